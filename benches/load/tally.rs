@@ -1,0 +1,129 @@
+//! Accounts for requests: every one that was sent has exactly one fate, and the sum shows it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use h2::Reason;
+use hdrhistogram::Histogram;
+
+use crate::load::answer::Answer;
+
+/// What became of a request.
+pub enum Fate {
+    Answered(Answer),
+    /// Sent, and never answered.
+    Unanswered(Loss),
+    /// Due, and given up before it was sent: no place or no connection was free in time.
+    Unsent,
+}
+
+/// Why there was no answer.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Loss {
+    Timeout,
+    /// By a GOAWAY or REFUSED_STREAM that promises it was not processed, twice.
+    Refused,
+    /// By RST_STREAM, and its code.
+    Reset(u32),
+    /// The connection ended first, by a GOAWAY with this error code.
+    GoAway(u32),
+    /// The connection ended first.
+    Disconnected,
+}
+
+/// The account of one part of a run.
+pub struct Tally {
+    /// Counted when sent, the fates below when known: two counts that have to agree.
+    pub sent: u64,
+    pub ok: u64,
+    pub over_limit: u64,
+    pub errors: BTreeMap<Answer, u64>,
+    pub unanswered: BTreeMap<Loss, u64>,
+    pub unsent: u64,
+    /// Attempts the server refused unprocessed, made again on another stream. Not requests of their own.
+    pub resent: u64,
+    /// From due to answered, in ns.
+    pub latency: Histogram<u64>,
+    /// From due to sent, in ns: the generator's own lateness, and waiting for a free place.
+    pub lateness: Histogram<u64>,
+}
+
+/// Below this a histogram does not tell times apart.
+const RESOLUTION_NS: u64 = 1_000;
+/// A longer time counts as this; --timeout is rarely above a second.
+const LATENCY_MAX_NS: u64 = 600_000_000_000;
+/// 0.1 % of the value.
+const SIGNIFICANT_DIGITS: u8 = 3;
+
+impl Tally {
+    pub fn new() -> Self {
+        let histogram = || {
+            Histogram::new_with_bounds(RESOLUTION_NS, LATENCY_MAX_NS, SIGNIFICANT_DIGITS)
+                .expect("the bounds are in order and three digits are allowed")
+        };
+        Self {
+            sent: 0,
+            ok: 0,
+            over_limit: 0,
+            errors: BTreeMap::new(),
+            unanswered: BTreeMap::new(),
+            unsent: 0,
+            resent: 0,
+            latency: histogram(),
+            lateness: histogram(),
+        }
+    }
+
+    pub fn record(&mut self, fate: Fate, late: Duration, latency: Duration) {
+        if !matches!(fate, Fate::Unsent) {
+            self.lateness.saturating_record(nanoseconds(late));
+        }
+        match fate {
+            Fate::Answered(answer) => {
+                self.latency.saturating_record(nanoseconds(latency));
+                match answer {
+                    Answer::Ok => self.ok += 1,
+                    Answer::OverLimit => self.over_limit += 1,
+                    error => *self.errors.entry(error).or_default() += 1,
+                }
+            }
+            Fate::Unanswered(loss) => *self.unanswered.entry(loss).or_default() += 1,
+            Fate::Unsent => self.unsent += 1,
+        }
+    }
+
+    pub fn error_count(&self) -> u64 {
+        self.errors.values().sum()
+    }
+
+    pub fn unanswered_count(&self) -> u64 {
+        self.unanswered.values().sum()
+    }
+
+    /// Requests whose fate is known.
+    pub fn accounted(&self) -> u64 {
+        self.ok + self.over_limit + self.error_count() + self.unanswered_count()
+    }
+
+    /// Something was asked, and everything was answered OK or OVER_LIMIT.
+    pub fn is_clean(&self) -> bool {
+        self.sent > 0 && self.sent == self.ok + self.over_limit && self.unsent == 0
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Timeout => f.write_str("timeout"),
+            Self::Refused => f.write_str("refused unprocessed"),
+            Self::Reset(code) => write!(f, "stream reset: {:?}", Reason::from(*code)),
+            Self::GoAway(code) => write!(f, "connection ended by GOAWAY: {:?}", Reason::from(*code)),
+            Self::Disconnected => f.write_str("connection lost"),
+        }
+    }
+}
+
+fn nanoseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,118 @@
+//! The operators' door: the rules in force, why a descriptor gets its limit, metrics, readiness. It changes nothing.
+//!
+//! The table of routes is also the index page.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::extract::{Query as QueryString, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{MethodRouter, any, get};
+use http::{StatusCode, header};
+use tokio::net::TcpStream;
+use tokio_stream::{Stream, StreamExt as _};
+
+use crate::limiter::Modes;
+use crate::rules::explain::{explain, parse_query};
+use crate::rules::{LiveRules, Query};
+use crate::shutdown::Lifecycle;
+use crate::telemetry::metric::Metrics;
+
+pub mod settings;
+
+/// The text format of Prometheus.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What the door shows.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    /// The rules in force.
+    pub rules: Arc<LiveRules>,
+    /// What requests are planned with.
+    pub modes: Modes,
+    /// All metrics.
+    pub metrics: Metrics,
+    /// How far the process is.
+    pub lifecycle: Lifecycle,
+}
+
+impl Admin {
+    /// Every route, with a line of help.
+    fn routes() -> [(&'static str, &'static str, MethodRouter<Self>); 6] {
+        [
+            ("/explain", "why a descriptor gets its limit: /explain?domain=D&descriptor=key=value,key=value", get(explained)),
+            ("/healthcheck", "200 while this process should get calls, else 500", any(healthcheck)),
+            ("/metrics", "everything that is counted, for Prometheus, as of now", get(metrics_page)),
+            ("/ready", "what this process waits for, by name", get(ready)),
+            ("/rlconfig", "every limit in force, one a line", get(rlconfig)),
+            ("/stats", "every counter under its statsd name, one a line", get(stats)),
+        ]
+    }
+
+    /// The whole door.
+    pub fn router(self) -> Router {
+        let routes = Self::routes().into_iter().fold(Router::new(), |router, (path, _, route)| router.route(path, route));
+        // As in the reference, whose index answers wherever nothing else does.
+        routes.fallback(index).with_state(self)
+    }
+
+    /// The metrics page alone, at that path: what PROMETHEUS_ADDR serves.
+    pub fn metrics_router(self, path: &str) -> Router {
+        Router::new().route(path, get(metrics_page)).with_state(self)
+    }
+}
+
+/// Connections of a listener, for as long as it can accept any.
+///
+/// # Errors
+/// The runtime cannot take the listener.
+pub fn incoming(listener: TcpListener) -> anyhow::Result<impl Stream<Item = TcpStream>> {
+    let listener = tokio::net::TcpListener::from_std(listener).context("take over a listener")?;
+    // A connection that could not be accepted is its client's loss, and the next one may do better.
+    Ok(tokio_stream::wrappers::TcpListenerStream::new(listener).filter_map(Result::ok))
+}
+
+async fn index() -> String {
+    Admin::routes().into_iter().map(|(path, help, _)| format!("{path}: {help}\n")).collect()
+}
+
+async fn rlconfig(State(admin): State<Admin>) -> Response {
+    match admin.rules.load().as_ref().map(|rules| rules.dump()) {
+        Some(dump) if !dump.is_empty() => dump.into_response(),
+        // As in the reference: nothing has no type.
+        _ => StatusCode::OK.into_response(),
+    }
+}
+
+async fn stats(State(admin): State<Admin>) -> String {
+    admin.metrics.lines()
+}
+
+async fn metrics_page(State(admin): State<Admin>) -> Response {
+    ([(header::CONTENT_TYPE, METRICS_TYPE)], admin.metrics.page()).into_response()
+}
+
+async fn healthcheck(State(admin): State<Admin>) -> Response {
+    if admin.lifecycle.serving() { "OK".into_response() } else { StatusCode::INTERNAL_SERVER_ERROR.into_response() }
+}
+
+async fn ready(State(admin): State<Admin>) -> Response {
+    let state = admin.lifecycle.state();
+    let status = if state.serving() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, state.report()).into_response()
+}
+
+async fn explained(State(admin): State<Admin>, QueryString(pairs): QueryString<Vec<(String, String)>>) -> Response {
+    let domain = pairs.iter().find(|(name, _)| name == "domain").map_or("", |(_, value)| value);
+    let descriptors: Vec<&str> = pairs.iter().filter(|(name, _)| name == "descriptor").map(|(_, value)| &**value).collect();
+    let query: Query<'_> = match parse_query(domain, &descriptors) {
+        Ok(query) => query,
+        Err(problem) => return (StatusCode::BAD_REQUEST, format!("{problem}\n")).into_response(),
+    };
+    match admin.rules.load().as_ref() {
+        Some(rules) => explain(rules, &query, admin.modes).into_response(),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "no rules are loaded\n").into_response(),
+    }
+}

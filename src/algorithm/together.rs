@@ -1,0 +1,36 @@
+//! All or nothing over the counters of one request.
+//!
+//! If a check that may veto is over, nothing is consumed of the others: they answer as a look. Those that are over keep what they did,
+//! as far as their rule counts refused hits. Pure, so that every store and its tests run the same sentence.
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Counter;
+use crate::check::{Check, Hits, Verdicts};
+use crate::limit::RefusedHits;
+use crate::time::Time;
+
+/// Decides all checks over `counters`, of which check `i` charges `counters[slots[i]]`: a key met twice has one slot, and its second
+/// check sees what the first did. Gives the verdicts, and leaves in `counters` what is to be kept.
+pub fn decide_together(checks: &[Check], slots: &[usize], counters: &mut [Counter], now: Time) -> Verdicts {
+    let before: SmallVec<[Counter; 4]> = SmallVec::from_slice(counters);
+    let mut verdicts = Verdicts::new();
+    for (check, &slot) in checks.iter().zip(slots) {
+        let (after, verdict) = counters[slot].decide(&check.limit, now, check.hits);
+        counters[slot] = after;
+        verdicts.push(verdict);
+    }
+    if !checks.iter().zip(&verdicts).any(|(check, verdict)| check.veto && verdict.over) {
+        return verdicts;
+    }
+    counters.copy_from_slice(&before);
+    for ((check, &slot), verdict) in checks.iter().zip(slots).zip(&mut verdicts) {
+        if !verdict.over {
+            *verdict = counters[slot].decide(&check.limit, now, Hits::Look).1;
+        } else if check.limit.refused_hits() == RefusedHits::Count {
+            // It stays refused even if a neighbour's hits on the same key, now taken back, were what refused it.
+            counters[slot] = counters[slot].decide(&check.limit, now, check.hits).0;
+        }
+    }
+    verdicts
+}

@@ -1,0 +1,159 @@
+//! Envoy's door: gRPC on one port, JSON over HTTP and health on another, each connection on the thread that has the fewest.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::routing::{any, get};
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::Router as GrpcRouter;
+
+use crate::api::json::JsonDoor;
+use crate::api::listen::{Accepted, Connection, Worker};
+use crate::api::rls::Rls;
+use crate::limiter::Limiter;
+use crate::proto::DESCRIPTOR_SET;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use crate::shutdown::{Lifecycle, Phase};
+use crate::telemetry::metric::Metrics;
+
+pub mod convert;
+pub mod health;
+pub mod json;
+pub mod listen;
+pub mod rls;
+pub mod settings;
+
+/// The largest message, and body of `/json`, in bytes. As in the reference, whose library has this default.
+pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// Connections that wait for a thread to take them over. It takes microseconds.
+const HANDOVERS_MAX: usize = 1_024;
+/// The services that reflection lists.
+const SERVICES: [&str; 2] = ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"];
+
+/// Everything that is answered here. Clones share it.
+#[derive(Clone)]
+pub struct Api {
+    limiter: Arc<Limiter>,
+    lifecycle: Lifecycle,
+    rls: Rls,
+    health: health::Health,
+    json: JsonDoor,
+}
+
+/// Threads that serve. [`Running::finished`] returns when they are done.
+#[derive(Debug)]
+pub struct Running {
+    threads: Vec<JoinHandle<()>>,
+    /// Closed when the last thread has ended.
+    alive: mpsc::Receiver<()>,
+}
+
+impl Api {
+    /// Puts the doors together.
+    ///
+    /// # Errors
+    /// The descriptors that were compiled in cannot be read.
+    pub fn new(limiter: Arc<Limiter>, lifecycle: Lifecycle, metrics: &Metrics) -> anyhow::Result<Self> {
+        Ok(Self {
+            rls: Rls::new(limiter.clone(), metrics),
+            health: health::Health::new(lifecycle.clone(), limiter.clock().clone(), metrics),
+            json: JsonDoor::new(limiter.clone())?,
+            limiter,
+            lifecycle,
+        })
+    }
+
+    /// Starts the threads: one that accepts, and `workers` that serve.
+    ///
+    /// # Errors
+    /// A thread or its runtime cannot be started.
+    pub fn start(self, doors: listen::Doors, workers: usize, metrics: &Metrics) -> anyhow::Result<Running> {
+        let (alive_here, alive) = mpsc::channel(1);
+        let mut threads = Vec::new();
+        let mut hands = Vec::new();
+        for number in 0..workers {
+            let (grpc, grpc_incoming) = mpsc::channel(HANDOVERS_MAX);
+            let (http, http_incoming) = mpsc::channel(HANDOVERS_MAX);
+            hands.push(Worker::new(grpc, http));
+            let (api, alive) = (self.clone(), alive_here.clone());
+            threads.push(spawn(format!("worker-{number}"), async move {
+                api.serve(grpc_incoming, http_incoming).await;
+                drop(alive);
+            })?);
+        }
+        let acceptor = listen::Acceptor::new(doors, hands, metrics);
+        let lifecycle = self.lifecycle.clone();
+        threads.push(spawn("accept".to_owned(), async move {
+            acceptor.run(&lifecycle).await;
+            drop(alive_here);
+        })?);
+        Ok(Running { threads, alive })
+    }
+
+    async fn serve(self, grpc: mpsc::Receiver<Accepted>, http: mpsc::Receiver<Accepted>) {
+        let router = self.http();
+        let lifecycle = self.lifecycle.clone();
+        let grpc_incoming = ReceiverStream::new(grpc).filter_map(Connection::take_over).map(Ok::<_, std::io::Error>);
+        let grpc_served = async {
+            let served = match self.grpc() {
+                Ok(services) => services.serve_with_incoming_shutdown(grpc_incoming, lifecycle.reached(Phase::Stopping)).await,
+                Err(error) => return tracing::error!(%error, "cannot serve gRPC"),
+            };
+            if let Err(error) = served {
+                tracing::error!(%error, "the gRPC server ended");
+            }
+        };
+        let http_incoming = ReceiverStream::new(http).filter_map(Connection::take_over);
+        tokio::join!(grpc_served, crate::http::serve(http_incoming, router, &lifecycle));
+    }
+
+    fn grpc(&self) -> anyhow::Result<GrpcRouter> {
+        let reflection = || {
+            let builder = tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+            SERVICES.into_iter().fold(builder, |builder, service| builder.with_service_name(service))
+        };
+        Ok(tonic::transport::Server::builder()
+            .add_service(RateLimitServiceServer::new(self.rls.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .add_service(tonic_health::pb::health_server::HealthServer::new(self.health.clone()))
+            .add_service(reflection().build_v1().context("build reflection v1")?)
+            .add_service(reflection().build_v1alpha().context("build reflection v1alpha")?))
+    }
+
+    fn http(&self) -> Router {
+        Router::new()
+            .route("/json", any(json::answer).with_state(self.json.clone()))
+            .route("/healthcheck", any(health::healthcheck).with_state(self.lifecycle.clone()))
+            .route("/ready", get(health::ready).with_state(self.lifecycle.clone()))
+    }
+
+    /// The limiter behind the doors.
+    pub fn limiter(&self) -> &Arc<Limiter> {
+        &self.limiter
+    }
+}
+
+impl Running {
+    /// Waits until every thread has ended.
+    pub async fn finished(mut self) {
+        // Nobody sends anything: it ends when the last sender is dropped.
+        let _ = self.alive.recv().await;
+        for thread in self.threads {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            if thread.join().is_err() {
+                tracing::error!(name, "a thread panicked");
+            }
+        }
+    }
+}
+
+/// A thread with a runtime of its own.
+fn spawn(name: String, work: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
+    thread::Builder::new().name(name).spawn(move || runtime.block_on(work)).context("start a thread")
+}

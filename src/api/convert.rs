@@ -1,0 +1,120 @@
+//! From the wire to our words and back. The only place where the wire's defaults are applied.
+
+use prost_types::value::Kind;
+use prost_types::{Duration, ListValue, Struct, Value};
+use tonic::Status;
+
+use crate::check::Hits;
+use crate::limit::Unit;
+use crate::limiter::Refusal;
+use crate::limiter::combine::{Answer, Status as OurStatus, StatusLimit};
+use crate::limiter::headers::Header;
+use crate::proto::envoy::config::core::v3::HeaderValue;
+use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit as WireUnit;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::rules::Metadata;
+use crate::rules::query::{Descriptor, Entry, Override, Query};
+
+/// A request in our words, borrowed.
+pub fn query(request: &RateLimitRequest) -> Query<'_> {
+    let descriptors = request.descriptors.iter().map(|wire| descriptor(wire, request.hits_addend)).collect();
+    Query { domain: &request.domain, descriptors, hits_addend: request.hits_addend }
+}
+
+fn descriptor(wire: &RateLimitDescriptor, hits_of_request: u32) -> Descriptor<'_> {
+    Descriptor {
+        entries: wire.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value }).collect(),
+        limit: wire.limit.as_ref().map(override_limit),
+        hits: Hits::from_wire(wire.hits_addend, hits_of_request, wire.is_negative_hits),
+        hits_addend: wire.hits_addend,
+    }
+}
+
+/// The type of an override's unit has no week, but its number 7 is one in answers, and the reference takes it.
+fn override_limit(wire: &RateLimitOverride) -> Override {
+    let unit = WireUnit::try_from(wire.unit).ok().and_then(|unit| match unit {
+        WireUnit::Unknown => None,
+        WireUnit::Second => Some(Unit::Second),
+        WireUnit::Minute => Some(Unit::Minute),
+        WireUnit::Hour => Some(Unit::Hour),
+        WireUnit::Day => Some(Unit::Day),
+        WireUnit::Week => Some(Unit::Week),
+        WireUnit::Month => Some(Unit::Month),
+        WireUnit::Year => Some(Unit::Year),
+    });
+    Override { requests_per_unit: wire.requests_per_unit, wire_unit: wire.unit, unit }
+}
+
+/// An answer for the wire.
+pub fn response(answer: Answer) -> RateLimitResponse {
+    RateLimitResponse {
+        overall_code: code(answer.over_limit).into(),
+        statuses: answer.statuses.into_iter().map(descriptor_status).collect(),
+        response_headers_to_add: answer.response_headers.into_iter().map(header).collect(),
+        dynamic_metadata: answer.dynamic_metadata.map(|metadata| structure(&metadata)),
+        ..RateLimitResponse::default()
+    }
+}
+
+/// A refusal for the wire. The reference's three errors are UNKNOWN with its texts, since somebody may look for them.
+pub fn status(refusal: &Refusal) -> Status {
+    match refusal {
+        Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => Status::unknown(refusal.to_string()),
+        Refusal::TooManyDescriptors(_) | Refusal::UnknownUnit(_) => Status::invalid_argument(refusal.to_string()),
+    }
+}
+
+fn code(over_limit: bool) -> Code {
+    if over_limit { Code::OverLimit } else { Code::Ok }
+}
+
+fn descriptor_status(status: OurStatus) -> DescriptorStatus {
+    let seconds = i64::try_from(status.reset_secs).unwrap_or(i64::MAX);
+    DescriptorStatus {
+        code: code(status.over_limit).into(),
+        // Whole seconds: Envoy cuts fractions off, and a client that obeys would come back too early.
+        duration_until_reset: status.limit.is_some().then_some(Duration { seconds, nanos: 0 }),
+        current_limit: status.limit.map(limit),
+        limit_remaining: status.remaining,
+        quota: None,
+    }
+}
+
+fn limit(limit: StatusLimit) -> RateLimit {
+    let unit = match limit.unit {
+        // Envoy then prints the limit without a window, which is right for a period that no unit names.
+        None => WireUnit::Unknown,
+        Some(Unit::Second) => WireUnit::Second,
+        Some(Unit::Minute) => WireUnit::Minute,
+        Some(Unit::Hour) => WireUnit::Hour,
+        Some(Unit::Day) => WireUnit::Day,
+        Some(Unit::Week) => WireUnit::Week,
+        Some(Unit::Month) => WireUnit::Month,
+        Some(Unit::Year) => WireUnit::Year,
+    };
+    RateLimit { requests_per_unit: limit.requests, unit: unit.into(), name: limit.name.into() }
+}
+
+fn header(header: Header) -> HeaderValue {
+    HeaderValue { key: header.name.into(), value: header.value, raw_value: Vec::new() }
+}
+
+fn structure(metadata: &Metadata) -> Struct {
+    Struct { fields: metadata.iter().map(|(key, inner)| (key.clone(), value(inner))).collect() }
+}
+
+fn value(json: &serde_json::Value) -> Value {
+    let kind = match json {
+        serde_json::Value::Null => Kind::NullValue(0),
+        serde_json::Value::Bool(flag) => Kind::BoolValue(*flag),
+        // Every number that JSON can say is one that a double can hold, if not always exactly: the wire has no other.
+        serde_json::Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::MAX)),
+        serde_json::Value::String(text) => Kind::StringValue(text.clone()),
+        serde_json::Value::Array(items) => Kind::ListValue(ListValue { values: items.iter().map(value).collect() }),
+        serde_json::Value::Object(map) => Kind::StructValue(structure(map)),
+    };
+    Value { kind: Some(kind) }
+}

@@ -1,0 +1,84 @@
+//! Health, in three tongues: gRPC health, /healthcheck and /ready. All of them say what the process' lifecycle says.
+
+use std::pin::Pin;
+
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response as HttpResponse};
+use http::StatusCode;
+use tokio_stream::wrappers::WatchStream;
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::{Request, Response, Status};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_server;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+use crate::api::rls::Calls;
+use crate::shutdown::{Lifecycle, Phase};
+use crate::telemetry::metric::Metrics;
+use crate::time::Clock;
+
+/// The service's name in gRPC health, as in the reference. The empty name says the same.
+const SERVICE: &str = "ratelimit";
+
+/// grpc.health.v1.Health.
+#[derive(Debug, Clone)]
+pub struct Health {
+    lifecycle: Lifecycle,
+    clock: Clock,
+    checks: Calls,
+}
+
+impl Health {
+    /// Says what `lifecycle` says.
+    pub fn new(lifecycle: Lifecycle, clock: Clock, metrics: &Metrics) -> Self {
+        Self { lifecycle, clock, checks: Calls::of("Check", metrics) }
+    }
+}
+
+#[tonic::async_trait]
+impl health_server::Health for Health {
+    async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
+        let began = self.clock.now();
+        let known = is_known(&request.into_inner().service);
+        self.checks.count(began, &self.clock);
+        if known { Ok(Response::new(response(self.lifecycle.serving()))) } else { Err(Status::not_found("unknown service")) }
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+
+    /// Tells every change. It ends when the process stops, which would else wait for whoever watches.
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        if !is_known(&request.into_inner().service) {
+            let unknown = HealthCheckResponse { status: ServingStatus::ServiceUnknown.into() };
+            return Ok(Response::new(Box::pin(tokio_stream::once(Ok(unknown)))));
+        }
+        let mut last = None;
+        let states = WatchStream::new(self.lifecycle.watch()).take_while(|state| state.phase < Phase::Stopping);
+        let changes = states.filter_map(move |state| {
+            let serving = state.serving();
+            (last.replace(serving) != Some(serving)).then(|| Ok(response(serving)))
+        });
+        Ok(Response::new(Box::pin(changes)))
+    }
+}
+
+/// 200 `OK`, or 500 and nothing.
+pub async fn healthcheck(State(lifecycle): State<Lifecycle>) -> HttpResponse {
+    if lifecycle.serving() { "OK".into_response() } else { StatusCode::INTERNAL_SERVER_ERROR.into_response() }
+}
+
+/// What the process waits for, by name; 200 if for nothing, else 503.
+pub async fn ready(State(lifecycle): State<Lifecycle>) -> HttpResponse {
+    let state = lifecycle.state();
+    let status = if state.serving() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, state.report()).into_response()
+}
+
+fn is_known(service: &str) -> bool {
+    service.is_empty() || service == SERVICE
+}
+
+fn response(serving: bool) -> HealthCheckResponse {
+    let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+    HealthCheckResponse { status: status.into() }
+}

@@ -1,0 +1,186 @@
+//! POST /json: the same question and the same answer in protobuf's JSON, with the reference's status codes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use axum::body::{Body, to_bytes};
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use http::{StatusCode, header};
+use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use smallvec::SmallVec;
+
+use crate::api::{MESSAGE_BYTES_MAX, convert};
+use crate::limit::EXACT_MAX;
+use crate::limiter::{Limiter, Refusal};
+use crate::proto::DESCRIPTOR_SET;
+use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+
+/// More names than any of our messages has fields.
+const FIELDS_MAX: usize = 32;
+
+/// What the door needs.
+#[derive(Debug, Clone)]
+pub struct JsonDoor {
+    limiter: Arc<Limiter>,
+    request: MessageDescriptor,
+    response: MessageDescriptor,
+}
+
+impl JsonDoor {
+    /// A door to the limiter.
+    ///
+    /// # Errors
+    /// The descriptors that were compiled in cannot be read.
+    pub fn new(limiter: Arc<Limiter>) -> anyhow::Result<Self> {
+        let pool = DescriptorPool::decode(DESCRIPTOR_SET).context("read the compiled descriptors")?;
+        let message = |name: &str| pool.get_message_by_name(name).with_context(|| format!("find {name} in the compiled descriptors"));
+        Ok(Self {
+            limiter,
+            request: message("envoy.service.ratelimit.v3.RateLimitRequest")?,
+            response: message("envoy.service.ratelimit.v3.RateLimitResponse")?,
+        })
+    }
+
+    /// Reads protobuf's JSON: either spelling of names, numbers as text, null for absent; unknown names are an error.
+    fn read(&self, body: &[u8]) -> anyhow::Result<RateLimitRequest> {
+        refuse_repeated_names(body)?;
+        let mut reader = serde_json::Deserializer::from_slice(body);
+        let message = DynamicMessage::deserialize_with_options(self.request.clone(), &mut reader, &DeserializeOptions::new())?;
+        reader.end()?;
+        Ok(message.transcode_to()?)
+    }
+
+    fn write(&self, response: &RateLimitResponse) -> anyhow::Result<Vec<u8>> {
+        let mut message = DynamicMessage::new(self.response.clone());
+        message.transcode_from(response)?;
+        if response.dynamic_metadata.is_none() {
+            return Ok(serde_json::to_vec(&message)?);
+        }
+        let mut json = serde_json::to_value(&message)?;
+        shorten_numbers(&mut json);
+        Ok(serde_json::to_vec(&json)?)
+    }
+}
+
+/// Metadata knows only doubles. JSON readers that tell 2 from 2.0 expect the former, as the reference writes it.
+fn shorten_numbers(json: &mut Value) {
+    match json {
+        Value::Number(number) => {
+            // Up to 2^53 a double without a fraction is that whole number.
+            if let Some(value) = number.as_f64().filter(|value| value.fract() == 0.0 && value.abs() < EXACT_MAX as f64) {
+                *number = (value as i64).into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(shorten_numbers),
+        Value::Object(map) => map.values_mut().for_each(shorten_numbers),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+/// An object that has a name twice, in whichever spelling, is an error in protobuf's JSON; our reader would take the last.
+fn refuse_repeated_names(body: &[u8]) -> serde_json::Result<()> {
+    serde_json::Deserializer::from_slice(body).deserialize_any(Names)
+}
+
+/// Visits any JSON and keeps nothing but the names of the object it is in.
+#[derive(Clone, Copy)]
+struct Names;
+
+impl<'de> DeserializeSeed<'de> for Names {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Names {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut seen: SmallVec<[String; 8]> = SmallVec::new();
+        while let Some(name) = map.next_key::<String>()? {
+            let name = name.replace('_', "").to_ascii_lowercase();
+            if seen.contains(&name) {
+                return Err(serde::de::Error::custom(format!("`{name}` is there twice")));
+            }
+            // Messages have a handful of fields; whatever has more names is refused for one that no message has.
+            if seen.len() < FIELDS_MAX {
+                seen.push(name);
+            }
+            map.next_value_seed(self)?;
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        while items.next_element_seed(self)?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// Answers 200 or 429 with an answer, 400 for anything that has none.
+pub async fn answer(State(door): State<JsonDoor>, body: Body) -> Response {
+    let Ok(body) = to_bytes(body, MESSAGE_BYTES_MAX).await else {
+        return (StatusCode::PAYLOAD_TOO_LARGE, format!("a body has at most {MESSAGE_BYTES_MAX} bytes\n")).into_response();
+    };
+    let request = match door.read(&body) {
+        Ok(request) => request,
+        Err(error) => {
+            tracing::debug!(error = format!("{error:#}"), "a /json body that is no request");
+            return bad_request();
+        }
+    };
+    let answer = match door.limiter.answer(&convert::query(&request)).await {
+        Ok(answer) => answer,
+        Err(refusal @ (Refusal::TooManyDescriptors(_) | Refusal::UnknownUnit(_))) => {
+            return (StatusCode::BAD_REQUEST, format!("{refusal}\n")).into_response();
+        }
+        Err(Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules) => return bad_request(),
+    };
+    let status = if answer.over_limit { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    match door.write(&convert::response(answer)) {
+        Ok(body) => (status, [(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "cannot write an answer as JSON");
+            (StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error\n").into_response()
+        }
+    }
+}
+
+/// The reference's words, to the letter.
+fn bad_request() -> Response {
+    (StatusCode::BAD_REQUEST, "Bad Request\n").into_response()
+}

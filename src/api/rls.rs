@@ -1,0 +1,63 @@
+//! RateLimitService: borrow, ask, convert. No decisions.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+
+use crate::api::convert;
+use crate::limiter::Limiter;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
+use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::telemetry::metric::{Counter, Histogram, Metrics};
+use crate::time::{Clock, Time};
+
+/// The service.
+#[derive(Debug, Clone)]
+pub struct Rls {
+    limiter: Arc<Limiter>,
+    calls: Calls,
+}
+
+/// Calls of one gRPC method, as the reference counts them.
+#[derive(Debug, Clone)]
+pub struct Calls {
+    total: Counter,
+    seconds: Histogram,
+}
+
+impl Rls {
+    /// A door to the limiter.
+    pub fn new(limiter: Arc<Limiter>, metrics: &Metrics) -> Self {
+        Self { limiter, calls: Calls::of("ShouldRateLimit", metrics) }
+    }
+}
+
+impl Calls {
+    /// The metrics of a method.
+    pub fn of(method: &str, metrics: &Metrics) -> Self {
+        let labels = [("grpc_method", method)];
+        let statsd = format!("ratelimit_server.{method}.total_requests");
+        Self {
+            total: metrics.reference_counter(&statsd, "ratelimit_service_total_requests", "gRPC calls, by method.", &labels),
+            seconds: metrics.latency("ratelimit_service_response_time_seconds", "How long a gRPC call took in here.", &labels),
+        }
+    }
+
+    /// Counts a call that began then, and ends now.
+    pub fn count(&self, began: Time, clock: &Clock) {
+        self.total.inc();
+        self.seconds.observe(clock.now().since(began).as_secs_f64());
+    }
+}
+
+#[tonic::async_trait]
+impl RateLimitService for Rls {
+    async fn should_rate_limit(&self, request: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
+        let clock = self.limiter.clock();
+        let began = clock.now();
+        let request = request.into_inner();
+        let answer = self.limiter.answer(&convert::query(&request)).await;
+        self.calls.count(began, clock);
+        answer.map(|answer| Response::new(convert::response(answer))).map_err(|refusal| convert::status(&refusal))
+    }
+}

@@ -1,0 +1,116 @@
+//! The whole conversation between rules and counters: a question per counter, and a verdict per question.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use crate::limit::Limit;
+use crate::time::Span;
+
+/// Keys up to this many bytes are written without touching the heap.
+const KEY_BYTES_INLINE: usize = 96;
+
+/// One request's questions, in order.
+#[derive(Debug, Clone, Default)]
+pub struct Ask {
+    /// One for each counter to be charged or looked at. The same key may come twice: the second sees what the first did.
+    pub checks: SmallVec<[Check; 2]>,
+    /// All or nothing: if one check that may veto is over, the others only look.
+    pub together: bool,
+}
+
+/// May these hits pass?
+#[derive(Debug, Clone)]
+pub struct Check {
+    /// Which counter.
+    pub key: Key,
+    /// How it is counted.
+    pub limit: Limit,
+    /// How many.
+    pub hits: Hits,
+    /// Whether being over refuses the request. Shadow and quota rules have no veto.
+    pub veto: bool,
+}
+
+/// Names a counter. It never holds a time: whether a window is over is read from the state.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Key(SmallVec<[u8; KEY_BYTES_INLINE]>);
+
+/// What a call does to a counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hits {
+    /// Charge that many, if there is room.
+    Add(u64),
+    /// Only look: an explicit zero.
+    Look,
+    /// Take that many back, never below nothing used.
+    GiveBack(u64),
+}
+
+/// The answer to one [`Check`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether the hits were refused; for a look or a give-back, whether the counter stands beyond its limit.
+    pub over: bool,
+    /// Hits in use after this call.
+    pub used: u64,
+    /// How many more hits would pass now.
+    pub remaining: u32,
+    /// When over: after how long this same call would pass. `None` is never: it asks for more than there ever is.
+    pub retry_after: Option<Span>,
+    /// After how long the counter is as if untouched.
+    pub reset_after: Span,
+}
+
+/// One verdict per check, in order.
+pub type Verdicts = SmallVec<[Verdict; 2]>;
+
+impl Key {
+    /// An empty key, to be written to.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing was written yet.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Appends bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Takes away all but the first `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+}
+
+impl From<&str> for Key {
+    fn from(text: &str) -> Self {
+        Self(SmallVec::from_slice(text.as_bytes()))
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Key({self})")
+    }
+}

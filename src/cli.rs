@@ -1,0 +1,98 @@
+//! The command line: a file for each subcommand.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+pub mod check;
+pub mod explain;
+pub mod serve;
+
+/// EX_USAGE of sysexits.h: the command line is wrong.
+const USAGE: u8 = 64;
+/// EX_CONFIG of sysexits.h: settings or rules are wrong.
+const BAD_CONFIG: u8 = 78;
+
+/// A global rate limit service for Envoy, Istio and Envoy Gateway.
+///
+/// Every flag has an environment variable of the same meaning; flags win.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 120, args_conflicts_with_subcommands = true, subcommand_precedence_over_arg = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: serve::Args,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve (the default)
+    Serve(Box<serve::Args>),
+    /// Check rules: every problem of every file, with its place and what to write instead
+    Check(check::Args),
+    /// Tell why a descriptor gets its limit
+    Explain(explain::Args),
+}
+
+/// Why a command failed, which decides the exit code.
+#[derive(Debug)]
+pub enum Failure {
+    /// Settings or rules are wrong: 78.
+    Config(String),
+    /// Anything else: 1.
+    Other(anyhow::Error),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(text) => formatter.write_str(text),
+            Self::Other(error) => write!(formatter, "{error:#}"),
+        }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// Runs what the command line says, and gives the exit code: 0, 64 for a wrong command line, 78 for wrong settings or rules, 1 for
+/// anything else.
+pub fn run() -> ExitCode {
+    // The reference's tools are Go programs, which write `-config_dir`.
+    let arguments = std::env::args_os().map(|argument| match argument.to_str() {
+        Some("-config_dir") => "--config-dir".into(),
+        Some("-merge_domain_configs") => "--merge-domain-configs".into(),
+        _ => argument,
+    });
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // It fails only if nobody can read it.
+            let _ = error.print();
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                // A value that came from the environment is a setting as well.
+                ErrorKind::ValueValidation | ErrorKind::InvalidValue => ExitCode::from(BAD_CONFIG),
+                _ => ExitCode::from(USAGE),
+            };
+        }
+    };
+    let done = match cli.command {
+        None => serve::run(cli.serve),
+        Some(Command::Serve(args)) => serve::run(*args),
+        Some(Command::Check(args)) => check::run(&args),
+        Some(Command::Explain(args)) => explain::run(&args),
+    };
+    let Err(failure) = done else { return ExitCode::SUCCESS };
+    eprintln!("tollgate: {failure}");
+    match failure {
+        Failure::Config(_) => ExitCode::from(BAD_CONFIG),
+        Failure::Other(_) => ExitCode::FAILURE,
+    }
+}

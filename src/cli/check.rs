@@ -1,0 +1,71 @@
+//! `tollgate check DIR`: the loader that serves, without serving.
+
+use std::path::PathBuf;
+
+use clap::ArgAction;
+
+use crate::cli::Failure;
+use crate::config::{self, Loaded, Options, Source};
+use crate::rule_source::files::Directory;
+use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use crate::setting;
+use crate::telemetry::metric::Metrics;
+
+/// Arguments of `check`.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub struct Args {
+    /// Directory of rules files
+    #[arg(value_name = "DIR", required_unless_present = "config_dir")]
+    rules: Option<PathBuf>,
+    /// The same, as the reference's tool has it
+    #[arg(long, value_name = "DIR", conflicts_with = "rules")]
+    config_dir: Option<PathBuf>,
+    /// Make one domain of a domain that several files have
+    #[arg(long, alias = "merge-domain-configs", env = "MERGE_DOMAIN_CONFIG", default_value = "false", value_name = "BOOL",
+        value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    merge_domain_config: bool,
+}
+
+/// Rules as a command reads them.
+pub struct Checked {
+    /// How many files.
+    pub files: usize,
+    /// What they come to.
+    pub loaded: Loaded,
+}
+
+/// Prints every warning and problem.
+///
+/// # Errors
+/// Rules that would be refused, with all that is wrong with them.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let directory = args.rules.as_ref().or(args.config_dir.as_ref()).cloned().unwrap_or_default();
+    let checked = load(directory.clone(), args.merge_domain_config)?;
+    for warning in &checked.loaded.warnings {
+        println!("warning: {warning}\n");
+    }
+    if checked.files == 0 {
+        println!("warning: no files in {}: nothing would be limited\n", directory.display());
+    }
+    let rules = &checked.loaded.rules;
+    println!("{}: ok, {} limits in {} domains of {} files", directory.display(), rules.rule_count(), rules.domain_count(), checked.files);
+    Ok(())
+}
+
+/// Loads a directory as `serve` would.
+///
+/// # Errors
+/// Files that cannot be read, rules that would be refused.
+pub fn load(directory: PathBuf, merge_domains: bool) -> Result<Checked, Failure> {
+    let path = directory.display().to_string();
+    let sources: Vec<Source> = Directory::new(directory, true).read().map_err(|error| Failure::Config(format!("{error:#}")))?;
+    let options = Options { merge_domains, key_prefix: "".into(), stats: StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()) };
+    match config::load(&sources, &options) {
+        Ok(loaded) => Ok(Checked { files: sources.len(), loaded }),
+        Err(problems) => {
+            let listed: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            Err(Failure::Config(format!("{} problems in {path}\n\n{}", problems.len(), listed.join("\n\n"))))
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! `tollgate explain`: the matcher that serves, taking notes.
+
+use std::path::PathBuf;
+
+use crate::cli::{Failure, check};
+use crate::limiter::Modes;
+use crate::rules::explain::{explain, parse_query};
+use crate::setting;
+
+/// Arguments of `explain`.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub struct Args {
+    /// Directory of rules files
+    #[arg(long, default_value = "config", value_name = "DIR")]
+    rules: PathBuf,
+    /// Make one domain of a domain that several files have
+    #[arg(long, env = "MERGE_DOMAIN_CONFIG", default_value = "false", value_name = "BOOL", value_parser = setting::flag,
+        num_args = 0..=1, default_missing_value = "true")]
+    merge_domain_config: bool,
+    /// The domain that Envoy's filter is configured with
+    #[arg(value_name = "DOMAIN")]
+    domain: String,
+    /// Descriptors of one request, each as key=value,key=value
+    #[arg(value_name = "DESCRIPTOR", required = true)]
+    descriptors: Vec<String>,
+}
+
+/// Prints the way of every descriptor, its rule, its key and its limit.
+///
+/// # Errors
+/// Rules that would be refused, descriptors that cannot be read.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let checked = check::load(args.rules.clone(), args.merge_domain_config)?;
+    let descriptors: Vec<&str> = args.descriptors.iter().map(|text| &**text).collect();
+    let query = parse_query(&args.domain, &descriptors).map_err(|problem| Failure::Other(anyhow::anyhow!(problem)))?;
+    print!("{}", explain(&checked.loaded.rules, &query, Modes::default()));
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! `tollgate serve`: settings, ports, rules; say so; serve until told to stop.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::app::{App, Signal, Summary};
+use crate::cli::Failure;
+use crate::rules::tree::Example;
+use crate::settings::Settings;
+use crate::telemetry::log::{self, Format};
+
+/// Arguments of `serve`.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub struct Args {
+    /// Directory of rules files [default: what RUNTIME_* say; without any of them ./config, if it is there]
+    #[arg(value_name = "DIR")]
+    rules: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// Settings that cannot be served with, ports that cannot be bound.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let Args { rules, settings } = args;
+    settings.check().map_err(Failure::Config)?;
+    log::start(settings.telemetry.log_level, settings.telemetry.log_format);
+    for warning in settings.warnings() {
+        tracing::warn!("{warning}");
+    }
+    // Admin, reloads and sweeps have a runtime of their own here; calls are answered on the workers'.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+        let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
+        let app = App::bind(&settings, rules)?;
+        announce(app.summary(), settings.telemetry.log_format);
+        let stop = async || {
+            tokio::select! {
+                _ = terminate.recv() => Signal::Terminate,
+                _ = interrupt.recv() => Signal::Interrupt,
+            }
+        };
+        let reload = async || {
+            hangup.recv().await;
+        };
+        app.run(stop, reload).await?;
+        Ok(())
+    })
+}
+
+/// Says what was bound and loaded: a block for people, or one line of JSON.
+fn announce(summary: &Summary, format: Format) {
+    match format {
+        Format::Text => println!("{}", block(summary)),
+        Format::Json => tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            store = summary.store,
+            grpc = %summary.grpc,
+            http = %summary.http,
+            admin = %summary.admin,
+            prometheus = summary.prometheus.map(|addr| addr.to_string()),
+            rules = summary.rules.map(|(rules, _)| rules),
+            rules_from = %summary.rules_from.display(),
+            "started"
+        ),
+    }
+}
+
+fn block(summary: &Summary) -> String {
+    let rules = match summary.rules {
+        Some((rules, domains)) => format!("{rules} in {domains} domains, from {}", summary.rules_from.display()),
+        None => format!("none: those in {} were refused, see the log; waiting for good ones", summary.rules_from.display()),
+    };
+    let store = match summary.store {
+        "memory" => "memory (counts in this process only: replicas would each allow the whole limit)",
+        other => other,
+    };
+    let mut lines = vec![
+        format!("tollgate {}", env!("CARGO_PKG_VERSION")),
+        format!("  store    {store}"),
+        format!("  gRPC     {}", summary.grpc),
+        format!("  HTTP     http://{}  /json /healthcheck /ready", summary.http),
+        format!("  admin    http://{}  /metrics /rlconfig /stats /explain", summary.admin),
+    ];
+    lines.extend(summary.prometheus.map(|addr| format!("  metrics  http://{addr}")));
+    lines.push(format!("  rules    {rules}"));
+    lines.push(format!("  threads  {}", summary.workers));
+    if let Some(curl) = curl(summary) {
+        lines.push(format!("try it:\n  {curl}"));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// A call that can be pasted.
+fn curl(summary: &Summary) -> Option<String> {
+    let Example { domain, entries } = summary.example.as_ref()?;
+    let entries: Vec<_> = entries.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
+    let body = format!(r#"{{"domain":{},"descriptors":[{{"entries":{}}}]}}"#, json!(domain), json!(entries));
+    Some(format!("curl -d '{}' http://{}/json", body.replace('\'', r"'\''"), reachable(summary.http)))
+}
+
+/// An address that a client on this machine can use: nobody can connect to all addresses at once.
+fn reachable(addr: SocketAddr) -> SocketAddr {
+    let ip = match addr.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, addr.port())
+}

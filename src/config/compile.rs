@@ -1,0 +1,272 @@
+//! From the shape of rules to rules that can serve.
+//!
+//! Inside one descriptor the checks come in the reference's order, with its words: an operator who knows them knows where to look.
+
+use std::collections::hash_map::Entry as Slot;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::config::error::{Draft, SourceFindings};
+use crate::config::schema::{DescriptorSpec, RateLimitSpec, RulesFile};
+use crate::config::tollgate::Block;
+use crate::config::yaml::Spot;
+use crate::config::{Options, Source};
+use crate::limit::{Algorithm, Limit, LimitError, Terms, Unit};
+use crate::rules::tree::{Domain, Level, Node, RuleSet};
+use crate::rules::{Allowance, Naming, Origin, Rule, key};
+
+const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, year";
+
+/// Takes files one after the other, and makes one set of them.
+#[derive(Debug)]
+pub struct Compiler<'o> {
+    options: &'o Options,
+    domains: HashMap<String, Building>,
+}
+
+/// A domain of which more files may be to come.
+#[derive(Debug)]
+struct Building {
+    domain: Domain,
+    labels: HashSet<String>,
+    block_from: Option<Arc<str>>,
+}
+
+/// Where in the rules a descriptor stands, and what applies there.
+#[derive(Clone, Copy)]
+struct Context<'c> {
+    /// `domain.key_value…`, without the descriptor itself.
+    path: &'c str,
+    defaults: Option<&'c Block>,
+    /// `value_to_metric` on a descriptor above.
+    by_value: bool,
+    source: &'c Source,
+    options: &'c Options,
+}
+
+impl<'o> Compiler<'o> {
+    /// Nothing yet.
+    pub fn new(options: &'o Options) -> Self {
+        Self { options, domains: HashMap::new() }
+    }
+
+    /// Adds a file.
+    pub fn add(&mut self, source: &Source, file: RulesFile, findings: &mut SourceFindings<'_>) {
+        let name = file.domain.value;
+        if name.is_empty() {
+            let spot = Spot { line: file.domain.spot.line.max(1), column: file.domain.spot.column.max(1), width: file.domain.spot.width.max(1) };
+            let hint = Some("write `domain: NAME` at the top: the domain that Envoy's filter is configured with".to_owned());
+            findings.problem(Draft { spot, place: "", text: "config file cannot have empty domain".to_owned(), hint });
+            return;
+        }
+        let building = match self.domains.entry(name.clone()) {
+            Slot::Occupied(entry) if !self.options.merge_domains => {
+                let text = format!("duplicate domain '{}' in config file", entry.key());
+                let hint = Some("set MERGE_DOMAIN_CONFIG=true to read a domain from several files".to_owned());
+                findings.problem(Draft { spot: file.domain.spot, place: "", text, hint });
+                return;
+            }
+            Slot::Occupied(entry) => entry.into_mut(),
+            Slot::Vacant(entry) => entry.insert(Building::new(&name, self.options)),
+        };
+        if let Some(block) = &file.block {
+            building.domain.together = block.together;
+            if let Some(other) = building.block_from.replace(source.path.clone()) {
+                let text = format!("the domain '{name}' has a tollgate block already, in {other}");
+                let hint = Some("keep one of them: it speaks for the whole domain".to_owned());
+                findings.problem(Draft { spot: block.spot, place: "metadata.tollgate", text, hint });
+            }
+        }
+        let defaults = file.block.as_ref().and_then(|block| block.defaults.as_ref());
+        let context = Context { path: &name, defaults, by_value: false, source, options: self.options };
+        context.add_level(&mut building.domain.root, &mut building.labels, file.descriptors, &format!("domain {name} > "), findings);
+    }
+
+    /// The set.
+    pub fn finish(self) -> RuleSet {
+        RuleSet::new(self.domains.into_values().map(|building| building.domain))
+    }
+}
+
+impl Building {
+    fn new(name: &str, options: &Options) -> Self {
+        let key_head = key::key_head(&options.key_prefix, name);
+        let domain = Domain { name: name.into(), key_head, together: false, root: Level::default() };
+        Self { domain, labels: HashSet::new(), block_from: None }
+    }
+}
+
+impl Context<'_> {
+    fn add_level(
+        self,
+        level: &mut Level,
+        labels: &mut HashSet<String>,
+        specs: Vec<DescriptorSpec>,
+        place: &str,
+        findings: &mut SourceFindings<'_>,
+    ) {
+        for (index, spec) in specs.into_iter().enumerate() {
+            let place = format!("{place}descriptors[{index}]");
+            let mut problem = |spot: Spot, text: String, hint: &str| {
+                findings.problem(Draft { spot, place: &place, text, hint: Some(hint.to_owned()) });
+            };
+            if spec.key.value.is_empty() {
+                problem(spec.key.spot, "descriptor has empty key".to_owned(), "write `key: NAME`, the key of an entry that Envoy sends");
+                continue;
+            }
+            let label = label(&spec.key.value, &spec.value.value);
+            let path = format!("{}.{label}", self.path);
+            if !labels.insert(label.clone()) {
+                let hint = "keep one of them; the reference joins key and value with an underscore before it compares them";
+                problem(spec.key.spot, format!("duplicate descriptor composite key '{path}'"), hint);
+                continue;
+            }
+            let by_value = self.by_value || spec.value_to_metric;
+            level.insert(Context { path: &path, by_value, ..self }.node(label.into(), spec, &place, findings));
+        }
+    }
+
+    fn node(self, label: Box<str>, mut spec: DescriptorSpec, place: &str, findings: &mut SourceFindings<'_>) -> Node {
+        let children = std::mem::take(&mut spec.descriptors);
+        let (share_threshold, value_to_metric) = (spec.share_threshold.value, spec.value_to_metric);
+        let (share_spot, block_spot) = (spec.share_threshold.spot, spec.block.as_ref().map(|block| block.spot));
+        let flags = [("shadow_mode", spec.shadow_mode), ("quota_mode", spec.quota_mode), ("detailed_metric", spec.detailed_metric)];
+        let spot = spec.spot;
+        let (key, value) = (spec.key.value.as_str().into(), spec.value.value.as_str().into());
+        let rule = match spec.rate_limit.take() {
+            Some(rate_limit) => self.rule(&rate_limit, spec, place, findings),
+            None => {
+                for (flag, _) in flags.iter().filter(|(_, set)| *set) {
+                    let text = format!("`{flag}` has no effect without rate_limit beside it");
+                    findings.warning(Draft { spot, place, text, hint: None });
+                }
+                if let Some(spot) = block_spot {
+                    let text = "metadata.tollgate without rate_limit beside it".to_owned();
+                    let hint = Some("move it to the descriptor that has the rate_limit".to_owned());
+                    findings.problem(Draft { spot, place, text, hint });
+                }
+                None
+            }
+        };
+        if share_threshold && !label.contains('*') {
+            let text = format!("share_threshold can only be used with wildcard values (containing '*'), but found key '{label}'");
+            findings.problem(Draft { spot: share_spot, place, text, hint: Some("remove it, or write a value with a *".to_owned()) });
+        }
+        let below = (!children.is_empty()).then(|| {
+            let mut level = Level::default();
+            self.add_level(&mut level, &mut HashSet::new(), children, &format!("{place}."), findings);
+            Box::new(level)
+        });
+        Node { key, value, label, share_threshold, value_to_metric, rule: rule.map(Box::new), below }
+    }
+
+    fn rule(self, rate_limit: &RateLimitSpec, spec: DescriptorSpec, place: &str, findings: &mut SourceFindings<'_>) -> Option<Rule> {
+        let place = &format!("{place}.rate_limit");
+        let allowance = self.allowance(rate_limit, spec.block.as_ref(), place, findings);
+        for name in &rate_limit.replaces {
+            let text = if name.value.is_empty() {
+                "should not have an empty replaces entry"
+            } else if name.value == rate_limit.name {
+                "replaces should not contain name of same descriptor"
+            } else {
+                continue;
+            };
+            let hint = Some("name a rule that this one takes the place of".to_owned());
+            findings.problem(Draft { spot: name.spot, place, text: text.to_owned(), hint });
+        }
+        let naming = match (spec.detailed_metric, self.by_value) {
+            (true, _) => Naming::Detailed,
+            (false, true) => Naming::ByValue,
+            (false, false) => Naming::Fixed,
+        };
+        let allowance = allowance?;
+        let stats = self.options.stats.of_rule(&key::sanitized(self.path.to_owned()));
+        Some(Rule {
+            path: self.path.into(),
+            name: rate_limit.name.as_str().into(),
+            replaces: rate_limit.replaces.iter().map(|name| name.value.as_str().into()).collect(),
+            shadow_mode: spec.shadow_mode,
+            quota_mode: spec.quota_mode,
+            metadata: spec.metadata.filter(|metadata| !metadata.is_empty()),
+            naming,
+            stats,
+            key_tail: if let Allowance::Limited(limit) = &allowance { key::key_tail(limit) } else { "".into() },
+            origin: Origin { file: self.source.path.clone(), line: spec.spot.line },
+            allowance,
+        })
+    }
+
+    fn allowance(self, spec: &RateLimitSpec, block: Option<&Block>, place: &str, findings: &mut SourceFindings<'_>) -> Option<Allowance> {
+        let unit = Unit::from_name(&spec.unit.value);
+        let mut problem = |spot: Spot, text: String, hint: &str| {
+            findings.problem(Draft { spot, place, text, hint: Some(hint.to_owned()) });
+            None
+        };
+        if spec.unlimited {
+            if unit.is_some() {
+                return problem(spec.unit.spot, "should not specify rate limit unit when unlimited".to_owned(), "remove unit, or unlimited");
+            }
+            if let Some(block) = block {
+                return problem(block.spot, "metadata.tollgate of an unlimited rule".to_owned(), "remove it: nothing is counted here");
+            }
+            return Some(Allowance::Unlimited { requests_per_unit: spec.requests_per_unit });
+        }
+        let Some(unit) = unit else {
+            if spec.unit_misspelled && spec.unit.value.is_empty() {
+                return None;
+            }
+            return problem(spec.unit.spot, format!("invalid rate limit unit '{}'", spec.unit.value), UNITS_HINT);
+        };
+        let chosen = Chosen::new(block, self.defaults);
+        let terms = Terms { requests: spec.requests_per_unit, unit, ..chosen.terms };
+        match Limit::new(&terms) {
+            Ok(limit) => Some(Allowance::Limited(limit)),
+            Err(error) => {
+                let spot = chosen.spot_of(&error, block.or(self.defaults)).unwrap_or(spec.spot);
+                findings.problem(Draft { spot, place, text: error.to_string(), hint: None });
+                None
+            }
+        }
+    }
+}
+
+/// What the blocks come to: the rule's own words win over its domain's.
+struct Chosen {
+    terms: Terms,
+    unit_multiplier: Option<Spot>,
+    burst: Option<Spot>,
+}
+
+impl Chosen {
+    fn new(own: Option<&Block>, defaults: Option<&Block>) -> Self {
+        let algorithm = own.and_then(|block| block.algorithm.as_ref()).or_else(|| defaults?.algorithm.as_ref());
+        let algorithm = algorithm.map_or(Algorithm::FixedWindow, |located| located.value);
+        let unit_multiplier = own.and_then(|block| block.unit_multiplier.as_ref()).or_else(|| defaults?.unit_multiplier.as_ref());
+        let refused_hits = own.and_then(|block| block.refused_hits.as_ref()).or_else(|| defaults?.refused_hits.as_ref());
+        // A domain's burst is for its buckets; its windows are not to blame for it.
+        let default_burst = defaults.filter(|_| algorithm == Algorithm::TokenBucket).and_then(|block| block.burst.as_ref());
+        let burst = own.and_then(|block| block.burst.as_ref()).or(default_burst);
+        let terms = Terms {
+            requests: 0,
+            unit: Unit::Second,
+            unit_multiplier: unit_multiplier.map_or(1, |located| located.value),
+            algorithm,
+            burst: burst.map(|located| located.value),
+            refused_hits: refused_hits.map(|located| located.value),
+        };
+        Self { terms, unit_multiplier: unit_multiplier.map(|located| located.spot), burst: burst.map(|located| located.spot) }
+    }
+
+    fn spot_of(&self, error: &LimitError, block: Option<&Block>) -> Option<Spot> {
+        let spot = match error {
+            LimitError::PeriodZero | LimitError::PeriodTooLong { .. } => self.unit_multiplier,
+            LimitError::BurstWithoutBucket(_) | LimitError::BurstZero | LimitError::BurstTooLarge { .. } => self.burst,
+        };
+        spot.or_else(|| Some(block?.spot))
+    }
+}
+
+/// `key`, or `key_value`: how the reference names a descriptor.
+fn label(key: &str, value: &str) -> String {
+    if value.is_empty() { key.to_owned() } else { format!("{key}_{value}") }
+}

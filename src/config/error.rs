@@ -1,0 +1,173 @@
+//! What is wrong with rules, and where: the reference's own words where it has any, the line with a caret under it, and what to write
+//! instead.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::config::Source;
+use crate::config::yaml::Spot;
+
+/// How many findings are kept. Whoever has more has one mistake, many times.
+pub const FINDINGS_MAX: usize = 100;
+/// How much of a line is shown around the caret, in characters.
+const EXCERPT_CHARS: usize = 120;
+
+/// Something about a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The source's name, as the reference says it.
+    pub name: Arc<str>,
+    /// The source's path.
+    pub path: Arc<str>,
+    /// Where in it.
+    pub spot: Option<Spot>,
+    /// Where in the rules, such as `domain shop > descriptors[2].rate_limit`.
+    pub place: String,
+    /// What is the matter.
+    pub text: String,
+    /// What to write instead.
+    pub hint: Option<String>,
+    excerpt: Option<Excerpt>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Excerpt {
+    line: String,
+    caret_from: usize,
+    caret_width: usize,
+}
+
+/// Collects findings.
+#[derive(Debug, Default)]
+pub struct Findings {
+    problems: Vec<Finding>,
+    warnings: Vec<Finding>,
+    left_out: usize,
+}
+
+/// Collects findings about one source.
+#[derive(Debug)]
+pub struct SourceFindings<'f> {
+    all: &'f mut Findings,
+    source: &'f Source,
+    lines: Option<Vec<&'f str>>,
+}
+
+/// A finding about to be made.
+#[derive(Debug)]
+pub struct Draft<'p> {
+    /// Where in the file.
+    pub spot: Spot,
+    /// Where in the rules.
+    pub place: &'p str,
+    /// What is the matter.
+    pub text: String,
+    /// What to write instead.
+    pub hint: Option<String>,
+}
+
+impl Findings {
+    /// The findings about a source are made here.
+    pub fn of<'f>(&'f mut self, source: &'f Source) -> SourceFindings<'f> {
+        SourceFindings { all: self, source, lines: None }
+    }
+
+    /// Problems, and warnings.
+    pub fn into_parts(mut self) -> (Vec<Finding>, Vec<Finding>) {
+        if let (Some(last), more @ 1..) = (self.problems.last_mut(), self.left_out) {
+            last.text += &format!(" (and {more} more problems, not shown)");
+        }
+        (self.problems, self.warnings)
+    }
+}
+
+impl SourceFindings<'_> {
+    /// The rules cannot be taken.
+    pub fn problem(&mut self, draft: Draft<'_>) {
+        if self.all.problems.len() < FINDINGS_MAX {
+            let finding = self.finding(draft);
+            self.all.problems.push(finding);
+        } else {
+            self.all.left_out += 1;
+        }
+    }
+
+    /// The rules can be taken, but may not mean what their author thinks.
+    pub fn warning(&mut self, draft: Draft<'_>) {
+        if self.all.warnings.len() < FINDINGS_MAX {
+            let finding = self.finding(draft);
+            self.all.warnings.push(finding);
+        }
+    }
+
+    /// How many problems there are so far, of all sources.
+    pub fn problem_count(&self) -> usize {
+        self.all.problems.len() + self.all.left_out
+    }
+
+    fn finding(&mut self, draft: Draft<'_>) -> Finding {
+        let text = &self.source.text;
+        let lines = self.lines.get_or_insert_with(|| text.lines().collect());
+        let line = (draft.spot.line as usize).checked_sub(1).and_then(|index| lines.get(index));
+        Finding {
+            name: self.source.name.clone(),
+            path: self.source.path.clone(),
+            spot: (draft.spot.line > 0).then_some(draft.spot),
+            place: draft.place.to_owned(),
+            text: draft.text,
+            hint: draft.hint,
+            excerpt: line.map(|line| Excerpt::new(line, draft.spot)),
+        }
+    }
+}
+
+impl Excerpt {
+    /// The line, or the part of it around the spot.
+    fn new(line: &str, spot: Spot) -> Self {
+        let column = (spot.column as usize).saturating_sub(1);
+        let skip = if column > EXCERPT_CHARS * 2 / 3 { column - EXCERPT_CHARS / 3 } else { 0 };
+        // A tab or a control character would move the caret, and a terminal is not to obey a rules file.
+        let shown = |letter: char| if letter.is_control() { ' ' } else { letter };
+        let line: String = line.chars().skip(skip).take(EXCERPT_CHARS).map(shown).collect();
+        let caret_from = (column - skip).min(line.chars().count());
+        let room = line.chars().count().saturating_sub(caret_from).max(1);
+        Self { line, caret_from, caret_width: (spot.width as usize).clamp(1, room) }
+    }
+}
+
+impl Finding {
+    /// `name: text`, as the reference says it.
+    pub fn headline(&self) -> String {
+        format!("{}: {}", self.name, self.text)
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "{}", self.headline())?;
+        match self.spot {
+            Some(spot) => write!(formatter, "  --> {}:{}:{}", self.path, spot.line, spot.column)?,
+            None => write!(formatter, "  --> {}", self.path)?,
+        }
+        if !self.place.is_empty() {
+            write!(formatter, " ({})", self.place)?;
+        }
+        if let (Some(spot), Some(excerpt)) = (self.spot, &self.excerpt) {
+            let number = spot.line.to_string();
+            let margin = " ".repeat(number.len());
+            write!(formatter, "\n {margin} |\n {number} | {}", excerpt.line.trim_end())?;
+            write!(formatter, "\n {margin} | {}{}", " ".repeat(excerpt.caret_from), "^".repeat(excerpt.caret_width))?;
+        }
+        if let Some(hint) = &self.hint {
+            write!(formatter, "\n   = {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The word of a list that somebody probably meant.
+pub fn did_you_mean<'w>(word: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+    let score = |candidate: &str| strsim::jaro_winkler(&word.to_lowercase(), candidate);
+    let scored = words.into_iter().map(|candidate| (score(candidate), candidate));
+    scored.filter(|(score, _)| *score > 0.8).max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, candidate)| candidate)
+}

@@ -1,0 +1,68 @@
+//! `metadata` of a descriptor: free YAML, told to Envoy as JSON.
+
+use serde_json::{Map, Number, Value as Json};
+
+use crate::config::yaml::{Kind, Node, Scalar, Value};
+use crate::rules::Metadata;
+
+/// The JSON of a map. Its own keys keep their text; the keys of maps below are what old YAML takes them for, so `y` becomes `true`.
+pub fn to_json(pairs: &[(Node, Node)]) -> Metadata {
+    pairs.iter().map(|(key, value)| (text_of(key), value_of(value))).collect()
+}
+
+fn value_of(node: &Node) -> Json {
+    match &node.kind {
+        Kind::Scalar(scalar) => scalar_of(scalar),
+        Kind::List(items) => items.iter().map(value_of).collect(),
+        Kind::Map(pairs) => pairs.iter().map(|(key, value)| (go_text(key), value_of(value))).collect::<Map<_, _>>().into(),
+    }
+}
+
+fn scalar_of(scalar: &Scalar) -> Json {
+    match scalar.value() {
+        Value::Null => Json::Null,
+        Value::Bool(value) => value.into(),
+        Value::Int(value) => value.into(),
+        Value::BigInt(value) => value.into(),
+        // JSON has no word for what is not finite; protobuf's JSON spells it as text, and so do we.
+        Value::Float(value) => Number::from_f64(value).map_or_else(|| go_float(value).into(), Json::Number),
+        Value::Text => scalar.text.clone().into(),
+    }
+}
+
+/// A node's text as written.
+pub fn text_of(node: &Node) -> String {
+    match &node.kind {
+        Kind::Scalar(scalar) => scalar.text.clone(),
+        Kind::List(_) | Kind::Map(_) => go_text(node),
+    }
+}
+
+/// A node as the reference prints what YAML made of it.
+pub fn go_text(node: &Node) -> String {
+    match &node.kind {
+        Kind::Scalar(scalar) => match scalar.value() {
+            Value::Null => "<nil>".to_owned(),
+            Value::Bool(value) => value.to_string(),
+            Value::Int(value) => value.to_string(),
+            Value::BigInt(value) => value.to_string(),
+            Value::Float(value) => go_float(value),
+            Value::Text => scalar.text.clone(),
+        },
+        Kind::List(items) => format!("[{}]", items.iter().map(go_text).collect::<Vec<_>>().join(" ")),
+        Kind::Map(pairs) => {
+            let pairs: Vec<_> = pairs.iter().map(|(key, value)| format!("{}:{}", go_text(key), go_text(value))).collect();
+            format!("map[{}]", pairs.join(" "))
+        }
+    }
+}
+
+fn go_float(value: f64) -> String {
+    if value.is_nan() {
+        "NaN".to_owned()
+    } else if value.is_infinite() {
+        if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned()
+    } else {
+        value.to_string()
+    }
+}

@@ -1,0 +1,403 @@
+//! The shape of rules: the reference's YAML, and our block in its `metadata`.
+//!
+//! Reading goes over a file twice, as the reference does. First every key anywhere is held against one flat set: an unknown one is an
+//! error, a known one at the wrong level is passed over (here with a warning). Then the values are read into types.
+
+use std::borrow::Cow;
+
+use crate::config::Source;
+use crate::config::error::{Draft, SourceFindings, did_you_mean};
+use crate::config::metadata::{go_text, to_json};
+use crate::config::tollgate::{Block, RootBlock};
+use crate::config::yaml::{self, Kind, Node, Spot, Value};
+use crate::rules::Metadata;
+
+/// The name of our block in `metadata`.
+const BLOCK: &str = "tollgate";
+
+/// The keys of each level. The reference accepts all of them at every level.
+const ROOT_KEYS: [&str; 3] = ["domain", "descriptors", "metadata"];
+const DESCRIPTOR_KEYS: [&str; 10] = [
+    "key",
+    "value",
+    "rate_limit",
+    "descriptors",
+    "shadow_mode",
+    "quota_mode",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
+];
+const RATE_LIMIT_KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
+const REPLACES_KEYS: [&str; 1] = ["name"];
+
+/// A value, and where it stands.
+#[derive(Debug, Clone, Default)]
+pub struct Located<T> {
+    /// The value.
+    pub value: T,
+    /// Where.
+    pub spot: Spot,
+}
+
+/// A file.
+#[derive(Debug, Default)]
+pub struct RulesFile {
+    /// `domain`
+    pub domain: Located<String>,
+    /// `descriptors`
+    pub descriptors: Vec<DescriptorSpec>,
+    /// `metadata.tollgate`
+    pub block: Option<RootBlock>,
+}
+
+/// A descriptor.
+#[derive(Debug, Default)]
+pub struct DescriptorSpec {
+    /// `key`
+    pub key: Located<String>,
+    /// `value`
+    pub value: Located<String>,
+    /// `rate_limit`
+    pub rate_limit: Option<RateLimitSpec>,
+    /// `descriptors`
+    pub descriptors: Vec<Self>,
+    /// `shadow_mode`
+    pub shadow_mode: bool,
+    /// `quota_mode`
+    pub quota_mode: bool,
+    /// `detailed_metric`
+    pub detailed_metric: bool,
+    /// `value_to_metric`
+    pub value_to_metric: bool,
+    /// `share_threshold`
+    pub share_threshold: Located<bool>,
+    /// `metadata`, without our block.
+    pub metadata: Option<Metadata>,
+    /// `metadata.tollgate`
+    pub block: Option<Block>,
+    /// Where it begins.
+    pub spot: Spot,
+}
+
+/// A rate limit.
+#[derive(Debug, Default)]
+pub struct RateLimitSpec {
+    /// `unit`
+    pub unit: Located<String>,
+    /// The unit is missing, and a misspelled key beside it is why.
+    pub unit_misspelled: bool,
+    /// `requests_per_unit`
+    pub requests_per_unit: u32,
+    /// `unlimited`
+    pub unlimited: bool,
+    /// `name`
+    pub name: String,
+    /// `replaces`, by name.
+    pub replaces: Vec<Located<String>>,
+    /// Where it begins.
+    pub spot: Spot,
+}
+
+/// Reads a source; `None` if it is no YAML at all, or no map.
+pub fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
+    let document = match yaml::read(&source.text) {
+        Ok(document) => document,
+        Err(trouble) => {
+            let text = format!("error loading config file: yaml: line {}: {}", trouble.spot.line, trouble.text);
+            findings.problem(Draft { spot: trouble.spot, place: "", text, hint: trouble.hint });
+            return None;
+        }
+    };
+    for note in document.notes {
+        findings.warning(Draft { spot: note.spot, place: "", text: note.text, hint: None });
+    }
+    let Some(root) = document.root else { return Some(RulesFile::default()) };
+    let mut reader = Reader { findings, place: Vec::new() };
+    let pairs = match &root.kind {
+        Kind::Map(pairs) => pairs,
+        Kind::Scalar(scalar) if scalar.value() == Value::Null => return Some(RulesFile::default()),
+        Kind::Scalar(_) | Kind::List(_) => {
+            reader.mistyped(&root, "a map with `domain` and `descriptors`");
+            return None;
+        }
+    };
+    reader.check_keys(pairs, &ROOT_KEYS);
+    Some(reader.file(pairs))
+}
+
+struct Reader<'f, 'r> {
+    findings: &'f mut SourceFindings<'r>,
+    place: Vec<Cow<'static, str>>,
+}
+
+impl Reader<'_, '_> {
+    fn file(&mut self, pairs: &[(Node, Node)]) -> RulesFile {
+        let mut file = RulesFile::default();
+        if let Some((_, domain)) = pairs.iter().find(|(key, _)| key_of(key) == "domain") {
+            file.domain = self.text(domain, "domain");
+        }
+        self.place.push(format!("domain {}", file.domain.value).into());
+        for (key, value) in pairs {
+            match key_of(key) {
+                "descriptors" => file.descriptors = self.descriptors(value),
+                // Whatever else stands in it is nobody's business: the reference ignores it, too.
+                "metadata" => {
+                    if let Some((_, block)) = block_in(value) {
+                        file.block = RootBlock::read(block, &self.at(".metadata.tollgate"), self.findings);
+                    }
+                }
+                _ => {}
+            }
+        }
+        file
+    }
+
+    fn descriptors(&mut self, node: &Node) -> Vec<DescriptorSpec> {
+        let Some(items) = self.list(node, "descriptors") else { return Vec::new() };
+        let mut descriptors = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            // What is no map was told already.
+            if let Kind::Map(pairs) = &item.kind {
+                let separator = if self.place.len() > 1 { "." } else { " > " };
+                self.place.push(format!("{separator}descriptors[{index}]").into());
+                descriptors.push(self.descriptor(item.spot, pairs));
+                self.place.pop();
+            }
+        }
+        descriptors
+    }
+
+    fn descriptor(&mut self, spot: Spot, pairs: &[(Node, Node)]) -> DescriptorSpec {
+        let mut spec = DescriptorSpec { spot, ..DescriptorSpec::default() };
+        spec.key.spot = spot;
+        for (key, value) in pairs {
+            match key_of(key) {
+                "key" => spec.key = self.text(value, "key"),
+                "value" => spec.value = self.text(value, "value"),
+                "rate_limit" => spec.rate_limit = self.rate_limit(value),
+                "descriptors" => spec.descriptors = self.descriptors(value),
+                "shadow_mode" => spec.shadow_mode = self.flag(value, "shadow_mode"),
+                "quota_mode" => spec.quota_mode = self.flag(value, "quota_mode"),
+                "detailed_metric" => spec.detailed_metric = self.flag(value, "detailed_metric"),
+                "value_to_metric" => spec.value_to_metric = self.flag(value, "value_to_metric"),
+                "share_threshold" => {
+                    spec.share_threshold = Located { value: self.flag(value, "share_threshold"), spot: key.spot };
+                }
+                "metadata" => (spec.metadata, spec.block) = self.metadata(value),
+                _ => {}
+            }
+        }
+        spec
+    }
+
+    fn rate_limit(&mut self, node: &Node) -> Option<RateLimitSpec> {
+        let pairs = self.map(node, "rate_limit")?;
+        let mut spec = RateLimitSpec { spot: node.spot, ..RateLimitSpec::default() };
+        spec.unit.spot = node.spot;
+        self.place.push(".rate_limit".into());
+        for (key, value) in pairs {
+            match key_of(key) {
+                "unit" => spec.unit = self.text(value, "unit"),
+                "requests_per_unit" => spec.requests_per_unit = self.number(value, "requests_per_unit"),
+                "unlimited" => spec.unlimited = self.flag(value, "unlimited"),
+                "name" => spec.name = self.text(value, "name").value,
+                "replaces" => spec.replaces = self.replaces(value),
+                other => spec.unit_misspelled |= !is_known(other),
+            }
+        }
+        self.place.pop();
+        Some(spec)
+    }
+
+    fn replaces(&mut self, node: &Node) -> Vec<Located<String>> {
+        let Some(items) = self.list(node, "replaces") else { return Vec::new() };
+        let mut names = Vec::with_capacity(items.len());
+        for item in items {
+            let Kind::Map(pairs) = &item.kind else { continue };
+            let name = pairs.iter().find(|(key, _)| key_of(key) == "name");
+            names.push(name.map_or_else(|| Located { value: String::new(), spot: item.spot }, |(_, name)| self.text(name, "name")));
+        }
+        names
+    }
+
+    fn metadata(&mut self, node: &Node) -> (Option<Metadata>, Option<Block>) {
+        let Some(pairs) = self.map(node, "metadata") else { return (None, None) };
+        let mut metadata = to_json(pairs);
+        metadata.remove(BLOCK);
+        let block = block_in(node).and_then(|(_, block)| Block::read(block, &self.at(".metadata.tollgate"), self.findings));
+        (Some(metadata), block)
+    }
+
+    /// The first pass: every key of every map but those below `metadata`.
+    fn check_keys(&mut self, pairs: &[(Node, Node)], expected: &[&str]) {
+        for (key, value) in pairs {
+            let Some(name) = self.key(key) else { continue };
+            if !is_known(name) {
+                let text = format!("config error, unknown key '{name}'");
+                let hint = did_you_mean(name, expected.iter().copied()).or_else(|| did_you_mean(name, all_keys()));
+                let hint = hint.map_or_else(|| format!("the keys here are {}", expected.join(", ")), |word| format!("did you mean `{word}`?"));
+                self.problem(key.spot, text, Some(hint));
+                continue;
+            }
+            if !expected.contains(&name) {
+                let text = format!("`{name}` has no meaning here and is ignored; the keys here are {}", expected.join(", "));
+                self.warning(key.spot, text);
+            }
+            if name != "metadata" {
+                self.check_value(value, name);
+            }
+        }
+    }
+
+    fn check_value(&mut self, node: &Node, key: &str) {
+        let below: &[&str] = match key {
+            "descriptors" => &DESCRIPTOR_KEYS,
+            "rate_limit" => &RATE_LIMIT_KEYS,
+            "replaces" => &REPLACES_KEYS,
+            _ => &[],
+        };
+        match &node.kind {
+            Kind::Map(pairs) => self.check_keys(pairs, below),
+            Kind::List(items) => {
+                for item in items {
+                    if let Kind::Map(pairs) = &item.kind {
+                        self.check_keys(pairs, below);
+                    } else {
+                        let text = format!("config error, yaml file contains list of type other than map: {}", go_text(item));
+                        let hint = if key == "replaces" { "write {name: …}" } else { "write a map, such as {key: …}" };
+                        self.problem(item.spot, text, Some(hint.to_owned()));
+                    }
+                }
+            }
+            Kind::Scalar(scalar) => {
+                if matches!(scalar.value(), Value::Float(_) | Value::BigInt(_)) {
+                    let hint = match key {
+                        "requests_per_unit" => "write a whole number up to 4294967295".to_owned(),
+                        _ => format!("write it as text: \"{}\"", scalar.text),
+                    };
+                    self.problem(node.spot, "error checking config".to_owned(), Some(hint));
+                }
+            }
+        }
+    }
+
+    fn key<'n>(&mut self, key: &'n Node) -> Option<&'n str> {
+        if let Kind::Scalar(scalar) = &key.kind
+            && scalar.value() == Value::Text
+        {
+            return Some(&scalar.text);
+        }
+        let text = format!("config error, key is not of type string: {}", go_text(key));
+        self.problem(key.spot, text, Some("old YAML takes this for something other than text; the keys are those of the documentation".to_owned()));
+        None
+    }
+
+    fn text(&mut self, node: &Node, key: &str) -> Located<String> {
+        let value = match &node.kind {
+            Kind::Scalar(scalar) if scalar.value() == Value::Null => String::new(),
+            Kind::Scalar(scalar) => scalar.text.clone(),
+            Kind::List(_) | Kind::Map(_) => {
+                self.mistyped(node, &format!("text for `{key}`"));
+                String::new()
+            }
+        };
+        Located { value, spot: node.spot }
+    }
+
+    fn flag(&mut self, node: &Node, key: &str) -> bool {
+        match &node.kind {
+            Kind::Scalar(scalar) => match scalar.value() {
+                Value::Bool(value) => return value,
+                // The first pass has told of numbers that it does not take.
+                Value::Null | Value::Float(_) | Value::BigInt(_) => return false,
+                Value::Int(_) | Value::Text => {}
+            },
+            Kind::List(_) | Kind::Map(_) => {}
+        }
+        self.mistyped(node, &format!("true or false, without quotes, for `{key}`"));
+        false
+    }
+
+    fn number(&mut self, node: &Node, key: &str) -> u32 {
+        if let Kind::Scalar(scalar) = &node.kind {
+            match scalar.value() {
+                Value::Null | Value::Float(_) | Value::BigInt(_) => return 0,
+                Value::Int(value) => {
+                    if let Ok(value) = u32::try_from(value) {
+                        return value;
+                    }
+                }
+                Value::Bool(_) | Value::Text => {}
+            }
+        }
+        self.mistyped(node, &format!("a whole number from 0 to {}, without quotes, for `{key}`", u32::MAX));
+        0
+    }
+
+    fn list<'n>(&mut self, node: &'n Node, key: &str) -> Option<&'n [Node]> {
+        match &node.kind {
+            Kind::List(items) => return Some(items),
+            Kind::Scalar(scalar) if scalar.value() == Value::Null => return None,
+            Kind::Scalar(_) | Kind::Map(_) => {}
+        }
+        self.mistyped(node, &format!("a list for `{key}`"));
+        None
+    }
+
+    fn map<'n>(&mut self, node: &'n Node, key: &str) -> Option<&'n [(Node, Node)]> {
+        match &node.kind {
+            Kind::Map(pairs) => return Some(pairs),
+            Kind::Scalar(scalar) if scalar.value() == Value::Null => return None,
+            Kind::Scalar(_) | Kind::List(_) => {}
+        }
+        self.mistyped(node, &format!("a map for `{key}`"));
+        None
+    }
+
+    fn mistyped(&mut self, node: &Node, wanted: &str) {
+        let found = match &node.kind {
+            Kind::Scalar(scalar) => format!("`{}`", scalar.text),
+            Kind::List(_) => "a list".to_owned(),
+            Kind::Map(_) => "a map".to_owned(),
+        };
+        let text = format!("error loading config file: line {}: expected {wanted}, found {found}", node.spot.line);
+        self.problem(node.spot, text, None);
+    }
+
+    fn problem(&mut self, spot: Spot, text: String, hint: Option<String>) {
+        let place = self.place.concat();
+        self.findings.problem(Draft { spot, place: &place, text, hint });
+    }
+
+    fn warning(&mut self, spot: Spot, text: String) {
+        let place = self.place.concat();
+        self.findings.warning(Draft { spot, place: &place, text, hint: None });
+    }
+
+    fn at(&self, below: &str) -> String {
+        self.place.concat() + below
+    }
+}
+
+/// A key's text; that of a key which is no text was told already, and is none of ours.
+fn key_of(node: &Node) -> &str {
+    match &node.kind {
+        Kind::Scalar(scalar) if scalar.value() == Value::Text => &scalar.text,
+        Kind::Scalar(_) | Kind::List(_) | Kind::Map(_) => "",
+    }
+}
+
+fn block_in(metadata: &Node) -> Option<&(Node, Node)> {
+    let Kind::Map(pairs) = &metadata.kind else { return None };
+    pairs.iter().find(|(key, _)| key_of(key) == BLOCK)
+}
+
+fn all_keys() -> impl Iterator<Item = &'static str> {
+    ROOT_KEYS.into_iter().chain(DESCRIPTOR_KEYS).chain(RATE_LIMIT_KEYS)
+}
+
+fn is_known(key: &str) -> bool {
+    all_keys().any(|known| known == key)
+}

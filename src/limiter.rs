@@ -1,0 +1,172 @@
+//! Answers a request: one snapshot of the rules, a plan, the store's verdicts, and what they come to.
+
+use std::sync::Arc;
+
+use crate::limiter::combine::{Answer, combine};
+use crate::limiter::headers::HeaderNames;
+use crate::rules::query::Query;
+use crate::rules::stats::{Outcome, RuleStats, StatsTable};
+use crate::rules::{LiveRules, Plan, Step, plan};
+use crate::store::Store;
+use crate::telemetry::metric::{Counter, Metrics};
+use crate::time::Clock;
+
+pub use crate::rules::plan::{Modes, UnknownUnit};
+
+pub mod combine;
+pub mod headers;
+pub mod metadata;
+pub mod settings;
+
+/// How many descriptors a request may have. Envoys send a handful; a thousand is a mistake, and costs a millisecond.
+pub const DESCRIPTORS_MAX: usize = 1_000;
+
+/// Everything that one answer needs. One per process; its parts are shared by all threads.
+#[derive(Debug)]
+pub struct Limiter {
+    rules: Arc<LiveRules>,
+    store: Store,
+    clock: Clock,
+    stats: Arc<StatsTable>,
+    policy: Policy,
+    metrics: LimiterMetrics,
+}
+
+/// What is answered besides the verdict, and in which modes.
+#[derive(Debug, Clone, Default)]
+pub struct Policy {
+    /// Global modes.
+    pub modes: Modes,
+    /// From this part of a limit on, hits are near it.
+    pub near_limit_ratio: f32,
+    /// Names of the headers of the reference, if they are wanted.
+    pub reference_headers: Option<HeaderNames>,
+    /// RateLimit-Policy and RateLimit as the IETF has them.
+    pub ietf_headers: bool,
+    /// Retry-After on refusals.
+    pub retry_after_header: bool,
+    /// Tell Envoy what was asked, and the metadata of rules.
+    pub dynamic_metadata: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The reference's words, and its code: UNKNOWN.
+    #[error("rate limit domain must not be empty")]
+    NoDomain,
+    /// The reference's words, and its code: UNKNOWN.
+    #[error("rate limit descriptor list must not be empty")]
+    NoDescriptors,
+    /// The reference's words, and its code: UNKNOWN.
+    #[error("no rate limit configuration loaded")]
+    NoRules,
+    /// INVALID_ARGUMENT.
+    #[error("{0} descriptors are more than the {DESCRIPTORS_MAX} that one request may have (descriptors_max)")]
+    TooManyDescriptors(usize),
+    /// INVALID_ARGUMENT. The reference crashes here.
+    #[error(transparent)]
+    UnknownUnit(#[from] UnknownUnit),
+}
+
+#[derive(Debug)]
+struct LimiterMetrics {
+    service_error: Counter,
+    invalid: Counter,
+    global_shadow_mode: Counter,
+}
+
+impl Limiter {
+    /// Puts the parts together.
+    pub fn new(rules: Arc<LiveRules>, store: Store, clock: Clock, stats: Arc<StatsTable>, policy: Policy, metrics: &Metrics) -> Self {
+        let metrics = LimiterMetrics {
+            service_error: metrics.reference_counter(
+                "ratelimit.service.call.should_rate_limit.service_error",
+                "ratelimit_service_should_rate_limit_error",
+                "Calls without an answer, by cause.",
+                &[("err_type", "service_error")],
+            ),
+            invalid: metrics.counter(
+                "tollgate_invalid_requests_total",
+                "Calls refused with INVALID_ARGUMENT: more than descriptors_max descriptors, or a limit with an unknown unit.",
+            ),
+            global_shadow_mode: metrics.reference_counter(
+                "ratelimit.service.global_shadow_mode",
+                "ratelimit_service_global_shadow_mode",
+                "Requests over their limit that SHADOW_MODE let through.",
+                &[],
+            ),
+        };
+        Self { rules, store, clock, stats, policy, metrics }
+    }
+
+    /// Answers one request.
+    ///
+    /// # Errors
+    /// [`Refusal`], counted in the metrics.
+    pub async fn answer(&self, query: &Query<'_>) -> Result<Answer, Refusal> {
+        self.decide(query).await.inspect_err(|refusal| match refusal {
+            Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => self.metrics.service_error.inc(),
+            Refusal::TooManyDescriptors(_) | Refusal::UnknownUnit(_) => self.metrics.invalid.inc(),
+        })
+    }
+
+    /// The clock that everything here goes by.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    async fn decide(&self, query: &Query<'_>) -> Result<Answer, Refusal> {
+        if query.domain.is_empty() {
+            return Err(Refusal::NoDomain);
+        }
+        if query.descriptors.is_empty() {
+            return Err(Refusal::NoDescriptors);
+        }
+        if query.descriptors.len() > DESCRIPTORS_MAX {
+            return Err(Refusal::TooManyDescriptors(query.descriptors.len()));
+        }
+        let rules = self.rules.load();
+        let rules = rules.as_ref().ok_or(Refusal::NoRules)?;
+        let plan = plan(rules, query, self.policy.modes)?;
+        let verdicts = self.store.decide(&plan.ask, self.clock.now()).await;
+        let answer = combine(query, &plan, &verdicts, &self.policy);
+        self.record(query, &plan, &verdicts, &answer);
+        Ok(answer)
+    }
+
+    fn record(&self, query: &Query<'_>, plan: &Plan<'_>, verdicts: &crate::check::Verdicts, answer: &Answer) {
+        if !plan.domain_known {
+            self.stats.domain_not_found(query.domain);
+        }
+        if answer.shadowed {
+            self.metrics.global_shadow_mode.inc();
+        }
+        // With a veto, whoever was not over has only looked.
+        let vetoed = plan.ask.together && plan.ask.checks.iter().zip(verdicts).any(|(check, verdict)| check.veto && verdict.over);
+        for step in &plan.steps {
+            let Some(index) = step.check() else { continue };
+            let (check, verdict) = (&plan.ask.checks[index], &verdicts[index]);
+            let outcome = Outcome {
+                limit: &check.limit,
+                hits: check.hits,
+                verdict,
+                stood_still: vetoed && !verdict.over,
+                shadow_mode: matches!(step, Step::Counted { rule, .. } if rule.shadow_mode),
+                near_ratio: self.policy.near_limit_ratio,
+            };
+            self.with_stats(query, step, |stats| stats.record(&outcome));
+        }
+    }
+
+    /// Runs something on the counters of a step: its rule's, or those of a name that the request made.
+    fn with_stats(&self, query: &Query<'_>, step: &Step<'_>, run: impl FnOnce(&RuleStats)) {
+        match step {
+            Step::Counted { rule, series: None, .. } => run(&rule.stats),
+            Step::Counted { series: Some(name), .. } | Step::Override { series: name, .. } => {
+                run(&self.stats.of_client(query.domain, name));
+            }
+            Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => {}
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Settings of what is answered.
+
+use clap::Args;
+
+use crate::limiter::headers::HeaderNames;
+use crate::limiter::{Modes, Policy};
+use crate::setting;
+
+/// Answers.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+#[command(next_help_heading = "Answers")]
+pub struct Settings {
+    /// Count and tell, but never refuse
+    #[arg(long, env = "SHADOW_MODE", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub shadow_mode: bool,
+    /// Refuse only what is over all of its limits
+    #[arg(long, env = "QUOTA_MODE", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub quota_mode: bool,
+    /// A request that one limit refuses uses up nothing of the others
+    #[arg(long, env = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub stop_cache_key_increment_when_overlimit: bool,
+    /// From this part of a limit on, hits count as near it
+    #[arg(long, env = "NEAR_LIMIT_RATIO", default_value = "0.8", value_name = "RATIO")]
+    pub near_limit_ratio: f32,
+    /// Add headers with limit, remaining and reset to responses
+    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub limit_response_headers_enabled: bool,
+    /// Name of the header with the limit
+    #[arg(long, env = "LIMIT_LIMIT_HEADER", default_value = "RateLimit-Limit", value_name = "NAME")]
+    pub limit_limit_header: String,
+    /// Name of the header with what remains
+    #[arg(long, env = "LIMIT_REMAINING_HEADER", default_value = "RateLimit-Remaining", value_name = "NAME")]
+    pub limit_remaining_header: String,
+    /// Name of the header with the seconds until the reset
+    #[arg(long, env = "LIMIT_RESET_HEADER", default_value = "RateLimit-Reset", value_name = "NAME")]
+    pub limit_reset_header: String,
+    /// Add RateLimit-Policy and RateLimit as the IETF draft has them
+    #[arg(long, env = "IETF_RATELIMIT_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub ietf_ratelimit_headers_enabled: bool,
+    /// Add Retry-After to refusals
+    #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub retry_after_header_enabled: bool,
+    /// Tell Envoy what was asked, and the metadata of the rules that were met
+    #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub response_dynamic_metadata: bool,
+}
+
+impl Settings {
+    /// The same for every request.
+    pub fn modes(&self) -> Modes {
+        Modes { shadow: self.shadow_mode, quota: self.quota_mode, together: self.stop_cache_key_increment_when_overlimit }
+    }
+
+    /// What the limiter goes by.
+    pub fn policy(&self) -> Policy {
+        let names = HeaderNames {
+            limit: self.limit_limit_header.as_str().into(),
+            remaining: self.limit_remaining_header.as_str().into(),
+            reset: self.limit_reset_header.as_str().into(),
+        };
+        Policy {
+            modes: self.modes(),
+            near_limit_ratio: self.near_limit_ratio,
+            reference_headers: self.limit_response_headers_enabled.then_some(names),
+            ietf_headers: self.ietf_ratelimit_headers_enabled,
+            retry_after_header: self.retry_after_header_enabled,
+            dynamic_metadata: self.response_dynamic_metadata,
+        }
+    }
+}

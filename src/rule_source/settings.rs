@@ -1,0 +1,81 @@
+//! Settings of where rules come from.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::rule_source::files::Directory;
+use crate::setting;
+
+const RUNTIME_ROOT_DEFAULT: &str = "/srv/runtime_data/current";
+/// Where a checkout, or anybody who just tries, has rules.
+const DIRECTORY_DEFAULT: &str = "config";
+
+/// Rules.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+#[command(next_help_heading = "Rules")]
+pub struct Settings {
+    /// Where rules come from: FILE (this version has no other)
+    #[arg(long, env = "CONFIG_TYPE", value_name = "TYPE", value_parser = config_type)]
+    pub config_type: Option<String>,
+    /// Rules are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY [default: /srv/runtime_data/current]
+    #[arg(long, env = "RUNTIME_ROOT", value_name = "DIR")]
+    pub runtime_root: Option<String>,
+    /// See RUNTIME_ROOT
+    #[arg(long, env = "RUNTIME_SUBDIRECTORY", value_name = "DIR")]
+    pub runtime_subdirectory: Option<String>,
+    /// See RUNTIME_ROOT [default: config]
+    #[arg(long, env = "RUNTIME_APPDIRECTORY", value_name = "DIR")]
+    pub runtime_appdirectory: Option<String>,
+    /// Leave out files and directories whose names begin with a dot, as mounted ConfigMaps need [default: false; true for DIR]
+    #[arg(long, env = "RUNTIME_IGNOREDOTFILES", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub runtime_ignoredotfiles: Option<bool>,
+    /// Name files in messages by their path below RUNTIME_SUBDIRECTORY; changes are seen in either case [default: true]
+    #[arg(long, env = "RUNTIME_WATCH_ROOT", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub runtime_watch_root: Option<bool>,
+    /// Make one domain of a domain that several files have
+    #[arg(long, env = "MERGE_DOMAIN_CONFIG", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub merge_domain_config: bool,
+    /// Be healthy before the first rules came
+    #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub force_start_without_initial_config: bool,
+    /// Be healthy only while the rules have at least one domain
+    #[arg(long, env = "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub healthy_with_at_least_one_config_loaded: bool,
+    /// What every counter's key begins with
+    #[arg(long, env = "CACHE_KEY_PREFIX", default_value = "", value_name = "TEXT")]
+    pub cache_key_prefix: String,
+}
+
+impl Settings {
+    /// Where the rules are: the directory on the command line, else what RUNTIME_* say, else `./config` if it is there.
+    pub fn directory(&self, argument: Option<PathBuf>) -> Directory {
+        let ignore_dot_files = self.runtime_ignoredotfiles;
+        if let Some(path) = argument {
+            return Directory::new(path, ignore_dot_files.unwrap_or(true));
+        }
+        let nothing_said = self.config_type.is_none()
+            && self.runtime_root.is_none()
+            && self.runtime_subdirectory.is_none()
+            && self.runtime_appdirectory.is_none()
+            && self.runtime_watch_root.is_none();
+        let here = PathBuf::from(DIRECTORY_DEFAULT);
+        if nothing_said && here.is_dir() {
+            return Directory::new(here, ignore_dot_files.unwrap_or(true));
+        }
+        let root = PathBuf::from(self.runtime_root.as_deref().unwrap_or(RUNTIME_ROOT_DEFAULT));
+        let app = self.runtime_appdirectory.as_deref().unwrap_or(DIRECTORY_DEFAULT);
+        let path = root.join(self.runtime_subdirectory.as_deref().unwrap_or("")).join(app);
+        let directory = Directory::new(path, ignore_dot_files.unwrap_or(false)).reached_through(root);
+        if self.runtime_watch_root.unwrap_or(true) { directory.named_below(app) } else { directory }
+    }
+}
+
+fn config_type(text: &str) -> Result<String, String> {
+    match text {
+        "FILE" => Ok(text.to_owned()),
+        "GRPC_XDS_SOTW" => Err("rules from xDS are not supported by this version; write FILE".to_owned()),
+        _ => Err("write FILE".to_owned()),
+    }
+}

@@ -1,0 +1,102 @@
+//! Rules: what they are, which of them a request meets, and under which name and key it is counted.
+//!
+//! Matching is pure: no clock, no I/O, no lock. Only [`live`] and [`stats`], which many threads share, have atomics and a lock.
+
+use std::sync::Arc;
+
+use crate::limit::Limit;
+use crate::rules::stats::RuleStats;
+
+pub mod explain;
+pub mod key;
+pub mod live;
+pub mod lookup;
+pub mod plan;
+pub mod query;
+pub mod stats;
+pub mod tree;
+pub mod wildcard;
+
+pub use live::LiveRules;
+pub use lookup::lookup;
+pub use plan::{Plan, Step, plan};
+pub use query::{Descriptor, Entry, Override, Query};
+pub use tree::RuleSet;
+
+/// The `metadata` of a rule: any JSON. What is Tollgate's own in it was taken out when the rule was compiled.
+pub type Metadata = serde_json::Map<String, serde_json::Value>;
+
+/// A limit and all that its descriptor says about it.
+#[derive(Debug)]
+pub struct Rule {
+    /// `domain.key_value.key_value`: where it stands in the rules, and the name of its metrics as the reference builds it.
+    pub path: Box<str>,
+    /// What it allows.
+    pub allowance: Allowance,
+    /// The name by which others replace it and clients know it; may be empty.
+    pub name: Box<str>,
+    /// Rules of these names do not apply where this one does.
+    pub replaces: Box<[Box<str>]>,
+    /// Counted and told, but never refused.
+    pub shadow_mode: bool,
+    /// Refuses only if every quota of the request is used up.
+    pub quota_mode: bool,
+    /// What is told to Envoy when it is met.
+    pub metadata: Option<Metadata>,
+    /// How its metrics are named.
+    pub naming: Naming,
+    /// Its counters, unless `naming` says that they depend on the request.
+    pub stats: Arc<RuleStats>,
+    /// What its counter keys end with: algorithm, period and tick.
+    pub key_tail: Box<str>,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// What a rule allows.
+#[derive(Debug, Clone, Copy)]
+pub enum Allowance {
+    /// Anything; nothing is counted.
+    Unlimited {
+        /// What the rule says all the same; only shown.
+        requests_per_unit: u32,
+    },
+    /// So much.
+    Limited(Limit),
+}
+
+/// Where the names of a rule's metrics come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// From the rules alone.
+    Fixed,
+    /// `detailed_metric`: every key and value of the request.
+    Detailed,
+    /// `value_to_metric` on some level: there, the value of the request.
+    ByValue,
+}
+
+/// A place in a rules file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// The file, or the name of the resource.
+    pub file: Arc<str>,
+    /// 1-based; 0 where there are no lines.
+    pub line: u32,
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.line == 0 { formatter.write_str(&self.file) } else { write!(formatter, "{}:{}", self.file, self.line) }
+    }
+}
+
+impl Rule {
+    /// Its limit; `None` if it is unlimited.
+    pub fn limit(&self) -> Option<&Limit> {
+        match &self.allowance {
+            Allowance::Unlimited { .. } => None,
+            Allowance::Limited(limit) => Some(limit),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Why does this descriptor get this limit? The lookup that serves, with an observer that takes notes.
+
+use std::fmt::Write as _;
+
+use smallvec::SmallVec;
+
+use crate::check::Hits;
+use crate::rules::lookup::{End, Hop, Observer, lookup};
+use crate::rules::plan::{Modes, Plan, Step, plan};
+use crate::rules::query::{Descriptor, Entry, Query};
+use crate::rules::tree::{Found, RuleSet};
+
+#[derive(Debug, Default)]
+struct Notes(String);
+
+impl Observer for Notes {
+    fn hop(&mut self, entry: Entry<'_>, hop: Hop<'_>) {
+        let how = match hop.found {
+            Found::Exact => "its key and value",
+            Found::Pattern => "a pattern",
+            Found::Default => "its key, for any value",
+        };
+        self.line(&format!("{}={} -> {} ({how})", entry.key, entry.value, hop.node.label));
+        if let Some(pattern) = hop.shared_value(entry) {
+            self.line(&format!("    share_threshold: all values of {pattern} share one counter"));
+        }
+    }
+
+    fn end(&mut self, end: End<'_>) {
+        match end {
+            End::Rule(rule) => self.line(&format!("rule {} at {}", rule.path, rule.origin)),
+            End::NoEntries => self.line("no entries: nothing can match"),
+            End::NoChild(entry) => self.line(&format!("{}={} -> nothing: no such value, no pattern, no default", entry.key, entry.value)),
+            End::TooDeep => self.line("the rules end here, and the descriptor goes on: too deep to match"),
+            End::NoLimit => self.line("no rate_limit here: not limited"),
+        }
+    }
+}
+
+impl Notes {
+    fn line(&mut self, text: &str) {
+        self.0 += &format!("  {text}\n");
+    }
+}
+
+/// Tells the way of every descriptor, its rule, its counter's key and its limit, line by line.
+pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> String {
+    let Some(domain) = rules.domain(query.domain) else {
+        let known = rules.domain_names().join(", ");
+        return format!("domain {}: unknown, so nothing is limited\nknown domains: {known}\n", query.domain);
+    };
+    let plan = match plan(rules, query, modes) {
+        Ok(plan) => plan,
+        Err(error) => return format!("refused with INVALID_ARGUMENT: {error}\n"),
+    };
+    let mut text = format!("domain {}\n", domain.name);
+    for (descriptor, step) in query.descriptors.iter().zip(&plan.steps) {
+        let mut notes = Notes::default();
+        if descriptor.limit.is_none() {
+            lookup(domain, descriptor, &mut notes);
+        }
+        let words: Vec<String> = descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
+        let _ = writeln!(text, "descriptor {}\n{}  {}", words.join(","), notes.0, outcome(step, &plan));
+    }
+    text
+}
+
+fn outcome(step: &Step<'_>, plan: &Plan<'_>) -> String {
+    match step {
+        Step::NoRule => "=> not limited".to_owned(),
+        Step::Unlimited(_) => "=> unlimited: passes, and is not counted".to_owned(),
+        Step::Replaced(rule) => format!("=> not counted: another rule of the request replaces `{}`", rule.name),
+        Step::Override { check, .. } | Step::Counted { check, .. } => {
+            let check = &plan.ask.checks[*check];
+            let mut text = format!("=> limit {}\n     key   {}", check.limit, check.key);
+            if let Step::Counted { rule, .. } = step {
+                if rule.shadow_mode {
+                    text += "\n     shadow_mode: counted, never refused";
+                }
+                if rule.quota_mode {
+                    text += "\n     quota_mode: refuses when every quota of the request is used up";
+                }
+            }
+            text
+        }
+    }
+}
+
+/// Reads descriptors as people write them: `key=value,key=value`.
+///
+/// # Errors
+/// What is missing, and how to write it.
+pub fn parse_query<'q>(domain: &'q str, descriptors: &[&'q str]) -> Result<Query<'q>, String> {
+    if domain.is_empty() || descriptors.is_empty() {
+        return Err("a domain and at least one descriptor are needed; a descriptor is written key=value,key=value".to_owned());
+    }
+    let mut query = Query { domain, ..Query::default() };
+    for text in descriptors {
+        let mut descriptor =
+            Descriptor { entries: SmallVec::new(), limit: None, hits: Hits::from_wire(None, 0, false), hits_addend: None };
+        for part in text.split(',') {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            if key.is_empty() {
+                return Err(format!("an entry without a key in `{text}`; write key=value,key=value"));
+            }
+            descriptor.entries.push(Entry { key, value });
+        }
+        query.descriptors.push(descriptor);
+    }
+    Ok(query)
+}

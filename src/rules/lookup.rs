@@ -1,0 +1,95 @@
+//! One descriptor down the tree. The only matcher there is: what serves and what explains are both this.
+
+use smallvec::SmallVec;
+
+use crate::rules::Rule;
+use crate::rules::query::{Descriptor, Entry};
+use crate::rules::tree::{Domain, Found, Node};
+
+/// What a descriptor met.
+#[derive(Debug)]
+pub struct Match<'r> {
+    /// The rule.
+    pub rule: &'r Rule,
+    /// The way to it, a hop an entry.
+    pub hops: Hops<'r>,
+}
+
+/// From the root to a rule.
+pub type Hops<'r> = SmallVec<[Hop<'r>; 4]>;
+
+/// One level of the way.
+#[derive(Debug, Clone, Copy)]
+pub struct Hop<'r> {
+    /// Where it led.
+    pub node: &'r Node,
+    /// How.
+    pub found: Found,
+}
+
+/// Somebody who watches a lookup. `()` does not look, and costs nothing.
+pub trait Observer {
+    /// An entry led to a node.
+    fn hop(&mut self, _entry: Entry<'_>, _hop: Hop<'_>) {}
+    /// The lookup ended.
+    fn end(&mut self, _end: End<'_>) {}
+}
+
+/// How a lookup ended.
+#[derive(Debug)]
+pub enum End<'r> {
+    /// At a rule.
+    Rule(&'r Rule),
+    /// The descriptor has no entries.
+    NoEntries,
+    /// No child for this entry: neither its value nor a pattern nor a default.
+    NoChild(Entry<'r>),
+    /// The descriptor goes on below the last descriptor of the rules.
+    TooDeep,
+    /// The descriptor ends at one without a limit.
+    NoLimit,
+}
+
+impl Observer for () {}
+
+impl<'r> Hop<'r> {
+    /// The text that stands for the values of an entry which share one counter.
+    pub fn shared_value(&self, entry: Entry<'_>) -> Option<&'r str> {
+        if !self.node.share_threshold || self.found != Found::Pattern {
+            return None;
+        }
+        let label = &*self.node.label;
+        Some(label.strip_prefix(entry.key).and_then(|rest| rest.strip_prefix('_')).unwrap_or(label))
+    }
+}
+
+/// Finds the rule of a descriptor: each entry must lead one level down, and the last one to a limit. There is no way back from a
+/// node that was found: one without a limit hides the default beside it.
+pub fn lookup<'r>(domain: &'r Domain, descriptor: &Descriptor<'_>, observer: &mut impl Observer) -> Option<Match<'r>> {
+    let mut hops = Hops::new();
+    let mut level = Some(&domain.root);
+    for &entry in &descriptor.entries {
+        let Some(here) = level else {
+            observer.end(End::TooDeep);
+            return None;
+        };
+        let Some((node, found)) = here.find(entry) else {
+            observer.end(End::NoChild(entry));
+            return None;
+        };
+        let hop = Hop { node, found };
+        observer.hop(entry, hop);
+        hops.push(hop);
+        level = node.below.as_deref();
+    }
+    let Some(last) = hops.last() else {
+        observer.end(End::NoEntries);
+        return None;
+    };
+    let Some(rule) = last.node.rule.as_deref() else {
+        observer.end(End::NoLimit);
+        return None;
+    };
+    observer.end(End::Rule(rule));
+    Some(Match { rule, hops })
+}

@@ -1,0 +1,308 @@
+//! The counters of rules, found by name in a table that outlives reloads, so that they only grow.
+//!
+//! Rules hold their counters, and a request looks nothing up. Only where a name depends on the request (`detailed_metric`,
+//! `value_to_metric`, limits in requests, unknown domains) is the table asked, and of those names it keeps a bounded number: clients
+//! choose them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::check::{Hits, Verdict};
+use crate::limit::{Algorithm, Limit, RefusedHits};
+use crate::telemetry::metric::{Counter, Metrics, Series, Source};
+
+/// How many names that come from clients are kept apart. The rest is counted together.
+pub const METRIC_SERIES_MAX: usize = 10_000;
+/// What names beyond that are counted as.
+const OTHER: &str = "__other__";
+/// Hits of one call as metrics add them: a call of 2^64 - 1 hits would turn every graph into that call.
+const HITS_ADDED_MAX: u64 = u32::MAX as u64;
+
+/// What the reference counts of one rule, and what is given back, which it does not know.
+#[derive(Debug, Default)]
+pub struct RuleStats {
+    total_hits: AtomicU64,
+    over_limit: AtomicU64,
+    near_limit: AtomicU64,
+    within_limit: AtomicU64,
+    shadow_mode: AtomicU64,
+    given_back: AtomicU64,
+}
+
+/// All of them, by name.
+#[derive(Debug)]
+pub struct StatsTable {
+    names: RwLock<Names>,
+    series_max: usize,
+    overflows: Counter,
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    of_rules: HashMap<Box<str>, Arc<RuleStats>>,
+    of_clients: HashMap<Box<str>, Arc<RuleStats>>,
+    unknown_domains: HashMap<Box<str>, Arc<AtomicU64>>,
+}
+
+/// What a call did, for [`RuleStats::record`].
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome<'o> {
+    /// The limit.
+    pub limit: &'o Limit,
+    /// What was asked.
+    pub hits: Hits,
+    /// The answer.
+    pub verdict: &'o Verdict,
+    /// The check only looked in the end, because a neighbour of it vetoed.
+    pub stood_still: bool,
+    /// The rule is in shadow mode.
+    pub shadow_mode: bool,
+    /// From this part of the limit on, hits are near it.
+    pub near_ratio: f32,
+}
+
+impl RuleStats {
+    /// Adds one call, by the reference's arithmetic.
+    pub fn record(&self, outcome: &Outcome<'_>) {
+        let hits = match outcome.hits {
+            Hits::Look => return,
+            Hits::GiveBack(hits) => {
+                self.given_back.fetch_add(hits.min(HITS_ADDED_MAX), Relaxed);
+                return;
+            }
+            Hits::Add(hits) => hits.min(HITS_ADDED_MAX),
+        };
+        self.total_hits.fetch_add(hits, Relaxed);
+        if outcome.stood_still {
+            return;
+        }
+        let limit = u64::from(outcome.limit.capacity());
+        let near = near_threshold(outcome.limit.capacity(), outcome.near_ratio);
+        let after = outcome.verdict.used;
+        let before = after.saturating_sub(hits);
+        if !outcome.verdict.over {
+            self.within_limit.fetch_add(hits, Relaxed);
+            if after > near {
+                self.near_limit.fetch_add(if before >= near { hits } else { after - near }, Relaxed);
+            }
+            return;
+        }
+        // A window that counts what it refuses lets the first hits of a refused call in, as far as metrics go. Others refuse whole.
+        let splits = outcome.limit.algorithm() == Algorithm::FixedWindow && outcome.limit.refused_hits() == RefusedHits::Count;
+        let refused = if splits && before < limit { after - limit } else { hits };
+        self.over_limit.fetch_add(refused, Relaxed);
+        if splits && before < limit {
+            self.near_limit.fetch_add(limit.saturating_sub(near.max(before)), Relaxed);
+        }
+        if outcome.shadow_mode {
+            self.shadow_mode.fetch_add(refused, Relaxed);
+        }
+    }
+
+    fn counts(&self) -> [(&'static str, u64); 5] {
+        [
+            ("total_hits", self.total_hits.load(Relaxed)),
+            ("over_limit", self.over_limit.load(Relaxed)),
+            ("near_limit", self.near_limit.load(Relaxed)),
+            ("within_limit", self.within_limit.load(Relaxed)),
+            ("shadow_mode", self.shadow_mode.load(Relaxed)),
+        ]
+    }
+}
+
+impl StatsTable {
+    /// An empty table, which shows its counters in `metrics`.
+    pub fn new(series_max: usize, metrics: &Metrics) -> Arc<Self> {
+        let table = Arc::new(Self {
+            names: RwLock::default(),
+            series_max,
+            overflows: metrics.counter(
+                "tollgate_metric_series_overflow_total",
+                "Calls counted under __other__ because there were metric_series_max names from clients already.",
+            ),
+        });
+        metrics.add_source(table.clone());
+        table
+    }
+
+    /// The counters of a rule. Rules are bounded by their files, so these are always kept apart.
+    pub fn of_rule(&self, name: &str) -> Arc<RuleStats> {
+        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = names.of_rules.get(name) {
+            return known.clone();
+        }
+        // A name that clients brought first goes on counting where it was.
+        let stats = names.of_clients.remove(name).unwrap_or_default();
+        names.of_rules.insert(name.into(), stats.clone());
+        stats
+    }
+
+    /// The counters of a name that a request made up.
+    pub fn of_client(&self, domain: &str, name: &str) -> Arc<RuleStats> {
+        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = names.of_rules.get(name).or_else(|| names.of_clients.get(name)) {
+            return known.clone();
+        }
+        drop(names);
+        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        if names.client_count() < self.series_max {
+            return names.of_clients.entry(name.into()).or_default().clone();
+        }
+        self.overflows.inc();
+        // One more for each domain of the rules, of which there are few.
+        names.of_rules.entry(format!("{domain}.{OTHER}").into()).or_default().clone()
+    }
+
+    /// Counts a request for a domain that has no rules.
+    pub fn domain_not_found(&self, domain: &str) {
+        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = names.unknown_domains.get(domain) {
+            known.fetch_add(1, Relaxed);
+            return;
+        }
+        drop(names);
+        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let name = if names.client_count() < self.series_max { domain } else { OTHER };
+        if name == OTHER {
+            self.overflows.inc();
+        }
+        names.unknown_domains.entry(name.into()).or_default().fetch_add(1, Relaxed);
+    }
+
+    /// Forgets the names of rules that nobody holds any more and that never counted, and of the others those beyond `series_max`: rules
+    /// that come and go under new names must not pile up.
+    pub fn forget_retired(&self) {
+        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let mut retired = 0;
+        names.of_rules.retain(|_, stats| {
+            if Arc::strong_count(stats) > 1 {
+                return true;
+            }
+            retired += 1;
+            retired <= self.series_max && stats.counts().iter().any(|(_, count)| *count > 0)
+        });
+    }
+}
+
+impl Names {
+    fn client_count(&self) -> usize {
+        self.of_clients.len() + self.unknown_domains.len()
+    }
+}
+
+impl Source for StatsTable {
+    fn collect(&self, series: &mut Vec<Series>) {
+        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        for (name, stats) in names.of_rules.iter().chain(&names.of_clients) {
+            for (count_name, count) in stats.counts() {
+                // As in the reference, where counters that stand at zero are never sent: 100,000 idle rules are no news.
+                if count > 0 {
+                    series.push(reference_series(name, count_name, count));
+                }
+            }
+            let given_back = stats.given_back.load(Relaxed);
+            if given_back > 0 {
+                let help = "Hits that were given back.";
+                let labels = labels(name);
+                series.push(Series::counter("tollgate_rule_given_back_hits_total", help, labels, given_back, None));
+            }
+        }
+        for (domain, count) in &names.unknown_domains {
+            let statsd = format!("ratelimit.service.rate_limit.{}.domain_not_found", super::key::sanitized(domain.to_string()));
+            let help = "Requests for a domain that no rule is about.";
+            let name = prometheus_name(&statsd);
+            series.push(Series::counter(&name, help, Vec::new(), count.load(Relaxed), Some(statsd)));
+        }
+    }
+}
+
+/// A counter of a rule as the reference names it.
+fn reference_series(name: &str, count_name: &str, count: u64) -> Series {
+    let statsd = format!("ratelimit.service.rate_limit.{name}.{count_name}");
+    let labels = labels(name);
+    if labels.len() < 2 {
+        // No label for a key: its mapping leaves such a name alone.
+        let name = prometheus_name(&statsd);
+        return Series::counter(&name, "A counter of a rule without keys.", Vec::new(), count, Some(statsd));
+    }
+    let help = match count_name {
+        "total_hits" => "Hits that a rule was asked about.",
+        "over_limit" => "Hits over the limit of a rule.",
+        "near_limit" => "Hits within the limit of a rule, but above NEAR_LIMIT_RATIO of it.",
+        "within_limit" => "Hits within the limit of a rule.",
+        _ => "Hits over the limit of a rule in shadow mode, which were let through.",
+    };
+    Series::counter(&format!("ratelimit_service_rate_limit_{count_name}"), help, labels, count, Some(statsd))
+}
+
+/// The labels that the reference's mapping makes of a name: what is before the first dot is the domain, then two keys. Deeper ones
+/// are summed up.
+fn labels(name: &str) -> Vec<(&'static str, String)> {
+    ["domain", "key1", "key2"].into_iter().zip(name.split('.').map(str::to_owned)).collect()
+}
+
+fn prometheus_name(statsd: &str) -> String {
+    statsd.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect()
+}
+
+/// The reference computes this in 32-bit floats, so that is what it means.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "the reference's arithmetic")]
+fn near_threshold(limit: u32, ratio: f32) -> u64 {
+    (limit as f32 * ratio).floor() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Terms, Unit};
+
+    /// limit, hits before, hits asked, then total, over, near, within.
+    const ARITHMETIC: &[(u32, u64, u64, [u64; 4])] = &[
+        (20, 2, 3, [3, 0, 0, 3]),
+        (8, 5, 2, [2, 0, 1, 2]),
+        (20, 16, 3, [3, 0, 3, 3]),
+        (20, 19, 3, [3, 2, 1, 0]),
+        (20, 15, 7, [7, 2, 4, 0]),
+        (10, 27, 3, [3, 3, 0, 0]),
+        (0, 0, 1, [1, 1, 0, 0]),
+    ];
+
+    #[test]
+    fn hits_are_split_into_over_near_and_within_as_in_the_reference() {
+        for &(requests, before, hits, expected) in ARITHMETIC {
+            let stats = RuleStats::default();
+            let limit = Limit::new(&Terms {
+                requests,
+                unit: Unit::Hour,
+                unit_multiplier: 1,
+                algorithm: Algorithm::FixedWindow,
+                burst: None,
+                refused_hits: None,
+            })
+            .expect("a limit");
+            let used = before + hits;
+            let over = used > u64::from(requests);
+            let verdict = Verdict { over, used, remaining: 0, retry_after: None, reset_after: crate::time::Span::ZERO };
+            let hits = Hits::Add(hits);
+            let outcome = Outcome { limit: &limit, hits, verdict: &verdict, stood_still: false, shadow_mode: false, near_ratio: 0.8 };
+            stats.record(&outcome);
+            let [total, over, near, within, _] = stats.counts().map(|(_, count)| count);
+            assert_eq!([total, over, near, within], expected, "{requests} {before} {hits:?}");
+        }
+    }
+
+    #[test]
+    fn names_from_clients_are_bounded() {
+        let metrics = Metrics::new();
+        let table = StatsTable::new(3, &metrics);
+        for index in 0..10 {
+            table.of_client("d", &format!("d.k_{index}"));
+            table.domain_not_found(&format!("nowhere{index}"));
+        }
+        let names = table.names.read().expect("nobody panicked");
+        assert_eq!(names.of_clients.len() + names.unknown_domains.len(), 3 + 1, "three names, and __other__");
+        assert!(names.of_rules.contains_key("d.__other__"));
+        assert!(table.overflows.get() > 0);
+    }
+}

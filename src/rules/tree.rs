@@ -1,0 +1,252 @@
+//! The compiled rules: domains, and in each a tree of descriptors whose levels find a child without looking at its siblings.
+
+use std::hash::{Hash, Hasher};
+
+use hashbrown::{Equivalent, HashMap};
+
+use crate::limit::{Limit, Unit};
+use crate::rules::query::Entry;
+use crate::rules::wildcard::Pattern;
+use crate::rules::{Allowance, Rule};
+
+/// All rules that are in force together. Never changed: new rules are a new set.
+#[derive(Debug, Default)]
+pub struct RuleSet {
+    domains: HashMap<Box<str>, Domain>,
+}
+
+/// A call that meets a limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Example {
+    /// The domain.
+    pub domain: String,
+    /// Keys and values of its one descriptor.
+    pub entries: Vec<(String, String)>,
+}
+
+/// The rules of one domain.
+#[derive(Debug)]
+pub struct Domain {
+    /// Its name.
+    pub name: Box<str>,
+    /// What its counter keys begin with.
+    pub key_head: Box<str>,
+    /// All or nothing over the descriptors of one request.
+    pub together: bool,
+    /// Its outermost descriptors.
+    pub root: Level,
+}
+
+/// Descriptors side by side.
+#[derive(Debug, Default)]
+pub struct Level {
+    nodes: Vec<Node>,
+    /// By key and value, as written: a star is only a character here.
+    exact: HashMap<Pair, u32>,
+    /// By key, those without a value.
+    defaults: HashMap<Box<str>, u32>,
+    /// By key, those whose value has a star, in the order of the file.
+    patterns: HashMap<Box<str>, Vec<(Pattern, u32)>>,
+    /// Those whose key has a star, in the order of the file. Nobody documents them; the reference has them.
+    starred_keys: Vec<(Pattern, u32)>,
+}
+
+/// A descriptor of the rules.
+#[derive(Debug)]
+pub struct Node {
+    /// Its key.
+    pub key: Box<str>,
+    /// Its value; empty for any.
+    pub value: Box<str>,
+    /// `key`, or `key_value`.
+    pub label: Box<str>,
+    /// All values that reach it through its star share one counter.
+    pub share_threshold: bool,
+    /// The value of the request becomes part of the metric's name.
+    pub value_to_metric: bool,
+    /// Its limit.
+    pub rule: Option<Box<Rule>>,
+    /// The descriptors inside it.
+    pub below: Option<Box<Level>>,
+}
+
+/// How a node was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// By its key and value.
+    Exact,
+    /// By its pattern.
+    Pattern,
+    /// By its key alone.
+    Default,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Pair {
+    key: Box<str>,
+    value: Box<str>,
+}
+
+impl RuleSet {
+    /// Puts domains together. Their names are distinct.
+    pub fn new(domains: impl IntoIterator<Item = Domain>) -> Self {
+        Self { domains: domains.into_iter().map(|domain| (domain.name.clone(), domain)).collect() }
+    }
+
+    /// The domain of that name.
+    pub fn domain(&self, name: &str) -> Option<&Domain> {
+        self.domains.get(name)
+    }
+
+    /// How many domains.
+    pub fn domain_count(&self) -> usize {
+        self.domains.len()
+    }
+
+    /// How many limits.
+    pub fn rule_count(&self) -> usize {
+        self.rules().len()
+    }
+
+    /// Every rule, sorted by path.
+    pub fn rules(&self) -> Vec<&Rule> {
+        let mut rules = Vec::new();
+        for domain in self.domains.values() {
+            domain.root.collect(&mut rules);
+        }
+        rules.sort_by(|a, b| a.path.cmp(&b.path));
+        rules
+    }
+
+    /// The names of all domains, sorted.
+    pub fn domain_names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.domains.keys().map(|name| &**name).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// A call for a first try: the first that meets the limit which allows the least at once.
+    pub fn example(&self) -> Option<Example> {
+        let mut best: Option<(u32, Example)> = None;
+        for name in self.domain_names() {
+            let Some(domain) = self.domain(name) else { continue };
+            domain.root.each_limit(&mut Vec::new(), &mut |entries, limit| {
+                let capacity = limit.capacity();
+                if capacity > 0 && best.as_ref().is_none_or(|(least, _)| capacity < *least) {
+                    best = Some((capacity, Example { domain: name.to_owned(), entries: entries.to_vec() }));
+                }
+            });
+        }
+        best.map(|(_, example)| example)
+    }
+
+    /// One line a limit, in the reference's words.
+    pub fn dump(&self) -> String {
+        let mut text = String::new();
+        for rule in self.rules() {
+            let (unit, requests) = match &rule.allowance {
+                Allowance::Unlimited { requests_per_unit } => ("UNKNOWN".to_owned(), *requests_per_unit),
+                Allowance::Limited(limit) => {
+                    (Unit::of(limit.period()).map_or("UNKNOWN".to_owned(), |unit| unit.name().to_uppercase()), limit.requests())
+                }
+            };
+            text += &format!(
+                "{}: unit={unit} requests_per_unit={requests}, shadow_mode: {}, quota_mode: {}\n",
+                rule.path, rule.shadow_mode, rule.quota_mode
+            );
+        }
+        text
+    }
+}
+
+impl Level {
+    /// Adds a descriptor. Its key and value were checked not to be here already.
+    pub fn insert(&mut self, node: Node) {
+        let (key, value) = (&*node.key, &*node.value);
+        let index = u32::try_from(self.nodes.len()).expect("a rules file is bounded far below 2^32 nodes");
+        if value.is_empty() {
+            self.defaults.insert(key.into(), index);
+        } else {
+            self.exact.insert(Pair { key: key.into(), value: value.into() }, index);
+        }
+        if let Some(pattern) = Pattern::new(&node.label).filter(|_| key.contains('*')) {
+            self.starred_keys.push((pattern, index));
+        } else if let Some(pattern) = Pattern::new(value) {
+            self.patterns.entry(key.into()).or_default().push((pattern, index));
+        }
+        self.nodes.push(node);
+    }
+
+    /// The child for an entry: exactly it, else the first pattern that takes it, else the default of its key.
+    pub fn find(&self, entry: Entry<'_>) -> Option<(&Node, Found)> {
+        let (index, found) = if let Some(&index) = self.exact.get(&entry) {
+            (index, Found::Exact)
+        } else if let Some(index) = self.first_pattern(entry) {
+            (index, Found::Pattern)
+        } else {
+            (*self.defaults.get(entry.key)?, Found::Default)
+        };
+        Some((&self.nodes[index as usize], found))
+    }
+
+    /// Every child, in the order of the file.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    fn first_pattern(&self, entry: Entry<'_>) -> Option<u32> {
+        let of_key = || self.patterns.get(entry.key)?.iter().find(|(pattern, _)| pattern.matches(entry.value));
+        let by_value = if self.patterns.is_empty() { None } else { of_key().map(|&(_, index)| index) };
+        if self.starred_keys.is_empty() {
+            return by_value;
+        }
+        let joined = format!("{}_{}", entry.key, entry.value);
+        let by_key = self.starred_keys.iter().find(|(pattern, _)| pattern.matches(&joined)).map(|&(_, index)| index);
+        // The lower index stands earlier in the file.
+        by_value.into_iter().chain(by_key).min()
+    }
+
+    /// Shows every limit from here down, with entries that lead to it.
+    fn each_limit(&self, entries: &mut Vec<(String, String)>, show: &mut impl FnMut(&[(String, String)], &Limit)) {
+        for node in &self.nodes {
+            let value = if node.value.is_empty() { "1".to_owned() } else { node.value.replace('*', "1") };
+            entries.push((node.key.to_string(), value));
+            if let Some(limit) = node.rule.as_ref().and_then(|rule| rule.limit()) {
+                show(entries, limit);
+            }
+            if let Some(below) = &node.below {
+                below.each_limit(entries, show);
+            }
+            entries.pop();
+        }
+    }
+
+    fn collect<'r>(&'r self, rules: &mut Vec<&'r Rule>) {
+        for node in &self.nodes {
+            rules.extend(node.rule.as_deref());
+            if let Some(below) = &node.below {
+                below.collect(rules);
+            }
+        }
+    }
+}
+
+impl Hash for Pair {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Entry { key: &self.key, value: &self.value }.hash(state);
+    }
+}
+
+impl Hash for Entry<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // `str` ends its hash with a byte that no text has, so ("ab", "c") and ("a", "bc") differ.
+        self.key.hash(state);
+        self.value.hash(state);
+    }
+}
+
+impl Equivalent<Pair> for Entry<'_> {
+    fn equivalent(&self, pair: &Pair) -> bool {
+        self.key == &*pair.key && self.value == &*pair.value
+    }
+}

@@ -1,0 +1,91 @@
+//! Patterns with `*`, split once when the rules are compiled. A match allocates nothing.
+
+/// A text with stars, each of which stands for any characters, also none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    first: Box<str>,
+    middle: Box<[Box<str>]>,
+    last: Box<str>,
+    fixed_len: usize,
+}
+
+impl Pattern {
+    /// Splits a text at its stars; `None` if it has none.
+    pub fn new(text: &str) -> Option<Self> {
+        let (first, rest) = text.split_once('*')?;
+        let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
+        let middle: Box<[Box<str>]> = middle.split('*').filter(|part| !part.is_empty()).map(Into::into).collect();
+        let fixed_len = first.len() + last.len() + middle.iter().map(|part| part.len()).sum::<usize>();
+        Some(Self { first: first.into(), middle, last: last.into(), fixed_len })
+    }
+
+    /// Whether the text begins with the first part, ends with the last, and has the others between them in order, each taken as far
+    /// left as it goes. Parts never overlap.
+    pub fn matches(&self, text: &str) -> bool {
+        if text.len() < self.fixed_len {
+            return false;
+        }
+        let Some(rest) = text.strip_prefix(&*self.first) else { return false };
+        let Some(mut rest) = rest.strip_suffix(&*self.last) else { return false };
+        for part in &self.middle {
+            match rest.split_once(&**part) {
+                Some((_, after)) => rest = after,
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn matches(pattern: &str, text: &str) -> bool {
+        Pattern::new(pattern).expect("it has a star").matches(text)
+    }
+
+    #[test]
+    fn stars_stand_for_anything() {
+        for (pattern, text, expected) in [
+            ("foo*", "foo", true),
+            ("foo*", "foobar", true),
+            ("foo*", "fo", false),
+            ("*foo", "barfoo", true),
+            ("*foo", "foobar", false),
+            ("bar*b", "barb", true),
+            ("bar*b", "barxxb", true),
+            ("bar*b", "bar", false),
+            ("ab*ba", "aba", false),
+            ("ab*ba", "abba", true),
+            ("foo*bar*baz", "foo-bar-baz", true),
+            ("foo*bar*baz", "foo-baz-bar", false),
+            ("a*b*b", "ab", false),
+            ("a*b*b", "abb", true),
+            ("x**y", "xy", true),
+            ("*", "", true),
+            ("**", "anything", true),
+            ("é*", "éa", true),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} on {text}");
+        }
+        assert_eq!(Pattern::new("plain"), None);
+    }
+
+    /// The definition, by trying every split.
+    fn naive(pattern: &[u8], text: &[u8]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some((b'*', rest)) => (0..=text.len()).any(|from| naive(rest, &text[from..])),
+            Some((byte, rest)) => text.split_first().is_some_and(|(first, text)| first == byte && naive(rest, text)),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_agrees_with_the_definition(pattern in "[ab]{0,2}\\*[ab*]{0,5}", text in "[ab]{0,8}") {
+            prop_assert_eq!(matches(&pattern, &text), naive(pattern.as_bytes(), text.as_bytes()));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! All settings, composed of what each room needs. Flag, environment variable, default and help stand in one place each: the room's.
+
+use clap::Args;
+
+pub mod foreign;
+
+/// Settings of the service. Flags win over environment variables, and those over defaults.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+pub struct Settings {
+    /// Envoy's door.
+    #[command(flatten)]
+    pub api: crate::api::settings::Settings,
+    /// Rules.
+    #[command(flatten)]
+    pub rules: crate::rule_source::settings::Settings,
+    /// The store.
+    #[command(flatten)]
+    pub store: crate::store::settings::Settings,
+    /// Answers.
+    #[command(flatten)]
+    pub limiter: crate::limiter::settings::Settings,
+    /// The operators' door.
+    #[command(flatten)]
+    pub admin: crate::admin::settings::Settings,
+    /// Log and metrics.
+    #[command(flatten)]
+    pub telemetry: crate::telemetry::settings::Settings,
+}
+
+impl Settings {
+    /// What is wrong with settings that are right one by one.
+    ///
+    /// # Errors
+    /// The first such thing, and what to set instead.
+    pub fn check(&self) -> Result<(), String> {
+        self.telemetry.check()?;
+        foreign::check(std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))))
+    }
+
+    /// What is accepted, and has no effect.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.store.warnings();
+        warnings.extend(self.telemetry.warnings());
+        warnings.extend(foreign::warnings(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())));
+        warnings
+    }
+}

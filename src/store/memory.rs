@@ -1,0 +1,170 @@
+//! Counts in this process: sharded, bounded in bytes, swept.
+//!
+//! A counter is found by a keyed 128-bit hash of its key, drawn anew at every start, not by the key itself: an entry is then of one
+//! size whatever clients send, a million of them fit into 70 MB, and nobody can aim at another's counter without knowing the seed.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use siphasher::sip128::{Hasher128 as _, SipHasher13};
+use smallvec::SmallVec;
+
+use crate::algorithm::{Counter, decide_together};
+use crate::check::{Ask, Check, Hits, Key, Verdict, Verdicts};
+use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, SWEEP_STEP, Shard};
+use crate::telemetry::metric::{Counter as Metric, Gauge, Metrics};
+use crate::time::Time;
+
+mod shard;
+
+/// How many parts the counters are in, each behind a lock of its own. Many more than cores, so that two rarely meet.
+const SHARDS: usize = 64;
+
+/// All counters.
+#[derive(Debug)]
+pub struct Counters {
+    shards: Box<[Mutex<Shard>]>,
+    shard_keys_max: usize,
+    seed: (u64, u64),
+    metrics: MemoryMetrics,
+}
+
+#[derive(Debug)]
+struct MemoryMetrics {
+    keys: Gauge,
+    evicted: Metric,
+    expired: Metric,
+}
+
+impl Counters {
+    /// Room for as many counters as `bytes_max` holds; at least one a shard.
+    pub fn new(bytes_max: u64, metrics: &Metrics) -> Self {
+        let shard_bytes = usize::try_from(bytes_max).unwrap_or(usize::MAX) / SHARDS;
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shard_keys_max: (shard_bytes / ENTRY_BYTES).clamp(1, u32::MAX as usize),
+            seed: (random_u64(), random_u64()),
+            metrics: MemoryMetrics {
+                keys: metrics.gauge("tollgate_memory_keys", "Counters in the memory store."),
+                evicted: metrics.counter(
+                    "tollgate_memory_evicted_total",
+                    "Counters thrown away before their time because the memory store had reached its bound (memory_bytes_max).",
+                ),
+                expired: metrics.counter("tollgate_memory_expired_total", "Counters removed because nothing was left of them."),
+            },
+        }
+    }
+
+    /// Answers every check, in order. With `together`, in one step: nobody sees half of it.
+    pub fn decide(&self, ask: &Ask, now: Time) -> Verdicts {
+        if ask.together && ask.checks.len() > 1 {
+            return self.decide_together(&ask.checks, now);
+        }
+        ask.checks.iter().map(|check| self.decide_one(check, now)).collect()
+    }
+
+    /// Removes counters of which nothing is left. Meant to be called every second or so.
+    pub fn sweep(&self, now: Time) {
+        for shard in &self.shards {
+            let mut from = 0;
+            while let Some(step) = lock(shard).sweep_step(from, now) {
+                self.metrics.expired.inc_by(step.removed as u64);
+                self.metrics.keys.sub(step.removed as i64);
+                from += SWEEP_STEP - step.removed;
+            }
+        }
+    }
+
+    /// How many counters there are.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn decide_one(&self, check: &Check, now: Time) -> Verdict {
+        let fingerprint = self.fingerprint(&check.key);
+        let mut shard = lock(&self.shards[shard_of(fingerprint)]);
+        let before = shard.get(fingerprint).unwrap_or(Counter::untouched(check.limit.algorithm()));
+        let (after, verdict) = before.decide(&check.limit, now, check.hits);
+        if after != before {
+            self.keep(&mut shard, fingerprint, after, now.plus(verdict.reset_after));
+        }
+        verdict
+    }
+
+    fn decide_together(&self, checks: &[Check], now: Time) -> Verdicts {
+        let mut distinct: SmallVec<[Fingerprint; 4]> = SmallVec::new();
+        let mut limits: SmallVec<[_; 4]> = SmallVec::new();
+        let mut slots: SmallVec<[usize; 4]> = SmallVec::new();
+        for check in checks {
+            let fingerprint = self.fingerprint(&check.key);
+            slots.push(distinct.iter().position(|&known| known == fingerprint).unwrap_or_else(|| {
+                distinct.push(fingerprint);
+                limits.push(&check.limit);
+                distinct.len() - 1
+            }));
+        }
+        let mut shards = self.lock_all(&distinct);
+        let mut counters: SmallVec<[Counter; 4]> = SmallVec::new();
+        for (&fingerprint, limit) in distinct.iter().zip(&limits) {
+            counters.push(held(&mut shards, fingerprint).get(fingerprint).unwrap_or(Counter::untouched(limit.algorithm())));
+        }
+
+        let verdicts = decide_together(checks, &slots, &mut counters, now);
+
+        for ((&fingerprint, limit), &counter) in distinct.iter().zip(&limits).zip(&counters) {
+            let expires = now.plus(counter.decide(limit, now, Hits::Look).1.reset_after);
+            self.keep(held(&mut shards, fingerprint), fingerprint, counter, expires);
+        }
+        verdicts
+    }
+
+    /// Locks the shards of these counters, each once and in one order for everybody, so that two asks never wait for each other.
+    fn lock_all(&self, fingerprints: &[Fingerprint]) -> SmallVec<[(usize, MutexGuard<'_, Shard>); 4]> {
+        let mut wanted: SmallVec<[usize; 4]> = fingerprints.iter().map(|&fingerprint| shard_of(fingerprint)).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        wanted.into_iter().map(|index| (index, lock(&self.shards[index]))).collect()
+    }
+
+    fn keep(&self, shard: &mut Shard, fingerprint: Fingerprint, counter: Counter, expires: Time) {
+        if counter.is_untouched() {
+            self.metrics.keys.sub(i64::from(shard.remove(fingerprint)));
+            return;
+        }
+        let change = shard.set(fingerprint, counter, expires, self.shard_keys_max);
+        self.metrics.keys.add(i64::from(change.added) - i64::from(change.evicted));
+        self.metrics.evicted.inc_by(u64::from(change.evicted));
+    }
+
+    fn fingerprint(&self, key: &Key) -> Fingerprint {
+        let mut hasher = SipHasher13::new_with_keys(self.seed.0, self.seed.1);
+        hasher.write(key.as_bytes());
+        let hash = hasher.finish128();
+        Fingerprint(hash.h1, hash.h2)
+    }
+}
+
+fn shard_of(fingerprint: Fingerprint) -> usize {
+    (fingerprint.1 % SHARDS as u64) as usize
+}
+
+fn held<'s>(shards: &'s mut [(usize, MutexGuard<'_, Shard>)], fingerprint: Fingerprint) -> &'s mut Shard {
+    let wanted = shard_of(fingerprint);
+    let (_, shard) = shards.iter_mut().find(|(index, _)| *index == wanted).expect("every shard of the ask was locked");
+    shard
+}
+
+/// A shard whose last holder panicked is whole all the same: nothing between two changes of it can panic.
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The standard library seeds its hashers from the system's random numbers.
+fn random_u64() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

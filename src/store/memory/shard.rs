@@ -1,0 +1,157 @@
+//! One part of the memory store: entries side by side in a vector, and a table of indices beside it, so that sampling for eviction and
+//! sweeping cost what they look at.
+
+use hashbrown::HashTable;
+
+use crate::algorithm::Counter;
+use crate::time::Time;
+
+/// What a counter costs at most: 48 bytes of entry, a quarter more where the vector has just grown, and two indices of the table.
+pub const ENTRY_BYTES: usize = 72;
+/// How many counters a sweep looks at under one lock: a few µs, which nobody's page notices.
+pub const SWEEP_STEP: usize = 1_024;
+
+/// How many counters are looked at for the one to evict. Of 8, the one that is closest to its reset is among the oldest eighth or so.
+const EVICTION_SAMPLES: usize = 8;
+
+/// A keyed hash of a counter's key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint(pub u64, pub u64);
+
+/// Some of the counters.
+#[derive(Debug, Default)]
+pub struct Shard {
+    entries: Vec<Entry>,
+    index: HashTable<u32>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    fingerprint: Fingerprint,
+    counter: Counter,
+    expires: Time,
+}
+
+/// What [`Shard::set`] did.
+#[derive(Debug, Clone, Copy)]
+pub struct Change {
+    /// There is a counter more.
+    pub added: bool,
+    /// There is one less, which made room for it.
+    pub evicted: bool,
+}
+
+/// What [`Shard::sweep_step`] did.
+#[derive(Debug, Clone, Copy)]
+pub struct Step {
+    /// So many counters less.
+    pub removed: usize,
+}
+
+impl Shard {
+    /// How many counters.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The counter of that key.
+    pub fn get(&self, fingerprint: Fingerprint) -> Option<Counter> {
+        self.find(fingerprint).map(|at| self.entries[at].counter)
+    }
+
+    /// Keeps a counter until `expires`; of a full shard, another one makes room.
+    pub fn set(&mut self, fingerprint: Fingerprint, counter: Counter, expires: Time, keys_max: usize) -> Change {
+        if let Some(at) = self.find(fingerprint) {
+            let entry = &mut self.entries[at];
+            entry.counter = counter;
+            entry.expires = expires;
+            return Change { added: false, evicted: false };
+        }
+        let evicted = self.entries.len() >= keys_max;
+        if evicted {
+            self.remove_at(self.closest_to_reset(fingerprint));
+        }
+        if self.entries.len() == self.entries.capacity() {
+            // A quarter more rather than twice as much: the bound is in bytes.
+            self.entries.reserve_exact(self.entries.len() / 4 + 16);
+        }
+        let at = self.entries.len();
+        self.entries.push(Entry { fingerprint, counter, expires });
+        let entries = &self.entries;
+        self.index.insert_unique(fingerprint.0, index_of(at), |&other| entries[other as usize].fingerprint.0);
+        Change { added: true, evicted }
+    }
+
+    /// Forgets a counter, and says whether there was one.
+    pub fn remove(&mut self, fingerprint: Fingerprint) -> bool {
+        let found = self.find(fingerprint);
+        if let Some(at) = found {
+            self.remove_at(at);
+        }
+        found.is_some()
+    }
+
+    /// Removes what has expired among the [`SWEEP_STEP`] counters from `from` on; `None` when there are none left to look at.
+    pub fn sweep_step(&mut self, from: usize, now: Time) -> Option<Step> {
+        let until = (from + SWEEP_STEP).min(self.entries.len());
+        if from >= until {
+            return None;
+        }
+        let mut removed = 0;
+        // Backwards, so that what takes a removed entry's place has been looked at already, or lies beyond this step.
+        for at in (from..until).rev() {
+            if self.entries[at].expires <= now {
+                self.remove_at(at);
+                removed += 1;
+            }
+        }
+        self.give_back_room();
+        Some(Step { removed })
+    }
+
+    fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
+        let found = self.index.find(fingerprint.0, |&at| self.entries[at as usize].fingerprint == fingerprint);
+        found.map(|&at| at as usize)
+    }
+
+    /// The place of the one to evict: of a few taken anywhere, the one with the least time left. The newcomer's own hash is the
+    /// source of chance, and clients cannot choose it.
+    fn closest_to_reset(&self, newcomer: Fingerprint) -> usize {
+        let mut chance = newcomer.0 ^ newcomer.1.rotate_left(32);
+        let samples = (0..EVICTION_SAMPLES).map(|_| {
+            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((chance >> 33) as usize) % self.entries.len()
+        });
+        samples.min_by_key(|&at| self.entries[at].expires).expect("there are samples")
+    }
+
+    fn remove_at(&mut self, at: usize) {
+        self.unlink(at);
+        let last = self.entries.len() - 1;
+        if at != last {
+            let moved = self.entries[last].fingerprint;
+            let link = self.index.find_mut(moved.0, |&link| link as usize == last).expect("every entry is in the index");
+            *link = index_of(at);
+        }
+        self.entries.swap_remove(at);
+    }
+
+    fn unlink(&mut self, at: usize) {
+        let hash = self.entries[at].fingerprint.0;
+        let link = self.index.find_entry(hash, |&link| link as usize == at).expect("every entry is in the index");
+        link.remove();
+    }
+
+    /// After a flood the memory goes back.
+    fn give_back_room(&mut self) {
+        if self.entries.capacity() > 64 && self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(self.entries.len() * 2);
+            let entries = &self.entries;
+            self.index.shrink_to(entries.len() * 2, |&at| entries[at as usize].fingerprint.0);
+        }
+    }
+}
+
+fn index_of(at: usize) -> u32 {
+    u32::try_from(at).expect("shard_keys_max is below 2^32")
+}
