@@ -6,6 +6,13 @@
 //!
 //! Without any argument it checks itself instead, which is how `cargo test --all-targets` starts it.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a run's counts and times stay far below 2^53, and are printed to a few digits"
+)]
+
 mod load {
     pub mod answer;
     pub mod args;

@@ -75,7 +75,7 @@ pub fn incoming(listener: TcpListener) -> anyhow::Result<impl Stream<Item = TcpS
 }
 
 async fn index() -> String {
-    Admin::routes().into_iter().map(|(path, help, _)| format!("{path}: {help}\n")).collect()
+    Admin::routes().map(|(path, help, _)| format!("{path}: {help}\n")).concat()
 }
 
 async fn rlconfig(State(admin): State<Admin>) -> Response {

@@ -31,6 +31,9 @@ pub mod settings;
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Connections that wait for a thread to take them over. It takes microseconds.
 const HANDOVERS_MAX: usize = 1_024;
+/// Calls of one connection that its client gave up before they were looked at. After a stall every call that Envoy waits for times out
+/// at once; the library's 20 would take that for an attack and close the connection.
+const RESETS_PENDING_MAX: usize = 4_096;
 /// The services that reflection lists.
 const SERVICES: [&str; 2] = ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"];
 
@@ -116,9 +119,10 @@ impl Api {
             let builder = tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-            SERVICES.into_iter().fold(builder, |builder, service| builder.with_service_name(service))
+            SERVICES.into_iter().fold(builder, tonic_reflection::server::Builder::with_service_name)
         };
         Ok(tonic::transport::Server::builder()
+            .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
             .add_service(RateLimitServiceServer::new(self.rls.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(tonic_health::pb::health_server::HealthServer::new(self.health.clone()))
             .add_service(reflection().build_v1().context("build reflection v1")?)

@@ -1,6 +1,7 @@
 //! The command line: a file for each subcommand.
 
 use std::fmt;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -90,9 +91,16 @@ pub fn run() -> ExitCode {
         Some(Command::Explain(args)) => explain::run(&args),
     };
     let Err(failure) = done else { return ExitCode::SUCCESS };
-    eprintln!("tollgate: {failure}");
+    // It fails only if nobody can read it.
+    let _ = writeln!(std::io::stderr(), "tollgate: {failure}");
     match failure {
         Failure::Config(_) => ExitCode::from(BAD_CONFIG),
         Failure::Other(_) => ExitCode::FAILURE,
     }
+}
+
+/// Prints a text. Whoever closed the other end, as `| head` does, has read enough: `println!` would panic.
+fn say(text: &str) {
+    let mut stdout = std::io::stdout();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }

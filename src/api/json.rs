@@ -70,9 +70,9 @@ impl JsonDoor {
 fn shorten_numbers(json: &mut Value) {
     match json {
         Value::Number(number) => {
-            // Up to 2^53 a double without a fraction is that whole number.
-            if let Some(value) = number.as_f64().filter(|value| value.fract() == 0.0 && value.abs() < EXACT_MAX as f64) {
-                *number = (value as i64).into();
+            // `{}` prints a double without a fraction as a whole number, and every whole number of up to 16 digits is exact.
+            if let Some(whole) = number.as_f64().and_then(|value| value.to_string().parse::<i64>().ok()).filter(|whole| whole.unsigned_abs() < EXACT_MAX) {
+                *number = whole.into();
             }
         }
         Value::Array(items) => items.iter_mut().for_each(shorten_numbers),

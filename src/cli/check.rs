@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ArgAction;
 
-use crate::cli::Failure;
+use crate::cli::{Failure, say};
 use crate::config::{self, Loaded, Options, Source};
 use crate::rule_source::files::Directory;
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
@@ -43,13 +43,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let directory = args.rules.as_ref().or(args.config_dir.as_ref()).cloned().unwrap_or_default();
     let checked = load(directory.clone(), args.merge_domain_config)?;
     for warning in &checked.loaded.warnings {
-        println!("warning: {warning}\n");
+        say(&format!("warning: {warning}\n\n"));
     }
     if checked.files == 0 {
-        println!("warning: no files in {}: nothing would be limited\n", directory.display());
+        say(&format!("warning: no files in {}: nothing would be limited\n\n", directory.display()));
     }
     let rules = &checked.loaded.rules;
-    println!("{}: ok, {} limits in {} domains of {} files", directory.display(), rules.rule_count(), rules.domain_count(), checked.files);
+    let (limits, domains) = (rules.rule_count(), rules.domain_count());
+    say(&format!("{}: ok, {limits} limits in {domains} domains of {} files\n", directory.display(), checked.files));
     Ok(())
 }
 

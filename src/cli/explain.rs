@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::cli::{Failure, check};
+use crate::cli::{Failure, check, say};
 use crate::limiter::Modes;
 use crate::rules::explain::{explain, parse_query};
 use crate::setting;
@@ -34,6 +34,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let checked = check::load(args.rules.clone(), args.merge_domain_config)?;
     let descriptors: Vec<&str> = args.descriptors.iter().map(|text| &**text).collect();
     let query = parse_query(&args.domain, &descriptors).map_err(|problem| Failure::Other(anyhow::anyhow!(problem)))?;
-    print!("{}", explain(&checked.loaded.rules, &query, Modes::default()));
+    say(&explain(&checked.loaded.rules, &query, Modes::default()));
     Ok(())
 }

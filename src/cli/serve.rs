@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::app::{App, Signal, Summary};
-use crate::cli::Failure;
+use crate::cli::{Failure, say};
 use crate::rules::tree::Example;
 use crate::settings::Settings;
 use crate::telemetry::log::{self, Format};
@@ -60,7 +60,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 /// Says what was bound and loaded: a block for people, or one line of JSON.
 fn announce(summary: &Summary, format: Format) {
     match format {
-        Format::Text => println!("{}", block(summary)),
+        Format::Text => say(&format!("{}\n", block(summary))),
         Format::Json => tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             store = summary.store,

@@ -66,10 +66,9 @@ impl Block {
                     reader.word(value, "on_limit", &["reject"], &ON_LIMIT_TO_COME);
                 }
                 "on_store_error" => {
-                    if reader.word(value, "on_store_error", &ON_STORE_ERROR, &[]).is_some() {
-                        let text = "on_store_error has no effect: the memory store never fails".to_owned();
-                        reader.findings.warning(Draft { spot: key.spot, place, text, hint: None });
-                    }
+                    reader.word(value, "on_store_error", &ON_STORE_ERROR, &[]);
+                    let text = "on_store_error has no effect: the memory store never fails".to_owned();
+                    reader.findings.warning(Draft { spot: key.spot, place, text, hint: None });
                 }
                 _ => {}
             }

@@ -1,7 +1,7 @@
 //! A directory of rules files: every file in it and below, whatever its name ends with, as the reference reads it.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,9 @@ use crate::config::yaml::FILE_BYTES_MAX;
 
 /// How many files are read. More are no rules but a wrong directory.
 pub const FILES_MAX: usize = 10_000;
-/// How deep directories may lie in each other; links that go in circles end here.
+/// How many directories are looked into: a few links that lead to each other make millions of ways, even without a circle.
+const DIRECTORIES_MAX: usize = 10_000;
+/// How deep directories may lie in each other.
 const DEPTH_MAX: usize = 16;
 
 /// Where rules are.
@@ -26,7 +28,23 @@ pub struct Directory {
 
 /// What a directory looks like from outside. If two of these are equal, nobody has written to it in between.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Signature(Option<Vec<(PathBuf, u64, i64, i64, u64)>>);
+pub struct Signature(Option<Vec<FileFacts>>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FileFacts {
+    path: PathBuf,
+    bytes: u64,
+    modified: (i64, i64),
+    inode: u64,
+}
+
+/// Where a walk through directories is.
+#[derive(Debug, Default)]
+struct Walk {
+    /// Device and inode of the directory it is in, and of all above.
+    above: Vec<(u64, u64)>,
+    directories: usize,
+}
 
 impl Directory {
     /// A directory.
@@ -69,9 +87,9 @@ impl Directory {
     pub fn read(&self) -> anyhow::Result<Vec<Source>> {
         let mut sources = Vec::new();
         for path in self.files()? {
-            let text = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+            let text = read_bounded(&path).with_context(|| format!("read {}", path.display()))?;
             if text.len() > FILE_BYTES_MAX {
-                bail!("{} has {} bytes; the most for one file is {FILE_BYTES_MAX}", path.display(), text.len());
+                bail!("{} has more than {FILE_BYTES_MAX} bytes, the most for one file", path.display());
             }
             let Ok(text) = String::from_utf8(text) else { bail!("{} is not UTF-8 text; rules are YAML", path.display()) };
             let below = path.strip_prefix(&self.path).unwrap_or(&path).to_string_lossy().replace('/', ".");
@@ -88,22 +106,32 @@ impl Directory {
     pub fn signature(&self) -> Signature {
         let facts = |path: PathBuf| {
             let metadata = fs::metadata(&path).ok()?;
-            Some((path, metadata.len(), metadata.mtime(), metadata.mtime_nsec(), metadata.ino()))
+            let modified = (metadata.mtime(), metadata.mtime_nsec());
+            Some(FileFacts { path, bytes: metadata.len(), modified, inode: metadata.ino() })
         };
         Signature(self.files().ok().map(|files| files.into_iter().filter_map(facts).collect()))
     }
 
     fn files(&self) -> anyhow::Result<Vec<PathBuf>> {
         let mut files = Vec::new();
-        self.collect(&self.path, DEPTH_MAX, &mut files).with_context(|| format!("read rules from {}", self.path.display()))?;
-        if files.len() > FILES_MAX {
-            bail!("{} has more than {FILES_MAX} files; is it the right directory?", self.path.display());
+        let mut walk = Walk::default();
+        self.collect(&self.path, &mut walk, &mut files).with_context(|| format!("read rules from {}", self.path.display()))?;
+        if files.len() > FILES_MAX || walk.directories > DIRECTORIES_MAX {
+            bail!("{} has more than {FILES_MAX} files or {DIRECTORIES_MAX} directories; is it the right one?", self.path.display());
         }
         files.sort();
         Ok(files)
     }
 
-    fn collect(&self, directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    fn collect(&self, directory: &Path, walk: &mut Walk, files: &mut Vec<PathBuf>) -> io::Result<()> {
+        let metadata = fs::metadata(directory)?;
+        let identity = (metadata.dev(), metadata.ino());
+        // A link to a directory that it lies in: everything there is being read already.
+        if walk.above.contains(&identity) {
+            return Ok(());
+        }
+        walk.directories += 1;
+        walk.above.push(identity);
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
             if self.ignore_dot_files && entry.file_name().as_encoded_bytes().starts_with(b".") {
@@ -119,13 +147,21 @@ impl Directory {
             };
             if metadata.is_file() {
                 files.push(path);
-            } else if metadata.is_dir() && depth > 0 {
-                self.collect(&path, depth - 1, files)?;
+            } else if metadata.is_dir() && walk.above.len() <= DEPTH_MAX {
+                self.collect(&path, walk, files)?;
             }
-            if files.len() > FILES_MAX {
-                return Ok(());
+            if files.len() > FILES_MAX || walk.directories > DIRECTORIES_MAX {
+                break;
             }
         }
+        walk.above.pop();
         Ok(())
     }
+}
+
+/// A file, or as much of it as shows that it is too long.
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text)?;
+    Ok(text)
 }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Counter, decide_together};
 use crate::check::{Ask, Check, Hits, Key, Verdict, Verdicts};
-use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, SWEEP_STEP, Shard};
+use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, Shard};
 use crate::telemetry::metric::{Counter as Metric, Gauge, Metrics};
 use crate::time::Time;
 
@@ -66,11 +66,10 @@ impl Counters {
     /// Removes counters of which nothing is left. Meant to be called every second or so.
     pub fn sweep(&self, now: Time) {
         for shard in &self.shards {
-            let mut from = 0;
-            while let Some(step) = lock(shard).sweep_step(from, now) {
-                self.metrics.expired.inc_by(step.removed as u64);
-                self.metrics.keys.sub(step.removed as i64);
-                from += SWEEP_STEP - step.removed;
+            let mut at = 0;
+            while let Some(removed) = lock(shard).sweep_step(&mut at, now) {
+                self.metrics.expired.inc_by(removed.into());
+                self.metrics.keys.sub(removed.into());
             }
         }
     }
@@ -150,7 +149,7 @@ impl Counters {
 }
 
 fn shard_of(fingerprint: Fingerprint) -> usize {
-    (fingerprint.1 % SHARDS as u64) as usize
+    usize::try_from(fingerprint.1 % SHARDS as u64).unwrap_or(0)
 }
 
 fn held<'s>(shards: &'s mut [(usize, MutexGuard<'_, Shard>)], fingerprint: Fingerprint) -> &'s mut Shard {

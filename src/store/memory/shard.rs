@@ -9,7 +9,7 @@ use crate::time::Time;
 /// What a counter costs at most: 48 bytes of entry, a quarter more where the vector has just grown, and two indices of the table.
 pub const ENTRY_BYTES: usize = 72;
 /// How many counters a sweep looks at under one lock: a few µs, which nobody's page notices.
-pub const SWEEP_STEP: usize = 1_024;
+const SWEEP_STEP: usize = 1_024;
 
 /// How many counters are looked at for the one to evict. Of 8, the one that is closest to its reset is among the oldest eighth or so.
 const EVICTION_SAMPLES: usize = 8;
@@ -39,13 +39,6 @@ pub struct Change {
     pub added: bool,
     /// There is one less, which made room for it.
     pub evicted: bool,
-}
-
-/// What [`Shard::sweep_step`] did.
-#[derive(Debug, Clone, Copy)]
-pub struct Step {
-    /// So many counters less.
-    pub removed: usize,
 }
 
 impl Shard {
@@ -91,22 +84,26 @@ impl Shard {
         found.is_some()
     }
 
-    /// Removes what has expired among the [`SWEEP_STEP`] counters from `from` on; `None` when there are none left to look at.
-    pub fn sweep_step(&mut self, from: usize, now: Time) -> Option<Step> {
-        let until = (from + SWEEP_STEP).min(self.entries.len());
-        if from >= until {
+    /// Looks at up to [`SWEEP_STEP`] counters from `at` on, which it moves on, and removes what has expired. Says how many that were;
+    /// `None` when there are none left to look at.
+    pub fn sweep_step(&mut self, at: &mut usize, now: Time) -> Option<u32> {
+        if *at >= self.entries.len() {
+            self.give_back_room();
             return None;
         }
         let mut removed = 0;
-        // Backwards, so that what takes a removed entry's place has been looked at already, or lies beyond this step.
-        for at in (from..until).rev() {
-            if self.entries[at].expires <= now {
-                self.remove_at(at);
-                removed += 1;
+        for _ in 0..SWEEP_STEP {
+            match self.entries.get(*at) {
+                None => break,
+                // Another counter takes its place, which is looked at next.
+                Some(entry) if entry.expires <= now => {
+                    self.remove_at(*at);
+                    removed += 1;
+                }
+                Some(_) => *at += 1,
             }
         }
-        self.give_back_room();
-        Some(Step { removed })
+        Some(removed)
     }
 
     fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
@@ -120,7 +117,7 @@ impl Shard {
         let mut chance = newcomer.0 ^ newcomer.1.rotate_left(32);
         let samples = (0..EVICTION_SAMPLES).map(|_| {
             chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            ((chance >> 33) as usize) % self.entries.len()
+            usize::try_from(chance >> 33).unwrap_or(0) % self.entries.len()
         });
         samples.min_by_key(|&at| self.entries[at].expires).expect("there are samples")
     }

@@ -1,0 +1,378 @@
+//! What the command line says: the block at the start, help, exit codes, `check` and `explain`.
+
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::support::{TestServer, eventually, http, limit_of, tollgate, tollgate_with_env, write};
+
+/// A tree with something of every kind.
+const TREE: &str = "\
+domain: shop
+descriptors:
+  - key: user
+    value: alice
+    rate_limit: {unit: minute, requests_per_unit: 3}
+  - key: path
+    value: /api/*
+    rate_limit: {unit: second, requests_per_unit: 4}
+  - key: tenant
+    descriptors:
+      - key: plan
+        rate_limit: {unit: day, requests_per_unit: 5}
+  - key: internal
+    rate_limit: {unlimited: true}
+";
+
+/// Settings of the reference that deployments have, and that mean something here.
+const SETTINGS_OF_THE_REFERENCE: &[&str] = &[
+    "BACKEND_TYPE",
+    "CACHE_KEY_PREFIX",
+    "CONFIG_TYPE",
+    "DEBUG_HOST",
+    "DEBUG_PORT",
+    "DISABLE_STATS",
+    "EXPIRATION_JITTER_MAX_SECONDS",
+    "FORCE_START_WITHOUT_INITIAL_CONFIG",
+    "GRPC_HOST",
+    "GRPC_PORT",
+    "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
+    "HOST",
+    "LIMIT_LIMIT_HEADER",
+    "LIMIT_REMAINING_HEADER",
+    "LIMIT_RESET_HEADER",
+    "LIMIT_RESPONSE_HEADERS_ENABLED",
+    "LOCAL_CACHE_SIZE_IN_BYTES",
+    "LOG_FORMAT",
+    "LOG_LEVEL",
+    "MERGE_DOMAIN_CONFIG",
+    "NEAR_LIMIT_RATIO",
+    "PORT",
+    "PROMETHEUS_ADDR",
+    "PROMETHEUS_PATH",
+    "QUOTA_MODE",
+    "RESPONSE_DYNAMIC_METADATA",
+    "RUNTIME_APPDIRECTORY",
+    "RUNTIME_IGNOREDOTFILES",
+    "RUNTIME_ROOT",
+    "RUNTIME_SUBDIRECTORY",
+    "RUNTIME_WATCH_ROOT",
+    "SHADOW_MODE",
+    "STATS_FLUSH_INTERVAL",
+    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
+    "USE_DOG_STATSD",
+    "USE_PROMETHEUS",
+    "USE_STATSD",
+];
+
+/// Our own.
+const SETTINGS_OF_OURS: &[&str] =
+    &["DRAIN_PERIOD", "IETF_RATELIMIT_HEADERS_ENABLED", "MEMORY_BYTES_MAX", "RETRY_AFTER_HEADER_ENABLED", "SHUTDOWN_TIMEOUT", "WORKERS"];
+
+/// A directory with one rules file.
+fn rules_in(directory: &TempDir, yaml: &str) -> String {
+    write(&directory.path().join("rules.yaml"), yaml);
+    directory.path().to_str().expect("temporary directories have plain names").to_owned()
+}
+
+fn sample_rules() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("config")
+}
+
+#[test]
+fn the_start_names_version_store_every_address_and_the_rules() {
+    let server = TestServer::with_rules(&limit_of(3)).with_env("USE_PROMETHEUS", "true").start();
+    let said = server.announcement();
+    let prometheus = server.prometheus.expect("it has a door of its own");
+    let expected = [
+        format!("tollgate {}", env!("CARGO_PKG_VERSION")),
+        "memory".to_owned(),
+        server.grpc.to_string(),
+        format!("http://{}", server.http),
+        format!("http://{}", server.admin),
+        format!("http://{prometheus}"),
+        format!("1 in 1 domains, from {}", server.path("").display().to_string().trim_end_matches('/')),
+        "curl ".to_owned(),
+    ];
+    for expected in expected {
+        assert!(said.contains(&expected), "{expected} is missing in\n{said}");
+    }
+}
+
+#[tokio::test]
+async fn the_curl_of_the_sample_rules_gets_ok_and_then_429() {
+    let server = TestServer::with_directory(&sample_rules()).start();
+    let (address, body) = printed_curl(server.announcement());
+    assert_eq!(address, format!("http://{}/json", server.http));
+
+    let first = server.json(&body);
+    assert_eq!(first.status, 200, "{first:?}");
+    assert!(first.body.contains(r#""overallCode":"OK""#), "{first:?}");
+    // The first of these, unless a minute has just begun.
+    eventually("the sample's limit is reached", async || server.json(&body).status == 429).await;
+    assert!(server.json(&body).body.contains(r#""overallCode":"OVER_LIMIT""#));
+}
+
+#[test]
+fn the_curl_can_be_pasted_whatever_the_rules_are() {
+    let rules = "domain: it's\ndescriptors:\n  - key: \"a'b\\\"c\"\n    value: $HOME\n    rate_limit: {unit: year, requests_per_unit: 1}\n";
+    let server = TestServer::with_rules(rules).start();
+    let (_, body) = printed_curl(server.announcement());
+    assert_eq!(body, r#"{"domain":"it's","descriptors":[{"entries":[{"key":"a'b\"c","value":"$HOME"}]}]}"#);
+    assert_eq!(server.json(&body).status, 200);
+    assert_eq!(server.json(&body).status, 429);
+}
+
+#[test]
+fn a_server_on_all_addresses_prints_a_curl_that_reaches_it() {
+    let server = TestServer::with_rules(&limit_of(3)).with_env("HOST", "0.0.0.0").start();
+    let (address, body) = printed_curl(server.announcement());
+    assert_eq!(address, format!("http://127.0.0.1:{}/json", server.http.port()));
+    assert_eq!(http::post(([127, 0, 0, 1], server.http.port()).into(), "/json", &body).status, 200);
+}
+
+/// The address and the body of the printed curl, as a shell would read them.
+fn printed_curl(announcement: &str) -> (String, String) {
+    let line = announcement.lines().find_map(|line| line.trim().strip_prefix("curl -d '")).expect("there is a curl");
+    let (body, address) = line.rsplit_once("' ").expect("the body is in quotes");
+    (address.to_owned(), body.replace(r"'\''", "'"))
+}
+
+#[test]
+fn help_is_in_groups_and_has_every_setting_with_its_environment_variable() {
+    let help = tollgate(&["--help"]);
+    assert_eq!(help.code, Some(0));
+    for group in ["Doors:", "Rules:", "Store:", "Answers:", "Admin door:", "Log and metrics:"] {
+        assert!(help.stdout.lines().any(|line| line == group), "{group} is missing in\n{}", help.stdout);
+    }
+    for name in SETTINGS_OF_THE_REFERENCE.iter().chain(SETTINGS_OF_OURS) {
+        assert!(help.stdout.contains(&format!("[env: {name}=")), "{name} is missing in\n{}", help.stdout);
+    }
+    // And nothing is there that this test does not know.
+    assert_eq!(help.stdout.matches("[env: ").count(), SETTINGS_OF_THE_REFERENCE.len() + SETTINGS_OF_OURS.len());
+}
+
+#[test]
+fn every_flag_says_what_it_is_for_and_is_named_as_its_variable() {
+    let help = tollgate(&["serve", "--help"]).stdout;
+    let flags: Vec<&str> = help.split("      --").skip(1).collect();
+    assert!(flags.len() > 40, "{help}");
+    for text in flags {
+        let name = text.split([' ', '\n']).next().expect("there is a first word");
+        let variable = name.to_uppercase().replace('-', "_");
+        assert!(text.contains(&format!("[env: {variable}=")), "--{name} has another variable:\n{text}");
+        let description = text.lines().nth(1).unwrap_or_default().trim();
+        assert!(description.len() > 3 && !description.starts_with('['), "--{name} says nothing:\n{text}");
+    }
+}
+
+#[test]
+fn every_subcommand_has_help_and_the_version_is_told() {
+    for subcommand in ["serve", "check", "explain"] {
+        let help = tollgate(&[subcommand, "--help"]);
+        assert_eq!(help.code, Some(0), "{subcommand}");
+        assert!(help.stdout.contains("Usage: tollgate"), "{}", help.stdout);
+    }
+    assert_eq!(tollgate(&["--version"]).stdout, format!("tollgate {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+/// Command line, and what the message must contain.
+const WRONG_USAGE: &[(&[&str], &str)] = &[
+    (&["--no-such-flag"], "--no-such-flag"),
+    (&["serve", "--no-such-flag"], "--no-such-flag"),
+    (&["check"], "<DIR>"),
+    (&["explain", "d"], "<DESCRIPTOR>"),
+    (&["serve", "one", "two"], "two"),
+];
+
+#[test]
+fn a_wrong_command_line_ends_with_64_and_says_what_is_wrong() {
+    for (arguments, expected) in WRONG_USAGE {
+        let ran = tollgate(arguments);
+        assert_eq!(ran.code, Some(64), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains(expected), "{arguments:?}: {ran:?}");
+    }
+}
+
+/// Environment, and what the message must contain.
+const WRONG_SETTINGS: &[(&[(&str, &str)], &str)] = &[
+    (&[("PORT", "http")], "http"),
+    (&[("GRPC_PORT", "70000")], "70000"),
+    (&[("WORKERS", "0")], "workers"),
+    (&[("LOG_LEVEL", "loud")], "trace, debug, info, warn, error"),
+    (&[("LOG_FORMAT", "xml")], "text or json"),
+    (&[("DRAIN_PERIOD", "5")], "10s"),
+    (&[("SHADOW_MODE", "yes")], "true or false"),
+    (&[("NEAR_LIMIT_RATIO", "most")], "most"),
+    (&[("PROMETHEUS_PATH", "metrics")], "begins with /"),
+    (&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], "xDS"),
+    (&[("BACKEND_TYPE", "memcache")], "memcached cannot count exactly and is not supported; write memory"),
+    (&[("BACKEND_TYPE", "redis")], "memory only"),
+    (&[("REDIS_URL", "redis:6379")], "REDIS_URL is set: counts would not be shared between replicas"),
+    (&[("REDIS_PERSECOND", "true")], "REDIS_PERSECOND is set"),
+    (&[("GRPC_SERVER_USE_TLS", "true")], "GRPC_SERVER_USE_TLS is set"),
+    (&[("GRPC_UDS", "/run/tollgate.sock")], "GRPC_UDS is set"),
+    (&[("USE_STATSD", "true"), ("USE_PROMETHEUS", "true")], "unable to use more than one stats sink at the same time"),
+    (&[("USE_DOG_STATSD", "true"), ("USE_PROMETHEUS", "true")], "unable to use more than one stats sink at the same time"),
+];
+
+#[test]
+fn settings_that_cannot_be_served_with_end_with_78_and_say_what_to_write() {
+    for (variables, expected) in WRONG_SETTINGS {
+        let server = TestServer::with_rules(&limit_of(1));
+        let ran = variables.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start_and_fail();
+        assert_eq!(ran.code, Some(78), "{variables:?}: {ran:?}");
+        assert!(ran.stderr.contains(expected), "{variables:?}: {ran:?}");
+        assert!(!ran.stdout.contains("gRPC"), "{variables:?}: it says that it serves");
+    }
+}
+
+#[test]
+fn a_credential_in_redis_url_is_not_printed() {
+    let ran = TestServer::with_rules(&limit_of(1)).with_env("REDIS_URL", "redis://:s3cret@redis:6379").start_and_fail();
+    assert!(!ran.stderr.contains("s3cret"), "{ran:?}");
+}
+
+#[test]
+fn settings_without_an_effect_are_warned_about() {
+    let told = [
+        ("TRACING_ENABLED", "true", "this version sends no traces"),
+        ("USE_STATSD", "true", "scrape /metrics instead"),
+        ("LOCAL_CACHE_SIZE_IN_BYTES", "1024", "LOCAL_CACHE_SIZE_IN_BYTES has no effect"),
+    ];
+    let server = TestServer::with_rules(&limit_of(1));
+    let server = told.iter().fold(server, |server, (name, value, _)| server.with_env(name, value)).start();
+    for (name, _, expected) in told {
+        assert!(server.log().contains(expected), "{name}: {}", server.log());
+    }
+}
+
+#[test]
+fn the_log_can_be_json_with_the_references_keys() {
+    // Then there is no block, so nothing tells where it is: it fails for a port that is taken.
+    let taken = TestServer::with_rules(&limit_of(1)).start();
+    let port = taken.grpc.port().to_string();
+    let ran = TestServer::with_rules(&limit_of(1)).with_env("LOG_FORMAT", "json").with_env("TRACING_ENABLED", "1").with_env("GRPC_PORT", &port);
+    let ran = ran.start_and_fail();
+    let line: serde_json::Value = serde_json::from_str(ran.stderr.lines().next().expect("there is a line")).expect("it is JSON");
+    assert_eq!(line["level"], "warn");
+    assert_eq!(line["@message"], "TRACING_ENABLED has no effect: this version sends no traces");
+    assert!(line["@timestamp"].as_str().is_some_and(|time| time.ends_with('Z')), "{line}");
+}
+
+#[test]
+fn check_of_good_rules_ends_with_0() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let path = rules_in(&directory, TREE);
+    for arguments in [&["check", &path][..], &["check", "-config_dir", &path], &["check", "--config-dir", &path]] {
+        let ran = tollgate(arguments);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(ran.stdout, format!("{path}: ok, 3 limits in 1 domains of 1 files\n"));
+    }
+    assert_eq!(tollgate(&["check", sample_rules().to_str().expect("a plain name")]).code, Some(0));
+}
+
+#[test]
+fn check_of_an_empty_directory_warns() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let ran = tollgate(&["check", directory.path().to_str().expect("a plain name")]);
+    assert_eq!(ran.code, Some(0));
+    assert!(ran.stdout.contains("nothing would be limited"), "{ran:?}");
+}
+
+#[test]
+fn check_shows_every_problem_of_every_file_with_its_place_a_caret_and_what_was_meant() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let one = "domain: one\ndescriptors:\n  - key: k\n    rate_limit:\n      unit: minute\n      request_per_unit: 3\n";
+    let path = rules_in(&directory, one);
+    write(&directory.path().join("two.yaml"), "domain: two\ndescriptors:\n  - key: k\n    rate_limit: {unit: hours, requests_per_unit: 3}\n");
+    let ran = tollgate(&["check", &path]);
+    assert_eq!(ran.code, Some(78));
+    let expected = format!(
+        "tollgate: 2 problems in {path}
+
+rules.yaml: config error, unknown key 'request_per_unit'
+  --> {path}/rules.yaml:6:7
+   |
+ 6 |       request_per_unit: 3
+   |       ^^^^^^^^^^^^^^^^
+   = did you mean `requests_per_unit`?
+
+two.yaml: invalid rate limit unit 'hours'
+  --> {path}/two.yaml:4:24 (domain two > descriptors[0].rate_limit)
+   |
+ 4 |     rate_limit: {{unit: hours, requests_per_unit: 3}}
+   |                        ^^^^^
+   = write one of second, minute, hour, day, week, month, year
+"
+    );
+    assert_eq!(ran.stderr, expected);
+}
+
+#[test]
+fn check_of_a_directory_that_is_not_there_ends_with_78() {
+    let ran = tollgate(&["check", "/no/such/directory"]);
+    assert_eq!(ran.code, Some(78));
+    assert!(ran.stderr.contains("/no/such/directory"), "{ran:?}");
+}
+
+#[test]
+fn check_takes_a_domain_in_two_files_only_if_told_to_merge() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let path = rules_in(&directory, &limit_of(1));
+    write(&directory.path().join("more.yaml"), "domain: d\ndescriptors:\n  - key: other\n    rate_limit: {unit: day, requests_per_unit: 1}\n");
+    assert_eq!(tollgate(&["check", &path]).code, Some(78));
+    assert_eq!(tollgate(&["check", "--merge-domain-config", "--config-dir", &path]).code, Some(0));
+    assert_eq!(tollgate_with_env(&["check", &path], &[("MERGE_DOMAIN_CONFIG", "true")]).code, Some(0));
+}
+
+/// A descriptor of [`TREE`], and lines that explain must say of it.
+const EXPLAINED: &[(&str, &[&str])] = &[
+    ("user=alice", &["user=alice -> user_alice (its key and value)", "=> limit 3 per minute", "rules.yaml:3"]),
+    ("path=/api/cart", &["path=/api/cart -> path_/api/* (a pattern)", "=> limit 4 per second"]),
+    ("tenant=t,plan=gold", &["plan=gold -> plan (its key, for any value)", "=> limit 5 per day"]),
+    ("user=alice,more=1", &["the rules end here, and the descriptor goes on: too deep to match", "=> not limited"]),
+    ("tenant=t", &["no rate_limit here: not limited", "=> not limited"]),
+    ("user=bob", &["user=bob -> nothing: no such value, no pattern, no default", "=> not limited"]),
+    ("nobody=knows", &["nobody=knows -> nothing", "=> not limited"]),
+    ("internal=1", &["=> unlimited: passes, and is not counted"]),
+];
+
+#[test]
+fn explain_tells_why_a_descriptor_gets_its_limit_on_the_command_line_and_at_the_operators_door() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let path = rules_in(&directory, TREE);
+    let server = TestServer::with_rules(TREE).start();
+    for (descriptor, expected) in EXPLAINED {
+        let ran = tollgate(&["explain", "--rules", &path, "shop", descriptor]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let page = server.admin(&format!("/explain?domain=shop&descriptor={}", descriptor.replace('=', "%3D")));
+        for expected in *expected {
+            assert!(ran.stdout.contains(expected), "{descriptor}: {expected} is missing in\n{}", ran.stdout);
+            assert!(page.contains(expected), "{descriptor}: {expected} is missing in\n{page}");
+        }
+    }
+}
+
+#[test]
+fn explain_lists_the_domains_when_it_does_not_know_one() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let path = rules_in(&directory, TREE);
+    let ran = tollgate(&["explain", "--rules", &path, "shoo", "user=alice"]);
+    assert!(ran.stdout.contains("domain shoo: unknown, so nothing is limited\nknown domains: shop\n"), "{ran:?}");
+    let ran = tollgate(&["explain", "--rules", &path, "shop", "=alice"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("write key=value,key=value"), "{ran:?}");
+}
+
+#[test]
+fn output_that_nobody_reads_is_no_panic() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let path = rules_in(&directory, TREE);
+    for arguments in [format!("check {path}"), format!("explain --rules {path} shop user=alice")] {
+        let line = format!("{{ {} {arguments}; echo $? >&2; }} | true", env!("CARGO_BIN_EXE_tollgate"));
+        // Sometimes `true` lives long enough to take it all: then nothing is shown, and nothing is wrong.
+        let shell = std::process::Command::new("sh").args(["-c", &line]).output().expect("there is a shell");
+        assert_eq!(String::from_utf8_lossy(&shell.stderr), "0\n", "{arguments}");
+    }
+}

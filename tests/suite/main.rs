@@ -1,0 +1,11 @@
+//! The suite: it starts the real binary and asks it from outside. One test binary, so that it links once; a module for each promise.
+
+mod support;
+
+mod bad_input;
+mod cli;
+mod doors;
+mod json;
+mod lifecycle;
+mod reload;
+mod wire;

@@ -1,0 +1,382 @@
+//! The real binary, started for one test and gone with it, and the clients that ask it.
+//!
+//! Every port is chosen by the kernel and read from the block that the server prints, so tests run side by side. Nothing here sleeps to
+//! let a time pass: [`eventually`] looks until something is so, and fails when it took too long.
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+pub(crate) use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+
+pub(crate) mod http;
+
+/// How long anything may take that should happen at once. The machine may be busy with other tests.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// How often to look meanwhile.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A running server. Dropped, it is killed; in a test that fails, its log is shown.
+pub(crate) struct TestServer {
+    process: Process,
+    announcement: String,
+    rules: PathBuf,
+    pub(crate) grpc: SocketAddr,
+    pub(crate) http: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    /// Of PROMETHEUS_ADDR; `None` unless USE_PROMETHEUS is set.
+    pub(crate) prometheus: Option<SocketAddr>,
+}
+
+/// A server that is not started yet.
+pub(crate) struct Builder {
+    home: TempDir,
+    rules: PathBuf,
+    command: Command,
+    log: Stdio,
+}
+
+/// A process with its output in files, in a directory of its own.
+struct Process {
+    child: Child,
+    home: TempDir,
+}
+
+/// What a command said, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    /// `None` if a signal ended it.
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// A gRPC client on one connection.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) channel: Channel,
+    rls: RateLimitServiceClient<Channel>,
+    health: HealthClient<Channel>,
+}
+
+impl TestServer {
+    /// With one rules file.
+    pub(crate) fn with_rules(yaml: &str) -> Builder {
+        Self::with_files([("rules.yaml", yaml)])
+    }
+
+    /// With these rules files, of which there may be none; names may have directories in them.
+    pub(crate) fn with_files<'f>(files: impl IntoIterator<Item = (&'f str, &'f str)>) -> Builder {
+        let home = TempDir::new().expect("a temporary directory can be made");
+        let rules = home.path().join("rules");
+        fs::create_dir(&rules).expect("it is empty");
+        for (name, text) in files {
+            write(&rules.join(name), text);
+        }
+        Builder::new(home, rules)
+    }
+
+    /// With the rules of a directory that is there already.
+    pub(crate) fn with_directory(rules: &Path) -> Builder {
+        Builder::new(TempDir::new().expect("a temporary directory can be made"), rules.to_owned())
+    }
+
+    /// As a deployment of the reference starts it: told by RUNTIME_ROOT where its rules are, and by nothing else.
+    pub(crate) fn with_runtime_root(root: &Path) -> Builder {
+        let mut builder = Builder::new(TempDir::new().expect("a temporary directory can be made"), root.join("config"));
+        builder.command = command(&[]);
+        builder.with_env("RUNTIME_ROOT", &root.display().to_string())
+    }
+
+    /// A client on a connection of its own.
+    pub(crate) async fn client(&self) -> Client {
+        Client::connect(self.grpc).await
+    }
+
+    /// GET from the HTTP port.
+    pub(crate) fn get(&self, path: &str) -> http::Reply {
+        http::get(self.http, path)
+    }
+
+    /// POST to /json.
+    pub(crate) fn json(&self, body: &str) -> http::Reply {
+        http::post(self.http, "/json", body)
+    }
+
+    /// GET from the operators' door.
+    pub(crate) fn admin(&self, path: &str) -> String {
+        http::get(self.admin, path).body
+    }
+
+    /// The line of /metrics that begins with this name and labels, without them: its value. `None` if there is no such line.
+    pub(crate) fn metric(&self, series: &str) -> Option<f64> {
+        let page = self.admin("/metrics");
+        let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+        Some(value.parse().expect("a metric is a number"))
+    }
+
+    /// What was printed at the start.
+    pub(crate) fn announcement(&self) -> &str {
+        &self.announcement
+    }
+
+    /// What was logged so far.
+    pub(crate) fn log(&self) -> String {
+        self.process.stderr()
+    }
+
+    /// Where a rules file is, or would be.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.rules.join(name)
+    }
+
+    /// Writes a rules file as most editors do: a new one beside it, which then takes its place.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        let (path, new) = (self.path(name), self.process.home.path().join("new"));
+        fs::write(&new, text).expect("a file can be written");
+        fs::rename(new, path).expect("both are on one disk");
+    }
+
+    /// Sends a signal, such as `TERM`.
+    pub(crate) fn signal(&self, name: &str) {
+        self.process.signal(name);
+    }
+
+    /// Whether it is still there.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.process.child.try_wait().expect("it is our child").is_none()
+    }
+
+    /// Waits until it has ended, and gives its exit code; `None` if a signal ended it.
+    pub(crate) async fn exit_code(&mut self) -> Option<i32> {
+        eventually("the server ends", async || !self.is_running()).await;
+        self.process.child.wait().expect("it is our child").code()
+    }
+}
+
+impl Builder {
+    fn new(home: TempDir, rules: PathBuf) -> Self {
+        let command = command(&["serve", rules.to_str().expect("temporary directories have plain names")]);
+        let log = File::create(home.path().join("stderr")).expect("a file can be made").into();
+        Self { home, rules, command, log }
+    }
+
+    /// Where its rules are going to be read from.
+    pub(crate) fn rules(&self) -> &Path {
+        &self.rules
+    }
+
+    /// Sets an environment variable.
+    pub(crate) fn with_env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Whoever was to read its log has gone.
+    pub(crate) fn with_nobody_to_read_its_log(mut self) -> Self {
+        let (_, log) = std::io::pipe().expect("a pipe can be made");
+        self.log = log.into();
+        self
+    }
+
+    /// Starts it, and waits until its ports are bound and its rules were looked at.
+    pub(crate) fn start(mut self) -> TestServer {
+        self.set_ports();
+        let mut process = Process::start(self.command, self.home, self.log);
+        look_until("the server says where it is", || {
+            if process.child.try_wait().expect("it is our child").is_some() {
+                panic!("the server ended: {}", process.stderr());
+            }
+            process.stdout().ends_with("\n\n")
+        });
+        let announcement = process.stdout();
+        let address = |name: &str| {
+            let line = announcement.lines().find_map(|line| line.trim_start().strip_prefix(name))?;
+            let text = line.split_whitespace().next()?;
+            text.trim_start_matches("http://").parse().ok()
+        };
+        let bound = |name: &str| address(name).unwrap_or_else(|| panic!("no address of {name} in {announcement}"));
+        let (grpc, http, admin, prometheus) = (bound("gRPC "), bound("HTTP "), bound("admin "), address("metrics "));
+        TestServer { process, rules: self.rules, grpc, http, admin, prometheus, announcement }
+    }
+
+    /// Starts what is not going to serve, and waits for its end.
+    pub(crate) fn start_and_fail(mut self) -> Ran {
+        self.set_ports();
+        finish(self.command, self.home, self.log)
+    }
+
+    fn set_ports(&mut self) {
+        for name in ["HOST", "GRPC_HOST", "DEBUG_HOST"] {
+            self.default_env(name, "127.0.0.1");
+        }
+        for name in ["PORT", "GRPC_PORT", "DEBUG_PORT"] {
+            self.default_env(name, "0");
+        }
+        self.default_env("PROMETHEUS_ADDR", "127.0.0.1:0");
+        self.default_env("LOG_LEVEL", "info");
+    }
+
+    fn default_env(&mut self, name: &str, value: &str) {
+        if self.command.get_envs().all(|(set, _)| set != name) {
+            self.command.env(name, value);
+        }
+    }
+}
+
+impl Process {
+    fn start(mut command: Command, home: TempDir, stderr: Stdio) -> Self {
+        let stdout = File::create(home.path().join("stdout")).expect("a file can be made");
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        // Elsewhere than the repository, whose ./config would be found.
+        let child = command.current_dir(home.path()).spawn().expect("cargo has built it");
+        Self { child, home }
+    }
+
+    fn stdout(&self) -> String {
+        fs::read_to_string(self.home.path().join("stdout")).expect("what it prints is text")
+    }
+
+    fn stderr(&self) -> String {
+        fs::read_to_string(self.home.path().join("stderr")).expect("what it logs is text")
+    }
+
+    fn signal(&self, name: &str) {
+        // It was not waited for, so its number is nobody else's.
+        let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.child.id())]).status();
+        assert!(sent.expect("there is a shell").success(), "send SIG{name}");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Either fails only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("the server's log:\n{}", fs::read_to_string(self.home.path().join("stderr")).unwrap_or_default());
+        }
+    }
+}
+
+/// Runs `tollgate` with arguments until it ends.
+pub(crate) fn tollgate(arguments: &[&str]) -> Ran {
+    tollgate_with_env(arguments, &[])
+}
+
+/// The same, with environment variables.
+pub(crate) fn tollgate_with_env(arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
+    let mut command = command(arguments);
+    command.envs(variables.iter().copied());
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let stderr = File::create(home.path().join("stderr")).expect("a file can be made").into();
+    finish(command, home, stderr)
+}
+
+/// The binary, in an environment with nothing in it.
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(arguments).env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+    command
+}
+
+fn finish(command: Command, home: TempDir, stderr: Stdio) -> Ran {
+    let mut process = Process::start(command, home, stderr);
+    look_until("the command ends", || process.child.try_wait().expect("it is our child").is_some());
+    let code = process.child.wait().expect("it is our child").code();
+    Ran { code, stdout: process.stdout(), stderr: process.stderr() }
+}
+
+impl Client {
+    /// Connects.
+    pub(crate) async fn connect(addr: SocketAddr) -> Self {
+        let endpoint = Endpoint::from_shared(format!("http://{addr}")).expect("it is an address");
+        let channel = endpoint.timeout(PATIENCE).connect().await.expect("the port is open");
+        Self {
+            rls: RateLimitServiceClient::new(channel.clone()),
+            health: HealthClient::new(channel.clone()),
+            channel,
+        }
+    }
+
+    /// Calls ShouldRateLimit.
+    pub(crate) async fn call(&mut self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        self.rls.should_rate_limit(request).await.map(tonic::Response::into_inner)
+    }
+
+    /// Asks about one descriptor, and gets an answer.
+    pub(crate) async fn ask(&mut self, domain: &str, entries: &[(&str, &str)]) -> Code {
+        self.call(request(domain, &[entries])).await.expect("there is an answer").overall_code()
+    }
+
+    /// gRPC health.
+    pub(crate) async fn health(&mut self, service: &str) -> Result<ServingStatus, Status> {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        self.health.check(request).await.map(|response| response.into_inner().status())
+    }
+
+    /// gRPC health, as it changes.
+    pub(crate) async fn watch(&mut self, service: &str) -> tonic::Streaming<HealthCheckResponse> {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        self.health.watch(request).await.expect("anything can be watched").into_inner()
+    }
+}
+
+/// A request without hits_addend: one hit.
+pub(crate) fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
+    let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
+    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+}
+
+/// A descriptor without anything but its entries.
+pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+    let entries = entries.iter().map(|&(key, value)| Entry { key: key.to_owned(), value: value.to_owned() }).collect();
+    RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
+}
+
+/// Rules of domain `d` with one limit, for `key: k`.
+pub(crate) fn limit_of(requests: u32) -> String {
+    format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{unit: year, requests_per_unit: {requests}}}\n")
+}
+
+/// Writes a file, and the directories above it.
+pub(crate) fn write(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().expect("a file is in a directory")).expect("directories can be made");
+    fs::write(path, text).expect("a file can be written");
+}
+
+/// Waits until something is so.
+pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let looking = async {
+        while !is_so().await {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, looking).await.is_ok(), "in {PATIENCE:?} it did not happen that {what}");
+}
+
+/// The same for what needs no runtime.
+pub(crate) fn look_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let looks = PATIENCE.as_millis() / LOOK_INTERVAL.as_millis();
+    for _ in 0..looks {
+        if is_so() {
+            return;
+        }
+        thread::sleep(LOOK_INTERVAL);
+    }
+    panic!("in {PATIENCE:?} it did not happen that {what}");
+}

@@ -1,0 +1,102 @@
+//! HTTP/1 as a curl sends it, over a plain socket: small enough that a test can also send half of it.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+
+use super::PATIENCE;
+
+/// A connection that stays open from request to request.
+pub(crate) struct Connection(BufReader<TcpStream>);
+
+/// A response.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    /// `name: value`, names in lower case.
+    pub(crate) headers: Vec<String>,
+    pub(crate) body: String,
+}
+
+/// GET on a connection of its own.
+pub(crate) fn get(addr: SocketAddr, path: &str) -> Reply {
+    Connection::open(addr).send("GET", path, "").expect("there is a response")
+}
+
+/// POST on a connection of its own, as `curl -d` does it.
+pub(crate) fn post(addr: SocketAddr, path: &str, body: &str) -> Reply {
+    Connection::open(addr).send("POST", path, body).expect("there is a response")
+}
+
+impl Connection {
+    /// Connects.
+    pub(crate) fn open(addr: SocketAddr) -> Self {
+        Self::try_open(addr).expect("the port is open")
+    }
+
+    /// Connects, if somebody listens.
+    pub(crate) fn try_open(addr: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(addr)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// Sends a request, and reads the response.
+    pub(crate) fn send(&mut self, method: &str, path: &str, body: &str) -> io::Result<Reply> {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        // A server that answers before it has read everything may close; its answer can be read all the same.
+        let _ = self.write(format!("{head}{body}").as_bytes());
+        self.read(method)
+    }
+
+    /// Sends any bytes.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.get_mut().write_all(bytes)
+    }
+
+    /// Reads the response to a request of that method.
+    pub(crate) fn read(&mut self, method: &str) -> io::Result<Reply> {
+        let status_line = self.line()?;
+        let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("no HTTP: {status_line:?}")))?;
+        let mut headers = Vec::new();
+        loop {
+            let line = self.line()?;
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = line.split_once(':').unwrap_or((&line, ""));
+            headers.push(format!("{}: {}", name.to_lowercase(), value.trim()));
+        }
+        let length = headers.iter().find_map(|header| header.strip_prefix("content-length: "));
+        let length = length.filter(|_| method != "HEAD").map_or(0, |length| length.parse().expect("a length is a number"));
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body)?;
+        Ok(Reply { status, headers, body: String::from_utf8(body).expect("bodies are text") })
+    }
+
+    /// Reads whatever comes until the server closes, as bytes.
+    pub(crate) fn read_to_end(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.0.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+impl Reply {
+    /// Whether it has this header, written `name: value`.
+    pub(crate) fn has_header(&self, header: &str) -> bool {
+        self.headers.iter().any(|there| there == header)
+    }
+}
