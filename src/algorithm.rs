@@ -16,9 +16,6 @@ pub mod together;
 pub use counter::Counter;
 pub use together::decide_together;
 
-/// Windows count any hits up to this many in one call: more is no number of requests but a mistake, or mischief.
-pub const HITS_MAX: u64 = u32::MAX as u64;
-
 /// A counter that can decide. `Default` is the state of a counter that nobody has touched.
 pub trait Decide: Sized + Default {
     /// Decides one call. `limit` must be one of this algorithm.

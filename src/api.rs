@@ -6,10 +6,11 @@ use std::thread::{self, JoinHandle};
 use anyhow::Context as _;
 use axum::Router;
 use axum::routing::{any, get};
+use http::HeaderValue;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::server::Router as GrpcRouter;
+use tower::util::MapResponseLayer;
 
 use crate::api::json::JsonDoor;
 use crate::api::listen::{Accepted, Connection, Worker};
@@ -18,7 +19,7 @@ use crate::limiter::Limiter;
 use crate::proto::DESCRIPTOR_SET;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use crate::shutdown::{Lifecycle, Phase};
-use crate::telemetry::metric::Metrics;
+use crate::telemetry::metric::{Counter, Metrics};
 
 pub mod convert;
 pub mod health;
@@ -34,6 +35,9 @@ const HANDOVERS_MAX: usize = 1_024;
 /// Calls of one connection that its client gave up before they were looked at. After a stall every call that Envoy waits for times out
 /// at once; the library's 20 would take that for an attack and close the connection.
 const RESETS_PENDING_MAX: usize = 4_096;
+const GRPC_STATUS: &str = "grpc-status";
+const OUT_OF_RANGE: HeaderValue = HeaderValue::from_static("11");
+const RESOURCE_EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
 /// The services that reflection lists.
 const SERVICES: [&str; 2] = ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"];
 
@@ -45,6 +49,8 @@ pub struct Api {
     rls: Rls,
     health: health::Health,
     json: JsonDoor,
+    oversized: Counter,
+    http_full: Counter,
 }
 
 /// Threads that serve. [`Running::finished`] returns when they are done.
@@ -56,15 +62,21 @@ pub struct Running {
 }
 
 impl Api {
-    /// Puts the doors together.
+    /// Puts the doors together. `http_full` counts how often an HTTP door was full.
     ///
     /// # Errors
     /// The descriptors that were compiled in cannot be read.
-    pub fn new(limiter: Arc<Limiter>, lifecycle: Lifecycle, metrics: &Metrics) -> anyhow::Result<Self> {
+    pub fn new(limiter: Arc<Limiter>, lifecycle: Lifecycle, http_full: Counter, metrics: &Metrics) -> anyhow::Result<Self> {
+        let oversized = metrics.counter(
+            "tollgate_oversized_requests_total",
+            "gRPC messages and bodies of /json that were refused because they had more than 4 MiB.",
+        );
         Ok(Self {
             rls: Rls::new(limiter.clone(), metrics),
             health: health::Health::new(lifecycle.clone(), limiter.clock().clone(), metrics),
-            json: JsonDoor::new(limiter.clone())?,
+            json: JsonDoor::new(limiter.clone(), oversized.clone())?,
+            oversized,
+            http_full,
             limiter,
             lifecycle,
         })
@@ -98,35 +110,33 @@ impl Api {
     }
 
     async fn serve(self, grpc: mpsc::Receiver<Accepted>, http: mpsc::Receiver<Accepted>) {
-        let router = self.http();
-        let lifecycle = self.lifecycle.clone();
-        let grpc_incoming = ReceiverStream::new(grpc).filter_map(Connection::take_over).map(Ok::<_, std::io::Error>);
-        let grpc_served = async {
-            let served = match self.grpc() {
-                Ok(services) => services.serve_with_incoming_shutdown(grpc_incoming, lifecycle.reached(Phase::Stopping)).await,
-                Err(error) => return tracing::error!(%error, "cannot serve gRPC"),
-            };
-            if let Err(error) = served {
-                tracing::error!(%error, "the gRPC server ended");
-            }
-        };
         let http_incoming = ReceiverStream::new(http).filter_map(Connection::take_over);
-        tokio::join!(grpc_served, crate::http::serve(http_incoming, router, &lifecycle));
+        let http_served = crate::http::serve(http_incoming, self.http(), &self.lifecycle, &self.http_full);
+        let (grpc_served, ()) = tokio::join!(self.serve_grpc(grpc), http_served);
+        if let Err(error) = grpc_served {
+            tracing::error!(error = format!("{error:#}"), "the gRPC server ended");
+        }
     }
 
-    fn grpc(&self) -> anyhow::Result<GrpcRouter> {
+    async fn serve_grpc(&self, incoming: mpsc::Receiver<Accepted>) -> anyhow::Result<()> {
         let reflection = || {
             let builder = tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
             SERVICES.into_iter().fold(builder, tonic_reflection::server::Builder::with_service_name)
         };
-        Ok(tonic::transport::Server::builder()
+        let oversized = self.oversized.clone();
+        let incoming = ReceiverStream::new(incoming).filter_map(Connection::take_over).map(Ok::<_, std::io::Error>);
+        tonic::transport::Server::builder()
             .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
+            .layer(MapResponseLayer::new(move |response| tell_oversized(response, &oversized)))
             .add_service(RateLimitServiceServer::new(self.rls.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(tonic_health::pb::health_server::HealthServer::new(self.health.clone()))
             .add_service(reflection().build_v1().context("build reflection v1")?)
-            .add_service(reflection().build_v1alpha().context("build reflection v1alpha")?))
+            .add_service(reflection().build_v1alpha().context("build reflection v1alpha")?)
+            .serve_with_incoming_shutdown(incoming, self.lifecycle.reached(Phase::Stopping))
+            .await
+            .context("serve gRPC")
     }
 
     fn http(&self) -> Router {
@@ -154,6 +164,16 @@ impl Running {
             }
         }
     }
+}
+
+/// The library says OUT_OF_RANGE of a message that is too large, which nobody here means otherwise. Like the reference, and the
+/// protocol's documentation, we call it RESOURCE_EXHAUSTED.
+fn tell_oversized<B>(mut response: http::Response<B>, oversized: &Counter) -> http::Response<B> {
+    if let Some(status) = response.headers_mut().get_mut(GRPC_STATUS).filter(|status| **status == OUT_OF_RANGE) {
+        *status = RESOURCE_EXHAUSTED;
+        oversized.inc();
+    }
+    response
 }
 
 /// A thread with a runtime of its own.

@@ -21,7 +21,7 @@ use crate::rules::tree::Example;
 use crate::settings::Settings;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::store::{Store, memory};
-use crate::telemetry::metric::Metrics;
+use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::{Clock, Span};
 
 /// How often expired counters are looked for. They do no harm but take room.
@@ -40,6 +40,7 @@ pub struct App {
     clock: Clock,
     lifecycle: Lifecycle,
     metrics: Metrics,
+    http_full: Counter,
     workers: usize,
     drain_period: Span,
     shutdown_timeout: Span,
@@ -125,9 +126,11 @@ impl App {
         };
         let policy = settings.limiter.policy();
         let admin = Admin { rules: live.clone(), modes: policy.modes, metrics: metrics.clone(), lifecycle: lifecycle.clone() };
+        let http_full = crate::http::full_counter(&metrics);
         let limiter = Arc::new(Limiter::new(live, store, clock.clone(), stats, policy, &metrics));
         Ok(Self {
-            api: Api::new(limiter, lifecycle.clone(), &metrics)?,
+            api: Api::new(limiter, lifecycle.clone(), http_full.clone(), &metrics)?,
+            http_full,
             doors,
             admin,
             admin_listener,
@@ -173,10 +176,12 @@ impl App {
         if let Some(listener) = self.prometheus_listener {
             let (router, lifecycle) = (self.admin.clone().metrics_router(&self.prometheus_path), self.lifecycle.clone());
             let incoming = admin::incoming(listener)?;
-            chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle).await });
+            let full = self.http_full.clone();
+            chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle, &full).await });
         }
         let (router, incoming, lifecycle) = (self.admin.router(), admin::incoming(self.admin_listener)?, self.lifecycle.clone());
-        chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle).await });
+        let full = self.http_full;
+        chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle, &full).await });
 
         let signal = loop {
             tokio::select! {

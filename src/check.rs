@@ -7,6 +7,10 @@ use smallvec::SmallVec;
 use crate::limit::Limit;
 use crate::time::Span;
 
+/// Windows and metrics count any hits up to this many in one call: more is no number of requests but a mistake, or mischief. It is one
+/// more than the greatest limit, so that what is cut down to it is refused whatever the limit.
+pub const HITS_MAX: u64 = 1 << 32;
+
 /// Keys up to this many bytes are written without touching the heap.
 const KEY_BYTES_INLINE: usize = 96;
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::config::compile::Compiler;
 use crate::config::error::{Finding, Findings};
+use crate::config::yaml::Spot;
 use crate::rules::RuleSet;
 use crate::rules::stats::StatsTable;
 
@@ -26,6 +27,15 @@ pub struct Source {
     pub path: Arc<str>,
     /// What it says.
     pub text: Arc<str>,
+}
+
+/// A value, and where it stands.
+#[derive(Debug, Clone, Default)]
+pub struct Located<T> {
+    /// The value.
+    pub value: T,
+    /// Where.
+    pub spot: Spot,
 }
 
 /// What compiling depends on besides the text.

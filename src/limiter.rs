@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::limiter::combine::{Answer, combine};
+use crate::limiter::answer::Answer;
+use crate::limiter::combine::combine;
 use crate::limiter::headers::HeaderNames;
 use crate::rules::query::Query;
 use crate::rules::stats::{Outcome, RuleStats, StatsTable};
@@ -13,6 +14,7 @@ use crate::time::Clock;
 
 pub use crate::rules::plan::{Modes, UnknownUnit};
 
+pub mod answer;
 pub mod combine;
 pub mod headers;
 pub mod metadata;
@@ -137,7 +139,7 @@ impl Limiter {
 
     fn record(&self, query: &Query<'_>, plan: &Plan<'_>, verdicts: &crate::check::Verdicts, answer: &Answer) {
         if !plan.domain_known {
-            self.stats.domain_not_found(query.domain);
+            self.stats.domain_not_found(query.domain, query.descriptors.len() as u64);
         }
         if answer.shadowed {
             self.metrics.global_shadow_mode.inc();

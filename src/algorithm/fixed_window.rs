@@ -3,8 +3,8 @@
 //! The promise is per window, so up to 2N can pass around an edge. Its state is a start and a count, and it counts in the same way as
 //! the reference's INCRBY: with `refused_hits: count` a call that does not fit uses up quota all the same.
 
-use crate::algorithm::{Decide, HITS_MAX};
-use crate::check::{Hits, Verdict};
+use crate::algorithm::Decide;
+use crate::check::{HITS_MAX, Hits, Verdict};
 use crate::limit::{EXACT_MAX, Limit, RefusedHits};
 use crate::time::Time;
 

@@ -18,6 +18,7 @@ use crate::limit::EXACT_MAX;
 use crate::limiter::{Limiter, Refusal};
 use crate::proto::DESCRIPTOR_SET;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::telemetry::metric::Counter;
 
 /// More names than any of our messages has fields.
 const FIELDS_MAX: usize = 32;
@@ -28,18 +29,20 @@ pub struct JsonDoor {
     limiter: Arc<Limiter>,
     request: MessageDescriptor,
     response: MessageDescriptor,
+    oversized: Counter,
 }
 
 impl JsonDoor {
-    /// A door to the limiter.
+    /// A door to the limiter, which counts the bodies that it refuses for their size.
     ///
     /// # Errors
     /// The descriptors that were compiled in cannot be read.
-    pub fn new(limiter: Arc<Limiter>) -> anyhow::Result<Self> {
+    pub fn new(limiter: Arc<Limiter>, oversized: Counter) -> anyhow::Result<Self> {
         let pool = DescriptorPool::decode(DESCRIPTOR_SET).context("read the compiled descriptors")?;
         let message = |name: &str| pool.get_message_by_name(name).with_context(|| format!("find {name} in the compiled descriptors"));
         Ok(Self {
             limiter,
+            oversized,
             request: message("envoy.service.ratelimit.v3.RateLimitRequest")?,
             response: message("envoy.service.ratelimit.v3.RateLimitResponse")?,
         })
@@ -154,6 +157,7 @@ impl<'de> Visitor<'de> for Names {
 /// Answers 200 or 429 with an answer, 400 for anything that has none.
 pub async fn answer(State(door): State<JsonDoor>, body: Body) -> Response {
     let Ok(body) = to_bytes(body, MESSAGE_BYTES_MAX).await else {
+        door.oversized.inc();
         return (StatusCode::PAYLOAD_TOO_LARGE, format!("a body has at most {MESSAGE_BYTES_MAX} bytes\n")).into_response();
     };
     let request = match door.read(&body) {

@@ -5,11 +5,11 @@
 
 use std::borrow::Cow;
 
-use crate::config::Source;
 use crate::config::error::{Draft, SourceFindings, did_you_mean};
 use crate::config::metadata::{go_text, to_json};
 use crate::config::tollgate::{Block, RootBlock};
 use crate::config::yaml::{self, Kind, Node, Spot, Value};
+use crate::config::{Located, Source};
 use crate::rules::Metadata;
 
 /// The name of our block in `metadata`.
@@ -31,15 +31,6 @@ const DESCRIPTOR_KEYS: [&str; 10] = [
 ];
 const RATE_LIMIT_KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 const REPLACES_KEYS: [&str; 1] = ["name"];
-
-/// A value, and where it stands.
-#[derive(Debug, Clone, Default)]
-pub struct Located<T> {
-    /// The value.
-    pub value: T,
-    /// Where.
-    pub spot: Spot,
-}
 
 /// A file.
 #[derive(Debug, Default)]

@@ -3,8 +3,8 @@
 //! The reference passes over it, so a file that has one loads there, too. Here nothing in it is passed over: a key that is unknown, or
 //! that this version does not have yet, is refused by name.
 
+use crate::config::Located;
 use crate::config::error::{Draft, SourceFindings, did_you_mean};
-use crate::config::schema::Located;
 use crate::config::yaml::{Kind, Node, Scalar, Spot, Value};
 use crate::limit::{Algorithm, RefusedHits};
 

@@ -3,53 +3,12 @@
 use smallvec::SmallVec;
 
 use crate::check::Verdicts;
-use crate::limit::{Limit, Unit};
-use crate::limiter::headers::{Header, headers};
+use crate::limiter::answer::{Answer, Status, StatusLimit};
+use crate::limiter::headers::headers;
 use crate::limiter::metadata::dynamic_metadata;
 use crate::limiter::{Modes, Policy};
 use crate::rules::query::Query;
-use crate::rules::{Metadata, Plan, Step};
-
-/// An answer, in our words.
-#[derive(Debug)]
-pub struct Answer {
-    /// Whether the request is refused.
-    pub over_limit: bool,
-    /// It would have been, but for SHADOW_MODE.
-    pub shadowed: bool,
-    /// One for each descriptor, in order.
-    pub statuses: SmallVec<[Status; 2]>,
-    /// For the client, in order.
-    pub response_headers: Vec<Header>,
-    /// For Envoy's filters and logs.
-    pub dynamic_metadata: Option<Metadata>,
-}
-
-/// What is said of one descriptor.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Status {
-    /// Over its limit.
-    pub over_limit: bool,
-    /// The limit, if one was counted.
-    pub limit: Option<StatusLimit>,
-    /// How many more would pass now.
-    pub remaining: u32,
-    /// When over: whole seconds after which the same call would pass. Else: after which nothing is left of what was used. At least 1.
-    pub reset_secs: u64,
-}
-
-/// A limit as it is told to Envoy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StatusLimit {
-    /// How many in a period.
-    pub requests: u32,
-    /// The unit that is the period, if one is.
-    pub unit: Option<Unit>,
-    /// The period in whole seconds.
-    pub period_secs: u64,
-    /// The rule's name; may be empty.
-    pub name: Box<str>,
-}
+use crate::rules::{Plan, Step};
 
 /// Which statuses refuse a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,12 +65,5 @@ fn kind(step: &Step<'_>, modes: Modes) -> Kind {
         _ if modes.quota => Kind::Quota,
         Step::Counted { rule, .. } if rule.quota_mode => Kind::Quota,
         Step::NoRule | Step::Replaced(_) | Step::Override { .. } | Step::Counted { .. } => Kind::Hard,
-    }
-}
-
-impl StatusLimit {
-    fn new(limit: &Limit, name: &str) -> Self {
-        let period = limit.period();
-        Self { requests: limit.requests(), unit: Unit::of(period), period_secs: period.ceil_secs(), name: name.into() }
     }
 }

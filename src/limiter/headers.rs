@@ -3,16 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::limiter::Policy;
-use crate::limiter::combine::Status;
-
-/// A header for Envoy to add.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
-    /// Name.
-    pub name: Box<str>,
-    /// Value.
-    pub value: String,
-}
+use crate::limiter::answer::{Header, Status};
 
 /// Names of the reference's three headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +80,7 @@ fn policy_name(name: &str, index: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::combine::StatusLimit;
+    use crate::limiter::answer::StatusLimit;
 
     fn status(name: &str, remaining: u32) -> Status {
         let limit = StatusLimit { requests: 10, unit: None, period_secs: 300, name: name.into() };

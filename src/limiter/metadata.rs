@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::limiter::combine::Status;
 use crate::limit::Unit;
+use crate::limiter::answer::Status;
 use crate::rules::query::{Descriptor, Override, Query};
 use crate::rules::{Metadata, Plan, Step};
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::check::{Hits, Verdict};
+use crate::check::{HITS_MAX, Hits, Verdict};
 use crate::limit::{Algorithm, Limit, RefusedHits};
 use crate::telemetry::metric::{Counter, Metrics, Series, Source};
 
@@ -16,8 +16,6 @@ use crate::telemetry::metric::{Counter, Metrics, Series, Source};
 pub const METRIC_SERIES_MAX: usize = 10_000;
 /// What names beyond that are counted as.
 const OTHER: &str = "__other__";
-/// Hits of one call as metrics add them: a call of 2^64 - 1 hits would turn every graph into that call.
-const HITS_ADDED_MAX: u64 = u32::MAX as u64;
 
 /// What the reference counts of one rule, and what is given back, which it does not know.
 #[derive(Debug, Default)]
@@ -68,10 +66,10 @@ impl RuleStats {
         let hits = match outcome.hits {
             Hits::Look => return,
             Hits::GiveBack(hits) => {
-                self.given_back.fetch_add(hits.min(HITS_ADDED_MAX), Relaxed);
+                self.given_back.fetch_add(hits.min(HITS_MAX), Relaxed);
                 return;
             }
-            Hits::Add(hits) => hits.min(HITS_ADDED_MAX),
+            Hits::Add(hits) => hits.min(HITS_MAX),
         };
         self.total_hits.fetch_add(hits, Relaxed);
         if outcome.stood_still {
@@ -154,11 +152,11 @@ impl StatsTable {
         names.of_rules.entry(format!("{domain}.{OTHER}").into()).or_default().clone()
     }
 
-    /// Counts a request for a domain that has no rules.
-    pub fn domain_not_found(&self, domain: &str) {
+    /// Counts a request for a domain that has no rules: so many descriptors, each of which the reference looks up by itself.
+    pub fn domain_not_found(&self, domain: &str, descriptors: u64) {
         let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = names.unknown_domains.get(domain) {
-            known.fetch_add(1, Relaxed);
+            known.fetch_add(descriptors, Relaxed);
             return;
         }
         drop(names);
@@ -167,7 +165,7 @@ impl StatsTable {
         if name == OTHER {
             self.overflows.inc();
         }
-        names.unknown_domains.entry(name.into()).or_default().fetch_add(1, Relaxed);
+        names.unknown_domains.entry(name.into()).or_default().fetch_add(descriptors, Relaxed);
     }
 
     /// Forgets the names of rules that nobody holds any more and that never counted, and of the others those beyond `series_max`: rules
@@ -210,7 +208,7 @@ impl Source for StatsTable {
         }
         for (domain, count) in &names.unknown_domains {
             let statsd = format!("ratelimit.service.rate_limit.{}.domain_not_found", super::key::sanitized(domain.to_string()));
-            let help = "Requests for a domain that no rule is about.";
+            let help = "Descriptors of requests for a domain that no rule is about.";
             let name = prometheus_name(&statsd);
             series.push(Series::counter(&name, help, Vec::new(), count.load(Relaxed), Some(statsd)));
         }
@@ -298,7 +296,7 @@ mod tests {
         let table = StatsTable::new(3, &metrics);
         for index in 0..10 {
             table.of_client("d", &format!("d.k_{index}"));
-            table.domain_not_found(&format!("nowhere{index}"));
+            table.domain_not_found(&format!("nowhere{index}"), 1);
         }
         let names = table.names.read().expect("nobody panicked");
         assert_eq!(names.of_clients.len() + names.unknown_domains.len(), 3 + 1, "three names, and __other__");

@@ -54,7 +54,8 @@ impl FromStr for Format {
 
 /// Begins to log. Called once; a second call changes nothing.
 pub fn start(level: Level, format: Format) {
-    let builder = tracing_subscriber::fmt().with_max_level(level.0).with_writer(std::io::stderr);
+    // Where the log cannot be written, the attempt to tell so on stderr would panic: a pipe whose reader died must not end the service.
+    let builder = tracing_subscriber::fmt().with_max_level(level.0).with_writer(std::io::stderr).log_internal_errors(false);
     // It fails only if somebody was faster, and then there is a log.
     let _ = match format {
         Format::Text => tracing::subscriber::set_global_default(builder.with_ansi(false).with_target(false).finish()),

@@ -1,1 +1,364 @@
-//! bad_input
+//! Whatever comes in, there is a clear error or a bounded answer, and the service goes on: after each there is a good call on the same
+//! connection and one on a new connection.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tonic::Code as Grpc;
+
+use crate::support::http::Connection;
+use crate::support::{Client, Code, TestServer, descriptor, eventually, look_until, raw_grpc, request, write};
+
+const RULES: &str = "\
+domain: d
+descriptors:
+  - key: alive
+    rate_limit: {unit: year, requests_per_unit: 1000000}
+  - key: window
+    rate_limit: {unit: year, requests_per_unit: 10}
+  - key: bucket
+    rate_limit: {unit: year, requests_per_unit: 10}
+    metadata: {tollgate: {algorithm: token_bucket}}
+  - key: detailed
+    detailed_metric: true
+    rate_limit: {unit: year, requests_per_unit: 10}
+  - key: nothing
+    rate_limit: {unit: year, requests_per_unit: 0}
+";
+
+/// What a client sends first over TLS: a ClientHello, without its end.
+const TLS: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
+/// What a client sends first over HTTP/2, and an empty SETTINGS frame.
+const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+const HTTP1: &[u8] = b"GET /healthcheck HTTP/1.1\r\nhost: test\r\n\r\n";
+const NO_PROTOCOL: &[u8] = b"\0\x01\xff\xfe rubbish \r\n\r\n\r\n and more of it, longer than any preface";
+
+/// A good call on this connection, and one on a new connection of either door.
+async fn assert_serving(server: &TestServer, client: &mut Client, after: &str) {
+    let answer = client.call(request("d", &[&[("alive", "")]])).await;
+    assert!(answer.is_ok_and(|answer| answer.overall_code() == Code::Ok), "the same connection, after {after}");
+    assert_eq!(server.client().await.ask("d", &[("alive", "")]).await, Code::Ok, "a new connection, after {after}");
+    assert_eq!(server.get("/healthcheck").status, 200, "after {after}");
+}
+
+/// One descriptor with one entry, which is then changed.
+fn changed(domain: &str, key: &str, change: impl FnOnce(&mut RateLimitDescriptor)) -> RateLimitRequest {
+    let mut request = request(domain, &[&[(key, "")]]);
+    change(&mut request.descriptors[0]);
+    request
+}
+
+fn with_unit(domain: &str, unit: i32) -> RateLimitRequest {
+    changed(domain, "window", |descriptor| descriptor.limit = Some(RateLimitOverride { requests_per_unit: 5, unit }))
+}
+
+fn many(descriptors: usize) -> RateLimitRequest {
+    RateLimitRequest { descriptors: vec![descriptor(&[("alive", "")]); descriptors], ..request("d", &[]) }
+}
+
+#[tokio::test]
+async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
+    let long = "x".repeat(1 << 20);
+    let many_entries: Vec<(&str, &str)> = vec![("k", "v"); 100_000];
+    let answered = [
+        ("an unknown unit in an unknown domain", with_unit("nowhere", 0)),
+        ("a week, which only answers can name", with_unit("d", 7)),
+        ("a thousand descriptors", many(1_000)),
+        ("a descriptor without entries", request("d", &[&[]])),
+        ("an entry without a name", request("d", &[&[("", "")]])),
+        ("an unknown domain of a mebibyte", request(&long, &[&[("k", "v")]])),
+        ("a key of a mebibyte", request("d", &[&[(&long, "")]])),
+        ("a value of a mebibyte", request("d", &[&[("window", &long)]])),
+        ("a value of a mebibyte in a metric's name", request("d", &[&[("detailed", &long)]])),
+        ("100,000 entries", request("d", &[&many_entries])),
+        ("control characters", request("a\nb\0c\u{1b}[31m", &[&[("window", "\r\n\0\u{7f}\u{202e}")]])),
+    ];
+    let refused = [
+        ("no domain", request("", &[&[("window", "")]]), Grpc::Unknown, "rate limit domain must not be empty"),
+        ("no descriptors", request("d", &[]), Grpc::Unknown, "rate limit descriptor list must not be empty"),
+        ("nothing at all", RateLimitRequest::default(), Grpc::Unknown, "rate limit domain must not be empty"),
+        ("unit 0", with_unit("d", 0), Grpc::InvalidArgument, "descriptors[0].limit.unit 0 is no unit"),
+        ("unit 8", with_unit("d", 8), Grpc::InvalidArgument, "descriptors[0].limit.unit 8 is no unit"),
+        ("unit 99", with_unit("d", 99), Grpc::InvalidArgument, "descriptors[0].limit.unit 99 is no unit"),
+        ("unit -1", with_unit("d", -1), Grpc::InvalidArgument, "descriptors[0].limit.unit -1 is no unit"),
+        ("1,001 descriptors", many(1_001), Grpc::InvalidArgument, "1001 descriptors are more than the 1000"),
+        ("10,000 descriptors", many(10_000), Grpc::InvalidArgument, "descriptors_max"),
+        ("ten mebibytes", request("d", &[&[("k", &long.repeat(10))]]), Grpc::OutOfRange, "too large"),
+    ];
+    let server = TestServer::with_rules(RULES).start();
+    let mut client = server.client().await;
+    for (what, request) in answered {
+        let answer = client.call(request).await.unwrap_or_else(|status| panic!("{what}: {status:?}"));
+        assert_eq!(answer.overall_code(), Code::Ok, "{what}");
+        assert_serving(&server, &mut client, what).await;
+    }
+    for (what, request, code, message) in refused {
+        let status = client.call(request).await.expect_err(what);
+        assert_eq!(status.code(), code, "{what}: {status:?}");
+        assert!(status.message().contains(message), "{what}: {status:?}");
+        assert_serving(&server, &mut client, what).await;
+    }
+    assert_eq!(server.metric("tollgate_invalid_requests_total"), Some(6.0));
+}
+
+#[tokio::test]
+async fn names_from_clients_neither_fill_the_metrics_page_nor_break_its_lines() {
+    let server = TestServer::with_rules(RULES).start();
+    let mut client = server.client().await;
+    let long = "x".repeat(1 << 20);
+    client.ask(&long, &[("k", "v")]).await;
+    client.ask("d", &[("detailed", &long)]).await;
+    client.ask("a\nforged: 1", &[("k", "v")]).await;
+    client.ask("d", &[("detailed", "a\nforged: 1")]).await;
+    for page in ["/metrics", "/stats"] {
+        let page = server.admin(page);
+        assert!(page.len() < 1 << 16, "{} bytes", page.len());
+        assert!(page.lines().all(|line| !line.starts_with("forged")), "{page}");
+    }
+    assert_eq!(server.metric("tollgate_metric_series_overflow_total"), Some(2.0), "long names are counted together");
+}
+
+#[tokio::test]
+async fn huge_hits_neither_give_anything_back_nor_spoil_the_counter() {
+    let server = TestServer::with_rules(RULES).start();
+    let mut client = server.client().await;
+    for key in ["window", "bucket"] {
+        for hits in [u64::MAX, u64::MAX - 2, 1 << 63, (1 << 63) - 1, 1 << 53, 1 << 32] {
+            let counter = hits.to_string();
+            let hit = |hits: u64, is_negative_hits: bool| {
+                let mut request = request("d", &[&[(key, &counter)]]);
+                request.descriptors[0].hits_addend = Some(hits);
+                request.descriptors[0].is_negative_hits = is_negative_hits;
+                request
+            };
+            let what = format!("{hits} hits on a {key}");
+            let used = client.call(hit(4, false)).await.expect("it is answered");
+            assert_eq!((used.overall_code(), used.statuses[0].limit_remaining), (Code::Ok, 6), "{what}");
+
+            let over = client.call(hit(hits, false)).await.expect("it is answered");
+            assert_eq!(over.overall_code(), Code::OverLimit, "{what}");
+            let after = client.call(hit(0, false)).await.expect("it is answered");
+            assert!(after.statuses[0].limit_remaining <= 6, "{what} is no refund: {after:?}");
+
+            client.call(hit(hits, true)).await.expect("it is answered");
+            let full = client.call(hit(0, false)).await.expect("it is answered");
+            assert!(full.statuses[0].limit_remaining <= 10, "{what} given back lift nobody above the limit: {full:?}");
+            client.call(hit(u64::MAX, true)).await.expect("it is answered");
+            let last = client.call(hit(10, false)).await.expect("it is answered");
+            assert_eq!((last.overall_code(), last.statuses[0].limit_remaining), (Code::Ok, 0), "after {what} it counts as before");
+            assert_eq!(client.call(hit(1, false)).await.expect("it is answered").overall_code(), Code::OverLimit, "{what}");
+            assert_serving(&server, &mut client, &what).await;
+        }
+    }
+    let page = server.admin("/metrics");
+    assert!(!page.contains("e+") && !page.contains("NaN"), "no counter has run away:\n{page}");
+}
+
+#[tokio::test]
+async fn a_limit_of_nothing_refuses_every_hit_and_lets_a_look_pass() {
+    let server = TestServer::with_rules(RULES).start();
+    let mut client = server.client().await;
+    for _ in 0..3 {
+        let answer = client.call(request("d", &[&[("nothing", "")]])).await.expect("it is answered");
+        assert_eq!(answer.overall_code(), Code::OverLimit);
+        let limit = answer.statuses[0].current_limit.as_ref().expect("it has a limit");
+        assert_eq!((limit.requests_per_unit, answer.statuses[0].limit_remaining), (0, 0));
+    }
+    let by_request = changed("d", "other", |descriptor| descriptor.limit = Some(RateLimitOverride { requests_per_unit: 0, unit: 1 }));
+    assert_eq!(client.call(by_request).await.expect("it is answered").overall_code(), Code::OverLimit);
+    assert_serving(&server, &mut client, "a limit of nothing").await;
+}
+
+/// Bodies that are no gRPC message, and the status they get.
+fn rubbish() -> Vec<(&'static str, Vec<u8>, Grpc)> {
+    let groups = [[0x0b; 100_000]].concat();
+    vec![
+        ("no message", Vec::new(), Grpc::Internal),
+        ("bytes that are no protobuf", raw_grpc::frame_of(b"\xff\xff\xff rubbish"), Grpc::Internal),
+        ("a number for a domain", raw_grpc::frame_of(&[0x08, 0x01]), Grpc::Internal),
+        ("a domain that is no UTF-8", raw_grpc::frame_of(&[0x0a, 0x02, 0xff, 0xfe]), Grpc::Internal),
+        ("a domain longer than the message", raw_grpc::frame_of(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f]), Grpc::Internal),
+        ("groups in groups", raw_grpc::frame_of(&groups), Grpc::Internal),
+        ("half the bytes before a message", vec![0, 0, 0], Grpc::Internal),
+        ("less than was announced", vec![0, 0, 0, 0, 100, 0x0a], Grpc::Internal),
+        ("4 GiB announced", vec![0, 0xff, 0xff, 0xff, 0xff, 0x0a], Grpc::OutOfRange),
+        ("compressed, but nobody said how", vec![1, 0, 0, 0, 1, 0x0a], Grpc::Internal),
+        ("a flag that is none", vec![7, 0, 0, 0, 1, 0x0a], Grpc::Internal),
+    ]
+}
+
+#[tokio::test]
+async fn rubbish_in_place_of_a_message_is_an_error_of_that_call_alone() {
+    let server = TestServer::with_rules(RULES).start();
+    let mut client = server.client().await;
+    let mut connection = raw_grpc::Connection::open(server.grpc).await;
+    let good = raw_grpc::frame(&request("d", &[&[("alive", "")]]));
+    for (what, body, expected) in rubbish() {
+        let ended = connection.begin().await.finish(&body).await;
+        assert_eq!(ended.status, expected, "{what}");
+        assert_eq!(connection.begin().await.finish(&good).await.status, Grpc::Ok, "the same connection, after {what}");
+        assert_serving(&server, &mut client, what).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_in_the_wrong_protocol_is_closed() {
+    let server = TestServer::with_rules(RULES).start();
+    let mut client = server.client().await;
+    let to_grpc = [("HTTP/1", HTTP1), ("TLS", TLS), ("rubbish", NO_PROTOCOL)].map(|stream| (server.grpc, stream));
+    let to_http = [("HTTP/2", HTTP2), ("TLS", TLS), ("rubbish", NO_PROTOCOL)].map(|stream| (server.http, stream));
+    let to_admin = [("HTTP/2", HTTP2), ("rubbish", NO_PROTOCOL)].map(|stream| (server.admin, stream));
+    for (addr, (what, bytes)) in to_grpc.into_iter().chain(to_http).chain(to_admin) {
+        let mut connection = Connection::open(addr);
+        connection.write(bytes).expect("the connection is open");
+        connection.finish_writing();
+        let answer = connection.read_to_end();
+        assert!(answer.as_ref().map_or_else(|error| error.kind() == std::io::ErrorKind::ConnectionReset, |bytes| bytes.len() < 1_000), "{what}: {answer:?}");
+        assert_serving(&server, &mut client, what).await;
+    }
+}
+
+#[tokio::test]
+async fn streams_that_stop_halfway_are_in_nobodys_way() {
+    let server = TestServer::with_rules(RULES).start();
+    let mut client = server.client().await;
+    let half_of = |addr, bytes: &[u8]| {
+        let mut connection = Connection::open(addr);
+        connection.write(&bytes[..bytes.len() / 2]).expect("the connection is open");
+        connection
+    };
+    let mut halves = Vec::new();
+    for _ in 0..100 {
+        halves.push(half_of(server.http, HTTP1));
+        halves.push(half_of(server.http, b"POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: 200\r\n\r\n{                                                  "));
+        halves.push(half_of(server.grpc, HTTP2));
+        halves.push(half_of(server.admin, HTTP1));
+    }
+    assert_serving(&server, &mut client, "half requests").await;
+    assert!(server.admin("/rlconfig").contains("d.alive"));
+}
+
+#[tokio::test]
+async fn whoever_never_finishes_an_http_request_is_sent_away() {
+    let server = TestServer::with_rules(RULES).start();
+    let mut half_a_head = Connection::open(server.http);
+    half_a_head.write(b"GET /healthcheck HTTP/1.1\r\nhost: t").expect("the connection is open");
+    let mut half_a_body = Connection::open(server.http);
+    half_a_body.write(b"POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: 200\r\n\r\n{").expect("the connection is open");
+    // Within the patience of a read.
+    let answer = half_a_head.read_to_end().expect("it is closed");
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 408 "), "{}", String::from_utf8_lossy(&answer));
+    assert_eq!(half_a_body.read("POST").expect("it is answered").status, 408);
+}
+
+/// How a rules directory is spoilt.
+type Spoil = fn(&Path);
+
+/// Spoilt so that nothing can be loaded, and what the log says.
+const SPOILT: &[(&str, Spoil, &str)] = &[
+    ("half a file", |rules| write(&rules.join("bad.yaml"), "domain: other\ndescriptors:\n  - key: k\n    rate_limit: {unit: min"), "bad.yaml:"),
+    ("no YAML", |rules| write(&rules.join("bad.yaml"), "\t}{][ \0 : - ?"), "bad.yaml"),
+    ("no rules", |rules| write(&rules.join("bad.yaml"), "just a text"), "bad.yaml"),
+    ("an alias bomb", |rules| write(&rules.join("bad.yaml"), &alias_bomb()), "bad.yaml:"),
+    ("brackets in brackets", |rules| write(&rules.join("bad.yaml"), &"[".repeat(1 << 20)), "bad.yaml:"),
+    ("a file that is not UTF-8", |rules| fs::write(rules.join("bad.yaml"), b"domain: caf\xe9\n").expect("it is written"), "is not UTF-8 text"),
+    ("a file of 65 MiB", |rules| sparse_file(&rules.join("bad.yaml"), 65 << 20), "the most for one file"),
+    ("a file of a terabyte", |rules| sparse_file(&rules.join("bad.yaml"), 1 << 40), "the most for one file"),
+    ("a file that cannot be read", |rules| symlink("/proc/self/mem", rules.join("bad.yaml")).expect("it is linked"), "Input/output error"),
+    ("a link to itself", |rules| symlink("bad.yaml", rules.join("bad.yaml")).expect("it is linked"), "Too many levels of symbolic links"),
+];
+
+/// Spoilt so that all that is good can be loaded.
+const HARMLESS: &[(&str, Spoil)] = &[
+    ("a pipe", |rules| make_pipe(&rules.join("bad.yaml"))),
+    ("a device", |rules| symlink("/dev/zero", rules.join("bad.yaml")).expect("it is linked")),
+    ("a socket", |rules| drop(std::os::unix::net::UnixListener::bind(rules.join("bad.yaml")).expect("it is bound"))),
+    ("a link to nothing", |rules| symlink("nothing", rules.join("bad.yaml")).expect("it is linked")),
+    ("links in circles", |rules| {
+        fs::create_dir(rules.join("bad.yaml")).expect("it is made");
+        for name in ["one", "two", "three", "four"] {
+            symlink("..", rules.join("bad.yaml").join(name)).expect("it is linked");
+        }
+    }),
+    ("a limit of nothing", |rules| write(&rules.join("bad.yaml"), "domain: other\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 0}}")),
+    ("a limit of anything", |rules| {
+        write(&rules.join("bad.yaml"), "domain: other\ndescriptors:\n  - {key: k, rate_limit: {unit: year, requests_per_unit: 4294967295}}");
+    }),
+    ("a key of a mebibyte", |rules| {
+        write(&rules.join("bad.yaml"), &format!("domain: other\ndescriptors:\n  - {{key: {}, rate_limit: {{unit: day, requests_per_unit: 1}}}}", "x".repeat(1 << 20)));
+    }),
+];
+
+/// A chain of aliases that comes to ten thousand million nodes.
+fn alias_bomb() -> String {
+    let mut text = "a: &a [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for (name, before) in ('b'..='j').zip('a'..) {
+        let aliases = vec![format!("*{before}"); 10].join(", ");
+        text += &format!("{name}: &{name} [{aliases}]\n");
+    }
+    text
+}
+
+fn sparse_file(path: &Path, bytes: u64) {
+    fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("it takes no room");
+}
+
+fn make_pipe(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().expect("there is mkfifo").success());
+}
+
+/// Takes away whatever was put there.
+fn mend(rules: &Path) {
+    let path = rules.join("bad.yaml");
+    let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+    removed.expect("it is there");
+}
+
+#[tokio::test]
+async fn a_spoilt_rules_directory_is_told_and_the_rules_go_on() {
+    let server = TestServer::with_rules(RULES).start();
+    let mut client = server.client().await;
+    for (what, spoil, expected) in SPOILT {
+        let seen = server.log().len();
+        spoil(&server.path(""));
+        eventually(&format!("{what} is told"), async || server.metric("tollgate_rules_refused") == Some(1.0)).await;
+        assert!(server.log()[seen..].contains(expected), "{what}: {expected} is missing in\n{}", &server.log()[seen..]);
+        assert!(server.get("/ready").body.contains("older ones serve"), "{what}");
+        assert_serving(&server, &mut client, what).await;
+        mend(&server.path(""));
+        eventually(&format!("{what} is over"), async || server.metric("tollgate_rules_refused") == Some(0.0)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_spoilt_rules_directory_at_the_start_is_told_and_waited_for() {
+    for (what, spoil, expected) in SPOILT {
+        let builder = TestServer::with_rules(RULES);
+        spoil(builder.rules());
+        let server = builder.start();
+        assert!(server.log().contains(expected), "{what}: {expected} is missing in\n{}", server.log());
+        assert_eq!(server.get("/healthcheck").status, 500, "{what}");
+        mend(&server.path(""));
+        look_until(&format!("{what} is over"), || server.get("/healthcheck").status == 200);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_rules_file_is_passed_over() {
+    let server = TestServer::with_rules(RULES).start();
+    let mut client = server.client().await;
+    for (round, (what, spoil)) in HARMLESS.iter().enumerate() {
+        spoil(&server.path(""));
+        // Another file, so that there is something to wait for.
+        server.write("round.yaml", &format!("domain: round_{round}\ndescriptors:\n  - {{key: k, rate_limit: {{unit: day, requests_per_unit: 1}}}}"));
+        eventually(&format!("rules beside {what} are read"), async || server.admin("/rlconfig").contains(&format!("round_{round}.k: "))).await;
+        assert_eq!(server.metric("tollgate_rules_refused"), Some(0.0), "{what}");
+        assert_serving(&server, &mut client, what).await;
+        mend(&server.path(""));
+    }
+}

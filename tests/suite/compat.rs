@@ -159,7 +159,7 @@ fn a_case_that_fails_says_where_and_how() {
     let failures = failures(&read_theme(text).expect("it can be read")).join("\n");
     assert_eq!(
         failures,
-        "t: nobody is limited\n  step 2, ask d k=v\n    headers[0]: expected \"a: 1\", got nothing\n    statuses[0]: expected \"OK 3/HOUR 2 left 2800s\", got \"OK\""
+        "t: nobody is limited\n  step 2, ask d k=v\n    headers: expected [\"a: 1\"], got nothing\n    statuses[0]: expected \"OK 3/HOUR 2 left 2800s\", got \"OK\""
     );
 }
 
@@ -171,7 +171,7 @@ fn typos_and_empty_files_fail() {
         ("{theme: t, case: []}", "no cases"),
         ("{theme: t, cases: [{case: c, rules: '', step: []}]}", "c: unknown key `step`"),
         ("{theme: t, cases: [{case: c, rules: '', steps: [{ask: [k=v], domain: d, status: [OK]}]}]}", "c: step 1: unknown key `status`"),
-        ("{theme: t, cases: [{case: c, rules: '', steps: [{ask: [{entry: k=v}], domain: d}]}]}", "unknown key `entry`"),
+        ("{theme: t, cases: [{case: c, rules: '', steps: [{ask: [{entries: k=v, hit: 1}], domain: d}]}]}", "unknown key `hit`"),
         ("{theme: t, cases: [{case: c, rules: '', steps: []}]}", "c: no steps"),
         ("{theme: t, cases: [{case: c, case: d}]}", "the key `case`"),
     ] {

@@ -1,1 +1,311 @@
-//! doors
+//! Every door says what it should: gRPC with health and reflection, HTTP, the operators' door, and Prometheus' own.
+
+use tokio_stream::once;
+use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use tonic_health::pb::health_check_response::ServingStatus::{Serving, ServiceUnknown};
+
+use crate::support::http::{self, Connection};
+use crate::support::{Client, Code, TestServer, limit_of, request};
+
+/// What reflection must list.
+const SERVICES: [&str; 2] = ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"];
+
+/// Rules with keys of every depth that the reference's metrics tell apart.
+const DEEP: &str = "\
+domain: d
+descriptors:
+  - key: key1
+    rate_limit: {unit: year, requests_per_unit: 1}
+    descriptors:
+      - key: key2
+        value: v
+        rate_limit: {unit: year, requests_per_unit: 10}
+        descriptors:
+          - {key: key3, value: a, rate_limit: {unit: year, requests_per_unit: 10}}
+          - {key: key3, value: b, rate_limit: {unit: year, requests_per_unit: 10}}
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {unit: year, requests_per_unit: 1}
+  - key: detailed
+    detailed_metric: true
+    rate_limit: {unit: year, requests_per_unit: 10}
+";
+
+#[tokio::test]
+async fn a_grpc_call_is_answered_with_the_limit_and_what_remains() {
+    let server = TestServer::with_rules(&limit_of(2)).start();
+    let mut client = server.client().await;
+    let response = client.call(request("d", &[&[("k", "")], &[("unknown", "")]])).await.expect("there is an answer");
+    assert_eq!(response.overall_code(), Code::Ok);
+    let [limited, unlimited] = &*response.statuses else { panic!("a status for each descriptor: {response:?}") };
+
+    let limit = limited.current_limit.as_ref().expect("it has a limit");
+    assert_eq!((limit.requests_per_unit, limit.unit()), (2, Unit::Year));
+    assert_eq!((limited.code(), limited.limit_remaining), (Code::Ok, 1));
+    let reset = limited.duration_until_reset.as_ref().expect("it has a reset");
+    assert!((1..=365 * 24 * 3_600).contains(&reset.seconds) && reset.nanos == 0, "{reset:?}");
+    assert_eq!((unlimited.code(), &unlimited.current_limit, unlimited.limit_remaining), (Code::Ok, &None, 0));
+
+    assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
+    let response = client.call(request("d", &[&[("k", "")]])).await.expect("there is an answer");
+    assert_eq!((response.overall_code(), response.statuses[0].code()), (Code::OverLimit, Code::OverLimit));
+}
+
+#[tokio::test]
+async fn calls_on_many_connections_share_one_counter() {
+    let server = TestServer::with_rules(&limit_of(40)).with_env("WORKERS", "4").start();
+    let mut admitted = 0;
+    for _ in 0..10 {
+        let mut client = server.client().await;
+        for _ in 0..5 {
+            admitted += usize::from(client.ask("d", &[("k", "")]).await == Code::Ok);
+        }
+    }
+    assert_eq!(admitted, 40);
+}
+
+#[tokio::test]
+async fn grpc_health_knows_the_service_and_nothing_else() {
+    let server = TestServer::with_rules(&limit_of(1)).start();
+    let mut client = server.client().await;
+    for service in ["", "ratelimit"] {
+        assert_eq!(client.health(service).await.expect("it is known"), Serving);
+        assert_eq!(client.watch(service).await.message().await.expect("the stream is open").expect("a state").status(), Serving);
+    }
+    for service in ["envoy.service.ratelimit.v3.RateLimitService", "nobody"] {
+        assert_eq!(client.health(service).await.expect_err("it is unknown").code(), tonic::Code::NotFound);
+        assert_eq!(client.watch(service).await.message().await.expect("the stream is open").expect("a state").status(), ServiceUnknown);
+    }
+}
+
+#[tokio::test]
+async fn a_service_or_method_that_is_not_there_is_unimplemented() {
+    let server = TestServer::with_rules(&limit_of(1)).start();
+    let mut client = server.client().await;
+    let mut elsewhere = tonic::client::Grpc::new(client.channel.clone());
+    for path in ["/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit", "/envoy.service.ratelimit.v3.RateLimitService/Nothing"] {
+        elsewhere.ready().await.expect("the connection is open");
+        let codec = tonic_prost::ProstCodec::<(), ()>::default();
+        let answer = elsewhere.unary(tonic::Request::new(()), path.parse().expect("a path"), codec).await;
+        assert_eq!(answer.expect_err("it is not there").code(), tonic::Code::Unimplemented, "{path}");
+    }
+    assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
+}
+
+#[tokio::test]
+async fn reflection_v1_lists_the_services_and_describes_them() {
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
+
+    async fn ask(client: &Client, question: MessageRequest) -> Option<MessageResponse> {
+        let request = ServerReflectionRequest { host: String::new(), message_request: Some(question) };
+        let mut reflection = ServerReflectionClient::new(client.channel.clone());
+        let answers = reflection.server_reflection_info(once(request)).await.expect("there is reflection");
+        let answer: ServerReflectionResponse = answers.into_inner().message().await.expect("the stream is open").expect("an answer");
+        answer.message_response
+    }
+
+    let server = TestServer::with_rules(&limit_of(1)).start();
+    let client = server.client().await;
+    let Some(MessageResponse::ListServicesResponse(list)) = ask(&client, MessageRequest::ListServices(String::new())).await else {
+        panic!("no list of services")
+    };
+    let names: Vec<&str> = list.service.iter().map(|service| &*service.name).collect();
+    for service in SERVICES {
+        assert!(names.contains(&service), "{service} is missing in {names:?}");
+        let described = ask(&client, MessageRequest::FileContainingSymbol(service.to_owned())).await;
+        assert!(matches!(described, Some(MessageResponse::FileDescriptorResponse(_))), "{service}: {described:?}");
+    }
+}
+
+#[tokio::test]
+async fn reflection_v1alpha_lists_the_services() {
+    use tonic_reflection::pb::v1alpha::ServerReflectionRequest;
+    use tonic_reflection::pb::v1alpha::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1alpha::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1alpha::server_reflection_response::MessageResponse;
+
+    let server = TestServer::with_rules(&limit_of(1)).start();
+    let mut reflection = ServerReflectionClient::new(server.client().await.channel);
+    let request = ServerReflectionRequest { host: String::new(), message_request: Some(MessageRequest::ListServices(String::new())) };
+    let answers = reflection.server_reflection_info(once(request)).await.expect("there is reflection");
+    let answer = answers.into_inner().message().await.expect("the stream is open").expect("an answer");
+    let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else { panic!("no list of services: {answer:?}") };
+    let names: Vec<&str> = list.service.iter().map(|service| &*service.name).collect();
+    for service in SERVICES {
+        assert!(names.contains(&service), "{service} is missing in {names:?}");
+    }
+}
+
+#[test]
+fn healthcheck_answers_any_method() {
+    let server = TestServer::with_rules(&limit_of(1)).start();
+    let mut connection = Connection::open(server.http);
+    for method in ["GET", "POST", "HEAD", "PUT"] {
+        let reply = connection.send(method, "/healthcheck", "").expect("there is a response");
+        assert_eq!(reply.status, 200, "{method}: {reply:?}");
+        assert_eq!(reply.body, if method == "HEAD" { "" } else { "OK" }, "{method}");
+    }
+}
+
+#[test]
+fn ready_says_by_name_what_the_process_waits_for_on_both_doors() {
+    let server = TestServer::with_rules(&limit_of(1)).start();
+    for addr in [server.http, server.admin] {
+        let reply = http::get(addr, "/ready");
+        assert_eq!((reply.status, &*reply.body), (200, "ready\nprocess: running\nstore: memory\nrules: ok\n"));
+    }
+}
+
+#[test]
+fn the_http_port_has_nothing_else() {
+    let server = TestServer::with_rules(&limit_of(1)).start();
+    for path in ["/", "/metrics", "/rlconfig", "/json/", "/nothing"] {
+        assert_eq!(server.get(path).status, 404, "{path}");
+    }
+}
+
+#[test]
+fn the_operators_door_has_an_index_of_all_it_can_show() {
+    let server = TestServer::with_rules(&limit_of(7)).start();
+    let index = server.admin("/");
+    for path in ["/explain", "/healthcheck", "/metrics", "/ready", "/rlconfig", "/stats"] {
+        assert!(index.lines().any(|line| line.starts_with(&format!("{path}: "))), "{path} is missing in\n{index}");
+        assert_ne!(http::get(server.admin, path).status, 404, "{path}");
+    }
+    assert_eq!(server.admin("/whatever/else"), index, "as in the reference");
+}
+
+#[test]
+fn the_operators_door_shows_every_limit_in_force() {
+    let server = TestServer::with_rules(DEEP).start();
+    let dump = server.admin("/rlconfig");
+    let mut lines: Vec<&str> = dump.lines().collect();
+    lines.sort_unstable();
+    let expected = [
+        "d.detailed: unit=YEAR requests_per_unit=10, shadow_mode: false, quota_mode: false",
+        "d.key1.key2_v.key3_a: unit=YEAR requests_per_unit=10, shadow_mode: false, quota_mode: false",
+        "d.key1.key2_v.key3_b: unit=YEAR requests_per_unit=10, shadow_mode: false, quota_mode: false",
+        "d.key1.key2_v: unit=YEAR requests_per_unit=10, shadow_mode: false, quota_mode: false",
+        "d.key1: unit=YEAR requests_per_unit=1, shadow_mode: false, quota_mode: false",
+        "d.shadow: unit=YEAR requests_per_unit=1, shadow_mode: true, quota_mode: false",
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn the_operators_door_explains_and_says_how_to_ask() {
+    let server = TestServer::with_rules(&limit_of(7)).start();
+    let page = server.admin("/explain?domain=d&descriptor=k%3Dv&descriptor=other%3D1");
+    assert!(page.contains("=> limit 7 per year") && page.contains("descriptor other=1") && page.contains("=> not limited"), "{page}");
+    for path in ["/explain", "/explain?domain=d", "/explain?domain=d&descriptor=%3Dv"] {
+        let reply = http::get(server.admin, path);
+        assert_eq!(reply.status, 400, "{path}");
+        assert!(reply.body.contains("key=value,key=value"), "{path}: {reply:?}");
+    }
+}
+
+/// What makes the series below, in order.
+async fn make_calls(client: &mut Client) {
+    for _ in 0..3 {
+        client.ask("d", &[("key1", "x")]).await;
+    }
+    client.ask("d", &[("key1", "x"), ("key2", "v")]).await;
+    client.ask("d", &[("key1", "x"), ("key2", "v"), ("key3", "a")]).await;
+    client.ask("d", &[("key1", "x"), ("key2", "v"), ("key3", "b")]).await;
+    client.ask("d", &[("shadow", "x")]).await;
+    client.ask("d", &[("shadow", "x")]).await;
+    client.ask("d", &[("detailed", "value")]).await;
+    client.ask("nowhere", &[("k", "")]).await;
+    client.health("").await.expect("it is known");
+    client.call(request("", &[&[("k", "")]])).await.expect_err("it has no domain");
+}
+
+const SERIES: &[(&str, f64)] = &[
+    (r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="key1"}"#, 3.0),
+    (r#"ratelimit_service_rate_limit_within_limit{domain="d",key1="key1"}"#, 1.0),
+    (r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="key1"}"#, 2.0),
+    (r#"ratelimit_service_rate_limit_near_limit{domain="d",key1="key1"}"#, 1.0),
+    // The second level has its own label, and all of the third are summed up in it, as in the reference.
+    (r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="key1",key2="key2_v"}"#, 3.0),
+    (r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="shadow"}"#, 2.0),
+    (r#"ratelimit_service_rate_limit_shadow_mode{domain="d",key1="shadow"}"#, 1.0),
+    (r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="detailed_value"}"#, 1.0),
+    ("ratelimit_service_rate_limit_nowhere_domain_not_found", 1.0),
+    (r#"ratelimit_service_should_rate_limit_error{err_type="service_error"}"#, 1.0),
+    (r#"ratelimit_service_total_requests{grpc_method="ShouldRateLimit"}"#, 11.0),
+    (r#"ratelimit_service_total_requests{grpc_method="Check"}"#, 1.0),
+    (r#"ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"}"#, 11.0),
+    ("ratelimit_service_config_load_success", 1.0),
+    ("ratelimit_service_config_load_error", 0.0),
+    ("ratelimit_service_global_shadow_mode", 0.0),
+    ("tollgate_rules", 6.0),
+    ("tollgate_rules_refused", 0.0),
+];
+
+#[tokio::test]
+async fn the_references_metrics_appear_at_once_under_its_names_and_labels() {
+    let server = TestServer::with_rules(DEEP).start();
+    make_calls(&mut server.client().await).await;
+    for (series, expected) in SERIES {
+        assert_eq!(server.metric(series), Some(*expected), "{series}");
+    }
+}
+
+#[tokio::test]
+async fn stats_are_told_under_the_references_statsd_names() {
+    let server = TestServer::with_rules(DEEP).start();
+    make_calls(&mut server.client().await).await;
+    let stats = server.admin("/stats");
+    let expected = [
+        "ratelimit.service.rate_limit.d.key1.total_hits: 3",
+        "ratelimit.service.rate_limit.d.key1.over_limit: 2",
+        "ratelimit.service.rate_limit.d.key1.key2_v.key3_b.total_hits: 1",
+        "ratelimit.service.rate_limit.nowhere.domain_not_found: 1",
+        "ratelimit.service.call.should_rate_limit.service_error: 1",
+        "ratelimit.service.config_load_success: 1",
+        "ratelimit_server.ShouldRateLimit.total_requests: 11",
+    ];
+    for expected in expected {
+        assert!(stats.lines().any(|line| line == expected), "{expected} is missing in\n{stats}");
+    }
+}
+
+#[tokio::test]
+async fn global_shadow_mode_refuses_nothing_and_is_counted() {
+    let server = TestServer::with_rules(&limit_of(1)).with_env("SHADOW_MODE", "true").start();
+    let mut client = server.client().await;
+    for _ in 0..3 {
+        assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
+    }
+    assert_eq!(server.metric("ratelimit_service_global_shadow_mode"), Some(2.0));
+}
+
+#[test]
+fn prometheus_has_a_door_of_its_own_if_wanted() {
+    let server = TestServer::with_rules(&limit_of(1)).with_env("USE_PROMETHEUS", "true").start();
+    let addr = server.prometheus.expect("it is bound");
+    let page = http::get(addr, "/metrics");
+    assert_eq!(page.status, 200);
+    assert!(page.has_header("content-type: text/plain; version=0.0.4; charset=utf-8"), "{:?}", page.headers);
+    assert!(page.body.contains("# TYPE ratelimit_service_config_load_success counter"), "{}", page.body);
+    assert!(page.body.contains("process_resident_memory_bytes "), "{}", page.body);
+    assert_eq!(http::get(addr, "/rlconfig").status, 404, "it shows metrics alone");
+
+    let server = TestServer::with_rules(&limit_of(1)).with_env("USE_PROMETHEUS", "true").with_env("PROMETHEUS_PATH", "/stats/prometheus").start();
+    assert_eq!(http::get(server.prometheus.expect("it is bound"), "/stats/prometheus").status, 200);
+    assert!(TestServer::with_rules(&limit_of(1)).start().prometheus.is_none());
+}
+
+#[test]
+fn a_connection_is_counted_as_long_as_it_is_open() {
+    let server = TestServer::with_rules(&limit_of(1)).start();
+    assert_eq!(server.metric("tollgate_connections"), Some(0.0));
+    let mut connection = Connection::open(server.http);
+    assert_eq!(connection.send("GET", "/healthcheck", "").expect("there is a response").status, 200);
+    assert_eq!(server.metric("tollgate_connections"), Some(1.0));
+    drop(connection);
+    crate::support::look_until("the connection is forgotten", || server.metric("tollgate_connections") == Some(0.0));
+}

@@ -1,1 +1,167 @@
-//! json
+//! POST /json: the same question and the same answer in protobuf's JSON, with the reference's status codes.
+
+use serde_json::{Value, json};
+
+use crate::support::{Client, TestServer, limit_of};
+use crate::support::http::Connection;
+
+/// A body that is a request for domain `d`, key `k`.
+const GOOD: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#;
+
+/// The largest body, as in the reference's gRPC library.
+const BODY_BYTES_MAX: usize = 4 << 20;
+
+#[test]
+fn an_answer_is_200_until_the_limit_and_then_429() {
+    let server = TestServer::with_rules(&limit_of(1)).start();
+    let reply = server.json(GOOD);
+    assert_eq!(reply.status, 200);
+    assert!(reply.has_header("content-type: application/json"), "{:?}", reply.headers);
+    let mut body: Value = serde_json::from_str(&reply.body).expect("it is JSON");
+    let reset = body["statuses"][0]["durationUntilReset"].take();
+    assert!(reset.as_str().is_some_and(|reset| reset.ends_with('s') && !reset.contains('.')), "{reset}");
+    let status = json!({"code": "OK", "currentLimit": {"requestsPerUnit": 1, "unit": "YEAR"}, "durationUntilReset": null});
+    assert_eq!(body, json!({"overallCode": "OK", "statuses": [status]}), "what is zero is left out");
+
+    let reply = server.json(GOOD);
+    assert_eq!(reply.status, 429);
+    let body: Value = serde_json::from_str(&reply.body).expect("it is JSON");
+    assert_eq!((&body["overallCode"], &body["statuses"][0]["code"]), (&json!("OVER_LIMIT"), &json!("OVER_LIMIT")));
+}
+
+/// Bodies that are read, each for one hit or a look at `k` of domain `d`.
+const READ: &[&str] = &[
+    GOOD,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":""}]}],"hitsAddend":1}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hits_addend":1}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"hitsAddend":"1"}]}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"hits_addend":1}]}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":null}],"limit":null,"hitsAddend":null}],"hitsAddend":null}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"isNegativeHits":false}]}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"is_negative_hits":true}]}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":5,"unit":"MINUTE"}}]}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"limit":{"requests_per_unit":5,"unit":2}}]}"#,
+    " \n{\"domain\" : \"d\",\n\t\"descriptors\":[{\"entries\":[{\"key\":\"\\u006b\"}]}]} \n",
+];
+
+#[test]
+fn protobufs_json_is_read_in_either_spelling_with_numbers_as_text_and_null_for_absent() {
+    let server = TestServer::with_rules(&limit_of(1_000)).start();
+    for body in READ {
+        let reply = server.json(body);
+        assert_eq!(reply.status, 200, "{body}: {reply:?}");
+        assert!(reply.body.contains("currentLimit"), "{body} has met the rule: {reply:?}");
+    }
+}
+
+/// Bodies that are no request.
+const BAD: &[&str] = &[
+    "",
+    " ",
+    "no json",
+    "{",
+    "[]",
+    "null",
+    "1",
+    "\u{feff}{}",
+    "{}",
+    r#"{"domain":"d"}"#,
+    r#"{"domain":"d","descriptors":[]}"#,
+    r#"{"domain":"","descriptors":[{"entries":[{"key":"k"}]}]}"#,
+    r#"{"domain":null,"descriptors":[{"entries":[{"key":"k"}]}]}"#,
+    r#"{"domain":1,"descriptors":[{"entries":[{"key":"k"}]}]}"#,
+    r#"{"domain":"d","descriptors":{"entries":[{"key":"k"}]}}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"unknown":1}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","unknown":1}]}]}"#,
+    r#"{"domain":"d","domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":1,"hits_addend":1}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"isNegativeHits":true,"is_negative_hits":true}]}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","key":"k"}]}]}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":-1}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":4294967296}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"hitsAddend":18446744073709555712}]}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":5,"unit":"FORTNIGHT"}}]}"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]} trailing"#,
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}{}"#,
+];
+
+#[tokio::test]
+async fn what_is_no_request_is_400_in_the_references_words_and_the_connection_goes_on() {
+    let server = TestServer::with_rules(&limit_of(1_000)).start();
+    let mut connection = Connection::open(server.http);
+    for body in BAD {
+        let reply = connection.send("POST", "/json", body).expect("there is a response");
+        assert_eq!((reply.status, &*reply.body), (400, "Bad Request\n"), "{body}");
+        assert_eq!(connection.send("POST", "/json", GOOD).expect("the connection is open").status, 200, "after {body}");
+    }
+    assert_eq!(server.client().await.ask("d", &[("k", "")]).await, crate::support::Code::Ok);
+}
+
+#[test]
+fn too_deep_a_body_is_400() {
+    let server = TestServer::with_rules(&limit_of(1_000)).start();
+    for body in ["[".repeat(100_000), r#"{"a":"#.repeat(100_000), format!(r#"{{"domain":{}"#, "[".repeat(1_000_000))] {
+        assert_eq!(server.json(&body).status, 400, "{}", &body[..20]);
+        assert_eq!(server.json(GOOD).status, 200);
+    }
+}
+
+#[test]
+fn an_unknown_unit_and_too_many_descriptors_are_400_with_the_reason() {
+    let server = TestServer::with_rules(&limit_of(1_000)).start();
+    for unit in ["0", "8", "99", "-1"] {
+        let body = format!(r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"k"}}],"limit":{{"requestsPerUnit":5,"unit":{unit}}}}}]}}"#);
+        let reply = server.json(&body);
+        assert_eq!(reply.status, 400, "{unit}");
+        assert!(reply.body.contains(&format!("descriptors[0].limit.unit {unit} is no unit")), "{reply:?}");
+        let elsewhere = server.json(&body.replace(r#""domain":"d""#, r#""domain":"nowhere""#));
+        assert_eq!(elsewhere.status, 200, "nothing is counted in an unknown domain: {elsewhere:?}");
+    }
+    let descriptors = vec![r#"{"entries":[{"key":"k"}]}"#; 1_001].join(",");
+    let reply = server.json(&format!(r#"{{"domain":"d","descriptors":[{descriptors}]}}"#));
+    assert_eq!(reply.status, 400);
+    assert!(reply.body.contains("descriptors_max"), "{reply:?}");
+    assert_eq!(server.json(GOOD).status, 200);
+}
+
+#[test]
+fn a_body_over_4_mib_is_413() {
+    let server = TestServer::with_rules(&limit_of(1_000)).start();
+    let padded = |bytes: usize| format!("{GOOD}{}", " ".repeat(bytes - GOOD.len()));
+    assert_eq!(server.json(&padded(BODY_BYTES_MAX)).status, 200);
+    assert_eq!(server.json(&padded(BODY_BYTES_MAX + 1)).status, 413);
+    assert_eq!(server.json(&padded(3 * BODY_BYTES_MAX)).status, 413);
+    assert_eq!(server.json(GOOD).status, 200);
+}
+
+#[test]
+fn hits_are_given_back_by_is_negative_hits() {
+    let server = TestServer::with_rules(&limit_of(1)).start();
+    let give_back = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"isNegativeHits":true}]}"#;
+    assert_eq!([server.json(GOOD).status, server.json(GOOD).status], [200, 429]);
+    // The refused one was counted too, as in the reference.
+    assert_eq!([server.json(give_back).status, server.json(give_back).status], [200, 200]);
+    assert_eq!([server.json(GOOD).status, server.json(GOOD).status], [200, 429]);
+}
+
+#[tokio::test]
+async fn json_and_grpc_share_their_counters() {
+    let server = TestServer::with_rules(&limit_of(2)).start();
+    let mut client: Client = server.client().await;
+    assert_eq!(client.ask("d", &[("k", "")]).await, crate::support::Code::Ok);
+    assert_eq!(server.json(GOOD).status, 200);
+    assert_eq!(client.ask("d", &[("k", "")]).await, crate::support::Code::OverLimit);
+    assert_eq!(server.json(GOOD).status, 429);
+}
+
+#[test]
+fn headers_and_metadata_are_in_the_answer_if_wanted() {
+    let rules = "domain: d\ndescriptors:\n  - key: k\n    metadata: {owner: shop, weight: 2}\n    rate_limit: {unit: year, requests_per_unit: 5}\n";
+    let server = TestServer::with_rules(rules).with_env("LIMIT_RESPONSE_HEADERS_ENABLED", "true").with_env("RESPONSE_DYNAMIC_METADATA", "true").start();
+    let body: Value = serde_json::from_str(&server.json(GOOD).body).expect("it is JSON");
+    let headers = body["responseHeadersToAdd"].as_array().expect("there are headers");
+    let value_of = |name: &str| headers.iter().find(|header| header["key"] == name).map(|header| header["value"].clone());
+    assert_eq!(value_of("RateLimit-Remaining"), Some(json!("4")));
+    assert!(value_of("RateLimit-Limit").is_some() && value_of("RateLimit-Reset").is_some(), "{headers:?}");
+    assert!(body["dynamicMetadata"].to_string().contains(r#""weight":2"#), "{body}");
+}

@@ -4,8 +4,11 @@ mod support;
 
 mod bad_input;
 mod cli;
+mod compat;
 mod doors;
 mod json;
+mod laws;
 mod lifecycle;
 mod reload;
+mod store;
 mod wire;

@@ -1,7 +1,7 @@
 //! HTTP/1 as a curl sends it, over a plain socket: small enough that a test can also send half of it.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use super::PATIENCE;
 
@@ -55,6 +55,12 @@ impl Connection {
     /// Sends any bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.get_mut().write_all(bytes)
+    }
+
+    /// Says that no more is going to be sent.
+    pub(crate) fn finish_writing(&mut self) {
+        // It fails only if the server was faster, and closed.
+        let _ = self.0.get_ref().shutdown(Shutdown::Write);
     }
 
     /// Reads the response to a request of that method.

@@ -1,0 +1,53 @@
+# What CI runs is what you run. `make help` lists it.
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+ENVOY := $(CURDIR)/.tools/envoy/bin/envoy
+GHZ := $(CURDIR)/.tools/bin/ghz
+FUZZ_SECONDS ?= 300
+
+.PHONY: help run test unit e2e lint format docs deny bench bench-lookup ghz fuzz ci
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+run: ## build and serve the sample rules of config/
+	$(CARGO) run --release
+
+test: unit e2e ## all tests; installs what they need into .tools
+
+unit: ## unit, property and suite tests
+	$(CARGO) test --lib --bins --test suite --test architecture
+
+e2e: ## a real Envoy in front; installs it into .tools
+	tests/e2e/install.sh
+	TOLLGATE_ENVOY=$(ENVOY) $(CARGO) test --test e2e
+
+lint: format docs ## format, clippy and documentation, warnings are errors
+	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) check --bin tollgate
+
+format: ## formatting as rustfmt.toml says
+	$(CARGO) fmt --check
+
+docs: ## every public item is documented, every link leads somewhere
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --lib
+
+deny: ## licences, duplicates and bans of deny.toml; installs cargo-deny into .tools
+	@test -x .tools/bin/cargo-deny || $(CARGO) install --locked --root .tools cargo-deny
+	.tools/bin/cargo-deny --offline check licenses bans sources
+
+bench: ## compare with a bare tonic server, in one run: see benches/README.md
+	benches/run.sh
+
+bench-lookup: ## a look-up among 100,000 rules, and loading them
+	$(CARGO) bench --bench lookup
+
+ghz: ## the README's ghz call against a service of its own; installs ghz into .tools
+	@test -x $(GHZ) || { command -v go >/dev/null || { echo "ghz needs Go to be installed: https://go.dev"; exit 1; }; GOBIN=$(CURDIR)/.tools/bin go install github.com/bojand/ghz/cmd/ghz@v0.121.0; }
+	benches/ghz/run.sh $(GHZ)
+
+fuzz: ## fuzz the YAML reader and the request path, FUZZ_SECONDS each; installs cargo-fuzz into .tools, needs a nightly toolchain
+	@test -x .tools/bin/cargo-fuzz || $(CARGO) install --locked --root .tools cargo-fuzz
+	cd fuzz && for target in yaml request; do PATH="$(CURDIR)/.tools/bin:$$PATH" $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 || exit 1; done
+
+ci: lint deny test ## what must be green

@@ -1,0 +1,64 @@
+//! An answer in our words: what the doors turn into theirs.
+
+use smallvec::SmallVec;
+
+use crate::limit::{Limit, Unit};
+use crate::rules::Metadata;
+
+/// An answer, in our words.
+#[derive(Debug)]
+pub struct Answer {
+    /// Whether the request is refused.
+    pub over_limit: bool,
+    /// It would have been, but for SHADOW_MODE.
+    pub shadowed: bool,
+    /// One for each descriptor, in order.
+    pub statuses: SmallVec<[Status; 2]>,
+    /// For the client, in order.
+    pub response_headers: Vec<Header>,
+    /// For Envoy's filters and logs.
+    pub dynamic_metadata: Option<Metadata>,
+}
+
+/// What is said of one descriptor.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Status {
+    /// Over its limit.
+    pub over_limit: bool,
+    /// The limit, if one was counted.
+    pub limit: Option<StatusLimit>,
+    /// How many more would pass now.
+    pub remaining: u32,
+    /// When over: whole seconds after which the same call would pass. Else: after which nothing is left of what was used. At least 1.
+    pub reset_secs: u64,
+}
+
+/// A limit as it is told to Envoy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StatusLimit {
+    /// How many in a period.
+    pub requests: u32,
+    /// The unit that is the period, if one is.
+    pub unit: Option<Unit>,
+    /// The period in whole seconds.
+    pub period_secs: u64,
+    /// The rule's name; may be empty.
+    pub name: Box<str>,
+}
+
+/// A header for Envoy to add.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// Name.
+    pub name: Box<str>,
+    /// Value.
+    pub value: String,
+}
+
+impl StatusLimit {
+    /// A limit under the name of its rule.
+    pub fn new(limit: &Limit, name: &str) -> Self {
+        let period = limit.period();
+        Self { requests: limit.requests(), unit: Unit::of(period), period_secs: period.ceil_secs(), name: name.into() }
+    }
+}

@@ -1,0 +1,89 @@
+//! Tollgate is restarted, or its rules are changed, while clients keep sending: every request gets its reply, and every one is accounted
+//! for.
+
+use std::time::Duration;
+
+use crate::site::{Counts, Glimpse, Outcome, Site, eventually};
+
+const CLIENTS: usize = 4;
+/// Enough to know that traffic flows, on either side of whatever happens.
+const SOME: u64 = 50;
+
+/// The requests of the time between the end of the drain and the new start pass without a verdict, and no others: before the end Tollgate
+/// answers, and a call that it has taken is answered before it goes.
+#[test]
+fn a_restart_lets_through_what_is_sent_while_nobody_listens_and_nothing_else() {
+    const DRAIN_PERIOD: Duration = Duration::from_millis(300);
+    let site = Site::with("envoy.yaml").with_env("DRAIN_PERIOD", "300ms").start();
+    let (mut stopped_at, mut back_at) = (site.clock.now(), site.clock.now());
+    let seen = site.under_traffic(CLIENTS, "/search", |_| {
+        more(&site, Outcome::Refused);
+        stopped_at = site.clock.now();
+        site.tollgate.stop();
+        more(&site, Outcome::Passed);
+        site.tollgate.start_again();
+        back_at = site.clock.now();
+        more(&site, Outcome::Refused);
+    });
+
+    let passed: Vec<Glimpse> = seen.into_iter().flatten().filter(|glimpse| glimpse.outcome == Outcome::Passed).collect();
+    // The limit is 4, and the memory of who used it went with the process.
+    let unasked = passed.len() as u64 - 8;
+    site.adds_up_to(Counts { ok: 8, over_limit: site.seen(Outcome::Refused), error: unasked, failure_mode_allowed: unasked });
+    let drained_at = stopped_at.plus(DRAIN_PERIOD.into());
+    assert_eq!(passed.iter().filter(|glimpse| glimpse.received_at < drained_at).count(), 4, "before Tollgate had drained");
+    assert!(passed.iter().filter(|glimpse| glimpse.sent_at > back_at).count() <= 4, "after Tollgate was back");
+    println!("{unasked} requests passed unasked in the {} from the end of the drain until Tollgate was back", back_at.since(drained_at));
+}
+
+/// With `failure_mode_deny: true` they get an error instead.
+#[test]
+fn without_a_verdict_nobody_gets_in_where_envoy_is_told_so() {
+    let site = Site::with("envoy.yaml").with_instead("failure_mode_deny: false", "failure_mode_deny: true").with_env("DRAIN_PERIOD", "0").start();
+    site.get("/search").passed_with(3);
+    site.tollgate.stop();
+    for _ in 0..3 {
+        assert_eq!(site.get("/search").outcome(), Outcome::Failed);
+    }
+    site.tollgate.start_again();
+    site.get("/search").passed_with(3);
+    site.adds_up_to(Counts { ok: 2, error: 3, ..Counts::default() });
+}
+
+#[test]
+fn new_rules_cost_nobody_an_answer() {
+    const LIMITS: [u64; 5] = [1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000];
+    let rules = |limit: u64| {
+        format!(
+            "domain: web\ndescriptors:\n  - key: path\n    descriptors:\n      - key: remote_address\n        rate_limit: {{unit: day, requests_per_unit: {limit}}}\n"
+        )
+    };
+    let site = Site::with("envoy.yaml").with_rules("web.yaml", &rules(LIMITS[0])).start();
+    let seen = site.under_traffic(CLIENTS, "/search", |traffic| {
+        for limit in LIMITS {
+            site.write_rules("web.yaml", &rules(limit));
+            eventually("the new limit is in force", || (traffic.latest_limit() == limit).then_some(()));
+            more(&site, Outcome::Passed);
+        }
+        site.write_rules("web.yaml", "domain: [");
+        eventually("bad rules are refused", || (site.tollgate.stat("ratelimit.service.config_load_error") > 0).then_some(()));
+        more(&site, Outcome::Passed);
+    });
+
+    let sent: usize = seen.iter().map(Vec::len).sum();
+    site.adds_up_to(Counts { ok: sent as u64, ..Counts::default() });
+    for client in seen {
+        let mut limits: Vec<u64> = client.iter().map(|glimpse| glimpse.limit).collect();
+        assert!(limits.is_sorted(), "new rules are in force for everybody or for nobody");
+        limits.dedup();
+        assert_eq!(limits, LIMITS, "bad rules change nothing");
+    }
+    // Counters outlive rules: what was used is used.
+    site.get("/search").passed_with(LIMITS[4] - sent as u64 - 1);
+}
+
+/// Waits for some more requests of that outcome.
+fn more(site: &Site, outcome: Outcome) {
+    let enough = site.seen(outcome) + SOME;
+    eventually(&format!("more requests are {outcome:?}"), || (site.seen(outcome) >= enough).then_some(()));
+}

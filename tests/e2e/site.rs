@@ -1,0 +1,303 @@
+//! A limited site: Envoy at the door, a sample backend behind it, Tollgate beside it, and a tally of every request.
+
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tollgate::time::{Clock, Span, Time};
+
+use crate::site::envoy::Envoy;
+use crate::site::http::{Connection, Reply, Request};
+use crate::site::ports::Ports;
+use crate::site::service::Service;
+
+pub(crate) use crate::site::process::eventually;
+
+pub(crate) mod envoy;
+pub(crate) mod http;
+pub(crate) mod ports;
+pub(crate) mod process;
+pub(crate) mod service;
+
+/// How far the clocks of two processes drift apart in a test, at most: each ties its monotonic clock to the epoch when it starts.
+const CLOCK_SKEW: Duration = Duration::from_millis(5);
+
+/// Envoy and Tollgate, running. Both end with it.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub(crate) envoy: Envoy,
+    pub(crate) tollgate: Service,
+    pub(crate) clock: Clock,
+    ports: Ports,
+    tally: Tally,
+    rules: PathBuf,
+    _home: TempDir,
+}
+
+/// A site that is not started yet.
+#[derive(Debug)]
+pub(crate) struct Builder {
+    config: String,
+    variables: Vec<(&'static str, &'static str)>,
+    ports: Ports,
+    rules: PathBuf,
+    home: TempDir,
+}
+
+/// What became of all requests.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    sent: AtomicU64,
+    passed: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// What the door did with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The backend answered.
+    Passed,
+    /// Envoy answered, because of a limit.
+    Refused,
+    /// Envoy answered, because it had no verdict.
+    Failed,
+}
+
+/// What Envoy counted of its asking: `cluster.backend.ratelimit.*`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Counts {
+    pub(crate) ok: u64,
+    pub(crate) over_limit: u64,
+    pub(crate) error: u64,
+    pub(crate) failure_mode_allowed: u64,
+}
+
+/// A reply, and when it was.
+#[derive(Debug)]
+pub(crate) struct Timed {
+    pub(crate) reply: Reply,
+    pub(crate) sent_at: Time,
+    pub(crate) received_at: Time,
+}
+
+/// What is kept of one of very many replies.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Glimpse {
+    pub(crate) outcome: Outcome,
+    pub(crate) sent_at: Time,
+    pub(crate) received_at: Time,
+    /// The limit that it told; 0 if none.
+    pub(crate) limit: u64,
+}
+
+/// Clients that send without a pause.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    stopped: AtomicBool,
+    latest_limit: AtomicU64,
+}
+
+struct StopOnDrop<'t>(&'t Traffic);
+
+impl Site {
+    /// A site with this file of `deploy/envoy`, and the rules that are beside it.
+    pub(crate) fn with(config: &str) -> Builder {
+        let home = TempDir::new().expect("a temporary directory can be made");
+        let rules = home.path().join("rules");
+        fs::create_dir(&rules).expect("it is empty");
+        for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/envoy/rules")).expect("rules are shipped") {
+            let path = entry.expect("it can be listed").path();
+            fs::copy(&path, rules.join(path.file_name().expect("it was listed"))).expect("a file can be copied");
+        }
+        let ports = Ports::take();
+        Builder { config: envoy::config(config, &ports), variables: Vec::new(), ports, rules, home }
+    }
+
+    /// GET on a connection of its own.
+    pub(crate) fn get(&self, path: &str) -> Timed {
+        self.send(Request { method: "GET", path, headers: &[] })
+    }
+
+    /// GET by the holder of an API key.
+    pub(crate) fn get_as(&self, api_key: &str, path: &str) -> Timed {
+        self.send(Request { method: "GET", path, headers: &[("x-api-key", api_key)] })
+    }
+
+    /// Any request, on a connection of its own.
+    pub(crate) fn send(&self, request: Request<'_>) -> Timed {
+        self.send_on(&mut self.connect(), request)
+    }
+
+    /// A connection to the door.
+    pub(crate) fn connect(&self) -> Connection {
+        Connection::open(self.ports.ingress()).expect("Envoy listens")
+    }
+
+    /// Lets clients GET a path, each as fast as it can, while `act` runs. Gives what each of them saw, in its order.
+    pub(crate) fn under_traffic(&self, clients: usize, path: &str, act: impl FnOnce(&Traffic)) -> Vec<Vec<Glimpse>> {
+        let traffic = Traffic::default();
+        thread::scope(|scope| {
+            let clients: Vec<_> = (0..clients).map(|_| scope.spawn(|| self.keep_sending(path, &traffic))).collect();
+            let stop = StopOnDrop(&traffic);
+            act(&traffic);
+            drop(stop);
+            clients.into_iter().map(|client| client.join().expect("every request gets a reply")).collect()
+        })
+    }
+
+    /// Puts other rules in place of the file of that name.
+    pub(crate) fn write_rules(&self, file: &str, yaml: &str) {
+        // Renamed, as by every careful editor: nobody reads half of it. Files with a dot in front are none of the rules.
+        let new = self.rules.join(".new");
+        fs::write(&new, yaml).expect("the rules are a copy of this test's own");
+        fs::rename(new, self.rules.join(file)).expect("both are in one directory");
+    }
+
+    /// How many requests had this outcome so far.
+    pub(crate) fn seen(&self, outcome: Outcome) -> u64 {
+        self.tally.of(outcome).load(Relaxed)
+    }
+
+    /// Every request got its reply, and all of them came through this Envoy, which counted this of them.
+    pub(crate) fn adds_up_to(&self, expected: Counts) {
+        let stats = self.envoy.stats();
+        let stat = |name: &str| stats.get(name).copied().unwrap_or(0);
+        let counts = Counts {
+            ok: stat("cluster.backend.ratelimit.ok"),
+            over_limit: stat("cluster.backend.ratelimit.over_limit"),
+            error: stat("cluster.backend.ratelimit.error"),
+            failure_mode_allowed: stat("cluster.backend.ratelimit.failure_mode_allowed"),
+        };
+        assert_eq!(counts, expected, "what Envoy counted; the replies: {:?}", self.tally);
+        let sent = self.tally.sent.load(Relaxed);
+        let [passed, refused, failed] = [Outcome::Passed, Outcome::Refused, Outcome::Failed].map(|outcome| self.seen(outcome));
+        assert_eq!(passed + refused + failed, sent, "requests with a reply, and sent");
+        assert_eq!(stat("http.ingress.downstream_rq_total"), sent, "requests that Envoy got, and sent");
+        assert_eq!(passed, counts.ok + counts.failure_mode_allowed, "requests that passed");
+        assert_eq!(refused, counts.over_limit, "requests that were refused");
+        assert_eq!(failed, counts.error - counts.failure_mode_allowed, "requests that failed");
+    }
+
+    fn send_on(&self, connection: &mut Connection, request: Request<'_>) -> Timed {
+        self.tally.sent.fetch_add(1, Relaxed);
+        let sent_at = self.clock.now();
+        let reply = connection.send(request).unwrap_or_else(|error| panic!("no reply to {request:?}: {error}"));
+        let timed = Timed { reply, sent_at, received_at: self.clock.now() };
+        self.tally.of(timed.outcome()).fetch_add(1, Relaxed);
+        timed
+    }
+
+    fn keep_sending(&self, path: &str, traffic: &Traffic) -> Vec<Glimpse> {
+        let mut connection = self.connect();
+        let mut seen = Vec::new();
+        while !traffic.stopped.load(Relaxed) {
+            let timed = self.send_on(&mut connection, Request { method: "GET", path, headers: &[] });
+            let limit = timed.reply.header("x-ratelimit-limit").and_then(|limit| limit.split(',').next()?.parse().ok()).unwrap_or(0);
+            traffic.latest_limit.store(limit, Relaxed);
+            seen.push(Glimpse { outcome: timed.outcome(), sent_at: timed.sent_at, received_at: timed.received_at, limit });
+        }
+        seen
+    }
+}
+
+impl Builder {
+    /// Sets an environment variable of Tollgate's.
+    pub(crate) fn with_env(mut self, name: &'static str, value: &'static str) -> Self {
+        self.variables.push((name, value));
+        self
+    }
+
+    /// Writes something else in place of `there` into Envoy's file.
+    pub(crate) fn with_instead(mut self, there: &str, here: &str) -> Self {
+        self.config = envoy::replaced(&self.config, there, here);
+        self
+    }
+
+    /// Puts other rules in place of the file of that name.
+    pub(crate) fn with_rules(self, file: &str, yaml: &str) -> Self {
+        fs::write(self.rules.join(file), yaml).expect("the rules are a copy of this test's own");
+        self
+    }
+
+    /// Starts both, and waits until they serve.
+    pub(crate) fn start(self) -> Site {
+        let Self { config, variables, ports, rules, home } = self;
+        let tollgate = Service::start(&variables, &rules, &ports, home.path());
+        let envoy = Envoy::start(&config, &ports, home.path());
+        Site { envoy, tollgate, clock: Clock::system(), ports, tally: Tally::default(), rules, _home: home }
+    }
+}
+
+impl Tally {
+    fn of(&self, outcome: Outcome) -> &AtomicU64 {
+        match outcome {
+            Outcome::Passed => &self.passed,
+            Outcome::Refused => &self.refused,
+            Outcome::Failed => &self.failed,
+        }
+    }
+}
+
+impl Timed {
+    /// What the door did. Envoy marks what it refuses; a gRPC call that it refuses is a 200 as far as HTTP goes.
+    pub(crate) fn outcome(&self) -> Outcome {
+        match (self.reply.status, self.reply.header("x-envoy-ratelimited")) {
+            (200 | 429, Some("true")) => Outcome::Refused,
+            (200, None) => Outcome::Passed,
+            (500, None) => Outcome::Failed,
+            _ => panic!("a reply of no kind that is known: {:?}", self.reply),
+        }
+    }
+
+    /// Fails unless the request passed, with so many remaining.
+    pub(crate) fn passed_with(self, remaining: u64) -> Self {
+        assert_eq!(self.outcome(), Outcome::Passed, "{:?}", self.reply);
+        assert_eq!(self.reply.number("x-ratelimit-remaining"), remaining, "{:?}", self.reply);
+        self
+    }
+
+    /// Fails unless the request was refused with a 429.
+    pub(crate) fn was_refused(self) -> Self {
+        assert_eq!((self.outcome(), self.reply.status), (Outcome::Refused, 429), "{:?}", self.reply);
+        self
+    }
+
+    /// Fails unless this header says how many whole seconds are left until `then`, rounded up, as of some moment during the request.
+    pub(crate) fn counts_down(&self, header: &str, then: RangeInclusive<Time>) {
+        let least = then.start().since(self.received_at.plus(CLOCK_SKEW.into())).ceil_secs();
+        let most = then.end().plus(CLOCK_SKEW.into()).since(self.sent_at).ceil_secs();
+        let said = self.reply.number(header);
+        assert!((least..=most).contains(&said), "{header} is {said}, and not in {least}..={most}: {:?}", self.reply);
+    }
+
+    /// When the aligned window ends that this request was in.
+    pub(crate) fn end_of_window(&self, period: Span) -> RangeInclusive<Time> {
+        let begin = self.sent_at.as_micros() / period.as_micros() * period.as_micros();
+        let end = Time::from_micros(begin).plus(period);
+        end..=end
+    }
+
+    /// So long after this request, of which nobody but Tollgate knows when it was.
+    pub(crate) fn after(&self, span: Span) -> RangeInclusive<Time> {
+        self.sent_at.plus(span)..=self.received_at.plus(span)
+    }
+}
+
+impl Traffic {
+    /// The limit of the latest reply.
+    pub(crate) fn latest_limit(&self) -> u64 {
+        self.latest_limit.load(Relaxed)
+    }
+}
+
+impl Drop for StopOnDrop<'_> {
+    /// Also when a test fails meanwhile: its clients would go on for ever.
+    fn drop(&mut self) {
+        self.0.stopped.store(true, Relaxed);
+    }
+}

@@ -1,0 +1,70 @@
+//! Envoy, with a file of `deploy/envoy` in which only ports and time-outs are others.
+
+use std::collections::HashMap;
+use std::env;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::site::http;
+use crate::site::ports::Ports;
+use crate::site::process::Process;
+
+/// Of a verdict and of a connection, in the files.
+const TIMEOUT_THERE: &str = "timeout: 0.25s";
+/// A busy machine must not look like an outage: to be late is no part of any promise that is tested here.
+const TIMEOUT_HERE: &str = "timeout: 10s";
+
+/// A running Envoy.
+#[derive(Debug)]
+pub(crate) struct Envoy {
+    _process: Process,
+    admin: SocketAddr,
+}
+
+impl Envoy {
+    /// Starts it, and waits until it serves.
+    pub(crate) fn start(config: &str, ports: &Ports, home: &Path) -> Self {
+        let file = home.join("envoy.yaml");
+        fs::write(&file, config).expect("the test's directory is there");
+        let mut command = Command::new(binary());
+        command.arg("-c").arg(&file).args(["--concurrency", "1", "-l", "warning"]);
+        // Without it each Envoy leaves a file in /dev/shm for ever, and those of one base id are in each other's way.
+        command.arg("--disable-hot-restart");
+        let mut process = Process::start("envoy", command, home.join("envoy.log"));
+        let admin = ports.envoy_admin();
+        process.wait_until_ready(|| http::get(admin, "/ready").is_ok_and(|reply| reply.status == 200));
+        Self { _process: process, admin }
+    }
+
+    /// Its counters. One that never counted is not there.
+    pub(crate) fn stats(&self) -> HashMap<String, u64> {
+        let page = http::get(self.admin, "/stats").expect("Envoy's admin page answers");
+        let lines = page.body.lines().filter_map(|line| line.split_once(": "));
+        lines.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
+    }
+}
+
+/// A file of `deploy/envoy`, to be served on these ports.
+pub(crate) fn config(name: &str, ports: &Ports) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/envoy").join(name);
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()));
+    let text = [(9901, ports.envoy_admin()), (10_000, ports.ingress()), (10_001, ports.backend()), (8081, ports.grpc())]
+        .iter()
+        .fold(text, |text, (there, here)| replaced(&text, &format!("port_value: {there}}}"), &format!("port_value: {}}}", here.port())));
+    replaced(&text, TIMEOUT_THERE, TIMEOUT_HERE)
+}
+
+/// A text with something else in place of `there`, which must be there.
+pub(crate) fn replaced(text: &str, there: &str, here: &str) -> String {
+    assert!(text.contains(there), "there is no `{there}` in\n{text}");
+    text.replace(there, here)
+}
+
+fn binary() -> PathBuf {
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/envoy/bin/envoy");
+    let path = env::var_os("TOLLGATE_ENVOY").map_or(installed, PathBuf::from);
+    assert!(path.exists(), "there is no Envoy at {}: run make e2e, or tests/e2e/install.sh, which installs it into .tools", path.display());
+    path
+}

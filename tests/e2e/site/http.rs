@@ -1,0 +1,118 @@
+//! HTTP/1.1 over a plain socket: as much of it as Envoy and Tollgate answer with.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Nothing takes so long but what never comes.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A connection, used for one request after the other.
+#[derive(Debug)]
+pub(crate) struct Connection(BufReader<TcpStream>);
+
+/// A request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request<'r> {
+    pub(crate) method: &'r str,
+    pub(crate) path: &'r str,
+    pub(crate) headers: &'r [(&'r str, &'r str)],
+}
+
+/// A response. Names of headers are in lower case.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: String,
+}
+
+impl Connection {
+    /// Connects.
+    pub(crate) fn open(addr: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(addr)?;
+        stream.set_read_timeout(Some(READ_TIMEOUT))?;
+        stream.set_nodelay(true)?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// Sends a request and reads the reply.
+    pub(crate) fn send(&mut self, request: Request<'_>) -> io::Result<Reply> {
+        let mut text = format!("{} {} HTTP/1.1\r\nhost: e2e\r\n", request.method, request.path);
+        for (name, value) in request.headers {
+            text += &format!("{name}: {value}\r\n");
+        }
+        if request.method == "POST" {
+            text += "content-length: 0\r\n";
+        }
+        self.0.get_mut().write_all((text + "\r\n").as_bytes())?;
+        self.read()
+    }
+
+    fn read(&mut self) -> io::Result<Reply> {
+        let status_line = self.line()?;
+        let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = status.ok_or_else(|| invalid(format!("no status line: {status_line:?}")))?;
+        let mut headers = Vec::new();
+        loop {
+            let line = self.line()?;
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = line.split_once(':').ok_or_else(|| invalid(format!("no header: {line:?}")))?;
+            headers.push((name.to_lowercase(), value.trim().to_owned()));
+        }
+        let mut body = Vec::new();
+        match headers.iter().find(|(name, _)| name == "content-length") {
+            Some((_, length)) => {
+                body.resize(length.parse().map_err(|_| invalid(format!("no length: {length:?}")))?, 0);
+                self.0.read_exact(&mut body)?;
+            }
+            // Envoy's own pages come in chunks; each is preceded by its length.
+            None => loop {
+                let length = usize::from_str_radix(&self.line()?, 16).map_err(|_| invalid("neither a length nor chunks".to_owned()))?;
+                let begin = body.len();
+                body.resize(begin + length, 0);
+                self.0.read_exact(&mut body[begin..])?;
+                self.line()?;
+                if length == 0 {
+                    break;
+                }
+            },
+        }
+        Ok(Reply { status, headers, body: String::from_utf8(body).map_err(|_| invalid("a body that is no text".to_owned()))? })
+    }
+
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+impl Reply {
+    /// The value of a header, if it is there; twice would be a mistake.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut values = self.headers.iter().filter(|(there, _)| there == name).map(|(_, value)| &**value);
+        let first = values.next();
+        assert_eq!(values.next(), None, "{name} is there twice: {self:?}");
+        first
+    }
+
+    /// The value of a header that must be there, as a number.
+    pub(crate) fn number(&self, name: &str) -> u64 {
+        let value = self.header(name).unwrap_or_else(|| panic!("no {name}: {self:?}"));
+        value.parse().unwrap_or_else(|_| panic!("{name} is no number: {self:?}"))
+    }
+}
+
+/// GET on a connection of its own.
+pub(crate) fn get(addr: SocketAddr, path: &str) -> io::Result<Reply> {
+    Connection::open(addr)?.send(Request { method: "GET", path, headers: &[] })
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}

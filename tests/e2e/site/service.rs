@@ -1,0 +1,72 @@
+//! Tollgate: the binary that cargo built, and what it says of itself.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::site::http;
+use crate::site::ports::Ports;
+use crate::site::process::Process;
+
+/// A Tollgate, which can be stopped and started again.
+#[derive(Debug)]
+pub(crate) struct Service {
+    process: Mutex<Option<Process>>,
+    variables: Vec<(String, String)>,
+    rules: PathBuf,
+    home: PathBuf,
+    http: SocketAddr,
+    admin: SocketAddr,
+}
+
+impl Service {
+    /// Starts it, and waits until it serves.
+    pub(crate) fn start(variables: &[(&str, &str)], rules: &Path, ports: &Ports, home: &Path) -> Self {
+        let mut all: Vec<_> = variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let doors = [("HOST", "PORT", ports.http()), ("GRPC_HOST", "GRPC_PORT", ports.grpc()), ("DEBUG_HOST", "DEBUG_PORT", ports.admin())];
+        for (host, port, addr) in doors {
+            all.extend([(host.to_owned(), addr.ip().to_string()), (port.to_owned(), addr.port().to_string())]);
+        }
+        let service = Self {
+            process: Mutex::new(None),
+            variables: all,
+            rules: rules.to_owned(),
+            home: home.to_owned(),
+            http: ports.http(),
+            admin: ports.admin(),
+        };
+        service.start_again();
+        service
+    }
+
+    /// Starts it where it was, and waits until it serves.
+    pub(crate) fn start_again(&self) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        // No setting of whoever runs the tests.
+        command.env_clear().envs(self.variables.iter().map(|(name, value)| (name, value))).arg(&self.rules);
+        let mut slot = self.slot();
+        let process = slot.insert(Process::start("tollgate", command, self.home.join("tollgate.log")));
+        let http = self.http;
+        process.wait_until_ready(|| http::get(http, "/ready").is_ok_and(|reply| reply.status == 200));
+    }
+
+    /// Sends SIGTERM, and waits until it has drained and ended.
+    pub(crate) fn stop(&self) {
+        let mut process = self.slot().take().expect("it was started");
+        process.terminate();
+        let status = process.wait_until_ended();
+        assert!(status.success(), "tollgate ended with {status}");
+    }
+
+    /// One of its counters, by its statsd name. One that never counted is not there.
+    pub(crate) fn stat(&self, name: &str) -> u64 {
+        let page = http::get(self.admin, "/stats").expect("Tollgate's admin page answers");
+        let value = page.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        value.map_or(0, |value| value.parse().expect("a counter is a number"))
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,103 @@
+//! gRPC without a gRPC library: a call of which a test sends any bytes, and only as many as it likes.
+
+use prost::bytes::Bytes;
+use h2::SendStream;
+use h2::client::{ResponseFuture, SendRequest};
+use http::Request;
+use prost::Message;
+use std::net::SocketAddr;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::PATIENCE;
+
+const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// An HTTP/2 connection.
+pub(crate) struct Connection {
+    requests: SendRequest<Bytes>,
+    addr: SocketAddr,
+    _driver: JoinSet<()>,
+}
+
+/// A ShouldRateLimit call that has begun.
+pub(crate) struct Call {
+    body: SendStream<Bytes>,
+    response: ResponseFuture,
+}
+
+/// How a call ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) status: tonic::Code,
+    /// The bytes of its message, without the five before them.
+    pub(crate) message: Option<Bytes>,
+}
+
+impl Connection {
+    /// Connects.
+    pub(crate) async fn open(addr: SocketAddr) -> Self {
+        let stream = TcpStream::connect(addr).await.expect("the port is open");
+        let (requests, driver) = h2::client::handshake(stream).await.expect("it speaks HTTP/2");
+        let mut driving = JoinSet::new();
+        driving.spawn(async move {
+            // How it ends is seen by the calls.
+            let _ = driver.await;
+        });
+        Self { requests, addr, _driver: driving }
+    }
+
+    /// Sends the head of a call.
+    pub(crate) async fn begin(&mut self) -> Call {
+        let uri = format!("http://{}{PATH}", self.addr);
+        let head = Request::post(uri).header("content-type", "application/grpc").header("te", "trailers").body(()).expect("it is a request");
+        let mut requests = self.requests.clone().ready().await.expect("the connection is open");
+        let (response, body) = requests.send_request(head, false).expect("the connection is open");
+        Call { body, response }
+    }
+
+    /// Whether the server has said that it takes no more calls.
+    pub(crate) async fn is_told_to_go(&self) -> bool {
+        self.requests.clone().ready().await.is_err()
+    }
+}
+
+impl Call {
+    /// Sends some of the body.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.body.send_data(Bytes::copy_from_slice(bytes), false).expect("the stream is open");
+    }
+
+    /// Sends the last of the body, and waits for the end.
+    pub(crate) async fn finish(mut self, bytes: &[u8]) -> Ended {
+        // It fails where the server has refused the call already.
+        let _ = self.body.send_data(Bytes::copy_from_slice(bytes), true);
+        let ending = async {
+            let response = self.response.await.expect("the call is answered");
+            // Without a message the status is in the head.
+            let status_of = |headers: &http::HeaderMap| headers.get("grpc-status").map(|status| tonic::Code::from_bytes(status.as_bytes()));
+            if let Some(status) = status_of(response.headers()) {
+                return Ended { status, message: None };
+            }
+            let mut body = response.into_body();
+            let mut frames = Vec::new();
+            while let Some(frame) = body.data().await {
+                frames.extend_from_slice(&frame.expect("the stream is whole"));
+            }
+            let trailers = body.trailers().await.expect("the stream is whole").expect("there are trailers");
+            Ended { status: status_of(&trailers).expect("there is a status"), message: (frames.len() >= 5).then(|| Bytes::from(frames).slice(5..)) }
+        };
+        tokio::time::timeout(PATIENCE, ending).await.expect("the call ends")
+    }
+}
+
+/// A message with the five bytes before it.
+pub(crate) fn frame(message: &impl Message) -> Vec<u8> {
+    frame_of(&message.encode_to_vec())
+}
+
+/// Any bytes with the five bytes before them.
+pub(crate) fn frame_of(bytes: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(bytes.len()).expect("it is short").to_be_bytes();
+    [&[0], &length[..], bytes].concat()
+}
