@@ -105,14 +105,15 @@ impl RuleSource {
                     tracing::warn!("{warning}");
                 }
                 let (rules, domains) = (loaded.rules.rule_count(), loaded.rules.domain_count());
-                self.metrics.rules.set(i64::try_from(rules).unwrap_or(i64::MAX));
-                self.metrics.domains.set(i64::try_from(domains).unwrap_or(i64::MAX));
-                self.metrics.refused.set(0);
                 self.live.replace(loaded.rules);
                 self.options.stats.forget_retired();
-                self.metrics.load_success.inc();
                 tracing::info!(rules, domains, files = sources.len(), "rules loaded");
                 self.tell();
+                // Last, so that whoever sees it here finds it so everywhere.
+                self.metrics.rules.set(i64::try_from(rules).unwrap_or(i64::MAX));
+                self.metrics.domains.set(i64::try_from(domains).unwrap_or(i64::MAX));
+                self.metrics.load_success.inc();
+                self.metrics.refused.set(0);
             }
             Err(problems) => self.refuse(&problems.iter().map(ToString::to_string).collect::<Vec<_>>()),
         }
@@ -120,14 +121,19 @@ impl RuleSource {
         true
     }
 
+    /// Whether the last try could not read the files. It may not be their fault, so nothing need change for the next try to do better.
+    pub fn is_unread(&self) -> bool {
+        self.last.is_none()
+    }
+
     fn refuse(&self, problems: &[String]) {
-        self.metrics.load_error.inc();
-        self.metrics.refused.set(1);
         for problem in problems {
             tracing::error!("Error loading new configuration: {problem}");
         }
         self.live.refuse(problems.join("\n"));
         self.tell();
+        self.metrics.load_error.inc();
+        self.metrics.refused.set(1);
     }
 
     /// Tells whether the rules allow to serve.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::body::{Body, to_bytes};
@@ -20,6 +21,8 @@ use crate::proto::DESCRIPTOR_SET;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::telemetry::metric::Counter;
 
+/// Whoever has not sent its body by then is not going to, and would hold its connection for ever.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// More names than any of our messages has fields.
 const FIELDS_MAX: usize = 32;
 
@@ -156,9 +159,13 @@ impl<'de> Visitor<'de> for Names {
 
 /// Answers 200 or 429 with an answer, 400 for anything that has none.
 pub async fn answer(State(door): State<JsonDoor>, body: Body) -> Response {
-    let Ok(body) = to_bytes(body, MESSAGE_BYTES_MAX).await else {
-        door.oversized.inc();
-        return (StatusCode::PAYLOAD_TOO_LARGE, format!("a body has at most {MESSAGE_BYTES_MAX} bytes\n")).into_response();
+    let body = match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MESSAGE_BYTES_MAX)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => {
+            door.oversized.inc();
+            return (StatusCode::PAYLOAD_TOO_LARGE, format!("a body has at most {MESSAGE_BYTES_MAX} bytes\n")).into_response();
+        }
+        Err(_) => return (StatusCode::REQUEST_TIMEOUT, "the body did not come\n").into_response(),
     };
     let request = match door.read(&body) {
         Ok(request) => request,

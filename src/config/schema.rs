@@ -349,6 +349,7 @@ impl Reader<'_, '_> {
 
     fn mistyped(&mut self, node: &Node, wanted: &str) {
         let found = match &node.kind {
+            Kind::Scalar(scalar) if scalar.value() == Value::Text => format!("the text \"{}\"", scalar.text),
             Kind::Scalar(scalar) => format!("`{}`", scalar.text),
             Kind::List(_) => "a list".to_owned(),
             Kind::Map(_) => "a map".to_owned(),

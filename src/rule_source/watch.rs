@@ -4,8 +4,10 @@
 //! What the kernel does not tell, as on network file systems, a look every few seconds finds.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -22,20 +24,21 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Wake-ups that may wait. One is as good as many: each reads everything.
 const WAKES_MAX: usize = 1;
 
-/// The thread that watches. Dropping it ends the thread.
+/// The thread that watches. Dropping it ends the thread, as soon as it has nothing to read.
+///
+/// Nobody waits for it: on a network file system that hangs, it hangs, and neither signals nor the operators' door may.
 #[derive(Debug)]
 pub struct Watch {
-    wake: SyncSender<Wake>,
-    thread: Option<JoinHandle<()>>,
+    wake: SyncSender<()>,
+    orders: Arc<Orders>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wake {
-    /// Something may have changed.
-    Look,
+/// What the thread is to do when it wakes, other than to look whether something has changed.
+#[derive(Debug, Default)]
+struct Orders {
     /// Load, whatever it looks like.
-    Load,
-    Stop,
+    load: AtomicBool,
+    stop: AtomicBool,
 }
 
 impl Watch {
@@ -45,48 +48,47 @@ impl Watch {
     /// The thread cannot be started.
     pub fn start(source: RuleSource) -> anyhow::Result<Self> {
         let (wake, woken) = sync_channel(WAKES_MAX);
-        let waker = wake.clone();
-        let thread = thread::Builder::new().name("rules".to_owned()).spawn(move || run(source, waker, &woken)).context("start the rules thread")?;
-        Ok(Self { wake, thread: Some(thread) })
+        let orders = Arc::new(Orders::default());
+        let (waker, ordered) = (wake.clone(), orders.clone());
+        let work = move || run(source, waker, &woken, &ordered);
+        thread::Builder::new().name("rules".to_owned()).spawn(work).context("start the rules thread")?;
+        Ok(Self { wake, orders })
     }
 
     /// Loads the rules again, as an operator asks for with SIGHUP.
     pub fn load(&self) {
-        // It fails only if the thread is gone.
-        let _ = self.wake.send(Wake::Load);
+        self.orders.load.store(true, Relaxed);
+        // It fails if the thread is about to wake anyway.
+        let _ = self.wake.try_send(());
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // It fails only if the thread is gone.
-        let _ = self.wake.send(Wake::Stop);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the rules thread panicked");
-        }
+        self.orders.stop.store(true, Relaxed);
+        let _ = self.wake.try_send(());
     }
 }
 
-fn run(mut source: RuleSource, waker: SyncSender<Wake>, woken: &Receiver<Wake>) {
+fn run(mut source: RuleSource, waker: SyncSender<()>, woken: &Receiver<()>, orders: &Orders) {
     let mut events = Events::new(waker);
     events.watch(&source);
+    // Before the load: what changes while it reads must look new afterwards.
+    let mut seen = source.directory().signature();
     // Whatever happened between the first load and the watch.
     source.load();
-    let mut seen = source.directory().signature();
     loop {
-        let wake = match woken.recv_timeout(LOOK_INTERVAL) {
-            Ok(Wake::Look) => come_to_rest(woken),
-            Ok(wake) => wake,
-            Err(RecvTimeoutError::Disconnected) => Wake::Stop,
-            Err(RecvTimeoutError::Timeout) => Wake::Look,
-        };
-        if wake == Wake::Stop {
+        match woken.recv_timeout(LOOK_INTERVAL) {
+            Ok(()) => come_to_rest(woken, orders),
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if orders.stop.load(Relaxed) {
             return;
         }
+        let ordered = orders.load.swap(false, Relaxed);
         let signature = source.directory().signature();
-        if wake == Wake::Load || signature != seen {
+        if ordered || signature != seen || source.is_unread() {
             seen = signature;
             // The directory may be another one by now, under the same name.
             events.watch(&source);
@@ -95,17 +97,14 @@ fn run(mut source: RuleSource, waker: SyncSender<Wake>, woken: &Receiver<Wake>) 
     }
 }
 
-/// Waits until no event comes for a while.
-fn come_to_rest(woken: &Receiver<Wake>) -> Wake {
+/// Waits until no event comes for a while, or an order.
+fn come_to_rest(woken: &Receiver<()>, orders: &Orders) {
     for _ in 0..DEBOUNCE_ROUNDS_MAX {
-        match woken.recv_timeout(DEBOUNCE) {
-            Ok(Wake::Look) => {}
-            Ok(wake) => return wake,
-            Err(RecvTimeoutError::Disconnected) => return Wake::Stop,
-            Err(RecvTimeoutError::Timeout) => break,
+        let ordered = orders.load.load(Relaxed) || orders.stop.load(Relaxed);
+        if ordered || woken.recv_timeout(DEBOUNCE).is_err() {
+            return;
         }
     }
-    Wake::Look
 }
 
 /// The kernel's events about a directory.
@@ -115,11 +114,11 @@ struct Events {
 }
 
 impl Events {
-    fn new(waker: SyncSender<Wake>) -> Self {
+    fn new(waker: SyncSender<()>) -> Self {
         let handler = move |event: notify::Result<notify::Event>| {
             // That somebody read a file, we among them, is no news.
             if event.is_ok_and(|event| !event.kind.is_access()) {
-                let _ = waker.try_send(Wake::Look);
+                let _ = waker.try_send(());
             }
         };
         let watcher = notify::recommended_watcher(handler)

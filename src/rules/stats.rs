@@ -14,6 +14,8 @@ use crate::telemetry::metric::{Counter, Metrics, Series, Source};
 
 /// How many names that come from clients are kept apart. The rest is counted together.
 pub const METRIC_SERIES_MAX: usize = 10_000;
+/// How long such a name may be, in bytes; longer ones are not kept apart. A statsd packet of one Ethernet frame has no room for more.
+const SERIES_NAME_BYTES_MAX: usize = 1_024;
 /// What names beyond that are counted as.
 const OTHER: &str = "__other__";
 
@@ -117,7 +119,7 @@ impl StatsTable {
             series_max,
             overflows: metrics.counter(
                 "tollgate_metric_series_overflow_total",
-                "Calls counted under __other__ because there were metric_series_max names from clients already.",
+                "Calls counted under __other__ because there were metric_series_max names from clients already, or theirs was too long.",
             ),
         });
         metrics.add_source(table.clone());
@@ -144,7 +146,7 @@ impl StatsTable {
         }
         drop(names);
         let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
-        if names.client_count() < self.series_max {
+        if self.has_room(&names, name) {
             return names.of_clients.entry(name.into()).or_default().clone();
         }
         self.overflows.inc();
@@ -161,11 +163,15 @@ impl StatsTable {
         }
         drop(names);
         let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
-        let name = if names.client_count() < self.series_max { domain } else { OTHER };
+        let name = if self.has_room(&names, domain) { domain } else { OTHER };
         if name == OTHER {
             self.overflows.inc();
         }
         names.unknown_domains.entry(name.into()).or_default().fetch_add(descriptors, Relaxed);
+    }
+
+    fn has_room(&self, names: &Names, name: &str) -> bool {
+        names.client_count() < self.series_max && name.len() <= SERIES_NAME_BYTES_MAX
     }
 
     /// Forgets the names of rules that nobody holds any more and that never counted, and of the others those beyond `series_max`: rules

@@ -128,6 +128,8 @@ impl Metrics {
         lines.sort_unstable();
         let mut text = String::new();
         for (name, value) in lines {
+            // Some names come from clients, and a line is a counter.
+            let name = name.replace(char::is_control, "_");
             let _ = writeln!(text, "{name}: {value}");
         }
         text

@@ -22,7 +22,7 @@ if is_there; then
     exit 0
 fi
 command -v python3 >/dev/null || fail "python3 is missing: install Python 3.10 or later (Debian: apt-get install python3 python3-venv)"
-python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || fail "$(python3 --version) is too old: Envoy's package needs Python 3.10 or later"
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || fail "$(python3 --version) is too old: install Python 3.10 or later"
 python3 -c 'import ensurepip, venv' 2>/dev/null || fail "python3 has no venv: install it (Debian: apt-get install python3-venv)"
 
 echo "installing Envoy $version into $home"

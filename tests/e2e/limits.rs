@@ -95,7 +95,8 @@ fn a_period_that_no_unit_names_is_told_without_a_window() {
 #[test]
 fn a_refused_grpc_call_gets_resource_exhausted() {
     let site = Site::with("envoy.yaml").start();
-    let call = || site.send(Request { method: "POST", path: "/report", headers: &[("content-type", "application/grpc"), ("te", "trailers")] });
+    let call =
+        || site.send(Request { method: "POST", path: "/report", headers: &[("content-type", "application/grpc"), ("te", "trailers")] });
     for remaining in [1, 0] {
         call().passed_with(remaining);
     }

@@ -88,7 +88,7 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
         ("unit -1", with_unit("d", -1), Grpc::InvalidArgument, "descriptors[0].limit.unit -1 is no unit"),
         ("1,001 descriptors", many(1_001), Grpc::InvalidArgument, "1001 descriptors are more than the 1000"),
         ("10,000 descriptors", many(10_000), Grpc::InvalidArgument, "descriptors_max"),
-        ("ten mebibytes", request("d", &[&[("k", &long.repeat(10))]]), Grpc::OutOfRange, "too large"),
+        ("ten mebibytes", request("d", &[&[("k", &long.repeat(10))]]), Grpc::ResourceExhausted, "too large"),
     ];
     let server = TestServer::with_rules(RULES).start();
     let mut client = server.client().await;
@@ -176,7 +176,7 @@ async fn a_limit_of_nothing_refuses_every_hit_and_lets_a_look_pass() {
 
 /// Bodies that are no gRPC message, and the status they get.
 fn rubbish() -> Vec<(&'static str, Vec<u8>, Grpc)> {
-    let groups = [[0x0b; 100_000]].concat();
+    let groups = vec![0x0b; 100_000];
     vec![
         ("no message", Vec::new(), Grpc::Internal),
         ("bytes that are no protobuf", raw_grpc::frame_of(b"\xff\xff\xff rubbish"), Grpc::Internal),
@@ -186,7 +186,7 @@ fn rubbish() -> Vec<(&'static str, Vec<u8>, Grpc)> {
         ("groups in groups", raw_grpc::frame_of(&groups), Grpc::Internal),
         ("half the bytes before a message", vec![0, 0, 0], Grpc::Internal),
         ("less than was announced", vec![0, 0, 0, 0, 100, 0x0a], Grpc::Internal),
-        ("4 GiB announced", vec![0, 0xff, 0xff, 0xff, 0xff, 0x0a], Grpc::OutOfRange),
+        ("4 GiB announced", vec![0, 0xff, 0xff, 0xff, 0xff, 0x0a], Grpc::ResourceExhausted),
         ("compressed, but nobody said how", vec![1, 0, 0, 0, 1, 0x0a], Grpc::Internal),
         ("a flag that is none", vec![7, 0, 0, 0, 1, 0x0a], Grpc::Internal),
     ]
@@ -218,7 +218,10 @@ async fn a_stream_in_the_wrong_protocol_is_closed() {
         connection.write(bytes).expect("the connection is open");
         connection.finish_writing();
         let answer = connection.read_to_end();
-        assert!(answer.as_ref().map_or_else(|error| error.kind() == std::io::ErrorKind::ConnectionReset, |bytes| bytes.len() < 1_000), "{what}: {answer:?}");
+        assert!(
+            answer.as_ref().map_or_else(|error| error.kind() == std::io::ErrorKind::ConnectionReset, |bytes| bytes.len() < 1_000),
+            "{what}: {answer:?}"
+        );
         assert_serving(&server, &mut client, what).await;
     }
 }
@@ -235,7 +238,10 @@ async fn streams_that_stop_halfway_are_in_nobodys_way() {
     let mut halves = Vec::new();
     for _ in 0..100 {
         halves.push(half_of(server.http, HTTP1));
-        halves.push(half_of(server.http, b"POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: 200\r\n\r\n{                                                  "));
+        halves.push(half_of(
+            server.http,
+            b"POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: 200\r\n\r\n{                                                  ",
+        ));
         halves.push(half_of(server.grpc, HTTP2));
         halves.push(half_of(server.admin, HTTP1));
     }
@@ -261,12 +267,20 @@ type Spoil = fn(&Path);
 
 /// Spoilt so that nothing can be loaded, and what the log says.
 const SPOILT: &[(&str, Spoil, &str)] = &[
-    ("half a file", |rules| write(&rules.join("bad.yaml"), "domain: other\ndescriptors:\n  - key: k\n    rate_limit: {unit: min"), "bad.yaml:"),
+    (
+        "half a file",
+        |rules| write(&rules.join("bad.yaml"), "domain: other\ndescriptors:\n  - key: k\n    rate_limit: {unit: min"),
+        "bad.yaml:",
+    ),
     ("no YAML", |rules| write(&rules.join("bad.yaml"), "\t}{][ \0 : - ?"), "bad.yaml"),
     ("no rules", |rules| write(&rules.join("bad.yaml"), "just a text"), "bad.yaml"),
     ("an alias bomb", |rules| write(&rules.join("bad.yaml"), &alias_bomb()), "bad.yaml:"),
     ("brackets in brackets", |rules| write(&rules.join("bad.yaml"), &"[".repeat(1 << 20)), "bad.yaml:"),
-    ("a file that is not UTF-8", |rules| fs::write(rules.join("bad.yaml"), b"domain: caf\xe9\n").expect("it is written"), "is not UTF-8 text"),
+    (
+        "a file that is not UTF-8",
+        |rules| fs::write(rules.join("bad.yaml"), b"domain: caf\xe9\n").expect("it is written"),
+        "is not UTF-8 text",
+    ),
     ("a file of 65 MiB", |rules| sparse_file(&rules.join("bad.yaml"), 65 << 20), "the most for one file"),
     ("a file of a terabyte", |rules| sparse_file(&rules.join("bad.yaml"), 1 << 40), "the most for one file"),
     ("a file that cannot be read", |rules| symlink("/proc/self/mem", rules.join("bad.yaml")).expect("it is linked"), "Input/output error"),
@@ -285,12 +299,20 @@ const HARMLESS: &[(&str, Spoil)] = &[
             symlink("..", rules.join("bad.yaml").join(name)).expect("it is linked");
         }
     }),
-    ("a limit of nothing", |rules| write(&rules.join("bad.yaml"), "domain: other\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 0}}")),
+    ("a limit of nothing", |rules| {
+        write(&rules.join("bad.yaml"), "domain: other\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 0}}");
+    }),
     ("a limit of anything", |rules| {
-        write(&rules.join("bad.yaml"), "domain: other\ndescriptors:\n  - {key: k, rate_limit: {unit: year, requests_per_unit: 4294967295}}");
+        write(
+            &rules.join("bad.yaml"),
+            "domain: other\ndescriptors:\n  - {key: k, rate_limit: {unit: year, requests_per_unit: 4294967295}}",
+        );
     }),
     ("a key of a mebibyte", |rules| {
-        write(&rules.join("bad.yaml"), &format!("domain: other\ndescriptors:\n  - {{key: {}, rate_limit: {{unit: day, requests_per_unit: 1}}}}", "x".repeat(1 << 20)));
+        write(
+            &rules.join("bad.yaml"),
+            &format!("domain: other\ndescriptors:\n  - {{key: {}, rate_limit: {{unit: day, requests_per_unit: 1}}}}", "x".repeat(1 << 20)),
+        );
     }),
 ];
 
@@ -337,7 +359,8 @@ async fn a_spoilt_rules_directory_is_told_and_the_rules_go_on() {
 
 #[tokio::test]
 async fn a_spoilt_rules_directory_at_the_start_is_told_and_waited_for() {
-    for (what, spoil, expected) in SPOILT {
+    // But for what takes seconds in a debug build, and goes the same way.
+    for (what, spoil, expected) in SPOILT.iter().filter(|(what, ..)| *what != "an alias bomb") {
         let builder = TestServer::with_rules(RULES);
         spoil(builder.rules());
         let server = builder.start();
@@ -355,8 +378,12 @@ async fn what_is_no_rules_file_is_passed_over() {
     for (round, (what, spoil)) in HARMLESS.iter().enumerate() {
         spoil(&server.path(""));
         // Another file, so that there is something to wait for.
-        server.write("round.yaml", &format!("domain: round_{round}\ndescriptors:\n  - {{key: k, rate_limit: {{unit: day, requests_per_unit: 1}}}}"));
-        eventually(&format!("rules beside {what} are read"), async || server.admin("/rlconfig").contains(&format!("round_{round}.k: "))).await;
+        server.write(
+            "round.yaml",
+            &format!("domain: round_{round}\ndescriptors:\n  - {{key: k, rate_limit: {{unit: day, requests_per_unit: 1}}}}"),
+        );
+        eventually(&format!("rules beside {what} are read"), async || server.admin("/rlconfig").contains(&format!("round_{round}.k: ")))
+            .await;
         assert_eq!(server.metric("tollgate_rules_refused"), Some(0.0), "{what}");
         assert_serving(&server, &mut client, what).await;
         mend(&server.path(""));

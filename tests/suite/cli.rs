@@ -256,7 +256,8 @@ fn the_log_can_be_json_with_the_references_keys() {
     // Then there is no block, so nothing tells where it is: it fails for a port that is taken.
     let taken = TestServer::with_rules(&limit_of(1)).start();
     let port = taken.grpc.port().to_string();
-    let ran = TestServer::with_rules(&limit_of(1)).with_env("LOG_FORMAT", "json").with_env("TRACING_ENABLED", "1").with_env("GRPC_PORT", &port);
+    let ran =
+        TestServer::with_rules(&limit_of(1)).with_env("LOG_FORMAT", "json").with_env("TRACING_ENABLED", "1").with_env("GRPC_PORT", &port);
     let ran = ran.start_and_fail();
     let line: serde_json::Value = serde_json::from_str(ran.stderr.lines().next().expect("there is a line")).expect("it is JSON");
     assert_eq!(line["level"], "warn");
@@ -289,7 +290,10 @@ fn check_shows_every_problem_of_every_file_with_its_place_a_caret_and_what_was_m
     let directory = TempDir::new().expect("a temporary directory");
     let one = "domain: one\ndescriptors:\n  - key: k\n    rate_limit:\n      unit: minute\n      request_per_unit: 3\n";
     let path = rules_in(&directory, one);
-    write(&directory.path().join("two.yaml"), "domain: two\ndescriptors:\n  - key: k\n    rate_limit: {unit: hours, requests_per_unit: 3}\n");
+    write(
+        &directory.path().join("two.yaml"),
+        "domain: two\ndescriptors:\n  - key: k\n    rate_limit: {unit: hours, requests_per_unit: 3}\n",
+    );
     let ran = tollgate(&["check", &path]);
     assert_eq!(ran.code, Some(78));
     let expected = format!(
@@ -324,7 +328,10 @@ fn check_of_a_directory_that_is_not_there_ends_with_78() {
 fn check_takes_a_domain_in_two_files_only_if_told_to_merge() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, &limit_of(1));
-    write(&directory.path().join("more.yaml"), "domain: d\ndescriptors:\n  - key: other\n    rate_limit: {unit: day, requests_per_unit: 1}\n");
+    write(
+        &directory.path().join("more.yaml"),
+        "domain: d\ndescriptors:\n  - key: other\n    rate_limit: {unit: day, requests_per_unit: 1}\n",
+    );
     assert_eq!(tollgate(&["check", &path]).code, Some(78));
     assert_eq!(tollgate(&["check", "--merge-domain-config", "--config-dir", &path]).code, Some(0));
     assert_eq!(tollgate_with_env(&["check", &path], &[("MERGE_DOMAIN_CONFIG", "true")]).code, Some(0));
@@ -375,7 +382,8 @@ fn output_that_nobody_reads_is_no_panic() {
     let path = rules_in(&directory, TREE);
     for arguments in [&["check", &path][..], &["explain", "--rules", &path, "shop", "user=alice"], &["--help"]] {
         let (_, nobody) = std::io::pipe().expect("a pipe can be made");
-        let ran = Command::new(env!("CARGO_BIN_EXE_tollgate")).args(arguments).env_clear().stdout(nobody).output().expect("cargo has built it");
+        let ran =
+            Command::new(env!("CARGO_BIN_EXE_tollgate")).args(arguments).env_clear().stdout(nobody).output().expect("cargo has built it");
         assert_eq!(ran.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
     }
 }

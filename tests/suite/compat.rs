@@ -11,23 +11,27 @@
 //! settings: {QUOTA_MODE: 'true'}             # as the environment has them
 //! rules: "domain: hello …"                   # the text of rules.yaml; or a map of files
 //! cases:
-//!   - case: the third of two is refused      # with domain, settings, rules of its own, if need be
+//!   - case: the third of two is refused      # with domain, settings and rules of its own, if need be
 //!     steps:
-//!       - {ask: ['user=ann,path=/'], times: 3, codes: '2 OK, 1 OVER_LIMIT', answer: OVER_LIMIT, statuses: [OVER_LIMIT 2/HOUR 0 left 2800s]}
+//!       - ask: ['user=ann,path=/']           # descriptors
+//!         times: 3
+//!         codes: 2 OK, 1 OVER_LIMIT
+//!         answer: OVER_LIMIT                 # the last one
+//!         statuses: [OVER_LIMIT 2/HOUR 0 left 2800s]
 //! ```
 //!
-//! | key of a step | does | and compares |
-//! |---|---|---|
-//! | `ask`: descriptors, each `key=value,…` or a map with `entries`, `limit` (`5/HOUR`), `hits`, `give_back`; with `domain`, `hits`, `times` | calls | `codes` (with `times`), and of the last answer `answer`, `statuses`, `headers`, `metadata`, or `error` and `message` |
-//! | `wait`, `at` | moves the clock on, or to a second since the epoch | |
-//! | `rules` | loads new ones | `refused`, if they are |
-//! | `counts` | | the counters of rules by name, those that are not zero |
-//! | `statsd`, `metrics` | | every counter that is not zero, under its statsd name, or as Prometheus sees it |
-//! | `counters` | | how many there are in the store |
-//! | `rlconfig` | | the lines of /rlconfig |
+//! A descriptor that is more than its entries is a map with `entries` (text, or pairs), `limit` (`5/HOUR`), `hits` and `give_back`. A call
+//! may also have `hits` and a `domain`. Its answer may also have `headers` and `metadata`, or be an `error` with its `message`.
+//!
+//! Other steps move the clock (`wait: 10s`, or `at:` a second since the epoch), load new `rules` (which may be `refused`), or look:
+//! `counts` are the counters of rules by name, `statsd` and `metrics` every counter, under its statsd name or as Prometheus sees it, all
+//! of them without those that are zero; `counters` is how many there are in the store; `rlconfig` the lines of that page.
 //!
 //! A case of rules that do not load has `refused`: every problem, with `says`, `line`, `column` and `hint`, or all that an operator sees of
-//! it as one text. One of rules that load with `warnings` lists them the same way. What a case does not mention must not be there.
+//! it as one text. One of rules that load with `warnings` lists them the same way. Where ours is better than the reference's answer there
+//! are the `defect` of the reference, by number, and why ours is `better`. `metric_series_max` makes that bound small.
+//!
+//! What a case does not mention must not be there.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -63,7 +67,7 @@ const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/cases");
 /// Far from every edge: 40 s of the minute are left, 2,800 s of the hour, 6,400 s of the day, 92,800 s of the week, 352,000 s of the month
 /// and 2,944,000 s of the year.
 const START: Time = Time::from_micros(1_700_000_000 * MICROS_PER_SECOND);
-/// What steps compare, but for `ask`, which compares several things.
+/// What steps look at, but for `ask`, which compares several things.
 const LOOKS: [&str; 5] = ["counts", "statsd", "metrics", "counters", "rlconfig"];
 const ANSWER_KEYS: [&str; 7] = ["codes", "answer", "statuses", "headers", "metadata", "error", "message"];
 
@@ -91,6 +95,8 @@ struct Theme {
 struct Case {
     title: String,
     settings: Map<String, Value>,
+    /// How many names of metrics may come from clients; no setting, so not one of them.
+    metric_series_max: usize,
     rules: Rules,
     /// Why the rules are refused, if they are.
     refused: Vec<Value>,
@@ -157,10 +163,13 @@ fn a_case_that_fails_says_where_and_how() {
             {ask: [k=v], answer: OK, statuses: [OK]},
             {ask: [k=v], answer: OK, statuses: [OK 3/HOUR 2 left 2800s], headers: ['a: 1']}]}]}";
     let failures = failures(&read_theme(text).expect("it can be read")).join("\n");
-    assert_eq!(
-        failures,
-        "t: nobody is limited\n  step 2, ask d k=v\n    headers: expected [\"a: 1\"], got nothing\n    statuses[0]: expected \"OK 3/HOUR 2 left 2800s\", got \"OK\""
-    );
+    let expected = [
+        "t: nobody is limited",
+        "  step 2, ask d k=v",
+        "    headers: expected [\"a: 1\"], got nothing",
+        "    statuses[0]: expected \"OK 3/HOUR 2 left 2800s\", got \"OK\"",
+    ];
+    assert_eq!(failures, expected.join("\n"));
 }
 
 #[test]
@@ -205,12 +214,13 @@ fn failures(theme: &Theme) -> Vec<String> {
 impl Case {
     /// What differs, if anything.
     fn failure(&self) -> Option<String> {
-        let told = |lines: Vec<String>| (!lines.is_empty()).then(|| lines.iter().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n"));
+        let told =
+            |lines: Vec<String>| (!lines.is_empty()).then(|| lines.iter().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n"));
         let settings = match settings(&self.settings) {
             Ok(settings) => settings,
             Err(trouble) => return Some(format!("  settings: {trouble}")),
         };
-        let world = World::new(&settings);
+        let world = World::new(&settings, self.metric_series_max);
         let differing = match world.load(&self.rules) {
             Err(problems) if self.refused.is_empty() => return Some(format!("  rules: {}", shown(&problems))),
             Err(problems) => findings_differ(&self.refused, &problems),
@@ -229,9 +239,9 @@ impl Case {
 }
 
 impl World {
-    fn new(settings: &Settings) -> Self {
+    fn new(settings: &Settings, metric_series_max: usize) -> Self {
         let metrics = Metrics::new();
-        let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
+        let stats = StatsTable::new(metric_series_max, &metrics);
         let options = Options {
             merge_domains: settings.rules.merge_domain_config,
             key_prefix: settings.rules.cache_key_prefix.as_str().into(),
@@ -283,10 +293,9 @@ impl World {
                     let response = response.into_inner().encode_to_vec();
                     answer(&RateLimitResponse::decode(&*response).expect("it was encoded here"))
                 }
-                Err(status) => Map::from_iter([
-                    ("error".to_owned(), json!(code_name(status.code()))),
-                    ("message".to_owned(), json!(status.message())),
-                ]),
+                Err(status) => {
+                    Map::from_iter([("error".to_owned(), json!(code_name(status.code()))), ("message".to_owned(), json!(status.message()))])
+                }
             };
             let code = last.get("answer").or(last.get("error")).and_then(Value::as_str).unwrap_or_default();
             match codes.last_mut() {
@@ -527,6 +536,7 @@ impl Shared {
         let mut settings = self.settings.clone();
         settings.extend(fields.map("settings")?);
         let rules = rules(&mut fields)?.or_else(|| self.rules.clone()).ok_or_else(|| fields.trouble("no rules"))?;
+        let metric_series_max = fields.number("metric_series_max")?.and_then(|max| usize::try_from(max).ok()).unwrap_or(METRIC_SERIES_MAX);
         let refused = fields.list("refused")?.unwrap_or_default();
         let warnings = fields.list("warnings")?.unwrap_or_default();
         let defect = fields.text("defect")?.zip(fields.text("better")?);
@@ -537,7 +547,7 @@ impl Shared {
         }
         let step = |(index, step)| Step::read(Fields::new(&format!("{title}: step {}", index + 1), step)?, domain.as_ref());
         let steps = steps.into_iter().enumerate().map(step).collect::<Result<_, _>>()?;
-        Ok(Case { title, settings, rules, refused, warnings, steps, defect })
+        Ok(Case { title, settings, metric_series_max, rules, refused, warnings, steps, defect })
     }
 }
 
@@ -593,7 +603,11 @@ fn descriptor(place: &str, wanted: Value) -> Result<RateLimitDescriptor, String>
     };
     let limit = fields.text("limit")?.map(|text| override_of(&text).ok_or_else(|| format!("{place}: {text} is no limit"))).transpose()?;
     let hits_addend = fields.number("hits")?;
-    let is_negative_hits = fields.map.remove("give_back").is_some_and(|flag| flag == json!(true));
+    let is_negative_hits = match fields.map.remove("give_back") {
+        None => false,
+        Some(Value::Bool(flag)) => flag,
+        Some(other) => return Err(fields.trouble(&format!("`give_back` is {other}, and must be true or false"))),
+    };
     fields.finish()?;
     Ok(RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits })
 }

@@ -2,7 +2,7 @@
 
 use tokio_stream::once;
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use tonic_health::pb::health_check_response::ServingStatus::{Serving, ServiceUnknown};
+use tonic_health::pb::health_check_response::ServingStatus::{ServiceUnknown, Serving};
 
 use crate::support::http::{self, Connection};
 use crate::support::{Client, Code, TestServer, limit_of, request};
@@ -294,7 +294,8 @@ fn prometheus_has_a_door_of_its_own_if_wanted() {
     assert!(page.body.contains("process_resident_memory_bytes "), "{}", page.body);
     assert_eq!(http::get(addr, "/rlconfig").status, 404, "it shows metrics alone");
 
-    let server = TestServer::with_rules(&limit_of(1)).with_env("USE_PROMETHEUS", "true").with_env("PROMETHEUS_PATH", "/stats/prometheus").start();
+    let server =
+        TestServer::with_rules(&limit_of(1)).with_env("USE_PROMETHEUS", "true").with_env("PROMETHEUS_PATH", "/stats/prometheus").start();
     assert_eq!(http::get(server.prometheus.expect("it is bound"), "/stats/prometheus").status, 200);
     assert!(TestServer::with_rules(&limit_of(1)).start().prometheus.is_none());
 }

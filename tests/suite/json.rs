@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Client, TestServer, limit_of};
 use crate::support::http::Connection;
+use crate::support::{Client, TestServer, limit_of};
 
 /// A body that is a request for domain `d`, key `k`.
 const GOOD: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#;
@@ -110,7 +110,8 @@ fn too_deep_a_body_is_400() {
 fn an_unknown_unit_and_too_many_descriptors_are_400_with_the_reason() {
     let server = TestServer::with_rules(&limit_of(1_000)).start();
     for unit in ["0", "8", "99", "-1"] {
-        let body = format!(r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"k"}}],"limit":{{"requestsPerUnit":5,"unit":{unit}}}}}]}}"#);
+        let body =
+            format!(r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"k"}}],"limit":{{"requestsPerUnit":5,"unit":{unit}}}}}]}}"#);
         let reply = server.json(&body);
         assert_eq!(reply.status, 400, "{unit}");
         assert!(reply.body.contains(&format!("descriptors[0].limit.unit {unit} is no unit")), "{reply:?}");
@@ -156,8 +157,12 @@ async fn json_and_grpc_share_their_counters() {
 
 #[test]
 fn headers_and_metadata_are_in_the_answer_if_wanted() {
-    let rules = "domain: d\ndescriptors:\n  - key: k\n    metadata: {owner: shop, weight: 2}\n    rate_limit: {unit: year, requests_per_unit: 5}\n";
-    let server = TestServer::with_rules(rules).with_env("LIMIT_RESPONSE_HEADERS_ENABLED", "true").with_env("RESPONSE_DYNAMIC_METADATA", "true").start();
+    let rules =
+        "domain: d\ndescriptors:\n  - key: k\n    metadata: {owner: shop, weight: 2}\n    rate_limit: {unit: year, requests_per_unit: 5}\n";
+    let server = TestServer::with_rules(rules)
+        .with_env("LIMIT_RESPONSE_HEADERS_ENABLED", "true")
+        .with_env("RESPONSE_DYNAMIC_METADATA", "true")
+        .start();
     let body: Value = serde_json::from_str(&server.json(GOOD).body).expect("it is JSON");
     let headers = body["responseHeadersToAdd"].as_array().expect("there are headers");
     let value_of = |name: &str| headers.iter().find(|header| header["key"] == name).map(|header| header["value"].clone());

@@ -27,7 +27,7 @@ pub(crate) mod http;
 pub(crate) mod raw_grpc;
 
 /// How long anything may take that should happen at once. The machine may be busy with other tests.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How often to look meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -199,9 +199,8 @@ impl Builder {
         self.set_ports();
         let mut process = Process::start(self.command, self.home, self.log);
         look_until("the server says where it is", || {
-            if process.child.try_wait().expect("it is our child").is_some() {
-                panic!("the server ended: {}", process.stderr());
-            }
+            let has_ended = process.child.try_wait().expect("it is our child").is_some();
+            assert!(!has_ended, "the server ended: {}", process.stderr());
             process.stdout().ends_with("\n\n")
         });
         let announcement = process.stdout();
@@ -307,11 +306,7 @@ impl Client {
     pub(crate) async fn connect(addr: SocketAddr) -> Self {
         let endpoint = Endpoint::from_shared(format!("http://{addr}")).expect("it is an address");
         let channel = endpoint.timeout(PATIENCE).connect().await.expect("the port is open");
-        Self {
-            rls: RateLimitServiceClient::new(channel.clone()),
-            health: HealthClient::new(channel.clone()),
-            channel,
-        }
+        Self { rls: RateLimitServiceClient::new(channel.clone()), health: HealthClient::new(channel.clone()), channel }
     }
 
     /// Calls ShouldRateLimit.

@@ -32,6 +32,7 @@ impl Envoy {
         command.arg("-c").arg(&file).args(["--concurrency", "1", "-l", "warning"]);
         // Without it each Envoy leaves a file in /dev/shm for ever, and those of one base id are in each other's way.
         command.arg("--disable-hot-restart");
+        ports.release([ports.ingress(), ports.backend(), ports.envoy_admin()]);
         let mut process = Process::start("envoy", command, home.join("envoy.log"));
         let admin = ports.envoy_admin();
         process.wait_until_ready(|| http::get(admin, "/ready").is_ok_and(|reply| reply.status == 200));

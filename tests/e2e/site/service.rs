@@ -36,6 +36,7 @@ impl Service {
             http: ports.http(),
             admin: ports.admin(),
         };
+        ports.release([ports.grpc(), ports.http(), ports.admin()]);
         service.start_again();
         service
     }

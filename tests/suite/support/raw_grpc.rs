@@ -1,10 +1,10 @@
 //! gRPC without a gRPC library: a call of which a test sends any bytes, and only as many as it likes.
 
-use prost::bytes::Bytes;
 use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
 use http::Request;
 use prost::Message;
+use prost::bytes::Bytes;
 use std::net::SocketAddr;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -50,7 +50,8 @@ impl Connection {
     /// Sends the head of a call.
     pub(crate) async fn begin(&mut self) -> Call {
         let uri = format!("http://{}{PATH}", self.addr);
-        let head = Request::post(uri).header("content-type", "application/grpc").header("te", "trailers").body(()).expect("it is a request");
+        let head =
+            Request::post(uri).header("content-type", "application/grpc").header("te", "trailers").body(()).expect("it is a request");
         let mut requests = self.requests.clone().ready().await.expect("the connection is open");
         let (response, body) = requests.send_request(head, false).expect("the connection is open");
         Call { body, response }
@@ -85,7 +86,10 @@ impl Call {
                 frames.extend_from_slice(&frame.expect("the stream is whole"));
             }
             let trailers = body.trailers().await.expect("the stream is whole").expect("there are trailers");
-            Ended { status: status_of(&trailers).expect("there is a status"), message: (frames.len() >= 5).then(|| Bytes::from(frames).slice(5..)) }
+            Ended {
+                status: status_of(&trailers).expect("there is a status"),
+                message: (frames.len() >= 5).then(|| Bytes::from(frames).slice(5..)),
+            }
         };
         tokio::time::timeout(PATIENCE, ending).await.expect("the call ends")
     }
