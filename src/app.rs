@@ -189,6 +189,9 @@ impl App {
                 () = reload() => watch.load(),
             }
         };
+        // New rules are for the next process. The kernel takes its time to close a watch, seconds where many files change, and no process
+        // ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
+        drop(watch);
         tokio::select! {
             () = drain(&self.lifecycle, running, signal, self.drain_period, self.shutdown_timeout) => {}
             _ = stop() => tracing::warn!("a second signal: ending at once"),

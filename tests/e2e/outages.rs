@@ -16,12 +16,14 @@ const SOME: u64 = 50;
 fn a_restart_lets_through_what_is_sent_while_nobody_listens_and_nothing_else() {
     const DRAIN_PERIOD: Duration = Duration::from_millis(300);
     let site = Site::with("envoy.yaml").with_env("DRAIN_PERIOD", "300ms").start();
-    let (mut stopped_at, mut back_at) = (site.clock.now(), site.clock.now());
+    let [mut stopped_at, mut ended_at, mut started_at, mut back_at] = [site.clock.now(); 4];
     let seen = site.under_traffic(CLIENTS, "/search", |_| {
         more(&site, Outcome::Refused);
         stopped_at = site.clock.now();
         site.tollgate.stop();
+        ended_at = site.clock.now();
         more(&site, Outcome::Passed);
+        started_at = site.clock.now();
         site.tollgate.start_again();
         back_at = site.clock.now();
         more(&site, Outcome::Refused);
@@ -34,7 +36,8 @@ fn a_restart_lets_through_what_is_sent_while_nobody_listens_and_nothing_else() {
     let drained_at = stopped_at.plus(DRAIN_PERIOD.into());
     assert_eq!(passed.iter().filter(|glimpse| glimpse.received_at < drained_at).count(), 4, "before Tollgate had drained");
     assert!(passed.iter().filter(|glimpse| glimpse.sent_at > back_at).count() <= 4, "after Tollgate was back");
-    println!("{unasked} requests passed unasked in the {} from the end of the drain until Tollgate was back", back_at.since(drained_at));
+    let [stopping, starting] = [ended_at.since(drained_at), back_at.since(started_at)].map(Duration::from);
+    println!("{unasked} requests passed unasked: stopping took {stopping:?} after the drain, and starting {starting:?}");
 }
 
 /// With `failure_mode_deny: true` they get an error instead.

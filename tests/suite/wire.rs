@@ -221,12 +221,12 @@ fn full_name<M: prost::Name>() -> String {
 }
 
 fn descriptors() -> DescriptorPool {
-    DescriptorPool::decode(DESCRIPTOR_SET).unwrap()
+    DescriptorPool::decode(DESCRIPTOR_SET).expect("the compiled descriptors can be read")
 }
 
 fn from_json(message: &str, json: &serde_json::Value) -> Vec<u8> {
-    let descriptor = descriptors().get_message_by_name(&format!("envoy.service.ratelimit.v3.{message}")).unwrap();
-    DynamicMessage::deserialize(descriptor, json).unwrap().encode_to_vec()
+    let descriptor = descriptors().get_message_by_name(&format!("envoy.service.ratelimit.v3.{message}")).expect("a message of ours");
+    DynamicMessage::deserialize(descriptor, json).expect("JSON of that message").encode_to_vec()
 }
 
 /// A request with every field set to something that is not its default.

@@ -1,0 +1,58 @@
+//! Texts made to break the reader: whatever they are, it answers, and soon.
+
+use crate::config::yaml::read;
+use crate::config::yaml::shape::collect_spots;
+
+#[test]
+fn no_repetition_brings_it_down() {
+    const PIECES: &str = "[|{|- |a: |? |-\n|[],|{a: |{[|&a |*a |!a |'|\"|'' |: |:|,|]|}|>\n|%|---\n|...\n|#|\n| |\t|\r|\0|x |x: y\n|\
+                          a:\n |é|[? |[a: |\"a\\\n|'a\n|key: [\n|\\|!<|!!str |@|<<: |'a': b\n|%TAG ! x\n|a: >\n  b\n|a: &a b\n";
+    // A worker thread's stack may be small: nothing here recurses deeper than DEPTH_MAX.
+    let all = || {
+        for piece in PIECES.split('|') {
+            for start in ["", "[", "a: ", "a:\n  ", "\"", ">\n  "] {
+                let _ = read(&format!("{start}{}", piece.repeat(20_000)));
+            }
+        }
+    };
+    std::thread::Builder::new().stack_size(512 << 10).spawn(all).unwrap().join().unwrap();
+}
+
+#[test]
+fn no_mutation_brings_it_down_or_puts_a_spot_outside_the_text() {
+    const SAMPLE: &str = "domain: é\ndescriptors:\n- key: a\n  value: \"b*\"  # c\n  rate_limit: &r {unit: hour, requests_per_unit: 0x10}\n\
+                          - <<: *r\n  key: 'it''s'\n  metadata: {x: [1, ~], y: >-\n  }\n  descriptors: [\n  {key: c, rate_limit: *r}\n]\n- |\n  text\n\n";
+    const PIECES: &[char] =
+        &[' ', '\n', '\t', ':', '-', '[', ']', '{', '}', ',', '#', '"', '\'', '|', '>', '&', '*', '!', '?', '%', 'é', '\r', 'y'];
+    let mut state = 7_u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    for _ in 0..5_000 {
+        let mut chars: Vec<char> = SAMPLE.chars().collect();
+        for _ in 0..=random(4) {
+            let at = random(chars.len());
+            match random(3) {
+                0 => chars.insert(at, PIECES[random(PIECES.len())]),
+                1 => chars[at] = PIECES[random(PIECES.len())],
+                _ => drop(chars.drain(at..(at + 1 + random(4)).min(chars.len()))),
+            }
+        }
+        let text: String = chars.into_iter().collect();
+        let mut spots = Vec::new();
+        match read(&text) {
+            Ok(document) => {
+                spots.extend(document.notes.iter().map(|note| note.spot));
+                document.root.iter().for_each(|root| collect_spots(root, &mut spots));
+            }
+            Err(trouble) => spots.push(trouble.spot),
+        }
+        let lines: Vec<&str> = text.split('\n').flat_map(|line| line.split('\r')).collect();
+        for spot in spots {
+            assert!(spot.line >= 1 && spot.column >= 1 && spot.width >= 1, "{spot:?} in {text:?}");
+            assert!(spot.line as usize <= lines.len(), "{spot:?} in {text:?}");
+            assert!((spot.column + spot.width) as usize <= text.chars().count() + 2, "{spot:?} in {text:?}");
+        }
+    }
+}

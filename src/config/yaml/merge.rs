@@ -1,0 +1,213 @@
+//! Applies merge keys (`<<`) and lets the last of repeated keys count, as yaml.v2 does when it fills a struct.
+//!
+//! Keys are equal when their texts are. yaml.v2 compares values (`1` is `0x1`, `1` is not `"1"`), but the keys of rules are words, and
+//! those of metadata become text in the end.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::mem;
+
+use crate::config::yaml::notes::Notes;
+use crate::config::yaml::trouble::shortened;
+use crate::config::yaml::{Kind, Node, Spot, Trouble};
+
+type Pair = (Node, Node);
+
+/// A map in the making, pair by pair. A pair stays where its key stood first.
+#[derive(Default)]
+struct Layers {
+    laid: Vec<Laid>,
+    places: HashMap<String, usize>,
+}
+
+/// The newest pair of a key.
+struct Laid {
+    key: Node,
+    value: Node,
+    /// The `<<` that brought it.
+    merge: Option<Spot>,
+    /// Its value has the pairs of two or more maps one after another, and so may repeat keys.
+    joined: bool,
+}
+
+/// The pairs that count. Nearly no map has merges or repeats, and those are returned as they came.
+///
+/// # Errors
+/// When a `<<` has neither a map nor a list of maps.
+pub fn settle(pairs: Vec<Pair>, notes: &mut Notes) -> Result<Vec<Pair>, Trouble> {
+    if !pairs.iter().any(|(key, _)| is_merge(key)) && !has_repeats(&pairs) {
+        return Ok(pairs);
+    }
+    let mut layers = Layers::default();
+    for (key, value) in pairs {
+        if is_merge(&key) {
+            let merge = Some(key.spot);
+            merged(value)?.into_iter().for_each(|(key, value)| layers.lay(Laid { key, value, merge, joined: false }, notes));
+        } else {
+            layers.lay(Laid { key, value, merge: None, joined: false }, notes);
+        }
+    }
+    Ok(layers.laid.into_iter().map(Laid::into_pair).collect())
+}
+
+impl Layers {
+    fn lay(&mut self, new: Laid, notes: &mut Notes) {
+        match self.places.entry(text_of(&new.key).to_owned()) {
+            Entry::Vacant(place) => {
+                place.insert(self.laid.len());
+                self.laid.push(new);
+            }
+            Entry::Occupied(place) => self.laid[*place.get()].replace(new, notes),
+        }
+    }
+}
+
+impl Laid {
+    fn replace(&mut self, new: Laid, notes: &mut Notes) {
+        let old = mem::replace(self, new);
+        let (name, line) = (shortened(text_of(&old.key)), old.key.spot.line);
+        let both_maps = matches!((&old.value.kind, &self.value.kind), (Kind::Map(_), Kind::Map(_)));
+        match (old.merge, self.merge) {
+            (None, None) => {
+                let what = if both_maps { "the two maps are joined, this one counts" } else { "only this one counts" };
+                notes.add(self.key.spot, format!("the key `{name}` stood on line {line} already: {what}"));
+            }
+            (None, Some(merge)) => {
+                notes.add(merge, format!("`<<` replaces `{name}` of line {line}, which stands above it: put `<<` first if it should not"));
+            }
+            // Overriding what a `<<` brought is what it is for.
+            (Some(_), _) => {}
+        }
+        if let (Kind::Map(mut below), Kind::Map(above)) = (old.value.kind, &mut self.value.kind) {
+            below.append(above);
+            *above = below;
+            self.joined = true;
+        }
+    }
+
+    fn into_pair(mut self) -> Pair {
+        if let Kind::Map(pairs) = &mut self.value.kind
+            && self.joined
+        {
+            *pairs = last_of_each(mem::take(pairs));
+        }
+        (self.key, self.value)
+    }
+}
+
+/// The pairs that a `<<` brings, least important first: yaml.v2 goes through a list of maps backwards.
+fn merged(value: Node) -> Result<Vec<Pair>, Trouble> {
+    let no_map = |spot| Trouble::new(spot, "`<<` takes a map or a list of maps").hint("quote '<<' if it is meant as a key");
+    match value.kind {
+        Kind::Map(pairs) => Ok(pairs),
+        Kind::List(items) => {
+            let mut pairs = Vec::new();
+            for item in items.into_iter().rev() {
+                let Kind::Map(more) = item.kind else { return Err(no_map(item.spot)) };
+                pairs.extend(more);
+            }
+            Ok(pairs)
+        }
+        Kind::Scalar(_) => Err(no_map(value.spot)),
+    }
+}
+
+/// Below two joined maps nothing is joined: the last of repeated keys replaces the others.
+fn last_of_each(pairs: Vec<Pair>) -> Vec<Pair> {
+    let mut places = HashMap::new();
+    let mut last = Vec::with_capacity(pairs.len());
+    for pair in pairs {
+        match places.entry(text_of(&pair.0).to_owned()) {
+            Entry::Vacant(place) => {
+                place.insert(last.len());
+                last.push(pair);
+            }
+            Entry::Occupied(place) => last[*place.get()] = pair,
+        }
+    }
+    last
+}
+
+fn has_repeats(pairs: &[Pair]) -> bool {
+    let mut seen = HashSet::with_capacity(pairs.len());
+    !pairs.iter().all(|(key, _)| seen.insert(text_of(key)))
+}
+
+fn is_merge(key: &Node) -> bool {
+    matches!(&key.kind, Kind::Scalar(scalar) if scalar.is_merge())
+}
+
+fn text_of(key: &Node) -> &str {
+    match &key.kind {
+        Kind::Scalar(scalar) => &scalar.text,
+        // The tree lets none through.
+        Kind::List(_) | Kind::Map(_) => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::yaml::shape::{shape, shape_of};
+    use crate::config::yaml::{Kind, Node, Spot, read};
+
+    #[test]
+    fn merges_apply_where_they_stand_as_in_yaml_v2() {
+        let shape = |map: &str| {
+            shape_of(&format!("[&a {{k: a, x: ax}}, &b {{k: b, y: by}}, {map}]")).split_off("[{k: a, x: ax}, {k: b, y: by}, ".len())
+        };
+        for (map, expected) in [
+            ("{<<: *a, k: own}", "{k: own, x: ax}]"),
+            // In YAML's own words the explicit key should win here too. It does not in yaml.v2.
+            ("{k: own, <<: *a}", "{k: a, x: ax}]"),
+            ("{<<: [*a, *b]}", "{k: a, y: by, x: ax}]"),
+            ("{<<: [*b, *a], y: own}", "{k: b, x: ax, y: own}]"),
+            ("{<<: *a, <<: *b}", "{k: b, x: ax, y: by}]"),
+            ("{<<: {z: 1}}", "{z: 1}]"),
+            ("{!!merge <<: *a}", "{k: a, x: ax}]"),
+            ("{'<<': *a}", "{<<: {k: a, x: ax}}]"),
+            ("{!!str <<: *a}", "{<<: {k: a, x: ax}}]"),
+        ] {
+            assert_eq!(shape(map), expected, "{map}");
+        }
+        for refused in ["<<: 1\n", "<<:\n", "<<: [[a: b]]\n", "<<: [1]\n"] {
+            assert!(read(refused).unwrap_err().text.starts_with("`<<` takes"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_merged_map_within_is_joined_as_when_yaml_v2_fills_a_struct() {
+        let base = "- &b {key: a, rate_limit: {unit: hour, requests_per_unit: 5}}\n";
+        let joined = format!("{base}- <<: *b\n  rate_limit: {{requests_per_unit: 6}}\n");
+        assert_eq!(
+            shape_of(&joined),
+            "[{key: a, rate_limit: {unit: hour, requests_per_unit: 5}}, {key: a, rate_limit: {unit: hour, requests_per_unit: 6}}]"
+        );
+        assert!(read(&joined).unwrap().notes.is_empty());
+        // One level only, as there; a list or a null replaces.
+        assert_eq!(shape_of("{m: {a: {x: 1}, b: 2}, m: {a: {y: 1}}}"), "{m: {a: {y: 1}, b: 2}}");
+        assert_eq!(shape_of("{m: {a: 1}, m: , m: {b: 2}}"), "{m: {b: 2}}");
+    }
+
+    #[test]
+    fn the_last_of_repeated_keys_counts_and_is_noted() {
+        let text = "a: 1\nb: 2\na: 3\n\"a\": 4\n";
+        let document = read(text).unwrap();
+        assert_eq!(shape(document.root.as_ref().unwrap()), "{a: 4, b: 2}");
+        let spots: Vec<_> = document.notes.iter().map(|note| note.spot).collect();
+        assert_eq!(spots, [Spot::new(3, 1, 1), Spot::new(4, 1, 3)]);
+        assert_eq!(document.notes[0].text, "the key `a` stood on line 1 already: only this one counts");
+        assert_eq!(shape_of("{1: a, 0x1: b, '1': c, y: d, yes: e}"), "{1: c, 0x1: b, y: d, yes: e}");
+        let long: Vec<String> = (0..300).map(|i| format!("k{}: {i}", i % 250)).collect();
+        let document = read(&long.join("\n")).unwrap();
+        let Some(Node { kind: Kind::Map(pairs), .. }) = document.root else { panic!("no map") };
+        assert_eq!((pairs.len(), document.notes.len()), (250, 50));
+    }
+
+    #[test]
+    fn a_merge_that_replaces_an_explicit_key_is_noted() {
+        let document = read("a: &a {k: 1}\nb:\n  k: 2\n  <<: *a\n").unwrap();
+        assert_eq!(document.notes.len(), 1);
+        assert_eq!(document.notes[0].spot, Spot::new(4, 3, 2));
+        assert!(document.notes[0].text.contains("put `<<` first"));
+    }
+}

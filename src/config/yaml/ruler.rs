@@ -1,0 +1,132 @@
+//! Turns the parser's marks into spots: measures what the parser does not, and sees the tabs that it lets pass.
+//!
+//! Marks count characters, so finding one in the text means walking there. The walk only goes forward: all the measuring in a file costs
+//! one.
+
+use std::str::Chars;
+
+use saphyr_parser::{Marker, ScalarStyle, Span};
+
+use crate::config::yaml::Spot;
+use crate::config::yaml::leniency::Padded;
+
+/// Walks along a text.
+pub struct Ruler<'t> {
+    source: &'t Padded<'t>,
+    rest: Chars<'t>,
+    /// The number of the character that `rest` starts with.
+    at: usize,
+}
+
+impl<'t> Ruler<'t> {
+    /// At the start of the text.
+    pub fn new(source: &'t Padded<'t>) -> Self {
+        Self { source, rest: source.text.chars(), at: 0 }
+    }
+
+    /// A spot one character wide.
+    pub fn spot(&self, mark: Marker) -> Spot {
+        self.source.spot(mark)
+    }
+
+    /// The spot of an alias or a scalar; as wide as nothing where that is what stands there.
+    ///
+    /// The parser's span of a quoted scalar goes on to the next token, comments included, and that of a long one over several lines.
+    pub fn spot_of(&mut self, span: Span, style: ScalarStyle) -> Spot {
+        let width = match style {
+            ScalarStyle::Plain if span.start.line() == span.end.line() => span.len(),
+            ScalarStyle::SingleQuoted => quoted_width(self.text_from(span.start.index()), '\''),
+            ScalarStyle::DoubleQuoted => quoted_width(self.text_from(span.start.index()), '"'),
+            _ => {
+                let line = self.text_from(span.start.index()).split(['\n', '\r']).next().unwrap_or_default();
+                line.trim_end().chars().count().max(1)
+            }
+        };
+        Spot { width: Spot::new(0, 0, width).width, ..self.spot(span.start) }
+    }
+
+    /// The tab that the line of a mark is indented with. yaml.v2 refuses those, the parser takes some for a column each.
+    pub fn tab_before(&mut self, mark: Marker) -> Option<Spot> {
+        // None: something on this line was measured, and so came first.
+        let start = mark.index().checked_sub(mark.col()).filter(|start| *start >= self.at)?;
+        let line = self.text_from(start);
+        let spaces = line.len() - line.trim_start_matches(' ').len();
+        (spaces < mark.col() && line[spaces..].starts_with('\t')).then(|| Spot::new(mark.line(), spaces + 1, 1))
+    }
+
+    /// What the parser found between two marks.
+    pub fn text_of(&mut self, span: Span) -> impl Iterator<Item = char> + use<'t> {
+        self.text_from(span.start.index()).chars().take(span.len())
+    }
+
+    fn text_from(&mut self, index: usize) -> &'t str {
+        let skip = index.saturating_sub(self.at);
+        if skip > 0 {
+            self.rest.nth(skip - 1);
+            self.at = index;
+        }
+        self.rest.as_str()
+    }
+}
+
+/// How many characters it is to the closing quote, or the last one on this line. An anchor or a tag may stand before the opening one.
+fn quoted_width(text: &str, quote: char) -> usize {
+    let (mut inside, mut width) = (false, 1);
+    // Nothing looks beyond the closing quote, as a line can be the whole file.
+    let mut chars = text.chars().take_while(|c| !matches!(c, '\n' | '\r')).enumerate().peekable();
+    while let Some((i, c)) = chars.next() {
+        if !c.is_whitespace() {
+            width = i + 1;
+        }
+        if inside && c == '\\' && quote == '"' {
+            chars.next();
+        } else if inside && c == quote {
+            // Two single quotes are one, and the text goes on.
+            if quote == '"' || chars.next_if(|(_, next)| *next == quote).is_none() {
+                return i + 1;
+            }
+        } else if c == quote {
+            inside = true;
+        }
+    }
+    width
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::yaml::read;
+    use crate::config::yaml::shape::collect_spots;
+
+    #[test]
+    fn every_node_knows_where_it_stands() {
+        let text = concat!(
+            "domain: é \"q\"\n",
+            "list: # why\n",
+            "- plain\n",
+            "- \"quo\\\"ted\"  # comment\n",
+            "- 'it''s' \n",
+            "- &anchor 'x'\n",
+            "- |\n",
+            "  literal\n",
+            "  lines\n",
+            "- two\n",
+            "  lines\n",
+            "map: {é: 'é', empty: , \"k\": [1, 22]}\n",
+            "nothing:\n",
+            "last: {a:\n",
+            "  'x'}\n",
+        );
+        let expected = "1:1+6 1:1+6 1:9+5 2:1+4 3:3+1 3:3+5 4:3+10 5:3+7 6:3+11 8:3+7 10:3+3 12:1+3 12:6+1 12:7+1 12:10+3 12:15+5 12:15+5 \
+                        12:24+3 12:29+1 12:30+1 12:33+2 13:1+7 13:1+7 14:1+4 14:7+1 14:8+1 15:3+3";
+        assert_eq!(spots(text), expected);
+        assert_eq!(spots(&text.replace('\n', "\r\n")), expected);
+        assert_eq!(spots(&format!("\u{feff}{text}")), expected);
+    }
+
+    fn spots(text: &str) -> String {
+        let mut all = Vec::new();
+        collect_spots(&read(text).unwrap().root.unwrap(), &mut all);
+        let shown: Vec<String> = all.iter().map(|s| format!("{}:{}+{}", s.line, s.column, s.width)).collect();
+        shown.join(" ")
+    }
+}

@@ -1,0 +1,43 @@
+//! How tests look at a tree: on one line, value by value, spot by spot.
+
+use crate::config::yaml::{Kind, Node, Spot, Value, read};
+
+/// [`shape`] of what a text holds.
+pub fn shape_of(text: &str) -> String {
+    shape(&read(text).expect(text).root.unwrap())
+}
+
+/// A tree in flow style, nothing quoted, and `~` for what is null.
+pub fn shape(node: &Node) -> String {
+    match &node.kind {
+        Kind::Scalar(scalar) if scalar.value() == Value::Null => "~".into(),
+        Kind::Scalar(scalar) => scalar.text.clone(),
+        Kind::List(items) => format!("[{}]", items.iter().map(shape).collect::<Vec<_>>().join(", ")),
+        Kind::Map(pairs) => {
+            let pairs: Vec<String> = pairs.iter().map(|(key, value)| format!("{}: {}", shape(key), shape(value))).collect();
+            format!("{{{}}}", pairs.join(", "))
+        }
+    }
+}
+
+/// An item of a list, or a value of a map.
+pub fn value_at(node: &Node, index: usize) -> &Node {
+    match &node.kind {
+        Kind::Map(pairs) => &pairs[index].1,
+        Kind::List(items) => &items[index],
+        Kind::Scalar(_) => panic!("a scalar has no values"),
+    }
+}
+
+/// Every spot, outer before inner, keys before values.
+pub fn collect_spots(node: &Node, spots: &mut Vec<Spot>) {
+    spots.push(node.spot);
+    match &node.kind {
+        Kind::Scalar(_) => {}
+        Kind::List(items) => items.iter().for_each(|item| collect_spots(item, spots)),
+        Kind::Map(pairs) => pairs.iter().for_each(|(key, value)| {
+            collect_spots(key, spots);
+            collect_spots(value, spots);
+        }),
+    }
+}

@@ -1,0 +1,350 @@
+//! Puts the tree together from the parser's events: anchors, aliases, and the bounds on nodes and depth.
+//!
+//! It has its own stack, so that no file makes it recurse deeper than [`DEPTH_MAX`].
+
+use std::collections::HashMap;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
+
+use crate::config::yaml::leniency::Padded;
+use crate::config::yaml::notes::Notes;
+use crate::config::yaml::ruler::Ruler;
+use crate::config::yaml::{DEPTH_MAX, Document, Kind, NODES_MAX, Node, Scalar, Spot, Trouble, merge, trouble};
+
+/// Why there is no tree.
+pub enum Fault {
+    /// The parser does not take the text.
+    Syntax(ScanError),
+    /// We do not: a bound, or something that yaml.v2 refuses and the parser does not.
+    Refused(Trouble),
+}
+
+struct Builder<'t> {
+    ruler: Ruler<'t>,
+    open: Vec<Open>,
+    root: Option<Node>,
+    /// By the number of an anchor: what its aliases will be replaced with. These are copies: the originals move while the tree grows.
+    kept: HashMap<usize, Node>,
+    nodes: usize,
+    /// How many of them aliases brought, and the last that did.
+    nodes_aliased: usize,
+    last_alias: Spot,
+    notes: Notes,
+}
+
+/// A list or a map whose end has not come yet.
+struct Open {
+    spot: Spot,
+    anchor: usize,
+    /// It stands in brackets, or within something that does.
+    in_brackets: bool,
+    content: Content,
+}
+
+enum Content {
+    List(Vec<Node>),
+    Map { pairs: Vec<(Node, Node)>, key: Option<Node> },
+}
+
+/// How much an alias stands for.
+struct Size {
+    nodes: usize,
+    depth: usize,
+}
+
+/// Parses the first document of a text.
+///
+/// # Errors
+/// At the first fault; nothing can be said about what comes after it.
+pub fn build(source: &Padded<'_>) -> Result<Document, Fault> {
+    let mut parser = Parser::new_from_str(&source.text);
+    let mut builder = Builder::new(source);
+    while let Some(event) = parser.next_event() {
+        let (event, span) = event.map_err(Fault::Syntax)?;
+        if event == Event::DocumentEnd {
+            match parser.next_event() {
+                None | Some(Ok((Event::StreamEnd, _))) => {}
+                Some(Ok((_, span))) => builder.notes.add(source.spot(span.start), "a second document starts here and is not read"),
+                // Either a stray word, or the first line is indented and the second is not.
+                Some(Err(error)) => {
+                    let text = "nothing is read from here on, because the document has ended above: is its first line indented?";
+                    builder.notes.add(source.spot(*error.marker()), text);
+                }
+            }
+            break;
+        }
+        builder.take(event, span).map_err(Fault::Refused)?;
+    }
+    Ok(Document { root: builder.root, notes: builder.notes.in_file_order() })
+}
+
+impl<'t> Builder<'t> {
+    fn new(source: &'t Padded<'t>) -> Self {
+        Builder {
+            ruler: Ruler::new(source),
+            open: Vec::new(),
+            root: None,
+            kept: HashMap::new(),
+            nodes: 0,
+            nodes_aliased: 0,
+            last_alias: Spot::default(),
+            notes: Notes::default(),
+        }
+    }
+
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Trouble> {
+        // An end is noticed at what comes next, if anything does.
+        if !matches!(event, Event::SequenceEnd | Event::MappingEnd)
+            && !self.in_brackets()
+            && let Some(tab) = self.ruler.tab_before(span.start)
+        {
+            return Err(trouble::indented_with_tab(tab));
+        }
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let spot = self.ruler.spot_of(span, style);
+                self.count(1, spot)?;
+                // A copy of its own size: the parser's buffers are three times that, and this halves the memory of a large file.
+                let scalar = Scalar::new(String::from(&*text), style, tag.as_deref(), spot)?;
+                self.put(Node { spot, kind: Kind::Scalar(scalar) }, anchor)
+            }
+            Event::SequenceStart(anchor, _) => self.begin(span, anchor, Content::List(Vec::new())),
+            Event::MappingStart(anchor, _) => self.begin(span, anchor, Content::Map { pairs: Vec::new(), key: None }),
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(anchor) => self.expand(span, anchor),
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, span: Span, anchor: usize, content: Content) -> Result<(), Trouble> {
+        let spot = self.ruler.spot(span.start);
+        self.count(1, spot)?;
+        if self.open.len() >= DEPTH_MAX {
+            return Err(trouble::too_deep(spot));
+        }
+        // The start of one in block style is as wide as nothing, or as its anchor and tag.
+        let in_brackets = self.in_brackets() || self.ruler.text_of(span).any(|c| matches!(c, '[' | '{'));
+        self.open.push(Open { spot, anchor, in_brackets, content });
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Trouble> {
+        let Some(Open { mut spot, anchor, content, .. }) = self.open.pop() else { return Ok(()) };
+        let kind = match content {
+            Content::List(items) => Kind::List(items),
+            Content::Map { pairs, .. } => {
+                if let Some((key, _)) = pairs.first()
+                    && (key.spot.line, key.spot.column) == (spot.line, spot.column)
+                {
+                    spot = key.spot;
+                }
+                Kind::Map(merge::settle(pairs, &mut self.notes)?)
+            }
+        };
+        self.put(Node { spot, kind }, anchor)
+    }
+
+    fn expand(&mut self, span: Span, anchor: usize) -> Result<(), Trouble> {
+        let spot = self.ruler.spot_of(span, ScalarStyle::Plain);
+        let Some(kept) = self.kept.get(&anchor) else {
+            return Err(Trouble::new(spot, "this alias stands within the very thing that it is an alias of"));
+        };
+        let Size { nodes, depth } = Size::of(kept);
+        self.nodes_aliased += nodes;
+        self.last_alias = spot;
+        // Counted before it is copied, so that a bomb does not go off first.
+        self.count(nodes, spot)?;
+        if self.open.len() + depth > DEPTH_MAX {
+            let text = format!("with this alias written out lists and maps are nested more than {DEPTH_MAX} deep");
+            return Err(Trouble::new(spot, text));
+        }
+        let kind = self.kept[&anchor].kind.clone();
+        self.put(Node { spot, kind }, 0)
+    }
+
+    /// Hands a finished node to the list or map that it stands in.
+    fn put(&mut self, mut node: Node, anchor: usize) -> Result<(), Trouble> {
+        if node.spot.width == 0 {
+            // Nothing stands there.
+            node.spot = match self.open.last() {
+                Some(Open { content: Content::Map { key: Some(key), .. }, .. }) => key.spot,
+                _ => Spot { width: 1, ..node.spot },
+            };
+        }
+        if anchor != 0 {
+            self.count(Size::of(&node).nodes, node.spot)?;
+            self.kept.insert(anchor, node.clone());
+        }
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some(node);
+            return Ok(());
+        };
+        match &mut open.content {
+            Content::List(items) => items.push(node),
+            Content::Map { pairs, key } => match key.take() {
+                Some(key) => pairs.push((key, node)),
+                None if matches!(node.kind, Kind::Scalar(_)) => *key = Some(node),
+                None => {
+                    return Err(Trouble::new(node.spot, "a list or a map stands where a key must be")
+                        .hint("quote a text that starts with `{` or `[`; a placeholder such as {{ .x }} must be filled in beforehand"));
+                }
+            },
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, nodes: usize, spot: Spot) -> Result<(), Trouble> {
+        self.nodes += nodes;
+        if self.nodes <= NODES_MAX {
+            return Ok(());
+        }
+        if self.nodes_aliased > self.nodes / 4 {
+            let text = format!("with aliases such as this one written out the file has more than {NODES_MAX} nodes");
+            return Err(Trouble::new(self.last_alias, text).hint("aliases of aliases multiply: write out what is needed"));
+        }
+        Err(Trouble::new(spot, format!("the file has more than {NODES_MAX} nodes up to here")))
+    }
+
+    fn in_brackets(&self) -> bool {
+        self.open.last().is_some_and(|open| open.in_brackets)
+    }
+}
+
+impl Size {
+    fn of(node: &Node) -> Size {
+        let mut size = Size { nodes: 1, depth: usize::from(!matches!(node.kind, Kind::Scalar(_))) };
+        let mut add = |below: &Node| {
+            let Size { nodes, depth } = Size::of(below);
+            size = Size { nodes: size.nodes + nodes, depth: size.depth.max(depth + 1) };
+        };
+        match &node.kind {
+            Kind::Scalar(_) => {}
+            Kind::List(items) => items.iter().for_each(add),
+            Kind::Map(pairs) => pairs.iter().for_each(|(key, value)| {
+                add(key);
+                add(value);
+            }),
+        }
+        size
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::yaml::read;
+    use crate::config::yaml::shape::{shape, shape_of, value_at};
+
+    #[test]
+    fn the_tree_has_the_shape_of_the_text() {
+        for (text, expected) in [
+            ("a: b\nc: [1, {d: }]\n", "{a: b, c: [1, {d: ~}]}"),
+            ("a:\n- b\n- c: d\n  e: f\n-\n", "{a: [b, {c: d, e: f}, ~]}"),
+            ("a:\n  - - b\n    - c\n", "{a: [[b, c]]}"),
+            ("? a\n: b\n? c\n", "{a: b, c: ~}"),
+            ("{\"a\":[\"b\"],\"c\":{}}", "{a: [b], c: {}}"),
+            ("\u{feff}a: b\r\nc: d\r\n", "{a: b, c: d}"),
+            ("%YAML 1.1\n---\na: b\n", "{a: b}"),
+            ("--- text\n", "text"),
+            ("---\n", "~"),
+        ] {
+            assert_eq!(shape_of(text), expected, "{text:?}");
+        }
+        for nothing in ["", "\n\n", "# only\n", "  # a comment\n# and another"] {
+            assert!(read(nothing).unwrap().root.is_none(), "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_first_document_is_read() {
+        for (text, spot) in [
+            ("a: b\n---\nc: d\n", Spot::new(2, 1, 1)),
+            ("a: b\n...\nc: d\n", Spot::new(3, 1, 1)),
+            ("a: b\n---\n@@ no yaml {\n", Spot::new(2, 1, 1)),
+            ("a: b\n---\nc:\n\t- d: e\n", Spot::new(2, 1, 1)),
+            ("  a: b\nc: d\n", Spot::new(2, 1, 1)),
+        ] {
+            let document = read(text).unwrap();
+            assert_eq!(shape(document.root.as_ref().unwrap()), "{a: b}", "{text:?}");
+            assert_eq!(document.notes.iter().map(|note| note.spot).collect::<Vec<_>>(), [spot], "{text:?}");
+        }
+        assert!(read("---\na: b\n...\n").unwrap().notes.is_empty());
+    }
+
+    #[test]
+    fn aliases_are_copies_that_stand_where_the_alias_does() {
+        let document = read("a: &x {k: [v]}\nb: *x\nc: &y 5\nd: *y\n").unwrap();
+        let root = document.root.unwrap();
+        assert_eq!(shape(&root), "{a: {k: [v]}, b: {k: [v]}, c: 5, d: 5}");
+        let copy = value_at(&root, 1);
+        assert_eq!(copy.spot, Spot::new(2, 4, 2));
+        assert_eq!(value_at(copy, 0).spot, Spot::new(1, 11, 1));
+        assert_eq!(value_at(&root, 3).spot, Spot::new(4, 4, 2));
+    }
+
+    #[test]
+    fn bad_aliases_are_refused() {
+        for (text, spot, says) in [
+            ("a: &x [1, *x]\n", Spot::new(1, 11, 2), "within the very thing"),
+            ("a: &x\n  b: *x\n", Spot::new(2, 6, 2), "within the very thing"),
+            ("a: *gone\n", Spot::new(1, 4, 5), "`*gone` is an alias"),
+            ("a: &x 1\n---\nb: *x\n", Spot::default(), ""),
+        ] {
+            match read(text) {
+                Ok(_) => assert!(says.is_empty(), "{text:?}"),
+                Err(trouble) => {
+                    assert_eq!(trouble.spot, spot, "{text:?}");
+                    assert!(trouble.text.contains(says), "{trouble}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_alias_bomb_is_refused_at_the_alias() {
+        for (first, open, close, item) in [("[x, x]", '[', ']', "*a"), ("{x: 1}", '{', '}', "k: *a")] {
+            let mut text = format!("a0: &a0 {first}\n");
+            for level in 1..40 {
+                let items: Vec<String> = (0..9).map(|i| format!("{}{}", item.replace("k:", &format!("k{i}:")), level - 1)).collect();
+                text += &format!("a{level}: &a{level} {open}{}{close}\n", items.join(", "));
+            }
+            let trouble = read(&text).unwrap_err();
+            assert!(trouble.text.contains("aliases such as this one") && trouble.text.contains("4000000 nodes"), "{trouble}");
+            assert!(trouble.spot.line > 2 && trouble.spot.width == 3, "{trouble}");
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded_aliases_followed() {
+        let nested = |n: usize| format!("{}x{}", "[".repeat(n), "]".repeat(n));
+        assert!(read(&nested(DEPTH_MAX)).is_ok());
+        assert!(read(&nested(DEPTH_MAX + 1)).unwrap_err().text.contains("128 deep"));
+        assert!(read(&"- ".repeat(DEPTH_MAX + 1)).unwrap_err().text.contains("128 deep"));
+        let mut chain = "a0: &a0 [x]\n".to_owned();
+        for i in 1..=DEPTH_MAX {
+            chain += &format!("a{i}: &a{i} [*a{}]\n", i - 1);
+        }
+        let trouble = read(&chain).unwrap_err();
+        assert!(trouble.text.contains("128 deep"), "{trouble}");
+        assert_eq!(trouble.spot.line as usize, DEPTH_MAX);
+    }
+
+    #[test]
+    fn tabs_indent_nothing_but_what_is_in_brackets() {
+        for (text, line, column) in [("\ta: b\n", 1, 1), ("a:\n  b:\n  \t- c\n", 3, 3), ("- a\n\t- b\n", 2, 1), ("a:\n\tb\n", 2, 1)] {
+            let trouble = read(text).unwrap_err();
+            assert!(trouble.text.contains("indented with a tab"), "{text:?}: {trouble}");
+            assert_eq!((trouble.spot.line, trouble.spot.column), (line, column), "{text:?}: {trouble}");
+        }
+        for (text, expected) in [
+            ("a: [\n\tb,\n\t{c: d}\n\t]\n", "{a: [b, {c: d}]}"),
+            ("&x {\n\ta: b}\n", "{a: b}"),
+            ("a: &x [ # why\n\tb]\n", "{a: [b]}"),
+            ("a: |\n \tb\n", "{a: \tb\n}"),
+            ("a: b\n\t\n", "{a: b}"),
+            ("a:\t5\t# b\n", "{a: 5}"),
+        ] {
+            assert_eq!(shape_of(text), expected, "{text:?}");
+        }
+    }
+}
