@@ -22,7 +22,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build_transport(false)
         // A refusal's body comes from a rule and goes out with every refusal: sharing it costs nothing, copying it would.
         .bytes(".envoy.service.ratelimit.v3.RateLimitResponse.raw_body")
-        .codec_path("crate::proto::codec::SmallCodec")
         .include_file("protos.rs")
         .compile_fds(descriptors)?;
     Ok(())

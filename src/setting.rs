@@ -19,7 +19,8 @@ pub fn flag(text: &str) -> Result<bool, String> {
 /// # Errors
 /// A number without a unit, or no number.
 pub fn span(text: &str) -> Result<Span, String> {
-    let parsed = humantime::parse_duration(text).map_err(|error| format!("{error}; write a number and a unit, such as 10s, 150ms or 1h"))?;
+    let parsed =
+        humantime::parse_duration(text).map_err(|error| format!("{error}; write a number and a unit, such as 10s, 150ms or 1h"))?;
     Ok(parsed.into())
 }
 

@@ -107,8 +107,14 @@ impl From<Duration> for Span {
 impl fmt::Display for Span {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // In the largest unit that leaves no remainder. Longer units differ in length, and are for people to say.
-        const UNITS: [(u64, &str); 6] =
-            [(86_400 * MICROS_PER_SECOND, "d"), (3_600 * MICROS_PER_SECOND, "h"), (60 * MICROS_PER_SECOND, "min"), (MICROS_PER_SECOND, "s"), (1_000, "ms"), (1, "µs")];
+        const UNITS: [(u64, &str); 6] = [
+            (86_400 * MICROS_PER_SECOND, "d"),
+            (3_600 * MICROS_PER_SECOND, "h"),
+            (60 * MICROS_PER_SECOND, "min"),
+            (MICROS_PER_SECOND, "s"),
+            (1_000, "ms"),
+            (1, "µs"),
+        ];
         let (unit, name) = UNITS.into_iter().find(|(unit, _)| self.0.is_multiple_of(*unit) && self.0 > 0).unwrap_or((1, "µs"));
         write!(formatter, "{} {name}", self.0 / unit)
     }

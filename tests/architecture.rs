@@ -23,10 +23,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("api", &["check", "http", "limit", "limiter", "proto", "rules", "setting", "shutdown", "telemetry", "time"]),
     ("admin", &["limiter", "rules", "shutdown", "telemetry"]),
     ("settings", &["admin", "api", "limiter", "rule_source", "setting", "store", "telemetry"]),
-    (
-        "app",
-        &["admin", "api", "config", "http", "limiter", "rule_source", "rules", "settings", "shutdown", "store", "telemetry", "time"],
-    ),
+    ("app", &["admin", "api", "config", "http", "limiter", "rule_source", "rules", "settings", "shutdown", "store", "telemetry", "time"]),
     ("cli", &["app", "config", "limiter", "rule_source", "rules", "setting", "settings", "telemetry"]),
 ];
 
@@ -40,7 +37,11 @@ const ABSENT: &[(&[&str], &[&str], &str)] = &[
     ),
     (&["limiter/combine.rs", "limiter/headers.rs", "limiter/metadata.rs", "limiter/answer.rs"], PURE, "what verdicts come to is pure"),
     (&["store"], &["rules::", "Rule", "domain"], "a store never sees a rule or a domain"),
-    (&["time", "limit", "check", "algorithm", "rules", "config", "store", "limiter", "rule_source"], &["prost", "tonic"], "only api knows protobuf"),
+    (
+        &["time", "limit", "check", "algorithm", "rules", "config", "store", "limiter", "rule_source"],
+        &["prost", "tonic"],
+        "only api knows protobuf",
+    ),
     (
         &["time", "limit", "check", "algorithm", "rules", "config", "store", "limiter", "rule_source", "api", "admin", "telemetry", "app"],
         &["std::env", "env::var"],
@@ -85,7 +86,10 @@ fn the_plan_has_no_circle_and_no_arrow_that_nobody_uses() {
     }
     for (room, below) in MAY_IMPORT {
         for other in *below {
-            assert!(used.contains(&((*room).to_owned(), (*other).to_owned())), "the plan lets `{room}` import `{other}`, which it does not");
+            assert!(
+                used.contains(&((*room).to_owned(), (*other).to_owned())),
+                "the plan lets `{room}` import `{other}`, which it does not"
+            );
         }
     }
 }
@@ -120,9 +124,9 @@ fn what_must_be_absent_is_absent() {
     for (places, words, reason) in ABSENT {
         for (file, code) in sources().into_iter().filter(|(file, _)| places.iter().any(|place| *place == file || *place == room_of(file))) {
             for (number, line) in code.lines().enumerate() {
-                wrong.extend(words.iter().filter(|word| line.contains(*word)).map(|word| {
-                    format!("src/{file}:{}: `{word}`: {reason}", number + 1)
-                }));
+                wrong.extend(
+                    words.iter().filter(|word| line.contains(*word)).map(|word| format!("src/{file}:{}: `{word}`: {reason}", number + 1)),
+                );
             }
         }
     }

@@ -77,7 +77,9 @@ fn shorten_numbers(json: &mut Value) {
     match json {
         Value::Number(number) => {
             // `{}` prints a double without a fraction as a whole number, and every whole number of up to 16 digits is exact.
-            if let Some(whole) = number.as_f64().and_then(|value| value.to_string().parse::<i64>().ok()).filter(|whole| whole.unsigned_abs() < EXACT_MAX) {
+            if let Some(whole) =
+                number.as_f64().and_then(|value| value.to_string().parse::<i64>().ok()).filter(|whole| whole.unsigned_abs() < EXACT_MAX)
+            {
                 *number = whole.into();
             }
         }

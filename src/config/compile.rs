@@ -54,7 +54,8 @@ impl<'o> Compiler<'o> {
     pub fn add(&mut self, source: &Source, file: RulesFile, findings: &mut SourceFindings<'_>) {
         let name = file.domain.value;
         if name.is_empty() {
-            let spot = Spot { line: file.domain.spot.line.max(1), column: file.domain.spot.column.max(1), width: file.domain.spot.width.max(1) };
+            let spot =
+                Spot { line: file.domain.spot.line.max(1), column: file.domain.spot.column.max(1), width: file.domain.spot.width.max(1) };
             let hint = Some("write `domain: NAME` at the top: the domain that Envoy's filter is configured with".to_owned());
             findings.problem(Draft { spot, place: "", text: "config file cannot have empty domain".to_owned(), hint });
             return;
@@ -204,7 +205,11 @@ impl Context<'_> {
         };
         if spec.unlimited {
             if unit.is_some() {
-                return problem(spec.unit.spot, "should not specify rate limit unit when unlimited".to_owned(), "remove unit, or unlimited");
+                return problem(
+                    spec.unit.spot,
+                    "should not specify rate limit unit when unlimited".to_owned(),
+                    "remove unit, or unlimited",
+                );
             }
             if let Some(block) = block {
                 return problem(block.spot, "metadata.tollgate of an unlimited rule".to_owned(), "remove it: nothing is counted here");

@@ -228,7 +228,8 @@ impl Reader<'_, '_> {
             if !is_known(name) {
                 let text = format!("config error, unknown key '{name}'");
                 let hint = did_you_mean(name, expected.iter().copied()).or_else(|| did_you_mean(name, all_keys()));
-                let hint = hint.map_or_else(|| format!("the keys here are {}", expected.join(", ")), |word| format!("did you mean `{word}`?"));
+                let hint =
+                    hint.map_or_else(|| format!("the keys here are {}", expected.join(", ")), |word| format!("did you mean `{word}`?"));
                 self.problem(key.spot, text, Some(hint));
                 continue;
             }
@@ -281,7 +282,11 @@ impl Reader<'_, '_> {
             return Some(&scalar.text);
         }
         let text = format!("config error, key is not of type string: {}", go_text(key));
-        self.problem(key.spot, text, Some("old YAML takes this for something other than text; the keys are those of the documentation".to_owned()));
+        self.problem(
+            key.spot,
+            text,
+            Some("old YAML takes this for something other than text; the keys are those of the documentation".to_owned()),
+        );
         None
     }
 

@@ -104,7 +104,11 @@ impl Reader<'_, '_, '_> {
         if let Kind::Map(pairs) = &node.kind {
             return Some(pairs);
         }
-        self.problem(node.spot, "expected a map of settings of this block".to_owned(), Some(format!("the keys are {}", RULE_KEYS.join(", "))));
+        self.problem(
+            node.spot,
+            "expected a map of settings of this block".to_owned(),
+            Some(format!("the keys are {}", RULE_KEYS.join(", "))),
+        );
         None
     }
 
@@ -142,7 +146,8 @@ impl Reader<'_, '_, '_> {
             return None;
         }
         let hint = did_you_mean(word, words.iter().chain(to_come).copied());
-        let hint = hint.map_or_else(|| format!("write one of {listed}"), |meant| format!("did you mean `{meant}`? One of {listed} can be written"));
+        let hint = hint
+            .map_or_else(|| format!("write one of {listed}"), |meant| format!("did you mean `{meant}`? One of {listed} can be written"));
         self.problem(node.spot, format!("'{word}' is no value of `{key}`"), Some(hint));
         None
     }

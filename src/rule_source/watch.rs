@@ -121,8 +121,9 @@ impl Events {
                 let _ = waker.try_send(());
             }
         };
-        let watcher = notify::recommended_watcher(handler)
-            .inspect_err(|error| tracing::warn!(%error, every = ?LOOK_INTERVAL, "cannot watch for changes of rules; looking from time to time"));
+        let watcher = notify::recommended_watcher(handler).inspect_err(
+            |error| tracing::warn!(%error, every = ?LOOK_INTERVAL, "cannot watch for changes of rules; looking from time to time"),
+        );
         Self { watcher: watcher.ok(), watched: Vec::new() }
     }
 

@@ -96,8 +96,7 @@ pub fn parse_query<'q>(domain: &'q str, descriptors: &[&'q str]) -> Result<Query
     }
     let mut query = Query { domain, ..Query::default() };
     for text in descriptors {
-        let mut descriptor =
-            Descriptor { entries: SmallVec::new(), limit: None, hits: Hits::from_wire(None, 0, false), hits_addend: None };
+        let mut descriptor = Descriptor { entries: SmallVec::new(), limit: None, hits: Hits::from_wire(None, 0, false), hits_addend: None };
         for part in text.split(',') {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             if key.is_empty() {

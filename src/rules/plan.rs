@@ -129,12 +129,7 @@ pub fn plan<'r>(rules: &'r RuleSet, query: &Query<'_>, modes: Modes) -> Result<P
 }
 
 /// An override is a fixed window, and no rule is asked.
-fn override_step<'r>(
-    domain: &Domain,
-    descriptor: &Descriptor<'_>,
-    limit: Override,
-    index: usize,
-) -> Result<Step<'r>, UnknownUnit> {
+fn override_step<'r>(domain: &Domain, descriptor: &Descriptor<'_>, limit: Override, index: usize) -> Result<Step<'r>, UnknownUnit> {
     if override_limit(&limit).is_none() {
         return Err(UnknownUnit { descriptor: index, wire_unit: limit.wire_unit });
     }

@@ -4,7 +4,10 @@
 /// Settings that stand for something which is not there, and what to do about it. A name that ends with `_` stands for all that begin
 /// with it.
 const REFUSED: [(&str, &str); 3] = [
-    ("REDIS_", "counts would not be shared between replicas, since this version counts in memory only; unset it, or keep the other service"),
+    (
+        "REDIS_",
+        "counts would not be shared between replicas, since this version counts in memory only; unset it, or keep the other service",
+    ),
     ("GRPC_SERVER_USE_TLS", "this version serves plain text only; set it to false and let a sidecar do TLS"),
     ("GRPC_UDS", "this version listens on TCP only; unset it, and set GRPC_HOST and GRPC_PORT"),
 ];

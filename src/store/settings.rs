@@ -40,7 +40,9 @@ impl Settings {
 fn backend(text: &str) -> Result<String, String> {
     match text {
         "memory" => Ok(text.to_owned()),
-        "" | "redis" => Err("this version counts in memory only; write memory, or keep the other service until Redis is supported".to_owned()),
+        "" | "redis" => {
+            Err("this version counts in memory only; write memory, or keep the other service until Redis is supported".to_owned())
+        }
         "memcache" => Err("memcached cannot count exactly and is not supported; write memory".to_owned()),
         other => Err(format!("Invalid setting for BackendType: {other}")),
     }

@@ -41,13 +41,7 @@ pub struct Series {
 
 impl Series {
     /// A counter. `statsd` is its name in the reference, if it has one.
-    pub fn counter(
-        name: &str,
-        help: &'static str,
-        labels: Vec<(&'static str, String)>,
-        value: u64,
-        statsd: Option<String>,
-    ) -> Self {
+    pub fn counter(name: &str, help: &'static str, labels: Vec<(&'static str, String)>, value: u64, statsd: Option<String>) -> Self {
         Self { name: name.to_owned(), help, labels, value, statsd }
     }
 }

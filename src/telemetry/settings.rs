@@ -48,8 +48,10 @@ impl Settings {
     pub fn check(&self) -> Result<(), String> {
         let sinks = [self.use_dog_statsd, self.use_statsd == Some(true), self.use_prometheus];
         if !self.disable_stats && sinks.into_iter().filter(|&wanted| wanted).count() > 1 {
-            return Err("Error: unable to use more than one stats sink at the same time. Set one of USE_DOG_STATSD, USE_STATSD, USE_PROMETHEUS."
-                .to_owned());
+            return Err(
+                "Error: unable to use more than one stats sink at the same time. Set one of USE_DOG_STATSD, USE_STATSD, USE_PROMETHEUS."
+                    .to_owned(),
+            );
         }
         Ok(())
     }

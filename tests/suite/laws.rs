@@ -348,14 +348,8 @@ proptest! {
 /// The well-known check of a token bucket.
 #[test]
 fn a_bucket_of_ten_per_second_refuses_half_of_twenty_per_second() {
-    let terms = Terms {
-        requests: 10,
-        unit: Unit::Second,
-        unit_multiplier: 1,
-        algorithm: Algorithm::TokenBucket,
-        burst: None,
-        refused_hits: None,
-    };
+    let terms =
+        Terms { requests: 10, unit: Unit::Second, unit_multiplier: 1, algorithm: Algorithm::TokenBucket, burst: None, refused_hits: None };
     let mut bench = Bench::new(Limit::new(&terms).expect("a limit"));
     let mut refused = 0;
     for _ in 0..10_000 {
