@@ -32,9 +32,9 @@ format: ## formatting as rustfmt.toml says
 docs: ## every public item is documented, every link leads somewhere
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --lib
 
-deny: ## licences, duplicates and bans of deny.toml; installs cargo-deny into .tools
+deny: ## licences, duplicates and sources as deny.toml says; installs cargo-deny into .tools
 	@test -x .tools/bin/cargo-deny || $(CARGO) install --locked --root .tools cargo-deny
-	.tools/bin/cargo-deny --offline check licenses bans sources
+	.tools/bin/cargo-deny check licenses bans sources
 
 bench: ## compare with a bare tonic server, in one run: see benches/README.md
 	benches/run.sh
