@@ -74,6 +74,7 @@ struct ListenMetrics {
     open: Gauge,
     accepted: Counter,
     refused: Counter,
+    failed: Counter,
 }
 
 impl Doors {
@@ -126,6 +127,8 @@ impl Acceptor {
         let metrics = ListenMetrics {
             open: metrics.gauge("tollgate_connections", "Connections that are open, gRPC and HTTP."),
             accepted: metrics.counter("tollgate_connections_accepted_total", "Connections that were accepted, gRPC and HTTP."),
+            failed: metrics
+                .counter("tollgate_accept_errors_total", "Tries to accept a connection that failed, for want of file descriptors for one."),
             refused: metrics.counter(
                 "tollgate_connections_refused_total",
                 "Connections that were closed at once, because connections_max were open or no worker could take them.",
@@ -142,6 +145,7 @@ impl Acceptor {
             (Err(error), _) | (_, Err(error)) => return tracing::error!(%error, "cannot accept connections"),
         };
         let mut stop = std::pin::pin!(lifecycle.reached(Phase::Stopping));
+        let mut failing = false;
         loop {
             let (accepted, to): (_, fn(&Worker) -> &mpsc::Sender<Accepted>) = tokio::select! {
                 () = &mut stop => return,
@@ -149,9 +153,16 @@ impl Acceptor {
                 accepted = http.accept() => (accepted, |worker| &worker.http),
             };
             match accepted.and_then(|(stream, _)| stream.into_std()) {
-                Ok(stream) => metrics.hand_over(stream, &workers, to),
+                Ok(stream) => {
+                    failing = false;
+                    metrics.hand_over(stream, &workers, to);
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    metrics.failed.inc();
+                    // Told once: without file descriptors it goes on for as long as they are short.
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(%error, "cannot accept connections; trying again until it works");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

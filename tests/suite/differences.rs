@@ -28,5 +28,7 @@ fn every_difference_names_a_test_that_is_there_and_every_defect_case_is_on_the_p
 }
 
 fn cells(line: &str) -> Vec<&str> {
-    line.trim_matches('|').split(" | ").map(|cell| cell.trim_matches(['|', ' '])).collect()
+    let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+    // Before the first bar and behind the last there is nothing.
+    cells[1..cells.len() - 1].to_vec()
 }
