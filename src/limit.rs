@@ -96,7 +96,7 @@ pub enum LimitError {
     /// A period of nothing.
     #[error("unit_multiplier must be at least 1")]
     PeriodZero,
-    /// A period beyond [`PERIOD_MAX`].
+    /// A period beyond 100 years.
     #[error("a period of {unit_multiplier} × {unit} is longer than 100 years; write a smaller unit_multiplier")]
     PeriodTooLong {
         /// As given.
