@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use smallvec::SmallVec;
 
-use crate::check::{Ask, Check, Hits};
-use crate::limit::{Algorithm, Limit, Terms, Unit};
-use crate::rules::lookup::{Hops, lookup};
+use crate::check::{Ask, Check, Hits, Key};
+use crate::limit::{Algorithm, Limit, Terms};
+use crate::rules::lookup::{Hops, Match, lookup};
 use crate::rules::query::{Descriptor, Override, Query};
 use crate::rules::tree::{Domain, RuleSet};
 use crate::rules::{Allowance, Naming, Rule, key};
@@ -70,6 +70,19 @@ pub struct UnknownUnit {
     pub wire_unit: i32,
 }
 
+/// What the rules say of one descriptor, before rules of the same request replace each other.
+enum Met<'r> {
+    Nothing,
+    Unlimited(&'r Rule),
+    Limited {
+        rule: &'r Rule,
+        limit: Limit,
+        hops: Hops<'r>,
+    },
+    /// The descriptor brings its own, and no rule is asked.
+    Override(Limit),
+}
+
 /// Plans a request.
 ///
 /// # Errors
@@ -79,68 +92,52 @@ pub fn plan<'r>(rules: &'r RuleSet, query: &Query<'_>, modes: Modes) -> Result<P
         let steps = query.descriptors.iter().map(|_| Step::NoRule).collect();
         return Ok(Plan { domain_known: false, steps, ask: Ask::default() });
     };
+    let met = query.descriptors.iter().enumerate().map(|(index, descriptor)| meet(domain, descriptor, index));
+    let met: SmallVec<[Met<'r>; 2]> = met.collect::<Result<_, _>>()?;
+    let replaced = replaced_names(&met);
+
     let mut ask = Ask { together: modes.together || domain.together, ..Ask::default() };
-    let mut steps = SmallVec::new();
-    let mut any_replaces = false;
-    let mut found: SmallVec<[Hops<'r>; 2]> = SmallVec::new();
-    for (index, descriptor) in query.descriptors.iter().enumerate() {
-        let (step, hops) = match descriptor.limit {
-            Some(limit) => (override_step(domain, descriptor, limit, index)?, Hops::new()),
-            None => match lookup(domain, descriptor, &mut ()) {
-                None => (Step::NoRule, Hops::new()),
-                Some(found) => {
-                    any_replaces |= !found.rule.replaces.is_empty();
-                    let step = match found.rule.allowance {
-                        Allowance::Unlimited { .. } => Step::Unlimited(found.rule),
-                        Allowance::Limited(_) => Step::Counted { rule: found.rule, check: 0, series: None },
-                    };
-                    (step, found.hops)
-                }
-            },
-        };
-        steps.push(step);
-        found.push(hops);
-    }
-    if any_replaces {
-        replace(&mut steps);
-    }
-    for ((step, descriptor), hops) in steps.iter_mut().zip(&query.descriptors).zip(&found) {
-        let entries = &descriptor.entries;
-        let override_tail;
-        let (limit, tail, veto) = match step {
-            Step::Counted { rule, check, series } => {
-                let Allowance::Limited(limit) = rule.allowance else { continue };
-                *check = ask.checks.len();
-                *series = (rule.naming != Naming::Fixed).then(|| key::metric_name(&domain.name, entries, hops, rule.naming));
-                (limit, &rule.key_tail, !rule.shadow_mode && !rule.quota_mode)
+    let mut count = |key: Key, limit: Limit, hits: Hits, can_refuse: bool| {
+        ask.checks.push(Check { key, limit, hits, veto: can_refuse && !modes.shadow && !modes.quota });
+        ask.checks.len() - 1
+    };
+    let steps = query.descriptors.iter().zip(met).map(|(descriptor, met)| {
+        let Descriptor { entries, hits, .. } = descriptor;
+        match met {
+            Met::Nothing => Step::NoRule,
+            Met::Unlimited(rule) => Step::Unlimited(rule),
+            Met::Limited { rule, .. } if replaced.contains(&*rule.name) => Step::Replaced(rule),
+            Met::Limited { rule, limit, hops } => {
+                let key = key::counter_key(&domain.key_head, entries, &hops, &rule.key_tail);
+                let series = (rule.naming != Naming::Fixed).then(|| key::metric_name(&domain.name, entries, &hops, rule.naming));
+                Step::Counted { rule, check: count(key, limit, *hits, !rule.shadow_mode && !rule.quota_mode), series }
             }
-            Step::Override { check, .. } => {
-                *check = ask.checks.len();
-                let Some(limit) = descriptor.limit.and_then(|limit| override_limit(&limit)) else { continue };
-                override_tail = key::key_tail(&limit);
-                (limit, &override_tail, true)
+            Met::Override(limit) => {
+                let key = key::counter_key(&domain.key_head, entries, &Hops::new(), &key::key_tail(&limit));
+                Step::Override { check: count(key, limit, *hits, true), series: key::override_metric_name(&domain.name, entries) }
             }
-            Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => continue,
-        };
-        let key = key::counter_key(&domain.key_head, entries, hops, tail);
-        ask.checks.push(Check { key, limit, hits: descriptor.hits, veto: veto && !modes.shadow && !modes.quota });
-    }
-    Ok(Plan { domain_known: true, steps, ask })
+        }
+    });
+    Ok(Plan { domain_known: true, steps: steps.collect(), ask })
 }
 
-/// An override is a fixed window, and no rule is asked.
-fn override_step<'r>(domain: &Domain, descriptor: &Descriptor<'_>, limit: Override, index: usize) -> Result<Step<'r>, UnknownUnit> {
-    if override_limit(&limit).is_none() {
-        return Err(UnknownUnit { descriptor: index, wire_unit: limit.wire_unit });
+fn meet<'r>(domain: &'r Domain, descriptor: &Descriptor<'_>, index: usize) -> Result<Met<'r>, UnknownUnit> {
+    if let Some(limit) = descriptor.limit {
+        let unknown = UnknownUnit { descriptor: index, wire_unit: limit.wire_unit };
+        return override_limit(limit).map(Met::Override).ok_or(unknown);
     }
-    Ok(Step::Override { check: 0, series: key::override_metric_name(&domain.name, &descriptor.entries) })
+    let Some(Match { rule, hops }) = lookup(domain, descriptor, &mut ()) else { return Ok(Met::Nothing) };
+    Ok(match rule.allowance {
+        Allowance::Unlimited { .. } => Met::Unlimited(rule),
+        Allowance::Limited(limit) => Met::Limited { rule, limit, hops },
+    })
 }
 
-fn override_limit(limit: &Override) -> Option<Limit> {
-    let unit: Unit = limit.unit?;
+/// A limit that comes with a request is a fixed window; `None` if its unit is none.
+fn override_limit(limit: Override) -> Option<Limit> {
     let terms = Terms {
         requests: limit.requests_per_unit,
-        unit,
+        unit: limit.unit?,
         unit_multiplier: 1,
         algorithm: Algorithm::FixedWindow,
         burst: None,
@@ -149,22 +146,14 @@ fn override_limit(limit: &Override) -> Option<Limit> {
     Limit::new(&terms).ok()
 }
 
-/// Takes every counted rule out whose name another rule of the request replaces. The order does not matter: two that replace each
-/// other are both out, and one that is replaced still replaces.
-fn replace(steps: &mut [Step<'_>]) {
-    let mut names: HashSet<&str> = HashSet::new();
-    for step in &*steps {
-        if let Step::Counted { rule, .. } | Step::Unlimited(rule) = step {
-            names.extend(rule.replaces.iter().map(|name| &**name));
-        }
-    }
-    for step in &mut *steps {
-        if let Step::Counted { rule, .. } = step
-            && names.contains(&*rule.name)
-        {
-            *step = Step::Replaced(rule);
-        }
-    }
+/// The names of the rules that are out of force for this request. The order does not matter: two that replace each other are both out,
+/// and one that is replaced still replaces.
+fn replaced_names<'r>(met: &[Met<'r>]) -> HashSet<&'r str> {
+    let rules = met.iter().filter_map(|met| match met {
+        Met::Limited { rule, .. } | Met::Unlimited(rule) => Some(*rule),
+        Met::Nothing | Met::Override(_) => None,
+    });
+    rules.flat_map(|rule| rule.replaces.iter().map(|name| &**name)).collect()
 }
 
 impl Step<'_> {
