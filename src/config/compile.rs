@@ -127,41 +127,34 @@ impl Context<'_> {
         }
     }
 
-    fn node(self, label: Box<str>, mut spec: DescriptorSpec, place: &str, findings: &mut SourceFindings<'_>) -> Node {
-        let children = std::mem::take(&mut spec.descriptors);
-        let (share_threshold, value_to_metric) = (spec.share_threshold.value, spec.value_to_metric);
-        let (share_spot, block_spot) = (spec.share_threshold.spot, spec.block.as_ref().map(|block| block.spot));
-        let flags = [("shadow_mode", spec.shadow_mode), ("quota_mode", spec.quota_mode), ("detailed_metric", spec.detailed_metric)];
-        let spot = spec.spot;
-        let (key, value) = (spec.key.value.as_str().into(), spec.value.value.as_str().into());
-        let rule = match spec.rate_limit.take() {
-            Some(rate_limit) => self.rule(&rate_limit, spec, place, findings),
-            None => {
-                for (flag, _) in flags.iter().filter(|(_, set)| *set) {
-                    let text = format!("`{flag}` has no effect without rate_limit beside it");
-                    findings.warning(Draft { spot, place, text, hint: None });
-                }
-                if let Some(spot) = block_spot {
-                    let text = "metadata.tollgate without rate_limit beside it".to_owned();
-                    let hint = Some("move it to the descriptor that has the rate_limit".to_owned());
-                    findings.problem(Draft { spot, place, text, hint });
-                }
-                None
-            }
-        };
-        if share_threshold && !label.contains('*') {
+    fn node(self, label: Box<str>, spec: DescriptorSpec, place: &str, findings: &mut SourceFindings<'_>) -> Node {
+        let rule = self.rule(&spec, place, findings).map(Box::new);
+        if spec.share_threshold.value && !label.contains('*') {
             let text = format!("share_threshold can only be used with wildcard values (containing '*'), but found key '{label}'");
-            findings.problem(Draft { spot: share_spot, place, text, hint: Some("remove it, or write a value with a *".to_owned()) });
+            let hint = Some("remove it, or write a value with a *".to_owned());
+            findings.problem(Draft { spot: spec.share_threshold.spot, place, text, hint });
         }
-        let below = (!children.is_empty()).then(|| {
+        let below = (!spec.descriptors.is_empty()).then(|| {
             let mut level = Level::default();
-            self.add_level(&mut level, &mut HashSet::new(), children, &format!("{place}."), findings);
+            self.add_level(&mut level, &mut HashSet::new(), spec.descriptors, &format!("{place}."), findings);
             Box::new(level)
         });
-        Node { key, value, label, share_threshold, value_to_metric, rule: rule.map(Box::new), below }
+        Node {
+            key: spec.key.value.into(),
+            value: spec.value.value.into(),
+            label,
+            share_threshold: spec.share_threshold.value,
+            value_to_metric: spec.value_to_metric,
+            rule,
+            below,
+        }
     }
 
-    fn rule(self, rate_limit: &RateLimitSpec, spec: DescriptorSpec, place: &str, findings: &mut SourceFindings<'_>) -> Option<Rule> {
+    fn rule(self, spec: &DescriptorSpec, place: &str, findings: &mut SourceFindings<'_>) -> Option<Rule> {
+        let Some(rate_limit) = &spec.rate_limit else {
+            tell_what_needs_a_limit(spec, place, findings);
+            return None;
+        };
         let place = &format!("{place}.rate_limit");
         let allowance = self.allowance(rate_limit, spec.block.as_ref(), place, findings);
         for name in &rate_limit.replaces {
@@ -188,7 +181,7 @@ impl Context<'_> {
             replaces: rate_limit.replaces.iter().map(|name| name.value.as_str().into()).collect(),
             shadow_mode: spec.shadow_mode,
             quota_mode: spec.quota_mode,
-            metadata: spec.metadata.filter(|metadata| !metadata.is_empty()),
+            metadata: spec.metadata.clone().filter(|metadata| !metadata.is_empty()),
             naming,
             stats,
             key_tail: if let Allowance::Limited(limit) = &allowance { key::key_tail(limit) } else { "".into() },
@@ -232,6 +225,20 @@ impl Context<'_> {
                 None
             }
         }
+    }
+}
+
+/// What stands beside no rate_limit: the reference passes over its own, and what is ours would be relied upon.
+fn tell_what_needs_a_limit(spec: &DescriptorSpec, place: &str, findings: &mut SourceFindings<'_>) {
+    let flags = [("shadow_mode", spec.shadow_mode), ("quota_mode", spec.quota_mode), ("detailed_metric", spec.detailed_metric)];
+    for (flag, _) in flags.into_iter().filter(|(_, set)| *set) {
+        let text = format!("`{flag}` has no effect without rate_limit beside it");
+        findings.warning(Draft { spot: spec.spot, place, text, hint: None });
+    }
+    if let Some(block) = &spec.block {
+        let text = "metadata.tollgate without rate_limit beside it".to_owned();
+        let hint = Some("move it to the descriptor that has the rate_limit".to_owned());
+        findings.problem(Draft { spot: block.spot, place, text, hint });
     }
 }
 
