@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use axum::Router;
-use axum::extract::{Query as QueryString, State};
+use axum::extract::{FromRef, Query as QueryString, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, any, get};
 use http::{StatusCode, header};
 use tokio::net::TcpStream;
 use tokio_stream::{Stream, StreamExt as _};
 
+use crate::http::health;
 use crate::limiter::Modes;
 use crate::rules::explain::{explain, parse_query};
 use crate::rules::{LiveRules, Query};
@@ -43,9 +44,9 @@ impl Admin {
     fn routes() -> [(&'static str, &'static str, MethodRouter<Self>); 6] {
         [
             ("/explain", "why a descriptor gets its limit: /explain?domain=D&descriptor=key=value,key=value", get(explained)),
-            ("/healthcheck", "200 while this process should get calls, else 500", any(healthcheck)),
+            ("/healthcheck", "200 while this process should get calls, else 500", any(health::healthcheck)),
             ("/metrics", "everything that is counted, for Prometheus, as of now", get(metrics_page)),
-            ("/ready", "what this process waits for, by name", get(ready)),
+            ("/ready", "what this process waits for, by name", get(health::ready)),
             ("/rlconfig", "every limit in force, one a line", get(rlconfig)),
             ("/stats", "every counter under its statsd name, one a line", get(stats)),
         ]
@@ -61,6 +62,12 @@ impl Admin {
     /// The metrics page alone, at that path: what PROMETHEUS_ADDR serves.
     pub fn metrics_router(self, path: &str) -> Router {
         Router::new().route(path, get(metrics_page)).with_state(self)
+    }
+}
+
+impl FromRef<Admin> for Lifecycle {
+    fn from_ref(admin: &Admin) -> Self {
+        admin.lifecycle.clone()
     }
 }
 
@@ -92,16 +99,6 @@ async fn stats(State(admin): State<Admin>) -> String {
 
 async fn metrics_page(State(admin): State<Admin>) -> Response {
     ([(header::CONTENT_TYPE, METRICS_TYPE)], admin.metrics.page()).into_response()
-}
-
-async fn healthcheck(State(admin): State<Admin>) -> Response {
-    if admin.lifecycle.serving() { "OK".into_response() } else { StatusCode::INTERNAL_SERVER_ERROR.into_response() }
-}
-
-async fn ready(State(admin): State<Admin>) -> Response {
-    let state = admin.lifecycle.state();
-    let status = if state.serving() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, state.report()).into_response()
 }
 
 async fn explained(State(admin): State<Admin>, QueryString(pairs): QueryString<Vec<(String, String)>>) -> Response {

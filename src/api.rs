@@ -44,7 +44,6 @@ const SERVICES: [&str; 2] = ["envoy.service.ratelimit.v3.RateLimitService", "grp
 /// Everything that is answered here. Clones share it.
 #[derive(Clone)]
 pub struct Api {
-    limiter: Arc<Limiter>,
     lifecycle: Lifecycle,
     rls: Rls,
     health: health::Health,
@@ -74,10 +73,9 @@ impl Api {
         Ok(Self {
             rls: Rls::new(limiter.clone(), metrics),
             health: health::Health::new(lifecycle.clone(), limiter.clock().clone(), metrics),
-            json: JsonDoor::new(limiter.clone(), oversized.clone())?,
+            json: JsonDoor::new(limiter, oversized.clone())?,
             oversized,
             http_full,
-            limiter,
             lifecycle,
         })
     }
@@ -142,13 +140,8 @@ impl Api {
     fn http(&self) -> Router {
         Router::new()
             .route("/json", any(json::answer).with_state(self.json.clone()))
-            .route("/healthcheck", any(health::healthcheck).with_state(self.lifecycle.clone()))
-            .route("/ready", get(health::ready).with_state(self.lifecycle.clone()))
-    }
-
-    /// The limiter behind the doors.
-    pub fn limiter(&self) -> &Arc<Limiter> {
-        &self.limiter
+            .route("/healthcheck", any(crate::http::health::healthcheck).with_state(self.lifecycle.clone()))
+            .route("/ready", get(crate::http::health::ready).with_state(self.lifecycle.clone()))
     }
 }
 

@@ -15,6 +15,8 @@ use tokio_stream::{Stream, StreamExt as _};
 use crate::shutdown::{Lifecycle, Phase};
 use crate::telemetry::metric::{Counter, Metrics};
 
+pub mod health;
+
 /// How many connections one door serves at once on one thread; the next one waits in the kernel's queue.
 pub const HTTP_CONNECTIONS_MAX: usize = 1_024;
 /// Whoever has not sent its headers by then is not going to.

@@ -21,7 +21,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("limiter", &["check", "limit", "rules", "setting", "store", "telemetry", "time"]),
     ("rule_source", &["config", "rules", "setting", "shutdown", "telemetry"]),
     ("api", &["check", "http", "limit", "limiter", "proto", "rules", "setting", "shutdown", "telemetry", "time"]),
-    ("admin", &["limiter", "rules", "shutdown", "telemetry"]),
+    ("admin", &["http", "limiter", "rules", "shutdown", "telemetry"]),
     ("settings", &["admin", "api", "limiter", "rule_source", "setting", "store", "telemetry"]),
     ("app", &["admin", "api", "config", "http", "limiter", "rule_source", "rules", "settings", "shutdown", "store", "telemetry", "time"]),
     ("cli", &["app", "config", "limiter", "rule_source", "rules", "setting", "settings", "telemetry"]),

@@ -1,10 +1,7 @@
-//! Health, in three tongues: gRPC health, /healthcheck and /ready. All of them say what the process' lifecycle says.
+//! gRPC health. It says what the process' lifecycle says, as its twins over HTTP do (`http/health.rs`).
 
 use std::pin::Pin;
 
-use axum::extract::State;
-use axum::response::{IntoResponse as _, Response as HttpResponse};
-use http::StatusCode;
 use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
@@ -60,18 +57,6 @@ impl health_server::Health for Health {
         });
         Ok(Response::new(Box::pin(changes)))
     }
-}
-
-/// 200 `OK`, or 500 and nothing.
-pub async fn healthcheck(State(lifecycle): State<Lifecycle>) -> HttpResponse {
-    if lifecycle.serving() { "OK".into_response() } else { StatusCode::INTERNAL_SERVER_ERROR.into_response() }
-}
-
-/// What the process waits for, by name; 200 if for nothing, else 503.
-pub async fn ready(State(lifecycle): State<Lifecycle>) -> HttpResponse {
-    let state = lifecycle.state();
-    let status = if state.serving() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, state.report()).into_response()
 }
 
 fn is_known(service: &str) -> bool {

@@ -100,11 +100,6 @@ impl SourceFindings<'_> {
         }
     }
 
-    /// How many problems there are so far, of all sources.
-    pub fn problem_count(&self) -> usize {
-        self.all.problems.len() + self.all.left_out
-    }
-
     fn finding(&mut self, draft: Draft<'_>) -> Finding {
         let text = &self.source.text;
         let lines = self.lines.get_or_insert_with(|| text.lines().collect());

@@ -189,11 +189,6 @@ impl Level {
         Some((&self.nodes[index as usize], found))
     }
 
-    /// Every child, in the order of the file.
-    pub fn nodes(&self) -> &[Node] {
-        &self.nodes
-    }
-
     fn first_pattern(&self, entry: Entry<'_>) -> Option<u32> {
         let of_key = || self.patterns.get(entry.key)?.iter().find(|(pattern, _)| pattern.matches(entry.value));
         let by_value = if self.patterns.is_empty() { None } else { of_key().map(|&(_, index)| index) };
