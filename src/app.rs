@@ -15,9 +15,9 @@ use crate::config::Options;
 use crate::limiter::Limiter;
 use crate::rule_source::watch::Watch;
 use crate::rule_source::{HealthPolicy, RuleSource};
-use crate::rules::LiveRules;
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::tree::Example;
+use crate::rules::{KeyFormat, LiveRules};
 use crate::settings::Settings;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::store::{Store, memory};
@@ -98,6 +98,8 @@ impl App {
         let options = Options {
             merge_domains: settings.rules.merge_domain_config,
             key_prefix: settings.rules.cache_key_prefix.as_str().into(),
+            // Nobody else reads the keys of a store in memory, so they have the form in which no two counters can share one.
+            key_format: KeyFormat::Safe,
             stats: stats.clone(),
         };
         let health = HealthPolicy {

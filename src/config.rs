@@ -8,8 +8,8 @@ use std::sync::Arc;
 use crate::config::compile::Compiler;
 use crate::config::error::{Finding, Findings};
 use crate::config::yaml::Spot;
-use crate::rules::RuleSet;
 use crate::rules::stats::StatsTable;
+use crate::rules::{KeyFormat, RuleSet};
 
 pub mod compile;
 pub mod error;
@@ -45,6 +45,8 @@ pub struct Options {
     pub merge_domains: bool,
     /// CACHE_KEY_PREFIX.
     pub key_prefix: Box<str>,
+    /// CACHE_KEY_FORMAT, where the store is one whose keys others read, too.
+    pub key_format: KeyFormat,
     /// Where rules find their counters.
     pub stats: Arc<StatsTable>,
 }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use crate::limit::Limit;
+use crate::rules::key::KeyTail;
 use crate::rules::stats::RuleStats;
 
 pub mod explain;
@@ -13,10 +14,12 @@ pub mod live;
 pub mod lookup;
 pub mod plan;
 pub mod query;
+pub mod series;
 pub mod stats;
 pub mod tree;
 pub mod wildcard;
 
+pub use key::KeyFormat;
 pub use live::LiveRules;
 pub use lookup::lookup;
 pub use plan::{Plan, Step, plan};
@@ -47,8 +50,8 @@ pub struct Rule {
     pub naming: Naming,
     /// Its counters, unless `naming` says that they depend on the request.
     pub stats: Arc<RuleStats>,
-    /// What its counter keys end with: algorithm, period and tick.
-    pub key_tail: Box<str>,
+    /// What its counter keys end with, and which form they have.
+    pub key_tail: KeyTail,
     /// Where it was written.
     pub origin: Origin,
 }

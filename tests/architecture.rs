@@ -31,7 +31,16 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 const ABSENT: &[(&[&str], &[&str], &str)] = &[
     (&["limit", "check", "algorithm"], PURE, "these decide: no clock, no I/O, no lock, no async, no protobuf"),
     (
-        &["rules.rs", "rules/explain.rs", "rules/key.rs", "rules/lookup.rs", "rules/plan.rs", "rules/query.rs", "rules/tree.rs"],
+        &[
+            "rules.rs",
+            "rules/explain.rs",
+            "rules/key.rs",
+            "rules/lookup.rs",
+            "rules/plan.rs",
+            "rules/query.rs",
+            "rules/series.rs",
+            "rules/tree.rs",
+        ],
         PURE,
         "matching is pure; only rules/live.rs and rules/stats.rs are shared by threads",
     ),

@@ -11,8 +11,8 @@ use tollgate::api::convert;
 use tollgate::config::{self, Options, Source};
 use tollgate::limiter::{Limiter, Modes, Policy};
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use tollgate::rules::LiveRules;
 use tollgate::rules::stats::StatsTable;
+use tollgate::rules::{KeyFormat, LiveRules};
 use tollgate::store::{Store, memory::Counters};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, ManualClock, Span, Time};
@@ -43,7 +43,7 @@ fn service(together: bool) -> Service {
     let stats = StatsTable::new(100, &metrics);
     let text = RULES.replace("- {key: '', value: b}\n", "");
     let source = Source { name: "r".into(), path: "r".into(), text: text.as_str().into() };
-    let options = Options { merge_domains: false, key_prefix: "".into(), stats: stats.clone() };
+    let options = Options { merge_domains: false, key_prefix: "".into(), key_format: KeyFormat::Reference, stats: stats.clone() };
     let live = Arc::new(LiveRules::default());
     live.replace(config::load(&[source], &options).expect("the rules are right").rules);
     let (clock, hand) = Clock::manual(Time::from_micros(1_700_000_000_000_000));

@@ -4,13 +4,15 @@
 
 use libfuzzer_sys::fuzz_target;
 use tollgate::config::{self, Options, Source};
+use tollgate::rules::KeyFormat;
 use tollgate::rules::stats::StatsTable;
 use tollgate::telemetry::metric::Metrics;
 
 fuzz_target!(|text: &str| {
     let source = |name: &str| Source { name: name.into(), path: name.into(), text: text.into() };
     for merge_domains in [false, true] {
-        let options = Options { merge_domains, key_prefix: "".into(), stats: StatsTable::new(100, &Metrics::new()) };
+        let stats = StatsTable::new(100, &Metrics::new());
+        let options = Options { merge_domains, key_prefix: "".into(), key_format: KeyFormat::Reference, stats };
         match config::load(&[source("a.yaml"), source("b.yaml")], &options) {
             Ok(loaded) => {
                 assert_eq!(loaded.rules.dump().lines().count() >= loaded.rules.rule_count(), true);

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::cli::{Failure, check, say};
+use crate::cli::check::{self, Reading};
+use crate::cli::{Failure, say};
 use crate::limiter::Modes;
 use crate::rules::explain::{explain, parse_query};
-use crate::setting;
 
 /// Arguments of `explain`.
 #[derive(Debug, clap::Args)]
@@ -14,10 +14,8 @@ pub struct Args {
     /// Directory of rules files
     #[arg(long, default_value = "config", value_name = "DIR")]
     rules: PathBuf,
-    /// Make one domain of a domain that several files have
-    #[arg(long, env = "MERGE_DOMAIN_CONFIG", default_value = "false", value_name = "BOOL", value_parser = setting::flag,
-        num_args = 0..=1, default_missing_value = "true")]
-    merge_domain_config: bool,
+    #[command(flatten)]
+    reading: Reading,
     /// The domain that Envoy's filter is configured with
     #[arg(value_name = "DOMAIN")]
     domain: String,
@@ -31,7 +29,7 @@ pub struct Args {
 /// # Errors
 /// Rules that would be refused, descriptors that cannot be read.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let checked = check::load(args.rules.clone(), args.merge_domain_config)?;
+    let checked = check::load(args.rules.clone(), &args.reading)?;
     let descriptors: Vec<&str> = args.descriptors.iter().map(|text| &**text).collect();
     let query = parse_query(&args.domain, &descriptors).map_err(|problem| Failure::Other(anyhow::anyhow!(problem)))?;
     say(&explain(&checked.loaded.rules, &query, Modes::default()));

@@ -12,8 +12,9 @@ use crate::config::tollgate::Block;
 use crate::config::yaml::Spot;
 use crate::config::{Options, Source};
 use crate::limit::{Algorithm, Limit, LimitError, Terms, Unit};
+use crate::rules::key::{KeyHead, KeyTail};
 use crate::rules::tree::{Domain, Level, Node, RuleSet};
-use crate::rules::{Allowance, Naming, Origin, Rule, key};
+use crate::rules::{Allowance, Naming, Origin, Rule, series};
 
 const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, year";
 
@@ -91,7 +92,7 @@ impl<'o> Compiler<'o> {
 
 impl Building {
     fn new(name: &str, options: &Options) -> Self {
-        let key_head = key::key_head(&options.key_prefix, name);
+        let key_head = KeyHead::new(options.key_format, &options.key_prefix, name);
         let domain = Domain { name: name.into(), key_head, together: false, root: Level::default() };
         Self { domain, labels: HashSet::new(), block_from: None }
     }
@@ -156,7 +157,8 @@ impl Context<'_> {
             return None;
         };
         let place = &format!("{place}.rate_limit");
-        let allowance = self.allowance(rate_limit, spec.block.as_ref(), place, findings);
+        let chosen = Chosen::new(spec.block.as_ref(), self.defaults);
+        let allowance = self.allowance(rate_limit, &chosen, spec.block.as_ref(), place, findings);
         for name in &rate_limit.replaces {
             let text = if name.value.is_empty() {
                 "should not have an empty replaces entry"
@@ -174,7 +176,7 @@ impl Context<'_> {
             (false, false) => Naming::Fixed,
         };
         let allowance = allowance?;
-        let stats = self.options.stats.of_rule(&key::sanitized(self.path.to_owned()));
+        let stats = self.options.stats.of_rule(&series::sanitized(self.path.to_owned()));
         Some(Rule {
             path: self.path.into(),
             name: rate_limit.name.as_str().into(),
@@ -184,13 +186,23 @@ impl Context<'_> {
             metadata: spec.metadata.clone().filter(|metadata| !metadata.is_empty()),
             naming,
             stats,
-            key_tail: if let Allowance::Limited(limit) = &allowance { key::key_tail(limit) } else { "".into() },
+            key_tail: match &allowance {
+                Allowance::Limited(limit) => KeyTail::new(self.options.key_format, limit, chosen.terms.unit_multiplier),
+                Allowance::Unlimited { .. } => KeyTail::none(),
+            },
             origin: Origin { file: self.source.path.clone(), line: spec.spot.line },
             allowance,
         })
     }
 
-    fn allowance(self, spec: &RateLimitSpec, block: Option<&Block>, place: &str, findings: &mut SourceFindings<'_>) -> Option<Allowance> {
+    fn allowance(
+        self,
+        spec: &RateLimitSpec,
+        chosen: &Chosen,
+        block: Option<&Block>,
+        place: &str,
+        findings: &mut SourceFindings<'_>,
+    ) -> Option<Allowance> {
         let unit = Unit::from_name(&spec.unit.value);
         let mut problem = |spot: Spot, text: String, hint: &str| {
             findings.problem(Draft { spot, place, text, hint: Some(hint.to_owned()) });
@@ -215,7 +227,6 @@ impl Context<'_> {
             }
             return problem(spec.unit.spot, format!("invalid rate limit unit '{}'", spec.unit.value), UNITS_HINT);
         };
-        let chosen = Chosen::new(block, self.defaults);
         let terms = Terms { requests: spec.requests_per_unit, unit, ..chosen.terms };
         match Limit::new(&terms) {
             Ok(limit) => Some(Allowance::Limited(limit)),

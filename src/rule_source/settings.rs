@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::rule_source::files::Directory;
+use crate::rules::KeyFormat;
 use crate::setting;
 
 const RUNTIME_ROOT_DEFAULT: &str = "/srv/runtime_data/current";
@@ -46,6 +47,10 @@ pub struct Settings {
     /// What every counter's key begins with
     #[arg(long, env = "CACHE_KEY_PREFIX", default_value = "", value_name = "TEXT")]
     pub cache_key_prefix: String,
+    /// How counters' keys are written on Redis: reference (as envoyproxy/ratelimit does, so that counts survive a change from it) or safe
+    /// (so that no two counters can share one, whatever clients send). In memory they are always safe
+    #[arg(long, env = "CACHE_KEY_FORMAT", default_value = "reference", value_name = "FORM", value_parser = key_format)]
+    pub cache_key_format: KeyFormat,
 }
 
 impl Settings {
@@ -70,6 +75,14 @@ impl Settings {
         let directory = Directory::new(path, ignore_dot_files.unwrap_or(false)).reached_through(root);
         if self.runtime_watch_root.unwrap_or(true) { directory.named_below(app) } else { directory }
     }
+}
+
+/// Reads CACHE_KEY_FORMAT.
+///
+/// # Errors
+/// No such form.
+pub fn key_format(text: &str) -> Result<KeyFormat, String> {
+    KeyFormat::from_name(text).ok_or_else(|| format!("write {}", KeyFormat::ALL.map(KeyFormat::name).join(" or ")))
 }
 
 fn config_type(text: &str) -> Result<String, String> {

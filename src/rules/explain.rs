@@ -5,10 +5,12 @@ use std::fmt::Write as _;
 use smallvec::SmallVec;
 
 use crate::check::Hits;
+use crate::limit::{Algorithm, Limit};
+use crate::rules::KeyFormat;
 use crate::rules::lookup::{End, Hop, Observer, lookup};
 use crate::rules::plan::{Modes, Plan, Step, plan};
 use crate::rules::query::{Descriptor, Entry, Query};
-use crate::rules::tree::{Found, RuleSet};
+use crate::rules::tree::{Domain, Found, RuleSet};
 
 #[derive(Debug, Default)]
 struct Notes(String);
@@ -60,20 +62,22 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> String {
             lookup(domain, descriptor, &mut notes);
         }
         let words: Vec<String> = descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
-        let _ = writeln!(text, "descriptor {}\n{}  {}", words.join(","), notes.0, outcome(step, &plan));
+        let _ = writeln!(text, "descriptor {}\n{}  {}", words.join(","), notes.0, outcome(step, &plan, domain));
     }
     text
 }
 
-fn outcome(step: &Step<'_>, plan: &Plan<'_>) -> String {
+fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
     match step {
         Step::NoRule => "=> not limited".to_owned(),
         Step::Unlimited(_) => "=> unlimited: passes, and is not counted".to_owned(),
         Step::Replaced(rule) => format!("=> not counted: another rule of the request replaces `{}`", rule.name),
         Step::Override { check, .. } | Step::Counted { check, .. } => {
             let check = &plan.ask.checks[*check];
-            let mut text = format!("=> limit {}\n     key   {}", check.limit, check.key);
-            if let Step::Counted { rule, .. } = step {
+            let rule = if let Step::Counted { rule, .. } = step { Some(rule) } else { None };
+            let format = rule.map_or(domain.key_head.format(), |rule| rule.key_tail.format());
+            let mut text = format!("=> limit {}\n     key   {} ({})", check.limit, check.key, key_note(format, &check.limit));
+            if let Some(rule) = rule {
                 if rule.shadow_mode {
                     text += "\n     shadow_mode: counted, never refused";
                 }
@@ -84,6 +88,12 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>) -> String {
             text
         }
     }
+}
+
+/// What somebody has to know who looks for the key on Redis.
+fn key_note(format: KeyFormat, limit: &Limit) -> String {
+    let start = if limit.algorithm() == Algorithm::FixedWindow { "; on Redis the window's start in seconds follows" } else { "" };
+    format!("{} form{start}", format.name())
 }
 
 /// Reads descriptors as people write them: `key=value,key=value`.

@@ -1,127 +1,149 @@
-//! The names of counters and of metrics.
+//! The names of counters.
 //!
-//! A counter's key is `tg:domain:key:value:…:algorithm:period:tick`, each part percent-encoded so that no two counters can have the
-//! same key whatever clients send. Metric names are built as the reference builds them, so that dashboards go on working.
+//! A counter's key has one of two forms. The reference form is the reference's own, so that counts survive a change of the service and
+//! both can count together; but its parts are joined by underscores that values may have, too, so different counters can get the same
+//! key. The safe form is `tg:domain:key:value:…:algorithm:period:tick`, each part percent-encoded so that no two counters can have the
+//! same key whatever clients send.
 
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
 use crate::check::Key;
-use crate::limit::Limit;
-use crate::rules::Naming;
-use crate::rules::lookup::Hops;
+use crate::limit::{Algorithm, Limit, RefusedHits};
 use crate::rules::query::Entry;
-use crate::rules::tree::Found;
 
 /// Entries that would make a key longer than this are hashed instead: clients choose their length, and every store has to keep them.
 pub const KEY_BYTES_MAX: usize = 512;
 
+/// How the keys of counters are written that the reference has, too. All others always have the safe form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyFormat {
+    /// As the reference writes them.
+    Reference,
+    /// So that no two counters can have the same.
+    Safe,
+}
+
 /// What the keys of a domain begin with.
-pub fn key_head(prefix: &str, domain: &str) -> Box<str> {
-    let mut key = Key::from(prefix);
-    key.push(b"tg:");
-    push_encoded(&mut key, domain);
-    key.to_string().into()
+#[derive(Debug)]
+pub struct KeyHead {
+    format: KeyFormat,
+    /// `PREFIX domain_`
+    reference: Box<str>,
+    /// `PREFIX tg:domain`
+    safe: Box<str>,
 }
 
-/// What the keys of a limit end with. State is never read in units that it was not written in, since these are part of its key.
-pub fn key_tail(limit: &Limit) -> Box<str> {
-    format!(":{}:{}:{}", limit.algorithm(), limit.period_ticks(), limit.tick().name()).into()
+/// What the keys of a limit end with, which also decides what they look like. It is made when the rules are compiled: what a limit
+/// came from can no longer be seen from it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum KeyTail {
+    /// `key_value_key_value_`, at the end of which a store writes the start of the window.
+    Reference,
+    /// `:key:value:key:value`, and this.
+    Safe(Box<str>),
 }
 
-/// The key of a counter. Where values share one, `hops` has the text that stands for them.
-pub fn counter_key(head: &str, entries: &[Entry<'_>], hops: &Hops<'_>, tail: &str) -> Key {
+impl KeyFormat {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Reference, Self::Safe];
+
+    /// Its name as CACHE_KEY_FORMAT has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reference => "reference",
+            Self::Safe => "safe",
+        }
+    }
+
+    /// The form of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
+}
+
+impl KeyHead {
+    /// What keys of a domain begin with behind CACHE_KEY_PREFIX, which is not escaped.
+    pub fn new(format: KeyFormat, prefix: &str, domain: &str) -> Self {
+        let mut safe = Key::from(prefix);
+        safe.push(b"tg:");
+        push_encoded(&mut safe, domain);
+        Self { format, reference: format!("{prefix}{domain}_").into(), safe: safe.to_string().into() }
+    }
+
+    /// How its counters are written that the reference has, too.
+    pub const fn format(&self) -> KeyFormat {
+        self.format
+    }
+
+    /// What keys of the reference form begin with.
+    pub fn reference(&self) -> &str {
+        &self.reference
+    }
+}
+
+impl KeyTail {
+    /// The reference form is for what the reference counts: fixed windows of one unit that count refused hits.
+    ///
+    /// The safe form ends with the algorithm, the period and its tick, since state is never read in units that it was not written in. A
+    /// fixed window's ends with `:`, as the reference form ends with `_`: a store in which windows come and go by their keys writes the
+    /// start of the window, in seconds, right behind either. Nothing is written behind the keys of other algorithms.
+    pub fn new(format: KeyFormat, limit: &Limit, unit_multiplier: u32) -> Self {
+        let is_window = limit.algorithm() == Algorithm::FixedWindow;
+        if format == KeyFormat::Reference && is_window && unit_multiplier == 1 && limit.refused_hits() == RefusedHits::Count {
+            return Self::Reference;
+        }
+        let end = if is_window { ":" } else { "" };
+        Self::Safe(format!(":{}:{}:{}{end}", limit.algorithm(), limit.period_ticks(), limit.tick().name()).into())
+    }
+
+    /// Of a rule that counts nothing.
+    pub fn none() -> Self {
+        Self::Safe("".into())
+    }
+
+    /// Which form keys with it have.
+    pub const fn format(&self) -> KeyFormat {
+        match self {
+            Self::Reference => KeyFormat::Reference,
+            Self::Safe(_) => KeyFormat::Safe,
+        }
+    }
+}
+
+/// The key of a counter, of entries whose values are those it is counted by.
+pub fn counter_key<'e>(head: &KeyHead, entries: impl Iterator<Item = Entry<'e>>, tail: &KeyTail) -> Key {
+    match tail {
+        KeyTail::Reference => reference_key(&head.reference, entries),
+        KeyTail::Safe(tail) => safe_key(&head.safe, entries, tail),
+    }
+}
+
+/// No escapes and no bound: the reference has none, and finds only what is written as it writes it.
+fn reference_key<'e>(head: &str, entries: impl Iterator<Item = Entry<'e>>) -> Key {
     let mut key = Key::from(head);
-    for (index, &entry) in entries.iter().enumerate() {
-        let shared = hops.get(index).and_then(|hop| hop.shared_value(entry));
-        key.push(b":");
-        push_encoded(&mut key, entry.key);
-        key.push(b":");
-        push_encoded(&mut key, shared.unwrap_or(entry.value));
+    for entry in entries {
+        for part in [entry.key, entry.value] {
+            key.push(part.as_bytes());
+            key.push(b"_");
+        }
+    }
+    key
+}
+
+fn safe_key<'e>(head: &str, entries: impl Iterator<Item = Entry<'e>>, tail: &str) -> Key {
+    let mut key = Key::from(head);
+    for entry in entries {
+        for part in [entry.key, entry.value] {
+            key.push(b":");
+            push_encoded(&mut key, part);
+        }
     }
     if key.len() + tail.len() > KEY_BYTES_MAX {
         hash_entries(&mut key, head.len());
     }
     key.push(tail.as_bytes());
     key
-}
-
-/// The name of a rule's metrics for this request: `domain.key_value.key_value…`.
-pub fn metric_name(domain: &str, entries: &[Entry<'_>], hops: &Hops<'_>, naming: Naming) -> String {
-    let any_shared = entries.iter().zip(hops).any(|(&entry, hop)| hop.shared_value(entry).is_some());
-    let mut name = domain.to_owned();
-    for (&entry, hop) in entries.iter().zip(hops) {
-        name.push('.');
-        match (hop.shared_value(entry), naming) {
-            (Some(pattern), _) => push_pair(&mut name, entry.key, pattern),
-            (None, Naming::Detailed) if entry.value.is_empty() && !any_shared => {
-                name.push_str(entry.key);
-                name.push('_');
-            }
-            (None, Naming::Detailed) => push_pair(&mut name, entry.key, entry.value),
-            (None, Naming::ByValue) if hop.node.value_to_metric && hop.found != Found::Exact => {
-                push_pair(&mut name, entry.key, entry.value);
-            }
-            (None, Naming::ByValue | Naming::Fixed) => name.push_str(&hop.node.label),
-        }
-    }
-    sanitized(name)
-}
-
-/// The name of the metrics of a limit that came with the request.
-pub fn override_metric_name(domain: &str, entries: &[Entry<'_>]) -> String {
-    let mut name = format!("{domain}.");
-    for (index, entry) in entries.iter().enumerate() {
-        if index > 0 {
-            name.push('.');
-        }
-        push_pair(&mut name, entry.key, entry.value);
-    }
-    sanitized(name)
-}
-
-/// A name without the characters that statsd needs for itself, and with addresses in one piece: `:` and `|` become `_`, and so do the
-/// dots of whatever looks like an IPv4 address.
-pub fn sanitized(mut name: String) -> String {
-    if name.contains([':', '|']) {
-        name = name.replace([':', '|'], "_");
-    }
-    // An address has three dots; most names have no digit beside one.
-    let mut from = 0;
-    while let Some((start, end)) = find_address(name.as_bytes(), from) {
-        name.replace_range(start..end, &name[start..end].replace('.', "_"));
-        from = end;
-    }
-    name
-}
-
-/// The next four groups of one to three digits with dots between them.
-fn find_address(text: &[u8], from: usize) -> Option<(usize, usize)> {
-    (from..text.len()).find_map(|start| {
-        let mut at = start;
-        for group in 0..4 {
-            if group > 0 {
-                if text.get(at) != Some(&b'.') {
-                    return None;
-                }
-                at += 1;
-            }
-            let digits = text[at..].iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
-            if digits == 0 {
-                return None;
-            }
-            at += digits;
-        }
-        Some((start, at))
-    })
-}
-
-fn push_pair(name: &mut String, key: &str, value: &str) {
-    name.push_str(key);
-    if !value.is_empty() {
-        name.push('_');
-        name.push_str(value);
-    }
 }
 
 fn push_encoded(key: &mut Key, text: &str) {

@@ -63,6 +63,11 @@ impl<'r> Hop<'r> {
     }
 }
 
+/// Entries with the values that they are counted by: their own, or the text that stands for all that share one counter.
+pub fn counted_by<'e>(entries: &'e [Entry<'e>], hops: &'e [Hop<'e>]) -> impl Iterator<Item = Entry<'e>> {
+    entries.iter().zip(hops).map(|(&entry, hop)| Entry { value: hop.shared_value(entry).unwrap_or(entry.value), ..entry })
+}
+
 /// Finds the rule of a descriptor: each entry must lead one level down, and the last one to a limit. There is no way back from a
 /// node that was found: one without a limit hides the default beside it.
 pub fn lookup<'r>(domain: &'r Domain, descriptor: &Descriptor<'_>, observer: &mut impl Observer) -> Option<Match<'r>> {

@@ -6,10 +6,14 @@ use smallvec::SmallVec;
 
 use crate::check::{Ask, Check, Hits, Key};
 use crate::limit::{Algorithm, Limit, Terms};
-use crate::rules::lookup::{Hops, Match, lookup};
+use crate::rules::key::{self, KeyTail};
+use crate::rules::lookup::{Hops, Match, counted_by, lookup};
 use crate::rules::query::{Descriptor, Override, Query};
 use crate::rules::tree::{Domain, RuleSet};
-use crate::rules::{Allowance, Naming, Rule, key};
+use crate::rules::{Allowance, Naming, Rule, series};
+
+/// A limit in a request has a unit and nothing else.
+const OVERRIDE_UNIT_MULTIPLIER: u32 = 1;
 
 /// One request against the rules.
 #[derive(Debug)]
@@ -108,13 +112,14 @@ pub fn plan<'r>(rules: &'r RuleSet, query: &Query<'_>, modes: Modes) -> Result<P
             Met::Unlimited(rule) => Step::Unlimited(rule),
             Met::Limited { rule, .. } if replaced.contains(&*rule.name) => Step::Replaced(rule),
             Met::Limited { rule, limit, hops } => {
-                let key = key::counter_key(&domain.key_head, entries, &hops, &rule.key_tail);
-                let series = (rule.naming != Naming::Fixed).then(|| key::metric_name(&domain.name, entries, &hops, rule.naming));
+                let key = key::counter_key(&domain.key_head, counted_by(entries, &hops), &rule.key_tail);
+                let series = (rule.naming != Naming::Fixed).then(|| series::metric_name(&domain.name, entries, &hops, rule.naming));
                 Step::Counted { rule, check: count(key, limit, *hits, !rule.shadow_mode && !rule.quota_mode), series }
             }
             Met::Override(limit) => {
-                let key = key::counter_key(&domain.key_head, entries, &Hops::new(), &key::key_tail(&limit));
-                Step::Override { check: count(key, limit, *hits, true), series: key::override_metric_name(&domain.name, entries) }
+                let tail = KeyTail::new(domain.key_head.format(), &limit, OVERRIDE_UNIT_MULTIPLIER);
+                let key = key::counter_key(&domain.key_head, entries.iter().copied(), &tail);
+                Step::Override { check: count(key, limit, *hits, true), series: series::override_metric_name(&domain.name, entries) }
             }
         }
     });
@@ -133,12 +138,13 @@ fn meet<'r>(domain: &'r Domain, descriptor: &Descriptor<'_>, index: usize) -> Re
     })
 }
 
-/// A limit that comes with a request is a fixed window; `None` if its unit is none.
+/// A limit that comes with a request is a fixed window, as in the reference; so it shares its counter with a rule for the same
+/// descriptor that is one, too. `None` if its unit is none.
 fn override_limit(limit: Override) -> Option<Limit> {
     let terms = Terms {
         requests: limit.requests_per_unit,
         unit: limit.unit?,
-        unit_multiplier: 1,
+        unit_multiplier: OVERRIDE_UNIT_MULTIPLIER,
         algorithm: Algorithm::FixedWindow,
         burst: None,
         refused_hits: None,

@@ -213,7 +213,7 @@ impl Source for StatsTable {
             }
         }
         for (domain, count) in &names.unknown_domains {
-            let statsd = format!("ratelimit.service.rate_limit.{}.domain_not_found", super::key::sanitized(domain.to_string()));
+            let statsd = format!("ratelimit.service.rate_limit.{}.domain_not_found", super::series::sanitized(domain.to_string()));
             let help = "Descriptors of requests for a domain that no rule is about.";
             let name = prometheus_name(&statsd);
             series.push(Series::counter(&name, help, Vec::new(), count.load(Relaxed), Some(statsd)));

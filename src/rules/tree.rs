@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use hashbrown::{Equivalent, HashMap};
 
 use crate::limit::{Limit, Unit};
+use crate::rules::key::KeyHead;
 use crate::rules::query::Entry;
 use crate::rules::wildcard::Pattern;
 use crate::rules::{Allowance, Rule};
@@ -30,7 +31,7 @@ pub struct Domain {
     /// Its name.
     pub name: Box<str>,
     /// What its counter keys begin with.
-    pub key_head: Box<str>,
+    pub key_head: KeyHead,
     /// All or nothing over the descriptors of one request.
     pub together: bool,
     /// Its outermost descriptors.

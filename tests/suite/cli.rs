@@ -67,8 +67,15 @@ const SETTINGS_OF_THE_REFERENCE: &[&str] = &[
 ];
 
 /// Our own.
-const SETTINGS_OF_OURS: &[&str] =
-    &["DRAIN_PERIOD", "IETF_RATELIMIT_HEADERS_ENABLED", "MEMORY_BYTES_MAX", "RETRY_AFTER_HEADER_ENABLED", "SHUTDOWN_TIMEOUT", "WORKERS"];
+const SETTINGS_OF_OURS: &[&str] = &[
+    "CACHE_KEY_FORMAT",
+    "DRAIN_PERIOD",
+    "IETF_RATELIMIT_HEADERS_ENABLED",
+    "MEMORY_BYTES_MAX",
+    "RETRY_AFTER_HEADER_ENABLED",
+    "SHUTDOWN_TIMEOUT",
+    "WORKERS",
+];
 
 /// A directory with one rules file.
 fn rules_in(directory: &TempDir, yaml: &str) -> String {
@@ -210,6 +217,7 @@ const WRONG_SETTINGS: &[(&[(&str, &str)], &str)] = &[
     (&[("NEAR_LIMIT_RATIO", "most")], "most"),
     (&[("PROMETHEUS_PATH", "metrics")], "begins with /"),
     (&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], "xDS"),
+    (&[("CACHE_KEY_FORMAT", "escaped")], "write reference or safe"),
     (&[("BACKEND_TYPE", "memcache")], "memcached cannot count exactly and is not supported; write memory"),
     (&[("BACKEND_TYPE", "redis")], "memory only"),
     (&[("REDIS_URL", "redis:6379")], "REDIS_URL is set: counts would not be shared between replicas"),
@@ -363,6 +371,26 @@ fn explain_tells_why_a_descriptor_gets_its_limit_on_the_command_line_and_at_the_
             assert!(page.contains(expected), "{descriptor}: {expected} is missing in\n{page}");
         }
     }
+}
+
+#[test]
+fn explain_shows_the_key_in_the_form_that_is_set_and_a_server_in_memory_the_safe_one() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let path = rules_in(&directory, TREE);
+    let arguments = ["explain", "--rules", &path, "shop", "user=alice"];
+    let safe = "key   tg:shop:user:alice:fixed_window:60:s: (safe form; on Redis the window's start in seconds follows)\n";
+    let reference = "key   shop_user_alice_ (reference form; on Redis the window's start in seconds follows)\n";
+    for (variables, expected) in [
+        (&[][..], reference),
+        (&[("CACHE_KEY_FORMAT", "reference"), ("CACHE_KEY_PREFIX", "")], reference),
+        (&[("CACHE_KEY_FORMAT", "safe")], safe),
+    ] {
+        let ran = tollgate_with_env(&arguments, variables);
+        assert!(ran.stdout.contains(expected), "{variables:?}: {ran:?}");
+    }
+    let server = TestServer::with_rules(TREE).with_env("CACHE_KEY_FORMAT", "reference").start();
+    let page = server.admin("/explain?domain=shop&descriptor=user%3Dalice");
+    assert!(page.contains(safe), "{page}");
 }
 
 #[test]

@@ -54,8 +54,8 @@ use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_li
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService as _;
 use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use tollgate::rules::LiveRules;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use tollgate::rules::{KeyFormat, LiveRules};
 use tollgate::setting;
 use tollgate::settings::Settings;
 use tollgate::store::Store;
@@ -245,6 +245,7 @@ impl World {
         let options = Options {
             merge_domains: settings.rules.merge_domain_config,
             key_prefix: settings.rules.cache_key_prefix.as_str().into(),
+            key_format: KeyFormat::Safe,
             stats: stats.clone(),
         };
         let rules = Arc::new(LiveRules::default());

@@ -8,6 +8,7 @@ mod compat;
 mod differences;
 mod doors;
 mod json;
+mod keys;
 mod laws;
 mod lifecycle;
 mod reload;

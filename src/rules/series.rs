@@ -1,0 +1,84 @@
+//! The names of metrics, as the reference builds them, so that dashboards go on working.
+
+use crate::rules::Naming;
+use crate::rules::lookup::Hops;
+use crate::rules::query::Entry;
+use crate::rules::tree::Found;
+
+/// The name of a rule's metrics for this request: `domain.key_value.key_value…`.
+pub fn metric_name(domain: &str, entries: &[Entry<'_>], hops: &Hops<'_>, naming: Naming) -> String {
+    let any_shared = entries.iter().zip(hops).any(|(&entry, hop)| hop.shared_value(entry).is_some());
+    let mut name = domain.to_owned();
+    for (&entry, hop) in entries.iter().zip(hops) {
+        name.push('.');
+        match (hop.shared_value(entry), naming) {
+            (Some(pattern), _) => push_pair(&mut name, entry.key, pattern),
+            (None, Naming::Detailed) if entry.value.is_empty() && !any_shared => {
+                name.push_str(entry.key);
+                name.push('_');
+            }
+            (None, Naming::Detailed) => push_pair(&mut name, entry.key, entry.value),
+            (None, Naming::ByValue) if hop.node.value_to_metric && hop.found != Found::Exact => {
+                push_pair(&mut name, entry.key, entry.value);
+            }
+            (None, Naming::ByValue | Naming::Fixed) => name.push_str(&hop.node.label),
+        }
+    }
+    sanitized(name)
+}
+
+/// The name of the metrics of a limit that came with the request.
+pub fn override_metric_name(domain: &str, entries: &[Entry<'_>]) -> String {
+    let mut name = format!("{domain}.");
+    for (index, entry) in entries.iter().enumerate() {
+        if index > 0 {
+            name.push('.');
+        }
+        push_pair(&mut name, entry.key, entry.value);
+    }
+    sanitized(name)
+}
+
+/// A name without the characters that statsd needs for itself, and with addresses in one piece: `:` and `|` become `_`, and so do the
+/// dots of whatever looks like an IPv4 address.
+pub fn sanitized(mut name: String) -> String {
+    if name.contains([':', '|']) {
+        name = name.replace([':', '|'], "_");
+    }
+    // An address has three dots; most names have no digit beside one.
+    let mut from = 0;
+    while let Some((start, end)) = find_address(name.as_bytes(), from) {
+        name.replace_range(start..end, &name[start..end].replace('.', "_"));
+        from = end;
+    }
+    name
+}
+
+/// The next four groups of one to three digits with dots between them.
+fn find_address(text: &[u8], from: usize) -> Option<(usize, usize)> {
+    (from..text.len()).find_map(|start| {
+        let mut at = start;
+        for group in 0..4 {
+            if group > 0 {
+                if text.get(at) != Some(&b'.') {
+                    return None;
+                }
+                at += 1;
+            }
+            let digits = text[at..].iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
+            if digits == 0 {
+                return None;
+            }
+            at += digits;
+        }
+        Some((start, at))
+    })
+}
+
+fn push_pair(name: &mut String, key: &str, value: &str) {
+    name.push_str(key);
+    if !value.is_empty() {
+        name.push('_');
+        name.push_str(value);
+    }
+}

@@ -1,0 +1,106 @@
+//! Under which key a counter is found: the reference's, which an instance of the reference beside us counts on, and our own.
+
+use tollgate::config::{self, Options, Source};
+use tollgate::limit::Unit;
+use tollgate::rules::explain::parse_query;
+use tollgate::rules::key::KEY_BYTES_MAX;
+use tollgate::rules::plan::{Modes, plan};
+use tollgate::rules::query::Override;
+use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use tollgate::rules::{KeyFormat, Query, RuleSet};
+use tollgate::telemetry::metric::Metrics;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: minute, requests_per_unit: 5}}
+  - {key: user, value: bob, rate_limit: {unit: second, requests_per_unit: 5}}
+  - {key: files, value: files/*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 5}}
+  - {key: path, value: '/a*', rate_limit: {unit: day, requests_per_unit: 5}, descriptors: [
+      {key: ip, rate_limit: {unit: day, requests_per_unit: 5}}]}
+  - {key: five, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {unit_multiplier: 5}}}
+  - {key: sixty, rate_limit: {unit: second, requests_per_unit: 5}, metadata: {tollgate: {unit_multiplier: 60}}}
+  - {key: one, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {unit_multiplier: 1, refused_hits: count}}}
+  - {key: drop, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {refused_hits: drop}}}
+  - {key: bucket, rate_limit: {unit: second, requests_per_unit: 5}, metadata: {tollgate: {algorithm: token_bucket}}}
+";
+
+/// A descriptor, its key in the reference form (without a time, which a store writes behind it), and its key in the safe form.
+const KEYS: &[(&str, &str, &str)] = &[
+    ("user=1", "shop_user_1_", "tg:shop:user:1:fixed_window:60:s:"),
+    ("user=bob", "shop_user_bob_", "tg:shop:user:bob:fixed_window:1:s:"),
+    // No value leaves two underscores, and no character is escaped.
+    ("user=", "shop_user__", "tg:shop:user::fixed_window:60:s:"),
+    ("user=a b_%:{}", "shop_user_a b_%:{}_", "tg:shop:user:a%20b_%25%3A%7B%7D:fixed_window:60:s:"),
+    ("files=files/x", "shop_files_files/*_", "tg:shop:files:files/*:fixed_window:3600:s:"),
+    ("path=/a1", "shop_path_/a1_", "tg:shop:path:/a1:fixed_window:86400:s:"),
+    ("path=/a1,ip=::1", "shop_path_/a1_ip_::1_", "tg:shop:path:/a1:ip:%3A%3A1:fixed_window:86400:s:"),
+    ("one=1", "shop_one_1_", "tg:shop:one:1:fixed_window:60:s:"),
+    // What the reference cannot count has the safe form in either case.
+    ("five=1", "tg:shop:five:1:fixed_window:300:s:", "tg:shop:five:1:fixed_window:300:s:"),
+    ("sixty=1", "tg:shop:sixty:1:fixed_window:60:s:", "tg:shop:sixty:1:fixed_window:60:s:"),
+    ("drop=1", "tg:shop:drop:1:fixed_window:60:s:", "tg:shop:drop:1:fixed_window:60:s:"),
+    ("bucket=1", "tg:shop:bucket:1:token_bucket:1000000:us", "tg:shop:bucket:1:token_bucket:1000000:us"),
+];
+
+#[test]
+fn the_reference_form_is_the_references_and_the_safe_one_our_own() {
+    for (descriptor, reference, safe) in KEYS {
+        assert_eq!(key_of(&rules("", KeyFormat::Reference), &query(descriptor)), *reference, "{descriptor}");
+        assert_eq!(key_of(&rules("", KeyFormat::Safe), &query(descriptor)), *safe, "{descriptor}");
+    }
+}
+
+#[test]
+fn the_prefix_stands_first_as_it_is() {
+    assert_eq!(key_of(&rules("a_b:", KeyFormat::Reference), &query("user=1")), "a_b:shop_user_1_");
+    assert_eq!(key_of(&rules("a_b:", KeyFormat::Safe), &query("user=1")), "a_b:tg:shop:user:1:fixed_window:60:s:");
+}
+
+#[test]
+fn a_limit_of_the_request_shares_the_counter_of_a_window_of_the_same_descriptor_and_unit() {
+    for format in KeyFormat::ALL {
+        let rules = rules("", format);
+        let mut own = query("path=/a1,ip=::1");
+        own.descriptors[0].limit = Some(Override { requests_per_unit: 9, unit: Some(Unit::Day), wire_unit: 4 });
+        assert_eq!(key_of(&rules, &own), key_of(&rules, &query("path=/a1,ip=::1")), "{format:?}");
+        // For a period that no unit names there is none to share.
+        let mut own = query("five=1");
+        own.descriptors[0].limit = Some(Override { requests_per_unit: 9, unit: Some(Unit::Minute), wire_unit: 2 });
+        assert_ne!(key_of(&rules, &own), key_of(&rules, &query("five=1")), "{format:?}");
+    }
+}
+
+#[test]
+fn a_limit_of_a_request_without_entries_has_the_domain_for_a_key() {
+    let mut query = query("user=1");
+    query.descriptors[0].entries.clear();
+    query.descriptors[0].limit = Some(Override { requests_per_unit: 9, unit: Some(Unit::Day), wire_unit: 4 });
+    assert_eq!(key_of(&rules("", KeyFormat::Reference), &query), "shop_");
+    assert_eq!(key_of(&rules("", KeyFormat::Safe), &query), "tg:shop:fixed_window:86400:s:");
+}
+
+#[test]
+fn only_keys_of_the_safe_form_are_cut_to_a_length() {
+    let descriptor = format!("user={}", "x".repeat(10_000));
+    let reference = key_of(&rules("", KeyFormat::Reference), &query(&descriptor));
+    assert_eq!(reference.len(), "shop_user__".len() + 10_000);
+    let safe = key_of(&rules("", KeyFormat::Safe), &query(&descriptor));
+    assert!(safe.len() < KEY_BYTES_MAX && safe.starts_with("tg:shop:#") && safe.ends_with(":fixed_window:60:s:"), "{safe}");
+}
+
+fn query(descriptor: &str) -> Query<'_> {
+    parse_query("shop", &[descriptor]).expect("it can be read")
+}
+
+fn key_of(rules: &RuleSet, query: &Query<'_>) -> String {
+    let plan = plan(rules, query, Modes::default()).expect("its unit is one");
+    plan.ask.checks[0].key.to_string()
+}
+
+fn rules(prefix: &str, key_format: KeyFormat) -> RuleSet {
+    let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
+    let options = Options { merge_domains: false, key_prefix: prefix.into(), key_format, stats };
+    let source = Source { name: "shop.yaml".into(), path: "shop.yaml".into(), text: RULES.into() };
+    config::load(&[source], &options).expect("these rules are right").rules
+}
