@@ -52,6 +52,8 @@ pub struct Rule {
     pub stats: Arc<RuleStats>,
     /// What its counter keys end with, and which form they have.
     pub key_tail: KeyTail,
+    /// What is answered while no store can say. `None` is whatever holds for rules that do not say.
+    pub on_store_error: Option<OnStoreError>,
     /// Where it was written.
     pub origin: Origin,
 }
@@ -66,6 +68,19 @@ pub enum Allowance {
     },
     /// So much.
     Limited(Limit),
+}
+
+/// What is answered while the store cannot answer in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OnStoreError {
+    /// What this process counts by itself.
+    Local,
+    /// Anything passes.
+    Allow,
+    /// Nothing passes.
+    Deny,
+    /// No verdict but an error, so that the caller's own policy decides.
+    Error,
 }
 
 /// Where the names of a rule's metrics come from.
@@ -91,6 +106,26 @@ pub struct Origin {
 impl std::fmt::Display for Origin {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.line == 0 { formatter.write_str(&self.file) } else { write!(formatter, "{}:{}", self.file, self.line) }
+    }
+}
+
+impl OnStoreError {
+    /// All.
+    pub const ALL: [Self; 4] = [Self::Local, Self::Allow, Self::Deny, Self::Error];
+
+    /// Its name as rules write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Error => "error",
+        }
+    }
+
+    /// The policy of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
     }
 }
 

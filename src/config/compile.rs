@@ -14,7 +14,7 @@ use crate::config::{Options, Source};
 use crate::limit::{Algorithm, Limit, LimitError, Terms, Unit};
 use crate::rules::key::{KeyHead, KeyTail};
 use crate::rules::tree::{Domain, Level, Node, RuleSet};
-use crate::rules::{Allowance, Naming, Origin, Rule, series};
+use crate::rules::{Allowance, Naming, OnStoreError, Origin, Rule, series};
 
 const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, year";
 
@@ -190,6 +190,7 @@ impl Context<'_> {
                 Allowance::Limited(limit) => KeyTail::new(self.options.key_format, limit, chosen.terms.unit_multiplier),
                 Allowance::Unlimited { .. } => KeyTail::none(),
             },
+            on_store_error: chosen.on_store_error,
             origin: Origin { file: self.source.path.clone(), line: spec.spot.line },
             allowance,
         })
@@ -258,6 +259,7 @@ struct Chosen {
     terms: Terms,
     unit_multiplier: Option<Spot>,
     burst: Option<Spot>,
+    on_store_error: Option<OnStoreError>,
 }
 
 impl Chosen {
@@ -277,7 +279,12 @@ impl Chosen {
             burst: burst.map(|located| located.value),
             refused_hits: refused_hits.map(|located| located.value),
         };
-        Self { terms, unit_multiplier: unit_multiplier.map(|located| located.spot), burst: burst.map(|located| located.spot) }
+        Self {
+            terms,
+            unit_multiplier: unit_multiplier.map(|located| located.spot),
+            burst: burst.map(|located| located.spot),
+            on_store_error: own.and_then(|block| block.on_store_error).or_else(|| defaults?.on_store_error),
+        }
     }
 
     fn spot_of(&self, error: &LimitError, block: Option<&Block>) -> Option<Spot> {
@@ -292,4 +299,51 @@ impl Chosen {
 /// `key`, or `key_value`: how the reference names a descriptor.
 fn label(key: &str, value: &str) -> String {
     if value.is_empty() { key.to_owned() } else { format!("{key}_{value}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{self, Options, Source};
+    use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+    use crate::rules::{KeyFormat, OnStoreError};
+    use crate::telemetry::metric::Metrics;
+
+    const POLICIES: &str = "
+domain: d
+metadata: {tollgate: {defaults: {on_store_error: deny}}}
+descriptors:
+  - {key: local, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {on_store_error: local}}}
+  - {key: error, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {on_store_error: error}}}
+  - {key: silent, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {algorithm: token_bucket}}}
+  - {key: above, descriptors: [{key: below, rate_limit: {unit: day, requests_per_unit: 1}}]}
+";
+    const NO_POLICIES: &str = "
+domain: e
+descriptors:
+  - {key: allow, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {on_store_error: allow}}}
+  - {key: silent, rate_limit: {unit: day, requests_per_unit: 1}}
+";
+
+    #[test]
+    fn the_policy_is_the_rules_own_then_its_domains_and_else_none() {
+        let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
+        let options = Options { merge_domains: false, key_prefix: "".into(), key_format: KeyFormat::Safe, stats };
+        let sources = [("d.yaml", POLICIES), ("e.yaml", NO_POLICIES)].map(|(name, text)| Source {
+            name: name.into(),
+            path: name.into(),
+            text: text.into(),
+        });
+        let loaded = config::load(&sources, &options).expect("these rules are right");
+        assert_eq!(loaded.warnings, []);
+        let policies: Vec<_> = loaded.rules.rules().into_iter().map(|rule| (&*rule.path, rule.on_store_error)).collect();
+        let expected = [
+            ("d.above.below", Some(OnStoreError::Deny)),
+            ("d.error", Some(OnStoreError::Error)),
+            ("d.local", Some(OnStoreError::Local)),
+            ("d.silent", Some(OnStoreError::Deny)),
+            ("e.allow", Some(OnStoreError::Allow)),
+            ("e.silent", None),
+        ];
+        assert_eq!(policies, expected);
+    }
 }

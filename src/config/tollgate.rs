@@ -7,6 +7,7 @@ use crate::config::Located;
 use crate::config::error::{Draft, SourceFindings, did_you_mean};
 use crate::config::yaml::{Kind, Node, Scalar, Spot, Value};
 use crate::limit::{Algorithm, RefusedHits};
+use crate::rules::OnStoreError;
 
 const RULE_KEYS: [&str; 6] = ["algorithm", "unit_multiplier", "burst", "refused_hits", "on_limit", "on_store_error"];
 const ROOT_KEYS: [&str; 2] = ["together", "defaults"];
@@ -15,7 +16,6 @@ const ROOT_KEYS: [&str; 2] = ["together", "defaults"];
 const KEYS_TO_COME: [&str; 6] = ["buckets", "max_wait", "request_headers", "response_body", "lease_by", "lease"];
 const ALGORITHMS_TO_COME: [&str; 4] = ["sliding_window", "sliding_log", "leaky_bucket", "concurrency"];
 const ON_LIMIT_TO_COME: [&str; 2] = ["queue", "degrade"];
-const ON_STORE_ERROR: [&str; 4] = ["local", "allow", "deny", "error"];
 
 /// What a rule says, or the defaults of a domain.
 #[derive(Debug, Clone, Default)]
@@ -28,6 +28,8 @@ pub struct Block {
     pub burst: Option<Located<u32>>,
     /// `refused_hits`
     pub refused_hits: Option<Located<RefusedHits>>,
+    /// `on_store_error`
+    pub on_store_error: Option<OnStoreError>,
     /// Where it begins.
     pub spot: Spot,
 }
@@ -66,9 +68,8 @@ impl Block {
                     reader.word(value, "on_limit", &["reject"], &ON_LIMIT_TO_COME);
                 }
                 "on_store_error" => {
-                    reader.word(value, "on_store_error", &ON_STORE_ERROR, &[]);
-                    let text = "on_store_error has no effect: the memory store never fails".to_owned();
-                    reader.findings.warning(Draft { spot: key.spot, place, text, hint: None });
+                    let policy = reader.word(value, "on_store_error", &OnStoreError::ALL.map(OnStoreError::name), &[]);
+                    block.on_store_error = policy.and_then(OnStoreError::from_name);
                 }
                 _ => {}
             }

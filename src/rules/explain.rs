@@ -81,6 +81,9 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
                 if rule.shadow_mode {
                     text += "\n     shadow_mode: counted, never refused";
                 }
+                if let Some(policy) = rule.on_store_error {
+                    let _ = write!(text, "\n     on_store_error: {}", policy.name());
+                }
                 if rule.quota_mode {
                     text += "\n     quota_mode: refuses when every quota of the request is used up";
                 }
