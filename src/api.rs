@@ -12,10 +12,10 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tower::util::MapResponseLayer;
 
-use crate::api::json::JsonDoor;
+use crate::api::json::{JsonDoor, Messages};
 use crate::api::listen::{Accepted, Connection, Worker};
-use crate::api::rls::Rls;
-use crate::limiter::Limiter;
+use crate::api::rls::{Calls, Rls};
+use crate::limiter::{self, Limiter};
 use crate::proto::DESCRIPTOR_SET;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use crate::shutdown::{Lifecycle, Phase};
@@ -45,9 +45,10 @@ const SERVICES: [&str; 2] = ["envoy.service.ratelimit.v3.RateLimitService", "grp
 #[derive(Clone)]
 pub struct Api {
     lifecycle: Lifecycle,
-    rls: Rls,
+    limiter: Arc<limiter::Shared>,
+    calls: Calls,
     health: health::Health,
-    json: JsonDoor,
+    messages: Messages,
     oversized: Counter,
     http_full: Counter,
 }
@@ -65,15 +66,16 @@ impl Api {
     ///
     /// # Errors
     /// The descriptors that were compiled in cannot be read.
-    pub fn new(limiter: Arc<Limiter>, lifecycle: Lifecycle, http_full: Counter, metrics: &Metrics) -> anyhow::Result<Self> {
+    pub fn new(limiter: Arc<limiter::Shared>, lifecycle: Lifecycle, http_full: Counter, metrics: &Metrics) -> anyhow::Result<Self> {
         let oversized = metrics.counter(
             "tollgate_oversized_requests_total",
             "gRPC messages and bodies of /json that were refused because they had more than 4 MiB.",
         );
         Ok(Self {
-            rls: Rls::new(limiter.clone(), metrics),
+            calls: Calls::of("ShouldRateLimit", metrics),
             health: health::Health::new(lifecycle.clone(), limiter.clock().clone(), metrics),
-            json: JsonDoor::new(limiter, oversized.clone())?,
+            messages: Messages::new()?,
+            limiter,
             oversized,
             http_full,
             lifecycle,
@@ -108,15 +110,16 @@ impl Api {
     }
 
     async fn serve(self, grpc: mpsc::Receiver<Accepted>, http: mpsc::Receiver<Accepted>) {
+        let limiter = self.limiter.clone().open();
         let http_incoming = ReceiverStream::new(http).filter_map(Connection::take_over);
-        let http_served = crate::http::serve(http_incoming, self.http(), &self.lifecycle, &self.http_full);
-        let (grpc_served, ()) = tokio::join!(self.serve_grpc(grpc), http_served);
+        let http_served = crate::http::serve(http_incoming, self.http(limiter.clone()), &self.lifecycle, &self.http_full);
+        let (grpc_served, ()) = tokio::join!(self.serve_grpc(limiter, grpc), http_served);
         if let Err(error) = grpc_served {
             tracing::error!(error = format!("{error:#}"), "the gRPC server ended");
         }
     }
 
-    async fn serve_grpc(&self, incoming: mpsc::Receiver<Accepted>) -> anyhow::Result<()> {
+    async fn serve_grpc(&self, limiter: Limiter, incoming: mpsc::Receiver<Accepted>) -> anyhow::Result<()> {
         let reflection = || {
             let builder = tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(DESCRIPTOR_SET)
@@ -124,11 +127,12 @@ impl Api {
             SERVICES.into_iter().fold(builder, tonic_reflection::server::Builder::with_service_name)
         };
         let oversized = self.oversized.clone();
+        let rls = Rls::new(limiter, self.calls.clone());
         let incoming = ReceiverStream::new(incoming).filter_map(Connection::take_over).map(Ok::<_, std::io::Error>);
         tonic::transport::Server::builder()
             .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
             .layer(MapResponseLayer::new(move |response| tell_oversized(response, &oversized)))
-            .add_service(RateLimitServiceServer::new(self.rls.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .add_service(RateLimitServiceServer::new(rls).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(tonic_health::pb::health_server::HealthServer::new(self.health.clone()))
             .add_service(reflection().build_v1().context("build reflection v1")?)
             .add_service(reflection().build_v1alpha().context("build reflection v1alpha")?)
@@ -137,9 +141,10 @@ impl Api {
             .context("serve gRPC")
     }
 
-    fn http(&self) -> Router {
+    fn http(&self, limiter: Limiter) -> Router {
+        let json = JsonDoor::new(limiter, self.messages.clone(), self.oversized.clone());
         Router::new()
-            .route("/json", any(json::answer).with_state(self.json.clone()))
+            .route("/json", any(json::answer).with_state(json))
             .route("/healthcheck", any(crate::http::health::healthcheck).with_state(self.lifecycle.clone()))
             .route("/ready", get(crate::http::health::ready).with_state(self.lifecycle.clone()))
     }

@@ -3,7 +3,6 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::task::JoinSet;
@@ -12,7 +11,7 @@ use crate::admin::{self, Admin};
 use crate::api::listen::{self, Doors};
 use crate::api::{Api, Running};
 use crate::config::Options;
-use crate::limiter::Limiter;
+use crate::limiter::{self, fallback::Fallback};
 use crate::rule_source::watch::Watch;
 use crate::rule_source::{HealthPolicy, RuleSource};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
@@ -20,12 +19,10 @@ use crate::rules::tree::Example;
 use crate::rules::{KeyFormat, LiveRules};
 use crate::settings::Settings;
 use crate::shutdown::{Lifecycle, Phase};
-use crate::store::{Store, memory};
+use crate::store::settings::BackendChoice;
+use crate::store::{Backend, memory, redis};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::{Clock, Span};
-
-/// How often expired counters are looked for. They do no harm but take room.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A service whose ports are bound, and whose rules were looked at.
 pub struct App {
@@ -36,7 +33,8 @@ pub struct App {
     prometheus_listener: Option<TcpListener>,
     prometheus_path: String,
     rule_source: RuleSource,
-    counters: Arc<memory::Counters>,
+    backend: Backend,
+    limiter: Arc<limiter::Shared>,
     clock: Clock,
     lifecycle: Lifecycle,
     metrics: Metrics,
@@ -50,8 +48,10 @@ pub struct App {
 /// What an operator wants to know at the start.
 #[derive(Debug, Clone)]
 pub struct Summary {
-    /// The store's name.
-    pub store: &'static str,
+    /// The store, as an operator knows it.
+    pub store: String,
+    /// It shares what it counts with no other process.
+    pub store_is_local: bool,
     /// Where gRPC is served.
     pub grpc: SocketAddr,
     /// Where HTTP is served.
@@ -94,12 +94,19 @@ impl App {
         let admin_listener = listen::bind((&settings.admin.debug_host, settings.admin.debug_port), "DEBUG_HOST and DEBUG_PORT")?;
         let prometheus_listener = settings.telemetry.prometheus_addr().map(bind_prometheus).transpose()?;
 
+        let backend = match settings.backend().map_err(anyhow::Error::msg)? {
+            BackendChoice::Memory => Backend::Memory(Arc::new(memory::Counters::new(settings.store.memory_bytes_max, "store", &metrics))),
+            BackendChoice::Redis(options) => {
+                Backend::Redis(Arc::new(redis::Node::new(*options, clock.clone(), &metrics).context("make a client of Redis")?))
+            }
+        };
+        lifecycle.set_store(backend.is_ready(), backend.to_string());
         let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
         let options = Options {
             merge_domains: settings.rules.merge_domain_config,
             key_prefix: settings.rules.cache_key_prefix.as_str().into(),
             // Nobody else reads the keys of a store in memory, so they have the form in which no two counters can share one.
-            key_format: KeyFormat::Safe,
+            key_format: if let Backend::Redis(_) = backend { settings.rules.cache_key_format } else { KeyFormat::Safe },
             stats: stats.clone(),
         };
         let health = HealthPolicy {
@@ -111,12 +118,10 @@ impl App {
         let mut rule_source = RuleSource::new(directory, options, health, live.clone(), lifecycle.clone(), &metrics);
         rule_source.load();
 
-        let counters = Arc::new(memory::Counters::new(settings.store.memory_bytes_max, &metrics));
-        let store = Store::Memory(counters.clone());
-        lifecycle.set_store(store.name().to_owned());
         let workers = settings.api.workers();
         let summary = Summary {
-            store: store.name(),
+            store: backend.to_string(),
+            store_is_local: matches!(backend, Backend::Memory(_)),
             grpc: doors.grpc_addr().context("ask for the gRPC address")?,
             http: doors.http_addr().context("ask for the HTTP address")?,
             admin: admin_listener.local_addr().context("ask for the admin address")?,
@@ -129,9 +134,10 @@ impl App {
         let policy = settings.limiter.policy();
         let admin = Admin { rules: live.clone(), modes: policy.modes, metrics: metrics.clone(), lifecycle: lifecycle.clone() };
         let http_full = crate::http::full_counter(&metrics);
-        let limiter = Arc::new(Limiter::new(live, store, clock.clone(), stats, policy, &metrics));
+        let fallback = Fallback::new(settings.limiter.on_store_error, settings.limiter.replicas, &metrics);
+        let limiter = Arc::new(limiter::Shared::new(live, backend.clone(), fallback, clock.clone(), stats, policy, &metrics));
         Ok(Self {
-            api: Api::new(limiter, lifecycle.clone(), http_full.clone(), &metrics)?,
+            api: Api::new(limiter.clone(), lifecycle.clone(), http_full.clone(), &metrics)?,
             http_full,
             doors,
             admin,
@@ -139,7 +145,8 @@ impl App {
             prometheus_listener,
             prometheus_path: settings.telemetry.prometheus_path.clone(),
             rule_source,
-            counters,
+            backend,
+            limiter,
             clock,
             lifecycle,
             metrics,
@@ -166,15 +173,8 @@ impl App {
         let watch = Watch::start(self.rule_source)?;
         let running = self.api.start(self.doors, self.workers, &self.metrics)?;
         let mut chores = JoinSet::new();
-        let (counters, clock) = (self.counters, self.clock);
-        let sweeping = async move {
-            let mut interval = tokio::time::interval(SWEEP_INTERVAL);
-            loop {
-                interval.tick().await;
-                counters.sweep(clock.now());
-            }
-        };
-        chores.spawn(sweeping);
+        chores.spawn(self.backend.look_after(self.clock, self.lifecycle.clone()));
+        chores.spawn(self.limiter.look_after());
         if let Some(listener) = self.prometheus_listener {
             let (router, lifecycle) = (self.admin.clone().metrics_router(&self.prometheus_path), self.lifecycle.clone());
             let incoming = admin::incoming(listener)?;

@@ -5,7 +5,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::limit::Limit;
-use crate::time::Span;
+use crate::time::{Span, Time};
 
 /// Windows and metrics count any hits up to this many in one call: more is no number of requests but a mistake, or mischief. It is one
 /// more than the greatest limit, so that what is cut down to it is refused whatever the limit.
@@ -21,6 +21,8 @@ pub struct Ask {
     pub checks: SmallVec<[Check; 2]>,
     /// All or nothing: if one check that may veto is over, the others only look.
     pub together: bool,
+    /// When the caller has no use for an answer any more, if that is known.
+    pub deadline: Option<Time>,
 }
 
 /// May these hits pass?
@@ -64,10 +66,32 @@ pub struct Verdict {
     pub retry_after: Option<Span>,
     /// After how long the counter is as if untouched.
     pub reset_after: Span,
+    /// It was known to be over, and nobody was asked.
+    pub from_cache: bool,
 }
 
 /// One verdict per check, in order.
 pub type Verdicts = SmallVec<[Verdict; 2]>;
+
+/// What a store says: one verdict per check, or why there is none.
+pub type Decisions = SmallVec<[Result<Verdict, StoreError>; 2]>;
+
+/// Why a store has no verdict. Details are logged where they are known; whoever asks needs only the kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum StoreError {
+    /// No answer in time. The hits may have been counted.
+    #[error("the store did not answer in time")]
+    Late,
+    /// It cannot be reached.
+    #[error("the store cannot be reached")]
+    Unreachable,
+    /// It answered, but not with a verdict: it is out of memory or read-only, or something else stands at the key.
+    #[error("the store refused to count")]
+    Refused,
+    /// Too many wait for it already.
+    #[error("too many calls wait for the store")]
+    Crowded,
+}
 
 impl Key {
     /// An empty key, to be written to.
@@ -98,6 +122,31 @@ impl Key {
     /// Takes away all but the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.0.truncate(len);
+    }
+}
+
+impl Hits {
+    /// The number, whatever is done with it.
+    pub const fn count(self) -> u64 {
+        match self {
+            Self::Add(hits) | Self::GiveBack(hits) => hits,
+            Self::Look => 0,
+        }
+    }
+}
+
+impl StoreError {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Late, Self::Unreachable, Self::Refused, Self::Crowded];
+
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Late => "late",
+            Self::Unreachable => "unreachable",
+            Self::Refused => "refused",
+            Self::Crowded => "crowded",
+        }
     }
 }
 

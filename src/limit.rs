@@ -4,6 +4,7 @@
 //! exactly, here and in a Lua number alike.
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 use crate::time::{MICROS_PER_SECOND, Span, Time};
 
@@ -289,6 +290,14 @@ impl Limit {
             }
         };
         Ok(Self { requests, capacity, period, algorithm, tick, refused_hits })
+    }
+
+    /// What one of `replicas` may let through by itself: its part of the limit, rounded down, but at least one where the whole is not
+    /// nothing.
+    #[must_use]
+    pub fn share(self, replicas: NonZeroU32) -> Self {
+        let share = |whole: u32| if whole == 0 { 0 } else { (whole / replicas).max(1) };
+        Self { requests: share(self.requests), capacity: share(self.capacity), ..self }
     }
 
     /// How many in a period.

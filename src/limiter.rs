@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use crate::check::{StoreError, Verdicts};
 use crate::limiter::answer::Answer;
 use crate::limiter::combine::combine;
+use crate::limiter::fallback::Fallback;
 use crate::limiter::headers::HeaderNames;
 use crate::rules::query::Query;
 use crate::rules::stats::{Outcome, RuleStats, StatsTable};
 use crate::rules::{LiveRules, Plan, Step, plan};
-use crate::store::Store;
+use crate::store::{Backend, Store};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Clock;
 
@@ -16,6 +18,7 @@ pub use crate::rules::plan::{Modes, UnknownUnit};
 
 pub mod answer;
 pub mod combine;
+pub mod fallback;
 pub mod headers;
 pub mod metadata;
 pub mod settings;
@@ -23,11 +26,19 @@ pub mod settings;
 /// How many descriptors a request may have. Envoys send a handful; a thousand is a mistake, and costs a millisecond.
 pub const DESCRIPTORS_MAX: usize = 1_000;
 
-/// Everything that one answer needs. One per process; its parts are shared by all threads.
-#[derive(Debug)]
+/// Everything that one answer needs, on one runtime.
+#[derive(Debug, Clone)]
 pub struct Limiter {
-    rules: Arc<LiveRules>,
+    shared: Arc<Shared>,
     store: Store,
+}
+
+/// What the limiters of all runtimes share.
+#[derive(Debug)]
+pub struct Shared {
+    rules: Arc<LiveRules>,
+    backend: Backend,
+    fallback: Fallback,
     clock: Clock,
     stats: Arc<StatsTable>,
     policy: Policy,
@@ -69,6 +80,9 @@ pub enum Refusal {
     /// INVALID_ARGUMENT. The reference crashes here.
     #[error(transparent)]
     UnknownUnit(#[from] UnknownUnit),
+    /// UNAVAILABLE: the store gave no verdict, and a rule leaves it to the caller what to do then.
+    #[error("{0}, and on_store_error is error")]
+    Store(#[from] StoreError),
 }
 
 #[derive(Debug)]
@@ -78,9 +92,17 @@ struct LimiterMetrics {
     global_shadow_mode: Counter,
 }
 
-impl Limiter {
+impl Shared {
     /// Puts the parts together.
-    pub fn new(rules: Arc<LiveRules>, store: Store, clock: Clock, stats: Arc<StatsTable>, policy: Policy, metrics: &Metrics) -> Self {
+    pub fn new(
+        rules: Arc<LiveRules>,
+        backend: Backend,
+        fallback: Fallback,
+        clock: Clock,
+        stats: Arc<StatsTable>,
+        policy: Policy,
+        metrics: &Metrics,
+    ) -> Self {
         let metrics = LimiterMetrics {
             service_error: metrics.reference_counter(
                 "ratelimit.service.call.should_rate_limit.service_error",
@@ -99,23 +121,42 @@ impl Limiter {
                 &[],
             ),
         };
-        Self { rules, store, clock, stats, policy, metrics }
+        Self { rules, backend, fallback, clock, stats, policy, metrics }
     }
 
+    /// A limiter for the runtime that this is called on.
+    pub fn open(self: Arc<Self>) -> Limiter {
+        Limiter { store: self.backend.open(), shared: self }
+    }
+
+    /// The clock that everything here goes by.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Keeps what is counted in place of the store in order, for as long as the process lives.
+    pub async fn look_after(self: Arc<Self>) {
+        self.fallback.look_after(self.clock.clone()).await;
+    }
+}
+
+impl Limiter {
     /// Answers one request.
     ///
     /// # Errors
     /// [`Refusal`], counted in the metrics.
     pub async fn answer(&self, query: &Query<'_>) -> Result<Answer, Refusal> {
         self.decide(query).await.inspect_err(|refusal| match refusal {
-            Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => self.metrics.service_error.inc(),
-            Refusal::TooManyDescriptors(_) | Refusal::UnknownUnit(_) => self.metrics.invalid.inc(),
+            Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => self.shared.metrics.service_error.inc(),
+            Refusal::TooManyDescriptors(_) | Refusal::UnknownUnit(_) => self.shared.metrics.invalid.inc(),
+            // Counted where it is decided what to answer.
+            Refusal::Store(_) => {}
         })
     }
 
     /// The clock that everything here goes by.
     pub fn clock(&self) -> &Clock {
-        &self.clock
+        &self.shared.clock
     }
 
     async fn decide(&self, query: &Query<'_>) -> Result<Answer, Refusal> {
@@ -128,21 +169,23 @@ impl Limiter {
         if query.descriptors.len() > DESCRIPTORS_MAX {
             return Err(Refusal::TooManyDescriptors(query.descriptors.len()));
         }
-        let rules = self.rules.load();
+        let Shared { rules, fallback, clock, policy, .. } = &*self.shared;
+        let rules = rules.load();
         let rules = rules.as_ref().ok_or(Refusal::NoRules)?;
-        let plan = plan(rules, query, self.policy.modes)?;
-        let verdicts = self.store.decide(&plan.ask, self.clock.now()).await;
-        let answer = combine(query, &plan, &verdicts, &self.policy);
+        let plan = plan(rules, query, policy.modes)?;
+        let decisions = self.store.decide(&plan.ask, clock.now()).await;
+        let verdicts = fallback.fill(&plan, decisions, &self.store, clock)?;
+        let answer = combine(query, &plan, &verdicts, policy);
         self.record(query, &plan, &verdicts, &answer);
         Ok(answer)
     }
 
-    fn record(&self, query: &Query<'_>, plan: &Plan<'_>, verdicts: &crate::check::Verdicts, answer: &Answer) {
+    fn record(&self, query: &Query<'_>, plan: &Plan<'_>, verdicts: &Verdicts, answer: &Answer) {
         if !plan.domain_known {
-            self.stats.domain_not_found(query.domain, query.descriptors.len() as u64);
+            self.shared.stats.domain_not_found(query.domain, query.descriptors.len() as u64);
         }
         if answer.shadowed {
-            self.metrics.global_shadow_mode.inc();
+            self.shared.metrics.global_shadow_mode.inc();
         }
         // With a veto, whoever was not over has only looked.
         let vetoed = plan.ask.together && plan.ask.checks.iter().zip(verdicts).any(|(check, verdict)| check.veto && verdict.over);
@@ -155,7 +198,7 @@ impl Limiter {
                 verdict,
                 stood_still: vetoed && !verdict.over,
                 shadow_mode: matches!(step, Step::Counted { rule, .. } if rule.shadow_mode),
-                near_ratio: self.policy.near_limit_ratio,
+                near_ratio: self.shared.policy.near_limit_ratio,
             };
             self.with_stats(query, step, |stats| stats.record(&outcome));
         }
@@ -166,7 +209,7 @@ impl Limiter {
         match step {
             Step::Counted { rule, series: None, .. } => run(&rule.stats),
             Step::Counted { series: Some(name), .. } | Step::Override { series: name, .. } => {
-                run(&self.stats.of_client(query.domain, name));
+                run(&self.shared.stats.of_client(query.domain, name));
             }
             Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => {}
         }

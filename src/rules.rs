@@ -8,6 +8,7 @@ use crate::limit::Limit;
 use crate::rules::key::KeyTail;
 use crate::rules::stats::RuleStats;
 
+pub mod collisions;
 pub mod explain;
 pub mod key;
 pub mod live;
@@ -101,6 +102,8 @@ pub struct Origin {
     pub file: Arc<str>,
     /// 1-based; 0 where there are no lines.
     pub line: u32,
+    /// 1-based, in characters.
+    pub column: u32,
 }
 
 impl std::fmt::Display for Origin {

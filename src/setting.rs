@@ -1,6 +1,50 @@
 //! How the text of a setting is read. By Go's rules, since existing deployments write them for a Go program.
 
+use std::fmt;
+
 use crate::time::Span;
+
+/// What a setting was set to. Set to nothing, as templates do that have no value to fill in, is not set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Given<T>(pub Option<T>);
+
+/// A text that is shown to nobody.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Takes any text.
+    ///
+    /// # Errors
+    /// None: an error would quote it.
+    pub fn read(text: &str) -> Result<Self, String> {
+        Ok(Self(text.to_owned()))
+    }
+
+    /// The text itself. Whoever asks must not show it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("<hidden>")
+    }
+}
+
+/// A reader of a setting that may be set to nothing.
+pub fn given<T>(read: fn(&str) -> Result<T, String>) -> impl Fn(&str) -> Result<Given<T>, String> + Copy {
+    move |text| if text.is_empty() { Ok(Given(None)) } else { read(text).map(Some).map(Given) }
+}
+
+/// Any text.
+///
+/// # Errors
+/// None.
+pub fn text(text: &str) -> Result<String, String> {
+    Ok(text.to_owned())
+}
 
 /// The words that Go's ParseBool knows.
 ///
@@ -49,5 +93,19 @@ mod tests {
         assert!(span("10").is_err() && span("").is_err() && span("-1s").is_err());
         assert_eq!(bytes("0x10"), Ok(16));
         assert!(bytes("").is_err());
+    }
+
+    #[test]
+    fn a_setting_that_is_set_to_nothing_is_not_set() {
+        assert_eq!(given(flag)(""), Ok(Given(None)));
+        assert_eq!(given(flag)("1"), Ok(Given(Some(true))));
+        assert!(given(flag)(" ").is_err());
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let secret = Secret::read("s3cret").expect("any text will do");
+        assert_eq!(format!("{secret:?} {:?}", Given(Some(secret.clone()))), "<hidden> Given(Some(<hidden>))");
+        assert_eq!(secret.reveal(), "s3cret");
     }
 }

@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use crate::store::settings::BackendChoice;
+
 pub mod foreign;
 
 /// Settings of the service. Flags win over environment variables, and those over defaults.
@@ -35,14 +37,31 @@ impl Settings {
     /// The first such thing, and what to set instead.
     pub fn check(&self) -> Result<(), String> {
         self.telemetry.check()?;
-        foreign::check(std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))))
+        foreign::check(environment())?;
+        self.backend().map(|_| ())
     }
 
     /// What is accepted, and has no effect.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.store.warnings();
+        let mut warnings = self.store.warnings(&environment());
         warnings.extend(self.telemetry.warnings());
-        warnings.extend(foreign::warnings(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())));
+        warnings.extend(foreign::warnings(environment().into_iter().map(|(name, _)| name)));
         warnings
     }
+
+    /// Where to count.
+    ///
+    /// # Errors
+    /// What is wrong with the settings of Redis or the files they name.
+    pub fn backend(&self) -> Result<BackendChoice, String> {
+        self.store.backend(&environment())
+    }
+}
+
+/// What is set, by name. What is no text is no setting.
+fn environment() -> Vec<(String, String)> {
+    let mut variables: Vec<_> =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+    variables.sort();
+    variables
 }

@@ -15,6 +15,8 @@ pub struct State {
     pub rules_ready: bool,
     /// What to say of the rules.
     pub rules_note: String,
+    /// Whether the store is in the way of serving. It rarely is: while it is gone, calls are answered by policy.
+    pub store_missing: bool,
     /// What to say of the store.
     pub store_note: String,
     /// How far the end is.
@@ -36,7 +38,7 @@ pub enum Phase {
 impl State {
     /// Whether calls should come here.
     pub fn serving(&self) -> bool {
-        self.rules_ready && self.phase == Phase::Running
+        self.rules_ready && !self.store_missing && self.phase == Phase::Running
     }
 
     /// Everything as text, a line a part.
@@ -81,9 +83,12 @@ impl Lifecycle {
         });
     }
 
-    /// Something to say of the store.
-    pub fn set_store(&self, note: String) {
-        self.0.send_modify(|state| state.store_note = note);
+    /// The store allows to serve, or does not.
+    pub fn set_store(&self, ready: bool, note: String) {
+        self.0.send_modify(|state| {
+            state.store_missing = !ready;
+            state.store_note = note;
+        });
     }
 
     /// Goes on to a later phase; there is no way back.

@@ -1,33 +1,91 @@
 //! Where counters live.
 
+use std::fmt;
 use std::sync::Arc;
 
-use crate::check::{Ask, Verdicts};
-use crate::time::Time;
+use crate::check::{Ask, Check, Decisions};
+use crate::shutdown::Lifecycle;
+use crate::time::{Clock, Time};
 
 pub mod memory;
+pub mod redis;
 pub mod settings;
 
-/// A place that counts. It knows keys and limits, and never a rule or a domain.
+/// A place that counts, for the whole process.
 #[derive(Debug, Clone)]
-pub enum Store {
+pub enum Backend {
     /// In this process: nothing to install, one instance.
     Memory(Arc<memory::Counters>),
+    /// In Redis, which replicas share.
+    Redis(Arc<redis::Node>),
+}
+
+/// One runtime's way to the place that counts. It knows keys and limits, and never a rule or a domain.
+#[derive(Debug, Clone)]
+pub enum Store {
+    /// See [`Backend::Memory`].
+    Memory(Arc<memory::Counters>),
+    /// See [`Backend::Redis`].
+    Redis(redis::Remote),
+}
+
+impl Backend {
+    /// A way to it for the runtime that this is called on.
+    pub fn open(&self) -> Store {
+        match self {
+            Self::Memory(counters) => Store::Memory(counters.clone()),
+            Self::Redis(node) => Store::Redis(node.clone().open()),
+        }
+    }
+
+    /// Whether the process may serve before the store was ever reached.
+    pub fn is_ready(&self) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Redis(node) => !node.is_required(),
+        }
+    }
+
+    /// Keeps it in order for as long as the process lives.
+    pub async fn look_after(self, clock: Clock, lifecycle: Lifecycle) {
+        match self {
+            Self::Memory(counters) => counters.sweep_on(clock).await,
+            Self::Redis(node) => node.look_after(lifecycle).await,
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(_) => formatter.write_str("memory"),
+            Self::Redis(node) => write!(formatter, "{}", node.address()),
+        }
+    }
 }
 
 impl Store {
     /// Answers every check of an ask, in order. Memory never waits.
-    #[expect(clippy::unused_async, reason = "a store that is not in this process waits, and its callers are written for that")]
-    pub async fn decide(&self, ask: &Ask, now: Time) -> Verdicts {
+    pub async fn decide(&self, ask: &Ask, now: Time) -> Decisions {
         match self {
-            Self::Memory(counters) => counters.decide(ask, now),
+            Self::Memory(counters) => counters.decide(ask, now).into_iter().map(Ok).collect(),
+            Self::Redis(remote) => remote.decide(ask, now).await,
         }
     }
 
-    /// Its name in settings, logs and the start-up block.
-    pub fn name(&self) -> &'static str {
+    /// How many hits of a counter were in use, and when, as far as the store last said. Memory needs no such reminder.
+    pub fn last_seen(&self, check: &Check) -> Option<(u64, Time)> {
         match self {
-            Self::Memory(_) => "memory",
+            Self::Memory(_) => None,
+            Self::Redis(remote) => remote.node().last_seen(check),
+        }
+    }
+
+    /// How often the store has begun to work again after it did not.
+    pub fn recoveries(&self) -> u64 {
+        match self {
+            Self::Memory(_) => 0,
+            Self::Redis(remote) => remote.node().recoveries(),
         }
     }
 }

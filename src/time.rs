@@ -86,6 +86,12 @@ impl Span {
         Duration::from(self).as_secs_f64()
     }
 
+    /// What is left of it after `other`.
+    #[must_use]
+    pub const fn less(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
     /// Whole seconds, rounded up: whoever waits that long has waited long enough.
     pub const fn ceil_secs(self) -> u64 {
         self.0.div_ceil(MICROS_PER_SECOND)
@@ -130,6 +136,11 @@ impl Clock {
     pub fn manual(time: Time) -> (Self, ManualClock) {
         let clock = ManualClock(Arc::new(AtomicU64::new(time.0)));
         (Self::Manual(clock.clone()), clock)
+    }
+
+    /// Whether it is set by hand.
+    pub const fn is_manual(&self) -> bool {
+        matches!(self, Self::Manual(_))
     }
 
     /// What time it is.

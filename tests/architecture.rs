@@ -15,16 +15,16 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("limit", &["time"]),
     ("check", &["limit", "time"]),
     ("algorithm", &["check", "limit", "time"]),
-    ("rules", &["check", "limit", "telemetry"]),
+    ("rules", &["check", "limit", "telemetry", "time"]),
     ("config", &["limit", "rules"]),
-    ("store", &["algorithm", "check", "setting", "telemetry", "time"]),
-    ("limiter", &["check", "limit", "rules", "setting", "store", "telemetry", "time"]),
+    ("store", &["algorithm", "check", "limit", "setting", "shutdown", "telemetry", "time"]),
+    ("limiter", &["algorithm", "check", "limit", "rules", "setting", "store", "telemetry", "time"]),
     ("rule_source", &["config", "rules", "setting", "shutdown", "telemetry"]),
     ("api", &["check", "http", "limit", "limiter", "proto", "rules", "setting", "shutdown", "telemetry", "time"]),
     ("admin", &["http", "limiter", "rules", "shutdown", "telemetry"]),
     ("settings", &["admin", "api", "limiter", "rule_source", "setting", "store", "telemetry"]),
     ("app", &["admin", "api", "config", "http", "limiter", "rule_source", "rules", "settings", "shutdown", "store", "telemetry", "time"]),
-    ("cli", &["app", "config", "limiter", "rule_source", "rules", "setting", "settings", "telemetry"]),
+    ("cli", &["app", "config", "limit", "limiter", "rule_source", "rules", "setting", "settings", "telemetry"]),
 ];
 
 /// What must not be found where. The reason is printed with the failure.
@@ -33,6 +33,7 @@ const ABSENT: &[(&[&str], &[&str], &str)] = &[
     (
         &[
             "rules.rs",
+            "rules/collisions.rs",
             "rules/explain.rs",
             "rules/key.rs",
             "rules/lookup.rs",

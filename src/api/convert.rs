@@ -16,11 +16,34 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, Des
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::rules::Metadata;
 use crate::rules::query::{Descriptor, Entry, Override, Query};
+use crate::time::{Span, Time};
+
+/// What an answer needs at least to be written and sent, and to arrive.
+const MARGIN_MIN: Span = Span::from_micros(2_000);
 
 /// A request in our words, borrowed.
 pub fn query(request: &RateLimitRequest) -> Query<'_> {
     let descriptors = request.descriptors.iter().map(|wire| descriptor(wire, request.hits_addend)).collect();
-    Query { domain: &request.domain, descriptors, hits_addend: request.hits_addend }
+    Query { domain: &request.domain, descriptors, hits_addend: request.hits_addend, deadline: None }
+}
+
+/// Until when a caller who sent this grpc-timeout at `now` has to be answered: a little before it stops waiting, since the answer has to
+/// travel. `None` if it waits for ever, or says something that the protocol does not know.
+pub fn deadline(grpc_timeout: &str, now: Time) -> Option<Time> {
+    let (number, unit) = grpc_timeout.split_at_checked(grpc_timeout.len().checked_sub(1)?)?;
+    // At most eight digits, so nothing overflows.
+    let number: u64 = number.parse().ok().filter(|_| number.len() <= 8)?;
+    let micros = match unit {
+        "H" => number * 3_600_000_000,
+        "M" => number * 60_000_000,
+        "S" => number * 1_000_000,
+        "m" => number * 1_000,
+        "u" => number,
+        "n" => number / 1_000,
+        _ => return None,
+    };
+    let margin = (micros / 5).max(MARGIN_MIN.as_micros());
+    Some(now.plus(Span::from_micros(micros.saturating_sub(margin))))
 }
 
 fn descriptor(wire: &RateLimitDescriptor, hits_of_request: u32) -> Descriptor<'_> {
@@ -61,6 +84,8 @@ pub fn response(answer: Answer) -> RateLimitResponse {
 /// A refusal for the wire. The reference's three errors are UNKNOWN with its texts, since somebody may look for them.
 pub fn status(refusal: &Refusal) -> Status {
     match refusal {
+        // So that Envoy's failure_mode_deny decides what happens to the request.
+        Refusal::Store(_) => Status::unavailable(refusal.to_string()),
         Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => Status::unknown(refusal.to_string()),
         Refusal::TooManyDescriptors(_) | Refusal::UnknownUnit(_) => Status::invalid_argument(refusal.to_string()),
     }
@@ -116,4 +141,22 @@ fn value(json: &serde_json::Value) -> Value {
         serde_json::Value::Object(map) => Kind::StructValue(structure(map)),
     };
     Value { kind: Some(kind) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_leaves_before_the_caller_stops_waiting() {
+        let left = |timeout: &str| deadline(timeout, Time::from_micros(7)).map(|deadline| deadline.since(Time::from_micros(7)).as_micros());
+        assert_eq!(left("20m"), Some(16_000), "a fifth");
+        assert_eq!(left("5m"), Some(3_000), "two ms");
+        assert_eq!(left("1m"), Some(0));
+        assert_eq!(left("10S"), Some(8_000_000));
+        assert_eq!(left("99999999H"), Some(99_999_999 * 3_600_000_000 / 5 * 4));
+        for nothing in ["", "m", "20", "-1m", "1x", "123456789m", "20mé"] {
+            assert_eq!(left(nothing), None, "{nothing}");
+        }
+    }
 }

@@ -1,7 +1,6 @@
 //! POST /json: the same question and the same answer in protobuf's JSON, with the reference's status codes.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -29,39 +28,50 @@ const FIELDS_MAX: usize = 32;
 /// What the door needs.
 #[derive(Debug, Clone)]
 pub struct JsonDoor {
-    limiter: Arc<Limiter>,
+    limiter: Limiter,
+    messages: Messages,
+    oversized: Counter,
+}
+
+/// The messages of the service, as they were compiled in.
+#[derive(Debug, Clone)]
+pub struct Messages {
     request: MessageDescriptor,
     response: MessageDescriptor,
-    oversized: Counter,
+}
+
+impl Messages {
+    /// Finds them.
+    ///
+    /// # Errors
+    /// The descriptors that were compiled in cannot be read.
+    pub fn new() -> anyhow::Result<Self> {
+        let pool = DescriptorPool::decode(DESCRIPTOR_SET).context("read the compiled descriptors")?;
+        let message = |name: &str| pool.get_message_by_name(name).with_context(|| format!("find {name} in the compiled descriptors"));
+        Ok(Self {
+            request: message("envoy.service.ratelimit.v3.RateLimitRequest")?,
+            response: message("envoy.service.ratelimit.v3.RateLimitResponse")?,
+        })
+    }
 }
 
 impl JsonDoor {
     /// A door to the limiter, which counts the bodies that it refuses for their size.
-    ///
-    /// # Errors
-    /// The descriptors that were compiled in cannot be read.
-    pub fn new(limiter: Arc<Limiter>, oversized: Counter) -> anyhow::Result<Self> {
-        let pool = DescriptorPool::decode(DESCRIPTOR_SET).context("read the compiled descriptors")?;
-        let message = |name: &str| pool.get_message_by_name(name).with_context(|| format!("find {name} in the compiled descriptors"));
-        Ok(Self {
-            limiter,
-            oversized,
-            request: message("envoy.service.ratelimit.v3.RateLimitRequest")?,
-            response: message("envoy.service.ratelimit.v3.RateLimitResponse")?,
-        })
+    pub fn new(limiter: Limiter, messages: Messages, oversized: Counter) -> Self {
+        Self { limiter, messages, oversized }
     }
 
     /// Reads protobuf's JSON: either spelling of names, numbers as text, null for absent; unknown names are an error.
     fn read(&self, body: &[u8]) -> anyhow::Result<RateLimitRequest> {
         refuse_repeated_names(body)?;
         let mut reader = serde_json::Deserializer::from_slice(body);
-        let message = DynamicMessage::deserialize_with_options(self.request.clone(), &mut reader, &DeserializeOptions::new())?;
+        let message = DynamicMessage::deserialize_with_options(self.messages.request.clone(), &mut reader, &DeserializeOptions::new())?;
         reader.end()?;
         Ok(message.transcode_to()?)
     }
 
     fn write(&self, response: &RateLimitResponse) -> anyhow::Result<Vec<u8>> {
-        let mut message = DynamicMessage::new(self.response.clone());
+        let mut message = DynamicMessage::new(self.messages.response.clone());
         message.transcode_from(response)?;
         if response.dynamic_metadata.is_none() {
             return Ok(serde_json::to_vec(&message)?);
@@ -181,6 +191,7 @@ pub async fn answer(State(door): State<JsonDoor>, body: Body) -> Response {
         Err(refusal @ (Refusal::TooManyDescriptors(_) | Refusal::UnknownUnit(_))) => {
             return (StatusCode::BAD_REQUEST, format!("{refusal}\n")).into_response();
         }
+        Err(refusal @ Refusal::Store(_)) => return (StatusCode::SERVICE_UNAVAILABLE, format!("{refusal}\n")).into_response(),
         Err(Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules) => return bad_request(),
     };
     let status = if answer.over_limit { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };

@@ -1,20 +1,22 @@
 //! RateLimitService: borrow, ask, convert. No decisions.
 
-use std::sync::Arc;
-
 use tonic::{Request, Response, Status};
 
 use crate::api::convert;
 use crate::limiter::Limiter;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::rules::query::Query;
 use crate::telemetry::metric::{Counter, Histogram, Metrics};
 use crate::time::{Clock, Time};
+
+/// How long the caller waits.
+const GRPC_TIMEOUT: &str = "grpc-timeout";
 
 /// The service.
 #[derive(Debug, Clone)]
 pub struct Rls {
-    limiter: Arc<Limiter>,
+    limiter: Limiter,
     calls: Calls,
 }
 
@@ -27,8 +29,8 @@ pub struct Calls {
 
 impl Rls {
     /// A door to the limiter.
-    pub fn new(limiter: Arc<Limiter>, metrics: &Metrics) -> Self {
-        Self { limiter, calls: Calls::of("ShouldRateLimit", metrics) }
+    pub fn new(limiter: Limiter, calls: Calls) -> Self {
+        Self { limiter, calls }
     }
 }
 
@@ -55,8 +57,9 @@ impl RateLimitService for Rls {
     async fn should_rate_limit(&self, request: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
         let clock = self.limiter.clock();
         let began = clock.now();
+        let deadline = request.metadata().get(GRPC_TIMEOUT).and_then(|timeout| convert::deadline(timeout.to_str().ok()?, began));
         let request = request.into_inner();
-        let answer = self.limiter.answer(&convert::query(&request)).await;
+        let answer = self.limiter.answer(&Query { deadline, ..convert::query(&request) }).await;
         self.calls.count(began, clock);
         answer.map(|answer| Response::new(convert::response(answer))).map_err(|refusal| convert::status(&refusal))
     }

@@ -5,10 +5,14 @@ use std::path::PathBuf;
 use clap::ArgAction;
 
 use crate::cli::{Failure, say};
+use crate::config::error::{Draft, Findings};
+use crate::config::yaml::Spot;
 use crate::config::{self, Loaded, Options, Source};
+use crate::limit::Unit;
 use crate::rule_source::files::Directory;
 use crate::rule_source::settings::key_format;
 use crate::rules::KeyFormat;
+use crate::rules::collisions::{COLLISIONS_MAX, Call, Collision, PAIRS_MAX, collisions};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::setting;
 use crate::telemetry::metric::Metrics;
@@ -45,8 +49,8 @@ pub struct Reading {
 
 /// Rules as a command reads them.
 pub struct Checked {
-    /// How many files.
-    pub files: usize,
+    /// The files.
+    pub sources: Vec<Source>,
     /// What they come to.
     pub loaded: Loaded,
 }
@@ -61,12 +65,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     for warning in &checked.loaded.warnings {
         say(&format!("warning: {warning}\n\n"));
     }
-    if checked.files == 0 {
+    warn_of_collisions(&checked);
+    if checked.sources.is_empty() {
         say(&format!("warning: no files in {}: nothing would be limited\n\n", directory.display()));
     }
     let rules = &checked.loaded.rules;
     let (limits, domains) = (rules.rule_count(), rules.domain_count());
-    say(&format!("{}: ok, {limits} limits in {domains} domains of {} files\n", directory.display(), checked.files));
+    say(&format!("{}: ok, {limits} limits in {domains} domains of {} files\n", directory.display(), checked.sources.len()));
     Ok(())
 }
 
@@ -84,10 +89,46 @@ pub fn load(directory: PathBuf, reading: &Reading) -> Result<Checked, Failure> {
         stats: StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()),
     };
     match config::load(&sources, &options) {
-        Ok(loaded) => Ok(Checked { files: sources.len(), loaded }),
+        Ok(loaded) => Ok(Checked { sources, loaded }),
         Err(problems) => {
             let listed: Vec<String> = problems.iter().map(ToString::to_string).collect();
             Err(Failure::Config(format!("{} problems in {path}\n\n{}", problems.len(), listed.join("\n\n"))))
         }
     }
+}
+
+/// Prints which rules can share counters. A service does not: it would say so anew at every load, to somebody who keeps the reference's
+/// keys for a reason.
+fn warn_of_collisions(checked: &Checked) {
+    let collisions = collisions(&checked.loaded.rules);
+    let mut findings = Findings::default();
+    for collision in &collisions.found {
+        let origin = &collision.one.rule.origin;
+        let source = checked.sources.iter().find(|source| source.path == origin.file).expect("every rule is from a source");
+        let spot = Spot { line: origin.line, column: origin.column, width: 1 };
+        let (text, hint) = told(collision);
+        findings.of(source).warning(Draft { spot, place: &format!("rule {}", collision.one.rule.path), text, hint: Some(hint.to_owned()) });
+    }
+    for warning in findings.into_parts().1 {
+        say(&format!("warning: {warning}\n\n"));
+    }
+    if !collisions.is_complete {
+        say(&format!("warning: more rules may share counters: {COLLISIONS_MAX} are shown at most, and {PAIRS_MAX} pairs compared\n\n"));
+    }
+}
+
+/// What happens, and the way out.
+fn told(Collision { one, other, key }: &Collision<'_>) -> (String, &'static str) {
+    let call = |call: &Call<'_>| {
+        if one.domain == other.domain { call.descriptor.clone() } else { format!("{} of domain {}", call.descriptor, call.domain) }
+    };
+    let calls = format!("{} and {} are both counted under {key}", call(one), call(other));
+    if std::ptr::eq(one.rule, other.rule) {
+        let text = format!("two counters of this rule can be the same on Redis: {calls}");
+        return (text, "set CACHE_KEY_FORMAT=safe (every counter starts anew, once), or let no client choose such values");
+    }
+    let units = [one, other].map(|call| call.rule.limit().and_then(|limit| Unit::of(limit.period())).map_or("period", Unit::name));
+    let when = if units[0] == units[1] { String::new() } else { format!(" whenever a {} and a {} begin together", units[0], units[1]) };
+    let text = format!("counters of this rule and of {} at {} can be the same on Redis: {calls}{when}", other.rule.path, other.rule.origin);
+    (text, "set CACHE_KEY_FORMAT=safe (every counter starts anew, once), or rename a key of one of them")
 }

@@ -80,13 +80,10 @@ fn block(summary: &Summary) -> String {
         Some((rules, domains)) => format!("{rules} in {domains} domains, from {}", summary.rules_from.display()),
         None => format!("none: those in {} were refused, see the log; waiting for good ones", summary.rules_from.display()),
     };
-    let store = match summary.store {
-        "memory" => "memory (counts in this process only: replicas would each allow the whole limit)",
-        other => other,
-    };
+    let alone = if summary.store_is_local { " (counts in this process only: replicas would each allow the whole limit)" } else { "" };
     let mut lines = vec![
         format!("tollgate {}", env!("CARGO_PKG_VERSION")),
-        format!("  store    {store}"),
+        format!("  store    {}{alone}", summary.store),
         format!("  gRPC     {}", summary.grpc),
         format!("  HTTP     http://{}  /json /healthcheck /ready", summary.http),
         format!("  admin    http://{}  /metrics /rlconfig /stats /explain", summary.admin),

@@ -191,7 +191,7 @@ impl Context<'_> {
                 Allowance::Unlimited { .. } => KeyTail::none(),
             },
             on_store_error: chosen.on_store_error,
-            origin: Origin { file: self.source.path.clone(), line: spec.spot.line },
+            origin: Origin { file: self.source.path.clone(), line: spec.spot.line, column: spec.spot.column },
             allowance,
         })
     }

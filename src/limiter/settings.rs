@@ -1,9 +1,12 @@
 //! Settings of what is answered.
 
+use std::num::NonZeroU32;
+
 use clap::Args;
 
 use crate::limiter::headers::HeaderNames;
 use crate::limiter::{Modes, Policy};
+use crate::rules::OnStoreError;
 use crate::setting;
 
 /// Answers.
@@ -20,6 +23,13 @@ pub struct Settings {
     /// A request that one limit refuses uses up nothing of the others
     #[arg(long, env = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
     pub stop_cache_key_increment_when_overlimit: bool,
+    /// What is answered where the store cannot say in time and the rule does not say what then: local (count here, this replica's share),
+    /// allow, deny, or error (UNAVAILABLE, so that Envoy's failure_mode_deny decides)
+    #[arg(long, env = "ON_STORE_ERROR", default_value = "local", value_name = "POLICY", value_parser = on_store_error)]
+    pub on_store_error: OnStoreError,
+    /// How many replicas share the limits: what one of them may let through by itself while the store is gone is its share
+    #[arg(long, env = "REPLICAS", default_value = "1", value_name = "NUMBER")]
+    pub replicas: NonZeroU32,
     /// From this part of a limit on, hits count as near it
     #[arg(long, env = "NEAR_LIMIT_RATIO", default_value = "0.8", value_name = "RATIO")]
     pub near_limit_ratio: f32,
@@ -68,4 +78,8 @@ impl Settings {
             dynamic_metadata: self.response_dynamic_metadata,
         }
     }
+}
+
+fn on_store_error(text: &str) -> Result<OnStoreError, String> {
+    OnStoreError::from_name(text).ok_or_else(|| format!("write one of {}", OnStoreError::ALL.map(OnStoreError::name).join(", ")))
 }

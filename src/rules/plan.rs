@@ -100,7 +100,7 @@ pub fn plan<'r>(rules: &'r RuleSet, query: &Query<'_>, modes: Modes) -> Result<P
     let met: SmallVec<[Met<'r>; 2]> = met.collect::<Result<_, _>>()?;
     let replaced = replaced_names(&met);
 
-    let mut ask = Ask { together: modes.together || domain.together, ..Ask::default() };
+    let mut ask = Ask { together: modes.together || domain.together, deadline: query.deadline, ..Ask::default() };
     let mut count = |key: Key, limit: Limit, hits: Hits, can_refuse: bool| {
         ask.checks.push(Check { key, limit, hits, veto: can_refuse && !modes.shadow && !modes.quota });
         ask.checks.len() - 1

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::check::Hits;
 use crate::limit::Unit;
+use crate::time::Time;
 
 /// One call: a domain and its descriptors.
 #[derive(Debug, Clone, Default)]
@@ -14,6 +15,8 @@ pub struct Query<'q> {
     pub descriptors: SmallVec<[Descriptor<'q>; 2]>,
     /// As sent for the whole request; 0 is not set.
     pub hits_addend: u32,
+    /// When the caller has no use for an answer any more, if it says.
+    pub deadline: Option<Time>,
 }
 
 /// What is to be limited.

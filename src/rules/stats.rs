@@ -27,6 +27,7 @@ pub struct RuleStats {
     near_limit: AtomicU64,
     within_limit: AtomicU64,
     shadow_mode: AtomicU64,
+    over_limit_with_local_cache: AtomicU64,
     given_back: AtomicU64,
 }
 
@@ -92,6 +93,9 @@ impl RuleStats {
         let splits = outcome.limit.algorithm() == Algorithm::FixedWindow && outcome.limit.refused_hits() == RefusedHits::Count;
         let refused = if splits && before < limit { after - limit } else { hits };
         self.over_limit.fetch_add(refused, Relaxed);
+        if outcome.verdict.from_cache {
+            self.over_limit_with_local_cache.fetch_add(hits, Relaxed);
+        }
         if splits && before < limit {
             self.near_limit.fetch_add(limit.saturating_sub(near.max(before)), Relaxed);
         }
@@ -100,13 +104,14 @@ impl RuleStats {
         }
     }
 
-    fn counts(&self) -> [(&'static str, u64); 5] {
+    fn counts(&self) -> [(&'static str, u64); 6] {
         [
             ("total_hits", self.total_hits.load(Relaxed)),
             ("over_limit", self.over_limit.load(Relaxed)),
             ("near_limit", self.near_limit.load(Relaxed)),
             ("within_limit", self.within_limit.load(Relaxed)),
             ("shadow_mode", self.shadow_mode.load(Relaxed)),
+            ("over_limit_with_local_cache", self.over_limit_with_local_cache.load(Relaxed)),
         ]
     }
 }
@@ -225,6 +230,11 @@ impl Source for StatsTable {
 fn reference_series(name: &str, count_name: &str, count: u64) -> Series {
     let statsd = format!("ratelimit.service.rate_limit.{name}.{count_name}");
     let labels = labels(name);
+    if count_name == "over_limit_with_local_cache" {
+        // Its mapping forgets this one, or takes it for `over_limit` where there are two keys, which would count it twice.
+        let help = "Hits over the limit of a rule that were refused without asking Redis.";
+        return Series::counter(&prometheus_name(&statsd), help, Vec::new(), count, Some(statsd));
+    }
     if labels.len() < 2 {
         // No label for a key: its mapping leaves such a name alone.
         let name = prometheus_name(&statsd);
@@ -287,11 +297,11 @@ mod tests {
             .expect("a limit");
             let used = before + hits;
             let over = used > u64::from(requests);
-            let verdict = Verdict { over, used, remaining: 0, retry_after: None, reset_after: crate::time::Span::ZERO };
+            let verdict = Verdict { over, used, remaining: 0, retry_after: None, reset_after: crate::time::Span::ZERO, from_cache: false };
             let hits = Hits::Add(hits);
             let outcome = Outcome { limit: &limit, hits, verdict: &verdict, stood_still: false, shadow_mode: false, near_ratio: 0.8 };
             stats.record(&outcome);
-            let [total, over, near, within, _] = stats.counts().map(|(_, count)| count);
+            let [total, over, near, within, _, _] = stats.counts().map(|(_, count)| count);
             assert_eq!([total, over, near, within], expected, "{requests} {before} {hits:?}");
         }
     }

@@ -99,6 +99,11 @@ impl RuleSet {
         self.domains.get(name)
     }
 
+    /// All domains, in no order.
+    pub fn domains(&self) -> impl Iterator<Item = &Domain> {
+        self.domains.values()
+    }
+
     /// How many domains.
     pub fn domain_count(&self) -> usize {
         self.domains.len()
@@ -176,6 +181,11 @@ impl Level {
             self.patterns.entry(key.into()).or_default().push((pattern, index));
         }
         self.nodes.push(node);
+    }
+
+    /// What stands side by side, in the order of the file.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
     }
 
     /// The child for an entry: exactly it, else the first pattern that takes it, else the default of its key.

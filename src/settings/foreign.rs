@@ -1,13 +1,8 @@
 //! Settings of the reference that this version does not have. Ignoring one in silence would be wrong in one of two ways: what an
 //! operator relies on is refused, what only saves or shows less is warned about.
 
-/// Settings that stand for something which is not there, and what to do about it. A name that ends with `_` stands for all that begin
-/// with it.
-const REFUSED: [(&str, &str); 3] = [
-    (
-        "REDIS_",
-        "counts would not be shared between replicas, since this version counts in memory only; unset it, or keep the other service",
-    ),
+/// Settings that stand for something which is not there, and what to do about it.
+const REFUSED: [(&str, &str); 2] = [
     ("GRPC_SERVER_USE_TLS", "this version serves plain text only; set it to false and let a sidecar do TLS"),
     ("GRPC_UDS", "this version listens on TCP only; unset it, and set GRPC_HOST and GRPC_PORT"),
 ];
@@ -26,7 +21,7 @@ const WARNED: [(&str, &str); 4] = [
 pub fn check(variables: impl IntoIterator<Item = (String, String)>) -> Result<(), String> {
     let is_off = |value: &str| crate::setting::flag(value) == Ok(false) || value.is_empty();
     let found = variables.into_iter().filter(|(_, value)| !is_off(value)).filter_map(|(name, _)| {
-        let (_, reason) = REFUSED.into_iter().find(|(refused, _)| is_meant(refused, &name))?;
+        let (_, reason) = REFUSED.into_iter().find(|(refused, _)| *refused == name)?;
         Some(format!("{name} is set: {reason}"))
     });
     found.min().map_or(Ok(()), Err)
@@ -35,16 +30,12 @@ pub fn check(variables: impl IntoIterator<Item = (String, String)>) -> Result<()
 /// A sentence for each setting that is passed over.
 pub fn warnings(names: impl IntoIterator<Item = String>) -> Vec<String> {
     let told = |name: String| {
-        let (_, reason) = WARNED.into_iter().find(|(warned, _)| is_meant(warned, &name))?;
+        let (_, reason) = WARNED.into_iter().find(|(warned, _)| *warned == name)?;
         Some(format!("{name} has no effect: {reason}"))
     };
     let mut warnings: Vec<String> = names.into_iter().filter_map(told).collect();
     warnings.sort();
     warnings
-}
-
-fn is_meant(setting: &str, name: &str) -> bool {
-    name == setting || (setting.ends_with('_') && name.starts_with(setting))
 }
 
 #[cfg(test)]
@@ -57,8 +48,8 @@ mod tests {
 
     #[test]
     fn what_would_count_wrongly_is_refused_by_name() {
-        let refused = check(set("REDIS_URL", "redis:6379")).expect_err("it is refused");
-        assert!(refused.starts_with("REDIS_URL is set: counts would not be shared"), "{refused}");
+        let refused = check(set("GRPC_UDS", "/run/tollgate.sock")).expect_err("it is refused");
+        assert!(refused.starts_with("GRPC_UDS is set: this version listens on TCP only"), "{refused}");
         assert!(check(set("GRPC_SERVER_USE_TLS", "true")).is_err());
         assert_eq!(check(set("GRPC_SERVER_USE_TLS", "false")), Ok(()));
         assert_eq!(check(set("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt")), Ok(()));

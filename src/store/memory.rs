@@ -5,6 +5,7 @@
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
@@ -13,12 +14,14 @@ use crate::algorithm::{Counter, decide_together};
 use crate::check::{Ask, Check, Hits, Key, Verdict, Verdicts};
 use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, Shard};
 use crate::telemetry::metric::{Counter as Metric, Gauge, Metrics};
-use crate::time::Time;
+use crate::time::{Clock, Time};
 
 mod shard;
 
 /// How many parts the counters are in, each behind a lock of its own. Many more than cores, so that two rarely meet.
 const SHARDS: usize = 64;
+/// How often expired counters are looked for. They do no harm but take room.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// All counters.
 #[derive(Debug)]
@@ -37,30 +40,58 @@ struct MemoryMetrics {
 }
 
 impl Counters {
-    /// Room for as many counters as `bytes_max` holds; at least one a shard.
-    pub fn new(bytes_max: u64, metrics: &Metrics) -> Self {
+    /// Room for as many counters as `bytes_max` holds; at least one a shard. `use_of` says in metrics what they are for.
+    pub fn new(bytes_max: u64, use_of: &str, metrics: &Metrics) -> Self {
+        let labels = [("use", use_of)];
         let shard_bytes = usize::try_from(bytes_max).unwrap_or(usize::MAX) / SHARDS;
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             shard_keys_max: (shard_bytes / ENTRY_BYTES).clamp(1, u32::MAX as usize),
             seed: (random_u64(), random_u64()),
             metrics: MemoryMetrics {
-                keys: metrics.gauge("tollgate_memory_keys", "Counters in the memory store."),
-                evicted: metrics.counter(
+                keys: metrics.gauge_with("tollgate_memory_keys", "Counters in memory, by what they are for.", &labels),
+                evicted: metrics.counter_with(
                     "tollgate_memory_evicted_total",
-                    "Counters thrown away before their time because the memory store had reached its bound (memory_bytes_max).",
+                    "Counters thrown away before their time because memory had reached its bound (memory_bytes_max, fallback_bytes_max).",
+                    &labels,
                 ),
-                expired: metrics.counter("tollgate_memory_expired_total", "Counters removed because nothing was left of them."),
+                expired: metrics.counter_with(
+                    "tollgate_memory_expired_total",
+                    "Counters removed from memory because nothing was left of them.",
+                    &labels,
+                ),
             },
         }
     }
 
     /// Answers every check, in order. With `together`, in one step: nobody sees half of it.
     pub fn decide(&self, ask: &Ask, now: Time) -> Verdicts {
-        if ask.together && ask.checks.len() > 1 {
-            return self.decide_together(&ask.checks, now);
+        self.decide_from(&ask.checks, ask.together, now, |check, known| known.unwrap_or(Counter::untouched(check.limit.algorithm())))
+    }
+
+    /// The same, but a check goes by what `state` makes of the counter that is there, if one is.
+    pub fn decide_from(&self, checks: &[Check], together: bool, now: Time, state: impl Fn(&Check, Option<Counter>) -> Counter) -> Verdicts {
+        if together && checks.len() > 1 {
+            return self.decide_together(checks, now, state);
         }
-        ask.checks.iter().map(|check| self.decide_one(check, now)).collect()
+        checks.iter().map(|check| self.decide_one(check, now, &state)).collect()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        for shard in &self.shards {
+            let removed = std::mem::take(&mut *lock(shard)).len();
+            self.metrics.keys.sub(i64::try_from(removed).unwrap_or(0));
+        }
+    }
+
+    /// Sweeps for as long as the process lives.
+    pub async fn sweep_on(&self, clock: Clock) {
+        let mut interval = tokio::time::interval(SWEEP_INTERVAL);
+        loop {
+            interval.tick().await;
+            self.sweep(clock.now());
+        }
     }
 
     /// Removes counters of which nothing is left. Meant to be called every second or so.
@@ -84,39 +115,39 @@ impl Counters {
         self.len() == 0
     }
 
-    fn decide_one(&self, check: &Check, now: Time) -> Verdict {
+    fn decide_one(&self, check: &Check, now: Time, state: impl Fn(&Check, Option<Counter>) -> Counter) -> Verdict {
         let fingerprint = self.fingerprint(&check.key);
         let mut shard = lock(&self.shards[shard_of(fingerprint)]);
-        let before = shard.get(fingerprint).unwrap_or(Counter::untouched(check.limit.algorithm()));
-        let (after, verdict) = before.decide(&check.limit, now, check.hits);
-        if after != before {
+        let known = shard.get(fingerprint);
+        let (after, verdict) = state(check, known).decide(&check.limit, now, check.hits);
+        if known != Some(after) {
             self.keep(&mut shard, fingerprint, after, now.plus(verdict.reset_after));
         }
         verdict
     }
 
-    fn decide_together(&self, checks: &[Check], now: Time) -> Verdicts {
+    fn decide_together(&self, checks: &[Check], now: Time, state: impl Fn(&Check, Option<Counter>) -> Counter) -> Verdicts {
         let mut distinct: SmallVec<[Fingerprint; 4]> = SmallVec::new();
-        let mut limits: SmallVec<[_; 4]> = SmallVec::new();
+        let mut firsts: SmallVec<[&Check; 4]> = SmallVec::new();
         let mut slots: SmallVec<[usize; 4]> = SmallVec::new();
         for check in checks {
             let fingerprint = self.fingerprint(&check.key);
             slots.push(distinct.iter().position(|&known| known == fingerprint).unwrap_or_else(|| {
                 distinct.push(fingerprint);
-                limits.push(&check.limit);
+                firsts.push(check);
                 distinct.len() - 1
             }));
         }
         let mut shards = self.lock_all(&distinct);
         let mut counters: SmallVec<[Counter; 4]> = SmallVec::new();
-        for (&fingerprint, limit) in distinct.iter().zip(&limits) {
-            counters.push(held(&mut shards, fingerprint).get(fingerprint).unwrap_or(Counter::untouched(limit.algorithm())));
+        for (&fingerprint, check) in distinct.iter().zip(&firsts) {
+            counters.push(state(check, held(&mut shards, fingerprint).get(fingerprint)));
         }
 
         let verdicts = decide_together(checks, &slots, &mut counters, now);
 
-        for ((&fingerprint, limit), &counter) in distinct.iter().zip(&limits).zip(&counters) {
-            let expires = now.plus(counter.decide(limit, now, Hits::Look).1.reset_after);
+        for ((&fingerprint, check), &counter) in distinct.iter().zip(&firsts).zip(&counters) {
+            let expires = now.plus(counter.decide(&check.limit, now, Hits::Look).1.reset_after);
             self.keep(held(&mut shards, fingerprint), fingerprint, counter, expires);
         }
         verdicts

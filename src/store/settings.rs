@@ -1,49 +1,287 @@
 //! Settings of the store.
 
+use std::time::Duration;
+
 use clap::Args;
 
-use crate::setting;
+use crate::setting::{self, Given};
+use crate::store::redis;
+use crate::store::redis::NodeOptions;
+use crate::time::Span;
 
 /// 256 MiB: three and a half million counters. An operator who has more wants Redis.
 const MEMORY_BYTES_MAX_DEFAULT: &str = "268435456";
+/// For callers that send no grpc-timeout, or a long one (Istio's samples say 10 s): nobody's page should wait longer for a counter.
+const STORE_TIMEOUT_DEFAULT: Duration = Duration::from_millis(100);
+/// Whoever waits a minute for a counter does not know that it is one.
+const STORE_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// The store.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
 #[command(next_help_heading = "Store")]
 pub struct Settings {
-    /// Where to count: memory (one instance; this version has no other)
-    #[arg(long, env = "BACKEND_TYPE", default_value = "memory", value_name = "STORE", value_parser = backend)]
-    pub backend_type: String,
-    /// How much memory counters may take; beyond it, those closest to their reset are forgotten
+    /// Where to count: memory (one instance) or redis [default: redis if any setting of Redis is set, else memory]
+    #[arg(long, env = "BACKEND_TYPE", default_value = "", hide_default_value = true, value_name = "STORE", value_parser = setting::given(backend_type))]
+    pub backend_type: Given<BackendType>,
+    /// How much memory counters may take in the memory store; beyond it, those closest to their reset are forgotten
     #[arg(long, env = "MEMORY_BYTES_MAX", default_value = MEMORY_BYTES_MAX_DEFAULT, value_name = "BYTES", value_parser = setting::bytes)]
     pub memory_bytes_max: u64,
-    /// Cache of refusals before Redis; in memory there is nothing to save
+    /// How long a call to Redis may take; what then happens, the rule says [default: 100ms]
+    #[arg(long, env = "STORE_TIMEOUT", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(store_timeout))]
+    pub store_timeout: Given<Span>,
+    /// Remember refusals, and save the trip to Redis; in memory there is none to save
     #[arg(long, env = "LOCAL_CACHE_SIZE_IN_BYTES", default_value = "0", value_name = "BYTES", value_parser = setting::bytes)]
     pub local_cache_size_in_bytes: u64,
-    /// Spreads the expiry of keys in Redis; in memory nothing expires together
-    #[arg(long, env = "EXPIRATION_JITTER_MAX_SECONDS", default_value = "300", value_name = "SECONDS")]
+    /// Keep keys in Redis longer by up to so much, so that not all expire at once; 0 or less keeps none longer
+    #[arg(long, env = "EXPIRATION_JITTER_MAX_SECONDS", default_value = "300", value_name = "SECONDS", allow_negative_numbers = true)]
     pub expiration_jitter_max_seconds: i64,
+    /// Redis.
+    #[command(flatten)]
+    pub redis: redis::settings::Settings,
+}
+
+/// BACKEND_TYPE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackendType {
+    /// In this process.
+    Memory,
+    /// On Redis.
+    Redis,
+}
+
+/// Where to count, by all settings together.
+#[derive(Debug, Clone)]
+pub enum BackendChoice {
+    /// In this process.
+    Memory,
+    /// On Redis.
+    Redis(Box<NodeOptions>),
 }
 
 impl Settings {
+    /// Where to count: as BACKEND_TYPE says; without it on Redis, if anything that is set is about Redis, else in memory.
+    ///
+    /// # Errors
+    /// What is wrong with the settings of Redis or the files they name, and what to write instead.
+    pub fn backend(&self, environment: &[(String, String)]) -> Result<BackendChoice, String> {
+        if self.backend_type(environment) == BackendType::Memory {
+            return Ok(BackendChoice::Memory);
+        }
+        let connecting = self.redis.connecting(environment)?;
+        Ok(BackendChoice::Redis(Box::new(NodeOptions {
+            address: connecting.address,
+            connect_timeout: connecting.connect_timeout,
+            store_timeout: self.store_timeout.0.unwrap_or(STORE_TIMEOUT_DEFAULT.into()),
+            required: connecting.health_check_active_connection,
+            expiration_jitter_max: Span::from_secs(self.expiration_jitter_max_seconds.try_into().unwrap_or(0)),
+            over_limit_cache_bytes: self.local_cache_size_in_bytes,
+        })))
+    }
+
     /// What is accepted, and has no effect.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if self.local_cache_size_in_bytes > 0 {
-            warnings.push("LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store, which has no trip to save".to_owned());
+    pub fn warnings(&self, environment: &[(String, String)]) -> Vec<String> {
+        let mut warnings = redis::settings::misspelled(environment);
+        match self.backend_type(environment) {
+            BackendType::Redis => warnings.extend(self.redis.warnings(environment)),
+            BackendType::Memory => {
+                if self.redis.are_given(environment) {
+                    warnings.push("REDIS_* have no effect with BACKEND_TYPE=memory".to_owned());
+                }
+                if self.local_cache_size_in_bytes > 0 {
+                    warnings.push("LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store, which has no trip to save".to_owned());
+                }
+            }
         }
         warnings
     }
+
+    fn backend_type(&self, environment: &[(String, String)]) -> BackendType {
+        let implied = || if self.redis.are_given(environment) { BackendType::Redis } else { BackendType::Memory };
+        self.backend_type.0.unwrap_or_else(implied)
+    }
 }
 
-fn backend(text: &str) -> Result<String, String> {
+fn backend_type(text: &str) -> Result<BackendType, String> {
     match text {
-        "memory" => Ok(text.to_owned()),
-        "" | "redis" => {
-            Err("this version counts in memory only; write memory, or keep the other service until Redis is supported".to_owned())
+        "memory" => Ok(BackendType::Memory),
+        "redis" => Ok(BackendType::Redis),
+        "memcache" => Err("memcached cannot count exactly and is not supported; write redis, or memory".to_owned()),
+        other => Err(format!("Invalid setting for BackendType: {other}; write redis, or memory")),
+    }
+}
+
+fn store_timeout(text: &str) -> Result<Span, String> {
+    let timeout = setting::span(text)?;
+    let is_in_bounds = timeout > Span::ZERO && timeout <= STORE_TIMEOUT_MAX.into();
+    if is_in_bounds { Ok(timeout) } else { Err("write a time from 1us to 60s, such as 100ms".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        store: Settings,
+    }
+
+    /// Reads settings as if they came from the environment, but without touching this process'.
+    fn settings(environment: &[(&str, &str)]) -> (Settings, Vec<(String, String)>) {
+        let flag = |(name, value): &(&str, &str)| [format!("--{}", name.to_lowercase().replace('_', "-")), (*value).to_owned()];
+        let with_flag = environment.iter().filter(|(name, _)| {
+            <Cli as clap::CommandFactory>::command().get_arguments().any(|known| known.get_env() == Some(name.as_ref()))
+        });
+        let arguments: Vec<String> = std::iter::once("tollgate".to_owned()).chain(with_flag.flat_map(flag)).collect();
+        let cli = Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{environment:?}: {error}"));
+        (cli.store, environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    fn chosen(environment: &[(&str, &str)]) -> Result<String, String> {
+        let (settings, environment) = settings(environment);
+        settings.backend(&environment).map(|choice| match choice {
+            BackendChoice::Memory => "memory".to_owned(),
+            BackendChoice::Redis(redis) => redis.address.to_string(),
+        })
+    }
+
+    fn warned(environment: &[(&str, &str)]) -> Vec<String> {
+        let (settings, environment) = settings(environment);
+        settings.warnings(&environment)
+    }
+
+    /// What Kubernetes sets beside Services named `redis`, `redis-persecond` and `redis-tls`.
+    const OF_KUBERNETES: &[(&str, &str)] = &[
+        ("REDIS_PORT", "tcp://10.96.0.12:6379"),
+        ("REDIS_PORT_6379_TCP", "tcp://10.96.0.12:6379"),
+        ("REDIS_PORT_6379_TCP_ADDR", "10.96.0.12"),
+        ("REDIS_PORT_6379_TCP_PORT", "6379"),
+        ("REDIS_PORT_6379_TCP_PROTO", "tcp"),
+        ("REDIS_SERVICE_HOST", "10.96.0.12"),
+        ("REDIS_SERVICE_PORT", "6379"),
+        ("REDIS_SERVICE_PORT_REDIS", "6379"),
+        ("REDIS_PERSECOND_PORT", "tcp://10.96.0.13:6379"),
+        ("REDIS_PERSECOND_SERVICE_HOST", "10.96.0.13"),
+        ("REDIS_TLS_PORT_6379_TCP_ADDR", "10.96.0.14"),
+    ];
+
+    const SOCKET: &str = "unix:///var/run/nutcracker/ratelimit.sock";
+
+    /// Settings, and where they count.
+    const CHOICES: &[(&[(&str, &str)], &str)] = &[
+        (&[], "memory"),
+        (OF_KUBERNETES, "memory"),
+        (&[("REDIS_URL", ""), ("REDIS_TLS", ""), ("REDIS_TIMEOUT", ""), ("BACKEND_TYPE", ""), ("STORE_TIMEOUT", "")], "memory"),
+        (&[("REDIS_HOST", "10.0.0.5")], "memory"),
+        (&[("BACKEND_TYPE", "memory"), ("REDIS_TYPE", "cluster"), ("REDIS_URL", "a:1,b:2"), ("REDIS_PERSECOND", "true")], "memory"),
+        (&[("BACKEND_TYPE", "redis")], "redis://127.0.0.1:6379"),
+        (&[("BACKEND_TYPE", "redis"), ("REDIS_SOCKET_TYPE", "tcp")], "redis://127.0.0.1:6379"),
+        (&[("BACKEND_TYPE", "redis"), ("REDIS_SOCKET_TYPE", "unix")], SOCKET),
+        (&[("REDIS_SOCKET_TYPE", "Unix")], SOCKET),
+        (&[("REDIS_POOL_SIZE", "20")], "redis://127.0.0.1:6379"),
+        (&[("REDIS_PERSECOND", "false")], "redis://127.0.0.1:6379"),
+        (&[("REDIS_TLS", "1")], "rediss://127.0.0.1:6379"),
+        (&[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "redis:6379")], "redis://redis:6379"),
+        (&[("REDIS_SOCKET_TYPE", "unix"), ("REDIS_URL", "redis:6379")], "redis://redis:6379"),
+        (&[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "/run/redis.sock")], "unix:///run/redis.sock"),
+        (&[("REDIS_TYPE", "Single"), ("REDIS_URL", "redis:6379")], "redis://redis:6379"),
+        (&[("REDIS_URL", "redis://h:1/3"), ("REDIS_TLS", "true")], "rediss://h:1/3"),
+        (&[("REDIS_URL", "rediss://h:1"), ("REDIS_TLS", "false")], "rediss://h:1"),
+    ];
+
+    #[test]
+    fn what_is_set_decides_where_to_count() {
+        for (environment, expected) in CHOICES {
+            assert_eq!(chosen(environment).as_deref(), Ok(*expected), "{environment:?}");
         }
-        "memcache" => Err("memcached cannot count exactly and is not supported; write memory".to_owned()),
-        other => Err(format!("Invalid setting for BackendType: {other}")),
+    }
+
+    /// Settings that cannot be together, and what the message begins with.
+    const REFUSED: &[(&[(&str, &str)], &str)] = &[
+        (&[("REDIS_TYPE", "Cluster"), ("REDIS_URL", "a:1,b:2")], "REDIS_TYPE is Cluster: this version counts on a single Redis server"),
+        (&[("REDIS_TYPE", "sentinel")], "REDIS_TYPE is sentinel: this version counts on a single Redis server"),
+        (&[("REDIS_TYPE", "ring")], "REDIS_TYPE: Unrecognized redis type ring; write SINGLE"),
+        (&[("REDIS_URL", "redis:port")], "REDIS_URL has a port that is no number"),
+        (&[("REDIS_URL", "a:1,b:2")], "REDIS_URL is a list: Redis Cluster and Sentinel are not supported by this version"),
+        (&[("REDIS_PERSECOND", "true")], "REDIS_PERSECOND is true: limits of a second on a Redis of their own are not supported"),
+        (&[("REDIS_URL", "/run/redis.sock"), ("REDIS_TLS", "true")], "REDIS_TLS: there is no TLS on a Unix socket"),
+        (&[("REDIS_TLS", "true"), ("REDIS_TLS_CLIENT_CERT", "/c.pem")], "REDIS_TLS_CLIENT_CERT is set, and REDIS_TLS_CLIENT_KEY is not"),
+        (&[("REDIS_TLS", "true"), ("REDIS_TLS_CLIENT_KEY", "/k.pem")], "REDIS_TLS_CLIENT_KEY is set, and REDIS_TLS_CLIENT_CERT is not"),
+        (&[("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/no/ca.pem")], "REDIS_TLS_CACERT: /no/ca.pem: No such file or directory"),
+    ];
+
+    #[test]
+    fn settings_that_cannot_be_together_are_refused_by_name() {
+        for (environment, expected) in REFUSED {
+            let error = chosen(environment).expect_err("it is refused");
+            assert!(error.starts_with(expected), "{environment:?}: {error}");
+        }
+    }
+
+    /// Settings, and what the only warning contains.
+    const WARNED: &[(&[(&str, &str)], &str)] = &[
+        (&[("REDIS_POOL_SIZE", "20")], "REDIS_POOL_SIZE has no effect: one connection per thread carries all calls"),
+        (&[("REDIS_STARTUP_MAX_ELAPSED_TIME", "1m")], "the service starts without Redis and picks it up"),
+        (&[("REDIS_SENTINEL_AUTH", "s3cret")], "REDIS_SENTINEL_AUTH has no effect"),
+        (&[("REDIS_PERSECOND_URL", "/s"), ("REDIS_PERSECOND_AUTH", "s3cret")], "REDIS_PERSECOND_URL has no effect"),
+        (&[("REDIS_SOCKET_TYPE", "unix"), ("REDIS_URL", "redis:6379")], "connecting by TCP"),
+        (&[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "/run/redis.sock")], "connecting to that"),
+        (&[("REDIS_URL", "rediss://h"), ("REDIS_TLS", "false")], "connecting by TLS"),
+        (&[("REDIS_URL", "h"), ("REDIS_TLS_CACERT", "/ca.pem")], "REDIS_TLS_* have no effect without REDIS_TLS=true"),
+        (&[("REDIS_URL", "redis://s3cret@h")], "a user without a password"),
+        (&[("REDIS_URL", "h"), ("REDIS_AUTH", "s3cret\n")], "REDIS_AUTH ends with a line break"),
+        (&[("REDIS_URL", "h"), ("REDIS_TIMEOUT", "0")], "connecting may take 10 s"),
+        (&[("REDIS_URL", "redis://h?protocol=3")], "only db, username and password have an effect"),
+        (&[("REDIS_URI", "redis:6379")], "REDIS_URI is no setting; did you mean REDIS_URL?"),
+        (&[("REDIS_TLS_CA_CERT", "/ca.pem")], "did you mean REDIS_TLS_CACERT?"),
+        (&[("REDIS_POOLSIZE", "3")], "did you mean REDIS_POOL_SIZE?"),
+        (&[("BACKEND_TYPE", "memory"), ("REDIS_URL", "redis:6379")], "REDIS_* have no effect with BACKEND_TYPE=memory"),
+        (&[("LOCAL_CACHE_SIZE_IN_BYTES", "1")], "LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store"),
+    ];
+
+    #[test]
+    fn what_has_no_effect_is_warned_about() {
+        for (environment, expected) in WARNED {
+            let warnings = warned(environment);
+            assert!(warnings.len() == 1 && warnings[0].contains(expected), "{environment:?}: {warnings:?}");
+            assert!(!warnings[0].contains("s3cret"), "{warnings:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_an_effect_and_what_is_nobodys_mistake_is_not_warned_about() {
+        let with_redis = &[("REDIS_URL", "redis:6379"), ("LOCAL_CACHE_SIZE_IN_BYTES", "1"), ("REDIS_SOCKET_TYPE", "tcp")][..];
+        for environment in [OF_KUBERNETES, with_redis, &[("REDIS_HOST", "h"), ("REDIS_PASSWORD", "s3cret"), ("REDIS_PORT", "6379")]] {
+            assert_eq!(warned(environment), Vec::<String>::new(), "{environment:?}");
+        }
+    }
+
+    #[test]
+    fn a_store_on_redis_has_bounds_whatever_is_set() {
+        let redis = |environment: &[(&str, &str)]| {
+            let (settings, environment) = settings(environment);
+            match settings.backend(&environment).expect("it is good") {
+                BackendChoice::Redis(redis) => redis,
+                BackendChoice::Memory => panic!("{environment:?} means Redis"),
+            }
+        };
+        let default = redis(&[("REDIS_URL", "h")]);
+        assert_eq!((default.store_timeout, default.connect_timeout), (Span::from_micros(100_000), Span::from_secs(10)));
+        assert_eq!((default.expiration_jitter_max, default.over_limit_cache_bytes), (Span::from_secs(300), 0));
+        assert!(!default.required);
+        let set = redis(&[("REDIS_URL", "h"), ("STORE_TIMEOUT", "15ms"), ("REDIS_TIMEOUT", "1s"), ("EXPIRATION_JITTER_MAX_SECONDS", "-1")]);
+        assert_eq!((set.store_timeout, set.connect_timeout), (Span::from_micros(15_000), Span::from_secs(1)));
+        assert_eq!(set.expiration_jitter_max, Span::ZERO);
+        assert!(store_timeout("0").is_err() && store_timeout("61s").is_err() && store_timeout("60s").is_ok());
+    }
+
+    #[test]
+    fn settings_show_no_credentials() {
+        let (settings, environment) = settings(&[("REDIS_URL", "redis://app:s3cret@h:1"), ("REDIS_AUTH", "app:s3cret")]);
+        let shown = format!("{settings:?} {:?}", settings.backend(&environment));
+        assert!(!shown.contains("s3cret") && shown.contains("redis://h:1"), "{shown}");
     }
 }

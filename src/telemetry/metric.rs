@@ -15,6 +15,9 @@ pub use prometheus::{Histogram, IntCounter as Counter, IntGauge as Gauge};
 const LATENCY_BUCKETS_S: [f64; 18] =
     [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
+/// Powers of two up to the largest call to a store.
+const SIZE_BUCKETS: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
+
 /// Every metric of the process. Clones are the same.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
@@ -82,9 +85,26 @@ impl Metrics {
 
     /// A gauge of our own.
     pub fn gauge(&self, name: &str, help: &str) -> Gauge {
-        let gauge = Gauge::new(name, help).expect("names are constants of ours");
+        self.gauge_with(name, help, &[])
+    }
+
+    /// A gauge of our own, with labels that never change.
+    pub fn gauge_with(&self, name: &str, help: &str, labels: &[(&str, &str)]) -> Gauge {
+        let mut options = prometheus::Opts::new(name, help);
+        for (label, value) in labels {
+            options = options.const_label(*label, *value);
+        }
+        let gauge = Gauge::with_opts(options).expect("names and labels are constants of ours");
         self.register(gauge.clone());
         gauge
+    }
+
+    /// A histogram of small numbers of things.
+    pub fn sizes(&self, name: &str, help: &str) -> Histogram {
+        let options = HistogramOpts::new(name, help).buckets(SIZE_BUCKETS.to_vec());
+        let histogram = Histogram::with_opts(options).expect("names and buckets are constants of ours");
+        self.register(histogram.clone());
+        histogram
     }
 
     /// A histogram of durations in seconds.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::{TestServer, eventually, http, limit_of, tollgate, tollgate_with_env, write};
+use crate::support::{TestServer, eventually, http, limit_of, look_until, tollgate, tollgate_with_env, write};
 
 /// A tree with something of every kind.
 const TREE: &str = "\
@@ -52,6 +52,17 @@ const SETTINGS_OF_THE_REFERENCE: &[&str] = &[
     "PROMETHEUS_ADDR",
     "PROMETHEUS_PATH",
     "QUOTA_MODE",
+    "REDIS_AUTH",
+    "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
+    "REDIS_SOCKET_TYPE",
+    "REDIS_TIMEOUT",
+    "REDIS_TLS",
+    "REDIS_TLS_CACERT",
+    "REDIS_TLS_CLIENT_CERT",
+    "REDIS_TLS_CLIENT_KEY",
+    "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
+    "REDIS_TYPE",
+    "REDIS_URL",
     "RESPONSE_DYNAMIC_METADATA",
     "RUNTIME_APPDIRECTORY",
     "RUNTIME_IGNOREDOTFILES",
@@ -72,8 +83,11 @@ const SETTINGS_OF_OURS: &[&str] = &[
     "DRAIN_PERIOD",
     "IETF_RATELIMIT_HEADERS_ENABLED",
     "MEMORY_BYTES_MAX",
+    "ON_STORE_ERROR",
+    "REPLICAS",
     "RETRY_AFTER_HEADER_ENABLED",
     "SHUTDOWN_TIMEOUT",
+    "STORE_TIMEOUT",
     "WORKERS",
 ];
 
@@ -150,14 +164,19 @@ fn printed_curl(announcement: &str) -> (String, String) {
 fn help_is_in_groups_and_has_every_setting_with_its_environment_variable() {
     let help = tollgate(&["--help"]);
     assert_eq!(help.code, Some(0));
-    for group in ["Doors:", "Rules:", "Store:", "Answers:", "Admin door:", "Log and metrics:"] {
+    for group in ["Doors:", "Rules:", "Store:", "Redis:", "Answers:", "Admin door:", "Log and metrics:"] {
         assert!(help.stdout.lines().any(|line| line == group), "{group} is missing in\n{}", help.stdout);
     }
     for name in SETTINGS_OF_THE_REFERENCE.iter().chain(SETTINGS_OF_OURS) {
-        assert!(help.stdout.contains(&format!("[env: {name}=")), "{name} is missing in\n{}", help.stdout);
+        assert!(has_variable(&help.stdout, name), "{name} is missing in\n{}", help.stdout);
     }
     // And nothing is there that this test does not know.
     assert_eq!(help.stdout.matches("[env: ").count(), SETTINGS_OF_THE_REFERENCE.len() + SETTINGS_OF_OURS.len());
+}
+
+/// Whether a help text has an environment variable; of those that may be secret it has no value.
+fn has_variable(help: &str, name: &str) -> bool {
+    help.contains(&format!("[env: {name}=")) || help.contains(&format!("[env: {name}]"))
 }
 
 #[test]
@@ -170,7 +189,7 @@ fn every_flag_says_what_it_is_for_and_is_named_as_its_variable() {
         let variable = name.to_uppercase().replace('-', "_");
         // Lines are broken to the terminal's width.
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(text.contains(&format!("[env: {variable}=")), "--{name} has another variable:\n{text}");
+        assert!(has_variable(&text, &variable), "--{name} has another variable:\n{text}");
         let (_, description) = text.split_once('>').expect("every setting has a value");
         let description = description.trim_start_matches(']').trim_start();
         assert!(!description.starts_with('['), "--{name} says nothing:\n{text}");
@@ -218,10 +237,16 @@ const WRONG_SETTINGS: &[(&[(&str, &str)], &str)] = &[
     (&[("PROMETHEUS_PATH", "metrics")], "begins with /"),
     (&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], "xDS"),
     (&[("CACHE_KEY_FORMAT", "escaped")], "write reference or safe"),
-    (&[("BACKEND_TYPE", "memcache")], "memcached cannot count exactly and is not supported; write memory"),
-    (&[("BACKEND_TYPE", "redis")], "memory only"),
-    (&[("REDIS_URL", "redis:6379")], "REDIS_URL is set: counts would not be shared between replicas"),
-    (&[("REDIS_PERSECOND", "true")], "REDIS_PERSECOND is set"),
+    (&[("BACKEND_TYPE", "memcache")], "memcached cannot count exactly and is not supported; write redis, or memory"),
+    (&[("BACKEND_TYPE", "etcd")], "Invalid setting for BackendType: etcd"),
+    (&[("REDIS_URL", "redis:port")], "REDIS_URL has a port that is no number from 1 to 65535; write host:port"),
+    (&[("REDIS_SOCKET_TYPE", "udp")], "write tcp or unix"),
+    (&[("REDIS_TYPE", "CLUSTER")], "REDIS_TYPE is CLUSTER: this version counts on a single Redis server"),
+    (&[("REDIS_TYPE", "ring")], "Unrecognized redis type ring"),
+    (&[("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/no/ca.pem")], "REDIS_TLS_CACERT: /no/ca.pem: No such file or directory"),
+    (&[("REDIS_TIMEOUT", "10")], "10s"),
+    (&[("REDIS_PERSECOND", "true")], "REDIS_PERSECOND is true"),
+    (&[("STORE_TIMEOUT", "0s")], "write a time from 1us to 60s"),
     (&[("GRPC_SERVER_USE_TLS", "true")], "GRPC_SERVER_USE_TLS is set"),
     (&[("GRPC_UDS", "/run/tollgate.sock")], "GRPC_UDS is set"),
     (&[("USE_STATSD", "true"), ("USE_PROMETHEUS", "true")], "unable to use more than one stats sink at the same time"),
@@ -239,16 +264,75 @@ fn settings_that_cannot_be_served_with_end_with_78_and_say_what_to_write() {
     }
 }
 
+/// Good settings with `s3cret` in them. Nobody listens there, which is told of, too.
+const WITH_CREDENTIALS: &[&[(&str, &str)]] = &[
+    &[("REDIS_URL", "redis://:s3cret@127.0.0.1:1")],
+    &[("REDIS_URL", "redis://user:s3cret@127.0.0.1:1/3")],
+    &[("REDIS_URL", "127.0.0.1:1"), ("REDIS_AUTH", "s3cret")],
+    &[("REDIS_URL", "127.0.0.1:1"), ("REDIS_SENTINEL_AUTH", "s3cret")],
+    &[("REDIS_URL", "127.0.0.1:1"), ("REDIS_PERSECOND_URL", "redis://:s3cret@redis:6379")],
+];
+
+/// Bad ones.
+const BAD_WITH_CREDENTIALS: &[&[(&str, &str)]] = &[
+    &[("REDIS_URL", "redis://:s3cret@redis:port")],
+    &[("REDIS_URL", "redis://:s3cret@one:1,redis://:s3cret@two:1")],
+    &[("REDIS_URL", "redis://:1/s3cret@redis")],
+    &[("REDIS_URL", "s3cret@redis:6379")],
+    &[("REDIS_URL", "redis:6379"), ("REDIS_AUTH", "user:s3cret"), ("REDIS_TLS", "maybe")],
+];
+
 #[test]
-fn a_credential_in_redis_url_is_not_printed() {
-    let ran = TestServer::with_rules(&limit_of(1)).with_env("REDIS_URL", "redis://:s3cret@redis:6379").start_and_fail();
-    assert!(!ran.stderr.contains("s3cret"), "{ran:?}");
+fn credentials_are_printed_neither_by_the_log_nor_by_errors_nor_by_help() {
+    for &variables in WITH_CREDENTIALS.iter().chain(BAD_WITH_CREDENTIALS) {
+        let server = TestServer::with_rules(&limit_of(1)).with_env("LOG_LEVEL", "trace");
+        let server = variables.iter().fold(server, |server, (name, value)| server.with_env(name, value));
+        let said = if WITH_CREDENTIALS.contains(&variables) {
+            let server = server.start();
+            look_until("the log tells that nobody is there", || server.log().contains("Redis cannot be reached"));
+            format!("{}{}", server.announcement(), server.log())
+        } else {
+            let ran = server.start_and_fail();
+            assert_eq!(ran.code, Some(78), "{variables:?}: {ran:?}");
+            ran.stdout + &ran.stderr
+        };
+        let help = tollgate_with_env(&["--help"], variables);
+        assert_eq!(help.code, Some(0), "{variables:?}: {help:?}");
+        for printed in [said, help.stdout, help.stderr] {
+            assert!(!printed.contains("s3cret"), "{variables:?}: {printed}");
+        }
+    }
+}
+
+#[test]
+fn a_pod_beside_a_service_named_redis_counts_in_memory_and_says_nothing_about_redis() {
+    let of_kubernetes = [
+        ("REDIS_PORT", "tcp://10.96.0.12:6379"),
+        ("REDIS_PORT_6379_TCP", "tcp://10.96.0.12:6379"),
+        ("REDIS_PORT_6379_TCP_ADDR", "10.96.0.12"),
+        ("REDIS_SERVICE_HOST", "10.96.0.12"),
+        ("REDIS_SERVICE_PORT", "6379"),
+        ("REDIS_URL", ""),
+    ];
+    let server = TestServer::with_rules(&limit_of(1));
+    let server = of_kubernetes.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start();
+    assert!(server.announcement().contains("store    memory"), "{}", server.announcement());
+    assert!(!server.log().contains("REDIS"), "{}", server.log());
+}
+
+#[test]
+fn the_memory_store_can_be_asked_for_whatever_is_set_for_redis() {
+    let server = TestServer::with_rules(&limit_of(1)).with_env("BACKEND_TYPE", "memory");
+    let server = server.with_env("REDIS_URL", "redis://:s3cret@redis:6379").with_env("REDIS_TYPE", "cluster").start();
+    assert!(server.announcement().contains("store    memory"), "{}", server.announcement());
+    assert!(server.log().contains("REDIS_* have no effect with BACKEND_TYPE=memory"), "{}", server.log());
 }
 
 #[test]
 fn settings_without_an_effect_are_warned_about() {
     let told = [
         ("TRACING_ENABLED", "true", "this version sends no traces"),
+        ("REDIS_URI", "redis:6379", "REDIS_URI is no setting; did you mean REDIS_URL?"),
         ("USE_STATSD", "true", "scrape /metrics instead"),
         ("LOCAL_CACHE_SIZE_IN_BYTES", "1024", "LOCAL_CACHE_SIZE_IN_BYTES has no effect"),
     ];
@@ -278,11 +362,66 @@ fn check_of_good_rules_ends_with_0() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, TREE);
     for arguments in [&["check", &path][..], &["check", "-config_dir", &path], &["check", "--config-dir", &path]] {
-        let ran = tollgate(arguments);
+        let ran = tollgate_with_env(arguments, &[("CACHE_KEY_FORMAT", "safe")]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert_eq!(ran.stdout, format!("{path}: ok, 4 limits in 1 domains of 1 files\n"));
     }
-    assert_eq!(tollgate(&["check", sample_rules().to_str().expect("a plain name")]).code, Some(0));
+}
+
+#[test]
+fn check_has_nothing_to_say_about_our_own_rules() {
+    for (directory, summary) in [("config", "6 limits in 1 domains of 1 files"), ("deploy/envoy/rules", "8 limits in 3 domains of 3 files")]
+    {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory).display().to_string();
+        let ran = tollgate(&["check", &path]);
+        assert_eq!((ran.code, ran.stdout), (Some(0), format!("{path}: ok, {summary}\n")));
+    }
+}
+
+#[test]
+fn check_names_rules_that_can_share_a_counter_an_example_and_the_way_out() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let one = "\
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 3}
+  - key: tenant
+    descriptors:
+      - key: plan
+        rate_limit: {unit: day, requests_per_unit: 5}
+";
+    let path = rules_in(&directory, one);
+    write(
+        &directory.path().join("two.yaml"),
+        "domain: shop_user\ndescriptors:\n  - {key: ann, rate_limit: {unit: day, requests_per_unit: 5}}\n",
+    );
+    let ran = tollgate_with_env(&["check", &path], &[("CACHE_KEY_PREFIX", "p:")]);
+    assert_eq!(ran.code, Some(0));
+    let expected = format!(
+        "\
+warning: rules.yaml: two counters of this rule can be the same on Redis: tenant=x,plan=y_plan_z and tenant=x_plan_y,plan=z are both counted under p:shop_tenant_x_plan_y_plan_z_
+  --> {path}/rules.yaml:7:9 (rule shop.tenant.plan)
+   |
+ 7 |       - key: plan
+   |         ^
+   = set CACHE_KEY_FORMAT=safe (every counter starts anew, once), or let no client choose such values
+
+warning: rules.yaml: counters of this rule and of shop_user.ann at {path}/two.yaml:3 can be the same on Redis: user=ann_x of domain shop and ann=x of domain shop_user are both counted under p:shop_user_ann_x_ whenever a minute and a day begin together
+  --> {path}/rules.yaml:3:5 (rule shop.user)
+   |
+ 3 |   - key: user
+   |     ^
+   = set CACHE_KEY_FORMAT=safe (every counter starts anew, once), or rename a key of one of them
+
+{path}: ok, 3 limits in 2 domains of 2 files
+"
+    );
+    assert_eq!(ran.stdout, expected);
+    let ran = tollgate(&["check", "--cache-key-format", "safe", &path]);
+    assert_eq!(ran.stdout, format!("{path}: ok, 3 limits in 2 domains of 2 files\n"));
+    let server = TestServer::with_rules(one).start();
+    assert!(!server.log().contains("can be the same"), "{}", server.log());
 }
 
 #[test]

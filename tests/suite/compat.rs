@@ -44,10 +44,11 @@ use prost_types::value::Kind;
 use serde_json::{Map, Value, json};
 use tonic::Request;
 
-use tollgate::api::rls::Rls;
+use tollgate::api::rls::{Calls, Rls};
 use tollgate::config::error::Finding;
 use tollgate::config::{self, Options, Source, yaml};
-use tollgate::limiter::Limiter;
+use tollgate::limiter;
+use tollgate::limiter::fallback::Fallback;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
@@ -58,7 +59,7 @@ use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{KeyFormat, LiveRules};
 use tollgate::setting;
 use tollgate::settings::Settings;
-use tollgate::store::Store;
+use tollgate::store::Backend;
 use tollgate::store::memory::Counters;
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, MICROS_PER_SECOND, ManualClock, Span, Time};
@@ -249,11 +250,13 @@ impl World {
             stats: stats.clone(),
         };
         let rules = Arc::new(LiveRules::default());
-        let counters = Arc::new(Counters::new(settings.store.memory_bytes_max, &metrics));
-        let store = Store::Memory(counters.clone());
+        let counters = Arc::new(Counters::new(settings.store.memory_bytes_max, "store", &metrics));
+        let backend = Backend::Memory(counters.clone());
         let (now, clock) = Clock::manual(START);
-        let limiter = Arc::new(Limiter::new(rules.clone(), store, now, stats, settings.limiter.policy(), &metrics));
-        Self { rls: Rls::new(limiter, &metrics), rules, options, counters, metrics, clock }
+        let fallback = Fallback::new(settings.limiter.on_store_error, settings.limiter.replicas, &metrics);
+        let limiter = limiter::Shared::new(rules.clone(), backend, fallback, now, stats, settings.limiter.policy(), &metrics);
+        let limiter = Arc::new(limiter).open();
+        Self { rls: Rls::new(limiter, Calls::of("ShouldRateLimit", &metrics)), rules, options, counters, metrics, clock }
     }
 
     /// Puts rules in force, and gives the warnings; or leaves those that are, and gives the problems.

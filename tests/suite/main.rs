@@ -11,6 +11,7 @@ mod json;
 mod keys;
 mod laws;
 mod lifecycle;
+mod redis_address;
 mod reload;
 mod store;
 mod wire;

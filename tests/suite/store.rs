@@ -23,12 +23,12 @@ fn check(key: &str, limit: Limit, hits: Hits) -> Check {
 }
 
 fn ask(checks: impl IntoIterator<Item = Check>) -> Ask {
-    Ask { checks: checks.into_iter().collect(), together: false }
+    Ask { checks: checks.into_iter().collect(), together: false, deadline: None }
 }
 
 fn metric(metrics: &Metrics, name: &str) -> u64 {
     let page = metrics.page();
-    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix("{use=\"store\"} "));
     line.unwrap_or_else(|| panic!("{name} is not on the page")).parse().expect("a number")
 }
 
@@ -36,7 +36,7 @@ fn metric(metrics: &Metrics, name: &str) -> u64 {
 fn eight_threads_on_one_key_admit_exactly_the_limit_200_times_over() {
     for algorithm in Algorithm::ALL {
         for round in 0..200 {
-            let counters = Arc::new(Counters::new(ROOM, &Metrics::new()));
+            let counters = Arc::new(Counters::new(ROOM, "store", &Metrics::new()));
             let limit = limit(algorithm, 100 + round, Unit::Year);
             let threads: Vec<_> = (0..8)
                 .map(|_| {
@@ -55,7 +55,7 @@ fn eight_threads_on_one_key_admit_exactly_the_limit_200_times_over() {
 
 #[test]
 fn asks_that_lock_the_same_shards_in_other_orders_never_wait_for_each_other() {
-    let counters = Arc::new(Counters::new(ROOM, &Metrics::new()));
+    let counters = Arc::new(Counters::new(ROOM, "store", &Metrics::new()));
     let limit = limit(Algorithm::FixedWindow, 1_000, Unit::Year);
     let threads: Vec<_> = (0..8)
         .map(|number| {
@@ -63,7 +63,7 @@ fn asks_that_lock_the_same_shards_in_other_orders_never_wait_for_each_other() {
             thread::spawn(move || {
                 let mut keys: Vec<String> = (0..20).map(|key| format!("k{key}")).collect();
                 keys.rotate_left(number * 2);
-                let ask = Ask { checks: keys.iter().map(|key| check(key, limit, Hits::Add(1))).collect(), together: true };
+                let ask = Ask { checks: keys.iter().map(|key| check(key, limit, Hits::Add(1))).collect(), together: true, deadline: None };
                 (0..300).filter(|_| counters.decide(&ask, START).iter().all(|verdict| !verdict.over)).count()
             })
         })
@@ -75,7 +75,7 @@ fn asks_that_lock_the_same_shards_in_other_orders_never_wait_for_each_other() {
 #[test]
 fn counters_of_which_nothing_is_left_are_swept() {
     let metrics = Metrics::new();
-    let counters = Counters::new(ROOM, &metrics);
+    let counters = Counters::new(ROOM, "store", &metrics);
     let limits = [limit(Algorithm::FixedWindow, 9, Unit::Minute), limit(Algorithm::TokenBucket, 9, Unit::Minute)];
     for key in 0..20_000 {
         counters.decide(&ask([check(&format!("k{key}"), limits[key % 2], Hits::Add(9))]), START);
@@ -90,7 +90,7 @@ fn counters_of_which_nothing_is_left_are_swept() {
 
 #[test]
 fn looks_and_counters_given_back_whole_take_no_room() {
-    let counters = Counters::new(ROOM, &Metrics::new());
+    let counters = Counters::new(ROOM, "store", &Metrics::new());
     let limit = limit(Algorithm::TokenBucket, 9, Unit::Minute);
     counters.decide(&ask([check("a", limit, Hits::Look)]), START);
     counters.decide(&ask([check("b", limit, Hits::Add(2))]), START);
@@ -102,7 +102,7 @@ fn looks_and_counters_given_back_whole_take_no_room() {
 #[test]
 fn a_full_store_evicts_those_closest_to_their_reset() {
     let metrics = Metrics::new();
-    let counters = Counters::new(1 << 20, &metrics);
+    let counters = Counters::new(1 << 20, "store", &metrics);
     let year = limit(Algorithm::FixedWindow, 9, Unit::Year);
     let second = limit(Algorithm::FixedWindow, 9, Unit::Second);
     for key in 0..4_000 {
@@ -159,7 +159,7 @@ proptest! {
     fn it_answers_as_a_list_of_counters_would_whatever_it_sweeps(
         asks in prop::collection::vec((prop::collection::vec((0..6_usize, 0..4_u64, any::<bool>()), 1..6), any::<bool>(), 0..90_u64), 1..40),
     ) {
-        let counters = Counters::new(ROOM, &Metrics::new());
+        let counters = Counters::new(ROOM, "store", &Metrics::new());
         let mut model = Model::default();
         let limits = [
             limit(Algorithm::FixedWindow, 3, Unit::Minute), limit(Algorithm::FixedWindow, 5, Unit::Hour),
@@ -173,7 +173,7 @@ proptest! {
                 let hits = if hits == 0 { Hits::Look } else { Hits::Add(hits) };
                 Check { veto, ..check(&format!("k{key}"), limits[key], hits) }
             });
-            let ask = Ask { checks: checks.collect(), together };
+            let ask = Ask { checks: checks.collect(), together, deadline: None };
             prop_assert_eq!(counters.decide(&ask, now), model.decide(&ask, now));
             if gap > 45 {
                 counters.sweep(now);

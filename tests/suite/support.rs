@@ -23,8 +23,10 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 pub(crate) use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
+pub(crate) mod certificates;
 pub(crate) mod http;
 pub(crate) mod raw_grpc;
+pub(crate) mod redis;
 
 /// How long anything may take that should happen at once. The machine may be busy with other tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

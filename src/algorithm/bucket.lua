@@ -1,0 +1,46 @@
+-- Bucket: what has been spent, in credits, and at which tick: two doubles that hold whole numbers. The twin of bucket.rs.
+local bucket = {}
+
+-- Nothing needs to be remembered for longer than this, in ms; and Redis refuses times that are too long for it.
+local LIFE_MAX = 2 ^ 52
+
+-- What is spent as of now, whether the key says so already, and whether there was no key.
+function bucket.load(key, now, full, tick, requests)
+  local packed = redis.call('GET', key)
+  if not packed then
+    return 0, true, true
+  end
+  if #packed ~= 16 then
+    error({err = 'ERR value is not a bucket'})
+  end
+  local spent, at = struct.unpack('<dd', packed)
+  if not (spent >= 0 and at >= 0) then
+    error({err = 'ERR value is not a bucket'})
+  end
+  if spent > 2 * full then
+    spent = 2 * full
+  end
+  local elapsed = math.floor(now / tick) - at
+  if elapsed < 0 then
+    -- From the future: the clock went back.
+    return spent, false, false
+  end
+  spent = spent - elapsed * requests
+  if spent < 0 then
+    spent = 0
+  end
+  return spent, true, false
+end
+
+function bucket.keep(key, spent, fresh, now, tick, requests)
+  if spent == 0 then
+    redis.call('DEL', key)
+    return
+  end
+  -- Two ms more than it takes to return: Redis' expiry goes by whole ms, of a clock that it read a little earlier.
+  local life = math.ceil(math.ceil(spent / requests) * tick / 1000) + 2
+  if life > LIFE_MAX then
+    life = LIFE_MAX
+  end
+  redis.call('SET', key, struct.pack('<dd', spent, math.floor(now / tick)), 'PX', life)
+end

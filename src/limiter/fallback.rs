@@ -1,0 +1,146 @@
+//! The store did not answer in time: what is answered instead, as each rule says.
+//!
+//! `local` counts on in this process, from what the store last said of a counter, against this replica's share of its limit: all
+//! replicas together then let through no more than the limit once more. Nothing is written back when the store returns; what was
+//! counted here is forgotten.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Counter;
+use crate::check::{Check, Decisions, Hits, StoreError, Verdict, Verdicts};
+use crate::limit::Limit;
+use crate::rules::{OnStoreError, Plan, Step};
+use crate::store::Store;
+use crate::store::memory::Counters;
+use crate::telemetry::metric::{self, Metrics};
+use crate::time::{Clock, Span, Time};
+
+/// How much memory counting in place of the store may take.
+const FALLBACK_BYTES_MAX: u64 = 64 << 20;
+/// When a call that was refused only because the store is gone may try again.
+const DENIED_FOR: Span = Span::from_secs(1);
+
+/// Policies, and the counters of `local`.
+#[derive(Debug)]
+pub struct Fallback {
+    /// Where a rule does not say.
+    policy: OnStoreError,
+    replicas: NonZeroU32,
+    counters: Counters,
+    /// How often the store had come back when `counters` was last emptied.
+    recoveries: AtomicU64,
+    store_errors: metric::Counter,
+    /// By policy, then by cause.
+    verdicts: [[metric::Counter; 4]; 4],
+}
+
+impl Fallback {
+    /// `policy` is for rules that do not say; `replicas` is how many processes share the limits.
+    pub fn new(policy: OnStoreError, replicas: NonZeroU32, metrics: &Metrics) -> Self {
+        let help = "Checks that the store gave no verdict on, by what was answered instead and why.";
+        let counter = |policy: OnStoreError, cause: StoreError| {
+            metrics.counter_with("tollgate_store_fallbacks_total", help, &[("policy", policy.name()), ("cause", cause.name())])
+        };
+        Self {
+            policy,
+            replicas,
+            counters: Counters::new(FALLBACK_BYTES_MAX, "fallback", metrics),
+            recoveries: AtomicU64::new(0),
+            store_errors: metrics.reference_counter(
+                "ratelimit.service.call.should_rate_limit.redis_error",
+                "ratelimit_service_should_rate_limit_error",
+                "Calls without an answer, by cause.",
+                &[("err_type", "redis_error")],
+            ),
+            verdicts: OnStoreError::ALL.map(|policy| StoreError::ALL.map(|cause| counter(policy, cause))),
+        }
+    }
+
+    /// Puts a verdict wherever the store has none.
+    ///
+    /// # Errors
+    /// The store's error, if a rule wants the caller to have it.
+    pub fn fill(&self, plan: &Plan<'_>, decisions: Decisions, store: &Store, clock: &Clock) -> Result<Verdicts, StoreError> {
+        if decisions.iter().all(Result::is_ok) {
+            return Ok(decisions.into_iter().flatten().collect());
+        }
+        self.store_errors.inc();
+        let policies = self.policies(plan);
+        let mut failed = None;
+        for (decision, policy) in decisions.iter().zip(&policies) {
+            if let Err(cause) = decision {
+                self.verdicts[*policy as usize][*cause as usize].inc();
+                failed = failed.or((*policy == OnStoreError::Error).then_some(*cause));
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let is_local = |index: usize| decisions[index].is_err() && policies[index] == OnStoreError::Local;
+        let local = (0..decisions.len()).filter(|&index| is_local(index)).map(|index| self.own(&plan.ask.checks[index]));
+        let local: SmallVec<[Check; 2]> = local.collect();
+        let mut local = self.count(&local, plan.ask.together, store, clock.now()).into_iter();
+        let verdicts = decisions.into_iter().zip(&policies).zip(&plan.ask.checks).map(|((decision, policy), check)| match decision {
+            Ok(verdict) => verdict,
+            Err(_) if *policy == OnStoreError::Local => local.next().expect("there is a verdict for each"),
+            Err(_) => without_counting(check, *policy == OnStoreError::Deny),
+        });
+        Ok(verdicts.collect())
+    }
+
+    /// Keeps its counters in order for as long as the process lives.
+    pub async fn look_after(&self, clock: Clock) {
+        self.counters.sweep_on(clock).await;
+    }
+
+    /// What each check's rule wants.
+    fn policies(&self, plan: &Plan<'_>) -> SmallVec<[OnStoreError; 4]> {
+        let mut policies: SmallVec<[OnStoreError; 4]> = plan.ask.checks.iter().map(|_| self.policy).collect();
+        for step in &plan.steps {
+            if let Step::Counted { rule, check, .. } = step {
+                policies[*check] = rule.on_store_error.unwrap_or(self.policy);
+            }
+        }
+        policies
+    }
+
+    /// A check against this replica's share.
+    fn own(&self, check: &Check) -> Check {
+        Check { limit: check.limit.share(self.replicas), ..check.clone() }
+    }
+
+    fn count(&self, checks: &[Check], together: bool, store: &Store, now: Time) -> Verdicts {
+        let recoveries = store.recoveries();
+        if self.recoveries.swap(recoveries, Relaxed) != recoveries {
+            self.counters.clear();
+        }
+        self.counters.decide_from(checks, together, now, |check, known| {
+            let seen = store.last_seen(check).map(|(used, at)| self.remembered(&check.limit, used, at));
+            let untouched = Counter::untouched(check.limit.algorithm());
+            // Whichever is more: some calls may still reach the store.
+            known.into_iter().chain(seen).max_by_key(|counter| counter.spent_at(&check.limit, now)).unwrap_or(untouched)
+        })
+    }
+
+    /// This replica's part of what all of them had used at that time.
+    fn remembered(&self, limit: &Limit, used: u64, at: Time) -> Counter {
+        let charge = Counter::charge(limit, Hits::Add(used.div_ceil(self.replicas.get().into())));
+        Counter::spent(limit, at, charge.cost.min(charge.deepest))
+    }
+}
+
+/// The verdict of a policy that does not count.
+fn without_counting(check: &Check, deny: bool) -> Verdict {
+    let over = deny && !matches!(check.hits, Hits::GiveBack(_));
+    Verdict {
+        over,
+        used: 0,
+        remaining: if deny { 0 } else { check.limit.capacity() },
+        retry_after: over.then_some(DENIED_FOR),
+        reset_after: DENIED_FOR,
+        from_cache: false,
+    }
+}

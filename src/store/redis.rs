@@ -1,0 +1,254 @@
+//! Counts in Redis, so that replicas share what they count: over-limit cache, breaker, batch. An ask goes through them in that order.
+//!
+//! A [`Node`] is what a process knows of its server; a [`Remote`] is one runtime's way to it. Whatever happens, an answer is there when
+//! the caller's time is over: a verdict, or why there is none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::RedisError;
+use smallvec::SmallVec;
+
+use crate::check::{Ask, Check, Decisions, Hits, StoreError};
+use crate::shutdown::Lifecycle;
+use crate::store::redis::address::Address;
+use crate::store::redis::batch::{BATCH_SIZE_MAX, Batcher, Told};
+use crate::store::redis::clock::RedisClock;
+use crate::store::redis::connection::Manager;
+use crate::store::redis::health::{Health, Trouble};
+use crate::store::redis::last_seen::LastSeen;
+use crate::store::redis::over_limit_cache::OverLimitCache;
+use crate::store::redis::script::Line;
+use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
+use crate::time::{Clock, Span, Time};
+
+pub mod address;
+pub mod batch;
+pub mod breaker;
+pub mod clock;
+pub mod connection;
+pub mod health;
+pub mod last_seen;
+pub mod over_limit_cache;
+pub mod script;
+pub mod settings;
+pub mod slots;
+pub mod tls;
+
+/// What a process needs to know of its server.
+#[derive(Debug, Clone)]
+pub struct NodeOptions {
+    /// Where it is, and how to be let in. Shown without credentials.
+    pub address: Address,
+    /// How long making a connection may take.
+    pub connect_timeout: Span,
+    /// How long a call may take.
+    pub store_timeout: Span,
+    /// The process may only serve while the server can be reached.
+    pub required: bool,
+    /// The longest time that the key of a window may outlive it, to spread expiry; zero for none.
+    pub expiration_jitter_max: Span,
+    /// How much memory remembered refusals may take; zero for none.
+    pub over_limit_cache_bytes: u64,
+}
+
+/// One server, for the whole process.
+#[derive(Debug)]
+pub struct Node {
+    manager: Manager,
+    store_timeout: Span,
+    required: bool,
+    expiration_jitter_max: Span,
+    over_limit_cache: Option<OverLimitCache>,
+    last_seen: LastSeen,
+    health: Arc<Health>,
+    redis_clock: RedisClock,
+    clock: Clock,
+    metrics: NodeMetrics,
+}
+
+#[derive(Debug)]
+struct NodeMetrics {
+    seconds: Histogram,
+    checks: Histogram,
+    in_flight: Gauge,
+    full: Counter,
+    abandoned: Counter,
+    ambiguous: Counter,
+    unknown_script: Counter,
+}
+
+/// One runtime's way to the server.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    node: Arc<Node>,
+    batcher: Batcher,
+}
+
+impl Node {
+    /// Nothing is connected yet. With a clock that is set by hand, Redis is told the time instead of being asked.
+    ///
+    /// # Errors
+    /// An address that the client cannot use.
+    pub fn new(options: NodeOptions, clock: Clock, metrics: &Metrics) -> Result<Self, RedisError> {
+        let made = metrics.counter("tollgate_store_connections_total", "Connections to Redis that were made.");
+        let NodeOptions { connect_timeout, store_timeout, .. } = options;
+        Ok(Self {
+            manager: Manager::new(options.address, connect_timeout.into(), store_timeout.into(), made)?,
+            store_timeout,
+            required: options.required,
+            expiration_jitter_max: options.expiration_jitter_max,
+            over_limit_cache: (options.over_limit_cache_bytes > 0).then(|| OverLimitCache::new(options.over_limit_cache_bytes, metrics)),
+            last_seen: LastSeen::new(metrics),
+            health: Arc::new(Health::new(metrics)),
+            redis_clock: RedisClock::default(),
+            clock,
+            metrics: NodeMetrics::new(metrics),
+        })
+    }
+
+    /// A way to it for the runtime that this is called on.
+    pub fn open(self: Arc<Self>) -> Remote {
+        Remote { batcher: Batcher::start(self.clone()), node: self }
+    }
+
+    /// Probes the server, tells of its troubles, for as long as the process lives.
+    pub async fn look_after(self: Arc<Self>, lifecycle: Lifecycle) {
+        self.health.clone().look_after(self.manager.clone(), self.required, lifecycle).await;
+    }
+
+    /// Where it is, as it may be shown.
+    pub fn address(&self) -> &Address {
+        self.manager.address()
+    }
+
+    /// Whether the process may only serve while the server can be reached.
+    pub fn is_required(&self) -> bool {
+        self.required
+    }
+
+    /// How many hits were in use, and when, as far as the server last said.
+    pub fn last_seen(&self, check: &Check) -> Option<(u64, Time)> {
+        self.last_seen.recall(self.last_seen.hash(&check.key))
+    }
+
+    /// How often calls have begun to work again after some did not.
+    pub fn recoveries(&self) -> u64 {
+        self.health.recoveries()
+    }
+
+    fn line(&self, check: &Check, at: Time, apart: bool) -> Line {
+        let hash = self.last_seen.hash(&check.key);
+        // Any number will do that differs from key to key.
+        let jitter = Span::from_secs(hash % self.expiration_jitter_max.ceil_secs().max(1));
+        Line::new(check, hash, at, apart, jitter)
+    }
+
+    /// What it said of these lines means this.
+    fn conclude(&self, checks: &[Check], lines: &[Line], told: &Told, now: Time) -> Decisions {
+        let conclude = |((check, line), number): ((&Check, &Line), &Result<i64, StoreError>)| {
+            let number = (*number)?;
+            let verdict = line.verdict(check, told.now, number);
+            if let Some(cache) = &self.over_limit_cache {
+                cache.learn(check, line.counter(check, told.now, number), told.now, now, &verdict);
+            }
+            Ok(verdict)
+        };
+        checks.iter().zip(lines).zip(&told.numbers).map(conclude).collect()
+    }
+}
+
+impl NodeMetrics {
+    fn new(metrics: &Metrics) -> Self {
+        Self {
+            seconds: metrics.latency("tollgate_store_call_seconds", "How long one call to Redis took, with all of its checks.", &[]),
+            checks: metrics.sizes("tollgate_store_batch_checks", "How many checks went out with one call to Redis."),
+            in_flight: metrics.gauge("tollgate_store_calls_in_flight", "Calls to Redis that have not been answered yet."),
+            full: metrics.counter(
+                "tollgate_store_batches_full_total",
+                "Calls to Redis that took as many checks as one may have (batch_size_max), so that others had to wait.",
+            ),
+            abandoned: metrics.counter(
+                "tollgate_store_abandoned_total",
+                "Requests whose caller stopped waiting before they were sent to Redis; they were not counted.",
+            ),
+            ambiguous: metrics.counter(
+                "tollgate_store_ambiguous_total",
+                "Requests of which nobody knows whether Redis has counted them: they were sent, but the reply never came or came too late.",
+            ),
+            unknown_script: metrics.counter(
+                "tollgate_store_script_unknown_total",
+                "Calls that had to send the whole script, because Redis had forgotten it: after a restart, a failover or a flush.",
+            ),
+        }
+    }
+}
+
+impl Remote {
+    /// The server.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// Answers every check of an ask, in order, before its deadline and within STORE_TIMEOUT.
+    pub async fn decide(&self, ask: &Ask, now: Time) -> Decisions {
+        let patience = ask.deadline.map_or(self.node.store_timeout, |deadline| deadline.since(now).min(self.node.store_timeout));
+        let Some(cache) = &self.node.over_limit_cache else {
+            return self.ask_redis(&ask.checks, ask.together, patience, now).await;
+        };
+        let mut decisions: SmallVec<[Option<_>; 2]> = ask.checks.iter().map(|check| cache.get(check, now).map(Ok)).collect();
+        if decisions.iter().all(Option::is_none) {
+            return self.ask_redis(&ask.checks, ask.together, patience, now).await;
+        }
+        let vetoed = ask.together && ask.checks.iter().zip(&decisions).any(|(check, known)| check.veto && known.is_some());
+        let unknown = ask.checks.iter().zip(&decisions).filter(|(_, known)| known.is_none());
+        let unknown: SmallVec<[Check; 2]> =
+            unknown.map(|(check, _)| Check { hits: if vetoed { Hits::Look } else { check.hits }, ..check.clone() }).collect();
+        let mut told =
+            if unknown.is_empty() { Decisions::new() } else { self.ask_redis(&unknown, ask.together && !vetoed, patience, now).await }
+                .into_iter();
+        for decision in decisions.iter_mut().filter(|decision| decision.is_none()) {
+            *decision = told.next();
+        }
+        decisions.into_iter().map(|decision| decision.unwrap_or(Err(StoreError::Refused))).collect()
+    }
+
+    async fn ask_redis(&self, checks: &[Check], together: bool, patience: Span, now: Time) -> Decisions {
+        if checks.len() <= BATCH_SIZE_MAX || together {
+            return self.ask_once(checks, together, patience, now).await;
+        }
+        // One after the other: the same key may come again, and is to see what it did before.
+        let mut decisions = Decisions::new();
+        for part in checks.chunks(BATCH_SIZE_MAX) {
+            let gone = self.node.clock.now().since(now);
+            decisions.extend(self.ask_once(part, false, patience.less(gone), now).await);
+        }
+        decisions
+    }
+
+    async fn ask_once(&self, checks: &[Check], together: bool, patience: Span, now: Time) -> Decisions {
+        let node = &self.node;
+        if node.health.breaker.is_open() {
+            return checks.iter().map(|_| Err(StoreError::Unreachable)).collect();
+        }
+        let at = node.redis_clock.at(now);
+        let together = together && checks.len() > 1;
+        let lines: SmallVec<[Line; 2]> = checks.iter().map(|check| node.line(check, at, !together)).collect();
+        let told = match self.told(lines.clone(), together, patience).await {
+            Ok(told) => told,
+            Err(error) => return checks.iter().map(|_| Err(error)).collect(),
+        };
+        node.conclude(checks, &lines, &told, node.clock.now())
+    }
+
+    async fn told(&self, lines: SmallVec<[Line; 2]>, together: bool, patience: Span) -> Result<Told, StoreError> {
+        if patience == Span::ZERO {
+            return Err(StoreError::Late);
+        }
+        let asking = self.batcher.ask(lines, together);
+        tokio::time::timeout(Duration::from(patience), asking).await.unwrap_or_else(|_| {
+            self.node.health.see(Trouble::Slow, "no reply within the caller's time");
+            Err(StoreError::Late)
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! Connections to Redis: made and mended by bb8, which needs to be told four things that its manager for Redis does not know: when a
+//! connection is broken, that it need not be asked before each use, how long a reply may take, and to give up quickly.
+
+use std::time::Duration;
+
+use bb8::{ErrorSink, ManageConnection, Pool, PooledConnection};
+use bb8_redis::RedisConnectionManager;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, Value};
+use tokio::sync::watch;
+
+use crate::store::redis::address::Address;
+use crate::telemetry::metric::Counter;
+
+/// Makes connections.
+#[derive(Debug, Clone)]
+pub struct Manager {
+    address: Address,
+    client: Client,
+    /// It knows how to ask whether a connection lives. Connecting is left to the client: this has time-outs of its own for that.
+    redis: RedisConnectionManager,
+    connect_timeout: Duration,
+    reply_timeout: Duration,
+    made: Counter,
+}
+
+/// A connection, and whether it still is one.
+#[derive(Debug)]
+pub struct Link {
+    connection: MultiplexedConnection,
+    broken: bool,
+}
+
+/// The one connection of a runtime. Its calls go one after the other.
+#[derive(Debug, Clone)]
+pub struct Lane {
+    pool: Pool<Manager>,
+    /// What the last try to connect failed for. bb8 alone would let whoever waits for a connection wait on.
+    failures: watch::Receiver<String>,
+}
+
+/// Where bb8 says what became of its tries.
+#[derive(Debug, Clone)]
+struct Failures {
+    address: Address,
+    told: watch::Sender<String>,
+}
+
+impl Manager {
+    /// For that server. Connecting takes no longer than `connect_timeout`, and a reply no longer than `reply_timeout`.
+    ///
+    /// # Errors
+    /// An address that the client cannot use.
+    pub fn new(address: Address, connect_timeout: Duration, reply_timeout: Duration, made: Counter) -> Result<Self, RedisError> {
+        let client = Client::open(address.connection_info())?;
+        let redis = RedisConnectionManager::new(address.connection_info())?;
+        Ok(Self { address, client, redis, connect_timeout, reply_timeout, made })
+    }
+
+    /// Where it connects to.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Whether the server answers: a connection of its own, and a PING on it.
+    ///
+    /// # Errors
+    /// It does not, or not in time.
+    pub async fn probe(&self, timeout: Duration) -> Result<(), RedisError> {
+        let mut link = tokio::time::timeout(timeout, self.connect()).await.unwrap_or_else(|_| Err(late("no connection")))?;
+        tokio::time::timeout(self.reply_timeout, self.is_valid(&mut link)).await.unwrap_or_else(|_| Err(late("no reply")))
+    }
+}
+
+impl ManageConnection for Manager {
+    type Connection = Link;
+    type Error = RedisError;
+
+    async fn connect(&self) -> Result<Link, RedisError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connect_timeout))
+            .set_response_timeout(Some(self.connect_timeout));
+        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        connection.set_response_timeout(self.reply_timeout);
+        self.made.inc();
+        Ok(Link { connection, broken: false })
+    }
+
+    async fn is_valid(&self, link: &mut Link) -> Result<(), RedisError> {
+        self.redis.is_valid(&mut link.connection).await
+    }
+
+    fn has_broken(&self, link: &mut Link) -> bool {
+        link.broken
+    }
+}
+
+impl Link {
+    /// Sends one command and waits for its reply.
+    ///
+    /// # Errors
+    /// Redis' own, which leave the connection whole; all others break it.
+    pub async fn call(&mut self, command: &Cmd) -> Result<Value, RedisError> {
+        // Until there is a reply nobody knows what comes next on this connection.
+        self.broken = true;
+        let result = self.connection.send_packed_command(command).await.and_then(Value::extract_error);
+        self.broken = result.as_ref().is_err_and(|error| !is_reply(error));
+        result
+    }
+
+    /// A reply made no sense, so the next one may not either.
+    pub fn give_up(&mut self) {
+        self.broken = true;
+    }
+}
+
+impl Lane {
+    /// A connection for the runtime that this is called on. It is made in the background.
+    pub fn open(manager: Manager, patience: Duration) -> Self {
+        let (told, failures) = watch::channel(String::new());
+        let sink = Failures { address: manager.address.clone(), told };
+        let pool = Pool::builder()
+            .max_size(1)
+            .min_idle(Some(1))
+            .test_on_check_out(false)
+            .retry_connection(false)
+            .connection_timeout(patience)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .error_sink(Box::new(sink))
+            .build_unchecked(manager);
+        Self { pool, failures }
+    }
+
+    /// The connection, once it is there.
+    ///
+    /// # Errors
+    /// It could not be made, or not in time.
+    pub async fn link(&self) -> Result<PooledConnection<'_, Manager>, String> {
+        let mut failures = self.failures.clone();
+        failures.mark_unchanged();
+        tokio::select! {
+            biased;
+            link = self.pool.get() => link.map_err(|error| match error {
+                bb8::RunError::User(error) => error.to_string(),
+                bb8::RunError::TimedOut => "no connection in time".to_owned(),
+            }),
+            Ok(()) = failures.changed() => Err(failures.borrow().clone()),
+        }
+    }
+}
+
+impl ErrorSink<RedisError> for Failures {
+    fn sink(&self, error: RedisError) {
+        // Nobody may be waiting.
+        let _ = self.told.send(self.address.explain(&error));
+    }
+
+    fn boxed_clone(&self) -> Box<dyn ErrorSink<RedisError>> {
+        Box::new(self.clone())
+    }
+}
+
+/// Whether this is something that Redis said, rather than something that happened to the connection.
+pub fn is_reply(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+}
+
+fn late(what: &'static str) -> RedisError {
+    RedisError::from((ErrorKind::Io, what, "timed out".to_owned()))
+}

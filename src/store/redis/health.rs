@@ -1,0 +1,212 @@
+//! What is wrong with Redis: noticed by calls, looked after by one task, which probes, logs each trouble once when it comes and once
+//! when it is over, and tells the process' lifecycle.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::shutdown::Lifecycle;
+use crate::store::redis::address::Address;
+use crate::store::redis::breaker::Breaker;
+use crate::store::redis::connection::Manager;
+use crate::telemetry::metric::{Counter, Gauge, Metrics};
+use crate::time::{Clock, Span, Time};
+
+/// How often a server that failed is tried again, and troubles are looked at.
+const PROBE_INTERVAL: Duration = Duration::from_millis(200);
+/// How long a probe may take to connect. One that takes longer would be no use to callers.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// A trouble that was not seen for this long is over.
+const QUIET: Span = Span::from_secs(1);
+
+/// Kinds of trouble.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// Connections break or cannot be made, or replies do not come.
+    Unreachable,
+    /// Redis answers calls with errors: out of memory, read-only, loading, no permission.
+    Refusing,
+    /// Something else than a counter stands at a key.
+    ForeignValue,
+    /// Replies come, but later than callers wait.
+    Slow,
+}
+
+/// The state of one server, as its callers see it.
+#[derive(Debug)]
+pub struct Health {
+    /// Whether it is asked at all.
+    pub breaker: Breaker,
+    clock: Clock,
+    notes: [Note; 4],
+    /// How often the server was there again.
+    recoveries: AtomicU64,
+    probes_failed: Counter,
+}
+
+/// What was seen of one kind of trouble. Times are in µs, 0 is never.
+#[derive(Debug)]
+struct Note {
+    first: AtomicU64,
+    last: AtomicU64,
+    text: Mutex<String>,
+    gauge: Gauge,
+}
+
+impl Trouble {
+    const ALL: [Self; 4] = [Self::Unreachable, Self::Refusing, Self::ForeignValue, Self::Slow];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Refusing => "refusing",
+            Self::ForeignValue => "foreign_value",
+            Self::Slow => "slow",
+        }
+    }
+
+    /// What a log line says of it.
+    fn sentence(self) -> &'static str {
+        match self {
+            Self::Unreachable => "Redis cannot be reached",
+            Self::Refusing => "Redis refuses to count",
+            Self::ForeignValue => "something else than a counter stands at a key in Redis",
+            Self::Slow => "Redis answers later than callers wait",
+        }
+    }
+
+    /// The kind of an error that Redis answered with.
+    pub fn of_reply(text: &str) -> Self {
+        let foreign = ["WRONGTYPE", "not an integer", "not a bucket", "not a number"];
+        if foreign.iter().any(|word| text.contains(word)) { Self::ForeignValue } else { Self::Refusing }
+    }
+}
+
+impl Health {
+    /// Well, until something else is seen.
+    pub fn new(metrics: &Metrics) -> Self {
+        let help = "1 while there is this kind of trouble with Redis; 0 else.";
+        Self {
+            breaker: Breaker::new(metrics),
+            clock: Clock::system(),
+            notes: Trouble::ALL.map(|trouble| Note {
+                first: AtomicU64::new(0),
+                last: AtomicU64::new(0),
+                text: Mutex::default(),
+                gauge: metrics.gauge_with("tollgate_store_trouble", help, &[("kind", trouble.name())]),
+            }),
+            recoveries: AtomicU64::new(0),
+            probes_failed: metrics.counter("tollgate_store_probes_failed_total", "Probes of a server that was given up, and is not back."),
+        }
+    }
+
+    /// A call failed.
+    pub fn failed(&self, cause: &str) {
+        self.see(Trouble::Unreachable, cause);
+        self.breaker.failed();
+    }
+
+    /// Something is wrong, but connections are not.
+    pub fn see(&self, trouble: Trouble, text: &str) {
+        let note = &self.notes[trouble as usize];
+        let now = self.clock.now().as_micros();
+        note.last.store(now, Relaxed);
+        if note.first.load(Relaxed) == 0 && note.first.swap(now, Relaxed) == 0 {
+            text.clone_into(&mut note.text.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// A call worked.
+    pub fn worked(&self) {
+        self.breaker.worked();
+    }
+
+    /// How often the server, once given up, was there again.
+    pub fn recoveries(&self) -> u64 {
+        self.recoveries.load(Relaxed)
+    }
+
+    /// Looks after one server for as long as the process lives. `required` is whether the process may only serve while the server can
+    /// be reached.
+    pub async fn look_after(self: Arc<Self>, manager: Manager, required: bool, lifecycle: Lifecycle) {
+        let address = manager.address();
+        let mut logged = [false; 4];
+        let mut told = None;
+        let mut interval = tokio::time::interval(PROBE_INTERVAL);
+        // Whether it is there at the start is worth knowing before the first caller finds out.
+        if let Err(error) = manager.probe(PROBE_TIMEOUT).await {
+            self.see(Trouble::Unreachable, &address.explain(&error));
+            self.breaker.open();
+        }
+        loop {
+            if self.breaker.is_open() {
+                match manager.probe(PROBE_TIMEOUT).await {
+                    Ok(()) => {
+                        self.breaker.close();
+                        self.notes[Trouble::Unreachable as usize].clear();
+                        self.recoveries.fetch_add(1, Relaxed);
+                    }
+                    Err(error) => {
+                        self.probes_failed.inc();
+                        self.see(Trouble::Unreachable, &address.explain(&error));
+                    }
+                }
+            }
+            for (trouble, logged) in Trouble::ALL.into_iter().zip(&mut logged) {
+                self.tell(trouble, logged, address);
+            }
+            let state = self.describe(address);
+            if told.as_ref() != Some(&state) {
+                lifecycle.set_store(!required || !self.breaker.is_open(), state.clone());
+                told = Some(state);
+            }
+            tokio::select! {
+                _ = interval.tick() => {}
+                () = self.breaker.opened() => {}
+            }
+        }
+    }
+
+    /// Logs a trouble that has come, or gone.
+    fn tell(&self, trouble: Trouble, logged: &mut bool, address: &Address) {
+        let note = &self.notes[trouble as usize];
+        let now = self.clock.now();
+        let (first, last) = (note.first.load(Relaxed), note.last.load(Relaxed));
+        let lasting = |since: u64| now.since(Time::from_micros(since));
+        let over = match trouble {
+            // The breaker knows. A single failure that did not open it was an accident.
+            Trouble::Unreachable => !self.breaker.is_open() && (first == 0 || lasting(last) > QUIET),
+            Trouble::Refusing | Trouble::ForeignValue | Trouble::Slow => first == 0 || lasting(last) > QUIET,
+        };
+        let comes = match trouble {
+            Trouble::Unreachable => self.breaker.is_open(),
+            Trouble::Refusing | Trouble::ForeignValue => first > 0,
+            // Of a server that is gone, or of a single slow call, others tell or nobody needs to.
+            Trouble::Slow => first > 0 && !self.breaker.is_open() && lasting(first) > QUIET,
+        };
+        if over {
+            note.clear();
+            if std::mem::take(logged) {
+                note.gauge.set(0);
+                tracing::warn!(%address, "over: {}", trouble.sentence());
+            }
+        } else if comes && !*logged {
+            *logged = true;
+            note.gauge.set(1);
+            let cause = note.text.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            tracing::warn!(%address, cause, "{}; calls are answered as on_store_error says", trouble.sentence());
+        }
+    }
+
+    fn describe(&self, address: &Address) -> String {
+        let troubles: Vec<&str> =
+            Trouble::ALL.into_iter().filter(|&trouble| self.notes[trouble as usize].gauge.get() > 0).map(Trouble::sentence).collect();
+        if troubles.is_empty() { address.to_string() } else { format!("{address}: {}", troubles.join(", ")) }
+    }
+}
+
+impl Note {
+    fn clear(&self) {
+        self.first.store(0, Relaxed);
+    }
+}

@@ -1,0 +1,48 @@
+//! What Redis last said of each counter, so that counting can go on in this process when it says nothing more.
+
+use std::hash::BuildHasher as _;
+use std::hash::RandomState;
+
+use crate::check::Key;
+use crate::store::redis::slots::Slots;
+use crate::telemetry::metric::{Counter, Metrics};
+use crate::time::Time;
+
+/// How many counters are remembered; 1.5 MiB.
+pub const LAST_SEEN_MAX: usize = 65_536;
+
+/// The memory.
+#[derive(Debug)]
+pub struct LastSeen {
+    slots: Slots,
+    seed: RandomState,
+    overwritten: Counter,
+}
+
+impl LastSeen {
+    /// Nothing was seen yet.
+    pub fn new(metrics: &Metrics) -> Self {
+        let overwritten = metrics.counter(
+            "tollgate_last_seen_overwritten_total",
+            "Counters whose last state in Redis was forgotten because another one needed the room (last_seen_max).",
+        );
+        Self { slots: Slots::new(LAST_SEEN_MAX), seed: RandomState::new(), overwritten }
+    }
+
+    /// The hash that a counter is remembered by.
+    pub fn hash(&self, key: &Key) -> u64 {
+        self.seed.hash_one(key).max(1)
+    }
+
+    /// So many hits were in use at that time.
+    pub fn remember(&self, hash: u64, used: u64, now: Time) {
+        if self.slots.set(hash, (used, now.as_micros())).is_some() {
+            self.overwritten.inc();
+        }
+    }
+
+    /// How many hits were in use, and when.
+    pub fn recall(&self, hash: u64) -> Option<(u64, Time)> {
+        self.slots.get(hash).map(|(used, at)| (used, Time::from_micros(at)))
+    }
+}

@@ -1,0 +1,79 @@
+//! Remembers which counters have no room for even one hit, and until when.
+//!
+//! A client that floods is refused here, without a trip to Redis. Only `remaining == 0` is remembered: being refused 100 hits says
+//! nothing about one. The limit is part of what is looked up, so a higher one asks Redis.
+
+use std::hash::BuildHasher as _;
+use std::hash::RandomState;
+
+use crate::algorithm::Counter;
+use crate::check::{Check, Hits, Verdict};
+use crate::limit::{Algorithm, RefusedHits};
+use crate::store::redis::slots::{SLOT_BYTES, Slots};
+use crate::telemetry::metric::{self, Metrics};
+use crate::time::Time;
+
+/// The cache.
+#[derive(Debug)]
+pub struct OverLimitCache {
+    /// For a key and a limit: until when there is no room, and until when anything is left of what was used.
+    slots: Slots,
+    seed: RandomState,
+    hits: metric::Counter,
+    overwritten: metric::Counter,
+}
+
+impl OverLimitCache {
+    /// A cache of so many bytes.
+    pub fn new(bytes: u64, metrics: &Metrics) -> Self {
+        Self {
+            slots: Slots::new(usize::try_from(bytes).unwrap_or(usize::MAX) / SLOT_BYTES),
+            seed: RandomState::new(),
+            hits: metrics.counter("tollgate_over_limit_cache_hits_total", "Checks that were refused without asking Redis."),
+            overwritten: metrics.counter(
+                "tollgate_over_limit_cache_overwritten_total",
+                "Counters that were forgotten by the over-limit cache before their time, because another one needed the room.",
+            ),
+        }
+    }
+
+    /// The refusal of a check whose counter is known to have no room. A look is always asked.
+    pub fn get(&self, check: &Check, now: Time) -> Option<Verdict> {
+        let Hits::Add(hits) = check.hits else { return None };
+        let (until, reset) = self.slots.get(self.hash(check))?;
+        let retry_after = Some(Time::from_micros(until).since(now)).filter(|left| left.as_micros() > 0)?;
+        self.hits.inc();
+        Some(Verdict {
+            over: true,
+            used: u64::from(check.limit.capacity()).saturating_add(hits),
+            remaining: 0,
+            // More than there ever is never passes.
+            retry_after: (hits <= check.limit.capacity().into()).then_some(retry_after),
+            reset_after: Time::from_micros(reset).since(now),
+            from_cache: true,
+        })
+    }
+
+    /// Learns from what Redis said: `counter` is as of `redis_now`, which was `now` here.
+    pub fn learn(&self, check: &Check, counter: Counter, redis_now: Time, now: Time, verdict: &Verdict) {
+        if let Hits::GiveBack(_) = check.hits {
+            self.slots.forget(self.hash(check));
+        } else if verdict.over && verdict.remaining == 0 && may_be_remembered(check) {
+            let one = counter.verdict(&check.limit, redis_now, Hits::Add(1), true);
+            let Some(room_after) = one.retry_after else { return };
+            let lost = self.slots.set(self.hash(check), (now.plus(room_after).as_micros(), now.plus(one.reset_after).as_micros()));
+            if lost.is_some_and(|(until, _)| until > now.as_micros()) {
+                self.overwritten.inc();
+            }
+        }
+    }
+
+    fn hash(&self, check: &Check) -> u64 {
+        self.seed.hash_one((&check.key, &check.limit)).max(1)
+    }
+}
+
+/// A bucket that counts what it refuses has to be told of it: the debt is what it is for.
+fn may_be_remembered(check: &Check) -> bool {
+    check.limit.algorithm() == Algorithm::FixedWindow || check.limit.refused_hits() == RefusedHits::Drop
+}
