@@ -5,6 +5,7 @@
 //! counted here is forgotten.
 
 use std::num::NonZeroU32;
+use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use smallvec::SmallVec;
@@ -30,6 +31,8 @@ pub struct Fallback {
     policy: OnStoreError,
     replicas: NonZeroU32,
     counters: Counters,
+    /// It is worth one line.
+    small_limits: Once,
     /// How often the store had come back when `counters` was last emptied.
     recoveries: AtomicU64,
     store_errors: metric::Counter,
@@ -48,6 +51,7 @@ impl Fallback {
             policy,
             replicas,
             counters: Counters::new(FALLBACK_BYTES_MAX, "fallback", metrics),
+            small_limits: Once::new(),
             recoveries: AtomicU64::new(0),
             store_errors: metrics.reference_counter(
                 "ratelimit.service.call.should_rate_limit.redis_error",
@@ -109,7 +113,13 @@ impl Fallback {
 
     /// A check against this replica's share.
     fn own(&self, check: &Check) -> Check {
-        Check { limit: check.limit.share(self.replicas), ..check.clone() }
+        let (whole, replicas) = (check.limit.requests(), self.replicas);
+        if whole > 0 && whole < replicas.get() {
+            self.small_limits.call_once(|| {
+                tracing::warn!(whole, replicas, "a limit is less than REPLICAS: while the store is gone each replica lets one through");
+            });
+        }
+        Check { limit: check.limit.share(replicas), ..check.clone() }
     }
 
     fn count(&self, checks: &[Check], together: bool, store: &Store, now: Time) -> Verdicts {

@@ -89,8 +89,10 @@ impl RuleStats {
             }
             return;
         }
-        // A window that counts what it refuses lets the first hits of a refused call in, as far as metrics go. Others refuse whole.
-        let splits = outcome.limit.algorithm() == Algorithm::FixedWindow && outcome.limit.refused_hits() == RefusedHits::Count;
+        // A window that counts what it refuses lets the first hits of a refused call in, as far as metrics go. Others refuse whole, and so
+        // does a verdict that was given below the limit: by policy, or against one replica's share.
+        let counts = outcome.limit.algorithm() == Algorithm::FixedWindow && outcome.limit.refused_hits() == RefusedHits::Count;
+        let splits = counts && after > limit;
         let refused = if splits && before < limit { after - limit } else { hits };
         self.over_limit.fetch_add(refused, Relaxed);
         if outcome.verdict.from_cache {
@@ -285,25 +287,37 @@ mod tests {
     #[test]
     fn hits_are_split_into_over_near_and_within_as_in_the_reference() {
         for &(requests, before, hits, expected) in ARITHMETIC {
-            let stats = RuleStats::default();
-            let limit = Limit::new(&Terms {
-                requests,
-                unit: Unit::Hour,
-                unit_multiplier: 1,
-                algorithm: Algorithm::FixedWindow,
-                burst: None,
-                refused_hits: None,
-            })
-            .expect("a limit");
             let used = before + hits;
-            let over = used > u64::from(requests);
-            let verdict = Verdict { over, used, remaining: 0, retry_after: None, reset_after: crate::time::Span::ZERO, from_cache: false };
-            let hits = Hits::Add(hits);
-            let outcome = Outcome { limit: &limit, hits, verdict: &verdict, stood_still: false, shadow_mode: false, near_ratio: 0.8 };
-            stats.record(&outcome);
-            let [total, over, near, within, _, _] = stats.counts().map(|(_, count)| count);
-            assert_eq!([total, over, near, within], expected, "{requests} {before} {hits:?}");
+            let counts = counts_of(requests, hits, used, used > u64::from(requests));
+            assert_eq!(counts, expected, "{requests} {before} {hits:?}");
         }
+    }
+
+    #[test]
+    fn hits_refused_below_the_limit_are_all_over_it() {
+        // By on_store_error: deny, which does not know what is used; by the share of one of two replicas.
+        for used in [0, 11] {
+            assert_eq!(counts_of(20, 3, used, true), [3, 3, 0, 0], "{used} used");
+        }
+    }
+
+    /// What is counted of one call: total, over, near, within.
+    fn counts_of(requests: u32, hits: u64, used: u64, over: bool) -> [u64; 4] {
+        let stats = RuleStats::default();
+        let limit = Limit::new(&Terms {
+            requests,
+            unit: Unit::Hour,
+            unit_multiplier: 1,
+            algorithm: Algorithm::FixedWindow,
+            burst: None,
+            refused_hits: None,
+        })
+        .expect("a limit");
+        let verdict = Verdict { over, used, remaining: 0, retry_after: None, reset_after: crate::time::Span::ZERO, from_cache: false };
+        let hits = Hits::Add(hits);
+        stats.record(&Outcome { limit: &limit, hits, verdict: &verdict, stood_still: false, shadow_mode: false, near_ratio: 0.8 });
+        let [total, over, near, within, _, _] = stats.counts().map(|(_, count)| count);
+        [total, over, near, within]
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod keys;
 mod laws;
 mod lifecycle;
 mod redis_address;
+mod redis_store;
 mod reload;
 mod store;
 mod wire;

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::time::MissedTickBehavior;
+
 use crate::shutdown::Lifecycle;
 use crate::store::redis::address::Address;
 use crate::store::redis::breaker::Breaker;
@@ -51,6 +53,13 @@ struct Note {
     last: AtomicU64,
     text: Mutex<String>,
     gauge: Gauge,
+}
+
+/// What was said already.
+#[derive(Debug, Default)]
+struct Told {
+    logged: [bool; 4],
+    note: Option<String>,
 }
 
 impl Trouble {
@@ -129,36 +138,19 @@ impl Health {
     /// Looks after one server for as long as the process lives. `required` is whether the process may only serve while the server can
     /// be reached.
     pub async fn look_after(self: Arc<Self>, manager: Manager, required: bool, lifecycle: Lifecycle) {
-        let address = manager.address();
-        let mut logged = [false; 4];
-        let mut told = None;
+        let mut told = Told::default();
         let mut interval = tokio::time::interval(PROBE_INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Whether it is there at the start is worth knowing before the first caller finds out.
         if let Err(error) = manager.probe(PROBE_TIMEOUT).await {
-            self.see(Trouble::Unreachable, &address.explain(&error));
+            self.see(Trouble::Unreachable, &manager.address().explain(&error));
             self.breaker.open();
         }
         loop {
+            self.tell(&mut told, manager.address(), required, &lifecycle);
             if self.breaker.is_open() {
-                match manager.probe(PROBE_TIMEOUT).await {
-                    Ok(()) => {
-                        self.breaker.close();
-                        self.notes[Trouble::Unreachable as usize].clear();
-                        self.recoveries.fetch_add(1, Relaxed);
-                    }
-                    Err(error) => {
-                        self.probes_failed.inc();
-                        self.see(Trouble::Unreachable, &address.explain(&error));
-                    }
-                }
-            }
-            for (trouble, logged) in Trouble::ALL.into_iter().zip(&mut logged) {
-                self.tell(trouble, logged, address);
-            }
-            let state = self.describe(address);
-            if told.as_ref() != Some(&state) {
-                lifecycle.set_store(!required || !self.breaker.is_open(), state.clone());
-                told = Some(state);
+                self.probe(&manager).await;
+                self.tell(&mut told, manager.address(), required, &lifecycle);
             }
             tokio::select! {
                 _ = interval.tick() => {}
@@ -167,8 +159,35 @@ impl Health {
         }
     }
 
+    async fn probe(&self, manager: &Manager) {
+        match manager.probe(PROBE_TIMEOUT).await {
+            Ok(()) => {
+                self.breaker.close();
+                self.notes[Trouble::Unreachable as usize].clear();
+                self.recoveries.fetch_add(1, Relaxed);
+            }
+            Err(error) => {
+                self.probes_failed.inc();
+                self.see(Trouble::Unreachable, &manager.address().explain(&error));
+            }
+        }
+    }
+
+    fn tell(&self, told: &mut Told, address: &Address, required: bool, lifecycle: &Lifecycle) {
+        for (trouble, logged) in Trouble::ALL.into_iter().zip(&mut told.logged) {
+            self.log(trouble, logged, address);
+        }
+        let troubles: Vec<&str> =
+            Trouble::ALL.into_iter().zip(told.logged).filter(|(_, logged)| *logged).map(|(trouble, _)| trouble.sentence()).collect();
+        let note = if troubles.is_empty() { address.to_string() } else { format!("{address}: {}", troubles.join(", ")) };
+        if told.note.as_ref() != Some(&note) {
+            lifecycle.set_store(!required || !told.logged[Trouble::Unreachable as usize], note.clone());
+            told.note = Some(note);
+        }
+    }
+
     /// Logs a trouble that has come, or gone.
-    fn tell(&self, trouble: Trouble, logged: &mut bool, address: &Address) {
+    fn log(&self, trouble: Trouble, logged: &mut bool, address: &Address) {
         let note = &self.notes[trouble as usize];
         let now = self.clock.now();
         let (first, last) = (note.first.load(Relaxed), note.last.load(Relaxed));
@@ -196,12 +215,6 @@ impl Health {
             let cause = note.text.lock().unwrap_or_else(PoisonError::into_inner).clone();
             tracing::warn!(%address, cause, "{}; calls are answered as on_store_error says", trouble.sentence());
         }
-    }
-
-    fn describe(&self, address: &Address) -> String {
-        let troubles: Vec<&str> =
-            Trouble::ALL.into_iter().filter(|&trouble| self.notes[trouble as usize].gauge.get() > 0).map(Trouble::sentence).collect();
-        if troubles.is_empty() { address.to_string() } else { format!("{address}: {}", troubles.join(", ")) }
     }
 }
 

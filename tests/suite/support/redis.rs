@@ -132,14 +132,24 @@ impl Builder {
             let port = listener.local_addr().expect("it is bound").port();
             drop(listener);
             if let Some(child) = self.try_start(port) {
-                let (port, scheme) = match self.door {
-                    Door::Tcp => (port, "redis"),
-                    Door::Tls => (port, "rediss"),
-                    Door::Socket => (0, "unix"),
-                };
-                return RedisProcess { child, home: self.home, port, scheme };
+                return self.started(child, port);
             }
         }
+    }
+
+    /// The same on this port; `None` if it is taken.
+    pub(crate) fn start_at(self, port: u16) -> Option<RedisProcess> {
+        let child = self.try_start(port)?;
+        Some(self.started(child, port))
+    }
+
+    fn started(self, child: Child, port: u16) -> RedisProcess {
+        let (port, scheme) = match self.door {
+            Door::Tcp => (port, "redis"),
+            Door::Tls => (port, "rediss"),
+            Door::Socket => (0, "unix"),
+        };
+        RedisProcess { child, home: self.home, port, scheme }
     }
 
     /// `None` if the port is taken.

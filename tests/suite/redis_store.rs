@@ -1,0 +1,264 @@
+//! Counting on Redis, as operators and callers see it from outside of the process.
+
+use std::fs;
+use std::path::Path;
+
+use redis::Value;
+use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tonic::Code as GrpcCode;
+
+use crate::support::redis::RedisProcess;
+use crate::support::{Builder, Client, Code, TestServer, descriptor, eventually, limit_of, look_until, request};
+
+/// Nobody listens there.
+const NOWHERE: &str = "127.0.0.1:1";
+
+const POLICIES: &str = "
+domain: d
+metadata: {tollgate: {defaults: {on_store_error: deny}}}
+descriptors:
+  - {key: by_domain, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: local, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {on_store_error: local}}}
+  - {key: allow, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {on_store_error: allow}}}
+  - {key: deny, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {on_store_error: deny}}}
+  - {key: error, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {on_store_error: error}}}
+";
+
+fn on_redis(rules: &str, redis: &str) -> Builder {
+    TestServer::with_rules(rules).with_env("REDIS_URL", redis)
+}
+
+fn with_hits(hits: u64, is_negative_hits: bool) -> RateLimitRequest {
+    let mut request = request("d", &[&[("k", "v")]]);
+    request.descriptors[0].hits_addend = Some(hits);
+    request.descriptors[0].is_negative_hits = is_negative_hits;
+    request
+}
+
+async fn codes(client: &mut Client, key: &str, times: usize) -> Vec<Code> {
+    let mut codes = Vec::new();
+    for _ in 0..times {
+        codes.push(client.ask("d", &[(key, "v")]).await);
+    }
+    codes
+}
+
+/// How often a script was run.
+fn scripts_run(redis: &RedisProcess) -> usize {
+    let Value::BulkString(text) = redis.command(&["INFO", "commandstats"]) else { panic!("INFO is a text") };
+    let text = String::from_utf8(text).expect("INFO is text");
+    let calls = |command: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")))?;
+        line.split(',').next()?.parse::<usize>().ok()
+    };
+    calls("evalsha").unwrap_or(0) + calls("eval").unwrap_or(0)
+}
+
+#[tokio::test]
+async fn replicas_share_what_they_count() {
+    let redis = RedisProcess::start();
+    let (one, other) = (on_redis(&limit_of(3), &redis.address()).start(), on_redis(&limit_of(3), &redis.address()).start());
+    assert!(one.announcement().contains(&format!("store    {}\n", redis.url())), "{}", one.announcement());
+    let (mut one, mut other) = (one.client().await, other.client().await);
+    assert_eq!(codes(&mut one, "k", 2).await, [Code::Ok, Code::Ok]);
+    assert_eq!(codes(&mut other, "k", 2).await, [Code::Ok, Code::OverLimit]);
+    assert_eq!(codes(&mut one, "k", 1).await, [Code::OverLimit]);
+}
+
+#[tokio::test]
+async fn a_flood_does_not_reach_redis_and_nobody_else_pays_for_it() {
+    let redis = RedisProcess::start();
+    let server = on_redis(&limit_of(2), &redis.address()).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
+    let mut client = server.client().await;
+    assert_eq!(codes(&mut client, "k", 3).await, [Code::Ok, Code::Ok, Code::OverLimit]);
+    let asked = scripts_run(&redis);
+    assert_eq!(codes(&mut client, "k", 50).await, [Code::OverLimit; 50]);
+    assert_eq!(scripts_run(&redis), asked, "refusals that are known cost no trip");
+    assert_eq!(server.metric("tollgate_over_limit_cache_hits_total"), Some(50.0));
+    assert_eq!(server.metric("ratelimit_service_rate_limit_d_k_over_limit_with_local_cache"), Some(50.0));
+
+    let look = client.call(with_hits(0, false)).await.expect("an answer");
+    assert_eq!((scripts_run(&redis), look.overall_code()), (asked + 1, Code::OverLimit), "a look asks Redis, which counted a hit too many");
+    client.call(with_hits(2, true)).await.expect("an answer");
+    assert_eq!(codes(&mut client, "k", 2).await, [Code::Ok, Code::OverLimit], "what was given back is there");
+}
+
+#[tokio::test]
+async fn a_cached_refusal_is_for_its_own_limit_alone() {
+    let redis = RedisProcess::start();
+    let server = on_redis(&limit_of(9), &redis.address()).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
+    let mut client = server.client().await;
+    let with_limit = |requests_per_unit| {
+        let mut request = request("d", &[&[("k", "v")]]);
+        let unit = 4; // DAY
+        request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit, unit });
+        request
+    };
+    for expected in [Code::Ok, Code::OverLimit, Code::OverLimit] {
+        assert_eq!(client.call(with_limit(1)).await.expect("an answer").overall_code(), expected);
+    }
+    assert_eq!(client.call(with_limit(5)).await.expect("an answer").overall_code(), Code::Ok);
+}
+
+#[tokio::test]
+async fn refusals_from_the_cache_are_counted_once() {
+    let rules = "
+domain: d
+descriptors:
+  - key: a
+    descriptors:
+      - {key: b, rate_limit: {unit: year, requests_per_unit: 1}}
+";
+    let redis = RedisProcess::start();
+    let server = on_redis(rules, &redis.address()).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
+    let mut client = server.client().await;
+    for _ in 0..4 {
+        client.ask("d", &[("a", "1"), ("b", "2")]).await;
+    }
+    let labels = r#"{domain="d",key1="a",key2="b"}"#;
+    assert_eq!(server.metric(&format!("ratelimit_service_rate_limit_over_limit{labels}")), Some(3.0));
+    assert_eq!(server.metric("ratelimit_service_rate_limit_d_a_b_over_limit_with_local_cache"), Some(2.0));
+}
+
+#[tokio::test]
+async fn without_redis_each_rule_says_what_is_answered() {
+    let server = on_redis(POLICIES, NOWHERE).with_env("ON_STORE_ERROR", "error").start();
+    let mut client = server.client().await;
+    assert_eq!(codes(&mut client, "local", 3).await, [Code::Ok, Code::Ok, Code::OverLimit]);
+    assert_eq!(codes(&mut client, "allow", 3).await, [Code::Ok; 3]);
+    assert_eq!(codes(&mut client, "deny", 2).await, [Code::OverLimit; 2]);
+    assert_eq!(codes(&mut client, "by_domain", 2).await, [Code::OverLimit; 2]);
+    let refused = client.call(request("d", &[&[("error", "v")]])).await.expect_err("the caller is to know");
+    assert_eq!(refused.code(), GrpcCode::Unavailable);
+    assert!(refused.message().contains("on_store_error is error"), "{}", refused.message());
+    let reply = server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"error","value":"v"}]}]}"#);
+    assert_eq!(reply.status, 503);
+    // Nothing is counted, so nothing can fail.
+    assert_eq!(client.ask("elsewhere", &[("k", "v")]).await, Code::Ok);
+    assert_eq!(server.metric(r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"}"#), Some(12.0));
+    assert_eq!(server.metric(r#"tollgate_store_fallbacks_total{cause="unreachable",policy="allow"}"#), Some(3.0));
+    assert_eq!(server.get("/healthcheck").status, 200);
+}
+
+#[tokio::test]
+async fn a_limit_in_a_request_goes_by_the_setting() {
+    for (policy, expected) in [("allow", Some(Code::Ok)), ("deny", Some(Code::OverLimit)), ("error", None)] {
+        let server = on_redis(POLICIES, NOWHERE).with_env("ON_STORE_ERROR", policy).start();
+        let mut request = request("d", &[&[("free", "v")]]);
+        request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 1 });
+        let answer = server.client().await.call(request).await;
+        assert_eq!(answer.ok().map(|answer| answer.overall_code()), expected, "{policy}");
+    }
+}
+
+#[tokio::test]
+async fn each_of_several_replicas_lets_its_share_through() {
+    let server = on_redis(&limit_of(10), NOWHERE).with_env("REPLICAS", "4").start();
+    let mut client = server.client().await;
+    assert_eq!(codes(&mut client, "k", 3).await, [Code::Ok, Code::Ok, Code::OverLimit]);
+}
+
+#[tokio::test]
+async fn redis_may_come_later() {
+    let port = RedisProcess::start().port();
+    let server = on_redis(&limit_of(2), &format!("127.0.0.1:{port}")).start();
+    let mut client = server.client().await;
+    assert_eq!(codes(&mut client, "k", 3).await, [Code::Ok, Code::Ok, Code::OverLimit], "each replica by itself");
+    look_until("the store is told to be gone", || server.get("/ready").body.contains("Redis cannot be reached"));
+    assert_eq!(server.get("/ready").status, 200);
+
+    let _redis = RedisProcess::builder().start_at(port).expect("nobody else has the port");
+    look_until("the store is told to be there", || !server.get("/ready").body.contains("Redis cannot be reached"));
+    assert_eq!(codes(&mut client, "k", 3).await, [Code::Ok, Code::Ok, Code::OverLimit], "counted in Redis, from nothing");
+    let log = server.log();
+    assert_eq!(log.matches("Redis cannot be reached").count(), 2, "once when it goes, and once when it is over: {log}");
+}
+
+#[tokio::test]
+async fn health_can_be_told_to_need_redis() {
+    let port = RedisProcess::start().port();
+    let server = on_redis(&limit_of(2), &format!("127.0.0.1:{port}")).with_env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true").start();
+    assert_eq!(server.get("/healthcheck").status, 500);
+    let redis = RedisProcess::builder().start_at(port).expect("nobody else has the port");
+    eventually("health is good", async || server.get("/healthcheck").status == 200).await;
+    drop(redis);
+    // It goes by calls: nobody asks, nobody is refused.
+    let mut client = server.client().await;
+    eventually("health is bad", async || {
+        client.ask("d", &[("k", "v")]).await;
+        server.get("/healthcheck").status == 500
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_counter_that_somebody_blew_up_is_over_its_limit_and_not_an_error() {
+    let redis = RedisProcess::start();
+    let server = on_redis(&limit_of(2), &redis.address()).with_env("EXPIRATION_JITTER_MAX_SECONDS", "0").start();
+    let mut client = server.client().await;
+    client.ask("d", &[("k", "v")]).await;
+    let Value::Array(keys) = redis.command(&["KEYS", "*"]) else { panic!("KEYS gives a list") };
+    let [Value::BulkString(key)] = &keys[..] else { panic!("one counter, not {keys:?}") };
+    let key = String::from_utf8_lossy(key).into_owned();
+    assert!(key.starts_with("d_k_v_"), "the reference's key, not {key}");
+    redis.command(&["SET", &key, "9223372036854775807", "KEEPTTL"]);
+    assert_eq!(codes(&mut client, "k", 2).await, [Code::OverLimit; 2]);
+
+    redis.command(&["SET", &key, "text"]);
+    assert_eq!(codes(&mut client, "k", 1).await, [Code::OverLimit], "by policy, which is local, which goes by what Redis last said");
+    look_until("the log tells of it", || server.log().contains("something else than a counter"));
+    let answer = client.call(request("d", &[&[("k", "w")]])).await.expect("an answer");
+    assert_eq!(answer.overall_code(), Code::Ok, "others are not concerned");
+}
+
+#[tokio::test]
+async fn a_shadow_rule_over_its_limit_is_in_nobodys_way() {
+    let rules = "
+domain: d
+descriptors:
+  - {key: dark, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: k, rate_limit: {unit: year, requests_per_unit: 10}}
+";
+    let redis = RedisProcess::start();
+    let server = on_redis(rules, &redis.address()).with_env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true").start();
+    let mut client = server.client().await;
+    let mut remaining = Vec::new();
+    for _ in 0..3 {
+        let request = request("d", &[&[("dark", "v")], &[("k", "v")]]);
+        remaining.push(client.call(request).await.expect("an answer").statuses[1].limit_remaining);
+    }
+    assert_eq!(remaining, [9, 8, 7]);
+}
+
+#[tokio::test]
+async fn a_request_of_many_descriptors_is_one_trip() {
+    let redis = RedisProcess::start();
+    let server = on_redis(&limit_of(1), &redis.address()).start();
+    let mut client = server.client().await;
+    let values: Vec<String> = (0..64).map(|value| value.to_string()).collect();
+    let request = |_| RateLimitRequest {
+        domain: "d".to_owned(),
+        descriptors: values.iter().map(|value| descriptor(&[("k", value)])).collect(),
+        hits_addend: 0,
+    };
+    client.call(request(())).await.expect("an answer");
+    let before = scripts_run(&redis);
+    let answer = client.call(request(())).await.expect("an answer");
+    assert_eq!(scripts_run(&redis), before + 1);
+    assert!(answer.statuses.iter().all(|status| status.code() == Code::OverLimit), "{answer:?}");
+}
+
+#[test]
+fn every_metric_that_the_documentation_names_is_there_with_its_help() {
+    let server = on_redis(&limit_of(1), NOWHERE).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
+    let page = server.admin("/metrics");
+    for file in ["docs/operations.md", "docs/architecture.md", "README.md"] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("it is there");
+        let names =
+            text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_')).filter(|word| word.starts_with("tollgate_"));
+        for name in names {
+            assert!(page.contains(&format!("# HELP {name} ")), "{file} names {name}, which /metrics does not have");
+        }
+    }
+}
