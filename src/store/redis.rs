@@ -144,8 +144,8 @@ impl Node {
         Line::new(check, hash, at, apart, jitter)
     }
 
-    /// What it said of these lines means this.
-    fn conclude(&self, checks: &[Check], lines: &[Line], told: &Told, now: Time) -> Decisions {
+    /// What the server said of these checks means this.
+    fn conclude(&self, checks: &[Check], told: &Told, now: Time) -> Decisions {
         let conclude = |((check, line), number): ((&Check, &Line), &Result<i64, StoreError>)| {
             let number = (*number)?;
             let verdict = line.verdict(check, told.now, number);
@@ -154,7 +154,7 @@ impl Node {
             }
             Ok(verdict)
         };
-        checks.iter().zip(lines).zip(&told.numbers).map(conclude).collect()
+        checks.iter().zip(&told.lines).zip(&told.numbers).map(conclude).collect()
     }
 }
 
@@ -234,11 +234,11 @@ impl Remote {
         let at = node.redis_clock.at(now);
         let together = together && checks.len() > 1;
         let lines: SmallVec<[Line; 2]> = checks.iter().map(|check| node.line(check, at, !together)).collect();
-        let told = match self.told(lines.clone(), together, patience).await {
+        let told = match self.told(lines, together, patience).await {
             Ok(told) => told,
             Err(error) => return checks.iter().map(|_| Err(error)).collect(),
         };
-        node.conclude(checks, &lines, &told, node.clock.now())
+        node.conclude(checks, &told, node.clock.now())
     }
 
     async fn told(&self, lines: SmallVec<[Line; 2]>, together: bool, patience: Span) -> Result<Told, StoreError> {

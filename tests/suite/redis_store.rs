@@ -237,14 +237,14 @@ async fn a_request_of_many_descriptors_is_one_trip() {
     let server = on_redis(&limit_of(1), &redis.address()).start();
     let mut client = server.client().await;
     let values: Vec<String> = (0..64).map(|value| value.to_string()).collect();
-    let request = |_| RateLimitRequest {
+    let request = || RateLimitRequest {
         domain: "d".to_owned(),
         descriptors: values.iter().map(|value| descriptor(&[("k", value)])).collect(),
         hits_addend: 0,
     };
-    client.call(request(())).await.expect("an answer");
+    client.call(request()).await.expect("an answer");
     let before = scripts_run(&redis);
-    let answer = client.call(request(())).await.expect("an answer");
+    let answer = client.call(request()).await.expect("an answer");
     assert_eq!(scripts_run(&redis), before + 1);
     assert!(answer.statuses.iter().all(|status| status.code() == Code::OverLimit), "{answer:?}");
 }

@@ -34,6 +34,8 @@ pub struct Batcher {
 /// What Redis told of one ask's checks, in order.
 #[derive(Debug)]
 pub struct Told {
+    /// What it was asked.
+    pub lines: SmallVec<[Line; 2]>,
     /// What time it was there.
     pub now: Time,
     /// What is spent, or why that is not known.
@@ -189,7 +191,7 @@ impl Task {
                     Err(StoreError::Refused)
                 }
             });
-            let told = Told { now: replies.now, numbers: numbers.collect() };
+            let told = Told { now: replies.now, numbers: numbers.collect(), lines: waiting.lines };
             if waiting.reply.send(Ok(told)).is_err() {
                 node.metrics.ambiguous.inc();
             }
