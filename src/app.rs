@@ -11,7 +11,8 @@ use crate::admin::{self, Admin};
 use crate::api::listen::{self, Doors};
 use crate::api::{Api, Running};
 use crate::config::Options;
-use crate::limiter::{self, fallback::Fallback};
+use crate::limiter::fallback::Fallback;
+use crate::limiter::{self, Parts};
 use crate::rule_source::watch::Watch;
 use crate::rule_source::{HealthPolicy, RuleSource};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
@@ -135,7 +136,8 @@ impl App {
         let admin = Admin { rules: live.clone(), modes: policy.modes, metrics: metrics.clone(), lifecycle: lifecycle.clone() };
         let http_full = crate::http::full_counter(&metrics);
         let fallback = Fallback::new(settings.limiter.on_store_error, settings.limiter.replicas, &metrics);
-        let limiter = Arc::new(limiter::Shared::new(live, backend.clone(), fallback, clock.clone(), stats, policy, &metrics));
+        let parts = Parts { rules: live, backend: backend.clone(), fallback, clock: clock.clone(), stats, policy };
+        let limiter = Arc::new(limiter::Shared::new(parts, &metrics));
         Ok(Self {
             api: Api::new(limiter.clone(), lifecycle.clone(), http_full.clone(), &metrics)?,
             http_full,

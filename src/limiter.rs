@@ -36,13 +36,25 @@ pub struct Limiter {
 /// What the limiters of all runtimes share.
 #[derive(Debug)]
 pub struct Shared {
-    rules: Arc<LiveRules>,
-    backend: Backend,
-    fallback: Fallback,
-    clock: Clock,
-    stats: Arc<StatsTable>,
-    policy: Policy,
+    parts: Parts,
     metrics: LimiterMetrics,
+}
+
+/// What a limiter is put together from.
+#[derive(Debug)]
+pub struct Parts {
+    /// The rules in force.
+    pub rules: Arc<LiveRules>,
+    /// Where to count.
+    pub backend: Backend,
+    /// What to answer where that has no verdict.
+    pub fallback: Fallback,
+    /// What everything goes by.
+    pub clock: Clock,
+    /// The counters of rules, by name.
+    pub stats: Arc<StatsTable>,
+    /// What is answered besides.
+    pub policy: Policy,
 }
 
 /// What is answered besides the verdict, and in which modes.
@@ -94,15 +106,7 @@ struct LimiterMetrics {
 
 impl Shared {
     /// Puts the parts together.
-    pub fn new(
-        rules: Arc<LiveRules>,
-        backend: Backend,
-        fallback: Fallback,
-        clock: Clock,
-        stats: Arc<StatsTable>,
-        policy: Policy,
-        metrics: &Metrics,
-    ) -> Self {
+    pub fn new(parts: Parts, metrics: &Metrics) -> Self {
         let metrics = LimiterMetrics {
             service_error: metrics.reference_counter(
                 "ratelimit.service.call.should_rate_limit.service_error",
@@ -121,22 +125,22 @@ impl Shared {
                 &[],
             ),
         };
-        Self { rules, backend, fallback, clock, stats, policy, metrics }
+        Self { parts, metrics }
     }
 
     /// A limiter for the runtime that this is called on.
     pub fn open(self: Arc<Self>) -> Limiter {
-        Limiter { store: self.backend.open(), shared: self }
+        Limiter { store: self.parts.backend.open(), shared: self }
     }
 
     /// The clock that everything here goes by.
     pub fn clock(&self) -> &Clock {
-        &self.clock
+        &self.parts.clock
     }
 
     /// Keeps what is counted in place of the store in order, for as long as the process lives.
     pub async fn look_after(self: Arc<Self>) {
-        self.fallback.look_after(self.clock.clone()).await;
+        self.parts.fallback.look_after(self.parts.clock.clone()).await;
     }
 }
 
@@ -156,7 +160,7 @@ impl Limiter {
 
     /// The clock that everything here goes by.
     pub fn clock(&self) -> &Clock {
-        &self.shared.clock
+        self.shared.clock()
     }
 
     async fn decide(&self, query: &Query<'_>) -> Result<Answer, Refusal> {
@@ -169,7 +173,7 @@ impl Limiter {
         if query.descriptors.len() > DESCRIPTORS_MAX {
             return Err(Refusal::TooManyDescriptors(query.descriptors.len()));
         }
-        let Shared { rules, fallback, clock, policy, .. } = &*self.shared;
+        let Parts { rules, fallback, clock, policy, .. } = &self.shared.parts;
         let rules = rules.load();
         let rules = rules.as_ref().ok_or(Refusal::NoRules)?;
         let plan = plan(rules, query, policy.modes)?;
@@ -182,7 +186,7 @@ impl Limiter {
 
     fn record(&self, query: &Query<'_>, plan: &Plan<'_>, verdicts: &Verdicts, answer: &Answer) {
         if !plan.domain_known {
-            self.shared.stats.domain_not_found(query.domain, query.descriptors.len() as u64);
+            self.shared.parts.stats.domain_not_found(query.domain, query.descriptors.len() as u64);
         }
         if answer.shadowed {
             self.shared.metrics.global_shadow_mode.inc();
@@ -198,7 +202,7 @@ impl Limiter {
                 verdict,
                 stood_still: vetoed && !verdict.over,
                 shadow_mode: matches!(step, Step::Counted { rule, .. } if rule.shadow_mode),
-                near_ratio: self.shared.policy.near_limit_ratio,
+                near_ratio: self.shared.parts.policy.near_limit_ratio,
             };
             self.with_stats(query, step, |stats| stats.record(&outcome));
         }
@@ -209,7 +213,7 @@ impl Limiter {
         match step {
             Step::Counted { rule, series: None, .. } => run(&rule.stats),
             Step::Counted { series: Some(name), .. } | Step::Override { series: name, .. } => {
-                run(&self.shared.stats.of_client(query.domain, name));
+                run(&self.shared.parts.stats.of_client(query.domain, name));
             }
             Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => {}
         }

@@ -47,8 +47,8 @@ use tonic::Request;
 use tollgate::api::rls::{Calls, Rls};
 use tollgate::config::error::Finding;
 use tollgate::config::{self, Options, Source, yaml};
-use tollgate::limiter;
 use tollgate::limiter::fallback::Fallback;
+use tollgate::limiter::{self, Parts};
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
@@ -254,8 +254,9 @@ impl World {
         let backend = Backend::Memory(counters.clone());
         let (now, clock) = Clock::manual(START);
         let fallback = Fallback::new(settings.limiter.on_store_error, settings.limiter.replicas, &metrics);
-        let limiter = limiter::Shared::new(rules.clone(), backend, fallback, now, stats, settings.limiter.policy(), &metrics);
-        let limiter = Arc::new(limiter).open();
+        let policy = settings.limiter.policy();
+        let parts = Parts { rules: rules.clone(), backend, fallback, clock: now, stats, policy };
+        let limiter = Arc::new(limiter::Shared::new(parts, &metrics)).open();
         Self { rls: Rls::new(limiter, Calls::of("ShouldRateLimit", &metrics)), rules, options, counters, metrics, clock }
     }
 
