@@ -384,3 +384,48 @@ fn a_key_that_comes_twice_sees_what_it_did_first() {
     let (_, look) = counters[0].decide(&limit, START, Hits::Look);
     assert_eq!(look.used, 2, "the first only looked in the end, and the second counts what it was refused");
 }
+
+/// Counters of which so much is used, charged together with a neighbour that refuses everything.
+fn vetoed<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter, Vec<Verdict>) {
+    let nothing =
+        Terms { requests: 0, unit: Unit::Hour, unit_multiplier: 1, algorithm: Algorithm::FixedWindow, burst: None, refused_hits: None };
+    let nothing = Limit::new(&nothing).expect("a limit");
+    let check = |limit, hits, veto| Check { key: Key::from("k"), limit, hits, veto };
+    let mut checks: Vec<Check> = hits.into_iter().map(|hits| check(limit, hits, false)).collect();
+    checks.push(check(nothing, Hits::Add(1), true));
+    let price = if limit.algorithm() == Algorithm::FixedWindow { 1 } else { limit.period_ticks() };
+    let mut counters = [Counter::spent(&limit, START, used * price), Counter::untouched(nothing.algorithm())];
+    let slots: Vec<usize> = (0..=N).map(|index| usize::from(index == N)).collect();
+    let verdicts = decide_together(&checks, &slots, &mut counters, START);
+    (counters[0], verdicts.into_vec())
+}
+
+#[test]
+fn what_is_given_back_stays_so_where_it_still_is_over_even_if_a_neighbour_refuses() {
+    for algorithm in Algorithm::ALL {
+        for refused_hits in RefusedHits::ALL {
+            let terms =
+                Terms { requests: 3, unit: Unit::Hour, unit_multiplier: 1, algorithm, burst: None, refused_hits: Some(refused_hits) };
+            let limit = Limit::new(&terms).expect("a limit");
+            let (counter, verdicts) = vetoed(limit, 6, [Hits::GiveBack(2)]);
+            let (_, look) = counter.decide(&limit, START, Hits::Look);
+            assert_eq!((verdicts[0].over, verdicts[0].used, look.used), (true, 4, 4), "{limit}");
+        }
+    }
+}
+
+#[test]
+fn retry_after_is_of_the_checks_own_hits_even_if_a_neighbour_refuses() {
+    let terms = Terms {
+        requests: 2,
+        unit: Unit::Hour,
+        unit_multiplier: 2,
+        algorithm: Algorithm::TokenBucket,
+        burst: None,
+        refused_hits: Some(RefusedHits::Count),
+    };
+    // Three of two are used. What is given back would make room, but a neighbour refuses.
+    let (_, verdicts) = vetoed(Limit::new(&terms).expect("a limit"), 3, [Hits::GiveBack(2), Hits::Add(1)]);
+    let retries: Vec<_> = verdicts.iter().map(|verdict| verdict.retry_after).collect();
+    assert_eq!(retries, [Some(Span::from_secs(3_600)), Some(Span::from_secs(7_200)), None]);
+}

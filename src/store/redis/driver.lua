@@ -55,8 +55,8 @@ local function decide_together(first, arguments, count)
       local slot = check.slot
       if not check.over then
         check.reply = told(charge(slot.spent, LOOK, 0, check.full, check.deepest))
-      elseif check.kind == COUNT then
-        slot.spent = charge(slot.spent, COUNT, check.cost, check.full, check.deepest)
+      elseif check.kind ~= DROP then
+        slot.spent = charge(slot.spent, check.kind, check.cost, check.full, check.deepest)
       end
     end
   end
