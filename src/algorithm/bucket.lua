@@ -5,7 +5,7 @@ local bucket = {}
 local LIFE_MAX = 2 ^ 52
 
 -- What is spent as of now, whether the key says so already, and whether there was no key.
-function bucket.load(key, now, full, tick, requests)
+function bucket.load(key, now, deepest, tick, requests)
   local packed = redis.call('GET', key)
   if not packed then
     return 0, true, true
@@ -17,8 +17,8 @@ function bucket.load(key, now, full, tick, requests)
   if not (spent >= 0 and at >= 0) then
     error({err = 'ERR value is not a bucket'})
   end
-  if spent > 2 * full then
-    spent = 2 * full
+  if spent > deepest then
+    spent = deepest
   end
   local elapsed = math.floor(now / tick) - at
   if elapsed < 0 then

@@ -401,16 +401,33 @@ fn vetoed<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter,
 }
 
 #[test]
+fn a_bucket_whose_rule_drops_refused_hits_is_in_no_debt_whatever_the_rule_before_it_did() {
+    let limit = |refused_hits| {
+        let (unit, unit_multiplier, algorithm) = (Unit::Hour, 1, Algorithm::TokenBucket);
+        Limit::new(&Terms { requests: 3, unit, unit_multiplier, algorithm, burst: None, refused_hits: Some(refused_hits) })
+            .expect("a limit")
+    };
+    let mut bench = Bench::new(limit(RefusedHits::Count));
+    bench.ask(Hits::Add(4));
+    assert_eq!(bench.ask(Hits::Add(4)).used, 6);
+    bench.limit = limit(RefusedHits::Drop);
+    assert_eq!(bench.look().used, 3);
+}
+
+#[test]
 fn what_is_given_back_stays_so_where_it_still_is_over_even_if_a_neighbour_refuses() {
-    for algorithm in Algorithm::ALL {
-        for refused_hits in RefusedHits::ALL {
-            let terms =
-                Terms { requests: 3, unit: Unit::Hour, unit_multiplier: 1, algorithm, burst: None, refused_hits: Some(refused_hits) };
-            let limit = Limit::new(&terms).expect("a limit");
-            let (counter, verdicts) = vetoed(limit, 6, [Hits::GiveBack(2)]);
-            let (_, look) = counter.decide(&limit, START, Hits::Look);
-            assert_eq!((verdicts[0].over, verdicts[0].used, look.used), (true, 4, 4), "{limit}");
-        }
+    // All that can be over: a bucket that drops refused hits cannot.
+    let kinds = [
+        (Algorithm::FixedWindow, RefusedHits::Count),
+        (Algorithm::FixedWindow, RefusedHits::Drop),
+        (Algorithm::TokenBucket, RefusedHits::Count),
+    ];
+    for (algorithm, refused_hits) in kinds {
+        let terms = Terms { requests: 3, unit: Unit::Hour, unit_multiplier: 1, algorithm, burst: None, refused_hits: Some(refused_hits) };
+        let limit = Limit::new(&terms).expect("a limit");
+        let (counter, verdicts) = vetoed(limit, 6, [Hits::GiveBack(2)]);
+        let (_, look) = counter.decide(&limit, START, Hits::Look);
+        assert_eq!((verdicts[0].over, verdicts[0].used, look.used), (true, 4, 4), "{limit}");
     }
 }
 
