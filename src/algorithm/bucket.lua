@@ -5,7 +5,7 @@ local bucket = {}
 local LIFE_MAX = 2 ^ 52
 
 -- What is spent as of now, whether the key says so already, and whether there was no key.
-function bucket.load(key, now, full, tick, requests)
+function bucket.load(key, now, deepest, tick, requests)
   local packed = redis.call('GET', key)
   if not packed then
     return 0, true, true
@@ -17,19 +17,13 @@ function bucket.load(key, now, full, tick, requests)
   if not (spent >= 0 and at >= 0) then
     error({err = 'ERR value is not a bucket'})
   end
-  if spent > 2 * full then
-    spent = 2 * full
-  end
+  spent = math.min(spent, deepest)
   local elapsed = math.floor(now / tick) - at
   if elapsed < 0 then
     -- From the future: the clock went back.
     return spent, false, false
   end
-  spent = spent - elapsed * requests
-  if spent < 0 then
-    spent = 0
-  end
-  return spent, true, false
+  return math.max(spent - elapsed * requests, 0), true, false
 end
 
 function bucket.keep(key, spent, fresh, now, tick, requests)
@@ -38,9 +32,6 @@ function bucket.keep(key, spent, fresh, now, tick, requests)
     return
   end
   -- Two ms more than it takes to return: Redis' expiry goes by whole ms, of a clock that it read a little earlier.
-  local life = math.ceil(math.ceil(spent / requests) * tick / 1000) + 2
-  if life > LIFE_MAX then
-    life = LIFE_MAX
-  end
+  local life = math.min(math.ceil(math.ceil(spent / requests) * tick / 1000) + 2, LIFE_MAX)
   redis.call('SET', key, struct.pack('<dd', spent, math.floor(now / tick)), 'PX', life)
 end

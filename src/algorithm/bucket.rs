@@ -17,7 +17,7 @@
 use crate::algorithm::Decide;
 use crate::algorithm::charge::{Charge, Kind};
 use crate::check::{Hits, Verdict};
-use crate::limit::Limit;
+use crate::limit::{Limit, RefusedHits};
 use crate::time::{Span, Time};
 
 /// One bucket, as it stood at some tick.
@@ -38,7 +38,7 @@ impl Decide for Bucket {
             // One more than fits is as good as any number more, and keeps the product exact.
             cost: hits.count().min(capacity + 1) * price,
             full: capacity * price,
-            deepest: 2 * capacity * price,
+            deepest: deepest(limit),
         }
     }
 
@@ -47,7 +47,7 @@ impl Decide for Bucket {
     fn at(self, limit: &Limit, now: Time) -> Self {
         let at = limit.tick().since_epoch(now);
         // Rules that lowered the burst meanwhile may find it deeper in debt than they allow.
-        let spent = self.spent.min(2 * u64::from(limit.capacity()) * limit.period_ticks());
+        let spent = self.spent.min(deepest(limit));
         let returned = at.saturating_sub(self.at).saturating_mul(limit.requests().into());
         Self { spent: spent.saturating_sub(returned), at }
     }
@@ -86,5 +86,14 @@ impl Bucket {
         // Without a rate nothing comes back, and nothing was ever spent.
         let ticks = if requests == 0 { 0 } else { (self.spent - level).div_ceil(requests) };
         limit.tick().begins(self.at.saturating_add(ticks)).since(now)
+    }
+}
+
+/// As much as can be spent: all that there is, and as much again where refused hits count.
+fn deepest(limit: &Limit) -> u64 {
+    let full = u64::from(limit.capacity()) * limit.period_ticks();
+    match limit.refused_hits() {
+        RefusedHits::Drop => full,
+        RefusedHits::Count => 2 * full,
     }
 }

@@ -6,10 +6,7 @@ local function charge(spent, kind, cost, full, deepest)
     return spent, spent > full
   end
   if kind == GIVE_BACK then
-    local left = spent - cost
-    if left < 0 then
-      left = 0
-    end
+    local left = math.max(spent - cost, 0)
     return left, left > full
   end
   local charged = spent + cost
@@ -19,8 +16,5 @@ local function charge(spent, kind, cost, full, deepest)
   if kind == DROP then
     return spent, true
   end
-  if charged > deepest then
-    charged = deepest
-  end
-  return charged, true
+  return math.min(charged, deepest), true
 end

@@ -1,13 +1,13 @@
 //! All or nothing over the counters of one request.
 //!
-//! If a check that may veto is over, nothing is consumed of the others: they answer as a look. Those that are over keep what they did,
-//! as far as their rule counts refused hits. Pure, so that every store and its tests run the same sentence.
+//! If a check that may veto is over, nothing is consumed of the others: they answer as a look. Those that are over keep what they did:
+//! hits that count although they are refused, and what was given back. Pure, so that every store and its tests run the same sentence.
 
 use smallvec::SmallVec;
 
 use crate::algorithm::Counter;
+use crate::algorithm::charge::Kind;
 use crate::check::{Check, Hits, Verdicts};
-use crate::limit::RefusedHits;
 use crate::time::Time;
 
 /// Decides all checks over `counters`, of which check `i` charges `counters[slots[i]]`: a key met twice has one slot, and its second
@@ -26,8 +26,10 @@ pub fn decide_together(checks: &[Check], slots: &[usize], counters: &mut [Counte
     counters.copy_from_slice(&before);
     for ((check, &slot), verdict) in checks.iter().zip(slots).zip(&mut verdicts) {
         if !verdict.over {
-            *verdict = counters[slot].decide(&check.limit, now, Hits::Look).1;
-        } else if check.limit.refused_hits() == RefusedHits::Count {
+            let (counter, look) = counters[slot].decide(&check.limit, now, Hits::Look);
+            // It tells of the check's own hits all the same: they are what the caller may bring again.
+            *verdict = counter.verdict(&check.limit, now, check.hits, look.over);
+        } else if Counter::charge(&check.limit, check.hits).kind != Kind::Drop {
             // It stays refused even if a neighbour's hits on the same key, now taken back, were what refused it.
             counters[slot] = counters[slot].decide(&check.limit, now, check.hits).0;
         }

@@ -282,7 +282,8 @@ proptest! {
     #[test]
     fn an_idle_bucket_saves_up_to_its_burst_and_no_more(limit in limits(Algorithm::TokenBucket, 1..=30), calls in history()) {
         let bench = played(limit, &calls);
-        let years = Span::from_secs(200 * 365 * 86_400);
+        // From the deepest debt it takes up to 2 × 40 × 7 of them.
+        let years = Span::from_secs(600 * 365 * 86_400);
         prop_assert_eq!(bench.after(years).room(), u64::from(limit.capacity()));
     }
 
@@ -383,4 +384,66 @@ fn a_key_that_comes_twice_sees_what_it_did_first() {
     assert_eq!([verdicts[0].over, verdicts[1].over], [false, true]);
     let (_, look) = counters[0].decide(&limit, START, Hits::Look);
     assert_eq!(look.used, 2, "the first only looked in the end, and the second counts what it was refused");
+}
+
+/// Counters of which so much is used, charged together with a neighbour that refuses everything.
+fn vetoed<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter, Vec<Verdict>) {
+    let nothing =
+        Terms { requests: 0, unit: Unit::Hour, unit_multiplier: 1, algorithm: Algorithm::FixedWindow, burst: None, refused_hits: None };
+    let nothing = Limit::new(&nothing).expect("a limit");
+    let check = |limit, hits, veto| Check { key: Key::from("k"), limit, hits, veto };
+    let mut checks: Vec<Check> = hits.into_iter().map(|hits| check(limit, hits, false)).collect();
+    checks.push(check(nothing, Hits::Add(1), true));
+    let price = if limit.algorithm() == Algorithm::FixedWindow { 1 } else { limit.period_ticks() };
+    let mut counters = [Counter::spent(&limit, START, used * price), Counter::untouched(nothing.algorithm())];
+    let slots: Vec<usize> = (0..=N).map(|index| usize::from(index == N)).collect();
+    let verdicts = decide_together(&checks, &slots, &mut counters, START);
+    (counters[0], verdicts.into_vec())
+}
+
+#[test]
+fn a_bucket_whose_rule_drops_refused_hits_is_in_no_debt_whatever_the_rule_before_it_did() {
+    let limit = |refused_hits| {
+        let (unit, unit_multiplier, algorithm) = (Unit::Hour, 1, Algorithm::TokenBucket);
+        Limit::new(&Terms { requests: 3, unit, unit_multiplier, algorithm, burst: None, refused_hits: Some(refused_hits) })
+            .expect("a limit")
+    };
+    let mut bench = Bench::new(limit(RefusedHits::Count));
+    bench.ask(Hits::Add(4));
+    assert_eq!(bench.ask(Hits::Add(4)).used, 6);
+    bench.limit = limit(RefusedHits::Drop);
+    assert_eq!(bench.look().used, 3);
+}
+
+#[test]
+fn what_is_given_back_stays_so_where_it_still_is_over_even_if_a_neighbour_refuses() {
+    // All that can be over: a bucket that drops refused hits cannot.
+    let kinds = [
+        (Algorithm::FixedWindow, RefusedHits::Count),
+        (Algorithm::FixedWindow, RefusedHits::Drop),
+        (Algorithm::TokenBucket, RefusedHits::Count),
+    ];
+    for (algorithm, refused_hits) in kinds {
+        let terms = Terms { requests: 3, unit: Unit::Hour, unit_multiplier: 1, algorithm, burst: None, refused_hits: Some(refused_hits) };
+        let limit = Limit::new(&terms).expect("a limit");
+        let (counter, verdicts) = vetoed(limit, 6, [Hits::GiveBack(2)]);
+        let (_, look) = counter.decide(&limit, START, Hits::Look);
+        assert_eq!((verdicts[0].over, verdicts[0].used, look.used), (true, 4, 4), "{limit}");
+    }
+}
+
+#[test]
+fn retry_after_is_of_the_checks_own_hits_even_if_a_neighbour_refuses() {
+    let terms = Terms {
+        requests: 2,
+        unit: Unit::Hour,
+        unit_multiplier: 2,
+        algorithm: Algorithm::TokenBucket,
+        burst: None,
+        refused_hits: Some(RefusedHits::Count),
+    };
+    // Three of two are used. What is given back would make room, but a neighbour refuses.
+    let (_, verdicts) = vetoed(Limit::new(&terms).expect("a limit"), 3, [Hits::GiveBack(2), Hits::Add(1)]);
+    let retries: Vec<_> = verdicts.iter().map(|verdict| verdict.retry_after).collect();
+    assert_eq!(retries, [Some(Span::from_secs(3_600)), Some(Span::from_secs(7_200)), None]);
 }

@@ -15,7 +15,7 @@ use crate::check::StoreError;
 use crate::store::redis::Node;
 use crate::store::redis::connection::{self, Lane, Link};
 use crate::store::redis::health::Trouble;
-use crate::store::redis::script::{self, Form, Line, Replies};
+use crate::store::redis::script::{self, Form, Line, Replies, Script};
 use crate::time::Time;
 
 /// How many checks go out with one call: about half a millisecond of Redis. An ask whose checks are decided together is never split, so
@@ -157,13 +157,14 @@ impl Task {
     async fn call(&self, link: &mut Link, batch: &[Waiting], checks: usize) -> Result<Replies, RedisError> {
         let node = &self.node;
         let groups = batch.iter().map(|waiting| (waiting.together, waiting.lines.as_slice()));
+        let script = Script::serving();
         let sent = node.clock.now();
         let said = node.clock.is_manual().then_some(sent);
-        let mut value = link.call(&script::command(groups.clone(), said, Form::Hash)).await;
+        let mut value = link.call(&script.command(groups.clone(), said, Form::Hash)).await;
         if value.as_ref().is_err_and(script::is_unknown) {
             // Normal life: after a restart, a failover or a flush. The text runs and is remembered in one trip.
             node.metrics.unknown_script.inc();
-            value = link.call(&script::command(groups, said, Form::Text)).await;
+            value = link.call(&script.command(groups, said, Form::Text)).await;
         }
         let received = node.clock.now();
         node.metrics.seconds.observe(received.since(sent).as_secs_f64());

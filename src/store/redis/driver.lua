@@ -20,7 +20,7 @@ end
 local function decide(key, argument)
   local code, kind, veto, cost, full, deepest, life, rate = struct.unpack(FORMAT, argument)
   local algorithm = algorithms[code]
-  local spent, kept, fresh = algorithm.load(key, now, full, life, rate)
+  local spent, kept, fresh = algorithm.load(key, now, deepest, life, rate)
   local after, over = charge(spent, kind, cost, full, deepest)
   if after ~= spent or not kept then
     algorithm.keep(key, after, fresh, now, life, rate)
@@ -37,7 +37,7 @@ local function decide_together(first, arguments, count)
     local slot = slots[key]
     if not slot then
       local algorithm = algorithms[code]
-      local loaded, kept, fresh = algorithm.load(key, now, full, life, rate)
+      local loaded, kept, fresh = algorithm.load(key, now, deepest, life, rate)
       slot = {algorithm = algorithm, loaded = loaded, kept = kept, fresh = fresh, spent = loaded, life = life, rate = rate}
       slots[key] = slot
     end
@@ -55,8 +55,8 @@ local function decide_together(first, arguments, count)
       local slot = check.slot
       if not check.over then
         check.reply = told(charge(slot.spent, LOOK, 0, check.full, check.deepest))
-      elseif check.kind == COUNT then
-        slot.spent = charge(slot.spent, COUNT, check.cost, check.full, check.deepest)
+      elseif check.kind ~= DROP then
+        slot.spent = charge(slot.spent, check.kind, check.cost, check.full, check.deepest)
       end
     end
   end

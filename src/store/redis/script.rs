@@ -17,11 +17,11 @@ use crate::limit::Algorithm;
 use crate::time::{Span, Time};
 
 /// What every call runs, and the hash that Redis remembers it by.
-static SCRIPT: LazyLock<(String, String)> = LazyLock::new(|| {
-    let text = [counter::LUA.concat(), include_str!("driver.lua").to_owned()].concat();
-    let hash = redis::Script::new(&text).get_hash().to_owned();
-    (text, hash)
-});
+#[derive(Debug)]
+pub struct Script {
+    text: String,
+    hash: String,
+}
 
 /// One check as Redis gets it.
 #[derive(Debug, Clone)]
@@ -53,9 +53,60 @@ pub enum Form {
     Text,
 }
 
+impl Script {
+    /// A script of that text.
+    pub fn new(text: String) -> Self {
+        let hash = redis::Script::new(&text).get_hash().to_owned();
+        Self { text, hash }
+    }
+
+    /// The one that serves.
+    pub fn serving() -> &'static Self {
+        static SERVING: LazyLock<Script> =
+            LazyLock::new(|| Script::new([counter::LUA.concat(), include_str!("driver.lua").to_owned()].concat()));
+        &SERVING
+    }
+
+    /// Its text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// One call for all these checks; of each group is said whether it is decided together. `now` is for Redis to go by, instead of
+    /// its own clock.
+    pub fn command<'l>(&self, groups: impl Iterator<Item = (bool, &'l [Line])> + Clone, now: Option<Time>, form: Form) -> Cmd {
+        let (name, script) = match form {
+            Form::Hash => ("EVALSHA", &self.hash),
+            Form::Text => ("EVAL", &self.text),
+        };
+        let mut command = redis::cmd(name);
+        command.arg(script);
+        command.arg(groups.clone().map(|(_, lines)| lines.len()).sum::<usize>());
+        for line in groups.clone().flat_map(|(_, lines)| lines) {
+            command.arg(line.key.as_bytes());
+        }
+        match now {
+            Some(now) => command.arg(now.as_micros()),
+            None => command.arg(""),
+        };
+        let mut mark = String::new();
+        for (together, lines) in groups {
+            if together {
+                mark.clear();
+                let _ = write!(mark, "T{}", lines.len());
+                command.arg(&mark);
+            }
+            for line in lines {
+                command.arg(line.argument.as_slice());
+            }
+        }
+        command
+    }
+}
+
 impl Line {
-    /// A check at that time, whose counter has that hash here. `apart` is whether it may be decided without looking at others, `jitter` what keys of windows outlive
-    /// them by.
+    /// A check at that time, whose counter has that hash here. `apart` is whether it may be decided without looking at others, `jitter`
+    /// what keys of windows outlive them by.
     pub fn new(check: &Check, hash: u64, at: Time, apart: bool, jitter: Span) -> Self {
         let limit = &check.limit;
         let mut key = check.key.clone();
@@ -116,38 +167,6 @@ impl Line {
 /// What is spent, and whether the check was refused.
 fn read(told: i64) -> (u64, bool) {
     if told < 0 { ((-1 - told).unsigned_abs(), true) } else { (told.unsigned_abs(), false) }
-}
-
-/// One call for all these checks; of each group is said whether it is decided together. `now` is for Redis to go by, instead of its
-/// own clock.
-pub fn command<'l>(groups: impl Iterator<Item = (bool, &'l [Line])> + Clone, now: Option<Time>, form: Form) -> Cmd {
-    let (text, hash) = &*SCRIPT;
-    let (name, script) = match form {
-        Form::Hash => ("EVALSHA", hash),
-        Form::Text => ("EVAL", text),
-    };
-    let mut command = redis::cmd(name);
-    command.arg(script);
-    command.arg(groups.clone().map(|(_, lines)| lines.len()).sum::<usize>());
-    for line in groups.clone().flat_map(|(_, lines)| lines) {
-        command.arg(line.key.as_bytes());
-    }
-    match now {
-        Some(now) => command.arg(now.as_micros()),
-        None => command.arg(""),
-    };
-    let mut mark = String::new();
-    for (together, lines) in groups {
-        if together {
-            mark.clear();
-            let _ = write!(mark, "T{}", lines.len());
-            command.arg(&mark);
-        }
-        for line in lines {
-            command.arg(line.argument.as_slice());
-        }
-    }
-    command
 }
 
 /// Reads what came back for `count` checks.

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use ::redis::{Client, ConnectionAddr, IntoConnectionInfo as _, RedisResult, Value};
+use ::redis::{Client, Connection, ConnectionAddr, IntoConnectionInfo as _, RedisResult, Value};
 use tempfile::TempDir;
 
 use super::certificates::Identity;
-use super::look_until;
+use super::{PATIENCE, look_until};
 
 /// A running server. Dropped, it is killed; in a test that fails, its log is shown.
 pub(crate) struct RedisProcess {
@@ -78,6 +78,13 @@ impl RedisProcess {
     /// The number of its process, such as for SIGSTOP.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// A connection past every door, as a user who may do anything.
+    pub(crate) fn connection(&self) -> Connection {
+        let connection = self.home.connection().unwrap_or_else(|error| panic!("no connection: {error}"));
+        connection.set_read_timeout(Some(PATIENCE)).expect("it is no zero");
+        connection
     }
 
     /// Runs a command past every door, as a user who may do anything.
@@ -187,16 +194,19 @@ impl Home {
         self.directory.path().join("log")
     }
 
-    fn command(&self, words: &[&str]) -> RedisResult<Value> {
+    fn connection(&self) -> RedisResult<Connection> {
         let info = ConnectionAddr::Unix(self.socket()).into_connection_info()?;
         let settings = info.redis_settings().clone();
         let settings = match &self.password {
             Some(password) => settings.set_password(password),
             None => settings,
         };
-        let mut connection = Client::open(info.set_redis_settings(settings))?.get_connection()?;
+        Client::open(info.set_redis_settings(settings))?.get_connection()
+    }
+
+    fn command(&self, words: &[&str]) -> RedisResult<Value> {
         let (name, arguments) = words.split_first().expect("there is a command");
-        ::redis::cmd(name).arg(arguments).query(&mut connection)
+        ::redis::cmd(name).arg(arguments).query(&mut self.connection()?)
     }
 }
 

@@ -1,0 +1,401 @@
+//! The two languages agree: whatever is asked, the script in Redis and the algorithms in Rust say the same and leave the same.
+//!
+//! The script is the one that serves. Calls come in batches as it gets them: several asks, decided together or one by one, of mixed
+//! algorithms, with keys that come again. Gaps between them are aimed at where mistakes are: at the ends of windows, at the tick at which
+//! a bucket is full, has room, or expires; and clocks go back.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use redis::Value;
+use tollgate::check::{Ask, Check, Hits, Key};
+use tollgate::limit::{Algorithm, EXACT_MAX, Limit, RefusedHits, Terms, Unit};
+use tollgate::store::redis::script::{self, Form, Line, Script};
+use tollgate::time::{Span, Time};
+
+use crate::support::redis::RedisProcess;
+use crate::support::twins::{Found, Twins};
+
+/// 2023-11-14, which is on no edge of any unit.
+const START: Time = Time::from_micros(1_700_000_000_123_456);
+/// No clock goes back further than here, in µs.
+const EARLIEST: u64 = 1_000_000_000_000_000;
+/// How many counters a history has.
+const KEYS: usize = 4;
+/// As many histories as take a few seconds.
+const HISTORIES: u32 = 1_500;
+
+/// Some counters, and what happens to them.
+#[derive(Clone)]
+pub(crate) struct History {
+    counters: [Terms2; KEYS],
+    jitter: Span,
+    batches: Vec<Batch>,
+}
+
+/// A counter's limit, the one that a reload gives it, and what stands at the key of its first window.
+#[derive(Debug, Clone)]
+struct Terms2 {
+    limits: [Limit; 2],
+    found: Option<Found>,
+}
+
+/// What goes out in one call.
+#[derive(Debug, Clone)]
+struct Batch {
+    gap: Gap,
+    /// Which of its limits each counter has.
+    reloaded: [bool; KEYS],
+    asks: Vec<Group>,
+}
+
+#[derive(Debug, Clone)]
+struct Group {
+    together: bool,
+    calls: Vec<Call>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Call {
+    counter: usize,
+    size: Size,
+    veto: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Size {
+    Add(Amount),
+    Look,
+    GiveBack(Amount),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Amount {
+    Hits(u64),
+    /// That many eighths of the capacity, and so many hits more or less.
+    Capacity(u64, i64),
+}
+
+/// How long after the call before it a call comes. What has a counter means one of its times.
+#[derive(Debug, Clone, Copy)]
+enum Gap {
+    Micros(u64),
+    /// That many ticks, and so many µs more or less.
+    Ticks(usize, u64, i64),
+    /// That many 256ths of a period, and so many µs more or less.
+    Period(usize, u64, i64),
+    /// Until the window ends.
+    WindowEnd(usize, i64),
+    /// Until the last call to it that was refused would pass, and so many ticks more or less.
+    Retry(usize, i64),
+    /// Until it is as if untouched, and so many ticks more or less.
+    Reset(usize, i64),
+    /// The clock goes back.
+    Back(u64),
+    /// The clock goes back by so many 256ths of a period.
+    BackPeriod(usize, u64),
+}
+
+impl History {
+    /// Plays it to both.
+    pub(crate) fn play(&self, twins: &mut Twins<'_>) -> Result<(), String> {
+        twins.start_over(self.jitter).map_err(|error| error.to_string())?;
+        let mut now = START;
+        let (mut retries, mut resets) = ([Span::ZERO; KEYS], [Span::ZERO; KEYS]);
+        for (number, counter) in self.counters.iter().enumerate() {
+            if let Some(found) = &counter.found {
+                twins.put(&check(number, counter.limits[0], Hits::Look), found, now).map_err(|error| error.to_string())?;
+            }
+        }
+        for (index, batch) in self.batches.iter().enumerate() {
+            let limits: [Limit; KEYS] = std::array::from_fn(|number| self.counters[number].limits[usize::from(batch.reloaded[number])]);
+            now = batch.gap.after(now, &limits, &retries, &resets);
+            let calls = batch.asks.iter().flat_map(|ask| &ask.calls);
+            let asks: Vec<Ask> = batch.asks.iter().map(|group| group.ask(&limits)).collect();
+            let verdicts = twins.ask(&asks, now).map_err(|error| format!("batch {index}: {error}"))?;
+            for (call, verdict) in calls.zip(verdicts) {
+                let Ok(verdict) = verdict else { continue };
+                resets[call.counter] = verdict.reset_after;
+                retries[call.counter] = verdict.retry_after.unwrap_or(retries[call.counter]);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A line for each batch, however it is asked for.
+impl fmt::Debug for History {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "keys live {} longer", self.jitter)?;
+        for (number, counter) in self.counters.iter().enumerate() {
+            let [first, other] = counter.limits;
+            writeln!(formatter, "counter {number}: {first}; or {other}; found {:?}", counter.found)?;
+        }
+        for (number, Batch { gap, reloaded, asks }) in self.batches.iter().enumerate() {
+            writeln!(formatter, "batch {number}: {gap:?} {reloaded:?}")?;
+            for Group { together, calls } in asks {
+                let calls =
+                    calls.iter().map(|call| format!("{} {:?}{}", call.counter, call.size, if call.veto { "" } else { " (no veto)" }));
+                writeln!(formatter, "    together: {together}: {}", calls.collect::<Vec<_>>().join(", "))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Group {
+    fn ask(&self, limits: &[Limit; KEYS]) -> Ask {
+        let checks = self
+            .calls
+            .iter()
+            .map(|call| Check { veto: call.veto, ..check(call.counter, limits[call.counter], call.size.hits(&limits[call.counter])) });
+        Ask { checks: checks.collect(), together: self.together, deadline: None }
+    }
+}
+
+impl Size {
+    fn hits(self, limit: &Limit) -> Hits {
+        match self {
+            Self::Add(amount) => Hits::Add(amount.hits(limit)),
+            Self::Look => Hits::Look,
+            Self::GiveBack(amount) => Hits::GiveBack(amount.hits(limit)),
+        }
+    }
+}
+
+impl Amount {
+    fn hits(self, limit: &Limit) -> u64 {
+        match self {
+            Self::Hits(hits) => hits,
+            Self::Capacity(eighths, more) => (u64::from(limit.capacity()) * eighths / 8).saturating_add_signed(more).max(1),
+        }
+    }
+}
+
+impl Gap {
+    fn after(self, now: Time, limits: &[Limit; KEYS], retries: &[Span; KEYS], resets: &[Span; KEYS]) -> Time {
+        let micros = now.as_micros();
+        let tick = |counter: usize| limits[counter].tick().span().as_micros();
+        let period = |counter: usize| limits[counter].period().as_micros();
+        let ticks = |counter: usize, ticks: i64| ticks * tick(counter).cast_signed();
+        let later = match self {
+            Self::Micros(gap) => micros + gap,
+            Self::Ticks(counter, gap, more) => (micros + gap * tick(counter)).saturating_add_signed(more),
+            Self::Period(counter, parts, more) => (micros + period(counter) / 256 * parts).saturating_add_signed(more),
+            Self::WindowEnd(counter, more) => (micros / period(counter) * period(counter) + period(counter)).saturating_add_signed(more),
+            Self::Retry(counter, more) => micros.saturating_add(retries[counter].as_micros()).saturating_add_signed(ticks(counter, more)),
+            Self::Reset(counter, more) => micros.saturating_add(resets[counter].as_micros()).saturating_add_signed(ticks(counter, more)),
+            Self::Back(gap) => micros.saturating_sub(gap),
+            Self::BackPeriod(counter, parts) => micros.saturating_sub(period(counter) / 256 * parts),
+        };
+        // A number that Lua has exactly, too.
+        Time::from_micros(later.clamp(EARLIEST, EXACT_MAX / 2))
+    }
+}
+
+fn check(number: usize, limit: Limit, hits: Hits) -> Check {
+    let key = match limit.algorithm() {
+        Algorithm::FixedWindow => format!("window{number}:"),
+        Algorithm::TokenBucket => format!("bucket{number}"),
+    };
+    Check { key: Key::from(key.as_str()), limit, hits, veto: true }
+}
+
+/// What other programs, or none of ours, may leave at a counter's key.
+fn finds(limit: &Limit) -> Vec<Found> {
+    let text = |text: &str| Found::Text(text.as_bytes().to_vec());
+    let mut finds = vec![Found::List];
+    match limit.algorithm() {
+        Algorithm::FixedWindow => {
+            finds.extend(["0", "1", "7", "9007199250445312", "9007199250445311", "9007199250445313"].map(text));
+            finds.extend(["9007199254740990", "9007199254740991", "9007199254740992", "9223372036854775807"].map(text));
+            finds.extend(["-1", "-7", "-4294967296", "-4294967297", "-9223372036854775808"].map(text));
+            finds.extend(["9999999999999999999", "-9999999999999999999", "99999999999999999999"].map(text));
+            finds.extend(["", "-", "text", "12.5", " 5", "5 ", "x5", "+5", "0x10", "1e3", "nan"].map(text));
+        }
+        Algorithm::TokenBucket => {
+            let bucket = |spent: f64, at: f64| Found::Text([spent.to_le_bytes(), at.to_le_bytes()].concat());
+            let (price, at) = (double(limit.period_ticks()), double(limit.tick().since_epoch(START)));
+            let (full, far) = (price * f64::from(limit.capacity()), double(EXACT_MAX - 1));
+            finds.extend(
+                [(0.0, at), (price, at), (full, at), (full + price, at), (2.0 * full, at), (far, at)].map(|(spent, at)| bucket(spent, at)),
+            );
+            finds.extend(
+                [(full, 0.0), (full, at + 1.0), (full, at + price), (price, at - 1.0), (full, far)].map(|(spent, at)| bucket(spent, at)),
+            );
+            finds.extend([(f64::INFINITY, at), (full, f64::INFINITY), (f64::INFINITY, 0.0)].map(|(spent, at)| bucket(spent, at)));
+            finds.extend([(-1.0, at), (1.0, -1.0), (f64::NAN, at), (1.0, f64::NAN)].map(|(spent, at)| bucket(spent, at)));
+            finds.extend(["", "7", "fifteen letters", "sixteen letters!", "seventeen letters"].map(text));
+        }
+    }
+    finds
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers below 2^53 lose nothing")]
+fn double(number: u64) -> f64 {
+    number as f64
+}
+
+/// Limits of every tick: large ones, or long ones, have coarse ones.
+fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
+    let refused_hits = prop::sample::select(&RefusedHits::ALL[..]).prop_map(Some);
+    let unit = prop::sample::select(&Unit::ALL[..]);
+    let burst = prop_oneof![
+        3 => Just(None),
+        6 => (1..40_u32).prop_map(Some),
+        1 => (104_000..1_000_000_u32).prop_map(Some),
+        1 => (100_000_000..=u32::MAX).prop_map(Some),
+    ];
+    let requests = prop_oneof![1 => Just(0_u32), 8 => 1..=30_u32, 1 => 1_000..2_000_000_u32, 1 => Just(u32::MAX)];
+    (requests, unit, 1..8_u32, burst, refused_hits).prop_filter_map(
+        "countable",
+        move |(requests, unit, unit_multiplier, burst, refused_hits)| {
+            let burst = burst.filter(|_| algorithm == Algorithm::TokenBucket);
+            Limit::new(&Terms { requests, unit, unit_multiplier, algorithm, burst, refused_hits }).ok()
+        },
+    )
+}
+
+/// A limit, and another one that counts at the same key.
+fn counters() -> impl Strategy<Value = Terms2> {
+    let limits = prop_oneof![limits(Algorithm::FixedWindow), limits(Algorithm::TokenBucket), limits(Algorithm::TokenBucket)];
+    let other = (any::<u32>(), 0..40_u32, 0..40_u32, any::<bool>());
+    let found = (0..5_usize, any::<prop::sample::Index>());
+    (limits, found, other).prop_map(|(limit, (is_found, found), (large, requests, burst, is_large))| {
+        let requests = if is_large { large } else { requests };
+        let burst = if limit.tick() == tollgate::limit::Tick::Micro { burst } else { large };
+        let same_key = |other: &Limit| (other.period(), other.tick()) == (limit.period(), limit.tick());
+        let seconds = u32::try_from(limit.period().ceil_secs()).unwrap_or(1);
+        let algorithm = limit.algorithm();
+        let burst = Some(burst).filter(|_| algorithm == Algorithm::TokenBucket);
+        let terms =
+            Terms { requests, unit: Unit::Second, unit_multiplier: seconds, algorithm, burst, refused_hits: Some(limit.refused_hits()) };
+        let other = Limit::new(&terms).ok().filter(same_key).unwrap_or(limit);
+        Terms2 { limits: [limit, other], found: (is_found == 0).then(|| found.get(&finds(&limit)).clone()) }
+    })
+}
+
+fn amounts() -> impl Strategy<Value = Amount> {
+    prop_oneof![
+        4 => (1..4_u64).prop_map(Amount::Hits),
+        6 => (0..18_u64, -1..2_i64).prop_map(|(eighths, more)| Amount::Capacity(eighths, more)),
+        1 => prop_oneof![Just(u64::MAX), Just(u64::from(u32::MAX)), Just(1 << 32), Just((1 << 32) + 1), Just(1 << 53)].prop_map(Amount::Hits),
+    ]
+}
+
+fn calls() -> impl Strategy<Value = Call> {
+    let size = prop_oneof![8 => amounts().prop_map(Size::Add), 2 => Just(Size::Look), 3 => amounts().prop_map(Size::GiveBack)];
+    (0..KEYS, size, any::<bool>()).prop_map(|(counter, size, veto)| Call { counter, size, veto })
+}
+
+fn gaps() -> impl Strategy<Value = Gap> {
+    let edge = -1..2_i64;
+    prop_oneof![
+        2 => Just(Gap::Micros(0)),
+        1 => (0..4_000_000_u64).prop_map(Gap::Micros),
+        2 => (0..KEYS, 0..3_u64, edge.clone()).prop_map(|(counter, ticks, more)| Gap::Ticks(counter, ticks, more)),
+        1 => (0..KEYS, 0..600_u64, edge.clone()).prop_map(|(counter, parts, more)| Gap::Period(counter, parts, more)),
+        1 => (0..KEYS, edge.clone()).prop_map(|(counter, more)| Gap::Period(counter, 256, more)),
+        2 => (0..KEYS, edge.clone()).prop_map(|(counter, more)| Gap::WindowEnd(counter, more)),
+        3 => (0..KEYS, edge.clone()).prop_map(|(counter, more)| Gap::Retry(counter, more)),
+        2 => (0..KEYS, edge).prop_map(|(counter, more)| Gap::Reset(counter, more)),
+        1 => (0..3_000_000_u64).prop_map(Gap::Back),
+        1 => (0..KEYS, 0..600_u64).prop_map(|(counter, parts)| Gap::BackPeriod(counter, parts)),
+    ]
+}
+
+fn batches() -> impl Strategy<Value = Batch> {
+    let group = (any::<bool>(), prop::collection::vec(calls(), 1..7)).prop_map(|(together, calls)| Group { together, calls });
+    let reloaded = prop_oneof![2 => Just([false; KEYS]), 1 => any::<[bool; KEYS]>()];
+    (gaps(), reloaded, prop::collection::vec(group, 1..4)).prop_map(|(gap, reloaded, asks)| Batch { gap, reloaded, asks })
+}
+
+/// Histories.
+pub(crate) fn histories() -> impl Strategy<Value = History> {
+    let jitter = prop_oneof![Just(Span::ZERO), Just(Span::from_secs(1)), Just(Span::from_secs(299))];
+    let counters = [counters(), counters(), counters(), counters()];
+    (counters, jitter, prop::collection::vec(batches(), 1..16)).prop_map(|(counters, jitter, batches)| History {
+        counters,
+        jitter,
+        batches,
+    })
+}
+
+/// Every find at a key of every kind of limit, and every kind of call to it, alone and with a neighbour: four finds a history.
+pub(crate) fn table() -> Vec<History> {
+    let calls = [Size::Add(Amount::Hits(1)), Size::Add(Amount::Hits(1 << 32)), Size::Add(Amount::Capacity(8, 0)), Size::Look];
+    let calls = calls.into_iter().chain([Size::GiveBack(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1 << 32))]);
+    let calls: Vec<Size> = calls.collect();
+    let mut histories = Vec::new();
+    for limit in table_limits() {
+        let mut finds: Vec<Option<Found>> = finds(&limit).into_iter().map(Some).collect();
+        finds.resize(finds.len().next_multiple_of(KEYS) + KEYS, None);
+        for finds in finds.chunks(KEYS) {
+            for (size, together) in calls.iter().flat_map(|&size| [(size, false), (size, true)]) {
+                let counters = std::array::from_fn(|number| Terms2 { limits: [limit; 2], found: finds[number].clone() });
+                let batch = |gap, size| {
+                    let call = |counter, size| Call { counter, size, veto: true };
+                    let ask = |counter| Group { together, calls: vec![call(counter, size), call((counter + 1) % KEYS, Size::Look)] };
+                    Batch { gap, reloaded: [false; KEYS], asks: (0..KEYS).map(ask).collect() }
+                };
+                let batches = vec![batch(Gap::Micros(0), size), batch(Gap::Ticks(0, 1, 0), Size::Add(Amount::Hits(1)))];
+                histories.push(History { counters, jitter: Span::ZERO, batches });
+            }
+        }
+    }
+    histories
+}
+
+/// A limit of each kind, of each tick, and of nothing.
+fn table_limits() -> Vec<Limit> {
+    let window = (Algorithm::FixedWindow, Unit::Minute, None);
+    let bucket = |unit, burst| (Algorithm::TokenBucket, unit, Some(burst));
+    let kinds = [(window, 10), (bucket(Unit::Minute, 5), 10), (bucket(Unit::Day, 200_000), 3), (bucket(Unit::Day, u32::MAX), 1)];
+    let nothing = [(window, 0), ((Algorithm::TokenBucket, Unit::Second, None), 0)];
+    let both = kinds.into_iter().chain(nothing).flat_map(|kind| RefusedHits::ALL.map(|refused_hits| (kind, refused_hits)));
+    let limit = |(((algorithm, unit, burst), requests), refused_hits)| {
+        let terms = Terms { requests, unit, unit_multiplier: 1, algorithm, burst, refused_hits: Some(refused_hits) };
+        Limit::new(&terms).expect("a limit")
+    };
+    both.map(limit).collect()
+}
+
+/// Whether a script that is not told the time goes by Redis' own.
+pub(crate) fn goes_by_the_servers_clock(script: &Script, server: &RedisProcess) -> Result<(), String> {
+    let mut connection = server.connection();
+    let limit = table_limits()[0];
+    let lines = [Line::new(&check(0, limit, Hits::Add(1)), 0, START, true, Span::ZERO)];
+    let mut call = redis::pipe();
+    call.cmd("TIME").add_command(script.command([(false, &lines[..])].into_iter(), None, Form::Text)).cmd("TIME");
+    let values: Vec<Value> = call.query(&mut connection).map_err(|error| error.to_string())?;
+    let time = |value: &Value| redis::from_redis_value::<(u64, u64)>(value.clone()).map(|(seconds, micros)| seconds * 1_000_000 + micros);
+    let (before, after) = (time(&values[0]).map_err(|error| error.to_string())?, time(&values[2]).map_err(|error| error.to_string())?);
+    let replies = script::replies(values[1].clone(), 1).map_err(|error| error.to_string())?;
+    let is_between = (before..=after).contains(&replies.now.as_micros());
+    if is_between { Ok(()) } else { Err(format!("between {before} and {after} it says that it is {:?}", replies.now)) }
+}
+
+#[test]
+fn redis_says_and_leaves_what_the_algorithms_do_whatever_is_asked() {
+    let server = RedisProcess::start();
+    let twins = RefCell::new(Twins::new(&server, Script::serving()).expect("it is a script"));
+    let config = ProptestConfig { cases: HISTORIES, source_file: Some(file!()), ..ProptestConfig::default() };
+    let played = TestRunner::new(config).run(&histories(), |history| history.play(&mut twins.borrow_mut()).map_err(TestCaseError::fail));
+    played.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn redis_says_and_leaves_what_the_algorithms_do_whatever_is_found() {
+    let server = RedisProcess::start();
+    let mut twins = Twins::new(&server, Script::serving()).expect("it is a script");
+    for history in table() {
+        history.play(&mut twins).unwrap_or_else(|error| panic!("{error}\n{history:?}"));
+    }
+}
+
+#[test]
+fn redis_goes_by_its_own_clock_unless_it_is_told_the_time() {
+    goes_by_the_servers_clock(Script::serving(), &RedisProcess::start()).unwrap_or_else(|error| panic!("{error}"));
+}
