@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::RedisError;
 use smallvec::SmallVec;
 
-use crate::check::{Ask, Check, Decisions, Hits, StoreError};
+use crate::check::{Ask, Check, Decisions, Hits, StoreError, Verdict};
 use crate::shutdown::Lifecycle;
 use crate::store::redis::address::Address;
 use crate::store::redis::batch::{BATCH_SIZE_MAX, Batcher, Told};
@@ -77,6 +77,9 @@ struct NodeMetrics {
     ambiguous: Counter,
     unknown_script: Counter,
 }
+
+/// What the over-limit cache knows of each check.
+type Known = SmallVec<[Option<Verdict>; 2]>;
 
 /// One runtime's way to the server.
 #[derive(Debug, Clone)]
@@ -193,27 +196,31 @@ impl Remote {
     /// Answers every check of an ask, in order, before its deadline and within STORE_TIMEOUT.
     pub async fn decide(&self, ask: &Ask, now: Time) -> Decisions {
         let patience = ask.deadline.map_or(self.node.store_timeout, |deadline| deadline.since(now).min(self.node.store_timeout));
-        let Some(cache) = &self.node.over_limit_cache else {
-            return self.ask_redis(&ask.checks, ask.together, patience, now).await;
-        };
-        let mut decisions: SmallVec<[Option<_>; 2]> = ask.checks.iter().map(|check| cache.get(check, now).map(Ok)).collect();
-        if decisions.iter().all(Option::is_none) {
-            return self.ask_redis(&ask.checks, ask.together, patience, now).await;
+        if let Some(cache) = &self.node.over_limit_cache {
+            let known: Known = ask.checks.iter().map(|check| cache.get(check, now)).collect();
+            if known.iter().any(Option::is_some) {
+                // On the heap, so that calls to which nothing is known are small.
+                return Box::pin(self.ask_for_the_rest(ask, known, patience, now)).await;
+            }
         }
-        let vetoed = ask.together && ask.checks.iter().zip(&decisions).any(|(check, known)| check.veto && known.is_some());
-        let unknown = ask.checks.iter().zip(&decisions).filter(|(_, known)| known.is_none());
-        let unknown: SmallVec<[Check; 2]> =
-            unknown.map(|(check, _)| Check { hits: if vetoed { Hits::Look } else { check.hits }, ..check.clone() }).collect();
-        let mut told =
-            if unknown.is_empty() { Decisions::new() } else { self.ask_redis(&unknown, ask.together && !vetoed, patience, now).await }
-                .into_iter();
-        for decision in decisions.iter_mut().filter(|decision| decision.is_none()) {
-            *decision = told.next();
-        }
-        decisions.into_iter().map(|decision| decision.unwrap_or(Err(StoreError::Refused))).collect()
+        self.ask_redis(&ask.checks, ask.together, patience, now).await
+    }
+
+    /// Asks for what is not known already.
+    async fn ask_for_the_rest(&self, ask: &Ask, known: Known, patience: Span, now: Time) -> Decisions {
+        let vetoed = ask.together && ask.checks.iter().zip(&known).any(|(check, known)| check.veto && known.is_some());
+        let unknown = ask.checks.iter().zip(&known).filter(|(_, known)| known.is_none());
+        let hits = |check: &Check| if vetoed { Hits::Look } else { check.hits };
+        let unknown: Vec<Check> = unknown.map(|(check, _)| Check { hits: hits(check), ..check.clone() }).collect();
+        let told = self.ask_redis(&unknown, ask.together && !vetoed, patience, now).await;
+        let mut told = told.into_iter();
+        known.into_iter().map(|known| known.map_or_else(|| told.next().unwrap_or(Err(StoreError::Refused)), Ok)).collect()
     }
 
     async fn ask_redis(&self, checks: &[Check], together: bool, patience: Span, now: Time) -> Decisions {
+        if checks.is_empty() {
+            return Decisions::new();
+        }
         if checks.len() <= BATCH_SIZE_MAX || together {
             return self.ask_once(checks, together, patience, now).await;
         }
@@ -233,7 +240,7 @@ impl Remote {
         }
         let at = node.redis_clock.at(now);
         let together = together && checks.len() > 1;
-        let lines: SmallVec<[Line; 2]> = checks.iter().map(|check| node.line(check, at, !together)).collect();
+        let lines: Vec<Line> = checks.iter().map(|check| node.line(check, at, !together)).collect();
         let told = match self.told(lines, together, patience).await {
             Ok(told) => told,
             Err(error) => return checks.iter().map(|_| Err(error)).collect(),
@@ -241,7 +248,7 @@ impl Remote {
         node.conclude(checks, &told, node.clock.now())
     }
 
-    async fn told(&self, lines: SmallVec<[Line; 2]>, together: bool, patience: Span) -> Result<Told, StoreError> {
+    async fn told(&self, lines: Vec<Line>, together: bool, patience: Span) -> Result<Told, StoreError> {
         if patience == Span::ZERO {
             return Err(StoreError::Late);
         }

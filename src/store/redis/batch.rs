@@ -35,7 +35,7 @@ pub struct Batcher {
 #[derive(Debug)]
 pub struct Told {
     /// What it was asked.
-    pub lines: SmallVec<[Line; 2]>,
+    pub lines: Vec<Line>,
     /// What time it was there.
     pub now: Time,
     /// What is spent, or why that is not known.
@@ -45,7 +45,7 @@ pub struct Told {
 /// An ask that waits for its turn.
 #[derive(Debug)]
 struct Waiting {
-    lines: SmallVec<[Line; 2]>,
+    lines: Vec<Line>,
     together: bool,
     reply: oneshot::Sender<Result<Told, StoreError>>,
 }
@@ -74,7 +74,7 @@ impl Batcher {
     ///
     /// # Errors
     /// There is none, or no room to wait for it.
-    pub async fn ask(&self, lines: SmallVec<[Line; 2]>, together: bool) -> Result<Told, StoreError> {
+    pub async fn ask(&self, lines: Vec<Line>, together: bool) -> Result<Told, StoreError> {
         let (reply, told) = oneshot::channel();
         self.queue.try_send(Waiting { lines, together, reply }).map_err(|_| StoreError::Crowded)?;
         told.await.unwrap_or(Err(StoreError::Unreachable))
@@ -85,6 +85,8 @@ impl Task {
     async fn run(mut self) {
         while let Some(first) = self.queue.recv().await {
             self.pending.push_back(first);
+            // Whoever has been read from a socket already comes along: their tasks run before this one goes on.
+            tokio::task::yield_now().await;
             while !self.pending.is_empty() {
                 while let Ok(next) = self.queue.try_recv() {
                     self.pending.push_back(next);
