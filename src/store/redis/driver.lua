@@ -3,6 +3,8 @@
 -- what is spent afterwards, as -1 - spent if it was refused, or the text of an error, which is that check's alone.
 local algorithms = {fixed_window, bucket}
 local FORMAT = '<BBBddddd'
+-- Arguments of another form, by their first letter.
+local SHORT = {[105] = fixed_window.count} -- i
 
 local now = tonumber(ARGV[1])
 if not now then
@@ -17,11 +19,15 @@ local function told(spent, over)
   return spent
 end
 
+local function read(argument)
+  local code, drops, veto, cost, full, deepest, life, rate = struct.unpack(FORMAT, argument)
+  return algorithms[code], drops == 1, veto == 1, cost, full, deepest, life, rate
+end
+
 local function decide(key, argument)
-  local code, kind, veto, cost, full, deepest, life, rate = struct.unpack(FORMAT, argument)
-  local algorithm = algorithms[code]
+  local algorithm, drops, veto, cost, full, deepest, life, rate = read(argument)
   local spent, kept, fresh = algorithm.load(key, now, deepest, life, rate)
-  local after, over = charge(spent, kind, cost, full, deepest)
+  local after, over = charge(spent, cost, drops, full, deepest)
   if after ~= spent or not kept then
     algorithm.keep(key, after, fresh, now, life, rate)
   end
@@ -33,18 +39,17 @@ local function decide_together(first, arguments, count)
   local slots, checks, vetoed = {}, {}, false
   for index = 0, count - 1 do
     local key = KEYS[first + index]
-    local code, kind, veto, cost, full, deepest, life, rate = struct.unpack(FORMAT, ARGV[arguments + index])
+    local algorithm, drops, veto, cost, full, deepest, life, rate = read(ARGV[arguments + index])
     local slot = slots[key]
     if not slot then
-      local algorithm = algorithms[code]
       local loaded, kept, fresh = algorithm.load(key, now, deepest, life, rate)
       slot = {algorithm = algorithm, loaded = loaded, kept = kept, fresh = fresh, spent = loaded, life = life, rate = rate}
       slots[key] = slot
     end
     local over
-    slot.spent, over = charge(slot.spent, kind, cost, full, deepest)
-    vetoed = vetoed or (over and veto == 1)
-    checks[index] = {slot = slot, kind = kind, cost = cost, full = full, deepest = deepest, over = over, reply = told(slot.spent, over)}
+    slot.spent, over = charge(slot.spent, cost, drops, full, deepest)
+    vetoed = vetoed or (over and veto)
+    checks[index] = {slot = slot, drops = drops, cost = cost, deepest = deepest, over = over, reply = told(slot.spent, over)}
   end
   if vetoed then
     for _, slot in pairs(slots) do
@@ -54,9 +59,9 @@ local function decide_together(first, arguments, count)
       local check = checks[index]
       local slot = check.slot
       if not check.over then
-        check.reply = told(charge(slot.spent, LOOK, 0, check.full, check.deepest))
-      elseif check.kind ~= DROP then
-        slot.spent = charge(slot.spent, check.kind, check.cost, check.full, check.deepest)
+        check.reply = slot.spent
+      elseif not check.drops then
+        slot.spent = charged(slot.spent, check.cost, check.deepest)
       end
     end
   end
@@ -69,7 +74,7 @@ local function decide_together(first, arguments, count)
 end
 
 local function text_of(trouble)
-  return type(trouble) == 'table' and trouble.err or tostring(trouble)
+  return trouble.err or trouble
 end
 
 local replies = {now}
@@ -84,7 +89,7 @@ while KEYS[key] do
     end
     key, argument = key + count, argument + 1 + count
   else
-    local ok, reply = pcall(code == 105 and fixed_window.count or decide, KEYS[key], ARGV[argument])
+    local ok, reply = pcall(SHORT[code] or decide, KEYS[key], ARGV[argument])
     replies[key + 1] = ok and reply or text_of(reply)
     key, argument = key + 1, argument + 1
   end

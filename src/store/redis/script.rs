@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use redis::{Cmd, RedisError, Value};
 use smallvec::SmallVec;
 
-use crate::algorithm::charge::{Charge, Kind};
+use crate::algorithm::charge::Charge;
 use crate::algorithm::{Counter, counter, fixed_window};
 use crate::check::{Check, Key, Verdict};
 use crate::limit::Algorithm;
@@ -117,9 +117,9 @@ impl Line {
                 let start = fixed_window::start(limit, at).as_micros() / Span::from_secs(1).as_micros();
                 push_number(start, |digits| key.push(digits));
                 let life = limit.period().ceil_secs() + jitter.ceil_secs();
-                if apart && charge.kind == Kind::Count {
+                if apart && !charge.drops && charge.cost > 0 {
                     argument.push(b'i');
-                    push_number(charge.cost, |digits| argument.extend_from_slice(digits));
+                    push_number(charge.cost.unsigned_abs(), |digits| argument.extend_from_slice(digits));
                     argument.push(b' ');
                     push_number(life, |digits| argument.extend_from_slice(digits));
                     return Self { key, argument, at, hash, price: 1 };
@@ -128,9 +128,9 @@ impl Line {
             }
             Algorithm::TokenBucket => (2, limit.period_ticks(), limit.tick().span().as_micros(), limit.requests().into()),
         };
-        let Charge { kind, cost, full, deepest } = charge;
-        argument.extend_from_slice(&[code, kind as u8, check.veto.into()]);
-        for number in [cost, full, deepest, life, rate] {
+        let Charge { cost, drops, full, deepest } = charge;
+        argument.extend_from_slice(&[code, drops.into(), check.veto.into()]);
+        for number in [cost].into_iter().chain([full, deepest, life, rate].map(u64::cast_signed)) {
             argument.extend_from_slice(&double(number).to_le_bytes());
         }
         Self { key, argument, at, hash, price }
@@ -202,6 +202,6 @@ fn push_number(number: u64, push: impl FnOnce(&[u8])) {
 
 /// Exact: a limit's numbers are whole and below 2^53.
 #[expect(clippy::cast_precision_loss, reason = "numbers below 2^53 lose nothing")]
-fn double(number: u64) -> f64 {
+fn double(number: i64) -> f64 {
     number as f64
 }

@@ -82,9 +82,7 @@ impl RedisProcess {
 
     /// A connection past every door, as a user who may do anything.
     pub(crate) fn connection(&self) -> Connection {
-        let connection = self.home.connection().unwrap_or_else(|error| panic!("no connection: {error}"));
-        connection.set_read_timeout(Some(PATIENCE)).expect("it is no zero");
-        connection
+        self.home.connection().unwrap_or_else(|error| panic!("no connection: {error}"))
     }
 
     /// Runs a command past every door, as a user who may do anything.
@@ -191,7 +189,9 @@ impl Home {
             Some(password) => settings.set_password(password),
             None => settings,
         };
-        Client::open(info.set_redis_settings(settings))?.get_connection()
+        let connection = Client::open(info.set_redis_settings(settings))?.get_connection()?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        Ok(connection)
     }
 
     fn command(&self, words: &[&str]) -> RedisResult<Value> {
