@@ -85,6 +85,11 @@ impl RedisProcess {
         self.home.connection().unwrap_or_else(|error| panic!("no connection: {error}"))
     }
 
+    /// Whether it answers, and is not busy with a script that takes too long.
+    pub(crate) fn answers(&self) -> bool {
+        self.home.command(&["PING"]).is_ok()
+    }
+
     /// Runs a command past every door, as a user who may do anything.
     pub(crate) fn command(&self, words: &[&str]) -> Value {
         self.home.command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))

@@ -5,6 +5,7 @@
 //! one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use redis::{Connection, RedisError, Value};
 use smallvec::SmallVec;
@@ -103,6 +104,12 @@ impl<'s> Twins<'s> {
         let mut twins = Self { connection, script, model: Model::default(), jitter: Span::ZERO };
         twins.start_over(Span::ZERO)?;
         Ok(twins)
+    }
+
+    /// Waits for a reply no longer than this.
+    pub(crate) fn with_patience(self, patience: Duration) -> Self {
+        self.connection.set_read_timeout(Some(patience)).expect("it is no zero");
+        self
     }
 
     /// Forgets all counters.
