@@ -5,7 +5,7 @@ ENVOY := $(CURDIR)/.tools/envoy/bin/envoy
 GHZ := $(CURDIR)/.tools/bin/ghz
 FUZZ_SECONDS ?= 300
 
-.PHONY: help run test unit e2e lint format docs deny bench bench-lookup ghz fuzz ci
+.PHONY: help run test unit mutants e2e lint format docs deny bench bench-lookup ghz fuzz ci
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -13,10 +13,13 @@ help: ## this list
 run: ## build and serve the sample rules of config/
 	$(CARGO) run --release
 
-test: unit e2e ## all tests; installs what they need into .tools
+test: unit mutants e2e ## all tests; installs what they need into .tools
 
 unit: ## unit, property and suite tests
 	$(CARGO) test --lib --bins --test suite --test architecture
+
+mutants: ## two minutes: a test finds out every change of one token of the Lua
+	$(CARGO) test --test suite every_mutant -- --ignored --nocapture
 
 e2e: ## a real Envoy in front; installs it into .tools
 	tests/e2e/install.sh

@@ -4,11 +4,11 @@ local bucket = {}
 -- Nothing needs to be remembered for longer than this, in ms; and Redis refuses times that are too long for it.
 local LIFE_MAX = 2 ^ 52
 
--- What is spent as of now, whether the key says so already, and whether there was no key.
+-- What is spent as of now, and whether the key says so already.
 function bucket.load(key, now, deepest, tick, requests)
   local packed = redis.call('GET', key)
   if not packed then
-    return 0, true, true
+    return 0, true
   end
   if #packed ~= 16 then
     error({err = 'ERR value is not a bucket'})
@@ -21,9 +21,9 @@ function bucket.load(key, now, deepest, tick, requests)
   local elapsed = math.floor(now / tick) - at
   if elapsed < 0 then
     -- From the future: the clock went back.
-    return spent, false, false
+    return spent, false
   end
-  return math.max(spent - elapsed * requests, 0), true, false
+  return math.max(spent - elapsed * requests, 0), true
 end
 
 function bucket.keep(key, spent, fresh, now, tick, requests)

@@ -15,7 +15,7 @@
 //! ```
 
 use crate::algorithm::Decide;
-use crate::algorithm::charge::{Charge, Kind};
+use crate::algorithm::charge::Charge;
 use crate::check::{Hits, Verdict};
 use crate::limit::{Limit, RefusedHits};
 use crate::time::{Span, Time};
@@ -33,13 +33,9 @@ impl Decide for Bucket {
     fn charge(limit: &Limit, hits: Hits) -> Charge {
         let capacity = u64::from(limit.capacity());
         let price = limit.period_ticks();
-        Charge {
-            kind: Kind::of(hits, limit.refused_hits()),
-            // One more than fits is as good as any number more, and keeps the product exact.
-            cost: hits.count().min(capacity + 1) * price,
-            full: capacity * price,
-            deepest: deepest(limit),
-        }
+        // One more than fits is as good as any number more, and keeps the product exact.
+        let cost = hits.count().min(capacity + 1) * price;
+        Charge::new(hits, cost, limit.refused_hits(), capacity * price, deepest(limit))
     }
 
     /// A state from the future means that the clock went back: it is taken as of now, so that nobody is let in sooner and nobody waits
@@ -63,7 +59,7 @@ impl Decide for Bucket {
     fn verdict(self, limit: &Limit, now: Time, hits: Hits, over: bool) -> Verdict {
         let price = limit.period_ticks();
         let full = u64::from(limit.capacity()) * price;
-        let wanted = if let Hits::Add(_) = hits { Self::charge(limit, hits).cost } else { 0 };
+        let wanted = u64::try_from(Self::charge(limit, hits).cost).unwrap_or(0);
         Verdict {
             over,
             used: self.spent.div_ceil(price),

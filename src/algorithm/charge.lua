@@ -1,20 +1,15 @@
 -- What a call does to a counter. The twin of charge.rs.
-local COUNT, DROP, LOOK, GIVE_BACK = 1, 2, 3, 4
 
-local function charge(spent, kind, cost, full, deepest)
-  if kind == LOOK then
-    return spent, spent > full
-  end
-  if kind == GIVE_BACK then
-    local left = math.max(spent - cost, 0)
-    return left, left > full
-  end
-  local charged = spent + cost
-  if charged <= full then
-    return charged, false
-  end
-  if kind == DROP then
+-- What is spent after it, however much that is. Below nothing, a cost is given back, and nothing is a look.
+local function charged(spent, cost, deepest)
+  return math.max(math.min(spent + cost, deepest), 0)
+end
+
+-- What is spent after it, and whether it was over.
+local function charge(spent, cost, drops, full, deepest)
+  local over = spent + cost > full
+  if over and drops then
     return spent, true
   end
-  return math.min(charged, deepest), true
+  return charged(spent, cost, deepest), over
 end

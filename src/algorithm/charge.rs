@@ -4,61 +4,39 @@
 use crate::check::Hits;
 use crate::limit::RefusedHits;
 
-/// One call, in the units of its counter.
+/// One call, in the units of its counter, all of them below 2^53.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Charge {
-    /// What to do.
-    pub kind: Kind,
-    /// What it takes, or gives back.
-    pub cost: u64,
+    /// What it takes. Below nothing it is given back, and nothing is a look.
+    pub cost: i64,
+    /// Whether it takes nothing where there is no room for all of it.
+    pub drops: bool,
     /// As much as may be spent.
     pub full: u64,
     /// As much as refused calls can make it.
     pub deepest: u64,
 }
 
-/// What to do with the cost. The numbers are those of the Lua twin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Take it, also when that is too much.
-    Count = 1,
-    /// Take it if there is room.
-    Drop = 2,
-    /// Take nothing.
-    Look = 3,
-    /// Give it back.
-    GiveBack = 4,
-}
-
 impl Charge {
+    /// Hits that cost so much together, by a rule that treats refused ones like that.
+    pub fn new(hits: Hits, cost: u64, refused_hits: RefusedHits, full: u64, deepest: u64) -> Self {
+        let cost = i64::try_from(cost).unwrap_or(i64::MAX);
+        let (cost, drops) = match hits {
+            Hits::Add(_) => (cost, refused_hits == RefusedHits::Drop),
+            Hits::Look => (0, false),
+            Hits::GiveBack(_) => (-cost, false),
+        };
+        Self { cost, drops, full, deepest }
+    }
+
     /// What is spent after the call, and whether the call was over.
     pub fn apply(self, spent: u64) -> (u64, bool) {
-        match self.kind {
-            Kind::Look => (spent, spent > self.full),
-            Kind::GiveBack => {
-                let left = spent.saturating_sub(self.cost);
-                (left, left > self.full)
-            }
-            Kind::Count | Kind::Drop => {
-                let charged = spent + self.cost;
-                match self.kind {
-                    _ if charged <= self.full => (charged, false),
-                    Kind::Drop => (spent, true),
-                    _ => (charged.min(self.deepest), true),
-                }
-            }
-        }
+        let over = spent.saturating_add_signed(self.cost) > self.full;
+        if over && self.drops { (spent, over) } else { (self.charged(spent), over) }
     }
-}
 
-impl Kind {
-    /// What these hits do where refused ones are treated like that.
-    pub fn of(hits: Hits, refused_hits: RefusedHits) -> Self {
-        match (hits, refused_hits) {
-            (Hits::Look, _) => Self::Look,
-            (Hits::GiveBack(_), _) => Self::GiveBack,
-            (Hits::Add(_), RefusedHits::Count) => Self::Count,
-            (Hits::Add(_), RefusedHits::Drop) => Self::Drop,
-        }
+    /// What is spent after it, however much that is.
+    pub fn charged(self, spent: u64) -> u64 {
+        spent.saturating_add_signed(self.cost).min(self.deepest)
     }
 }

@@ -10,7 +10,7 @@ function fixed_window.load(key)
   if not text then
     return 0, true, true
   end
-  local number = string.match(text, '^%-?%d+$') and tonumber(text)
+  local number = string.match(text, '^-?%d+$') and tonumber(text)
   if not number or math.abs(number) > 2 ^ 63 then
     error({err = 'ERR value is not an integer or out of range'})
   end
@@ -26,12 +26,9 @@ function fixed_window.keep(key, used, fresh, now, life)
   end
 end
 
--- The whole of most calls: hits that count whether they pass or not.
-function fixed_window.count(key, argument)
-  local text, life = string.match(argument, 'i(%d+) (%d+)')
-  local hits = tonumber(text)
-  local used = redis.pcall('INCRBY', key, text)
-  if type(used) == 'table' then
+-- What to do where INCRBY by so many hits has replied this, and not simply that there were hits before.
+function fixed_window.settle(key, used, hits, life)
+  if not tonumber(used) then
     if not string.find(used.err, 'overflow') then
       error(used)
     end
@@ -41,13 +38,7 @@ function fixed_window.count(key, argument)
     redis.call('SET', key, EXACT_MAX - 1, 'KEEPTTL')
     return EXACT_MAX - 1
   end
-  if used > hits then
-    return used
-  end
-  if used ~= hits then
-    -- Somebody left less than nothing there: as good as nothing.
-    redis.call('SET', key, text)
-  end
-  redis.call('EXPIRE', key, life)
-  return hits
+  -- Nothing was there, or somebody left less than nothing, which is as good.
+  redis.call('SET', key, hits, 'EX', life)
+  return tonumber(hits)
 end

@@ -4,7 +4,7 @@
 //! the reference's INCRBY: with `refused_hits: count` a call that does not fit uses up quota all the same.
 
 use crate::algorithm::Decide;
-use crate::algorithm::charge::{Charge, Kind};
+use crate::algorithm::charge::Charge;
 use crate::check::{HITS_MAX, Hits, Verdict};
 use crate::limit::{EXACT_MAX, Limit};
 use crate::time::Time;
@@ -20,12 +20,7 @@ impl Decide for FixedWindow {
     const LUA: &'static str = include_str!("fixed_window.lua");
 
     fn charge(limit: &Limit, hits: Hits) -> Charge {
-        Charge {
-            kind: Kind::of(hits, limit.refused_hits()),
-            cost: hits.count().min(HITS_MAX),
-            full: limit.requests().into(),
-            deepest: EXACT_MAX - 1,
-        }
+        Charge::new(hits, hits.count().min(HITS_MAX), limit.refused_hits(), limit.requests().into(), EXACT_MAX - 1)
     }
 
     /// A window that has not begun yet means that the clock went back. Its count is kept, so nobody is let in sooner, and it ends with

@@ -6,7 +6,6 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::Counter;
-use crate::algorithm::charge::Kind;
 use crate::check::{Check, Hits, Verdicts};
 use crate::time::Time;
 
@@ -29,7 +28,7 @@ pub fn decide_together(checks: &[Check], slots: &[usize], counters: &mut [Counte
             let (counter, look) = counters[slot].decide(&check.limit, now, Hits::Look);
             // It tells of the check's own hits all the same: they are what the caller may bring again.
             *verdict = counter.verdict(&check.limit, now, check.hits, look.over);
-        } else if Counter::charge(&check.limit, check.hits).kind != Kind::Drop {
+        } else if !Counter::charge(&check.limit, check.hits).drops {
             // It stays refused even if a neighbour's hits on the same key, now taken back, were what refused it.
             counters[slot] = counters[slot].decide(&check.limit, now, check.hits).0;
         }

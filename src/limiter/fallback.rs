@@ -138,7 +138,7 @@ impl Fallback {
     /// This replica's part of what all of them had used at that time.
     fn remembered(&self, limit: &Limit, used: u64, at: Time) -> Counter {
         let charge = Counter::charge(limit, Hits::Add(used.div_ceil(self.replicas.get().into())));
-        Counter::spent(limit, at, charge.cost.min(charge.deepest))
+        Counter::spent(limit, at, charge.charged(0))
     }
 }
 

@@ -142,8 +142,9 @@ impl Node {
 
     fn line(&self, check: &Check, at: Time, apart: bool) -> Line {
         let hash = self.last_seen.hash(&check.key);
-        // Any number will do that differs from key to key.
-        let jitter = Span::from_secs(hash % self.expiration_jitter_max.ceil_secs().max(1));
+        // Any number will do that differs from time to time. In between it stays, so that lines of a call are alike (see Script::command).
+        let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
         Line::new(check, hash, at, apart, jitter)
     }
 

@@ -11,6 +11,7 @@ mod json;
 mod keys;
 mod laws;
 mod lifecycle;
+mod mutants;
 mod parity;
 mod redis_address;
 mod redis_store;

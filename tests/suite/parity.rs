@@ -16,7 +16,7 @@ use tollgate::store::redis::script::{self, Form, Line, Script};
 use tollgate::time::{Span, Time};
 
 use crate::support::redis::RedisProcess;
-use crate::support::twins::{Found, Twins};
+use crate::support::twins::{Found, Twins, Writes};
 
 /// 2023-11-14, which is on no edge of any unit.
 const START: Time = Time::from_micros(1_700_000_000_123_456);
@@ -49,6 +49,7 @@ struct Batch {
     /// Which of its limits each counter has.
     reloaded: [bool; KEYS],
     asks: Vec<Group>,
+    writes: Writes,
 }
 
 #[derive(Debug, Clone)]
@@ -114,7 +115,7 @@ impl History {
             now = batch.gap.after(now, &limits, &retries, &resets);
             let calls = batch.asks.iter().flat_map(|ask| &ask.calls);
             let asks: Vec<Ask> = batch.asks.iter().map(|group| group.ask(&limits)).collect();
-            let verdicts = twins.ask(&asks, now).map_err(|error| format!("batch {index}: {error}"))?;
+            let verdicts = twins.ask(&asks, batch.writes, now).map_err(|error| format!("batch {index}: {error}"))?;
             for (call, verdict) in calls.zip(verdicts) {
                 let Ok(verdict) = verdict else { continue };
                 resets[call.counter] = verdict.reset_after;
@@ -133,8 +134,8 @@ impl fmt::Debug for History {
             let [first, other] = counter.limits;
             writeln!(formatter, "counter {number}: {first}; or {other}; found {:?}", counter.found)?;
         }
-        for (number, Batch { gap, reloaded, asks }) in self.batches.iter().enumerate() {
-            writeln!(formatter, "batch {number}: {gap:?} {reloaded:?}")?;
+        for (number, Batch { gap, reloaded, asks, writes }) in self.batches.iter().enumerate() {
+            writeln!(formatter, "batch {number}: {gap:?} {reloaded:?}, writes {writes:?}")?;
             for Group { together, calls } in asks {
                 let calls =
                     calls.iter().map(|call| format!("{} {:?}{}", call.counter, call.size, if call.veto { "" } else { " (no veto)" }));
@@ -309,7 +310,13 @@ fn gaps() -> impl Strategy<Value = Gap> {
 fn batches() -> impl Strategy<Value = Batch> {
     let group = (any::<bool>(), prop::collection::vec(calls(), 1..7)).prop_map(|(together, calls)| Group { together, calls });
     let reloaded = prop_oneof![2 => Just([false; KEYS]), 1 => any::<[bool; KEYS]>()];
-    (gaps(), reloaded, prop::collection::vec(group, 1..4)).prop_map(|(gap, reloaded, asks)| Batch { gap, reloaded, asks })
+    let writes = prop_oneof![6 => Just(Writes::Taken), 1 => Just(Writes::Refused)];
+    (gaps(), reloaded, prop::collection::vec(group, 1..4), writes).prop_map(|(gap, reloaded, asks, writes)| Batch {
+        gap,
+        reloaded,
+        asks,
+        writes,
+    })
 }
 
 /// Histories.
@@ -335,12 +342,17 @@ pub(crate) fn table() -> Vec<History> {
         for finds in finds.chunks(KEYS) {
             for (size, together) in calls.iter().flat_map(|&size| [(size, false), (size, true)]) {
                 let counters = std::array::from_fn(|number| Terms2 { limits: [limit; 2], found: finds[number].clone() });
-                let batch = |gap, size| {
+                let batch = |gap, size, writes| {
                     let call = |counter, size| Call { counter, size, veto: true };
-                    let ask = |counter| Group { together, calls: vec![call(counter, size), call((counter + 1) % KEYS, Size::Look)] };
-                    Batch { gap, reloaded: [false; KEYS], asks: (0..KEYS).map(ask).collect() }
+                    let neighbour = |counter| together.then(|| call((counter + 1) % KEYS, Size::Look));
+                    let ask = |counter| Group { together, calls: [call(counter, size)].into_iter().chain(neighbour(counter)).collect() };
+                    Batch { gap, reloaded: [false; KEYS], asks: (0..KEYS).map(ask).collect(), writes }
                 };
-                let batches = vec![batch(Gap::Micros(0), size), batch(Gap::Ticks(0, 1, 0), Size::Add(Amount::Hits(1)))];
+                let batches = vec![
+                    batch(Gap::Micros(0), size, Writes::Refused),
+                    batch(Gap::Micros(0), size, Writes::Taken),
+                    batch(Gap::Ticks(0, 1, 0), Size::Add(Amount::Hits(1)), Writes::Taken),
+                ];
                 histories.push(History { counters, jitter: Span::ZERO, batches });
             }
         }

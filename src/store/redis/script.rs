@@ -4,17 +4,23 @@
 //! put together from the twins of all algorithms and a driver that walks the checks. Its words are in `driver.lua`; here is their
 //! other side.
 
-use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use redis::{Cmd, RedisError, Value};
 use smallvec::SmallVec;
 
-use crate::algorithm::charge::{Charge, Kind};
+use crate::algorithm::charge::Charge;
 use crate::algorithm::{Counter, counter, fixed_window};
 use crate::check::{Check, Key, Verdict};
 use crate::limit::Algorithm;
 use crate::time::{Span, Time};
+
+/// What walks the checks.
+const DRIVER: &str = include_str!("driver.lua");
+/// Where in it the twins of all algorithms stand.
+const TWINS_GO_HERE: &str = "--@ the twins of all algorithms\n";
+/// What the argument of a short line begins with: hits of a fixed window that count whether they pass or not.
+const SHORT: u8 = b'i';
 
 /// What every call runs, and the hash that Redis remembers it by.
 #[derive(Debug)]
@@ -62,8 +68,7 @@ impl Script {
 
     /// The one that serves.
     pub fn serving() -> &'static Self {
-        static SERVING: LazyLock<Script> =
-            LazyLock::new(|| Script::new([counter::LUA.concat(), include_str!("driver.lua").to_owned()].concat()));
+        static SERVING: LazyLock<Script> = LazyLock::new(|| Script::new(DRIVER.replace(TWINS_GO_HERE, &counter::LUA.concat())));
         &SERVING
     }
 
@@ -89,18 +94,51 @@ impl Script {
             Some(now) => command.arg(now.as_micros()),
             None => command.arg(""),
         };
-        let mut mark = String::new();
+        let mut run = Run::default();
         for (together, lines) in groups {
             if together {
-                mark.clear();
-                let _ = write!(mark, "T{}", lines.len());
-                command.arg(&mark);
+                run.end(&mut command);
+                command.arg(format!("T{}", lines.len()));
             }
             for line in lines {
-                command.arg(line.argument.as_slice());
+                if line.is_short() {
+                    run.add(&line.argument, &mut command);
+                } else {
+                    run.end(&mut command);
+                    command.arg(line.argument.as_slice());
+                }
             }
         }
+        run.end(&mut command);
         command
+    }
+}
+
+/// Short lines one after the other whose arguments are the same: Redis gets one for all of them.
+#[derive(Default)]
+struct Run<'l> {
+    argument: &'l [u8],
+    length: usize,
+}
+
+impl<'l> Run<'l> {
+    fn add(&mut self, argument: &'l [u8], command: &mut Cmd) {
+        if self.argument != argument {
+            self.end(command);
+            self.argument = argument;
+        }
+        self.length += 1;
+    }
+
+    fn end(&mut self, command: &mut Cmd) {
+        if self.length > 0 {
+            let mut argument: SmallVec<[u8; 48]> = SmallVec::new();
+            argument.push(SHORT);
+            push_number(self.length as u64, |digits| argument.extend_from_slice(digits));
+            argument.extend_from_slice(&self.argument[1..]);
+            command.arg(argument.as_slice());
+        }
+        *self = Self::default();
     }
 }
 
@@ -117,9 +155,9 @@ impl Line {
                 let start = fixed_window::start(limit, at).as_micros() / Span::from_secs(1).as_micros();
                 push_number(start, |digits| key.push(digits));
                 let life = limit.period().ceil_secs() + jitter.ceil_secs();
-                if apart && charge.kind == Kind::Count {
-                    argument.push(b'i');
-                    push_number(charge.cost, |digits| argument.extend_from_slice(digits));
+                if apart && !charge.drops && charge.cost > 0 {
+                    argument.extend_from_slice(&[SHORT, b' ']);
+                    push_number(charge.cost.unsigned_abs(), |digits| argument.extend_from_slice(digits));
                     argument.push(b' ');
                     push_number(life, |digits| argument.extend_from_slice(digits));
                     return Self { key, argument, at, hash, price: 1 };
@@ -128,12 +166,17 @@ impl Line {
             }
             Algorithm::TokenBucket => (2, limit.period_ticks(), limit.tick().span().as_micros(), limit.requests().into()),
         };
-        let Charge { kind, cost, full, deepest } = charge;
-        argument.extend_from_slice(&[code, kind as u8, check.veto.into()]);
-        for number in [cost, full, deepest, life, rate] {
+        let Charge { cost, drops, full, deepest } = charge;
+        argument.extend_from_slice(&[code, drops.into(), check.veto.into()]);
+        for number in [cost].into_iter().chain([full, deepest, life, rate].map(u64::cast_signed)) {
             argument.extend_from_slice(&double(number).to_le_bytes());
         }
         Self { key, argument, at, hash, price }
+    }
+
+    /// Whether it is one of those that go out in runs.
+    fn is_short(&self) -> bool {
+        self.argument[0] == SHORT
     }
 
     /// What its counter is known by here.
@@ -202,6 +245,6 @@ fn push_number(number: u64, push: impl FnOnce(&[u8])) {
 
 /// Exact: a limit's numbers are whole and below 2^53.
 #[expect(clippy::cast_precision_loss, reason = "numbers below 2^53 lose nothing")]
-fn double(number: u64) -> f64 {
+fn double(number: i64) -> f64 {
     number as f64
 }

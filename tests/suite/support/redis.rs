@@ -82,9 +82,12 @@ impl RedisProcess {
 
     /// A connection past every door, as a user who may do anything.
     pub(crate) fn connection(&self) -> Connection {
-        let connection = self.home.connection().unwrap_or_else(|error| panic!("no connection: {error}"));
-        connection.set_read_timeout(Some(PATIENCE)).expect("it is no zero");
-        connection
+        self.home.connection().unwrap_or_else(|error| panic!("no connection: {error}"))
+    }
+
+    /// Whether it answers, and is not busy with a script that takes too long.
+    pub(crate) fn answers(&self) -> bool {
+        self.home.command(&["PING"]).is_ok()
     }
 
     /// Runs a command past every door, as a user who may do anything.
@@ -201,7 +204,9 @@ impl Home {
             Some(password) => settings.set_password(password),
             None => settings,
         };
-        Client::open(info.set_redis_settings(settings))?.get_connection()
+        let connection = Client::open(info.set_redis_settings(settings))?.get_connection()?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        Ok(connection)
     }
 
     fn command(&self, words: &[&str]) -> RedisResult<Value> {

@@ -5,10 +5,10 @@
 //! one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use redis::{Connection, RedisError, Value};
 use smallvec::SmallVec;
-use tollgate::algorithm::charge::Kind;
 use tollgate::algorithm::{Counter, decide_together, fixed_window};
 use tollgate::check::{Ask, Check, Hits, Verdict};
 use tollgate::limit::{Algorithm, EXACT_MAX, Limit};
@@ -24,6 +24,9 @@ const LIFE_MARK_SLACK: i64 = 3_600_000;
 /// Redis refuses times that are too long for it, so lives end here, in ms.
 const LIFE_MAX: u64 = 1 << 52;
 
+/// What Redis says where it takes no writes.
+const REFUSED: &str = "NOREPLICAS Not enough good replicas to write.";
+
 /// Both sides.
 pub(crate) struct Twins<'s> {
     connection: Connection,
@@ -33,12 +36,22 @@ pub(crate) struct Twins<'s> {
     jitter: Span,
 }
 
+/// Whether Redis takes what is written to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writes {
+    Taken,
+    /// As for want of replicas, or of memory.
+    Refused,
+}
+
 /// What Redis should have, counted in Rust.
 #[derive(Default)]
 struct Model {
     states: BTreeMap<Vec<u8>, State>,
     /// The keys that the call under way has given a life, in ms.
     lives: BTreeMap<Vec<u8>, u64>,
+    /// All that would be written in the call under way is refused.
+    is_read_only: bool,
 }
 
 /// What stands at a key.
@@ -93,6 +106,12 @@ impl<'s> Twins<'s> {
         Ok(twins)
     }
 
+    /// Waits for a reply no longer than this.
+    pub(crate) fn with_patience(self, patience: Duration) -> Self {
+        self.connection.set_read_timeout(Some(patience)).expect("it is no zero");
+        self
+    }
+
     /// Forgets all counters.
     pub(crate) fn start_over(&mut self, jitter: Span) -> Result<(), RedisError> {
         self.model = Model::default();
@@ -117,8 +136,9 @@ impl<'s> Twins<'s> {
     ///
     /// # Errors
     /// In what they differ.
-    pub(crate) fn ask(&mut self, asks: &[Ask], now: Time) -> Result<Vec<Result<Verdict, &'static str>>, String> {
+    pub(crate) fn ask(&mut self, asks: &[Ask], writes: Writes, now: Time) -> Result<Vec<Result<Verdict, &'static str>>, String> {
         let expired = self.model.expire(now)?;
+        self.model.is_read_only = writes == Writes::Refused;
         let mut keys: BTreeSet<Vec<u8>> = self.model.states.keys().chain(&expired).cloned().collect();
         let expected: Vec<Result<Verdict, &str>> = asks.iter().flat_map(|ask| self.model.decide(ask, self.jitter, now)).collect();
         keys.extend(asks.iter().flat_map(|ask| &ask.checks).map(|check| redis_key(check, now)));
@@ -129,9 +149,16 @@ impl<'s> Twins<'s> {
         // In one transaction no time passes for expiry.
         call.atomic();
         for key in &expired {
-            call.cmd("DEL").arg(key);
+            call.cmd("DEL").arg(key).ignore();
+        }
+        let take = |replicas| redis::cmd("CONFIG").arg("SET").arg("min-replicas-to-write").arg(replicas).clone();
+        if writes == Writes::Refused {
+            call.add_command(take(1)).ignore();
         }
         call.cmd("TIME").add_command(self.script.command(groups, Some(now), Form::Hash));
+        if writes == Writes::Refused {
+            call.add_command(take(0)).ignore();
+        }
         for key in &keys {
             match self.model.states.get(key).and_then(|state| state.found.as_ref()) {
                 Some(Found::List) => call.cmd("LINDEX").arg(key).arg(0),
@@ -140,7 +167,7 @@ impl<'s> Twins<'s> {
             call.cmd("PTTL").arg(key).cmd("PEXPIRE").arg(key).arg(LIFE_MARK);
         }
         call.cmd("TIME");
-        let mut values = call.query::<Vec<Value>>(&mut self.connection).map_err(|error| error.to_string())?.into_iter().skip(expired.len());
+        let mut values = call.query::<Vec<Value>>(&mut self.connection).map_err(|error| error.to_string())?.into_iter();
 
         let mut next = || values.next().ok_or("a reply is missing");
         let before = millis(&next()?)?;
@@ -204,9 +231,17 @@ impl Model {
 
     fn decide_one(&mut self, check: &Check, jitter: Span, now: Time) -> Result<Verdict, &'static str> {
         let key = redis_key(check, now);
+        let charge = Counter::charge(&check.limit, check.hits);
+        // It writes before it reads.
+        let adds_only = check.limit.algorithm() == Algorithm::FixedWindow && charge.cost > 0 && !charge.drops;
+        if adds_only && self.is_read_only {
+            return Err(REFUSED);
+        }
         let loaded = self.load(&key, &check.limit, now)?;
         let (after, verdict) = loaded.counter.decide(&check.limit, now, check.hits);
-        let adds_only = check.limit.algorithm() == Algorithm::FixedWindow && Counter::charge(&check.limit, check.hits).kind == Kind::Count;
+        if self.is_read_only && loaded.differs_from(after, &check.limit, now) {
+            return Err(REFUSED);
+        }
         // What is added to nothing begins to live, whether nothing stands there or no key.
         let fresh = loaded.fresh || (adds_only && loaded.counter.is_untouched());
         self.keep(key, &check.limit, &Loaded { fresh, ..loaded }, after, jitter, now);
@@ -230,6 +265,10 @@ impl Model {
         };
         let mut counters: Vec<Counter> = loaded.iter().map(|loaded| loaded.counter).collect();
         let verdicts = decide_together(&ask.checks, &slots, &mut counters, now);
+        let mut slots = keys.iter().zip(&loaded).zip(&counters);
+        if self.is_read_only && slots.any(|(((_, limit), loaded), &after)| loaded.differs_from(after, limit, now)) {
+            return vec![Err(REFUSED); ask.checks.len()];
+        }
         for (((key, limit), loaded), after) in keys.into_iter().zip(loaded).zip(counters) {
             self.keep(key, &limit, &loaded, after, jitter, now);
         }
@@ -256,10 +295,10 @@ impl Model {
 
     /// A state is only written when it is another one, so what time alone has changed keeps its date.
     fn keep(&mut self, key: Vec<u8>, limit: &Limit, loaded: &Loaded, after: Counter, jitter: Span, now: Time) {
-        let spent = after.spent_at(limit, now);
-        if spent == loaded.counter.spent_at(limit, now) && loaded.kept {
+        if !loaded.differs_from(after, limit, now) {
             return;
         }
+        let spent = after.spent_at(limit, now);
         let life = match limit.algorithm() {
             Algorithm::FixedWindow => loaded.fresh.then(|| (limit.period().ceil_secs() + jitter.ceil_secs()) * 1_000),
             Algorithm::TokenBucket if spent == 0 => {
@@ -317,6 +356,13 @@ impl Model {
             None => (LIFE_MARK - LIFE_MARK_SLACK, LIFE_MARK),
         };
         if (least..=most).contains(&life) { Ok(()) } else { Err(format!("it lives for {life} ms instead of {most}")) }
+    }
+}
+
+impl Loaded {
+    /// Whether something else has to be written.
+    fn differs_from(&self, after: Counter, limit: &Limit, now: Time) -> bool {
+        after.spent_at(limit, now) != self.counter.spent_at(limit, now) || !self.kept
     }
 }
 

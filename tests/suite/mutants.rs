@@ -1,0 +1,358 @@
+//! Whoever changes one token of the Lua is found out: each such mutant of the script that serves is played to, and all must die.
+//!
+//! A mutant is a script of another text, sent through the same words as the one that serves; nothing is compiled anew. It lives if it says
+//! and leaves what the Rust twins do in every case of the table and in the same few hundred random histories.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use proptest::strategy::{Strategy as _, ValueTree as _};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use tollgate::algorithm::counter;
+use tollgate::store::redis::script::Script;
+
+use crate::parity::{History, goes_by_the_servers_clock, histories, table};
+use crate::support::redis::RedisProcess;
+use crate::support::twins::Twins;
+
+/// How many random histories a mutant has to survive, after the table.
+const HISTORIES: usize = 400;
+/// Of them, so many come first: most mutants do not get any further.
+const HISTORIES_FIRST: usize = 40;
+/// How many mutants are tried at a time, each with a server of its own.
+const WORKERS: usize = 2;
+/// A script that takes longer than this never ends.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The files of the script, in its order.
+const FILES: [&str; 3] = ["charge.lua", "fixed_window.lua", "bucket.lua"];
+const DRIVER: &str = "driver.lua";
+
+/// Mutants that change nothing that anybody could see.
+const EQUIVALENT: [Equivalent; 5] = [
+    Equivalent { file: "bucket.lua", source: "if spent == 0 then", change: ("==", "<="), reason: "nothing is spent below nothing" },
+    Equivalent {
+        file: "fixed_window.lua",
+        source: "redis.call('SET', key, EXACT_MAX - 1, 'KEEPTTL')",
+        change: ("call", "pcall"),
+        reason: "Redis has just taken a write to the same key, or looked at the number there",
+    },
+    Equivalent {
+        file: "fixed_window.lua",
+        source: "redis.call('SET', key, text, 'EX', life)",
+        change: ("call", "pcall"),
+        reason: "Redis has just taken a write to the same key",
+    },
+    Equivalent { file: "driver.lua", source: "local time = redis.call('TIME')", change: ("call", "pcall"), reason: "TIME cannot fail" },
+    // Two of them: each of the flags.
+    Equivalent {
+        file: "driver.lua",
+        source: "return algorithms[code], drops == 1, veto == 1, cost, full, deepest, life, rate",
+        change: ("==", ">="),
+        reason: "flags are 0 or 1",
+    },
+];
+
+/// Words of one kind: each is tried in the place of each other of the same function.
+const KINDS: [&[&str]; 4] = [
+    &[
+        "spent",
+        "cost",
+        "full",
+        "deepest",
+        "now",
+        "tick",
+        "requests",
+        "life",
+        "rate",
+        "hits",
+        "used",
+        "number",
+        "elapsed",
+        "at",
+        "after",
+        "loaded",
+        "count",
+        "index",
+        "first",
+        "arguments",
+        "code",
+        "key",
+        "argument",
+    ],
+    &["kept", "fresh", "over", "vetoed", "veto", "drops", "ok"],
+    &["text", "key", "packed", "argument"],
+    &["slot", "slots", "check", "checks"],
+];
+/// Words that stand for each other.
+const PAIRS: [(&str, &str); 9] = [
+    ("and", "or"),
+    ("true", "false"),
+    ("min", "max"),
+    ("floor", "ceil"),
+    ("call", "pcall"),
+    ("'EX'", "'PX'"),
+    ("fixed_window", "bucket"),
+    ("charge", "charged"),
+    ("KEYS", "ARGV"),
+];
+const ARITHMETIC: [&str; 5] = ["+", "-", "*", "/", "^"];
+const COMPARISONS: [&str; 6] = ["<", "<=", ">", ">=", "==", "~="];
+
+/// One token, and where it stands.
+#[derive(Debug, Clone, Copy)]
+struct Token<'t> {
+    text: &'t str,
+    at: usize,
+    /// It is the first of its line, at the left edge.
+    is_outermost: bool,
+}
+
+/// One change of the script.
+struct Mutant {
+    text: String,
+    file: &'static str,
+    line: usize,
+    /// The line as it was.
+    source: String,
+    from: String,
+    to: String,
+}
+
+/// One that may survive.
+#[derive(Debug)]
+struct Equivalent {
+    file: &'static str,
+    /// Its line, as it was.
+    source: &'static str,
+    change: (&'static str, &'static str),
+    /// Why nobody could tell.
+    #[expect(dead_code, reason = "for people, who see it where such a mutant is gone")]
+    reason: &'static str,
+}
+
+/// What became of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Fate {
+    /// It says or leaves something else.
+    Killed,
+    /// It runs for ever.
+    Endless,
+    /// It is no script.
+    Stillborn,
+    Survived,
+}
+
+impl fmt::Display for Mutant {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}: `{}` -> `{}` in `{}`", self.file, self.line, self.from, self.to, self.source)
+    }
+}
+
+impl Mutant {
+    fn is(&self, known: &Equivalent) -> bool {
+        (self.file, self.source.as_str(), (self.from.as_str(), self.to.as_str())) == (known.file, known.source, known.change)
+    }
+
+    /// Tries it on a server, which it may spoil.
+    fn try_on(&self, server: &RedisProcess, histories: &[History]) -> Fate {
+        let script = Script::new(self.text.clone());
+        let Ok(twins) = Twins::new(server, &script) else { return Fate::Stillborn };
+        let mut twins = twins.with_patience(PATIENCE);
+        let trial = histories.iter().try_for_each(|history| history.play(&mut twins));
+        match trial.and_then(|()| goes_by_the_servers_clock(&script, server)) {
+            Ok(()) => Fate::Survived,
+            Err(_) if server.answers() => Fate::Killed,
+            Err(_) => Fate::Endless,
+        }
+    }
+}
+
+/// Every mutant of the script that serves.
+fn mutants() -> Vec<Mutant> {
+    let text = Script::serving().text();
+    let tokens = tokens(text);
+    let mut changes = BTreeSet::new();
+    for (index, token) in tokens.iter().enumerate() {
+        for to in replacements(&tokens, index) {
+            changes.insert((token.at, token.text.len(), to));
+        }
+    }
+    for (at, len) in statements(text) {
+        changes.insert((at, len, String::new()));
+    }
+    changes.into_iter().map(|(at, len, to)| mutant(text, at, len, to)).collect()
+}
+
+fn mutant(text: &str, at: usize, len: usize, to: String) -> Mutant {
+    // The twins stand inside of the driver.
+    let parts =
+        FILES.into_iter().zip(counter::LUA).map(|(name, part)| (name, text.find(part).expect("it is a part of the script"), part.len()));
+    let (file, start) = parts
+        .filter(|(_, start, len)| (*start..start + len).contains(&at))
+        .map(|(name, start, _)| (name, start))
+        .next()
+        .unwrap_or((DRIVER, 0));
+    let line = 1 + text[start..at].matches('\n').count();
+    let source = text[..at].rfind('\n').map_or(0, |end| end + 1);
+    let source = text[source..].lines().next().unwrap_or_default().trim().to_owned();
+    Mutant { text: [&text[..at], &to, &text[at + len..]].concat(), file, line, source, from: text[at..at + len].to_owned(), to }
+}
+
+/// Whole lines that could be left out: those that do something and open nothing.
+fn statements(text: &str) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        let statement = line.trim();
+        let assigns = statement.contains(" = ");
+        let opens =
+            ["local ", "if ", "for ", "while ", "function ", "elseif ", "--", "return "].iter().any(|word| statement.starts_with(word));
+        let calls = statement.starts_with("redis.call(") || statement.starts_with("error(");
+        if !opens && (assigns || calls) {
+            let indent = line.len() - line.trim_start().len();
+            found.push((at + indent, statement.len()));
+        }
+        at += line.len();
+    }
+    found
+}
+
+/// What is tried in a token's place.
+fn replacements(tokens: &[Token<'_>], index: usize) -> BTreeSet<String> {
+    let text = tokens[index].text;
+    let mut others = BTreeSet::new();
+    for operators in [&ARITHMETIC[..], &COMPARISONS[..]] {
+        if operators.contains(&text) {
+            others.extend(operators.iter().map(|&operator| operator.to_owned()));
+        }
+    }
+    if ["not", "-", "return", "local"].contains(&text) {
+        others.insert(String::new());
+    }
+    for (one, other) in PAIRS {
+        others.extend((text == one).then(|| other.to_owned()));
+        others.extend((text == other).then(|| one.to_owned()));
+    }
+    if let Ok(number) = text.parse::<f64>() {
+        let numbers = [number + 1.0, number - 1.0, 0.0].into_iter().filter(|&other| (other - number).abs() > 0.5);
+        others.extend(numbers.map(|number| number.to_string()));
+    }
+    if text.starts_with('\'') {
+        others.insert("''".to_owned());
+        // Patterns and formats say something with every letter. Which order bytes have is seen by no test if it is the machine's own.
+        if text.contains('%') || text.contains("dd") {
+            let letters = (1..text.len() - 1).filter(|&letter| text.as_bytes()[letter] != b'<');
+            others.extend(letters.map(|letter| [&text[..letter], &text[letter + 1..]].concat()));
+            others.insert(text.replace('<', ">"));
+        }
+    }
+    if !is_declared(tokens, index) {
+        let around: BTreeSet<&str> = tokens[function(tokens, index)].iter().map(|token| token.text).collect();
+        for kind in KINDS.into_iter().filter(|kind| kind.contains(&text)) {
+            others.extend(kind.iter().filter(|word| around.contains(*word)).map(|&word| word.to_owned()));
+        }
+    }
+    others.remove(text);
+    others
+}
+
+/// The tokens of the function that a token is in, or else between two of them.
+fn function(tokens: &[Token<'_>], index: usize) -> Range<usize> {
+    let is_edge = |token: &Token<'_>| token.is_outermost && ["function", "local", "end"].contains(&token.text);
+    let is_function = |at: usize| tokens[at..].iter().take(2).any(|token| token.text == "function");
+    let start = (0..=index).rev().find(|&at| is_edge(&tokens[at]) && (is_function(at) || tokens[at].text == "end")).unwrap_or(0);
+    let end = (index + 1..tokens.len()).find(|&at| is_edge(&tokens[at]) && (is_function(at) || tokens[at].text == "end"));
+    start..end.unwrap_or(tokens.len())
+}
+
+/// Whether a token is a name that is only just given: by `local`, `for`, or as a parameter.
+fn is_declared(tokens: &[Token<'_>], index: usize) -> bool {
+    let is_name =
+        |token: &Token<'_>| is_word(token.text) && !["local", "for", "function", "return", "in", "if", "not"].contains(&token.text);
+    let before = |index: usize, joints: &[&str]| (0..index).rev().find(|&at| !is_name(&tokens[at]) && !joints.contains(&tokens[at].text));
+    let Some(at) = before(index, &[","]) else { return false };
+    match tokens[at].text {
+        "local" | "for" => true,
+        "(" => before(at, &["."]).is_some_and(|at| tokens[at].text == "function"),
+        _ => false,
+    }
+}
+
+fn is_word(text: &str) -> bool {
+    text.starts_with(|letter: char| letter.is_alphabetic() || letter == '_')
+}
+
+/// The tokens of a Lua text that has no long strings and no escapes.
+fn tokens(text: &str) -> Vec<Token<'_>> {
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    while let Some(first) = text[at..].chars().next() {
+        let rest = &text[at..];
+        let run = |is_part: fn(char) -> bool| rest.find(|letter| !is_part(letter)).unwrap_or(rest.len());
+        let len = match first {
+            _ if first.is_whitespace() => run(char::is_whitespace),
+            _ if rest.starts_with("--") => rest.find('\n').unwrap_or(rest.len()),
+            '\'' => rest[1..].find('\'').map_or(rest.len(), |end| end + 2),
+            _ if first.is_alphanumeric() || first == '_' => run(|letter| letter.is_alphanumeric() || letter == '_'),
+            _ if COMPARISONS.iter().any(|operator| operator.len() == 2 && rest.starts_with(operator)) => 2,
+            _ => first.len_utf8(),
+        };
+        if !first.is_whitespace() && !rest.starts_with("--") {
+            tokens.push(Token { text: &rest[..len], at, is_outermost: at == 0 || text[..at].ends_with('\n') });
+        }
+        at += len;
+    }
+    tokens
+}
+
+/// The same histories every time.
+fn trials() -> Vec<History> {
+    let mut runner = TestRunner::new_with_rng(Config::default(), TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let mut random = || histories().new_tree(&mut runner).expect("there are histories").current();
+    let first: Vec<History> = (0..HISTORIES_FIRST).map(|_| random()).collect();
+    first.into_iter().chain(table()).chain((HISTORIES_FIRST..HISTORIES).map(|_| random())).collect()
+}
+
+#[test]
+#[ignore = "it takes minutes: `make mutants` runs it"]
+fn every_mutant_of_the_lua_is_found_out() {
+    let (mutants, trials, next) = (mutants(), trials(), AtomicUsize::new(0));
+    let work = || {
+        let start = || RedisProcess::builder().with_arguments(&["--lua-time-limit", "1000"]).start();
+        let mut server = start();
+        let mut fates = Vec::new();
+        while let Some(mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let fate = mutant.try_on(&server, &trials);
+            if fate == Fate::Endless {
+                server = start();
+            }
+            fates.push((fate, mutant));
+        }
+        fates
+    };
+    let fates: Vec<(Fate, &Mutant)> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("no panic")).collect()
+    });
+
+    let count = |wanted| fates.iter().filter(|(fate, _)| *fate == wanted).count();
+    let survivors: Vec<&Mutant> = fates.iter().filter(|(fate, _)| *fate == Fate::Survived).map(|(_, mutant)| *mutant).collect();
+    println!(
+        "{} mutants: {} found out, {} of them by never ending; {} survive",
+        fates.len() - count(Fate::Stillborn),
+        count(Fate::Killed) + count(Fate::Endless),
+        count(Fate::Endless),
+        survivors.len()
+    );
+    let unknown = survivors.iter().filter(|mutant| !EQUIVALENT.iter().any(|known| mutant.is(known)));
+    let unknown: Vec<String> = unknown.map(ToString::to_string).collect();
+    assert!(unknown.is_empty(), "{} make a difference that no test sees:\n{}", unknown.len(), unknown.join("\n"));
+    for known in &EQUIVALENT {
+        assert!(survivors.iter().any(|mutant| mutant.is(known)), "no such mutant survives: {known:?}");
+    }
+}
