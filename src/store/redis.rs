@@ -9,6 +9,7 @@ use std::time::Duration;
 use redis::RedisError;
 use smallvec::SmallVec;
 
+use crate::algorithm::fixed_window;
 use crate::check::{Ask, Check, Decisions, Hits, StoreError, Verdict};
 use crate::shutdown::Lifecycle;
 use crate::store::redis::address::Address;
@@ -145,7 +146,13 @@ impl Node {
         // Any number will do that differs from time to time. In between it stays, so that lines of a call are alike (see Script::command).
         let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
-        Line::new(check, hash, at, apart, jitter)
+        let mut line = Line::new(check, hash, at, apart, jitter);
+        if line.is_window() {
+            let window = |at: Time| fixed_window::start(&check.limit, at);
+            let seen = self.last_seen.recall(hash);
+            line.set_known(seen.is_some_and(|(used, seen)| used > 0 && window(self.redis_clock.at(seen)) == window(at)));
+        }
+        line
     }
 
     /// What the server said of these checks means this.

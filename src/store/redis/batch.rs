@@ -6,14 +6,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use redis::RedisError;
+use redis::{Cmd, RedisError, Value};
 use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::check::StoreError;
 use crate::store::redis::Node;
-use crate::store::redis::connection::{self, Lane, Link};
+use crate::store::redis::connection::{Lane, Link};
 use crate::store::redis::health::Trouble;
 use crate::store::redis::script::{self, Form, Line, Replies, Script};
 use crate::time::Time;
@@ -121,8 +121,9 @@ impl Task {
         batch
     }
 
-    async fn send(&self, batch: Vec<Waiting>) {
+    async fn send(&self, mut batch: Vec<Waiting>) {
         let node = &self.node;
+        keep_order(&mut batch);
         if node.health.breaker.is_open() {
             return refuse(batch, StoreError::Unreachable);
         }
@@ -136,17 +137,12 @@ impl Task {
         let checks = batch.iter().map(|waiting| waiting.lines.len()).sum::<usize>();
         node.metrics.checks.observe(f64::from(u32::try_from(checks).unwrap_or(u32::MAX)));
         node.metrics.in_flight.inc();
-        let result = self.call(&mut link, &batch, checks).await;
+        let result = self.call(&mut link, &batch).await;
         node.metrics.in_flight.dec();
         match result {
             Ok(replies) => {
                 node.health.worked();
                 self.deliver(batch, replies);
-            }
-            Err(error) if connection::is_reply(&error) => {
-                node.health.breaker.worked();
-                node.health.see(Trouble::of_reply(&error.to_string()), &error.to_string());
-                refuse(batch, StoreError::Refused);
             }
             Err(error) => {
                 node.health.failed(&error.to_string());
@@ -156,27 +152,62 @@ impl Task {
         }
     }
 
-    async fn call(&self, link: &mut Link, batch: &[Waiting], checks: usize) -> Result<Replies, RedisError> {
+    /// One trip: INCRBY for each window that is known to be there, and the script for all others.
+    async fn call(&self, link: &mut Link, batch: &[Waiting]) -> Result<Replies, RedisError> {
         let node = &self.node;
+        let lines = batch.iter().flat_map(|waiting| &waiting.lines);
         let groups = batch.iter().map(|waiting| (waiting.together, waiting.lines.as_slice()));
+        let direct: Vec<&Line> = lines.clone().filter(|line| line.is_direct()).collect();
+        let scripted = lines.clone().count() - direct.len();
         let script = Script::serving();
         let sent = node.clock.now();
         let said = node.clock.is_manual().then_some(sent);
-        let mut value = link.call(&script.command(groups.clone(), said, Form::Hash)).await;
-        if value.as_ref().is_err_and(script::is_unknown) {
-            // Normal life: after a restart, a failover or a flush. The text runs and is remembered in one trip.
-            node.metrics.unknown_script.inc();
-            value = link.call(&script.command(groups, said, Form::Text)).await;
-        }
+
+        let mut commands: Vec<Cmd> = direct.iter().map(|line| line.increment()).collect();
+        commands.push(if scripted > 0 { script.command(groups.clone(), said, Form::Hash) } else { redis::cmd("TIME") });
+        let mut values = link.call(&commands).await?;
+        let last = values.pop().unwrap_or(Value::Nil).extract_error();
+        let (now, scripted) = if scripted > 0 {
+            let value = match last {
+                Err(error) if script::is_unknown(&error) => {
+                    // Normal life: after a restart, a failover or a flush. The text runs and is remembered in one trip.
+                    node.metrics.unknown_script.inc();
+                    let text = script.command(groups, said, Form::Text);
+                    link.call(&[text]).await?.pop().unwrap_or(Value::Nil).extract_error()
+                }
+                other => other,
+            };
+            match value {
+                Ok(value) => {
+                    let replies = script::replies(value, scripted).inspect_err(|_| link.give_up())?;
+                    (Some(replies.now), replies.told)
+                }
+                Err(error) => (said, vec![Err(error.to_string()); scripted]),
+            }
+        } else {
+            (said.or(last.ok().as_ref().and_then(script::time)), Vec::new())
+        };
         let received = node.clock.now();
         node.metrics.seconds.observe(received.since(sent).as_secs_f64());
-        let replies = script::replies(value?, checks);
-        match &replies {
-            Ok(replies) => node.redis_clock.hear(replies.now, sent, received),
-            Err(error) if connection::is_reply(error) => {}
-            Err(_) => link.give_up(),
+        if let Some(now) = now {
+            node.redis_clock.hear(now, sent, received);
         }
-        replies
+
+        let mut mends = Vec::new();
+        let (mut values, mut scripted) = (values.into_iter(), scripted.into_iter());
+        let told = lines.map(|line| {
+            if !line.is_direct() {
+                return scripted.next().unwrap_or_else(|| Err("no reply".to_owned()));
+            }
+            let (told, mend) = line.told(values.next().unwrap_or(Value::Nil))?;
+            mends.extend(mend);
+            Ok(told)
+        });
+        let replies = Replies { now: now.unwrap_or(node.redis_clock.at(received)), told: told.collect() };
+        if !mends.is_empty() {
+            link.call(&mends).await?;
+        }
+        Ok(replies)
     }
 
     fn deliver(&self, batch: Vec<Waiting>, replies: Replies) {
@@ -198,6 +229,19 @@ impl Task {
             if waiting.reply.send(Ok(told)).is_err() {
                 node.metrics.ambiguous.inc();
             }
+        }
+    }
+}
+
+/// Commands come before the script. A check whose counter an earlier one asks the script about waits for it there.
+fn keep_order(batch: &mut [Waiting]) {
+    let mut scripted: SmallVec<[u64; BATCH_SIZE_MAX]> = SmallVec::new();
+    for line in batch.iter_mut().flat_map(|waiting| &mut waiting.lines) {
+        if line.is_direct() && scripted.contains(&line.hash()) {
+            line.set_known(false);
+        }
+        if !line.is_direct() {
+            scripted.push(line.hash());
         }
     }
 }

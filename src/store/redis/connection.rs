@@ -96,16 +96,20 @@ impl ManageConnection for Manager {
 }
 
 impl Link {
-    /// Sends one command and waits for its reply.
+    /// Sends commands in one go, and waits for their replies, of which some may be errors of Redis' own.
     ///
     /// # Errors
-    /// Redis' own, which leave the connection whole; all others break it.
-    pub async fn call(&mut self, command: &Cmd) -> Result<Value, RedisError> {
-        // Until there is a reply nobody knows what comes next on this connection.
+    /// Whatever breaks the connection.
+    pub async fn call(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, RedisError> {
+        let mut pipeline = redis::Pipeline::with_capacity(commands.len());
+        for command in commands {
+            pipeline.add_command(command.clone());
+        }
+        // Until there are replies nobody knows what comes next on this connection.
         self.broken = true;
-        let result = self.connection.send_packed_command(command).await.and_then(Value::extract_error);
-        self.broken = result.as_ref().is_err_and(|error| !is_reply(error));
-        result
+        let values = self.connection.send_packed_commands(&pipeline, 0, commands.len()).await?;
+        self.broken = false;
+        Ok(values)
     }
 
     /// A reply made no sense, so the next one may not either.

@@ -4,6 +4,7 @@
 //! put together from the twins of all algorithms and a driver that walks the checks. Its words are in `driver.lua`; here is their
 //! other side.
 
+use std::cmp::Ordering;
 use std::sync::LazyLock;
 
 use redis::{Cmd, RedisError, Value};
@@ -12,15 +13,13 @@ use smallvec::SmallVec;
 use crate::algorithm::charge::Charge;
 use crate::algorithm::{Counter, counter, fixed_window};
 use crate::check::{Check, Key, Verdict};
-use crate::limit::Algorithm;
-use crate::time::{Span, Time};
+use crate::limit::{Algorithm, EXACT_MAX};
+use crate::time::{MICROS_PER_SECOND, Span, Time};
 
 /// What walks the checks.
 const DRIVER: &str = include_str!("driver.lua");
 /// Where in it the twins of all algorithms stand.
 const TWINS_GO_HERE: &str = "--@ the twins of all algorithms\n";
-/// What the argument of a short line begins with: hits of a fixed window that count whether they pass or not.
-const SHORT: u8 = b'i';
 
 /// What every call runs, and the hash that Redis remembers it by.
 #[derive(Debug)]
@@ -34,11 +33,22 @@ pub struct Script {
 pub struct Line {
     key: Key,
     argument: SmallVec<[u8; 48]>,
+    window: Option<Window>,
     /// The time by which the window was chosen that the key names.
     at: Time,
     hash: u64,
     /// What one hit costs, in the counter's own units.
     price: u64,
+}
+
+/// Hits of a fixed window that count whether they pass or not: most of what is out there, and what INCRBY does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Window {
+    hits: u64,
+    /// How long its key lives, in seconds.
+    life: u64,
+    /// Its key is known to be there, so the command alone will do.
+    is_known: bool,
 }
 
 /// What Redis said to one call.
@@ -77,17 +87,18 @@ impl Script {
         &self.text
     }
 
-    /// One call for all these checks; of each group is said whether it is decided together. `now` is for Redis to go by, instead of
-    /// its own clock.
+    /// One call for all these checks, but for those that need no script; of each group is said whether it is decided together. `now` is
+    /// for Redis to go by, instead of its own clock.
     pub fn command<'l>(&self, groups: impl Iterator<Item = (bool, &'l [Line])> + Clone, now: Option<Time>, form: Form) -> Cmd {
+        let scripted = |lines: &'l [Line]| lines.iter().filter(|line| !line.is_direct());
         let (name, script) = match form {
             Form::Hash => ("EVALSHA", &self.hash),
             Form::Text => ("EVAL", &self.text),
         };
         let mut command = redis::cmd(name);
         command.arg(script);
-        command.arg(groups.clone().map(|(_, lines)| lines.len()).sum::<usize>());
-        for line in groups.clone().flat_map(|(_, lines)| lines) {
+        command.arg(groups.clone().flat_map(|(_, lines)| scripted(lines)).count());
+        for line in groups.clone().flat_map(|(_, lines)| scripted(lines)) {
             command.arg(line.key.as_bytes());
         }
         match now {
@@ -100,12 +111,13 @@ impl Script {
                 run.end(&mut command);
                 command.arg(format!("T{}", lines.len()));
             }
-            for line in lines {
-                if line.is_short() {
-                    run.add(&line.argument, &mut command);
-                } else {
-                    run.end(&mut command);
-                    command.arg(line.argument.as_slice());
+            for line in scripted(lines) {
+                match line.window {
+                    Some(window) => run.add(window, &mut command),
+                    None => {
+                        run.end(&mut command);
+                        command.arg(line.argument.as_slice());
+                    }
                 }
             }
         }
@@ -114,29 +126,25 @@ impl Script {
     }
 }
 
-/// Short lines one after the other whose arguments are the same: Redis gets one for all of them.
+/// Windows one after the other of the same hits and life: Redis gets one argument for all of them.
 #[derive(Default)]
-struct Run<'l> {
-    argument: &'l [u8],
+struct Run {
+    window: Option<Window>,
     length: usize,
 }
 
-impl<'l> Run<'l> {
-    fn add(&mut self, argument: &'l [u8], command: &mut Cmd) {
-        if self.argument != argument {
+impl Run {
+    fn add(&mut self, window: Window, command: &mut Cmd) {
+        if self.window != Some(window) {
             self.end(command);
-            self.argument = argument;
+            self.window = Some(window);
         }
         self.length += 1;
     }
 
     fn end(&mut self, command: &mut Cmd) {
-        if self.length > 0 {
-            let mut argument: SmallVec<[u8; 48]> = SmallVec::new();
-            argument.push(SHORT);
-            push_number(self.length as u64, |digits| argument.extend_from_slice(digits));
-            argument.extend_from_slice(&self.argument[1..]);
-            command.arg(argument.as_slice());
+        if let Some(Window { hits, life, .. }) = self.window {
+            command.arg(format!("i{} {hits} {life}", self.length));
         }
         *self = Self::default();
     }
@@ -156,11 +164,8 @@ impl Line {
                 push_number(start, |digits| key.push(digits));
                 let life = limit.period().ceil_secs() + jitter.ceil_secs();
                 if apart && !charge.drops && charge.cost > 0 {
-                    argument.extend_from_slice(&[SHORT, b' ']);
-                    push_number(charge.cost.unsigned_abs(), |digits| argument.extend_from_slice(digits));
-                    argument.push(b' ');
-                    push_number(life, |digits| argument.extend_from_slice(digits));
-                    return Self { key, argument, at, hash, price: 1 };
+                    let window = Window { hits: charge.cost.unsigned_abs(), life, is_known: false };
+                    return Self { key, argument, window: Some(window), at, hash, price: 1 };
                 }
                 (1, 1, life, 0)
             }
@@ -171,12 +176,60 @@ impl Line {
         for number in [cost].into_iter().chain([full, deepest, life, rate].map(u64::cast_signed)) {
             argument.extend_from_slice(&double(number).to_le_bytes());
         }
-        Self { key, argument, at, hash, price }
+        Self { key, argument, window: None, at, hash, price }
     }
 
-    /// Whether it is one of those that go out in runs.
-    fn is_short(&self) -> bool {
-        self.argument[0] == SHORT
+    /// Whether it is one that a command alone can do, if its key is there.
+    pub fn is_window(&self) -> bool {
+        self.window.is_some()
+    }
+
+    /// Says whether its key is there: then INCRBY does without the script.
+    pub fn set_known(&mut self, is_known: bool) {
+        if let Some(window) = &mut self.window {
+            window.is_known = is_known;
+        }
+    }
+
+    /// Whether it goes out as a command of its own.
+    pub fn is_direct(&self) -> bool {
+        self.window.is_some_and(|window| window.is_known)
+    }
+
+    /// That command.
+    pub fn increment(&self) -> Cmd {
+        let mut command = redis::cmd("INCRBY");
+        command.arg(self.key.as_bytes()).arg(self.hits());
+        command
+    }
+
+    /// What that command's reply means, as the script would have told it; and what else is to be done, if the key was not what it was
+    /// thought to be.
+    ///
+    /// # Errors
+    /// Redis' own, in its words.
+    pub fn told(&self, reply: Value) -> Result<(i64, Option<Cmd>), String> {
+        let used = match reply {
+            Value::Int(used) => used,
+            // Beyond anything that could be counted.
+            Value::ServerError(error) if error.details().is_some_and(|text| text.contains("overflow")) => i64::MAX,
+            Value::ServerError(error) => return Err(RedisError::from(error).to_string()),
+            other => return Err(format!("INCRBY replied {other:?}")),
+        };
+        let hits = i64::try_from(self.hits()).unwrap_or(i64::MAX);
+        let life = self.window.map_or(0, |window| window.life);
+        let mend = match used.cmp(&hits) {
+            Ordering::Greater => return Ok((used.min(EXACT_MAX.cast_signed() - 1), None)),
+            // It had gone: evicted, or Redis began anew.
+            Ordering::Equal => redis::cmd("EXPIRE").arg(self.key.as_bytes()).arg(life).to_owned(),
+            // Somebody left less than nothing there: as good as nothing.
+            Ordering::Less => redis::cmd("SET").arg(self.key.as_bytes()).arg(hits).arg("EX").arg(life).to_owned(),
+        };
+        Ok((hits, Some(mend)))
+    }
+
+    fn hits(&self) -> u64 {
+        self.window.map_or(0, |window| window.hits)
     }
 
     /// What its counter is known by here.
@@ -210,6 +263,17 @@ impl Line {
 /// What is spent, and whether the check was refused.
 fn read(told: i64) -> (u64, bool) {
     if told < 0 { ((-1 - told).unsigned_abs(), true) } else { (told.unsigned_abs(), false) }
+}
+
+/// What time TIME told.
+pub fn time(reply: &Value) -> Option<Time> {
+    let Value::Array(parts) = reply else { return None };
+    let number = |part: &Value| {
+        let Value::BulkString(digits) = part else { return None };
+        std::str::from_utf8(digits).ok()?.parse::<u64>().ok()
+    };
+    let [seconds, micros] = parts.as_slice() else { return None };
+    Some(Time::from_micros(number(seconds)? * MICROS_PER_SECOND + number(micros)?))
 }
 
 /// Reads what came back for `count` checks.
