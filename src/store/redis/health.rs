@@ -195,13 +195,15 @@ impl Health {
         let over = match trouble {
             // The breaker knows. A single failure that did not open it was an accident.
             Trouble::Unreachable => !self.breaker.is_open() && (first == 0 || lasting(last) > QUIET),
-            Trouble::Refusing | Trouble::ForeignValue | Trouble::Slow => first == 0 || lasting(last) > QUIET,
+            Trouble::Refusing | Trouble::ForeignValue => first == 0 || lasting(last) > QUIET,
+            // Who gave up waiting before it was known to be gone is not to be told of when it is back.
+            Trouble::Slow => first == 0 || lasting(last) > QUIET || self.breaker.is_open(),
         };
         let comes = match trouble {
             Trouble::Unreachable => self.breaker.is_open(),
             Trouble::Refusing | Trouble::ForeignValue => first > 0,
-            // Of a server that is gone, or of a single slow call, others tell or nobody needs to.
-            Trouble::Slow => first > 0 && !self.breaker.is_open() && lasting(first) > QUIET,
+            // Of a single slow call nobody needs to be told.
+            Trouble::Slow => first > 0 && lasting(first) > QUIET,
         };
         if over {
             note.clear();
