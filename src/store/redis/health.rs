@@ -59,7 +59,8 @@ struct Note {
 #[derive(Debug, Default)]
 struct Told {
     logged: [bool; 4],
-    note: Option<String>,
+    /// Whether it may serve, and the line of /ready.
+    state: Option<(bool, String)>,
 }
 
 impl Trouble {
@@ -162,8 +163,8 @@ impl Health {
     async fn probe(&self, manager: &Manager) {
         match manager.probe(PROBE_TIMEOUT).await {
             Ok(()) => {
+                // Calls go there at once; that the trouble is over is told when that has gone well for a while.
                 self.breaker.close();
-                self.notes[Trouble::Unreachable as usize].clear();
                 self.recoveries.fetch_add(1, Relaxed);
             }
             Err(error) => {
@@ -180,9 +181,10 @@ impl Health {
         let troubles: Vec<&str> =
             Trouble::ALL.into_iter().zip(told.logged).filter(|(_, logged)| *logged).map(|(trouble, _)| trouble.sentence()).collect();
         let note = if troubles.is_empty() { address.to_string() } else { format!("{address}: {}", troubles.join(", ")) };
-        if told.note.as_ref() != Some(&note) {
-            lifecycle.set_store(!required || !told.logged[Trouble::Unreachable as usize], note.clone());
-            told.note = Some(note);
+        let state = (!required || !self.breaker.is_open(), note);
+        if told.state.as_ref() != Some(&state) {
+            lifecycle.set_store(state.0, state.1.clone());
+            told.state = Some(state);
         }
     }
 
@@ -193,7 +195,8 @@ impl Health {
         let (first, last) = (note.first.load(Relaxed), note.last.load(Relaxed));
         let lasting = |since: u64| now.since(Time::from_micros(since));
         let over = match trouble {
-            // The breaker knows. A single failure that did not open it was an accident.
+            // The breaker knows. A single failure that did not open it was an accident; and one that opens again and again, because some
+            // connections work and others break, is one trouble.
             Trouble::Unreachable => !self.breaker.is_open() && (first == 0 || lasting(last) > QUIET),
             Trouble::Refusing | Trouble::ForeignValue => first == 0 || lasting(last) > QUIET,
             // Who gave up waiting before it was known to be gone is not to be told of when it is back.
