@@ -202,10 +202,10 @@ async fn a_counter_that_somebody_blew_up_is_over_its_limit_and_not_an_error() {
     let [Value::BulkString(key)] = &keys[..] else { panic!("one counter, not {keys:?}") };
     let key = String::from_utf8_lossy(key).into_owned();
     assert!(key.starts_with("d_k_v_"), "the reference's key, not {key}");
-    redis.command(&["SET", &key, "9223372036854775807", "KEEPTTL"]);
+    redis.command::<()>(&["SET", &key, "9223372036854775807", "KEEPTTL"]);
     assert_eq!(codes(&mut client, "k", 2).await, [Code::OverLimit; 2]);
 
-    redis.command(&["SET", &key, "text"]);
+    redis.command::<()>(&["SET", &key, "text"]);
     assert_eq!(codes(&mut client, "k", 1).await, [Code::OverLimit], "by policy, which is local, which goes by what Redis last said");
     look_until("the log tells of it", || server.log().contains("something else than a counter"));
     let answer = client.call(request("d", &[&[("k", "w")]])).await.expect("an answer");
