@@ -10,7 +10,8 @@ use clap::{Parser, ValueEnum};
 /// Closed loop unless --rate is given: as many requests as --in-flight are always under way, each answer starts the next. With --rate
 /// requests fall due by a schedule, and latency counts from when a request was due, however late it was sent.
 ///
-/// Exit status: 0 if every request was answered OK or OVER_LIMIT, 1 if any was not, could not be sent in time or broke --check-limit.
+/// Exit status: 0 if every request was answered OK or OVER_LIMIT, 1 if any was not, could not be sent in time, was answered after its
+/// --deadline or broke --check-limit.
 #[derive(Parser)]
 #[command(name = "load")]
 pub struct Args {
@@ -43,9 +44,10 @@ pub struct Args {
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
 
-    /// Sends this as grpc-timeout with every request, as Envoy does; without it no such header is sent.
+    /// Sends this as grpc-timeout with every request, as Envoy does, and counts the answers that took longer than that from when the
+    /// request was sent. They are waited for all the same, up to --timeout.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
-    pub grpc_timeout: Option<Duration>,
+    pub deadline: Option<Duration>,
 
     /// Domain of every request.
     #[arg(long, default_value = "bench")]
@@ -92,7 +94,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub check_limit: Option<u64>,
 
-    /// Exit status 0 even if requests failed, were not answered or not sent in time.
+    /// Exit status 0 even if requests failed, were not answered or not in time.
     #[arg(long)]
     pub allow_errors: bool,
 

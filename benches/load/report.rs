@@ -86,6 +86,9 @@ fn print_account(title: &str, tally: &Tally) {
     if tally.unsent > 0 {
         println!("{:<12}{} more were due, but not sent in time", "", tally.unsent);
     }
+    if !tally.overdue.is_empty() {
+        println!("{:<12}{} of the answers came after the deadline", "", tally.overdue.len());
+    }
     if tally.resent > 0 {
         println!("{:<12}{} attempts were refused unprocessed, and repeated", "", tally.resent);
     }
@@ -159,6 +162,7 @@ fn account(tally: &Tally) -> Value {
         "errors": errors,
         "unanswered": unanswered,
         "unsent": tally.unsent,
+        "overdue": tally.overdue.len(),
         "resent": tally.resent,
     })
 }

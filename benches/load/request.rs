@@ -55,9 +55,9 @@ impl Head {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
-        if let Some(timeout) = args.grpc_timeout {
+        if let Some(deadline) = args.deadline {
             // At most eight digits, says gRPC; milliseconds are what Envoy sends.
-            let ms = timeout.as_millis().clamp(1, 99_999_999);
+            let ms = deadline.as_millis().clamp(1, 99_999_999);
             headers.insert("grpc-timeout", HeaderValue::from_str(&format!("{ms}m")).context("write grpc-timeout")?);
         }
         Ok(Self { uri, headers })

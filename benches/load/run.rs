@@ -167,8 +167,8 @@ impl Run {
             part,
             timeout: args.timeout,
             descriptors: args.descriptors,
-            warmup: RefCell::new(Tally::new()),
-            measured: RefCell::new(Tally::new()),
+            warmup: RefCell::new(Tally::new(args.deadline)),
+            measured: RefCell::new(Tally::new(args.deadline)),
             answered: Cell::new(0),
             limit_check: limit_check.map(RefCell::new),
         })
@@ -189,7 +189,7 @@ impl Run {
             let started = now();
             let late = started.saturating_duration_since(turn.due_at);
             if late > self.timeout {
-                self.tally(turn.part).record(Fate::Unsent, late, late);
+                self.tally(turn.part).record(Fate::Unsent, turn.due_at, started, started);
                 continue;
             }
             let body = self.bodies.borrow_mut().next();
@@ -200,7 +200,7 @@ impl Run {
                 fate = self.ask(turn.part, &link, &mut sender, &body, &mut attempts) => fate,
                 () = patience.as_mut() => if attempts.made > 0 { Fate::Unanswered(Loss::Timeout) } else { Fate::Unsent },
             };
-            self.settle(&turn, &body, fate, late, &attempts);
+            self.settle(&turn, &body, fate, started, &attempts);
             // Before the next turn, so that a place without a connection takes none away from the others.
             if !link.is_current(&sender) {
                 sender = link.sender().await;
@@ -249,7 +249,7 @@ impl Run {
         })
     }
 
-    fn settle(&self, turn: &Turn, body: &Body, fate: Fate, late: Duration, attempts: &Attempts) {
+    fn settle(&self, turn: &Turn, body: &Body, fate: Fate, sent_at: Instant, attempts: &Attempts) {
         let answered_at = now();
         if let Some(check) = &self.limit_check {
             let told = match &fate {
@@ -267,7 +267,7 @@ impl Run {
         }
         let mut tally = self.tally(turn.part);
         tally.resent += attempts.made.saturating_sub(1);
-        tally.record(fate, late, answered_at - turn.due_at);
+        tally.record(fate, turn.due_at, sent_at, answered_at);
     }
 
     fn tally(&self, part: Part) -> RefMut<'_, Tally> {

@@ -2,6 +2,8 @@
 //!
 //! A bench target without a harness has no `#[test]`, so this runs when the program is started without arguments.
 
+use std::time::Duration;
+
 use clap::Parser as _;
 use prost::Message as _;
 
@@ -10,9 +12,11 @@ use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 
 use crate::load::answer::{self, Answer};
 use crate::load::args::Args;
+use crate::load::clock::now;
 use crate::load::draw::{Draw, Random};
 use crate::load::limit_check::{LimitCheck, Told};
-use crate::load::request::{Bodies, FRAME_HEADER_LEN};
+use crate::load::request::{Bodies, FRAME_HEADER_LEN, Head};
+use crate::load::tally::{Fate, Loss, Tally};
 
 /// Panics at the first thing that is wrong.
 pub fn run() {
@@ -22,6 +26,7 @@ pub fn run() {
     zipf_follows_its_law();
     uniform_reaches_every_value();
     limit_check_sees_one_hit_too_many_and_one_too_few();
+    a_deadline_is_sent_and_late_answers_are_counted();
 }
 
 fn requests_say_what_was_asked_for() {
@@ -117,6 +122,27 @@ fn limit_check_sees_one_hit_too_many_and_one_too_few() {
         check.record(1, &Told::Refused);
         let verdict = check.verdict();
         assert_eq!((verdict.values_asked, verdict.over_granted, verdict.under_granted), (1, over, under), "{granted} granted");
+    }
+}
+
+fn a_deadline_is_sent_and_late_answers_are_counted() {
+    let head = |options: &[&str]| Head::new(&args(options)).expect("the arguments are in order").request();
+    let sent = |options: &[&str]| head(options).headers().get("grpc-timeout").cloned();
+    assert_eq!(sent(&["--deadline=20ms"]).expect("it is sent"), "20m");
+    assert_eq!(sent(&["--deadline=1s"]).expect("it is sent"), "1000m");
+    assert_eq!(sent(&[]), None);
+
+    // From due to sent, and from sent to answered.
+    let times = [(0, 20), (0, 21), (100, 20), (100, 21)];
+    let (due_at, ms) = (now(), Duration::from_millis);
+    for (deadline, overdue) in [(Some(20), 2), (Some(21), 0), (None, 0)] {
+        let mut tally = Tally::new(deadline.map(ms));
+        for (late, took) in times {
+            let sent_at = due_at + ms(late);
+            tally.record(Fate::Answered(Answer::Ok), due_at, sent_at, sent_at + ms(took));
+        }
+        tally.record(Fate::Unanswered(Loss::Timeout), due_at, due_at, due_at + ms(1_000));
+        assert_eq!((tally.ok, tally.overdue.len()), (4, overdue), "{deadline:?}");
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use h2::Reason;
 use hdrhistogram::Histogram;
@@ -41,12 +42,16 @@ pub struct Tally {
     pub errors: BTreeMap<Answer, u64>,
     pub unanswered: BTreeMap<Loss, u64>,
     pub unsent: u64,
+    /// From when to when a request was under way whose answer, counted above, took longer than the deadline.
+    pub overdue: Vec<Range<Instant>>,
     /// Attempts the server refused unprocessed, made again on another stream. Not requests of their own.
     pub resent: u64,
     /// From due to answered, in ns.
     pub latency: Histogram<u64>,
     /// From due to sent, in ns: the generator's own lateness, and waiting for a free place.
     pub lateness: Histogram<u64>,
+    /// For an answer, counted from when its request was sent.
+    deadline: Option<Duration>,
 }
 
 /// Below this a histogram does not tell times apart.
@@ -57,7 +62,7 @@ const LATENCY_MAX_NS: u64 = 600_000_000_000;
 const SIGNIFICANT_DIGITS: u8 = 3;
 
 impl Tally {
-    pub fn new() -> Self {
+    pub fn new(deadline: Option<Duration>) -> Self {
         let histogram = || {
             Histogram::new_with_bounds(RESOLUTION_NS, LATENCY_MAX_NS, SIGNIFICANT_DIGITS)
                 .expect("the bounds are in order and three digits are allowed")
@@ -69,19 +74,25 @@ impl Tally {
             errors: BTreeMap::new(),
             unanswered: BTreeMap::new(),
             unsent: 0,
+            overdue: Vec::new(),
             resent: 0,
             latency: histogram(),
             lateness: histogram(),
+            deadline,
         }
     }
 
-    pub fn record(&mut self, fate: Fate, late: Duration, latency: Duration) {
+    pub fn record(&mut self, fate: Fate, due_at: Instant, sent_at: Instant, ended_at: Instant) {
         if !matches!(fate, Fate::Unsent) {
-            self.lateness.saturating_record(nanoseconds(late));
+            self.lateness.saturating_record(nanoseconds(sent_at - due_at));
         }
         match fate {
             Fate::Answered(answer) => {
-                self.latency.saturating_record(nanoseconds(latency));
+                self.latency.saturating_record(nanoseconds(ended_at - due_at));
+                // Not from when it was due: to be sent late is this generator's doing, or that of the answers before it.
+                if self.deadline.is_some_and(|deadline| ended_at - sent_at > deadline) {
+                    self.overdue.push(sent_at..ended_at);
+                }
                 match answer {
                     Answer::Ok => self.ok += 1,
                     Answer::OverLimit => self.over_limit += 1,
@@ -106,9 +117,9 @@ impl Tally {
         self.ok + self.over_limit + self.error_count() + self.unanswered_count()
     }
 
-    /// Something was asked, and everything was answered OK or OVER_LIMIT.
+    /// Something was asked, and everything was answered OK or OVER_LIMIT, in time.
     pub fn is_clean(&self) -> bool {
-        self.sent > 0 && self.sent == self.ok + self.over_limit && self.unsent == 0
+        self.sent > 0 && self.sent == self.ok + self.over_limit && self.unsent == 0 && self.overdue.is_empty()
     }
 }
 

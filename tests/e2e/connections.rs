@@ -7,35 +7,37 @@ use crate::site::http::Request;
 
 #[test]
 fn three_connections_pass_and_the_rest_are_closed() {
-    let site = Site::with("network-filter.yaml").start();
-    let try_one = || {
-        let mut connection = site.connect();
-        match connection.send(Request { method: "GET", path: "/", headers: &[] }) {
-            Ok(reply) => {
-                assert_eq!((reply.status, &*reply.body), (200, "ok\n"));
-                // It was let in as a whole: nobody asks again.
-                let again = connection.send(Request { method: "GET", path: "/", headers: &[] });
-                assert_eq!(again.expect("the connection is open").status, 200);
-                true
+    for site in Site::with_every_store("network-filter.yaml") {
+        let site = site.start();
+        let try_one = || {
+            let mut connection = site.connect();
+            match connection.send(Request { method: "GET", path: "/", headers: &[] }) {
+                Ok(reply) => {
+                    assert_eq!((reply.status, &*reply.body), (200, "ok\n"));
+                    // It was let in as a whole: nobody asks again.
+                    let again = connection.send(Request { method: "GET", path: "/", headers: &[] });
+                    assert_eq!(again.expect("the connection is open").status, 200);
+                    true
+                }
+                Err(error) => {
+                    let closed = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+                    assert!(closed.contains(&error.kind()), "{error}");
+                    false
+                }
             }
-            Err(error) => {
-                let closed = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
-                assert!(closed.contains(&error.kind()), "{error}");
-                false
-            }
-        }
-    };
-    let let_in: Vec<bool> = (0..7).map(|_| try_one()).collect();
-    assert_eq!(let_in, [true, true, true, false, false, false, false]);
-    assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.tcp.listener_ingress.total_hits"), 7);
-    assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.tcp.listener_ingress.over_limit"), 4);
+        };
+        let let_in: Vec<bool> = (0..7).map(|_| try_one()).collect();
+        assert_eq!(let_in, [true, true, true, false, false, false, false]);
+        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.tcp.listener_ingress.total_hits"), 7);
+        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.tcp.listener_ingress.over_limit"), 4);
 
-    // While Tollgate is away, all of them pass.
-    site.tollgate.stop();
-    assert!(try_one() && try_one());
+        // While Tollgate is away, all of them pass.
+        site.tollgate.stop();
+        assert!(try_one() && try_one());
 
-    let stats = site.envoy.stats();
-    let counts = ["total", "ok", "over_limit", "cx_closed", "error", "failure_mode_allowed", "active"];
-    let counts = counts.map(|name| stats[&format!("ratelimit.net.{name}")]);
-    assert_eq!(counts, [9, 3, 4, 4, 2, 2, 0]);
+        let stats = site.envoy.stats();
+        let counts = ["total", "ok", "over_limit", "cx_closed", "error", "failure_mode_allowed", "active"];
+        let counts = counts.map(|name| stats[&format!("ratelimit.net.{name}")]);
+        assert_eq!(counts, [9, 3, 4, 4, 2, 2, 0]);
+    }
 }

@@ -9,44 +9,48 @@ const DAY: Span = Span::from_secs(86_400);
 
 #[test]
 fn a_client_is_served_up_to_its_limit_and_then_told_when_to_come_back() {
-    let site = Site::with("envoy.yaml").start();
-    for remaining in [3, 2, 1, 0] {
-        let served = site.get("/search").passed_with(remaining);
-        assert_eq!(served.reply.header("x-ratelimit-limit"), Some(r#"4, 4;w=86400;name="search""#));
-        served.counts_down("x-ratelimit-reset", served.end_of_window(DAY));
-        assert_eq!(served.reply.header("retry-after"), None);
-        assert_eq!(served.reply.body, "ok\n");
+    for site in Site::with_every_store("envoy.yaml") {
+        let site = site.start();
+        for remaining in [3, 2, 1, 0] {
+            let served = site.get("/search").passed_with(remaining);
+            assert_eq!(served.reply.header("x-ratelimit-limit"), Some(r#"4, 4;w=86400;name="search""#));
+            served.counts_down("x-ratelimit-reset", served.end_of_window(DAY));
+            assert_eq!(served.reply.header("retry-after"), None);
+            assert_eq!(served.reply.body, "ok\n");
+        }
+        for _ in 0..2 {
+            let refused = site.get("/search").was_refused();
+            assert_eq!(refused.reply.header("x-ratelimit-limit"), Some(r#"4, 4;w=86400;name="search""#));
+            assert_eq!(refused.reply.number("x-ratelimit-remaining"), 0);
+            refused.counts_down("x-ratelimit-reset", refused.end_of_window(DAY));
+            refused.counts_down("retry-after", refused.end_of_window(DAY));
+            assert_eq!(refused.reply.body, "");
+        }
+        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.web.path_/search.remote_address.total_hits"), 6);
+        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.web.path_/search.remote_address.over_limit"), 2);
+        site.adds_up_to(Counts { ok: 4, over_limit: 2, ..Counts::default() });
     }
-    for _ in 0..2 {
-        let refused = site.get("/search").was_refused();
-        assert_eq!(refused.reply.header("x-ratelimit-limit"), Some(r#"4, 4;w=86400;name="search""#));
-        assert_eq!(refused.reply.number("x-ratelimit-remaining"), 0);
-        refused.counts_down("x-ratelimit-reset", refused.end_of_window(DAY));
-        refused.counts_down("retry-after", refused.end_of_window(DAY));
-        assert_eq!(refused.reply.body, "");
-    }
-    assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.web.path_/search.remote_address.total_hits"), 6);
-    assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.web.path_/search.remote_address.over_limit"), 2);
-    site.adds_up_to(Counts { ok: 4, over_limit: 2, ..Counts::default() });
 }
 
 /// What the first lines of envoy.yaml promise to whoever tries it.
 #[test]
 fn the_fourth_request_within_a_minute_is_refused_for_twenty_seconds() {
-    let site = Site::with("envoy.yaml").start();
-    let first = site.get("/").passed_with(2);
-    // A bucket is full again when every hit has been paid off: 20 seconds each, from the first one on.
-    first.counts_down("x-ratelimit-reset", first.after(Span::from_secs(20)));
-    let second = site.get("/").passed_with(1);
-    second.counts_down("x-ratelimit-reset", first.after(Span::from_secs(40)));
-    let third = site.get("/").passed_with(0);
-    third.counts_down("x-ratelimit-reset", first.after(Span::from_secs(60)));
-    assert_eq!(third.reply.header("x-ratelimit-limit"), Some(r#"3, 3;w=60;name="home""#));
+    for site in Site::with_every_store("envoy.yaml") {
+        let site = site.start();
+        let first = site.get("/").passed_with(2);
+        // A bucket is full again when every hit has been paid off: 20 seconds each, from the first one on.
+        first.counts_down("x-ratelimit-reset", first.after(Span::from_secs(20)));
+        let second = site.get("/").passed_with(1);
+        second.counts_down("x-ratelimit-reset", first.after(Span::from_secs(40)));
+        let third = site.get("/").passed_with(0);
+        third.counts_down("x-ratelimit-reset", first.after(Span::from_secs(60)));
+        assert_eq!(third.reply.header("x-ratelimit-limit"), Some(r#"3, 3;w=60;name="home""#));
 
-    let fourth = site.get("/").was_refused();
-    fourth.counts_down("retry-after", first.after(Span::from_secs(20)));
-    fourth.counts_down("x-ratelimit-reset", first.after(Span::from_secs(20)));
-    site.adds_up_to(Counts { ok: 3, over_limit: 1, ..Counts::default() });
+        let fourth = site.get("/").was_refused();
+        fourth.counts_down("retry-after", first.after(Span::from_secs(20)));
+        fourth.counts_down("x-ratelimit-reset", first.after(Span::from_secs(20)));
+        site.adds_up_to(Counts { ok: 3, over_limit: 1, ..Counts::default() });
+    }
 }
 
 #[test]
@@ -60,70 +64,81 @@ descriptors:
         rate_limit: {unit: minute, requests_per_unit: 30}
         metadata: {tollgate: {algorithm: token_bucket, burst: 1}}
 ";
-    let site = Site::with("envoy.yaml").with_rules("web.yaml", rules).start();
-    let first = site.get("/").passed_with(0);
-    let refused = site.get("/").was_refused();
-    refused.counts_down("retry-after", first.after(Span::from_secs(2)));
-    let wait = Span::from_secs(refused.reply.number("retry-after"));
-    let served = loop {
-        let reply = site.get("/");
-        if reply.outcome() == Outcome::Passed {
-            break reply;
-        }
-        assert!(reply.sent_at < refused.received_at.plus(wait), "refused after {wait}");
-    };
-    assert!(served.received_at.plus(Span::from_secs(1)) > refused.sent_at.plus(wait), "served more than a second before {wait} were over");
-    let refused = site.seen(Outcome::Refused);
-    site.adds_up_to(Counts { ok: 2, over_limit: refused, ..Counts::default() });
+    for site in Site::with_every_store("envoy.yaml") {
+        let site = site.with_rules("web.yaml", rules).start();
+        let first = site.get("/").passed_with(0);
+        let refused = site.get("/").was_refused();
+        refused.counts_down("retry-after", first.after(Span::from_secs(2)));
+        let wait = Span::from_secs(refused.reply.number("retry-after"));
+        let served = loop {
+            let reply = site.get("/");
+            if reply.outcome() == Outcome::Passed {
+                break reply;
+            }
+            assert!(reply.sent_at < refused.received_at.plus(wait), "refused after {wait}");
+        };
+        assert!(
+            served.received_at.plus(Span::from_secs(1)) > refused.sent_at.plus(wait),
+            "served more than a second before {wait} were over"
+        );
+        let refused = site.seen(Outcome::Refused);
+        site.adds_up_to(Counts { ok: 2, over_limit: refused, ..Counts::default() });
+    }
 }
 
 #[test]
 fn a_period_that_no_unit_names_is_told_without_a_window() {
     let half_day = Span::from_secs(12 * 3_600);
-    let site = Site::with("envoy.yaml").start();
-    for remaining in [1, 0] {
-        let served = site.get("/report").passed_with(remaining);
-        assert_eq!(served.reply.header("x-ratelimit-limit"), Some("2"));
-        served.counts_down("x-ratelimit-reset", served.end_of_window(half_day));
+    for site in Site::with_every_store("envoy.yaml") {
+        let site = site.start();
+        for remaining in [1, 0] {
+            let served = site.get("/report").passed_with(remaining);
+            assert_eq!(served.reply.header("x-ratelimit-limit"), Some("2"));
+            served.counts_down("x-ratelimit-reset", served.end_of_window(half_day));
+        }
+        let refused = site.get("/report").was_refused();
+        assert_eq!(refused.reply.header("x-ratelimit-limit"), Some("2"));
+        refused.counts_down("retry-after", refused.end_of_window(half_day));
+        site.adds_up_to(Counts { ok: 2, over_limit: 1, ..Counts::default() });
     }
-    let refused = site.get("/report").was_refused();
-    assert_eq!(refused.reply.header("x-ratelimit-limit"), Some("2"));
-    refused.counts_down("retry-after", refused.end_of_window(half_day));
-    site.adds_up_to(Counts { ok: 2, over_limit: 1, ..Counts::default() });
 }
 
 #[test]
 fn a_refused_grpc_call_gets_resource_exhausted() {
-    let site = Site::with("envoy.yaml").start();
-    let call =
-        || site.send(Request { method: "POST", path: "/report", headers: &[("content-type", "application/grpc"), ("te", "trailers")] });
-    for remaining in [1, 0] {
-        call().passed_with(remaining);
+    for site in Site::with_every_store("envoy.yaml") {
+        let site = site.start();
+        let call =
+            || site.send(Request { method: "POST", path: "/report", headers: &[("content-type", "application/grpc"), ("te", "trailers")] });
+        for remaining in [1, 0] {
+            call().passed_with(remaining);
+        }
+        let refused = call();
+        assert_eq!(refused.outcome(), Outcome::Refused);
+        assert_eq!(refused.reply.status, 200, "gRPC has its own status");
+        assert_eq!(refused.reply.number("grpc-status"), 8, "RESOURCE_EXHAUSTED");
+        refused.counts_down("retry-after", refused.end_of_window(Span::from_secs(12 * 3_600)));
+        site.adds_up_to(Counts { ok: 2, over_limit: 1, ..Counts::default() });
     }
-    let refused = call();
-    assert_eq!(refused.outcome(), Outcome::Refused);
-    assert_eq!(refused.reply.status, 200, "gRPC has its own status");
-    assert_eq!(refused.reply.number("grpc-status"), 8, "RESOURCE_EXHAUSTED");
-    refused.counts_down("retry-after", refused.end_of_window(Span::from_secs(12 * 3_600)));
-    site.adds_up_to(Counts { ok: 2, over_limit: 1, ..Counts::default() });
 }
 
 #[test]
 fn without_a_limit_and_in_shadow_mode_every_request_passes() {
-    let site = Site::with("envoy.yaml").start();
-    for _ in 0..5 {
-        let unlimited = site.get("/health");
-        assert_eq!(unlimited.outcome(), Outcome::Passed);
-        assert_eq!(unlimited.reply.header("x-ratelimit-limit"), None);
+    for site in Site::with_every_store("envoy.yaml") {
+        let site = site.start();
+        for _ in 0..5 {
+            let unlimited = site.get("/health");
+            assert_eq!(unlimited.outcome(), Outcome::Passed);
+            assert_eq!(unlimited.reply.header("x-ratelimit-limit"), None);
+        }
+        for _ in 0..5 {
+            let shadowed = site.get("/beta").passed_with(0);
+            assert_eq!(shadowed.reply.header("x-ratelimit-limit"), Some(r#"1, 1;w=86400;name="beta""#));
+            assert_eq!(shadowed.reply.header("retry-after"), None);
+        }
+        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.web.path_/beta.remote_address.total_hits"), 5);
+        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.web.path_/beta.remote_address.shadow_mode"), 4);
+        // A rule without a limit has no counters, but its requests are asked about all the same.
+        assert_eq!(site.tollgate.stat("ratelimit_server.ShouldRateLimit.total_requests"), 10);
+        site.adds_up_to(Counts { ok: 10, ..Counts::default() });
     }
-    for _ in 0..5 {
-        let shadowed = site.get("/beta").passed_with(0);
-        assert_eq!(shadowed.reply.header("x-ratelimit-limit"), Some(r#"1, 1;w=86400;name="beta""#));
-        assert_eq!(shadowed.reply.header("retry-after"), None);
-    }
-    assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.web.path_/beta.remote_address.total_hits"), 5);
-    assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.web.path_/beta.remote_address.shadow_mode"), 4);
-    // A rule without a limit has no counters, but its requests are asked about all the same.
-    assert_eq!(site.tollgate.stat("ratelimit_server.ShouldRateLimit.total_requests"), 10);
-    site.adds_up_to(Counts { ok: 10, ..Counts::default() });
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tollgate::time::{Clock, Span, Time};
 use crate::site::envoy::Envoy;
 use crate::site::http::{Connection, Reply, Request};
 use crate::site::ports::Ports;
+use crate::site::redis::RedisServer;
 use crate::site::service::Service;
 
 pub(crate) use crate::site::process::eventually;
@@ -21,7 +23,10 @@ pub(crate) mod envoy;
 pub(crate) mod http;
 pub(crate) mod ports;
 pub(crate) mod process;
+pub(crate) mod redis;
 pub(crate) mod service;
+#[path = "../suite/support/starvation.rs"]
+pub(crate) mod starvation;
 
 /// How far the clocks of two processes drift apart in a test, at most: each ties its monotonic clock to the epoch when it starts.
 const CLOCK_SKEW: Duration = Duration::from_millis(5);
@@ -31,21 +36,41 @@ const CLOCK_SKEW: Duration = Duration::from_millis(5);
 pub(crate) struct Site {
     pub(crate) envoy: Envoy,
     pub(crate) tollgate: Service,
+    redis: Option<RedisServer>,
     pub(crate) clock: Clock,
     ports: Ports,
     tally: Tally,
     rules: PathBuf,
     _home: TempDir,
+    _turn: Turn,
+}
+
+/// Whether others may run at the same time.
+#[derive(Debug)]
+enum Turn {
+    Shared { _turn: RwLockReadGuard<'static, ()> },
+    Alone { _turn: RwLockWriteGuard<'static, ()> },
 }
 
 /// A site that is not started yet.
 #[derive(Debug)]
 pub(crate) struct Builder {
     config: String,
-    variables: Vec<(&'static str, &'static str)>,
+    store: Store,
+    is_alone: bool,
+    variables: Vec<(&'static str, String)>,
     ports: Ports,
     rules: PathBuf,
     home: TempDir,
+}
+
+/// Where Tollgate counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// In its memory, which ends with it.
+    Memory,
+    /// In a Redis, which outlives it.
+    Redis,
 }
 
 /// What became of all requests.
@@ -91,7 +116,7 @@ pub(crate) struct Glimpse {
     pub(crate) outcome: Outcome,
     pub(crate) sent_at: Time,
     pub(crate) received_at: Time,
-    /// The limit that it told; 0 if none.
+    /// The limit that it told; 0 if none, as where Envoy had no verdict.
     pub(crate) limit: u64,
 }
 
@@ -115,7 +140,25 @@ impl Site {
             fs::copy(&path, rules.join(path.file_name().expect("it was listed"))).expect("a file can be copied");
         }
         let ports = Ports::take();
-        Builder { config: envoy::config(config, &ports), variables: Vec::new(), ports, rules, home }
+        Builder { config: envoy::config(config, &ports), store: Store::Memory, is_alone: false, variables: Vec::new(), ports, rules, home }
+    }
+
+    /// The same site with every store, one after the other: what clients see must not depend on it.
+    pub(crate) fn with_every_store(config: &str) -> impl Iterator<Item = Builder> {
+        [Store::Memory, Store::Redis].into_iter().map(move |store| {
+            println!("with {store:?}");
+            Self::with(config).on(store)
+        })
+    }
+
+    /// The Redis of a site that has one.
+    pub(crate) fn redis(&self) -> &RedisServer {
+        self.redis.as_ref().expect("this site counts in Redis")
+    }
+
+    /// Where it counts.
+    pub(crate) fn store(&self) -> Store {
+        if self.redis.is_some() { Store::Redis } else { Store::Memory }
     }
 
     /// GET on a connection of its own.
@@ -207,8 +250,26 @@ impl Site {
 
 impl Builder {
     /// Sets an environment variable of Tollgate's.
-    pub(crate) fn with_env(mut self, name: &'static str, value: &'static str) -> Self {
-        self.variables.push((name, value));
+    pub(crate) fn with_env(mut self, name: &'static str, value: &str) -> Self {
+        self.variables.push((name, value.to_owned()));
+        self
+    }
+
+    /// While this site runs no other does: for what must not be late because the machine is busy.
+    pub(crate) fn alone(mut self) -> Self {
+        self.is_alone = true;
+        self
+    }
+
+    /// Counts in this store.
+    pub(crate) fn on(mut self, store: Store) -> Self {
+        self.store = store;
+        self
+    }
+
+    /// Lets Envoy wait for a verdict as long as it does where its file does not say, which is 20 ms.
+    pub(crate) fn with_envoys_own_timeout(mut self) -> Self {
+        self.config = envoy::without_timeout(&self.config);
         self
     }
 
@@ -226,10 +287,26 @@ impl Builder {
 
     /// Starts both, and waits until they serve.
     pub(crate) fn start(self) -> Site {
-        let Self { config, variables, ports, rules, home } = self;
+        let Self { config, store, is_alone, mut variables, ports, rules, home } = self;
+        let turn = Turn::take(is_alone);
+        let redis = (store == Store::Redis).then(|| RedisServer::start(&ports, home.path()));
+        variables.extend(redis.iter().map(|redis| ("REDIS_URL", redis.url())));
         let tollgate = Service::start(&variables, &rules, &ports, home.path());
         let envoy = Envoy::start(&config, &ports, home.path());
-        Site { envoy, tollgate, clock: Clock::system(), ports, tally: Tally::default(), rules, _home: home }
+        Site { envoy, tollgate, redis, clock: Clock::system(), ports, tally: Tally::default(), rules, _home: home, _turn: turn }
+    }
+}
+
+impl Turn {
+    /// Waits for it.
+    fn take(is_alone: bool) -> Self {
+        static TURNS: RwLock<()> = RwLock::new(());
+        // A test that failed has not broken anything that the next one relies on.
+        if is_alone {
+            Self::Alone { _turn: TURNS.write().unwrap_or_else(PoisonError::into_inner) }
+        } else {
+            Self::Shared { _turn: TURNS.read().unwrap_or_else(PoisonError::into_inner) }
+        }
     }
 }
 

@@ -2,17 +2,42 @@
 
 mod support;
 
+/// The parts of the load generator that make load, without those that print.
+#[path = "../../benches/load"]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a run's counts and times stay far below 2^53"
+)]
+#[expect(dead_code, reason = "what only its reports show")]
+mod load {
+    pub mod answer;
+    pub mod args;
+    pub mod clock;
+    pub mod draw;
+    pub mod limit_check;
+    pub mod link;
+    pub mod process;
+    pub mod request;
+    pub mod run;
+    pub mod schedule;
+    pub mod tally;
+}
+
 mod bad_input;
 mod cli;
 mod compat;
 mod differences;
 mod doors;
+mod faults;
 mod json;
 mod keys;
 mod laws;
 mod lifecycle;
 mod mutants;
 mod parity;
+mod races;
 mod redis_address;
 mod redis_store;
 mod reload;

@@ -25,8 +25,11 @@ pub(crate) use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_respon
 
 pub(crate) mod certificates;
 pub(crate) mod http;
+pub(crate) mod proxy;
 pub(crate) mod raw_grpc;
 pub(crate) mod redis;
+pub(crate) mod starvation;
+pub(crate) mod traffic;
 pub(crate) mod twins;
 
 /// How long anything may take that should happen at once. The machine may be busy with other tests.
@@ -158,6 +161,11 @@ impl TestServer {
     /// Sends a signal, such as `TERM`.
     pub(crate) fn signal(&self, name: &str) {
         self.process.signal(name);
+    }
+
+    /// Its number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.child.id()
     }
 
     /// Whether it is still there.

@@ -59,7 +59,8 @@ struct Note {
 #[derive(Debug, Default)]
 struct Told {
     logged: [bool; 4],
-    note: Option<String>,
+    /// Whether it may serve, and the line of /ready.
+    state: Option<(bool, String)>,
 }
 
 impl Trouble {
@@ -148,13 +149,14 @@ impl Health {
         }
         loop {
             self.tell(&mut told, manager.address(), required, &lifecycle);
-            if self.breaker.is_open() {
-                self.probe(&manager).await;
-                self.tell(&mut told, manager.address(), required, &lifecycle);
-            }
             tokio::select! {
-                _ = interval.tick() => {}
-                () = self.breaker.opened() => {}
+                _ = interval.tick() => {
+                    if self.breaker.is_open() {
+                        self.probe(&manager).await;
+                    }
+                }
+                // Not at once: one that answers probes and fails calls would be given up, and asked again, a hundred times a second.
+                () = self.breaker.opened() => interval.reset(),
             }
         }
     }
@@ -162,8 +164,8 @@ impl Health {
     async fn probe(&self, manager: &Manager) {
         match manager.probe(PROBE_TIMEOUT).await {
             Ok(()) => {
+                // Calls go there at once; that the trouble is over is told when that has gone well for a while.
                 self.breaker.close();
-                self.notes[Trouble::Unreachable as usize].clear();
                 self.recoveries.fetch_add(1, Relaxed);
             }
             Err(error) => {
@@ -180,9 +182,10 @@ impl Health {
         let troubles: Vec<&str> =
             Trouble::ALL.into_iter().zip(told.logged).filter(|(_, logged)| *logged).map(|(trouble, _)| trouble.sentence()).collect();
         let note = if troubles.is_empty() { address.to_string() } else { format!("{address}: {}", troubles.join(", ")) };
-        if told.note.as_ref() != Some(&note) {
-            lifecycle.set_store(!required || !told.logged[Trouble::Unreachable as usize], note.clone());
-            told.note = Some(note);
+        let state = (!required || !self.breaker.is_open(), note);
+        if told.state.as_ref() != Some(&state) {
+            lifecycle.set_store(state.0, state.1.clone());
+            told.state = Some(state);
         }
     }
 
@@ -193,15 +196,18 @@ impl Health {
         let (first, last) = (note.first.load(Relaxed), note.last.load(Relaxed));
         let lasting = |since: u64| now.since(Time::from_micros(since));
         let over = match trouble {
-            // The breaker knows. A single failure that did not open it was an accident.
+            // The breaker knows. A single failure that did not open it was an accident; and one that opens again and again, because some
+            // connections work and others break, is one trouble.
             Trouble::Unreachable => !self.breaker.is_open() && (first == 0 || lasting(last) > QUIET),
-            Trouble::Refusing | Trouble::ForeignValue | Trouble::Slow => first == 0 || lasting(last) > QUIET,
+            Trouble::Refusing | Trouble::ForeignValue => first == 0 || lasting(last) > QUIET,
+            // Who gave up waiting before it was known to be gone is not to be told of when it is back.
+            Trouble::Slow => first == 0 || lasting(last) > QUIET || self.breaker.is_open(),
         };
         let comes = match trouble {
             Trouble::Unreachable => self.breaker.is_open(),
             Trouble::Refusing | Trouble::ForeignValue => first > 0,
-            // Of a server that is gone, or of a single slow call, others tell or nobody needs to.
-            Trouble::Slow => first > 0 && !self.breaker.is_open() && lasting(first) > QUIET,
+            // Of a single slow call nobody needs to be told.
+            Trouble::Slow => first > 0 && lasting(first) > QUIET,
         };
         if over {
             note.clear();

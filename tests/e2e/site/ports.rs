@@ -40,7 +40,7 @@ impl Ports {
     }
 
     /// Releases ports for whoever is going to listen there.
-    pub(crate) fn release(&self, ports: [SocketAddr; 3]) {
+    pub(crate) fn release<const N: usize>(&self, ports: [SocketAddr; N]) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.retain(|listener| ports.iter().all(|port| listener.local_addr().is_ok_and(|held| held != *port)));
     }
@@ -73,6 +73,11 @@ impl Ports {
     /// Tollgate's admin page.
     pub(crate) fn admin(&self) -> SocketAddr {
         self.nth(6)
+    }
+
+    /// Redis.
+    pub(crate) fn redis(&self) -> SocketAddr {
+        self.nth(7)
     }
 
     fn nth(&self, number: u16) -> SocketAddr {

@@ -43,11 +43,16 @@ impl Process {
         });
     }
 
-    /// Sends SIGTERM.
-    pub(crate) fn terminate(&self) {
+    /// Its number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal, such as `TERM`.
+    pub(crate) fn signal(&self, name: &str) {
         // It was not waited for yet, so its number is nobody else's.
-        let sent = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &self.child.id().to_string()]).status();
-        assert!(sent.expect("there is a shell").success(), "send SIGTERM to {}", self.name);
+        let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status();
+        assert!(sent.expect("there is a shell").success(), "send SIG{name} to {}", self.name);
     }
 
     /// Waits until it has ended.

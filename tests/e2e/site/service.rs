@@ -22,8 +22,8 @@ pub(crate) struct Service {
 
 impl Service {
     /// Starts it, and waits until it serves.
-    pub(crate) fn start(variables: &[(&str, &str)], rules: &Path, ports: &Ports, home: &Path) -> Self {
-        let mut all: Vec<_> = variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+    pub(crate) fn start(variables: &[(&str, String)], rules: &Path, ports: &Ports, home: &Path) -> Self {
+        let mut all: Vec<_> = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         let doors = [("HOST", "PORT", ports.http()), ("GRPC_HOST", "GRPC_PORT", ports.grpc()), ("DEBUG_HOST", "DEBUG_PORT", ports.admin())];
         for (host, port, addr) in doors {
             all.extend([(host.to_owned(), addr.ip().to_string()), (port.to_owned(), addr.port().to_string())]);
@@ -55,9 +55,14 @@ impl Service {
     /// Sends SIGTERM, and waits until it has drained and ended.
     pub(crate) fn stop(&self) {
         let mut process = self.slot().take().expect("it was started");
-        process.terminate();
+        process.signal("TERM");
         let status = process.wait_until_ended();
         assert!(status.success(), "tollgate ended with {status}");
+    }
+
+    /// The number of its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.slot().as_ref().expect("it was started").pid()
     }
 
     /// One of its counters, by its statsd name. One that never counted is not there.

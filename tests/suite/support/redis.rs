@@ -1,26 +1,31 @@
-//! A redis-server of one test, gone with it.
+//! A redis-server of one test, gone with it. Meanwhile it can be stopped, killed, and started again where it was.
 //!
 //! It has a Unix socket in a directory of its own whatever else it listens on: by that the test talks to it, past TLS and ports.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::thread;
 
-use ::redis::{Client, Connection, ConnectionAddr, IntoConnectionInfo as _, RedisResult, Value};
+use ::redis::{Client, Connection, ConnectionAddr, FromRedisValue, IntoConnectionInfo as _, RedisResult};
 use tempfile::TempDir;
 
 use super::certificates::Identity;
 use super::{PATIENCE, look_until};
 
-/// A running server. Dropped, it is killed; in a test that fails, its log is shown.
+/// Below those that Linux gives to clients (from 32,768): none is taken by somebody's connection while the server is away, and no client
+/// that tries again and again to reach a server that is away is connected to itself.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// A running server, which keeps nothing on disk. Dropped, it is killed; in a test that fails, its log is shown.
 pub(crate) struct RedisProcess {
-    child: Child,
-    home: Home,
-    /// 0 if it has nothing but its socket.
+    /// `None` while it is killed.
+    child: Option<Child>,
+    /// As it was started, and will be again.
+    options: Builder,
     port: u16,
-    scheme: &'static str,
 }
 
 /// A server that is not started yet. It listens on TCP unless it is told otherwise.
@@ -57,42 +62,87 @@ impl RedisProcess {
 
     /// As an operator writes it: `127.0.0.1:port`, or the path of its socket.
     pub(crate) fn address(&self) -> String {
-        if self.port == 0 { self.socket().display().to_string() } else { format!("{}:{}", Ipv4Addr::LOCALHOST, self.port) }
+        match self.options.door {
+            Door::Socket => self.socket().display().to_string(),
+            Door::Tcp | Door::Tls => format!("{}:{}", Ipv4Addr::LOCALHOST, self.port),
+        }
     }
 
     /// The same with its scheme, and without credentials.
     pub(crate) fn url(&self) -> String {
-        format!("{}://{}", self.scheme, self.address())
+        let scheme = match self.options.door {
+            Door::Tcp => "redis",
+            Door::Tls => "rediss",
+            Door::Socket => "unix",
+        };
+        format!("{scheme}://{}", self.address())
     }
 
-    /// 0 if it has nothing but its socket.
+    /// Where it listens, unless it has nothing but its socket.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
     /// The path of the socket that it always has.
     pub(crate) fn socket(&self) -> PathBuf {
-        self.home.socket()
+        self.options.home.socket()
     }
 
-    /// The number of its process, such as for SIGSTOP.
+    /// The number of its process.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.as_ref().expect("it runs").id()
     }
 
     /// A connection past every door, as a user who may do anything.
     pub(crate) fn connection(&self) -> Connection {
-        self.home.connection().unwrap_or_else(|error| panic!("no connection: {error}"))
+        self.options.home.connection().unwrap_or_else(|error| panic!("no connection: {error}"))
     }
 
     /// Whether it answers, and is not busy with a script that takes too long.
     pub(crate) fn answers(&self) -> bool {
-        self.home.command(&["PING"]).is_ok()
+        self.options.home.command::<::redis::Value>(&["PING"]).is_ok()
     }
 
     /// Runs a command past every door, as a user who may do anything.
-    pub(crate) fn command(&self, words: &[&str]) -> Value {
-        self.home.command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    pub(crate) fn command<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        self.options.home.command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// How many connections others than the test have.
+    pub(crate) fn clients(&self) -> usize {
+        self.command::<String>(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() - 1
+    }
+
+    /// Sends SIGSTOP: it stays connected, and says nothing.
+    pub(crate) fn stop(&self) {
+        self.signal("STOP");
+    }
+
+    /// Sends SIGCONT.
+    pub(crate) fn cont(&self) {
+        self.signal("CONT");
+    }
+
+    /// Sends SIGKILL, and waits until it has ended.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // Either fails only if it has ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Kills it if it runs, starts it where it was, empty, and waits until it answers.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.child = self.options.try_start(self.port);
+        assert!(self.child.is_some(), "somebody has taken port {}", self.port);
+    }
+
+    fn signal(&self, name: &str) {
+        // It was not waited for, so its number is nobody else's.
+        let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status();
+        assert!(sent.expect("there is a shell").success(), "send SIG{name}");
     }
 }
 
@@ -138,9 +188,7 @@ impl Builder {
     pub(crate) fn start(self) -> RedisProcess {
         loop {
             // Free now; if somebody is faster, there are others.
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there are free ports");
-            let port = listener.local_addr().expect("it is bound").port();
-            drop(listener);
+            let port = free_port();
             if let Some(child) = self.try_start(port) {
                 return self.started(child, port);
             }
@@ -154,12 +202,7 @@ impl Builder {
     }
 
     fn started(self, child: Child, port: u16) -> RedisProcess {
-        let (port, scheme) = match self.door {
-            Door::Tcp => (port, "redis"),
-            Door::Tls => (port, "rediss"),
-            Door::Socket => (0, "unix"),
-        };
-        RedisProcess { child, home: self.home, port, scheme }
+        RedisProcess { child: Some(child), options: self, port }
     }
 
     /// `None` if the port is taken.
@@ -180,7 +223,7 @@ impl Builder {
         let mut has_ended = false;
         look_until("redis-server answers", || {
             has_ended = child.try_wait().expect("it is our child").is_some();
-            has_ended || self.home.command(&["PING"]).is_ok()
+            has_ended || self.home.command::<String>(&["PING"]).is_ok()
         });
         let log = fs::read_to_string(self.home.log()).unwrap_or_default();
         assert!(!has_ended || log.contains("Address already in use"), "redis-server ended: {log}");
@@ -209,7 +252,7 @@ impl Home {
         Ok(connection)
     }
 
-    fn command(&self, words: &[&str]) -> RedisResult<Value> {
+    fn command<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         let (name, arguments) = words.split_first().expect("there is a command");
         ::redis::cmd(name).arg(arguments).query(&mut self.connection()?)
     }
@@ -217,11 +260,20 @@ impl Home {
 
 impl Drop for RedisProcess {
     fn drop(&mut self) {
-        // Either fails only if it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
         if thread::panicking() {
-            eprintln!("redis-server's log:\n{}", fs::read_to_string(self.home.log()).unwrap_or_default());
+            eprintln!("redis-server's log:\n{}", fs::read_to_string(self.options.home.log()).unwrap_or_default());
         }
     }
+}
+
+/// A port that nobody has, and that no other test of this process is given.
+fn free_port() -> u16 {
+    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    let ports = PORTS.end - PORTS.start;
+    // Runs side by side begin in different places.
+    let begin = u16::try_from(process::id().wrapping_mul(64) % u32::from(ports)).expect("it is below ports");
+    let candidates = (0..ports).map(|_| PORTS.start + (begin + TAKEN.fetch_add(1, Relaxed) % ports) % ports);
+    let mut free = candidates.filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());
+    free.next().expect("some port is free")
 }
