@@ -33,7 +33,7 @@ const FILES: [&str; 3] = ["charge.lua", "fixed_window.lua", "bucket.lua"];
 const DRIVER: &str = "driver.lua";
 
 /// Mutants that change nothing that anybody could see.
-const EQUIVALENT: [Equivalent; 5] = [
+const EQUIVALENT: [Equivalent; 7] = [
     Equivalent { file: "bucket.lua", source: "if spent == 0 then", change: ("==", "<="), reason: "nothing is spent below nothing" },
     Equivalent {
         file: "fixed_window.lua",
@@ -43,7 +43,7 @@ const EQUIVALENT: [Equivalent; 5] = [
     },
     Equivalent {
         file: "fixed_window.lua",
-        source: "redis.call('SET', key, text, 'EX', life)",
+        source: "redis.call('SET', key, hits, 'EX', life)",
         change: ("call", "pcall"),
         reason: "Redis has just taken a write to the same key",
     },
@@ -54,6 +54,13 @@ const EQUIVALENT: [Equivalent; 5] = [
         source: "return algorithms[code], drops == 1, veto == 1, cost, full, deepest, life, rate",
         change: ("==", ">="),
         reason: "flags are 0 or 1",
+    },
+    Equivalent { file: "driver.lua", source: "if code == 105 then -- i", change: ("==", ">="), reason: "no argument begins with more" },
+    Equivalent {
+        file: "driver.lua",
+        source: "elseif code == 84 then -- T",
+        change: ("==", ">="),
+        reason: "only `i` is more, and that was asked",
     },
 ];
 

@@ -357,7 +357,17 @@ pub(crate) fn table() -> Vec<History> {
             }
         }
     }
+    histories.push(many_alike());
     histories
+}
+
+/// More checks that differ in nothing but their counters than one digit can count.
+fn many_alike() -> History {
+    let counters = std::array::from_fn(|_| Terms2 { limits: [table_limits()[0]; 2], found: None });
+    let call = |number| Call { counter: number % KEYS, size: Size::Add(Amount::Hits(1)), veto: true };
+    let asks = (0..12).map(|number| Group { together: false, calls: vec![call(number)] }).collect();
+    let batch = Batch { gap: Gap::Micros(0), reloaded: [false; KEYS], asks, writes: Writes::Taken };
+    History { counters, jitter: Span::ZERO, batches: vec![batch.clone(), batch] }
 }
 
 /// A limit of each kind, of each tick, and of nothing.
