@@ -14,6 +14,7 @@ mod lifecycle;
 mod mutants;
 mod parity;
 mod redis_address;
+mod redis_batches;
 mod reload;
 mod store;
 mod wire;

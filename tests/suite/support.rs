@@ -27,6 +27,7 @@ pub(crate) mod certificates;
 pub(crate) mod http;
 pub(crate) mod raw_grpc;
 pub(crate) mod redis;
+pub(crate) mod remote;
 pub(crate) mod twins;
 
 /// How long anything may take that should happen at once. The machine may be busy with other tests.
