@@ -11,6 +11,7 @@ mod json;
 mod keys;
 mod laws;
 mod lifecycle;
+mod mixed_fleet;
 mod mutants;
 mod parity;
 mod redis_address;
