@@ -23,16 +23,8 @@ impl Bench {
     /// A store on the runtime that this is called on, by that clock.
     pub(crate) fn start(clock: Clock) -> Self {
         let (server, metrics) = (RedisProcess::start(), Metrics::new());
-        let options = NodeOptions {
-            address: Address::parse(&server.url()).expect("it is an address").address,
-            connect_timeout: PATIENCE.into(),
-            store_timeout: PATIENCE.into(),
-            required: false,
-            expiration_jitter_max: Span::ZERO,
-            over_limit_cache_bytes: 0,
-        };
-        let node = Node::new(options, clock, &metrics).expect("it is an address");
-        Self { server, remote: Arc::new(node).open(), metrics }
+        let remote = node(&server, clock, &metrics).open();
+        Self { server, remote, metrics }
     }
 
     /// How often Redis has run a command since [`Self::count_anew`], for callers and in scripts.
@@ -93,6 +85,19 @@ impl Callers {
         answers.sort_by_key(|(number, _)| *number);
         answers.into_iter().map(|(_, decisions)| decisions).collect()
     }
+}
+
+/// What a process knows of that server.
+pub(crate) fn node(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> Arc<Node> {
+    let options = NodeOptions {
+        address: Address::parse(&server.url()).expect("it is an address").address,
+        connect_timeout: PATIENCE.into(),
+        store_timeout: PATIENCE.into(),
+        required: false,
+        expiration_jitter_max: Span::ZERO,
+        over_limit_cache_bytes: 0,
+    };
+    Arc::new(Node::new(options, clock, metrics).expect("it is an address"))
 }
 
 /// A request of these checks, one by one.
