@@ -46,6 +46,7 @@ const ABSENT: &[(&[&str], &[&str], &str)] = &[
         "matching is pure; only rules/live.rs and rules/stats.rs are shared by threads",
     ),
     (&["limiter/combine.rs", "limiter/headers.rs", "limiter/metadata.rs", "limiter/answer.rs"], PURE, "what verdicts come to is pure"),
+    (&["store/redis/batch.rs"], &["tokio::time", "sleep", "interval"], "what comes alone goes at once, and batches form without a timer"),
     (&["store"], &["rules::", "Rule", "domain"], "a store never sees a rule or a domain"),
     (
         &["time", "limit", "check", "algorithm", "rules", "config", "store", "limiter", "rule_source"],

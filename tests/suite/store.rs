@@ -1,15 +1,21 @@
-//! What every store promises. Today there is one; another one runs through the same functions.
+//! What every store promises, as functions that each store runs through; and below, what only the memory store does.
 
 use std::sync::Arc;
 use std::thread;
 
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use tokio::runtime::{self, Runtime};
 use tollgate::algorithm::{Counter, decide_together};
 use tollgate::check::{Ask, Check, Hits, Key, Verdicts};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::store::memory::Counters;
+use tollgate::store::{Backend, Store};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::{Span, Time};
+use tollgate::time::{Clock, ManualClock, Span, Time};
+
+use crate::support::redis::RedisProcess;
+use crate::support::remote;
 
 const START: Time = Time::from_micros(1_700_000_000_123_456);
 const ROOM: u64 = 64 << 20;
@@ -32,44 +38,197 @@ fn metric(metrics: &Metrics, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("{name} is not on the page")).parse().expect("a number")
 }
 
-#[test]
-fn eight_threads_on_one_key_admit_exactly_the_limit_200_times_over() {
+/// What the store should do, with nothing but a list.
+#[derive(Default)]
+struct Model(Vec<(Vec<u8>, Counter)>);
+
+impl Model {
+    fn decide(&mut self, ask: &Ask, now: Time) -> Verdicts {
+        let slots: Vec<usize> = ask.checks.iter().map(|check| self.slot(check)).collect();
+        let mut counters: Vec<Counter> = self.0.iter().map(|(_, counter)| *counter).collect();
+        let verdicts = if ask.together {
+            decide_together(&ask.checks, &slots, &mut counters, now)
+        } else {
+            let one = |(check, slot): (&Check, &usize)| {
+                let (counter, verdict) = counters[*slot].decide(&check.limit, now, check.hits);
+                counters[*slot] = counter;
+                verdict
+            };
+            ask.checks.iter().zip(&slots).map(one).collect()
+        };
+        for ((_, kept), counter) in self.0.iter_mut().zip(counters) {
+            *kept = counter;
+        }
+        verdicts
+    }
+
+    fn slot(&mut self, check: &Check) -> usize {
+        let key = check.key.as_bytes();
+        self.0.iter().position(|(known, _)| known == key).unwrap_or_else(|| {
+            self.0.push((key.to_vec(), Counter::untouched(check.limit.algorithm())));
+            self.0.len() - 1
+        })
+    }
+}
+
+/// A store, and what a test does to it from outside.
+struct Place {
+    backend: Backend,
+    /// The server, and the time that it is told.
+    redis: Option<(RedisProcess, ManualClock)>,
+}
+
+/// A thread of the service: a runtime, and its way to the store.
+struct Worker {
+    runtime: Runtime,
+    store: Store,
+}
+
+/// A check in the histories: its limit, which has a key of its own, its hits, and whether it may veto.
+type Draw = (usize, u64, bool);
+
+fn memory() -> Place {
+    Place { backend: Backend::Memory(Arc::new(Counters::new(ROOM, "store", &Metrics::new()))), redis: None }
+}
+
+fn redis() -> Place {
+    let (server, (clock, hand)) = (RedisProcess::start(), Clock::manual(START));
+    Place { backend: Backend::Redis(remote::node(&server, clock, &Metrics::new())), redis: Some((server, hand)) }
+}
+
+impl Place {
+    fn worker(&self) -> Worker {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let store = runtime.block_on(async { self.backend.open() });
+        Worker { runtime, store }
+    }
+
+    fn set_time(&self, now: Time) {
+        if let Some((_, hand)) = &self.redis {
+            hand.set(now);
+        }
+    }
+
+    /// Does what stores do besides answering, which nobody is to notice.
+    fn tidy(&self, now: Time) {
+        if let Backend::Memory(counters) = &self.backend {
+            counters.sweep(now);
+        }
+    }
+
+    fn forget(&self) {
+        if let Backend::Memory(counters) = &self.backend {
+            counters.clear();
+        }
+        if let Some((server, _)) = &self.redis {
+            server.command::<()>(&["FLUSHALL"]);
+        }
+    }
+}
+
+impl Worker {
+    fn decide(&self, ask: &Ask, now: Time) -> Verdicts {
+        let decisions = self.runtime.block_on(self.store.decide(ask, now));
+        decisions.into_iter().map(|decision| decision.expect("the store answers")).collect()
+    }
+}
+
+/// However many threads ask at once.
+fn admits_exactly_the_limit(place: &Place, rounds: u32) {
     for algorithm in Algorithm::ALL {
-        for round in 0..200 {
-            let counters = Arc::new(Counters::new(ROOM, "store", &Metrics::new()));
+        for round in 0..rounds {
             let limit = limit(algorithm, 100 + round, Unit::Year);
-            let threads: Vec<_> = (0..8)
-                .map(|_| {
-                    let counters = counters.clone();
-                    thread::spawn(move || {
-                        let ask = ask([check("k", limit, Hits::Add(1))]);
-                        (0..100).filter(|_| !counters.decide(&ask, START)[0].over).count()
-                    })
-                })
-                .collect();
-            let admitted: usize = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
+            let ask = ask([check(&format!("{algorithm} {round}:"), limit, Hits::Add(1))]);
+            let admitted: usize = eight_threads(place, |worker, _| (0..100).filter(|_| !worker.decide(&ask, START)[0].over).count());
             assert_eq!(admitted, (100 + round) as usize, "{algorithm}, round {round}");
         }
     }
 }
 
-#[test]
-fn asks_that_lock_the_same_shards_in_other_orders_never_wait_for_each_other() {
-    let counters = Arc::new(Counters::new(ROOM, "store", &Metrics::new()));
+/// Whatever order they name the same counters in.
+fn admits_whole_asks_and_never_a_part_of_one(place: &Place) {
     let limit = limit(Algorithm::FixedWindow, 1_000, Unit::Year);
-    let threads: Vec<_> = (0..8)
-        .map(|number| {
-            let counters = counters.clone();
-            thread::spawn(move || {
-                let mut keys: Vec<String> = (0..20).map(|key| format!("k{key}")).collect();
-                keys.rotate_left(number * 2);
-                let ask = Ask { checks: keys.iter().map(|key| check(key, limit, Hits::Add(1))).collect(), together: true, deadline: None };
-                (0..300).filter(|_| counters.decide(&ask, START).iter().all(|verdict| !verdict.over)).count()
-            })
-        })
-        .collect();
-    let admitted: usize = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
-    assert_eq!(admitted, 1_000, "whole asks, and never a part of one");
+    let admitted = eight_threads(place, |worker, number| {
+        let mut keys: Vec<String> = (0..20).map(|key| format!("k{key}:")).collect();
+        keys.rotate_left(number * 2);
+        let ask = Ask { checks: keys.iter().map(|key| check(key, limit, Hits::Add(1))).collect(), together: true, deadline: None };
+        (0..300).filter(|_| worker.decide(&ask, START).iter().all(|verdict| !verdict.over)).count()
+    });
+    assert_eq!(admitted, 1_000);
+}
+
+fn eight_threads(place: &Place, work: impl Fn(Worker, usize) -> usize + Sync) -> usize {
+    let work = &work;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|number| scope.spawn(move || work(place.worker(), number))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    })
+}
+
+/// Whatever it does besides.
+fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
+    let worker = place.worker();
+    let limits = [
+        limit(Algorithm::FixedWindow, 3, Unit::Minute),
+        limit(Algorithm::FixedWindow, 5, Unit::Hour),
+        limit(Algorithm::TokenBucket, 3, Unit::Minute),
+        limit(Algorithm::TokenBucket, 5, Unit::Hour),
+        limit(Algorithm::FixedWindow, 0, Unit::Second),
+        limit(Algorithm::TokenBucket, 2, Unit::Day),
+    ];
+    let checks = prop::collection::vec((0..limits.len(), 0..4_u64, any::<bool>()), 1..6);
+    let asks = prop::collection::vec((checks, any::<bool>(), 0..90_u64), 1..40);
+    let play = |asks: Vec<(Vec<Draw>, bool, u64)>| {
+        place.forget();
+        let mut model = Model::default();
+        let mut now = START;
+        for (checks, together, gap) in asks {
+            now = now.plus(Span::from_secs(gap));
+            place.set_time(now);
+            let checks = checks.into_iter().map(|(key, hits, veto)| {
+                let hits = if hits == 0 { Hits::Look } else { Hits::Add(hits) };
+                Check { veto, ..check(&format!("k{key}:"), limits[key], hits) }
+            });
+            let ask = Ask { checks: checks.collect(), together, deadline: None };
+            prop_assert_eq!(worker.decide(&ask, now), model.decide(&ask, now));
+            if gap > 45 {
+                place.tidy(now);
+            }
+        }
+        Ok(())
+    };
+    let config = ProptestConfig { cases, source_file: Some(file!()), ..ProptestConfig::default() };
+    TestRunner::new(config).run(&asks, play).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn memory_admits_exactly_the_limit_200_times_over() {
+    admits_exactly_the_limit(&memory(), 200);
+}
+
+#[test]
+fn redis_admits_exactly_the_limit() {
+    admits_exactly_the_limit(&redis(), 5);
+}
+
+#[test]
+fn memory_admits_whole_asks_and_never_a_part_of_one() {
+    admits_whole_asks_and_never_a_part_of_one(&memory());
+}
+
+#[test]
+fn redis_admits_whole_asks_and_never_a_part_of_one() {
+    admits_whole_asks_and_never_a_part_of_one(&redis());
+}
+
+#[test]
+fn memory_answers_as_a_list_of_counters_would_whatever_it_sweeps() {
+    answers_as_a_list_of_counters_would(&memory(), 256);
+}
+
+#[test]
+fn redis_answers_as_a_list_of_counters_would() {
+    answers_as_a_list_of_counters_would(&redis(), 100);
 }
 
 #[test]
@@ -117,67 +276,4 @@ fn a_full_store_evicts_those_closest_to_their_reset() {
     assert!(counters.len() <= (1 << 20) / 72, "{} counters", counters.len());
     assert_eq!(metric(&metrics, "tollgate_memory_evicted_total"), 104_000 - counters.len() as u64);
     assert_eq!(metric(&metrics, "tollgate_memory_keys"), counters.len() as u64);
-}
-
-/// What the store should do, with nothing but a list.
-#[derive(Default)]
-struct Model(Vec<(Vec<u8>, Counter)>);
-
-impl Model {
-    fn decide(&mut self, ask: &Ask, now: Time) -> Verdicts {
-        let slots: Vec<usize> = ask.checks.iter().map(|check| self.slot(check)).collect();
-        let mut counters: Vec<Counter> = self.0.iter().map(|(_, counter)| *counter).collect();
-        let verdicts = if ask.together {
-            decide_together(&ask.checks, &slots, &mut counters, now)
-        } else {
-            let one = |(check, slot): (&Check, &usize)| {
-                let (counter, verdict) = counters[*slot].decide(&check.limit, now, check.hits);
-                counters[*slot] = counter;
-                verdict
-            };
-            ask.checks.iter().zip(&slots).map(one).collect()
-        };
-        for ((_, kept), counter) in self.0.iter_mut().zip(counters) {
-            *kept = counter;
-        }
-        verdicts
-    }
-
-    fn slot(&mut self, check: &Check) -> usize {
-        let key = check.key.as_bytes();
-        self.0.iter().position(|(known, _)| known == key).unwrap_or_else(|| {
-            self.0.push((key.to_vec(), Counter::untouched(check.limit.algorithm())));
-            self.0.len() - 1
-        })
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-
-    #[test]
-    fn it_answers_as_a_list_of_counters_would_whatever_it_sweeps(
-        asks in prop::collection::vec((prop::collection::vec((0..6_usize, 0..4_u64, any::<bool>()), 1..6), any::<bool>(), 0..90_u64), 1..40),
-    ) {
-        let counters = Counters::new(ROOM, "store", &Metrics::new());
-        let mut model = Model::default();
-        let limits = [
-            limit(Algorithm::FixedWindow, 3, Unit::Minute), limit(Algorithm::FixedWindow, 5, Unit::Hour),
-            limit(Algorithm::TokenBucket, 3, Unit::Minute), limit(Algorithm::TokenBucket, 5, Unit::Hour),
-            limit(Algorithm::FixedWindow, 0, Unit::Second), limit(Algorithm::TokenBucket, 2, Unit::Second),
-        ];
-        let mut now = START;
-        for (checks, together, gap) in asks {
-            now = now.plus(Span::from_secs(gap));
-            let checks = checks.into_iter().map(|(key, hits, veto)| {
-                let hits = if hits == 0 { Hits::Look } else { Hits::Add(hits) };
-                Check { veto, ..check(&format!("k{key}"), limits[key], hits) }
-            });
-            let ask = Ask { checks: checks.collect(), together, deadline: None };
-            prop_assert_eq!(counters.decide(&ask, now), model.decide(&ask, now));
-            if gap > 45 {
-                counters.sweep(now);
-            }
-        }
-    }
 }

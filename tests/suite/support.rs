@@ -28,6 +28,7 @@ pub(crate) mod http;
 pub(crate) mod proxy;
 pub(crate) mod raw_grpc;
 pub(crate) mod redis;
+pub(crate) mod remote;
 pub(crate) mod starvation;
 pub(crate) mod traffic;
 pub(crate) mod twins;

@@ -103,6 +103,13 @@ impl RedisProcess {
         self.options.home.command::<::redis::Value>(&["PING"]).is_ok()
     }
 
+    /// The number behind that name in a section of INFO, if it is there.
+    pub(crate) fn info(&self, section: &str, name: &str) -> Option<u64> {
+        let info: String = ::redis::from_redis_value(self.command(&["INFO", section])).expect("it is text");
+        let rest = info.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().expect("a number"))
+    }
+
     /// Runs a command past every door, as a user who may do anything.
     pub(crate) fn command<T: FromRedisValue>(&self, words: &[&str]) -> T {
         self.options.home.command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))

@@ -1,0 +1,156 @@
+//! While a fleet moves over from the reference, old and new replicas count together on one Redis: each sees what the other has counted.
+//!
+//! What the reference does is replayed by its own commands: INCRBY and EXPIRE on every request.
+
+use redis::{Commands as _, Connection};
+use tollgate::check::{Check, Hits, Key};
+use tollgate::limit::{Algorithm, Limit, Terms, Unit};
+use tollgate::time::{Clock, Span, Time};
+
+use crate::support::redis::RedisProcess;
+use crate::support::remote::{Bench, ask, ask_together};
+use crate::support::{TestServer, descriptor, request};
+
+const START: Time = Time::from_micros(1_700_000_000_123_456);
+/// The window of a day that this time lies in, in seconds.
+const WINDOW: u64 = 1_699_920_000;
+const DAY: i64 = 86_400;
+
+/// A replica of the reference, by what it sends. EXPIRATION_JITTER_MAX_SECONDS is 0 here and there.
+struct OldReplica(Connection);
+
+impl OldReplica {
+    /// Counts hits, and says how many there are now.
+    fn count(&mut self, key: &str, hits: i64) -> i64 {
+        let (used, ()): (i64, ()) =
+            redis::pipe().cmd("INCRBY").arg(key).arg(hits).cmd("EXPIRE").arg(key).arg(DAY).query(&mut self.0).expect("it answers");
+        used
+    }
+
+    /// Everything that there is: keys, values, and how many seconds they live.
+    fn all(&mut self) -> Vec<(String, String, i64)> {
+        let mut keys: Vec<String> = self.0.keys("*").expect("it answers");
+        keys.sort();
+        let look = |key: String| {
+            let (value, life) = redis::pipe().get(&key).ttl(&key).query(&mut self.0).expect("it answers");
+            (key, value, life)
+        };
+        keys.into_iter().map(look).collect()
+    }
+}
+
+fn limit(requests: u32) -> Limit {
+    let terms = Terms { requests, unit: Unit::Day, unit_multiplier: 1, algorithm: Algorithm::FixedWindow, burst: None, refused_hits: None };
+    Limit::new(&terms).expect("a limit")
+}
+
+/// As long as a day, but for what the test has taken.
+fn is_a_fresh_day(life: i64) -> bool {
+    (DAY - 3..=DAY).contains(&life)
+}
+
+#[tokio::test]
+async fn each_sees_what_the_other_has_counted() {
+    let bench = Bench::start(Clock::manual(START).0);
+    let mut old = OldReplica(bench.server.connection());
+    let check = |hits| Check { key: Key::from("shop_user_1_"), limit: limit(10), hits, veto: true };
+    let key = format!("shop_user_1_{WINDOW}");
+    let told = async |hits| {
+        let verdict = bench.remote.decide(&ask([check(hits)]), START).await[0].expect("it is there");
+        (verdict.used, verdict.over)
+    };
+    // New before old, and old before new.
+    for old_first in [false, true] {
+        bench.server.command::<()>(&["FLUSHALL"]);
+        let mut used = 0;
+        if old_first {
+            used += 2;
+            assert_eq!(old.count(&key, 2), 2);
+        }
+        for round in 0..3 {
+            used += 1;
+            assert_eq!(told(Hits::Add(1)).await, (used, false), "round {round}");
+            used += 1;
+            assert_eq!(old.count(&key, 1).cast_unsigned(), used, "round {round}");
+            assert_eq!(told(Hits::Look).await, (used, false), "round {round}");
+        }
+        assert_eq!(told(Hits::Add(20)).await, (used + 20, true), "refused hits count, as with the reference");
+        assert_eq!(old.count(&key, 1).cast_unsigned(), used + 21);
+        assert_eq!(told(Hits::GiveBack(used + 20)).await, (1, false));
+        assert_eq!(old.count(&key, 1), 2);
+        assert_eq!(told(Hits::GiveBack(5)).await, (0, false));
+        // Where hits are given back as the reference would, by a negative number, less than nothing is nothing.
+        assert_eq!(old.count(&key, -3), -3);
+        assert_eq!(told(Hits::Look).await, (0, false));
+        assert_eq!(told(Hits::Add(2)).await, (2, false));
+        assert_eq!(old.count(&key, 1), 3);
+        let together = ask_together([check(Hits::Add(1)), Check { key: Key::from("shop_user_2_"), ..check(Hits::Add(1)) }]);
+        let verdicts = bench.remote.decide(&together, START).await;
+        assert_eq!(verdicts[0].map(|verdict| verdict.used), Ok(4));
+        assert_eq!(old.count(&key, 1), 5);
+        let all = old.all();
+        assert!(all.iter().all(|(_, _, life)| is_a_fresh_day(*life)), "{all:?}");
+        let values: Vec<_> = all.iter().map(|(key, value, _)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(values, [(key.as_str(), "5"), (&*format!("shop_user_2_{WINDOW}"), "1")]);
+    }
+    // The next day is another key to both.
+    let tomorrow = START.plus(Span::from_secs(86_400));
+    let verdict = bench.remote.decide(&ask([check(Hits::Add(1))]), tomorrow).await[0].expect("it is there");
+    assert_eq!(verdict.used, 1);
+    assert_eq!(old.count(&format!("shop_user_1_{}", WINDOW + 86_400), 1), 2);
+}
+
+#[tokio::test]
+async fn a_key_that_the_old_one_has_made_lives_as_long_as_it_said() {
+    let bench = Bench::start(Clock::manual(START).0);
+    let mut old = OldReplica(bench.server.connection());
+    let key = format!("shop_user_1_{WINDOW}");
+    old.count(&key, 1);
+    let () = old.0.expire(&key, 500).expect("it answers");
+    for hits in [Hits::Add(1), Hits::Look, Hits::GiveBack(1), Hits::Add(50)] {
+        let check = Check { key: Key::from("shop_user_1_"), limit: limit(10), hits, veto: true };
+        bench.remote.decide(&ask([check]), START).await;
+        let all = old.all();
+        assert!(all.len() == 1 && (400..=500).contains(&all[0].2), "{hits:?}: {all:?}");
+    }
+}
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: user, value: bob, rate_limit: {unit: year, requests_per_unit: 50}}
+";
+
+#[tokio::test]
+async fn the_service_writes_the_references_keys_values_and_lives() {
+    let redis = RedisProcess::start();
+    let mut old = OldReplica(redis.connection());
+    let server = TestServer::with_rules(RULES)
+        .with_env("REDIS_SOCKET_TYPE", "tcp")
+        .with_env("REDIS_URL", &redis.address())
+        .with_env("EXPIRATION_JITTER_MAX_SECONDS", "0")
+        .start();
+    let mut client = server.client().await;
+    let remaining = async |client: &mut crate::support::Client, hits_addend, user: &str| {
+        let mut request = request("shop", &[]);
+        request.hits_addend = hits_addend;
+        request.descriptors = vec![descriptor(&[("user", user)])];
+        client.call(request).await.expect("there is an answer").statuses[0].limit_remaining
+    };
+    assert_eq!(remaining(&mut client, 2, "1").await, 3);
+    assert_eq!(remaining(&mut client, 7, "bob").await, 43);
+    let all = old.all();
+    let [(today, two, day), (bobs, seven, year)] = &all[..] else { panic!("{all:?}") };
+    assert!(today.starts_with("shop_user_1_") && bobs.starts_with("shop_user_bob_"), "{all:?}");
+    assert_eq!((two.as_str(), seven.as_str()), ("2", "7"));
+    assert!(is_a_fresh_day(*day) && is_a_fresh_day(year - 364 * DAY), "{all:?}");
+    let start: i64 = today.trim_start_matches("shop_user_1_").parse().expect("it ends with the window's start");
+    assert_eq!(start % DAY, 0);
+
+    assert_eq!(old.count(today, 1), 3);
+    assert_eq!(remaining(&mut client, 1, "1").await, 1);
+    assert_eq!(old.count(today, 4), 8);
+    assert_eq!(remaining(&mut client, 1, "1").await, 0);
+    assert_eq!(old.count(today, 1), 10);
+}

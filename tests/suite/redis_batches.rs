@@ -1,0 +1,317 @@
+//! Many checks go to Redis with one call: how many calls there are, who travels with whom, and that nobody pays for a neighbour.
+
+use redis::Value;
+use tokio::task::AbortHandle;
+use tollgate::algorithm::Counter;
+use tollgate::check::{Ask, Check, Hits, Key, StoreError, Verdict};
+use tollgate::limit::{Algorithm, Limit, RefusedHits, Terms, Unit};
+use tollgate::store::redis::batch::BATCH_SIZE_MAX;
+use tollgate::time::{Clock, Time};
+
+use crate::support::eventually;
+use crate::support::remote::{Bench, Callers, ask, ask_together};
+use crate::support::twins::redis_key;
+
+const START: Time = Time::from_micros(1_700_000_000_123_456);
+
+fn limit(algorithm: Algorithm, requests: u32, refused_hits: RefusedHits) -> Limit {
+    let terms = Terms { requests, unit: Unit::Day, unit_multiplier: 1, algorithm, burst: None, refused_hits: Some(refused_hits) };
+    Limit::new(&terms).expect("a limit")
+}
+
+fn check(key: &str, limit: Limit, hits: Hits) -> Check {
+    Check { key: Key::from(key), limit, hits, veto: true }
+}
+
+/// Checks of all kinds, each of a counter of its own.
+fn checks(count: usize) -> Vec<Check> {
+    let kinds = Algorithm::ALL.into_iter().flat_map(|algorithm| RefusedHits::ALL.map(|refused_hits| (algorithm, refused_hits)));
+    let kinds: Vec<_> = kinds.collect();
+    let check = |number: usize| {
+        let (algorithm, refused_hits) = kinds[number % kinds.len()];
+        let requests = u32::try_from(number % 5).expect("it is small") + 1;
+        check(&format!("key{number}:"), limit(algorithm, requests, refused_hits), Hits::Add(number as u64 % 3 + 1))
+    };
+    (0..count).map(check).collect()
+}
+
+/// What is said of a check whose counter nobody has touched.
+fn first_verdict(check: &Check, now: Time) -> Verdict {
+    Counter::untouched(check.limit.algorithm()).decide(&check.limit, now, check.hits).1
+}
+
+/// A store that Redis knows the script of, and whose calls are counted from now on.
+async fn bench(clock: Clock) -> Bench {
+    let bench = Bench::start(clock);
+    bench.remote.decide(&ask([check("nobody", limit(Algorithm::TokenBucket, 1, RefusedHits::Drop), Hits::Look)]), START).await;
+    bench.count_anew();
+    bench
+}
+
+async fn bench_at_start() -> Bench {
+    bench(Clock::manual(START).0).await
+}
+
+/// Trouble with one counter.
+struct Trouble {
+    /// The command that puts it there, without the key.
+    words: &'static [&'static str],
+    limit: Limit,
+    hits: Hits,
+    /// Whether the check is over, or why nobody knows.
+    expected: Result<bool, StoreError>,
+}
+
+fn troubles() -> Vec<Trouble> {
+    use Algorithm::{FixedWindow, TokenBucket};
+    use RefusedHits::{Count, Drop};
+    let refused = Err(StoreError::Refused);
+    let troubles: [(&'static [&'static str], _, _, _); 13] = [
+        (&["RPUSH", "item"], limit(FixedWindow, 9, Count), Hits::Add(1), refused),
+        (&["RPUSH", "item"], limit(FixedWindow, 9, Drop), Hits::Add(1), refused),
+        (&["RPUSH", "item"], limit(TokenBucket, 9, Drop), Hits::Add(1), refused),
+        (&["HSET", "field", "1"], limit(TokenBucket, 9, Count), Hits::Look, refused),
+        (&["SET", "99999999999999999999"], limit(FixedWindow, 9, Count), Hits::Add(1), refused),
+        (&["SET", "99999999999999999999"], limit(FixedWindow, 9, Drop), Hits::Add(1), refused),
+        (&["SET", "12.5"], limit(FixedWindow, 9, Count), Hits::GiveBack(1), refused),
+        (&["SET", "fifteen letters"], limit(TokenBucket, 9, Drop), Hits::Add(1), refused),
+        (&["SET", "9223372036854775807"], limit(FixedWindow, 9, Count), Hits::Add(u64::MAX), Ok(true)),
+        (&["DEL"], limit(FixedWindow, 0, Count), Hits::Add(1), Ok(true)),
+        (&["DEL"], limit(FixedWindow, 0, Drop), Hits::Add(u64::MAX), Ok(true)),
+        (&["DEL"], limit(TokenBucket, 0, Drop), Hits::Add(1), Ok(true)),
+        (&["DEL"], limit(TokenBucket, 0, Count), Hits::GiveBack(1), Ok(false)),
+    ];
+    troubles.map(|(words, limit, hits, expected)| Trouble { words, limit, hits, expected }).into()
+}
+
+/// Puts trouble at a check's key.
+fn put(bench: &Bench, check: &Check, words: &[&str]) {
+    let key = String::from_utf8(redis_key(check, START)).expect("it is text");
+    bench.server.command::<()>(&[&words[..1], &[&key], &words[1..]].concat());
+}
+
+#[tokio::test]
+async fn one_checks_trouble_is_never_its_neighbours() {
+    let bench = bench_at_start().await;
+    for (number, Trouble { words, limit, hits, expected }) in troubles().into_iter().enumerate() {
+        let mut checks = checks(BATCH_SIZE_MAX);
+        let at = number * 5 % BATCH_SIZE_MAX;
+        checks[at] = check("trouble:", limit, hits);
+        // In one request, and as callers that have nothing to do with each other.
+        for in_one_request in [true, false] {
+            bench.server.command::<()>(&["FLUSHDB"]);
+            put(&bench, &checks[at], words);
+            bench.count_anew();
+            let answers = if in_one_request {
+                bench.remote.decide(&ask(checks.clone()), START).await.into_vec()
+            } else {
+                bench.ask_each(&checks, START).await
+            };
+            assert_eq!(bench.calls("evalsha"), 1, "{words:?}");
+            for (index, (check, answer)) in checks.iter().zip(&answers).enumerate() {
+                if index == at {
+                    assert_eq!(answer.map(|verdict| verdict.over), expected, "{words:?}");
+                } else {
+                    assert_eq!(*answer, Ok(first_verdict(check, START)), "{words:?}: check {index}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn trouble_with_one_of_those_that_are_decided_together_is_all_of_theirs_and_nobody_elses() {
+    let bench = bench_at_start().await;
+    for Trouble { words, limit, hits, expected } in troubles() {
+        let Err(error) = expected else { continue };
+        bench.server.command::<()>(&["FLUSHDB"]);
+        bench.count_anew();
+        let mut checks = checks(63);
+        let trouble = check("trouble:", limit, hits);
+        put(&bench, &trouble, words);
+        checks.insert(31, trouble);
+        let mut callers = Callers::default();
+        callers.ask(&bench.remote, ask(checks[..30].iter().cloned()), START);
+        callers.ask(&bench.remote, ask_together(checks[30..33].iter().cloned()), START);
+        callers.ask(&bench.remote, ask_together(checks[33..].iter().map(|check| Check { veto: false, ..check.clone() })), START);
+        let answers = callers.answers().await;
+
+        assert_eq!(bench.calls("evalsha"), 1, "{words:?}");
+        for (check, answer) in checks[..30].iter().chain(&checks[33..]).zip(answers[0].iter().chain(&answers[2])) {
+            assert_eq!(*answer, Ok(first_verdict(check, START)), "{words:?}: {check:?}");
+        }
+        assert_eq!(answers[1][..], [Err(error); 3], "{words:?}");
+        let looks = [&checks[30], &checks[32]].map(|neighbour| Check { hits: Hits::Look, ..neighbour.clone() });
+        let looks = bench.remote.decide(&ask(looks), START).await;
+        assert!(looks.iter().all(|look| look.is_ok_and(|verdict| verdict.used == 0)), "{words:?}: they were charged: {looks:?}");
+    }
+}
+
+#[tokio::test]
+async fn out_of_memory_looks_are_answered_and_nothing_is_counted() {
+    let bench = bench_at_start().await;
+    let (window, bucket) = (limit(Algorithm::FixedWindow, 9, RefusedHits::Drop), limit(Algorithm::TokenBucket, 9, RefusedHits::Drop));
+    let used = [check("full window:", window, Hits::Add(9)), check("full bucket", bucket, Hits::Add(9))];
+    bench.remote.decide(&ask(used.clone()), START).await;
+    let before: Value = bench.server.command(&["DBSIZE"]);
+    bench.server.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    bench.count_anew();
+
+    let mut checks = checks(60);
+    let looks = used.clone().map(|check| Check { hits: Hits::Look, ..check });
+    checks.extend(looks.into_iter().chain(used));
+    let answers = bench.remote.decide(&ask(checks.clone()), START).await;
+    assert_eq!(bench.calls("evalsha"), 1);
+    for (check, answer) in checks[..60].iter().zip(&answers) {
+        // What would be refused and dropped changes nothing.
+        let first = first_verdict(check, START);
+        let changes = !first.over || check.limit.refused_hits() == RefusedHits::Count;
+        assert_eq!(*answer, if changes { Err(StoreError::Refused) } else { Ok(first) }, "{check:?}");
+    }
+    let overs: Vec<_> = answers[60..].iter().map(|answer| answer.map(|verdict| (verdict.used, verdict.over))).collect();
+    assert_eq!(overs, [Ok((9, false)), Ok((9, false)), Ok((9, true)), Ok((9, true))]);
+    assert_eq!(bench.server.command::<Value>(&["DBSIZE"]), before);
+
+    bench.server.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    let answers = bench.remote.decide(&ask(checks[..60].to_vec()), START).await;
+    for (check, answer) in checks.iter().zip(&answers) {
+        assert_eq!(*answer, Ok(first_verdict(check, START)), "{check:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_script_that_redis_has_forgotten_is_sent_again_with_the_same_checks() {
+    let bench = bench_at_start().await;
+    bench.server.command::<()>(&["SCRIPT", "FLUSH"]);
+    bench.count_anew();
+    for round in 1..4_u64 {
+        let checks = checks(8);
+        let answers = bench.remote.decide(&ask(checks.clone()), START).await;
+        if round == 1 {
+            assert!(checks.iter().zip(&answers).all(|(check, answer)| *answer == Ok(first_verdict(check, START))), "{answers:?}");
+        }
+        assert_eq!((bench.calls("evalsha"), bench.calls("eval")), (round, 1));
+    }
+    assert_eq!(bench.metric("tollgate_store_script_unknown_total"), 2, "once when it started, and now");
+    let adds_only = check("key0:", checks(1)[0].limit, Hits::Look);
+    assert_eq!(bench.remote.decide(&ask([adds_only]), START).await[0].map(|verdict| verdict.used), Ok(3), "nothing was counted twice");
+}
+
+#[tokio::test]
+async fn the_time_is_read_once_a_call() {
+    let clock = Clock::system();
+    let bench = bench(clock.clone()).await;
+    bench.remote.decide(&ask(checks(64)), clock.now()).await;
+    assert_eq!((bench.calls("evalsha"), bench.calls("time")), (1, 1));
+    bench.remote.decide(&ask_together(checks(64)), clock.now()).await;
+    assert_eq!((bench.calls("evalsha"), bench.calls("time")), (2, 2));
+}
+
+#[tokio::test]
+async fn a_request_of_up_to_64_descriptors_is_one_round_trip() {
+    let bench = bench_at_start().await;
+    for (request, calls) in [
+        (ask(checks(1)), 1),
+        (ask(checks(64)), 1),
+        (ask(checks(65)), 2),
+        (ask(checks(128)), 2),
+        (ask(checks(129)), 3),
+        // Whoever is decided together stays together.
+        (ask_together(checks(64)), 1),
+        (ask_together(checks(100)), 1),
+    ] {
+        let count = request.checks.len();
+        bench.count_anew();
+        assert_eq!(bench.remote.decide(&request, START).await.len(), count);
+        assert_eq!(bench.calls("evalsha"), calls, "{count} checks, together: {}", request.together);
+    }
+}
+
+#[tokio::test]
+async fn the_same_key_is_charged_in_order_wherever_it_comes_again() {
+    let bench = bench_at_start().await;
+    for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
+        let limit = limit(algorithm, 40, RefusedHits::Drop);
+        let same = vec![check(&format!("same{number}:"), limit, Hits::Add(1)); 64];
+        bench.count_anew();
+        let answers = bench.ask_each(&same, START).await;
+        assert_eq!(bench.calls("evalsha"), 1);
+        let used: Vec<_> = answers.iter().map(|answer| answer.map(|verdict| (verdict.used, verdict.over))).collect();
+        let expected: Vec<_> = (1..=64).map(|number| Ok((number.min(40), number > 40))).collect();
+        assert_eq!(used, expected, "{algorithm}");
+        // In one request, and in one that takes two calls.
+        let again: Vec<Check> = same.iter().cycle().take(100).map(|check| Check { key: Key::from("again:"), ..check.clone() }).collect();
+        bench.server.command::<()>(&["FLUSHDB"]);
+        let answers = bench.remote.decide(&ask(again), START).await;
+        assert_eq!(answers.iter().filter(|answer| answer.is_ok_and(|verdict| !verdict.over)).count(), 40);
+    }
+}
+
+#[tokio::test]
+async fn who_comes_alone_goes_at_once_and_alone() {
+    let bench = bench_at_start().await;
+    for (number, check) in checks(20).into_iter().enumerate() {
+        bench.remote.decide(&ask([check]), START).await;
+        assert_eq!(bench.calls("evalsha"), number as u64 + 1);
+    }
+}
+
+/// Callers that come while Redis does not answer, behind one whose call is under way.
+async fn behind_a_call(bench: &Bench, asks: impl IntoIterator<Item = Ask>) -> (Callers, Vec<AbortHandle>) {
+    bench.server.command::<()>(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+    let mut callers = Callers::default();
+    callers.ask(&bench.remote, ask([check("first:", limit(Algorithm::FixedWindow, 9, RefusedHits::Count), Hits::Add(1))]), START);
+    eventually("the first call is under way", async || bench.metric("tollgate_store_calls_in_flight") == 1).await;
+    let handles = asks.into_iter().map(|ask| callers.ask(&bench.remote, ask, START)).collect();
+    callers.settle().await;
+    (callers, handles)
+}
+
+#[tokio::test]
+async fn what_comes_while_a_call_is_under_way_goes_with_the_next_one() {
+    for (count, calls) in [(1, 2), (64, 2), (65, 3), (200, 5)] {
+        let bench = bench_at_start().await;
+        let checks = checks(count);
+        let (callers, _) = behind_a_call(&bench, checks.iter().map(|check| ask([check.clone()]))).await;
+        bench.server.command::<()>(&["CLIENT", "UNPAUSE"]);
+        let answers = callers.answers().await;
+        assert_eq!(bench.calls("evalsha"), calls, "{count} callers behind one");
+        for (check, answer) in checks.iter().zip(&answers[1..]) {
+            assert_eq!(answer[..], [Ok(first_verdict(check, START))]);
+        }
+        assert_eq!(bench.metric("tollgate_store_batches_full_total"), calls - 2, "{count} callers behind one");
+    }
+}
+
+#[tokio::test]
+async fn who_has_gone_before_the_call_is_sent_is_not_counted_and_strands_nobody() {
+    let bench = bench_at_start().await;
+    let checks = checks(9);
+    let (callers, handles) = behind_a_call(&bench, checks.iter().map(|check| ask([check.clone()]))).await;
+    for handle in handles.iter().step_by(2) {
+        handle.abort();
+    }
+    callers.settle().await;
+    bench.server.command::<()>(&["CLIENT", "UNPAUSE"]);
+    let answers = callers.answers().await;
+    assert_eq!(answers.len(), 1 + 4);
+    for (check, answer) in checks.iter().skip(1).step_by(2).zip(&answers[1..]) {
+        assert_eq!(answer[..], [Ok(first_verdict(check, START))], "{check:?}");
+    }
+    assert_eq!(bench.metric("tollgate_store_abandoned_total"), 5);
+    let looks = checks.iter().step_by(2).map(|check| Check { hits: Hits::Look, ..check.clone() });
+    let looks = bench.remote.decide(&ask(looks), START).await;
+    assert!(looks.iter().all(|look| look.is_ok_and(|verdict| verdict.used == 0)), "{looks:?}");
+    assert_eq!(bench.metric("tollgate_store_ambiguous_total"), 0);
+}
+
+#[tokio::test]
+async fn who_has_gone_after_the_call_was_sent_is_counted_and_told_of() {
+    let bench = bench_at_start().await;
+    let (callers, _) = behind_a_call(&bench, []).await;
+    drop(callers);
+    bench.server.command::<()>(&["CLIENT", "UNPAUSE"]);
+    eventually("it is told of", async || bench.metric("tollgate_store_ambiguous_total") == 1).await;
+    let count: Value = bench.server.command(&["GET", "first:1699920000"]);
+    assert_eq!(count, Value::BulkString(b"1".to_vec()));
+}

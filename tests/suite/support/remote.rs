@@ -1,0 +1,111 @@
+//! The store as a runtime has it, on a redis-server of its own: a test asks it, and counts what Redis had to do for it.
+
+use std::sync::Arc;
+
+use tokio::task::{AbortHandle, JoinSet};
+use tollgate::check::{Ask, Check, Decisions, StoreError, Verdict};
+use tollgate::store::redis::address::Address;
+use tollgate::store::redis::{Node, NodeOptions, Remote};
+use tollgate::telemetry::metric::Metrics;
+use tollgate::time::{Clock, Span, Time};
+
+use super::PATIENCE;
+use super::redis::RedisProcess;
+
+/// The store, its Redis, and what both tell of themselves.
+pub(crate) struct Bench {
+    pub(crate) server: RedisProcess,
+    pub(crate) remote: Remote,
+    pub(crate) metrics: Metrics,
+}
+
+impl Bench {
+    /// A store on the runtime that this is called on, by that clock.
+    pub(crate) fn start(clock: Clock) -> Self {
+        let (server, metrics) = (RedisProcess::start(), Metrics::new());
+        let remote = node(&server, clock, &metrics).open();
+        Self { server, remote, metrics }
+    }
+
+    /// How often Redis has run a command since [`Self::count_anew`], for callers and in scripts.
+    pub(crate) fn calls(&self, command: &str) -> u64 {
+        self.server.info("commandstats", &format!("cmdstat_{command}:calls=")).unwrap_or(0)
+    }
+
+    /// Counts anew.
+    pub(crate) fn count_anew(&self) {
+        self.server.command::<()>(&["CONFIG", "RESETSTAT"]);
+    }
+
+    /// A metric without labels.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let page = self.metrics.page();
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} is not on the page")).parse().expect("a number")
+    }
+
+    /// Asks each check in a request of its own; all of them come at the same time.
+    pub(crate) async fn ask_each(&self, checks: &[Check], now: Time) -> Vec<Result<Verdict, StoreError>> {
+        let mut callers = Callers::default();
+        for check in checks {
+            callers.ask(&self.remote, ask([check.clone()]), now);
+        }
+        callers.answers().await.into_iter().flatten().collect()
+    }
+}
+
+/// Callers that wait for their answers.
+#[derive(Default)]
+pub(crate) struct Callers {
+    tasks: JoinSet<(usize, Decisions)>,
+    count: usize,
+}
+
+impl Callers {
+    /// One more. It can be made to go away.
+    pub(crate) fn ask(&mut self, remote: &Remote, ask: Ask, now: Time) -> AbortHandle {
+        let (remote, number) = (remote.clone(), self.count);
+        self.count += 1;
+        self.tasks.spawn(async move { (number, remote.decide(&ask, now).await) })
+    }
+
+    /// Lets everybody on this runtime do what can be done without waiting for anybody outside.
+    pub(crate) async fn settle(&self) {
+        for _ in 0..(self.count + 100) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The answers, in the order of the callers, of those that have not gone away.
+    pub(crate) async fn answers(mut self) -> Vec<Decisions> {
+        let mut answers = Vec::new();
+        while let Some(answer) = self.tasks.join_next().await {
+            answers.extend(answer.ok());
+        }
+        answers.sort_by_key(|(number, _)| *number);
+        answers.into_iter().map(|(_, decisions)| decisions).collect()
+    }
+}
+
+/// What a process knows of that server.
+pub(crate) fn node(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> Arc<Node> {
+    let options = NodeOptions {
+        address: Address::parse(&server.url()).expect("it is an address").address,
+        connect_timeout: PATIENCE.into(),
+        store_timeout: PATIENCE.into(),
+        required: false,
+        expiration_jitter_max: Span::ZERO,
+        over_limit_cache_bytes: 0,
+    };
+    Arc::new(Node::new(options, clock, metrics).expect("it is an address"))
+}
+
+/// A request of these checks, one by one.
+pub(crate) fn ask(checks: impl IntoIterator<Item = Check>) -> Ask {
+    Ask { checks: checks.into_iter().collect(), together: false, deadline: None }
+}
+
+/// The same, all or nothing.
+pub(crate) fn ask_together(checks: impl IntoIterator<Item = Check>) -> Ask {
+    Ask { together: true, ..ask(checks) }
+}
