@@ -248,6 +248,51 @@ async fn the_same_key_is_charged_in_order_wherever_it_comes_again() {
 }
 
 #[tokio::test]
+async fn a_window_that_was_seen_costs_an_incrby_alone_whatever_has_happened_to_it() {
+    let bench = bench_at_start().await;
+    let window = |hits| check("seen:", limit(Algorithm::FixedWindow, 9, RefusedHits::Count), hits);
+    let key = String::from_utf8(redis_key(&window(Hits::Look), START)).expect("it is text");
+    let cases: [(&[&str], Result<u64, StoreError>); 7] = [
+        (&["SET", &key, "3", "EX", "86400"], Ok(5)),
+        // It has gone, or somebody has given back more than there was.
+        (&["DEL", &key], Ok(2)),
+        (&["SET", &key, "-7"], Ok(2)),
+        (&["SET", &key, "9007199254740991", "EX", "86400"], Ok((1 << 53) - 1)),
+        (&["SET", &key, "9223372036854775807", "EX", "86400"], Ok((1 << 53) - 1)),
+        (&["SET", &key, "text"], Err(StoreError::Refused)),
+        (&["HSET", &key, "field", "1"], Err(StoreError::Refused)),
+    ];
+    for (words, expected) in cases {
+        let _: Value = bench.server.command(&["DEL", &key]);
+        bench.remote.decide(&ask([window(Hits::Add(1))]), START).await;
+        let _: Value = bench.server.command(&["DEL", &key]);
+        let _: Value = bench.server.command(words);
+        bench.count_anew();
+        let answer = bench.remote.decide(&ask([window(Hits::Add(2))]), START).await[0];
+        assert_eq!(answer.map(|verdict| verdict.used), expected, "{words:?}");
+        assert_eq!((bench.calls("incrby"), bench.calls("evalsha")), (1, 0), "{words:?}");
+        let life: i64 = bench.server.command(&["TTL", &key]);
+        assert!(expected.is_err() || (86_400 - 30..=86_400).contains(&life), "{words:?}: it lives {life} s");
+    }
+}
+
+#[tokio::test]
+async fn a_window_is_charged_in_order_whichever_way_each_check_goes() {
+    let bench = bench_at_start().await;
+    let window = |hits| check("seen:", limit(Algorithm::FixedWindow, 9, RefusedHits::Count), hits);
+    let hits = [Hits::Add(1), Hits::Look, Hits::Add(2), Hits::GiveBack(2), Hits::Add(4), Hits::Add(1), Hits::Look];
+    let expected = [1, 1, 3, 1, 5, 6, 6];
+    for round in 0..3 {
+        let in_one_request = bench.remote.decide(&ask(hits.map(window)), START).await;
+        let apart = bench.ask_each(&hits.map(window), START).await;
+        for (turn, answers) in [in_one_request.as_slice(), &apart].into_iter().enumerate() {
+            let used: Vec<_> = answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
+            assert_eq!(used, expected.map(|used| Ok(used + 12 * round + 6 * turn as u64)));
+        }
+    }
+}
+
+#[tokio::test]
 async fn who_comes_alone_goes_at_once_and_alone() {
     let bench = bench_at_start().await;
     for (number, check) in checks(20).into_iter().enumerate() {

@@ -176,7 +176,7 @@ fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
         limit(Algorithm::FixedWindow, 0, Unit::Second),
         limit(Algorithm::TokenBucket, 2, Unit::Day),
     ];
-    let checks = prop::collection::vec((0..limits.len(), 0..4_u64, any::<bool>()), 1..6);
+    let checks = prop::collection::vec((0..limits.len(), 0..6_u64, any::<bool>()), 1..6);
     let asks = prop::collection::vec((checks, any::<bool>(), 0..90_u64), 1..40);
     let play = |asks: Vec<(Vec<Draw>, bool, u64)>| {
         place.forget();
@@ -186,7 +186,11 @@ fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
             now = now.plus(Span::from_secs(gap));
             place.set_time(now);
             let checks = checks.into_iter().map(|(key, hits, veto)| {
-                let hits = if hits == 0 { Hits::Look } else { Hits::Add(hits) };
+                let hits = match hits {
+                    0 => Hits::Look,
+                    1..4 => Hits::Add(hits),
+                    more => Hits::GiveBack(more - 3),
+                };
                 Check { veto, ..check(&format!("k{key}:"), limits[key], hits) }
             });
             let ask = Ask { checks: checks.collect(), together, deadline: None };
