@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use redis::{Cmd, RedisError, Value};
+use redis::{Pipeline, RedisError, Value};
 use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -163,8 +163,15 @@ impl Task {
         let sent = node.clock.now();
         let said = node.clock.is_manual().then_some(sent);
 
-        let mut commands: Vec<Cmd> = direct.iter().map(|line| line.increment()).collect();
-        commands.push(if scripted > 0 { script.command(groups.clone(), said, Form::Hash) } else { redis::cmd("TIME") });
+        let mut commands = Pipeline::with_capacity(direct.len() + 1);
+        for line in &direct {
+            line.increment(&mut commands);
+        }
+        if scripted > 0 {
+            commands.add_command(script.command(groups.clone(), said, Form::Hash));
+        } else {
+            commands.cmd("TIME");
+        }
         let mut values = link.call(&commands).await?;
         let last = values.pop().unwrap_or(Value::Nil).extract_error();
         let (now, scripted) = if scripted > 0 {
@@ -172,8 +179,9 @@ impl Task {
                 Err(error) if script::is_unknown(&error) => {
                     // Normal life: after a restart, a failover or a flush. The text runs and is remembered in one trip.
                     node.metrics.unknown_script.inc();
-                    let text = script.command(groups, said, Form::Text);
-                    link.call(&[text]).await?.pop().unwrap_or(Value::Nil).extract_error()
+                    let mut text = Pipeline::with_capacity(1);
+                    text.add_command(script.command(groups, said, Form::Text));
+                    link.call(&text).await?.pop().unwrap_or(Value::Nil).extract_error()
                 }
                 other => other,
             };
@@ -193,15 +201,13 @@ impl Task {
             node.redis_clock.hear(now, sent, received);
         }
 
-        let mut mends = Vec::new();
+        let mut mends = Pipeline::new();
         let (mut values, mut scripted) = (values.into_iter(), scripted.into_iter());
         let told = lines.map(|line| {
             if !line.is_direct() {
                 return scripted.next().unwrap_or_else(|| Err("no reply".to_owned()));
             }
-            let (told, mend) = line.told(values.next().unwrap_or(Value::Nil))?;
-            mends.extend(mend);
-            Ok(told)
+            line.told(values.next().unwrap_or(Value::Nil), &mut mends)
         });
         let replies = Replies { now: now.unwrap_or(node.redis_clock.at(received)), told: told.collect() };
         if !mends.is_empty() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bb8::{ErrorSink, ManageConnection, Pool, PooledConnection};
 use bb8_redis::RedisConnectionManager;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, Client, ErrorKind, Pipeline, RedisError, Value};
 use tokio::sync::watch;
 
 use crate::store::redis::address::Address;
@@ -100,14 +100,10 @@ impl Link {
     ///
     /// # Errors
     /// Whatever breaks the connection.
-    pub async fn call(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, RedisError> {
-        let mut pipeline = redis::Pipeline::with_capacity(commands.len());
-        for command in commands {
-            pipeline.add_command(command.clone());
-        }
+    pub async fn call(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         // Until there are replies nobody knows what comes next on this connection.
         self.broken = true;
-        let values = self.connection.send_packed_commands(&pipeline, 0, commands.len()).await?;
+        let values = self.connection.send_packed_commands(commands, 0, commands.len()).await?;
         self.broken = false;
         Ok(values)
     }

@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 use std::sync::LazyLock;
 
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, Pipeline, RedisError, Value};
 use smallvec::SmallVec;
 
 use crate::algorithm::charge::Charge;
@@ -196,19 +196,17 @@ impl Line {
         self.window.is_some_and(|window| window.is_known)
     }
 
-    /// That command.
-    pub fn increment(&self) -> Cmd {
-        let mut command = redis::cmd("INCRBY");
-        command.arg(self.key.as_bytes()).arg(self.hits());
-        command
+    /// Adds that command.
+    pub fn increment(&self, commands: &mut Pipeline) {
+        commands.cmd("INCRBY").arg(self.key.as_bytes()).arg(self.hits());
     }
 
-    /// What that command's reply means, as the script would have told it; and what else is to be done, if the key was not what it was
-    /// thought to be.
+    /// What that command's reply means, as the script would have told it. If the key was not what it was thought to be, `mends` gets what
+    /// else is to be done.
     ///
     /// # Errors
     /// Redis' own, in its words.
-    pub fn told(&self, reply: Value) -> Result<(i64, Option<Cmd>), String> {
+    pub fn told(&self, reply: Value, mends: &mut Pipeline) -> Result<i64, String> {
         let used = match reply {
             Value::Int(used) => used,
             // Beyond anything that could be counted.
@@ -218,14 +216,14 @@ impl Line {
         };
         let hits = i64::try_from(self.hits()).unwrap_or(i64::MAX);
         let life = self.window.map_or(0, |window| window.life);
-        let mend = match used.cmp(&hits) {
-            Ordering::Greater => return Ok((used.min(EXACT_MAX.cast_signed() - 1), None)),
+        match used.cmp(&hits) {
+            Ordering::Greater => return Ok(used.min(EXACT_MAX.cast_signed() - 1)),
             // It had gone: evicted, or Redis began anew.
-            Ordering::Equal => redis::cmd("EXPIRE").arg(self.key.as_bytes()).arg(life).to_owned(),
+            Ordering::Equal => mends.cmd("EXPIRE").arg(self.key.as_bytes()).arg(life),
             // Somebody left less than nothing there: as good as nothing.
-            Ordering::Less => redis::cmd("SET").arg(self.key.as_bytes()).arg(hits).arg("EX").arg(life).to_owned(),
+            Ordering::Less => mends.cmd("SET").arg(self.key.as_bytes()).arg(hits).arg("EX").arg(life),
         };
-        Ok((hits, Some(mend)))
+        Ok(hits)
     }
 
     fn hits(&self) -> u64 {
