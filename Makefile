@@ -4,8 +4,10 @@ CARGO ?= cargo
 ENVOY := $(CURDIR)/.tools/envoy/bin/envoy
 GHZ := $(CURDIR)/.tools/bin/ghz
 FUZZ_SECONDS ?= 300
+ROUNDS ?= 5
+SECONDS ?= 4
 
-.PHONY: help run test unit mutants e2e lint format docs deny bench bench-lookup ghz fuzz ci
+.PHONY: help run test unit mutants e2e lint format docs deny bench bench-redis bench-lookup ghz fuzz ci
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -41,6 +43,9 @@ deny: ## licences, duplicates and sources as deny.toml says; installs cargo-deny
 
 bench: ## compare with a bare tonic server, in one run: see benches/README.md
 	benches/run.sh
+
+bench-redis: ## the Redis store beside envoyproxy/ratelimit, in one run: REFERENCE=path/to/ratelimit, ROUNDS, SECONDS of each load
+	benches/redis.sh "$(REFERENCE)" --rounds $(ROUNDS) --seconds $(SECONDS)
 
 bench-lookup: ## a look-up among 100,000 rules, and loading them
 	$(CARGO) bench --bench lookup

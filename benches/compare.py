@@ -19,18 +19,11 @@ import os
 import re
 import shlex
 import signal
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
-import time
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# A server that reads rules and connects to Redis is up in well under a second; a cold disk may take a few.
-START_TIMEOUT_S = 15
-# Long enough to end in order, short enough not to wait for a drain period.
-STOP_TIMEOUT_S = 3
+from servers import Failed, Server, build, load, ratio
+
 # What is compared: title, format, and where it is in load's JSON.
 FIGURES = [
     ("cpu us/request", "{:.2f}", lambda run: run["cpu_us_per_request"]),
@@ -40,89 +33,34 @@ FIGURES = [
 ]
 
 
-class Side:
+class Side(Server):
     """One of the two servers."""
 
-    def __init__(self, name, command, target, pids, programs):
-        self.name, self.target, self.pids, self.runs = name, target, pids, []
+    def __init__(self, name, command, target, others, programs):
         words = shlex.split(command)
-        self.environment = dict(os.environ)
+        environment = dict(os.environ)
         while words and re.match(r"[A-Za-z_][A-Za-z0-9_]*=", words[0]):
-            self.environment.update([words.pop(0).split("=", 1)])
+            environment.update([words.pop(0).split("=", 1)])
         if not words:
-            sys.exit(f"compare: side {name} has no command")
-        self.words = [programs.get(words[0], words[0])] + words[1:]
-        self.process = None
-        self.log = tempfile.TemporaryFile(mode="w+", errors="replace")
+            raise Failed(f"side {name} has no command")
+        super().__init__([programs.get(words[0], words[0])] + words[1:], environment, target)
+        self.name, self.others, self.runs = name, others, []
 
-    def start(self):
-        if listens(self.target):
-            sys.exit(f"compare: something listens on {self.target} already")
+    def load(self, generator, seconds, warmup, options):
         try:
-            self.process = subprocess.Popen(
-                self.words, env=self.environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT
-            )
-        except OSError as error:
-            sys.exit(f"compare: start {self.words[0]}: {error}")
-        give_up = time.monotonic() + START_TIMEOUT_S
-        while not listens(self.target):
-            if self.process.poll() is not None or time.monotonic() > give_up:
-                sys.exit(f"compare: {shlex.join(self.words)} does not listen on {self.target}; it said:\n{self.said()}")
-            time.sleep(0.05)
-        self.pids = [self.process.pid] + self.pids
-
-    def said(self):
-        self.log.seek(0)
-        return self.log.read()[-2000:]
-
-    def stop(self):
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def load(self, generator, options):
-        command = [generator, "--json", "--target", self.target, "--pid", ",".join(map(str, self.pids))] + options
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-        try:
-            run = json.loads(done.stdout)
-        except ValueError:
-            sys.exit(f"compare: {shlex.join(command)} gave no result")
-        if done.returncode != 0 or run["cpu_us_per_request"] is None:
-            sys.exit(f"compare: side {self.name} did not answer in full: {json.dumps(run['requests'])}")
+            run = load(generator, self.target, [self.pid, *self.others], seconds, warmup, options)
+        except Failed as error:
+            raise Failed(f"side {self.name}: {error}") from error
         self.runs.append(run)
         return run
 
 
-def listens(target):
-    host, port = target.rsplit(":", 1)
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
-        return True
-    except OSError:
-        return False
-
-
-def build():
-    """This package's programs, by name."""
-    command = ["cargo", "bench", "--no-run", "--bench", "load", "--bench", "bare_server", "--message-format=json"]
-    done = subprocess.run(command, cwd=PACKAGE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        sys.exit("compare: cargo did not build the programs")
-    messages = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
-    return {message["target"]["name"]: message["executable"] for message in messages if message.get("executable")}
-
-
-def compare(sides, rounds, generator, options):
+def compare(sides, args, generator, options):
     titles = "".join(f"{title:>16}" for title, _, _ in FIGURES)
     print(f"{'round':<10}{titles}")
-    for number in range(1, rounds + 1):
+    for number in range(1, args.rounds + 1):
         for side in sides if number % 2 else reversed(sides):
-            run = side.load(generator, options)
+            run = side.load(generator, args.seconds, args.warmup, options)
             row = "".join(f"{form.format(value(run)):>16}" for _, form, value in FIGURES)
             print(f"{number:>3} {side.name:<6}{row}", flush=True)
     print()
@@ -138,10 +76,6 @@ def compare(sides, rounds, generator, options):
             f"A/B {ratio(median_a, median_b):.3f}  (by round {min(by_round):.3f} to {max(by_round):.3f})"
         )
     return summary
-
-
-def ratio(a, b):
-    return a / b if b else float("nan")
 
 
 def main():
@@ -169,17 +103,14 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
     programs = {"load": args.load} if args.load else build()
-    sides = [
-        Side("A", args.a, args.a_target, args.a_pid, programs),
-        Side("B", args.b, args.b_target, args.b_pid, programs),
-    ]
+    sides = []
     try:
+        sides.append(Side("A", args.a, args.a_target, args.a_pid, programs))
+        sides.append(Side("B", args.b, args.b_target, args.b_pid, programs))
         for side in sides:
             side.start()
-            print(f"{side.name} is {shlex.join(side.words)} (pid {side.process.pid})")
-        in_ms = lambda seconds: f"{round(seconds * 1000)}ms"
-        times = ["--duration", in_ms(args.seconds), "--warmup", in_ms(args.warmup)]
-        summary = compare(sides, args.rounds, programs["load"], times + for_load)
+            print(f"{side.name} is {shlex.join(side.words)} (pid {side.pid})")
+        summary = compare(sides, args, programs["load"], for_load)
     finally:
         for side in sides:
             side.stop()
@@ -188,4 +119,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Failed as error:
+        sys.exit(f"compare: {error}")

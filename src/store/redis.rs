@@ -35,6 +35,7 @@ pub mod script;
 pub mod settings;
 pub mod slots;
 pub mod tls;
+pub mod trip;
 
 /// What a process needs to know of its server.
 #[derive(Debug, Clone)]

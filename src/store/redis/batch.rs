@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use redis::{Pipeline, RedisError, Value};
+use redis::RedisError;
 use smallvec::SmallVec;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -15,7 +15,8 @@ use crate::check::StoreError;
 use crate::store::redis::Node;
 use crate::store::redis::connection::{Lane, Link};
 use crate::store::redis::health::Trouble;
-use crate::store::redis::script::{self, Form, Line, Replies, Script};
+use crate::store::redis::script::Line;
+use crate::store::redis::trip::{self, Back, Trip};
 use crate::time::Time;
 
 /// How many checks go out with one call: about half a millisecond of Redis. An ask whose checks are decided together is never split, so
@@ -134,15 +135,16 @@ impl Task {
                 return refuse(batch, StoreError::Unreachable);
             }
         };
-        let checks = batch.iter().map(|waiting| waiting.lines.len()).sum::<usize>();
-        node.metrics.checks.observe(f64::from(u32::try_from(checks).unwrap_or(u32::MAX)));
+        let groups = batch.iter().map(|waiting| (waiting.together, waiting.lines.as_slice()));
+        let trip = Trip::new(groups, node.clock.is_manual().then(|| node.clock.now()));
+        node.metrics.checks.observe(f64::from(u32::try_from(trip.len()).unwrap_or(u32::MAX)));
         node.metrics.in_flight.inc();
-        let result = self.call(&mut link, &batch).await;
+        let result = self.call(&mut link, &trip).await;
         node.metrics.in_flight.dec();
         match result {
-            Ok(replies) => {
+            Ok(back) => {
                 node.health.worked();
-                self.deliver(batch, replies);
+                self.deliver(batch, back);
             }
             Err(error) => {
                 node.health.failed(&error.to_string());
@@ -152,74 +154,34 @@ impl Task {
         }
     }
 
-    /// One trip: INCRBY for each window that is known to be there, and the script for all others.
-    async fn call(&self, link: &mut Link, batch: &[Waiting]) -> Result<Replies, RedisError> {
+    async fn call(&self, link: &mut Link, trip: &Trip<'_>) -> Result<Back, RedisError> {
         let node = &self.node;
-        let lines = batch.iter().flat_map(|waiting| &waiting.lines);
-        let groups = batch.iter().map(|waiting| (waiting.together, waiting.lines.as_slice()));
-        let direct: Vec<&Line> = lines.clone().filter(|line| line.is_direct()).collect();
-        let scripted = lines.clone().count() - direct.len();
-        let script = Script::serving();
         let sent = node.clock.now();
-        let said = node.clock.is_manual().then_some(sent);
-
-        let mut commands = Pipeline::with_capacity(direct.len() + 1);
-        for line in &direct {
-            line.increment(&mut commands);
+        let mut values = link.call(&trip.commands()).await?;
+        if trip::is_forgotten(&values) {
+            // Normal life: after a restart, a failover or a flush. The text runs and is remembered in one trip.
+            node.metrics.unknown_script.inc();
+            values.pop();
+            values.extend(link.call(&trip.script()).await?);
         }
-        if scripted > 0 {
-            commands.add_command(script.command(groups.clone(), said, Form::Hash));
-        } else {
-            commands.cmd("TIME");
-        }
-        let mut values = link.call(&commands).await?;
-        let last = values.pop().unwrap_or(Value::Nil).extract_error();
-        let (now, scripted) = if scripted > 0 {
-            let value = match last {
-                Err(error) if script::is_unknown(&error) => {
-                    // Normal life: after a restart, a failover or a flush. The text runs and is remembered in one trip.
-                    node.metrics.unknown_script.inc();
-                    let mut text = Pipeline::with_capacity(1);
-                    text.add_command(script.command(groups, said, Form::Text));
-                    link.call(&text).await?.pop().unwrap_or(Value::Nil).extract_error()
-                }
-                other => other,
-            };
-            match value {
-                Ok(value) => {
-                    let replies = script::replies(value, scripted).inspect_err(|_| link.give_up())?;
-                    (Some(replies.now), replies.told)
-                }
-                Err(error) => (said, vec![Err(error.to_string()); scripted]),
-            }
-        } else {
-            (said.or(last.ok().as_ref().and_then(script::time)), Vec::new())
-        };
         let received = node.clock.now();
         node.metrics.seconds.observe(received.since(sent).as_secs_f64());
-        if let Some(now) = now {
+        let back = trip.read(values).inspect_err(|_| link.give_up())?;
+        if let Some(now) = back.now {
             node.redis_clock.hear(now, sent, received);
         }
-
-        let mut mends = Pipeline::new();
-        let (mut values, mut scripted) = (values.into_iter(), scripted.into_iter());
-        let told = lines.map(|line| {
-            if !line.is_direct() {
-                return scripted.next().unwrap_or_else(|| Err("no reply".to_owned()));
-            }
-            line.told(values.next().unwrap_or(Value::Nil), &mut mends)
-        });
-        let replies = Replies { now: now.unwrap_or(node.redis_clock.at(received)), told: told.collect() };
-        if !mends.is_empty() {
-            link.call(&mends).await?;
+        if !back.mends.is_empty() && link.call(&back.mends).await.is_err() {
+            // The replies are here all the same. The connection is not handed out again, and the next hit of that counter mends it.
+            node.health.see(Trouble::Unreachable, "a key's life could not be set");
         }
-        Ok(replies)
+        Ok(back)
     }
 
-    fn deliver(&self, batch: Vec<Waiting>, replies: Replies) {
+    fn deliver(&self, batch: Vec<Waiting>, back: Back) {
         let node = &self.node;
         let now = node.clock.now();
-        let mut told = replies.told.into_iter();
+        let redis_now = back.now.unwrap_or(node.redis_clock.at(now));
+        let mut told = back.told.into_iter();
         for waiting in batch {
             let numbers = waiting.lines.iter().zip(told.by_ref()).map(|(line, told)| match told {
                 Ok(number) => {
@@ -231,7 +193,7 @@ impl Task {
                     Err(StoreError::Refused)
                 }
             });
-            let told = Told { now: replies.now, numbers: numbers.collect(), lines: waiting.lines };
+            let told = Told { now: redis_now, numbers: numbers.collect(), lines: waiting.lines };
             if waiting.reply.send(Ok(told)).is_err() {
                 node.metrics.ambiguous.inc();
             }

@@ -161,11 +161,6 @@ impl ErrorSink<RedisError> for Failures {
     }
 }
 
-/// Whether this is something that Redis said, rather than something that happened to the connection.
-pub fn is_reply(error: &RedisError) -> bool {
-    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
-}
-
 fn late(what: &'static str) -> RedisError {
     RedisError::from((ErrorKind::Io, what, "timed out".to_owned()))
 }

@@ -295,11 +295,6 @@ pub fn replies(value: Value, count: usize) -> Result<Replies, RedisError> {
     Ok(Replies { now: Time::from_micros(now.unsigned_abs()), told })
 }
 
-/// Whether Redis does not know the script.
-pub fn is_unknown(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript)
-}
-
 fn push_number(number: u64, push: impl FnOnce(&[u8])) {
     let mut digits = itoa::Buffer::new();
     push(digits.format(number).as_bytes());

@@ -1,0 +1,345 @@
+#!/usr/bin/env python3
+"""Measures Tollgate on Redis beside envoyproxy/ratelimit on Redis, and beside a bare tonic server, in one run; prints ratios of medians.
+
+    benches/redis_compare.py path/to/ratelimit [--rounds N] [--seconds S] [-- OPTIONS OF load]
+
+Each service has a redis-server process of its own, and both have the same rules and the same environment but for ports. In every round
+each kind of load goes to one service right after the other, in turns of who is first, so that whatever else the machine does hits both.
+CPU time is that of the whole process in the measured part of a load, over the requests that were answered in it.
+
+A load counts only if every request was answered OK, and if the service asked Redis for as many counters as it answered for. One that
+does not is told, left out of the medians, and makes the exit status 1.
+"""
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import urllib.request
+
+from servers import PACKAGE, Failed, Server, build, load, ratio
+
+RULES = os.path.join(PACKAGE, "benches", "rules", "bench.yaml")
+KEYS = 100_000
+DESCRIPTORS = 10
+# Counters are made before anything is measured: a new key costs Redis more, and a slow service would meet more of them in a round.
+FILLED = 0.95
+FILL_ROUNDS_MAX = 60
+# What both services get besides ports: what deployments of the reference say, which everything here is to be replaced in.
+ENVIRONMENT = {
+    "HOST": "127.0.0.1",
+    "GRPC_HOST": "127.0.0.1",
+    "DEBUG_HOST": "127.0.0.1",
+    "RUNTIME_SUBDIRECTORY": "ratelimit",
+    "RUNTIME_WATCH_ROOT": "false",
+    "REDIS_SOCKET_TYPE": "tcp",
+    "REDIS_TYPE": "SINGLE",
+    "USE_STATSD": "false",
+    "LOG_LEVEL": "error",
+}
+TOLLGATE, REFERENCE, BARE = "tollgate", "reference", "bare tonic"
+# The loads of a round: options of `load`, and who gets them.
+LOADS = {
+    "64 in flight": (["--in-flight", "64"], [TOLLGATE, REFERENCE, BARE]),
+    "512 in flight": (["--in-flight", "512"], [TOLLGATE, REFERENCE]),
+    "9,000 a second": (["--rate", "9000"], [TOLLGATE, REFERENCE]),
+    f"{DESCRIPTORS} descriptors": (["--in-flight", "64", "--descriptors", str(DESCRIPTORS)], [TOLLGATE, REFERENCE]),
+    "token bucket": (["--in-flight", "64", "--key", "bucket"], [TOLLGATE]),
+}
+# What is wanted: the words, a figure, of Tollgate in one load, over that of whom in which, and the bound.
+AIMS = [
+    ("service + Redis CPU per decision, 64 in flight", "both", "64 in flight", REFERENCE, "64 in flight", "at most", 1 / 6),
+    ("Redis CPU per decision, fixed_window", "redis", "64 in flight", REFERENCE, "64 in flight", "at most", 0.3),
+    ("Redis CPU per decision, token_bucket over its fixed window", "redis", "token bucket", REFERENCE, "64 in flight", "at most", 0.7),
+    ("decisions per second, 64 in flight", "per second", "64 in flight", REFERENCE, "64 in flight", "at least", 4.5),
+    ("decisions per second, 512 in flight", "per second", "512 in flight", REFERENCE, "512 in flight", "at least", 4.5),
+    ("p99 at 9,000 a second", "p99", "9,000 a second", REFERENCE, "9,000 a second", "at most", 0.3),
+    ("service + Redis CPU per request of 10 descriptors", "both", "10 descriptors", REFERENCE, "10 descriptors", "at most", 1 / 3),
+    ("service CPU per decision over a bare tonic server's", "service", "64 in flight", BARE, "64 in flight", "at most", 1),
+]
+# What is known of a load: title and format.
+FIGURES = {
+    "per second": ("per second", "{:.0f}"),
+    "p50": ("p50", "{:.3f} ms"),
+    "p99": ("p99", "{:.3f} ms"),
+    "late": ("sent late, p99", "{:.3f} ms"),
+    "service": ("service CPU", "{:.2f} µs"),
+    "redis": ("Redis CPU", "{:.2f} µs"),
+    "both": ("both", "{:.2f} µs"),
+    "generator": ("generator CPU", "{:.2f} µs"),
+    "generator share": ("of all three", "{:.0%}"),
+    "elsewhere": ("others' cores", "{:.2f}"),
+    "batch": ("checks a call", "{:.1f}"),
+    "rss": ("service RSS", "{:.1f} MiB"),
+}
+
+
+class Side:
+    """A server with the Redis that is behind it."""
+
+    def __init__(self, name, server, redis=None):
+        self.name, self.server, self.redis = name, server, redis
+
+    def start(self):
+        if self.redis:
+            self.redis.start()
+        self.server.start()
+
+    def stop(self):
+        self.server.stop()
+        if self.redis:
+            self.redis.stop()
+
+    def load(self, generator, seconds, warmup, options):
+        """The figures of one load."""
+        descriptors = int(options[options.index("--descriptors") + 1]) if "--descriptors" in options else 1
+        processes = [self.server.pid] + ([self.redis.pid] if self.redis else [])
+        known, busy = self.told(), busy_s() - cpu_s(processes)
+        run = load(generator, self.server.target, processes, seconds, warmup, options)
+        new = {name: value - known[name] for name, value in self.told().items()}
+        elsewhere = busy_s() - cpu_s(processes) - busy
+
+        answered = sum(run[part]["ok"] + run[part]["over_limit"] for part in ("warmup", "requests"))
+        refused = sum(run[part]["over_limit"] for part in ("warmup", "requests"))
+        if refused:
+            raise Failed(f"{refused} of {answered} were OVER_LIMIT, under limits that no run reaches")
+        if new.get("instead", 0):
+            raise Failed(f"{new['instead']:.0f} were answered without Redis")
+        if self.redis and new["asked"] < answered * descriptors:
+            raise Failed(f"Redis was asked for {new['asked']:.0f} counters, and {answered * descriptors} were answered for")
+
+        service, *redis = [process["cpu_us_per_request"] for process in run["processes"]]
+        cpu, own = service + sum(redis), run["generator_cpu_us_per_request"]
+        figures = {
+            "per second": run["per_second"],
+            "p50": run["latency_ms"]["p50"],
+            "p99": run["latency_ms"]["p99"],
+            "service": service,
+            "both": cpu,
+            "generator": own,
+            "generator share": own / (cpu + own),
+            "elsewhere": max(elsewhere / (run["seconds"] + warmup), 0),
+            "rss": run["processes"][0]["resident_kib"] / 1024,
+        }
+        if redis:
+            figures["redis"] = redis[0]
+        if run["sent_late_ms"]:
+            figures["late"] = run["sent_late_ms"]["p99"]
+        if new.get("calls"):
+            figures["batch"] = new["asked"] / new["calls"]
+        return figures
+
+    def told(self):
+        """What there is to know of the time up to now: counters that Redis was asked for, calls, and answers without it."""
+        return {}
+
+
+class Tollgate(Side):
+    def __init__(self, program, rules_root, redis):
+        ports = free_ports(3)
+        environment = service_environment(rules_root, redis, ports) | {"DRAIN_PERIOD": "0"}
+        self.metrics = f"http://127.0.0.1:{ports[2]}/metrics"
+        super().__init__(TOLLGATE, Server([program], environment, f"127.0.0.1:{ports[0]}"), redis)
+
+    def told(self):
+        with urllib.request.urlopen(self.metrics, timeout=5) as page:
+            page = page.read().decode()
+        total = lambda name: sum(float(value) for value in re.findall(rf"(?m)^{name}(?:{{.*}})? (\S+)$", page))
+        return {
+            "asked": total("tollgate_store_batch_checks_sum"),
+            "calls": total("tollgate_store_batch_checks_count"),
+            "instead": total("tollgate_store_fallbacks_total"),
+        }
+
+
+class Reference(Side):
+    def __init__(self, program, rules_root, redis):
+        ports = free_ports(3)
+        server = Server([program], service_environment(rules_root, redis, ports), f"127.0.0.1:{ports[0]}")
+        super().__init__(REFERENCE, server, redis)
+
+    def told(self):
+        calls = re.search(r"cmdstat_incrby:calls=(\d+)", ask_redis(self.redis, "INFO commandstats"))
+        return {"asked": int(calls[1]) if calls else 0}
+
+
+def redis_server(program, directory):
+    (port,) = free_ports(1)
+    words = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", directory]
+    return Server(words, plain_environment(), f"127.0.0.1:{port}")
+
+
+def ask_redis(redis, command):
+    """Redis' answer to an inline command: a number, or a text."""
+    host, port = redis.target.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=5) as connection, connection.makefile("rwb") as stream:
+        stream.write(command.encode() + b"\r\n")
+        stream.flush()
+        head = stream.readline().decode().strip()
+        return stream.read(int(head[1:])).decode() if head.startswith("$") else head[1:]
+
+
+def free_ports(count):
+    """Ports that nobody listens on just now. Held together, so that they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [held.getsockname()[1] for held in sockets]
+    for held in sockets:
+        held.close()
+    return ports
+
+
+def plain_environment():
+    """Without whatever settings the shell at hand has."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+
+
+def service_environment(rules_root, redis, ports):
+    names = dict(zip(("GRPC_PORT", "PORT", "DEBUG_PORT"), map(str, ports)))
+    return plain_environment() | ENVIRONMENT | {"RUNTIME_ROOT": rules_root, "REDIS_URL": redis.target} | names
+
+
+def cpu_s(pids):
+    """CPU time of these processes and of this one, and of its children that have ended: of the generator."""
+    ticks = 0
+    for pid in (*pids, "self"):
+        with open(f"/proc/{pid}/stat") as stat:
+            ticks += sum(map(int, stat.read().rsplit(")", 1)[1].split()[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def busy_s():
+    """CPU time of the whole machine, and of what its host took from it for others."""
+    with open("/proc/stat") as stat:
+        user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, stat.readline().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def fill(sides, generator):
+    """Makes all counters, by requests of many descriptors."""
+    for side in sides:
+        for number, key in enumerate(("user", "bucket") if side.name == TOLLGATE else ("user",), start=1):
+            options = ["--keys", str(KEYS), "--key", key, "--descriptors", str(DESCRIPTORS)]
+            for seed in range(FILL_ROUNDS_MAX):
+                side.load(generator, 1, 0, [*options, "--seed", str(seed)])
+                if int(ask_redis(side.redis, "DBSIZE")) >= (number - 1 + FILLED) * KEYS:
+                    break
+            else:
+                raise Failed(f"{side.name} did not make {KEYS} counters: its Redis has {ask_redis(side.redis, 'DBSIZE')}")
+
+
+def measure(args, sides, generator, for_load):
+    """The figures of each round by load and side, nothing for loads that failed; and how many did."""
+    found, failures = {}, 0
+    shown = [name for name in FIGURES if name != "late"]
+    print("round  load            side      " + "".join(f"{FIGURES[name][0]:>15}" for name in shown))
+    for number in range(1, args.rounds + 1):
+        for title, (options, names) in LOADS.items():
+            for name in names if number % 2 else reversed(names):
+                try:
+                    same_for_all = ["--keys", str(KEYS), "--seed", str(number)]
+                    figures = sides[name].load(generator, args.seconds, args.warmup, [*same_for_all, *options, *for_load])
+                    row = "".join(f"{shape(key, figures):>15}" for key in shown)
+                    print(f"{number:>5}  {title:<16}{name:<10}{row}", flush=True)
+                except Failed as error:
+                    figures, failures = None, failures + 1
+                    print(f"{number:>5}  {title:<16}{name:<10}  FAILED: {error}", flush=True)
+                found.setdefault((title, name), []).append(figures)
+    return found, failures
+
+
+def shape(name, figures):
+    return FIGURES[name][1].format(figures[name]) if figures and name in figures else ""
+
+
+def medians(rounds):
+    values = {name: [figures[name] for figures in rounds if figures and name in figures] for name in FIGURES}
+    return {name: statistics.median(of_name) for name, of_name in values.items() if of_name}
+
+
+def print_aims(found):
+    print("\n| measure | aim | found | Tollgate | against | by round | rounds |\n|---|---|---|---|---|---|---|")
+    for words, name, load_of_a, other, load_of_b, side_of_bound, bound in AIMS:
+        pairs = [(a[name], b[name]) for a, b in zip(found[load_of_a, TOLLGATE], found[load_of_b, other]) if a and b]
+        if not pairs:
+            print(f"| {words} | {side_of_bound} {bound:.3g} | nothing |  |  |  | 0 |")
+            continue
+        a, b = (statistics.median(values) for values in zip(*pairs))
+        value, by_round = ratio(a, b), [ratio(*pair) for pair in pairs]
+        met = value <= bound if side_of_bound == "at most" else value >= bound
+        form = FIGURES[name][1]
+        print(
+            f"| {words} | {side_of_bound} {bound:.3g} | {value:.3f}, {'met' if met else '**missed**'} | {form.format(a)} "
+            f"| {form.format(b)}, {other} | {min(by_round):.3f} to {max(by_round):.3f} | {len(pairs)} |"
+        )
+
+
+def print_medians(found):
+    print("\nMedians. CPU time is per request; others' cores are those that neither service, nor Redis, nor generator kept busy.\n")
+    print("| load | side | " + " | ".join(title for title, _ in FIGURES.values()) + " |\n" + "|---" * (len(FIGURES) + 2) + "|")
+    for (title, side), rounds in found.items():
+        of_load = medians(rounds)
+        print(f"| {title} | {side} | " + " | ".join(shape(name, of_load) for name in FIGURES) + " |")
+
+
+def main():
+    options, for_load = sys.argv[1:], []
+    if "--" in options:
+        at = options.index("--")
+        options, for_load = options[:at], options[at + 1 :]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("reference", metavar="RATELIMIT", help="the reference's binary")
+    parser.add_argument("--rounds", type=int, default=5, help="loads of each kind per service [5]")
+    parser.add_argument("--seconds", type=float, default=4, help="measured part of a load [4]")
+    parser.add_argument("--warmup", type=float, default=1, help="seconds of load before it [1]")
+    parser.add_argument("--redis-server", default="redis-server", metavar="PROGRAM", help="[redis-server]")
+    args = parser.parse_args(options)
+    if args.rounds < 1 or args.seconds <= 0:
+        parser.error("--rounds must be at least 1, and --seconds above 0")
+    # So that servers are stopped on a termination too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+    programs = build()
+    sides = {}
+    with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as directory:
+        rules = os.path.join(directory, ENVIRONMENT["RUNTIME_SUBDIRECTORY"], "config")
+        os.makedirs(rules)
+        shutil.copy(RULES, rules)
+        redis = lambda: redis_server(args.redis_server, directory)
+        try:
+            for side in (
+                Tollgate(programs["tollgate"], directory, redis()),
+                Reference(os.path.abspath(args.reference), directory, redis()),
+                Side(BARE, bare_server(programs["bare_server"])),
+            ):
+                sides[side.name] = side
+                side.start()
+                print(f"{side.name}: {shlex.join(side.server.words)} on {side.server.target}" + (f", Redis on {side.redis.target}" if side.redis else ""))
+            version = re.search(r"redis_version:(\S+)", ask_redis(sides[TOLLGATE].redis, "INFO server"))[1]
+            print(f"Redis {version}, {os.cpu_count()} cores, {KEYS} keys, rounds of {args.seconds:g} s after {args.warmup:g} s\n", flush=True)
+            fill([sides[TOLLGATE], sides[REFERENCE]], programs["load"])
+            found, failures = measure(args, sides, programs["load"], for_load)
+        finally:
+            for side in sides.values():
+                side.stop()
+    print_aims(found)
+    print_medians(found)
+    if failures:
+        raise Failed(f"{failures} of the loads failed, see above; they are in no median")
+
+
+def bare_server(program):
+    target = f"127.0.0.1:{free_ports(1)[0]}"
+    return Server([program, "--listen", target], plain_environment(), target)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failed as error:
+        sys.exit(f"redis_compare: {error}")

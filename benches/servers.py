@@ -1,0 +1,108 @@
+"""Builds, starts, loads and stops servers: what the comparisons share. Needs nothing but Python's standard library."""
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import tempfile
+import time
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# A server that reads rules and connects to Redis is up in well under a second; a cold disk may take a few.
+START_TIMEOUT_S = 15
+# Long enough to end in order, short enough not to wait for a drain period.
+STOP_TIMEOUT_S = 3
+
+
+class Failed(Exception):
+    """A sentence for whoever started the comparison."""
+
+
+class Server:
+    """A process that listens on `target`, HOST:PORT, once it is up."""
+
+    def __init__(self, words, environment, target):
+        self.words, self.environment, self.target = words, environment, target
+        self.process = None
+        self.log = tempfile.TemporaryFile(mode="w+", errors="replace")
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def start(self):
+        if listens(self.target):
+            raise Failed(f"something listens on {self.target} already")
+        try:
+            self.process = subprocess.Popen(
+                self.words, env=self.environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT
+            )
+        except OSError as error:
+            raise Failed(f"start {self.words[0]}: {error}") from error
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while not listens(self.target):
+            if self.process.poll() is not None or time.monotonic() > give_up:
+                raise Failed(f"{shlex.join(self.words)} does not listen on {self.target}; it said:\n{self.said()}")
+            time.sleep(0.05)
+
+    def said(self):
+        self.log.seek(0)
+        return self.log.read()[-2000:]
+
+    def stop(self):
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def listens(target):
+    host, port = target.rsplit(":", 1)
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
+        return True
+    except OSError:
+        return False
+
+
+def build():
+    """This package's programs, by name."""
+    # The service last and without what only tests and benches need: cargo leaves one binary of that name, and the one to measure is the
+    # one that is shipped.
+    return cargo("bench", "--no-run", "--bench", "load", "--bench", "bare_server") | cargo("build", "--release", "--bin", "tollgate")
+
+
+def cargo(*words):
+    command = ["cargo", *words, "--message-format=json"]
+    done = subprocess.run(command, cwd=PACKAGE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise Failed(f"{shlex.join(command)} failed")
+    messages = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    return {message["target"]["name"]: message["executable"] for message in messages if message.get("executable")}
+
+
+def load(generator, target, pids, seconds, warmup, options):
+    """What one run of `load` came to; raises if not every request was answered."""
+    times = ["--duration", in_ms(seconds), "--warmup", in_ms(warmup)]
+    command = [generator, "--json", "--target", target, "--pid", ",".join(map(str, pids))] + times + options
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    try:
+        run = json.loads(done.stdout)
+    except ValueError as error:
+        raise Failed(f"{shlex.join(command)} gave no result") from error
+    if done.returncode != 0 or run["cpu_us_per_request"] is None:
+        raise Failed(f"not answered in full: {json.dumps(run['requests'])}")
+    return run
+
+
+def in_ms(seconds):
+    return f"{round(seconds * 1000)}ms"
+
+
+def ratio(a, b):
+    return a / b if b else float("nan")
