@@ -86,8 +86,6 @@ impl Task {
     async fn run(mut self) {
         while let Some(first) = self.queue.recv().await {
             self.pending.push_back(first);
-            // Whoever has been read from a socket already comes along: their tasks run before this one goes on.
-            tokio::task::yield_now().await;
             while !self.pending.is_empty() {
                 while let Ok(next) = self.queue.try_recv() {
                     self.pending.push_back(next);
