@@ -120,6 +120,12 @@ impl Seen {
         assert!(self.overdue.is_empty() || self.is_excused, "answers after the deadline: {self:?}");
     }
 
+    /// Whether answers came after their deadline: by themselves, or because the whole machine stood still for a moment, which a second try
+    /// tells apart.
+    pub(crate) fn is_overdue(&self) -> bool {
+        !self.overdue.is_empty()
+    }
+
     /// Whether the machine was busy with other things.
     pub(crate) fn was_held_up(&self) -> bool {
         self.waited_percent >= BUSY_PERCENT_MIN
