@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::core::Collector;
-use prometheus::{Encoder as _, HistogramOpts, Registry, TextEncoder, proto};
+use prometheus::{Encoder as _, HistogramOpts, Opts, Registry, TextEncoder, proto};
 
 pub use prometheus::{Histogram, IntCounter as Counter, IntGauge as Gauge};
 
@@ -67,11 +67,7 @@ impl Metrics {
 
     /// A counter of our own, with labels that never change.
     pub fn counter_with(&self, name: &str, help: &str, labels: &[(&str, &str)]) -> Counter {
-        let mut options = prometheus::Opts::new(name, help);
-        for (label, value) in labels {
-            options = options.const_label(*label, *value);
-        }
-        let counter = Counter::with_opts(options).expect("names and labels are constants of ours");
+        let counter = Counter::with_opts(options(name, help, labels)).expect("names and labels are constants of ours");
         self.register(counter.clone());
         counter
     }
@@ -90,32 +86,19 @@ impl Metrics {
 
     /// A gauge of our own, with labels that never change.
     pub fn gauge_with(&self, name: &str, help: &str, labels: &[(&str, &str)]) -> Gauge {
-        let mut options = prometheus::Opts::new(name, help);
-        for (label, value) in labels {
-            options = options.const_label(*label, *value);
-        }
-        let gauge = Gauge::with_opts(options).expect("names and labels are constants of ours");
+        let gauge = Gauge::with_opts(options(name, help, labels)).expect("names and labels are constants of ours");
         self.register(gauge.clone());
         gauge
     }
 
     /// A histogram of small numbers of things.
     pub fn sizes(&self, name: &str, help: &str) -> Histogram {
-        let options = HistogramOpts::new(name, help).buckets(SIZE_BUCKETS.to_vec());
-        let histogram = Histogram::with_opts(options).expect("names and buckets are constants of ours");
-        self.register(histogram.clone());
-        histogram
+        self.histogram(options(name, help, &[]), &SIZE_BUCKETS)
     }
 
     /// A histogram of durations in seconds.
     pub fn latency(&self, name: &str, help: &str, labels: &[(&str, &str)]) -> Histogram {
-        let mut options = HistogramOpts::new(name, help).buckets(LATENCY_BUCKETS_S.to_vec());
-        for (label, value) in labels {
-            options = options.const_label(*label, *value);
-        }
-        let histogram = Histogram::with_opts(options).expect("names, labels and buckets are constants of ours");
-        self.register(histogram.clone());
-        histogram
+        self.histogram(options(name, help, labels), &LATENCY_BUCKETS_S)
     }
 
     /// Shows the counters of a source, too.
@@ -157,9 +140,21 @@ impl Metrics {
         series
     }
 
+    fn histogram(&self, options: Opts, buckets: &[f64]) -> Histogram {
+        let options = HistogramOpts { common_opts: options, buckets: buckets.to_vec() };
+        let histogram = Histogram::with_opts(options).expect("names, labels and buckets are constants of ours");
+        self.register(histogram.clone());
+        histogram
+    }
+
     fn register(&self, collector: impl Collector + 'static) {
         self.registry.register(Box::new(collector)).expect("every metric is registered once, under a name of its own");
     }
+}
+
+/// What a metric is called, and the labels that never change.
+fn options(name: &str, help: &str, labels: &[(&str, &str)]) -> Opts {
+    labels.iter().fold(Opts::new(name, help), |options, (label, value)| options.const_label(*label, *value))
 }
 
 /// Sorts series into families, and sums up those of the same labels.
