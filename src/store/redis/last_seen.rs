@@ -1,8 +1,5 @@
 //! What Redis last said of each counter, so that counting can go on in this process when it says nothing more.
 
-use std::hash::BuildHasher as _;
-use std::hash::RandomState;
-
 use crate::check::Key;
 use crate::store::redis::slots::Slots;
 use crate::telemetry::metric::{Counter, Metrics};
@@ -15,7 +12,6 @@ pub const LAST_SEEN_MAX: usize = 65_536;
 #[derive(Debug)]
 pub struct LastSeen {
     slots: Slots,
-    seed: RandomState,
     overwritten: Counter,
 }
 
@@ -26,12 +22,12 @@ impl LastSeen {
             "tollgate_last_seen_overwritten_total",
             "Counters whose last state in Redis was forgotten because another one needed the room (last_seen_max).",
         );
-        Self { slots: Slots::new(LAST_SEEN_MAX), seed: RandomState::new(), overwritten }
+        Self { slots: Slots::new(LAST_SEEN_MAX), overwritten }
     }
 
     /// The hash that a counter is remembered by.
     pub fn hash(&self, key: &Key) -> u64 {
-        self.seed.hash_one(key).max(1)
+        self.slots.hash(key)
     }
 
     /// So many hits were in use at that time.

@@ -3,9 +3,6 @@
 //! A client that floods is refused here, without a trip to Redis. Only `remaining == 0` is remembered: being refused 100 hits says
 //! nothing about one. The limit is part of what is looked up, so a higher one asks Redis.
 
-use std::hash::BuildHasher as _;
-use std::hash::RandomState;
-
 use crate::algorithm::Counter;
 use crate::check::{Check, Hits, Verdict};
 use crate::limit::{Algorithm, RefusedHits};
@@ -18,7 +15,6 @@ use crate::time::Time;
 pub struct OverLimitCache {
     /// For a key and a limit: until when there is no room, and until when anything is left of what was used.
     slots: Slots,
-    seed: RandomState,
     hits: metric::Counter,
     overwritten: metric::Counter,
 }
@@ -28,7 +24,6 @@ impl OverLimitCache {
     pub fn new(bytes: u64, metrics: &Metrics) -> Self {
         Self {
             slots: Slots::new(usize::try_from(bytes).unwrap_or(usize::MAX) / SLOT_BYTES),
-            seed: RandomState::new(),
             hits: metrics.counter("tollgate_over_limit_cache_hits_total", "Checks that were refused without asking Redis."),
             overwritten: metrics.counter(
                 "tollgate_over_limit_cache_overwritten_total",
@@ -69,7 +64,7 @@ impl OverLimitCache {
     }
 
     fn hash(&self, check: &Check) -> u64 {
-        self.seed.hash_one((&check.key, &check.limit)).max(1)
+        self.slots.hash((&check.key, &check.limit))
     }
 }
 

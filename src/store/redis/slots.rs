@@ -1,6 +1,7 @@
 //! A table of a fixed size that remembers two numbers for a hash. When two hashes fall into one slot, the later one has it: whatever is
 //! kept here may be forgotten at any time.
 
+use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::sync::{Mutex, PoisonError};
 
 /// How many parts the slots are in, each behind a lock of its own.
@@ -14,13 +15,21 @@ type Slot = [u64; 3];
 
 /// The table.
 #[derive(Debug)]
-pub struct Slots(Box<[Mutex<Vec<Slot>>]>);
+pub struct Slots {
+    shards: Box<[Mutex<Vec<Slot>>]>,
+    seed: RandomState,
+}
 
 impl Slots {
     /// Room for so many; at least one a shard. Memory is touched when it is used.
     pub fn new(count: usize) -> Self {
         let each = count.div_ceil(SHARDS).max(1);
-        Self((0..SHARDS).map(|_| Mutex::new(vec![[0; 3]; each])).collect())
+        Self { shards: (0..SHARDS).map(|_| Mutex::new(vec![[0; 3]; each])).collect(), seed: RandomState::new() }
+    }
+
+    /// The hash of something in this table, which nobody outside can foresee.
+    pub fn hash(&self, of: impl Hash) -> u64 {
+        self.seed.hash_one(of).max(1)
     }
 
     /// What is remembered for that hash.
@@ -49,7 +58,7 @@ impl Slots {
     }
 
     fn with<T>(&self, hash: u64, run: impl FnOnce(&mut Slot) -> T) -> T {
-        let shard = &self.0[usize::try_from(hash % SHARDS as u64).unwrap_or(0)];
+        let shard = &self.shards[usize::try_from(hash % SHARDS as u64).unwrap_or(0)];
         let mut slots = shard.lock().unwrap_or_else(PoisonError::into_inner);
         let len = slots.len() as u64;
         let at = usize::try_from(hash / SHARDS as u64 % len).unwrap_or(0);
