@@ -81,7 +81,7 @@ impl Store {
         }
     }
 
-    /// How often the store has begun to work again after it did not.
+    /// How often the store, once given up, was there again. Memory never is given up.
     pub fn recoveries(&self) -> u64 {
         match self {
             Self::Memory(_) => 0,

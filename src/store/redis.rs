@@ -137,7 +137,7 @@ impl Node {
         self.last_seen.recall(self.last_seen.hash(&check.key))
     }
 
-    /// How often calls have begun to work again after some did not.
+    /// How often the server, once given up, was there again.
     pub fn recoveries(&self) -> u64 {
         self.health.recoveries()
     }
@@ -157,12 +157,12 @@ impl Node {
     }
 
     /// What the server said of these checks means this.
-    fn conclude(&self, checks: &[Check], told: &Told, now: Time) -> Decisions {
+    fn conclude(&self, checks: &[Check], told: &Told) -> Decisions {
         let conclude = |((check, line), number): ((&Check, &Line), &Result<i64, StoreError>)| {
             let number = (*number)?;
             let verdict = line.verdict(check, told.now, number);
             if let Some(cache) = &self.over_limit_cache {
-                cache.learn(check, line.counter(check, told.now, number), told.now, now, &verdict);
+                cache.learn(check, line.counter(check, told.now, number), told.now, self.clock.now(), &verdict);
             }
             Ok(verdict)
         };
@@ -254,7 +254,7 @@ impl Remote {
             Ok(told) => told,
             Err(error) => return checks.iter().map(|_| Err(error)).collect(),
         };
-        node.conclude(checks, &told, node.clock.now())
+        node.conclude(checks, &told)
     }
 
     async fn told(&self, lines: Vec<Line>, together: bool, patience: Span) -> Result<Told, StoreError> {

@@ -135,7 +135,7 @@ impl Task {
         };
         let groups = batch.iter().map(|waiting| (waiting.together, waiting.lines.as_slice()));
         let trip = Trip::new(groups, node.clock.is_manual().then(|| node.clock.now()));
-        node.metrics.checks.observe(f64::from(u32::try_from(trip.len()).unwrap_or(u32::MAX)));
+        node.metrics.checks.observe(f64::from(u32::try_from(trip.checks()).unwrap_or(u32::MAX)));
         node.metrics.in_flight.inc();
         let result = self.call(&mut link, &trip).await;
         node.metrics.in_flight.dec();

@@ -160,8 +160,8 @@ impl Line {
         let charge = Counter::charge(limit, check.hits);
         let (code, price, life, rate) = match limit.algorithm() {
             Algorithm::FixedWindow => {
-                let start = fixed_window::start(limit, at).as_micros() / Span::from_secs(1).as_micros();
-                push_number(start, |digits| key.push(digits));
+                let start = fixed_window::start(limit, at).as_micros() / MICROS_PER_SECOND;
+                key.push(itoa::Buffer::new().format(start).as_bytes());
                 let life = limit.period().ceil_secs() + jitter.ceil_secs();
                 if apart && !charge.drops && charge.cost > 0 {
                     let window = Window { hits: charge.cost.unsigned_abs(), life, is_known: false };
@@ -293,11 +293,6 @@ pub fn replies(value: Value, count: usize) -> Result<Replies, RedisError> {
         return Err(strange());
     }
     Ok(Replies { now: Time::from_micros(now.unsigned_abs()), told })
-}
-
-fn push_number(number: u64, push: impl FnOnce(&[u8])) {
-    let mut digits = itoa::Buffer::new();
-    push(digits.format(number).as_bytes());
 }
 
 /// Exact: a limit's numbers are whole and below 2^53.

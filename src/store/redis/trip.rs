@@ -35,19 +35,14 @@ impl<'b> Trip<'b> {
         Self { groups, scripted, now }
     }
 
-    /// How many lines.
-    pub fn len(&self) -> usize {
+    /// How many checks.
+    pub fn checks(&self) -> usize {
         self.lines().count()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// All that goes out. What is last tells the time.
     pub fn commands(&self) -> Pipeline {
-        let mut commands = Pipeline::with_capacity(self.len() + 1);
+        let mut commands = Pipeline::with_capacity(self.checks() + 1);
         for line in self.lines().filter(|line| line.is_direct()) {
             line.increment(&mut commands);
         }
