@@ -117,28 +117,20 @@ fn killed() {
 
 #[test]
 fn stopped_for_a_second() {
-    Scene::direct().under_load(
-        AWAY,
-        |scene| {
-            scene.redis.stop();
-            thread::sleep(AWAY);
-            scene.redis.cont();
-        },
-        |report| {
-            report.was_answered_by_policy();
-            report.is_told(UNREACHABLE);
-        },
-    );
+    stopped_for(AWAY);
 }
 
 #[test]
 fn stopped_for_half_a_minute() {
-    const LONG: Duration = Duration::from_secs(30);
+    stopped_for(Duration::from_secs(30));
+}
+
+fn stopped_for(away: Duration) {
     Scene::direct().under_load(
-        LONG,
+        away,
         |scene| {
             scene.redis.stop();
-            thread::sleep(LONG);
+            thread::sleep(away);
             scene.redis.cont();
         },
         |report| {

@@ -14,8 +14,9 @@ use tollgate::store::{Backend, Store};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, ManualClock, Span, Time};
 
+use crate::support::counted;
 use crate::support::redis::RedisProcess;
-use crate::support::remote;
+use crate::support::remote::{self, ask, ask_together};
 
 const START: Time = Time::from_micros(1_700_000_000_123_456);
 const ROOM: u64 = 64 << 20;
@@ -26,16 +27,6 @@ fn limit(algorithm: Algorithm, requests: u32, unit: Unit) -> Limit {
 
 fn check(key: &str, limit: Limit, hits: Hits) -> Check {
     Check { key: Key::from(key), limit, hits, veto: true }
-}
-
-fn ask(checks: impl IntoIterator<Item = Check>) -> Ask {
-    Ask { checks: checks.into_iter().collect(), together: false, deadline: None }
-}
-
-fn metric(metrics: &Metrics, name: &str) -> u64 {
-    let page = metrics.page();
-    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix("{use=\"store\"} "));
-    line.unwrap_or_else(|| panic!("{name} is not on the page")).parse().expect("a number")
 }
 
 /// What the store should do, with nothing but a list.
@@ -151,7 +142,7 @@ fn admits_whole_asks_and_never_a_part_of_one(place: &Place) {
     let admitted = eight_threads(place, |worker, number| {
         let mut keys: Vec<String> = (0..20).map(|key| format!("k{key}:")).collect();
         keys.rotate_left(number * 2);
-        let ask = Ask { checks: keys.iter().map(|key| check(key, limit, Hits::Add(1))).collect(), together: true, deadline: None };
+        let ask = ask_together(keys.iter().map(|key| check(key, limit, Hits::Add(1))));
         (0..300).filter(|_| worker.decide(&ask, START).iter().all(|verdict| !verdict.over)).count()
     });
     assert_eq!(admitted, 1_000);
@@ -193,7 +184,7 @@ fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
                 };
                 Check { veto, ..check(&format!("k{key}:"), limits[key], hits) }
             });
-            let ask = Ask { checks: checks.collect(), together, deadline: None };
+            let ask = Ask { together, ..ask(checks) };
             prop_assert_eq!(worker.decide(&ask, now), model.decide(&ask, now));
             if gap > 45 {
                 place.tidy(now);
@@ -247,8 +238,8 @@ fn counters_of_which_nothing_is_left_are_swept() {
     assert_eq!(counters.len(), 20_000, "none has expired");
     counters.sweep(START.plus(Span::from_secs(61)));
     assert!(counters.is_empty(), "{} are left", counters.len());
-    assert_eq!(metric(&metrics, "tollgate_memory_keys"), 0);
-    assert_eq!(metric(&metrics, "tollgate_memory_expired_total"), 20_000);
+    assert_eq!(counted(&metrics, "tollgate_memory_keys{use=\"store\"}"), 0);
+    assert_eq!(counted(&metrics, "tollgate_memory_expired_total{use=\"store\"}"), 20_000);
 }
 
 #[test]
@@ -278,6 +269,6 @@ fn a_full_store_evicts_those_closest_to_their_reset() {
     let kept = kept.count();
     assert!(kept > 3_900, "a flood of short windows must not push out the long ones: {kept} of 4000 are left");
     assert!(counters.len() <= (1 << 20) / 72, "{} counters", counters.len());
-    assert_eq!(metric(&metrics, "tollgate_memory_evicted_total"), 104_000 - counters.len() as u64);
-    assert_eq!(metric(&metrics, "tollgate_memory_keys"), counters.len() as u64);
+    assert_eq!(counted(&metrics, "tollgate_memory_evicted_total{use=\"store\"}"), 104_000 - counters.len() as u64);
+    assert_eq!(counted(&metrics, "tollgate_memory_keys{use=\"store\"}"), counters.len() as u64);
 }

@@ -15,6 +15,7 @@ use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tollgate::telemetry::metric::Metrics;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -133,8 +134,7 @@ impl TestServer {
     /// The line of /metrics that begins with this name and labels, without them: its value. `None` if there is no such line.
     pub(crate) fn metric(&self, series: &str) -> Option<f64> {
         let page = self.admin("/metrics");
-        let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
-        Some(value.parse().expect("a metric is a number"))
+        Some(value_on(&page, series)?.parse().expect("a metric is a number"))
     }
 
     /// What was printed at the start.
@@ -342,6 +342,18 @@ impl Client {
         let request = HealthCheckRequest { service: service.to_owned() };
         self.health.watch(request).await.expect("anything can be watched").into_inner()
     }
+}
+
+/// The counter of that name and labels.
+pub(crate) fn counted(metrics: &Metrics, series: &str) -> u64 {
+    let page = metrics.page();
+    let value = value_on(&page, series).unwrap_or_else(|| panic!("{series} is not on the page"));
+    value.parse().expect("a counter is a number")
+}
+
+/// What a page of metrics says behind that name and labels.
+fn value_on<'p>(page: &'p str, series: &str) -> Option<&'p str> {
+    page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
 }
 
 /// A request without hits_addend: one hit.

@@ -9,8 +9,8 @@ use tollgate::store::redis::{Node, NodeOptions, Remote};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, Span, Time};
 
-use super::PATIENCE;
 use super::redis::RedisProcess;
+use super::{PATIENCE, counted};
 
 /// The store, its Redis, and what both tell of themselves.
 pub(crate) struct Bench {
@@ -39,9 +39,7 @@ impl Bench {
 
     /// A metric without labels.
     pub(crate) fn metric(&self, name: &str) -> u64 {
-        let page = self.metrics.page();
-        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("{name} is not on the page")).parse().expect("a number")
+        counted(&self.metrics, name)
     }
 
     /// Asks each check in a request of its own; all of them come at the same time.
