@@ -273,7 +273,6 @@ mod tests {
     use super::*;
     use crate::limit::{Terms, Unit};
     use crate::time::Span;
-    use crate::limit::{Terms, Unit};
 
     /// limit, hits before, hits asked, then total, over, near, within.
     const ARITHMETIC: &[(u32, u64, u64, [u64; 4])] = &[
