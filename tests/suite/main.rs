@@ -35,6 +35,7 @@ mod json;
 mod keys;
 mod laws;
 mod lifecycle;
+mod limit_changes;
 mod mixed_fleet;
 mod mutants;
 mod parity;
