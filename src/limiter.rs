@@ -15,7 +15,7 @@ use crate::store::{Backend, Store};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::{Clock, Span};
 
-pub use crate::rules::plan::{Modes, UnknownUnit};
+pub use crate::rules::plan::{InvalidRequest, Modes};
 
 pub mod answer;
 pub mod combine;
@@ -94,9 +94,9 @@ pub enum Refusal {
     /// INVALID_ARGUMENT.
     #[error("{0} descriptors are more than the {DESCRIPTORS_MAX} that one request may have (descriptors_max)")]
     TooManyDescriptors(usize),
-    /// INVALID_ARGUMENT. The reference crashes here.
+    /// INVALID_ARGUMENT. Of an unknown unit the reference crashes.
     #[error(transparent)]
-    UnknownUnit(#[from] UnknownUnit),
+    Invalid(#[from] InvalidRequest),
     /// UNAVAILABLE: the store gave no verdict, and a rule leaves it to the caller what to do then.
     #[error("{0}, and on_store_error is error")]
     Store(#[from] StoreError),
@@ -122,7 +122,7 @@ impl Shared {
             ),
             invalid: metrics.counter(
                 "tollgate_invalid_requests_total",
-                "Calls refused with INVALID_ARGUMENT: more than descriptors_max descriptors, or a limit with an unknown unit.",
+                "Calls refused with INVALID_ARGUMENT: more than descriptors_max descriptors, a limit with an unknown unit, a holder without a name.",
             ),
             global_shadow_mode: metrics.reference_counter(
                 "ratelimit.service.global_shadow_mode",
@@ -159,7 +159,7 @@ impl Limiter {
     pub async fn answer(&self, query: &Query<'_>) -> Result<Answer, Refusal> {
         let (answer, turn) = self.decide(query).await.inspect_err(|refusal| match refusal {
             Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => self.shared.metrics.service_error.inc(),
-            Refusal::TooManyDescriptors(_) | Refusal::UnknownUnit(_) => self.shared.metrics.invalid.inc(),
+            Refusal::TooManyDescriptors(_) | Refusal::Invalid(_) => self.shared.metrics.invalid.inc(),
             // Counted where it is decided what to answer.
             Refusal::Store(_) => {}
         })?;
@@ -188,9 +188,10 @@ impl Limiter {
         let Parts { rules, fallback, clock, policy, .. } = &self.shared.parts;
         let rules = rules.load();
         let rules = rules.as_ref().ok_or(Refusal::NoRules)?;
-        let mut plan = plan(rules, query, policy.modes)?;
+        let now = clock.now();
+        let mut plan = plan(rules, query, policy.modes, now)?;
         let place = self.queue.place_for(&mut plan.ask);
-        let decisions = self.store.decide(&plan.ask, clock.now()).await;
+        let decisions = self.store.decide(&plan.ask, now).await;
         let mut verdicts = fallback.fill(&plan, decisions, &self.store, clock)?;
         if let Some(place) = &place {
             place.refuse_late(&mut verdicts, clock.now(), query.deadline);

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::limit::Limit;
+use crate::limit::{Algorithm, Limit};
 use crate::rules::key::KeyTail;
 use crate::rules::stats::RuleStats;
 
@@ -158,5 +158,10 @@ impl Rule {
             Allowance::Unlimited { .. } => None,
             Allowance::Limited(limit) => Some(limit),
         }
+    }
+
+    /// Whether the value of a request's last entry names who holds a place, and is no part of what is counted.
+    pub fn names_holders(&self) -> bool {
+        self.limit().is_some_and(|limit| limit.algorithm() == Algorithm::Concurrency)
     }
 }
