@@ -83,9 +83,9 @@ macro_rules! themes {
 }
 
 themes! {
-    bucket, defaults, defects, depth, dynamic_metadata, errors, give_back, headers, hits, matching, merge, metric_names, near_limit,
-    oddities, over_limit, override_limit, quota, refused_rules, reload, replaces, rlconfig, shadow, standard_headers, together, tollgate_block,
-    units, unlimited, wildcards,
+    bucket, concurrency, defaults, defects, depth, dynamic_metadata, errors, give_back, headers, hits, leaky_bucket, matching, merge,
+    metric_names, near_limit, oddities, over_limit, override_limit, queue, quota, refused_rules, reload, replaces, rlconfig, shadow,
+    sliding_log, sliding_window, standard_headers, together, tollgate_block, units, unlimited, wildcards,
 }
 
 /// A file.
