@@ -38,6 +38,7 @@ mod lifecycle;
 mod limit_changes;
 mod mixed_fleet;
 mod mutants;
+mod over_limit;
 mod parity;
 mod races;
 mod redis_address;
