@@ -271,8 +271,12 @@ fn counters() -> impl Strategy<Value = Terms2> {
         let seconds = u32::try_from(limit.period().ceil_secs()).unwrap_or(1);
         let algorithm = limit.algorithm();
         let burst = Some(burst).filter(|_| algorithm == Algorithm::TokenBucket);
-        let terms =
-            Terms { unit_multiplier: seconds, burst, refused_hits: Some(limit.refused_hits()), ..Terms::new(requests, Unit::Second, algorithm) };
+        let terms = Terms {
+            unit_multiplier: seconds,
+            burst,
+            refused_hits: Some(limit.refused_hits()),
+            ..Terms::new(requests, Unit::Second, algorithm)
+        };
         let other = Limit::new(&terms).ok().filter(same_key).unwrap_or(limit);
         Terms2 { limits: [limit, other], found: (is_found == 0).then(|| found.get(&finds(&limit)).clone()) }
     })
