@@ -141,8 +141,10 @@ fn meet<'r>(domain: &'r Domain, descriptor: &Descriptor<'_>, index: usize) -> Re
 /// A limit that comes with a request is a fixed window, as in the reference; so it shares its counter with a rule for the same
 /// descriptor that is one, too. `None` if its unit is none.
 fn override_limit(limit: Override) -> Option<Limit> {
-    let terms =
-        Terms { unit_multiplier: OVERRIDE_UNIT_MULTIPLIER, ..Terms::new(limit.requests_per_unit, limit.unit?, Algorithm::FixedWindow) };
+    let terms = Terms {
+        unit_multiplier: OVERRIDE_UNIT_MULTIPLIER,
+        ..Terms::new(limit.requests_per_unit, limit.unit?, Algorithm::FixedWindow)
+    };
     Limit::new(&terms).ok()
 }
 
