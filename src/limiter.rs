@@ -14,7 +14,7 @@ use crate::store::{Backend, Store};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Clock;
 
-pub use crate::rules::plan::{Modes, UnknownUnit};
+pub use crate::rules::plan::{InvalidRequest, Modes};
 
 pub mod answer;
 pub mod combine;
@@ -91,7 +91,7 @@ pub enum Refusal {
     TooManyDescriptors(usize),
     /// INVALID_ARGUMENT. The reference crashes here.
     #[error(transparent)]
-    UnknownUnit(#[from] UnknownUnit),
+    UnknownUnit(#[from] InvalidRequest),
     /// UNAVAILABLE: the store gave no verdict, and a rule leaves it to the caller what to do then.
     #[error("{0}, and on_store_error is error")]
     Store(#[from] StoreError),
@@ -176,8 +176,9 @@ impl Limiter {
         let Parts { rules, fallback, clock, policy, .. } = &self.shared.parts;
         let rules = rules.load();
         let rules = rules.as_ref().ok_or(Refusal::NoRules)?;
-        let plan = plan(rules, query, policy.modes)?;
-        let decisions = self.store.decide(&plan.ask, clock.now()).await;
+        let now = clock.now();
+        let plan = plan(rules, query, policy.modes, now)?;
+        let decisions = self.store.decide(&plan.ask, now).await;
         let verdicts = fallback.fill(&plan, decisions, &self.store, clock)?;
         let answer = combine(query, &plan, &verdicts, policy);
         self.record(query, &plan, &verdicts, &answer);

@@ -130,7 +130,7 @@ impl Fallback {
         }
         self.counters.decide_from(checks, together, now, |check, known| {
             let seen = store.last_seen(check).map(|(used, at)| self.remembered(&check.limit, used, at));
-                        // Whichever is more: some calls may still reach the store.
+            // Whichever is more: some calls may still reach the store.
             let most = known.into_iter().chain(seen).max_by_key(|counter| counter.spent_at(&check.limit, now));
             most.unwrap_or_else(|| Counter::untouched(&check.limit))
         })

@@ -273,7 +273,6 @@ mod tests {
     use super::*;
     use crate::limit::{Terms, Unit};
     use crate::time::Span;
-    use crate::limit::{Terms, Unit};
 
     /// limit, hits before, hits asked, then total, over, near, within.
     const ARITHMETIC: &[(u32, u64, u64, [u64; 4])] = &[
@@ -307,7 +306,8 @@ mod tests {
     fn counts_of(requests: u32, hits: u64, used: u64, over: bool) -> [u64; 4] {
         let stats = RuleStats::default();
         let limit = Limit::new(&Terms::new(requests, Unit::Hour, Algorithm::FixedWindow)).expect("a limit");
-        let verdict = Verdict { over, used, remaining: 0, start_after: Span::ZERO, retry_after: None, reset_after: Span::ZERO, from_cache: false };
+        let verdict =
+            Verdict { over, used, remaining: 0, start_after: Span::ZERO, retry_after: None, reset_after: Span::ZERO, from_cache: false };
         let hits = Hits::Add(hits);
         stats.record(&Outcome { limit: &limit, hits, verdict: &verdict, stood_still: false, shadow_mode: false, near_ratio: 0.8 });
         let [total, over, near, within, _, _] = stats.counts().map(|(_, count)| count);
