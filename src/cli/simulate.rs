@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use crate::cli::check::{self, Reading};
-use crate::cli::simulate::compared::{Compared, Named, Options};
+use crate::cli::simulate::compared::{Compare, Compared, Named, Options};
 use crate::cli::simulate::play::{Chart, Figures, Work, chart, figures, play};
 use crate::cli::simulate::traffic::{Pattern, Traffic};
 use crate::cli::{Failure, say};
@@ -181,8 +181,8 @@ fn scene(args: &Args, compared: &Compared, pattern: Pattern) -> Result<Scene, Fa
     if shown == Span::ZERO {
         return Err(Failure::Usage("nothing is drawn of 0 s; write a longer --show".to_owned()));
     }
-    let runs = compared.limits.iter().map(|limit| {
-        let began = play(limit, &calls, work);
+    let runs = compared.limits.iter().map(|Compare { limit, book_ahead }| {
+        let began = play(limit, *book_ahead, &calls, work);
         Run {
             label: compared::label(limit),
             limit: *limit,

@@ -4,8 +4,8 @@ use crate::cli::simulate::traffic::Pace;
 use crate::limit::{Algorithm, Limit, LimitError, RefusedHits, Terms, Unit};
 use crate::limiter::Modes;
 use crate::rules::explain::parse_query;
-use crate::rules::{RuleSet, Step, plan};
-use crate::time::Span;
+use crate::rules::{OnLimit, RuleSet, Step, plan};
+use crate::time::{Span, Time};
 
 /// Among all algorithms, a sliding window that is cut into so many.
 const BUCKETS_DEFAULT: u32 = 10;
@@ -22,7 +22,16 @@ pub struct Compared {
     /// What a steady client would use up.
     pub pace: Pace,
     /// At least one.
-    pub limits: Vec<Limit>,
+    pub limits: Vec<Compare>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compare {
+    /// The limit.
+    pub limit: Limit,
+    /// How long a call may be held back.
+    pub book_ahead: Span,
 }
 
 /// An algorithm by its name, or all of them.
@@ -88,25 +97,32 @@ impl Compared {
     /// A descriptor that no limit is met by, options without an algorithm that has them.
     pub fn of_rule(rules: &RuleSet, domain: &str, descriptor: &str, named: &[Named], options: Options) -> Result<Self, String> {
         let query = parse_query(domain, &[descriptor])?;
-        let planned = plan(rules, &query, Modes::default()).map_err(|error| error.to_string())?;
+        // Nobody waits for the answer, so it does not matter when the request comes.
+        let planned = plan(rules, &query, Modes::default(), Time::default()).map_err(|error| error.to_string())?;
         let unmet = |why: &str| Err(format!("{descriptor} of domain {domain} is not limited: {why}; see tollgate explain"));
-        let (rule, limit) = match (planned.domain_known, planned.steps.first()) {
+        let (rule, check) = match (planned.domain_known, planned.steps.first()) {
             (false, _) => return Err(format!("there is no domain {domain}; there are {}", rules.domain_names().join(", "))),
-            (_, Some(&Step::Counted { rule, check, .. })) => (rule, planned.ask.checks[check].limit),
+            (_, Some(&Step::Counted { rule, check, .. })) => (rule, &planned.ask.checks[check]),
             (_, Some(Step::Unlimited(_))) => return unmet("its rule is unlimited"),
             _ => return unmet("it meets no rule with a limit"),
         };
+        let limit = check.limit;
         let mut compared = Self {
             title: format!("{} at {}: {limit}", rule.path, rule.origin),
             notes: Vec::new(),
             pace: Pace { hits: limit.requests().into(), per: limit.period() },
-            limits: vec![limit],
+            limits: vec![Compare { limit, book_ahead: check.book_ahead }],
         };
         if rule.shadow_mode {
             compared.notes.push("shadow_mode: counted as shown, and never refused".to_owned());
         }
         if rule.quota_mode {
             compared.notes.push("quota_mode: refuses when every quota of the request is used up".to_owned());
+        }
+        if let OnLimit::Degrade { .. } = rule.on_limit {
+            compared
+                .notes
+                .push("on_limit: degrade: what is refused here passes, and whoever serves it is told to give the cheap answer".to_owned());
         }
         if limit.algorithm() == Algorithm::Concurrency {
             // A steady client of N places that each call holds for a while starts N of them in that while.
@@ -158,7 +174,7 @@ impl Options {
 const NEEDS_HOLD: &str = "concurrency needs --hold, how long a call holds its place, such as --hold 200ms";
 
 /// A limit of each algorithm that was named, each once.
-fn limits(terms: &Terms, named: &[Named], options: &Options) -> Result<Vec<Limit>, String> {
+fn limits(terms: &Terms, named: &[Named], options: &Options) -> Result<Vec<Compare>, String> {
     let mut wanted: Vec<(Algorithm, Options)> = Vec::new();
     for name in named {
         match *name {
@@ -174,8 +190,9 @@ fn limits(terms: &Terms, named: &[Named], options: &Options) -> Result<Vec<Limit
             return Err(NEEDS_HOLD.to_owned());
         }
         let limit = limit(terms, algorithm, &options).map_err(|error| error.to_string())?;
-        if !limits.contains(&limit) {
-            limits.push(limit);
+        let compare = Compare { limit, book_ahead: limit.max_wait() };
+        if !limits.contains(&compare) {
+            limits.push(compare);
         }
     }
     Ok(limits)

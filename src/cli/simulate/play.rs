@@ -57,10 +57,10 @@ pub struct Chart {
 }
 
 /// When each call began; `None` if it was refused.
-pub fn play(limit: &Limit, calls: &[Time], work: Work) -> Vec<Option<Time>> {
+pub fn play(limit: &Limit, book_ahead: Span, calls: &[Time], work: Work) -> Vec<Option<Time>> {
     let counters = Counters::new(BYTES_MAX, "simulate", &Metrics::new());
     let is_held = limit.algorithm() == Algorithm::Concurrency;
-    let check = Check { book_ahead: limit.max_wait(), ..Check::new(Key::from("simulate"), *limit, Hits::Add(work.hits)) };
+    let check = Check { book_ahead, ..Check::new(Key::from("simulate"), *limit, Hits::Add(work.hits)) };
     let decide = |hits, number: usize, now| {
         let holder = is_held.then(|| number.to_string().into_bytes().into());
         let ask = Ask { checks: [Check { hits, holder, ..check.clone() }].into_iter().collect(), ..Ask::default() };
