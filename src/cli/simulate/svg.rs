@@ -14,7 +14,7 @@
 
 use std::fmt::Write as _;
 
-use crate::cli::simulate::play::COLUMNS;
+use crate::cli::simulate::play::{COLUMNS, Chart};
 use crate::cli::simulate::text::rounded;
 use crate::cli::simulate::{Report, Run, Scene};
 use crate::limit::Algorithm;
@@ -87,11 +87,14 @@ fn panel(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
     let _ = writeln!(svg, "<path d=\"M{LEFT} {line}h{PLOT}\" stroke=\"{LIMIT}\" stroke-dasharray=\"4 3\"/>");
     text(svg, (LEFT - 4, line + 4), "end", &requests.to_string());
 
-    let most = scene.runs.iter().flat_map(|run| &run.chart.admitted).chain(&scene.calls).copied().max().unwrap_or(0).max(1);
+    // What leaves a queue can stand on what is refused.
+    let stacked = |chart: &Chart| -> Vec<u64> {
+        chart.admitted.iter().zip(&chart.refused).map(|(admitted, refused)| admitted.saturating_add(*refused)).collect()
+    };
+    let most = scene.runs.iter().flat_map(|run| stacked(&run.chart)).chain(scene.calls.iter().copied()).max().unwrap_or(0).max(1);
     let base = base + GAP + BARS;
     let heights = |columns: &[u64]| -> Vec<u64> { columns.iter().map(|&hits| scaled(hits, most, BARS)).collect() };
-    let both: Vec<u64> = chart.admitted.iter().zip(&chart.refused).map(|(admitted, refused)| admitted.saturating_add(*refused)).collect();
-    path(svg, REFUSED, &skyline(base, &heights(&both)));
+    path(svg, REFUSED, &skyline(base, &heights(&stacked(chart))));
     path(svg, ADMITTED, &skyline(base, &heights(&chart.admitted)));
     let _ = writeln!(svg, "<path d=\"M{LEFT} {base}h{PLOT}\" stroke=\"{FAINT}\"/>");
 }
