@@ -94,7 +94,7 @@ impl Decide for SlidingLog {
             used: self.used,
             remaining: u32::try_from(requests.saturating_sub(self.used)).unwrap_or(u32::MAX),
             start_after: Span::ZERO,
-            retry_after: (over && wanted <= requests).then(|| self.falls_by(self.used + wanted - requests, limit, now)),
+            retry_after: (over && wanted <= requests).then(|| self.falls_by((self.used + wanted).saturating_sub(requests), limit, now)),
             reset_after: newest.unwrap_or(never),
             from_cache: false,
         }
