@@ -21,6 +21,7 @@ pub(crate) use crate::site::process::eventually;
 
 pub(crate) mod envoy;
 pub(crate) mod http;
+pub(crate) mod plays;
 pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod redis;
