@@ -17,6 +17,7 @@ pub(crate) struct Request<'r> {
     pub(crate) method: &'r str,
     pub(crate) path: &'r str,
     pub(crate) headers: &'r [(&'r str, &'r str)],
+    pub(crate) body: &'r str,
 }
 
 /// A response. Names of headers are in lower case.
@@ -25,6 +26,23 @@ pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
+}
+
+impl<'r> Request<'r> {
+    /// GET without a header of its own.
+    pub(crate) fn get(path: &'r str) -> Self {
+        Self { method: "GET", path, headers: &[], body: "" }
+    }
+
+    /// The same with these headers.
+    pub(crate) fn with(self, headers: &'r [(&'r str, &'r str)]) -> Self {
+        Self { headers, ..self }
+    }
+
+    /// The same by POST, with this body.
+    pub(crate) fn post(self, body: &'r str) -> Self {
+        Self { method: "POST", body, ..self }
+    }
 }
 
 impl Connection {
@@ -38,18 +56,33 @@ impl Connection {
 
     /// Sends a request and reads the reply.
     pub(crate) fn send(&mut self, request: Request<'_>) -> io::Result<Reply> {
+        self.begin(request)?;
+        self.finish()
+    }
+
+    /// Sends a request.
+    pub(crate) fn begin(&mut self, request: Request<'_>) -> io::Result<()> {
         let mut text = format!("{} {} HTTP/1.1\r\nhost: e2e\r\n", request.method, request.path);
         for (name, value) in request.headers {
             text += &format!("{name}: {value}\r\n");
         }
         if request.method == "POST" {
-            text += "content-length: 0\r\n";
+            text += &format!("content-length: {}\r\n", request.body.len());
         }
-        self.0.get_mut().write_all((text + "\r\n").as_bytes())?;
-        self.read()
+        self.0.get_mut().write_all((text + "\r\n" + request.body).as_bytes())
     }
 
-    fn read(&mut self) -> io::Result<Reply> {
+    /// Whether a reply, or its beginning, is there to be read.
+    pub(crate) fn has_something_to_read(&self) -> bool {
+        let stream = self.0.get_ref();
+        stream.set_nonblocking(true).expect("a socket can be told so");
+        let peeked = stream.peek(&mut [0]);
+        stream.set_nonblocking(false).expect("a socket can be told so");
+        peeked.is_ok()
+    }
+
+    /// Reads the reply.
+    pub(crate) fn finish(&mut self) -> io::Result<Reply> {
         let status_line = self.line()?;
         let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.ok_or_else(|| invalid(format!("no status line: {status_line:?}")))?;
@@ -110,7 +143,7 @@ impl Reply {
 
 /// GET on a connection of its own.
 pub(crate) fn get(addr: SocketAddr, path: &str) -> io::Result<Reply> {
-    Connection::open(addr)?.send(Request { method: "GET", path, headers: &[] })
+    Connection::open(addr)?.send(Request::get(path))
 }
 
 fn invalid(text: String) -> io::Error {
