@@ -34,8 +34,23 @@ pub struct Check {
     pub limit: Limit,
     /// How many.
     pub hits: Hits,
+    /// Who takes a place, or gives it back. Only for limits on what is held at once.
+    pub holder: Option<Box<[u8]>>,
+    /// How long the call may be held back if a bucket has no room for it yet; zero if it may not.
+    pub book_ahead: Span,
     /// Whether being over refuses the request. Shadow and quota rules have no veto.
     pub veto: bool,
+}
+
+/// What a call does to the counter of its key: a [`Check`] without its key and its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call<'c> {
+    /// See [`Check::hits`].
+    pub hits: Hits,
+    /// See [`Check::holder`]. A call without a name is one of its own kind.
+    pub holder: &'c [u8],
+    /// See [`Check::book_ahead`].
+    pub book_ahead: Span,
 }
 
 /// Names a counter. It never holds a time: whether a window is over is read from the state.
@@ -62,6 +77,8 @@ pub struct Verdict {
     pub used: u64,
     /// How many more hits would pass now.
     pub remaining: u32,
+    /// After how long the slot begins that was booked for this call; zero is now.
+    pub start_after: Span,
     /// When over: after how long this same call would pass. `None` is never: it asks for more than there ever is.
     pub retry_after: Option<Span>,
     /// After how long the counter is as if untouched.
@@ -91,6 +108,29 @@ pub enum StoreError {
     /// Too many wait for it already.
     #[error("too many calls wait for the store")]
     Crowded,
+}
+
+impl Check {
+    /// Hits on a counter, which refuse the request if there is no room for them.
+    pub const fn new(key: Key, limit: Limit, hits: Hits) -> Self {
+        Self { key, limit, hits, holder: None, book_ahead: Span::ZERO, veto: true }
+    }
+
+    /// What it does.
+    pub fn call(&self) -> Call<'_> {
+        Call { hits: self.hits, holder: self.holder.as_deref().unwrap_or_default(), book_ahead: self.book_ahead }
+    }
+}
+
+impl Call<'_> {
+    /// One that changes nothing.
+    pub const LOOK: Self = Self { hits: Hits::Look, holder: &[], book_ahead: Span::ZERO };
+}
+
+impl From<Hits> for Call<'_> {
+    fn from(hits: Hits) -> Self {
+        Self { hits, holder: &[], book_ahead: Span::ZERO }
+    }
 }
 
 impl Key {

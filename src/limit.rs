@@ -34,13 +34,30 @@ pub enum Unit {
     Year,
 }
 
+/// The shortest time that it makes sense to hold a call back for: the timer of an answer goes by whole milliseconds.
+const MAX_WAIT_MIN: Span = Span::from_micros(1_000);
+/// The longest: nobody's time-out is longer.
+const MAX_WAIT_MAX: Span = Span::from_secs(3_600);
+/// How many sub-windows a sliding window may be cut into. More would be a log.
+pub const BUCKETS_MAX: u32 = 100;
+/// How many holders a concurrency limit may have at once: every one of them is remembered by name.
+pub const HOLDERS_MAX: u32 = 100_000;
+
 /// How hits are counted. The names are those of the `algorithm` key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// At most N per window aligned to the epoch.
     FixedWindow,
+    /// The same, and the window before it fades out. In sub-windows: at most N in any period.
+    SlidingWindow,
+    /// Exactly at most N in any period.
+    SlidingLog,
     /// At most `burst` + N·t/period in any interval t.
     TokenBucket,
+    /// The same with a burst of 1 where nothing is said: an even flow.
+    LeakyBucket,
+    /// At most N at once, each known by name.
+    Concurrency,
 }
 
 /// Whether a call that is refused uses up quota all the same.
@@ -74,10 +91,16 @@ pub struct Terms {
     pub unit_multiplier: u32,
     /// How to count.
     pub algorithm: Algorithm,
-    /// How deep a bucket is; `requests` if absent. Only for buckets.
+    /// How deep a bucket is; if absent, `requests` for a token bucket and 1 for a leaky one. Only for buckets.
     pub burst: Option<u32>,
+    /// How many sub-windows a sliding window is cut into. Only for those.
+    pub buckets: Option<u32>,
     /// See [`RefusedHits`]; each algorithm has a default.
     pub refused_hits: Option<RefusedHits>,
+    /// How long a call may be held back that a bucket has no room for yet. Only for buckets.
+    pub max_wait: Option<Span>,
+    /// After how long a holder is forgotten that never came back. Only for concurrency, which needs it.
+    pub lease: Option<Span>,
 }
 
 /// A limit that can be counted exactly.
@@ -86,6 +109,8 @@ pub struct Limit {
     requests: u32,
     capacity: u32,
     period: Span,
+    max_wait: Span,
+    buckets: u32,
     algorithm: Algorithm,
     tick: Tick,
     refused_hits: RefusedHits,
@@ -106,7 +131,7 @@ pub enum LimitError {
         unit: Unit,
     },
     /// A burst for an algorithm that has none.
-    #[error("burst is only for token_bucket, not for {0}; remove it, or write algorithm: token_bucket")]
+    #[error("burst is only for buckets, not for {0}; remove it, or write algorithm: token_bucket")]
     BurstWithoutBucket(Algorithm),
     /// A bucket that nothing fits into.
     #[error("a burst of 0 would refuse every request; write at least 1, or requests_per_unit: 0 if that is what you want")]
@@ -121,6 +146,43 @@ pub enum LimitError {
         /// The largest that could be counted.
         burst_max: u64,
     },
+    /// Numbers that would not stay exact.
+    #[error("a sliding_window of {requests} over {period} cannot be counted exactly; the largest that can is {requests_max}")]
+    RequestsTooLarge {
+        /// As given.
+        requests: u32,
+        /// As given.
+        period: Span,
+        /// The largest that could be counted.
+        requests_max: u64,
+    },
+    /// Sub-windows of what is no sliding window.
+    #[error("buckets is only for sliding_window, not for {0}; remove it, or write algorithm: sliding_window")]
+    BucketsWithoutSlidingWindow(Algorithm),
+    /// None, or too many.
+    #[error("a sliding_window has from 1 to {BUCKETS_MAX} buckets, not {0}; write algorithm: sliding_log to count every call")]
+    BucketsOutOfRange(u32),
+    /// Waiting where no slots can be booked.
+    #[error("max_wait is only for buckets, not for {0}; write algorithm: leaky_bucket, or on_limit: reject")]
+    MaxWaitWithoutBucket(Algorithm),
+    /// No time to wait, or too much.
+    #[error("a max_wait of {0} makes no queue; write from 1ms to 1h, and give Envoy a longer time-out")]
+    MaxWaitOutOfRange(Span),
+    /// A lease of what is not held.
+    #[error("lease is only for concurrency, not for {0}; remove it, or write algorithm: concurrency")]
+    LeaseWithoutConcurrency(Algorithm),
+    /// A holder that would never be forgotten.
+    #[error("concurrency needs a lease, after which a holder who never came back is forgotten; write one that is longer than any request, such as lease: 30s")]
+    NoLease,
+    /// A lease of nothing, or of more than 100 years.
+    #[error("a lease of {0} makes no sense; write one that is longer than any request, such as lease: 30s")]
+    LeaseOutOfRange(Span),
+    /// Refused calls that would hold something.
+    #[error("refused_hits: count is not for concurrency, where a refused call holds nothing; remove it")]
+    CountedHolders,
+    /// More holders than are kept.
+    #[error("a concurrency of {0} is more than the {HOLDERS_MAX} holders that are remembered (holders_max)")]
+    TooManyHolders(u32),
 }
 
 impl Unit {
@@ -172,14 +234,24 @@ impl fmt::Display for Unit {
 
 impl Algorithm {
     /// All that can be counted.
-    pub const ALL: [Self; 2] = [Self::FixedWindow, Self::TokenBucket];
+    pub const ALL: [Self; 6] =
+        [Self::FixedWindow, Self::SlidingWindow, Self::SlidingLog, Self::TokenBucket, Self::LeakyBucket, Self::Concurrency];
 
     /// Its name as rules and counter keys write it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::FixedWindow => "fixed_window",
+            Self::SlidingWindow => "sliding_window",
+            Self::SlidingLog => "sliding_log",
             Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+            Self::Concurrency => "concurrency",
         }
+    }
+
+    /// Whether it is a bucket: one that has a burst, and in which slots can be booked.
+    pub const fn is_bucket(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
 
     /// The algorithm of that name.
@@ -191,7 +263,7 @@ impl Algorithm {
     pub const fn default_refused_hits(self) -> RefusedHits {
         match self {
             Self::FixedWindow => RefusedHits::Count,
-            Self::TokenBucket => RefusedHits::Drop,
+            Self::SlidingWindow | Self::SlidingLog | Self::TokenBucket | Self::LeakyBucket | Self::Concurrency => RefusedHits::Drop,
         }
     }
 }
@@ -253,14 +325,25 @@ impl Tick {
     }
 }
 
-impl Limit {
-    /// Checks terms.
-    ///
-    /// # Errors
-    /// [`LimitError`], when the period is nothing or beyond 100 years, when a burst makes no sense, or when the numbers of a bucket
-    /// would not stay below 2^53 even in seconds.
-    pub fn new(terms: &Terms) -> Result<Self, LimitError> {
-        let &Terms { requests, unit, unit_multiplier, algorithm, .. } = terms;
+impl Terms {
+    /// So many in a unit, and nothing else said.
+    pub const fn new(requests: u32, unit: Unit, algorithm: Algorithm) -> Self {
+        Self {
+            requests,
+            unit,
+            unit_multiplier: 1,
+            algorithm,
+            burst: None,
+            buckets: None,
+            refused_hits: None,
+            max_wait: None,
+            lease: None,
+        }
+    }
+
+    /// The period that they name.
+    fn period(&self) -> Result<Span, LimitError> {
+        let &Self { unit, unit_multiplier, .. } = self;
         let period = Span::from_micros(unit.span().as_micros().saturating_mul(u64::from(unit_multiplier)));
         if unit_multiplier == 0 {
             return Err(LimitError::PeriodZero);
@@ -268,28 +351,115 @@ impl Limit {
         if period > PERIOD_MAX {
             return Err(LimitError::PeriodTooLong { unit_multiplier, unit });
         }
+        Ok(period)
+    }
+
+    /// Refuses what is said of another algorithm.
+    fn belong_together(&self) -> Result<(), LimitError> {
+        let algorithm = self.algorithm;
+        if self.burst.is_some() && !algorithm.is_bucket() {
+            return Err(LimitError::BurstWithoutBucket(algorithm));
+        }
+        if self.max_wait.is_some() && !algorithm.is_bucket() {
+            return Err(LimitError::MaxWaitWithoutBucket(algorithm));
+        }
+        if self.buckets.is_some() && algorithm != Algorithm::SlidingWindow {
+            return Err(LimitError::BucketsWithoutSlidingWindow(algorithm));
+        }
+        if self.lease.is_some() && algorithm != Algorithm::Concurrency {
+            return Err(LimitError::LeaseWithoutConcurrency(algorithm));
+        }
+        Ok(())
+    }
+}
+
+impl Limit {
+    /// Checks terms.
+    ///
+    /// # Errors
+    /// [`LimitError`], when the period is nothing or beyond 100 years, when something is said of an algorithm that has no such thing, or
+    /// when the numbers would not stay below 2^53 even in seconds.
+    pub fn new(terms: &Terms) -> Result<Self, LimitError> {
+        let &Terms { requests, algorithm, .. } = terms;
+        let period = terms.period()?;
+        terms.belong_together()?;
         let refused_hits = terms.refused_hits.unwrap_or(algorithm.default_refused_hits());
-        let (capacity, tick) = match algorithm {
-            Algorithm::FixedWindow => {
-                if terms.burst.is_some() {
-                    return Err(LimitError::BurstWithoutBucket(algorithm));
-                }
-                // A window only adds, so any number is exact; and its start is a whole second.
-                (requests, Tick::Second)
-            }
-            Algorithm::TokenBucket => {
-                let burst = terms.burst.unwrap_or(requests);
-                if terms.burst == Some(0) {
-                    return Err(LimitError::BurstZero);
-                }
-                let tick = Tick::ALL.into_iter().find(|&tick| u64::from(burst) <= burst_max(requests, period, tick, refused_hits));
-                let burst_max = burst_max(requests, period, Tick::Second, refused_hits);
-                // Without a refill a burst would be a gift of once: zero requests refuse every hit.
-                let capacity = if requests == 0 { 0 } else { burst };
-                (capacity, tick.ok_or(LimitError::BurstTooLarge { burst, period, burst_max })?)
-            }
+        let limit = Self {
+            requests,
+            capacity: requests,
+            period,
+            max_wait: Span::ZERO,
+            buckets: terms.buckets.unwrap_or(0),
+            algorithm,
+            tick: Tick::Micro,
+            refused_hits,
         };
-        Ok(Self { requests, capacity, period, algorithm, tick, refused_hits })
+        match algorithm {
+            // It only adds, so any number is exact; and its start is a whole second.
+            Algorithm::FixedWindow => Ok(Self { tick: Tick::Second, ..limit }),
+            Algorithm::SlidingLog => Ok(limit),
+            Algorithm::SlidingWindow => match terms.buckets {
+                None => limit.fading(),
+                Some(buckets @ 1..=BUCKETS_MAX) => Ok(Self { buckets, ..limit }),
+                Some(buckets) => Err(LimitError::BucketsOutOfRange(buckets)),
+            },
+            Algorithm::TokenBucket => limit.bucket(terms.burst.unwrap_or(requests), terms),
+            Algorithm::LeakyBucket => limit.bucket(terms.burst.unwrap_or(1), terms),
+            Algorithm::Concurrency => limit.held(terms.lease.ok_or(LimitError::NoLease)?),
+        }
+    }
+
+    fn bucket(self, burst: u32, terms: &Terms) -> Result<Self, LimitError> {
+        if terms.burst == Some(0) {
+            return Err(LimitError::BurstZero);
+        }
+        let max_wait = terms.max_wait.unwrap_or(Span::ZERO);
+        if terms.max_wait.is_some_and(|wait| wait < MAX_WAIT_MIN || wait > MAX_WAIT_MAX) {
+            return Err(LimitError::MaxWaitOutOfRange(max_wait));
+        }
+        // Without a refill a burst would be a gift of once: zero requests refuse every hit.
+        let capacity = if self.requests == 0 { 0 } else { burst };
+        let limit = Self { capacity, max_wait, ..self };
+        let tick = Tick::ALL.into_iter().find(|&tick| u64::from(burst) <= limit.burst_max(tick));
+        let burst_max = limit.burst_max(Tick::Second);
+        Ok(Self { tick: tick.ok_or(LimitError::BurstTooLarge { burst, period: self.period, burst_max })?, ..limit })
+    }
+
+    /// The largest burst of a bucket whose numbers stay exact in that tick. A bucket's state is what has been spent, in credits of which
+    /// a hit costs `period`: at most one burst, what is booked ahead, and one hit more, and another burst where refused hits put it into
+    /// debt; and a refill adds `requests` a tick.
+    fn burst_max(&self, tick: Tick) -> u64 {
+        let requests = u64::from(self.requests);
+        let room = EXACT_MAX - 1 - requests;
+        let room = room.saturating_sub(self.max_wait.as_micros().div_ceil(tick.span().as_micros()).saturating_mul(requests));
+        let bursts = match self.refused_hits {
+            RefusedHits::Drop => 1,
+            RefusedHits::Count => 2,
+        };
+        (room / self.ticks(tick)).saturating_sub(1) / bursts
+    }
+
+    /// A sliding window multiplies the count of the window that fades by what is left of it.
+    fn fading(self) -> Result<Self, LimitError> {
+        let Self { requests, period, .. } = self;
+        let requests_max = |tick: Tick| (EXACT_MAX - 1) / self.ticks(tick);
+        let tick = Tick::ALL.into_iter().find(|&tick| u64::from(requests) <= requests_max(tick));
+        let requests_max = requests_max(Tick::Second);
+        Ok(Self { tick: tick.ok_or(LimitError::RequestsTooLarge { requests, period, requests_max })?, ..self })
+    }
+
+    /// What is held has no period but its lease.
+    fn held(self, lease: Span) -> Result<Self, LimitError> {
+        if self.refused_hits == RefusedHits::Count {
+            return Err(LimitError::CountedHolders);
+        }
+        if self.requests > HOLDERS_MAX {
+            return Err(LimitError::TooManyHolders(self.requests));
+        }
+        if lease == Span::ZERO || lease > PERIOD_MAX {
+            return Err(LimitError::LeaseOutOfRange(lease));
+        }
+        Ok(Self { period: lease, ..self })
     }
 
     /// What one of `replicas` may let through by itself: its part of the limit, rounded down, but at least one where the whole is not
@@ -310,9 +480,24 @@ impl Limit {
         self.capacity
     }
 
-    /// The period.
+    /// The period; of what is held at once, the lease.
     pub const fn period(&self) -> Span {
         self.period
+    }
+
+    /// The unit that is the period, if one is.
+    pub fn unit(&self) -> Option<Unit> {
+        if self.algorithm == Algorithm::Concurrency { None } else { Unit::of(self.period) }
+    }
+
+    /// Into how many sub-windows a sliding window is cut; zero if it is not.
+    pub const fn buckets(&self) -> u32 {
+        self.buckets
+    }
+
+    /// How long a call may be held back that a bucket has no room for yet; zero if it may not.
+    pub const fn max_wait(&self) -> Span {
+        self.max_wait
     }
 
     /// How it is counted.
@@ -327,7 +512,11 @@ impl Limit {
 
     /// The period in ticks.
     pub const fn period_ticks(&self) -> u64 {
-        self.period.as_micros() / self.tick.span().as_micros()
+        self.ticks(self.tick)
+    }
+
+    const fn ticks(&self, tick: Tick) -> u64 {
+        self.period.as_micros() / tick.span().as_micros()
     }
 
     /// Whether a refused call uses up quota.
@@ -338,30 +527,26 @@ impl Limit {
 
 impl fmt::Display for Limit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.algorithm == Algorithm::Concurrency {
+            return write!(formatter, "{} at once, {}, lease {}", self.requests, self.algorithm, self.period);
+        }
         write!(formatter, "{} per ", self.requests)?;
-        match Unit::of(self.period) {
+        match self.unit() {
             Some(unit) => write!(formatter, "{unit}")?,
             None => write!(formatter, "{}", self.period)?,
         }
         write!(formatter, ", {}", self.algorithm)?;
-        if self.algorithm == Algorithm::TokenBucket {
+        if self.algorithm.is_bucket() {
             write!(formatter, ", burst {}", self.capacity)?;
+        }
+        if self.buckets > 0 {
+            write!(formatter, ", {} buckets", self.buckets)?;
+        }
+        if self.max_wait > Span::ZERO {
+            write!(formatter, ", queue up to {}", self.max_wait)?;
         }
         write!(formatter, ", refused hits {}", self.refused_hits.name())
     }
-}
-
-/// The largest burst of a bucket whose numbers stay exact in that tick. A bucket's state is what has been spent, in credits of which
-/// a hit costs `period`: at most one burst and one hit more, and another burst where refused hits put it into debt; and a refill adds
-/// `requests` a tick.
-fn burst_max(requests: u32, period: Span, tick: Tick, refused_hits: RefusedHits) -> u64 {
-    let period_ticks = period.as_micros() / tick.span().as_micros();
-    let room = EXACT_MAX - 1 - u64::from(requests);
-    let bursts = match refused_hits {
-        RefusedHits::Drop => 1,
-        RefusedHits::Count => 2,
-    };
-    (room / period_ticks).saturating_sub(1) / bursts
 }
 
 #[cfg(test)]
@@ -370,7 +555,7 @@ mod tests {
 
     fn bucket(unit: Unit, requests: u32, burst: u32) -> Result<Limit, LimitError> {
         let algorithm = Algorithm::TokenBucket;
-        Limit::new(&Terms { requests, unit, unit_multiplier: 1, algorithm, burst: Some(burst), refused_hits: None })
+        Limit::new(&Terms { burst: Some(burst), ..Terms::new(requests, unit, algorithm) })
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Token bucket: in any interval t at most burst + N·t/period hits pass, and whoever is idle saves up to a burst.
+//! Token bucket: in any interval t at most burst + N·t/period hits pass, and whoever is idle saves up to a burst. A leaky bucket is the
+//! same with a burst of one, if nothing else is said: an even flow.
 //!
 //! The state is what has been spent, in credits: a hit costs `period` (in ticks), and each tick that passes gives `requests` back. So
 //! nothing is ever divided before it is compared, and there are no fractions to lose. The idea is the leaky bucket as a meter
@@ -7,16 +8,19 @@
 //! ```text
 //!  spent
 //!    2·full |                          deepest debt (refused_hits: count)
-//!      full |- - - - - - - - - - -     no room for anything
+//!      full |- - - - - - - - - - -     no room for anything, but for what is booked ahead
 //!           |    \      /\
 //!           |     \    /  \            a hit raises it by `period`,
 //!           |      \  /    \           a tick lowers it by `requests`
 //!         0 |_______\/______\____ time
 //! ```
+//!
+//! A call that there is no room for yet may book the slot at which there will be, up to `book_ahead` from now: it is charged at once, as
+//! if that much more fitted in, and waits until what is spent has fallen to `full`.
 
 use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
-use crate::check::{Hits, Verdict};
+use crate::check::{Call, Hits, Verdict};
 use crate::limit::{Limit, RefusedHits};
 use crate::time::{Span, Time};
 
@@ -30,12 +34,16 @@ pub struct Bucket {
 impl Decide for Bucket {
     const LUA: &'static str = include_str!("bucket.lua");
 
-    fn charge(limit: &Limit, hits: Hits) -> Charge {
+    fn charge(limit: &Limit, call: Call<'_>) -> Charge {
         let capacity = u64::from(limit.capacity());
         let price = limit.period_ticks();
         // One more than fits is as good as any number more, and keeps the product exact.
-        let cost = hits.count().min(capacity + 1) * price;
-        Charge::new(hits, cost, limit.refused_hits(), capacity * price, deepest(limit))
+        let cost = call.hits.count().min(capacity + 1) * price;
+        let ahead = match call.hits {
+            Hits::Add(hits) if hits <= capacity => returned_in(limit, call.book_ahead.min(limit.max_wait())),
+            _ => 0,
+        };
+        Charge::new(call.hits, cost, limit.refused_hits(), capacity * price + ahead, deepest(limit))
     }
 
     /// A state from the future means that the clock went back: it is taken as of now, so that nobody is let in sooner and nobody waits
@@ -48,23 +56,30 @@ impl Decide for Bucket {
         Self { spent: spent.saturating_sub(returned), at }
     }
 
-    fn spent(self) -> u64 {
+    fn spent(&self, _: &Limit, _: Time) -> u64 {
         self.spent
     }
 
-    fn with_spent(self, spent: u64) -> Self {
-        Self { spent, ..self }
+    fn charged(self, _: &Limit, _: Time, _: Call<'_>, charge: Charge) -> Self {
+        Self { spent: charge.charged(self.spent), ..self }
     }
 
-    fn verdict(self, limit: &Limit, now: Time, hits: Hits, over: bool) -> Verdict {
+    fn is_untouched(&self) -> bool {
+        self.spent == 0
+    }
+
+    fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let price = limit.period_ticks();
         let full = u64::from(limit.capacity()) * price;
-        let wanted = u64::try_from(Self::charge(limit, hits).cost).unwrap_or(0);
+        let charge = Self::charge(limit, call);
+        let wanted = u64::try_from(charge.cost).unwrap_or(0);
+        let is_booked = !over && wanted > 0;
         Verdict {
             over,
             used: self.spent.div_ceil(price),
             remaining: u32::try_from(full.saturating_sub(self.spent) / price).unwrap_or(u32::MAX),
-            retry_after: (over && wanted <= full).then(|| self.falls_to(full - wanted, limit, now)),
+            start_after: if is_booked { self.falls_to(full, limit, now) } else { Span::ZERO },
+            retry_after: (over && wanted <= full).then(|| self.falls_to(charge.full - wanted, limit, now)),
             // A bucket that nothing ever fits into has no time of its own: a period is as good as any.
             reset_after: if full == 0 { limit.period() } else { self.falls_to(0, limit, now) },
             from_cache: false,
@@ -74,7 +89,7 @@ impl Decide for Bucket {
 
 impl Bucket {
     /// How long after `now` this bucket, which is as of now, will have fallen to `level`.
-    fn falls_to(self, level: u64, limit: &Limit, now: Time) -> Span {
+    fn falls_to(&self, level: u64, limit: &Limit, now: Time) -> Span {
         if self.spent <= level {
             return Span::ZERO;
         }
@@ -85,11 +100,17 @@ impl Bucket {
     }
 }
 
-/// As much as can be spent: all that there is, and as much again where refused hits count.
+/// What comes back in that time.
+fn returned_in(limit: &Limit, time: Span) -> u64 {
+    time.as_micros() / limit.tick().span().as_micros() * u64::from(limit.requests())
+}
+
+/// As much as can be spent: all that there is and all that can be booked ahead, and as much as there is once more where refused hits count.
 fn deepest(limit: &Limit) -> u64 {
     let full = u64::from(limit.capacity()) * limit.period_ticks();
-    match limit.refused_hits() {
-        RefusedHits::Drop => full,
-        RefusedHits::Count => 2 * full,
-    }
+    let debt = match limit.refused_hits() {
+        RefusedHits::Drop => 0,
+        RefusedHits::Count => full,
+    };
+    full + debt + returned_in(limit, limit.max_wait())
 }

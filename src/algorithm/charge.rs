@@ -29,14 +29,23 @@ impl Charge {
         Self { cost, drops, full, deepest }
     }
 
-    /// What is spent after the call, and whether the call was over.
-    pub fn apply(self, spent: u64) -> (u64, bool) {
-        let over = spent.saturating_add_signed(self.cost) > self.full;
-        if over && self.drops { (spent, over) } else { (self.charged(spent), over) }
+    /// One that takes so much, whatever there is.
+    pub fn taking(spent: u64) -> Self {
+        Self { cost: i64::try_from(spent).unwrap_or(i64::MAX), drops: false, full: u64::MAX, deepest: u64::MAX }
+    }
+
+    /// Whether there is no room for it.
+    pub fn is_over(self, spent: u64) -> bool {
+        spent.saturating_add_signed(self.cost) > self.full
     }
 
     /// What is spent after it, however much that is.
     pub fn charged(self, spent: u64) -> u64 {
         spent.saturating_add_signed(self.cost).min(self.deepest)
+    }
+
+    /// What it adds, and what it takes away: one of them is nothing.
+    pub fn change(self, spent: u64) -> (u64, u64) {
+        (self.charged(spent).saturating_sub(spent), self.cost.min(0).unsigned_abs())
     }
 }

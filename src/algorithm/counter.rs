@@ -3,86 +3,235 @@
 use crate::algorithm::Decide;
 use crate::algorithm::bucket::Bucket;
 use crate::algorithm::charge::Charge;
+use crate::algorithm::concurrency::{self, Concurrency};
 use crate::algorithm::fixed_window::FixedWindow;
-use crate::check::{Hits, Verdict};
+use crate::algorithm::sliding_log::{LOG_ENTRIES_MAX, SlidingLog};
+use crate::algorithm::sliding_window::SlidingWindow;
+use crate::algorithm::sub_windows::SubWindows;
+use crate::check::{Call, Verdict};
 use crate::limit::{Algorithm, Limit};
 use crate::time::Time;
 
-/// The twins of all algorithms, each under the name of its file, after what they share.
-pub const LUA: [&str; 3] = [include_str!("charge.lua"), FixedWindow::LUA, Bucket::LUA];
+/// What the twins share.
+pub const LUA_SHARED: &str = include_str!("charge.lua");
+
+/// The twins by the names of their tables, in the order of [`Kind`].
+pub const LUA: [(&str, &str); 6] = [
+    ("fixed_window", FixedWindow::LUA),
+    ("bucket", Bucket::LUA),
+    ("sliding_window", SlidingWindow::LUA),
+    ("sub_windows", SubWindows::LUA),
+    ("sliding_log", SlidingLog::LUA),
+    ("concurrency", Concurrency::LUA),
+];
 
 /// The state of a counter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Counter {
     /// See [`fixed_window`](crate::algorithm::fixed_window).
     FixedWindow(FixedWindow),
     /// See [`bucket`](crate::algorithm::bucket).
     Bucket(Bucket),
+    /// See [`sliding_window`](crate::algorithm::sliding_window).
+    SlidingWindow(SlidingWindow),
+    /// See [`sub_windows`](crate::algorithm::sub_windows).
+    SubWindows(Box<SubWindows>),
+    /// See [`sliding_log`](crate::algorithm::sliding_log).
+    SlidingLog(Box<SlidingLog>),
+    /// See [`concurrency`](crate::algorithm::concurrency).
+    Concurrency(Box<Concurrency>),
+}
+
+/// Does the same with whichever counter it is.
+macro_rules! with_each {
+    ($counter:expr, $state:ident => $run:expr) => {
+        match $counter {
+            Counter::FixedWindow($state) => $run,
+            Counter::Bucket($state) => $run,
+            Counter::SlidingWindow($state) => $run,
+            Counter::SubWindows($state) => $run,
+            Counter::SlidingLog($state) => $run,
+            Counter::Concurrency($state) => $run,
+        }
+    };
+}
+
+/// Does the same with whichever kind of counter a limit has, and gives it back as a [`Counter`].
+macro_rules! of_kind {
+    ($limit:expr, $state:ident => $run:expr) => {
+        match Kind::of($limit) {
+            Kind::FixedWindow => {
+                type $state = FixedWindow;
+                $run
+            }
+            Kind::Bucket => {
+                type $state = Bucket;
+                $run
+            }
+            Kind::SlidingWindow => {
+                type $state = SlidingWindow;
+                $run
+            }
+            Kind::SubWindows => {
+                type $state = Box<SubWindows>;
+                $run
+            }
+            Kind::SlidingLog => {
+                type $state = Box<SlidingLog>;
+                $run
+            }
+            Kind::Concurrency => {
+                type $state = Box<Concurrency>;
+                $run
+            }
+        }
+    };
+}
+
+/// What kinds of counters there are: some algorithms share one, and one has two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// One integer at a key that ends with the window's start.
+    FixedWindow,
+    /// What is spent, and since when.
+    Bucket,
+    /// Two counts.
+    SlidingWindow,
+    /// A count for each sub-window.
+    SubWindows,
+    /// An entry for each call.
+    SlidingLog,
+    /// A name for each holder.
+    Concurrency,
+}
+
+impl Kind {
+    /// The kind that counts for a limit.
+    pub const fn of(limit: &Limit) -> Self {
+        match limit.algorithm() {
+            Algorithm::FixedWindow => Self::FixedWindow,
+            Algorithm::SlidingWindow if limit.buckets() == 0 => Self::SlidingWindow,
+            Algorithm::SlidingWindow => Self::SubWindows,
+            Algorithm::SlidingLog => Self::SlidingLog,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket,
+            Algorithm::Concurrency => Self::Concurrency,
+        }
+    }
 }
 
 impl Counter {
     /// A counter that nobody has touched.
-    pub fn untouched(algorithm: Algorithm) -> Self {
-        match algorithm {
-            Algorithm::FixedWindow => Self::FixedWindow(FixedWindow::default()),
-            Algorithm::TokenBucket => Self::Bucket(Bucket::default()),
-        }
+    pub fn untouched(limit: &Limit) -> Self {
+        of_kind!(limit, State => State::default().into())
     }
 
-    /// A counter of which so much is spent at `now`, in its own units.
-    pub fn spent(limit: &Limit, now: Time, spent: u64) -> Self {
-        match Self::untouched(limit.algorithm()) {
-            Self::FixedWindow(window) => Self::FixedWindow(window.at(limit, now).with_spent(spent)),
-            Self::Bucket(bucket) => Self::Bucket(bucket.at(limit, now).with_spent(spent)),
-        }
+    /// A counter of which so much is spent since `now`, in its own units. Of names nothing can be said: there are none.
+    pub fn of(limit: &Limit, now: Time, spent: u64) -> Self {
+        of_kind!(limit, State => State::of(limit, now, spent).into())
     }
 
     /// What is spent of it as it stands at `now`, in its own units.
     pub fn spent_at(&self, limit: &Limit, now: Time) -> u64 {
-        match self {
-            Self::FixedWindow(window) => window.at(limit, now).spent(),
-            Self::Bucket(bucket) => bucket.at(limit, now).spent(),
-        }
+        with_each!(self, state => state.clone().at(limit, now).spent(limit, now))
     }
 
     /// Whether it says no more than a counter that was never there, and need not be kept.
     pub fn is_untouched(&self) -> bool {
-        match self {
-            Self::FixedWindow(window) => window.spent() == 0,
-            Self::Bucket(bucket) => bucket.spent() == 0,
-        }
+        with_each!(self, state => state.is_untouched())
+    }
+
+    /// Whether it has as many entries as it may have.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::SlidingLog(log) if log.len() >= LOG_ENTRIES_MAX)
+    }
+
+    /// What it takes beyond its own size.
+    pub fn heap_bytes(&self) -> usize {
+        with_each!(self, state => state.heap_bytes())
     }
 
     /// What a call does, in the counter's own units.
-    pub fn charge(limit: &Limit, hits: Hits) -> Charge {
-        match limit.algorithm() {
-            Algorithm::FixedWindow => FixedWindow::charge(limit, hits),
-            Algorithm::TokenBucket => Bucket::charge(limit, hits),
-        }
+    pub fn charge<'c>(limit: &Limit, call: impl Into<Call<'c>>) -> Charge {
+        let call = call.into();
+        of_kind!(limit, State => State::charge(limit, call))
     }
 
     /// What to tell a caller who has left the counter, which is as of now, like this.
-    pub fn verdict(self, limit: &Limit, now: Time, hits: Hits, over: bool) -> Verdict {
-        match self {
-            Self::FixedWindow(window) => window.verdict(limit, now, hits, over),
-            Self::Bucket(bucket) => bucket.verdict(limit, now, hits, over),
-        }
+    pub fn verdict<'c>(&self, limit: &Limit, now: Time, call: impl Into<Call<'c>>, over: bool) -> Verdict {
+        let call = call.into();
+        with_each!(self, state => state.verdict(limit, now, call, over))
     }
 
-    /// Decides one call. A state of another algorithm than the limit's cannot stand at its key, which names the algorithm; should it,
-    /// it counts as untouched.
-    pub fn decide(self, limit: &Limit, now: Time, hits: Hits) -> (Self, Verdict) {
-        match limit.algorithm() {
-            Algorithm::FixedWindow => {
-                let window = if let Self::FixedWindow(window) = self { window } else { FixedWindow::default() };
-                let (window, verdict) = window.decide(limit, now, hits);
-                (Self::FixedWindow(window), verdict)
-            }
-            Algorithm::TokenBucket => {
-                let bucket = if let Self::Bucket(bucket) = self { bucket } else { Bucket::default() };
-                let (bucket, verdict) = bucket.decide(limit, now, hits);
-                (Self::Bucket(bucket), verdict)
-            }
+    /// What to tell at `now` a caller of whose counter the twin says that so much was spent at `at`, and what its algorithm needs besides.
+    pub fn verdict_told(limit: &Limit, (at, now): (Time, Time), call: Call<'_>, over: bool, spent: u64, besides: &[u64]) -> Verdict {
+        if Kind::of(limit) == Kind::Concurrency {
+            return concurrency::verdict_told(limit, now, over, spent, besides);
         }
+        of_kind!(limit, State => State::told(limit, at, spent, besides).verdict(limit, now, call, over))
+    }
+
+    /// Decides one call. A state of another kind than the limit's cannot stand at its key, which names the algorithm; should it, it counts
+    /// as untouched.
+    pub fn decide<'c>(self, limit: &Limit, now: Time, call: impl Into<Call<'c>>) -> (Self, Verdict) {
+        let call = call.into();
+        let counter = if self.kind() == Kind::of(limit) { self } else { Self::untouched(limit) };
+        with_each!(counter, state => {
+            let (state, verdict) = state.decide(limit, now, call);
+            (state.into(), verdict)
+        })
+    }
+
+    const fn kind(&self) -> Kind {
+        match self {
+            Self::FixedWindow(_) => Kind::FixedWindow,
+            Self::Bucket(_) => Kind::Bucket,
+            Self::SlidingWindow(_) => Kind::SlidingWindow,
+            Self::SubWindows(_) => Kind::SubWindows,
+            Self::SlidingLog(_) => Kind::SlidingLog,
+            Self::Concurrency(_) => Kind::Concurrency,
+        }
+    }
+}
+
+/// What is there before anything else is.
+impl Default for Counter {
+    fn default() -> Self {
+        Self::FixedWindow(FixedWindow::default())
+    }
+}
+
+impl From<FixedWindow> for Counter {
+    fn from(state: FixedWindow) -> Self {
+        Self::FixedWindow(state)
+    }
+}
+
+impl From<Bucket> for Counter {
+    fn from(state: Bucket) -> Self {
+        Self::Bucket(state)
+    }
+}
+
+impl From<SlidingWindow> for Counter {
+    fn from(state: SlidingWindow) -> Self {
+        Self::SlidingWindow(state)
+    }
+}
+
+impl From<Box<SubWindows>> for Counter {
+    fn from(state: Box<SubWindows>) -> Self {
+        Self::SubWindows(state)
+    }
+}
+
+impl From<Box<SlidingLog>> for Counter {
+    fn from(state: Box<SlidingLog>) -> Self {
+        Self::SlidingLog(state)
+    }
+}
+
+impl From<Box<Concurrency>> for Counter {
+    fn from(state: Box<Concurrency>) -> Self {
+        Self::Concurrency(state)
     }
 }

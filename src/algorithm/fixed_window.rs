@@ -5,9 +5,9 @@
 
 use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
-use crate::check::{HITS_MAX, Hits, Verdict};
+use crate::check::{Call, HITS_MAX, Hits, Verdict};
 use crate::limit::{EXACT_MAX, Limit};
-use crate::time::Time;
+use crate::time::{Span, Time};
 
 /// One window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -19,8 +19,8 @@ pub struct FixedWindow {
 impl Decide for FixedWindow {
     const LUA: &'static str = include_str!("fixed_window.lua");
 
-    fn charge(limit: &Limit, hits: Hits) -> Charge {
-        Charge::new(hits, hits.count().min(HITS_MAX), limit.refused_hits(), limit.requests().into(), EXACT_MAX - 1)
+    fn charge(limit: &Limit, call: Call<'_>) -> Charge {
+        Charge::new(call.hits, call.hits.count().min(HITS_MAX), limit.refused_hits(), limit.requests().into(), EXACT_MAX - 1)
     }
 
     /// A window that has not begun yet means that the clock went back. Its count is kept, so nobody is let in sooner, and it ends with
@@ -30,18 +30,22 @@ impl Decide for FixedWindow {
         Self { start, used: if self.start < start { 0 } else { self.used } }
     }
 
-    fn spent(self) -> u64 {
+    fn spent(&self, _: &Limit, _: Time) -> u64 {
         self.used
     }
 
-    fn with_spent(self, used: u64) -> Self {
-        Self { used, ..self }
+    fn charged(self, _: &Limit, _: Time, _: Call<'_>, charge: Charge) -> Self {
+        Self { used: charge.charged(self.used), ..self }
     }
 
-    fn verdict(self, limit: &Limit, now: Time, hits: Hits, over: bool) -> Verdict {
+    fn is_untouched(&self) -> bool {
+        self.used == 0
+    }
+
+    fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let requests = u64::from(limit.requests());
         let ends_after = self.start.plus(limit.period()).since(now);
-        let fits_a_fresh_window = match hits {
+        let fits_a_fresh_window = match call.hits {
             Hits::Add(hits) => hits <= requests,
             Hits::Look | Hits::GiveBack(_) => true,
         };
@@ -49,6 +53,7 @@ impl Decide for FixedWindow {
             over,
             used: self.used,
             remaining: u32::try_from(requests.saturating_sub(self.used)).unwrap_or(u32::MAX),
+            start_after: Span::ZERO,
             retry_after: (over && fits_a_fresh_window).then_some(ends_after),
             reset_after: ends_after,
             from_cache: false,

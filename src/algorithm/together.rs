@@ -6,32 +6,36 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::Counter;
-use crate::check::{Check, Hits, Verdicts};
+use crate::check::{Call, Check, Verdicts};
 use crate::time::Time;
 
 /// Decides all checks over `counters`, of which check `i` charges `counters[slots[i]]`: a key met twice has one slot, and its second
 /// check sees what the first did. Gives the verdicts, and leaves in `counters` what is to be kept.
 pub fn decide_together(checks: &[Check], slots: &[usize], counters: &mut [Counter], now: Time) -> Verdicts {
-    let before: SmallVec<[Counter; 4]> = SmallVec::from_slice(counters);
+    let before: SmallVec<[Counter; 4]> = counters.iter().cloned().collect();
     let mut verdicts = Verdicts::new();
     for (check, &slot) in checks.iter().zip(slots) {
-        let (after, verdict) = counters[slot].decide(&check.limit, now, check.hits);
+        let (after, verdict) = std::mem::take(&mut counters[slot]).decide(&check.limit, now, check.call());
         counters[slot] = after;
         verdicts.push(verdict);
     }
     if !checks.iter().zip(&verdicts).any(|(check, verdict)| check.veto && verdict.over) {
         return verdicts;
     }
-    counters.copy_from_slice(&before);
+    counters.clone_from_slice(&before);
     for ((check, &slot), verdict) in checks.iter().zip(slots).zip(&mut verdicts) {
-        if !verdict.over {
-            let (counter, look) = counters[slot].decide(&check.limit, now, Hits::Look);
+        let counter = std::mem::take(&mut counters[slot]);
+        counters[slot] = if !verdict.over {
+            let (counter, look) = counter.decide(&check.limit, now, Call::LOOK);
             // It tells of the check's own hits all the same: they are what the caller may bring again.
-            *verdict = counter.verdict(&check.limit, now, check.hits, look.over);
-        } else if !Counter::charge(&check.limit, check.hits).drops {
+            *verdict = counter.verdict(&check.limit, now, check.call(), look.over);
+            counter
+        } else if !Counter::charge(&check.limit, check.call()).drops {
             // It stays refused even if a neighbour's hits on the same key, now taken back, were what refused it.
-            counters[slot] = counters[slot].decide(&check.limit, now, check.hits).0;
-        }
+            counter.decide(&check.limit, now, check.call()).0
+        } else {
+            counter
+        };
     }
     verdicts
 }

@@ -269,15 +269,13 @@ impl Chosen {
         let unit_multiplier = own.and_then(|block| block.unit_multiplier.as_ref()).or_else(|| defaults?.unit_multiplier.as_ref());
         let refused_hits = own.and_then(|block| block.refused_hits.as_ref()).or_else(|| defaults?.refused_hits.as_ref());
         // A domain's burst is for its buckets; its windows are not to blame for it.
-        let default_burst = defaults.filter(|_| algorithm == Algorithm::TokenBucket).and_then(|block| block.burst.as_ref());
+        let default_burst = defaults.filter(|_| algorithm.is_bucket()).and_then(|block| block.burst.as_ref());
         let burst = own.and_then(|block| block.burst.as_ref()).or(default_burst);
         let terms = Terms {
-            requests: 0,
-            unit: Unit::Second,
             unit_multiplier: unit_multiplier.map_or(1, |located| located.value),
-            algorithm,
             burst: burst.map(|located| located.value),
             refused_hits: refused_hits.map(|located| located.value),
+            ..Terms::new(0, Unit::Second, algorithm)
         };
         Self {
             terms,
@@ -291,6 +289,7 @@ impl Chosen {
         let spot = match error {
             LimitError::PeriodZero | LimitError::PeriodTooLong { .. } => self.unit_multiplier,
             LimitError::BurstWithoutBucket(_) | LimitError::BurstZero | LimitError::BurstTooLarge { .. } => self.burst,
+            _ => None,
         };
         spot.or_else(|| Some(block?.spot))
     }

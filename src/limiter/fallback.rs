@@ -119,7 +119,8 @@ impl Fallback {
                 tracing::warn!(whole, replicas, "a limit is less than REPLICAS: while the store is gone each replica lets one through");
             });
         }
-        Check { limit: check.limit.share(replicas), ..check.clone() }
+        // No slot is booked where others book theirs without being seen.
+        Check { limit: check.limit.share(replicas), book_ahead: Span::ZERO, ..check.clone() }
     }
 
     fn count(&self, checks: &[Check], together: bool, store: &Store, now: Time) -> Verdicts {
@@ -129,16 +130,16 @@ impl Fallback {
         }
         self.counters.decide_from(checks, together, now, |check, known| {
             let seen = store.last_seen(check).map(|(used, at)| self.remembered(&check.limit, used, at));
-            let untouched = Counter::untouched(check.limit.algorithm());
-            // Whichever is more: some calls may still reach the store.
-            known.into_iter().chain(seen).max_by_key(|counter| counter.spent_at(&check.limit, now)).unwrap_or(untouched)
+                        // Whichever is more: some calls may still reach the store.
+            let most = known.into_iter().chain(seen).max_by_key(|counter| counter.spent_at(&check.limit, now));
+            most.unwrap_or_else(|| Counter::untouched(&check.limit))
         })
     }
 
     /// This replica's part of what all of them had used at that time.
     fn remembered(&self, limit: &Limit, used: u64, at: Time) -> Counter {
         let charge = Counter::charge(limit, Hits::Add(used.div_ceil(self.replicas.get().into())));
-        Counter::spent(limit, at, charge.charged(0))
+        Counter::of(limit, at, charge.charged(0))
     }
 }
 
@@ -149,6 +150,7 @@ fn without_counting(check: &Check, deny: bool) -> Verdict {
         over,
         used: 0,
         remaining: if deny { 0 } else { check.limit.capacity() },
+        start_after: Span::ZERO,
         retry_after: over.then_some(DENIED_FOR),
         reset_after: DENIED_FOR,
         from_cache: false,

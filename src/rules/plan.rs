@@ -102,7 +102,7 @@ pub fn plan<'r>(rules: &'r RuleSet, query: &Query<'_>, modes: Modes) -> Result<P
 
     let mut ask = Ask { together: modes.together || domain.together, deadline: query.deadline, ..Ask::default() };
     let mut count = |key: Key, limit: Limit, hits: Hits, can_refuse: bool| {
-        ask.checks.push(Check { key, limit, hits, veto: can_refuse && !modes.shadow && !modes.quota });
+        ask.checks.push(Check { veto: can_refuse && !modes.shadow && !modes.quota, ..Check::new(key, limit, hits) });
         ask.checks.len() - 1
     };
     let steps = query.descriptors.iter().zip(met).map(|(descriptor, met)| {
@@ -142,12 +142,8 @@ fn meet<'r>(domain: &'r Domain, descriptor: &Descriptor<'_>, index: usize) -> Re
 /// descriptor that is one, too. `None` if its unit is none.
 fn override_limit(limit: Override) -> Option<Limit> {
     let terms = Terms {
-        requests: limit.requests_per_unit,
-        unit: limit.unit?,
         unit_multiplier: OVERRIDE_UNIT_MULTIPLIER,
-        algorithm: Algorithm::FixedWindow,
-        burst: None,
-        refused_hits: None,
+        ..Terms::new(limit.requests_per_unit, limit.unit?, Algorithm::FixedWindow)
     };
     Limit::new(&terms).ok()
 }

@@ -11,7 +11,7 @@ use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
 use crate::algorithm::{Counter, decide_together};
-use crate::check::{Ask, Check, Hits, Key, Verdict, Verdicts};
+use crate::check::{Ask, Call, Check, Key, Verdict, Verdicts};
 use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, Shard};
 use crate::telemetry::metric::{Counter as Metric, Gauge, Metrics};
 use crate::time::{Clock, Time};
@@ -27,7 +27,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Counters {
     shards: Box<[Mutex<Shard>]>,
-    shard_keys_max: usize,
+    shard_bytes_max: usize,
     seed: (u64, u64),
     metrics: MemoryMetrics,
 }
@@ -36,23 +36,29 @@ pub struct Counters {
 struct MemoryMetrics {
     keys: Gauge,
     evicted: Metric,
+    full_logs: Metric,
     expired: Metric,
 }
 
 impl Counters {
-    /// Room for as many counters as `bytes_max` holds; at least one a shard. `use_of` says in metrics what they are for.
+    /// Room for as many counters as `bytes_max` holds; at least one a shard, whatever that takes. `use_of` says in metrics what they are for.
     pub fn new(bytes_max: u64, use_of: &str, metrics: &Metrics) -> Self {
         let labels = [("use", use_of)];
-        let shard_bytes = usize::try_from(bytes_max).unwrap_or(usize::MAX) / SHARDS;
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            shard_keys_max: (shard_bytes / ENTRY_BYTES).clamp(1, u32::MAX as usize),
+            // Entries are found by indices of 32 bits.
+            shard_bytes_max: (usize::try_from(bytes_max).unwrap_or(usize::MAX) / SHARDS).min(u32::MAX as usize * ENTRY_BYTES),
             seed: (random_u64(), random_u64()),
             metrics: MemoryMetrics {
                 keys: metrics.gauge_with("tollgate_memory_keys", "Counters in memory, by what they are for.", &labels),
                 evicted: metrics.counter_with(
                     "tollgate_memory_evicted_total",
                     "Counters thrown away before their time because memory had reached its bound (memory_bytes_max, fallback_bytes_max).",
+                    &labels,
+                ),
+                full_logs: metrics.counter_with(
+                    "tollgate_log_entries_full_total",
+                    "Calls that found as many entries in a sliding_log as it may have (log_entries_max), so that theirs went to the newest one.",
                     &labels,
                 ),
                 expired: metrics.counter_with(
@@ -66,7 +72,7 @@ impl Counters {
 
     /// Answers every check, in order. With `together`, in one step: nobody sees half of it.
     pub fn decide(&self, ask: &Ask, now: Time) -> Verdicts {
-        self.decide_from(&ask.checks, ask.together, now, |check, known| known.unwrap_or(Counter::untouched(check.limit.algorithm())))
+        self.decide_from(&ask.checks, ask.together, now, |check, known| known.unwrap_or_else(|| Counter::untouched(&check.limit)))
     }
 
     /// The same, but a check goes by what `state` makes of the counter that is there, if one is.
@@ -118,11 +124,9 @@ impl Counters {
     fn decide_one(&self, check: &Check, now: Time, state: impl Fn(&Check, Option<Counter>) -> Counter) -> Verdict {
         let fingerprint = self.fingerprint(&check.key);
         let mut shard = lock(&self.shards[shard_of(fingerprint)]);
-        let known = shard.get(fingerprint);
-        let (after, verdict) = state(check, known).decide(&check.limit, now, check.hits);
-        if known != Some(after) {
-            self.keep(&mut shard, fingerprint, after, now.plus(verdict.reset_after));
-        }
+        let known = shard.take(fingerprint);
+        let (after, verdict) = state(check, known).decide(&check.limit, now, check.call());
+        self.keep(&mut shard, fingerprint, after, now.plus(verdict.reset_after));
         verdict
     }
 
@@ -141,13 +145,14 @@ impl Counters {
         let mut shards = self.lock_all(&distinct);
         let mut counters: SmallVec<[Counter; 4]> = SmallVec::new();
         for (&fingerprint, check) in distinct.iter().zip(&firsts) {
-            counters.push(state(check, held(&mut shards, fingerprint).get(fingerprint)));
+            counters.push(state(check, held(&mut shards, fingerprint).take(fingerprint)));
         }
 
         let verdicts = decide_together(checks, &slots, &mut counters, now);
 
-        for ((&fingerprint, check), &counter) in distinct.iter().zip(&firsts).zip(&counters) {
-            let expires = now.plus(counter.decide(&check.limit, now, Hits::Look).1.reset_after);
+        for ((&fingerprint, check), counter) in distinct.iter().zip(&firsts).zip(counters) {
+            let (counter, look) = counter.decide(&check.limit, now, Call::LOOK);
+            let expires = now.plus(look.reset_after);
             self.keep(held(&mut shards, fingerprint), fingerprint, counter, expires);
         }
         verdicts
@@ -166,7 +171,8 @@ impl Counters {
             self.metrics.keys.sub(i64::from(shard.remove(fingerprint)));
             return;
         }
-        let change = shard.set(fingerprint, counter, expires, self.shard_keys_max);
+        self.metrics.full_logs.inc_by(u64::from(counter.is_full()));
+        let change = shard.set(fingerprint, counter, expires, self.shard_bytes_max);
         self.metrics.keys.add(i64::from(change.added) - i64::from(change.evicted));
         self.metrics.evicted.inc_by(u64::from(change.evicted));
     }

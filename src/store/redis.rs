@@ -19,7 +19,7 @@ use crate::store::redis::connection::Manager;
 use crate::store::redis::health::{Health, Trouble};
 use crate::store::redis::last_seen::LastSeen;
 use crate::store::redis::over_limit_cache::OverLimitCache;
-use crate::store::redis::script::Line;
+use crate::store::redis::script::{Line, Said};
 use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
 use crate::time::{Clock, Span, Time};
 
@@ -158,15 +158,25 @@ impl Node {
 
     /// What the server said of these checks means this.
     fn conclude(&self, checks: &[Check], told: &Told) -> Decisions {
-        let conclude = |((check, line), number): ((&Check, &Line), &Result<i64, StoreError>)| {
-            let number = (*number)?;
-            let verdict = line.verdict(check, told.now, number);
+        let conclude = |((check, line), said): ((&Check, &Line), &Result<Said, StoreError>)| {
+            let said = said.as_ref().map_err(|error| *error)?;
+            let verdict = line.verdict(check, told.now, said);
             if let Some(cache) = &self.over_limit_cache {
-                cache.learn(check, line.counter(check, told.now, number), told.now, self.clock.now(), &verdict);
+                let of_one = || line.verdict_of(check, Hits::Add(1).into(), true, told.now, said);
+                cache.learn(check, &verdict, of_one, self.clock.now());
             }
-            Ok(verdict)
+            Ok(self.as_of_now(verdict, told.now))
         };
-        checks.iter().zip(&told.lines).zip(&told.numbers).map(conclude).collect()
+        checks.iter().zip(&told.lines).zip(&told.said).map(conclude).collect()
+    }
+
+    /// A slot that was booked when it was `redis_now` there begins a little sooner as seen from here: the reply took its time.
+    fn as_of_now(&self, verdict: Verdict, redis_now: Time) -> Verdict {
+        if verdict.start_after == Span::ZERO {
+            return verdict;
+        }
+        let passed = self.redis_clock.at(self.clock.now()).since(redis_now);
+        Verdict { start_after: verdict.start_after.less(passed), ..verdict }
     }
 }
 

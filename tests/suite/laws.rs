@@ -81,7 +81,7 @@ fn limits(algorithm: Algorithm, requests: std::ops::RangeInclusive<u32>) -> impl
     let burst = prop_oneof![Just(None), (1..40_u32).prop_map(Some)];
     (requests, unit, 1..8_u32, burst, refused_hits).prop_map(move |(requests, unit, unit_multiplier, burst, refused_hits)| {
         let burst = burst.filter(|_| algorithm == Algorithm::TokenBucket);
-        Limit::new(&Terms { requests, unit, unit_multiplier, algorithm, burst, refused_hits }).expect("a limit")
+        Limit::new(&Terms { unit_multiplier, burst, refused_hits, ..Terms::new(requests, unit, algorithm) }).expect("a limit")
     })
 }
 
@@ -289,7 +289,7 @@ proptest! {
 
     #[test]
     fn steady_traffic_at_the_rate_passes_whole(requests in 1..30_u32, unit in prop::sample::select(&Unit::ALL[..])) {
-        let terms = Terms { requests, unit, unit_multiplier: 1, algorithm: Algorithm::TokenBucket, burst: Some(1), refused_hits: None };
+        let terms = Terms { burst: Some(1), ..Terms::new(requests, unit, Algorithm::TokenBucket) };
         let limit = Limit::new(&terms).expect("a limit");
         let mut bench = Bench::new(limit);
         for _ in 0..200 {
@@ -326,7 +326,7 @@ proptest! {
         let mut counters: Vec<Counter> = limits.iter().map(|limit| played(*limit, &calls).counter).collect();
         let before = counters.clone();
         let checks: Vec<Check> = limits.iter().zip(&hits).zip(&vetoes)
-            .map(|((limit, hits), veto)| Check { key: Key::from("k"), limit: *limit, hits: *hits, veto: *veto }).collect();
+            .map(|((limit, hits), veto)| Check { veto: *veto, ..Check::new(Key::from("k"), *limit, *hits) }).collect();
         let slots: Vec<usize> = (0..checks.len()).collect();
         let now = START.plus(Span::from_secs(3));
         let verdicts = decide_together(&checks, &slots, &mut counters, now);
@@ -350,7 +350,7 @@ proptest! {
 #[test]
 fn a_bucket_of_ten_per_second_refuses_half_of_twenty_per_second() {
     let terms =
-        Terms { requests: 10, unit: Unit::Second, unit_multiplier: 1, algorithm: Algorithm::TokenBucket, burst: None, refused_hits: None };
+        Terms::new(10, Unit::Second, Algorithm::TokenBucket);
     let mut bench = Bench::new(Limit::new(&terms).expect("a limit"));
     let mut refused = 0;
     for _ in 0..10_000 {
@@ -363,7 +363,7 @@ fn a_bucket_of_ten_per_second_refuses_half_of_twenty_per_second() {
 #[test]
 fn a_limit_of_zero_refuses_every_hit_and_lets_looks_pass() {
     for algorithm in Algorithm::ALL {
-        let terms = Terms { requests: 0, unit: Unit::Minute, unit_multiplier: 1, algorithm, burst: None, refused_hits: None };
+        let terms = Terms::new(0, Unit::Minute, algorithm);
         let mut bench = Bench::new(Limit::new(&terms).expect("a limit"));
         assert!(!bench.ask(Hits::Look).over, "{algorithm}");
         for _ in 0..3 {
@@ -376,9 +376,9 @@ fn a_limit_of_zero_refuses_every_hit_and_lets_looks_pass() {
 #[test]
 fn a_key_that_comes_twice_sees_what_it_did_first() {
     let terms =
-        Terms { requests: 3, unit: Unit::Hour, unit_multiplier: 1, algorithm: Algorithm::FixedWindow, burst: None, refused_hits: None };
+        Terms::new(3, Unit::Hour, Algorithm::FixedWindow);
     let limit = Limit::new(&terms).expect("a limit");
-    let check = Check { key: Key::from("k"), limit, hits: Hits::Add(2), veto: true };
+    let check = Check::new(Key::from("k"), limit, Hits::Add(2));
     let mut counters = [Counter::untouched(Algorithm::FixedWindow)];
     let verdicts = decide_together(&[check.clone(), check], &[0, 0], &mut counters, START);
     assert_eq!([verdicts[0].over, verdicts[1].over], [false, true]);
@@ -389,9 +389,9 @@ fn a_key_that_comes_twice_sees_what_it_did_first() {
 /// Counters of which so much is used, charged together with a neighbour that refuses everything.
 fn vetoed<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter, Vec<Verdict>) {
     let nothing =
-        Terms { requests: 0, unit: Unit::Hour, unit_multiplier: 1, algorithm: Algorithm::FixedWindow, burst: None, refused_hits: None };
+        Terms::new(0, Unit::Hour, Algorithm::FixedWindow);
     let nothing = Limit::new(&nothing).expect("a limit");
-    let check = |limit, hits, veto| Check { key: Key::from("k"), limit, hits, veto };
+    let check = |limit, hits, veto| Check { veto, ..Check::new(Key::from("k"), limit, hits) };
     let mut checks: Vec<Check> = hits.into_iter().map(|hits| check(limit, hits, false)).collect();
     checks.push(check(nothing, Hits::Add(1), true));
     let price = if limit.algorithm() == Algorithm::FixedWindow { 1 } else { limit.period_ticks() };
@@ -405,7 +405,7 @@ fn vetoed<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter,
 fn a_bucket_whose_rule_drops_refused_hits_is_in_no_debt_whatever_the_rule_before_it_did() {
     let limit = |refused_hits| {
         let (unit, unit_multiplier, algorithm) = (Unit::Hour, 1, Algorithm::TokenBucket);
-        Limit::new(&Terms { requests: 3, unit, unit_multiplier, algorithm, burst: None, refused_hits: Some(refused_hits) })
+        Limit::new(&Terms { unit_multiplier, refused_hits: Some(refused_hits), ..Terms::new(3, unit, algorithm) })
             .expect("a limit")
     };
     let mut bench = Bench::new(limit(RefusedHits::Count));
@@ -424,7 +424,7 @@ fn what_is_given_back_stays_so_where_it_still_is_over_even_if_a_neighbour_refuse
         (Algorithm::TokenBucket, RefusedHits::Count),
     ];
     for (algorithm, refused_hits) in kinds {
-        let terms = Terms { requests: 3, unit: Unit::Hour, unit_multiplier: 1, algorithm, burst: None, refused_hits: Some(refused_hits) };
+        let terms = Terms { refused_hits: Some(refused_hits), ..Terms::new(3, Unit::Hour, algorithm) };
         let limit = Limit::new(&terms).expect("a limit");
         let (counter, verdicts) = vetoed(limit, 6, [Hits::GiveBack(2)]);
         let (_, look) = counter.decide(&limit, START, Hits::Look);

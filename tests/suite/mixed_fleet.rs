@@ -40,7 +40,7 @@ impl OldReplica {
 }
 
 fn limit(requests: u32) -> Limit {
-    let terms = Terms { requests, unit: Unit::Day, unit_multiplier: 1, algorithm: Algorithm::FixedWindow, burst: None, refused_hits: None };
+    let terms = Terms::new(requests, Unit::Day, Algorithm::FixedWindow);
     Limit::new(&terms).expect("a limit")
 }
 
@@ -53,7 +53,7 @@ fn is_a_fresh_day(life: i64) -> bool {
 async fn each_sees_what_the_other_has_counted() {
     let bench = Bench::start(Clock::manual(START).0);
     let mut old = OldReplica(bench.server.connection());
-    let check = |hits| Check { key: Key::from("shop_user_1_"), limit: limit(10), hits, veto: true };
+    let check = |hits| Check::new(Key::from("shop_user_1_"), limit(10), hits);
     let key = format!("shop_user_1_{WINDOW}");
     let told = async |hits| {
         let verdict = bench.remote.decide(&ask([check(hits)]), START).await[0].expect("it is there");
@@ -108,7 +108,7 @@ async fn a_key_that_the_old_one_has_made_lives_as_long_as_it_said() {
     old.count(&key, 1);
     let () = old.0.expire(&key, 500).expect("it answers");
     for hits in [Hits::Add(1), Hits::Look, Hits::GiveBack(1), Hits::Add(50)] {
-        let check = Check { key: Key::from("shop_user_1_"), limit: limit(10), hits, veto: true };
+        let check = Check::new(Key::from("shop_user_1_"), limit(10), hits);
         bench.remote.decide(&ask([check]), START).await;
         let all = old.all();
         assert!(all.len() == 1 && (400..=500).contains(&all[0].2), "{hits:?}: {all:?}");

@@ -201,7 +201,7 @@ fn check(number: usize, limit: Limit, hits: Hits) -> Check {
         Algorithm::FixedWindow => format!("window{number}:"),
         Algorithm::TokenBucket => format!("bucket{number}"),
     };
-    Check { key: Key::from(key.as_str()), limit, hits, veto: true }
+    Check::new(Key::from(key.as_str()), limit, hits)
 }
 
 /// What other programs, or none of ours, may leave at a counter's key.
@@ -254,7 +254,7 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
         "countable",
         move |(requests, unit, unit_multiplier, burst, refused_hits)| {
             let burst = burst.filter(|_| algorithm == Algorithm::TokenBucket);
-            Limit::new(&Terms { requests, unit, unit_multiplier, algorithm, burst, refused_hits }).ok()
+            Limit::new(&Terms { unit_multiplier, burst, refused_hits, ..Terms::new(requests, unit, algorithm) }).ok()
         },
     )
 }
@@ -272,7 +272,7 @@ fn counters() -> impl Strategy<Value = Terms2> {
         let algorithm = limit.algorithm();
         let burst = Some(burst).filter(|_| algorithm == Algorithm::TokenBucket);
         let terms =
-            Terms { requests, unit: Unit::Second, unit_multiplier: seconds, algorithm, burst, refused_hits: Some(limit.refused_hits()) };
+            Terms { unit_multiplier: seconds, burst, refused_hits: Some(limit.refused_hits()), ..Terms::new(requests, Unit::Second, algorithm) };
         let other = Limit::new(&terms).ok().filter(same_key).unwrap_or(limit);
         Terms2 { limits: [limit, other], found: (is_found == 0).then(|| found.get(&finds(&limit)).clone()) }
     })
@@ -378,7 +378,7 @@ fn table_limits() -> Vec<Limit> {
     let nothing = [(window, 0), ((Algorithm::TokenBucket, Unit::Second, None), 0)];
     let both = kinds.into_iter().chain(nothing).flat_map(|kind| RefusedHits::ALL.map(|refused_hits| (kind, refused_hits)));
     let limit = |(((algorithm, unit, burst), requests), refused_hits)| {
-        let terms = Terms { requests, unit, unit_multiplier: 1, algorithm, burst, refused_hits: Some(refused_hits) };
+        let terms = Terms { burst, refused_hits: Some(refused_hits), ..Terms::new(requests, unit, algorithm) };
         Limit::new(&terms).expect("a limit")
     };
     both.map(limit).collect()

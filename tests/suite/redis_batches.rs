@@ -15,12 +15,12 @@ use crate::support::twins::redis_key;
 const START: Time = Time::from_micros(1_700_000_000_123_456);
 
 fn limit(algorithm: Algorithm, requests: u32, refused_hits: RefusedHits) -> Limit {
-    let terms = Terms { requests, unit: Unit::Day, unit_multiplier: 1, algorithm, burst: None, refused_hits: Some(refused_hits) };
+    let terms = Terms { refused_hits: Some(refused_hits), ..Terms::new(requests, Unit::Day, algorithm) };
     Limit::new(&terms).expect("a limit")
 }
 
 fn check(key: &str, limit: Limit, hits: Hits) -> Check {
-    Check { key: Key::from(key), limit, hits, veto: true }
+    Check::new(Key::from(key), limit, hits)
 }
 
 /// Checks of all kinds, each of a counter of its own.

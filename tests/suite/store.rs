@@ -22,11 +22,11 @@ const START: Time = Time::from_micros(1_700_000_000_123_456);
 const ROOM: u64 = 64 << 20;
 
 fn limit(algorithm: Algorithm, requests: u32, unit: Unit) -> Limit {
-    Limit::new(&Terms { requests, unit, unit_multiplier: 1, algorithm, burst: None, refused_hits: None }).expect("a limit")
+    Limit::new(&Terms::new(requests, unit, algorithm)).expect("a limit")
 }
 
 fn check(key: &str, limit: Limit, hits: Hits) -> Check {
-    Check { key: Key::from(key), limit, hits, veto: true }
+    Check::new(Key::from(key), limit, hits)
 }
 
 /// What the store should do, with nothing but a list.
@@ -36,12 +36,12 @@ struct Model(Vec<(Vec<u8>, Counter)>);
 impl Model {
     fn decide(&mut self, ask: &Ask, now: Time) -> Verdicts {
         let slots: Vec<usize> = ask.checks.iter().map(|check| self.slot(check)).collect();
-        let mut counters: Vec<Counter> = self.0.iter().map(|(_, counter)| *counter).collect();
+        let mut counters: Vec<Counter> = self.0.iter().map(|(_, counter)| counter.clone()).collect();
         let verdicts = if ask.together {
             decide_together(&ask.checks, &slots, &mut counters, now)
         } else {
             let one = |(check, slot): (&Check, &usize)| {
-                let (counter, verdict) = counters[*slot].decide(&check.limit, now, check.hits);
+                let (counter, verdict) = counters[*slot].clone().decide(&check.limit, now, check.call());
                 counters[*slot] = counter;
                 verdict
             };
@@ -56,7 +56,7 @@ impl Model {
     fn slot(&mut self, check: &Check) -> usize {
         let key = check.key.as_bytes();
         self.0.iter().position(|(known, _)| known == key).unwrap_or_else(|| {
-            self.0.push((key.to_vec(), Counter::untouched(check.limit.algorithm())));
+            self.0.push((key.to_vec(), Counter::untouched(&check.limit)));
             self.0.len() - 1
         })
     }

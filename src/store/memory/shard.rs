@@ -6,8 +6,10 @@ use hashbrown::HashTable;
 use crate::algorithm::Counter;
 use crate::time::Time;
 
-/// What a counter costs at most: 48 bytes of entry, a quarter more where the vector has just grown, and two indices of the table.
+/// What a counter costs at most, besides what its state has on the heap: 48 bytes of entry, a quarter more where the vector has just
+/// grown, and two indices of the table.
 pub const ENTRY_BYTES: usize = 72;
+const _: () = assert!(size_of::<Entry>() == 48, "an entry is as large as ENTRY_BYTES says");
 /// How many counters a sweep looks at under one lock: a few µs, which nobody's page notices.
 const SWEEP_STEP: usize = 1_024;
 
@@ -23,6 +25,8 @@ pub struct Fingerprint(pub u64, pub u64);
 pub struct Shard {
     entries: Vec<Entry>,
     index: HashTable<u32>,
+    /// What the states of all entries have on the heap.
+    heap_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -37,8 +41,8 @@ struct Entry {
 pub struct Change {
     /// There is a counter more.
     pub added: bool,
-    /// There is one less, which made room for it.
-    pub evicted: bool,
+    /// How many made room for it.
+    pub evicted: u32,
 }
 
 impl Shard {
@@ -47,32 +51,39 @@ impl Shard {
         self.entries.len()
     }
 
-    /// The counter of that key.
-    pub fn get(&self, fingerprint: Fingerprint) -> Option<Counter> {
-        self.find(fingerprint).map(|at| self.entries[at].counter)
+    /// Takes the counter of that key out, for [`Shard::set`] or [`Shard::remove`] to follow.
+    pub fn take(&mut self, fingerprint: Fingerprint) -> Option<Counter> {
+        let at = self.find(fingerprint)?;
+        let counter = std::mem::take(&mut self.entries[at].counter);
+        self.heap_bytes -= counter.heap_bytes();
+        Some(counter)
     }
 
-    /// Keeps a counter until `expires`; of a full shard, another one makes room.
-    pub fn set(&mut self, fingerprint: Fingerprint, counter: Counter, expires: Time, keys_max: usize) -> Change {
-        if let Some(at) = self.find(fingerprint) {
-            let entry = &mut self.entries[at];
-            entry.counter = counter;
-            entry.expires = expires;
-            return Change { added: false, evicted: false };
+    /// Keeps a counter until `expires`. Where that takes more than `bytes_max`, others make room.
+    pub fn set(&mut self, fingerprint: Fingerprint, counter: Counter, expires: Time, bytes_max: usize) -> Change {
+        let heap_bytes = counter.heap_bytes();
+        let known = self.find(fingerprint);
+        if let Some(at) = known {
+            self.heap_bytes -= self.entries[at].counter.heap_bytes();
         }
-        let evicted = self.entries.len() >= keys_max;
-        if evicted {
-            self.remove_at(self.closest_to_reset(fingerprint));
+        let added = known.is_none();
+        let mut evicted = 0;
+        while self.bytes() + heap_bytes + usize::from(added) * ENTRY_BYTES > bytes_max
+            && let Some(at) = self.closest_to_reset(fingerprint)
+        {
+            self.remove_at(at);
+            evicted += 1;
         }
-        if self.entries.len() == self.entries.capacity() {
-            // A quarter more rather than twice as much: the bound is in bytes.
-            self.entries.reserve_exact(self.entries.len() / 4 + 16);
+        self.heap_bytes += heap_bytes;
+        match self.find(fingerprint) {
+            Some(at) => {
+                let entry = &mut self.entries[at];
+                entry.counter = counter;
+                entry.expires = expires;
+            }
+            None => self.push(Entry { fingerprint, counter, expires }),
         }
-        let at = self.entries.len();
-        self.entries.push(Entry { fingerprint, counter, expires });
-        let entries = &self.entries;
-        self.index.insert_unique(fingerprint.0, index_of(at), |&other| entries[other as usize].fingerprint.0);
-        Change { added: true, evicted }
+        Change { added, evicted }
     }
 
     /// Forgets a counter, and says whether there was one.
@@ -111,15 +122,33 @@ impl Shard {
         found.map(|&at| at as usize)
     }
 
-    /// The place of the one to evict: of a few taken anywhere, the one with the least time left. The newcomer's own hash is the
-    /// source of chance, and clients cannot choose it.
-    fn closest_to_reset(&self, newcomer: Fingerprint) -> usize {
-        let mut chance = newcomer.0 ^ newcomer.1.rotate_left(32);
+    fn bytes(&self) -> usize {
+        self.entries.len() * ENTRY_BYTES + self.heap_bytes
+    }
+
+    fn push(&mut self, entry: Entry) {
+        if self.entries.len() == self.entries.capacity() {
+            // A quarter more rather than twice as much: the bound is in bytes.
+            self.entries.reserve_exact(self.entries.len() / 4 + 16);
+        }
+        let (at, hash) = (self.entries.len(), entry.fingerprint.0);
+        self.entries.push(entry);
+        let entries = &self.entries;
+        self.index.insert_unique(hash, index_of(at), |&other| entries[other as usize].fingerprint.0);
+    }
+
+    /// The place of the one to evict: of a few taken anywhere, the one with the least time left, but not the one that wants the room. Its
+    /// hash is the source of chance, and clients cannot choose it.
+    fn closest_to_reset(&self, wanting: Fingerprint) -> Option<usize> {
+        let mut chance = wanting.0 ^ wanting.1.rotate_left(32) ^ self.entries.len() as u64;
         let samples = (0..EVICTION_SAMPLES).map(|_| {
             chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            usize::try_from(chance >> 33).unwrap_or(0) % self.entries.len()
+            usize::try_from(chance >> 33).unwrap_or(0) % self.entries.len().max(1)
         });
-        samples.min_by_key(|&at| self.entries[at].expires).expect("there are samples")
+        let others = samples.filter(|&at| self.entries.get(at).is_some_and(|entry| entry.fingerprint != wanting));
+        // Where there are few, chance may find none but the one.
+        let any_other = || self.entries.iter().position(|entry| entry.fingerprint != wanting);
+        others.min_by_key(|&at| self.entries[at].expires).or_else(any_other)
     }
 
     fn remove_at(&mut self, at: usize) {
@@ -130,7 +159,7 @@ impl Shard {
             let link = self.index.find_mut(moved.0, |&link| link as usize == last).expect("every entry is in the index");
             *link = index_of(at);
         }
-        self.entries.swap_remove(at);
+        self.heap_bytes -= self.entries.swap_remove(at).counter.heap_bytes();
     }
 
     fn unlink(&mut self, at: usize) {

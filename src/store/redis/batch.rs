@@ -15,7 +15,7 @@ use crate::check::StoreError;
 use crate::store::redis::Node;
 use crate::store::redis::connection::{Lane, Link};
 use crate::store::redis::health::Trouble;
-use crate::store::redis::script::Line;
+use crate::store::redis::script::{Line, Said};
 use crate::store::redis::trip::{self, Back, Trip};
 use crate::time::Time;
 
@@ -39,8 +39,8 @@ pub struct Told {
     pub lines: Vec<Line>,
     /// What time it was there.
     pub now: Time,
-    /// What is spent, or why that is not known.
-    pub numbers: SmallVec<[Result<i64, StoreError>; 2]>,
+    /// What it says of each, or why it says nothing.
+    pub said: SmallVec<[Result<Said, StoreError>; 2]>,
 }
 
 /// An ask that waits for its turn.
@@ -181,17 +181,17 @@ impl Task {
         let redis_now = back.now.unwrap_or(node.redis_clock.at(now));
         let mut told = back.told.into_iter();
         for waiting in batch {
-            let numbers = waiting.lines.iter().zip(told.by_ref()).map(|(line, told)| match told {
-                Ok(number) => {
-                    node.last_seen.remember(line.hash(), line.used(number), now);
-                    Ok(number)
+            let said = waiting.lines.iter().zip(told.by_ref()).map(|(line, told)| match told {
+                Ok(said) => {
+                    node.last_seen.remember(line.hash(), line.used(&said), now);
+                    Ok(said)
                 }
                 Err(text) => {
                     node.health.see(Trouble::of_reply(&text), &text);
                     Err(StoreError::Refused)
                 }
             });
-            let told = Told { now: redis_now, numbers: numbers.collect(), lines: waiting.lines };
+            let told = Told { now: redis_now, said: said.collect(), lines: waiting.lines };
             if waiting.reply.send(Ok(told)).is_err() {
                 node.metrics.ambiguous.inc();
             }

@@ -1,7 +1,8 @@
 -- Decides many checks in one call. KEYS has the key of each check, ARGV the time (or nothing: Redis' own) and an argument for each
 -- check, but for two kinds of marks: `T` and a number before arguments says that so many checks are decided together, and `i` with three
 -- numbers stands for a run of checks of fixed windows: how many, of how many hits each, and how long their keys live. The reply is the
--- time, then for each check what is spent afterwards, as -1 - spent if it was refused, or the text of an error, which is that check's alone.
+-- time, then for each check what is spent afterwards, as -1 - spent if it was refused, for some algorithms in a list with more numbers; or
+-- the text of an error, which is that check's alone.
 local now = tonumber(ARGV[1])
 if not now then
   local time = redis.call('TIME')
@@ -14,72 +15,111 @@ local function twins()
   if made then
     return made
   end
+  local makers, algorithms = {}, {}
   --@ the twins of all algorithms
-  local algorithms = {fixed_window, bucket}
   local FORMAT = '<BBBddddd'
 
-  local function told(spent, over)
-    if over then
-      return -1 - spent
+  local function algorithm_of(code)
+    if not algorithms[code] then
+      algorithms[code] = makers[code]()
     end
-    return spent
+    return algorithms[code]
   end
 
   local function read(argument)
     local code, drops, veto, cost, full, deepest, life, rate = struct.unpack(FORMAT, argument)
-    return algorithms[code], drops == 1, veto == 1, cost, full, deepest, life, rate
+    return algorithm_of(code), drops == 1, veto == 1, cost, full, deepest, life, rate
+  end
+
+  -- What is spent after a call, whether it was over, and whether anything is another than it was.
+  local function charge(algorithm, spent, state, wanted, drops, full, deepest, argument)
+    local cost, room = wanted, full
+    if algorithm.price then
+      cost, room = algorithm.price(wanted, full, state, argument)
+    end
+    local over = spent + cost > room
+    if over and drops then
+      return spent, over, false
+    end
+    if algorithm.charged then
+      local after, changed = algorithm.charged(spent, cost, deepest, state, wanted, argument)
+      return after, over, changed
+    end
+    local after = charged(spent, cost, deepest)
+    return after, over, after ~= spent
+  end
+
+  -- A number, as -1 - spent if the check was refused, or a list that begins with it.
+  local function told(algorithm, key, state, spent, over, cost, full)
+    local number = spent
+    if over then
+      number = -1 - spent
+    end
+    if not algorithm.told then
+      return number
+    end
+    local reply = {number}
+    algorithm.told(reply, state, key, now, spent, over, cost, full)
+    return reply
   end
 
   local function decide(key, argument)
     local algorithm, drops, veto, cost, full, deepest, life, rate = read(argument)
-    local spent, kept, fresh = algorithm.load(key, now, deepest, life, rate)
-    local after, over = charge(spent, cost, drops, full, deepest)
-    if after ~= spent or not kept then
-      algorithm.keep(key, after, fresh, now, life, rate)
+    local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
+    local after, over, changed = charge(algorithm, spent, state, cost, drops, full, deepest, argument)
+    local reply = told(algorithm, key, state, after, over, cost, full)
+    if changed or not kept then
+      algorithm.keep(key, after, state, now, life, rate)
     end
-    return told(after, over)
+    return reply
   end
 
-  -- All or nothing: decides over what was loaded, and keeps it if nobody vetoes. If somebody does, the others only look.
+  -- All or nothing: decides over what was loaded, and keeps it if nobody vetoes. If somebody does, it is loaded anew, and only those that
+  -- are over do what they do.
   local function decide_together(first, arguments, count)
     local slots, checks, vetoed = {}, {}, false
-    for index = 0, count - 1 do
-      local key = KEYS[first + index]
-      local algorithm, drops, veto, cost, full, deepest, life, rate = read(ARGV[arguments + index])
+    local function slot_of(index)
+      local key, argument = KEYS[first + index], ARGV[arguments + index]
+      local algorithm, drops, veto, cost, full, deepest, life, rate = read(argument)
       local slot = slots[key]
       if not slot then
-        local loaded, kept, fresh = algorithm.load(key, now, deepest, life, rate)
-        slot = {algorithm = algorithm, loaded = loaded, kept = kept, fresh = fresh, spent = loaded, life = life, rate = rate}
+        local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
+        slot = {algorithm = algorithm, spent = spent, changed = not kept, state = state, life = life, rate = rate}
         slots[key] = slot
       end
-      local over
-      slot.spent, over = charge(slot.spent, cost, drops, full, deepest)
+      return slot, key, argument, drops, veto, cost, full, deepest
+    end
+    for index = 0, count - 1 do
+      local slot, key, argument, drops, veto, cost, full, deepest = slot_of(index)
+      local over, changed
+      slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
+      slot.changed = slot.changed or changed
       vetoed = vetoed or (over and veto)
-      checks[index] = {slot = slot, drops = drops, cost = cost, deepest = deepest, over = over, reply = told(slot.spent, over)}
+      checks[index] = {over = over, reply = told(slot.algorithm, key, slot.state, slot.spent, over, cost, full)}
     end
     if vetoed then
-      for _, slot in pairs(slots) do
-        slot.spent = slot.loaded
-      end
+      slots = {}
       for index = 0, count - 1 do
+        local slot, key, argument, drops, veto, cost, full, deepest = slot_of(index)
         local check = checks[index]
-        local slot = check.slot
         if not check.over then
-          check.reply = slot.spent
-        elseif not check.drops then
-          slot.spent = charged(slot.spent, check.cost, check.deepest)
+          check.reply = told(slot.algorithm, key, slot.state, slot.spent, slot.spent > full, cost, full)
+        elseif not drops then
+          local over, changed
+          slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
+          slot.changed = slot.changed or changed
         end
       end
     end
     for key, slot in pairs(slots) do
-      if slot.spent ~= slot.loaded or not slot.kept then
-        slot.algorithm.keep(key, slot.spent, slot.fresh, now, slot.life, slot.rate)
+      if slot.changed then
+        slot.algorithm.keep(key, slot.spent, slot.state, now, slot.life, slot.rate)
       end
     end
     return checks
   end
 
-  made = {decide = decide, decide_together = decide_together, settle = fixed_window.settle}
+  made = {decide = decide, decide_together = decide_together, algorithm_of = algorithm_of}
   return made
 end
 
@@ -94,7 +134,7 @@ local function count(first, argument, replies)
   for index = first, first + length - 1 do
     local used = redis.pcall('INCRBY', KEYS[index], text)
     if not tonumber(used) or used <= hits or used >= 9007199254740992 then
-      local ok, reply = pcall(twins().settle, KEYS[index], used, text, life)
+      local ok, reply = pcall(twins().algorithm_of(1).settle, KEYS[index], used, text, life)
       used = ok and reply or text_of(reply)
     end
     replies[index + 1] = used

@@ -3,12 +3,11 @@
 //! A client that floods is refused here, without a trip to Redis. Only `remaining == 0` is remembered: being refused 100 hits says
 //! nothing about one. The limit is part of what is looked up, so a higher one asks Redis.
 
-use crate::algorithm::Counter;
 use crate::check::{Check, Hits, Verdict};
 use crate::limit::{Algorithm, RefusedHits};
 use crate::store::redis::slots::{SLOT_BYTES, Slots};
 use crate::telemetry::metric::{self, Metrics};
-use crate::time::Time;
+use crate::time::{Span, Time};
 
 /// The cache.
 #[derive(Debug)]
@@ -42,6 +41,7 @@ impl OverLimitCache {
             over: true,
             used: u64::from(check.limit.capacity()).saturating_add(hits),
             remaining: 0,
+            start_after: Span::ZERO,
             // More than there ever is never passes.
             retry_after: (hits <= check.limit.capacity().into()).then_some(retry_after),
             reset_after: Time::from_micros(reset).since(now),
@@ -49,12 +49,12 @@ impl OverLimitCache {
         })
     }
 
-    /// Learns from what Redis said: `counter` is as of `redis_now`, which was `now` here.
-    pub fn learn(&self, check: &Check, counter: Counter, redis_now: Time, now: Time, verdict: &Verdict) {
+    /// Learns at `now` from what Redis said; `of_one` is what it would have said to a single hit.
+    pub fn learn(&self, check: &Check, verdict: &Verdict, of_one: impl FnOnce() -> Verdict, now: Time) {
         if let Hits::GiveBack(_) = check.hits {
             self.slots.forget(self.hash(check));
         } else if verdict.over && verdict.remaining == 0 && may_be_remembered(check) {
-            let one = counter.verdict(&check.limit, redis_now, Hits::Add(1), true);
+            let one = of_one();
             let Some(room_after) = one.retry_after else { return };
             let lost = self.slots.set(self.hash(check), (now.plus(room_after).as_micros(), now.plus(one.reset_after).as_micros()));
             if lost.is_some_and(|(until, _)| until > now.as_micros()) {
@@ -68,7 +68,16 @@ impl OverLimitCache {
     }
 }
 
-/// A bucket that counts what it refuses has to be told of it: the debt is what it is for.
+/// Whether a refusal says for how long there will be no room for anybody. What counts refused hits has to be told of them: the debt is what
+/// it is for. The slots of a queue are booked at the counter, and who holds a place may give it back, or ask again. A log tells when there is
+/// room for this call, not when there is for a smaller one.
 fn may_be_remembered(check: &Check) -> bool {
-    check.limit.algorithm() == Algorithm::FixedWindow || check.limit.refused_hits() == RefusedHits::Drop
+    let drops = check.limit.refused_hits() == RefusedHits::Drop;
+    match check.limit.algorithm() {
+        Algorithm::FixedWindow => true,
+        Algorithm::SlidingWindow => drops,
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => drops && check.limit.max_wait() == Span::ZERO,
+        Algorithm::SlidingLog => drops && check.hits == Hits::Add(1),
+        Algorithm::Concurrency => false,
+    }
 }

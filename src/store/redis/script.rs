@@ -5,15 +5,17 @@
 //! other side.
 
 use std::cmp::Ordering;
+use std::iter;
 use std::sync::LazyLock;
 
 use redis::{Cmd, Pipeline, RedisError, Value};
 use smallvec::SmallVec;
 
 use crate::algorithm::charge::Charge;
-use crate::algorithm::{Counter, counter, fixed_window};
-use crate::check::{Check, Key, Verdict};
-use crate::limit::{Algorithm, EXACT_MAX};
+use crate::algorithm::counter::{self, Kind};
+use crate::algorithm::{Counter, fixed_window, sub_windows};
+use crate::check::{Call, Check, Key, Verdict};
+use crate::limit::EXACT_MAX;
 use crate::time::{MICROS_PER_SECOND, Span, Time};
 
 /// What walks the checks.
@@ -41,6 +43,15 @@ pub struct Line {
     price: u64,
 }
 
+/// What Redis says of one check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// What is spent after it, as -1 - spent if it was refused.
+    number: i64,
+    /// What its algorithm needs for a verdict besides.
+    besides: Vec<u64>,
+}
+
 /// Hits of a fixed window that count whether they pass or not: most of what is out there, and what INCRBY does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Window {
@@ -56,8 +67,8 @@ struct Window {
 pub struct Replies {
     /// What time it is there.
     pub now: Time,
-    /// For each check in order what is spent after it, as -1 - spent if it was refused; or what is wrong with it.
-    pub told: Vec<Result<i64, String>>,
+    /// For each check in order what is said of it, or what is wrong with it.
+    pub told: Vec<Result<Said, String>>,
 }
 
 /// How the script is named in a call.
@@ -69,6 +80,13 @@ pub enum Form {
     Text,
 }
 
+/// The text of a script: the driver, and in it what the twins share, and a maker for each of them, so that a call makes only those that it
+/// wants.
+pub fn put_together(shared: &str, twins: &[(&str, &str)], driver: &str) -> String {
+    let makers = twins.iter().map(|(name, text)| format!("makers[#makers + 1] = function()\n{text}return {name}\nend\n"));
+    driver.replace(TWINS_GO_HERE, &iter::once(shared.to_owned()).chain(makers).collect::<String>())
+}
+
 impl Script {
     /// A script of that text.
     pub fn new(text: String) -> Self {
@@ -78,7 +96,7 @@ impl Script {
 
     /// The one that serves.
     pub fn serving() -> &'static Self {
-        static SERVING: LazyLock<Script> = LazyLock::new(|| Script::new(DRIVER.replace(TWINS_GO_HERE, &counter::LUA.concat())));
+        static SERVING: LazyLock<Script> = LazyLock::new(|| Script::new(put_together(counter::LUA_SHARED, &counter::LUA, DRIVER)));
         &SERVING
     }
 
@@ -157,9 +175,9 @@ impl Line {
         let limit = &check.limit;
         let mut key = check.key.clone();
         let mut argument = SmallVec::new();
-        let charge = Counter::charge(limit, check.hits);
-        let (code, price, life, rate) = match limit.algorithm() {
-            Algorithm::FixedWindow => {
+        let charge = Counter::charge(limit, check.call());
+        let (price, life, rate) = match Kind::of(limit) {
+            Kind::FixedWindow => {
                 let start = fixed_window::start(limit, at).as_micros() / MICROS_PER_SECOND;
                 key.push(itoa::Buffer::new().format(start).as_bytes());
                 let life = limit.period().ceil_secs() + jitter.ceil_secs();
@@ -167,15 +185,20 @@ impl Line {
                     let window = Window { hits: charge.cost.unsigned_abs(), life, is_known: false };
                     return Self { key, argument, window: Some(window), at, hash, price: 1 };
                 }
-                (1, 1, life, 0)
+                (1, life, 0)
             }
-            Algorithm::TokenBucket => (2, limit.period_ticks(), limit.tick().span().as_micros(), limit.requests().into()),
+            Kind::Bucket => (limit.period_ticks(), limit.tick().span().as_micros(), limit.requests().into()),
+            Kind::SlidingWindow => (1, limit.period_ticks(), limit.tick().span().as_micros()),
+            Kind::SubWindows => (1, sub_windows::width(limit).as_micros(), limit.buckets().into()),
+            Kind::SlidingLog | Kind::Concurrency => (1, limit.period().as_micros(), 0),
         };
+        let code = Kind::of(limit) as u8 + 1;
         let Charge { cost, drops, full, deepest } = charge;
         argument.extend_from_slice(&[code, drops.into(), check.veto.into()]);
         for number in [cost].into_iter().chain([full, deepest, life, rate].map(u64::cast_signed)) {
             argument.extend_from_slice(&double(number).to_le_bytes());
         }
+        argument.extend_from_slice(check.call().holder);
         Self { key, argument, window: None, at, hash, price }
     }
 
@@ -206,7 +229,11 @@ impl Line {
     ///
     /// # Errors
     /// Redis' own, in its words.
-    pub fn told(&self, reply: Value, mends: &mut Pipeline) -> Result<i64, String> {
+    pub fn told(&self, reply: Value, mends: &mut Pipeline) -> Result<Said, String> {
+        self.used_as_told(reply, mends).map(Said::from)
+    }
+
+    fn used_as_told(&self, reply: Value, mends: &mut Pipeline) -> Result<i64, String> {
         let used = match reply {
             Value::Int(used) => used,
             // Beyond anything that could be counted.
@@ -235,32 +262,59 @@ impl Line {
         self.hash
     }
 
-    /// How many hits that number means.
-    pub fn used(&self, told: i64) -> u64 {
-        read(told).0.div_ceil(self.price)
+    /// How many hits are in use after it.
+    pub fn used(&self, said: &Said) -> u64 {
+        said.spent().div_ceil(self.price)
     }
 
-    /// What the number that Redis told of this check means.
-    pub fn verdict(&self, check: &Check, now: Time, told: i64) -> Verdict {
-        let (spent, refused) = read(told);
-        let over = refused || spent > Counter::charge(&check.limit, check.hits).full;
-        self.counter(check, now, told).verdict(&check.limit, now, check.hits, over)
+    /// What Redis said of this check means.
+    pub fn verdict(&self, check: &Check, now: Time, said: &Said) -> Verdict {
+        // INCRBY does not say so.
+        let over = said.is_refused() || (self.is_window() && said.spent() > check.limit.requests().into());
+        self.verdict_of(check, check.call(), over, now, said)
     }
 
-    /// The counter that Redis told of, as of `now`.
-    pub fn counter(&self, check: &Check, now: Time, told: i64) -> Counter {
-        let (spent, _) = read(told);
-        let at = match check.limit.algorithm() {
-            Algorithm::FixedWindow => self.at,
-            Algorithm::TokenBucket => now,
-        };
-        Counter::spent(&check.limit, at, spent)
+    /// What the caller of another call would be told of the same counter.
+    pub fn verdict_of(&self, check: &Check, call: Call<'_>, over: bool, now: Time, said: &Said) -> Verdict {
+        let at = if Kind::of(&check.limit) == Kind::FixedWindow { self.at } else { now };
+        Counter::verdict_told(&check.limit, (at, now), call, over, said.spent(), &said.besides)
     }
 }
 
-/// What is spent, and whether the check was refused.
-fn read(told: i64) -> (u64, bool) {
-    if told < 0 { ((-1 - told).unsigned_abs(), true) } else { (told.unsigned_abs(), false) }
+impl Said {
+    /// What is spent after it, in the counter's own units.
+    fn spent(&self) -> u64 {
+        if self.is_refused() { (-1 - self.number).unsigned_abs() } else { self.number.unsigned_abs() }
+    }
+
+    fn is_refused(&self) -> bool {
+        self.number < 0
+    }
+
+    /// Reads what the script replies for one check.
+    fn read(value: Value) -> Result<Result<Self, String>, RedisError> {
+        match value {
+            Value::Int(number) => Ok(Ok(Self::from(number))),
+            Value::BulkString(text) => Ok(Err(String::from_utf8_lossy(&text).into_owned())),
+            Value::Array(numbers) => {
+                let mut numbers = numbers.into_iter().map(|number| if let Value::Int(number) = number { Ok(number) } else { Err(strange()) });
+                let number = numbers.next().ok_or_else(strange)??;
+                let besides = numbers.map(|number| Ok(u64::try_from(number?).unwrap_or(0))).collect::<Result<_, RedisError>>()?;
+                Ok(Ok(Self { number, besides }))
+            }
+            _ => Err(strange()),
+        }
+    }
+}
+
+impl From<i64> for Said {
+    fn from(number: i64) -> Self {
+        Self { number, besides: Vec::new() }
+    }
+}
+
+fn strange() -> RedisError {
+    RedisError::from((redis::ErrorKind::UnexpectedReturnType, "the script's reply has another shape"))
 }
 
 /// What time TIME told.
@@ -279,16 +333,10 @@ pub fn time(reply: &Value) -> Option<Time> {
 /// # Errors
 /// Redis' own, and a reply that this script never makes.
 pub fn replies(value: Value, count: usize) -> Result<Replies, RedisError> {
-    let strange = || RedisError::from((redis::ErrorKind::UnexpectedReturnType, "the script's reply has another shape"));
     let Value::Array(items) = value else { return Err(strange()) };
     let mut items = items.into_iter();
     let Some(Value::Int(now)) = items.next() else { return Err(strange()) };
-    let told = items.map(|item| match item {
-        Value::Int(number) => Ok(Ok(number)),
-        Value::BulkString(text) => Ok(Err(String::from_utf8_lossy(&text).into_owned())),
-        _ => Err(strange()),
-    });
-    let told: Vec<_> = told.collect::<Result<_, _>>()?;
+    let told: Vec<_> = items.map(Said::read).collect::<Result<_, _>>()?;
     if told.len() != count {
         return Err(strange());
     }

@@ -2,7 +2,7 @@
 
 use redis::{Pipeline, RedisError, Value};
 
-use crate::store::redis::script::{self, Form, Line, Script};
+use crate::store::redis::script::{self, Form, Line, Said, Script};
 use crate::time::Time;
 
 /// What goes out.
@@ -21,8 +21,8 @@ pub struct Trip<'b> {
 pub struct Back {
     /// What time it is there, if it says so.
     pub now: Option<Time>,
-    /// For each line in order what is spent after it, as -1 - spent if it was refused; or what is wrong with it.
-    pub told: Vec<Result<i64, String>>,
+    /// For each line in order what is said of it, or what is wrong with it.
+    pub told: Vec<Result<Said, String>>,
     /// What else is to be done: lives of keys that were not there after all.
     pub mends: Pipeline,
 }

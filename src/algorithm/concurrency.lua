@@ -1,0 +1,104 @@
+-- Concurrency: a sorted set of names, each with the time at which its lease runs out. The twin of concurrency.rs.
+local concurrency = {}
+
+-- Where in an argument the name begins.
+local NAME_FROM = 44
+
+-- How many hold a place as of now, whether the key says so already, and who else does: nobody yet.
+function concurrency.load(key, now, deepest, lease)
+  local found = redis.call('ZCARD', key)
+  local count = redis.call('ZCOUNT', key, string.format('(%.0f', now), '+inf')
+  local last = tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2]) or 0
+  -- A lease that ends later than one that begins now means that the clock went back, or that leases were longer.
+  local latest = now + lease
+  local set = {key = key, gone = found - count, is_late = last > latest, latest = latest, now = now, changed = {}, order = {}}
+  return count, set.gone == 0 and not set.is_late, set
+end
+
+-- Whether a name holds a place.
+local function holds(set, name)
+  local changed = set.changed[name]
+  if changed ~= nil then
+    return changed
+  end
+  local last = redis.call('ZSCORE', set.key, name)
+  return last and tonumber(last) > set.now
+end
+
+-- What a call costs: who has its place takes none, and who has none gives none back.
+function concurrency.price(cost, full, set, argument)
+  local is_there = cost ~= 0 and holds(set, string.sub(argument, NAME_FROM))
+  if is_there and cost > 0 then
+    return 0, math.huge
+  end
+  if cost < 0 and not is_there then
+    return 0, full
+  end
+  return cost, full
+end
+
+-- How many there are after it, and whether anything is another than it was.
+function concurrency.charged(spent, cost, deepest, set, wanted, argument)
+  local name = string.sub(argument, NAME_FROM)
+  if wanted == 0 or (wanted < 0 and cost == 0) then
+    return spent, false
+  end
+  set.changed[name] = wanted > 0
+  set.order[#set.order + 1] = name
+  return spent + cost, true
+end
+
+function concurrency.keep(key, spent, set, now)
+  if set.gone > 0 then
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
+  end
+  if set.is_late then
+    for _, name in ipairs(redis.call('ZRANGEBYSCORE', key, string.format('(%.0f', set.latest), '+inf')) do
+      redis.call('ZADD', key, set.latest, name)
+    end
+  end
+  for _, name in ipairs(set.order) do
+    if set.changed[name] then
+      redis.call('ZADD', key, set.latest, name)
+    else
+      redis.call('ZREM', key, name)
+    end
+  end
+  local last = tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
+  if last then
+    -- Two ms more than it takes to run out: Redis' expiry goes by whole ms, of a clock that it read a little earlier.
+    redis.call('PEXPIRE', key, math.ceil((last - now) / 1000) + 2)
+  end
+end
+
+-- What a verdict needs besides how many there are: when so many leases have run out that this call passes, if it did not, and when the
+-- last one has.
+function concurrency.told(reply, set, key, now, spent, over, wanted, full)
+  local leaving = spent + math.max(wanted, 0) - full
+  reply[2], reply[3] = now, now
+  if over then
+    reply[2] = set.latest
+    local leases = redis.call('ZRANGE', key, set.gone, set.gone + leaving - 1 + #set.order, 'WITHSCORES')
+    for index = 1, #leases, 2 do
+      if set.changed[leases[index]] == nil then
+        leaving = leaving - 1
+        if leaving == 0 then
+          reply[2] = math.min(tonumber(leases[index + 1]), set.latest)
+        end
+      end
+    end
+  end
+  if spent > 0 then
+    local leases = redis.call('ZREVRANGE', key, 0, #set.order, 'WITHSCORES')
+    for index = 1, #leases, 2 do
+      if set.changed[leases[index]] == nil then
+        reply[3] = math.max(reply[3], math.min(tonumber(leases[index + 1]), set.latest))
+      end
+    end
+    for _, name in ipairs(set.order) do
+      if set.changed[name] then
+        reply[3] = set.latest
+      end
+    end
+  end
+end

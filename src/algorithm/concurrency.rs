@@ -1,0 +1,155 @@
+//! Concurrency: at most N at once, each of them known by name and given back by name.
+//!
+//! A number alone would be wrong: callers give back what they were never given (Envoy does for requests that were refused), and others
+//! never give anything back. So the state is a set of names, each with the time at which its lease runs out; a name that is given back
+//! twice frees one place, and one that is never given back is forgotten at the end of its lease. Whoever asks again under its name keeps
+//! its place, and its lease begins anew.
+
+use std::collections::VecDeque;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::algorithm::Decide;
+use crate::algorithm::charge::Charge;
+use crate::check::{Call, Hits, Verdict};
+use crate::limit::{Limit, RefusedHits};
+use crate::time::{Span, Time};
+
+/// Who holds a place, in the order in which leases run out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Concurrency {
+    holders: VecDeque<Holder>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Holder {
+    /// When its lease runs out.
+    until: Time,
+    name: Name,
+}
+
+/// 128 bits of SHA-256, which nobody finds two names for: of one size, whatever clients send.
+type Name = u128;
+
+/// How many hold a place, when so many leases have run out that one more could, and when the last one has.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    count: u64,
+    room: Time,
+    last: Time,
+}
+
+impl Decide for Concurrency {
+    const LUA: &'static str = include_str!("concurrency.lua");
+
+    /// A call is one holder, however many hits it has.
+    fn charge(limit: &Limit, call: Call<'_>) -> Charge {
+        Charge::new(call.hits, call.hits.count().min(1), RefusedHits::Drop, limit.requests().into(), limit.requests().into())
+    }
+
+    fn charge_here(&self, limit: &Limit, call: Call<'_>) -> Charge {
+        let charge = Self::charge(limit, call);
+        match call.hits {
+            Hits::Look => charge,
+            // It has its place.
+            Hits::Add(_) if self.find(call.holder).is_some() => Charge { cost: 0, full: u64::MAX, ..charge },
+            Hits::GiveBack(_) if self.find(call.holder).is_none() => Charge { cost: 0, ..charge },
+            Hits::Add(_) | Hits::GiveBack(_) => charge,
+        }
+    }
+
+    /// A lease that ends later than one that begins now means that the clock went back, or that leases were longer: it ends as if it
+    /// began now.
+    fn at(mut self, limit: &Limit, now: Time) -> Self {
+        let gone = self.holders.iter().take_while(|holder| holder.until <= now).count();
+        self.holders.drain(..gone);
+        let latest = now.plus(limit.period());
+        for holder in self.holders.iter_mut().rev().take_while(|holder| holder.until > latest) {
+            holder.until = latest;
+        }
+        self
+    }
+
+    fn spent(&self, _: &Limit, _: Time) -> u64 {
+        self.holders.len() as u64
+    }
+
+    fn charged(mut self, limit: &Limit, now: Time, call: Call<'_>, _: Charge) -> Self {
+        if call.hits == Hits::Look {
+            return self;
+        }
+        if let Some(at) = self.find(call.holder) {
+            self.holders.remove(at);
+        }
+        if let Hits::Add(_) = call.hits {
+            // None ends later: see `at`.
+            self.holders.push_back(Holder { until: now.plus(limit.period()), name: name(call.holder) });
+        }
+        self
+    }
+
+    /// Nobody: a number has no names that could be given back.
+    fn of(_: &Limit, _: Time, _: u64) -> Self {
+        Self::default()
+    }
+
+    fn is_untouched(&self) -> bool {
+        self.holders.is_empty()
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.holders.capacity() * size_of::<Holder>()
+    }
+
+    fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
+        let count = self.holders.len() as u64;
+        let leaving = (count + wanted(call)).saturating_sub(limit.requests().into());
+        let until = |holder: Option<&Holder>| holder.map_or(now, |holder| holder.until);
+        let nth = usize::try_from(leaving).ok().and_then(|leaving| self.holders.get(leaving.checked_sub(1)?));
+        Held { count, room: until(nth), last: until(self.holders.back()) }.verdict(limit, now, over)
+    }
+}
+
+impl Concurrency {
+    /// When the leases run out, first to last.
+    pub fn leases(&self) -> impl DoubleEndedIterator<Item = Time> {
+        self.holders.iter().map(|holder| holder.until)
+    }
+
+    fn find(&self, holder: &[u8]) -> Option<usize> {
+        let name = name(holder);
+        self.holders.iter().position(|holder| holder.name == name)
+    }
+}
+
+impl Held {
+    fn verdict(self, limit: &Limit, now: Time, over: bool) -> Verdict {
+        let requests = u64::from(limit.requests());
+        Verdict {
+            over,
+            used: self.count,
+            remaining: u32::try_from(requests.saturating_sub(self.count)).unwrap_or(u32::MAX),
+            start_after: Span::ZERO,
+            // At the latest; others may give back before.
+            retry_after: (over && requests > 0).then(|| self.room.since(now)),
+            reset_after: if requests == 0 && self.count == 0 { limit.period() } else { self.last.since(now) },
+            from_cache: false,
+        }
+    }
+}
+
+/// What to tell a caller who has left so many holders, as the twin tells of them: when there is room for one more at the latest, and when
+/// the last lease runs out.
+pub fn verdict_told(limit: &Limit, now: Time, over: bool, count: u64, besides: &[u64]) -> Verdict {
+    let time = |at: usize| besides.get(at).map_or(now, |&micros| Time::from_micros(micros));
+    Held { count, room: time(0), last: time(1) }.verdict(limit, now, over)
+}
+
+/// How many places a call wants.
+fn wanted(call: Call<'_>) -> u64 {
+    u64::from(matches!(call.hits, Hits::Add(_)))
+}
+
+fn name(holder: &[u8]) -> Name {
+    Sha256::digest(holder).iter().take(16).fold(0, |name, &byte| name << 8 | Name::from(byte))
+}

@@ -1,0 +1,139 @@
+-- Sliding log: a list with an entry for each call, oldest first: when it came, its hits, and all hits up to and with it: three doubles
+-- that hold whole numbers. The twin of sliding_log.rs.
+local sliding_log = {}
+
+-- As many entries as there may be.
+local ENTRIES_MAX = 10000
+-- Sums begin anew here, so that they stay exact however long a log goes on.
+local SUM_END = 2 ^ 52
+
+-- What the entry at an index says: when it came, its hits, and how many hits came since the log's first that counts.
+local function entry(key, index, log)
+  local packed = redis.call('LINDEX', key, index)
+  if not packed or #packed ~= 24 then
+    error({err = 'ERR value is not a log'})
+  end
+  local at, hits, sum = struct.unpack('<ddd', packed)
+  if not (at >= 0 and hits >= 0 and hits < SUM_END and sum >= 0 and sum < SUM_END) then
+    error({err = 'ERR value is not a log'})
+  end
+  return at, hits, (sum - log.base) % SUM_END
+end
+
+-- The first index from which on a test is true of the entries; the end, if there is none.
+local function first(key, from, to, log, test)
+  while from < to do
+    local middle = math.floor((from + to) / 2)
+    local at, _, sum = entry(key, middle, log)
+    if test(at, sum) then
+      to = middle
+    else
+      from = middle + 1
+    end
+  end
+  return from
+end
+
+-- What is spent as of now, whether the key says so already, and the log: which entries count (`gone` and later, before `to`), how many
+-- hits of them (`older`), and how many are of this very moment (`present`).
+function sliding_log.load(key, now, deepest, period)
+  local length = redis.call('LLEN', key)
+  local log = {base = 0, gone = 0, to = length, length = length, older = 0, found = 0, present = 0}
+  if length == 0 then
+    return 0, true, log
+  end
+  local at, hits, sum = entry(key, 0, log)
+  if now - at >= period then
+    log.gone = first(key, 1, length, log, function(came) return now - came < period end)
+    if log.gone == length then
+      return 0, false, log
+    end
+    at, hits, sum = entry(key, log.gone, log)
+  end
+  log.base = (sum - hits) % SUM_END
+  log.newest, log.hits, log.older = entry(key, -1, log)
+  local kept = log.gone == 0
+  -- Entries from the future mean that the clock went back: they are taken as of now.
+  if log.newest > now then
+    local total = log.older
+    kept, log.older = false, 0
+    log.to = first(key, log.gone, length, log, function(came) return came > now end)
+    if log.to > log.gone then
+      log.newest, log.hits, log.older = entry(key, log.to - 1, log)
+    end
+    log.present = total - log.older
+  end
+  log.found = log.older
+  return math.min(log.older + log.present, deepest), kept, log
+end
+
+-- What is spent after it, and whether anything is another than it was.
+function sliding_log.charged(spent, cost, deepest, log)
+  local after = charged(spent, cost, deepest)
+  log.present = log.present + after - spent
+  -- What the present does not have is given back by the newest of the older ones.
+  log.older = log.older + math.min(log.present, 0)
+  log.present = math.max(log.present, 0)
+  return after, after ~= spent
+end
+
+-- Where the entry is with which so many hits have come.
+local function reaching(key, hits, log)
+  return first(key, log.gone, log.to, log, function(_, sum) return sum >= hits end)
+end
+
+function sliding_log.keep(key, spent, log, now, period)
+  local to, newest, hits = log.to, log.newest, log.hits
+  if log.older == 0 then
+    to = log.gone
+  elseif log.older < log.found then
+    local reached
+    to = reaching(key, log.older, log) + 1
+    newest, hits, reached = entry(key, to - 1, log)
+    hits = hits - (reached - log.older)
+  end
+  if to == log.gone then
+    redis.call('DEL', key)
+  elseif log.gone > 0 or to < log.length then
+    redis.call('LTRIM', key, log.gone, to - 1)
+  end
+  local sum = (log.base + log.older) % SUM_END
+  if log.older < log.found and to > log.gone then
+    redis.call('LSET', key, -1, struct.pack('<ddd', newest, hits, sum))
+  end
+  if log.present > 0 then
+    sum = (sum + log.present) % SUM_END
+    if to > log.gone and (newest == now or to - log.gone >= ENTRIES_MAX) then
+      redis.call('LSET', key, -1, struct.pack('<ddd', now, hits + log.present, sum))
+    else
+      redis.call('RPUSH', key, struct.pack('<ddd', now, log.present, sum))
+    end
+    newest = now
+  end
+  -- Two ms more than it takes to leave: Redis' expiry goes by whole ms, of a clock that it read a little earlier.
+  if log.older + log.present > 0 then
+    redis.call('PEXPIRE', key, math.ceil((newest + period - now) / 1000) + 2)
+  end
+end
+
+-- What a verdict needs besides what is spent: how many of the oldest hits have to leave for this call to pass, if it did not, when the
+-- last of them came, and when the newest came.
+function sliding_log.told(reply, log, key, now, spent, over, cost, full)
+  local leaving = spent + math.max(cost, 0) - full
+  reply[2], reply[3], reply[4] = 0, 0, 0
+  if over and leaving <= spent then
+    reply[2], reply[3] = spent, now
+    if leaving <= log.older then
+      local _
+      reply[3], _, reply[2] = entry(key, reaching(key, leaving, log), log)
+    end
+  end
+  if log.present > 0 then
+    reply[4] = now
+  elseif log.older > 0 then
+    reply[4] = log.newest
+    if log.older < log.found then
+      reply[4] = entry(key, reaching(key, log.older, log), log)
+    end
+  end
+end

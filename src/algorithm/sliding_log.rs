@@ -1,0 +1,157 @@
+//! Sliding log: exactly at most N hits in any period, because every call is remembered until its period is over.
+//!
+//! Its state is an entry for each call, so it is bounded: beyond [`LOG_ENTRIES_MAX`] a call is added to the newest entry, which takes the
+//! later time. Its hits then leave later than they could, and never sooner: the promise holds. Hits of the same µs are one entry.
+
+use std::collections::VecDeque;
+
+use crate::algorithm::Decide;
+use crate::algorithm::charge::Charge;
+use crate::check::{Call, HITS_MAX, Verdict};
+use crate::limit::{EXACT_MAX, Limit};
+use crate::time::{Span, Time};
+
+/// How many entries a log has at most.
+pub const LOG_ENTRIES_MAX: usize = 10_000;
+/// As many hits as a log can count: half as many as others, since its twin adds two such numbers.
+pub const LOG_HITS_MAX: u64 = EXACT_MAX / 2;
+
+/// The calls of one period, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SlidingLog {
+    entries: VecDeque<Entry>,
+    /// Hits of all entries.
+    used: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    at: Time,
+    hits: u64,
+}
+
+impl Decide for SlidingLog {
+    const LUA: &'static str = include_str!("sliding_log.lua");
+
+    fn charge(limit: &Limit, call: Call<'_>) -> Charge {
+        Charge::new(call.hits, call.hits.count().min(HITS_MAX), limit.refused_hits(), limit.requests().into(), LOG_HITS_MAX - 1)
+    }
+
+    /// Calls that have not been made yet mean that the clock went back. They are kept, so nobody is let in sooner, as if they were made
+    /// now, so nobody waits longer than one period.
+    fn at(mut self, limit: &Limit, now: Time) -> Self {
+        while let Some(oldest) = self.entries.front().filter(|oldest| now.since(oldest.at) >= limit.period()) {
+            self.used -= oldest.hits;
+            self.entries.pop_front();
+        }
+        let mut later = 0;
+        while let Some(newest) = self.entries.back().filter(|newest| newest.at > now) {
+            later += newest.hits;
+            self.entries.pop_back();
+        }
+        self.used -= later;
+        self.add(now, later);
+        self
+    }
+
+    fn spent(&self, _: &Limit, _: Time) -> u64 {
+        self.used
+    }
+
+    /// Hits are given back by the newest entries.
+    fn charged(mut self, _: &Limit, now: Time, _: Call<'_>, charge: Charge) -> Self {
+        let (added, given_back) = charge.change(self.used);
+        self.give_back(given_back);
+        self.add(now, added);
+        self
+    }
+
+    /// The twin tells of how many hits have to leave for the call to pass, when they came, and when the newest came.
+    fn told(_: &Limit, _: Time, spent: u64, besides: &[u64]) -> Self {
+        let mut log = Self::default();
+        if let &[leaving, left, newest] = besides {
+            let leaving = leaving.min(spent);
+            log.add(Time::from_micros(left), leaving);
+            log.add(Time::from_micros(newest), spent - leaving);
+        }
+        log
+    }
+
+    fn is_untouched(&self) -> bool {
+        self.used == 0
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+    }
+
+    fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
+        let requests = u64::from(limit.requests());
+        let wanted = u64::try_from(Self::charge(limit, call).cost).unwrap_or(0);
+        let newest = self.entries.back().map(|newest| newest.at.plus(limit.period()).since(now));
+        // A log that nothing ever fits into has no time of its own: a period is as good as any.
+        let never = if requests == 0 { limit.period() } else { Span::ZERO };
+        Verdict {
+            over,
+            used: self.used,
+            remaining: u32::try_from(requests.saturating_sub(self.used)).unwrap_or(u32::MAX),
+            start_after: Span::ZERO,
+            retry_after: (over && wanted <= requests).then(|| self.falls_by(self.used + wanted - requests, limit, now)),
+            reset_after: newest.unwrap_or(never),
+            from_cache: false,
+        }
+    }
+}
+
+impl SlidingLog {
+    /// How many entries it has.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The entries, oldest first: when they came, and their hits.
+    pub fn entries(&self) -> impl DoubleEndedIterator<Item = (Time, u64)> {
+        self.entries.iter().map(|entry| (entry.at, entry.hits))
+    }
+
+    fn add(&mut self, at: Time, hits: u64) {
+        if hits == 0 {
+            return;
+        }
+        self.used += hits;
+        let is_full = self.entries.len() >= LOG_ENTRIES_MAX;
+        match self.entries.back_mut() {
+            Some(newest) if newest.at == at || is_full => *newest = Entry { at, hits: newest.hits + hits },
+            _ => self.entries.push_back(Entry { at, hits }),
+        }
+    }
+
+    fn give_back(&mut self, mut hits: u64) {
+        while hits > 0
+            && let Some(newest) = self.entries.back_mut()
+        {
+            let taken = hits.min(newest.hits);
+            newest.hits -= taken;
+            self.used -= taken;
+            hits -= taken;
+            if newest.hits == 0 {
+                self.entries.pop_back();
+            }
+        }
+    }
+
+    /// How long after `now` so many hits will have left.
+    fn falls_by(&self, hits: u64, limit: &Limit, now: Time) -> Span {
+        let mut left = 0;
+        let enough = self.entries.iter().find(|entry| {
+            left += entry.hits;
+            left >= hits
+        });
+        enough.map_or(Span::ZERO, |entry| entry.at.plus(limit.period()).since(now))
+    }
+}

@@ -1,0 +1,69 @@
+-- Sliding window of two counters: the number of the window, its hits, and those of the one before: three doubles that hold whole numbers.
+-- The twin of sliding_window.rs.
+local sliding_window = {}
+
+-- No more hits of the window before are kept: no limit is greater.
+local BEFORE_MAX = 4294967295
+
+-- What is spent as of now: this window's hits, and what is left of the ones before.
+local function weighed(window, deepest)
+  local faded = math.ceil(math.min(window.before, window.requests) * window.left / window.period)
+  return math.min(window.used + faded, deepest)
+end
+
+-- What is spent as of now, whether the key says so already, and the two windows.
+function sliding_window.load(key, now, deepest, period, tick, requests)
+  local ticks = math.floor(now / tick)
+  local number = math.floor(ticks / period)
+  local window = {number = number, used = 0, before = 0, period = period, left = period - ticks % period, requests = requests}
+  local packed = redis.call('GET', key)
+  if not packed then
+    return 0, true, window
+  end
+  if #packed ~= 24 then
+    error({err = 'ERR value is not a sliding window'})
+  end
+  local at, used, before = struct.unpack('<ddd', packed)
+  if not (at >= 0 and used >= 0 and before >= 0) then
+    error({err = 'ERR value is not a sliding window'})
+  end
+  used = math.min(used, deepest)
+  -- A window from the future means that the clock went back: it is taken for the present one.
+  if at >= number then
+    window.used, window.before = used, math.min(before, BEFORE_MAX)
+  elseif at == number - 1 then
+    window.before = math.min(used, BEFORE_MAX)
+  end
+  return weighed(window, deepest), at <= number, window
+end
+
+-- What is spent after it, and whether anything is another than it was.
+function sliding_window.charged(spent, cost, deepest, window)
+  local used, before = window.used, window.before
+  if cost < 0 then
+    window.used = math.max(used + cost, 0)
+    window.before = math.max(before + math.min(used + cost, 0), 0)
+  else
+    window.used = used + math.max(charged(spent, cost, deepest) - spent, 0)
+  end
+  return weighed(window, deepest), window.used ~= used or window.before ~= before
+end
+
+function sliding_window.keep(key, spent, window, now, period, tick)
+  if window.used == 0 and window.before == 0 then
+    redis.call('DEL', key)
+    return
+  end
+  local ticks = window.left
+  if window.used > 0 then
+    ticks = ticks + period
+  end
+  -- Two ms more than it takes to fade: Redis' expiry goes by whole ms, of a clock that it read a little earlier.
+  local packed = struct.pack('<ddd', window.number, window.used, window.before)
+  redis.call('SET', key, packed, 'PX', math.ceil(ticks * tick / 1000) + 2)
+end
+
+-- What a verdict needs besides what is spent.
+function sliding_window.told(reply, window)
+  reply[2] = window.before
+end

@@ -1,0 +1,114 @@
+//! Sliding window of two counters: hits of the present window count whole, and those of the window before fade out linearly.
+//!
+//! Even traffic is admitted at about N in any period, and never more than N pass in one aligned window; in the worst case, a burst at the
+//! end of one window and what has faded of it by the end of the next, just under 2N pass within a period. The idea is that of the
+//! approximated sliding window which Cloudflare described in 2017. Its state is the number of the window and two counts.
+//!
+//! ```text
+//!  hits  |  before  |   used   |
+//!        |##########|          |       weighs as before · (period - elapsed) / period + used,
+//!        |##########|####      |       what is before rounded up
+//!        +----------+----^-----+ time
+//!                    elapsed
+//! ```
+
+use crate::algorithm::Decide;
+use crate::algorithm::charge::Charge;
+use crate::check::{Call, HITS_MAX, Verdict};
+use crate::limit::{EXACT_MAX, Limit};
+use crate::time::{Span, Time};
+
+/// Two windows. Packed, so that there is room beside it for what kind of counter it is: a store keeps millions of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(Rust, packed(4))]
+pub struct SlidingWindow {
+    /// How many windows were before the present one.
+    window: u64,
+    /// Hits of the present one.
+    used: u64,
+    /// Hits of the one before. No limit is greater than this number can be.
+    before: u32,
+}
+
+impl Decide for SlidingWindow {
+    const LUA: &'static str = include_str!("sliding_window.lua");
+
+    fn charge(limit: &Limit, call: Call<'_>) -> Charge {
+        Charge::new(call.hits, call.hits.count().min(HITS_MAX), limit.refused_hits(), limit.requests().into(), EXACT_MAX - 1)
+    }
+
+    /// A window that has not begun yet means that the clock went back. Both counts are kept, so nobody is let in sooner, and they leave as
+    /// if the present window were theirs, so nobody waits longer than two periods.
+    fn at(self, limit: &Limit, now: Time) -> Self {
+        let window = limit.tick().since_epoch(now) / limit.period_ticks();
+        let (used, before) = match window.saturating_sub(self.window) {
+            0 => (self.used, self.before),
+            1 => (0, u32::try_from(self.used).unwrap_or(u32::MAX)),
+            _ => (0, 0),
+        };
+        Self { window, used, before }
+    }
+
+    fn spent(&self, limit: &Limit, now: Time) -> u64 {
+        let left = limit.period_ticks() - limit.tick().since_epoch(now) % limit.period_ticks();
+        self.used.saturating_add((self.fading(limit) * left).div_ceil(limit.period_ticks()))
+    }
+
+    /// Hits are given back by the present window as long as it has any, and then by the one before.
+    fn charged(self, limit: &Limit, now: Time, _: Call<'_>, charge: Charge) -> Self {
+        let (added, given_back) = charge.change(self.spent(limit, now));
+        let older = u32::try_from(given_back.saturating_sub(self.used)).unwrap_or(u32::MAX);
+        Self { used: self.used.saturating_sub(given_back) + added, before: self.before.saturating_sub(older), ..self }
+    }
+
+    fn told(limit: &Limit, now: Time, spent: u64, besides: &[u64]) -> Self {
+        let before = besides.first().map_or(0, |&before| u32::try_from(before).unwrap_or(u32::MAX));
+        let faded = Self { before, ..Self::default().at(limit, now) };
+        Self { used: spent.saturating_sub(faded.spent(limit, now)), ..faded }
+    }
+
+    fn is_untouched(&self) -> bool {
+        self.used == 0 && self.before == 0
+    }
+
+    fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
+        let requests = u64::from(limit.requests());
+        let spent = self.spent(limit, now);
+        let wanted = u64::try_from(Self::charge(limit, call).cost).unwrap_or(0);
+        let windows_left = if self.used > 0 { 2 } else { u64::from(self.before > 0) };
+        Verdict {
+            over,
+            used: spent,
+            remaining: u32::try_from(requests.saturating_sub(spent)).unwrap_or(u32::MAX),
+            start_after: Span::ZERO,
+            retry_after: (over && wanted <= requests).then(|| self.fades_to(requests - wanted, limit, now)),
+            // A window that nothing ever fits into has no time of its own: a period is as good as any.
+            reset_after: if requests == 0 { limit.period() } else { self.into_window(windows_left, 0, limit, now) },
+            from_cache: false,
+        }
+    }
+}
+
+impl SlidingWindow {
+    /// What weighs of the window before. More than the limit weighs as the limit, so that the product stays exact.
+    fn fading(&self, limit: &Limit) -> u64 {
+        self.before.min(limit.requests()).into()
+    }
+
+    /// How long after `now` no more than `level` will be spent.
+    fn fades_to(&self, level: u64, limit: &Limit, now: Time) -> Span {
+        // In this window if that is enough, and else in the next, in which it is this one's hits that fade.
+        let (windows, fading, room) = match level.checked_sub(self.used) {
+            Some(room) => (0, self.fading(limit), room),
+            None => (1, self.used.min(limit.requests().into()), level),
+        };
+        let period = limit.period_ticks();
+        let elapsed = if fading == 0 { 0 } else { period - (room * period / fading).min(period) };
+        self.into_window(windows, elapsed, limit, now)
+    }
+
+    /// How long it is until so many ticks of a window have passed that comes so many windows after this one.
+    fn into_window(&self, windows: u64, ticks: u64, limit: &Limit, now: Time) -> Span {
+        limit.tick().begins((self.window + windows) * limit.period_ticks() + ticks).since(now)
+    }
+}

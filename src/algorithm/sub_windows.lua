@@ -1,0 +1,73 @@
+-- Strict sliding window: the number of the newest sub-window, and the hits of each, oldest first: doubles that hold whole numbers. The
+-- twin of sub_windows.rs.
+local sub_windows = {}
+
+local function sum(counts, deepest)
+  local spent = 0
+  for index = 1, #counts do
+    spent = spent + counts[index]
+  end
+  return math.min(spent, deepest)
+end
+
+-- What is spent as of now, whether the key says so already, and the counts of all sub-windows.
+function sub_windows.load(key, now, deepest, width, buckets)
+  local newest = math.floor(now / width)
+  local counts = {newest = newest}
+  local packed = redis.call('GET', key)
+  local found = {}
+  if packed then
+    if #packed ~= 8 * (buckets + 2) then
+      error({err = 'ERR value is not a sliding window of as many buckets'})
+    end
+    found = {struct.unpack('<' .. string.rep('d', buckets + 2), packed)}
+  end
+  local at = found[1] or newest
+  for index = 1, buckets + 2 do
+    if found[index] and not (found[index] >= 0) then
+      error({err = 'ERR value is not a sliding window of as many buckets'})
+    end
+  end
+  -- A sub-window from the future means that the clock went back: it is taken for the present one.
+  local passed = math.min(math.max(newest - at, 0), buckets + 1)
+  for index = 1, buckets + 1 do
+    -- Behind the counts stands where in the string they end.
+    local place = 1 + index + passed
+    counts[index] = math.min(place <= buckets + 2 and found[place] or 0, deepest)
+  end
+  return sum(counts, deepest), at <= newest, counts
+end
+
+-- What is spent after it, and whether anything is another than it was.
+function sub_windows.charged(spent, cost, deepest, counts)
+  local after = charged(spent, cost, deepest)
+  local index, given_back = #counts, spent - after
+  counts[index] = counts[index] - math.min(given_back, 0)
+  while given_back > 0 do
+    local taken = math.min(given_back, counts[index])
+    counts[index] = counts[index] - taken
+    given_back, index = given_back - taken, index - 1
+  end
+  return after, after ~= spent
+end
+
+function sub_windows.keep(key, spent, counts, now, width, buckets)
+  local last = buckets + 1
+  while last > 0 and counts[last] == 0 do
+    last = last - 1
+  end
+  if last == 0 then
+    redis.call('DEL', key)
+    return
+  end
+  -- Two ms more than it takes to leave: Redis' expiry goes by whole ms, of a clock that it read a little earlier.
+  local packed = struct.pack('<' .. string.rep('d', buckets + 2), counts.newest, unpack(counts))
+  redis.call('SET', key, packed, 'PX', math.ceil((last * width - now % width) / 1000) + 2)
+end
+
+-- What a verdict needs besides what is spent.
+function sub_windows.told(reply, counts)
+  for index = 1, #counts do
+    reply[index + 1] = counts[index]
+  end
+end

@@ -1,0 +1,115 @@
+//! Strict sliding window: the period is cut into k sub-windows, and the one that is leaving counts whole until it has left.
+//!
+//! So at most N hits pass in any period, and under steady pressure at least N·k/(k+1) a period. Its state is the number of the newest
+//! sub-window and k + 1 counts.
+//!
+//! ```text
+//!  hits  | leaving |    |    |    | newest  |        k = 4: five counts, all of them whole
+//!        |   ##    |#   |    |### |#        |
+//!        +----^----+----+----+----+----^----+ time
+//!             |------- a period -------|
+//! ```
+
+use crate::algorithm::Decide;
+use crate::algorithm::charge::Charge;
+use crate::check::{Call, HITS_MAX, Verdict};
+use crate::limit::{EXACT_MAX, Limit};
+use crate::time::{Span, Time};
+
+/// The newest sub-window and those before it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SubWindows {
+    /// How many sub-windows were before the newest one.
+    newest: u64,
+    /// Hits of each, oldest first. None at all before it was first touched.
+    counts: Box<[u64]>,
+}
+
+impl Decide for SubWindows {
+    const LUA: &'static str = include_str!("sub_windows.lua");
+
+    fn charge(limit: &Limit, call: Call<'_>) -> Charge {
+        Charge::new(call.hits, call.hits.count().min(HITS_MAX), limit.refused_hits(), limit.requests().into(), EXACT_MAX - 1)
+    }
+
+    /// A sub-window that has not begun yet means that the clock went back. Its hits are kept, so nobody is let in sooner, and they leave as
+    /// if the present one were theirs, so nobody waits longer than all of them take.
+    fn at(mut self, limit: &Limit, now: Time) -> Self {
+        let newest = now.as_micros() / width(limit).as_micros();
+        let kept = limit.buckets() as usize + 1;
+        if self.counts.len() != kept {
+            self.counts = vec![0; kept].into();
+        }
+        let passed = usize::try_from(newest.saturating_sub(self.newest)).map_or(kept, |passed| passed.min(kept));
+        self.counts.rotate_left(passed);
+        self.counts[kept - passed..].fill(0);
+        Self { newest, ..self }
+    }
+
+    fn spent(&self, _: &Limit, _: Time) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Hits are given back by the newest sub-window that has any.
+    fn charged(mut self, limit: &Limit, now: Time, _: Call<'_>, charge: Charge) -> Self {
+        let (added, mut given_back) = charge.change(self.spent(limit, now));
+        for count in self.counts.iter_mut().rev() {
+            let taken = given_back.min(*count);
+            *count -= taken;
+            given_back -= taken;
+        }
+        if let Some(newest) = self.counts.last_mut() {
+            *newest += added;
+        }
+        self
+    }
+
+    fn told(limit: &Limit, now: Time, _: u64, besides: &[u64]) -> Self {
+        let counters = Self::default().at(limit, now);
+        if besides.len() == counters.counts.len() { Self { counts: besides.into(), ..counters } } else { counters }
+    }
+
+    fn is_untouched(&self) -> bool {
+        self.counts.iter().all(|&count| count == 0)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.counts)
+    }
+
+    fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
+        let requests = u64::from(limit.requests());
+        let spent = self.spent(limit, now);
+        let wanted = u64::try_from(Self::charge(limit, call).cost).unwrap_or(0);
+        Verdict {
+            over,
+            used: spent,
+            remaining: u32::try_from(requests.saturating_sub(spent)).unwrap_or(u32::MAX),
+            start_after: Span::ZERO,
+            retry_after: (over && wanted <= requests).then(|| self.falls_by(spent + wanted - requests, limit, now)),
+            // A window that nothing ever fits into has no time of its own: a period is as good as any.
+            reset_after: if requests == 0 && spent == 0 { limit.period() } else { self.falls_by(spent, limit, now) },
+            from_cache: false,
+        }
+    }
+}
+
+impl SubWindows {
+    /// How long after `now` so many hits will have left.
+    fn falls_by(&self, hits: u64, limit: &Limit, now: Time) -> Span {
+        let mut left = 0;
+        let enough = self.counts.iter().position(|count| {
+            left += count;
+            left >= hits
+        });
+        let Some(place) = enough.filter(|_| hits > 0) else { return Span::ZERO };
+        // The oldest, at place 0, leaves when the next sub-window begins.
+        let begins = (self.newest + 1 + place as u64).saturating_mul(width(limit).as_micros());
+        Time::from_micros(begins).since(now)
+    }
+}
+
+/// How long a sub-window is: rounded up, so that k of them are never shorter than the period.
+pub fn width(limit: &Limit) -> Span {
+    Span::from_micros(limit.period().as_micros().div_ceil(u64::from(limit.buckets().max(1))))
+}
