@@ -10,4 +10,5 @@ mod connections;
 mod costs;
 mod headers;
 mod limits;
+mod llm;
 mod outages;

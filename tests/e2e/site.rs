@@ -367,9 +367,9 @@ impl Pending<'_> {
         self.site.received(reply, self.sent_at)
     }
 
-    /// Whether the reply, or its beginning, is there to be read.
-    pub(crate) fn is_answered(&self) -> bool {
-        self.connection.has_something_to_read()
+    /// Whether this is in what has come of the reply so far.
+    pub(crate) fn has_received(&self, text: &str) -> bool {
+        self.connection.peek().contains(text)
     }
 
     /// Hangs up.

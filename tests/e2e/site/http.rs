@@ -72,13 +72,14 @@ impl Connection {
         self.0.get_mut().write_all((text + "\r\n" + request.body).as_bytes())
     }
 
-    /// Whether a reply, or its beginning, is there to be read.
-    pub(crate) fn has_something_to_read(&self) -> bool {
+    /// What has come of the reply so far, if that is not much.
+    pub(crate) fn peek(&self) -> String {
         let stream = self.0.get_ref();
+        let mut bytes = [0; 4_096];
         stream.set_nonblocking(true).expect("a socket can be told so");
-        let peeked = stream.peek(&mut [0]);
+        let length = stream.peek(&mut bytes).unwrap_or(0);
         stream.set_nonblocking(false).expect("a socket can be told so");
-        peeked.is_ok()
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
     /// Reads the reply.

@@ -243,9 +243,9 @@ mod tests {
         inside(3);
         second.hang_up();
         inside(2);
-        assert!(!first.is_answered() && !third.is_answered());
+        assert!(!first.has_received("HTTP") && !third.has_received("HTTP"));
         upstream.let_go(2);
-        eventually("the headers come", || (first.is_answered() && third.is_answered()).then_some(()));
+        eventually("both begin", || (first.has_received("first") && third.has_received("first")).then_some(()));
         assert_eq!(upstream.inside(), 2, "the rest is still to come");
         upstream.let_go(2);
         for answered in [first, third] {
