@@ -11,6 +11,7 @@ use tollgate::rules::plan::{Modes, plan};
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{KeyFormat, RuleSet};
 use tollgate::telemetry::metric::Metrics;
+use tollgate::time::Time;
 
 const ROUNDS: usize = 31;
 const ASKS_PER_ROUND: usize = 20_000;
@@ -67,7 +68,7 @@ fn round(rules: &RuleSet, count: usize) -> f64 {
     let queries: Vec<_> = descriptors.iter().map(|text| parse_query("bench", &[text]).expect("a descriptor")).collect();
     let begun = now();
     for index in 0..ASKS_PER_ROUND {
-        let planned = plan(rules, &queries[index % queries.len()], Modes::default()).expect("no override");
+        let planned = plan(rules, &queries[index % queries.len()], Modes::default(), Time::default()).expect("no override");
         assert_eq!(planned.ask.checks.len(), 1);
         black_box(planned);
     }

@@ -1,26 +1,28 @@
-//! Answers a request: one snapshot of the rules, a plan, the store's verdicts, and what they come to.
+//! Answers a request: one snapshot of the rules, a plan, the store's verdicts, and what they come to; and not before its turn.
 
 use std::sync::Arc;
 
-use crate::check::{StoreError, Verdicts};
+use crate::check::{Check, StoreError, Verdict, Verdicts};
 use crate::limiter::answer::Answer;
 use crate::limiter::combine::combine;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::headers::HeaderNames;
+use crate::limiter::overflow::{Place, Queue, QueueMetrics};
 use crate::rules::query::Query;
-use crate::rules::stats::{Outcome, RuleStats, StatsTable};
-use crate::rules::{LiveRules, Plan, Step, plan};
+use crate::rules::stats::{Instead, Outcome, RuleStats, StatsTable};
+use crate::rules::{LiveRules, OnLimit, Plan, Step, plan};
 use crate::store::{Backend, Store};
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::time::Clock;
+use crate::time::{Clock, Span};
 
-pub use crate::rules::plan::{Modes, UnknownUnit};
+pub use crate::rules::plan::{InvalidRequest, Modes};
 
 pub mod answer;
 pub mod combine;
 pub mod fallback;
 pub mod headers;
 pub mod metadata;
+pub mod overflow;
 pub mod settings;
 
 /// How many descriptors a request may have. Envoys send a handful; a thousand is a mistake, and costs a millisecond.
@@ -31,6 +33,7 @@ pub const DESCRIPTORS_MAX: usize = 1_000;
 pub struct Limiter {
     shared: Arc<Shared>,
     store: Store,
+    queue: Queue,
 }
 
 /// What the limiters of all runtimes share.
@@ -70,6 +73,8 @@ pub struct Policy {
     pub ietf_headers: bool,
     /// Retry-After on refusals.
     pub retry_after_header: bool,
+    /// By how many whole seconds at most it is lengthened.
+    pub retry_after_jitter: Span,
     /// Tell Envoy what was asked, and the metadata of rules.
     pub dynamic_metadata: bool,
 }
@@ -89,9 +94,9 @@ pub enum Refusal {
     /// INVALID_ARGUMENT.
     #[error("{0} descriptors are more than the {DESCRIPTORS_MAX} that one request may have (descriptors_max)")]
     TooManyDescriptors(usize),
-    /// INVALID_ARGUMENT. The reference crashes here.
+    /// INVALID_ARGUMENT. Of an unknown unit the reference crashes.
     #[error(transparent)]
-    UnknownUnit(#[from] UnknownUnit),
+    Invalid(#[from] InvalidRequest),
     /// UNAVAILABLE: the store gave no verdict, and a rule leaves it to the caller what to do then.
     #[error("{0}, and on_store_error is error")]
     Store(#[from] StoreError),
@@ -102,6 +107,7 @@ struct LimiterMetrics {
     service_error: Counter,
     invalid: Counter,
     global_shadow_mode: Counter,
+    queue: QueueMetrics,
 }
 
 impl Shared {
@@ -116,7 +122,7 @@ impl Shared {
             ),
             invalid: metrics.counter(
                 "tollgate_invalid_requests_total",
-                "Calls refused with INVALID_ARGUMENT: more than descriptors_max descriptors, or a limit with an unknown unit.",
+                "Calls refused with INVALID_ARGUMENT: more than descriptors_max descriptors, a limit with an unknown unit, a holder without a name.",
             ),
             global_shadow_mode: metrics.reference_counter(
                 "ratelimit.service.global_shadow_mode",
@@ -124,13 +130,14 @@ impl Shared {
                 "Requests over their limit that SHADOW_MODE let through.",
                 &[],
             ),
+            queue: QueueMetrics::new(metrics),
         };
         Self { parts, metrics }
     }
 
     /// A limiter for the runtime that this is called on.
     pub fn open(self: Arc<Self>) -> Limiter {
-        Limiter { store: self.parts.backend.open(), shared: self }
+        Limiter { store: self.parts.backend.open(), queue: Queue::new(self.metrics.queue.clone()), shared: self }
     }
 
     /// The clock that everything here goes by.
@@ -145,17 +152,21 @@ impl Shared {
 }
 
 impl Limiter {
-    /// Answers one request.
+    /// Answers one request. If it has to wait for its turn, the answer comes when it is there; dropped meanwhile, it has used its slot.
     ///
     /// # Errors
     /// [`Refusal`], counted in the metrics.
     pub async fn answer(&self, query: &Query<'_>) -> Result<Answer, Refusal> {
-        self.decide(query).await.inspect_err(|refusal| match refusal {
+        let (answer, turn) = self.decide(query).await.inspect_err(|refusal| match refusal {
             Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => self.shared.metrics.service_error.inc(),
-            Refusal::TooManyDescriptors(_) | Refusal::UnknownUnit(_) => self.shared.metrics.invalid.inc(),
+            Refusal::TooManyDescriptors(_) | Refusal::Invalid(_) => self.shared.metrics.invalid.inc(),
             // Counted where it is decided what to answer.
             Refusal::Store(_) => {}
-        })
+        })?;
+        if let Some((place, wait)) = turn {
+            place.wait(wait).await;
+        }
+        Ok(answer)
     }
 
     /// The clock that everything here goes by.
@@ -163,7 +174,8 @@ impl Limiter {
         self.shared.clock()
     }
 
-    async fn decide(&self, query: &Query<'_>) -> Result<Answer, Refusal> {
+    /// The answer, and how long it is to be held back, if it may be. The rules are let go of: new ones may come while somebody waits.
+    async fn decide(&self, query: &Query<'_>) -> Result<(Answer, Option<(Place<'_>, Span)>), Refusal> {
         if query.domain.is_empty() {
             return Err(Refusal::NoDomain);
         }
@@ -176,12 +188,19 @@ impl Limiter {
         let Parts { rules, fallback, clock, policy, .. } = &self.shared.parts;
         let rules = rules.load();
         let rules = rules.as_ref().ok_or(Refusal::NoRules)?;
-        let plan = plan(rules, query, policy.modes)?;
-        let decisions = self.store.decide(&plan.ask, clock.now()).await;
-        let verdicts = fallback.fill(&plan, decisions, &self.store, clock)?;
-        let answer = combine(query, &plan, &verdicts, policy);
+        let now = clock.now();
+        let mut plan = plan(rules, query, policy.modes, now)?;
+        let place = self.queue.place_for(&mut plan.ask);
+        let decisions = self.store.decide(&plan.ask, now).await;
+        let mut verdicts = fallback.fill(&plan, decisions, &self.store, clock)?;
+        if let Some(place) = &place {
+            place.refuse_late(&mut verdicts, clock.now(), query.deadline);
+        }
+        let answer = combine(query, &plan, &verdicts, policy, overflow::some_of(policy.retry_after_jitter));
         self.record(query, &plan, &verdicts, &answer);
-        Ok(answer)
+        // Whoever is refused need not wait to hear it.
+        let turn = place.filter(|_| !answer.over_limit).map(|place| (place, overflow::wait(&verdicts)));
+        Ok((answer, turn))
     }
 
     fn record(&self, query: &Query<'_>, plan: &Plan<'_>, verdicts: &Verdicts, answer: &Answer) {
@@ -192,7 +211,8 @@ impl Limiter {
             self.shared.metrics.global_shadow_mode.inc();
         }
         // With a veto, whoever was not over has only looked.
-        let vetoed = plan.ask.together && plan.ask.checks.iter().zip(verdicts).any(|(check, verdict)| check.veto && verdict.over);
+        let vetoes = |check: &Check, verdict: &Verdict| check.veto && verdict.over && !overflow::is_late(verdict);
+        let vetoed = plan.ask.together && plan.ask.checks.iter().zip(verdicts).any(|(check, verdict)| vetoes(check, verdict));
         for step in &plan.steps {
             let Some(index) = step.check() else { continue };
             let (check, verdict) = (&plan.ask.checks[index], &verdicts[index]);
@@ -201,7 +221,7 @@ impl Limiter {
                 hits: check.hits,
                 verdict,
                 stood_still: vetoed && !verdict.over,
-                shadow_mode: matches!(step, Step::Counted { rule, .. } if rule.shadow_mode),
+                instead: instead(step, verdict, answer),
                 near_ratio: self.shared.parts.policy.near_limit_ratio,
             };
             self.with_stats(query, step, |stats| stats.record(&outcome));
@@ -217,5 +237,15 @@ impl Limiter {
             }
             Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => {}
         }
+    }
+}
+
+/// What was done instead of refusing a check.
+fn instead(step: &Step<'_>, verdict: &Verdict, answer: &Answer) -> Instead {
+    match step {
+        Step::Counted { rule, .. } if rule.shadow_mode => Instead::Shadowed,
+        Step::Counted { rule, .. } if answer.degraded && matches!(rule.on_limit, OnLimit::Degrade { .. }) => Instead::Degraded,
+        _ if overflow::is_booked(verdict) && !answer.over_limit => Instead::Queued,
+        _ => Instead::Nothing,
     }
 }

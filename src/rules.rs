@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::limit::Limit;
+use crate::limit::{Algorithm, Limit};
 use crate::rules::key::KeyTail;
 use crate::rules::stats::RuleStats;
 
@@ -53,6 +53,8 @@ pub struct Rule {
     pub stats: Arc<RuleStats>,
     /// What its counter keys end with, and which form they have.
     pub key_tail: KeyTail,
+    /// What happens to a request that is over it.
+    pub on_limit: OnLimit,
     /// What is answered while no store can say. `None` is whatever holds for rules that do not say.
     pub on_store_error: Option<OnStoreError>,
     /// Where it was written.
@@ -69,6 +71,23 @@ pub enum Allowance {
     },
     /// So much.
     Limited(Limit),
+}
+
+/// What happens to a request that is over its limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OnLimit {
+    /// It is refused.
+    Reject {
+        /// What the refusal says, instead of what Envoy says by itself.
+        body: Option<Box<str>>,
+    },
+    /// It is held back until a bucket has room for it, and refused if that is later than the limit's `max_wait`.
+    Queue,
+    /// It passes, and whoever serves it is told to give the cheap answer.
+    Degrade {
+        /// Headers that are added to the request, names in lower case. There may be none: Envoy's filters are told in any case.
+        request_headers: Box<[(Box<str>, Box<str>)]>,
+    },
 }
 
 /// What is answered while the store cannot answer in time.
@@ -139,5 +158,10 @@ impl Rule {
             Allowance::Unlimited { .. } => None,
             Allowance::Limited(limit) => Some(limit),
         }
+    }
+
+    /// Whether the value of a request's last entry names who holds a place, and is no part of what is counted.
+    pub fn names_holders(&self) -> bool {
+        self.limit().is_some_and(|limit| limit.algorithm() == Algorithm::Concurrency)
     }
 }

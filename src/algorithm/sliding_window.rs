@@ -90,6 +90,11 @@ impl Decide for SlidingWindow {
 }
 
 impl SlidingWindow {
+    /// How many windows were before the present one, its hits, and those of the one before.
+    pub const fn parts(self) -> (u64, u64, u32) {
+        (self.window, self.used, self.before)
+    }
+
     /// What weighs of the window before. More than the limit weighs as the limit, so that the product stays exact.
     fn fading(&self, limit: &Limit) -> u64 {
         self.before.min(limit.requests()).into()

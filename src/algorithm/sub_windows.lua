@@ -33,7 +33,7 @@ function sub_windows.load(key, now, deepest, width, buckets)
   for index = 1, buckets + 1 do
     -- Behind the counts stands where in the string they end.
     local place = 1 + index + passed
-    counts[index] = math.min(place <= buckets + 2 and found[place] or 0, deepest)
+    counts[index] = place <= buckets + 2 and found[place] or 0
   end
   return sum(counts, deepest), at <= newest, counts
 end

@@ -95,6 +95,11 @@ impl Decide for SubWindows {
 }
 
 impl SubWindows {
+    /// How many sub-windows were before the newest one, and the hits of each, oldest first.
+    pub const fn parts(&self) -> (u64, &[u64]) {
+        (self.newest, &self.counts)
+    }
+
     /// How long after `now` so many hits will have left.
     fn falls_by(&self, hits: u64, limit: &Limit, now: Time) -> Span {
         let mut left = 0;

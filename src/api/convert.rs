@@ -89,6 +89,8 @@ pub fn response(answer: Answer) -> RateLimitResponse {
         overall_code: code(answer.over_limit).into(),
         statuses: answer.statuses.into_iter().map(descriptor_status).collect(),
         response_headers_to_add: answer.response_headers.into_iter().map(header).collect(),
+        request_headers_to_add: answer.request_headers.into_iter().map(header).collect(),
+        raw_body: answer.body.map(String::from).unwrap_or_default().into(),
         dynamic_metadata: answer.dynamic_metadata.map(|metadata| structure(&metadata)),
         ..RateLimitResponse::default()
     }
@@ -100,7 +102,7 @@ pub fn status(refusal: &Refusal) -> Status {
         // So that Envoy's failure_mode_deny decides what happens to the request.
         Refusal::Store(_) => Status::unavailable(refusal.to_string()),
         Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => Status::unknown(refusal.to_string()),
-        Refusal::TooManyDescriptors(_) | Refusal::UnknownUnit(_) => Status::invalid_argument(refusal.to_string()),
+        Refusal::TooManyDescriptors(_) | Refusal::Invalid(_) => Status::invalid_argument(refusal.to_string()),
     }
 }
 

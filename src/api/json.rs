@@ -188,7 +188,7 @@ pub async fn answer(State(door): State<JsonDoor>, body: Body) -> Response {
     };
     let answer = match door.limiter.answer(&convert::query(&request)).await {
         Ok(answer) => answer,
-        Err(refusal @ (Refusal::TooManyDescriptors(_) | Refusal::UnknownUnit(_))) => {
+        Err(refusal @ (Refusal::TooManyDescriptors(_) | Refusal::Invalid(_))) => {
             return (StatusCode::BAD_REQUEST, format!("{refusal}\n")).into_response();
         }
         Err(refusal @ Refusal::Store(_)) => return (StatusCode::SERVICE_UNAVAILABLE, format!("{refusal}\n")).into_response(),

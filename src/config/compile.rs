@@ -14,7 +14,7 @@ use crate::config::{Options, Source};
 use crate::limit::{Algorithm, Limit, LimitError, Terms, Unit};
 use crate::rules::key::{KeyHead, KeyTail};
 use crate::rules::tree::{Domain, Level, Node, RuleSet};
-use crate::rules::{Allowance, Naming, OnStoreError, Origin, Rule, series};
+use crate::rules::{Allowance, Naming, OnLimit, OnStoreError, Origin, Rule, series};
 
 const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, year";
 
@@ -190,6 +190,7 @@ impl Context<'_> {
                 Allowance::Limited(limit) => KeyTail::new(self.options.key_format, limit, chosen.terms.unit_multiplier),
                 Allowance::Unlimited { .. } => KeyTail::none(),
             },
+            on_limit: OnLimit::Reject { body: None },
             on_store_error: chosen.on_store_error,
             origin: Origin { file: self.source.path.clone(), line: spec.spot.line, column: spec.spot.column },
             allowance,

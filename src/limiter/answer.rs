@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::limit::{Limit, Unit};
+use crate::limit::{Algorithm, Limit, Unit};
 use crate::rules::Metadata;
 
 /// An answer, in our words.
@@ -12,10 +12,16 @@ pub struct Answer {
     pub over_limit: bool,
     /// It would have been, but for SHADOW_MODE.
     pub shadowed: bool,
+    /// Rules that are over it let it pass, and the upstream is told to give the cheap answer.
+    pub degraded: bool,
     /// One for each descriptor, in order.
     pub statuses: SmallVec<[Status; 2]>,
     /// For the client, in order.
     pub response_headers: Vec<Header>,
+    /// For the upstream, in order.
+    pub request_headers: Vec<Header>,
+    /// What the client reads of a refusal, if a rule says so.
+    pub body: Option<Box<str>>,
     /// For Envoy's filters and logs.
     pub dynamic_metadata: Option<Metadata>,
 }
@@ -40,8 +46,8 @@ pub struct StatusLimit {
     pub requests: u32,
     /// The unit that is the period, if one is.
     pub unit: Option<Unit>,
-    /// The period in whole seconds.
-    pub period_secs: u64,
+    /// The period in whole seconds. What is held at once has none.
+    pub period_secs: Option<u64>,
     /// The rule's name; may be empty.
     pub name: Box<str>,
 }
@@ -58,7 +64,7 @@ pub struct Header {
 impl StatusLimit {
     /// A limit under the name of its rule.
     pub fn new(limit: &Limit, name: &str) -> Self {
-        let period = limit.period();
-        Self { requests: limit.requests(), unit: Unit::of(period), period_secs: period.ceil_secs(), name: name.into() }
+        let period_secs = (limit.algorithm() != Algorithm::Concurrency).then(|| limit.period().ceil_secs());
+        Self { requests: limit.requests(), unit: limit.unit(), period_secs, name: name.into() }
     }
 }

@@ -4,11 +4,12 @@ use smallvec::SmallVec;
 
 use crate::check::Verdicts;
 use crate::limiter::answer::{Answer, Status, StatusLimit};
-use crate::limiter::headers::headers;
-use crate::limiter::metadata::dynamic_metadata;
+use crate::limiter::headers::{Told, headers, request_headers};
+use crate::limiter::metadata::{dynamic_metadata, tell_degraded};
 use crate::limiter::{Modes, Policy};
 use crate::rules::query::Query;
-use crate::rules::{Plan, Step};
+use crate::rules::{OnLimit, Plan, Rule, Step};
+use crate::time::Span;
 
 /// Which statuses refuse a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,8 @@ enum Kind {
 }
 
 /// Puts the verdicts together. A request is refused if a hard status is over, or if there are quotas and all of them are over.
-pub fn combine(query: &Query<'_>, plan: &Plan<'_>, verdicts: &Verdicts, policy: &Policy) -> Answer {
+/// `retry_later` is by how much Retry-After is lengthened.
+pub fn combine(query: &Query<'_>, plan: &Plan<'_>, verdicts: &Verdicts, policy: &Policy, retry_later: Span) -> Answer {
     let mut statuses: SmallVec<[Status; 2]> = SmallVec::new();
     let mut kinds: SmallVec<[Kind; 4]> = SmallVec::new();
     for step in &plan.steps {
@@ -36,23 +38,58 @@ pub fn combine(query: &Query<'_>, plan: &Plan<'_>, verdicts: &Verdicts, policy: 
     let over_limit = over && !policy.modes.shadow;
 
     let hard_over = |index: usize| kinds[index] == Kind::Hard && statuses[index].over_limit;
-    let response_headers = headers(&statuses, hard_over, over_limit, policy);
-    let dynamic_metadata = policy.dynamic_metadata.then(|| dynamic_metadata(query, plan, &statuses));
-    Answer { over_limit, shadowed: over && policy.modes.shadow, statuses, response_headers, dynamic_metadata }
+    let refuses = |index: usize| hard_over(index) || (quotas_over && kinds[index] == Kind::Quota);
+    // Whoever is refused is not served at all, and a shadow is to change nothing.
+    let degraded = if over || policy.modes.shadow { SmallVec::new() } else { degraded(plan, verdicts) };
+    let mut told = policy.dynamic_metadata.then(|| dynamic_metadata(query, plan, &statuses));
+    if !degraded.is_empty() {
+        tell_degraded(told.get_or_insert_default(), &degraded);
+    }
+    Answer {
+        over_limit,
+        shadowed: over && policy.modes.shadow,
+        degraded: !degraded.is_empty(),
+        response_headers: headers(Told { statuses: &statuses, over_limit, retry_later }, hard_over, policy),
+        request_headers: request_headers(&degraded),
+        body: if over_limit { body(plan, refuses) } else { None },
+        dynamic_metadata: told,
+        statuses,
+    }
+}
+
+/// The rules that are over and let the request pass, in order.
+fn degraded<'r>(plan: &Plan<'r>, verdicts: &Verdicts) -> SmallVec<[&'r Rule; 2]> {
+    let degraded = plan.steps.iter().filter_map(|step| match step {
+        Step::Counted { rule, check, .. } if verdicts[*check].over && degrades(rule) && !rule.shadow_mode => Some(*rule),
+        _ => None,
+    });
+    degraded.collect()
+}
+
+fn degrades(rule: &Rule) -> bool {
+    matches!(rule.on_limit, OnLimit::Degrade { .. })
+}
+
+/// What the first rule says that refuses and has something to say.
+fn body(plan: &Plan<'_>, refuses: impl Fn(usize) -> bool) -> Option<Box<str>> {
+    plan.steps.iter().enumerate().find_map(|(index, step)| match step {
+        Step::Counted { rule: Rule { on_limit: OnLimit::Reject { body }, .. }, .. } if refuses(index) => body.clone(),
+        _ => None,
+    })
 }
 
 fn status(step: &Step<'_>, plan: &Plan<'_>, verdicts: &Verdicts) -> Status {
-    let (shadow_mode, name): (bool, &str) = match step {
+    let (lets_pass, name): (bool, &str) = match step {
         Step::Unlimited(_) => return Status { remaining: u32::MAX, ..Status::default() },
         Step::NoRule | Step::Replaced(_) => return Status::default(),
         Step::Override { .. } => (false, ""),
-        Step::Counted { rule, .. } => (rule.shadow_mode, &rule.name),
+        Step::Counted { rule, .. } => (rule.shadow_mode || degrades(rule), &rule.name),
     };
     let Some(check) = step.check() else { return Status::default() };
     let (limit, verdict) = (&plan.ask.checks[check].limit, &verdicts[check]);
     let reset = if verdict.over { verdict.retry_after.unwrap_or(verdict.reset_after) } else { verdict.reset_after };
     Status {
-        over_limit: verdict.over && !shadow_mode,
+        over_limit: verdict.over && !lets_pass,
         limit: Some(StatusLimit::new(limit, name)),
         remaining: verdict.remaining,
         reset_secs: reset.ceil_secs().max(1),

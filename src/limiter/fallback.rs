@@ -130,7 +130,7 @@ impl Fallback {
         }
         self.counters.decide_from(checks, together, now, |check, known| {
             let seen = store.last_seen(check).map(|(used, at)| self.remembered(&check.limit, used, at));
-                        // Whichever is more: some calls may still reach the store.
+            // Whichever is more: some calls may still reach the store.
             let most = known.into_iter().chain(seen).max_by_key(|counter| counter.spent_at(&check.limit, now));
             most.unwrap_or_else(|| Counter::untouched(&check.limit))
         })
@@ -154,5 +154,71 @@ fn without_counting(check: &Check, deny: bool) -> Verdict {
         retry_after: over.then_some(DENIED_FOR),
         reset_after: DENIED_FOR,
         from_cache: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::check::{Ask, Key};
+    use crate::limit::{Algorithm, Terms, Unit};
+    use crate::time::MICROS_PER_SECOND;
+
+    /// One of two replicas, whose store is gone.
+    struct Alone {
+        fallback: Fallback,
+        store: Store,
+        clock: Clock,
+    }
+
+    impl Alone {
+        fn new() -> Self {
+            let metrics = Metrics::new();
+            let fallback = Fallback::new(OnStoreError::Local, NonZeroU32::new(2).expect("two is not zero"), &metrics);
+            let store = Store::Memory(Arc::new(Counters::new(1 << 20, "store", &metrics)));
+            let (clock, _) = Clock::manual(Time::from_micros(1_700_000_000 * MICROS_PER_SECOND));
+            Self { fallback, store, clock }
+        }
+
+        /// What is answered instead.
+        fn ask(&self, check: Check) -> Verdict {
+            let ask = Ask { checks: [check].into_iter().collect(), ..Ask::default() };
+            let plan = Plan { domain_known: true, steps: SmallVec::new(), ask };
+            let decisions = [Err(StoreError::Unreachable)].into_iter().collect();
+            self.fallback.fill(&plan, decisions, &self.store, &self.clock).expect("the policy is local")[0]
+        }
+
+        /// Takes a place of four, or gives it back.
+        fn hold(&self, holder: &str, hits: Hits) -> Verdict {
+            let terms = Terms { lease: Some(Span::from_secs(30)), ..Terms::new(4, Unit::Second, Algorithm::Concurrency) };
+            let limit = Limit::new(&terms).expect("it can be counted");
+            self.ask(Check { holder: Some(holder.as_bytes().into()), ..Check::new(Key::from("k"), limit, hits) })
+        }
+    }
+
+    #[test]
+    fn of_what_is_held_at_once_a_replica_gives_its_share_to_whoever_comes_new() {
+        let alone = Alone::new();
+        assert_eq!(["a", "b", "c"].map(|holder| alone.hold(holder, Hits::Add(1)).over), [false, false, true]);
+        assert!(!alone.hold("a", Hits::Add(1)).over, "it has its place");
+        // Somebody whom the store knew before it went.
+        assert_eq!(alone.hold("z", Hits::GiveBack(1)).used, 2);
+        assert!(alone.hold("c", Hits::Add(1)).over);
+        assert_eq!(alone.hold("a", Hits::GiveBack(1)).used, 1);
+        assert!(!alone.hold("c", Hits::Add(1)).over);
+    }
+
+    #[test]
+    fn no_slot_is_booked() {
+        let alone = Alone::new();
+        let max_wait = Span::from_secs(5);
+        let terms = Terms { max_wait: Some(max_wait), ..Terms::new(10, Unit::Second, Algorithm::LeakyBucket) };
+        let limit = Limit::new(&terms).expect("it can be counted");
+        let check = || Check { book_ahead: max_wait, ..Check::new(Key::from("k"), limit, Hits::Add(1)) };
+        assert!(!alone.ask(check()).over);
+        let refused = alone.ask(check());
+        assert_eq!((refused.over, refused.start_after), (true, Span::ZERO));
     }
 }

@@ -1,9 +1,12 @@
-//! Headers that tell a client where it stands: the reference's three, the IETF's two, and Retry-After.
+//! Headers that tell a client where it stands: the reference's three, the IETF's two, and Retry-After. And those that tell an upstream
+//! to give the cheap answer.
 
 use std::fmt::Write as _;
 
 use crate::limiter::Policy;
 use crate::limiter::answer::{Header, Status};
+use crate::rules::{OnLimit, Rule};
+use crate::time::Span;
 
 /// Names of the reference's three headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,8 +19,20 @@ pub struct HeaderNames {
     pub reset: Box<str>,
 }
 
+/// What the headers of an answer are made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Told<'t> {
+    /// One for each descriptor.
+    pub statuses: &'t [Status],
+    /// Whether the request is refused.
+    pub over_limit: bool,
+    /// By how much Retry-After is lengthened, so that not everybody who is refused now comes back at once.
+    pub retry_later: Span,
+}
+
 /// The headers of an answer, in order. `hard_over` says which statuses refuse the request all by themselves.
-pub fn headers(statuses: &[Status], hard_over: impl Fn(usize) -> bool, over_limit: bool, policy: &Policy) -> Vec<Header> {
+pub fn headers(told: Told<'_>, hard_over: impl Fn(usize) -> bool, policy: &Policy) -> Vec<Header> {
+    let Told { statuses, over_limit, retry_later } = told;
     let mut headers = Vec::new();
     if let Some(names) = &policy.reference_headers
         && let Some((status, limit)) = nearest(statuses, hard_over).and_then(|status| Some((status, status.limit.as_ref()?)))
@@ -32,7 +47,22 @@ pub fn headers(statuses: &[Status], hard_over: impl Fn(usize) -> bool, over_limi
     if policy.retry_after_header && over_limit {
         // Whoever comes back before the last of them is refused again.
         let wait = statuses.iter().filter(|status| status.over_limit).map(|status| status.reset_secs).max();
-        headers.extend(wait.map(|secs| Header { name: "Retry-After".into(), value: secs.to_string() }));
+        let later = |secs: u64| secs.saturating_add(retry_later.ceil_secs());
+        headers.extend(wait.map(|secs| Header { name: "Retry-After".into(), value: later(secs).to_string() }));
+    }
+    headers
+}
+
+/// What rules that degrade want the upstream to hear, in order. Of two that have a header of the same name the first wins.
+pub fn request_headers(degraded: &[&Rule]) -> Vec<Header> {
+    let mut headers: Vec<Header> = Vec::new();
+    for rule in degraded {
+        let OnLimit::Degrade { request_headers } = &rule.on_limit else { continue };
+        for (name, value) in request_headers {
+            if !headers.iter().any(|known| known.name.eq_ignore_ascii_case(name)) {
+                headers.push(Header { name: name.clone(), value: value.to_string() });
+            }
+        }
     }
     headers
 }
@@ -60,7 +90,10 @@ fn ietf(statuses: &[Status]) -> Vec<Header> {
         let Some(limit) = &status.limit else { continue };
         let name = policy_name(&limit.name, index);
         let comma = if policies.is_empty() { "" } else { ", " };
-        let _ = write!(policies, "{comma}{name};q={};w={}", limit.requests, limit.period_secs);
+        let _ = write!(policies, "{comma}{name};q={}", limit.requests);
+        if let Some(secs) = limit.period_secs {
+            let _ = write!(policies, ";w={secs}");
+        }
         let _ = write!(state, "{comma}{name};r={};t={}", status.remaining, status.reset_secs);
     }
     if policies.is_empty() {
@@ -83,14 +116,15 @@ mod tests {
     use crate::limiter::answer::StatusLimit;
 
     fn status(name: &str, remaining: u32) -> Status {
-        let limit = StatusLimit { requests: 10, unit: None, period_secs: 300, name: name.into() };
+        let limit = StatusLimit { requests: 10, unit: None, period_secs: Some(300), name: name.into() };
         Status { over_limit: remaining == 0, limit: Some(limit), remaining, reset_secs: 7 }
     }
 
     #[test]
     fn ietf_headers_are_structured_fields() {
         let policy = Policy { ietf_headers: true, retry_after_header: true, ..Policy::default() };
-        let found = headers(&[status("per \"user\"", 3), Status::default(), status("ümlaut", 0)], |_| false, true, &policy);
+        let statuses = [status("per \"user\"", 3), Status::default(), status("ümlaut", 0)];
+        let found = headers(Told { statuses: &statuses, over_limit: true, retry_later: Span::ZERO }, |_| false, &policy);
         let found: Vec<String> = found.into_iter().map(|header| format!("{}: {}", header.name, header.value)).collect();
         assert_eq!(
             found,
@@ -106,6 +140,7 @@ mod tests {
     fn without_a_limit_there_are_no_headers() {
         let names = HeaderNames { limit: "L".into(), remaining: "R".into(), reset: "T".into() };
         let policy = Policy { ietf_headers: true, reference_headers: Some(names), ..Policy::default() };
-        assert_eq!(headers(&[Status::default()], |_| false, false, &policy), []);
+        let told = Told { statuses: &[Status::default()], over_limit: false, retry_later: Span::ZERO };
+        assert_eq!(headers(told, |_| false, &policy), []);
     }
 }

@@ -5,7 +5,10 @@ use serde_json::{Map, Value, json};
 use crate::limit::Unit;
 use crate::limiter::answer::Status;
 use crate::rules::query::{Descriptor, Override, Query};
-use crate::rules::{Metadata, Plan, Step};
+use crate::rules::{Metadata, Plan, Rule, Step};
+
+/// Under which key rules are named that degrade.
+const DEGRADED: &str = "degraded";
 
 /// The reference's shape: domain, descriptors, hitsAddend, and merged metadata. Of two rules that say something about the same key
 /// the first wins; maps are merged. Rules that are over, unlimited or replaced say nothing.
@@ -29,6 +32,12 @@ pub fn dynamic_metadata(query: &Query<'_>, plan: &Plan<'_>, statuses: &[Status])
         told.insert("metadata".to_owned(), Value::Object(merged));
     }
     told
+}
+
+/// Adds the rules that are over and let the request pass all the same, by name, or by where they stand where they have none.
+pub fn tell_degraded(told: &mut Metadata, degraded: &[&Rule]) {
+    let name = |rule: &&Rule| if rule.name.is_empty() { json!(rule.path) } else { json!(rule.name) };
+    told.insert(DEGRADED.to_owned(), degraded.iter().map(name).collect());
 }
 
 fn described(descriptor: &Descriptor<'_>) -> Value {

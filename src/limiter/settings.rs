@@ -8,6 +8,7 @@ use crate::limiter::headers::HeaderNames;
 use crate::limiter::{Modes, Policy};
 use crate::rules::OnStoreError;
 use crate::setting;
+use crate::time::{MICROS_PER_SECOND, Span};
 
 /// Answers.
 #[derive(Debug, Clone, Args)]
@@ -51,6 +52,9 @@ pub struct Settings {
     /// Add Retry-After to refusals
     #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
     pub retry_after_header_enabled: bool,
+    /// Lengthen Retry-After by up to so many seconds, by chance, so that not all who are refused together come back together
+    #[arg(long, env = "RETRY_AFTER_JITTER", default_value = "0", value_name = "DURATION", value_parser = whole_secs)]
+    pub retry_after_jitter: Span,
     /// Tell Envoy what was asked, and the metadata of the rules that were met
     #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
     pub response_dynamic_metadata: bool,
@@ -75,6 +79,7 @@ impl Settings {
             reference_headers: self.limit_response_headers_enabled.then_some(names),
             ietf_headers: self.ietf_ratelimit_headers_enabled,
             retry_after_header: self.retry_after_header_enabled,
+            retry_after_jitter: self.retry_after_jitter,
             dynamic_metadata: self.response_dynamic_metadata,
         }
     }
@@ -82,4 +87,30 @@ impl Settings {
 
 fn on_store_error(text: &str) -> Result<OnStoreError, String> {
     OnStoreError::from_name(text).ok_or_else(|| format!("write one of {}", OnStoreError::ALL.map(OnStoreError::name).join(", ")))
+}
+
+/// Whole seconds, since Retry-After has no others: a number of them, or a duration with its unit.
+fn whole_secs(text: &str) -> Result<Span, String> {
+    if let Ok(secs) = text.parse() {
+        return Ok(Span::from_secs(secs));
+    }
+    let span = setting::span(text)?;
+    let is_whole = span.as_micros().is_multiple_of(MICROS_PER_SECOND);
+    if is_whole { Ok(span) } else { Err("write whole seconds, such as 10s".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jitter_is_whole_seconds_with_or_without_a_unit() {
+        assert_eq!(whole_secs("0"), Ok(Span::ZERO));
+        assert_eq!(whole_secs("10"), Ok(Span::from_secs(10)));
+        assert_eq!(whole_secs("1m30s"), Ok(Span::from_secs(90)));
+        assert_eq!(whole_secs("2000ms"), Ok(Span::from_secs(2)));
+        for wrong in ["", "1.5", "-1", "150ms", "ten"] {
+            assert!(whole_secs(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -299,7 +299,7 @@ impl<'t> Reader<'_, 't> {
         let entries = way.iter().zip(&values).map(|(node, value)| Entry { key: &node.key, value }).collect();
         let descriptor = Descriptor { entries, limit: None, hits: Hits::Look, hits_addend: None };
         lookup(domain, &descriptor, &mut ()).is_some_and(|met| {
-            let key = counter_key(&domain.key_head, counted_by(&descriptor.entries, &met.hops), &met.rule.key_tail);
+            let key = counter_key(&domain.key_head, counted_by(&descriptor.entries, &met.hops, met.rule), &met.rule.key_tail);
             std::ptr::eq(met.rule, *rule) && key.as_bytes() == self.text.as_bytes()
         })
     }
@@ -358,6 +358,7 @@ mod tests {
     use crate::rules::plan::{Modes, plan};
     use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
     use crate::telemetry::metric::Metrics;
+    use crate::time::Time;
 
     /// The paths of two rules that can share a counter; twice the same where a rule does with itself.
     type Pair = (String, String);
@@ -510,7 +511,7 @@ mod tests {
         for call in [one, other] {
             let descriptors = [&*call.descriptor];
             let query = parse_query(call.domain, &descriptors).expect("it can be read");
-            let plan = plan(rules, &query, Modes::default()).expect("it has no limit of its own");
+            let plan = plan(rules, &query, Modes::default(), Time::default()).expect("it has no limit of its own");
             assert_eq!(plan.ask.checks[0].key.to_string(), collision.key, "{collision:?}");
         }
     }
@@ -533,7 +534,7 @@ mod tests {
                 let descriptor = Descriptor { entries, limit: None, hits: Hits::Look, hits_addend: None };
                 let Some(found) = lookup(shape.domain, &descriptor, &mut ()) else { continue };
                 if found.rule.key_tail == KeyTail::Reference {
-                    let counted: Vec<Entry<'_>> = counted_by(&descriptor.entries, &found.hops).collect();
+                    let counted: Vec<Entry<'_>> = counted_by(&descriptor.entries, &found.hops, found.rule).collect();
                     let key = counter_key(&shape.domain.key_head, counted.iter().copied(), &found.rule.key_tail).to_string();
                     let counted = counted.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
                     met.entry(key).or_default().insert((found.rule.path.to_string(), counted));

@@ -6,11 +6,12 @@ use smallvec::SmallVec;
 
 use crate::check::Hits;
 use crate::limit::{Algorithm, Limit};
-use crate::rules::KeyFormat;
 use crate::rules::lookup::{End, Hop, Observer, lookup};
 use crate::rules::plan::{Modes, Plan, Step, plan};
 use crate::rules::query::{Descriptor, Entry, Query};
 use crate::rules::tree::{Domain, Found, RuleSet};
+use crate::rules::{KeyFormat, OnLimit, Rule};
+use crate::time::Time;
 
 #[derive(Debug, Default)]
 struct Notes(String);
@@ -51,7 +52,8 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> String {
         let known = rules.domain_names().join(", ");
         return format!("domain {}: unknown, so nothing is limited\nknown domains: {known}\n", query.domain);
     };
-    let plan = match plan(rules, query, modes) {
+    // Nobody waits for this, so no deadline is held against the time.
+    let plan = match plan(rules, query, modes, Time::default()) {
         Ok(plan) => plan,
         Err(error) => return format!("refused with INVALID_ARGUMENT: {error}\n"),
     };
@@ -77,10 +79,11 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
             let rule = if let Step::Counted { rule, .. } = step { Some(rule) } else { None };
             let format = rule.map_or(domain.key_head.format(), |rule| rule.key_tail.format());
             let mut text = format!("=> limit {}\n     key   {} ({})", check.limit, check.key, key_note(format, &check.limit));
+            if let Some(holder) = &check.holder {
+                let _ = write!(text, "\n     holder {}", String::from_utf8_lossy(holder));
+            }
             if let Some(rule) = rule {
-                if rule.shadow_mode {
-                    text += "\n     shadow_mode: counted, never refused";
-                }
+                text += &over_the_limit(rule);
                 if let Some(policy) = rule.on_store_error {
                     let _ = write!(text, "\n     on_store_error: {}", policy.name());
                 }
@@ -89,6 +92,21 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
                 }
             }
             text
+        }
+    }
+}
+
+/// What happens to a request beyond the limit, where that is not the usual.
+fn over_the_limit(rule: &Rule) -> String {
+    match &rule.on_limit {
+        _ if rule.shadow_mode => "\n     shadow_mode: counted, never refused".to_owned(),
+        OnLimit::Reject { body: None } => String::new(),
+        OnLimit::Reject { body: Some(body) } => format!("\n     on_limit: reject: the refusal's body is {body:?}"),
+        OnLimit::Queue => "\n     on_limit: queue: held back until there is room, refused if that takes longer".to_owned(),
+        OnLimit::Degrade { request_headers } => {
+            let headers: Vec<String> = request_headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+            let told = if headers.is_empty() { "dynamic metadata alone".to_owned() } else { headers.join(", ") };
+            format!("\n     on_limit: degrade: passes, never refused; the upstream is told by {told}")
         }
     }
 }

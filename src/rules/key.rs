@@ -12,6 +12,9 @@ use crate::check::Key;
 use crate::limit::{Algorithm, Limit, RefusedHits};
 use crate::rules::query::Entry;
 
+/// Names of holders that are longer than this are hashed instead, for the same reason. No id of a request or of a session comes near it.
+pub const HOLDER_BYTES_MAX: usize = 128;
+
 /// Entries that would make a key longer than this are hashed instead: clients choose their length, and every store has to keep them.
 pub const KEY_BYTES_MAX: usize = 512;
 
@@ -88,13 +91,18 @@ impl KeyTail {
     /// The safe form ends with the algorithm, the period and its tick, since state is never read in units that it was not written in. A
     /// fixed window's ends with `:`, as the reference form ends with `_`: a store in which windows come and go by their keys writes the
     /// start of the window, in seconds, right behind either. Nothing is written behind the keys of other algorithms.
+    ///
+    /// A window in sub-windows has their number beside its name, since its state is no other window's. What is held has no period: its
+    /// lease is added when somebody takes a place, so a changed lease is no reason to forget who has one.
     pub fn new(format: KeyFormat, limit: &Limit, unit_multiplier: u32) -> Self {
         let is_window = limit.algorithm() == Algorithm::FixedWindow;
         if format == KeyFormat::Reference && is_window && unit_multiplier == 1 && limit.refused_hits() == RefusedHits::Count {
             return Self::Reference;
         }
         let end = if is_window { ":" } else { "" };
-        Self::Safe(format!(":{}:{}:{}{end}", limit.algorithm(), limit.period_ticks(), limit.tick().name()).into())
+        let cut = if limit.buckets() > 0 { format!("-{}", limit.buckets()) } else { String::new() };
+        let period = if limit.algorithm() == Algorithm::Concurrency { 0 } else { limit.period_ticks() };
+        Self::Safe(format!(":{}{cut}:{period}:{}{end}", limit.algorithm(), limit.tick().name()).into())
     }
 
     /// Of a rule that counts nothing.
@@ -117,6 +125,11 @@ pub fn counter_key<'e>(head: &KeyHead, entries: impl Iterator<Item = Entry<'e>>,
         KeyTail::Reference => reference_key(&head.reference, entries),
         KeyTail::Safe(tail) => safe_key(&head.safe, entries, tail),
     }
+}
+
+/// The name of a holder, from a value of the request.
+pub fn holder(value: &str) -> Box<[u8]> {
+    if value.len() > HOLDER_BYTES_MAX { hashed(value.as_bytes()).into_boxed_slice() } else { value.as_bytes().into() }
 }
 
 /// No escapes and no bound: the reference has none, and finds only what is written as it writes it.
@@ -158,15 +171,21 @@ fn push_encoded(key: &mut Key, text: &str) {
     key.push(&text.as_bytes()[plain_from..]);
 }
 
-/// Puts `:#` and 128 bits of SHA-256 in the place of all entries. Entries come in pairs, so no key of entries looks like this.
+/// Puts a colon and a hash in the place of all entries. Entries come in pairs, so no key of entries looks like this.
 fn hash_entries(key: &mut Key, head_len: usize) {
-    let digest = Sha256::digest(&key.as_bytes()[head_len..]);
-    let mut text: SmallVec<[u8; 34]> = SmallVec::from_slice(b":#");
-    for byte in digest.iter().take(16) {
+    let text = hashed(&key.as_bytes()[head_len..]);
+    key.truncate(head_len);
+    key.push(b":");
+    key.push(&text);
+}
+
+/// `#` and 128 bits of SHA-256.
+fn hashed(bytes: &[u8]) -> SmallVec<[u8; 33]> {
+    let mut text: SmallVec<[u8; 33]> = SmallVec::from_slice(b"#");
+    for byte in Sha256::digest(bytes).iter().take(16) {
         text.extend([hex(byte >> 4), hex(byte & 15)]);
     }
-    key.truncate(head_len);
-    key.push(&text);
+    text
 }
 
 fn hex(nibble: u8) -> u8 {

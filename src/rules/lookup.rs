@@ -63,9 +63,14 @@ impl<'r> Hop<'r> {
     }
 }
 
-/// Entries with the values that they are counted by: their own, or the text that stands for all that share one counter.
-pub fn counted_by<'e>(entries: &'e [Entry<'e>], hops: &'e [Hop<'e>]) -> impl Iterator<Item = Entry<'e>> {
-    entries.iter().zip(hops).map(|(&entry, hop)| Entry { value: hop.shared_value(entry).unwrap_or(entry.value), ..entry })
+/// Entries with the values that they are counted by: their own, or the text that stands for all that share one counter. The name of a
+/// holder is left out, but not its key: two rules side by side are two counters.
+pub fn counted_by<'e>(entries: &'e [Entry<'e>], hops: &'e [Hop<'e>], rule: &Rule) -> impl Iterator<Item = Entry<'e>> {
+    let holder = rule.names_holders().then(|| hops.len() - 1);
+    entries.iter().zip(hops).enumerate().map(move |(index, (&entry, hop))| {
+        let shared = if holder == Some(index) { Some("") } else { hop.shared_value(entry) };
+        Entry { value: shared.unwrap_or(entry.value), ..entry }
+    })
 }
 
 /// Finds the rule of a descriptor: each entry must lead one level down, and the last one to a limit. There is no way back from a

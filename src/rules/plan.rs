@@ -4,13 +4,14 @@ use std::collections::HashSet;
 
 use smallvec::SmallVec;
 
-use crate::check::{Ask, Check, Hits, Key};
+use crate::check::{Ask, Check, Hits};
 use crate::limit::{Algorithm, Limit, Terms};
 use crate::rules::key::{self, KeyTail};
 use crate::rules::lookup::{Hops, Match, counted_by, lookup};
 use crate::rules::query::{Descriptor, Override, Query};
 use crate::rules::tree::{Domain, RuleSet};
-use crate::rules::{Allowance, Naming, Rule, series};
+use crate::rules::{Allowance, Naming, OnLimit, Rule, series};
+use crate::time::{Span, Time};
 
 /// A limit in a request has a unit and nothing else.
 const OVERRIDE_UNIT_MULTIPLIER: u32 = 1;
@@ -64,14 +65,25 @@ pub struct Modes {
     pub together: bool,
 }
 
-/// A limit in the request whose unit is no unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("descriptors[{descriptor}].limit.unit {wire_unit} is no unit; send SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR")]
-pub struct UnknownUnit {
-    /// Which descriptor.
-    pub descriptor: usize,
-    /// What was sent.
-    pub wire_unit: i32,
+/// A request that cannot be counted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRequest {
+    /// A limit in the request whose unit is no unit.
+    #[error("descriptors[{descriptor}].limit.unit {wire_unit} is no unit; send SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR")]
+    UnknownUnit {
+        /// Which descriptor.
+        descriptor: usize,
+        /// What was sent.
+        wire_unit: i32,
+    },
+    /// Somebody without a name wants to hold a place, and could never give it back.
+    #[error("descriptors[{descriptor}] has no value for {lease_by}, which names who holds a place; send one that no other request has")]
+    NoHolder {
+        /// Which descriptor.
+        descriptor: usize,
+        /// The key of the entry.
+        lease_by: Box<str>,
+    },
 }
 
 /// What the rules say of one descriptor, before rules of the same request replace each other.
@@ -87,11 +99,11 @@ enum Met<'r> {
     Override(Limit),
 }
 
-/// Plans a request.
+/// Plans a request that came `now`.
 ///
 /// # Errors
-/// [`UnknownUnit`], for a limit in the request that cannot be counted. In an unknown domain nothing is counted, so nothing is wrong.
-pub fn plan<'r>(rules: &'r RuleSet, query: &Query<'_>, modes: Modes) -> Result<Plan<'r>, UnknownUnit> {
+/// [`InvalidRequest`], for what cannot be counted. In an unknown domain nothing is counted, so nothing is wrong.
+pub fn plan<'r>(rules: &'r RuleSet, query: &Query<'_>, modes: Modes, now: Time) -> Result<Plan<'r>, InvalidRequest> {
     let Some(domain) = rules.domain(query.domain) else {
         let steps = query.descriptors.iter().map(|_| Step::NoRule).collect();
         return Ok(Plan { domain_known: false, steps, ask: Ask::default() });
@@ -101,34 +113,69 @@ pub fn plan<'r>(rules: &'r RuleSet, query: &Query<'_>, modes: Modes) -> Result<P
     let replaced = replaced_names(&met);
 
     let mut ask = Ask { together: modes.together || domain.together, deadline: query.deadline, ..Ask::default() };
-    let mut count = |key: Key, limit: Limit, hits: Hits, can_refuse: bool| {
-        ask.checks.push(Check { veto: can_refuse && !modes.shadow && !modes.quota, ..Check::new(key, limit, hits) });
+    let mut count = |check: Check| {
+        // A slot must not be booked for a request that another limit refuses.
+        ask.together |= check.book_ahead > Span::ZERO;
+        ask.checks.push(check);
         ask.checks.len() - 1
     };
-    let steps = query.descriptors.iter().zip(met).map(|(descriptor, met)| {
+    let steps = query.descriptors.iter().zip(met).enumerate().map(|(index, (descriptor, met))| {
         let Descriptor { entries, hits, .. } = descriptor;
-        match met {
+        Ok(match met {
             Met::Nothing => Step::NoRule,
             Met::Unlimited(rule) => Step::Unlimited(rule),
             Met::Limited { rule, .. } if replaced.contains(&*rule.name) => Step::Replaced(rule),
             Met::Limited { rule, limit, hops } => {
-                let key = key::counter_key(&domain.key_head, counted_by(entries, &hops), &rule.key_tail);
-                let series = (rule.naming != Naming::Fixed).then(|| series::metric_name(&domain.name, entries, &hops, rule.naming));
-                Step::Counted { rule, check: count(key, limit, *hits, !rule.shadow_mode && !rule.quota_mode), series }
+                let key = key::counter_key(&domain.key_head, counted_by(entries, &hops, rule), &rule.key_tail);
+                let mut check = Check::new(key, limit, *hits);
+                if rule.names_holders() {
+                    (check.hits, check.holder) = (hits.at_most_one(), Some(holder_of(descriptor, index)?));
+                }
+                check.book_ahead = book_ahead(rule, query, modes, check.hits, now);
+                check.veto = may_refuse(rule, modes);
+                let series = (rule.naming != Naming::Fixed).then(|| series::metric_name(&domain.name, entries, &hops, rule));
+                Step::Counted { rule, check: count(check), series }
             }
             Met::Override(limit) => {
                 let tail = KeyTail::new(domain.key_head.format(), &limit, OVERRIDE_UNIT_MULTIPLIER);
                 let key = key::counter_key(&domain.key_head, entries.iter().copied(), &tail);
-                Step::Override { check: count(key, limit, *hits, true), series: series::override_metric_name(&domain.name, entries) }
+                let check = Check { veto: !modes.shadow && !modes.quota, ..Check::new(key, limit, *hits) };
+                Step::Override { check: count(check), series: series::override_metric_name(&domain.name, entries) }
             }
-        }
+        })
     });
-    Ok(Plan { domain_known: true, steps: steps.collect(), ask })
+    let steps = steps.collect::<Result<_, _>>()?;
+    Ok(Plan { domain_known: true, steps, ask })
 }
 
-fn meet<'r>(domain: &'r Domain, descriptor: &Descriptor<'_>, index: usize) -> Result<Met<'r>, UnknownUnit> {
+/// Whether being over refuses the request. What degrades never does.
+const fn may_refuse(rule: &Rule, modes: Modes) -> bool {
+    let lets_pass = rule.shadow_mode || rule.quota_mode || matches!(rule.on_limit, OnLimit::Degrade { .. });
+    !lets_pass && !modes.shadow && !modes.quota
+}
+
+/// How long the call may be held back: as the rule says, but not beyond the time at which nobody waits any more. What is in shadow holds
+/// nobody back.
+fn book_ahead(rule: &Rule, query: &Query<'_>, modes: Modes, hits: Hits, now: Time) -> Span {
+    if rule.shadow_mode || modes.shadow || rule.on_limit != OnLimit::Queue || !matches!(hits, Hits::Add(_)) {
+        return Span::ZERO;
+    }
+    let max_wait = rule.limit().map_or(Span::ZERO, Limit::max_wait);
+    query.deadline.map_or(max_wait, |deadline| max_wait.min(deadline.since(now)))
+}
+
+/// The name of who takes a place or gives it back: the value of the last entry.
+fn holder_of(descriptor: &Descriptor<'_>, index: usize) -> Result<Box<[u8]>, InvalidRequest> {
+    let last = descriptor.entries.last().expect("a rule was met by its last entry");
+    if last.value.is_empty() {
+        return Err(InvalidRequest::NoHolder { descriptor: index, lease_by: last.key.into() });
+    }
+    Ok(key::holder(last.value))
+}
+
+fn meet<'r>(domain: &'r Domain, descriptor: &Descriptor<'_>, index: usize) -> Result<Met<'r>, InvalidRequest> {
     if let Some(limit) = descriptor.limit {
-        let unknown = UnknownUnit { descriptor: index, wire_unit: limit.wire_unit };
+        let unknown = InvalidRequest::UnknownUnit { descriptor: index, wire_unit: limit.wire_unit };
         return override_limit(limit).map(Met::Override).ok_or(unknown);
     }
     let Some(Match { rule, hops }) = lookup(domain, descriptor, &mut ()) else { return Ok(Met::Nothing) };
@@ -141,10 +188,8 @@ fn meet<'r>(domain: &'r Domain, descriptor: &Descriptor<'_>, index: usize) -> Re
 /// A limit that comes with a request is a fixed window, as in the reference; so it shares its counter with a rule for the same
 /// descriptor that is one, too. `None` if its unit is none.
 fn override_limit(limit: Override) -> Option<Limit> {
-    let terms = Terms {
-        unit_multiplier: OVERRIDE_UNIT_MULTIPLIER,
-        ..Terms::new(limit.requests_per_unit, limit.unit?, Algorithm::FixedWindow)
-    };
+    let terms =
+        Terms { unit_multiplier: OVERRIDE_UNIT_MULTIPLIER, ..Terms::new(limit.requests_per_unit, limit.unit?, Algorithm::FixedWindow) };
     Limit::new(&terms).ok()
 }
 
@@ -175,6 +220,15 @@ impl Hits {
             0 => Self::Look,
             hits if is_negative => Self::GiveBack(hits),
             hits => Self::Add(hits),
+        }
+    }
+
+    /// What a call does to places that are held, of which it has one whatever it costs.
+    fn at_most_one(self) -> Self {
+        match self {
+            Self::Add(_) => Self::Add(1),
+            Self::GiveBack(_) => Self::GiveBack(1),
+            Self::Look => Self::Look,
         }
     }
 }

@@ -1,17 +1,20 @@
 //! The names of metrics, as the reference builds them, so that dashboards go on working.
 
-use crate::rules::Naming;
 use crate::rules::lookup::Hops;
 use crate::rules::query::Entry;
 use crate::rules::tree::Found;
+use crate::rules::{Naming, Rule};
 
-/// The name of a rule's metrics for this request: `domain.key_value.key_value…`.
-pub fn metric_name(domain: &str, entries: &[Entry<'_>], hops: &Hops<'_>, naming: Naming) -> String {
+/// The name of a rule's metrics for this request: `domain.key_value.key_value…`. Holders are left out, as they are of what is counted:
+/// each would be a name of its own.
+pub fn metric_name(domain: &str, entries: &[Entry<'_>], hops: &Hops<'_>, rule: &Rule) -> String {
+    let holder = rule.names_holders().then(|| hops.len() - 1);
     let any_shared = entries.iter().zip(hops).any(|(&entry, hop)| hop.shared_value(entry).is_some());
     let mut name = domain.to_owned();
-    for (&entry, hop) in entries.iter().zip(hops) {
+    for (index, (&entry, hop)) in entries.iter().zip(hops).enumerate() {
         name.push('.');
-        match (hop.shared_value(entry), naming) {
+        match (hop.shared_value(entry), rule.naming) {
+            _ if holder == Some(index) => name.push_str(&hop.node.label),
             (Some(pattern), _) => push_pair(&mut name, entry.key, pattern),
             (None, Naming::Detailed) if entry.value.is_empty() && !any_shared => {
                 name.push_str(entry.key);

@@ -19,7 +19,7 @@ const SERIES_NAME_BYTES_MAX: usize = 1_024;
 /// What names beyond that are counted as.
 const OTHER: &str = "__other__";
 
-/// What the reference counts of one rule, and what is given back, which it does not know.
+/// What the reference counts of one rule; and what is given back, held back or degraded, which it does not know.
 #[derive(Debug, Default)]
 pub struct RuleStats {
     total_hits: AtomicU64,
@@ -29,6 +29,8 @@ pub struct RuleStats {
     shadow_mode: AtomicU64,
     over_limit_with_local_cache: AtomicU64,
     given_back: AtomicU64,
+    queued: AtomicU64,
+    degraded: AtomicU64,
 }
 
 /// All of them, by name.
@@ -57,10 +59,23 @@ pub struct Outcome<'o> {
     pub verdict: &'o Verdict,
     /// The check only looked in the end, because a neighbour of it vetoed.
     pub stood_still: bool,
-    /// The rule is in shadow mode.
-    pub shadow_mode: bool,
+    /// What was done instead of refusing it.
+    pub instead: Instead,
     /// From this part of the limit on, hits are near it.
     pub near_ratio: f32,
+}
+
+/// What is done about hits that there is no room for, if they are not refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instead {
+    /// They are refused, if there is no room.
+    Nothing,
+    /// The rule is in shadow mode.
+    Shadowed,
+    /// The upstream is told to give the cheap answer.
+    Degraded,
+    /// They pass when there is room.
+    Queued,
 }
 
 impl RuleStats {
@@ -83,6 +98,9 @@ impl RuleStats {
         let after = outcome.verdict.used;
         let before = after.saturating_sub(hits);
         if !outcome.verdict.over {
+            if outcome.instead == Instead::Queued {
+                self.queued.fetch_add(hits, Relaxed);
+            }
             self.within_limit.fetch_add(hits, Relaxed);
             if after > near {
                 self.near_limit.fetch_add(if before >= near { hits } else { after - near }, Relaxed);
@@ -101,9 +119,11 @@ impl RuleStats {
         if splits && before < limit {
             self.near_limit.fetch_add(limit.saturating_sub(near.max(before)), Relaxed);
         }
-        if outcome.shadow_mode {
-            self.shadow_mode.fetch_add(refused, Relaxed);
-        }
+        match outcome.instead {
+            Instead::Shadowed => self.shadow_mode.fetch_add(refused, Relaxed),
+            Instead::Degraded => self.degraded.fetch_add(refused, Relaxed),
+            Instead::Nothing | Instead::Queued => return,
+        };
     }
 
     fn counts(&self) -> [(&'static str, u64); 6] {
@@ -114,6 +134,19 @@ impl RuleStats {
             ("within_limit", self.within_limit.load(Relaxed)),
             ("shadow_mode", self.shadow_mode.load(Relaxed)),
             ("over_limit_with_local_cache", self.over_limit_with_local_cache.load(Relaxed)),
+        ]
+    }
+
+    /// What the reference does not know: the name and help of its metric, and its number.
+    fn own_counts(&self) -> [(&'static str, &'static str, u64); 3] {
+        [
+            ("tollgate_rule_given_back_hits_total", "Hits that were given back.", self.given_back.load(Relaxed)),
+            ("tollgate_rule_queued_hits_total", "Hits that were held back until there was room for them.", self.queued.load(Relaxed)),
+            (
+                "tollgate_rule_degraded_hits_total",
+                "Hits over the limit of a rule that were let through with word to the upstream to give the cheap answer.",
+                self.degraded.load(Relaxed),
+            ),
         ]
     }
 }
@@ -212,11 +245,10 @@ impl Source for StatsTable {
                     series.push(reference_series(name, count_name, count));
                 }
             }
-            let given_back = stats.given_back.load(Relaxed);
-            if given_back > 0 {
-                let help = "Hits that were given back.";
-                let labels = labels(name);
-                series.push(Series::counter("tollgate_rule_given_back_hits_total", help, labels, given_back, None));
+            for (metric, help, count) in stats.own_counts() {
+                if count > 0 {
+                    series.push(Series::counter(metric, help, labels(name), count, None));
+                }
             }
         }
         for (domain, count) in &names.unknown_domains {
@@ -272,6 +304,7 @@ fn near_threshold(limit: u32, ratio: f32) -> u64 {
 mod tests {
     use super::*;
     use crate::limit::{Terms, Unit};
+    use crate::time::Span;
 
     /// limit, hits before, hits asked, then total, over, near, within.
     const ARITHMETIC: &[(u32, u64, u64, [u64; 4])] = &[
@@ -304,18 +337,11 @@ mod tests {
     /// What is counted of one call: total, over, near, within.
     fn counts_of(requests: u32, hits: u64, used: u64, over: bool) -> [u64; 4] {
         let stats = RuleStats::default();
-        let limit = Limit::new(&Terms {
-            requests,
-            unit: Unit::Hour,
-            unit_multiplier: 1,
-            algorithm: Algorithm::FixedWindow,
-            burst: None,
-            refused_hits: None,
-        })
-        .expect("a limit");
-        let verdict = Verdict { over, used, remaining: 0, retry_after: None, reset_after: crate::time::Span::ZERO, from_cache: false };
+        let limit = Limit::new(&Terms::new(requests, Unit::Hour, Algorithm::FixedWindow)).expect("a limit");
+        let verdict =
+            Verdict { over, used, remaining: 0, start_after: Span::ZERO, retry_after: None, reset_after: Span::ZERO, from_cache: false };
         let hits = Hits::Add(hits);
-        stats.record(&Outcome { limit: &limit, hits, verdict: &verdict, stood_still: false, shadow_mode: false, near_ratio: 0.8 });
+        stats.record(&Outcome { limit: &limit, hits, verdict: &verdict, stood_still: false, instead: Instead::Nothing, near_ratio: 0.8 });
         let [total, over, near, within, _, _] = stats.counts().map(|(_, count)| count);
         [total, over, near, within]
     }

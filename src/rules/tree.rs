@@ -4,11 +4,11 @@ use std::hash::{Hash, Hasher};
 
 use hashbrown::{Equivalent, HashMap};
 
-use crate::limit::{Limit, Unit};
+use crate::limit::Limit;
 use crate::rules::key::KeyHead;
 use crate::rules::query::Entry;
 use crate::rules::wildcard::Pattern;
-use crate::rules::{Allowance, Rule};
+use crate::rules::{Allowance, OnLimit, Rule};
 
 /// All rules that are in force together. Never changed: new rules are a new set.
 #[derive(Debug, Default)]
@@ -131,13 +131,13 @@ impl RuleSet {
         names
     }
 
-    /// A call for a first try: the first that meets the limit which allows the least at once.
+    /// A call for a first try: the first that meets the limit which allows the least at once. Made again and again, it is refused.
     pub fn example(&self) -> Option<Example> {
         let mut best: Option<(u32, Example)> = None;
         for name in self.domain_names() {
             let Some(domain) = self.domain(name) else { continue };
-            domain.root.each_limit(&mut Vec::new(), &mut |entries, limit| {
-                let capacity = limit.capacity();
+            domain.root.each_rule(&mut Vec::new(), &mut |entries, rule| {
+                let capacity = if refuses_the_same_call(rule) { rule.limit().map_or(0, Limit::capacity) } else { 0 };
                 if capacity > 0 && best.as_ref().is_none_or(|(least, _)| capacity < *least) {
                     best = Some((capacity, Example { domain: name.to_owned(), entries: entries.to_vec() }));
                 }
@@ -153,7 +153,7 @@ impl RuleSet {
             let (unit, requests) = match &rule.allowance {
                 Allowance::Unlimited { requests_per_unit } => ("UNKNOWN".to_owned(), *requests_per_unit),
                 Allowance::Limited(limit) => {
-                    (Unit::of(limit.period()).map_or("UNKNOWN".to_owned(), |unit| unit.name().to_uppercase()), limit.requests())
+                    (limit.unit().map_or("UNKNOWN".to_owned(), |unit| unit.name().to_uppercase()), limit.requests())
                 }
             };
             text += &format!(
@@ -212,16 +212,16 @@ impl Level {
         by_value.into_iter().chain(by_key).min()
     }
 
-    /// Shows every limit from here down, with entries that lead to it.
-    fn each_limit(&self, entries: &mut Vec<(String, String)>, show: &mut impl FnMut(&[(String, String)], &Limit)) {
+    /// Shows every rule from here down, with entries that lead to it.
+    fn each_rule(&self, entries: &mut Vec<(String, String)>, show: &mut impl FnMut(&[(String, String)], &Rule)) {
         for node in &self.nodes {
             let value = if node.value.is_empty() { "1".to_owned() } else { node.value.replace('*', "1") };
             entries.push((node.key.to_string(), value));
-            if let Some(limit) = node.rule.as_ref().and_then(|rule| rule.limit()) {
-                show(entries, limit);
+            if let Some(rule) = &node.rule {
+                show(entries, rule);
             }
             if let Some(below) = &node.below {
-                below.each_limit(entries, show);
+                below.each_rule(entries, show);
             }
             entries.pop();
         }
@@ -235,6 +235,11 @@ impl Level {
             }
         }
     }
+}
+
+/// Whether one call, made again and again, is refused in the end. One that holds a place by its name has it already.
+fn refuses_the_same_call(rule: &Rule) -> bool {
+    matches!(rule.on_limit, OnLimit::Reject { .. }) && !rule.shadow_mode && !rule.names_holders()
 }
 
 impl Hash for Pair {

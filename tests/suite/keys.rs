@@ -9,6 +9,7 @@ use tollgate::rules::query::Override;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{KeyFormat, Query, RuleSet};
 use tollgate::telemetry::metric::Metrics;
+use tollgate::time::Time;
 
 const RULES: &str = "
 domain: shop
@@ -94,7 +95,7 @@ fn query(descriptor: &str) -> Query<'_> {
 }
 
 fn key_of(rules: &RuleSet, query: &Query<'_>) -> String {
-    let plan = plan(rules, query, Modes::default()).expect("its unit is one");
+    let plan = plan(rules, query, Modes::default(), Time::default()).expect("its unit is one");
     plan.ask.checks[0].key.to_string()
 }
 

@@ -3,9 +3,12 @@
 //! Two implementations of one algorithm can agree and both be wrong; these say what right is. Gaps between calls are drawn around the
 //! edges, where mistakes are: a period less one, a period, a period and one, one tick.
 
+use std::ops::RangeInclusive;
+
 use proptest::prelude::*;
+use tollgate::algorithm::sub_windows::width;
 use tollgate::algorithm::{Counter, decide_together};
-use tollgate::check::{Check, Hits, Key, Verdict};
+use tollgate::check::{Call, Check, Hits, Key, Verdict};
 use tollgate::limit::{Algorithm, EXACT_MAX, Limit, RefusedHits, Terms, Unit};
 use tollgate::time::{Span, Time};
 
@@ -13,7 +16,7 @@ use tollgate::time::{Span, Time};
 const START: Time = Time::from_micros(1_700_000_000_123_456);
 
 /// One counter and the time, so that a law reads as a sentence.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Bench {
     limit: Limit,
     counter: Counter,
@@ -22,37 +25,50 @@ struct Bench {
 
 impl Bench {
     fn new(limit: Limit) -> Self {
-        Self { limit, counter: Counter::untouched(limit.algorithm()), now: START }
+        Self { limit, counter: Counter::untouched(&limit), now: START }
     }
 
-    fn ask(&mut self, hits: Hits) -> Verdict {
-        let (counter, verdict) = self.counter.decide(&self.limit, self.now, hits);
+    fn ask<'c>(&mut self, call: impl Into<Call<'c>>) -> Verdict {
+        let (counter, verdict) = std::mem::take(&mut self.counter).decide(&self.limit, self.now, call);
         self.counter = counter;
         verdict
     }
 
-    fn look(mut self) -> Verdict {
-        self.ask(Hits::Look)
+    fn look(&self) -> Verdict {
+        self.clone().ask(Hits::Look)
     }
 
     fn pass(&mut self, span: Span) {
         self.now = self.now.plus(span);
     }
 
-    fn after(mut self, span: Span) -> Self {
-        self.pass(span);
-        self
+    fn after(&self, span: Span) -> Self {
+        Self { now: self.now.plus(span), ..self.clone() }
     }
 
     /// Hits of one at this time that pass before the first that does not.
-    fn room(mut self) -> u64 {
-        (0..=EXACT_MAX).find(|_| self.ask(Hits::Add(1)).over).expect("every limit is reached")
+    fn room(&self) -> u64 {
+        let mut bench = self.clone();
+        (0..=EXACT_MAX).find(|_| bench.ask(Hits::Add(1)).over).expect("every limit is reached")
+    }
+
+    /// All the hits of one that pass in a time in which somebody asks whenever there is room.
+    fn under_pressure(&mut self, time: Span) -> u64 {
+        let end = self.now.plus(time);
+        let mut passed = 0;
+        while self.now < end {
+            match self.ask(Hits::Add(1)) {
+                Verdict { over: false, .. } => passed += 1,
+                Verdict { retry_after, .. } => self.pass(retry_after.expect("one hit passes some time")),
+            }
+        }
+        passed
     }
 }
 
 /// A call, and how long after the one before it comes.
 #[derive(Debug, Clone, Copy)]
-struct Call {
+struct Later {
     gap: Gap,
     hits: Hits,
 }
@@ -75,18 +91,53 @@ impl Gap {
     }
 }
 
-fn limits(algorithm: Algorithm, requests: std::ops::RangeInclusive<u32>) -> impl Strategy<Value = Limit> {
+fn limits(algorithm: Algorithm, requests: RangeInclusive<u32>) -> impl Strategy<Value = Limit> {
+    limits_in(algorithm, None, requests)
+}
+
+/// Sliding windows that are cut into so many.
+fn cut_limits(requests: RangeInclusive<u32>) -> impl Strategy<Value = Limit> {
+    (1..=12_u32).prop_flat_map(move |buckets| limits_in(Algorithm::SlidingWindow, Some(buckets), requests.clone()))
+}
+
+fn limits_in(algorithm: Algorithm, buckets: Option<u32>, requests: RangeInclusive<u32>) -> impl Strategy<Value = Limit> {
     let refused_hits = prop_oneof![Just(None), Just(Some(RefusedHits::Count)), Just(Some(RefusedHits::Drop))];
     let unit = prop::sample::select(&Unit::ALL[..]);
     let burst = prop_oneof![Just(None), (1..40_u32).prop_map(Some)];
     (requests, unit, 1..8_u32, burst, refused_hits).prop_map(move |(requests, unit, unit_multiplier, burst, refused_hits)| {
-        let burst = burst.filter(|_| algorithm == Algorithm::TokenBucket);
-        Limit::new(&Terms { unit_multiplier, burst, refused_hits, ..Terms::new(requests, unit, algorithm) }).expect("a limit")
+        let burst = burst.filter(|_| algorithm.is_bucket());
+        Limit::new(&Terms { unit_multiplier, burst, buckets, refused_hits, ..Terms::new(requests, unit, algorithm) }).expect("a limit")
     })
 }
 
+/// Any but those that know their holders by name, whose laws are below.
 fn any_limit() -> impl Strategy<Value = Limit> {
-    prop_oneof![limits(Algorithm::FixedWindow, 0..=30), limits(Algorithm::TokenBucket, 0..=30)]
+    prop_oneof![
+        limits(Algorithm::FixedWindow, 0..=30),
+        limits(Algorithm::SlidingWindow, 0..=30),
+        cut_limits(0..=30),
+        limits(Algorithm::SlidingLog, 0..=30),
+        limits(Algorithm::TokenBucket, 0..=30),
+        limits(Algorithm::LeakyBucket, 0..=30),
+    ]
+}
+
+/// How long it takes at most until a counter is as if untouched.
+fn fill(limit: &Limit) -> Span {
+    match limit.algorithm() {
+        Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::Concurrency => limit.period(),
+        Algorithm::SlidingWindow if limit.buckets() > 0 => times(width(limit), u64::from(limit.buckets()) + 1),
+        Algorithm::SlidingWindow => times(limit.period(), 2),
+        // From the deepest debt it takes two bursts, from anywhere else one.
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            let credits = 2 * u64::from(limit.capacity()) * limit.period_ticks();
+            times(limit.tick().span(), credits.div_ceil(u64::from(limit.requests()).max(1)) + 1).max(limit.period())
+        }
+    }
+}
+
+fn times(span: Span, count: u64) -> Span {
+    Span::from_micros(span.as_micros() * count)
 }
 
 fn gaps() -> impl Strategy<Value = Gap> {
@@ -110,19 +161,19 @@ fn hits() -> impl Strategy<Value = Hits> {
     ]
 }
 
-fn history() -> impl Strategy<Value = Vec<Call>> {
-    prop::collection::vec((gaps(), hits()).prop_map(|(gap, hits)| Call { gap, hits }), 0..40)
+fn history() -> impl Strategy<Value = Vec<Later>> {
+    prop::collection::vec((gaps(), hits()).prop_map(|(gap, hits)| Later { gap, hits }), 0..40)
 }
 
 /// The same without give-backs: who returns hits is not limited by what it took.
-fn one_way_history() -> impl Strategy<Value = Vec<Call>> {
+fn one_way_history() -> impl Strategy<Value = Vec<Later>> {
     history().prop_map(|mut calls| {
         calls.retain(|call| !matches!(call.hits, Hits::GiveBack(_)));
         calls
     })
 }
 
-fn played(limit: Limit, calls: &[Call]) -> Bench {
+fn played(limit: Limit, calls: &[Later]) -> Bench {
     let mut bench = Bench::new(limit);
     for call in calls {
         bench.pass(call.gap.span(&limit));
@@ -132,7 +183,7 @@ fn played(limit: Limit, calls: &[Call]) -> Bench {
 }
 
 /// When each hit of a history passed.
-fn admitted(limit: Limit, calls: &[Call]) -> Vec<(Time, u64)> {
+fn admitted(limit: Limit, calls: &[Later]) -> Vec<(Time, u64)> {
     let mut bench = Bench::new(limit);
     let mut passed = Vec::new();
     for call in calls {
@@ -142,6 +193,25 @@ fn admitted(limit: Limit, calls: &[Call]) -> Vec<(Time, u64)> {
         }
     }
     passed
+}
+
+/// The most hits that passed within a period, wherever it begins.
+fn most_in_any_period(limit: &Limit, passed: &[(Time, u64)]) -> u64 {
+    let within = |from: &Time, passed: &[(Time, u64)]| {
+        passed.iter().take_while(|(at, _)| at.since(*from) < limit.period()).map(|(_, hits)| hits).sum::<u64>()
+    };
+    passed.iter().enumerate().map(|(index, (from, _))| within(from, &passed[index..])).max().unwrap_or(0)
+}
+
+/// What would make that limit.
+fn terms_of(limit: &Limit) -> Terms {
+    let seconds = u32::try_from(limit.period().ceil_secs()).expect("a period of seconds");
+    let buckets = Some(limit.buckets()).filter(|&buckets| buckets > 0);
+    Terms { unit_multiplier: seconds, buckets, ..Terms::new(limit.requests(), Unit::Second, limit.algorithm()) }
+}
+
+fn buckets(requests: RangeInclusive<u32>) -> impl Strategy<Value = Limit> {
+    prop_oneof![limits(Algorithm::TokenBucket, requests.clone()), limits(Algorithm::LeakyBucket, requests)]
 }
 
 /// A limit whose refusals change nothing.
@@ -217,14 +287,14 @@ proptest! {
         let before = bench.look().used;
         let verdict = bench.ask(Hits::Add(hits));
         prop_assume!(verdict.over);
-        match limit.algorithm() {
-            Algorithm::FixedWindow => prop_assert_eq!(verdict.used, before + hits),
-            Algorithm::TokenBucket => {
-                // A bucket is never deeper in debt than one burst, and one hit more than fits is as good as any number more.
-                let capacity = u64::from(limit.capacity());
-                prop_assert_eq!(verdict.used, (before + hits.min(capacity + 1)).min(2 * capacity));
-            }
-        }
+        let used = if limit.algorithm().is_bucket() {
+            // A bucket is never deeper in debt than one burst, and one hit more than fits is as good as any number more.
+            let capacity = u64::from(limit.capacity());
+            (before + hits.min(capacity + 1)).min(2 * capacity)
+        } else {
+            before + hits
+        };
+        prop_assert_eq!(verdict.used, used);
     }
 
     #[test]
@@ -248,7 +318,9 @@ proptest! {
     }
 
     #[test]
-    fn a_fixed_window_admits_at_most_its_requests(limit in limits(Algorithm::FixedWindow, 0..=30), calls in one_way_history()) {
+    fn windows_admit_at_most_their_requests_each_and_twice_that_in_any_period(
+        limit in prop_oneof![limits(Algorithm::FixedWindow, 0..=30), limits(Algorithm::SlidingWindow, 0..=30)], calls in one_way_history(),
+    ) {
         let period = limit.period().as_micros();
         let mut windows = std::collections::HashMap::new();
         let passed = admitted(limit, &calls);
@@ -256,15 +328,50 @@ proptest! {
             *windows.entry(at.as_micros() / period).or_insert(0) += hits;
         }
         prop_assert!(windows.values().all(|&hits| hits <= u64::from(limit.requests())), "{windows:?}");
-        for (index, (from, _)) in passed.iter().enumerate() {
-            let within: u64 = passed[index..].iter().take_while(|(at, _)| at.since(*from) < limit.period()).map(|(_, hits)| hits).sum();
-            prop_assert!(within <= 2 * u64::from(limit.requests()), "in any period");
+        prop_assert!(most_in_any_period(&limit, &passed) <= 2 * u64::from(limit.requests()));
+    }
+
+    #[test]
+    fn a_sliding_window_admits_less_than_twice_its_requests_in_any_period(
+        limit in limits(Algorithm::SlidingWindow, 1..=30), calls in one_way_history(),
+    ) {
+        prop_assert!(most_in_any_period(&limit, &admitted(limit, &calls)) < 2 * u64::from(limit.requests()));
+    }
+
+    #[test]
+    fn logs_and_cut_windows_admit_at_most_their_requests_in_any_period(
+        limit in prop_oneof![limits(Algorithm::SlidingLog, 0..=30), cut_limits(0..=30)], calls in one_way_history(),
+    ) {
+        prop_assert!(most_in_any_period(&limit, &admitted(limit, &calls)) <= u64::from(limit.requests()));
+    }
+
+    #[test]
+    fn under_pressure_a_log_admits_all_of_its_requests_and_a_cut_window_loses_one_part(
+        limit in prop_oneof![limits(Algorithm::SlidingLog, 1..=30), cut_limits(1..=30)], calls in one_way_history(),
+    ) {
+        let mut bench = played(Limit::new(&Terms { refused_hits: Some(RefusedHits::Drop), ..terms_of(&limit) }).expect("a limit"), &calls);
+        // Whatever was before has left.
+        bench.pass(fill(&limit));
+        let passed = u128::from(bench.under_pressure(times(limit.period(), 20)));
+        let (requests, period) = (u128::from(limit.requests()), u128::from(limit.period().as_micros()));
+        let again_after = if limit.buckets() > 0 { u128::from(width(&limit).as_micros()) * u128::from(limit.buckets() + 1) } else { period };
+        prop_assert!(passed * again_after >= requests * 20 * period, "{passed}");
+    }
+
+    #[test]
+    fn a_sliding_window_admits_nearly_all_of_what_comes_evenly_at_its_rate(limit in limits(Algorithm::SlidingWindow, 1..=30)) {
+        let mut bench = Bench::new(Limit::new(&Terms { refused_hits: Some(RefusedHits::Drop), ..terms_of(&limit) }).expect("a limit"));
+        let (requests, mut passed) = (limit.requests(), 0);
+        for _ in 0..20 * requests {
+            passed += u32::from(!bench.ask(Hits::Add(1)).over);
+            bench.pass(Span::from_micros(limit.period().as_micros().div_ceil(u64::from(requests))));
         }
+        prop_assert!(passed >= 20 * (requests - 1), "all but one a window, not {passed} of {}", 20 * requests);
     }
 
     #[test]
     fn a_bucket_admits_at_most_its_burst_and_its_rate_in_any_interval(
-        limit in limits(Algorithm::TokenBucket, 0..=30), calls in one_way_history(),
+        limit in buckets(0..=30), calls in one_way_history(),
     ) {
         let passed = admitted(limit, &calls);
         for (index, (from, _)) in passed.iter().enumerate() {
@@ -280,7 +387,7 @@ proptest! {
     }
 
     #[test]
-    fn an_idle_bucket_saves_up_to_its_burst_and_no_more(limit in limits(Algorithm::TokenBucket, 1..=30), calls in history()) {
+    fn an_idle_bucket_saves_up_to_its_burst_and_no_more(limit in buckets(1..=30), calls in history()) {
         let bench = played(limit, &calls);
         // From the deepest debt it takes up to 2 × 40 × 7 of them.
         let years = Span::from_secs(600 * 365 * 86_400);
@@ -303,19 +410,17 @@ proptest! {
         limit in any_limit(), calls in one_way_history(), back in 0..7_200_000_000_u64,
     ) {
         let bench = played(limit, &calls);
-        let mut earlier = bench;
-        earlier.now = Time::from_micros(bench.now.as_micros() - back);
+        let earlier = Bench { now: Time::from_micros(bench.now.as_micros() - back), ..bench.clone() };
         prop_assert!(earlier.look().remaining <= bench.look().remaining, "not sooner");
-        // From the deepest debt it takes two bursts to be untouched again, from anywhere else one.
-        let fill = match limit.algorithm() {
-            Algorithm::FixedWindow => limit.period(),
-            Algorithm::TokenBucket => {
-                let credits = 2 * u64::from(limit.capacity()) * limit.period_ticks();
-                let ticks = credits.div_ceil(u64::from(limit.requests()).max(1)) + 1;
-                Span::from_micros(ticks * limit.tick().span().as_micros()).max(limit.period())
-            }
-        };
-        prop_assert!(earlier.look().reset_after <= fill, "not later");
+        prop_assert!(earlier.look().reset_after <= fill(&limit), "not later");
+    }
+
+    #[test]
+    fn a_clock_that_jumps_on_is_time_that_passed(limit in any_limit(), calls in one_way_history(), on in 0..7_200_000_000_u64) {
+        // Nobody can tell. The most that it gives away is what comes back in so much time, and never more than the whole limit.
+        let later = played(limit, &calls).after(Span::from_micros(on));
+        prop_assert!(later.room() <= u64::from(limit.capacity()));
+        prop_assert!(later.look().reset_after <= fill(&limit));
     }
 
     #[test]
@@ -330,17 +435,19 @@ proptest! {
         let slots: Vec<usize> = (0..checks.len()).collect();
         let now = START.plus(Span::from_secs(3));
         let verdicts = decide_together(&checks, &slots, &mut counters, now);
-        let alone: Vec<_> = checks.iter().zip(&before).map(|(check, counter)| counter.decide(&check.limit, now, check.hits)).collect();
+        let alone: Vec<_> = checks.iter().zip(&before).map(|(check, counter)| counter.clone().decide(&check.limit, now, check.hits)).collect();
         let vetoed = checks.iter().zip(&alone).any(|(check, (_, verdict))| check.veto && verdict.over);
         for (index, (check, (counter, verdict))) in checks.iter().zip(&alone).enumerate() {
-            prop_assert_eq!(verdicts[index].over, verdict.over || (vetoed && before[index].decide(&check.limit, now, Hits::Look).1.over));
+            prop_assert_eq!(verdicts[index].over, verdict.over || (vetoed && before[index].clone().decide(&check.limit, now, Hits::Look).1.over));
             if !vetoed {
-                prop_assert_eq!(counters[index], *counter);
+                prop_assert_eq!(&counters[index], counter);
                 prop_assert_eq!(verdicts[index], *verdict);
             } else if verdict.over && check.limit.refused_hits() == RefusedHits::Count {
-                prop_assert_eq!(counters[index], *counter);
+                prop_assert_eq!(&counters[index], counter);
             } else {
-                prop_assert_eq!(counters[index], before[index], "it stood still");
+                let looked = before[index].clone().decide(&check.limit, now, Hits::Look).0;
+                let stood_still = counters[index] == before[index] || counters[index] == looked;
+                prop_assert!(stood_still, "{:?}", counters[index]);
             }
         }
     }
@@ -363,7 +470,8 @@ fn a_bucket_of_ten_per_second_refuses_half_of_twenty_per_second() {
 #[test]
 fn a_limit_of_zero_refuses_every_hit_and_lets_looks_pass() {
     for algorithm in Algorithm::ALL {
-        let terms = Terms::new(0, Unit::Minute, algorithm);
+        let lease = (algorithm == Algorithm::Concurrency).then_some(Span::from_secs(60));
+        let terms = Terms { lease, ..Terms::new(0, Unit::Minute, algorithm) };
         let mut bench = Bench::new(Limit::new(&terms).expect("a limit"));
         assert!(!bench.ask(Hits::Look).over, "{algorithm}");
         for _ in 0..3 {
@@ -379,10 +487,10 @@ fn a_key_that_comes_twice_sees_what_it_did_first() {
         Terms::new(3, Unit::Hour, Algorithm::FixedWindow);
     let limit = Limit::new(&terms).expect("a limit");
     let check = Check::new(Key::from("k"), limit, Hits::Add(2));
-    let mut counters = [Counter::untouched(Algorithm::FixedWindow)];
+    let mut counters = [Counter::untouched(&limit)];
     let verdicts = decide_together(&[check.clone(), check], &[0, 0], &mut counters, START);
     assert_eq!([verdicts[0].over, verdicts[1].over], [false, true]);
-    let (_, look) = counters[0].decide(&limit, START, Hits::Look);
+    let (_, look) = counters[0].clone().decide(&limit, START, Hits::Look);
     assert_eq!(look.used, 2, "the first only looked in the end, and the second counts what it was refused");
 }
 
@@ -394,11 +502,12 @@ fn vetoed<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter,
     let check = |limit, hits, veto| Check { veto, ..Check::new(Key::from("k"), limit, hits) };
     let mut checks: Vec<Check> = hits.into_iter().map(|hits| check(limit, hits, false)).collect();
     checks.push(check(nothing, Hits::Add(1), true));
-    let price = if limit.algorithm() == Algorithm::FixedWindow { 1 } else { limit.period_ticks() };
-    let mut counters = [Counter::spent(&limit, START, used * price), Counter::untouched(nothing.algorithm())];
+    let price = if limit.algorithm().is_bucket() { limit.period_ticks() } else { 1 };
+    let mut counters = [Counter::of(&limit, START, used * price), Counter::untouched(&nothing)];
     let slots: Vec<usize> = (0..=N).map(|index| usize::from(index == N)).collect();
     let verdicts = decide_together(&checks, &slots, &mut counters, START);
-    (counters[0], verdicts.into_vec())
+    let [counter, _] = counters;
+    (counter, verdicts.into_vec())
 }
 
 #[test]
@@ -421,6 +530,8 @@ fn what_is_given_back_stays_so_where_it_still_is_over_even_if_a_neighbour_refuse
     let kinds = [
         (Algorithm::FixedWindow, RefusedHits::Count),
         (Algorithm::FixedWindow, RefusedHits::Drop),
+        (Algorithm::SlidingWindow, RefusedHits::Count),
+        (Algorithm::SlidingLog, RefusedHits::Count),
         (Algorithm::TokenBucket, RefusedHits::Count),
     ];
     for (algorithm, refused_hits) in kinds {
@@ -435,12 +546,9 @@ fn what_is_given_back_stays_so_where_it_still_is_over_even_if_a_neighbour_refuse
 #[test]
 fn retry_after_is_of_the_checks_own_hits_even_if_a_neighbour_refuses() {
     let terms = Terms {
-        requests: 2,
-        unit: Unit::Hour,
         unit_multiplier: 2,
-        algorithm: Algorithm::TokenBucket,
-        burst: None,
         refused_hits: Some(RefusedHits::Count),
+        ..Terms::new(2, Unit::Hour, Algorithm::TokenBucket)
     };
     // Three of two are used. What is given back would make room, but a neighbour refuses.
     let (_, verdicts) = vetoed(Limit::new(&terms).expect("a limit"), 3, [Hits::GiveBack(2), Hits::Add(1)]);

@@ -28,8 +28,6 @@ const WORKERS: usize = 2;
 /// A script that takes longer than this never ends.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The files of the script, in its order.
-const FILES: [&str; 3] = ["charge.lua", "fixed_window.lua", "bucket.lua"];
 const DRIVER: &str = "driver.lua";
 
 /// Mutants that change nothing that anybody could see.
@@ -122,7 +120,7 @@ struct Token<'t> {
 /// One change of the script.
 struct Mutant {
     text: String,
-    file: &'static str,
+    file: String,
     line: usize,
     /// The line as it was.
     source: String,
@@ -162,7 +160,7 @@ impl fmt::Display for Mutant {
 
 impl Mutant {
     fn is(&self, known: &Equivalent) -> bool {
-        (self.file, self.source.as_str(), (self.from.as_str(), self.to.as_str())) == (known.file, known.source, known.change)
+        (self.file.as_str(), self.source.as_str(), (self.from.as_str(), self.to.as_str())) == (known.file, known.source, known.change)
     }
 
     /// Tries it on a server, which it may spoil.
@@ -197,13 +195,14 @@ fn mutants() -> Vec<Mutant> {
 
 fn mutant(text: &str, at: usize, len: usize, to: String) -> Mutant {
     // The twins stand inside of the driver.
-    let parts =
-        FILES.into_iter().zip(counter::LUA).map(|(name, part)| (name, text.find(part).expect("it is a part of the script"), part.len()));
+    let twins = counter::LUA.map(|(name, part)| (format!("{name}.lua"), part));
+    let parts = [("charge.lua".to_owned(), counter::LUA_SHARED)].into_iter().chain(twins);
+    let parts = parts.map(|(name, part)| (name, text.find(part).expect("it is a part of the script"), part.len()));
     let (file, start) = parts
         .filter(|(_, start, len)| (*start..start + len).contains(&at))
         .map(|(name, start, _)| (name, start))
         .next()
-        .unwrap_or((DRIVER, 0));
+        .unwrap_or((DRIVER.to_owned(), 0));
     let line = 1 + text[start..at].matches('\n').count();
     let source = text[..at].rfind('\n').map_or(0, |end| end + 1);
     let source = text[source..].lines().next().unwrap_or_default().trim().to_owned();

@@ -63,6 +63,10 @@ struct Call {
     counter: usize,
     size: Size,
     veto: bool,
+    /// Who calls, for those that want to know.
+    holder: u8,
+    /// How long it can be held back: so many quarters of what its rule allows.
+    patience: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -151,8 +155,16 @@ impl Group {
         let checks = self
             .calls
             .iter()
-            .map(|call| Check { veto: call.veto, ..check(call.counter, limits[call.counter], call.size.hits(&limits[call.counter])) });
+            .map(|call| call.check(&limits[call.counter]));
         Ask { checks: checks.collect(), together: self.together, deadline: None }
+    }
+}
+
+impl Call {
+    fn check(&self, limit: &Limit) -> Check {
+        let holder = (limit.algorithm() == Algorithm::Concurrency).then(|| format!("holder {}", self.holder).into_bytes().into());
+        let book_ahead = Span::from_micros(limit.max_wait().as_micros() / 4 * self.patience);
+        Check { veto: self.veto, holder, book_ahead, ..check(self.counter, *limit, self.size.hits(limit)) }
     }
 }
 
@@ -197,10 +209,8 @@ impl Gap {
 }
 
 fn check(number: usize, limit: Limit, hits: Hits) -> Check {
-    let key = match limit.algorithm() {
-        Algorithm::FixedWindow => format!("window{number}:"),
-        Algorithm::TokenBucket => format!("bucket{number}"),
-    };
+    let end = if limit.algorithm() == Algorithm::FixedWindow { ":" } else { "" };
+    let key = format!("{}{number}{end}", limit.algorithm());
     Check::new(Key::from(key.as_str()), limit, hits)
 }
 
@@ -216,7 +226,7 @@ fn finds(limit: &Limit) -> Vec<Found> {
             finds.extend(["9999999999999999999", "-9999999999999999999", "99999999999999999999"].map(text));
             finds.extend(["", "-", "text", "12.5", " 5", "5 ", "x5", "+5", "0x10", "1e3", "nan"].map(text));
         }
-        Algorithm::TokenBucket => {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             let bucket = |spent: f64, at: f64| Found::Text([spent.to_le_bytes(), at.to_le_bytes()].concat());
             let (price, at) = (double(limit.period_ticks()), double(limit.tick().since_epoch(START)));
             let (full, far) = (price * f64::from(limit.capacity()), double(EXACT_MAX - 1));
@@ -230,6 +240,22 @@ fn finds(limit: &Limit) -> Vec<Found> {
             finds.extend([(-1.0, at), (1.0, -1.0), (f64::NAN, at), (1.0, f64::NAN)].map(|(spent, at)| bucket(spent, at)));
             finds.extend(["", "7", "fifteen letters", "sixteen letters!", "seventeen letters"].map(text));
         }
+        Algorithm::SlidingWindow => {
+            let numbers = if limit.buckets() > 0 { limit.buckets() as usize + 2 } else { 3 };
+            let at = double(START.as_micros() / limit.period().as_micros());
+            let windows = |numbers: &[f64]| Found::Text(numbers.iter().flat_map(|number| number.to_le_bytes()).collect());
+            // One that is wrong, in each place; and one number too few, or too many.
+            let wrong = |place: usize, number: f64| {
+                windows(&(0..numbers).map(|other| if other == place { number } else { at }).collect::<Vec<_>>())
+            };
+            finds.extend((0..numbers).flat_map(|place| [wrong(place, -1.0), wrong(place, f64::NAN)]));
+            finds.extend([windows(&vec![1.0; numbers - 1]), windows(&vec![1.0; numbers + 1]), text(""), text("7")]);
+        }
+        Algorithm::SlidingLog => {
+            finds.extend(["", "7"].map(text));
+            finds.extend([1, 2, 7].map(Found::Log));
+        }
+        Algorithm::Concurrency => finds.extend(["", "7"].map(text)),
     }
     finds
 }
@@ -250,30 +276,52 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
         1 => (100_000_000..=u32::MAX).prop_map(Some),
     ];
     let requests = prop_oneof![1 => Just(0_u32), 8 => 1..=30_u32, 1 => 1_000..2_000_000_u32, 1 => Just(u32::MAX)];
-    (requests, unit, 1..8_u32, burst, refused_hits).prop_filter_map(
+    let max_wait = prop_oneof![Just(None), (1_000..5_000_000_u64).prop_map(Some)];
+    let buckets = prop_oneof![Just(None), (1..12_u32).prop_map(Some)];
+    let particular = (burst, max_wait, buckets, 1_000..100_000_000_u64);
+    (requests, unit, 1..8_u32, particular, refused_hits).prop_filter_map(
         "countable",
-        move |(requests, unit, unit_multiplier, burst, refused_hits)| {
-            let burst = burst.filter(|_| algorithm == Algorithm::TokenBucket);
-            Limit::new(&Terms { unit_multiplier, burst, refused_hits, ..Terms::new(requests, unit, algorithm) }).ok()
+        move |(requests, unit, unit_multiplier, (burst, max_wait, buckets, lease), refused_hits)| {
+            let terms = Terms { unit_multiplier, burst, buckets, refused_hits, ..Terms::new(requests, unit, algorithm) };
+            let terms = Terms { max_wait: max_wait.map(Span::from_micros), lease: Some(Span::from_micros(lease)), ..terms };
+            Limit::new(&fitting(terms)).ok()
         },
     )
 }
 
+/// The same without what its algorithm has not.
+fn fitting(terms: Terms) -> Terms {
+    let (algorithm, is_held) = (terms.algorithm, terms.algorithm == Algorithm::Concurrency);
+    Terms {
+        burst: terms.burst.filter(|_| algorithm.is_bucket()),
+        max_wait: terms.max_wait.filter(|_| algorithm.is_bucket()),
+        buckets: terms.buckets.filter(|_| algorithm == Algorithm::SlidingWindow),
+        lease: terms.lease.filter(|_| is_held),
+        refused_hits: terms.refused_hits.filter(|_| !is_held),
+        ..terms
+    }
+}
+
 /// A limit, and another one that counts at the same key.
 fn counters() -> impl Strategy<Value = Terms2> {
-    let limits = prop_oneof![limits(Algorithm::FixedWindow), limits(Algorithm::TokenBucket), limits(Algorithm::TokenBucket)];
+    let limits = prop::sample::select(&Algorithm::ALL[..]).prop_flat_map(limits);
     let other = (any::<u32>(), 0..40_u32, 0..40_u32, any::<bool>());
     let found = (0..5_usize, any::<prop::sample::Index>());
     (limits, found, other).prop_map(|(limit, (is_found, found), (large, requests, burst, is_large))| {
         let requests = if is_large { large } else { requests };
         let burst = if limit.tick() == tollgate::limit::Tick::Micro { burst } else { large };
-        let same_key = |other: &Limit| (other.period(), other.tick()) == (limit.period(), limit.tick());
+        let same_key = |other: &Limit| limit.algorithm() == Algorithm::Concurrency || (other.period(), other.tick()) == (limit.period(), limit.tick());
         let seconds = u32::try_from(limit.period().ceil_secs()).unwrap_or(1);
-        let algorithm = limit.algorithm();
-        let burst = Some(burst).filter(|_| algorithm == Algorithm::TokenBucket);
-        let terms =
-            Terms { unit_multiplier: seconds, burst, refused_hits: Some(limit.refused_hits()), ..Terms::new(requests, Unit::Second, algorithm) };
-        let other = Limit::new(&terms).ok().filter(same_key).unwrap_or(limit);
+        let terms = Terms {
+            unit_multiplier: seconds,
+            burst: Some(burst),
+            buckets: Some(limit.buckets()).filter(|&buckets| buckets > 0),
+            refused_hits: Some(limit.refused_hits()),
+            max_wait: Some(limit.max_wait()).filter(|&wait| wait > Span::ZERO),
+            lease: Some(Span::from_micros(1 + u64::from(large) / 100)),
+            ..Terms::new(requests, Unit::Second, limit.algorithm())
+        };
+        let other = Limit::new(&fitting(terms)).ok().filter(same_key).unwrap_or(limit);
         Terms2 { limits: [limit, other], found: (is_found == 0).then(|| found.get(&finds(&limit)).clone()) }
     })
 }
@@ -288,7 +336,8 @@ fn amounts() -> impl Strategy<Value = Amount> {
 
 fn calls() -> impl Strategy<Value = Call> {
     let size = prop_oneof![8 => amounts().prop_map(Size::Add), 2 => Just(Size::Look), 3 => amounts().prop_map(Size::GiveBack)];
-    (0..KEYS, size, any::<bool>()).prop_map(|(counter, size, veto)| Call { counter, size, veto })
+    let caller = (any::<bool>(), 0..5_u8, 0..5_u64);
+    (0..KEYS, size, caller).prop_map(|(counter, size, (veto, holder, patience))| Call { counter, size, veto, holder, patience })
 }
 
 fn gaps() -> impl Strategy<Value = Gap> {
@@ -343,7 +392,7 @@ pub(crate) fn table() -> Vec<History> {
             for (size, together) in calls.iter().flat_map(|&size| [(size, false), (size, true)]) {
                 let counters = std::array::from_fn(|number| Terms2 { limits: [limit; 2], found: finds[number].clone() });
                 let batch = |gap, size, writes| {
-                    let call = |counter, size| Call { counter, size, veto: true };
+                    let call = |counter, size| Call { size, ..hit(counter) };
                     let neighbour = |counter| together.then(|| call((counter + 1) % KEYS, Size::Look));
                     let ask = |counter| Group { together, calls: [call(counter, size)].into_iter().chain(neighbour(counter)).collect() };
                     Batch { gap, reloaded: [false; KEYS], asks: (0..KEYS).map(ask).collect(), writes }
@@ -364,24 +413,35 @@ pub(crate) fn table() -> Vec<History> {
 /// More checks that differ in nothing but their counters than one digit can count.
 fn many_alike() -> History {
     let counters = std::array::from_fn(|_| Terms2 { limits: [table_limits()[0]; 2], found: None });
-    let call = |number| Call { counter: number % KEYS, size: Size::Add(Amount::Hits(1)), veto: true };
-    let asks = (0..12).map(|number| Group { together: false, calls: vec![call(number)] }).collect();
+    let asks = (0..12).map(|number| Group { together: false, calls: vec![hit(number % KEYS)] }).collect();
     let batch = Batch { gap: Gap::Micros(0), reloaded: [false; KEYS], asks, writes: Writes::Taken };
     History { counters, jitter: Span::ZERO, batches: vec![batch.clone(), batch] }
 }
 
+fn hit(counter: usize) -> Call {
+    Call { counter, size: Size::Add(Amount::Hits(1)), veto: true, holder: 0, patience: 4 }
+}
+
 /// A limit of each kind, of each tick, and of nothing.
 fn table_limits() -> Vec<Limit> {
-    let window = (Algorithm::FixedWindow, Unit::Minute, None);
-    let bucket = |unit, burst| (Algorithm::TokenBucket, unit, Some(burst));
-    let kinds = [(window, 10), (bucket(Unit::Minute, 5), 10), (bucket(Unit::Day, 200_000), 3), (bucket(Unit::Day, u32::MAX), 1)];
-    let nothing = [(window, 0), ((Algorithm::TokenBucket, Unit::Second, None), 0)];
-    let both = kinds.into_iter().chain(nothing).flat_map(|kind| RefusedHits::ALL.map(|refused_hits| (kind, refused_hits)));
-    let limit = |(((algorithm, unit, burst), requests), refused_hits)| {
-        let terms = Terms { burst, refused_hits: Some(refused_hits), ..Terms::new(requests, unit, algorithm) };
-        Limit::new(&terms).expect("a limit")
-    };
-    both.map(limit).collect()
+    let bucket = |requests, unit, burst| Terms { burst: Some(burst), ..Terms::new(requests, unit, Algorithm::TokenBucket) };
+    let (second, minute, day) = (Unit::Second, Unit::Minute, Unit::Day);
+    let kinds = [
+        Terms::new(10, minute, Algorithm::FixedWindow),
+        bucket(10, minute, 5),
+        bucket(3, day, 200_000),
+        bucket(1, day, u32::MAX),
+        Terms::new(0, minute, Algorithm::FixedWindow),
+        Terms::new(0, second, Algorithm::TokenBucket),
+        Terms { max_wait: Some(Span::from_secs(7)), ..Terms::new(10, minute, Algorithm::LeakyBucket) },
+        Terms::new(10, minute, Algorithm::SlidingWindow),
+        Terms { buckets: Some(4), ..Terms::new(10, minute, Algorithm::SlidingWindow) },
+        Terms::new(10, minute, Algorithm::SlidingLog),
+    ];
+    let limit = |terms| Limit::new(&terms).expect("a limit");
+    let both = kinds.into_iter().flat_map(|terms| RefusedHits::ALL.map(|refused_hits| Terms { refused_hits: Some(refused_hits), ..terms }));
+    let held = Terms { lease: Some(Span::from_secs(30)), ..Terms::new(2, second, Algorithm::Concurrency) };
+    both.chain([held]).map(limit).collect()
 }
 
 /// Whether a script that is not told the time goes by Redis' own.

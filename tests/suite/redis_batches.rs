@@ -10,7 +10,7 @@ use tollgate::time::{Clock, Time};
 
 use crate::support::eventually;
 use crate::support::remote::{Bench, Callers, ask, ask_together};
-use crate::support::twins::redis_key;
+use crate::support::kept::redis_key;
 
 const START: Time = Time::from_micros(1_700_000_000_123_456);
 
@@ -37,7 +37,7 @@ fn checks(count: usize) -> Vec<Check> {
 
 /// What is said of a check whose counter nobody has touched.
 fn first_verdict(check: &Check, now: Time) -> Verdict {
-    Counter::untouched(check.limit.algorithm()).decide(&check.limit, now, check.hits).1
+    Counter::untouched(&check.limit).decide(&check.limit, now, check.hits).1
 }
 
 /// A store that Redis knows the script of, and whose calls are counted from now on.

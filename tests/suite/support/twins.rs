@@ -7,22 +7,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use redis::{Connection, RedisError, Value};
+use redis::{Cmd, Connection, RedisError, Value};
 use smallvec::SmallVec;
-use tollgate::algorithm::{Counter, decide_together, fixed_window};
+use tollgate::algorithm::{Counter, decide_together};
 use tollgate::check::{Ask, Check, Hits, Verdict};
 use tollgate::limit::{Algorithm, EXACT_MAX, Limit};
 use tollgate::store::redis::script::{self, Form, Line, Script};
 use tollgate::time::{Span, Time};
 
+use super::kept::{LIFE_MAX, compare, is_stale, life, packed, reading, redis_key, unpacked};
 use super::redis::RedisProcess;
 
 /// The life of a key between two calls, in ms: more than any script gives, and less than Redis takes.
 const LIFE_MARK: i64 = 8_000_000_000_000_000;
 /// A mark is still one when so much of it is over.
 const LIFE_MARK_SLACK: i64 = 3_600_000;
-/// Redis refuses times that are too long for it, so lives end here, in ms.
-const LIFE_MAX: u64 = 1 << 52;
 
 /// What Redis says where it takes no writes.
 const REFUSED: &str = "NOREPLICAS Not enough good replicas to write.";
@@ -71,8 +70,10 @@ struct State {
 pub(crate) enum Found {
     /// A text.
     Text(Vec<u8>),
-    /// Something that is no text.
+    /// Something that is no text, nor a log.
     List,
+    /// A log of so many calls of one hit, one µs after the other, the last of them a µs ago.
+    Log(u64),
 }
 
 /// What a check finds at its key.
@@ -81,16 +82,6 @@ struct Loaded {
     /// The key says so already.
     kept: bool,
     fresh: bool,
-}
-
-/// The key at which Redis has the counter of a check.
-pub(crate) fn redis_key(check: &Check, now: Time) -> Vec<u8> {
-    let mut key = check.key.clone();
-    if check.limit.algorithm() == Algorithm::FixedWindow {
-        let start = fixed_window::start(&check.limit, now).as_micros() / 1_000_000;
-        key.push(start.to_string().as_bytes());
-    }
-    key.as_bytes().to_vec()
 }
 
 impl<'s> Twins<'s> {
@@ -126,6 +117,12 @@ impl<'s> Twins<'s> {
         match found {
             Found::Text(text) => call.cmd("SET").arg(&key).arg(text),
             Found::List => call.cmd("RPUSH").arg(&key).arg("item"),
+            Found::Log(calls) => (1..=*calls).fold(call.cmd("RPUSH").arg(&key), |call, sum| {
+                call.arg(match packed([now.as_micros() - calls + sum - 1, 1, sum]) {
+                    Value::BulkString(entry) => entry,
+                    _ => unreachable!("it is a text"),
+                })
+            }),
         };
         let () = call.ignore().cmd("PEXPIRE").arg(&key).arg(LIFE_MARK).ignore().query(&mut self.connection)?;
         self.model.states.insert(key, State::found(check.limit, found, now));
@@ -160,10 +157,7 @@ impl<'s> Twins<'s> {
             call.add_command(take(0)).ignore();
         }
         for key in &keys {
-            match self.model.states.get(key).and_then(|state| state.found.as_ref()) {
-                Some(Found::List) => call.cmd("LINDEX").arg(key).arg(0),
-                _ => call.cmd("GET").arg(key),
-            };
+            call.add_command(self.model.reading(key));
             call.cmd("PTTL").arg(key).cmd("PEXPIRE").arg(key).arg(LIFE_MARK);
         }
         call.cmd("TIME");
@@ -182,7 +176,7 @@ impl<'s> Twins<'s> {
         let lines = lines.iter().flat_map(|(_, lines)| lines);
         for (index, ((check, line), (told, expected))) in checks.zip(lines).zip(replies.told.iter().zip(&expected)).enumerate() {
             let said = match told {
-                Ok(number) => Ok(line.verdict(check, now, *number)),
+                Ok(said) => Ok(line.verdict(check, now, said)),
                 Err(text) => Err(text.as_str()),
             };
             let same = match (said, expected) {
@@ -214,7 +208,7 @@ impl Model {
         let expired: Vec<_> = self.states.iter().filter(|(_, state)| state.expires <= now).map(|(key, _)| key.clone()).collect();
         for key in &expired {
             let State { counter, limit, .. } = &self.states[key];
-            if counter.is_ok_and(|counter| counter.spent_at(limit, now) > 0) {
+            if counter.as_ref().is_ok_and(|counter| counter.spent_at(limit, now) > 0) {
                 return Err(format!("{} expires before its time: {counter:?}", String::from_utf8_lossy(key)));
             }
             self.states.remove(key);
@@ -231,20 +225,23 @@ impl Model {
 
     fn decide_one(&mut self, check: &Check, jitter: Span, now: Time) -> Result<Verdict, &'static str> {
         let key = redis_key(check, now);
-        let charge = Counter::charge(&check.limit, check.hits);
+        let charge = Counter::charge(&check.limit, check.call());
         // It writes before it reads.
         let adds_only = check.limit.algorithm() == Algorithm::FixedWindow && charge.cost > 0 && !charge.drops;
         if adds_only && self.is_read_only {
             return Err(REFUSED);
         }
         let loaded = self.load(&key, &check.limit, now)?;
-        let (after, verdict) = loaded.counter.decide(&check.limit, now, check.hits);
-        if self.is_read_only && loaded.differs_from(after, &check.limit, now) {
+        let (after, verdict) = loaded.counter.clone().decide(&check.limit, now, check.call());
+        let is_written = loaded.differs_from(&after, &check.limit, now) || renews(check, &verdict);
+        if self.is_read_only && is_written {
             return Err(REFUSED);
         }
         // What is added to nothing begins to live, whether nothing stands there or no key.
         let fresh = loaded.fresh || (adds_only && loaded.counter.is_untouched());
-        self.keep(key, &check.limit, &Loaded { fresh, ..loaded }, after, jitter, now);
+        if is_written {
+            self.keep(key, &check.limit, fresh, after, jitter, now);
+        }
         Ok(verdict)
     }
 
@@ -263,56 +260,43 @@ impl Model {
             Ok(loaded) => loaded,
             Err(trouble) => return vec![Err(trouble); ask.checks.len()],
         };
-        let mut counters: Vec<Counter> = loaded.iter().map(|loaded| loaded.counter).collect();
+        let mut counters: Vec<Counter> = loaded.iter().map(|loaded| loaded.counter.clone()).collect();
         let verdicts = decide_together(&ask.checks, &slots, &mut counters, now);
-        let mut slots = keys.iter().zip(&loaded).zip(&counters);
-        if self.is_read_only && slots.any(|(((_, limit), loaded), &after)| loaded.differs_from(after, limit, now)) {
+        let vetoed = ask.checks.iter().zip(&verdicts).any(|(check, verdict)| check.veto && verdict.over);
+        let mut renewed = ask.checks.iter().zip(&slots).zip(&verdicts).filter(|((check, _), verdict)| !vetoed && renews(check, verdict));
+        let renewed: BTreeSet<usize> = renewed.by_ref().map(|((_, &slot), _)| slot).collect();
+        let is_written: Vec<bool> = keys.iter().zip(&loaded).zip(&counters).enumerate()
+            .map(|(slot, (((_, limit), loaded), after))| loaded.differs_from(after, limit, now) || renewed.contains(&slot)).collect();
+        if self.is_read_only && is_written.contains(&true) {
             return vec![Err(REFUSED); ask.checks.len()];
         }
-        for (((key, limit), loaded), after) in keys.into_iter().zip(loaded).zip(counters) {
-            self.keep(key, &limit, &loaded, after, jitter, now);
+        let slots = keys.into_iter().zip(loaded).zip(counters).zip(is_written);
+        for (((( key, limit), loaded), after), _) in slots.filter(|(_, is_written)| *is_written) {
+            self.keep(key, &limit, loaded.fresh, after, jitter, now);
         }
         verdicts.into_iter().map(Ok).collect()
     }
 
     fn load(&self, key: &[u8], limit: &Limit, now: Time) -> Result<Loaded, &'static str> {
         let Some(state) = self.states.get(key) else {
-            return Ok(Loaded { counter: Counter::untouched(limit.algorithm()), kept: true, fresh: true });
+            return Ok(Loaded { counter: Counter::untouched(limit), kept: true, fresh: true });
         };
-        let counter = state.counter?;
-        Ok(match limit.algorithm() {
-            Algorithm::FixedWindow => {
-                let kept = state.found.as_ref().is_none_or(|found| *found == Found::Text(state.bytes()));
-                Loaded { counter, kept, fresh: false }
-            }
-            Algorithm::TokenBucket => {
-                let from_the_future = limit.tick().since_epoch(state.written) > limit.tick().since_epoch(now);
-                let counter = if from_the_future { Counter::spent(limit, now, counter.spent_at(limit, now)) } else { counter };
-                Loaded { counter, kept: !from_the_future, fresh: false }
-            }
-        })
+        let counter = state.counter.clone()?;
+        let is_found = |found: &Found| matches!((&counter, found), (Counter::FixedWindow(_), Found::Text(text)) if *text != state.text());
+        let kept = !state.found.as_ref().is_some_and(is_found) && !is_stale(&counter, limit, state.written, now);
+        // A bucket from the future is one of now: the longer it is ago, the more has come back.
+        let counter = if kept { counter } else { counter.decide(limit, now, Hits::Look).0 };
+        Ok(Loaded { counter, kept, fresh: false })
     }
 
     /// A state is only written when it is another one, so what time alone has changed keeps its date.
-    fn keep(&mut self, key: Vec<u8>, limit: &Limit, loaded: &Loaded, after: Counter, jitter: Span, now: Time) {
-        if !loaded.differs_from(after, limit, now) {
+    fn keep(&mut self, key: Vec<u8>, limit: &Limit, fresh: bool, after: Counter, jitter: Span, now: Time) {
+        let Some(life) = life(&after, limit, now, jitter) else {
+            self.states.remove(&key);
+            self.lives.remove(&key);
             return;
-        }
-        let spent = after.spent_at(limit, now);
-        let life = match limit.algorithm() {
-            Algorithm::FixedWindow => loaded.fresh.then(|| (limit.period().ceil_secs() + jitter.ceil_secs()) * 1_000),
-            Algorithm::TokenBucket if spent == 0 => {
-                self.states.remove(&key);
-                self.lives.remove(&key);
-                return;
-            }
-            Algorithm::TokenBucket => {
-                // Until nothing is spent, and 2 ms: Redis' expiry goes by whole ms.
-                let ticks = spent.div_ceil(limit.requests().into());
-                let life = (ticks.saturating_mul(limit.tick().span().as_micros())).div_ceil(1_000) + 2;
-                Some(life.min(LIFE_MAX))
-            }
         };
+        let life = Some(life).filter(|_| fresh || !matches!(after, Counter::FixedWindow(_)));
         let expires = match life {
             Some(life) => now.plus(Span::from_micros(life.saturating_mul(1_000))),
             None => self.states[&key].expires,
@@ -321,10 +305,21 @@ impl Model {
         self.states.insert(key, State { limit: *limit, counter: Ok(after), written: now, expires, found: None });
     }
 
+    /// What reads the whole of what should be there.
+    fn reading(&self, key: &[u8]) -> Cmd {
+        let Some(state) = self.states.get(key) else { return redis::cmd("GET").arg(key).take() };
+        match (&state.found, &state.counter) {
+            (Some(Found::List), _) => redis::cmd("LINDEX").arg(key).arg(0).take(),
+            (Some(Found::Text(_)), _) | (None, Err(_)) => redis::cmd("GET").arg(key).take(),
+            (_, Ok(counter)) => reading(counter, key),
+            (Some(Found::Log(_)), Err(_)) => unreachable!("a log is a counter"),
+        }
+    }
+
     /// Whoever is told how long something is left of a counter finds it until then.
     fn outlives(&self, check: &Check, now: Time) -> Result<(), String> {
         let Some(state) = self.states.get(&redis_key(check, now)) else { return Ok(()) };
-        let Ok(counter) = state.counter else { return Ok(()) };
+        let Ok(counter) = state.counter.clone() else { return Ok(()) };
         let (_, look) = counter.decide(&check.limit, now, Hits::Look);
         let needed = now.plus(look.reset_after).min(state.written.plus(Span::from_micros(LIFE_MAX * 1_000)));
         // After a reload the old rate still decides how long it lives.
@@ -339,13 +334,11 @@ impl Model {
         let Some(state) = self.states.get(key) else {
             return if *value == Value::Nil { Ok(()) } else { Err(format!("{value:?} is there, and nothing should be")) };
         };
-        let expected = match &state.found {
-            None => state.bytes(),
-            Some(Found::Text(text)) => text.clone(),
-            Some(Found::List) => b"item".to_vec(),
-        };
-        if *value != Value::BulkString(expected.clone()) {
-            return Err(format!("{value:?} is there, and {:?} should be: {expected:?}", state.counter));
+        match (&state.found, &state.counter) {
+            (Some(Found::Text(text)), _) if *value == Value::BulkString(text.clone()) => {}
+            (Some(Found::List), _) if *value == Value::BulkString(b"item".to_vec()) => {}
+            (None | Some(Found::Log(_)), Ok(counter)) => compare(counter, &state.limit, state.written, value)?,
+            (found, counter) => return Err(format!("{value:?} is there, and {found:?} should be: {counter:?}")),
         }
         let (least, most) = match self.lives.get(key) {
             Some(&given) => {
@@ -361,9 +354,14 @@ impl Model {
 
 impl Loaded {
     /// Whether something else has to be written.
-    fn differs_from(&self, after: Counter, limit: &Limit, now: Time) -> bool {
-        after.spent_at(limit, now) != self.counter.spent_at(limit, now) || !self.kept
+    fn differs_from(&self, after: &Counter, limit: &Limit, now: Time) -> bool {
+        !self.kept || self.counter.clone().decide(limit, now, Hits::Look).0 != *after
     }
+}
+
+/// Whether a holder has a new lease, even if it ends as the old one did.
+fn renews(check: &Check, verdict: &Verdict) -> bool {
+    check.limit.algorithm() == Algorithm::Concurrency && matches!(check.hits, Hits::Add(_)) && !verdict.over
 }
 
 impl State {
@@ -371,46 +369,39 @@ impl State {
     /// nearest that one could.
     fn found(limit: Limit, found: &Found, now: Time) -> Self {
         let state = |counter, written| Self { limit, counter, written, expires: Time::from_micros(u64::MAX), found: Some(found.clone()) };
-        let Found::Text(text) = found else { return state(Err("WRONGTYPE Operation against a key holding the wrong kind of value"), now) };
-        match limit.algorithm() {
-            Algorithm::FixedWindow => {
+        let untouched = Counter::untouched(&limit);
+        let text = match (found, &untouched) {
+            (Found::Text(text), Counter::FixedWindow(_) | Counter::Bucket(_) | Counter::SlidingWindow(_) | Counter::SubWindows(_)) => text,
+            (Found::List, Counter::SlidingLog(_)) => return state(Err("ERR value is not a log"), now),
+            (Found::Log(calls), Counter::SlidingLog(_)) => {
+                let times = (1..=*calls).map(|back| Time::from_micros(now.as_micros() - back)).rev();
+                let log = times.fold(untouched, |log, at| log.decide(&limit, at, Hits::Add(1)).0);
+                return state(Ok(log), now);
+            }
+            _ => return state(Err("WRONGTYPE Operation against a key holding the wrong kind of value"), now),
+        };
+        match untouched {
+            Counter::FixedWindow(_) => {
                 let number = std::str::from_utf8(text).ok().filter(|text| !text.starts_with('+')).and_then(|text| text.parse::<i64>().ok());
                 let used = number.map(|number| u64::try_from(number).unwrap_or(0).min(EXACT_MAX - 1));
-                let counter = used.map(|used| Counter::spent(&limit, now, used));
+                let counter = used.map(|used| Counter::of(&limit, now, used));
                 state(counter.ok_or("ERR value is not an integer or out of range"), now)
             }
-            Algorithm::TokenBucket => match bucket(text) {
-                Some((spent, at)) => {
+            Counter::Bucket(_) => match unpacked(text) {
+                Some([spent, at]) => {
                     let written = limit.tick().begins(at).min(Time::from_micros(EXACT_MAX));
-                    state(Ok(Counter::spent(&limit, written, spent.min(2 * EXACT_MAX))), written)
+                    state(Ok(Counter::of(&limit, written, spent.min(2 * EXACT_MAX))), written)
                 }
                 None => state(Err("ERR value is not a bucket"), now),
             },
+            _ => state(Err("ERR value is not a sliding window"), now),
         }
     }
 
-    /// How it is written.
-    #[expect(clippy::cast_precision_loss, reason = "numbers below 2^53 lose nothing")]
-    fn bytes(&self) -> Vec<u8> {
-        let Ok(counter) = self.counter else { return Vec::new() };
-        let spent = counter.spent_at(&self.limit, self.written);
-        match self.limit.algorithm() {
-            Algorithm::FixedWindow => spent.to_string().into_bytes(),
-            Algorithm::TokenBucket => {
-                let at = self.limit.tick().since_epoch(self.written);
-                [(spent as f64).to_le_bytes(), (at as f64).to_le_bytes()].concat()
-            }
-        }
+    /// How a window is written.
+    fn text(&self) -> Vec<u8> {
+        self.counter.as_ref().map(|counter| counter.spent_at(&self.limit, self.written).to_string().into_bytes()).unwrap_or_default()
     }
-}
-
-/// What is spent, and at which tick, if it is a bucket.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "only numbers above 0 are cast, and the largest saturate")]
-fn bucket(text: &[u8]) -> Option<(u64, u64)> {
-    let numbers: [u8; 16] = text.try_into().ok()?;
-    let number = |at: usize| f64::from_le_bytes(std::array::from_fn(|byte| numbers[at + byte]));
-    let (spent, at) = (number(0), number(8));
-    (spent >= 0.0 && at >= 0.0).then_some((spent as u64, at as u64))
 }
 
 /// What TIME replied, in whole ms.
