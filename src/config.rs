@@ -11,6 +11,7 @@ use crate::config::yaml::Spot;
 use crate::rules::stats::StatsTable;
 use crate::rules::{KeyFormat, RuleSet};
 
+pub mod chosen;
 pub mod compile;
 pub mod error;
 pub mod metadata;

@@ -40,6 +40,8 @@ const MAX_WAIT_MIN: Span = Span::from_micros(1_000);
 const MAX_WAIT_MAX: Span = Span::from_secs(3_600);
 /// How many sub-windows a sliding window may be cut into. More would be a log.
 pub const BUCKETS_MAX: u32 = 100;
+/// How many calls a sliding log remembers one by one. Later ones share the newest entry, so that less is admitted, and never more.
+pub const LOG_ENTRIES_MAX: u32 = 10_000;
 /// How many holders a concurrency limit may have at once: every one of them is remembered by name.
 pub const HOLDERS_MAX: u32 = 100_000;
 

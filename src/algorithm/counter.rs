@@ -5,11 +5,11 @@ use crate::algorithm::bucket::Bucket;
 use crate::algorithm::charge::Charge;
 use crate::algorithm::concurrency::{self, Concurrency};
 use crate::algorithm::fixed_window::FixedWindow;
-use crate::algorithm::sliding_log::{LOG_ENTRIES_MAX, SlidingLog};
+use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::sub_windows::SubWindows;
 use crate::check::{Call, Verdict};
-use crate::limit::{Algorithm, Limit};
+use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit};
 use crate::time::Time;
 
 /// What the twins share.
@@ -142,7 +142,7 @@ impl Counter {
 
     /// Whether it has as many entries as it may have.
     pub fn is_full(&self) -> bool {
-        matches!(self, Self::SlidingLog(log) if log.len() >= LOG_ENTRIES_MAX)
+        matches!(self, Self::SlidingLog(log) if log.len() >= LOG_ENTRIES_MAX as usize)
     }
 
     /// What it takes beyond its own size.

@@ -8,11 +8,9 @@ use std::collections::VecDeque;
 use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
 use crate::check::{Call, HITS_MAX, Verdict};
-use crate::limit::{EXACT_MAX, Limit};
+use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX, Limit};
 use crate::time::{Span, Time};
 
-/// How many entries a log has at most.
-pub const LOG_ENTRIES_MAX: usize = 10_000;
 /// As many hits as a log can count: half as many as others, since its twin adds two such numbers.
 pub const LOG_HITS_MAX: u64 = EXACT_MAX / 2;
 
@@ -124,7 +122,7 @@ impl SlidingLog {
             return;
         }
         self.used += hits;
-        let is_full = self.entries.len() >= LOG_ENTRIES_MAX;
+        let is_full = self.entries.len() >= LOG_ENTRIES_MAX as usize;
         match self.entries.back_mut() {
             Some(newest) if newest.at == at || is_full => *newest = Entry { at, hits: newest.hits + hits },
             _ => self.entries.push_back(Entry { at, hits }),

@@ -6,15 +6,16 @@ use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::config::chosen::Chosen;
 use crate::config::error::{Draft, SourceFindings};
 use crate::config::schema::{DescriptorSpec, RateLimitSpec, RulesFile};
 use crate::config::tollgate::Block;
 use crate::config::yaml::Spot;
 use crate::config::{Options, Source};
-use crate::limit::{Algorithm, Limit, LimitError, Terms, Unit};
+use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit, Terms, Unit};
 use crate::rules::key::{KeyHead, KeyTail};
 use crate::rules::tree::{Domain, Level, Node, RuleSet};
-use crate::rules::{Allowance, Naming, OnLimit, OnStoreError, Origin, Rule, series};
+use crate::rules::{Allowance, Naming, Origin, Rule, series};
 
 const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, year";
 
@@ -158,7 +159,7 @@ impl Context<'_> {
         };
         let place = &format!("{place}.rate_limit");
         let chosen = Chosen::new(spec.block.as_ref(), self.defaults);
-        let allowance = self.allowance(rate_limit, &chosen, spec.block.as_ref(), place, findings);
+        let allowance = self.allowance(spec, rate_limit, &chosen, place, findings);
         for name in &rate_limit.replaces {
             let text = if name.value.is_empty() {
                 "should not have an empty replaces entry"
@@ -176,6 +177,7 @@ impl Context<'_> {
             (false, false) => Naming::Fixed,
         };
         let allowance = allowance?;
+        tell_what_is_odd(spec, &allowance, &chosen, place, findings);
         let stats = self.options.stats.of_rule(&series::sanitized(self.path.to_owned()));
         Some(Rule {
             path: self.path.into(),
@@ -187,11 +189,11 @@ impl Context<'_> {
             naming,
             stats,
             key_tail: match &allowance {
-                Allowance::Limited(limit) => KeyTail::new(self.options.key_format, limit, chosen.terms.unit_multiplier),
+                Allowance::Limited(limit) => KeyTail::new(self.options.key_format, limit, chosen.unit_multiplier()),
                 Allowance::Unlimited { .. } => KeyTail::none(),
             },
-            on_limit: OnLimit::Reject { body: None },
-            on_store_error: chosen.on_store_error,
+            on_limit: chosen.on_limit(),
+            on_store_error: chosen.on_store_error(),
             origin: Origin { file: self.source.path.clone(), line: spec.spot.line, column: spec.spot.column },
             allowance,
         })
@@ -199,9 +201,9 @@ impl Context<'_> {
 
     fn allowance(
         self,
+        descriptor: &DescriptorSpec,
         spec: &RateLimitSpec,
-        chosen: &Chosen,
-        block: Option<&Block>,
+        chosen: &Chosen<'_>,
         place: &str,
         findings: &mut SourceFindings<'_>,
     ) -> Option<Allowance> {
@@ -218,7 +220,7 @@ impl Context<'_> {
                     "remove unit, or unlimited",
                 );
             }
-            if let Some(block) = block {
+            if let Some(block) = &descriptor.block {
                 return problem(block.spot, "metadata.tollgate of an unlimited rule".to_owned(), "remove it: nothing is counted here");
             }
             return Some(Allowance::Unlimited { requests_per_unit: spec.requests_per_unit });
@@ -229,15 +231,38 @@ impl Context<'_> {
             }
             return problem(spec.unit.spot, format!("invalid rate limit unit '{}'", spec.unit.value), UNITS_HINT);
         };
-        let terms = Terms { requests: spec.requests_per_unit, unit, ..chosen.terms };
-        match Limit::new(&terms) {
-            Ok(limit) => Some(Allowance::Limited(limit)),
+        if chosen.is_faulty() {
+            return None;
+        }
+        let misfits = chosen.misfits(descriptor);
+        for (spot, misfit) in &misfits {
+            findings.problem(Draft { spot: *spot, place, text: misfit.to_string(), hint: None });
+        }
+        match Limit::new(&chosen.terms(Terms::new(spec.requests_per_unit, unit, Algorithm::FixedWindow))) {
+            Ok(limit) => misfits.is_empty().then_some(Allowance::Limited(limit)),
             Err(error) => {
-                let spot = chosen.spot_of(&error, block.or(self.defaults)).unwrap_or(spec.spot);
+                let spot = chosen.spot_of(&error).unwrap_or(spec.spot);
                 findings.problem(Draft { spot, place, text: error.to_string(), hint: None });
                 None
             }
         }
+    }
+}
+
+/// What is counted as it says, and may not be what its author thinks.
+fn tell_what_is_odd(spec: &DescriptorSpec, allowance: &Allowance, chosen: &Chosen<'_>, place: &str, findings: &mut SourceFindings<'_>) {
+    let Allowance::Limited(limit) = allowance else { return };
+    if limit.algorithm() == Algorithm::SlidingLog && limit.requests() > LOG_ENTRIES_MAX {
+        let text = format!(
+            "a sliding_log of {} remembers {LOG_ENTRIES_MAX} calls (log_entries_max), and may let fewer pass than it says",
+            limit.requests()
+        );
+        let hint = Some("write algorithm: sliding_window with buckets: 10, which takes no more room for more calls".to_owned());
+        findings.warning(Draft { spot: chosen.algorithm_spot().unwrap_or(spec.spot), place, text, hint });
+    }
+    if let Some(spot) = chosen.own_queue().filter(|_| spec.shadow_mode) {
+        let text = "a rule in shadow_mode holds nobody back: its queue is not made".to_owned();
+        findings.warning(Draft { spot, place, text, hint: None });
     }
 }
 
@@ -252,47 +277,6 @@ fn tell_what_needs_a_limit(spec: &DescriptorSpec, place: &str, findings: &mut So
         let text = "metadata.tollgate without rate_limit beside it".to_owned();
         let hint = Some("move it to the descriptor that has the rate_limit".to_owned());
         findings.problem(Draft { spot: block.spot, place, text, hint });
-    }
-}
-
-/// What the blocks come to: the rule's own words win over its domain's.
-struct Chosen {
-    terms: Terms,
-    unit_multiplier: Option<Spot>,
-    burst: Option<Spot>,
-    on_store_error: Option<OnStoreError>,
-}
-
-impl Chosen {
-    fn new(own: Option<&Block>, defaults: Option<&Block>) -> Self {
-        let algorithm = own.and_then(|block| block.algorithm.as_ref()).or_else(|| defaults?.algorithm.as_ref());
-        let algorithm = algorithm.map_or(Algorithm::FixedWindow, |located| located.value);
-        let unit_multiplier = own.and_then(|block| block.unit_multiplier.as_ref()).or_else(|| defaults?.unit_multiplier.as_ref());
-        let refused_hits = own.and_then(|block| block.refused_hits.as_ref()).or_else(|| defaults?.refused_hits.as_ref());
-        // A domain's burst is for its buckets; its windows are not to blame for it.
-        let default_burst = defaults.filter(|_| algorithm.is_bucket()).and_then(|block| block.burst.as_ref());
-        let burst = own.and_then(|block| block.burst.as_ref()).or(default_burst);
-        let terms = Terms {
-            unit_multiplier: unit_multiplier.map_or(1, |located| located.value),
-            burst: burst.map(|located| located.value),
-            refused_hits: refused_hits.map(|located| located.value),
-            ..Terms::new(0, Unit::Second, algorithm)
-        };
-        Self {
-            terms,
-            unit_multiplier: unit_multiplier.map(|located| located.spot),
-            burst: burst.map(|located| located.spot),
-            on_store_error: own.and_then(|block| block.on_store_error).or_else(|| defaults?.on_store_error),
-        }
-    }
-
-    fn spot_of(&self, error: &LimitError, block: Option<&Block>) -> Option<Spot> {
-        let spot = match error {
-            LimitError::PeriodZero | LimitError::PeriodTooLong { .. } => self.unit_multiplier,
-            LimitError::BurstWithoutBucket(_) | LimitError::BurstZero | LimitError::BurstTooLarge { .. } => self.burst,
-            _ => None,
-        };
-        spot.or_else(|| Some(block?.spot))
     }
 }
 
