@@ -6,6 +6,7 @@
 
 mod site;
 
+mod concurrency;
 mod connections;
 mod costs;
 mod headers;

@@ -34,6 +34,9 @@ pub(crate) mod upstream;
 /// How far the clocks of two processes drift apart in a test, at most: each ties its monotonic clock to the epoch when it starts.
 const CLOCK_SKEW: Duration = Duration::from_millis(5);
 
+/// How long Tollgate waits for Redis where a test does not say: as in Envoy's files, a busy machine must not look like an outage.
+const PATIENCE: &str = "10s";
+
 /// Envoy and Tollgate, running. Both end with it.
 #[derive(Debug)]
 pub(crate) struct Site {
@@ -62,6 +65,7 @@ pub(crate) struct Builder {
     config: String,
     store: Store,
     is_alone: bool,
+    is_patient: bool,
     variables: Vec<(&'static str, String)>,
     upstream: Option<Upstream>,
     ports: Ports,
@@ -154,12 +158,22 @@ impl Site {
         }
         let ports = Ports::take();
         let config = envoy::config(config, &ports);
-        Builder { config, store: Store::Memory, is_alone: false, variables: Vec::new(), upstream: None, ports, rules, home }
+        Builder {
+            config,
+            store: Store::Memory,
+            is_alone: false,
+            is_patient: true,
+            variables: Vec::new(),
+            upstream: None,
+            ports,
+            rules,
+            home,
+        }
     }
 
     /// The same site with every store, one after the other: what clients see must not depend on it.
     pub(crate) fn with_every_store(config: &str) -> impl Iterator<Item = Builder> {
-        [Store::Memory, Store::Redis].into_iter().map(move |store| {
+        Store::ALL.into_iter().map(move |store| {
             println!("with {store:?}");
             Self::with(config).on(store)
         })
@@ -300,16 +314,23 @@ impl Builder {
     }
 
     /// Has the test's own backend in place of the sample.
-    pub(crate) fn with_upstream(mut self) -> Self {
+    pub(crate) fn with_upstream(self) -> Self {
+        self.with_upstream_that(|_| ())
+    }
+
+    /// The same, prepared by the test.
+    pub(crate) fn with_upstream_that(mut self, prepare: impl FnOnce(&Upstream)) -> Self {
         let upstream = Upstream::start();
+        prepare(&upstream);
         self.config = envoy::with_backend(&self.config, self.ports.backend(), upstream.addr());
         self.upstream = Some(upstream);
         self
     }
 
-    /// Lets Envoy wait for a verdict as long as it does where its file does not say, which is 20 ms.
+    /// Lets Envoy wait for a verdict as long as it does where its file does not say, which is 20 ms, and Tollgate for Redis as it does.
     pub(crate) fn with_envoys_own_timeout(mut self) -> Self {
         self.config = envoy::without_timeout(&self.config);
+        self.is_patient = false;
         self
     }
 
@@ -327,14 +348,22 @@ impl Builder {
 
     /// Starts both, and waits until they serve.
     pub(crate) fn start(self) -> Site {
-        let Self { config, store, is_alone, mut variables, upstream, ports, rules, home } = self;
+        let Self { config, store, is_alone, is_patient, mut variables, upstream, ports, rules, home } = self;
         let turn = Turn::take(is_alone);
         let redis = (store == Store::Redis).then(|| RedisServer::start(&ports, home.path()));
         variables.extend(redis.iter().map(|redis| ("REDIS_URL", redis.url())));
+        if is_patient && redis.is_some() {
+            variables.push(("STORE_TIMEOUT", PATIENCE.to_owned()));
+        }
         let tollgate = Service::start(&variables, &rules, &ports, home.path());
         let envoy = Envoy::start(&config, &ports, home.path());
         Site { envoy, tollgate, redis, upstream, clock: Clock::system(), ports, tally: Tally::default(), rules, _home: home, _turn: turn }
     }
+}
+
+impl Store {
+    /// Every one of them.
+    pub(crate) const ALL: [Self; 2] = [Self::Memory, Self::Redis];
 }
 
 impl Turn {

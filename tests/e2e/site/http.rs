@@ -147,6 +147,11 @@ pub(crate) fn get(addr: SocketAddr, path: &str) -> io::Result<Reply> {
     Connection::open(addr)?.send(Request::get(path))
 }
 
+/// POST on a connection of its own.
+pub(crate) fn post(addr: SocketAddr, path: &str, body: &str) -> io::Result<Reply> {
+    Connection::open(addr)?.send(Request::get(path).post(body))
+}
+
 fn invalid(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
