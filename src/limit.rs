@@ -174,7 +174,9 @@ pub enum LimitError {
     #[error("lease is only for concurrency, not for {0}; remove it, or write algorithm: concurrency")]
     LeaseWithoutConcurrency(Algorithm),
     /// A holder that would never be forgotten.
-    #[error("concurrency needs a lease, after which a holder who never came back is forgotten; write one that is longer than any request, such as lease: 30s")]
+    #[error(
+        "concurrency needs a lease, after which a holder who never came back is forgotten; write one that is longer than any request, such as lease: 30s"
+    )]
     NoLease,
     /// A lease of nothing, or of more than 100 years.
     #[error("a lease of {0} makes no sense; write one that is longer than any request, such as lease: 30s")]
@@ -330,17 +332,7 @@ impl Tick {
 impl Terms {
     /// So many in a unit, and nothing else said.
     pub const fn new(requests: u32, unit: Unit, algorithm: Algorithm) -> Self {
-        Self {
-            requests,
-            unit,
-            unit_multiplier: 1,
-            algorithm,
-            burst: None,
-            buckets: None,
-            refused_hits: None,
-            max_wait: None,
-            lease: None,
-        }
+        Self { requests, unit, unit_multiplier: 1, algorithm, burst: None, buckets: None, refused_hits: None, max_wait: None, lease: None }
     }
 
     /// The period that they name.

@@ -211,8 +211,8 @@ impl Limiter {
             self.shared.metrics.global_shadow_mode.inc();
         }
         // With a veto, whoever was not over has only looked.
-        let vetoes = |check: &Check, verdict: &Verdict| check.veto && verdict.over && !overflow::is_late(verdict);
-        let vetoed = plan.ask.together && plan.ask.checks.iter().zip(verdicts).any(|(check, verdict)| vetoes(check, verdict));
+        let stops_all = |check: &Check, verdict: &Verdict| check.veto && verdict.over && !overflow::is_late(verdict);
+        let vetoed = plan.ask.together && plan.ask.checks.iter().zip(verdicts).any(|(check, verdict)| stops_all(check, verdict));
         for step in &plan.steps {
             let Some(index) = step.check() else { continue };
             let (check, verdict) = (&plan.ask.checks[index], &verdicts[index]);

@@ -40,8 +40,9 @@ impl Decide for Bucket {
         // One more than fits is as good as any number more, and keeps the product exact.
         let cost = call.hits.count().min(capacity + 1) * price;
         let ahead = match call.hits {
-            Hits::Add(hits) if hits <= capacity => returned_in(limit, call.book_ahead.min(limit.max_wait())),
-            _ => 0,
+            // It never fits in, however long it waits.
+            Hits::Add(hits) if hits > capacity => 0,
+            _ => returned_in(limit, call.book_ahead.min(limit.max_wait())),
         };
         Charge::new(call.hits, cost, limit.refused_hits(), capacity * price + ahead, deepest(limit))
     }

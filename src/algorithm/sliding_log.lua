@@ -93,7 +93,10 @@ function sliding_log.keep(key, spent, log, now, period)
     hits = hits - (reached - log.older)
   end
   if to == log.gone then
-    redis.call('DEL', key)
+    -- Where nothing is, nothing is deleted: Redis asks whether there is memory only before a script's first write.
+    if log.length > 0 then
+      redis.call('DEL', key)
+    end
   elseif log.gone > 0 or to < log.length then
     redis.call('LTRIM', key, log.gone, to - 1)
   end
@@ -124,8 +127,8 @@ function sliding_log.told(reply, log, key, now, spent, over, cost, full)
   if over and leaving <= spent then
     reply[2], reply[3] = spent, now
     if leaving <= log.older then
-      local _
-      reply[3], _, reply[2] = entry(key, reaching(key, leaving, log), log)
+      local at, _, reached = entry(key, reaching(key, leaving, log), log)
+      reply[2], reply[3] = math.min(reached, log.older), at
     end
   end
   if log.present > 0 then

@@ -27,8 +27,10 @@ function sliding_window.load(key, now, deepest, period, tick, requests)
   if not (at >= 0 and used >= 0 and before >= 0) then
     error({err = 'ERR value is not a sliding window'})
   end
-  -- A window from the future means that the clock went back: it is taken for the present one.
-  if at >= number then
+  if at > number then
+    -- From the future: the clock went back.
+    window.used = math.min(used + before, deepest)
+  elseif at == number then
     window.used, window.before = used, before
   elseif at == number - 1 then
     window.before = math.min(used, BEFORE_MAX)

@@ -37,14 +37,15 @@ impl Decide for SlidingWindow {
         Charge::new(call.hits, call.hits.count().min(HITS_MAX), limit.refused_hits(), limit.requests().into(), EXACT_MAX - 1)
     }
 
-    /// A window that has not begun yet means that the clock went back. Both counts are kept, so nobody is let in sooner, and they leave as
-    /// if the present window were theirs, so nobody waits longer than two periods.
+    /// A window that has not begun yet means that the clock went back. All hits are kept as those of the present window, so nobody is let in
+    /// sooner, and nobody waits longer than two periods.
     fn at(self, limit: &Limit, now: Time) -> Self {
         let window = limit.tick().since_epoch(now) / limit.period_ticks();
-        let (used, before) = match window.saturating_sub(self.window) {
-            0 => (self.used, self.before),
-            1 => (0, u32::try_from(self.used).unwrap_or(u32::MAX)),
-            _ => (0, 0),
+        let (used, before) = match window.checked_sub(self.window) {
+            None => ((self.used + u64::from(self.before)).min(EXACT_MAX - 1), 0),
+            Some(0) => (self.used, self.before),
+            Some(1) => (0, u32::try_from(self.used).unwrap_or(u32::MAX)),
+            Some(_) => (0, 0),
         };
         Self { window, used, before }
     }
@@ -83,7 +84,7 @@ impl Decide for SlidingWindow {
             start_after: Span::ZERO,
             retry_after: (over && wanted <= requests).then(|| self.fades_to(requests - wanted, limit, now)),
             // A window that nothing ever fits into has no time of its own: a period is as good as any.
-            reset_after: if requests == 0 { limit.period() } else { self.into_window(windows_left, 0, limit, now) },
+            reset_after: if requests == 0 && windows_left == 0 { limit.period() } else { self.into_window(windows_left, 0, limit, now) },
             from_cache: false,
         }
     }

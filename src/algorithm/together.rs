@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 
 use crate::algorithm::Counter;
-use crate::check::{Call, Check, Verdicts};
+use crate::check::{Call, Check, Hits, Verdicts};
 use crate::time::Time;
 
 /// Decides all checks over `counters`, of which check `i` charges `counters[slots[i]]`: a key met twice has one slot, and its second
@@ -26,7 +26,7 @@ pub fn decide_together(checks: &[Check], slots: &[usize], counters: &mut [Counte
     for ((check, &slot), verdict) in checks.iter().zip(slots).zip(&mut verdicts) {
         let counter = std::mem::take(&mut counters[slot]);
         counters[slot] = if !verdict.over {
-            let (counter, look) = counter.decide(&check.limit, now, Call::LOOK);
+            let (counter, look) = counter.decide(&check.limit, now, Call { hits: Hits::Look, ..check.call() });
             // It tells of the check's own hits all the same: they are what the caller may bring again.
             *verdict = counter.verdict(&check.limit, now, check.call(), look.over);
             counter

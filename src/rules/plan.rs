@@ -232,3 +232,130 @@ impl Hits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Options, Source};
+    use crate::rules::KeyFormat;
+    use crate::rules::explain::parse_query;
+    use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+    use crate::telemetry::metric::Metrics;
+
+    const RULES: &str = "
+domain: d
+metadata: {tollgate: {defaults: {max_wait: 200ms, lease: 30s}}}
+descriptors:
+  - {key: reject, rate_limit: &five {unit: day, requests_per_unit: 5}}
+  - {key: queue, rate_limit: *five, metadata: &queue {tollgate: {algorithm: leaky_bucket, on_limit: queue}}}
+  - {key: shadow, rate_limit: *five, shadow_mode: true, metadata: *queue}
+  - {key: quota, rate_limit: *five, quota_mode: true, metadata: *queue}
+  - {key: degrade, rate_limit: *five, metadata: {tollgate: {on_limit: degrade}}}
+  - key: api
+    detailed_metric: true
+    descriptors:
+      - key: id
+        rate_limit: *five
+        detailed_metric: true
+        value_to_metric: true
+        metadata: {tollgate: {algorithm: concurrency, lease_by: id}}
+  - {key: other, value: o, rate_limit: {unlimited: true, replaces: [{name: replaced}]}}
+  - key: gone
+    descriptors:
+      - {key: id, rate_limit: {unit: day, requests_per_unit: 5, name: replaced}, metadata: {tollgate: {algorithm: concurrency, lease_by: id}}}
+";
+    const NOW: Time = Time::from_micros(1_000_000);
+    const MAX_WAIT: Span = Span::from_micros(200_000);
+
+    fn rules() -> RuleSet {
+        let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
+        let options = Options { merge_domains: false, key_prefix: "".into(), key_format: KeyFormat::Safe, stats };
+        let source = Source { name: "d".into(), path: "d".into(), text: RULES.into() };
+        config::load(&[source], &options).expect("these rules are right").rules
+    }
+
+    /// Plans a request, which may be changed before.
+    fn planned<T>(
+        descriptors: &[&str],
+        modes: Modes,
+        change: impl FnOnce(&mut Query<'_>),
+        look: impl FnOnce(Result<Plan<'_>, InvalidRequest>) -> T,
+    ) -> T {
+        let mut query = parse_query("d", descriptors).expect("it can be read");
+        change(&mut query);
+        look(plan(&rules(), &query, modes, NOW))
+    }
+
+    /// The ask of a plan.
+    fn asked(descriptors: &[&str], modes: Modes, change: impl FnOnce(&mut Query<'_>)) -> Ask {
+        planned(descriptors, modes, change, |plan| plan.expect("it can be counted").ask)
+    }
+
+    #[test]
+    fn a_slot_is_booked_for_hits_of_a_queue_while_the_caller_waits_and_nobody_is_in_shadow() {
+        let booked = |key: &str, modes: Modes, change: fn(&mut Query<'_>)| {
+            let ask = asked(&[key], modes, change);
+            assert_eq!(ask.together, ask.checks[0].book_ahead > Span::ZERO, "{key}: what may book is decided together");
+            ask.checks[0].book_ahead
+        };
+        let usual = Modes::default();
+        assert_eq!(booked("queue=1", usual, |_| {}), MAX_WAIT);
+        assert_eq!(booked("quota=1", usual, |_| {}), MAX_WAIT);
+        assert_eq!(booked("queue=1", usual, |query| query.deadline = Some(NOW.plus(Span::from_secs(1)))), MAX_WAIT);
+        assert_eq!(booked("queue=1", usual, |query| query.deadline = Some(NOW.plus(Span::from_micros(7)))), Span::from_micros(7));
+        assert_eq!(booked("queue=1", usual, |query| query.deadline = Some(Time::default())), Span::ZERO);
+        assert_eq!(booked("queue=1", usual, |query| query.descriptors[0].hits = Hits::Look), Span::ZERO);
+        assert_eq!(booked("queue=1", usual, |query| query.descriptors[0].hits = Hits::GiveBack(1)), Span::ZERO);
+        assert_eq!(booked("queue=1", Modes { shadow: true, ..usual }, |_| {}), Span::ZERO);
+        assert_eq!(booked("queue=1", Modes { quota: true, ..usual }, |_| {}), MAX_WAIT);
+        for key in ["shadow=1", "reject=1", "degrade=1"] {
+            assert_eq!(booked(key, usual, |_| {}), Span::ZERO, "{key}");
+        }
+        assert!(asked(&["reject=1", "queue=1"], usual, |_| {}).together);
+    }
+
+    #[test]
+    fn what_rejects_or_queues_has_a_veto_and_what_degrades_has_none() {
+        let vetoes = |modes: Modes| {
+            let ask = asked(&["reject=1", "queue=1", "shadow=1", "quota=1", "degrade=1", "api=1,id=1"], modes, |_| {});
+            ask.checks.iter().map(|check| check.veto).collect::<Vec<_>>()
+        };
+        assert_eq!(vetoes(Modes::default()), [true, true, false, false, false, true]);
+        assert_eq!(vetoes(Modes { shadow: true, ..Modes::default() }), [false; 6]);
+        assert_eq!(vetoes(Modes { quota: true, ..Modes::default() }), [false; 6]);
+    }
+
+    #[test]
+    fn a_holder_is_one_whatever_the_call_costs() {
+        for (sent, planned) in [(Hits::Add(9), Hits::Add(1)), (Hits::GiveBack(9), Hits::GiveBack(1)), (Hits::Look, Hits::Look)] {
+            let ask = asked(&["api=pay,id=ann"], Modes::default(), |query| query.descriptors[0].hits = sent);
+            assert_eq!((ask.checks[0].hits, ask.checks[0].holder.as_deref()), (planned, Some(&b"ann"[..])));
+        }
+        assert_eq!(asked(&["reject=1"], Modes::default(), |_| {}).checks[0].holder, None);
+    }
+
+    #[test]
+    fn a_holder_without_a_name_is_refused_where_it_would_be_counted() {
+        let error = planned(&["reject=1", "api=pay,id="], Modes::default(), |_| {}, |plan| plan.expect_err("it has no name"));
+        assert_eq!(error, InvalidRequest::NoHolder { descriptor: 1, lease_by: "id".into() });
+        assert_eq!(
+            error.to_string(),
+            "descriptors[1] has no value for id, which names who holds a place; send one that no other request has"
+        );
+        assert_eq!(asked(&["other=o", "gone=1,id="], Modes::default(), |_| {}).checks.len(), 0, "its rule is replaced");
+    }
+
+    #[test]
+    fn a_holder_makes_no_metric_of_its_own() {
+        let series = planned(
+            &["api=pay,id=ann"],
+            Modes::default(),
+            |_| {},
+            |plan| match &plan.expect("it can be counted").steps[0] {
+                Step::Counted { series, .. } => series.clone(),
+                _ => None,
+            },
+        );
+        assert_eq!(series.as_deref(), Some("d.api_pay.id"));
+    }
+}

@@ -21,7 +21,8 @@
 //! ```
 //!
 //! A descriptor that is more than its entries is a map with `entries` (text, or pairs), `limit` (`5/HOUR`), `hits` and `give_back`. A call
-//! may also have `hits` and a `domain`. Its answer may also have `headers` and `metadata`, or be an `error` with its `message`.
+//! may also have `hits` and a `domain`. Its answer may also have `headers`, `request_headers`, a `body` and `metadata`, and be `held` back
+//! for so long; or be an `error` with its `message`.
 //!
 //! Other steps move the clock (`wait: 10s`, or `at:` a second since the epoch), load new `rules` (which may be `refused`), or look:
 //! `counts` are the counters of rules by name, `statsd` and `metrics` every counter, under its statsd name or as Prometheus sees it, all
@@ -70,7 +71,8 @@ const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/cases");
 const START: Time = Time::from_micros(1_700_000_000 * MICROS_PER_SECOND);
 /// What steps look at, but for `ask`, which compares several things.
 const LOOKS: [&str; 5] = ["counts", "statsd", "metrics", "counters", "rlconfig"];
-const ANSWER_KEYS: [&str; 7] = ["codes", "answer", "statuses", "headers", "metadata", "error", "message"];
+const ANSWER_KEYS: [&str; 10] =
+    ["codes", "answer", "statuses", "headers", "request_headers", "body", "metadata", "held", "error", "message"];
 
 /// A test for each file.
 macro_rules! themes {
@@ -81,9 +83,9 @@ macro_rules! themes {
 }
 
 themes! {
-    bucket, defaults, defects, depth, dynamic_metadata, errors, give_back, headers, hits, matching, merge, metric_names, near_limit,
-    oddities, override_limit, quota, refused_rules, reload, replaces, rlconfig, shadow, standard_headers, together, tollgate_block,
-    units, unlimited, wildcards,
+    bucket, concurrency, defaults, defects, depth, dynamic_metadata, errors, give_back, headers, hits, leaky_bucket, matching, merge,
+    metric_names, near_limit, oddities, over_limit, override_limit, queue, quota, refused_rules, reload, replaces, rlconfig, shadow,
+    sliding_log, sliding_window, standard_headers, together, tollgate_block, units, unlimited, wildcards,
 }
 
 /// A file.
@@ -231,7 +233,9 @@ impl Case {
         if let Some(lines) = told(differing) {
             return Some(format!("  rules\n{lines}"));
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime needs nothing");
+        // Its clock goes on by itself to whatever is waited for.
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime needs nothing");
         self.steps.iter().enumerate().find_map(|(index, step)| {
             let got = runtime.block_on(world.run(&step.does));
             told(differences("", &step.expected, &got)).map(|lines| format!("  step {}, {}\n{lines}", index + 1, step.does))
@@ -293,6 +297,7 @@ impl World {
         let mut last = Map::new();
         for _ in 0..times.unwrap_or(1) {
             let request = RateLimitRequest::decode(&*request.encode_to_vec()).expect("it was encoded here");
+            let began = tokio::time::Instant::now();
             last = match self.rls.should_rate_limit(Request::new(request)).await {
                 Ok(response) => {
                     let response = response.into_inner().encode_to_vec();
@@ -302,6 +307,10 @@ impl World {
                     Map::from_iter([("error".to_owned(), json!(code_name(status.code()))), ("message".to_owned(), json!(status.message()))])
                 }
             };
+            let held = Span::from(began.elapsed());
+            if held > Span::ZERO {
+                last.insert("held".to_owned(), json!(held.to_string()));
+            }
             let code = last.get("answer").or(last.get("error")).and_then(Value::as_str).unwrap_or_default();
             match codes.last_mut() {
                 Some((kept, count)) if kept == code => *count += 1,
@@ -378,15 +387,19 @@ fn answer(response: &RateLimitResponse) -> Map<String, Value> {
     let mut answer = Map::new();
     answer.insert("answer".to_owned(), json!(response.overall_code().as_str_name()));
     answer.insert("statuses".to_owned(), response.statuses.iter().map(status_text).collect());
-    if !response.response_headers_to_add.is_empty() {
-        let headers = response.response_headers_to_add.iter().map(|header| format!("{}: {}", header.key, header.value));
-        answer.insert("headers".to_owned(), headers.collect());
+    for (name, headers) in [("headers", &response.response_headers_to_add), ("request_headers", &response.request_headers_to_add)] {
+        if !headers.is_empty() {
+            answer.insert(name.to_owned(), headers.iter().map(|header| format!("{}: {}", header.key, header.value)).collect());
+        }
+    }
+    if !response.raw_body.is_empty() {
+        answer.insert("body".to_owned(), json!(String::from_utf8_lossy(&response.raw_body)));
     }
     if let Some(metadata) = &response.dynamic_metadata {
         answer.insert("metadata".to_owned(), object(metadata));
     }
-    // Nobody sets these.
-    if !response.request_headers_to_add.is_empty() || !response.raw_body.is_empty() || response.quota.is_some() {
+    // Nobody sets this.
+    if response.quota.is_some() {
         answer.insert("message".to_owned(), json!(format!("{response:?}")));
     }
     answer

@@ -126,6 +126,23 @@ fn an_unknown_unit_and_too_many_descriptors_are_400_with_the_reason() {
 }
 
 #[test]
+fn a_holder_without_a_name_is_400_with_the_reason() {
+    let rules = "
+domain: d
+descriptors:
+  - key: holder
+    rate_limit: {unit: hour, requests_per_unit: 1}
+    metadata: {tollgate: {algorithm: concurrency, lease_by: holder, lease: 30s}}
+";
+    let server = TestServer::with_rules(rules).start();
+    let reply = server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"holder"}]}]}"#);
+    assert_eq!(reply.status, 400);
+    assert!(reply.body.contains("descriptors[0] has no value for holder"), "{reply:?}");
+    assert_eq!(server.metric("tollgate_invalid_requests_total"), Some(1.0));
+    assert_eq!(server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"holder","value":"ann"}]}]}"#).status, 200);
+}
+
+#[test]
 fn a_body_over_4_mib_is_413() {
     let server = TestServer::with_rules(&limit_of(1_000)).start();
     let padded = |bytes: usize| format!("{GOOD}{}", " ".repeat(bytes - GOOD.len()));

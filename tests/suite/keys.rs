@@ -3,7 +3,7 @@
 use tollgate::config::{self, Options, Source};
 use tollgate::limit::Unit;
 use tollgate::rules::explain::parse_query;
-use tollgate::rules::key::KEY_BYTES_MAX;
+use tollgate::rules::key::{HOLDER_BYTES_MAX, KEY_BYTES_MAX};
 use tollgate::rules::plan::{Modes, plan};
 use tollgate::rules::query::Override;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
@@ -24,6 +24,14 @@ descriptors:
   - {key: one, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {unit_multiplier: 1, refused_hits: count}}}
   - {key: drop, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {refused_hits: drop}}}
   - {key: bucket, rate_limit: {unit: second, requests_per_unit: 5}, metadata: {tollgate: {algorithm: token_bucket}}}
+  - {key: leaky, rate_limit: {unit: second, requests_per_unit: 5}, metadata: {tollgate: {algorithm: leaky_bucket}}}
+  - {key: fading, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {algorithm: sliding_window}}}
+  - {key: strict, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {algorithm: sliding_window, buckets: 6}}}
+  - {key: log, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {algorithm: sliding_log}}}
+  - {key: id, rate_limit: {unit: hour, requests_per_unit: 5}, metadata: {tollgate: {algorithm: concurrency, lease_by: id, lease: 30s}}}
+  - {key: api, descriptors: [
+      {key: id, rate_limit: {unit: hour, requests_per_unit: 5}, metadata: {tollgate: {algorithm: concurrency, lease_by: id, lease: 9s}}},
+      {key: call, rate_limit: {unit: hour, requests_per_unit: 5}, metadata: {tollgate: {algorithm: concurrency, lease_by: call, lease: 9s}}}]}
 ";
 
 /// A descriptor, its key in the reference form (without a time, which a store writes behind it), and its key in the safe form.
@@ -42,6 +50,14 @@ const KEYS: &[(&str, &str, &str)] = &[
     ("sixty=1", "tg:shop:sixty:1:fixed_window:60:s:", "tg:shop:sixty:1:fixed_window:60:s:"),
     ("drop=1", "tg:shop:drop:1:fixed_window:60:s:", "tg:shop:drop:1:fixed_window:60:s:"),
     ("bucket=1", "tg:shop:bucket:1:token_bucket:1000000:us", "tg:shop:bucket:1:token_bucket:1000000:us"),
+    ("leaky=1", "tg:shop:leaky:1:leaky_bucket:1000000:us", "tg:shop:leaky:1:leaky_bucket:1000000:us"),
+    ("fading=1", "tg:shop:fading:1:sliding_window:60000000:us", "tg:shop:fading:1:sliding_window:60000000:us"),
+    ("strict=1", "tg:shop:strict:1:sliding_window-6:60000000:us", "tg:shop:strict:1:sliding_window-6:60000000:us"),
+    ("log=1", "tg:shop:log:1:sliding_log:60000000:us", "tg:shop:log:1:sliding_log:60000000:us"),
+    // Holders are none of it, and neither is their lease; but the key that names them is.
+    ("id=ann", "tg:shop:id::concurrency:0:us", "tg:shop:id::concurrency:0:us"),
+    ("api=pay,id=ann", "tg:shop:api:pay:id::concurrency:0:us", "tg:shop:api:pay:id::concurrency:0:us"),
+    ("api=pay,call=ann", "tg:shop:api:pay:call::concurrency:0:us", "tg:shop:api:pay:call::concurrency:0:us"),
 ];
 
 #[test]
@@ -88,6 +104,21 @@ fn only_keys_of_the_safe_form_are_cut_to_a_length() {
     assert_eq!(reference.len(), "shop_user__".len() + 10_000);
     let safe = key_of(&rules("", KeyFormat::Safe), &query(&descriptor));
     assert!(safe.len() < KEY_BYTES_MAX && safe.starts_with("tg:shop:#") && safe.ends_with(":fixed_window:60:s:"), "{safe}");
+}
+
+#[test]
+fn a_holder_is_named_by_the_last_value_and_by_its_hash_if_that_is_long() {
+    let holder = |value: &str| {
+        let descriptor = format!("api=pay,id={value}");
+        let rules = rules("", KeyFormat::Safe);
+        let plan = plan(&rules, &query(&descriptor), Modes::default(), Time::default()).expect("it has a holder");
+        String::from_utf8(plan.ask.checks[0].holder.clone().expect("it has a holder").into()).expect("it is text")
+    };
+    assert_eq!(holder("a b:{}"), "a b:{}");
+    let longest = "x".repeat(HOLDER_BYTES_MAX);
+    assert_eq!(holder(&longest), longest);
+    let (one, other) = (holder(&format!("{longest}1")), holder(&format!("{longest}2")));
+    assert!(one.len() == 33 && one.starts_with('#') && one != other, "{one} {other}");
 }
 
 fn query(descriptor: &str) -> Query<'_> {

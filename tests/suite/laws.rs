@@ -3,6 +3,9 @@
 //! Two implementations of one algorithm can agree and both be wrong; these say what right is. Gaps between calls are drawn around the
 //! edges, where mistakes are: a period less one, a period, a period and one, one tick.
 
+mod holders;
+mod queue;
+
 use std::ops::RangeInclusive;
 
 use proptest::prelude::*;
@@ -456,8 +459,7 @@ proptest! {
 /// The well-known check of a token bucket.
 #[test]
 fn a_bucket_of_ten_per_second_refuses_half_of_twenty_per_second() {
-    let terms =
-        Terms::new(10, Unit::Second, Algorithm::TokenBucket);
+    let terms = Terms::new(10, Unit::Second, Algorithm::TokenBucket);
     let mut bench = Bench::new(Limit::new(&terms).expect("a limit"));
     let mut refused = 0;
     for _ in 0..10_000 {
@@ -483,8 +485,7 @@ fn a_limit_of_zero_refuses_every_hit_and_lets_looks_pass() {
 
 #[test]
 fn a_key_that_comes_twice_sees_what_it_did_first() {
-    let terms =
-        Terms::new(3, Unit::Hour, Algorithm::FixedWindow);
+    let terms = Terms::new(3, Unit::Hour, Algorithm::FixedWindow);
     let limit = Limit::new(&terms).expect("a limit");
     let check = Check::new(Key::from("k"), limit, Hits::Add(2));
     let mut counters = [Counter::untouched(&limit)];
@@ -496,8 +497,7 @@ fn a_key_that_comes_twice_sees_what_it_did_first() {
 
 /// Counters of which so much is used, charged together with a neighbour that refuses everything.
 fn vetoed<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter, Vec<Verdict>) {
-    let nothing =
-        Terms::new(0, Unit::Hour, Algorithm::FixedWindow);
+    let nothing = Terms::new(0, Unit::Hour, Algorithm::FixedWindow);
     let nothing = Limit::new(&nothing).expect("a limit");
     let check = |limit, hits, veto| Check { veto, ..Check::new(Key::from("k"), limit, hits) };
     let mut checks: Vec<Check> = hits.into_iter().map(|hits| check(limit, hits, false)).collect();
@@ -514,8 +514,7 @@ fn vetoed<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter,
 fn a_bucket_whose_rule_drops_refused_hits_is_in_no_debt_whatever_the_rule_before_it_did() {
     let limit = |refused_hits| {
         let (unit, unit_multiplier, algorithm) = (Unit::Hour, 1, Algorithm::TokenBucket);
-        Limit::new(&Terms { unit_multiplier, refused_hits: Some(refused_hits), ..Terms::new(3, unit, algorithm) })
-            .expect("a limit")
+        Limit::new(&Terms { unit_multiplier, refused_hits: Some(refused_hits), ..Terms::new(3, unit, algorithm) }).expect("a limit")
     };
     let mut bench = Bench::new(limit(RefusedHits::Count));
     bench.ask(Hits::Add(4));
@@ -545,11 +544,7 @@ fn what_is_given_back_stays_so_where_it_still_is_over_even_if_a_neighbour_refuse
 
 #[test]
 fn retry_after_is_of_the_checks_own_hits_even_if_a_neighbour_refuses() {
-    let terms = Terms {
-        unit_multiplier: 2,
-        refused_hits: Some(RefusedHits::Count),
-        ..Terms::new(2, Unit::Hour, Algorithm::TokenBucket)
-    };
+    let terms = Terms { unit_multiplier: 2, refused_hits: Some(RefusedHits::Count), ..Terms::new(2, Unit::Hour, Algorithm::TokenBucket) };
     // Three of two are used. What is given back would make room, but a neighbour refuses.
     let (_, verdicts) = vetoed(Limit::new(&terms).expect("a limit"), 3, [Hits::GiveBack(2), Hits::Add(1)]);
     let retries: Vec<_> = verdicts.iter().map(|verdict| verdict.retry_after).collect();

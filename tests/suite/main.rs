@@ -37,6 +37,7 @@ mod laws;
 mod lifecycle;
 mod mixed_fleet;
 mod mutants;
+mod over_limit;
 mod parity;
 mod races;
 mod redis_address;

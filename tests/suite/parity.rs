@@ -152,10 +152,7 @@ impl fmt::Debug for History {
 
 impl Group {
     fn ask(&self, limits: &[Limit; KEYS]) -> Ask {
-        let checks = self
-            .calls
-            .iter()
-            .map(|call| call.check(&limits[call.counter]));
+        let checks = self.calls.iter().map(|call| call.check(&limits[call.counter]));
         Ask { checks: checks.collect(), together: self.together, deadline: None }
     }
 }
@@ -310,7 +307,8 @@ fn counters() -> impl Strategy<Value = Terms2> {
     (limits, found, other).prop_map(|(limit, (is_found, found), (large, requests, burst, is_large))| {
         let requests = if is_large { large } else { requests };
         let burst = if limit.tick() == tollgate::limit::Tick::Micro { burst } else { large };
-        let same_key = |other: &Limit| limit.algorithm() == Algorithm::Concurrency || (other.period(), other.tick()) == (limit.period(), limit.tick());
+        let same_key =
+            |other: &Limit| limit.algorithm() == Algorithm::Concurrency || (other.period(), other.tick()) == (limit.period(), limit.tick());
         let seconds = u32::try_from(limit.period().ceil_secs()).unwrap_or(1);
         let terms = Terms {
             unit_multiplier: seconds,

@@ -9,18 +9,20 @@ use tollgate::store::redis::batch::BATCH_SIZE_MAX;
 use tollgate::time::{Clock, Time};
 
 use crate::support::eventually;
-use crate::support::remote::{Bench, Callers, ask, ask_together};
 use crate::support::kept::redis_key;
+use crate::support::remote::{Bench, Callers, all_at_once, ask, ask_together};
 
 const START: Time = Time::from_micros(1_700_000_000_123_456);
 
 fn limit(algorithm: Algorithm, requests: u32, refused_hits: RefusedHits) -> Limit {
-    let terms = Terms { refused_hits: Some(refused_hits), ..Terms::new(requests, Unit::Day, algorithm) };
-    Limit::new(&terms).expect("a limit")
+    let terms = all_at_once(requests, Unit::Day, algorithm);
+    let refused_hits = Some(refused_hits).filter(|_| algorithm != Algorithm::Concurrency);
+    Limit::new(&Terms { refused_hits, ..terms }).expect("a limit")
 }
 
+/// The first of all holders, where it matters who holds.
 fn check(key: &str, limit: Limit, hits: Hits) -> Check {
-    Check::new(Key::from(key), limit, hits)
+    Check { holder: Some(b"first".to_vec().into()), ..Check::new(Key::from(key), limit, hits) }
 }
 
 /// Checks of all kinds, each of a counter of its own.
@@ -37,7 +39,7 @@ fn checks(count: usize) -> Vec<Check> {
 
 /// What is said of a check whose counter nobody has touched.
 fn first_verdict(check: &Check, now: Time) -> Verdict {
-    Counter::untouched(&check.limit).decide(&check.limit, now, check.hits).1
+    Counter::untouched(&check.limit).decide(&check.limit, now, check.call()).1
 }
 
 /// A store that Redis knows the script of, and whose calls are counted from now on.
@@ -232,7 +234,8 @@ async fn the_same_key_is_charged_in_order_wherever_it_comes_again() {
     let bench = bench_at_start().await;
     for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
         let limit = limit(algorithm, 40, RefusedHits::Drop);
-        let same = vec![check(&format!("same{number}:"), limit, Hits::Add(1)); 64];
+        let caller = |caller: u8| Check { holder: Some([caller].into()), ..check(&format!("same{number}:"), limit, Hits::Add(1)) };
+        let same: Vec<Check> = (0..64).map(caller).collect();
         bench.count_anew();
         let answers = bench.ask_each(&same, START).await;
         assert_eq!(bench.calls("evalsha"), 1);
@@ -240,7 +243,7 @@ async fn the_same_key_is_charged_in_order_wherever_it_comes_again() {
         let expected: Vec<_> = (1..=64).map(|number| Ok((number.min(40), number > 40))).collect();
         assert_eq!(used, expected, "{algorithm}");
         // In one request, and in one that takes two calls.
-        let again: Vec<Check> = same.iter().cycle().take(100).map(|check| Check { key: Key::from("again:"), ..check.clone() }).collect();
+        let again: Vec<Check> = (0..100).map(caller).map(|check| Check { key: Key::from("again:"), ..check }).collect();
         bench.server.command::<()>(&["FLUSHDB"]);
         let answers = bench.remote.decide(&ask(again), START).await;
         assert_eq!(answers.iter().filter(|answer| answer.is_ok_and(|verdict| !verdict.over)).count(), 40);

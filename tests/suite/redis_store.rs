@@ -276,7 +276,7 @@ async fn a_request_of_many_descriptors_is_one_trip() {
 #[test]
 fn every_metric_that_the_documentation_names_is_there_with_its_help() {
     let server = on_redis(&limit_of(1), NOWHERE).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
-    let page = server.admin("/metrics");
+    let page = server.admin("/metrics") + &metrics_of_a_rule_that_counts_everything();
     for file in ["docs/operations.md", "docs/architecture.md", "README.md"] {
         let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("it is there");
         let names =
@@ -285,4 +285,25 @@ fn every_metric_that_the_documentation_names_is_there_with_its_help() {
             assert!(page.contains(&format!("# HELP {name} ")), "{file} names {name}, which /metrics does not have");
         }
     }
+}
+
+/// Counters of rules are there as soon as they count.
+fn metrics_of_a_rule_that_counts_everything() -> String {
+    let rules = "
+domain: d
+descriptors:
+  - key: turn
+    rate_limit: {unit: second, requests_per_unit: 100}
+    metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 10s}}
+  - key: cheap
+    rate_limit: {unit: year, requests_per_unit: 0}
+    metadata: {tollgate: {on_limit: degrade}}
+";
+    let server = TestServer::with_rules(rules).start();
+    let ask = |descriptor: &str| assert_eq!(server.json(&format!(r#"{{"domain":"d","descriptors":[{descriptor}]}}"#)).status, 200);
+    let turn = r#"{"entries":[{"key":"turn"}],"hitsAddend":1}"#;
+    ask(r#"{"entries":[{"key":"cheap"}]},{"entries":[{"key":"turn"}],"isNegativeHits":true}"#);
+    // Of three at once two have to wait, however slow the machine is.
+    ask(&[turn; 3].join(","));
+    server.admin("/metrics")
 }

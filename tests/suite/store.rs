@@ -16,13 +16,13 @@ use tollgate::time::{Clock, ManualClock, Span, Time};
 
 use crate::support::counted;
 use crate::support::redis::RedisProcess;
-use crate::support::remote::{self, ask, ask_together};
+use crate::support::remote::{self, all_at_once, ask, ask_together};
 
 const START: Time = Time::from_micros(1_700_000_000_123_456);
 const ROOM: u64 = 64 << 20;
 
 fn limit(algorithm: Algorithm, requests: u32, unit: Unit) -> Limit {
-    Limit::new(&Terms::new(requests, unit, algorithm)).expect("a limit")
+    Limit::new(&all_at_once(requests, unit, algorithm)).expect("a limit")
 }
 
 fn check(key: &str, limit: Limit, hits: Hits) -> Check {
@@ -75,8 +75,8 @@ struct Worker {
     store: Store,
 }
 
-/// A check in the histories: its limit, which has a key of its own, its hits, and whether it may veto.
-type Draw = (usize, u64, bool);
+/// A check in the histories: its limit, which has a key of its own, its hits, who holds, and whether it may veto.
+type Draw = (usize, u64, u8, bool);
 
 fn memory() -> Place {
     Place { backend: Backend::Memory(Arc::new(Counters::new(ROOM, "store", &Metrics::new()))), redis: None }
@@ -129,8 +129,13 @@ fn admits_exactly_the_limit(place: &Place, rounds: u32) {
     for algorithm in Algorithm::ALL {
         for round in 0..rounds {
             let limit = limit(algorithm, 100 + round, Unit::Year);
-            let ask = ask([check(&format!("{algorithm} {round}:"), limit, Hits::Add(1))]);
-            let admitted: usize = eight_threads(place, |worker, _| (0..100).filter(|_| !worker.decide(&ask, START)[0].over).count());
+            let check = check(&format!("{algorithm} {round}:"), limit, Hits::Add(1));
+            let admitted: usize = eight_threads(place, |worker, number| {
+                let ask = |call: u8| {
+                    ask([Check { holder: Some([u8::try_from(number).expect("there are eight"), call].into()), ..check.clone() }])
+                };
+                (0..100).filter(|&call| !worker.decide(&ask(call), START)[0].over).count()
+            });
             assert_eq!(admitted, (100 + round) as usize, "{algorithm}, round {round}");
         }
     }
@@ -166,8 +171,12 @@ fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
         limit(Algorithm::TokenBucket, 5, Unit::Hour),
         limit(Algorithm::FixedWindow, 0, Unit::Second),
         limit(Algorithm::TokenBucket, 2, Unit::Day),
+        limit(Algorithm::SlidingWindow, 4, Unit::Minute),
+        Limit::new(&Terms { buckets: Some(3), ..Terms::new(4, Unit::Minute, Algorithm::SlidingWindow) }).expect("a limit"),
+        limit(Algorithm::SlidingLog, 4, Unit::Minute),
+        limit(Algorithm::Concurrency, 2, Unit::Minute),
     ];
-    let checks = prop::collection::vec((0..limits.len(), 0..6_u64, any::<bool>()), 1..6);
+    let checks = prop::collection::vec((0..limits.len(), 0..6_u64, 0..4_u8, any::<bool>()), 1..6);
     let asks = prop::collection::vec((checks, any::<bool>(), 0..90_u64), 1..40);
     let play = |asks: Vec<(Vec<Draw>, bool, u64)>| {
         place.forget();
@@ -176,13 +185,13 @@ fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
         for (checks, together, gap) in asks {
             now = now.plus(Span::from_secs(gap));
             place.set_time(now);
-            let checks = checks.into_iter().map(|(key, hits, veto)| {
+            let checks = checks.into_iter().map(|(key, hits, holder, veto)| {
                 let hits = match hits {
                     0 => Hits::Look,
                     1..4 => Hits::Add(hits),
                     more => Hits::GiveBack(more - 3),
                 };
-                Check { veto, ..check(&format!("k{key}:"), limits[key], hits) }
+                Check { veto, holder: Some([holder].into()), ..check(&format!("k{key}:"), limits[key], hits) }
             });
             let ask = Ask { together, ..ask(checks) };
             prop_assert_eq!(worker.decide(&ask, now), model.decide(&ask, now));

@@ -31,7 +31,7 @@ local function twins()
     return algorithm_of(code), drops == 1, veto == 1, cost, full, deepest, life, rate
   end
 
-  -- What is spent after a call, whether it was over, and whether anything is another than it was.
+  -- What is spent after a call, whether it was over, and whether the state is another, even if as much is spent.
   local function charge(algorithm, spent, state, wanted, drops, full, deepest, argument)
     local cost, room = wanted, full
     if algorithm.price then
@@ -45,8 +45,7 @@ local function twins()
       local after, changed = algorithm.charged(spent, cost, deepest, state, wanted, argument)
       return after, over, changed
     end
-    local after = charged(spent, cost, deepest)
-    return after, over, after ~= spent
+    return charged(spent, cost, deepest), over, false
   end
 
   -- A number, as -1 - spent if the check was refused, or a list that begins with it.
@@ -68,7 +67,7 @@ local function twins()
     local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
     local after, over, changed = charge(algorithm, spent, state, cost, drops, full, deepest, argument)
     local reply = told(algorithm, key, state, after, over, cost, full)
-    if changed or not kept then
+    if changed or after ~= spent or not kept then
       algorithm.keep(key, after, state, now, life, rate)
     end
     return reply
@@ -84,7 +83,7 @@ local function twins()
       local slot = slots[key]
       if not slot then
         local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
-        slot = {algorithm = algorithm, spent = spent, changed = not kept, state = state, life = life, rate = rate}
+        slot = {algorithm = algorithm, spent = spent, loaded = spent, changed = not kept, state = state, life = life, rate = rate}
         slots[key] = slot
       end
       return slot, key, argument, drops, veto, cost, full, deepest
@@ -112,7 +111,7 @@ local function twins()
       end
     end
     for key, slot in pairs(slots) do
-      if slot.changed then
+      if slot.changed or slot.spent ~= slot.loaded then
         slot.algorithm.keep(key, slot.spent, slot.state, now, slot.life, slot.rate)
       end
     end

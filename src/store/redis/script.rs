@@ -297,7 +297,8 @@ impl Said {
             Value::Int(number) => Ok(Ok(Self::from(number))),
             Value::BulkString(text) => Ok(Err(String::from_utf8_lossy(&text).into_owned())),
             Value::Array(numbers) => {
-                let mut numbers = numbers.into_iter().map(|number| if let Value::Int(number) = number { Ok(number) } else { Err(strange()) });
+                let mut numbers =
+                    numbers.into_iter().map(|number| if let Value::Int(number) = number { Ok(number) } else { Err(strange()) });
                 let number = numbers.next().ok_or_else(strange)??;
                 let besides = numbers.map(|number| Ok(u64::try_from(number?).unwrap_or(0))).collect::<Result<_, RedisError>>()?;
                 Ok(Ok(Self { number, besides }))

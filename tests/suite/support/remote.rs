@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::task::{AbortHandle, JoinSet};
 use tollgate::check::{Ask, Check, Decisions, StoreError, Verdict};
+use tollgate::limit::{Algorithm, Terms, Unit};
 use tollgate::store::redis::address::Address;
 use tollgate::store::redis::{Node, NodeOptions, Remote};
 use tollgate::telemetry::metric::Metrics;
@@ -106,4 +107,13 @@ pub(crate) fn ask(checks: impl IntoIterator<Item = Check>) -> Ask {
 /// The same, all or nothing.
 pub(crate) fn ask_together(checks: impl IntoIterator<Item = Check>) -> Ask {
     Ask { together: true, ..ask(checks) }
+}
+
+/// Terms that let so many pass at once, whatever the algorithm.
+pub(crate) fn all_at_once(requests: u32, unit: Unit, algorithm: Algorithm) -> Terms {
+    Terms {
+        burst: (algorithm == Algorithm::LeakyBucket).then_some(requests),
+        lease: (algorithm == Algorithm::Concurrency).then_some(unit.span()),
+        ..Terms::new(requests, unit, algorithm)
+    }
 }

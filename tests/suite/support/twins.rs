@@ -11,7 +11,7 @@ use redis::{Cmd, Connection, RedisError, Value};
 use smallvec::SmallVec;
 use tollgate::algorithm::{Counter, decide_together};
 use tollgate::check::{Ask, Check, Hits, Verdict};
-use tollgate::limit::{Algorithm, EXACT_MAX, Limit};
+use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Terms, Unit};
 use tollgate::store::redis::script::{self, Form, Line, Script};
 use tollgate::time::{Span, Time};
 
@@ -261,17 +261,17 @@ impl Model {
             Err(trouble) => return vec![Err(trouble); ask.checks.len()],
         };
         let mut counters: Vec<Counter> = loaded.iter().map(|loaded| loaded.counter.clone()).collect();
+        let changed = changed(ask, &slots, &counters, now);
         let verdicts = decide_together(&ask.checks, &slots, &mut counters, now);
-        let vetoed = ask.checks.iter().zip(&verdicts).any(|(check, verdict)| check.veto && verdict.over);
-        let mut renewed = ask.checks.iter().zip(&slots).zip(&verdicts).filter(|((check, _), verdict)| !vetoed && renews(check, verdict));
-        let renewed: BTreeSet<usize> = renewed.by_ref().map(|((_, &slot), _)| slot).collect();
-        let is_written: Vec<bool> = keys.iter().zip(&loaded).zip(&counters).enumerate()
-            .map(|(slot, (((_, limit), loaded), after))| loaded.differs_from(after, limit, now) || renewed.contains(&slot)).collect();
+        let is_written = keys.iter().zip(&loaded).zip(&counters).enumerate();
+        let is_written =
+            is_written.map(|(slot, (((_, limit), loaded), after))| loaded.differs_from(after, limit, now) || changed.contains(&slot));
+        let is_written: Vec<bool> = is_written.collect();
         if self.is_read_only && is_written.contains(&true) {
             return vec![Err(REFUSED); ask.checks.len()];
         }
         let slots = keys.into_iter().zip(loaded).zip(counters).zip(is_written);
-        for (((( key, limit), loaded), after), _) in slots.filter(|(_, is_written)| *is_written) {
+        for ((((key, limit), loaded), after), _) in slots.filter(|(_, is_written)| *is_written) {
             self.keep(key, &limit, loaded.fresh, after, jitter, now);
         }
         verdicts.into_iter().map(Ok).collect()
@@ -320,7 +320,10 @@ impl Model {
     fn outlives(&self, check: &Check, now: Time) -> Result<(), String> {
         let Some(state) = self.states.get(&redis_key(check, now)) else { return Ok(()) };
         let Ok(counter) = state.counter.clone() else { return Ok(()) };
-        let (_, look) = counter.decide(&check.limit, now, Hits::Look);
+        let (counter, look) = counter.decide(&check.limit, now, Hits::Look);
+        if counter.is_untouched() {
+            return Ok(());
+        }
         let needed = now.plus(look.reset_after).min(state.written.plus(Span::from_micros(LIFE_MAX * 1_000)));
         // After a reload the old rate still decides how long it lives.
         if state.limit == check.limit && state.written <= now && state.expires < needed {
@@ -355,8 +358,34 @@ impl Model {
 impl Loaded {
     /// Whether something else has to be written.
     fn differs_from(&self, after: &Counter, limit: &Limit, now: Time) -> bool {
-        !self.kept || self.counter.clone().decide(limit, now, Hits::Look).0 != *after
+        let as_of_now = |counter: &Counter| counter.clone().decide(limit, now, Hits::Look).0;
+        !self.kept || as_of_now(&self.counter) != as_of_now(after)
     }
+}
+
+/// Which of the counters of an ask a check has changed that has more than a number, even if a later one has changed it back.
+fn changed(ask: &Ask, slots: &[usize], counters: &[Counter], now: Time) -> BTreeSet<usize> {
+    let play = |does_something: &dyn Fn(usize) -> bool| {
+        let (mut counters, mut changed, mut over) = (counters.to_vec(), BTreeSet::new(), Vec::new());
+        for (index, (check, &slot)) in ask.checks.iter().zip(slots).enumerate().filter(|(index, _)| does_something(*index)) {
+            let before = counters[slot].clone().decide(&check.limit, now, Hits::Look).0;
+            let (after, verdict) = counters[slot].clone().decide(&check.limit, now, check.call());
+            let is_number = matches!(after, Counter::FixedWindow(_) | Counter::Bucket(_));
+            if !is_number && (before != after || renews(check, &verdict)) {
+                changed.insert(slot);
+            }
+            over.extend(verdict.over.then_some(index));
+            counters[slot] = after;
+        }
+        (changed, over)
+    };
+    let (changed, over) = play(&|_| true);
+    if !over.iter().any(|&index| ask.checks[index].veto) {
+        return changed;
+    }
+    // Of those that are over, those count that do not drop their hits.
+    let counts = |index| over.contains(&index) && !Counter::charge(&ask.checks[index].limit, ask.checks[index].call()).drops;
+    play(&counts).0
 }
 
 /// Whether a holder has a new lease, even if it ends as the old one did.
@@ -375,7 +404,9 @@ impl State {
             (Found::List, Counter::SlidingLog(_)) => return state(Err("ERR value is not a log"), now),
             (Found::Log(calls), Counter::SlidingLog(_)) => {
                 let times = (1..=*calls).map(|back| Time::from_micros(now.as_micros() - back)).rev();
-                let log = times.fold(untouched, |log, at| log.decide(&limit, at, Hits::Add(1)).0);
+                // A limit that takes them all.
+                let roomy = Limit::new(&Terms::new(u32::MAX, Unit::Year, Algorithm::SlidingLog)).expect("a limit");
+                let log = times.fold(untouched, |log, at| log.decide(&roomy, at, Hits::Add(1)).0);
                 return state(Ok(log), now);
             }
             _ => return state(Err("WRONGTYPE Operation against a key holding the wrong kind of value"), now),

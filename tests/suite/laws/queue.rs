@@ -1,0 +1,91 @@
+//! Buckets in which slots can be booked ahead.
+
+use proptest::prelude::*;
+use tollgate::check::{Call, Hits, Verdict};
+use tollgate::limit::{Algorithm, Limit, RefusedHits, Terms, Unit};
+use tollgate::time::{Span, Time};
+
+use super::Bench;
+
+fn limits() -> impl Strategy<Value = Limit> {
+    let algorithm = prop::sample::select(&[Algorithm::TokenBucket, Algorithm::LeakyBucket][..]);
+    let refused_hits = prop::sample::select(&RefusedHits::ALL[..]).prop_map(Some);
+    let wait = (1_000..20_000_000_u64).prop_map(|micros| Some(Span::from_micros(micros)));
+    let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day][..]);
+    (1..30_u32, unit, algorithm, refused_hits, wait, prop::option::of(1..20_u32)).prop_map(
+        |(requests, unit, algorithm, refused_hits, max_wait, burst)| {
+            Limit::new(&Terms { burst, max_wait, refused_hits, ..Terms::new(requests, unit, algorithm) }).expect("a limit")
+        },
+    )
+}
+
+fn booking(hits: u64, book_ahead: Span) -> Call<'static> {
+    Call { hits: Hits::Add(hits), holder: &[], book_ahead }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn slots_keep_the_promise_of_the_bucket_in_order_and_nobody_waits_longer_than_asked(
+        limit in limits(), calls in prop::collection::vec((0..3_000_000_u64, 1..4_u64, 0..5_u64), 0..60),
+    ) {
+        let mut bench = Bench::new(limit);
+        let mut starts: Vec<(Time, u64)> = Vec::new();
+        for (gap, hits, quarters) in calls {
+            bench.pass(Span::from_micros(gap));
+            let patience = Span::from_micros(limit.max_wait().as_micros() / 4 * quarters);
+            let verdict = bench.ask(booking(hits, patience));
+            // The timer goes by ticks.
+            prop_assert!(verdict.start_after.as_micros() <= patience.as_micros() + limit.tick().span().as_micros());
+            if verdict.over {
+                prop_assert_eq!(verdict.start_after, Span::ZERO);
+            } else {
+                starts.push((bench.now.plus(verdict.start_after), hits));
+            }
+        }
+        prop_assert!(starts.is_sorted_by_key(|(at, _)| *at), "who comes first goes first");
+        for (index, (from, _)) in starts.iter().enumerate() {
+            let mut sum = 0_u128;
+            for (at, hits) in &starts[index..] {
+                sum += u128::from(*hits);
+                let elapsed = u128::from(at.since(*from).as_micros() + 2 * limit.tick().span().as_micros());
+                let period = u128::from(limit.period().as_micros());
+                prop_assert!(sum * period <= u128::from(limit.capacity()) * period + elapsed * u128::from(limit.requests()));
+            }
+        }
+    }
+
+    #[test]
+    fn after_a_refusal_the_same_call_is_taken_at_retry_after_and_not_a_tick_sooner(
+        limit in limits(), before in prop::collection::vec(0..1_000_000_u64, 0..60), hits in 1..30_u64, quarters in 0..5_u64,
+    ) {
+        let mut bench = Bench::new(limit);
+        for gap in before {
+            bench.pass(Span::from_micros(gap));
+            bench.ask(booking(1, limit.max_wait()));
+        }
+        let call = booking(hits, Span::from_micros(limit.max_wait().as_micros() / 4 * quarters));
+        let Verdict { over: true, retry_after, .. } = bench.ask(call) else { return Ok(()) };
+        match retry_after {
+            None => prop_assert!(hits > u64::from(limit.capacity())),
+            Some(wait) => {
+                prop_assert!(wait > Span::ZERO && !bench.after(wait).ask(call).over);
+                prop_assert!(bench.after(Span::from_micros(wait.as_micros() - 1)).ask(call).over);
+            }
+        }
+    }
+}
+
+#[test]
+fn answers_of_calls_that_come_at_once_are_evenly_spaced() {
+    let max_wait = Some(Span::from_micros(500_000));
+    let limit = Limit::new(&Terms { max_wait, ..Terms::new(10, Unit::Second, Algorithm::LeakyBucket) }).expect("a limit");
+    let mut bench = Bench::new(limit);
+    let verdicts: Vec<Verdict> = (0..8).map(|_| bench.ask(booking(1, limit.max_wait()))).collect();
+    let starts: Vec<u64> = verdicts.iter().filter(|verdict| !verdict.over).map(|verdict| verdict.start_after.as_micros()).collect();
+    assert_eq!(starts, [0, 100_000, 200_000, 300_000, 400_000, 500_000]);
+    // Whoever comes without the time to wait is refused, and books nothing.
+    assert!(bench.ask(Hits::Add(1)).over);
+    assert_eq!(bench.look().used, 6);
+}
