@@ -13,3 +13,4 @@ mod headers;
 mod limits;
 mod llm;
 mod outages;
+mod over_limit;
