@@ -83,6 +83,10 @@ local function reaching(key, hits, log)
 end
 
 function sliding_log.keep(key, spent, log, now, period)
+  if spent == 0 then
+    redis.call('DEL', key)
+    return
+  end
   local to, newest, hits = log.to, log.newest, log.hits
   if log.older == 0 then
     to = log.gone
@@ -114,16 +118,14 @@ function sliding_log.keep(key, spent, log, now, period)
     newest = now
   end
   -- Two ms more than it takes to leave: Redis' expiry goes by whole ms, of a clock that it read a little earlier.
-  if log.older + log.present > 0 then
-    redis.call('PEXPIRE', key, math.ceil((newest + period - now) / 1000) + 2)
-  end
+  redis.call('PEXPIRE', key, math.ceil((newest + period - now) / 1000) + 2)
 end
 
 -- What a verdict needs besides what is spent: how many of the oldest hits have to leave for this call to pass, if it did not, when the
--- last of them came, and when the newest came.
+-- last of them came, when the newest came, and how many entries there were.
 function sliding_log.told(reply, log, key, now, spent, over, cost, full)
   local leaving = spent + math.max(cost, 0) - full
-  reply[2], reply[3], reply[4] = 0, 0, 0
+  reply[2], reply[3], reply[4], reply[5] = 0, 0, 0, log.to - log.gone
   if over and leaving <= spent then
     reply[2], reply[3] = spent, now
     if leaving <= log.older then

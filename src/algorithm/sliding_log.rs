@@ -64,10 +64,11 @@ impl Decide for SlidingLog {
         self
     }
 
-    /// The twin tells of how many hits have to leave for the call to pass, when they came, and when the newest came.
+    /// The twin tells of how many hits have to leave for the call to pass, when they came, when the newest came, and how many entries it
+    /// found.
     fn told(_: &Limit, _: Time, spent: u64, besides: &[u64]) -> Self {
         let mut log = Self::default();
-        if let &[leaving, left, newest] = besides {
+        if let &[leaving, left, newest, _] = besides {
             let leaving = leaving.min(spent);
             log.add(Time::from_micros(left), leaving);
             log.add(Time::from_micros(newest), spent - leaving);
@@ -94,7 +95,7 @@ impl Decide for SlidingLog {
             used: self.used,
             remaining: u32::try_from(requests.saturating_sub(self.used)).unwrap_or(u32::MAX),
             start_after: Span::ZERO,
-            retry_after: (over && wanted <= requests).then(|| self.falls_by(self.used + wanted - requests, limit, now)),
+            retry_after: (over && wanted <= requests).then(|| self.falls_by((self.used + wanted).saturating_sub(requests), limit, now)),
             reset_after: newest.unwrap_or(never),
             from_cache: false,
         }

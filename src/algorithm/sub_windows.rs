@@ -47,7 +47,8 @@ impl Decide for SubWindows {
     }
 
     fn spent(&self, _: &Limit, _: Time) -> u64 {
-        self.counts.iter().sum()
+        // What Redis says may be anything.
+        self.counts.iter().fold(0, |sum: u64, &count| sum.saturating_add(count))
     }
 
     /// Hits are given back by the newest sub-window that has any.
@@ -86,7 +87,7 @@ impl Decide for SubWindows {
             used: spent,
             remaining: u32::try_from(requests.saturating_sub(spent)).unwrap_or(u32::MAX),
             start_after: Span::ZERO,
-            retry_after: (over && wanted <= requests).then(|| self.falls_by(spent + wanted - requests, limit, now)),
+            retry_after: (over && wanted <= requests).then(|| self.falls_by((spent + wanted).saturating_sub(requests), limit, now)),
             // A window that nothing ever fits into has no time of its own: a period is as good as any.
             reset_after: if requests == 0 && spent == 0 { limit.period() } else { self.falls_by(spent, limit, now) },
             from_cache: false,
@@ -102,9 +103,9 @@ impl SubWindows {
 
     /// How long after `now` so many hits will have left.
     fn falls_by(&self, hits: u64, limit: &Limit, now: Time) -> Span {
-        let mut left = 0;
+        let mut left: u64 = 0;
         let enough = self.counts.iter().position(|count| {
-            left += count;
+            left = count.saturating_add(left);
             left >= hits
         });
         let Some(place) = enough.filter(|_| hits > 0) else { return Span::ZERO };
