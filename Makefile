@@ -7,10 +7,10 @@ FUZZ_SECONDS ?= 300
 ROUNDS ?= 5
 SECONDS ?= 4
 
-.PHONY: help run test unit mutants e2e lint format docs deny bench bench-redis bench-lookup ghz fuzz ci
+.PHONY: help run test unit mutants e2e lint format docs deny bench bench-redis bench-lookup bench-algorithms ghz fuzz ci
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 run: ## build and serve the sample rules of config/
 	$(CARGO) run --release
@@ -49,6 +49,9 @@ bench-redis: ## the Redis store beside envoyproxy/ratelimit, in one run: REFEREN
 
 bench-lookup: ## a look-up among 100,000 rules, and loading them
 	$(CARGO) bench --bench lookup
+
+bench-algorithms: ## bytes and µs of each algorithm, in memory and on a redis-server of its own
+	$(CARGO) bench --bench algorithms
 
 ghz: ## the README's ghz call against a service of its own; installs ghz into .tools
 	@test -x $(GHZ) || { command -v go >/dev/null || { echo "ghz needs Go to be installed: https://go.dev"; exit 1; }; GOBIN=$(CURDIR)/.tools/bin go install github.com/bojand/ghz/cmd/ghz@v0.121.0; }

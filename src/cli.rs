@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 pub mod check;
 pub mod explain;
 pub mod serve;
+pub mod simulate;
 
 /// EX_USAGE of sysexits.h: the command line is wrong.
 const USAGE: u8 = 64;
@@ -36,11 +37,15 @@ enum Command {
     Check(check::Args),
     /// Tell why a descriptor gets its limit
     Explain(explain::Args),
+    /// Show what each algorithm lets through of a pattern of calls
+    Simulate(Box<simulate::Args>),
 }
 
 /// Why a command failed, which decides the exit code.
 #[derive(Debug)]
 pub enum Failure {
+    /// What was written makes no sense together: 64.
+    Usage(String),
     /// Settings or rules are wrong: 78.
     Config(String),
     /// Anything else: 1.
@@ -50,7 +55,7 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Config(text) => formatter.write_str(text),
+            Self::Usage(text) | Self::Config(text) => formatter.write_str(text),
             Self::Other(error) => write!(formatter, "{error:#}"),
         }
     }
@@ -71,6 +76,9 @@ pub fn run() -> ExitCode {
         Some("-merge_domain_configs") => "--merge-domain-configs".into(),
         _ => argument,
     });
+    let arguments: Vec<_> = arguments.collect();
+    // Values of `simulate` were typed, and are no settings.
+    let has_settings = arguments.get(1).is_none_or(|command| command != "simulate");
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -79,7 +87,7 @@ pub fn run() -> ExitCode {
             return match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
                 // A value that came from the environment is a setting as well.
-                ErrorKind::ValueValidation | ErrorKind::InvalidValue => ExitCode::from(BAD_CONFIG),
+                ErrorKind::ValueValidation | ErrorKind::InvalidValue if has_settings => ExitCode::from(BAD_CONFIG),
                 _ => ExitCode::from(USAGE),
             };
         }
@@ -89,11 +97,13 @@ pub fn run() -> ExitCode {
         Some(Command::Serve(args)) => serve::run(*args),
         Some(Command::Check(args)) => check::run(&args),
         Some(Command::Explain(args)) => explain::run(&args),
+        Some(Command::Simulate(args)) => simulate::run(&args),
     };
     let Err(failure) = done else { return ExitCode::SUCCESS };
     // It fails only if nobody can read it.
     let _ = writeln!(std::io::stderr(), "tollgate: {failure}");
     match failure {
+        Failure::Usage(_) => ExitCode::from(USAGE),
         Failure::Config(_) => ExitCode::from(BAD_CONFIG),
         Failure::Other(_) => ExitCode::FAILURE,
     }

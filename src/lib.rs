@@ -6,7 +6,7 @@
 //! ```text
 //! floor
 //!  11                         main
-//!  10                          cli            serve | check | explain
+//!  10                          cli            serve | check | explain | simulate
 //!   9                          app            puts the house together, and takes it down
 //!   8                        settings         composes what each room needs
 //!   7            api                    admin             Envoy's door | the operators' door

@@ -24,7 +24,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("admin", &["http", "limiter", "rules", "shutdown", "telemetry"]),
     ("settings", &["admin", "api", "limiter", "rule_source", "setting", "store", "telemetry"]),
     ("app", &["admin", "api", "config", "http", "limiter", "rule_source", "rules", "settings", "shutdown", "store", "telemetry", "time"]),
-    ("cli", &["app", "config", "limit", "limiter", "rule_source", "rules", "setting", "settings", "telemetry"]),
+    ("cli", &["app", "check", "config", "limit", "limiter", "rule_source", "rules", "setting", "settings", "store", "telemetry", "time"]),
 ];
 
 /// What must not be found where. The reason is printed with the failure.

@@ -45,5 +45,6 @@ mod redis_address;
 mod redis_batches;
 mod redis_store;
 mod reload;
+mod simulate;
 mod store;
 mod wire;

@@ -1,0 +1,210 @@
+//! `tollgate simulate`: a pattern of calls against limits, and what each algorithm lets through.
+//!
+//! It counts with the memory store that serves, and hands it the time of each call: hours of traffic take milliseconds, nobody sleeps, and
+//! the same command prints the same bytes everywhere. The pictures of `docs/algorithms.md` are made by it.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+use crate::cli::check::{self, Reading};
+use crate::cli::simulate::compared::{Compare, Compared, Named, Options};
+use crate::cli::simulate::play::{Chart, Figures, Work, chart, figures, play};
+use crate::cli::simulate::traffic::{Pattern, Traffic};
+use crate::cli::{Failure, say};
+use crate::limit::{Limit, RefusedHits, Unit};
+use crate::setting;
+use crate::time::{Span, Time};
+
+mod compared;
+mod json;
+mod play;
+mod svg;
+mod text;
+mod traffic;
+
+/// How many calls a run has at most: a second or two of work for each algorithm.
+const CALLS_MAX: u64 = 1_000_000;
+/// More hits than this are refused whatever the limit.
+const HITS_MAX: u64 = 1 << 32;
+/// How many periods a chart shows, if nobody says how long: few enough for a period to be ten columns.
+const PERIODS_SHOWN: u64 = 6;
+/// Times are counted exactly below 2^53 µs, which is in the year 2255.
+const END_MAX: Time = Time::from_micros(1 << 53);
+
+/// Arguments of `simulate`.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub struct Args {
+    /// Directory of rules files: simulates the limit that a descriptor meets there
+    #[arg(value_name = "DIR", requires_all = ["domain", "descriptor"], conflicts_with_all = ["requests", "unit", "unit_multiplier"])]
+    rules: Option<PathBuf>,
+    #[command(flatten)]
+    reading: Reading,
+    /// With DIR: the domain that Envoy's filter is configured with
+    #[arg(long, value_name = "DOMAIN", requires = "rules")]
+    domain: Option<String>,
+    /// With DIR: one descriptor, as key=value,key=value
+    #[arg(long, value_name = "DESCRIPTOR", requires = "rules")]
+    descriptor: Option<String>,
+    /// How many a period; of concurrency, how many at once
+    #[arg(long, value_name = "NUMBER", required_unless_present = "rules")]
+    requests: Option<u32>,
+    /// second, minute, hour, day, week, month or year [default: second]
+    #[arg(long, value_name = "UNIT", value_parser = unit)]
+    unit: Option<Unit>,
+    /// The period is so many units [default: 1]
+    #[arg(long, value_name = "NUMBER")]
+    unit_multiplier: Option<u32>,
+    /// Algorithms side by side, separated by commas, or all [default: all; with DIR the rule's own, and these are shown beside it]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Named::read)]
+    algorithm: Vec<Named>,
+    /// How deep buckets are
+    #[arg(long, value_name = "NUMBER")]
+    burst: Option<u32>,
+    /// Into how many sub-windows a sliding window is cut [default: none; among all algorithms there is one with 10, too]
+    #[arg(long, value_name = "NUMBER")]
+    buckets: Option<u32>,
+    /// Whether refused calls use up quota: count or drop [default: the algorithm's]
+    #[arg(long, value_name = "WORD", value_parser = refused_hits)]
+    refused_hits: Option<RefusedHits>,
+    /// How long buckets may hold back a call that there is no room for yet (on_limit: queue)
+    #[arg(long, value_name = "TIME", value_parser = setting::span)]
+    max_wait: Option<Span>,
+    /// Concurrency: after how long a place is free again that nobody gave back [default: 30s]
+    #[arg(long, value_name = "TIME", value_parser = setting::span)]
+    lease: Option<Span>,
+    /// How long an admitted call goes on: what it holds of a concurrency limit is given back then
+    #[arg(long, value_name = "TIME", value_parser = setting::span)]
+    hold: Option<Span>,
+    /// How calls come, also several: steady (at the limit's rate), double (twice that), bursty (two periods' worth at once around a
+    /// window's edge, every second period), or a number of calls a second
+    #[arg(long, value_name = "PATTERNS", value_delimiter = ',', default_value = "bursty", value_parser = Pattern::read)]
+    traffic: Vec<Pattern>,
+    /// How many calls
+    #[arg(long, value_name = "NUMBER", default_value = "10000", value_parser = calls)]
+    calls: u64,
+    /// Hits of each call
+    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=HITS_MAX))]
+    hits: u64,
+    /// How much of the run is drawn, from its beginning [default: six periods]
+    #[arg(long, value_name = "TIME", value_parser = setting::span)]
+    show: Option<Span>,
+    /// What to print
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    /// A table, and a chart of what is let through
+    Text,
+    /// A picture
+    Svg,
+    /// All figures
+    Json,
+}
+
+/// Everything that is to be told.
+struct Report {
+    /// What it is about, in a line.
+    title: String,
+    /// Worth knowing of the rule.
+    notes: Vec<String>,
+    scenes: Vec<Scene>,
+}
+
+/// One pattern of calls against every limit.
+struct Scene {
+    traffic: Traffic,
+    /// How many calls there are, and of how many hits each.
+    work: Work,
+    /// From the first call to the last.
+    lasted: Span,
+    /// How much of it is drawn.
+    shown: Span,
+    /// The calls in the chart's columns.
+    calls: Vec<u64>,
+    runs: Vec<Run>,
+}
+
+/// What came of one limit.
+struct Run {
+    label: String,
+    limit: Limit,
+    figures: Figures,
+    chart: Chart,
+}
+
+/// Prints what each limit lets through.
+///
+/// # Errors
+/// A command line that makes no sense, rules that would be refused.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let compared = compared(args)?;
+    let scenes = args.traffic.iter().map(|&pattern| scene(args, &compared, pattern)).collect::<Result<_, _>>()?;
+    let report = Report { title: compared.title, notes: compared.notes, scenes };
+    say(&match args.format {
+        Format::Text => text::write(&report),
+        Format::Svg => svg::write(&report),
+        Format::Json => json::write(&report),
+    });
+    Ok(())
+}
+
+fn compared(args: &Args) -> Result<Compared, Failure> {
+    let &Args { burst, buckets, refused_hits, max_wait, lease, hold, .. } = args;
+    let options = Options { burst, buckets, refused_hits, max_wait, lease, hold };
+    let compared = match (&args.rules, &args.domain, &args.descriptor) {
+        (Some(rules), Some(domain), Some(descriptor)) => {
+            let checked = check::load(rules.clone(), &args.reading)?;
+            Compared::of_rule(&checked.loaded.rules, domain, descriptor, &args.algorithm, options)
+        }
+        _ => {
+            let unit = args.unit.unwrap_or(Unit::Second);
+            Compared::of_terms(args.requests.unwrap_or(0), unit, args.unit_multiplier.unwrap_or(1), &args.algorithm, options)
+        }
+    };
+    compared.map_err(Failure::Usage)
+}
+
+fn scene(args: &Args, compared: &Compared, pattern: Pattern) -> Result<Scene, Failure> {
+    let work = Work { calls: args.calls, hits: args.hits, hold: args.hold.unwrap_or(Span::ZERO) };
+    let traffic = Traffic::new(pattern, compared.pace, work.hits).map_err(Failure::Usage)?;
+    let calls: Vec<Time> = (0..work.calls).map(|index| traffic.at(index)).collect();
+    let (start, last) = (traffic.start(), traffic.at(work.calls - 1));
+    if last.plus(work.hold) >= END_MAX {
+        return Err(Failure::Usage("these calls would go on beyond the year 2255; write fewer --calls".to_owned()));
+    }
+    let period = compared.pace.per;
+    let shown = args.show.unwrap_or(Span::from_micros(period.as_micros().saturating_mul(PERIODS_SHOWN)));
+    if shown == Span::ZERO {
+        return Err(Failure::Usage("nothing is drawn of 0 s; write a longer --show".to_owned()));
+    }
+    let runs = compared.limits.iter().map(|Compare { limit, book_ahead }| {
+        let began = play(limit, *book_ahead, &calls, work);
+        Run {
+            label: compared::label(limit),
+            limit: *limit,
+            figures: figures(limit, period, &calls, &began, work),
+            chart: chart(limit, (start, shown), period, &calls, &began, work),
+        }
+    });
+    let columns = play::columns(start, shown, calls.iter().map(|&call| (call, work.hits)));
+    Ok(Scene { work, lasted: last.since(calls[0]), shown, calls: columns, runs: runs.collect(), traffic })
+}
+
+fn unit(name: &str) -> Result<Unit, String> {
+    Unit::from_name(name).ok_or_else(|| format!("write one of {}", Unit::ALL.map(Unit::name).join(", ")))
+}
+
+fn refused_hits(name: &str) -> Result<RefusedHits, String> {
+    RefusedHits::from_name(name).ok_or_else(|| "write count or drop".to_owned())
+}
+
+fn calls(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(calls @ 1..=CALLS_MAX) => Ok(calls),
+        _ => Err(format!("write a number from 1 to {CALLS_MAX} (calls_max)")),
+    }
+}

@@ -1,0 +1,255 @@
+//! Which limits are compared, and the pace that traffic goes by.
+
+use crate::cli::simulate::traffic::Pace;
+use crate::limit::{Algorithm, Limit, LimitError, RefusedHits, Terms, Unit};
+use crate::limiter::Modes;
+use crate::rules::explain::parse_query;
+use crate::rules::{OnLimit, RuleSet, Step, plan};
+use crate::time::{Span, Time};
+
+/// Among all algorithms, a sliding window that is cut into so many.
+const BUCKETS_DEFAULT: u32 = 10;
+/// How long a place is kept for a holder who does not come back, where nobody says: as in the examples of rules.
+const LEASE_DEFAULT: Span = Span::from_secs(30);
+
+/// Limits side by side.
+#[derive(Debug)]
+pub struct Compared {
+    /// What they have in common, in a line.
+    pub title: String,
+    /// Worth knowing of the rule.
+    pub notes: Vec<String>,
+    /// What a steady client would use up.
+    pub pace: Pace,
+    /// At least one.
+    pub limits: Vec<Compare>,
+}
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compare {
+    /// The limit.
+    pub limit: Limit,
+    /// How long a call may be held back.
+    pub book_ahead: Span,
+}
+
+/// An algorithm by its name, or all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Named {
+    /// Every one; concurrency only where it is known how long calls hold their places.
+    All,
+    /// One.
+    One(Algorithm),
+}
+
+/// What may be said of some algorithms.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Of buckets.
+    pub burst: Option<u32>,
+    /// Of sliding windows.
+    pub buckets: Option<u32>,
+    /// Of all but concurrency.
+    pub refused_hits: Option<RefusedHits>,
+    /// Of buckets.
+    pub max_wait: Option<Span>,
+    /// Of concurrency.
+    pub lease: Option<Span>,
+    /// How long an admitted call goes on.
+    pub hold: Option<Span>,
+}
+
+impl Named {
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// What can be written.
+    pub fn read(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self::All);
+        }
+        let known = || format!("write all, or some of {}", Algorithm::ALL.map(Algorithm::name).join(", "));
+        Algorithm::from_name(text).map(Self::One).ok_or_else(known)
+    }
+}
+
+impl Compared {
+    /// Limits of so many a period.
+    ///
+    /// # Errors
+    /// Terms that make no limit, with what to write instead.
+    pub fn of_terms(requests: u32, unit: Unit, unit_multiplier: u32, named: &[Named], options: Options) -> Result<Self, String> {
+        let terms = Terms { unit_multiplier, ..Terms::new(requests, unit, Algorithm::FixedWindow) };
+        let named = if named.is_empty() { &[Named::All] } else { named };
+        let period = Limit::new(&terms).map_err(|error| error.to_string())?.period();
+        Ok(Self {
+            title: format!("{requests} per {}", period_name(period)),
+            notes: Vec::new(),
+            pace: Pace { hits: requests.into(), per: period },
+            limits: limits(&terms, named, &options)?,
+        })
+    }
+
+    /// The limit of the rule that a descriptor meets, as a service would look it up, and others of the same numbers beside it.
+    ///
+    /// # Errors
+    /// A descriptor that no limit is met by, options without an algorithm that has them.
+    pub fn of_rule(rules: &RuleSet, domain: &str, descriptor: &str, named: &[Named], options: Options) -> Result<Self, String> {
+        let query = parse_query(domain, &[descriptor])?;
+        // Nobody waits for the answer, so it does not matter when the request comes.
+        let planned = plan(rules, &query, Modes::default(), Time::default()).map_err(|error| error.to_string())?;
+        let unmet = |why: &str| Err(format!("{descriptor} of domain {domain} is not limited: {why}; see tollgate explain"));
+        let (rule, check) = match (planned.domain_known, planned.steps.first()) {
+            (false, _) => return Err(format!("there is no domain {domain}; there are {}", rules.domain_names().join(", "))),
+            (_, Some(&Step::Counted { rule, check, .. })) => (rule, &planned.ask.checks[check]),
+            (_, Some(Step::Unlimited(_))) => return unmet("its rule is unlimited"),
+            _ => return unmet("it meets no rule with a limit"),
+        };
+        let limit = check.limit;
+        let mut compared = Self {
+            title: format!("{} at {}: {limit}", rule.path, rule.origin),
+            notes: Vec::new(),
+            pace: Pace { hits: limit.requests().into(), per: limit.period() },
+            limits: vec![Compare { limit, book_ahead: check.book_ahead }],
+        };
+        if rule.shadow_mode {
+            compared.notes.push("shadow_mode: counted as shown, and never refused".to_owned());
+        }
+        if rule.quota_mode {
+            compared.notes.push("quota_mode: refuses when every quota of the request is used up".to_owned());
+        }
+        if let OnLimit::Degrade { .. } = rule.on_limit {
+            compared
+                .notes
+                .push("on_limit: degrade: what is refused here passes, and whoever serves it is told to give the cheap answer".to_owned());
+        }
+        if limit.algorithm() == Algorithm::Concurrency {
+            // A steady client of N places that each call holds for a while starts N of them in that while.
+            compared.pace.per = options.hold.ok_or(NEEDS_HOLD)?;
+            if !named.is_empty() {
+                return Err("a rule of concurrency has no period that other algorithms could go by; leave --algorithm out".to_owned());
+            }
+        }
+        if named.is_empty() {
+            options.refuse_any()?;
+        } else {
+            compared.limits.extend(limits(&same_period(&limit), named, &options)?);
+            let mut seen = Vec::new();
+            compared.limits.retain(|limit| {
+                !seen.contains(limit) && {
+                    seen.push(*limit);
+                    true
+                }
+            });
+        }
+        Ok(compared)
+    }
+}
+
+impl Options {
+    /// What of them belongs to an algorithm that is one of several.
+    fn of(&self, algorithm: Algorithm) -> Self {
+        let is_held = algorithm == Algorithm::Concurrency;
+        Self {
+            burst: self.burst.filter(|_| algorithm.is_bucket()),
+            buckets: self.buckets.filter(|_| algorithm == Algorithm::SlidingWindow),
+            refused_hits: self.refused_hits.filter(|_| !is_held),
+            max_wait: self.max_wait.filter(|_| algorithm.is_bucket()),
+            lease: self.lease.filter(|_| is_held),
+            hold: self.hold,
+        }
+    }
+
+    fn refuse_any(&self) -> Result<(), String> {
+        let &Self { burst, buckets, refused_hits, max_wait, lease, .. } = self;
+        if burst.or(buckets).is_none() && refused_hits.is_none() && max_wait.or(lease).is_none() {
+            return Ok(());
+        }
+        Err("the limit is the rule's; --burst, --buckets, --refused-hits, --max-wait and --lease are for what --algorithm shows beside it"
+            .to_owned())
+    }
+}
+
+const NEEDS_HOLD: &str = "concurrency needs --hold, how long a call holds its place, such as --hold 200ms";
+
+/// A limit of each algorithm that was named, each once.
+fn limits(terms: &Terms, named: &[Named], options: &Options) -> Result<Vec<Compare>, String> {
+    let mut wanted: Vec<(Algorithm, Options)> = Vec::new();
+    for name in named {
+        match *name {
+            // Alone it is told of everything that it does not have.
+            Named::One(algorithm) if named.len() == 1 => wanted.push((algorithm, *options)),
+            Named::One(algorithm) => wanted.push((algorithm, options.of(algorithm))),
+            Named::All => wanted.extend(all(options)),
+        }
+    }
+    let mut limits = Vec::new();
+    for (algorithm, options) in wanted {
+        if algorithm == Algorithm::Concurrency && options.hold.is_none() {
+            return Err(NEEDS_HOLD.to_owned());
+        }
+        let limit = limit(terms, algorithm, &options).map_err(|error| error.to_string())?;
+        let compare = Compare { limit, book_ahead: limit.max_wait() };
+        if !limits.contains(&compare) {
+            limits.push(compare);
+        }
+    }
+    Ok(limits)
+}
+
+fn all(options: &Options) -> Vec<(Algorithm, Options)> {
+    let mut all = Vec::new();
+    for algorithm in Algorithm::ALL {
+        let own = options.of(algorithm);
+        match algorithm {
+            Algorithm::SlidingWindow => {
+                all.push((algorithm, Options { buckets: None, ..own }));
+                all.push((algorithm, Options { buckets: own.buckets.or(Some(BUCKETS_DEFAULT)), ..own }));
+            }
+            Algorithm::Concurrency if options.hold.is_none() => {}
+            _ => all.push((algorithm, own)),
+        }
+    }
+    all
+}
+
+fn limit(terms: &Terms, algorithm: Algorithm, options: &Options) -> Result<Limit, LimitError> {
+    let &Options { burst, buckets, refused_hits, max_wait, lease, .. } = options;
+    let lease = lease.or((algorithm == Algorithm::Concurrency).then_some(LEASE_DEFAULT));
+    Limit::new(&Terms { algorithm, burst, buckets, refused_hits, max_wait, lease, ..*terms })
+}
+
+/// Terms of another limit over the same period.
+fn same_period(limit: &Limit) -> Terms {
+    let period = limit.period().as_micros();
+    let units = Unit::ALL.into_iter().rev().map(|unit| (unit, unit.span().as_micros()));
+    let (unit, length) = units.into_iter().find(|(_, length)| period.is_multiple_of(*length)).unwrap_or((Unit::Second, 1_000_000));
+    let unit_multiplier = u32::try_from(period / length).unwrap_or(u32::MAX);
+    Terms { unit_multiplier, ..Terms::new(limit.requests(), unit, limit.algorithm()) }
+}
+
+fn period_name(period: Span) -> String {
+    Unit::of(period).map_or_else(|| period.to_string(), |unit| unit.name().to_owned())
+}
+
+/// What tells a limit from the others beside it.
+pub fn label(limit: &Limit) -> String {
+    let mut label = limit.algorithm().name().to_owned();
+    if limit.algorithm().is_bucket() {
+        label += &format!(", burst {}", limit.capacity());
+    }
+    if limit.buckets() > 0 {
+        label += &format!(", {} buckets", limit.buckets());
+    }
+    if limit.max_wait() > Span::ZERO {
+        label += &format!(", queue {}", limit.max_wait());
+    }
+    if limit.algorithm() == Algorithm::Concurrency {
+        label += &format!(", lease {}", limit.period());
+    }
+    if limit.refused_hits() != limit.algorithm().default_refused_hits() {
+        label += &format!(", {}", limit.refused_hits().name());
+    }
+    label
+}

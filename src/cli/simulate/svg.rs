@@ -1,0 +1,175 @@
+//! A picture, in whole numbers, so that the same run makes the same bytes everywhere.
+//!
+//! ```text
+//!  token_bucket, burst 10                       5009 of 10000 admitted, 19 in any 1 s at most
+//!   19 |    ____                 what began within the last period (of concurrency: what goes on)
+//!   10 |- -/- - \- - - - - -     the limit
+//!      |__/______\__________
+//!      |  ##      #              what began in each column, and on top of it what was refused
+//!      +------+------+------
+//!      0 s    1 s    2 s
+//! ```
+//!
+//! Its background is its own and light, so it is read on light and on dark pages alike.
+
+use std::fmt::Write as _;
+
+use crate::cli::simulate::play::{COLUMNS, Chart};
+use crate::cli::simulate::text::rounded;
+use crate::cli::simulate::{Report, Run, Scene};
+use crate::limit::Algorithm;
+use crate::time::Span;
+
+const WIDTH: u64 = 720;
+/// Where columns begin; numbers of the axis stand before.
+const LEFT: u64 = 50;
+const COLUMN: u64 = 11;
+const PLOT: u64 = COLUMN * COLUMNS as u64;
+/// Heights: a line of text, the upper plot and the lower.
+const LINE: u64 = 18;
+const LEVEL: u64 = 44;
+const BARS: u64 = 24;
+const GAP: u64 = 6;
+const PANEL: u64 = LINE + LEVEL + GAP + BARS + GAP;
+
+const ADMITTED: &str = "#2a78b8";
+const REFUSED: &str = "#e8a39b";
+const LEVEL_FILL: &str = "#d5e5f2";
+const LIMIT: &str = "#b03a2e";
+const INK: &str = "#24292f";
+const FAINT: &str = "#767d85";
+const PAPER: &str = "#fbfbfa";
+
+/// Writes everything.
+pub fn write(report: &Report) -> String {
+    let panels = report.scenes.iter().map(|scene| scene.runs.len() as u64).sum::<u64>();
+    let scenes = report.scenes.len() as u64;
+    let height = LINE + scenes * (2 * LINE + GAP) + panels * PANEL + LINE + GAP;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"11\" fill=\"{INK}\">\n<title>{}</title>\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"{PAPER}\"/>\n",
+        escaped(&report.title)
+    );
+    let mut y = LINE;
+    for scene in &report.scenes {
+        text(&mut svg, (8, y), "start", &format!("<tspan font-weight=\"bold\">{}</tspan>", escaped(&scene.traffic.to_string())));
+        y += GAP;
+        for run in &scene.runs {
+            panel(&mut svg, y, scene, run);
+            y += PANEL;
+        }
+        axis(&mut svg, y, scene);
+        y += 2 * LINE;
+    }
+    legend(&mut svg, y, report);
+    svg + "</svg>\n"
+}
+
+fn panel(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
+    let Run { label, limit, figures, chart } = run;
+    let is_held = limit.algorithm() == Algorithm::Concurrency;
+    let (most, of) = match figures.most_at_once {
+        Some(most) if is_held => (most, "at once".to_owned()),
+        _ => (figures.most_in_a_period, format!("in any {}", scene.traffic.period())),
+    };
+    let waited = if figures.queued > 0 { format!(", waits of up to {}", rounded(figures.wait_max)) } else { String::new() };
+    let told = format!("{} of {} admitted, {most} {of} at most{waited}", figures.admitted, scene.work.calls);
+    text(svg, (LEFT, top + 12), "start", &escaped(label));
+    text(svg, (LEFT + PLOT, top + 12), "end", &escaped(&told));
+
+    // One scale for all of a scene, so that panels can be compared.
+    let levels = scene.runs.iter().flat_map(|run| run.chart.level.iter().copied().chain([run.limit.requests().into()]));
+    let highest = levels.max().unwrap_or(0).max(1);
+    let base = top + LINE + LEVEL;
+    path(svg, LEVEL_FILL, &skyline(base, &chart.level.iter().map(|&level| scaled(level, highest, LEVEL)).collect::<Vec<_>>()));
+    let requests = u64::from(limit.requests());
+    let line = base - scaled(requests, highest, LEVEL);
+    let _ = writeln!(svg, "<path d=\"M{LEFT} {line}h{PLOT}\" stroke=\"{LIMIT}\" stroke-dasharray=\"4 3\"/>");
+    text(svg, (LEFT - 4, line + 4), "end", &requests.to_string());
+
+    // What leaves a queue can stand on what is refused.
+    let stacked = |chart: &Chart| -> Vec<u64> {
+        chart.admitted.iter().zip(&chart.refused).map(|(admitted, refused)| admitted.saturating_add(*refused)).collect()
+    };
+    let most = scene.runs.iter().flat_map(|run| stacked(&run.chart)).chain(scene.calls.iter().copied()).max().unwrap_or(0).max(1);
+    let base = base + GAP + BARS;
+    let heights = |columns: &[u64]| -> Vec<u64> { columns.iter().map(|&hits| scaled(hits, most, BARS)).collect() };
+    path(svg, REFUSED, &skyline(base, &heights(&stacked(chart))));
+    path(svg, ADMITTED, &skyline(base, &heights(&chart.admitted)));
+    let _ = writeln!(svg, "<path d=\"M{LEFT} {base}h{PLOT}\" stroke=\"{FAINT}\"/>");
+}
+
+/// Marks where windows begin, as far as there is room for them.
+fn axis(svg: &mut String, top: u64, scene: &Scene) {
+    let (shown, period) = (scene.shown.as_micros(), scene.traffic.period().as_micros());
+    let step = (shown / period).div_ceil(12).max(1);
+    for number in (0..=shown / period).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
+        let x = LEFT + u64::try_from(u128::from(number) * u128::from(period) * u128::from(PLOT) / u128::from(shown)).unwrap_or(0);
+        let _ = writeln!(svg, "<path d=\"M{x} {}v4\" stroke=\"{FAINT}\"/>", top - GAP);
+        text(svg, (x, top + 9), "middle", &escaped(&rounded(Span::from_micros(number * period))));
+    }
+}
+
+fn legend(svg: &mut String, top: u64, report: &Report) {
+    let period = report.scenes.first().map_or_else(String::new, |scene| scene.traffic.period().to_string());
+    let column = report.scenes.first().map_or(Span::ZERO, |scene| Span::from_micros(scene.shown.as_micros() / COLUMNS as u64));
+    let is_held = |run: &Run| run.limit.algorithm() == Algorithm::Concurrency;
+    let held = report.scenes.iter().flat_map(|scene| &scene.runs).filter(|run| is_held(run)).count();
+    let level = match held {
+        0 => format!("admitted within the last {period}"),
+        _ if report.scenes.iter().all(|scene| scene.runs.iter().all(is_held)) => "in flight".to_owned(),
+        _ => format!("admitted within the last {period}; of concurrency, in flight"),
+    };
+    let each = rounded(column);
+    let mut x = LEFT;
+    for (colour, words) in [(LEVEL_FILL, &level), (ADMITTED, &format!("admitted in each {each}")), (REFUSED, &"refused".to_owned())] {
+        let _ = writeln!(svg, "<rect x=\"{x}\" y=\"{}\" width=\"10\" height=\"10\" fill=\"{colour}\"/>", top - 9);
+        text(svg, (x + 14, top), "start", &escaped(words));
+        x += 34 + 6 * words.chars().count() as u64;
+    }
+    let _ = writeln!(svg, "<path d=\"M{x} {}h14\" stroke=\"{LIMIT}\" stroke-dasharray=\"4 3\"/>", top - 4);
+    text(svg, (x + 18, top), "start", "limit");
+}
+
+/// The outline of bars side by side.
+fn skyline(base: u64, heights: &[u64]) -> String {
+    let mut outline = format!("M{LEFT} {base}");
+    let (mut height, mut run) = (0, 0);
+    for &next in heights {
+        if next != height {
+            flush(&mut outline, &mut run);
+            let _ = write!(outline, "v{}", i128::from(height) - i128::from(next));
+            height = next;
+        }
+        run += COLUMN;
+    }
+    if height > 0 {
+        flush(&mut outline, &mut run);
+        let _ = write!(outline, "v{height}");
+    }
+    outline + "z"
+}
+
+fn flush(outline: &mut String, run: &mut u64) {
+    if *run > 0 {
+        let _ = write!(outline, "h{run}");
+        *run = 0;
+    }
+}
+
+/// What is more than nothing is seen.
+fn scaled(value: u64, most: u64, height: u64) -> u64 {
+    u64::try_from((u128::from(value) * u128::from(height)).div_ceil(u128::from(most))).unwrap_or(height)
+}
+
+fn path(svg: &mut String, colour: &str, outline: &str) {
+    let _ = writeln!(svg, "<path fill=\"{colour}\" d=\"{outline}\"/>");
+}
+
+fn text(svg: &mut String, (x, y): (u64, u64), anchor: &str, text: &str) {
+    let _ = writeln!(svg, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>");
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

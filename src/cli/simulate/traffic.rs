@@ -1,0 +1,221 @@
+//! When calls come. Each time is computed from the call's number alone, in whole µs, so that nothing adds up.
+//!
+//! ```text
+//!  steady   |    |    |    |    |    |    |       the limit's rate, whole µs apart
+//!  double   |  | |  | |  | |  | |  | |  | |       twice as many
+//!  bursty   .         ||||      .         ||||    two periods' worth around every second edge of a window
+//!           +---------+---------+---------+----
+//!           a window  ^ an edge
+//! ```
+
+use std::fmt;
+
+use crate::time::{MICROS_PER_SECOND, Span, Time};
+
+/// A burst goes on for this part of a period, half of it before the edge: short beside the period, and long enough to be seen.
+const BURST_PARTS: u64 = 10;
+/// Runs begin at the first edge of a window from here on: 2027-01-15, which is on no edge of anything but seconds, minutes and hours.
+const BEGINNING: Time = Time::from_micros(1_800_000_000 * MICROS_PER_SECOND);
+/// Rates are whole numbers of calls in so many seconds.
+const RATE_SECONDS: u64 = 1_000_000;
+/// The digits behind a rate's point that there may be.
+const RATE_DIGITS: usize = 6;
+
+/// How calls come, as it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pattern {
+    /// At the limit's own rate.
+    Steady,
+    /// At twice that.
+    Double,
+    /// Two periods' worth at once, every second period.
+    Bursty,
+    /// So many calls in a million seconds.
+    Rate(u64),
+}
+
+/// So many hits in so long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Hits.
+    pub hits: u64,
+    /// The period.
+    pub per: Span,
+}
+
+/// A pattern against a limit.
+#[derive(Debug, Clone, Copy)]
+pub struct Traffic {
+    pattern: Pattern,
+    period: Span,
+    start: Time,
+    way: Way,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    /// A call every so long.
+    Apart(Span),
+    /// So many calls spread over so long.
+    Spread { calls: u64, over: Span },
+    /// So many calls spread over so long, at the edge in the middle of two periods.
+    Bursts { calls: u64, over: Span },
+}
+
+impl Pattern {
+    /// Reads a pattern.
+    ///
+    /// # Errors
+    /// What can be written.
+    pub fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "steady" => Ok(Self::Steady),
+            "double" => Ok(Self::Double),
+            "bursty" => Ok(Self::Bursty),
+            _ => rate(text).map(Self::Rate).ok_or_else(|| {
+                format!("write steady, double, bursty, or calls a second, such as 20 or 0.5, up to a million, with {RATE_DIGITS} digits behind the point at most")
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Steady => formatter.write_str("steady"),
+            Self::Double => formatter.write_str("double"),
+            Self::Bursty => formatter.write_str("bursty"),
+            Self::Rate(rate) if rate % RATE_SECONDS == 0 => write!(formatter, "{}", rate / RATE_SECONDS),
+            Self::Rate(rate) => {
+                let digits = format!("{:06}", rate % RATE_SECONDS);
+                write!(formatter, "{}.{}", rate / RATE_SECONDS, digits.trim_end_matches('0'))
+            }
+        }
+    }
+}
+
+impl Traffic {
+    /// Calls of so many hits each.
+    ///
+    /// # Errors
+    /// A pattern that goes by the limit's rate, where that is none.
+    pub fn new(pattern: Pattern, pace: Pace, hits: u64) -> Result<Self, String> {
+        let Pace { hits: requests, per } = pace;
+        let period = per.as_micros();
+        if requests == 0 && !matches!(pattern, Pattern::Rate(_)) {
+            return Err(format!("a limit of 0 has no rate that calls could come at, {pattern} or not; write --traffic 10"));
+        }
+        let way = match pattern {
+            Pattern::Steady => Way::Apart(Span::from_micros(period.saturating_mul(hits).div_ceil(requests))),
+            Pattern::Double => Way::Spread { calls: 2 * requests, over: Span::from_micros(period.saturating_mul(hits)) },
+            Pattern::Bursty => Way::Bursts { calls: (2 * requests / hits).max(2), over: Span::from_micros(period / BURST_PARTS) },
+            Pattern::Rate(rate) => Way::Spread { calls: rate, over: Span::from_secs(RATE_SECONDS) },
+        };
+        let start = Time::from_micros(BEGINNING.as_micros().div_ceil(period).saturating_mul(period));
+        Ok(Self { pattern, period: per, start, way })
+    }
+
+    /// When the run begins: at a window's edge.
+    pub fn start(&self) -> Time {
+        self.start
+    }
+
+    /// As it was written.
+    pub fn pattern(&self) -> Pattern {
+        self.pattern
+    }
+
+    /// The period by which it goes.
+    pub fn period(&self) -> Span {
+        self.period
+    }
+
+    /// When the call of that number comes.
+    pub fn at(&self, index: u64) -> Time {
+        let part = |index: u64, calls: u64, over: Span| {
+            let micros = u128::from(index) * u128::from(over.as_micros()) / u128::from(calls);
+            Span::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+        };
+        match self.way {
+            Way::Apart(gap) => self.start.plus(Span::from_micros(index.saturating_mul(gap.as_micros()))),
+            Way::Spread { calls, over } => self.start.plus(part(index, calls, over)),
+            Way::Bursts { calls, over } => {
+                let edge = (index / calls).saturating_mul(2).saturating_add(1).saturating_mul(self.period.as_micros());
+                let begins = Span::from_micros(edge).less(Span::from_micros(over.as_micros() / 2));
+                self.start.plus(begins).plus(part(index % calls, calls, over))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Traffic {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pattern {
+            Pattern::Rate(_) => write!(formatter, "{} calls a second", self.pattern)?,
+            _ => write!(formatter, "{}", self.pattern)?,
+        }
+        match self.way {
+            Way::Apart(gap) => write!(formatter, ": a call every {gap}"),
+            Way::Spread { calls, over } if over.as_micros().is_multiple_of(calls) => {
+                write!(formatter, ": a call every {}", Span::from_micros(over.as_micros() / calls))
+            }
+            Way::Spread { calls, over } if over == self.period => write!(formatter, ": {calls} calls every {over}"),
+            Way::Spread { .. } => Ok(()),
+            Way::Bursts { calls, over } => {
+                let every = Span::from_micros(self.period.as_micros() * 2);
+                write!(formatter, ": {calls} calls within {over} around a window's edge, every {every}")
+            }
+        }
+    }
+}
+
+/// Calls in a million seconds, from a number of calls a second.
+fn rate(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > RATE_DIGITS {
+        return None;
+    }
+    let whole: u64 = whole.parse().ok().filter(|&whole| whole <= 1_000_000)?;
+    let fraction: u64 = format!("{fraction:0<RATE_DIGITS$}").parse().ok()?;
+    Some(whole * RATE_SECONDS + fraction).filter(|&rate| rate > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(pattern: Pattern, requests: u64, hits: u64) -> Vec<u64> {
+        let traffic = Traffic::new(pattern, Pace { hits: requests, per: Span::from_secs(1) }, hits).expect("there is a rate");
+        (0..6).map(|index| traffic.at(index).since(traffic.start()).as_micros()).collect()
+    }
+
+    #[test]
+    fn calls_come_as_the_pattern_says() {
+        assert_eq!(times(Pattern::Steady, 3, 1), [0, 333_334, 666_668, 1_000_002, 1_333_336, 1_666_670]);
+        assert_eq!(times(Pattern::Steady, 3, 3), [0, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000]);
+        assert_eq!(times(Pattern::Double, 2, 1), [0, 250_000, 500_000, 750_000, 1_000_000, 1_250_000]);
+        assert_eq!(times(Pattern::Bursty, 2, 1), [950_000, 975_000, 1_000_000, 1_025_000, 2_950_000, 2_975_000]);
+        assert_eq!(times(Pattern::Rate(500_000), 7, 1), [0, 2_000_000, 4_000_000, 6_000_000, 8_000_000, 10_000_000]);
+    }
+
+    #[test]
+    fn a_rate_is_read_exactly() {
+        assert_eq!(rate("20"), Some(20_000_000));
+        assert_eq!(rate("0.000001"), Some(1));
+        for wrong in ["", "0", "0.0", ".5", "-1", "1e3", "0.0000001", "1000001", "1.5.5", "fast"] {
+            assert_eq!(rate(wrong), None, "{wrong}");
+        }
+        for text in ["20", "0.5", "0.000001"] {
+            assert_eq!(Pattern::read(text).expect("a rate").to_string(), text);
+        }
+    }
+
+    #[test]
+    fn runs_begin_at_the_edge_of_a_window() {
+        for secs in [1, 7, 3_600, 7 * 86_400, 100 * 365 * 86_400] {
+            let traffic = Traffic::new(Pattern::Double, Pace { hits: 1, per: Span::from_secs(secs) }, 1).expect("there is a rate");
+            assert!(traffic.start() >= BEGINNING && traffic.start().as_micros().is_multiple_of(secs * MICROS_PER_SECOND));
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What `tollgate simulate` says, and that the pictures in the docs are what it draws.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{tollgate, write};
+
+/// What every run below limits to.
+const REQUESTS: u64 = 10;
+
+/// Patterns, faster and slower than the limit, on edges of windows and off them.
+const TRAFFICS: &str = "steady,double,bursty,3,7.5,11,23.75,100,999.999";
+
+fn simulate(arguments: &str) -> String {
+    let words: Vec<&str> = arguments.split_whitespace().collect();
+    let ran = tollgate(&[&["simulate"], &words[..]].concat());
+    assert_eq!(ran.code, Some(0), "{arguments}: {ran:?}");
+    ran.stdout
+}
+
+/// The runs of all scenes, each with the traffic that it had.
+fn runs(arguments: &str) -> Vec<(String, Value)> {
+    let told: Value = serde_json::from_str(&simulate(&format!("{arguments} --format json"))).expect("it is JSON");
+    let scenes = told["scenes"].as_array().expect("there are scenes").iter();
+    let of_scene = |scene: &Value| {
+        let traffic = scene["traffic"].as_str().expect("traffic has a name").to_owned();
+        let runs = scene["runs"].as_array().expect("there are runs").clone();
+        runs.into_iter().map(move |run| (traffic.clone(), run)).collect::<Vec<_>>()
+    };
+    scenes.flat_map(of_scene).collect()
+}
+
+fn number(run: &Value, name: &str) -> u64 {
+    run[name].as_u64().unwrap_or_else(|| panic!("{name} is a number in {run}"))
+}
+
+#[test]
+fn twice_the_rate_of_a_bucket_is_refused_by_half_less_what_the_first_burst_lets_in() {
+    let told = simulate("--requests 10 --unit second --algorithm token_bucket --traffic double --calls 10000");
+    let row = told.lines().find(|line| line.starts_with("token_bucket")).expect("it has a row");
+    let numbers: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(numbers, ["token_bucket,", "burst", "10", "5009", "4991", "19", "19"], "{told}");
+}
+
+/// Options, the label, and at most how many begin in any one period, and in one window.
+const PROMISES: &[(&str, &str, u64, u64)] = &[
+    ("", "fixed_window", 2 * REQUESTS, REQUESTS),
+    ("", "sliding_window", 2 * REQUESTS - 1, REQUESTS),
+    ("", "sliding_window, 10 buckets", REQUESTS, REQUESTS),
+    ("", "sliding_log", REQUESTS, REQUESTS),
+    ("", "token_bucket, burst 10", 2 * REQUESTS, 2 * REQUESTS),
+    ("", "leaky_bucket, burst 1", 1 + REQUESTS, 1 + REQUESTS),
+    ("--burst 4", "token_bucket, burst 4", 4 + REQUESTS, 4 + REQUESTS),
+    ("--max-wait 450ms", "leaky_bucket, burst 1, queue 450 ms", 1 + REQUESTS, 1 + REQUESTS),
+    ("--refused-hits count", "token_bucket, burst 10, count", 2 * REQUESTS, 2 * REQUESTS),
+    ("--hits 3", "sliding_log", 9, 9),
+];
+
+#[test]
+fn no_traffic_gets_more_through_than_the_algorithm_promises() {
+    for (options, label, in_a_period, in_a_window) in PROMISES {
+        let runs = runs(&format!("--requests {REQUESTS} --calls 1000 --traffic {TRAFFICS} {options}"));
+        let mine: Vec<_> = runs.iter().filter(|(_, run)| run["label"] == *label).collect();
+        assert_eq!(mine.len(), TRAFFICS.split(',').count(), "{options}: {label}");
+        for (traffic, run) in mine {
+            assert!(number(run, "most_in_a_period") <= *in_a_period, "{label} at {traffic}: {run}");
+            assert!(number(run, "most_in_a_window") <= *in_a_window, "{label} at {traffic}: {run}");
+            assert_eq!(number(run, "admitted") + number(run, "refused"), 1_000, "{label} at {traffic}");
+        }
+    }
+}
+
+#[test]
+fn a_burst_at_an_edge_gets_twice_the_limit_through_a_fixed_window_and_through_no_other() {
+    let most: Vec<u64> = runs("--requests 10 --traffic bursty").iter().map(|(_, run)| number(run, "most_in_a_period")).collect();
+    assert_eq!(most[0], 20);
+    assert!(most[1..].iter().all(|&most| most <= 11), "{most:?}");
+}
+
+#[test]
+fn a_queue_holds_calls_back_no_longer_than_it_may_and_lets_them_go_evenly() {
+    for (traffic, run) in runs(&format!("--requests 10 --algorithm leaky_bucket --max-wait 300ms --traffic {TRAFFICS}")) {
+        assert!(number(&run, "wait_max_us") <= 300_000, "{traffic}: {run}");
+        assert_eq!(number(&run, "queued") > 0, number(&run, "wait_max_us") > 0, "{traffic}");
+    }
+    let told = runs("--requests 10 --algorithm leaky_bucket --max-wait 1s --traffic bursty --calls 20 --show 6s");
+    // 20 calls at once: the first goes on, ten more wait for their tenth of a second each, and two go as time passes.
+    let admitted: Vec<u64> = told[0].1["chart"]["admitted"].as_array().expect("a list").iter().filter_map(Value::as_u64).collect();
+    assert!(admitted.iter().all(|&admitted| admitted <= 2), "{admitted:?}");
+    assert_eq!(admitted.iter().sum::<u64>(), number(&told[0].1, "admitted"));
+}
+
+#[test]
+fn never_more_are_at_once_than_concurrency_allows_and_places_are_given_back() {
+    let told = runs(&format!("--requests 10 --algorithm concurrency --hold 800ms --traffic {TRAFFICS}"));
+    for (traffic, run) in &told {
+        assert!(number(run, "most_at_once") <= 10, "{traffic}: {run}");
+    }
+    // 8 are under way at 10 a second, and 16 would be at 20.
+    assert_eq!((number(&told[0].1, "admitted"), number(&told[0].1, "most_at_once")), (10_000, 8));
+    assert_eq!(number(&told[1].1, "most_at_once"), 10);
+    assert!(number(&told[1].1, "refused") > 0);
+    // A lease that is shorter than calls forgets holders that are still at work.
+    let forgotten = runs("--requests 10 --algorithm concurrency --hold 800ms --lease 100ms --traffic double");
+    assert_eq!((number(&forgotten[0].1, "refused"), number(&forgotten[0].1, "most_at_once")), (0, 16));
+}
+
+#[test]
+fn the_limit_of_a_rule_is_the_one_that_serves_and_others_can_stand_beside_it() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let rules = "\
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 30}
+    metadata: {tollgate: {algorithm: token_bucket, burst: 5, unit_multiplier: 2}}
+  - key: partner
+    rate_limit: {unlimited: true}
+  - key: report
+    rate_limit: {unit: second, requests_per_unit: 2}
+    metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 500ms}}
+  - key: backend
+    descriptors:
+      - key: request_id
+        rate_limit: {unit: second, requests_per_unit: 3}
+        metadata: {tollgate: {algorithm: concurrency, lease_by: request_id, lease: 10s}}
+";
+    write(&directory.path().join("rules.yaml"), rules);
+    let path = directory.path().to_str().expect("temporary directories have plain names");
+    let met = format!("{path} --domain shop --descriptor user=ann");
+    let told = simulate(&met);
+    assert!(told.starts_with(&format!("shop.user at {path}/rules.yaml:3: 30 per 2 min, token_bucket, burst 5,")), "{told}");
+    assert!(told.contains("most in any 2 min"), "{told}");
+
+    let labels: Vec<Value> =
+        runs(&format!("{met} --algorithm fixed_window,token_bucket")).into_iter().map(|(_, run)| run["label"].clone()).collect();
+    assert_eq!(labels, ["token_bucket, burst 5", "fixed_window", "token_bucket, burst 30"]);
+
+    let queued = runs(&format!("{path} --domain shop --descriptor report=x --traffic double --calls 10"));
+    assert!(number(&queued[0].1, "queued") > 0 && number(&queued[0].1, "wait_max_us") <= 500_000, "{queued:?}");
+    let held = runs(&format!("{path} --domain shop --descriptor backend=x,request_id=1 --traffic double --hold 1s"));
+    assert_eq!((&held[0].1["label"], number(&held[0].1, "most_at_once")), (&"concurrency, lease 10 s".into(), 3));
+
+    let wrong = [
+        ("backend=x,request_id=1", "concurrency needs --hold"),
+        ("backend=x,request_id=1 --hold 1s --algorithm all", "leave --algorithm out"),
+        ("user=ann --burst 3", "the limit is the rule's"),
+        ("partner=bob", "its rule is unlimited"),
+        ("nobody=eve", "it meets no rule with a limit"),
+        ("=", "an entry without a key"),
+    ];
+    for (descriptor, expected) in wrong {
+        let arguments = format!("simulate {path} --domain shop --descriptor {descriptor}");
+        let ran = tollgate(&arguments.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(ran.code, Some(64), "{descriptor}: {ran:?}");
+        assert!(ran.stderr.contains(expected), "{descriptor}: {ran:?}");
+    }
+}
+
+/// Arguments, and what the message must contain.
+const WRONG: &[(&str, &str)] = &[
+    ("", "--requests <NUMBER>"),
+    ("config", "--domain <DOMAIN>"),
+    ("--requests ten", "ten"),
+    ("--requests 10 --traffic fast", "write steady, double, bursty, or calls a second"),
+    ("--requests 10 --calls 1000001", "write a number from 1 to 1000000 (calls_max)"),
+    ("--requests 10 --calls 0", "write a number from 1 to 1000000 (calls_max)"),
+    ("--requests 10 --hits 0", "not in 1..=4294967296"),
+    ("--requests 10 --unit fortnight", "second, minute, hour"),
+    ("--requests 10 --unit-multiplier 0", "unit_multiplier must be at least 1"),
+    ("--requests 10 --algorithm gcra", "fixed_window, sliding_window"),
+    ("--requests 10 --algorithm fixed_window --burst 3", "burst is only for buckets"),
+    ("--requests 10 --algorithm sliding_log,token_bucket --burst 0", "a burst of 0"),
+    ("--requests 10 --algorithm concurrency", "concurrency needs --hold"),
+    ("--requests 10 --algorithm leaky_bucket --max-wait 2d", "write from 1ms to 1h"),
+    ("--requests 10 --format png", "svg"),
+    ("--requests 10 --show 0s", "write a longer --show"),
+    ("--requests 0", "write --traffic 10"),
+    ("--requests 1 --unit year --calls 1000000", "the year 2255"),
+    ("config --domain shop --descriptor user=ann --requests 10", "cannot be used with"),
+];
+
+#[test]
+fn what_makes_no_sense_ends_with_64_and_says_what_to_write() {
+    for (arguments, expected) in WRONG {
+        let words: Vec<&str> = ["simulate"].into_iter().chain(arguments.split_whitespace()).collect();
+        let ran = tollgate(&words);
+        assert_eq!(ran.code, Some(64), "{arguments}: {ran:?}");
+        assert!(ran.stderr.contains(expected), "{arguments}: {ran:?}");
+        assert_eq!(ran.stdout, "", "{arguments}");
+    }
+}
+
+#[test]
+fn extremes_end_and_say_something() {
+    let extremes = [
+        "--requests 4294967295 --unit second --calls 100 --traffic steady,double,bursty,1000000",
+        "--requests 1 --unit year --unit-multiplier 100 --calls 2 --traffic bursty --algorithm fixed_window",
+        "--requests 0 --traffic 5 --calls 1000",
+        "--requests 1 --calls 1 --hits 4294967296",
+        "--requests 3 --show 1us --traffic steady --calls 1000",
+        "--requests 3 --show 1000000h --traffic steady --calls 1000",
+        "--requests 3 --hold 0s --algorithm concurrency --calls 1000",
+    ];
+    for arguments in extremes {
+        for format in ["text", "svg", "json"] {
+            assert!(!simulate(&format!("{arguments} --format {format}")).is_empty());
+        }
+    }
+}
+
+/// The names of a page's pictures, each with the command that stands under it.
+fn pictures(page: &str) -> Vec<(&str, &str)> {
+    let lines: Vec<&str> = page.lines().filter(|line| !line.is_empty()).collect();
+    let under = lines.iter().zip(lines.iter().skip(1));
+    let found = under.filter_map(|(line, next)| {
+        let name = line.strip_prefix("![")?.split_once("](images/")?.1.strip_suffix(')')?;
+        let command = next.strip_prefix("`tollgate simulate ").and_then(|command| command.strip_suffix('`'));
+        Some((name, command.unwrap_or_else(|| panic!("under {line} stands the command that draws it, not: {next}"))))
+    });
+    found.collect()
+}
+
+#[test]
+fn every_picture_in_the_docs_is_what_the_command_under_it_draws() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let page = fs::read_to_string(docs.join("algorithms.md")).expect("the page can be read");
+    let pictures = pictures(&page);
+    assert!(pictures.len() > 6, "{pictures:?}");
+    for (name, command) in &pictures {
+        let drawn = fs::read_to_string(docs.join("images").join(name)).unwrap_or_default();
+        // Not assert_eq: nobody reads two pictures in a test's output.
+        assert!(drawn == simulate(command), "docs/images/{name} is another; tollgate simulate {command} > docs/images/{name}");
+        assert!(drawn.len() < 8_192, "{name} has {} bytes", drawn.len());
+    }
+    let known: BTreeSet<PathBuf> = pictures.iter().map(|(name, _)| docs.join("images").join(name)).collect();
+    let there = fs::read_dir(docs.join("images")).expect("the pictures can be listed");
+    for path in there.map(|entry| entry.expect("the pictures can be listed").path()) {
+        assert!(known.contains(&path), "{} is in no page", path.display());
+    }
+}
