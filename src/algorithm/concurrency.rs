@@ -49,11 +49,10 @@ impl Decide for Concurrency {
     fn charge_here(&self, limit: &Limit, call: Call<'_>) -> Charge {
         let charge = Self::charge(limit, call);
         match call.hits {
-            Hits::Look => charge,
             // It has its place.
             Hits::Add(_) if self.holds(call.holder) => Charge { cost: 0, full: u64::MAX, ..charge },
             Hits::GiveBack(_) if !self.holds(call.holder) => Charge { cost: 0, ..charge },
-            Hits::Add(_) | Hits::GiveBack(_) => charge,
+            Hits::Add(_) | Hits::GiveBack(_) | Hits::Look => charge,
         }
     }
 

@@ -372,7 +372,7 @@ fn check_of_good_rules_ends_with_0() {
 #[test]
 fn check_of_our_own_rules_says_what_their_queue_needs_and_nothing_else() {
     for (directory, summary) in
-        [("config", "13 limits in 2 domains of 2 files"), ("deploy/envoy/rules", "8 limits in 3 domains of 3 files")]
+        [("config", "13 limits in 2 domains of 2 files"), ("deploy/envoy/rules", "14 limits in 6 domains of 6 files")]
     {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory).display().to_string();
         let ran = tollgate(&["check", &path]);
