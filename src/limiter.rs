@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::check::{Check, StoreError, Verdict, Verdicts};
+use crate::check::{StoreError, Verdict, Verdicts};
 use crate::limiter::answer::Answer;
 use crate::limiter::combine::combine;
 use crate::limiter::fallback::Fallback;
@@ -102,6 +102,15 @@ pub enum Refusal {
     Store(#[from] StoreError),
 }
 
+/// What a request came to.
+struct Concluded<'c, 'r> {
+    plan: &'c Plan<'r>,
+    verdicts: &'c Verdicts,
+    /// A check that may refuse was over, and the others were to stand still then: whoever was not over has only looked.
+    vetoed: bool,
+    answer: &'c Answer,
+}
+
 #[derive(Debug)]
 struct LimiterMetrics {
     service_error: Counter,
@@ -193,26 +202,26 @@ impl Limiter {
         let place = self.queue.place_for(&mut plan.ask);
         let decisions = self.store.decide(&plan.ask, now).await;
         let mut verdicts = fallback.fill(&plan, decisions, &self.store, clock)?;
-        if let Some(place) = &place {
+        let vetoed = plan.ask.together && plan.ask.checks.iter().zip(&verdicts).any(|(check, verdict)| check.veto && verdict.over);
+        // With a veto nothing was booked.
+        if let Some(place) = place.as_ref().filter(|_| !vetoed) {
             place.refuse_late(&mut verdicts, clock.now(), query.deadline);
         }
         let answer = combine(query, &plan, &verdicts, policy, overflow::some_of(policy.retry_after_jitter));
-        self.record(query, &plan, &verdicts, &answer);
+        self.record(query, &Concluded { plan: &plan, verdicts: &verdicts, vetoed, answer: &answer });
         // Whoever is refused need not wait to hear it.
         let turn = place.filter(|_| !answer.over_limit).map(|place| (place, overflow::wait(&verdicts)));
         Ok((answer, turn))
     }
 
-    fn record(&self, query: &Query<'_>, plan: &Plan<'_>, verdicts: &Verdicts, answer: &Answer) {
+    fn record(&self, query: &Query<'_>, concluded: &Concluded<'_, '_>) {
+        let &Concluded { plan, verdicts, vetoed, answer } = concluded;
         if !plan.domain_known {
             self.shared.parts.stats.domain_not_found(query.domain, query.descriptors.len() as u64);
         }
         if answer.shadowed {
             self.shared.metrics.global_shadow_mode.inc();
         }
-        // With a veto, whoever was not over has only looked.
-        let stops_all = |check: &Check, verdict: &Verdict| check.veto && verdict.over && !overflow::is_late(verdict);
-        let vetoed = plan.ask.together && plan.ask.checks.iter().zip(verdicts).any(|(check, verdict)| stops_all(check, verdict));
         for step in &plan.steps {
             let Some(index) = step.check() else { continue };
             let (check, verdict) = (&plan.ask.checks[index], &verdicts[index]);

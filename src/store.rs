@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::check::{Ask, Check, Decisions};
 use crate::shutdown::Lifecycle;
+use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::{Clock, Time};
 
 pub mod memory;
@@ -62,6 +63,15 @@ impl fmt::Display for Backend {
             Self::Redis(node) => write!(formatter, "{}", node.address()),
         }
     }
+}
+
+/// The metric of logs that are full, by what counters are for.
+fn full_logs(use_of: &str, metrics: &Metrics) -> Counter {
+    metrics.counter_with(
+        "tollgate_log_entries_full_total",
+        "Calls to a sliding_log with as many entries as it may have (log_entries_max), so that their hits went to the newest of them.",
+        &[("use", use_of)],
+    )
 }
 
 impl Store {

@@ -122,10 +122,10 @@ function sliding_log.keep(key, spent, log, now, period)
 end
 
 -- What a verdict needs besides what is spent: how many of the oldest hits have to leave for this call to pass, if it did not, when the
--- last of them came, and when the newest came.
+-- last of them came, when the newest came, and how many entries there were.
 function sliding_log.told(reply, log, key, now, spent, over, cost, full)
   local leaving = spent + math.max(cost, 0) - full
-  reply[2], reply[3], reply[4] = 0, 0, 0
+  reply[2], reply[3], reply[4], reply[5] = 0, 0, 0, log.to - log.gone
   if over and leaving <= spent then
     reply[2], reply[3] = spent, now
     if leaving <= log.older then

@@ -64,10 +64,11 @@ impl Decide for SlidingLog {
         self
     }
 
-    /// The twin tells of how many hits have to leave for the call to pass, when they came, and when the newest came.
+    /// The twin tells of how many hits have to leave for the call to pass, when they came, when the newest came, and how many entries it
+    /// found.
     fn told(_: &Limit, _: Time, spent: u64, besides: &[u64]) -> Self {
         let mut log = Self::default();
-        if let &[leaving, left, newest] = besides {
+        if let &[leaving, left, newest, _] = besides {
             let leaving = leaving.min(spent);
             log.add(Time::from_micros(left), leaving);
             log.add(Time::from_micros(newest), spent - leaving);

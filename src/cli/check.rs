@@ -8,12 +8,12 @@ use crate::cli::{Failure, say};
 use crate::config::error::{Draft, Findings};
 use crate::config::yaml::Spot;
 use crate::config::{self, Loaded, Options, Source};
-use crate::limit::Unit;
+use crate::limit::{Limit, Unit};
 use crate::rule_source::files::Directory;
 use crate::rule_source::settings::key_format;
-use crate::rules::KeyFormat;
 use crate::rules::collisions::{COLLISIONS_MAX, Call, Collision, PAIRS_MAX, collisions};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use crate::rules::{KeyFormat, OnLimit, Rule};
 use crate::setting;
 use crate::telemetry::metric::Metrics;
 
@@ -66,6 +66,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         say(&format!("warning: {warning}\n\n"));
     }
     warn_of_collisions(&checked);
+    note_queues(&checked);
     if checked.sources.is_empty() {
         say(&format!("warning: no files in {}: nothing would be limited\n\n", directory.display()));
     }
@@ -94,6 +95,24 @@ pub fn load(directory: PathBuf, reading: &Reading) -> Result<Checked, Failure> {
             let listed: Vec<String> = problems.iter().map(ToString::to_string).collect();
             Err(Failure::Config(format!("{} problems in {path}\n\n{}", problems.len(), listed.join("\n\n"))))
         }
+    }
+}
+
+/// Prints what has to be set at Envoy for rules that hold calls back. A service does not, since it cannot know whether it is.
+fn note_queues(checked: &Checked) {
+    let max_wait = |rule: &Rule| rule.limit().filter(|_| rule.on_limit == OnLimit::Queue && !rule.shadow_mode).map(Limit::max_wait);
+    let rules = checked.loaded.rules.rules();
+    let mut findings = Findings::default();
+    for source in &checked.sources {
+        let waits = rules.iter().filter(|rule| rule.origin.file == source.path).filter_map(|rule| Some((max_wait(rule)?, rule)));
+        let Some((longest, rule)) = waits.max_by_key(|(wait, _)| *wait) else { continue };
+        let spot = Spot { line: rule.origin.line, column: rule.origin.column, width: 1 };
+        let text = format!("calls are held back for up to {longest}, and Envoy waits 20 ms for an answer unless told otherwise");
+        let hint = Some("give Envoy's rate limit filter a longer `timeout`".to_owned());
+        findings.of(source).warning(Draft { spot, place: &format!("rule {}", rule.path), text, hint });
+    }
+    for note in findings.into_parts().1 {
+        say(&format!("note: {note}\n\n"));
     }
 }
 

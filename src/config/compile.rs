@@ -159,7 +159,7 @@ impl Context<'_> {
         };
         let place = &format!("{place}.rate_limit");
         let chosen = Chosen::new(spec.block.as_ref(), self.defaults);
-        let allowance = self.allowance(spec, rate_limit, &chosen, place, findings);
+        let allowance = allowance(spec, rate_limit, &chosen, place, findings);
         for name in &rate_limit.replaces {
             let text = if name.value.is_empty() {
                 "should not have an empty replaces entry"
@@ -198,53 +198,49 @@ impl Context<'_> {
             allowance,
         })
     }
+}
 
-    fn allowance(
-        self,
-        descriptor: &DescriptorSpec,
-        spec: &RateLimitSpec,
-        chosen: &Chosen<'_>,
-        place: &str,
-        findings: &mut SourceFindings<'_>,
-    ) -> Option<Allowance> {
-        let unit = Unit::from_name(&spec.unit.value);
-        let mut problem = |spot: Spot, text: String, hint: &str| {
-            findings.problem(Draft { spot, place, text, hint: Some(hint.to_owned()) });
-            None
-        };
-        if spec.unlimited {
-            if unit.is_some() {
-                return problem(
-                    spec.unit.spot,
-                    "should not specify rate limit unit when unlimited".to_owned(),
-                    "remove unit, or unlimited",
-                );
-            }
-            if let Some(block) = &descriptor.block {
-                return problem(block.spot, "metadata.tollgate of an unlimited rule".to_owned(), "remove it: nothing is counted here");
-            }
-            return Some(Allowance::Unlimited { requests_per_unit: spec.requests_per_unit });
+/// What a rate_limit and all that is said besides come to; `None` if that makes no rule, which is told.
+fn allowance(
+    descriptor: &DescriptorSpec,
+    spec: &RateLimitSpec,
+    chosen: &Chosen<'_>,
+    place: &str,
+    findings: &mut SourceFindings<'_>,
+) -> Option<Allowance> {
+    let unit = Unit::from_name(&spec.unit.value);
+    let mut problem = |spot: Spot, text: String, hint: &str| {
+        findings.problem(Draft { spot, place, text, hint: Some(hint.to_owned()) });
+        None
+    };
+    if spec.unlimited {
+        if unit.is_some() {
+            return problem(spec.unit.spot, "should not specify rate limit unit when unlimited".to_owned(), "remove unit, or unlimited");
         }
-        let Some(unit) = unit else {
-            if spec.unit_misspelled && spec.unit.value.is_empty() {
-                return None;
-            }
-            return problem(spec.unit.spot, format!("invalid rate limit unit '{}'", spec.unit.value), UNITS_HINT);
-        };
-        if chosen.is_faulty() {
+        if let Some(block) = &descriptor.block {
+            return problem(block.spot, "metadata.tollgate of an unlimited rule".to_owned(), "remove it: nothing is counted here");
+        }
+        return Some(Allowance::Unlimited { requests_per_unit: spec.requests_per_unit });
+    }
+    let Some(unit) = unit else {
+        if spec.unit_misspelled && spec.unit.value.is_empty() {
             return None;
         }
-        let misfits = chosen.misfits(descriptor);
-        for (spot, misfit) in &misfits {
-            findings.problem(Draft { spot: *spot, place, text: misfit.to_string(), hint: None });
-        }
-        match Limit::new(&chosen.terms(Terms::new(spec.requests_per_unit, unit, Algorithm::FixedWindow))) {
-            Ok(limit) => misfits.is_empty().then_some(Allowance::Limited(limit)),
-            Err(error) => {
-                let spot = chosen.spot_of(&error).unwrap_or(spec.spot);
-                findings.problem(Draft { spot, place, text: error.to_string(), hint: None });
-                None
-            }
+        return problem(spec.unit.spot, format!("invalid rate limit unit '{}'", spec.unit.value), UNITS_HINT);
+    };
+    if chosen.is_faulty() {
+        return None;
+    }
+    let misfits = chosen.misfits(descriptor);
+    for (spot, misfit) in &misfits {
+        findings.problem(Draft { spot: *spot, place, text: misfit.to_string(), hint: None });
+    }
+    match Limit::new(&chosen.terms(Terms::new(spec.requests_per_unit, unit, Algorithm::FixedWindow))) {
+        Ok(limit) => misfits.is_empty().then_some(Allowance::Limited(limit)),
+        Err(error) => {
+            let spot = chosen.spot_of(&error).unwrap_or(spec.spot);
+            findings.problem(Draft { spot, place, text: error.to_string(), hint: None });
+            None
         }
     }
 }

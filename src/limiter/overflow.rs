@@ -105,6 +105,7 @@ impl Queue {
 
 impl Place<'_> {
     /// Refuses what was booked but would begin when nobody waits for it any more: slots are booked in time, but the store has taken some.
+    /// What came with it was charged.
     pub fn refuse_late(&self, verdicts: &mut Verdicts, now: Time, deadline: Option<Time>) {
         if deadline.is_some_and(|deadline| refuse_late(verdicts, now, deadline)) {
             self.metrics.late.inc();
@@ -161,11 +162,6 @@ pub fn is_booked(verdict: &Verdict) -> bool {
     !verdict.over && verdict.start_after > Span::ZERO
 }
 
-/// Whether it was booked, and then refused because its slot would begin too late. All that came with it was charged.
-pub fn is_late(verdict: &Verdict) -> bool {
-    verdict.over && verdict.start_after > Span::ZERO
-}
-
 /// A whole number of seconds, from none to `max`, another one each time.
 pub fn some_of(max: Span) -> Span {
     if max == Span::ZERO {
@@ -197,7 +193,7 @@ mod tests {
         let later = now.plus(Span::from_micros(1));
         assert!(refuse_late(&mut verdicts, later, deadline));
         assert_eq!(verdicts.iter().map(|verdict| verdict.over).collect::<Vec<_>>(), [false, true]);
-        assert_eq!((verdicts[1].retry_after, is_late(&verdicts[1]), is_late(&verdicts[0])), (Some(MILLI), true, false));
+        assert_eq!(verdicts[1].retry_after, Some(MILLI));
         assert_eq!(wait(&verdicts), Span::ZERO, "nobody waits for what is refused");
 
         let mut verdicts = Verdicts::from_slice(&[booked(Span::ZERO)]);

@@ -58,6 +58,9 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> String {
         Err(error) => return format!("refused with INVALID_ARGUMENT: {error}\n"),
     };
     let mut text = format!("domain {}\n", domain.name);
+    if plan.ask.together && plan.ask.checks.len() > 1 {
+        text += "all or nothing: what one limit refuses uses up nothing of the others\n";
+    }
     for (descriptor, step) in query.descriptors.iter().zip(&plan.steps) {
         let mut notes = Notes::default();
         if descriptor.limit.is_none() {

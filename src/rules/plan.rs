@@ -115,7 +115,7 @@ pub fn plan<'r>(rules: &'r RuleSet, query: &Query<'_>, modes: Modes, now: Time) 
     let mut ask = Ask { together: modes.together || domain.together, deadline: query.deadline, ..Ask::default() };
     let mut count = |check: Check| {
         // A slot must not be booked for a request that another limit refuses.
-        ask.together |= check.book_ahead > Span::ZERO;
+        ask.together |= check.book_ahead > Span::ZERO && matches!(check.hits, Hits::Add(_));
         ask.checks.push(check);
         ask.checks.len() - 1
     };
@@ -131,7 +131,7 @@ pub fn plan<'r>(rules: &'r RuleSet, query: &Query<'_>, modes: Modes, now: Time) 
                 if rule.names_holders() {
                     (check.hits, check.holder) = (hits.at_most_one(), Some(holder_of(descriptor, index)?));
                 }
-                check.book_ahead = book_ahead(rule, query, modes, check.hits, now);
+                check.book_ahead = book_ahead(rule, query, modes, now);
                 check.veto = may_refuse(rule, modes);
                 let series = (rule.naming != Naming::Fixed).then(|| series::metric_name(&domain.name, entries, &hops, rule));
                 Step::Counted { rule, check: count(check), series }
@@ -155,9 +155,9 @@ const fn may_refuse(rule: &Rule, modes: Modes) -> bool {
 }
 
 /// How long the call may be held back: as the rule says, but not beyond the time at which nobody waits any more. What is in shadow holds
-/// nobody back.
-fn book_ahead(rule: &Rule, query: &Query<'_>, modes: Modes, hits: Hits, now: Time) -> Span {
-    if rule.shadow_mode || modes.shadow || rule.on_limit != OnLimit::Queue || !matches!(hits, Hits::Add(_)) {
+/// nobody back. A look books nothing, and is told whether hits would be.
+fn book_ahead(rule: &Rule, query: &Query<'_>, modes: Modes, now: Time) -> Span {
+    if rule.shadow_mode || modes.shadow || rule.on_limit != OnLimit::Queue {
         return Span::ZERO;
     }
     let max_wait = rule.limit().map_or(Span::ZERO, Limit::max_wait);
@@ -295,7 +295,8 @@ descriptors:
     fn a_slot_is_booked_for_hits_of_a_queue_while_the_caller_waits_and_nobody_is_in_shadow() {
         let booked = |key: &str, modes: Modes, change: fn(&mut Query<'_>)| {
             let ask = asked(&[key], modes, change);
-            assert_eq!(ask.together, ask.checks[0].book_ahead > Span::ZERO, "{key}: what may book is decided together");
+            let books = ask.checks[0].book_ahead > Span::ZERO && matches!(ask.checks[0].hits, Hits::Add(_));
+            assert_eq!(ask.together, books, "{key}: what may book is decided together");
             ask.checks[0].book_ahead
         };
         let usual = Modes::default();
@@ -304,8 +305,8 @@ descriptors:
         assert_eq!(booked("queue=1", usual, |query| query.deadline = Some(NOW.plus(Span::from_secs(1)))), MAX_WAIT);
         assert_eq!(booked("queue=1", usual, |query| query.deadline = Some(NOW.plus(Span::from_micros(7)))), Span::from_micros(7));
         assert_eq!(booked("queue=1", usual, |query| query.deadline = Some(Time::default())), Span::ZERO);
-        assert_eq!(booked("queue=1", usual, |query| query.descriptors[0].hits = Hits::Look), Span::ZERO);
-        assert_eq!(booked("queue=1", usual, |query| query.descriptors[0].hits = Hits::GiveBack(1)), Span::ZERO);
+        assert_eq!(booked("queue=1", usual, |query| query.descriptors[0].hits = Hits::Look), MAX_WAIT);
+        assert_eq!(booked("queue=1", usual, |query| query.descriptors[0].hits = Hits::GiveBack(1)), MAX_WAIT);
         assert_eq!(booked("queue=1", Modes { shadow: true, ..usual }, |_| {}), Span::ZERO);
         assert_eq!(booked("queue=1", Modes { quota: true, ..usual }, |_| {}), MAX_WAIT);
         for key in ["shadow=1", "reject=1", "degrade=1"] {

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Counter, decide_together};
 use crate::check::{Ask, Call, Check, Key, Verdict, Verdicts};
+use crate::store::full_logs;
 use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, Shard};
 use crate::telemetry::metric::{Counter as Metric, Gauge, Metrics};
 use crate::time::{Clock, Time};
@@ -56,11 +57,7 @@ impl Counters {
                     "Counters thrown away before their time because memory had reached its bound (memory_bytes_max, fallback_bytes_max).",
                     &labels,
                 ),
-                full_logs: metrics.counter_with(
-                    "tollgate_log_entries_full_total",
-                    "Calls that found as many entries in a sliding_log as it may have (log_entries_max), so that theirs went to the newest one.",
-                    &labels,
-                ),
+                full_logs: full_logs(use_of, metrics),
                 expired: metrics.counter_with(
                     "tollgate_memory_expired_total",
                     "Counters removed from memory because nothing was left of them.",

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use crate::algorithm::fixed_window;
 use crate::check::{Ask, Check, Decisions, Hits, StoreError, Verdict};
 use crate::shutdown::Lifecycle;
+use crate::store::full_logs;
 use crate::store::redis::address::Address;
 use crate::store::redis::batch::{BATCH_SIZE_MAX, Batcher, Told};
 use crate::store::redis::clock::RedisClock;
@@ -78,6 +79,7 @@ struct NodeMetrics {
     abandoned: Counter,
     ambiguous: Counter,
     unknown_script: Counter,
+    full_logs: Counter,
 }
 
 /// What the over-limit cache knows of each check.
@@ -165,6 +167,7 @@ impl Node {
                 let of_one = || line.verdict_of(check, Hits::Add(1).into(), true, told.now, said);
                 cache.learn(check, &verdict, of_one, self.clock.now());
             }
+            self.metrics.full_logs.inc_by(said.is_of_full_log(check).into());
             Ok(self.as_of_now(verdict, told.now))
         };
         checks.iter().zip(&told.lines).zip(&told.said).map(conclude).collect()
@@ -190,6 +193,7 @@ impl NodeMetrics {
                 "tollgate_store_batches_full_total",
                 "Calls to Redis that took as many checks as one may have (batch_size_max), so that others had to wait.",
             ),
+            full_logs: full_logs("store", metrics),
             abandoned: metrics.counter(
                 "tollgate_store_abandoned_total",
                 "Requests whose caller stopped waiting before they were sent to Redis; they were not counted.",

@@ -11,11 +11,11 @@ fn three_connections_pass_and_the_rest_are_closed() {
         let site = site.start();
         let try_one = || {
             let mut connection = site.connect();
-            match connection.send(Request { method: "GET", path: "/", headers: &[] }) {
+            match connection.send(Request::get("/")) {
                 Ok(reply) => {
                     assert_eq!((reply.status, &*reply.body), (200, "ok\n"));
                     // It was let in as a whole: nobody asks again.
-                    let again = connection.send(Request { method: "GET", path: "/", headers: &[] });
+                    let again = connection.send(Request::get("/"));
                     assert_eq!(again.expect("the connection is open").status, 200);
                     true
                 }

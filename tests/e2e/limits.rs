@@ -107,8 +107,7 @@ fn a_period_that_no_unit_names_is_told_without_a_window() {
 fn a_refused_grpc_call_gets_resource_exhausted() {
     for site in Site::with_every_store("envoy.yaml") {
         let site = site.start();
-        let call =
-            || site.send(Request { method: "POST", path: "/report", headers: &[("content-type", "application/grpc"), ("te", "trailers")] });
+        let call = || site.send(Request::get("/report").post("").with(&[("content-type", "application/grpc"), ("te", "trailers")]));
         for remaining in [1, 0] {
             call().passed_with(remaining);
         }

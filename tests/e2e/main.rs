@@ -6,8 +6,11 @@
 
 mod site;
 
+mod concurrency;
 mod connections;
 mod costs;
 mod headers;
 mod limits;
+mod llm;
 mod outages;
+mod over_limit;

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::Duration;
 
+use crate::site::plays::{in_time, until_in_time};
 use crate::site::redis::RedisServer;
 use crate::site::starvation::Watch;
 use crate::site::{Counts, Glimpse, Outcome, Site, Store, eventually};
@@ -124,6 +125,7 @@ fn verdicts_come_in_time(policy: &str, goes: fn(&RedisServer), comes_back: fn(&R
     const AWAY: Duration = Duration::from_secs(1);
     /// Tollgate leaves so much of those 20 ms for what is late by itself. Where a machine adds to that, nobody can promise anything.
     const MARGIN: Duration = Duration::from_millis(2);
+    const RECOVERY_MAX: Duration = Duration::from_secs(1);
     let rules = "
 domain: web
 descriptors:
@@ -132,40 +134,44 @@ descriptors:
       - key: remote_address
         rate_limit: {unit: year, requests_per_unit: 1000000}
 ";
-    let site = Site::with("envoy.yaml").alone().on(Store::Redis).with_envoys_own_timeout();
-    let site = site.with_rules("web.yaml", rules).with_env("ON_STORE_ERROR", policy).start();
-    let [mut gone_at, mut back_at, mut counting_at] = [site.clock.now(); 3];
-    let clock = site.clock.clone();
-    let watch = Watch::start(&[site.tollgate.pid(), site.envoy.pid()], Vec::new(), move || clock.now());
-    let seen = site.under_traffic(2, "/search", |_| {
-        more(&site, Outcome::Passed);
-        gone_at = site.clock.now();
-        goes(site.redis());
-        // As long as it takes to see what the policy does, and then what it does when nobody asks Redis any more.
-        more(&site, if policy == "deny" { Outcome::Refused } else { Outcome::Passed });
-        thread::sleep(AWAY);
-        comes_back(site.redis());
-        back_at = site.clock.now();
-        let hits = site.redis().hits();
-        eventually("Redis counts again", || (site.redis().hits() > hits).then_some(()));
-        counting_at = site.clock.now();
-        more(&site, Outcome::Passed);
-    });
+    until_in_time(|| {
+        let site = Site::with("envoy.yaml").alone().on(Store::Redis).with_envoys_own_timeout();
+        let site = site.with_rules("web.yaml", rules).with_env("ON_STORE_ERROR", policy).start();
+        let [mut gone_at, mut back_at, mut counting_at] = [site.clock.now(); 3];
+        let clock = site.clock.clone();
+        let watch = Watch::start(&[site.tollgate.pid(), site.envoy.pid()], Vec::new(), move || clock.now());
+        let seen = site.under_traffic(2, "/search", |_| {
+            more(&site, Outcome::Passed);
+            gone_at = site.clock.now();
+            goes(site.redis());
+            // As long as it takes to see what the policy does, and then what it does when nobody asks Redis any more.
+            more(&site, if policy == "deny" { Outcome::Refused } else { Outcome::Passed });
+            thread::sleep(AWAY);
+            comes_back(site.redis());
+            back_at = site.clock.now();
+            let hits = site.redis().hits();
+            eventually("Redis counts again", || (site.redis().hits() > hits).then_some(()));
+            counting_at = site.clock.now();
+            more(&site, Outcome::Passed);
+        });
 
-    let looks = watch.stop();
-    let seen: Vec<Glimpse> = seen.into_iter().flatten().collect();
-    let of = |outcome: Outcome| seen.iter().filter(move |glimpse| glimpse.outcome == outcome);
-    let (unasked, asked): (Vec<&Glimpse>, Vec<&Glimpse>) = of(Outcome::Passed).partition(|glimpse| glimpse.limit == 0);
-    for glimpse in &unasked {
-        let waited = looks.waited(glimpse.sent_at, glimpse.received_at);
-        assert!(waited > MARGIN, "no verdict for {glimpse:?}, and threads had to wait for {waited:?} only");
-    }
-    let (refused, unasked) = (of(Outcome::Refused).collect::<Vec<_>>(), unasked.len() as u64);
-    site.adds_up_to(Counts { ok: asked.len() as u64, over_limit: refused.len() as u64, error: unasked, failure_mode_allowed: unasked });
-    assert_eq!(policy == "deny", !refused.is_empty(), "{policy}");
-    assert!(refused.iter().all(|glimpse| glimpse.received_at > gone_at && glimpse.sent_at < counting_at), "while it was away");
-    let recovery = Duration::from(counting_at.since(back_at));
-    assert!(recovery < Duration::from_secs(1), "it is asked again {recovery:?} after it was well");
+        let looks = watch.stop();
+        let seen: Vec<Glimpse> = seen.into_iter().flatten().collect();
+        let of = |outcome: Outcome| seen.iter().filter(move |glimpse| glimpse.outcome == outcome);
+        let (unasked, asked): (Vec<&Glimpse>, Vec<&Glimpse>) = of(Outcome::Passed).partition(|glimpse| glimpse.limit == 0);
+        let refused: Vec<&Glimpse> = of(Outcome::Refused).collect();
+        let error = unasked.len() as u64;
+        site.adds_up_to(Counts { ok: asked.len() as u64, over_limit: refused.len() as u64, error, failure_mode_allowed: error });
+        assert_eq!(policy == "deny", !refused.is_empty(), "{policy}");
+        assert!(refused.iter().all(|glimpse| glimpse.received_at > gone_at && glimpse.sent_at < counting_at), "while it was away");
+
+        for glimpse in unasked {
+            let waited = looks.waited(glimpse.sent_at, glimpse.received_at);
+            in_time(waited > MARGIN, || format!("{policy}: no verdict for {glimpse:?}, and threads had to wait for {waited:?} only"))?;
+        }
+        let recovery = Duration::from(counting_at.since(back_at));
+        in_time(recovery < RECOVERY_MAX, || format!("{policy}: Redis is asked again {recovery:?} after it was well"))
+    });
 }
 
 /// Waits for some more requests of that outcome.

@@ -16,20 +16,26 @@ use crate::site::http::{Connection, Reply, Request};
 use crate::site::ports::Ports;
 use crate::site::redis::RedisServer;
 use crate::site::service::Service;
+use crate::site::upstream::Upstream;
 
 pub(crate) use crate::site::process::eventually;
 
 pub(crate) mod envoy;
 pub(crate) mod http;
+pub(crate) mod plays;
 pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod redis;
 pub(crate) mod service;
 #[path = "../suite/support/starvation.rs"]
 pub(crate) mod starvation;
+pub(crate) mod upstream;
 
 /// How far the clocks of two processes drift apart in a test, at most: each ties its monotonic clock to the epoch when it starts.
 const CLOCK_SKEW: Duration = Duration::from_millis(5);
+
+/// How long Tollgate waits for Redis where a test does not say: as in Envoy's files, a busy machine must not look like an outage.
+const PATIENCE: &str = "10s";
 
 /// Envoy and Tollgate, running. Both end with it.
 #[derive(Debug)]
@@ -37,6 +43,7 @@ pub(crate) struct Site {
     pub(crate) envoy: Envoy,
     pub(crate) tollgate: Service,
     redis: Option<RedisServer>,
+    upstream: Option<Upstream>,
     pub(crate) clock: Clock,
     ports: Ports,
     tally: Tally,
@@ -58,7 +65,9 @@ pub(crate) struct Builder {
     config: String,
     store: Store,
     is_alone: bool,
+    is_patient: bool,
     variables: Vec<(&'static str, String)>,
+    upstream: Option<Upstream>,
     ports: Ports,
     rules: PathBuf,
     home: TempDir,
@@ -110,6 +119,14 @@ pub(crate) struct Timed {
     pub(crate) received_at: Time,
 }
 
+/// A request that was sent, and whose reply was not read. Dropped, its client hangs up.
+#[derive(Debug)]
+pub(crate) struct Pending<'s> {
+    site: &'s Site,
+    connection: Connection,
+    sent_at: Time,
+}
+
 /// What is kept of one of very many replies.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Glimpse {
@@ -140,12 +157,23 @@ impl Site {
             fs::copy(&path, rules.join(path.file_name().expect("it was listed"))).expect("a file can be copied");
         }
         let ports = Ports::take();
-        Builder { config: envoy::config(config, &ports), store: Store::Memory, is_alone: false, variables: Vec::new(), ports, rules, home }
+        let config = envoy::config(config, &ports);
+        Builder {
+            config,
+            store: Store::Memory,
+            is_alone: false,
+            is_patient: true,
+            variables: Vec::new(),
+            upstream: None,
+            ports,
+            rules,
+            home,
+        }
     }
 
     /// The same site with every store, one after the other: what clients see must not depend on it.
     pub(crate) fn with_every_store(config: &str) -> impl Iterator<Item = Builder> {
-        [Store::Memory, Store::Redis].into_iter().map(move |store| {
+        Store::ALL.into_iter().map(move |store| {
             println!("with {store:?}");
             Self::with(config).on(store)
         })
@@ -156,6 +184,11 @@ impl Site {
         self.redis.as_ref().expect("this site counts in Redis")
     }
 
+    /// The backend of a site that has one in the test's own hand.
+    pub(crate) fn upstream(&self) -> &Upstream {
+        self.upstream.as_ref().expect("this site was started with it")
+    }
+
     /// Where it counts.
     pub(crate) fn store(&self) -> Store {
         if self.redis.is_some() { Store::Redis } else { Store::Memory }
@@ -163,17 +196,26 @@ impl Site {
 
     /// GET on a connection of its own.
     pub(crate) fn get(&self, path: &str) -> Timed {
-        self.send(Request { method: "GET", path, headers: &[] })
+        self.send(Request::get(path))
     }
 
     /// GET by the holder of an API key.
     pub(crate) fn get_as(&self, api_key: &str, path: &str) -> Timed {
-        self.send(Request { method: "GET", path, headers: &[("x-api-key", api_key)] })
+        self.send(Request::get(path).with(&[("x-api-key", api_key)]))
     }
 
     /// Any request, on a connection of its own.
     pub(crate) fn send(&self, request: Request<'_>) -> Timed {
         self.send_on(&mut self.connect(), request)
+    }
+
+    /// Sends a request on a connection of its own, and lets the test do other things until it wants the reply.
+    pub(crate) fn begin(&self, request: Request<'_>) -> Pending<'_> {
+        let mut connection = self.connect();
+        self.tally.sent.fetch_add(1, Relaxed);
+        let sent_at = self.clock.now();
+        connection.begin(request).unwrap_or_else(|error| panic!("{request:?} cannot be sent: {error}"));
+        Pending { site: self, connection, sent_at }
     }
 
     /// A connection to the door.
@@ -230,6 +272,10 @@ impl Site {
         self.tally.sent.fetch_add(1, Relaxed);
         let sent_at = self.clock.now();
         let reply = connection.send(request).unwrap_or_else(|error| panic!("no reply to {request:?}: {error}"));
+        self.received(reply, sent_at)
+    }
+
+    fn received(&self, reply: Reply, sent_at: Time) -> Timed {
         let timed = Timed { reply, sent_at, received_at: self.clock.now() };
         self.tally.of(timed.outcome()).fetch_add(1, Relaxed);
         timed
@@ -239,7 +285,7 @@ impl Site {
         let mut connection = self.connect();
         let mut seen = Vec::new();
         while !traffic.stopped.load(Relaxed) {
-            let timed = self.send_on(&mut connection, Request { method: "GET", path, headers: &[] });
+            let timed = self.send_on(&mut connection, Request::get(path));
             let limit = timed.reply.header("x-ratelimit-limit").and_then(|limit| limit.split(',').next()?.parse().ok()).unwrap_or(0);
             traffic.latest_limit.store(limit, Relaxed);
             seen.push(Glimpse { outcome: timed.outcome(), sent_at: timed.sent_at, received_at: timed.received_at, limit });
@@ -267,9 +313,24 @@ impl Builder {
         self
     }
 
-    /// Lets Envoy wait for a verdict as long as it does where its file does not say, which is 20 ms.
+    /// Has the test's own backend in place of the sample.
+    pub(crate) fn with_upstream(self) -> Self {
+        self.with_upstream_that(|_| ())
+    }
+
+    /// The same, prepared by the test.
+    pub(crate) fn with_upstream_that(mut self, prepare: impl FnOnce(&Upstream)) -> Self {
+        let upstream = Upstream::start();
+        prepare(&upstream);
+        self.config = envoy::with_backend(&self.config, self.ports.backend(), upstream.addr());
+        self.upstream = Some(upstream);
+        self
+    }
+
+    /// Lets Envoy wait for a verdict as long as it does where its file does not say, which is 20 ms, and Tollgate for Redis as it does.
     pub(crate) fn with_envoys_own_timeout(mut self) -> Self {
         self.config = envoy::without_timeout(&self.config);
+        self.is_patient = false;
         self
     }
 
@@ -287,14 +348,22 @@ impl Builder {
 
     /// Starts both, and waits until they serve.
     pub(crate) fn start(self) -> Site {
-        let Self { config, store, is_alone, mut variables, ports, rules, home } = self;
+        let Self { config, store, is_alone, is_patient, mut variables, upstream, ports, rules, home } = self;
         let turn = Turn::take(is_alone);
         let redis = (store == Store::Redis).then(|| RedisServer::start(&ports, home.path()));
         variables.extend(redis.iter().map(|redis| ("REDIS_URL", redis.url())));
+        if is_patient && redis.is_some() {
+            variables.push(("STORE_TIMEOUT", PATIENCE.to_owned()));
+        }
         let tollgate = Service::start(&variables, &rules, &ports, home.path());
         let envoy = Envoy::start(&config, &ports, home.path());
-        Site { envoy, tollgate, redis, clock: Clock::system(), ports, tally: Tally::default(), rules, _home: home, _turn: turn }
+        Site { envoy, tollgate, redis, upstream, clock: Clock::system(), ports, tally: Tally::default(), rules, _home: home, _turn: turn }
     }
+}
+
+impl Store {
+    /// Every one of them.
+    pub(crate) const ALL: [Self; 2] = [Self::Memory, Self::Redis];
 }
 
 impl Turn {
@@ -317,6 +386,24 @@ impl Tally {
             Outcome::Refused => &self.refused,
             Outcome::Failed => &self.failed,
         }
+    }
+}
+
+impl Pending<'_> {
+    /// Waits for the reply.
+    pub(crate) fn finish(mut self) -> Timed {
+        let reply = self.connection.finish().unwrap_or_else(|error| panic!("no reply: {error}"));
+        self.site.received(reply, self.sent_at)
+    }
+
+    /// Whether this is in what has come of the reply so far.
+    pub(crate) fn has_received(&self, text: &str) -> bool {
+        self.connection.peek().contains(text)
+    }
+
+    /// Hangs up.
+    pub(crate) fn hang_up(self) {
+        drop(self.connection);
     }
 }
 

@@ -370,13 +370,48 @@ fn check_of_good_rules_ends_with_0() {
 }
 
 #[test]
-fn check_has_nothing_to_say_about_our_own_rules() {
-    for (directory, summary) in [("config", "6 limits in 1 domains of 1 files"), ("deploy/envoy/rules", "8 limits in 3 domains of 3 files")]
+fn check_of_our_own_rules_says_what_their_queue_needs_and_nothing_else() {
+    for (directory, summary) in
+        [("config", "13 limits in 2 domains of 2 files"), ("deploy/envoy/rules", "8 limits in 3 domains of 3 files")]
     {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory).display().to_string();
         let ran = tollgate(&["check", &path]);
-        assert_eq!((ran.code, ran.stdout), (Some(0), format!("{path}: ok, {summary}\n")));
+        let (said, summed_up) = ran.stdout.rsplit_once("\n\n").unwrap_or(("", &ran.stdout));
+        assert_eq!((ran.code, summed_up), (Some(0), &*format!("{path}: ok, {summary}\n")));
+        let queues = said.starts_with("note: shop.yaml: calls are held back for up to 200 ms, and Envoy waits 20 ms");
+        assert!(if directory == "config" { queues && !said.contains("\n\n") } else { said.is_empty() }, "{said}");
     }
+}
+
+#[test]
+fn check_notes_once_a_file_that_envoy_has_to_wait_for_the_longest_queue() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let queue = |key: &str, more: &str| {
+        format!("  - {{key: {key}, rate_limit: {{unit: day, requests_per_unit: 1}}, metadata: {{tollgate: {{{more}}}}}}}\n")
+    };
+    let buckets = "{tollgate: {defaults: {algorithm: leaky_bucket}}}";
+    let queues = [
+        queue("a", "on_limit: queue, max_wait: 20ms"),
+        queue("b", "on_limit: queue, max_wait: 3s"),
+        queue("c", "on_limit: queue, max_wait: 20ms"),
+        queue("d", "burst: 2"),
+    ];
+    let path = rules_in(&directory, &format!("domain: one\nmetadata: {buckets}\ndescriptors:\n{}", queues.concat()));
+    write(&directory.path().join("two.yaml"), &format!("domain: two\nmetadata: {buckets}\ndescriptors:\n{}", queue("d", "burst: 2")));
+    let ran = tollgate(&["check", &path]);
+    let expected = format!(
+        "\
+note: rules.yaml: calls are held back for up to 3 s, and Envoy waits 20 ms for an answer unless told otherwise
+  --> {path}/rules.yaml:5:5 (rule one.b)
+   |
+ 5 | {}   |     ^
+   = give Envoy's rate limit filter a longer `timeout`
+
+{path}: ok, 5 limits in 2 domains of 2 files
+",
+        queues[1]
+    );
+    assert_eq!((ran.code, ran.stdout), (Some(0), expected));
 }
 
 #[test]
@@ -511,6 +546,52 @@ fn explain_tells_why_a_descriptor_gets_its_limit_on_the_command_line_and_at_the_
             assert!(page.contains(expected), "{descriptor}: {expected} is missing in\n{page}");
         }
     }
+}
+
+/// A descriptor of the sample rules, and what explain must say besides its rule.
+const EXPLAINED_SAMPLES: &[(&str, &str, &[&str])] = &[
+    ("shop", "recommendations=1", &["     on_limit: degrade: passes, never refused; the upstream is told by x-degraded: true\n"]),
+    (
+        "shop",
+        "report=1",
+        &[
+            "=> limit 10 per second, leaky_bucket, burst 1, queue up to 200 ms, refused hits drop\n",
+            "     on_limit: queue: held back until there is room, refused if that takes longer\n",
+        ],
+    ),
+    (
+        "gateway",
+        "user=ann",
+        &["=> limit 60 per minute, sliding_window, 6 buckets, refused hits drop\n", ":sliding_window-6:60000000:us (safe form)\n"],
+    ),
+    (
+        "gateway",
+        "user=ann,api=login",
+        &["     on_limit: reject: the refusal's body is \"Too many attempts. Try again in a few minutes.\"\n"],
+    ),
+    (
+        "gateway",
+        "api=pay,request_id=r1",
+        &[
+            "=> limit 8 at once, concurrency, lease 30 s\n",
+            "     key   tg:gateway:api:pay:request_id::concurrency:0:us (safe form)\n     holder r1\n",
+        ],
+    ),
+    ("gateway", "api=pay,request_id=", &["refused with INVALID_ARGUMENT: descriptors[0] has no value for request_id"]),
+];
+
+#[test]
+fn explain_tells_what_happens_over_the_limit_and_who_holds_a_place() {
+    let rules = sample_rules().display().to_string();
+    for (domain, descriptor, expected) in EXPLAINED_SAMPLES {
+        let ran = tollgate(&["explain", "--rules", &rules, domain, descriptor]);
+        for expected in *expected {
+            assert!(ran.stdout.contains(expected), "{descriptor}: {expected} is missing in\n{}", ran.stdout);
+        }
+    }
+    let together = "domain gateway\nall or nothing: what one limit refuses uses up nothing of the others\n";
+    assert!(tollgate(&["explain", "--rules", &rules, "gateway", "user=ann", "ip=::1"]).stdout.starts_with(together));
+    assert!(!tollgate(&["explain", "--rules", &rules, "gateway", "user=ann"]).stdout.contains("all or nothing"));
 }
 
 #[test]

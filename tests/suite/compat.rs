@@ -9,7 +9,8 @@
 //! theme: greetings                           # at the top: what all cases of the file share
 //! domain: hello
 //! settings: {QUOTA_MODE: 'true'}             # as the environment has them
-//! rules: "domain: hello …"                   # the text of rules.yaml; or a map of files
+//! rules: "domain: hello …"                   # the text of rules.yaml; or a map of files; or `rules_file`, one of this repository,
+//!                                            # `but` with other texts in it
 //! cases:
 //!   - case: the third of two is refused      # with domain, settings and rules of its own, if need be
 //!     steps:
@@ -37,6 +38,7 @@
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use clap::{Args as _, Command, FromArgMatches as _};
@@ -83,8 +85,8 @@ macro_rules! themes {
 }
 
 themes! {
-    bucket, concurrency, defaults, defects, depth, dynamic_metadata, errors, give_back, headers, hits, leaky_bucket, matching, merge,
-    metric_names, near_limit, oddities, over_limit, override_limit, queue, quota, refused_rules, reload, replaces, rlconfig, shadow,
+    bucket, concurrency, defaults, defects, depth, dimensions, dynamic_metadata, errors, give_back, headers, hits, leaky_bucket, matching,
+    merge, metric_names, near_limit, oddities, over_limit, override_limit, queue, quota, refused_rules, reload, replaces, rlconfig, shadow,
     sliding_log, sliding_window, standard_headers, together, tollgate_block, units, unlimited, wildcards,
 }
 
@@ -595,8 +597,18 @@ impl Step {
     }
 }
 
-/// `rules`: one text, or several by name.
+/// `rules`: one text, or several by name; or `rules_file`, one of this repository, `but` with other texts in it.
 fn rules(fields: &mut Fields) -> Result<Option<Rules>, String> {
+    if let Some(path) = fields.text("rules_file")? {
+        let mut text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&path)).map_err(|error| format!("{path}: {error}"))?;
+        for (there, instead) in fields.map("but")? {
+            if !text.contains(&there) {
+                return Err(fields.trouble(&format!("`{there}` is not in {path}")));
+            }
+            text = text.replace(&there, instead.as_str().unwrap_or_default());
+        }
+        return Ok(Some(Map::from_iter([(path, Value::String(text))])));
+    }
     Ok(match fields.map.remove("rules") {
         None => None,
         Some(Value::String(text)) => Some(Map::from_iter([("rules.yaml".to_owned(), Value::String(text))])),

@@ -295,6 +295,25 @@ async fn a_request_that_another_limit_refuses_books_no_slot_and_is_told_so_at_on
 }
 
 #[tokio::test(start_paused = true)]
+async fn nor_does_it_while_others_wait_for_theirs() {
+    let house = House::new();
+    let mut callers = Callers::new();
+    for _ in 0..4 {
+        callers.ask(&house, &["turn"], None);
+    }
+    callers.settle().await;
+    let refused = house.ask(&["turn", "full"]).await;
+    assert_eq!((refused.is_refused(), refused.millis()), (true, 0));
+    let over: Vec<bool> = refused.answer.statuses.iter().map(|status| status.over_limit).collect();
+    assert_eq!(over, [false, true], "it could have waited");
+    callers.ask(&house, &["turn"], None);
+    assert_eq!(callers.answers().await.iter().map(Seen::millis).collect::<Vec<_>>(), [0, 100, 200, 300, 400]);
+    let reference = |count: &str| house.counted_of(&format!("ratelimit_service_rate_limit_{count}"), "turn");
+    assert_eq!([reference("total_hits"), reference("within_limit"), reference("over_limit")], [6, 5, 0]);
+    assert_eq!(house.counted_of("tollgate_rule_queued_hits_total", "turn"), 4);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_waits_in_vain_consumes_nothing_of_its_neighbours() {
     let house = House::new();
     let mut callers = Callers::new();

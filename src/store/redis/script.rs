@@ -15,7 +15,7 @@ use crate::algorithm::charge::Charge;
 use crate::algorithm::counter::{self, Kind};
 use crate::algorithm::{Counter, fixed_window, sub_windows};
 use crate::check::{Call, Check, Key, Verdict};
-use crate::limit::EXACT_MAX;
+use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX};
 use crate::time::{MICROS_PER_SECOND, Span, Time};
 
 /// What walks the checks.
@@ -285,6 +285,12 @@ impl Said {
     /// What is spent after it, in the counter's own units.
     fn spent(&self) -> u64 {
         if self.is_refused() { (-1 - self.number).unsigned_abs() } else { self.number.unsigned_abs() }
+    }
+
+    /// Whether it is of a log with as many entries as there may be.
+    pub fn is_of_full_log(&self, check: &Check) -> bool {
+        let entries = || self.besides.get(3).is_some_and(|&entries| entries >= LOG_ENTRIES_MAX.into());
+        Kind::of(&check.limit) == Kind::SlidingLog && entries()
     }
 
     fn is_refused(&self) -> bool {

@@ -69,6 +69,12 @@ pub(crate) fn without_timeout(config: &str) -> String {
     config.lines().filter(|line| !is_it(line)).collect::<Vec<_>>().join("\n")
 }
 
+/// The same with another backend: what listens at the sample's port stays, and nobody asks it.
+pub(crate) fn with_backend(config: &str, sample: SocketAddr, other: SocketAddr) -> String {
+    let endpoint = |port: u16| format!("endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}");
+    replaced(config, &endpoint(sample.port()), &endpoint(other.port()))
+}
+
 /// A text with something else in place of `there`, which must be there.
 pub(crate) fn replaced(text: &str, there: &str, here: &str) -> String {
     assert!(text.contains(there), "there is no `{there}` in\n{text}");

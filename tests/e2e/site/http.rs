@@ -17,6 +17,7 @@ pub(crate) struct Request<'r> {
     pub(crate) method: &'r str,
     pub(crate) path: &'r str,
     pub(crate) headers: &'r [(&'r str, &'r str)],
+    pub(crate) body: &'r str,
 }
 
 /// A response. Names of headers are in lower case.
@@ -25,6 +26,23 @@ pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
+}
+
+impl<'r> Request<'r> {
+    /// GET without a header of its own.
+    pub(crate) fn get(path: &'r str) -> Self {
+        Self { method: "GET", path, headers: &[], body: "" }
+    }
+
+    /// The same with these headers.
+    pub(crate) fn with(self, headers: &'r [(&'r str, &'r str)]) -> Self {
+        Self { headers, ..self }
+    }
+
+    /// The same by POST, with this body.
+    pub(crate) fn post(self, body: &'r str) -> Self {
+        Self { method: "POST", body, ..self }
+    }
 }
 
 impl Connection {
@@ -38,18 +56,34 @@ impl Connection {
 
     /// Sends a request and reads the reply.
     pub(crate) fn send(&mut self, request: Request<'_>) -> io::Result<Reply> {
+        self.begin(request)?;
+        self.finish()
+    }
+
+    /// Sends a request.
+    pub(crate) fn begin(&mut self, request: Request<'_>) -> io::Result<()> {
         let mut text = format!("{} {} HTTP/1.1\r\nhost: e2e\r\n", request.method, request.path);
         for (name, value) in request.headers {
             text += &format!("{name}: {value}\r\n");
         }
         if request.method == "POST" {
-            text += "content-length: 0\r\n";
+            text += &format!("content-length: {}\r\n", request.body.len());
         }
-        self.0.get_mut().write_all((text + "\r\n").as_bytes())?;
-        self.read()
+        self.0.get_mut().write_all((text + "\r\n" + request.body).as_bytes())
     }
 
-    fn read(&mut self) -> io::Result<Reply> {
+    /// What has come of the reply so far, if that is not much.
+    pub(crate) fn peek(&self) -> String {
+        let stream = self.0.get_ref();
+        let mut bytes = [0; 4_096];
+        stream.set_nonblocking(true).expect("a socket can be told so");
+        let length = stream.peek(&mut bytes).unwrap_or(0);
+        stream.set_nonblocking(false).expect("a socket can be told so");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
+    /// Reads the reply.
+    pub(crate) fn finish(&mut self) -> io::Result<Reply> {
         let status_line = self.line()?;
         let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.ok_or_else(|| invalid(format!("no status line: {status_line:?}")))?;
@@ -110,7 +144,12 @@ impl Reply {
 
 /// GET on a connection of its own.
 pub(crate) fn get(addr: SocketAddr, path: &str) -> io::Result<Reply> {
-    Connection::open(addr)?.send(Request { method: "GET", path, headers: &[] })
+    Connection::open(addr)?.send(Request::get(path))
+}
+
+/// POST on a connection of its own.
+pub(crate) fn post(addr: SocketAddr, path: &str, body: &str) -> io::Result<Reply> {
+    Connection::open(addr)?.send(Request::get(path).post(body))
 }
 
 fn invalid(text: String) -> io::Error {

@@ -14,7 +14,7 @@ use crate::site::process::Process;
 /// It answers at once, or it is stopped.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A Redis, which keeps nothing on disk.
+/// A Redis, which keeps nothing on disk unless it is told to.
 #[derive(Debug)]
 pub(crate) struct RedisServer {
     process: Mutex<Option<Process>>,
@@ -36,7 +36,7 @@ impl RedisServer {
         format!("redis://{}", self.addr)
     }
 
-    /// Starts it where it was, empty, and waits until it answers.
+    /// Starts it where it was, with what was saved there or else empty, and waits until it answers.
     pub(crate) fn start_again(&self) {
         let mut command = Command::new(binary());
         command.args(["--port", &self.addr.port().to_string(), "--bind", &self.addr.ip().to_string(), "--save", "", "--appendonly", "no"]);
@@ -44,6 +44,11 @@ impl RedisServer {
         let mut slot = self.slot();
         let process = slot.insert(Process::start("redis-server", command, self.home.join("redis.log")));
         process.wait_until_ready(|| self.command::<String>(&["PING"]).is_ok());
+    }
+
+    /// Writes what it knows to where it starts again.
+    pub(crate) fn save(&self) {
+        self.command::<String>(&["SAVE"]).expect("the test's directory is there");
     }
 
     /// Sends SIGKILL, and waits until it has ended.

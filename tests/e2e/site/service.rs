@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::site::http;
+use crate::site::http::{self, Reply};
 use crate::site::ports::Ports;
 use crate::site::process::Process;
 
@@ -70,6 +70,18 @@ impl Service {
         let page = http::get(self.admin, "/stats").expect("Tollgate's admin page answers");
         let value = page.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         value.map_or(0, |value| value.parse().expect("a counter is a number"))
+    }
+
+    /// One of its metrics without labels, by its Prometheus name.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let page = http::get(self.admin, "/metrics").expect("Tollgate's admin page answers");
+        let value = page.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("there is no {name}")).parse().expect("it is a whole number")
+    }
+
+    /// Asks it without Envoy.
+    pub(crate) fn json(&self, body: &str) -> Reply {
+        http::post(self.http, "/json", body).expect("Tollgate answers")
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<Process>> {

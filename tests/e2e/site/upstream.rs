@@ -1,0 +1,258 @@
+//! A backend in the test's own hand: it answers when it is told to, and knows how many requests are inside.
+//!
+//! The sample backend of `deploy/envoy` answers everything at once, so nothing is ever in flight there.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use axum::body::{Body, Bytes};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+use tokio_stream::StreamExt as _;
+
+/// A running backend on a port of its own. Dropped, it ends, whatever it has not answered yet.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    addr: SocketAddr,
+    house: Arc<House>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What it does with a request, step by step; it is inside until the last one is done or its client has gone.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    headers: Vec<(&'static str, &'static str)>,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Waits until the test lets it go on.
+    Wait,
+    /// Sends a piece of the body, and before the first one the headers.
+    Send(&'static str),
+}
+
+/// What its connections share.
+#[derive(Debug)]
+struct House {
+    answers: Mutex<HashMap<&'static str, Answer>>,
+    /// The headers of every request, the latest at the end.
+    requests: Mutex<Vec<http::HeaderMap>>,
+    /// A permit lets one request take one step.
+    gate: Semaphore,
+    inside: AtomicUsize,
+    inside_max: AtomicUsize,
+}
+
+/// A request that is inside.
+struct Guest(Arc<House>);
+
+impl Upstream {
+    /// Starts it. To what it knows no other answer to it says "ok".
+    pub(crate) fn start() -> Self {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a port");
+        listener.set_nonblocking(true).expect("a socket can be told so");
+        let addr = listener.local_addr().expect("it is bound");
+        let house = Arc::new(House {
+            answers: Mutex::default(),
+            requests: Mutex::default(),
+            gate: Semaphore::new(0),
+            inside: AtomicUsize::new(0),
+            inside_max: AtomicUsize::new(0),
+        });
+        let (stop, stopped) = oneshot::channel();
+        let serving = house.clone();
+        let thread = thread::spawn(move || {
+            let runtime = Builder::new_current_thread().enable_io().build().expect("a runtime can be built");
+            runtime.block_on(async {
+                let listener = TcpListener::from_std(listener).expect("it listens");
+                tokio::select! {
+                    _ = stopped => {}
+                    never = serve(listener, serving) => match never {},
+                }
+            });
+        });
+        Self { addr, house, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Where it listens.
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// From now on it answers so to requests of this path.
+    pub(crate) fn answers(&self, path: &'static str, answer: Answer) {
+        locked(&self.house.answers).insert(path, answer);
+    }
+
+    /// Lets so many of those that wait, now or later, go on.
+    pub(crate) fn let_go(&self, requests: usize) {
+        self.house.gate.add_permits(requests);
+    }
+
+    /// How many requests are inside.
+    pub(crate) fn inside(&self) -> usize {
+        self.house.inside.load(SeqCst)
+    }
+
+    /// How many were inside at once, at most.
+    pub(crate) fn inside_max(&self) -> usize {
+        self.house.inside_max.load(SeqCst)
+    }
+
+    /// What a header of the latest request said.
+    pub(crate) fn was_told(&self, header: &str) -> Option<String> {
+        let requests = locked(&self.house.requests);
+        let value = requests.last().expect("there was a request").get(header)?;
+        Some(value.to_str().expect("tests send text").to_owned())
+    }
+}
+
+impl Answer {
+    /// Says so.
+    pub(crate) fn of(headers: &[(&'static str, &'static str)], body: &'static str) -> Self {
+        Self { headers: headers.to_vec(), steps: vec![Step::Send(body)] }
+    }
+
+    /// Waits at the gate before anything is said, even the headers.
+    pub(crate) fn later(mut self) -> Self {
+        self.steps.insert(0, Step::Wait);
+        self
+    }
+
+    /// Then waits at the gate, and says more.
+    pub(crate) fn then(mut self, body: &'static str) -> Self {
+        self.steps.extend([Step::Wait, Step::Send(body)]);
+        self
+    }
+
+    async fn give(self, guest: Guest) -> Response<Body> {
+        // Headers go out when this returns, so what comes before the first piece is waited for here.
+        let waits = self.steps.iter().take_while(|step| matches!(step, Step::Wait)).count();
+        for _ in 0..waits {
+            guest.wait().await;
+        }
+        let guest = Arc::new(guest);
+        let pieces = tokio_stream::iter(self.steps.into_iter().skip(waits)).then(move |step| {
+            let guest = guest.clone();
+            async move {
+                match step {
+                    Step::Wait => {
+                        guest.wait().await;
+                        None
+                    }
+                    Step::Send(text) => Some(Bytes::from(text)),
+                }
+            }
+        });
+        let body = Body::from_stream(pieces.filter_map(|piece| piece.map(Ok::<_, Infallible>)));
+        let response = self.headers.iter().fold(Response::builder(), |response, (name, value)| response.header(*name, *value));
+        response.body(body).expect("tests send headers that are ones")
+    }
+}
+
+impl House {
+    fn answer(&self, request: Request<Incoming>) -> Answer {
+        let (head, _) = request.into_parts();
+        let answer = locked(&self.answers).get(head.uri.path()).cloned();
+        locked(&self.requests).push(head.headers);
+        answer.unwrap_or_else(|| Answer::of(&[], "ok\n"))
+    }
+}
+
+impl Guest {
+    fn enter(house: Arc<House>) -> Self {
+        let inside = house.inside.fetch_add(1, SeqCst) + 1;
+        house.inside_max.fetch_max(inside, SeqCst);
+        Self(house)
+    }
+
+    /// Waits until the test lets it go on.
+    async fn wait(&self) {
+        self.0.gate.acquire().await.expect("the gate is never closed").forget();
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.0.inside.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // It panicked only if the test has failed by now, and says so itself.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Serves every connection, for ever.
+async fn serve(listener: TcpListener, house: Arc<House>) -> Infallible {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            _ = connections.join_next(), if !connections.is_empty() => {}
+            accepted = listener.accept() => {
+                let (stream, _) = accepted.expect("a test has few connections");
+                let house = house.clone();
+                let service = service_fn(move |request| {
+                    let (answer, guest) = (house.answer(request), Guest::enter(house.clone()));
+                    async move { Ok::<_, Infallible>(answer.give(guest).await) }
+                });
+                // That Envoy hangs up when its client does is what tests want to see.
+                connections.spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+            }
+        }
+    }
+}
+
+fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// That it does what it is told, behind an Envoy: tests of other things rely on it.
+mod tests {
+    use super::*;
+    use crate::site::http::Request;
+    use crate::site::{Site, eventually};
+
+    #[test]
+    fn it_answers_when_it_is_told_to_and_knows_who_is_inside() {
+        let site = Site::with("envoy.yaml").with_upstream().start();
+        let upstream = site.upstream();
+        let inside = |count: usize| eventually(&format!("{count} are inside"), || (upstream.inside() == count).then_some(()));
+        assert_eq!(site.get("/health").reply.body, "ok\n");
+        assert_eq!(upstream.was_told("x-envoy-expected-rq-timeout-ms").as_deref(), Some("15000"), "a header that Envoy adds");
+
+        upstream.answers("/health", Answer::of(&[("x-kind", "slow")], "first ").then("second").later());
+        let [first, second, third] = [0; 3].map(|_| site.begin(Request::get("/health")));
+        inside(3);
+        second.hang_up();
+        inside(2);
+        assert!(!first.has_received("HTTP") && !third.has_received("HTTP"));
+        upstream.let_go(2);
+        eventually("both begin", || (first.has_received("first") && third.has_received("first")).then_some(()));
+        assert_eq!(upstream.inside(), 2, "the rest is still to come");
+        upstream.let_go(2);
+        for answered in [first, third] {
+            let reply = answered.finish().reply;
+            assert_eq!((reply.header("x-kind"), &*reply.body), (Some("slow"), "first second"));
+        }
+        inside(0);
+        assert_eq!(upstream.inside_max(), 3);
+    }
+}
