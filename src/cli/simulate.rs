@@ -39,8 +39,6 @@ pub struct Args {
     /// Directory of rules files: simulates the limit that a descriptor meets there
     #[arg(value_name = "DIR", requires_all = ["domain", "descriptor"], conflicts_with_all = ["requests", "unit", "unit_multiplier"])]
     rules: Option<PathBuf>,
-    #[command(flatten)]
-    reading: Reading,
     /// With DIR: the domain that Envoy's filter is configured with
     #[arg(long, value_name = "DOMAIN", requires = "rules")]
     domain: Option<String>,
@@ -93,6 +91,8 @@ pub struct Args {
     /// What to print
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
+    #[command(flatten)]
+    reading: Reading,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -182,12 +182,12 @@ fn scene(args: &Args, compared: &Compared, pattern: Pattern) -> Result<Scene, Fa
         return Err(Failure::Usage("nothing is drawn of 0 s; write a longer --show".to_owned()));
     }
     let runs = compared.limits.iter().map(|Compare { limit, book_ahead }| {
-        let began = play(limit, *book_ahead, &calls, work);
+        let starts = play(limit, *book_ahead, &calls, work);
         Run {
             label: compared::label(limit),
             limit: *limit,
-            figures: figures(limit, period, &calls, &began, work),
-            chart: chart(limit, (start, shown), period, &calls, &began, work),
+            figures: figures(limit, period, &calls, &starts, work),
+            chart: chart(limit, (start, shown), period, &calls, &starts, work),
         }
     });
     let columns = play::columns(start, shown, calls.iter().map(|&call| (call, work.hits)));

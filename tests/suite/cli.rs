@@ -199,7 +199,7 @@ fn every_flag_says_what_it_is_for_and_is_named_as_its_variable() {
 
 #[test]
 fn every_subcommand_has_help_and_the_version_is_told() {
-    for subcommand in ["serve", "check", "explain"] {
+    for subcommand in ["serve", "check", "explain", "simulate"] {
         let help = tollgate(&[subcommand, "--help"]);
         assert_eq!(help.code, Some(0), "{subcommand}");
         assert!(help.stdout.contains("Usage: tollgate"), "{}", help.stdout);

@@ -1,6 +1,6 @@
 //! Plays calls to the store that serves, and looks at what it let through.
 //!
-//! A call that a bucket holds back begins when its slot does; that is when it is counted here, in every figure.
+//! A call that a bucket holds back starts when its slot does; that is when it is counted here, in every figure.
 
 use std::collections::VecDeque;
 
@@ -33,9 +33,9 @@ pub struct Figures {
     pub admitted: u64,
     /// Calls that were not.
     pub refused: u64,
-    /// The most hits that began within any one period, wherever it starts.
+    /// The most hits that started within any one period, wherever it starts.
     pub most_in_a_period: u64,
-    /// The most hits that began in one window aligned to the epoch.
+    /// The most hits that started in one window aligned to the epoch.
     pub most_in_a_window: u64,
     /// The most calls that went on at once, if they go on at all.
     pub most_at_once: Option<u64>,
@@ -48,15 +48,15 @@ pub struct Figures {
 /// The same over time.
 #[derive(Debug)]
 pub struct Chart {
-    /// Hits that began in each column.
+    /// Hits that started in each column.
     pub admitted: Vec<u64>,
     /// Hits that were refused in it.
     pub refused: Vec<u64>,
-    /// What the limit is about, at its most in each column: hits that began within the last period, or calls that go on.
+    /// What the limit is about, at its most in each column: hits that started within the last period, or calls that go on.
     pub level: Vec<u64>,
 }
 
-/// When each call began; `None` if it was refused.
+/// When each call started; `None` if it was refused.
 pub fn play(limit: &Limit, book_ahead: Span, calls: &[Time], work: Work) -> Vec<Option<Time>> {
     let counters = Counters::new(BYTES_MAX, "simulate", &Metrics::new());
     let is_held = limit.algorithm() == Algorithm::Concurrency;
@@ -67,7 +67,7 @@ pub fn play(limit: &Limit, book_ahead: Span, calls: &[Time], work: Work) -> Vec<
         counters.decide(&ask, now)[0]
     };
     let mut going_on: VecDeque<(Time, usize)> = VecDeque::new();
-    let mut began = Vec::with_capacity(calls.len());
+    let mut starts = Vec::with_capacity(calls.len());
     for (number, &now) in calls.iter().enumerate() {
         while let Some(&(end, holder)) = going_on.front().filter(|(end, _)| *end <= now) {
             decide(Hits::GiveBack(1), holder, end);
@@ -77,15 +77,15 @@ pub fn play(limit: &Limit, book_ahead: Span, calls: &[Time], work: Work) -> Vec<
         if !verdict.over && is_held {
             going_on.push_back((now.plus(work.hold), number));
         }
-        began.push((!verdict.over).then(|| now.plus(verdict.start_after)));
+        starts.push((!verdict.over).then(|| now.plus(verdict.start_after)));
     }
-    began
+    starts
 }
 
 /// Sums up.
-pub fn figures(limit: &Limit, period: Span, calls: &[Time], began: &[Option<Time>], work: Work) -> Figures {
-    let begun = in_order(began);
-    let waits = calls.iter().zip(began).filter_map(|(call, began)| Some((*began)?.since(*call))).filter(|&wait| wait > Span::ZERO);
+pub fn figures(limit: &Limit, period: Span, calls: &[Time], starts: &[Option<Time>], work: Work) -> Figures {
+    let begun = in_order(starts);
+    let waits = calls.iter().zip(starts).filter_map(|(call, start)| Some((*start)?.since(*call))).filter(|&wait| wait > Span::ZERO);
     let admitted = begun.len() as u64;
     let is_held = limit.algorithm() == Algorithm::Concurrency;
     Figures {
@@ -100,10 +100,10 @@ pub fn figures(limit: &Limit, period: Span, calls: &[Time], began: &[Option<Time
 }
 
 /// The beginning of it, column by column.
-pub fn chart(limit: &Limit, shown: (Time, Span), period: Span, calls: &[Time], began: &[Option<Time>], work: Work) -> Chart {
+pub fn chart(limit: &Limit, shown: (Time, Span), period: Span, calls: &[Time], starts: &[Option<Time>], work: Work) -> Chart {
     let (start, length) = shown;
-    let begun = in_order(began);
-    let refused = calls.iter().zip(began).filter(|(_, began)| began.is_none()).map(|(&call, _)| (call, work.hits));
+    let begun = in_order(starts);
+    let refused = calls.iter().zip(starts).filter(|(_, start)| start.is_none()).map(|(&call, _)| (call, work.hits));
     let (within, weight) = if limit.algorithm() == Algorithm::Concurrency { (work.hold, 1) } else { (period, work.hits) };
     Chart {
         admitted: columns(start, length, begun.iter().map(|&begun| (begun, work.hits))),
@@ -173,9 +173,9 @@ fn most_in_a_window(period: Span, begun: &[Time]) -> u64 {
     windows.map(|window| window.len() as u64).max().unwrap_or(0)
 }
 
-/// When those that were not refused began, first to last.
-fn in_order(began: &[Option<Time>]) -> Vec<Time> {
-    let mut begun: Vec<Time> = began.iter().copied().flatten().collect();
+/// When those that were not refused started, first to last.
+fn in_order(starts: &[Option<Time>]) -> Vec<Time> {
+    let mut begun: Vec<Time> = starts.iter().copied().flatten().collect();
     // Slots are booked in order; should one not be, the figures are right all the same.
     begun.sort_unstable();
     begun
