@@ -405,7 +405,7 @@ note: rules.yaml: calls are held back for up to 3 s, and Envoy waits 20 ms for a
   --> {path}/rules.yaml:5:5 (rule one.b)
    |
  5 | {}   |     ^
-   = give Envoy's rate limit filter a longer `timeout`
+   = give Envoy's rate limit filter a `timeout` of at least 3.75s
 
 {path}: ok, 5 limits in 2 domains of 2 files
 ",
