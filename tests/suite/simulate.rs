@@ -48,16 +48,16 @@ fn twice_the_rate_of_a_bucket_is_refused_by_half_less_what_the_first_burst_lets_
 
 /// Options, the label, and at most how many begin in any one period, and in one window.
 const PROMISES: &[(&str, &str, u64, u64)] = &[
-    ("", "fixed_window", 2 * REQUESTS, REQUESTS),
-    ("", "sliding_window", 2 * REQUESTS - 1, REQUESTS),
-    ("", "sliding_window, 10 buckets", REQUESTS, REQUESTS),
-    ("", "sliding_log", REQUESTS, REQUESTS),
-    ("", "token_bucket, burst 10", 2 * REQUESTS, 2 * REQUESTS),
-    ("", "leaky_bucket, burst 1", 1 + REQUESTS, 1 + REQUESTS),
-    ("--burst 4", "token_bucket, burst 4", 4 + REQUESTS, 4 + REQUESTS),
-    ("--max-wait 450ms", "leaky_bucket, burst 1, queue 450 ms", 1 + REQUESTS, 1 + REQUESTS),
-    ("--refused-hits count", "token_bucket, burst 10, count", 2 * REQUESTS, 2 * REQUESTS),
-    ("--hits 3", "sliding_log", 9, 9),
+    ("--algorithm fixed_window", "fixed_window", 2 * REQUESTS, REQUESTS),
+    ("--algorithm sliding_window", "sliding_window", 2 * REQUESTS - 1, REQUESTS),
+    ("--algorithm sliding_window --buckets 10", "sliding_window, 10 buckets", REQUESTS, REQUESTS),
+    ("--algorithm sliding_log", "sliding_log", REQUESTS, REQUESTS),
+    ("--algorithm token_bucket", "token_bucket, burst 10", 2 * REQUESTS, 2 * REQUESTS),
+    ("--algorithm leaky_bucket", "leaky_bucket, burst 1", 1 + REQUESTS, 1 + REQUESTS),
+    ("--algorithm token_bucket --burst 4", "token_bucket, burst 4", 4 + REQUESTS, 4 + REQUESTS),
+    ("--algorithm leaky_bucket --max-wait 450ms", "leaky_bucket, burst 1, queue 450 ms", 1 + REQUESTS, 1 + REQUESTS),
+    ("--algorithm token_bucket --refused-hits count", "token_bucket, burst 10, count", 2 * REQUESTS, 2 * REQUESTS),
+    ("--algorithm sliding_log --hits 3", "sliding_log", 9, 9),
 ];
 
 #[test]
