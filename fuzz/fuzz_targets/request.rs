@@ -3,17 +3,19 @@
 #![no_main]
 
 use std::cell::RefCell;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use prost::Message as _;
 use tollgate::api::convert;
 use tollgate::config::{self, Options, Source};
-use tollgate::limiter::{Limiter, Modes, Policy};
+use tollgate::limiter::fallback::Fallback;
+use tollgate::limiter::{Limiter, Modes, Parts, Policy, Shared};
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::rules::stats::StatsTable;
-use tollgate::rules::{KeyFormat, LiveRules};
-use tollgate::store::{Store, memory::Counters};
+use tollgate::rules::{KeyFormat, LiveRules, OnStoreError};
+use tollgate::store::{Backend, memory::Counters};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, ManualClock, Span, Time};
 
@@ -24,6 +26,11 @@ descriptors:
 - {key: a, value: 'x*y', detailed_metric: true, rate_limit: {unit: second, requests_per_unit: 0}}
 - {key: '', value: b}
 - {key: b, rate_limit: {unit: minute, requests_per_unit: 7}, metadata: {tollgate: {algorithm: token_bucket, burst: 9, refused_hits: count}}}
+- {key: s, rate_limit: {unit: minute, requests_per_unit: 7}, metadata: {tollgate: {algorithm: sliding_window}}}
+- {key: s, value: t, rate_limit: {unit: minute, requests_per_unit: 7}, metadata: {tollgate: {algorithm: sliding_window, buckets: 5}}}
+- {key: l, rate_limit: {unit: second, requests_per_unit: 3}, metadata: {tollgate: {algorithm: sliding_log, on_limit: degrade}}}
+- {key: h, descriptors: [{key: i, rate_limit: {unit: day, requests_per_unit: 3}, metadata: {tollgate: {algorithm: concurrency, lease_by: i, lease: 9s}}}]}
+- {key: q, rate_limit: {unit: second, requests_per_unit: 900}, metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 2ms}}}
 - {key: c, value_to_metric: true, descriptors: [{key: a, quota_mode: true, rate_limit: {name: n, unit: day, requests_per_unit: 2}}]}
 - {key: u, rate_limit: {unlimited: true, replaces: [{name: n}]}}
 ";
@@ -56,9 +63,12 @@ fn service(together: bool) -> Service {
         ..Policy::default()
     };
     // Small, so that it evicts.
-    let store = Store::Memory(Arc::new(Counters::new(64 << 10, &metrics)));
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    Service { limiter: Limiter::new(live, store, clock, stats, policy, &metrics), clock: hand, runtime }
+    let backend = Backend::Memory(Arc::new(Counters::new(64 << 10, "store", &metrics)));
+    let fallback = Fallback::new(OnStoreError::Local, NonZeroU32::MIN, &metrics);
+    let parts = Parts { rules: live, backend, fallback, clock, stats, policy };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let limiter = runtime.block_on(async { Arc::new(Shared::new(parts, &metrics)).open() });
+    Service { limiter, clock: hand, runtime }
 }
 
 fuzz_target!(|bytes: &[u8]| {
