@@ -45,6 +45,11 @@ pub trait Decide: Sized + Clone + Default {
     /// What is spent of it, which is as of now, in its own units.
     fn spent(&self, limit: &Limit, now: Time) -> u64;
 
+    /// What is spent of it as it stands at `now`.
+    fn spent_at(&self, limit: &Limit, now: Time) -> u64 {
+        self.clone().at(limit, now).spent(limit, now)
+    }
+
     /// This counter, which is as of now, after a call that takes or gives back so much.
     #[must_use]
     fn charged(self, limit: &Limit, now: Time, call: Call<'_>, charge: Charge) -> Self;

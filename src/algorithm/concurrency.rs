@@ -5,7 +5,7 @@
 //! twice frees one place, and one that is never given back is forgotten at the end of its lease. Whoever asks again under its name keeps
 //! its place, and its lease begins anew.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashMap};
 
 use sha2::{Digest as _, Sha256};
 
@@ -15,21 +15,20 @@ use crate::check::{Call, Hits, Verdict};
 use crate::limit::{Limit, RefusedHits};
 use crate::time::{Span, Time};
 
-/// Who holds a place, in the order in which leases run out.
+/// Who holds a place.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Concurrency {
-    holders: VecDeque<Holder>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Holder {
-    /// When its lease runs out.
-    until: Time,
-    name: Name,
+    /// When the lease of each runs out.
+    leases: HashMap<Name, Time>,
+    /// The same in the order in which they do.
+    order: BTreeSet<(Time, Name)>,
 }
 
 /// 128 bits of SHA-256, which nobody finds two names for: of one size, whatever clients send.
 type Name = u128;
+
+/// What a holder takes in both, of which neither is ever quite full.
+const HOLDER_BYTES: usize = 2 * (size_of::<(Name, Time)>() + size_of::<(Time, Name)>());
 
 /// How many hold a place, when so many leases have run out that one more could, and when the last one has.
 #[derive(Debug, Clone, Copy)]
@@ -50,40 +49,35 @@ impl Decide for Concurrency {
     fn charge_here(&self, limit: &Limit, call: Call<'_>) -> Charge {
         let charge = Self::charge(limit, call);
         match call.hits {
-            Hits::Look => charge,
             // It has its place.
-            Hits::Add(_) if self.find(call.holder).is_some() => Charge { cost: 0, full: u64::MAX, ..charge },
-            Hits::GiveBack(_) if self.find(call.holder).is_none() => Charge { cost: 0, ..charge },
-            Hits::Add(_) | Hits::GiveBack(_) => charge,
+            Hits::Add(_) if self.holds(call.holder) => Charge { cost: 0, full: u64::MAX, ..charge },
+            Hits::GiveBack(_) if !self.holds(call.holder) => Charge { cost: 0, ..charge },
+            Hits::Add(_) | Hits::GiveBack(_) | Hits::Look => charge,
         }
     }
 
     /// A lease that ends later than one that begins now means that the clock went back, or that leases were longer: it ends as if it
     /// began now.
     fn at(mut self, limit: &Limit, now: Time) -> Self {
-        let gone = self.holders.iter().take_while(|holder| holder.until <= now).count();
-        self.holders.drain(..gone);
+        while let Some((_, name)) = self.order.first().copied().filter(|(until, _)| *until <= now) {
+            self.remove(name);
+        }
         let latest = now.plus(limit.period());
-        for holder in self.holders.iter_mut().rev().take_while(|holder| holder.until > latest) {
-            holder.until = latest;
+        while let Some((_, name)) = self.order.last().copied().filter(|(until, _)| *until > latest) {
+            self.insert(name, latest);
         }
         self
     }
 
     fn spent(&self, _: &Limit, _: Time) -> u64 {
-        self.holders.len() as u64
+        self.leases.len() as u64
     }
 
     fn charged(mut self, limit: &Limit, now: Time, call: Call<'_>, _: Charge) -> Self {
-        if call.hits == Hits::Look {
-            return self;
-        }
-        if let Some(at) = self.find(call.holder) {
-            self.holders.remove(at);
-        }
-        if let Hits::Add(_) = call.hits {
-            // None ends later: see `at`.
-            self.holders.push_back(Holder { until: now.plus(limit.period()), name: name(call.holder) });
+        match call.hits {
+            Hits::Look => {}
+            Hits::Add(_) => self.insert(name(call.holder), now.plus(limit.period())),
+            Hits::GiveBack(_) => self.remove(name(call.holder)),
         }
         self
     }
@@ -94,31 +88,42 @@ impl Decide for Concurrency {
     }
 
     fn is_untouched(&self) -> bool {
-        self.holders.is_empty()
+        self.leases.is_empty()
     }
 
     fn heap_bytes(&self) -> usize {
-        self.holders.capacity() * size_of::<Holder>()
+        self.leases.len() * HOLDER_BYTES
     }
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
-        let count = self.holders.len() as u64;
+        let count = self.leases.len() as u64;
         let leaving = (count + wanted(call)).saturating_sub(limit.requests().into());
-        let until = |holder: Option<&Holder>| holder.map_or(now, |holder| holder.until);
-        let nth = usize::try_from(leaving).ok().and_then(|leaving| self.holders.get(leaving.checked_sub(1)?));
-        Held { count, room: until(nth), last: until(self.holders.back()) }.verdict(limit, now, over)
+        let until = |lease: Option<&(Time, Name)>| lease.map_or(now, |(until, _)| *until);
+        let nth = usize::try_from(leaving).ok().and_then(|leaving| self.order.iter().nth(leaving.checked_sub(1)?));
+        Held { count, room: until(nth), last: until(self.order.last()) }.verdict(limit, now, over)
     }
 }
 
 impl Concurrency {
     /// When the leases run out, first to last.
     pub fn leases(&self) -> impl DoubleEndedIterator<Item = Time> {
-        self.holders.iter().map(|holder| holder.until)
+        self.order.iter().map(|(until, _)| *until)
     }
 
-    fn find(&self, holder: &[u8]) -> Option<usize> {
-        let name = name(holder);
-        self.holders.iter().position(|holder| holder.name == name)
+    fn holds(&self, holder: &[u8]) -> bool {
+        self.leases.contains_key(&name(holder))
+    }
+
+    fn insert(&mut self, name: Name, until: Time) {
+        self.remove(name);
+        self.leases.insert(name, until);
+        self.order.insert((until, name));
+    }
+
+    fn remove(&mut self, name: Name) {
+        if let Some(until) = self.leases.remove(&name) {
+            self.order.remove(&(until, name));
+        }
     }
 }
 

@@ -132,7 +132,7 @@ impl Counter {
 
     /// What is spent of it as it stands at `now`, in its own units.
     pub fn spent_at(&self, limit: &Limit, now: Time) -> u64 {
-        with_each!(self, state => state.clone().at(limit, now).spent(limit, now))
+        with_each!(self, state => state.spent_at(limit, now))
     }
 
     /// Whether it says no more than a counter that was never there, and need not be kept.

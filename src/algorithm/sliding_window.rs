@@ -84,7 +84,7 @@ impl Decide for SlidingWindow {
             start_after: Span::ZERO,
             retry_after: (over && wanted <= requests).then(|| self.fades_to(requests - wanted, limit, now)),
             // A window that nothing ever fits into has no time of its own: a period is as good as any.
-            reset_after: if requests == 0 && windows_left == 0 { limit.period() } else { self.into_window(windows_left, 0, limit, now) },
+            reset_after: if requests == 0 && windows_left == 0 { limit.period() } else { self.until(windows_left, 0, limit, now) },
             from_cache: false,
         }
     }
@@ -109,12 +109,12 @@ impl SlidingWindow {
             None => (1, self.used.min(limit.requests().into()), level),
         };
         let period = limit.period_ticks();
-        let elapsed = if fading == 0 { 0 } else { period - (room * period / fading).min(period) };
-        self.into_window(windows, elapsed, limit, now)
+        let elapsed = (room * period).checked_div(fading).map_or(0, |left| period - left.min(period));
+        self.until(windows, elapsed, limit, now)
     }
 
     /// How long it is until so many ticks of a window have passed that comes so many windows after this one.
-    fn into_window(&self, windows: u64, ticks: u64, limit: &Limit, now: Time) -> Span {
+    fn until(&self, windows: u64, ticks: u64, limit: &Limit, now: Time) -> Span {
         limit.tick().begins((self.window + windows) * limit.period_ticks() + ticks).since(now)
     }
 }

@@ -16,6 +16,7 @@ use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::{KeyFormat, OnLimit, Rule};
 use crate::setting;
 use crate::telemetry::metric::Metrics;
+use crate::time::Span;
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
@@ -108,12 +109,17 @@ fn note_queues(checked: &Checked) {
         let Some((longest, rule)) = waits.max_by_key(|(wait, _)| *wait) else { continue };
         let spot = Spot { line: rule.origin.line, column: rule.origin.column, width: 1 };
         let text = format!("calls are held back for up to {longest}, and Envoy waits 20 ms for an answer unless told otherwise");
-        let hint = Some("give Envoy's rate limit filter a longer `timeout`".to_owned());
+        let hint = Some(format!("give Envoy's rate limit filter a `timeout` of at least {}s", timeout_for(longest).as_secs_f64()));
         findings.of(source).warning(Draft { spot, place: &format!("rule {}", rule.path), text, hint });
     }
     for note in findings.into_parts().1 {
         say(&format!("note: {note}\n\n"));
     }
+}
+
+/// The shortest time-out that leaves so long to wait: of each a fifth, or eight ms, is kept for the answer's way back.
+fn timeout_for(wait: Span) -> Span {
+    Span::from_micros((wait.as_micros() * 5 / 4).max(wait.as_micros() + 8_000))
 }
 
 /// Prints which rules can share counters. A service does not: it would say so anew at every load, to somebody who keeps the reference's

@@ -285,8 +285,9 @@ fn label(key: &str, value: &str) -> String {
 mod tests {
     use crate::config::{self, Options, Source};
     use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
-    use crate::rules::{KeyFormat, OnStoreError};
+    use crate::rules::{KeyFormat, OnLimit, OnStoreError, RuleSet};
     use crate::telemetry::metric::Metrics;
+    use crate::time::Span;
 
     const POLICIES: &str = "
 domain: d
@@ -304,18 +305,42 @@ descriptors:
   - {key: silent, rate_limit: {unit: day, requests_per_unit: 1}}
 ";
 
+    const BEYOND_THE_LIMIT: &str = "
+domain: d
+metadata: {tollgate: {defaults: {on_limit: queue, max_wait: 5ms, request_headers: {X-Slow: 'Yes', x-by: d}, response_body: later}}}
+descriptors:
+  - {key: bucket, rate_limit: &one {unit: day, requests_per_unit: 1}, metadata: {tollgate: {algorithm: leaky_bucket}}}
+  - {key: longer, rate_limit: *one, metadata: {tollgate: {algorithm: token_bucket, max_wait: 1s}}}
+  - {key: hard, rate_limit: *one, metadata: {tollgate: {algorithm: token_bucket, on_limit: reject, response_body: \"no\\nnever\"}}}
+  - {key: window, rate_limit: *one}
+  - {key: cheap, rate_limit: *one, metadata: {tollgate: {on_limit: degrade}}}
+  - {key: cheaper, rate_limit: *one, metadata: {tollgate: {on_limit: degrade, request_headers: {}}}}
+";
+
+    #[test]
+    fn what_happens_beyond_a_limit_is_the_rules_own_then_its_domains_as_far_as_it_fits() {
+        let rules = loaded(&[("d.yaml", BEYOND_THE_LIMIT)]);
+        let told = |key: &str| {
+            let rules = rules.rules();
+            let rule = rules.iter().find(|rule| *rule.path == *format!("d.{key}")).expect("it is there");
+            (rule.on_limit.clone(), rule.limit().expect("it has one").max_wait())
+        };
+        let reject = |body: &str| OnLimit::Reject { body: Some(body.into()) };
+        let degrade = |headers: &[(&str, &str)]| OnLimit::Degrade {
+            request_headers: headers.iter().map(|&(name, value)| (name.into(), value.into())).collect(),
+        };
+        assert_eq!(told("bucket"), (OnLimit::Queue, Span::from_micros(5_000)));
+        assert_eq!(told("longer"), (OnLimit::Queue, Span::from_secs(1)));
+        assert_eq!(told("hard"), (reject("no\nnever"), Span::ZERO));
+        assert_eq!(told("window"), (reject("later"), Span::ZERO));
+        assert_eq!(told("cheap"), (degrade(&[("x-slow", "Yes"), ("x-by", "d")]), Span::ZERO));
+        assert_eq!(told("cheaper"), (degrade(&[]), Span::ZERO));
+    }
+
     #[test]
     fn the_policy_is_the_rules_own_then_its_domains_and_else_none() {
-        let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options { merge_domains: false, key_prefix: "".into(), key_format: KeyFormat::Safe, stats };
-        let sources = [("d.yaml", POLICIES), ("e.yaml", NO_POLICIES)].map(|(name, text)| Source {
-            name: name.into(),
-            path: name.into(),
-            text: text.into(),
-        });
-        let loaded = config::load(&sources, &options).expect("these rules are right");
-        assert_eq!(loaded.warnings, []);
-        let policies: Vec<_> = loaded.rules.rules().into_iter().map(|rule| (&*rule.path, rule.on_store_error)).collect();
+        let rules = loaded(&[("d.yaml", POLICIES), ("e.yaml", NO_POLICIES)]);
+        let policies: Vec<_> = rules.rules().into_iter().map(|rule| (&*rule.path, rule.on_store_error)).collect();
         let expected = [
             ("d.above.below", Some(OnStoreError::Deny)),
             ("d.error", Some(OnStoreError::Error)),
@@ -325,5 +350,14 @@ descriptors:
             ("e.silent", None),
         ];
         assert_eq!(policies, expected);
+    }
+
+    fn loaded(files: &[(&str, &str)]) -> RuleSet {
+        let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
+        let options = Options { merge_domains: false, key_prefix: "".into(), key_format: KeyFormat::Safe, stats };
+        let source = |&(name, text): &(&str, &str)| Source { name: name.into(), path: name.into(), text: text.into() };
+        let loaded = config::load(&files.iter().map(source).collect::<Vec<_>>(), &options).expect("these rules are right");
+        assert_eq!(loaded.warnings, []);
+        loaded.rules
     }
 }

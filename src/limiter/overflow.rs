@@ -4,11 +4,10 @@
 //! turn is, whichever replica it asked, and its answer is held back until then. That is the only wait besides the store's.
 //!
 //! ```text
-//!  decided              the slot begins: the answer leaves
-//!    |---- start_after ----|                         deadline
-//!    |---------------------|-------|-------|------------|-----> time
-//!                                  |<----->|
-//!                            the next one, a slot later
+//!  decided     the slot begins,
+//!    |         and the answer leaves      the caller stops waiting
+//!    |                 |   next slot              |
+//!  --[-- start_after --]-------[------------------|------> time
 //! ```
 //!
 //! Nothing is ever given back. A caller who goes away has used its slot, and so has one whose turn would be too late since the store took

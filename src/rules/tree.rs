@@ -261,3 +261,34 @@ impl Equivalent<Pair> for Entry<'_> {
         self.key == &*pair.key && self.value == &*pair.value
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, Options, Source};
+    use crate::rules::KeyFormat;
+    use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+    use crate::telemetry::metric::Metrics;
+
+    const RULES: &str = "
+domain: d
+descriptors:
+  - {key: nothing, rate_limit: {unit: day, requests_per_unit: 0}}
+  - {key: shadow, shadow_mode: true, rate_limit: &one {unit: day, requests_per_unit: 1}}
+  - {key: degrade, rate_limit: *one, metadata: {tollgate: {on_limit: degrade}}}
+  - {key: queue, rate_limit: *one, metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 1s}}}
+  - {key: held, rate_limit: *one, metadata: {tollgate: {algorithm: concurrency, lease_by: held, lease: 30s}}}
+  - {key: many, rate_limit: {unit: day, requests_per_unit: 9}}
+  - {key: few, value: f*, rate_limit: {unit: day, requests_per_unit: 2}}
+";
+
+    #[test]
+    fn the_example_is_refused_soon_when_it_is_made_again_and_again() {
+        let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
+        let options = Options { merge_domains: false, key_prefix: "".into(), key_format: KeyFormat::Safe, stats };
+        let source = Source { name: "d".into(), path: "d".into(), text: RULES.into() };
+        let rules = config::load(&[source], &options).expect("these rules are right").rules;
+        let expected = Example { domain: "d".to_owned(), entries: vec![("few".to_owned(), "f1".to_owned())] };
+        assert_eq!(rules.example(), Some(expected));
+    }
+}

@@ -31,7 +31,10 @@ fn of_fifty_clients_five_are_inside_and_the_others_are_refused() {
         let (inside, refused) = crowd(&site, 50);
         assert_eq!((inside.len(), refused.len()), (PLACES, 45));
         for reply in refused {
-            assert_eq!(reply.was_refused().reply.number("x-ratelimit-remaining"), 0);
+            let reply = reply.was_refused().reply;
+            assert_eq!(reply.header("x-ratelimit-limit"), Some("5"), "of no period");
+            assert_eq!(reply.number("x-ratelimit-remaining"), 0);
+            assert!((1..=30).contains(&reply.number("x-ratelimit-reset")), "a lease is half a minute: {reply:?}");
         }
         site.upstream().let_go(PLACES);
         for request in inside {

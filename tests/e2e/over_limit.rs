@@ -7,7 +7,7 @@ use tollgate::time::{Span, Time};
 
 use crate::site::http::Request;
 use crate::site::plays::{in_time, until_in_time};
-use crate::site::{Counts, Outcome, Site, Store, Timed, eventually};
+use crate::site::{Counts, Outcome, Pending, Site, Store, Timed, eventually};
 
 const DAY: Span = Span::from_secs(86_400);
 
@@ -49,6 +49,25 @@ fn who_comes_too_soon_waits_for_its_turn_and_who_would_wait_too_long_is_refused(
                 in_time(late < TOLERANCE, || format!("{store:?}: number {place} was served {late:?} after its turn"))?;
             }
             site.adds_up_to(Counts { ok: SERVED.into(), over_limit: CLIENTS as u64 - u64::from(SERVED), ..Counts::default() });
+            Ok(())
+        });
+    }
+}
+
+/// Envoy would go on without a verdict, and let them in. Of its second Tollgate keeps a fifth for what is late by itself.
+#[test]
+fn whose_turn_would_come_too_late_for_envoy_is_refused() {
+    for store in Store::ALL {
+        until_in_time(|| {
+            let site = Site::with("over-limit.yaml").alone().on(store).with_instead("timeout: 3s", "timeout: 1s").start();
+            let requests: Vec<Pending> = (0..10).map(|_| site.begin(Request::get("/checkout"))).collect();
+            let replies: Vec<Timed> = requests.into_iter().map(Pending::finish).collect();
+            let errors = site.envoy.stats().get("cluster.backend.ratelimit.error").copied().unwrap_or(0);
+            in_time(errors == 0, || format!("{store:?}: {errors} had no verdict in time"))?;
+            let served = replies.iter().filter(|reply| reply.outcome() == Outcome::Passed).count();
+            // The fifth turn comes when those four fifths are over.
+            in_time((4..=5).contains(&served), || format!("{store:?}: {served} were served"))?;
+            site.adds_up_to(Counts { ok: served as u64, over_limit: 10 - served as u64, ..Counts::default() });
             Ok(())
         });
     }

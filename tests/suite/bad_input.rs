@@ -29,6 +29,9 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 10}
   - key: nothing
     rate_limit: {unit: year, requests_per_unit: 0}
+  - key: place
+    rate_limit: {unit: year, requests_per_unit: 10}
+    metadata: {tollgate: {algorithm: concurrency, lease_by: place, lease: 30s}}
 ";
 
 /// What a client sends first over TLS: a ClientHello, without its end.
@@ -75,6 +78,7 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
         ("a key of a mebibyte", request("d", &[&[(&long, "")]])),
         ("a value of a mebibyte", request("d", &[&[("window", &long)]])),
         ("a value of a mebibyte in a metric's name", request("d", &[&[("detailed", &long)]])),
+        ("a holder of a mebibyte", request("d", &[&[("place", &long)]])),
         ("100,000 entries", request("d", &[&many_entries])),
         ("control characters", request("a\nb\0c\u{1b}[31m", &[&[("window", "\r\n\0\u{7f}\u{202e}")]])),
     ];
@@ -86,6 +90,7 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
         ("unit 8", with_unit("d", 8), Grpc::InvalidArgument, "descriptors[0].limit.unit 8 is no unit"),
         ("unit 99", with_unit("d", 99), Grpc::InvalidArgument, "descriptors[0].limit.unit 99 is no unit"),
         ("unit -1", with_unit("d", -1), Grpc::InvalidArgument, "descriptors[0].limit.unit -1 is no unit"),
+        ("nobody who holds a place", request("d", &[&[("place", "")]]), Grpc::InvalidArgument, "descriptors[0] has no value for place"),
         ("1,001 descriptors", many(1_001), Grpc::InvalidArgument, "1001 descriptors are more than the 1000"),
         ("10,000 descriptors", many(10_000), Grpc::InvalidArgument, "descriptors_max"),
         ("ten mebibytes", request("d", &[&[("k", &long.repeat(10))]]), Grpc::ResourceExhausted, "too large"),
@@ -103,7 +108,7 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
         assert!(status.message().contains(message), "{what}: {status:?}");
         assert_serving(&server, &mut client, what).await;
     }
-    assert_eq!(server.metric("tollgate_invalid_requests_total"), Some(6.0));
+    assert_eq!(server.metric("tollgate_invalid_requests_total"), Some(7.0));
 }
 
 #[tokio::test]

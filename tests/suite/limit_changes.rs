@@ -83,7 +83,12 @@ async fn goes_on_or_starts_anew(server: TestServer) {
     for change in &CHANGES {
         let (_, (_, requests, _), hits, ..) = *change;
         for number in 1..=hits {
-            assert_eq!(ask(&mut client, change, number, 1).await, (Code::Ok, requests - u32::try_from(number).expect("few")), "{}", change.0);
+            assert_eq!(
+                ask(&mut client, change, number, 1).await,
+                (Code::Ok, requests - u32::try_from(number).expect("few")),
+                "{}",
+                change.0
+            );
         }
     }
     let before = server.metric("ratelimit_service_config_load_success").expect("it is counted");

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use redis::Value;
 use tollgate::check::{Ask, Check, Hits, Key};
-use tollgate::limit::{Algorithm, EXACT_MAX, Limit, RefusedHits, Terms, Unit};
+use tollgate::limit::{Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, RefusedHits, Terms, Unit};
 use tollgate::store::redis::script::{self, Form, Line, Script};
 use tollgate::time::{Span, Time};
 
@@ -405,7 +405,32 @@ pub(crate) fn table() -> Vec<History> {
         }
     }
     histories.push(many_alike());
+    histories.push(full_logs());
     histories
+}
+
+/// Logs with nearly as many entries as there may be, with as many, and with as many of which some have left.
+fn full_logs() -> History {
+    let limit = Limit::new(&Terms::new(20_000, Unit::Second, Algorithm::SlidingLog)).expect("a limit");
+    let most = u64::from(LOG_ENTRIES_MAX);
+    let found = [most - 1, most, most, 1];
+    let counters = std::array::from_fn(|number| Terms2 { limits: [limit; 2], found: Some(Found::Log(found[number])) });
+    let batch = |gap, size: [Size; KEYS]| {
+        let ask = |number: usize| Group { together: false, calls: vec![Call { size: size[number], ..hit(number) }] };
+        Batch { gap, reloaded: [false; KEYS], asks: (0..KEYS).map(ask).collect(), writes: Writes::Taken }
+    };
+    let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(3)));
+    let batches = vec![
+        batch(Gap::Micros(1), [add; KEYS]),
+        batch(Gap::Micros(1), [add; KEYS]),
+        batch(Gap::Micros(1), [Size::Add(Amount::Hits(20_000)), Size::Look, give_back, add]),
+        batch(Gap::Micros(1), [add; KEYS]),
+        // By then the oldest 5,000 or so have left.
+        batch(Gap::Micros(1_000_000 - 5_000), [add; KEYS]),
+        batch(Gap::Micros(1), [add; KEYS]),
+        batch(Gap::Back(2_000), [add; KEYS]),
+    ];
+    History { counters, jitter: Span::ZERO, batches }
 }
 
 /// More checks that differ in nothing but their counters than one digit can count.

@@ -26,11 +26,33 @@ fn three_services_with_eight_clients_each_admit_exactly_a_bucket_200_times_over(
     admit_exactly_the_limit("token_bucket");
 }
 
+#[test]
+fn three_services_with_eight_clients_each_admit_exactly_a_sliding_window_200_times_over() {
+    admit_exactly_the_limit("sliding_window");
+}
+
+#[test]
+fn three_services_with_eight_clients_each_admit_exactly_sub_windows_200_times_over() {
+    admit_exactly_the_limit("sliding_window, buckets: 6");
+}
+
+#[test]
+fn three_services_with_eight_clients_each_admit_exactly_a_log_200_times_over() {
+    admit_exactly_the_limit("sliding_log");
+}
+
+#[test]
+fn three_services_with_eight_clients_each_let_exactly_as_many_hold_a_place_200_times_over() {
+    admit_exactly_the_limit("concurrency, lease: 1h, lease_by: caller");
+}
+
 fn admit_exactly_the_limit(algorithm: &str) {
     let redis = RedisProcess::start();
+    // Where it matters who calls, that is the last entry, and the others count it as one.
     let rules = format!(
-        "domain: d\ndescriptors:\n  - key: round\n    rate_limit: {{unit: year, requests_per_unit: {LIMIT}}}\n    metadata: {{tollgate: {{algorithm: {algorithm}}}}}\n"
+        "domain: d\ndescriptors:\n  - key: round\n    descriptors:\n      - key: caller\n        rate_limit: {{unit: year, requests_per_unit: {LIMIT}}}\n        metadata: {{tollgate: {{algorithm: {algorithm}}}}}\n"
     );
+    let knows_callers = algorithm.contains("lease_by");
     let start = || {
         let builder = TestServer::with_rules(&rules).with_env("REDIS_URL", &redis.url());
         // Nobody but Redis may answer, however busy the machine is.
@@ -41,7 +63,7 @@ fn admit_exactly_the_limit(algorithm: &str) {
     let errors = Mutex::new(Vec::new());
     let together = Barrier::new(SERVICES * CLIENTS);
     thread::scope(|scope| {
-        for service in services.iter().flat_map(|service| [service; CLIENTS]) {
+        for (number, service) in services.iter().flat_map(|service| [service; CLIENTS]).enumerate() {
             let (admitted, together, errors) = (&admitted, &together, &errors);
             scope.spawn(move || {
                 let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built");
@@ -49,8 +71,9 @@ fn admit_exactly_the_limit(algorithm: &str) {
                     let mut client = service.client().await;
                     for (round, admitted) in admitted.iter().enumerate() {
                         together.wait();
-                        for _ in 0..ASKS {
-                            match client.call(request("d", &[&[("round", &round.to_string())]])).await {
+                        for ask in 0..ASKS {
+                            let caller = if knows_callers { format!("{number} {ask}") } else { String::new() };
+                            match client.call(request("d", &[&[("round", &round.to_string()), ("caller", &caller)]])).await {
                                 Ok(answer) if answer.overall_code() == Code::Ok => _ = admitted.fetch_add(1, Relaxed),
                                 Ok(_) => {}
                                 // Not here: the others would wait for this client for ever.

@@ -205,6 +205,48 @@ fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
     TestRunner::new(config).run(&asks, play).unwrap_or_else(|error| panic!("{error}"));
 }
 
+/// By an hour, back and on again, with the whole limit used.
+fn a_clock_that_jumps_gives_nothing_away_and_holds_nobody_for_longer_than_a_fill(place: &Place) {
+    const HOUR: Span = Span::from_secs(3_600);
+    let worker = place.worker();
+    for algorithm in Algorithm::ALL {
+        let limit = limit(algorithm, 5, Unit::Hour);
+        let admitted = |now: Time, caller: u8| {
+            place.set_time(now);
+            let hit = |number: u8| Check { holder: Some([caller, number].into()), ..check(&format!("{algorithm}:"), limit, Hits::Add(1)) };
+            (0..9).filter(|&number| !worker.decide(&ask([hit(number)]), now)[0].over).count()
+        };
+        let look = |now: Time| {
+            place.set_time(now);
+            worker.decide(&ask([check(&format!("{algorithm}:"), limit, Hits::Look)]), now)[0]
+        };
+        assert_eq!(admitted(START, 0), 5, "{algorithm}");
+
+        let earlier = Time::from_micros(START.as_micros() - HOUR.as_micros());
+        // On Redis the key of a fixed window has its start: that hour's window is counted apart from the one that follows it.
+        let is_apart = algorithm == Algorithm::FixedWindow && place.redis.is_some();
+        assert_eq!(admitted(earlier, 1), if is_apart { 5 } else { 0 }, "{algorithm}: back");
+        let left = look(earlier).reset_after;
+        assert!(left <= Span::from_secs(2 * 3_600), "{algorithm}: {left}");
+        assert_eq!(look(earlier.plus(left)).remaining, 5 - if is_apart { 5 } else { 0 }, "{algorithm}: after {left}");
+
+        let used = admitted(earlier.plus(left), 2);
+        assert!(used <= 5, "{algorithm}");
+        // On by an hour: as much time has passed as the clock says, and no more comes back than in that time.
+        assert!(admitted(earlier.plus(left).plus(HOUR), 3) <= 5, "{algorithm}: on");
+    }
+}
+
+#[test]
+fn in_memory_a_clock_that_jumps_gives_nothing_away() {
+    a_clock_that_jumps_gives_nothing_away_and_holds_nobody_for_longer_than_a_fill(&memory());
+}
+
+#[test]
+fn in_redis_a_clock_that_jumps_gives_nothing_away() {
+    a_clock_that_jumps_gives_nothing_away_and_holds_nobody_for_longer_than_a_fill(&redis());
+}
+
 #[test]
 fn memory_admits_exactly_the_limit_200_times_over() {
     admits_exactly_the_limit(&memory(), 200);
