@@ -42,8 +42,9 @@ const MAX_WAIT_MAX: Span = Span::from_secs(3_600);
 pub const BUCKETS_MAX: u32 = 100;
 /// How many calls a sliding log remembers one by one. Later ones share the newest entry, so that less is admitted, and never more.
 pub const LOG_ENTRIES_MAX: u32 = 10_000;
-/// How many holders a concurrency limit may have at once: every one of them is remembered by name.
-pub const HOLDERS_MAX: u32 = 100_000;
+/// How many holders a concurrency limit may have at once: every one of them is remembered by name, and all of them fit into one part of a
+/// memory store of ordinary size.
+pub const HOLDERS_MAX: u32 = 30_000;
 
 /// How hits are counted. The names are those of the `algorithm` key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -300,8 +300,8 @@ fn fitting(terms: Terms) -> Terms {
 }
 
 /// A limit, and another one that counts at the same key.
-fn counters() -> impl Strategy<Value = Terms2> {
-    let limits = prop::sample::select(&Algorithm::ALL[..]).prop_flat_map(limits);
+fn counters(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Terms2> {
+    let limits = prop::sample::select(algorithms).prop_flat_map(limits);
     let other = (any::<u32>(), 0..40_u32, 0..40_u32, any::<bool>());
     let found = (0..5_usize, any::<prop::sample::Index>());
     (limits, found, other).prop_map(|(limit, (is_found, found), (large, requests, burst, is_large))| {
@@ -366,10 +366,10 @@ fn batches() -> impl Strategy<Value = Batch> {
     })
 }
 
-/// Histories.
-pub(crate) fn histories() -> impl Strategy<Value = History> {
+/// Histories of counters of these algorithms.
+pub(crate) fn histories(algorithms: &'static [Algorithm]) -> impl Strategy<Value = History> {
     let jitter = prop_oneof![Just(Span::ZERO), Just(Span::from_secs(1)), Just(Span::from_secs(299))];
-    let counters = [counters(), counters(), counters(), counters()];
+    let counters = std::array::from_fn(|_| counters(algorithms));
     (counters, jitter, prop::collection::vec(batches(), 1..16)).prop_map(|(counters, jitter, batches)| History {
         counters,
         jitter,
@@ -377,13 +377,13 @@ pub(crate) fn histories() -> impl Strategy<Value = History> {
     })
 }
 
-/// Every find at a key of every kind of limit, and every kind of call to it, alone and with a neighbour: four finds a history.
-pub(crate) fn table() -> Vec<History> {
+/// Every find at a key of every kind of limit of these algorithms, and every kind of call to it, alone and with a neighbour: four finds a history.
+pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
     let calls = [Size::Add(Amount::Hits(1)), Size::Add(Amount::Hits(1 << 32)), Size::Add(Amount::Capacity(8, 0)), Size::Look];
     let calls = calls.into_iter().chain([Size::GiveBack(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1 << 32))]);
     let calls: Vec<Size> = calls.collect();
     let mut histories = Vec::new();
-    for limit in table_limits() {
+    for limit in table_limits().into_iter().filter(|limit| algorithms.contains(&limit.algorithm())) {
         let mut finds: Vec<Option<Found>> = finds(&limit).into_iter().map(Some).collect();
         finds.resize(finds.len().next_multiple_of(KEYS) + KEYS, None);
         for finds in finds.chunks(KEYS) {
@@ -404,8 +404,12 @@ pub(crate) fn table() -> Vec<History> {
             }
         }
     }
-    histories.push(many_alike());
-    histories.push(full_logs());
+    if algorithms.contains(&Algorithm::FixedWindow) {
+        histories.push(many_alike());
+    }
+    if algorithms.contains(&Algorithm::SlidingLog) {
+        histories.push(full_logs());
+    }
     histories
 }
 
@@ -487,7 +491,8 @@ fn redis_says_and_leaves_what_the_algorithms_do_whatever_is_asked() {
     let server = RedisProcess::start();
     let twins = RefCell::new(Twins::new(&server, Script::serving()).expect("it is a script"));
     let config = ProptestConfig { cases: HISTORIES, source_file: Some(file!()), ..ProptestConfig::default() };
-    let played = TestRunner::new(config).run(&histories(), |history| history.play(&mut twins.borrow_mut()).map_err(TestCaseError::fail));
+    let played = TestRunner::new(config)
+        .run(&histories(&Algorithm::ALL), |history| history.play(&mut twins.borrow_mut()).map_err(TestCaseError::fail));
     played.unwrap_or_else(|error| panic!("{error}"));
 }
 
@@ -495,7 +500,7 @@ fn redis_says_and_leaves_what_the_algorithms_do_whatever_is_asked() {
 fn redis_says_and_leaves_what_the_algorithms_do_whatever_is_found() {
     let server = RedisProcess::start();
     let mut twins = Twins::new(&server, Script::serving()).expect("it is a script");
-    for history in table() {
+    for history in table(&Algorithm::ALL) {
         history.play(&mut twins).unwrap_or_else(|error| panic!("{error}\n{history:?}"));
     }
 }
