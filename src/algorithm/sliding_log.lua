@@ -10,13 +10,10 @@ local SUM_END = 2 ^ 52
 -- What the entry at an index says: when it came, its hits, and how many hits came since the log's first that counts.
 local function entry(key, index, log)
   local packed = redis.call('LINDEX', key, index)
-  if not packed or #packed ~= 24 then
+  if #packed ~= 24 then
     error({err = 'ERR value is not a log'})
   end
   local at, hits, sum = struct.unpack('<ddd', packed)
-  if not (at >= 0 and hits >= 0 and hits < SUM_END and sum >= 0 and sum < SUM_END) then
-    error({err = 'ERR value is not a log'})
-  end
   return at, hits, (sum - log.base) % SUM_END
 end
 

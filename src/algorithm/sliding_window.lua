@@ -6,9 +6,8 @@ local sliding_window = {}
 local BEFORE_MAX = 4294967295
 
 -- What is spent as of now: this window's hits, and what is left of the ones before.
-local function weighed(window, deepest)
-  local faded = math.ceil(math.min(window.before, window.requests) * window.left / window.period)
-  return math.min(window.used + faded, deepest)
+local function weighed(window)
+  return window.used + math.ceil(math.min(window.before, window.requests) * window.left / window.period)
 end
 
 -- What is spent as of now, whether the key says so already, and the two windows.
@@ -24,30 +23,23 @@ function sliding_window.load(key, now, deepest, period, tick, requests)
     error({err = 'ERR value is not a sliding window'})
   end
   local at, used, before = struct.unpack('<ddd', packed)
-  if not (at >= 0 and used >= 0 and before >= 0) then
-    error({err = 'ERR value is not a sliding window'})
-  end
   if at > number then
     -- From the future: the clock went back.
-    window.used = math.min(used + before, deepest)
+    window.used = used + before
   elseif at == number then
     window.used, window.before = used, before
   elseif at == number - 1 then
     window.before = math.min(used, BEFORE_MAX)
   end
-  return weighed(window, deepest), at <= number, window
+  return weighed(window), at <= number, window
 end
 
--- What is spent after it, and whether anything is another than it was.
+-- What is spent after it, and whether the window before is another, which may weigh nothing.
 function sliding_window.charged(spent, cost, deepest, window)
   local used, before = window.used, window.before
-  if cost < 0 then
-    window.used = math.max(used + cost, 0)
-    window.before = math.max(before + math.min(used + cost, 0), 0)
-  else
-    window.used = used + math.max(charged(spent, cost, deepest) - spent, 0)
-  end
-  return weighed(window, deepest), window.used ~= used or window.before ~= before
+  window.used = charged(used, cost, deepest)
+  window.before = math.max(before + math.min(used + cost, 0), 0)
+  return weighed(window), window.before ~= before
 end
 
 function sliding_window.keep(key, spent, window, now, period, tick)

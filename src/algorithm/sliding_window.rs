@@ -42,7 +42,7 @@ impl Decide for SlidingWindow {
     fn at(self, limit: &Limit, now: Time) -> Self {
         let window = limit.tick().since_epoch(now) / limit.period_ticks();
         let (used, before) = match window.checked_sub(self.window) {
-            None => ((self.used + u64::from(self.before)).min(EXACT_MAX - 1), 0),
+            None => (self.used + u64::from(self.before), 0),
             Some(0) => (self.used, self.before),
             Some(1) => (0, u32::try_from(self.used).unwrap_or(u32::MAX)),
             Some(_) => (0, 0),
@@ -56,10 +56,10 @@ impl Decide for SlidingWindow {
     }
 
     /// Hits are given back by the present window as long as it has any, and then by the one before.
-    fn charged(self, limit: &Limit, now: Time, _: Call<'_>, charge: Charge) -> Self {
-        let (added, given_back) = charge.change(self.spent(limit, now));
+    fn charged(self, _: &Limit, _: Time, _: Call<'_>, charge: Charge) -> Self {
+        let given_back = charge.cost.min(0).unsigned_abs();
         let older = u32::try_from(given_back.saturating_sub(self.used)).unwrap_or(u32::MAX);
-        Self { used: self.used.saturating_sub(given_back) + added, before: self.before.saturating_sub(older), ..self }
+        Self { used: charge.charged(self.used), before: self.before.saturating_sub(older), ..self }
     }
 
     fn told(limit: &Limit, now: Time, spent: u64, besides: &[u64]) -> Self {

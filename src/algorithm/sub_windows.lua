@@ -2,40 +2,28 @@
 -- twin of sub_windows.rs.
 local sub_windows = {}
 
-local function sum(counts, deepest)
-  local spent = 0
-  for index = 1, #counts do
-    spent = spent + counts[index]
-  end
-  return math.min(spent, deepest)
-end
-
 -- What is spent as of now, whether the key says so already, and the counts of all sub-windows.
 function sub_windows.load(key, now, deepest, width, buckets)
   local newest = math.floor(now / width)
   local counts = {newest = newest}
   local packed = redis.call('GET', key)
-  local found = {}
+  local found = {newest}
   if packed then
     if #packed ~= 8 * (buckets + 2) then
       error({err = 'ERR value is not a sliding window of as many buckets'})
     end
-    found = {struct.unpack('<' .. string.rep('d', buckets + 2), packed)}
-  end
-  local at = found[1] or newest
-  for index = 1, buckets + 2 do
-    if found[index] and not (found[index] >= 0) then
-      error({err = 'ERR value is not a sliding window of as many buckets'})
-    end
+    found = {struct.unpack(string.rep('<d', buckets + 2), packed)}
+    -- Behind the counts stands where in the string they end.
+    found[buckets + 3] = nil
   end
   -- A sub-window from the future means that the clock went back: it is taken for the present one.
-  local passed = math.min(math.max(newest - at, 0), buckets + 1)
+  local passed = math.max(newest - found[1], 0)
+  local spent = 0
   for index = 1, buckets + 1 do
-    -- Behind the counts stands where in the string they end.
-    local place = 1 + index + passed
-    counts[index] = place <= buckets + 2 and found[place] or 0
+    counts[index] = found[1 + index + passed] or 0
+    spent = spent + counts[index]
   end
-  return sum(counts, deepest), at <= newest, counts
+  return spent, found[1] <= newest, counts
 end
 
 -- What is spent after it, and whether anything is another than it was.
@@ -52,16 +40,16 @@ function sub_windows.charged(spent, cost, deepest, counts)
 end
 
 function sub_windows.keep(key, spent, counts, now, width, buckets)
-  local last = buckets + 1
-  while last > 0 and counts[last] == 0 do
-    last = last - 1
-  end
-  if last == 0 then
+  if spent == 0 then
     redis.call('DEL', key)
     return
   end
+  local last = buckets + 1
+  while counts[last] == 0 do
+    last = last - 1
+  end
   -- Two ms more than it takes to leave: Redis' expiry goes by whole ms, of a clock that it read a little earlier.
-  local packed = struct.pack('<' .. string.rep('d', buckets + 2), counts.newest, unpack(counts))
+  local packed = struct.pack(string.rep('<d', buckets + 2), counts.newest, unpack(counts))
   redis.call('SET', key, packed, 'PX', math.ceil((last * width - now % width) / 1000) + 2)
 end
 

@@ -4,7 +4,7 @@ use redis::{Cmd, Value};
 use tollgate::algorithm::sub_windows::width;
 use tollgate::algorithm::{Counter, fixed_window};
 use tollgate::check::{Check, Hits};
-use tollgate::limit::{EXACT_MAX, Limit};
+use tollgate::limit::Limit;
 use tollgate::time::{Span, Time};
 
 /// Redis refuses times that are too long for it, so lives end here, in ms.
@@ -12,7 +12,7 @@ pub(crate) const LIFE_MAX: u64 = 1 << 52;
 /// What expiry may be late by: it goes by whole ms, of a clock that Redis read a little earlier.
 const SPARE: u64 = 2;
 /// Sums of a log begin anew here.
-const SUM_END: u64 = 1 << 52;
+pub(crate) const SUM_END: u64 = 1 << 52;
 
 /// The key at which Redis has the counter of a check.
 pub(crate) fn redis_key(check: &Check, now: Time) -> Vec<u8> {
@@ -117,7 +117,7 @@ fn entries(value: &Value) -> Option<Vec<(u64, u64, u64)>> {
     let Value::Array(entries) = value else { return None };
     let entry = |entry: &Value| {
         let Value::BulkString(text) = entry else { return None };
-        unpacked(text).map(|[at, hits, sum]| (at, hits, sum % EXACT_MAX))
+        unpacked(text).map(|[at, hits, sum]| (at, hits, sum))
     };
     entries.iter().map(entry).collect()
 }
@@ -126,8 +126,9 @@ fn entries(value: &Value) -> Option<Vec<(u64, u64, u64)>> {
 fn leases(value: &Value) -> Option<Vec<Time>> {
     let Value::Array(names_and_scores) = value else { return None };
     let score = |pair: &[Value]| {
-        let [_, Value::BulkString(score)] = pair else { return None };
-        std::str::from_utf8(score).ok()?.parse::<f64>().ok()
+        let [Value::BulkString(name), Value::BulkString(score)] = pair else { return None };
+        let is_a_name = name.strip_prefix(b"holder ").is_some_and(|number| number.len() == 1);
+        std::str::from_utf8(score).ok()?.parse::<f64>().ok().filter(|_| is_a_name)
     };
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time is below 2^53")]
     names_and_scores.chunks(2).map(|pair| score(pair).map(|score| Time::from_micros(score as u64))).collect()

@@ -15,7 +15,7 @@ use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Terms, Unit};
 use tollgate::store::redis::script::{self, Form, Line, Script};
 use tollgate::time::{Span, Time};
 
-use super::kept::{LIFE_MAX, compare, is_stale, life, packed, reading, redis_key, unpacked};
+use super::kept::{LIFE_MAX, SUM_END, compare, is_stale, life, packed, reading, redis_key, unpacked};
 use super::redis::RedisProcess;
 
 /// The life of a key between two calls, in ms: more than any script gives, and less than Redis takes.
@@ -70,8 +70,8 @@ struct State {
 pub(crate) enum Found {
     /// A text.
     Text(Vec<u8>),
-    /// Something that is no text, nor a log.
-    List,
+    /// A list with an item that is no entry of a log.
+    List(&'static str),
     /// A log of so many calls of one hit, one µs after the other, the last of them a µs ago.
     Log(u64),
 }
@@ -116,9 +116,10 @@ impl<'s> Twins<'s> {
         let mut call = redis::pipe();
         match found {
             Found::Text(text) => call.cmd("SET").arg(&key).arg(text),
-            Found::List => call.cmd("RPUSH").arg(&key).arg("item"),
+            Found::List(item) => call.cmd("RPUSH").arg(&key).arg(*item),
             Found::Log(calls) => (1..=*calls).fold(call.cmd("RPUSH").arg(&key), |call, sum| {
-                call.arg(match packed([now.as_micros() - calls + sum - 1, 1, sum]) {
+                // Some of which come after the sums have begun anew.
+                call.arg(match packed([now.as_micros() - calls + sum - 1, 1, (SUM_END - 3 + sum) % SUM_END]) {
                     Value::BulkString(entry) => entry,
                     _ => unreachable!("it is a text"),
                 })
@@ -136,6 +137,7 @@ impl<'s> Twins<'s> {
     pub(crate) fn ask(&mut self, asks: &[Ask], writes: Writes, now: Time) -> Result<Vec<Result<Verdict, &'static str>>, String> {
         let expired = self.model.expire(now)?;
         self.model.is_read_only = writes == Writes::Refused;
+        let full = self.model.full_logs(now);
         let mut keys: BTreeSet<Vec<u8>> = self.model.states.keys().chain(&expired).cloned().collect();
         let expected: Vec<Result<Verdict, &str>> = asks.iter().flat_map(|ask| self.model.decide(ask, self.jitter, now)).collect();
         keys.extend(asks.iter().flat_map(|ask| &ask.checks).map(|check| redis_key(check, now)));
@@ -184,6 +186,10 @@ impl<'s> Twins<'s> {
                 (Err(said), Err(expected)) => said.contains(expected),
                 _ => false,
             };
+            let says_it_is_full = told.as_ref().is_ok_and(|said| said.is_of_full_log(check));
+            if says_it_is_full != full.contains(&redis_key(check, now)) {
+                return Err(format!("check {index}, {check:?} at {now:?}: it says of the log that is full: {says_it_is_full}"));
+            }
             if !same {
                 return Err(format!("check {index}, {check:?} at {now:?}:\n redis {said:?}\n  rust {expected:?}"));
             }
@@ -305,11 +311,17 @@ impl Model {
         self.states.insert(key, State { limit: *limit, counter: Ok(after), written: now, expires, found: None });
     }
 
+    /// The keys of logs with as many entries as there may be.
+    fn full_logs(&self, now: Time) -> BTreeSet<Vec<u8>> {
+        let is_full = |state: &State| state.counter.clone().is_ok_and(|counter| counter.decide(&state.limit, now, Hits::Look).0.is_full());
+        self.states.iter().filter(|(_, state)| is_full(state)).map(|(key, _)| key.clone()).collect()
+    }
+
     /// What reads the whole of what should be there.
     fn reading(&self, key: &[u8]) -> Cmd {
         let Some(state) = self.states.get(key) else { return redis::cmd("GET").arg(key).take() };
         match (&state.found, &state.counter) {
-            (Some(Found::List), _) => redis::cmd("LINDEX").arg(key).arg(0).take(),
+            (Some(Found::List(_)), _) => redis::cmd("LINDEX").arg(key).arg(0).take(),
             (Some(Found::Text(_)), _) | (None, Err(_)) => redis::cmd("GET").arg(key).take(),
             (_, Ok(counter)) => reading(counter, key),
             (Some(Found::Log(_)), Err(_)) => unreachable!("a log is a counter"),
@@ -339,7 +351,7 @@ impl Model {
         };
         match (&state.found, &state.counter) {
             (Some(Found::Text(text)), _) if *value == Value::BulkString(text.clone()) => {}
-            (Some(Found::List), _) if *value == Value::BulkString(b"item".to_vec()) => {}
+            (Some(Found::List(item)), _) if *value == Value::BulkString(item.as_bytes().to_vec()) => {}
             (None | Some(Found::Log(_)), Ok(counter)) => compare(counter, &state.limit, state.written, value)?,
             (found, counter) => return Err(format!("{value:?} is there, and {found:?} should be: {counter:?}")),
         }
@@ -370,8 +382,13 @@ fn changed(ask: &Ask, slots: &[usize], counters: &[Counter], now: Time) -> BTree
         for (index, (check, &slot)) in ask.checks.iter().zip(slots).enumerate().filter(|(index, _)| does_something(*index)) {
             let before = counters[slot].clone().decide(&check.limit, now, Hits::Look).0;
             let (after, verdict) = counters[slot].clone().decide(&check.limit, now, check.call());
-            let is_number = matches!(after, Counter::FixedWindow(_) | Counter::Bucket(_));
-            if !is_number && (before != after || renews(check, &verdict)) {
+            let is_another = match (&before, &after) {
+                // What is spent says all of it, but for hits of the window before that weigh nothing.
+                (Counter::FixedWindow(_) | Counter::Bucket(_), _) => false,
+                (Counter::SlidingWindow(before), Counter::SlidingWindow(after)) => before.parts().2 != after.parts().2,
+                _ => before != after || renews(check, &verdict),
+            };
+            if is_another {
                 changed.insert(slot);
             }
             over.extend(verdict.over.then_some(index));
@@ -401,7 +418,7 @@ impl State {
         let untouched = Counter::untouched(&limit);
         let text = match (found, &untouched) {
             (Found::Text(text), Counter::FixedWindow(_) | Counter::Bucket(_) | Counter::SlidingWindow(_) | Counter::SubWindows(_)) => text,
-            (Found::List, Counter::SlidingLog(_)) => return state(Err("ERR value is not a log"), now),
+            (Found::List(_), Counter::SlidingLog(_)) => return state(Err("ERR value is not a log"), now),
             (Found::Log(calls), Counter::SlidingLog(_)) => {
                 let times = (1..=*calls).map(|back| Time::from_micros(now.as_micros() - back)).rev();
                 // A limit that takes them all.
