@@ -38,7 +38,7 @@ pub enum Counter {
     SubWindows(Box<SubWindows>),
     /// See [`sliding_log`](crate::algorithm::sliding_log).
     SlidingLog(Box<SlidingLog>),
-    /// See [`concurrency`](crate::algorithm::concurrency).
+    /// See [`concurrency`].
     Concurrency(Box<Concurrency>),
 }
 
