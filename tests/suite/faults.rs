@@ -7,7 +7,6 @@
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use crate::support::http;
 use crate::support::proxy::{Fault, Proxy};
 use crate::support::redis::RedisProcess;
 use crate::support::traffic::{Seen, Traffic};
-use crate::support::{TestServer, look_until};
+use crate::support::{TestServer, alone, look_until};
 
 /// Threads of the service.
 const WORKERS: usize = 2;
@@ -601,10 +600,4 @@ fn rules() -> String {
     };
     let rules: String = POLICIES.iter().map(|policy| rule(policy, LIMIT, policy)).collect();
     format!("domain: d\ndescriptors:\n{rules}{}", rule("probe", 1_000_000, "error"))
-}
-
-/// One at a time: what is measured are milliseconds.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }

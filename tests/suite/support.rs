@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -400,4 +401,10 @@ pub(crate) fn look_until(what: &str, mut is_so: impl FnMut() -> bool) {
         thread::sleep(LOOK_INTERVAL);
     }
     panic!("in {PATIENCE:?} it did not happen that {what}");
+}
+
+/// One at a time: what measures milliseconds, and what would starve it of the machine.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
