@@ -516,7 +516,18 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
     Equivalent {
         file: "driver.lua",
         source: "check.reply = told(slot.algorithm, key, slot.state, slot.spent, slot.spent > full, cost, full)",
-        changes: &[("cost", "first"), ("cost", "index"), ("full", "arguments"), ("full", "count")],
+        changes: &[
+            ("cost", "arguments"),
+            ("cost", "count"),
+            ("cost", "deepest"),
+            ("cost", "full"),
+            ("cost", "now"),
+            ("full", "cost"),
+            ("cost", "first"),
+            ("cost", "index"),
+            ("full", "arguments"),
+            ("full", "count"),
+        ],
         reason: "where a look is not over, nobody asks when there is room",
     },
     Equivalent {
@@ -553,5 +564,11 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
         source: "elseif code == 84 then -- T",
         changes: &[("==", ">=")],
         reason: "only `i` is more, and that was asked",
+    },
+    Equivalent {
+        file: "driver.lua",
+        source: "slot.changed = slot.changed or changed",
+        changes: &[("slot.changed = slot.changed or changed", ""), ("slot", "check"), ("slot", "checks")],
+        reason: "what is charged although it is over spends more or less than before",
     },
 ];
