@@ -27,7 +27,7 @@ pub use together::decide_together;
 
 /// A counter that can decide. `Default` is the state of a counter that nobody has touched; `limit` must be one of its algorithm.
 pub trait Decide: Sized + Clone + Default {
-    /// The twin: a table with `load`, `charge`, `keep` and `told`.
+    /// The twin: a table with `load` and `keep`, and where the driver's own way will not do, `price`, `charged` and `told`.
     const LUA: &'static str;
 
     /// What a call does, in the counter's own units, to whatever counter it meets.

@@ -47,7 +47,7 @@ pub struct Check {
 pub struct Call<'c> {
     /// See [`Check::hits`].
     pub hits: Hits,
-    /// See [`Check::holder`]. A call without a name is one of its own kind.
+    /// See [`Check::holder`]; empty where nobody holds anything.
     pub holder: &'c [u8],
     /// See [`Check::book_ahead`].
     pub book_ahead: Span,
@@ -130,6 +130,14 @@ impl Call<'_> {
 impl From<Hits> for Call<'_> {
     fn from(hits: Hits) -> Self {
         Self { hits, holder: &[], book_ahead: Span::ZERO }
+    }
+}
+
+impl Verdict {
+    /// Of a counter of which so many hits are used, and each is one of the limit's.
+    pub fn of_hits(limit: &Limit, used: u64, over: bool, retry_after: Option<Span>, reset_after: Span) -> Self {
+        let remaining = u32::try_from(u64::from(limit.requests()).saturating_sub(used)).unwrap_or(u32::MAX);
+        Self { over, used, remaining, start_after: Span::ZERO, retry_after, reset_after, from_cache: false }
     }
 }
 

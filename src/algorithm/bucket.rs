@@ -73,7 +73,7 @@ impl Decide for Bucket {
         let price = limit.period_ticks();
         let full = u64::from(limit.capacity()) * price;
         let charge = Self::charge(limit, call);
-        let wanted = u64::try_from(charge.cost).unwrap_or(0);
+        let wanted = charge.wanted();
         let is_booked = !over && wanted > 0;
         Verdict {
             over,

@@ -1,8 +1,8 @@
 //! What a call does to a counter that knows how much of it is spent: the same sentence for windows, which count hits, and for
 //! buckets, which count credits.
 
-use crate::check::Hits;
-use crate::limit::RefusedHits;
+use crate::check::{HITS_MAX, Hits};
+use crate::limit::{Limit, RefusedHits};
 
 /// One call, in the units of its counter, all of them below 2^53.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,9 +29,19 @@ impl Charge {
         Self { cost, drops, full, deepest }
     }
 
+    /// The same in a counter of which each hit is one, and that counts so many at most.
+    pub fn of_hits(limit: &Limit, hits: Hits, deepest: u64) -> Self {
+        Self::new(hits, hits.count().min(HITS_MAX), limit.refused_hits(), limit.requests().into(), deepest)
+    }
+
     /// One that takes so much, whatever there is.
     pub fn taking(spent: u64) -> Self {
         Self { cost: i64::try_from(spent).unwrap_or(i64::MAX), drops: false, full: u64::MAX, deepest: u64::MAX }
+    }
+
+    /// What it wants to take; what is given back, and a look, want nothing.
+    pub fn wanted(self) -> u64 {
+        self.cost.max(0).unsigned_abs()
     }
 
     /// Whether there is no room for it.

@@ -13,7 +13,7 @@ use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
 use crate::check::{Call, Hits, Verdict};
 use crate::limit::{Limit, RefusedHits};
-use crate::time::{Span, Time};
+use crate::time::Time;
 
 /// Who holds a place.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -97,7 +97,7 @@ impl Decide for Concurrency {
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let count = self.leases.len() as u64;
-        let leaving = (count + wanted(call)).saturating_sub(limit.requests().into());
+        let leaving = (count + Self::charge(limit, call).wanted()).saturating_sub(limit.requests().into());
         let until = |lease: Option<&(Time, Name)>| lease.map_or(now, |(until, _)| *until);
         let nth = usize::try_from(leaving).ok().and_then(|leaving| self.order.iter().nth(leaving.checked_sub(1)?));
         Held { count, room: until(nth), last: until(self.order.last()) }.verdict(limit, now, over)
@@ -129,17 +129,11 @@ impl Concurrency {
 
 impl Held {
     fn verdict(self, limit: &Limit, now: Time, over: bool) -> Verdict {
-        let requests = u64::from(limit.requests());
-        Verdict {
-            over,
-            used: self.count,
-            remaining: u32::try_from(requests.saturating_sub(self.count)).unwrap_or(u32::MAX),
-            start_after: Span::ZERO,
-            // At the latest; others may give back before.
-            retry_after: (over && requests > 0).then(|| self.room.since(now)),
-            reset_after: if requests == 0 && self.count == 0 { limit.period() } else { self.last.since(now) },
-            from_cache: false,
-        }
+        let is_nothing = limit.requests() == 0;
+        // At the latest; others may give back before.
+        let retry_after = (over && !is_nothing).then(|| self.room.since(now));
+        let reset_after = if is_nothing && self.count == 0 { limit.period() } else { self.last.since(now) };
+        Verdict::of_hits(limit, self.count, over, retry_after, reset_after)
     }
 }
 
@@ -148,11 +142,6 @@ impl Held {
 pub fn verdict_told(limit: &Limit, now: Time, over: bool, count: u64, besides: &[u64]) -> Verdict {
     let time = |at: usize| besides.get(at).map_or(now, |&micros| Time::from_micros(micros));
     Held { count, room: time(0), last: time(1) }.verdict(limit, now, over)
-}
-
-/// How many places a call wants.
-fn wanted(call: Call<'_>) -> u64 {
-    u64::from(matches!(call.hits, Hits::Add(_)))
 }
 
 fn name(holder: &[u8]) -> Name {

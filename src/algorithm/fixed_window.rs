@@ -5,9 +5,9 @@
 
 use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
-use crate::check::{Call, HITS_MAX, Hits, Verdict};
+use crate::check::{Call, Hits, Verdict};
 use crate::limit::{EXACT_MAX, Limit};
-use crate::time::{Span, Time};
+use crate::time::Time;
 
 /// One window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,7 +20,7 @@ impl Decide for FixedWindow {
     const LUA: &'static str = include_str!("fixed_window.lua");
 
     fn charge(limit: &Limit, call: Call<'_>) -> Charge {
-        Charge::new(call.hits, call.hits.count().min(HITS_MAX), limit.refused_hits(), limit.requests().into(), EXACT_MAX - 1)
+        Charge::of_hits(limit, call.hits, EXACT_MAX - 1)
     }
 
     /// A window that has not begun yet means that the clock went back. Its count is kept, so nobody is let in sooner, and it ends with
@@ -49,15 +49,7 @@ impl Decide for FixedWindow {
             Hits::Add(hits) => hits <= requests,
             Hits::Look | Hits::GiveBack(_) => true,
         };
-        Verdict {
-            over,
-            used: self.used,
-            remaining: u32::try_from(requests.saturating_sub(self.used)).unwrap_or(u32::MAX),
-            start_after: Span::ZERO,
-            retry_after: (over && fits_a_fresh_window).then_some(ends_after),
-            reset_after: ends_after,
-            from_cache: false,
-        }
+        Verdict::of_hits(limit, self.used, over, (over && fits_a_fresh_window).then_some(ends_after), ends_after)
     }
 }
 

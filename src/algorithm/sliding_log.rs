@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
-use crate::check::{Call, HITS_MAX, Verdict};
+use crate::check::{Call, Verdict};
 use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX, Limit};
 use crate::time::{Span, Time};
 
@@ -32,7 +32,7 @@ impl Decide for SlidingLog {
     const LUA: &'static str = include_str!("sliding_log.lua");
 
     fn charge(limit: &Limit, call: Call<'_>) -> Charge {
-        Charge::new(call.hits, call.hits.count().min(HITS_MAX), limit.refused_hits(), limit.requests().into(), LOG_HITS_MAX - 1)
+        Charge::of_hits(limit, call.hits, LOG_HITS_MAX - 1)
     }
 
     /// Calls that have not been made yet mean that the clock went back. They are kept, so nobody is let in sooner, as if they were made
@@ -86,19 +86,12 @@ impl Decide for SlidingLog {
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let requests = u64::from(limit.requests());
-        let wanted = u64::try_from(Self::charge(limit, call).cost).unwrap_or(0);
+        let wanted = Self::charge(limit, call).wanted();
         let newest = self.entries.back().map(|newest| newest.at.plus(limit.period()).since(now));
         // A log that nothing ever fits into has no time of its own: a period is as good as any.
         let never = if requests == 0 { limit.period() } else { Span::ZERO };
-        Verdict {
-            over,
-            used: self.used,
-            remaining: u32::try_from(requests.saturating_sub(self.used)).unwrap_or(u32::MAX),
-            start_after: Span::ZERO,
-            retry_after: (over && wanted <= requests).then(|| self.falls_by((self.used + wanted).saturating_sub(requests), limit, now)),
-            reset_after: newest.unwrap_or(never),
-            from_cache: false,
-        }
+        let retry_after = (over && wanted <= requests).then(|| self.falls_by((self.used + wanted).saturating_sub(requests), limit, now));
+        Verdict::of_hits(limit, self.used, over, retry_after, newest.unwrap_or(never))
     }
 }
 

@@ -14,7 +14,7 @@
 
 use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
-use crate::check::{Call, HITS_MAX, Verdict};
+use crate::check::{Call, Verdict};
 use crate::limit::{EXACT_MAX, Limit};
 use crate::time::{Span, Time};
 
@@ -34,7 +34,7 @@ impl Decide for SlidingWindow {
     const LUA: &'static str = include_str!("sliding_window.lua");
 
     fn charge(limit: &Limit, call: Call<'_>) -> Charge {
-        Charge::new(call.hits, call.hits.count().min(HITS_MAX), limit.refused_hits(), limit.requests().into(), EXACT_MAX - 1)
+        Charge::of_hits(limit, call.hits, EXACT_MAX - 1)
     }
 
     /// A window that has not begun yet means that the clock went back. All hits are kept as those of the present window, so nobody is let in
@@ -75,18 +75,12 @@ impl Decide for SlidingWindow {
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let requests = u64::from(limit.requests());
         let spent = self.spent(limit, now);
-        let wanted = u64::try_from(Self::charge(limit, call).cost).unwrap_or(0);
+        let wanted = Self::charge(limit, call).wanted();
         let windows_left = if self.used > 0 { 2 } else { u64::from(self.before > 0) };
-        Verdict {
-            over,
-            used: spent,
-            remaining: u32::try_from(requests.saturating_sub(spent)).unwrap_or(u32::MAX),
-            start_after: Span::ZERO,
-            retry_after: (over && wanted <= requests).then(|| self.fades_to(requests - wanted, limit, now)),
-            // A window that nothing ever fits into has no time of its own: a period is as good as any.
-            reset_after: if requests == 0 && windows_left == 0 { limit.period() } else { self.until(windows_left, 0, limit, now) },
-            from_cache: false,
-        }
+        let retry_after = (over && wanted <= requests).then(|| self.fades_to(requests - wanted, limit, now));
+        // A window that nothing ever fits into has no time of its own: a period is as good as any.
+        let reset_after = if requests == 0 && windows_left == 0 { limit.period() } else { self.until(windows_left, 0, limit, now) };
+        Verdict::of_hits(limit, spent, over, retry_after, reset_after)
     }
 }
 

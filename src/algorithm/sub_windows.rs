@@ -12,7 +12,7 @@
 
 use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
-use crate::check::{Call, HITS_MAX, Verdict};
+use crate::check::{Call, Verdict};
 use crate::limit::{EXACT_MAX, Limit};
 use crate::time::{Span, Time};
 
@@ -29,7 +29,7 @@ impl Decide for SubWindows {
     const LUA: &'static str = include_str!("sub_windows.lua");
 
     fn charge(limit: &Limit, call: Call<'_>) -> Charge {
-        Charge::new(call.hits, call.hits.count().min(HITS_MAX), limit.refused_hits(), limit.requests().into(), EXACT_MAX - 1)
+        Charge::of_hits(limit, call.hits, EXACT_MAX - 1)
     }
 
     /// A sub-window that has not begun yet means that the clock went back. Its hits are kept, so nobody is let in sooner, and they leave as
@@ -81,17 +81,11 @@ impl Decide for SubWindows {
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let requests = u64::from(limit.requests());
         let spent = self.spent(limit, now);
-        let wanted = u64::try_from(Self::charge(limit, call).cost).unwrap_or(0);
-        Verdict {
-            over,
-            used: spent,
-            remaining: u32::try_from(requests.saturating_sub(spent)).unwrap_or(u32::MAX),
-            start_after: Span::ZERO,
-            retry_after: (over && wanted <= requests).then(|| self.falls_by((spent + wanted).saturating_sub(requests), limit, now)),
-            // A window that nothing ever fits into has no time of its own: a period is as good as any.
-            reset_after: if requests == 0 && spent == 0 { limit.period() } else { self.falls_by(spent, limit, now) },
-            from_cache: false,
-        }
+        let wanted = Self::charge(limit, call).wanted();
+        let retry_after = (over && wanted <= requests).then(|| self.falls_by((spent + wanted).saturating_sub(requests), limit, now));
+        // A window that nothing ever fits into has no time of its own: a period is as good as any.
+        let reset_after = if requests == 0 && spent == 0 { limit.period() } else { self.falls_by(spent, limit, now) };
+        Verdict::of_hits(limit, spent, over, retry_after, reset_after)
     }
 }
 

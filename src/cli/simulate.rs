@@ -7,12 +7,13 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
+use crate::check::HITS_MAX;
 use crate::cli::check::{self, Reading};
 use crate::cli::simulate::compared::{Compare, Compared, Named, Options};
 use crate::cli::simulate::play::{Chart, Figures, Work, chart, figures, play};
 use crate::cli::simulate::traffic::{Pattern, Traffic};
 use crate::cli::{Failure, say};
-use crate::limit::{Limit, RefusedHits, Unit};
+use crate::limit::{EXACT_MAX, Limit, RefusedHits, Unit};
 use crate::setting;
 use crate::time::{Span, Time};
 
@@ -25,12 +26,10 @@ mod traffic;
 
 /// How many calls a run has at most: a second or two of work for each algorithm.
 const CALLS_MAX: u64 = 1_000_000;
-/// More hits than this are refused whatever the limit.
-const HITS_MAX: u64 = 1 << 32;
 /// How many periods a chart shows, if nobody says how long: few enough for a period to be ten columns.
 const PERIODS_SHOWN: u64 = 6;
 /// Times are counted exactly below 2^53 µs, which is in the year 2255.
-const END_MAX: Time = Time::from_micros(1 << 53);
+const END_MAX: Time = Time::from_micros(EXACT_MAX);
 
 /// Arguments of `simulate`.
 #[derive(Debug, clap::Args)]

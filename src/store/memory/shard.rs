@@ -75,7 +75,9 @@ impl Shard {
             evicted += 1;
         }
         self.heap_bytes += heap_bytes;
-        match self.find(fingerprint) {
+        // Those that were evicted have moved others.
+        let known = if evicted == 0 { known } else { self.find(fingerprint) };
+        match known {
             Some(at) => {
                 let entry = &mut self.entries[at];
                 entry.counter = counter;
