@@ -5,7 +5,6 @@
 //! other side.
 
 use std::cmp::Ordering;
-use std::iter;
 use std::sync::LazyLock;
 
 use redis::{Cmd, Pipeline, RedisError, Value};
@@ -80,11 +79,11 @@ pub enum Form {
     Text,
 }
 
-/// The text of a script: the driver, and in it what the twins share, and a maker for each of them, so that a call makes only those that it
+/// The text of the script that serves: the driver, and in it what the twins share, and a maker for each of them, so that a call makes only those that it
 /// wants.
-pub fn put_together(shared: &str, twins: &[(&str, &str)], driver: &str) -> String {
-    let makers = twins.iter().map(|(name, text)| format!("makers[#makers + 1] = function()\n{text}return {name}\nend\n"));
-    driver.replace(TWINS_GO_HERE, &iter::once(shared.to_owned()).chain(makers).collect::<String>())
+fn put_together() -> String {
+    let makers = counter::LUA.map(|(name, text)| format!("makers[#makers + 1] = function()\n{text}return {name}\nend\n"));
+    DRIVER.replace(TWINS_GO_HERE, &[counter::LUA_SHARED, &makers.concat()].concat())
 }
 
 impl Script {
@@ -96,7 +95,7 @@ impl Script {
 
     /// The one that serves.
     pub fn serving() -> &'static Self {
-        static SERVING: LazyLock<Script> = LazyLock::new(|| Script::new(put_together(counter::LUA_SHARED, &counter::LUA, DRIVER)));
+        static SERVING: LazyLock<Script> = LazyLock::new(|| Script::new(put_together()));
         &SERVING
     }
 

@@ -2,15 +2,12 @@
 //!
 //! Files are read once, when the store is put together, so that what is wrong with them is said at the start and not at the first call.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::{fs, io};
+use std::path::PathBuf;
 
 use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+
+use crate::tls::{Identity, PemError, PemFile};
 
 /// Settings of TLS, as REDIS_TLS_* say them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -36,36 +33,9 @@ pub enum Names {
 /// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file that cannot be read.
-    #[error("{setting}: {}: {error}", path.display())]
-    Read {
-        /// Which names it.
-        setting: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// A file with something else.
-    #[error("{setting}: {} has no {wanted} in PEM", path.display())]
-    Pem {
-        /// Which names it.
-        setting: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What was looked for.
-        wanted: &'static str,
-    },
-    /// A certificate and the key of another.
-    #[error("REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY: {} and {} cannot be used together: {error}", cert.display(), key.display())]
-    Client {
-        /// The certificate.
-        cert: PathBuf,
-        /// The key.
-        key: PathBuf,
-        /// Why.
-        error: rustls::Error,
-    },
+    /// A file of no use.
+    #[error(transparent)]
+    File(#[from] PemError),
     /// TLS on a Unix socket.
     #[error("REDIS_TLS: there is no TLS on a Unix socket; set it to false, or write the server's host:port into REDIS_URL")]
     Socket,
@@ -90,7 +60,7 @@ impl Tls {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => (host.clone(), *port),
             _ => return Err(TlsError::Socket),
         };
-        let certificates = TlsCertificates { client_tls: self.client()?, root_cert: self.ca.as_deref().map(authorities).transpose()? };
+        let certificates = TlsCertificates { client_tls: self.client()?, root_cert: self.authorities()? };
         let info = info.set_addr(ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None });
         let info = Client::build_with_tls(info, certificates)?.get_connection_info().clone();
         let mut addr = info.addr().clone();
@@ -99,36 +69,17 @@ impl Tls {
     }
 
     fn client(&self) -> Result<Option<ClientTlsConfig>, TlsError> {
-        let Some((cert_path, key_path)) = &self.client else { return Ok(None) };
-        let (cert_pem, key_pem) = (read(CLIENT_CERT, cert_path)?, read(CLIENT_KEY, key_path)?);
-        let chain = certificates(CLIENT_CERT, cert_path, &cert_pem)?;
-        let key = PrivateKeyDer::from_pem_slice(&key_pem);
-        let key = key.map_err(|_| TlsError::Pem { setting: CLIENT_KEY, path: key_path.clone(), wanted: "private key" })?;
+        let Some((cert, key)) = &self.client else { return Ok(None) };
+        let identity = Identity { cert: PemFile::new(CLIENT_CERT, cert), key: PemFile::new(CLIENT_KEY, key) };
         // Whether they belong together would else be seen at the first connection.
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider())).with_safe_default_protocol_versions();
-        let config = config.expect("ring has the default versions of TLS").with_root_certificates(RootCertStore::empty());
-        match config.with_client_auth_cert(chain, key) {
-            Ok(_) => Ok(Some(ClientTlsConfig { client_cert: cert_pem, client_key: key_pem })),
-            Err(error) => Err(TlsError::Client { cert: cert_path.clone(), key: key_path.clone(), error }),
-        }
+        identity.load()?;
+        Ok(Some(ClientTlsConfig { client_cert: identity.cert.bytes()?, client_key: identity.key.bytes()? }))
     }
-}
 
-/// The file of REDIS_TLS_CACERT, if it has certificates of authorities.
-fn authorities(path: &Path) -> Result<Vec<u8>, TlsError> {
-    let pem = read(CACERT, path)?;
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(CACERT, path, &pem)? {
-        roots.add(certificate).map_err(|_| TlsError::Pem { setting: CACERT, path: path.to_owned(), wanted: "authority's certificate" })?;
+    fn authorities(&self) -> Result<Option<Vec<u8>>, TlsError> {
+        let Some(path) = &self.ca else { return Ok(None) };
+        let file = PemFile::new(CACERT, path);
+        file.authorities()?;
+        Ok(Some(file.bytes()?))
     }
-    Ok(pem)
-}
-
-fn certificates(setting: &'static str, path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().unwrap_or_default();
-    if read.is_empty() { Err(TlsError::Pem { setting, path: path.to_owned(), wanted: "certificate" }) } else { Ok(read) }
-}
-
-fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|error| TlsError::Read { setting, path: path.to_owned(), error })
 }

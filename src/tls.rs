@@ -1,0 +1,119 @@
+//! Certificates, keys and authorities, as files in PEM hold them. Each file is known by the setting that names it, since that is where an
+//! operator can mend it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
+
+use rustls::RootCertStore;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+/// A file, and the setting that names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PemFile {
+    /// Which names it.
+    pub setting: &'static str,
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// Who somebody is: a chain of certificates, the own one first, and its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The chain.
+    pub cert: PemFile,
+    /// The key, in PKCS#1, PKCS#8 or SEC1.
+    pub key: PemFile,
+}
+
+/// Why files are of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum PemError {
+    /// A file that cannot be read.
+    #[error("{setting}: {}: {error}", path.display())]
+    Read {
+        /// Which names it.
+        setting: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// A file with something else.
+    #[error("{setting}: {} has no {wanted} in PEM", path.display())]
+    Missing {
+        /// Which names it.
+        setting: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What was looked for.
+        wanted: &'static str,
+    },
+    /// A certificate and the key of another.
+    #[error("{} and {}: {} and {} cannot be used together: {error}", of.cert.setting, of.key.setting, of.cert.path.display(), of.key.path.display())]
+    Pair {
+        /// The two.
+        of: Box<Identity>,
+        /// Why.
+        error: rustls::Error,
+    },
+}
+
+/// The cryptography that is used wherever TLS is spoken.
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+impl PemFile {
+    /// A file, and the setting that names it.
+    pub fn new(setting: &'static str, path: impl AsRef<Path>) -> Self {
+        Self { setting, path: path.as_ref().to_owned() }
+    }
+
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn bytes(&self) -> Result<Vec<u8>, PemError> {
+        fs::read(&self.path).map_err(|error| PemError::Read { setting: self.setting, path: self.path.clone(), error })
+    }
+
+    /// The authorities in it.
+    ///
+    /// # Errors
+    /// It cannot be read, or has none.
+    pub fn authorities(&self) -> Result<RootCertStore, PemError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in self.certificates()? {
+            roots.add(certificate).map_err(|_| self.missing("authority's certificate"))?;
+        }
+        Ok(roots)
+    }
+
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, PemError> {
+        let read = CertificateDer::pem_slice_iter(&self.bytes()?).collect::<Result<Vec<_>, _>>().unwrap_or_default();
+        if read.is_empty() { Err(self.missing("certificate")) } else { Ok(read) }
+    }
+
+    fn private_key(&self) -> Result<PrivateKeyDer<'static>, PemError> {
+        PrivateKeyDer::from_pem_slice(&self.bytes()?).map_err(|_| self.missing("private key"))
+    }
+
+    fn missing(&self, wanted: &'static str) -> PemError {
+        PemError::Missing { setting: self.setting, path: self.path.clone(), wanted }
+    }
+}
+
+impl Identity {
+    /// Reads both files.
+    ///
+    /// # Errors
+    /// One of them cannot be read or has something else, or they do not belong together.
+    pub fn load(&self) -> Result<CertifiedKey, PemError> {
+        let (chain, key) = (self.cert.certificates()?, self.key.private_key()?);
+        CertifiedKey::from_der(chain, key, &provider()).map_err(|error| PemError::Pair { of: Box::new(self.clone()), error })
+    }
+}
