@@ -139,7 +139,8 @@ descriptors:
         let site = site.with_rules("web.yaml", rules).with_env("ON_STORE_ERROR", policy).start();
         let [mut gone_at, mut back_at, mut counting_at] = [site.clock.now(); 3];
         let clock = site.clock.clone();
-        let watch = Watch::start(&[site.tollgate.pid(), site.envoy.pid()], Vec::new(), move || clock.now());
+        let processes = [site.tollgate.pid(), site.envoy.pid()];
+        let watch = Watch::start(&processes, Vec::new(), move || clock.now(), |later, earlier| later.since(earlier).into());
         let seen = site.under_traffic(2, "/search", |_| {
             more(&site, Outcome::Passed);
             gone_at = site.clock.now();

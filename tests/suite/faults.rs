@@ -38,7 +38,7 @@ const TRAIL: Duration = Duration::from_millis(1_500);
 /// From when Redis answers until it is asked again.
 const RECOVERY_MAX: Duration = Duration::from_secs(1);
 /// How often it is played before a busy machine is taken for what it is.
-const PLAYS: u32 = 3;
+const PLAYS: u32 = 4;
 /// How often to ask for health.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(50);
 /// What the log says of a Redis that connects and answers, and where callers do not wait for it.
@@ -376,15 +376,18 @@ impl Scene {
         };
         loop {
             let mut report = self.play(lasts, &fault);
-            let is_doubtful = report.local.was_held_up() || report.all().iter().any(|seen| seen.is_overdue());
-            if is_doubtful && panic::catch_unwind(AssertUnwindSafe(|| judge(&report))).is_err() {
-                if self.play < PLAYS {
-                    self.play += 1;
-                    continue;
-                }
-                if report.local.was_held_up() {
-                    report.excuse();
-                }
+            if !report.is_doubtful() {
+                return judge(&report);
+            }
+            if panic::catch_unwind(AssertUnwindSafe(|| judge(&report))).is_ok() {
+                return;
+            }
+            if self.play < PLAYS {
+                self.play += 1;
+                continue;
+            }
+            if report.local.was_held_up() {
+                report.excuse();
             }
             return judge(&report);
         }
@@ -513,6 +516,11 @@ impl History {
 impl Report {
     fn all(&self) -> [&Seen; 4] {
         [&self.local, &self.allow, &self.deny, &self.error]
+    }
+
+    /// Whether the machine, and not the service, may be what was seen: it was busy, or somebody was not run in time.
+    fn is_doubtful(&self) -> bool {
+        self.local.was_held_up() || self.all().iter().any(|seen| seen.is_overdue() || seen.starved > 0)
     }
 
     /// Whether times are not to be looked at, because of what else the machine had to do.

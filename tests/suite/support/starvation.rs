@@ -2,7 +2,7 @@
 //!
 //! A machine that is busy with other things runs nobody in time, and that says nothing about the service. Linux knows for every thread
 //! how long it was ready and not run, and a virtual machine how long it was not run itself: what is late may be excused by that. Where
-//! Linux does not say, nothing is excused.
+//! Linux does not say, the watch's own sleep does: what it overslept, nobody ran in.
 //!
 //! The tests with a real Envoy use it, too, which is why it knows nothing of this suite.
 
@@ -20,24 +20,43 @@ pub(crate) struct Watch<T> {
 }
 
 /// What it saw.
-pub(crate) struct Looks<T>(Vec<(T, Duration)>);
+pub(crate) struct Looks<T>(Vec<Look<T>>);
+
+struct Look<T> {
+    at: T,
+    /// How long threads have waited so far, as Linux says.
+    waited: Duration,
+    /// How long the watch has overslept so far.
+    overslept: Duration,
+}
 
 /// How often to look. How long somebody waited may be seen one look later.
 const INTERVAL: Duration = Duration::from_millis(5);
+/// A look itself takes some of the time, and a timer is not exact.
+const INTERVAL_MAX: Duration = Duration::from_millis(10);
 
 impl<T: Copy + Ord + Send + 'static> Watch<T> {
-    /// Watches all threads of these processes, and these threads, which are directories of `/proc`.
-    pub(crate) fn start(processes: &[u32], threads: Vec<PathBuf>, now: impl Fn() -> T + Send + 'static) -> Self {
+    /// Watches all threads of these processes, and these threads, which are directories of `/proc`. `since` is how much later its first
+    /// argument is than its second.
+    pub(crate) fn start(
+        processes: &[u32],
+        threads: Vec<PathBuf>,
+        now: impl Fn() -> T + Send + 'static,
+        since: impl Fn(T, T) -> Duration + Send + 'static,
+    ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let processes: Vec<String> = processes.iter().map(|process| format!("/proc/{process}/task")).collect();
         let thread = thread::spawn(move || {
-            let mut looks = Vec::new();
+            let mut looks: Vec<Look<T>> = Vec::new();
+            let mut overslept = Duration::ZERO;
             while !stopped.load(Relaxed) {
                 let theirs = processes.iter().filter_map(|tasks| fs::read_dir(tasks).ok()).flatten().flatten();
                 let all = theirs.map(|entry| entry.path()).chain(threads.iter().cloned());
                 let so_far: Duration = all.filter_map(|thread| waited(&thread)).sum();
-                looks.push((now(), so_far + stolen()));
+                let at = now();
+                overslept += looks.last().map_or(Duration::ZERO, |last| since(at, last.at).saturating_sub(INTERVAL_MAX));
+                looks.push(Look { at, waited: so_far + stolen(), overslept });
                 thread::sleep(INTERVAL);
             }
             Looks(looks)
@@ -55,16 +74,21 @@ impl<T: Copy + Ord + Send + 'static> Watch<T> {
 impl<T: Copy + Ord> Looks<T> {
     /// How long threads have waited in all.
     pub(crate) fn waited_in_all(&self) -> Duration {
-        self.0.first().zip(self.0.last()).map_or(Duration::ZERO, |(first, last)| last.1.saturating_sub(first.1))
+        Look::between(self.0.first(), self.0.last())
     }
 
     /// How long threads have waited, added up, from the last look but one before `begin` (what begins late is late at its end) to the
     /// first one after `end`.
     pub(crate) fn waited(&self, begin: T, end: T) -> Duration {
-        let until = |then: T| self.0.partition_point(|(at, _)| *at < then);
-        let before = self.0.get(until(begin).saturating_sub(2));
-        let after = self.0.get(until(end)).or(self.0.last());
-        before.zip(after).map_or(Duration::ZERO, |((_, before), (_, after))| after.saturating_sub(*before))
+        let until = |then: T| self.0.partition_point(|look| look.at < then);
+        Look::between(self.0.get(until(begin).saturating_sub(2)), self.0.get(until(end)).or(self.0.last()))
+    }
+}
+
+impl<T> Look<T> {
+    fn between(first: Option<&Self>, last: Option<&Self>) -> Duration {
+        let Some((first, last)) = first.zip(last) else { return Duration::ZERO };
+        last.waited.saturating_sub(first.waited).max(last.overslept.saturating_sub(first.overslept))
     }
 }
 
@@ -88,12 +112,17 @@ mod tests {
 
     #[test]
     fn what_was_waited_for_counts_from_the_looks_before_to_the_look_after() {
-        let looks = |waited: [u64; 4]| Looks([0, 50, 110, 170].into_iter().zip(waited.map(Duration::from_millis)).collect());
-        for (waited, expected) in [([0, 0, 0, 0], 0), ([0, 9, 10, 10], 10), ([0, 0, 9, 9], 9), ([9, 9, 9, 20], 0)] {
-            assert_eq!(looks(waited).waited(20, 80), Duration::from_millis(expected), "{waited:?}");
+        let looks = |waited: [u64; 4], overslept: [u64; 4]| {
+            let ms = Duration::from_millis;
+            let looks = [0, 50, 110, 170].into_iter().zip(waited.map(ms)).zip(overslept.map(ms));
+            Looks(looks.map(|((at, waited), overslept)| Look { at, waited, overslept }).collect())
+        };
+        for (numbers, expected) in [([0, 0, 0, 0], 0), ([0, 9, 10, 10], 10), ([0, 0, 9, 9], 9), ([9, 9, 9, 20], 0)] {
+            assert_eq!(looks(numbers, [0; 4]).waited(20, 80), Duration::from_millis(expected), "{numbers:?}");
+            assert_eq!(looks([0; 4], numbers).waited(20, 80), Duration::from_millis(expected), "{numbers:?}");
         }
-        assert_eq!(looks([0, 1, 2, 3]).waited(120, 300), Duration::from_millis(2), "beyond the last look");
-        assert_eq!(looks([5, 6, 7, 8]).waited_in_all(), Duration::from_millis(3));
+        assert_eq!(looks([0, 1, 2, 3], [0; 4]).waited(120, 300), Duration::from_millis(2), "beyond the last look");
+        assert_eq!(looks([5, 6, 7, 8], [0, 0, 1, 4]).waited_in_all(), Duration::from_millis(4), "the longer of the two");
         assert_eq!(Looks(Vec::new()).waited(1, 2), Duration::ZERO);
     }
 }
