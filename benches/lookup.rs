@@ -6,10 +6,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use tollgate::config::{self, Options, Source};
+use tollgate::rules::RuleSet;
 use tollgate::rules::explain::parse_query;
 use tollgate::rules::plan::{Modes, plan};
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
-use tollgate::rules::{KeyFormat, RuleSet};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::Time;
 
@@ -45,7 +45,7 @@ fn load(count: usize) -> (RuleSet, Duration) {
     }
     let source = Source { name: "bench.yaml".into(), path: "bench.yaml".into(), text: text.into() };
     let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-    let options = Options { merge_domains: false, key_prefix: "".into(), key_format: KeyFormat::Reference, stats };
+    let options = Options::new(stats);
     let begun = now();
     let loaded = config::load(&[source], &options).expect("the bench's rules are right");
     (loaded.rules, begun.elapsed())

@@ -108,7 +108,8 @@ impl App {
             key_prefix: settings.rules.cache_key_prefix.as_str().into(),
             // Nobody else reads the keys of a store in memory, so they have the form in which no two counters can share one.
             key_format: if let Backend::Redis(_) = backend { settings.rules.cache_key_format } else { KeyFormat::Safe },
-            stats: stats.clone(),
+            default_algorithm: settings.rules.default_algorithm.0,
+            ..Options::new(stats.clone())
         };
         let health = HealthPolicy {
             without_rules: settings.rules.force_start_without_initial_config,
@@ -116,7 +117,8 @@ impl App {
         };
         let live = Arc::new(LiveRules::default());
         let directory = settings.rules.directory(rules_argument);
-        let mut rule_source = RuleSource::new(directory, options, health, live.clone(), lifecycle.clone(), &metrics);
+        let overlay = settings.rules.overlay();
+        let mut rule_source = RuleSource::new(directory, overlay, options, health, live.clone(), lifecycle.clone(), &metrics);
         rule_source.load();
 
         let workers = settings.api.workers();

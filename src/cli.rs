@@ -1,11 +1,12 @@
 //! The command line: a file for each subcommand.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 pub mod check;
 pub mod explain;
@@ -79,11 +80,14 @@ pub fn run() -> ExitCode {
     let arguments: Vec<_> = arguments.collect();
     // Values of `simulate` were typed, and are no settings.
     let has_settings = arguments.get(1).is_none_or(|command| command != "simulate");
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         Err(error) => {
             // It fails only if nobody can read it.
             let _ = error.print();
+            if let Some(variable) = variable_behind(&error, &arguments) {
+                let _ = writeln!(std::io::stderr(), "tollgate: that is what the environment variable {variable} is set to");
+            }
             return match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
                 // A value that came from the environment is a setting as well.
@@ -107,6 +111,19 @@ pub fn run() -> ExitCode {
         Failure::Config(_) => ExitCode::from(BAD_CONFIG),
         Failure::Other(_) => ExitCode::FAILURE,
     }
+}
+
+/// The environment variable that a bad value came from; `None` if it was a flag.
+fn variable_behind(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
+    let flag = shown.split_whitespace().next()?.strip_prefix("--")?;
+    let was_typed = |argument: &OsString| {
+        argument.to_str().and_then(|text| text.strip_prefix("--")).is_some_and(|text| text.split('=').next() == Some(flag))
+    };
+    let command = Cli::command();
+    let known = command.get_subcommands().chain([&command]).flat_map(clap::Command::get_arguments);
+    let mut variables = known.filter(|argument| argument.get_long() == Some(flag)).filter_map(clap::Arg::get_env);
+    variables.next().filter(|_| !arguments.iter().any(was_typed)).map(|variable| variable.to_string_lossy().into_owned())
 }
 
 /// Prints a text. Whoever closed the other end, as `| head` does, has read enough: `println!` would panic.

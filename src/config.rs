@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use crate::config::compile::Compiler;
 use crate::config::error::{Finding, Findings};
+use crate::config::overlay::Overlay;
 use crate::config::yaml::Spot;
+use crate::limit::Algorithm;
 use crate::rules::stats::StatsTable;
 use crate::rules::{KeyFormat, RuleSet};
 
@@ -15,6 +17,7 @@ pub mod chosen;
 pub mod compile;
 pub mod error;
 pub mod metadata;
+pub mod overlay;
 pub mod schema;
 pub mod tollgate;
 pub mod yaml;
@@ -48,8 +51,26 @@ pub struct Options {
     pub key_prefix: Box<str>,
     /// CACHE_KEY_FORMAT, where the store is one whose keys others read, too.
     pub key_format: KeyFormat,
+    /// DEFAULT_ALGORITHM: where nothing else says how to count.
+    pub default_algorithm: Option<Algorithm>,
+    /// TOLLGATE_OVERLAY: blocks for rules that somebody else writes.
+    pub overlay: Option<Source>,
     /// Where rules find their counters.
     pub stats: Arc<StatsTable>,
+}
+
+impl Options {
+    /// As they are unless somebody says otherwise.
+    pub fn new(stats: Arc<StatsTable>) -> Self {
+        Self {
+            merge_domains: false,
+            key_prefix: Box::default(),
+            key_format: KeyFormat::Reference,
+            default_algorithm: None,
+            overlay: None,
+            stats,
+        }
+    }
 }
 
 /// Rules that can serve, and what is odd about them.
@@ -67,7 +88,8 @@ pub struct Loaded {
 /// Every problem of every source. One is enough to refuse all: half of the rules is not what anybody wrote.
 pub fn load(sources: &[Source], options: &Options) -> Result<Loaded, Vec<Finding>> {
     let mut findings = Findings::default();
-    let mut compiler = Compiler::new(options);
+    let overlay = options.overlay.as_ref().map(|source| Overlay::read(source, &mut findings.of(source))).unwrap_or_default();
+    let mut compiler = Compiler::new(options, &overlay);
     for source in sources {
         let mut findings = findings.of(source);
         if let Some(file) = schema::read(source, &mut findings) {
@@ -75,6 +97,9 @@ pub fn load(sources: &[Source], options: &Options) -> Result<Loaded, Vec<Finding
         }
     }
     let rules = compiler.finish();
+    if let Some(source) = &options.overlay {
+        overlay.tell_what_is_idle(&mut findings.of(source));
+    }
     let (problems, warnings) = findings.into_parts();
     if problems.is_empty() { Ok(Loaded { rules, warnings }) } else { Err(problems) }
 }

@@ -1,14 +1,17 @@
 //! Brings rules: loads them once at the start, and again whenever they change. What is broken never takes the place of what serves.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::config::{self, Options, Source};
-use crate::rule_source::files::Directory;
+use crate::rule_source::files::{Directory, FileFacts, Signature};
+use crate::rule_source::overlay::OverlayFile;
 use crate::rules::LiveRules;
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 pub mod files;
+pub mod overlay;
 pub mod settings;
 pub mod watch;
 
@@ -16,6 +19,7 @@ pub mod watch;
 #[derive(Debug)]
 pub struct RuleSource {
     directory: Directory,
+    overlay: Option<OverlayFile>,
     options: Options,
     health: HealthPolicy,
     live: Arc<LiveRules>,
@@ -46,6 +50,7 @@ impl RuleSource {
     /// A source that has not loaded anything yet.
     pub fn new(
         directory: Directory,
+        overlay: Option<OverlayFile>,
         options: Options,
         health: HealthPolicy,
         live: Arc<LiveRules>,
@@ -69,7 +74,7 @@ impl RuleSource {
             domains: metrics.gauge("tollgate_rule_domains", "Domains in force."),
             refused: metrics.gauge("tollgate_rules_refused", "1 while the newest rules are refused and older ones, or none, serve."),
         };
-        let source = Self { directory, options, health, live, lifecycle, metrics, last: None };
+        let source = Self { directory, overlay, options, health, live, lifecycle, metrics, last: None };
         source.tell();
         source
     }
@@ -79,10 +84,23 @@ impl RuleSource {
         &self.directory
     }
 
+    /// What the rules look like from outside: see [`Directory::signature`].
+    pub fn signature(&self) -> (Signature, Option<FileFacts>) {
+        (self.directory.signature(), self.overlay.as_ref().and_then(OverlayFile::facts))
+    }
+
+    /// Directories in which something happens when rules change, of which the first is to be watched with all below.
+    pub fn watched(&self) -> Vec<&Path> {
+        let mut watched = self.directory.watched();
+        watched.extend(self.overlay.as_ref().map(OverlayFile::watched));
+        watched
+    }
+
     /// Loads the rules if they are not those that were loaded, or refused, last. Says whether it did.
     pub fn load(&mut self) -> bool {
-        let sources = match self.directory.read() {
-            Ok(sources) => sources,
+        let overlay = self.overlay.as_ref().map(OverlayFile::read).transpose();
+        let (sources, overlay) = match self.directory.read().and_then(|sources| Ok((sources, overlay?))) {
+            Ok(read) => read,
             Err(error) => {
                 let error = format!("{error:#}");
                 // Told once, not at every look.
@@ -93,9 +111,10 @@ impl RuleSource {
                 return false;
             }
         };
-        if self.last.as_ref() == Some(&sources) {
+        if self.last.as_ref() == Some(&sources) && self.options.overlay == overlay {
             return false;
         }
+        self.options.overlay = overlay;
         if sources.is_empty() {
             tracing::warn!(directory = %self.directory.path().display(), "no rules files: nothing is limited");
         }

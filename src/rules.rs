@@ -57,8 +57,38 @@ pub struct Rule {
     pub on_limit: OnLimit,
     /// What is answered while no store can say. `None` is whatever holds for rules that do not say.
     pub on_store_error: Option<OnStoreError>,
+    /// The words of `tollgate` blocks that count for it, and who says them.
+    pub choices: Box<[Choice]>,
     /// Where it was written.
     pub origin: Origin,
+}
+
+/// A word of a `tollgate` block that counts for a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Its key.
+    pub key: &'static str,
+    /// What it says.
+    pub value: Box<str>,
+    /// Who says so.
+    pub by: SaidBy,
+    /// Where.
+    pub origin: Origin,
+}
+
+/// Who has a say in what a rule means, the strongest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SaidBy {
+    /// The rule itself.
+    Rule,
+    /// `defaults` of its domain.
+    Defaults,
+    /// The overlay, for rules of this path.
+    OverlayOfPath,
+    /// The overlay, for the domain.
+    OverlayOfDomain,
+    /// DEFAULT_ALGORITHM.
+    Setting,
 }
 
 /// What a rule allows.
@@ -128,6 +158,32 @@ pub struct Origin {
 impl std::fmt::Display for Origin {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.line == 0 { formatter.write_str(&self.file) } else { write!(formatter, "{}:{}", self.file, self.line) }
+    }
+}
+
+impl SaidBy {
+    /// Whether it stands in the same file as the rule.
+    pub const fn is_in_rules_file(self) -> bool {
+        matches!(self, Self::Rule | Self::Defaults)
+    }
+}
+
+impl std::fmt::Display for Choice {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { key, value, by, origin } = self;
+        write!(formatter, "{key}: {value} (by {by}, {origin})")
+    }
+}
+
+impl std::fmt::Display for SaidBy {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Rule => "the rule",
+            Self::Defaults => "the domain's defaults",
+            Self::OverlayOfPath => "the overlay's rules",
+            Self::OverlayOfDomain => "the overlay's defaults",
+            Self::Setting => "the setting",
+        })
     }
 }
 

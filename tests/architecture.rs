@@ -20,7 +20,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("config", &["limit", "rules", "setting", "time"]),
     ("store", &["algorithm", "check", "limit", "setting", "shutdown", "telemetry", "time", "tls"]),
     ("limiter", &["algorithm", "check", "limit", "rules", "setting", "store", "telemetry", "time"]),
-    ("rule_source", &["config", "rules", "setting", "shutdown", "telemetry"]),
+    ("rule_source", &["config", "limit", "rules", "setting", "shutdown", "telemetry"]),
     ("api", &["check", "http", "limit", "limiter", "proto", "rules", "setting", "shutdown", "telemetry", "time"]),
     ("admin", &["http", "limiter", "rules", "shutdown", "telemetry"]),
     ("settings", &["admin", "api", "limiter", "rule_source", "setting", "store", "telemetry"]),

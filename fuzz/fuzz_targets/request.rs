@@ -50,7 +50,7 @@ fn service(together: bool) -> Service {
     let stats = StatsTable::new(100, &metrics);
     let text = RULES.replace("- {key: '', value: b}\n", "");
     let source = Source { name: "r".into(), path: "r".into(), text: text.as_str().into() };
-    let options = Options { merge_domains: false, key_prefix: "".into(), key_format: KeyFormat::Reference, stats: stats.clone() };
+    let options = Options::new(stats.clone());
     let live = Arc::new(LiveRules::default());
     live.replace(config::load(&[source], &options).expect("the rules are right").rules);
     let (clock, hand) = Clock::manual(Time::from_micros(1_700_000_000_000_000));

@@ -12,7 +12,7 @@ fuzz_target!(|text: &str| {
     let source = |name: &str| Source { name: name.into(), path: name.into(), text: text.into() };
     for merge_domains in [false, true] {
         let stats = StatsTable::new(100, &Metrics::new());
-        let options = Options { merge_domains, key_prefix: "".into(), key_format: KeyFormat::Reference, stats };
+        let options = Options { merge_domains, ..Options::new(stats) };
         match config::load(&[source("a.yaml"), source("b.yaml")], &options) {
             Ok(loaded) => {
                 assert_eq!(loaded.rules.dump().lines().count() >= loaded.rules.rule_count(), true);

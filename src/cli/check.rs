@@ -8,13 +8,14 @@ use crate::cli::{Failure, say};
 use crate::config::error::{Draft, Findings};
 use crate::config::yaml::Spot;
 use crate::config::{self, Loaded, Options, Source};
-use crate::limit::{Limit, Unit};
+use crate::limit::{Algorithm, Limit, Unit};
 use crate::rule_source::files::Directory;
-use crate::rule_source::settings::key_format;
+use crate::rule_source::overlay::OverlayFile;
+use crate::rule_source::settings::{default_algorithm, key_format};
 use crate::rules::collisions::{COLLISIONS_MAX, Call, Collision, PAIRS_MAX, collisions};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::{KeyFormat, OnLimit, Rule};
-use crate::setting;
+use crate::setting::{self, Given};
 use crate::telemetry::metric::Metrics;
 use crate::time::Span;
 
@@ -46,6 +47,13 @@ pub struct Reading {
     /// What every counter's key begins with
     #[arg(long, env = "CACHE_KEY_PREFIX", default_value = "", value_name = "TEXT")]
     cache_key_prefix: String,
+    /// How rules count that do not say how [default: fixed_window]
+    #[arg(long, env = "DEFAULT_ALGORITHM", default_value = "", hide_default_value = true, value_name = "ALGORITHM",
+        value_parser = setting::given(default_algorithm))]
+    default_algorithm: Given<Algorithm>,
+    /// A file of `tollgate` blocks for rules that somebody else writes, by domain and path
+    #[arg(long, env = "TOLLGATE_OVERLAY", value_name = "FILE")]
+    tollgate_overlay: Option<String>,
 }
 
 /// Rules as a command reads them.
@@ -84,11 +92,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 pub fn load(directory: PathBuf, reading: &Reading) -> Result<Checked, Failure> {
     let path = directory.display().to_string();
     let sources: Vec<Source> = Directory::new(directory, true).read().map_err(|error| Failure::Config(format!("{error:#}")))?;
+    let overlay = reading.tollgate_overlay.as_deref().filter(|path| !path.is_empty()).map(|path| OverlayFile::new(path).read());
+    let overlay = overlay.transpose().map_err(|error| Failure::Config(format!("{error:#}")))?;
     let options = Options {
         merge_domains: reading.merge_domain_config,
         key_prefix: reading.cache_key_prefix.as_str().into(),
         key_format: reading.cache_key_format,
-        stats: StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()),
+        default_algorithm: reading.default_algorithm.0,
+        overlay,
+        ..Options::new(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()))
     };
     match config::load(&sources, &options) {
         Ok(loaded) => Ok(Checked { sources, loaded }),

@@ -1,32 +1,56 @@
-//! What a rule's own block and its domain's defaults come to together.
+//! What a rule's own block, its domain's defaults, the overlay and DEFAULT_ALGORITHM come to together.
 //!
-//! A word of the rule's own that does not fit is told. A default that does not fit is meant for other rules of the domain.
+//! A word of the rule's own that does not fit is told. Any other that does not fit is meant for other rules.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use crate::config::Located;
 use crate::config::schema::DescriptorSpec;
 use crate::config::tollgate::{Block, OnLimitWord, RequestHeaders};
 use crate::config::yaml::Spot;
 use crate::limit::{Algorithm, LimitError, RefusedHits, Terms};
-use crate::rules::{OnLimit, OnStoreError};
+use crate::rules::{Choice, OnLimit, OnStoreError, Origin, SaidBy};
 use crate::time::Span;
 
-/// The words that count for a rule, each its own or its domain's.
+/// A block that has a say in what a rule means.
+#[derive(Debug, Clone, Copy)]
+pub struct Layer<'b> {
+    /// What it says.
+    pub block: &'b Block,
+    /// Who says so.
+    pub by: SaidBy,
+    /// In which file.
+    pub file: &'b Arc<str>,
+}
+
+/// The blocks that have a say, the strongest first.
+pub type Layers<'b> = SmallVec<[Layer<'b>; 4]>;
+
+/// A word that counts, and who says it.
+#[derive(Debug)]
+struct Word<'b, T> {
+    located: &'b Located<T>,
+    layer: Layer<'b>,
+}
+
+/// The words that count for a rule.
 #[derive(Debug, Default)]
 pub struct Chosen<'b> {
-    own: Option<&'b Block>,
-    defaults: Option<&'b Block>,
-    algorithm: Option<&'b Located<Algorithm>>,
-    unit_multiplier: Option<&'b Located<u32>>,
-    burst: Option<&'b Located<u32>>,
-    buckets: Option<&'b Located<u32>>,
-    refused_hits: Option<&'b Located<RefusedHits>>,
-    on_limit: Option<&'b Located<OnLimitWord>>,
-    max_wait: Option<&'b Located<Span>>,
-    request_headers: Option<&'b Located<RequestHeaders>>,
-    response_body: Option<&'b Located<Box<str>>>,
-    on_store_error: Option<OnStoreError>,
-    lease_by: Option<&'b Located<Box<str>>>,
-    lease: Option<&'b Located<Span>>,
+    layers: Layers<'b>,
+    algorithm: Option<Word<'b, Algorithm>>,
+    unit_multiplier: Option<Word<'b, u32>>,
+    burst: Option<Word<'b, u32>>,
+    buckets: Option<Word<'b, u32>>,
+    refused_hits: Option<Word<'b, RefusedHits>>,
+    on_limit: Option<Word<'b, OnLimitWord>>,
+    max_wait: Option<Word<'b, Span>>,
+    request_headers: Option<Word<'b, RequestHeaders>>,
+    response_body: Option<Word<'b, Box<str>>>,
+    on_store_error: Option<Word<'b, OnStoreError>>,
+    lease_by: Option<Word<'b, Box<str>>>,
+    lease: Option<Word<'b, Span>>,
 }
 
 /// Words that do not go together. What a [`LimitError`] says is not said here.
@@ -77,52 +101,71 @@ pub enum Misfit {
 }
 
 impl<'b> Chosen<'b> {
-    /// Chooses.
-    pub fn new(own: Option<&'b Block>, defaults: Option<&'b Block>) -> Self {
-        let algorithm = either(own, defaults, |block| block.algorithm.as_ref());
-        let first = Self { own, defaults, algorithm, ..Self::default() };
+    /// Chooses, of layers of which the strongest comes first.
+    pub fn new(layers: Layers<'b>) -> Self {
+        let any = |_: SaidBy| true;
+        let algorithm = strongest(&layers, any, |block| block.algorithm.as_ref());
+        let first = Self { layers, algorithm, ..Self::default() };
         let (is, is_bucket) = (|other| first.algorithm() == other, first.algorithm().is_bucket());
+        // A rule's own word is taken whether it fits or not.
+        let if_fits = |fits: bool| move |by: SaidBy| fits || by == SaidBy::Rule;
 
-        let can_queue = |on_limit: &&Located<OnLimitWord>| is_bucket || on_limit.value != OnLimitWord::Queue;
-        let on_limit = defaults.and_then(|block| block.on_limit.as_ref()).filter(can_queue);
-        let on_limit = own.and_then(|block| block.on_limit.as_ref()).or(on_limit);
-        let then = |other| on_limit.map_or(OnLimitWord::Reject, |on_limit| on_limit.value) == other;
-
-        let for_periods = defaults.filter(|_| !is(Algorithm::Concurrency));
-        let for_buckets = defaults.filter(|_| is_bucket);
-        let for_sliding_windows = defaults.filter(|_| is(Algorithm::SlidingWindow));
-        let for_concurrency = defaults.filter(|_| is(Algorithm::Concurrency));
+        let on_limits = first.layers.iter().filter_map(|&layer| Some(Word { located: layer.block.on_limit.as_ref()?, layer }));
+        let can_be = |word: &Word<'_, OnLimitWord>| is_bucket || word.located.value != OnLimitWord::Queue || word.layer.by == SaidBy::Rule;
+        let on_limit = on_limits.into_iter().find(can_be);
+        let then = |other| value_of(on_limit).unwrap_or(OnLimitWord::Reject) == other;
+        let layers = &first.layers;
         Self {
-            unit_multiplier: either(own, for_periods, |block| block.unit_multiplier.as_ref()),
-            burst: either(own, for_buckets, |block| block.burst.as_ref()),
-            buckets: either(own, for_sliding_windows, |block| block.buckets.as_ref()),
-            refused_hits: either(own, for_periods, |block| block.refused_hits.as_ref()),
+            unit_multiplier: strongest(layers, if_fits(!is(Algorithm::Concurrency)), |block| block.unit_multiplier.as_ref()),
+            burst: strongest(layers, if_fits(is_bucket), |block| block.burst.as_ref()),
+            buckets: strongest(layers, if_fits(is(Algorithm::SlidingWindow)), |block| block.buckets.as_ref()),
+            refused_hits: strongest(layers, if_fits(!is(Algorithm::Concurrency)), |block| block.refused_hits.as_ref()),
             on_limit,
-            max_wait: either(own, defaults.filter(|_| then(OnLimitWord::Queue)), |block| block.max_wait.as_ref()),
-            request_headers: either(own, defaults.filter(|_| then(OnLimitWord::Degrade)), |block| block.request_headers.as_ref()),
-            response_body: either(own, defaults.filter(|_| then(OnLimitWord::Reject)), |block| block.response_body.as_ref()),
-            on_store_error: own.and_then(|block| block.on_store_error).or_else(|| defaults?.on_store_error),
-            lease_by: either(own, for_concurrency, |block| block.lease_by.as_ref()),
-            lease: either(own, for_concurrency, |block| block.lease.as_ref()),
+            max_wait: strongest(layers, if_fits(then(OnLimitWord::Queue)), |block| block.max_wait.as_ref()),
+            request_headers: strongest(layers, if_fits(then(OnLimitWord::Degrade)), |block| block.request_headers.as_ref()),
+            response_body: strongest(layers, if_fits(then(OnLimitWord::Reject)), |block| block.response_body.as_ref()),
+            on_store_error: strongest(layers, any, |block| block.on_store_error.as_ref()),
+            lease_by: strongest(layers, if_fits(is(Algorithm::Concurrency)), |block| block.lease_by.as_ref()),
+            lease: strongest(layers, if_fits(is(Algorithm::Concurrency)), |block| block.lease.as_ref()),
             ..first
         }
     }
 
     fn algorithm(&self) -> Algorithm {
-        self.algorithm.map_or(Algorithm::FixedWindow, |algorithm| algorithm.value)
+        value_of(self.algorithm).unwrap_or(Algorithm::FixedWindow)
     }
 
     fn on_limit_word(&self) -> OnLimitWord {
-        self.on_limit.map_or(OnLimitWord::Reject, |on_limit| on_limit.value)
+        value_of(self.on_limit).unwrap_or(OnLimitWord::Reject)
     }
 
     fn queues(&self) -> bool {
         self.on_limit_word() == OnLimitWord::Queue && self.algorithm().is_bucket()
     }
 
+    /// Every word that counts, and who says it.
+    pub fn choices(&self) -> Box<[Choice]> {
+        let mut choices = Vec::new();
+        choose(&mut choices, "algorithm", self.algorithm, |algorithm| algorithm.name().into());
+        choose(&mut choices, "unit_multiplier", self.unit_multiplier, ToString::to_string);
+        choose(&mut choices, "burst", self.burst, ToString::to_string);
+        choose(&mut choices, "buckets", self.buckets, ToString::to_string);
+        choose(&mut choices, "refused_hits", self.refused_hits, |refused_hits| refused_hits.name().into());
+        choose(&mut choices, "on_limit", self.on_limit, |on_limit| on_limit.name().into());
+        choose(&mut choices, "max_wait", self.max_wait, ToString::to_string);
+        choose(&mut choices, "request_headers", self.request_headers, |headers| {
+            headers.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join(", ")
+        });
+        choose(&mut choices, "response_body", self.response_body, |body| format!("{body:?}"));
+        choose(&mut choices, "on_store_error", self.on_store_error, |policy| policy.name().into());
+        choose(&mut choices, "lease_by", self.lease_by, ToString::to_string);
+        choose(&mut choices, "lease", self.lease, ToString::to_string);
+        choices.into()
+    }
+
     /// How many units make the period.
     pub fn unit_multiplier(&self) -> u32 {
-        self.unit_multiplier.map_or(1, |multiplier| multiplier.value)
+        value_of(self.unit_multiplier).unwrap_or(1)
     }
 
     /// What is said of a limit, on top of what its rate_limit says.
@@ -130,11 +173,11 @@ impl<'b> Chosen<'b> {
         Terms {
             unit_multiplier: self.unit_multiplier(),
             algorithm: self.algorithm(),
-            burst: self.burst.map(|burst| burst.value),
-            buckets: self.buckets.map(|buckets| buckets.value),
-            refused_hits: self.refused_hits.map(|refused_hits| refused_hits.value),
-            max_wait: self.max_wait.filter(|_| self.queues()).map(|max_wait| max_wait.value),
-            lease: self.lease.map(|lease| lease.value),
+            burst: value_of(self.burst),
+            buckets: value_of(self.buckets),
+            refused_hits: value_of(self.refused_hits),
+            max_wait: value_of(self.max_wait).filter(|_| self.queues()),
+            lease: value_of(self.lease),
             ..rate
         }
     }
@@ -142,28 +185,35 @@ impl<'b> Chosen<'b> {
     /// What happens beyond the limit.
     pub fn on_limit(&self) -> OnLimit {
         match self.on_limit_word() {
-            OnLimitWord::Reject => OnLimit::Reject { body: self.response_body.map(|body| body.value.clone()) },
+            OnLimitWord::Reject => OnLimit::Reject { body: self.response_body.map(|body| body.located.value.clone()) },
             OnLimitWord::Queue => OnLimit::Queue,
             OnLimitWord::Degrade => {
-                OnLimit::Degrade { request_headers: self.request_headers.map(|headers| headers.value.clone()).unwrap_or_default() }
+                OnLimit::Degrade { request_headers: self.request_headers.map(|headers| headers.located.value.clone()).unwrap_or_default() }
             }
         }
     }
 
     /// What is answered while no store can say.
     pub fn on_store_error(&self) -> Option<OnStoreError> {
-        self.on_store_error
+        value_of(self.on_store_error)
     }
 
     /// Whether something was told already that may be why words seem to be missing.
     pub fn is_faulty(&self) -> bool {
-        self.own.into_iter().chain(self.defaults).any(|block| block.is_faulty)
+        self.layers.iter().any(|layer| layer.block.is_faulty)
+    }
+
+    /// What counts here and does not stand in the file of the rule, for whoever wonders what is wrong with it; `None` if all does.
+    pub fn said_elsewhere(&self) -> Option<String> {
+        let choices = self.choices();
+        let elsewhere: Vec<String> = choices.iter().filter(|choice| !choice.by.is_in_rules_file()).map(ToString::to_string).collect();
+        (!elsewhere.is_empty()).then(|| format!("what is not said here: {}", elsewhere.join("; ")))
     }
 
     /// Where the rule itself says that calls queue.
     pub fn own_queue(&self) -> Option<Spot> {
-        let own = self.own?.on_limit.as_ref()?;
-        (own.value == OnLimitWord::Queue).then_some(own.spot)
+        let word = self.on_limit.filter(|word| word.layer.by == SaidBy::Rule && word.located.value == OnLimitWord::Queue)?;
+        Some(word.located.spot)
     }
 
     /// Where the algorithm is said.
@@ -200,10 +250,10 @@ impl<'b> Chosen<'b> {
         let key = &spec.key.value;
         match self.lease_by {
             None => add(spot(self.algorithm), Misfit::NoLeaseBy { key: key.clone() }),
-            Some(lease_by) if *lease_by.value != **key => {
-                add(Some(lease_by.spot), Misfit::LeaseByOfOther { lease_by: lease_by.value.clone(), key: key.clone() });
+            Some(lease_by) if *lease_by.located.value != **key => {
+                add(spot(self.lease_by), Misfit::LeaseByOfOther { lease_by: lease_by.located.value.clone(), key: key.clone() });
             }
-            Some(lease_by) if !spec.value.value.is_empty() || key.contains('*') => add(Some(lease_by.spot), Misfit::LeaseByOfSome),
+            Some(_) if !spec.value.value.is_empty() || key.contains('*') => add(spot(self.lease_by), Misfit::LeaseByOfSome),
             Some(_) => {}
         }
         if self.unit_multiplier.is_some() {
@@ -227,15 +277,35 @@ impl<'b> Chosen<'b> {
     }
 }
 
-/// The rule's own word, else its domain's.
-fn either<'b, T>(
-    own: Option<&'b Block>,
-    defaults: Option<&'b Block>,
-    word: impl Fn(&'b Block) -> Option<&'b Located<T>>,
-) -> Option<&'b Located<T>> {
-    own.and_then(&word).or_else(|| defaults.and_then(&word))
+impl<T> Clone for Word<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
 }
 
-fn spot<T>(located: Option<&Located<T>>) -> Option<Spot> {
-    located.map(|located| located.spot)
+impl<T> Copy for Word<'_, T> {}
+
+/// The word of the strongest layer that says one and may.
+fn strongest<'b, T>(
+    layers: &Layers<'b>,
+    may: impl Fn(SaidBy) -> bool,
+    word: impl Fn(&'b Block) -> Option<&'b Located<T>>,
+) -> Option<Word<'b, T>> {
+    layers.iter().filter(|layer| may(layer.by)).find_map(|&layer| Some(Word { located: word(layer.block)?, layer }))
+}
+
+fn value_of<T: Copy>(word: Option<Word<'_, T>>) -> Option<T> {
+    word.map(|word| word.located.value)
+}
+
+fn choose<T>(choices: &mut Vec<Choice>, key: &'static str, word: Option<Word<'_, T>>, text: impl Fn(&T) -> String) {
+    choices.extend(word.map(|Word { located, layer }| {
+        let origin = Origin { file: layer.file.clone(), line: located.spot.line, column: located.spot.column };
+        Choice { key, value: text(&located.value).into(), by: layer.by, origin }
+    }));
+}
+
+/// Where a word stands, if that is in the file of the rule.
+fn spot<T>(word: Option<Word<'_, T>>) -> Option<Spot> {
+    word.filter(|word| word.layer.by.is_in_rules_file()).map(|word| word.located.spot)
 }

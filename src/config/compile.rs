@@ -6,16 +6,17 @@ use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::config::chosen::Chosen;
+use crate::config::chosen::{Chosen, Layer, Layers};
 use crate::config::error::{Draft, SourceFindings};
+use crate::config::overlay::{InDomain, Overlay};
 use crate::config::schema::{DescriptorSpec, RateLimitSpec, RulesFile};
 use crate::config::tollgate::Block;
 use crate::config::yaml::Spot;
-use crate::config::{Options, Source};
+use crate::config::{Located, Options, Source};
 use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit, Terms, Unit};
 use crate::rules::key::{KeyHead, KeyTail};
 use crate::rules::tree::{Domain, Level, Node, RuleSet};
-use crate::rules::{Allowance, Naming, Origin, Rule, series};
+use crate::rules::{Allowance, Naming, Origin, Rule, SaidBy, series};
 
 const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, year";
 
@@ -23,6 +24,9 @@ const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, y
 #[derive(Debug)]
 pub struct Compiler<'o> {
     options: &'o Options,
+    overlay: &'o Overlay,
+    /// What DEFAULT_ALGORITHM says, as a block.
+    setting: Option<(Block, Arc<str>)>,
     domains: HashMap<String, Building>,
 }
 
@@ -32,6 +36,8 @@ struct Building {
     domain: Domain,
     labels: HashSet<String>,
     block_from: Option<Arc<str>>,
+    /// What its own files say.
+    together: Option<bool>,
 }
 
 /// Where in the rules a descriptor stands, and what applies there.
@@ -39,7 +45,10 @@ struct Building {
 struct Context<'c> {
     /// `domain.key_value…`, without the descriptor itself.
     path: &'c str,
+    domain: &'c str,
     defaults: Option<&'c Block>,
+    overlay: &'c InDomain<'c>,
+    setting: Option<&'c (Block, Arc<str>)>,
     /// `value_to_metric` on a descriptor above.
     by_value: bool,
     source: &'c Source,
@@ -48,8 +57,12 @@ struct Context<'c> {
 
 impl<'o> Compiler<'o> {
     /// Nothing yet.
-    pub fn new(options: &'o Options) -> Self {
-        Self { options, domains: HashMap::new() }
+    pub fn new(options: &'o Options, overlay: &'o Overlay) -> Self {
+        let setting = options.default_algorithm.map(|value| {
+            let algorithm = Some(Located { value, spot: Spot::default() });
+            (Block { algorithm, ..Block::default() }, "DEFAULT_ALGORITHM".into())
+        });
+        Self { options, overlay, setting, domains: HashMap::new() }
     }
 
     /// Adds a file.
@@ -72,16 +85,28 @@ impl<'o> Compiler<'o> {
             Slot::Occupied(entry) => entry.into_mut(),
             Slot::Vacant(entry) => entry.insert(Building::new(&name, self.options)),
         };
-        if let Some(block) = &file.block {
-            building.domain.together = block.together;
-            if let Some(other) = building.block_from.replace(source.path.clone()) {
-                let text = format!("the domain '{name}' has a tollgate block already, in {other}");
-                let hint = Some("keep one of them: it speaks for the whole domain".to_owned());
-                findings.problem(Draft { spot: block.spot, place: "metadata.tollgate", text, hint });
-            }
+        let overlay = self.overlay.in_domain(&name);
+        let own = file.block.as_ref().and_then(|block| block.together);
+        building.together = building.together.or(own);
+        building.domain.together = building.together.or(overlay.together()).unwrap_or(false);
+        if let Some(block) = &file.block
+            && let Some(other) = building.block_from.replace(source.path.clone())
+        {
+            let text = format!("the domain '{name}' has a tollgate block already, in {other}");
+            let hint = Some("keep one of them: it speaks for the whole domain".to_owned());
+            findings.problem(Draft { spot: block.spot, place: "metadata.tollgate", text, hint });
         }
         let defaults = file.block.as_ref().and_then(|block| block.defaults.as_ref());
-        let context = Context { path: &name, defaults, by_value: false, source, options: self.options };
+        let context = Context {
+            path: &name,
+            domain: &name,
+            defaults,
+            overlay: &overlay,
+            setting: self.setting.as_ref(),
+            by_value: false,
+            source,
+            options: self.options,
+        };
         context.add_level(&mut building.domain.root, &mut building.labels, file.descriptors, &format!("domain {name} > "), findings);
     }
 
@@ -95,7 +120,7 @@ impl Building {
     fn new(name: &str, options: &Options) -> Self {
         let key_head = KeyHead::new(options.key_format, &options.key_prefix, name);
         let domain = Domain { name: name.into(), key_head, together: false, root: Level::default() };
-        Self { domain, labels: HashSet::new(), block_from: None }
+        Self { domain, labels: HashSet::new(), block_from: None, together: None }
     }
 }
 
@@ -158,7 +183,9 @@ impl Context<'_> {
             return None;
         };
         let place = &format!("{place}.rate_limit");
-        let chosen = Chosen::new(spec.block.as_ref(), self.defaults);
+        let chosen = Chosen::new(self.layers(spec));
+        let choices = chosen.choices();
+        self.overlay.note(self.path_in_domain(), &choices);
         let allowance = allowance(spec, rate_limit, &chosen, place, findings);
         for name in &rate_limit.replaces {
             let text = if name.value.is_empty() {
@@ -194,9 +221,24 @@ impl Context<'_> {
             },
             on_limit: chosen.on_limit(),
             on_store_error: chosen.on_store_error(),
+            choices,
             origin: Origin { file: self.source.path.clone(), line: spec.spot.line, column: spec.spot.column },
             allowance,
         })
+    }
+
+    /// Who has a say in what a rule means.
+    fn layers<'l>(&'l self, spec: &'l DescriptorSpec) -> Layers<'l> {
+        let in_file = [(spec.block.as_ref(), SaidBy::Rule), (self.defaults, SaidBy::Defaults)];
+        let file = &self.source.path;
+        let mut layers: Layers<'l> = in_file.into_iter().filter_map(|(block, by)| Some(Layer { block: block?, by, file })).collect();
+        self.overlay.add_layers(self.path_in_domain(), &mut layers);
+        layers.extend(self.setting.map(|(block, file)| Layer { block, by: SaidBy::Setting, file }));
+        layers
+    }
+
+    fn path_in_domain(&self) -> &str {
+        self.path.get(self.domain.len() + 1..).unwrap_or_default()
     }
 }
 
@@ -233,13 +275,13 @@ fn allowance(
     }
     let misfits = chosen.misfits(descriptor);
     for (spot, misfit) in &misfits {
-        findings.problem(Draft { spot: *spot, place, text: misfit.to_string(), hint: None });
+        findings.problem(Draft { spot: *spot, place, text: misfit.to_string(), hint: chosen.said_elsewhere() });
     }
     match Limit::new(&chosen.terms(Terms::new(spec.requests_per_unit, unit, Algorithm::FixedWindow))) {
         Ok(limit) => misfits.is_empty().then_some(Allowance::Limited(limit)),
         Err(error) => {
             let spot = chosen.spot_of(&error).unwrap_or(spec.spot);
-            findings.problem(Draft { spot, place, text: error.to_string(), hint: None });
+            findings.problem(Draft { spot, place, text: error.to_string(), hint: chosen.said_elsewhere() });
             None
         }
     }
@@ -354,7 +396,7 @@ descriptors:
 
     fn loaded(files: &[(&str, &str)]) -> RuleSet {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options { merge_domains: false, key_prefix: "".into(), key_format: KeyFormat::Safe, stats };
+        let options = Options { key_format: KeyFormat::Safe, ..Options::new(stats) };
         let source = |&(name, text): &(&str, &str)| Source { name: name.into(), path: name.into(), text: text.into() };
         let loaded = config::load(&files.iter().map(source).collect::<Vec<_>>(), &options).expect("these rules are right");
         assert_eq!(loaded.warnings, []);

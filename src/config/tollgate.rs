@@ -75,7 +75,7 @@ pub struct Block {
     /// `response_body`
     pub response_body: Option<Located<Box<str>>>,
     /// `on_store_error`
-    pub on_store_error: Option<OnStoreError>,
+    pub on_store_error: Option<Located<OnStoreError>>,
     /// `lease_by`
     pub lease_by: Option<Located<Box<str>>>,
     /// `lease`
@@ -90,7 +90,7 @@ pub struct Block {
 #[derive(Debug, Clone, Default)]
 pub struct RootBlock {
     /// `together`
-    pub together: bool,
+    pub together: Option<bool>,
     /// `defaults`
     pub defaults: Option<Block>,
     /// Where it begins.
@@ -100,8 +100,8 @@ pub struct RootBlock {
 impl Block {
     /// Reads the block of a rule. `place` is where it stands in the rules.
     pub fn read(node: &Node, place: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
-        let mut reader = Reader { place, findings, has_told: false };
-        let pairs = reader.map(node)?;
+        let mut reader = Reader::new(place, findings);
+        let pairs = reader.map(node, &RULE_KEYS)?;
         let mut block = Self { spot: node.spot, ..Self::default() };
         for (key, value) in pairs {
             match reader.key(key, &RULE_KEYS) {
@@ -115,8 +115,7 @@ impl Block {
                 name @ "request_headers" => block.request_headers = reader.headers(value, name),
                 name @ "response_body" => block.response_body = reader.body(value, name),
                 name @ "on_store_error" => {
-                    let policy = reader.word(value, name, &OnStoreError::ALL.map(|word| (word.name(), word)));
-                    block.on_store_error = policy.map(|located| located.value);
+                    block.on_store_error = reader.word(value, name, &OnStoreError::ALL.map(|word| (word.name(), word)));
                 }
                 name @ "lease_by" => block.lease_by = reader.text(value, name),
                 name @ "lease" => block.lease = reader.duration(value, name, "30s"),
@@ -125,17 +124,39 @@ impl Block {
         }
         Some(Self { is_faulty: reader.has_told, ..block })
     }
+
+    /// The keys that it has, and where their values stand.
+    pub fn words(&self) -> Vec<(&'static str, Spot)> {
+        fn word<T>(key: &'static str, located: Option<&Located<T>>) -> Option<(&'static str, Spot)> {
+            located.map(|located| (key, located.spot))
+        }
+        let words = [
+            word("algorithm", self.algorithm.as_ref()),
+            word("unit_multiplier", self.unit_multiplier.as_ref()),
+            word("burst", self.burst.as_ref()),
+            word("buckets", self.buckets.as_ref()),
+            word("refused_hits", self.refused_hits.as_ref()),
+            word("on_limit", self.on_limit.as_ref()),
+            word("max_wait", self.max_wait.as_ref()),
+            word("request_headers", self.request_headers.as_ref()),
+            word("response_body", self.response_body.as_ref()),
+            word("on_store_error", self.on_store_error.as_ref()),
+            word("lease_by", self.lease_by.as_ref()),
+            word("lease", self.lease.as_ref()),
+        ];
+        words.into_iter().flatten().collect()
+    }
 }
 
 impl RootBlock {
     /// Reads the block of a file.
     pub fn read(node: &Node, place: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
-        let mut reader = Reader { place, findings, has_told: false };
-        let pairs = reader.map(node)?;
+        let mut reader = Reader::new(place, findings);
+        let pairs = reader.map(node, &ROOT_KEYS)?;
         let mut block = Self { spot: node.spot, ..Self::default() };
         for (key, value) in pairs {
             match reader.key(key, &ROOT_KEYS) {
-                "together" => block.together = reader.flag(value, "together"),
+                "together" => block.together = Some(reader.flag(value, "together")),
                 "defaults" => block.defaults = Block::read(value, &format!("{place}.defaults"), reader.findings),
                 _ => {}
             }
@@ -158,27 +179,28 @@ impl OnLimitWord {
     }
 }
 
-struct Reader<'p, 'f, 'r> {
-    place: &'p str,
-    findings: &'f mut SourceFindings<'r>,
+/// Reads maps of ours, and tells what is wrong with them.
+pub(super) struct Reader<'p, 'f, 'r> {
+    pub(super) place: &'p str,
+    pub(super) findings: &'f mut SourceFindings<'r>,
     has_told: bool,
 }
 
-impl Reader<'_, '_, '_> {
-    fn map<'n>(&mut self, node: &'n Node) -> Option<&'n [(Node, Node)]> {
+impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
+    pub(super) fn new(place: &'p str, findings: &'f mut SourceFindings<'r>) -> Self {
+        Self { place, findings, has_told: false }
+    }
+
+    pub(super) fn map<'n>(&mut self, node: &'n Node, known: &[&str]) -> Option<&'n [(Node, Node)]> {
         if let Kind::Map(pairs) = &node.kind {
             return Some(pairs);
         }
-        self.problem(
-            node.spot,
-            "expected a map of settings of this block".to_owned(),
-            Some(format!("the keys are {}", RULE_KEYS.join(", "))),
-        );
+        self.problem(node.spot, "expected a map of settings of this block".to_owned(), Some(format!("the keys are {}", known.join(", "))));
         None
     }
 
     /// The key, if it is one of these; else it is told, and empty.
-    fn key<'n>(&mut self, node: &'n Node, known: &[&str]) -> &'n str {
+    pub(super) fn key<'n>(&mut self, node: &'n Node, known: &[&str]) -> &'n str {
         let name = if let Kind::Scalar(scalar) = &node.kind { &*scalar.text } else { "" };
         if known.contains(&name) {
             return name;
@@ -237,7 +259,7 @@ impl Reader<'_, '_, '_> {
         None
     }
 
-    fn text(&mut self, node: &Node, key: &str) -> Option<Located<Box<str>>> {
+    pub(super) fn text(&mut self, node: &Node, key: &str) -> Option<Located<Box<str>>> {
         match scalar(node) {
             Some(scalar) if scalar.value() != Value::Null => Some(Located { value: scalar.text.as_str().into(), spot: node.spot }),
             _ => {
@@ -320,7 +342,7 @@ impl Reader<'_, '_, '_> {
         false
     }
 
-    fn problem(&mut self, spot: Spot, text: String, hint: Option<String>) {
+    pub(super) fn problem(&mut self, spot: Spot, text: String, hint: Option<String>) {
         self.has_told = true;
         self.findings.problem(Draft { spot, place: self.place, text, hint });
     }

@@ -30,8 +30,9 @@ pub struct Directory {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature(Option<Vec<FileFacts>>);
 
+/// What a file looks like from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct FileFacts {
+pub struct FileFacts {
     path: PathBuf,
     bytes: u64,
     modified: (i64, i64),
@@ -87,11 +88,7 @@ impl Directory {
     pub fn read(&self) -> anyhow::Result<Vec<Source>> {
         let mut sources = Vec::new();
         for path in self.files()? {
-            let text = read_bounded(&path).with_context(|| format!("read {}", path.display()))?;
-            if text.len() > FILE_BYTES_MAX {
-                bail!("{} has more than {FILE_BYTES_MAX} bytes, the most for one file", path.display());
-            }
-            let Ok(text) = String::from_utf8(text) else { bail!("{} is not UTF-8 text; rules are YAML", path.display()) };
+            let text = read_text(&path)?;
             let below = path.strip_prefix(&self.path).unwrap_or(&path).to_string_lossy().replace('/', ".");
             sources.push(Source {
                 name: format!("{}{below}", self.name_prefix).into(),
@@ -104,12 +101,7 @@ impl Directory {
 
     /// What it looks like now. It opens no file.
     pub fn signature(&self) -> Signature {
-        let facts = |path: PathBuf| {
-            let metadata = fs::metadata(&path).ok()?;
-            let modified = (metadata.mtime(), metadata.mtime_nsec());
-            Some(FileFacts { path, bytes: metadata.len(), modified, inode: metadata.ino() })
-        };
-        Signature(self.files().ok().map(|files| files.into_iter().filter_map(facts).collect()))
+        Signature(self.files().ok().map(|files| files.into_iter().filter_map(FileFacts::of).collect()))
     }
 
     fn files(&self) -> anyhow::Result<Vec<PathBuf>> {
@@ -157,6 +149,27 @@ impl Directory {
         walk.above.pop();
         Ok(())
     }
+}
+
+impl FileFacts {
+    /// Those of a file, if it is there.
+    pub fn of(path: PathBuf) -> Option<Self> {
+        let metadata = fs::metadata(&path).ok()?;
+        let modified = (metadata.mtime(), metadata.mtime_nsec());
+        Some(Self { path, bytes: metadata.len(), modified, inode: metadata.ino() })
+    }
+}
+
+/// What a file says.
+///
+/// # Errors
+/// It cannot be read, is too long, or no UTF-8.
+pub fn read_text(path: &Path) -> anyhow::Result<String> {
+    let text = read_bounded(path).with_context(|| format!("read {}", path.display()))?;
+    if text.len() > FILE_BYTES_MAX {
+        bail!("{} has more than {FILE_BYTES_MAX} bytes, the most for one file", path.display());
+    }
+    String::from_utf8(text).ok().with_context(|| format!("{} is not UTF-8 text; rules are YAML", path.display()))
 }
 
 /// A file, or as much of it as shows that it is too long.

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::limit::Algorithm;
 use crate::rule_source::files::Directory;
+use crate::rule_source::overlay::OverlayFile;
 use crate::rules::KeyFormat;
-use crate::setting;
+use crate::setting::{self, Given};
 
 const RUNTIME_ROOT_DEFAULT: &str = "/srv/runtime_data/current";
 /// Where a checkout, or anybody who just tries, has rules.
@@ -51,9 +53,21 @@ pub struct Settings {
     /// (so that no two counters can share one, whatever clients send). In memory they are always safe
     #[arg(long, env = "CACHE_KEY_FORMAT", default_value = "reference", value_name = "FORM", value_parser = key_format)]
     pub cache_key_format: KeyFormat,
+    /// How rules count that do not say how: fixed_window, sliding_window, sliding_log, token_bucket or leaky_bucket [default: fixed_window]
+    #[arg(long, env = "DEFAULT_ALGORITHM", default_value = "", hide_default_value = true, value_name = "ALGORITHM",
+        value_parser = setting::given(default_algorithm))]
+    pub default_algorithm: Given<Algorithm>,
+    /// A file of `tollgate` blocks for rules that somebody else writes, by domain and path
+    #[arg(long, env = "TOLLGATE_OVERLAY", value_name = "FILE")]
+    pub tollgate_overlay: Option<String>,
 }
 
 impl Settings {
+    /// The overlay, if there is to be one.
+    pub fn overlay(&self) -> Option<OverlayFile> {
+        self.tollgate_overlay.as_deref().filter(|path| !path.is_empty()).map(OverlayFile::new)
+    }
+
     /// Where the rules are: the directory on the command line, else what RUNTIME_* say, else `./config` if it is there.
     pub fn directory(&self, argument: Option<PathBuf>) -> Directory {
         let ignore_dot_files = self.runtime_ignoredotfiles;
@@ -83,6 +97,18 @@ impl Settings {
 /// No such form.
 pub fn key_format(text: &str) -> Result<KeyFormat, String> {
     KeyFormat::from_name(text).ok_or_else(|| format!("write {}", KeyFormat::ALL.map(KeyFormat::name).join(" or ")))
+}
+
+/// Reads DEFAULT_ALGORITHM.
+///
+/// # Errors
+/// No such algorithm, or one that needs more than its name.
+pub fn default_algorithm(text: &str) -> Result<Algorithm, String> {
+    let alone: Vec<Algorithm> = Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Concurrency).collect();
+    alone.iter().copied().find(|algorithm| algorithm.name() == text).ok_or_else(|| {
+        let names: Vec<&str> = alone.iter().map(|algorithm| algorithm.name()).collect();
+        format!("write one of {}", names.join(", "))
+    })
 }
 
 fn config_type(text: &str) -> Result<String, String> {

@@ -74,7 +74,7 @@ fn run(mut source: RuleSource, waker: SyncSender<()>, woken: &Receiver<()>, orde
     let mut events = Events::new(waker);
     events.watch(&source);
     // Before the load: what changes while it reads must look new afterwards.
-    let mut seen = source.directory().signature();
+    let mut seen = source.signature();
     // Whatever happened between the first load and the watch.
     source.load();
     loop {
@@ -87,7 +87,7 @@ fn run(mut source: RuleSource, waker: SyncSender<()>, woken: &Receiver<()>, orde
             return;
         }
         let ordered = orders.load.swap(false, Relaxed);
-        let signature = source.directory().signature();
+        let signature = source.signature();
         if ordered || signature != seen || source.is_unread() {
             seen = signature;
             // The directory may be another one by now, under the same name.
@@ -133,7 +133,7 @@ impl Events {
             // It fails where the directory is gone, and the watch with it.
             let _ = watcher.unwatch(&path);
         }
-        for (index, path) in source.directory().watched().into_iter().enumerate() {
+        for (index, path) in source.watched().into_iter().enumerate() {
             let mode = if index == 0 { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
             if watcher.watch(path, mode).is_ok() {
                 self.watched.push(path.to_owned());

@@ -559,7 +559,7 @@ mod tests {
     fn try_load(domains: &[(&str, &[&str])], key_format: KeyFormat) -> Option<RuleSet> {
         let sources: Vec<Source> = domains.iter().map(|(name, rules)| source(name, rules)).collect();
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options { merge_domains: false, key_prefix: "".into(), key_format, stats };
+        let options = Options { key_format, ..Options::new(stats) };
         config::load(&sources, &options).ok().map(|loaded| loaded.rules)
     }
 

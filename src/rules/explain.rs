@@ -87,8 +87,8 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
             }
             if let Some(rule) = rule {
                 text += &over_the_limit(rule);
-                if let Some(policy) = rule.on_store_error {
-                    let _ = write!(text, "\n     on_store_error: {}", policy.name());
+                for choice in &rule.choices {
+                    let _ = write!(text, "\n     {choice}");
                 }
                 if rule.quota_mode {
                     text += "\n     quota_mode: refuses when every quota of the request is used up";

@@ -269,7 +269,7 @@ descriptors:
 
     fn rules() -> RuleSet {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options { merge_domains: false, key_prefix: "".into(), key_format: KeyFormat::Safe, stats };
+        let options = Options { key_format: KeyFormat::Safe, ..Options::new(stats) };
         let source = Source { name: "d".into(), path: "d".into(), text: RULES.into() };
         config::load(&[source], &options).expect("these rules are right").rules
     }

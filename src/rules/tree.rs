@@ -285,7 +285,7 @@ descriptors:
     #[test]
     fn the_example_is_refused_soon_when_it_is_made_again_and_again() {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options { merge_domains: false, key_prefix: "".into(), key_format: KeyFormat::Safe, stats };
+        let options = Options { key_format: KeyFormat::Safe, ..Options::new(stats) };
         let source = Source { name: "d".into(), path: "d".into(), text: RULES.into() };
         let rules = config::load(&[source], &options).expect("these rules are right").rules;
         let expected = Example { domain: "d".to_owned(), entries: vec![("few".to_owned(), "f1".to_owned())] };

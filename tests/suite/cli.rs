@@ -90,6 +90,8 @@ const SETTINGS_OF_OURS: &[&str] = &[
     "SHUTDOWN_TIMEOUT",
     "STORE_TIMEOUT",
     "WORKERS",
+    "DEFAULT_ALGORITHM",
+    "TOLLGATE_OVERLAY",
 ];
 
 /// A directory with one rules file.

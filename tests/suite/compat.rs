@@ -253,7 +253,8 @@ impl World {
             merge_domains: settings.rules.merge_domain_config,
             key_prefix: settings.rules.cache_key_prefix.as_str().into(),
             key_format: KeyFormat::Safe,
-            stats: stats.clone(),
+            default_algorithm: settings.rules.default_algorithm.0,
+            ..Options::new(stats.clone())
         };
         let rules = Arc::new(LiveRules::default());
         let counters = Arc::new(Counters::new(settings.store.memory_bytes_max, "store", &metrics));

@@ -132,7 +132,7 @@ fn key_of(rules: &RuleSet, query: &Query<'_>) -> String {
 
 fn rules(prefix: &str, key_format: KeyFormat) -> RuleSet {
     let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-    let options = Options { merge_domains: false, key_prefix: prefix.into(), key_format, stats };
+    let options = Options { key_prefix: prefix.into(), key_format, ..Options::new(stats) };
     let source = Source { name: "shop.yaml".into(), path: "shop.yaml".into(), text: RULES.into() };
     config::load(&[source], &options).expect("these rules are right").rules
 }

@@ -39,6 +39,7 @@ mod limit_changes;
 mod mixed_fleet;
 mod mutants;
 mod over_limit;
+mod overlay;
 mod parity;
 mod races;
 mod redis_address;

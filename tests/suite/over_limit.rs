@@ -92,7 +92,7 @@ impl House {
     fn on(backend: Backend, clock: Clock, policy: Policy, metrics: Metrics) -> Self {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
         let source = Source { name: "rules".into(), path: "rules.yaml".into(), text: RULES.into() };
-        let options = Options { merge_domains: false, key_prefix: "".into(), key_format: KeyFormat::Safe, stats: stats.clone() };
+        let options = Options { key_format: KeyFormat::Safe, ..Options::new(stats.clone()) };
         let rules = Arc::new(LiveRules::default());
         rules.replace(config::load(&[source], &options).expect("they are good").rules);
         let fallback = Fallback::new(OnStoreError::Local, NonZeroU32::MIN, &metrics);

@@ -1,0 +1,245 @@
+//! The overlay: `tollgate` blocks for rules that somebody else writes, as Envoy Gateway does.
+//!
+//! ```yaml
+//! overlays:
+//!   - domain: default/eg/*
+//!     tollgate: {defaults: {on_store_error: deny}}
+//!     rules:
+//!       - path: '*.masked_remote_address_*'
+//!         tollgate: {algorithm: sliding_window}
+//! ```
+//!
+//! A `*` stands for any text, also none. What is met first counts, key by key. What meets nothing is told, since nobody would miss it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::config::chosen::{Layer, Layers};
+use crate::config::error::{Draft, SourceFindings};
+use crate::config::tollgate::{Block, Reader, RootBlock};
+use crate::config::yaml::{self, Kind, Node, Spot, Value};
+use crate::config::{Located, Source};
+use crate::rules::wildcard::Pattern;
+use crate::rules::{Choice, SaidBy};
+
+const FILE_KEYS: [&str; 1] = ["overlays"];
+const DOMAIN_KEYS: [&str; 3] = ["domain", "tollgate", "rules"];
+const RULE_KEYS: [&str; 2] = ["path", "tollgate"];
+
+/// How many blocks an overlay may have: each rule is held against each of those of its domain.
+pub const OVERLAY_BLOCKS_MAX: usize = 1_000;
+
+/// All of it.
+#[derive(Debug, Default)]
+pub struct Overlay {
+    file: Arc<str>,
+    domains: Vec<OfDomain>,
+}
+
+/// Blocks for the domains of one glob.
+#[derive(Debug)]
+struct OfDomain {
+    domain: Located<Glob>,
+    block: Option<RootBlock>,
+    rules: Vec<OfRules>,
+    has_met: Cell<bool>,
+}
+
+/// A block for the rules of one glob.
+#[derive(Debug)]
+struct OfRules {
+    path: Located<Glob>,
+    block: Block,
+    has_met: Cell<bool>,
+    /// Keys of it that counted for some rule.
+    counted: RefCell<BTreeSet<&'static str>>,
+}
+
+/// What has a say in one domain.
+#[derive(Debug, Clone)]
+pub struct InDomain<'o> {
+    file: &'o Arc<str>,
+    all: Vec<&'o OfDomain>,
+}
+
+/// A text, in which a `*` stands for any other.
+#[derive(Debug)]
+enum Glob {
+    Text(Box<str>),
+    Pattern(Pattern),
+}
+
+impl Overlay {
+    /// Reads the file.
+    pub fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Self {
+        let mut overlay = Self { file: source.path.clone(), domains: Vec::new() };
+        let document = match yaml::read(&source.text) {
+            Ok(document) => document,
+            Err(trouble) => {
+                findings.problem(Draft { spot: trouble.spot, place: "", text: trouble.text, hint: trouble.hint });
+                return overlay;
+            }
+        };
+        for note in document.notes {
+            findings.warning(Draft { spot: note.spot, place: "", text: note.text, hint: None });
+        }
+        let Some(root) = document.root.filter(|root| !is_null(root)) else { return overlay };
+        let mut reader = Reader::new("", findings);
+        for (key, value) in reader.map(&root, &FILE_KEYS).unwrap_or_default() {
+            if reader.key(key, &FILE_KEYS) == "overlays" {
+                overlay.domains = list(value, "overlays", reader.findings, OfDomain::read);
+            }
+        }
+        let blocks = overlay.domains.iter().map(|of_domain| 1 + of_domain.rules.len()).sum::<usize>();
+        if blocks > OVERLAY_BLOCKS_MAX {
+            let text = format!("{blocks} blocks, more than the {OVERLAY_BLOCKS_MAX} of overlay_blocks_max");
+            let hint = Some("write globs that meet more, or have whoever writes the rules write the blocks into them".to_owned());
+            findings.problem(Draft { spot: root.spot, place: "overlays", text, hint });
+            overlay.domains.clear();
+        }
+        overlay
+    }
+
+    /// What has a say in a domain.
+    pub fn in_domain(&self, domain: &str) -> InDomain<'_> {
+        let all: Vec<_> = self.domains.iter().filter(|of_domain| of_domain.domain.value.matches(domain)).collect();
+        for met in &all {
+            met.has_met.set(true);
+        }
+        InDomain { file: &self.file, all }
+    }
+
+    /// Tells what is of no use for the rules that it was held against.
+    pub fn tell_what_is_idle(&self, findings: &mut SourceFindings<'_>) {
+        let mut warn = |spot: Spot, text: String| findings.warning(Draft { spot, place: "overlays", text, hint: None });
+        for of_domain in &self.domains {
+            if !of_domain.has_met.get() {
+                warn(of_domain.domain.spot, "there is no such domain".to_owned());
+                continue;
+            }
+            for of_rules in &of_domain.rules {
+                if !of_rules.has_met.get() {
+                    warn(of_rules.path.spot, "there is no such rule; `explain` and /rlconfig show the paths of rules".to_owned());
+                    continue;
+                }
+                let counted = of_rules.counted.borrow();
+                for (key, spot) in of_rules.block.words().into_iter().filter(|(key, _)| !counted.contains(key)) {
+                    warn(spot, format!("`{key}` counts for no rule that is met: it does not fit, or something stronger says so itself"));
+                }
+            }
+        }
+    }
+}
+
+impl OfDomain {
+    fn read(node: &Node, place: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+        let (mut domain, mut block, mut rules) = (None, None, Vec::new());
+        let mut reader = Reader::new(place, findings);
+        for (key, value) in reader.map(node, &DOMAIN_KEYS)? {
+            match reader.key(key, &DOMAIN_KEYS) {
+                name @ "domain" => domain = Some(reader.text(value, name)?),
+                "tollgate" => block = RootBlock::read(value, &format!("{place}.tollgate"), reader.findings),
+                "rules" => rules = list(value, &format!("{place}.rules"), reader.findings, OfRules::read),
+                _ => {}
+            }
+        }
+        let Some(domain) = domain else {
+            let hint = Some("write `domain: NAME`, or `domain: '*'` for all of them".to_owned());
+            reader.problem(node.spot, "an overlay without `domain`".to_owned(), hint);
+            return None;
+        };
+        Some(Self { domain: Glob::located(&domain), block, rules, has_met: Cell::new(false) })
+    }
+}
+
+impl OfRules {
+    fn read(node: &Node, place: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
+        let (mut path, mut block) = (None, None);
+        let mut reader = Reader::new(place, findings);
+        for (key, value) in reader.map(node, &RULE_KEYS)? {
+            match reader.key(key, &RULE_KEYS) {
+                name @ "path" => path = Some(reader.text(value, name)?),
+                "tollgate" => block = Some(Block::read(value, &format!("{place}.tollgate"), reader.findings)?),
+                _ => {}
+            }
+        }
+        let (Some(path), Some(block)) = (path, block) else {
+            let hint = Some("write `path`, the keys and values down to the rule joined by dots, and `tollgate`".to_owned());
+            reader.problem(node.spot, "rules of an overlay need `path` and `tollgate`".to_owned(), hint);
+            return None;
+        };
+        Some(Self { path: Glob::located(&path), block, has_met: Cell::new(false), counted: RefCell::default() })
+    }
+}
+
+impl<'o> InDomain<'o> {
+    /// Whether requests of the domain are decided together; `None` if nobody says.
+    pub fn together(&self) -> Option<bool> {
+        self.all.iter().find_map(|of_domain| of_domain.block.as_ref()?.together)
+    }
+
+    /// Adds what has a say in a rule; `path` is its path without the domain.
+    pub fn add_layers(&self, path: &str, layers: &mut Layers<'o>) {
+        let file = self.file;
+        for of_rules in self.met(path) {
+            of_rules.has_met.set(true);
+            layers.push(Layer { block: &of_rules.block, by: SaidBy::OverlayOfPath, file });
+        }
+        let defaults = self.all.iter().filter_map(|of_domain| of_domain.block.as_ref()?.defaults.as_ref());
+        layers.extend(defaults.map(|block| Layer { block, by: SaidBy::OverlayOfDomain, file }));
+    }
+
+    /// Remembers which of the words it said for a rule counted.
+    pub fn note(&self, path: &str, choices: &[Choice]) {
+        for of_rules in self.met(path) {
+            let words = of_rules.block.words();
+            let counted = choices.iter().filter(|choice| {
+                let at = (choice.origin.line, choice.origin.column);
+                choice.by == SaidBy::OverlayOfPath && words.iter().any(|(key, spot)| *key == choice.key && (spot.line, spot.column) == at)
+            });
+            of_rules.counted.borrow_mut().extend(counted.map(|choice| choice.key));
+        }
+    }
+
+    fn met<'p>(&self, path: &'p str) -> impl Iterator<Item = &'o OfRules> + use<'_, 'o, 'p> {
+        self.all.iter().flat_map(|of_domain| &of_domain.rules).filter(move |of_rules| of_rules.path.value.matches(path))
+    }
+}
+
+impl Glob {
+    fn located(text: &Located<Box<str>>) -> Located<Self> {
+        let value = Pattern::new(&text.value).map_or_else(|| Self::Text(text.value.clone()), Self::Pattern);
+        Located { value, spot: text.spot }
+    }
+
+    fn matches(&self, text: &str) -> bool {
+        match self {
+            Self::Text(wanted) => **wanted == *text,
+            Self::Pattern(pattern) => pattern.matches(text),
+        }
+    }
+}
+
+fn list<T>(
+    node: &Node,
+    place: &str,
+    findings: &mut SourceFindings<'_>,
+    read: impl Fn(&Node, &str, &mut SourceFindings<'_>) -> Option<T>,
+) -> Vec<T> {
+    match &node.kind {
+        Kind::List(items) => {
+            items.iter().enumerate().filter_map(|(index, item)| read(item, &format!("{place}[{index}]"), findings)).collect()
+        }
+        _ if is_null(node) => Vec::new(),
+        _ => {
+            let hint = Some("begin each item with a hyphen".to_owned());
+            findings.problem(Draft { spot: node.spot, place, text: "expected a list".to_owned(), hint });
+            Vec::new()
+        }
+    }
+}
+
+fn is_null(node: &Node) -> bool {
+    matches!(&node.kind, Kind::Scalar(scalar) if scalar.value() == Value::Null)
+}

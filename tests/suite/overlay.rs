@@ -1,0 +1,202 @@
+//! What an operator says of rules that somebody else writes: the overlay by domain and path, and the algorithm of those who name none.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::support::{TestServer, look_until, tollgate, tollgate_with_env};
+
+/// As Envoy Gateway writes them, but for the last one.
+const RULES: &str = "
+domain: default/eg/http
+descriptors:
+  - key: default/route/rule/0
+    value: default/route/rule/0
+    descriptors:
+      - key: rule-0-match-0
+        value: one
+        rate_limit: {unit: hour, requests_per_unit: 100}
+      - key: masked_remote_address
+        value: 0.0.0.0/0
+        rate_limit: {unit: hour, requests_per_unit: 100}
+  - key: own
+    rate_limit: {unit: hour, requests_per_unit: 100}
+    metadata: {tollgate: {algorithm: sliding_log}}
+";
+
+const OVERLAY: &str = "
+overlays:
+  - domain: '*/eg/*'
+    tollgate: {together: true, defaults: {on_store_error: deny, algorithm: token_bucket, burst: 3}}
+    rules:
+      - path: '*.masked_remote_address_*'
+        tollgate: {algorithm: leaky_bucket, burst: 2}
+      - path: own
+        tollgate: {on_store_error: allow}
+";
+
+/// A file of its own, gone with it.
+struct OverlayFile {
+    directory: TempDir,
+}
+
+impl OverlayFile {
+    fn new(text: &str) -> Self {
+        let file = Self { directory: TempDir::new().expect("a temporary directory can be made") };
+        file.write(text);
+        file
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("overlay.yaml")
+    }
+
+    fn text(&self) -> String {
+        self.path().display().to_string()
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(self.path(), text).expect("a file can be written");
+    }
+}
+
+/// What `explain` says of a descriptor, in a directory of rules with one file.
+fn explained(rules: &Path, overlay: &str, algorithm: &str, descriptor: &str) -> String {
+    let rules = rules.display().to_string();
+    let variables = [("TOLLGATE_OVERLAY", overlay), ("DEFAULT_ALGORITHM", algorithm)];
+    let ran = tollgate_with_env(&["explain", "--rules", &rules, "default/eg/http", descriptor], &variables);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    ran.stdout
+}
+
+fn rules() -> TempDir {
+    let directory = TempDir::new().expect("a temporary directory can be made");
+    fs::write(directory.path().join("eg.yaml"), RULES).expect("a file can be written");
+    directory
+}
+
+const ROUTE: &str = "default/route/rule/0=default/route/rule/0";
+
+#[test]
+fn explain_says_where_each_word_comes_from_and_the_strongest_counts() {
+    let (rules, overlay) = (rules(), OverlayFile::new(OVERLAY));
+    let file = overlay.text();
+
+    let address = explained(rules.path(), &file, "", &format!("{ROUTE},masked_remote_address=0.0.0.0/0"));
+    assert!(address.contains(&format!("\n     algorithm: leaky_bucket (by the overlay's rules, {file}:7)\n")), "{address}");
+    assert!(address.contains(&format!("\n     burst: 2 (by the overlay's rules, {file}:7)\n")), "{address}");
+    assert!(address.contains(&format!("\n     on_store_error: deny (by the overlay's defaults, {file}:4)\n")), "{address}");
+
+    let header = explained(rules.path(), &file, "sliding_window", &format!("{ROUTE},rule-0-match-0=one"));
+    assert!(header.contains(&format!("\n     algorithm: token_bucket (by the overlay's defaults, {file}:4)\n")), "{header}");
+    assert!(header.contains(&format!("\n     burst: 3 (by the overlay's defaults, {file}:4)\n")), "{header}");
+
+    // The rule's own word is the strongest, and a burst is not for a log.
+    let own = explained(rules.path(), &file, "sliding_window", "own=x");
+    let rules_file = rules.path().join("eg.yaml");
+    assert!(own.contains(&format!("\n     algorithm: sliding_log (by the rule, {}:15)\n", rules_file.display())), "{own}");
+    assert!(own.contains(&format!("\n     on_store_error: allow (by the overlay's rules, {file}:9)\n")), "{own}");
+    assert!(!own.contains("burst"), "{own}");
+
+    let setting = explained(rules.path(), "", "sliding_window", &format!("{ROUTE},rule-0-match-0=one"));
+    assert!(setting.contains("\n     algorithm: sliding_window (by the setting, DEFAULT_ALGORITHM)\n"), "{setting}");
+    let none = explained(rules.path(), "", "", &format!("{ROUTE},rule-0-match-0=one"));
+    assert!(!none.contains("algorithm:") && none.contains("fixed_window"), "{none}");
+}
+
+#[test]
+fn default_algorithm_is_how_rules_count_that_say_nothing() {
+    let server = TestServer::with_rules(RULES).with_env("DEFAULT_ALGORITHM", "leaky_bucket").start();
+    let body = r#"{"domain":"default/eg/http","descriptors":[{"entries":[{"key":"KEY","value":"v"}]}]}"#;
+    let own = body.replace("KEY", "own");
+    assert_eq!((server.json(&own).status, server.json(&own).status), (200, 200), "a log of 100");
+    let route = r#"{"key":"default/route/rule/0","value":"default/route/rule/0"},{"key":"rule-0-match-0","value":"one"}"#;
+    let route = body.replace(r#"{"key":"KEY","value":"v"}"#, route);
+    assert_eq!((server.json(&route).status, server.json(&route).status), (200, 429), "one at a time");
+}
+
+#[test]
+fn default_algorithm_must_be_one_that_needs_no_more_than_its_name() {
+    for wrong in ["concurrency", "gcra"] {
+        let ran = TestServer::with_rules(RULES).with_env("DEFAULT_ALGORITHM", wrong).start_and_fail();
+        assert_eq!(ran.code, Some(78), "{}", ran.stderr);
+        let expected = "write one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket";
+        assert!(ran.stderr.contains(expected) && ran.stderr.contains("DEFAULT_ALGORITHM"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn an_overlay_is_read_again_when_it_changes_and_a_broken_one_changes_nothing() {
+    let overlay = OverlayFile::new("overlays: [{domain: '*', tollgate: {defaults: {algorithm: token_bucket}}}]\n");
+    let server = TestServer::with_rules(RULES).with_env("TOLLGATE_OVERLAY", &overlay.text()).start();
+    let page = || server.admin(&format!("/explain?domain=default/eg/http&descriptor={},rule-0-match-0%3Done", ROUTE.replace('=', "%3D")));
+    assert!(page().contains("algorithm: token_bucket"), "{}", page());
+
+    overlay.write("overlays: [{domain: '*', tollgate: {defaults: {algorithm: sliding_window}}}]\n");
+    look_until("the new overlay counts", || page().contains("algorithm: sliding_window"));
+
+    overlay.write("overlays: [{domain: '*', tollgate: {defaults: {algorithm: sliding_widow}}}]\n");
+    look_until("the broken overlay is told", || server.metric("tollgate_rules_refused") == Some(1.0));
+    assert!(server.log().contains("did you mean `sliding_window`?") && server.log().contains(&format!("{}:1:", overlay.text())));
+    assert!(page().contains("algorithm: sliding_window"), "the last good one counts");
+
+    fs::remove_file(overlay.path()).expect("it is there");
+    look_until("that it is gone is told", || server.log().contains("TOLLGATE_OVERLAY: read "));
+    assert!(page().contains("algorithm: sliding_window"), "the last good one counts");
+
+    overlay.write("overlays: []\n");
+    look_until("an empty one counts", || !page().contains("algorithm:"));
+    assert_eq!(server.metric("tollgate_rules_refused"), Some(0.0));
+}
+
+#[test]
+fn requests_of_a_domain_are_decided_together_if_the_overlay_says_so() {
+    let (rules, overlay) = (rules(), OverlayFile::new(OVERLAY));
+    let arguments = ["explain", "--rules", &rules.path().display().to_string(), "default/eg/http", "own=x", "own=y"];
+    let told = |variables: &[(&str, &str)]| tollgate_with_env(&arguments, variables).stdout.contains("all or nothing");
+    assert!(told(&[("TOLLGATE_OVERLAY", &overlay.text())]) && !told(&[]));
+}
+
+/// Overlays, and what the check of rules says of them: the first line that has to be there.
+const TOLD: &[(&str, &str)] = &[
+    ("overlays: [{domain: shop, tollgate: {together: true}}]", "warning: overlay.yaml: there is no such domain"),
+    ("overlays: [{domain: '*', rules: [{path: user, tollgate: {burst: 1}}]}]", "warning: overlay.yaml: there is no such rule"),
+    (
+        "overlays: [{domain: '*', rules: [{path: '*', tollgate: {burst: 1}}]}]",
+        "warning: overlay.yaml: `burst` counts for no rule that is met: it does not fit, or something stronger says so itself",
+    ),
+    (
+        "overlays: [{domain: '*', rules: [{path: own, tollgate: {algorithm: token_bucket}}]}]",
+        "warning: overlay.yaml: `algorithm` counts for no rule that is met",
+    ),
+    ("overlays: [{tollgate: {}}]", "overlay.yaml: an overlay without `domain`"),
+    ("overlays: [{domain: '*', rules: [{path: own}]}]", "overlay.yaml: rules of an overlay need `path` and `tollgate`"),
+    ("overlays: {domain: '*'}", "overlay.yaml: expected a list"),
+    ("overlay: []", "overlay.yaml: unknown key 'overlay'"),
+    ("overlays: [{domain: '*', tollgate: {algorithm: token_bucket}}]", "overlay.yaml: unknown key 'algorithm'"),
+    ("overlays: [", "overlay.yaml: "),
+    // What does not go together is told at the rule, with who says so.
+    (
+        "overlays: [{domain: '*', tollgate: {defaults: {algorithm: token_bucket, on_limit: queue}}}]",
+        "what is not said here: algorithm: token_bucket (by the overlay's defaults, ",
+    ),
+];
+
+#[test]
+fn check_tells_what_is_wrong_with_an_overlay_and_what_of_it_is_idle() {
+    let rules = rules();
+    for (text, expected) in TOLD {
+        let overlay = OverlayFile::new(text);
+        let ran = tollgate(&["check", &rules.path().display().to_string(), "--tollgate-overlay", &overlay.text()]);
+        let is_warned = expected.starts_with("warning");
+        assert_eq!(ran.code, Some(if is_warned { 0 } else { 78 }), "{text}: {}{}", ran.stdout, ran.stderr);
+        assert!(if is_warned { &ran.stdout } else { &ran.stderr }.contains(expected), "{text}: {}{}", ran.stdout, ran.stderr);
+    }
+    let many = "
+  - {domain: d}".repeat(1_001);
+    let overlay = OverlayFile::new(&format!("overlays:{many}
+"));
+    let ran = tollgate(&["check", &rules.path().display().to_string(), "--tollgate-overlay", &overlay.text()]);
+    assert!(ran.stderr.contains("1001 blocks, more than the 1000 of overlay_blocks_max"), "{}", ran.stderr);
+}
