@@ -194,9 +194,12 @@ fn check_tells_what_is_wrong_with_an_overlay_and_what_of_it_is_idle() {
         assert!(if is_warned { &ran.stdout } else { &ran.stderr }.contains(expected), "{text}: {}{}", ran.stdout, ran.stderr);
     }
     let many = "
-  - {domain: d}".repeat(1_001);
-    let overlay = OverlayFile::new(&format!("overlays:{many}
-"));
+  - {domain: d}"
+        .repeat(1_001);
+    let overlay = OverlayFile::new(&format!(
+        "overlays:{many}
+"
+    ));
     let ran = tollgate(&["check", &rules.path().display().to_string(), "--tollgate-overlay", &overlay.text()]);
     assert!(ran.stderr.contains("1001 blocks, more than the 1000 of overlay_blocks_max"), "{}", ran.stderr);
 }
