@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 300
 ROUNDS ?= 5
 SECONDS ?= 4
 
-.PHONY: help run test unit mutants e2e lint format docs deny bench bench-redis bench-lookup bench-algorithms ghz fuzz ci
+.PHONY: help run test unit mutants e2e compat lint format docs deny bench bench-redis bench-lookup bench-algorithms ghz fuzz ci
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -26,6 +26,17 @@ mutants: ## two minutes: a test finds out every change of one token of the Lua
 e2e: ## a real Envoy in front; installs it into .tools
 	tests/e2e/install.sh
 	TOLLGATE_ENVOY=$(ENVOY) $(CARGO) test --test e2e
+
+compat: ## recorded answers of envoyproxy/ratelimit, and 200 random rounds beside it: KIT=path to a conformance kit, REFERENCE=path to a built one
+ifdef KIT
+	$(CARGO) build
+	python3 tests/compat/judge.py --kit "$(KIT)" $(if $(REFERENCE),--reference "$(REFERENCE)") --rounds $(or $(COMPAT_ROUNDS),200) --seed $(or $(SEED),1)
+else
+	$(CARGO) test --test suite -- compat:: differences:: wire:: mixed_fleet::
+	@echo "These were the repository's own cases (tests/suite/cases). With a conformance kit, recorded answers are replayed as well: make compat KIT=path"
+	@echo "With a built envoyproxy/ratelimit, random rounds are compared side by side: make compat KIT=path REFERENCE=path. To build one:"
+	@echo "  git clone https://github.com/envoyproxy/ratelimit && cd ratelimit && CGO_ENABLED=0 go build -o ratelimit ./src/service_cmd"
+endif
 
 lint: format docs ## format, clippy and documentation, warnings are errors
 	$(CARGO) clippy --all-targets -- -D warnings

@@ -1,10 +1,12 @@
 //! Puts the house together, and takes it down.
 
+use std::future::pending;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use tokio::task::JoinSet;
 
 use crate::admin::{self, Admin};
@@ -35,6 +37,7 @@ pub struct App {
     prometheus_path: String,
     rule_source: RuleSource,
     backend: Backend,
+    store_must_come_within: Option<Span>,
     limiter: Arc<limiter::Shared>,
     clock: Clock,
     lifecycle: Lifecycle,
@@ -150,6 +153,7 @@ impl App {
             prometheus_path: settings.telemetry.prometheus_path.clone(),
             rule_source,
             backend,
+            store_must_come_within: settings.store.must_come_within(),
             limiter,
             clock,
             lifecycle,
@@ -172,12 +176,12 @@ impl App {
     /// `reload` returns whenever somebody asks for the rules to be read again.
     ///
     /// # Errors
-    /// A thread or a runtime cannot be started.
+    /// A thread or a runtime cannot be started, or the store did not come in the time that was set.
     pub async fn run(self, mut stop: impl AsyncFnMut() -> Signal, mut reload: impl AsyncFnMut()) -> anyhow::Result<()> {
         let watch = Watch::start(self.rule_source)?;
         let running = self.api.start(self.doors, self.workers, &self.metrics)?;
         let mut chores = JoinSet::new();
-        chores.spawn(self.backend.look_after(self.clock, self.lifecycle.clone()));
+        chores.spawn(self.backend.clone().look_after(self.clock, self.lifecycle.clone()));
         chores.spawn(self.limiter.look_after());
         if let Some(listener) = self.prometheus_listener {
             let (router, lifecycle) = (self.admin.clone().metrics_router(&self.prometheus_path), self.lifecycle.clone());
@@ -189,10 +193,14 @@ impl App {
         let full = self.http_full;
         chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle, &full).await });
 
+        let mut store_is_missed = pin!(missed(&self.backend, self.store_must_come_within));
         let signal = loop {
             tokio::select! {
                 signal = stop() => break signal,
                 () = reload() => watch.load(),
+                within = &mut store_is_missed => {
+                    bail!("{} was not reached within {within} (REDIS_STARTUP_MAX_ELAPSED_TIME)", self.backend);
+                }
             }
         };
         // New rules are for the next process. The kernel takes its time to close a watch, seconds where many files change, and no process
@@ -204,6 +212,13 @@ impl App {
         }
         Ok(())
     }
+}
+
+/// Returns when the store has not come in time; never, if it has, or may take as long as it takes.
+async fn missed(backend: &Backend, within: Option<Span>) -> Span {
+    let Some(within) = within else { return pending().await };
+    tokio::time::sleep(within.into()).await;
+    if backend.has_come() { pending().await } else { within }
 }
 
 async fn drain(lifecycle: &Lifecycle, running: Running, signal: Signal, drain_period: Span, shutdown_timeout: Span) {

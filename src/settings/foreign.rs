@@ -7,12 +7,30 @@ const REFUSED: [(&str, &str); 2] = [
     ("GRPC_UDS", "this version listens on TCP only; unset it, and set GRPC_HOST and GRPC_PORT"),
 ];
 /// Settings without which the service works all the same.
-const WARNED: [(&str, &str); 4] = [
+const WARNED: [(&str, &str); 16] = [
     ("TRACING_ENABLED", "this version sends no traces"),
     ("EXTRA_TAGS", "this version sends no statsd"),
     ("PROMETHEUS_MAPPER_YAML", "the metrics page has the default names"),
     ("GRPC_MAX_CONNECTION_AGE", "connections are not closed by age"),
+    ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "XDS_CLIENT_BACKOFF_* say when to connect again; it has none in the reference, too"),
+    ("GOSTATS_FLUSH_INTERVAL_SECONDS", "STATS_FLUSH_INTERVAL says how often statsd is sent to"),
+    ("GOSTATS_LOGGING_SINK_DISABLED", "statistics are not logged"),
+    ("MEMCACHE_HOST_PORT", NO_MEMCACHED),
+    ("MEMCACHE_MAX_IDLE_CONNS", NO_MEMCACHED),
+    ("MEMCACHE_SRV", NO_MEMCACHED),
+    ("MEMCACHE_SRV_REFRESH", NO_MEMCACHED),
+    ("MEMCACHE_TLS", NO_MEMCACHED),
+    ("MEMCACHE_TLS_CLIENT_CERT", NO_MEMCACHED),
+    ("MEMCACHE_TLS_CLIENT_KEY", NO_MEMCACHED),
+    ("MEMCACHE_TLS_CACERT", NO_MEMCACHED),
+    ("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", NO_MEMCACHED),
 ];
+const NO_MEMCACHED: &str = "memcached cannot count exactly, and is not supported; counts are on Redis, or in memory";
+
+/// The names of all of these.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    REFUSED.into_iter().chain(WARNED).map(|(name, _)| name)
+}
 
 /// Refuses what cannot be ignored.
 ///
@@ -28,12 +46,12 @@ pub fn check(variables: impl IntoIterator<Item = (String, String)>) -> Result<()
 }
 
 /// A sentence for each setting that is passed over.
-pub fn warnings(names: impl IntoIterator<Item = String>) -> Vec<String> {
-    let told = |name: String| {
-        let (_, reason) = WARNED.into_iter().find(|(warned, _)| *warned == name)?;
+pub fn warnings(variables: impl IntoIterator<Item = (String, String)>) -> Vec<String> {
+    let told = |(name, value): (String, String)| {
+        let (_, reason) = WARNED.into_iter().find(|(warned, _)| *warned == name && !value.is_empty())?;
         Some(format!("{name} has no effect: {reason}"))
     };
-    let mut warnings: Vec<String> = names.into_iter().filter_map(told).collect();
+    let mut warnings: Vec<String> = variables.into_iter().filter_map(told).collect();
     warnings.sort();
     warnings
 }
@@ -57,7 +75,7 @@ mod tests {
 
     #[test]
     fn what_only_shows_less_is_warned_about() {
-        let warned = warnings(["TRACING_ENABLED".to_owned(), "PATH".to_owned()]);
-        assert_eq!(warned, ["TRACING_ENABLED has no effect: this version sends no traces"]);
+        let set = [set("TRACING_ENABLED", "true"), set("PATH", "/bin"), set("MEMCACHE_SRV", "")].concat();
+        assert_eq!(warnings(set), ["TRACING_ENABLED has no effect: this version sends no traces"]);
     }
 }
