@@ -11,6 +11,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("setting", &["time"]),
     ("shutdown", &[]),
     ("tls", &[]),
+    ("watch", &[]),
     ("telemetry", &["setting", "time"]),
     ("http", &["shutdown", "telemetry"]),
     ("limit", &["time"]),
@@ -20,11 +21,11 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("config", &["limit", "rules", "setting", "time"]),
     ("store", &["algorithm", "check", "limit", "setting", "shutdown", "telemetry", "time", "tls"]),
     ("limiter", &["algorithm", "check", "limit", "rules", "setting", "store", "telemetry", "time"]),
-    ("rule_source", &["config", "rules", "setting", "shutdown", "telemetry"]),
-    ("api", &["check", "http", "limit", "limiter", "proto", "rules", "setting", "shutdown", "telemetry", "time"]),
-    ("admin", &["http", "limiter", "rules", "shutdown", "telemetry"]),
+    ("rule_source", &["config", "rules", "setting", "shutdown", "telemetry", "watch"]),
+    ("api", &["check", "http", "limit", "limiter", "proto", "rules", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),
+    ("admin", &["http", "limiter", "rules", "setting", "shutdown", "telemetry"]),
     ("settings", &["admin", "api", "limiter", "rule_source", "setting", "store", "telemetry"]),
-    ("app", &["admin", "api", "config", "http", "limiter", "rule_source", "rules", "settings", "shutdown", "store", "telemetry", "time"]),
+    ("app", &["admin", "api", "config", "http", "limiter", "rule_source", "rules", "settings", "shutdown", "store", "telemetry", "time", "watch"]),
     ("cli", &["app", "check", "config", "limit", "limiter", "rule_source", "rules", "setting", "settings", "store", "telemetry", "time"]),
 ];
 
