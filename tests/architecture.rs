@@ -25,7 +25,24 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("api", &["check", "http", "limit", "limiter", "proto", "rules", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),
     ("admin", &["http", "limiter", "rules", "setting", "shutdown", "telemetry"]),
     ("settings", &["admin", "api", "limiter", "rule_source", "setting", "store", "telemetry"]),
-    ("app", &["admin", "api", "config", "http", "limiter", "rule_source", "rules", "settings", "shutdown", "store", "telemetry", "time", "watch"]),
+    (
+        "app",
+        &[
+            "admin",
+            "api",
+            "config",
+            "http",
+            "limiter",
+            "rule_source",
+            "rules",
+            "settings",
+            "shutdown",
+            "store",
+            "telemetry",
+            "time",
+            "watch",
+        ],
+    ),
     ("cli", &["app", "check", "config", "limit", "limiter", "rule_source", "rules", "setting", "settings", "store", "telemetry", "time"]),
 ];
 

@@ -40,7 +40,7 @@ pub struct Connection {
     stream: Stream,
     /// Dropped with the connection, which tells whoever waits for its end.
     ended: Option<oneshot::Sender<()>>,
-    open: Open,
+    _open: Open,
 }
 
 /// What TLS can run over.
@@ -97,7 +97,7 @@ impl Connection {
             }
             Socket::Unix(stream) => Stream::Unix(UnixStream::from_std(stream).ok()?),
         };
-        Some(Self { stream, ended: None, open: accepted.open })
+        Some(Self { stream, ended: None, _open: accepted.open })
     }
 
     /// The same connection by TLS; `None` if the handshake fails, which closes it.

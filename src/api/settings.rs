@@ -125,9 +125,9 @@ impl Settings {
             // What an operator takes for a lock must not stand open.
             let asked = [("GRPC_CLIENT_TLS_CACERT", &self.grpc_client_tls_cacert), ("GRPC_CLIENT_TLS_SAN", &self.grpc_client_tls_san)];
             return match asked.into_iter().find(|(_, value)| !value.is_empty()) {
-                Some((name, _)) => {
-                    Err(format!("{name} is set, and gRPC is served in plain text to everybody; set GRPC_SERVER_USE_TLS to true, or unset {name}"))
-                }
+                Some((name, _)) => Err(format!(
+                    "{name} is set, and gRPC is served in plain text to everybody; set GRPC_SERVER_USE_TLS to true, or unset {name}"
+                )),
                 None => Ok(None),
             };
         }
@@ -150,7 +150,8 @@ impl Settings {
     pub fn warnings(&self) -> Vec<String> {
         let is_plain = self.grpc_server_use_tls.0 != Some(true);
         let unused = is_plain && !(self.grpc_server_tls_cert.is_empty() && self.grpc_server_tls_key.is_empty());
-        let warning = "GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY have no effect: gRPC is served in plain text unless GRPC_SERVER_USE_TLS is true";
+        let warning =
+            "GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY have no effect: gRPC is served in plain text unless GRPC_SERVER_USE_TLS is true";
         unused.then(|| warning.to_owned()).into_iter().collect()
     }
 

@@ -355,3 +355,40 @@ impl Failure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustls::server::{ClientHello, ResolvesServerCert};
+    use rustls::sign::CertifiedKey;
+
+    use super::*;
+
+    /// Has no certificate to show: nobody gets as far as that here.
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl ResolvesServerCert for Nobody {
+        fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+            None
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_says_nothing_is_cut_off_when_its_time_is_over() {
+        let config = ServerConfig::builder_with_provider(tls::provider()).with_safe_default_protocol_versions();
+        let config = config.expect("it has ciphers").with_no_client_auth().with_cert_resolver(Arc::new(Nobody));
+        let metrics = Metrics::new();
+        let counter = |(_, reason)| metrics.counter_with("failed", "Failures.", &[("reason", reason)]);
+        let tls = Tls { live: Arc::new(ArcSwap::from_pointee(config)), failed: Arc::new(FAILURES.map(counter)) };
+
+        let (_silent, here) = tokio::io::duplex(64);
+        let began = tokio::time::Instant::now();
+        assert_eq!(tls.accept(here).await.expect_err("nothing comes"), Failure::Timeout);
+        assert_eq!(began.elapsed(), HANDSHAKE_TIMEOUT);
+        assert!(metrics.page().contains("failed{reason=\"timeout\"} 1"), "{}", metrics.page());
+
+        let (gone, here) = tokio::io::duplex(64);
+        drop(gone);
+        assert_eq!(tls.accept(here).await.expect_err("nobody is there"), Failure::HungUp);
+    }
+}
