@@ -153,7 +153,8 @@ impl Api {
         let routes = Routes::new(RateLimitServiceServer::new(rls).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(tonic_health::pb::health_server::HealthServer::new(self.health.clone()))
             .add_service(reflection().build_v1().context("build reflection v1")?)
-            .add_service(reflection().build_v1alpha().context("build reflection v1alpha")?);
+            .add_service(reflection().build_v1alpha().context("build reflection v1alpha")?)
+            .prepare();
         let serve = move |connection: Connection, orders: Orders| {
             let mut server = server.clone();
             if let Some((age, grace)) = orders.cut_after {
@@ -161,7 +162,7 @@ impl Api {
             }
             // It must not end before the connection does: the library takes that for the end of all.
             let incoming = tokio_stream::once(Ok::<_, std::io::Error>(connection)).chain(tokio_stream::pending());
-            let serving = server.add_routes(routes.clone()).serve_with_incoming_shutdown(incoming, orders.go);
+            let serving = server.serve_with_incoming_shutdown(routes.clone(), incoming, orders.go);
             async move {
                 if let Err(error) = serving.await {
                     tracing::error!(error = format!("{error:#}"), "a gRPC server ended");

@@ -24,7 +24,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("rule_source", &["config", "rules", "setting", "shutdown", "telemetry", "watch"]),
     ("api", &["check", "http", "limit", "limiter", "proto", "rules", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),
     ("admin", &["http", "limiter", "rules", "setting", "shutdown", "telemetry"]),
-    ("settings", &["admin", "api", "limiter", "rule_source", "setting", "store", "telemetry"]),
+    ("settings", &["admin", "api", "limiter", "rule_source", "store", "telemetry"]),
     (
         "app",
         &[

@@ -176,3 +176,51 @@ impl Settings {
 fn threads(text: &str) -> Result<NonZeroUsize, String> {
     text.parse().map_err(|error| format!("{error}; write a number of threads from 1"))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        api: Settings,
+    }
+
+    fn settings(arguments: &[&str]) -> Settings {
+        Cli::try_parse_from([&["tollgate"], arguments].concat()).unwrap_or_else(|error| panic!("{arguments:?}: {error}")).api
+    }
+
+    #[test]
+    fn what_is_set_to_nothing_is_as_if_it_were_not_set() {
+        let to_nothing = [
+            "--port=",
+            "--grpc-port=",
+            "--grpc-uds=",
+            "--grpc-max-connection-age=",
+            "--grpc-max-connection-age-grace=",
+            "--grpc-server-use-tls=",
+            "--grpc-client-tls-cacert=",
+            "--grpc-client-tls-san=",
+            "--workers=",
+            "--drain-period=",
+            "--shutdown-timeout=",
+        ];
+        for settings in [settings(&[]), settings(&to_nothing)] {
+            assert_eq!(settings.http(), ("0.0.0.0", 8_080));
+            assert_eq!(settings.grpc(), GrpcDoor::Port("0.0.0.0", 8_081));
+            assert_eq!(settings.ages(), Ages { max: Some(Span::from_secs(86_400)), grace: Some(Span::from_secs(3_600)) });
+            assert_eq!(settings.tls(), Ok(None));
+            assert_eq!((settings.drain_period(), settings.shutdown_timeout()), (Span::from_secs(5), Span::from_secs(25)));
+            assert!((1..=WORKERS_MAX).contains(&settings.workers()));
+        }
+    }
+
+    #[test]
+    fn zero_is_never() {
+        let settings = settings(&["--grpc-max-connection-age=0", "--grpc-max-connection-age-grace=0"]);
+        assert_eq!(settings.ages(), Ages { max: None, grace: None });
+    }
+}

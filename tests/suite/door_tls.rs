@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tollgate::api::grpc::HANDSHAKES_MAX;
 use tollgate::time::{Clock, Span};
 use tonic::transport::Endpoint;
 use tower::service_fn;
@@ -302,6 +303,21 @@ async fn clients_that_connect_and_say_nothing_stand_in_nobodys_way() {
     assert_eq!(ask(&server, any_version(&authority.cacert(), None)).await, Ok(Code::Ok));
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0), "and a handshake holds up no end");
+}
+
+#[tokio::test]
+async fn more_handshakes_than_are_made_at_once_wait_for_their_turn() {
+    let authority = Authority::new();
+    let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
+    let server = tls_server(&identity.cert, &identity.key).start();
+    assert_eq!(server.metric("tollgate_tls_handshakes_full_total"), Some(0.0));
+    let silent: Vec<Connection> = (0..HANDSHAKES_MAX).map(|_| Connection::open(server.grpc)).collect();
+    eventually("there is room for no more", async || server.metric("tollgate_tls_handshakes_full_total") == Some(1.0)).await;
+    let (answer, ()) = tokio::join!(ask(&server, any_version(&authority.cacert(), None)), async {
+        eventually("one more waits", async || server.metric("tollgate_connections_accepted_total") == Some(257.0)).await;
+        drop(silent);
+    });
+    assert_eq!(answer, Ok(Code::Ok));
 }
 
 #[tokio::test]
