@@ -38,7 +38,7 @@ pub mod tls;
 
 /// The largest message, and body of `/json`, in bytes. As in the reference, whose library has this default.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// Connections that wait for a thread to take them over. It takes microseconds.
+/// Connections that wait for a thread to take them over. It takes microseconds, unless too many TLS handshakes are under way there.
 const HANDOVERS_MAX: usize = 1_024;
 /// Calls of one connection that its client gave up before they were looked at. After a stall every call that Envoy waits for times out
 /// at once; the library's 20 would take that for an attack and close the connection.

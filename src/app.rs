@@ -222,8 +222,8 @@ impl App {
                 () = reload() => watches.iter().for_each(Watch::load),
             }
         };
-        // New rules and certificates are for the next process. The kernel takes its time to close a watch, seconds where many files change, and no process
-        // ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
+        // New rules and certificates are for the next process. The kernel takes its time to close a watch, seconds where many files change,
+        // and no process ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
         drop(watches);
         tokio::select! {
             () = drain(&self.lifecycle, running, signal, self.drain_period, self.shutdown_timeout) => {}

@@ -2,12 +2,12 @@
 //!
 //! `::` means every address of both families, whatever the machine's default is: Kubernetes' dual-stack services rely on it.
 
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::{fs, mem};
 
 use anyhow::{Context as _, bail};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -68,7 +68,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
             // If it fails, the next process removes it.
-            let _ = fs::remove_file(mem::take(&mut self.path));
+            let _ = fs::remove_file(&self.path);
         }
     }
 }

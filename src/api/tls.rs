@@ -1,7 +1,7 @@
 //! TLS of the gRPC port: its certificates, which are read again when their files change, and the handshake.
 //!
 //! What is swapped is the whole configuration, certificate, key and authority at once, so a handshake never sees a part of each. Those
-//! who are connected stay so: a certificate is looked at once.
+//! who are connected stay so: a certificate is looked at once, when its connection begins.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::verify_server_name;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -147,7 +147,14 @@ impl Files {
         };
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity)));
         config.alpn_protocols = vec![ALPN.to_vec()];
+        // Nobody resumes a session, and so escapes that its certificate is looked at; connections are few and long, and gain little by it.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
         Ok(Loaded { config, ends_at })
+    }
+
+    fn contents(&self) -> Result<Vec<Vec<u8>>, PemError> {
+        self.all().map(PemFile::bytes).collect()
     }
 
     fn all(&self) -> impl Iterator<Item = &PemFile> {
@@ -250,12 +257,6 @@ impl CertificateSource {
         self.last_error = Some(error);
         self.metrics.failed.inc();
         self.metrics.refused.set(1);
-    }
-}
-
-impl Files {
-    fn contents(&self) -> Result<Vec<Vec<u8>>, PemError> {
-        self.all().map(PemFile::bytes).collect()
     }
 }
 

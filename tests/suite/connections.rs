@@ -173,7 +173,7 @@ async fn connections_that_began_together_end_one_by_one_and_lose_no_call() {
 
 #[tokio::test]
 async fn a_call_in_flight_is_finished_after_goaway_within_the_grace() {
-    let server = server().with_env("GRPC_MAX_CONNECTION_AGE", "300ms").start();
+    let server = server().with_env("GRPC_MAX_CONNECTION_AGE", "1s").start();
     let mut connection = raw_grpc::Connection::open(server.grpc).await;
     let mut begun = connection.begin().await;
     let whole = call();
@@ -186,7 +186,7 @@ async fn a_call_in_flight_is_finished_after_goaway_within_the_grace() {
 
 #[tokio::test]
 async fn what_is_in_flight_when_the_grace_is_over_is_cut_off() {
-    let server = server().with_env("GRPC_MAX_CONNECTION_AGE", "200ms").with_env("GRPC_MAX_CONNECTION_AGE_GRACE", "300ms").start();
+    let server = server().with_env("GRPC_MAX_CONNECTION_AGE", "1s").with_env("GRPC_MAX_CONNECTION_AGE_GRACE", "1500ms").start();
     let mut connection = raw_grpc::Connection::open(server.grpc).await;
     let mut begun = connection.begin().await;
     begun.send(&call()[..7]);

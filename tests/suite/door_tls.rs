@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
-use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion, version};
+use rustls::{ClientConfig, HandshakeKind, RootCertStore, SupportedProtocolVersion, version};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -188,7 +188,10 @@ async fn only_clients_of_the_authority_with_the_name_are_let_in() {
             assert!(answer.is_err(), "{reason} {versions:?}: {answer:?}");
             eventually("it is counted", async || failed(&server, reason) == Some(round)).await;
         }
-        assert_eq!(ask(&server, config(&servers.cacert(), Some(&right), &versions)).await, Ok(Code::Ok), "{versions:?}");
+        let right = config(&servers.cacert(), Some(&right), &versions);
+        assert_eq!(ask(&server, right.clone()).await, Ok(Code::Ok), "{versions:?}");
+        let again = connect(&server, right).await.expect("it is let in");
+        assert_eq!(again.get_ref().1.handshake_kind(), Some(HandshakeKind::Full), "certificates are looked at each time");
     }
 }
 
@@ -324,7 +327,7 @@ async fn more_handshakes_than_are_made_at_once_wait_for_their_turn() {
 async fn calls_in_flight_are_finished_and_connections_age_by_tls_too() {
     let authority = Authority::new();
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
-    let server = tls_server(&identity.cert, &identity.key).with_env("GRPC_MAX_CONNECTION_AGE", "300ms").start();
+    let server = tls_server(&identity.cert, &identity.key).with_env("GRPC_MAX_CONNECTION_AGE", "1s").start();
     let stream = connect(&server, any_version(&authority.cacert(), None)).await.expect("it is let in");
     let mut connection = raw_grpc::Connection::over(stream, server.grpc).await;
     let whole = raw_grpc::frame(&request("d", &[&[("k", "")]]));
