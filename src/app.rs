@@ -10,12 +10,13 @@ use anyhow::{Context as _, bail};
 use tokio::task::JoinSet;
 
 use crate::admin::{self, Admin};
-use crate::api::listen::{self, Doors};
-use crate::api::{Api, Running};
+use crate::api::grpc::Connections;
+use crate::api::listen::{Doors, GrpcAddr};
+use crate::api::tls::CertificateSource;
+use crate::api::{Api, Running, bind};
 use crate::config::Options;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Parts};
-use crate::rule_source::watch::Watch;
 use crate::rule_source::{HealthPolicy, RuleSource};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::tree::Example;
@@ -26,6 +27,7 @@ use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::{Clock, Span};
+use crate::watch::Watch;
 
 /// A service whose ports are bound, and whose rules were looked at.
 pub struct App {
@@ -36,6 +38,7 @@ pub struct App {
     prometheus_listener: Option<TcpListener>,
     prometheus_path: String,
     rule_source: RuleSource,
+    certificates: Option<CertificateSource>,
     backend: Backend,
     store_must_come_within: Option<Span>,
     limiter: Arc<limiter::Shared>,
@@ -57,7 +60,9 @@ pub struct Summary {
     /// It shares what it counts with no other process.
     pub store_is_local: bool,
     /// Where gRPC is served.
-    pub grpc: SocketAddr,
+    pub grpc: GrpcAddr,
+    /// What protects it.
+    pub grpc_security: Security,
     /// Where HTTP is served.
     pub http: SocketAddr,
     /// Where the operators' door is.
@@ -72,6 +77,17 @@ pub struct Summary {
     pub example: Option<Example>,
     /// Threads that serve.
     pub workers: usize,
+}
+
+/// What protects a door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Security {
+    /// Nothing.
+    PlainText,
+    /// Clients know who serves them.
+    Tls,
+    /// And we know who they are.
+    MutualTls,
 }
 
 /// What ends a service.
@@ -94,8 +110,8 @@ impl App {
         metrics.add_process();
         let lifecycle = Lifecycle::default();
 
-        let doors = Doors::bind((&settings.api.grpc_host, settings.api.grpc_port), (&settings.api.host, settings.api.port))?;
-        let admin_listener = listen::bind((&settings.admin.debug_host, settings.admin.debug_port), "DEBUG_HOST and DEBUG_PORT")?;
+        let doors = Doors::bind(settings.api.grpc(), settings.api.http())?;
+        let admin_listener = bind::tcp(settings.admin.debug(), "DEBUG_HOST and DEBUG_PORT")?;
         let prometheus_listener = settings.telemetry.prometheus_addr().map(bind_prometheus).transpose()?;
 
         let backend = match settings.backend().map_err(anyhow::Error::msg)? {
@@ -124,11 +140,22 @@ impl App {
         let mut rule_source = RuleSource::new(directory, overlay, options, health, live.clone(), lifecycle.clone(), &metrics);
         rule_source.load();
 
+        let files = settings.api.tls().map_err(anyhow::Error::msg)?;
+        let grpc_security = match &files {
+            None => Security::PlainText,
+            Some(files) if files.clients.is_none() => Security::Tls,
+            Some(_) => Security::MutualTls,
+        };
+        let certificates = files.map(|files| CertificateSource::new(files, &metrics)).transpose()?;
+        let tls = certificates.as_ref().map(|certificates| certificates.tls(&metrics));
+        let connections = Connections::new(tls, settings.api.ages(), &metrics);
+
         let workers = settings.api.workers();
         let summary = Summary {
             store: backend.to_string(),
             store_is_local: matches!(backend, Backend::Memory(_)),
             grpc: doors.grpc_addr().context("ask for the gRPC address")?,
+            grpc_security,
             http: doors.http_addr().context("ask for the HTTP address")?,
             admin: admin_listener.local_addr().context("ask for the admin address")?,
             prometheus: prometheus_listener.as_ref().map(TcpListener::local_addr).transpose().context("ask for the Prometheus address")?,
@@ -144,7 +171,7 @@ impl App {
         let parts = Parts { rules: live, backend: backend.clone(), fallback, clock: clock.clone(), stats, policy };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics));
         Ok(Self {
-            api: Api::new(limiter.clone(), lifecycle.clone(), http_full.clone(), &metrics)?,
+            api: Api::new(limiter.clone(), connections, lifecycle.clone(), http_full.clone(), &metrics)?,
             http_full,
             doors,
             admin,
@@ -152,6 +179,7 @@ impl App {
             prometheus_listener,
             prometheus_path: settings.telemetry.prometheus_path.clone(),
             rule_source,
+            certificates,
             backend,
             store_must_come_within: settings.store.must_come_within(),
             limiter,
@@ -159,8 +187,8 @@ impl App {
             lifecycle,
             metrics,
             workers,
-            drain_period: settings.api.drain_period,
-            shutdown_timeout: settings.api.shutdown_timeout,
+            drain_period: settings.api.drain_period(),
+            shutdown_timeout: settings.api.shutdown_timeout(),
             summary,
         })
     }
@@ -173,12 +201,13 @@ impl App {
     /// Serves until `stop` returns, then drains: health fails at once, calls are answered for the drain period, then connections are
     /// told to go, and what is in flight is finished within the shutdown time-out. A second `stop` ends it at once.
     ///
-    /// `reload` returns whenever somebody asks for the rules to be read again.
+    /// `reload` returns whenever somebody asks for rules and certificates to be read again.
     ///
     /// # Errors
     /// A thread or a runtime cannot be started, or the store did not come in the time that was set.
     pub async fn run(self, mut stop: impl AsyncFnMut() -> Signal, mut reload: impl AsyncFnMut()) -> anyhow::Result<()> {
-        let watch = Watch::start(self.rule_source)?;
+        let mut watches = vec![Watch::start(self.rule_source)?];
+        watches.extend(self.certificates.map(Watch::start).transpose()?);
         let running = self.api.start(self.doors, self.workers, &self.metrics)?;
         let mut chores = JoinSet::new();
         chores.spawn(self.backend.clone().look_after(self.clock, self.lifecycle.clone()));
@@ -197,15 +226,15 @@ impl App {
         let signal = loop {
             tokio::select! {
                 signal = stop() => break signal,
-                () = reload() => watch.load(),
+                () = reload() => watches.iter().for_each(Watch::load),
                 within = &mut store_is_missed => {
                     bail!("{} was not reached within {within} (REDIS_STARTUP_MAX_ELAPSED_TIME)", self.backend);
                 }
             }
         };
-        // New rules are for the next process. The kernel takes its time to close a watch, seconds where many files change, and no process
-        // ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
-        drop(watch);
+        // New rules and certificates are for the next process. The kernel takes its time to close a watch, seconds where many files change,
+        // and no process ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
+        drop(watches);
         tokio::select! {
             () = drain(&self.lifecycle, running, signal, self.drain_period, self.shutdown_timeout) => {}
             _ = stop() => tracing::warn!("a second signal: ending at once"),
@@ -238,6 +267,5 @@ async fn drain(lifecycle: &Lifecycle, running: Running, signal: Signal, drain_pe
 fn bind_prometheus(addr: &str) -> anyhow::Result<TcpListener> {
     let (host, port) = addr.rsplit_once(':').context("PROMETHEUS_ADDR is no HOST:PORT")?;
     let port = port.parse().with_context(|| format!("PROMETHEUS_ADDR: {port} is no port"))?;
-    let host = if host.is_empty() { "0.0.0.0" } else { host };
-    listen::bind((host, port), "PROMETHEUS_ADDR")
+    bind::tcp((host, port), "PROMETHEUS_ADDR")
 }

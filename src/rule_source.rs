@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::config::{self, Options, Source};
-use crate::rule_source::files::{Directory, FileFacts, Signature};
+use crate::rule_source::files::{Directory, Signature};
 use crate::rule_source::overlay::OverlayFile;
 use crate::rules::LiveRules;
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
+use crate::watch::FileFacts;
 
 pub mod files;
 pub mod overlay;

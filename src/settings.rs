@@ -38,13 +38,14 @@ impl Settings {
     /// The first such thing, and what to set instead.
     pub fn check(&self) -> Result<(), String> {
         self.telemetry.check()?;
-        foreign::check(environment())?;
+        self.api.tls()?;
         self.backend().map(|_| ())
     }
 
     /// What is accepted, and has no effect.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.store.warnings(&environment());
+        warnings.extend(self.api.warnings());
         warnings.extend(self.telemetry.warnings());
         warnings.extend(foreign::warnings(environment()));
         warnings.extend(unknown::warnings(&environment(), &Self::names()));

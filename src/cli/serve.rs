@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::app::{App, Signal, Summary};
+use crate::app::{App, Security, Signal, Summary};
 use crate::cli::{Failure, say};
 use crate::rules::tree::Example;
 use crate::settings::Settings;
@@ -80,11 +80,16 @@ fn block(summary: &Summary) -> String {
         Some((rules, domains)) => format!("{rules} in {domains} domains, from {}", summary.rules_from.display()),
         None => format!("none: those in {} were refused, see the log; waiting for good ones", summary.rules_from.display()),
     };
+    let security = match summary.grpc_security {
+        Security::PlainText => "",
+        Security::Tls => "  TLS",
+        Security::MutualTls => "  TLS, for clients with a certificate",
+    };
     let alone = if summary.store_is_local { " (counts in this process only: replicas would each allow the whole limit)" } else { "" };
     let mut lines = vec![
         format!("tollgate {}", env!("CARGO_PKG_VERSION")),
         format!("  store    {}{alone}", summary.store),
-        format!("  gRPC     {}", summary.grpc),
+        format!("  gRPC     {}{security}", summary.grpc),
         format!("  HTTP     http://{}  /json /healthcheck /ready", summary.http),
         format!("  admin    http://{}  /metrics /rlconfig /stats /explain", summary.admin),
     ];

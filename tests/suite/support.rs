@@ -46,6 +46,7 @@ pub(crate) struct TestServer {
     process: Process,
     announcement: String,
     rules: PathBuf,
+    /// Port 0 where gRPC is on a Unix socket.
     pub(crate) grpc: SocketAddr,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
@@ -224,7 +225,8 @@ impl Builder {
             text.trim_start_matches("http://").parse().ok()
         };
         let bound = |name: &str| address(name).unwrap_or_else(|| panic!("no address of {name} in {announcement}"));
-        let (grpc, http, admin, prometheus) = (bound("gRPC "), bound("HTTP "), bound("admin "), address("metrics "));
+        let grpc = if announcement.contains("gRPC     unix:") { ([127, 0, 0, 1], 0).into() } else { bound("gRPC ") };
+        let (http, admin, prometheus) = (bound("HTTP "), bound("admin "), address("metrics "));
         TestServer { process, rules: self.rules, grpc, http, admin, prometheus, announcement }
     }
 
@@ -319,7 +321,11 @@ impl Client {
     /// Connects.
     pub(crate) async fn connect(addr: SocketAddr) -> Self {
         let endpoint = Endpoint::from_shared(format!("http://{addr}")).expect("it is an address");
-        let channel = endpoint.timeout(PATIENCE).connect().await.expect("the port is open");
+        Self::on(endpoint.timeout(PATIENCE).connect().await.expect("the port is open"))
+    }
+
+    /// On a connection that was made already.
+    pub(crate) fn on(channel: Channel) -> Self {
         Self { rls: RateLimitServiceClient::new(channel.clone()), health: HealthClient::new(channel.clone()), channel }
     }
 
