@@ -1,7 +1,6 @@
 //! Puts the house together, and takes it down.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -13,8 +12,8 @@ use crate::api::{Api, Running};
 use crate::config::Options;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Parts};
-use crate::rule_source::watch::Watch;
-use crate::rule_source::{HealthPolicy, RuleSource};
+use crate::rule_source::intake::{HealthPolicy, Intake};
+use crate::rule_source::{Origin, RuleSource};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::tree::Example;
 use crate::rules::{KeyFormat, LiveRules};
@@ -62,13 +61,29 @@ pub struct Summary {
     /// Where Prometheus has a door of its own.
     pub prometheus: Option<SocketAddr>,
     /// Where the rules come from.
-    pub rules_from: PathBuf,
-    /// How many limits and domains are in force; `None` if the rules were refused.
-    pub rules: Option<(usize, usize)>,
+    pub rules_from: String,
+    /// The rules at the start.
+    pub rules: FirstRules,
     /// For a first try.
     pub example: Option<Example>,
     /// Threads that serve.
     pub workers: usize,
+}
+
+/// The rules at the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstRules {
+    /// They serve.
+    Loaded {
+        /// How many limits.
+        limits: usize,
+        /// In how many domains.
+        domains: usize,
+    },
+    /// They are no good.
+    Refused,
+    /// They are asked for once the doors are open.
+    Awaited,
 }
 
 /// What ends a service.
@@ -81,11 +96,11 @@ pub enum Signal {
 }
 
 impl App {
-    /// Binds every port and loads the rules for the first time. Bad rules are no reason not to start: good ones may come.
+    /// Binds every port and loads rules that are there for the first time. Bad rules are no reason not to start: good ones may come.
     ///
     /// # Errors
     /// A port that cannot be bound.
-    pub fn bind(settings: &Settings, rules_argument: Option<PathBuf>) -> anyhow::Result<Self> {
+    pub fn bind(settings: &Settings, rules_from: Origin) -> anyhow::Result<Self> {
         let clock = Clock::system();
         let metrics = Metrics::new();
         metrics.add_process();
@@ -115,9 +130,14 @@ impl App {
             needs_a_domain: settings.rules.healthy_with_at_least_one_config_loaded,
         };
         let live = Arc::new(LiveRules::default());
-        let directory = settings.rules.directory(rules_argument);
-        let mut rule_source = RuleSource::new(directory, options, health, live.clone(), lifecycle.clone(), &metrics);
-        rule_source.load();
+        let intake = Intake::new(options, health, live.clone(), lifecycle.clone(), &metrics);
+        let rules_from_text = rules_from.to_string();
+        let rule_source = RuleSource::open(rules_from, intake, clock.clone(), &metrics);
+        let first_rules = match (&*live.load(), &rule_source) {
+            (Some(rules), _) => FirstRules::Loaded { limits: rules.rule_count(), domains: rules.domain_count() },
+            (None, RuleSource::Files(_)) => FirstRules::Refused,
+            (None, RuleSource::Xds(_)) => FirstRules::Awaited,
+        };
 
         let workers = settings.api.workers();
         let summary = Summary {
@@ -127,8 +147,8 @@ impl App {
             http: doors.http_addr().context("ask for the HTTP address")?,
             admin: admin_listener.local_addr().context("ask for the admin address")?,
             prometheus: prometheus_listener.as_ref().map(TcpListener::local_addr).transpose().context("ask for the Prometheus address")?,
-            rules_from: rule_source.directory().path().to_owned(),
-            rules: live.load().as_ref().map(|rules| (rules.rule_count(), rules.domain_count())),
+            rules_from: rules_from_text,
+            rules: first_rules,
             example: live.load().as_ref().and_then(|rules| rules.example()),
             workers,
         };
@@ -172,7 +192,7 @@ impl App {
     /// # Errors
     /// A thread or a runtime cannot be started.
     pub async fn run(self, mut stop: impl AsyncFnMut() -> Signal, mut reload: impl AsyncFnMut()) -> anyhow::Result<()> {
-        let watch = Watch::start(self.rule_source)?;
+        let following = self.rule_source.follow()?;
         let running = self.api.start(self.doors, self.workers, &self.metrics)?;
         let mut chores = JoinSet::new();
         chores.spawn(self.backend.look_after(self.clock, self.lifecycle.clone()));
@@ -190,12 +210,12 @@ impl App {
         let signal = loop {
             tokio::select! {
                 signal = stop() => break signal,
-                () = reload() => watch.load(),
+                () = reload() => following.load(),
             }
         };
         // New rules are for the next process. The kernel takes its time to close a watch, seconds where many files change, and no process
         // ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
-        drop(watch);
+        drop(following);
         tokio::select! {
             () = drain(&self.lifecycle, running, signal, self.drain_period, self.shutdown_timeout) => {}
             _ = stop() => tracing::warn!("a second signal: ending at once"),

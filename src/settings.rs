@@ -44,6 +44,7 @@ impl Settings {
     /// What is accepted, and has no effect.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.store.warnings(&environment());
+        warnings.extend(self.rules.warnings(&environment()));
         warnings.extend(self.telemetry.warnings());
         warnings.extend(foreign::warnings(environment().into_iter().map(|(name, _)| name)));
         warnings

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 
-use crate::rule_source::RuleSource;
+use crate::rule_source::loader::Loader;
 
 /// Events within this time are one change: editors write in two steps, and a ConfigMap in seven.
 const DEBOUNCE: Duration = Duration::from_millis(50);
@@ -46,11 +46,11 @@ impl Watch {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(source: RuleSource) -> anyhow::Result<Self> {
+    pub fn start(loader: Loader) -> anyhow::Result<Self> {
         let (wake, woken) = sync_channel(WAKES_MAX);
         let orders = Arc::new(Orders::default());
         let (waker, ordered) = (wake.clone(), orders.clone());
-        let work = move || run(source, waker, &woken, &ordered);
+        let work = move || run(loader, waker, &woken, &ordered);
         thread::Builder::new().name("rules".to_owned()).spawn(work).context("start the rules thread")?;
         Ok(Self { wake, orders })
     }
@@ -70,13 +70,13 @@ impl Drop for Watch {
     }
 }
 
-fn run(mut source: RuleSource, waker: SyncSender<()>, woken: &Receiver<()>, orders: &Orders) {
+fn run(mut loader: Loader, waker: SyncSender<()>, woken: &Receiver<()>, orders: &Orders) {
     let mut events = Events::new(waker);
-    events.watch(&source);
+    events.watch(&loader);
     // Before the load: what changes while it reads must look new afterwards.
-    let mut seen = source.directory().signature();
+    let mut seen = loader.directory().signature();
     // Whatever happened between the first load and the watch.
-    source.load();
+    loader.load();
     loop {
         match woken.recv_timeout(LOOK_INTERVAL) {
             Ok(()) => come_to_rest(woken, orders),
@@ -87,12 +87,12 @@ fn run(mut source: RuleSource, waker: SyncSender<()>, woken: &Receiver<()>, orde
             return;
         }
         let ordered = orders.load.swap(false, Relaxed);
-        let signature = source.directory().signature();
-        if ordered || signature != seen || source.is_unread() {
+        let signature = loader.directory().signature();
+        if ordered || signature != seen || loader.is_unread() {
             seen = signature;
             // The directory may be another one by now, under the same name.
-            events.watch(&source);
-            source.load();
+            events.watch(&loader);
+            loader.load();
         }
     }
 }
@@ -127,13 +127,13 @@ impl Events {
         Self { watcher: watcher.ok(), watched: Vec::new() }
     }
 
-    fn watch(&mut self, source: &RuleSource) {
+    fn watch(&mut self, loader: &Loader) {
         let Some(watcher) = &mut self.watcher else { return };
         for path in self.watched.drain(..) {
             // It fails where the directory is gone, and the watch with it.
             let _ = watcher.unwatch(&path);
         }
-        for (index, path) in source.directory().watched().into_iter().enumerate() {
+        for (index, path) in loader.directory().watched().into_iter().enumerate() {
             let mode = if index == 0 { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
             if watcher.watch(path, mode).is_ok() {
                 self.watched.push(path.to_owned());
