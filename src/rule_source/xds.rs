@@ -218,12 +218,17 @@ impl Client {
     }
 
     async fn connect(&self) -> anyhow::Result<Channel> {
-        let server = self.options.server.clone();
+        let server = &self.options.server;
         // What it says is only sent along: the connector knows where to go.
-        let endpoint = Endpoint::from_shared(format!("http://{}", authority(&server)))?
+        let endpoint = Endpoint::from_shared(format!("http://{}", authority(server)))?
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT);
-        let connecting = endpoint.connect_with_connector(service_fn(move |_| server.clone().connect()));
+        // A channel that has lost its connection would make another one at once. When to do so is said elsewhere.
+        let mut once = Some(server.clone());
+        let connecting = endpoint.connect_with_connector(service_fn(move |_| {
+            let server = once.take();
+            async { server.context("the connection was lost")?.connect().await }
+        }));
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
         let connected = connected.with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))?;
         connected.map_err(|error| chained(&error))
@@ -330,7 +335,11 @@ fn chained(error: &dyn Error) -> anyhow::Error {
     let mut texts = Vec::new();
     let mut cause = error.source();
     while let Some(error) = cause {
-        texts.push(error.to_string());
+        let text = error.to_string();
+        // Some say what the one behind them says.
+        if texts.last() != Some(&text) {
+            texts.push(text);
+        }
         cause = error.source();
     }
     if texts.is_empty() { anyhow::Error::msg(error.to_string()) } else { anyhow::Error::msg(texts.join(": ")) }

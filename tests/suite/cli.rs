@@ -236,7 +236,6 @@ const WRONG_SETTINGS: &[(&[(&str, &str)], &str)] = &[
     (&[("SHADOW_MODE", "yes")], "true or false"),
     (&[("NEAR_LIMIT_RATIO", "most")], "most"),
     (&[("PROMETHEUS_PATH", "metrics")], "begins with /"),
-    (&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], "xDS"),
     (&[("CACHE_KEY_FORMAT", "escaped")], "write reference or safe"),
     (&[("BACKEND_TYPE", "memcache")], "memcached cannot count exactly and is not supported; write redis, or memory"),
     (&[("BACKEND_TYPE", "etcd")], "Invalid setting for BackendType: etcd"),

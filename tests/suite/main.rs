@@ -48,3 +48,4 @@ mod reload;
 mod simulate;
 mod store;
 mod wire;
+mod xds;
