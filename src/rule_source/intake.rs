@@ -61,7 +61,7 @@ impl Intake {
             rules: metrics.gauge("tollgate_rules", "Limits in force."),
             domains: metrics.gauge("tollgate_rule_domains", "Domains in force."),
             refused: metrics.gauge("tollgate_rules_refused", "1 while the newest rules are refused and older ones, or none, serve."),
-            hash: metrics.gauge("tollgate_rules_hash", "A number made from the texts of the rules in force; 0 while there are none."),
+            hash: metrics.gauge("tollgate_rules_hash", "A number made from the texts of the rules in force; 0 until the first ones came."),
         };
         let intake = Self { options, health, live, lifecycle, metrics };
         intake.tell();

@@ -89,8 +89,7 @@ impl Settings {
     pub fn warnings(&self, environment: &[(String, String)]) -> Vec<String> {
         let reason = |name: &str| WITHOUT_EFFECT.into_iter().find(|(other, _)| *other == name).map(|(_, reason)| reason);
         let set = environment.iter().filter(|(_, value)| !value.is_empty());
-        let mut warnings: Vec<String> =
-            set.filter_map(|(name, _)| Some(format!("{name} has no effect: {}", reason(name)?))).collect();
+        let mut warnings: Vec<String> = set.filter_map(|(name, _)| Some(format!("{name} has no effect: {}", reason(name)?))).collect();
         warnings.extend(self.xds.warnings());
         warnings
     }

@@ -29,7 +29,7 @@ use crate::proto::envoy::service::discovery::v3::aggregated_discovery_service_cl
 use crate::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use crate::proto::google::rpc;
 use crate::rule_source::intake::{Intake, RulesHash};
-use crate::rule_source::xds::backoff::Backoff;
+use crate::rule_source::xds::backoff::{Backoff, Spread};
 use crate::rule_source::xds::connect::Server;
 use crate::rule_source::xds::convert::{Resource, TYPE_URL};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
@@ -52,6 +52,14 @@ const REQUESTS_MAX: usize = 1;
 const ORDERS_MAX: usize = 1;
 /// How much of what is wrong the control plane is told. All of it is in the log.
 pub const ERROR_BYTES_MAX: usize = 16 << 10;
+/// Servers made with go-control-plane send what was refused again as soon as they are told so, for ever. They are told ever later.
+const REFUSED_AGAIN: backoff::Policy = backoff::Policy {
+    initial: Duration::from_millis(200),
+    // Better rules are not sent before, either.
+    max: Duration::from_secs(5),
+    factor: 2.0,
+    spread: Spread::Half,
+};
 /// A stream that stood so long was a good one. When it ends that is told, though the one before it ended likewise.
 const STEADY: Span = Span::from_secs(60);
 /// The setting of the longest message.
@@ -81,6 +89,10 @@ pub struct Client {
     metrics: ClientMetrics,
     /// The version that was accepted last.
     accepted: String,
+    /// What came last, and what became of it.
+    last: Option<(RulesHash, Verdict)>,
+    /// How long to wait before the same is refused again.
+    refused_again: Backoff,
     /// The trouble that was told last.
     told: Option<String>,
     /// It is not known to be over.
@@ -93,12 +105,22 @@ pub struct Subscription {
     orders: mpsc::Sender<()>,
 }
 
+/// What becomes of a response: nothing, or what is wrong with it.
+type Verdict = Result<(), Vec<String>>;
+
 #[derive(Debug)]
 struct ClientMetrics {
     connected: Gauge,
     streams: Counter,
     accepted: Counter,
     refused: Counter,
+    repeated: Counter,
+}
+
+/// What to say to a response, and when.
+struct Reply {
+    request: DiscoveryRequest,
+    wait: Option<Duration>,
 }
 
 /// A stream that ended.
@@ -138,15 +160,16 @@ impl Subscription {
 impl Client {
     /// It has not asked yet.
     pub fn new(options: Options, intake: Intake, clock: Clock, metrics: &Metrics) -> Self {
-        let updates =
-            |verdict| metrics.counter_with("tollgate_xds_updates_total", "Responses of the xDS server.", &[("verdict", verdict)]);
+        let updates = |verdict| metrics.counter_with("tollgate_xds_updates_total", "Responses of the xDS server.", &[("verdict", verdict)]);
         let metrics = ClientMetrics {
             connected: metrics.gauge("tollgate_xds_connected", "1 while there is a connection to the xDS server."),
             streams: metrics.counter("tollgate_xds_streams_total", "Streams opened to the xDS server."),
             accepted: updates("accepted"),
             refused: updates("refused"),
+            repeated: updates("repeated"),
         };
-        Self { options, intake, clock, metrics, accepted: String::new(), told: None, in_trouble: true }
+        let refused_again = Backoff::new(REFUSED_AGAIN);
+        Self { options, intake, clock, metrics, accepted: String::new(), last: None, refused_again, told: None, in_trouble: true }
     }
 
     async fn run(mut self, mut orders: mpsc::Receiver<()>) {
@@ -184,6 +207,7 @@ impl Client {
     /// An operator doubts what is known. A server that takes our version for its newest would send nothing.
     fn forget(&mut self, backoff: &mut Backoff) {
         self.accepted.clear();
+        self.last = None;
         backoff.reset();
     }
 
@@ -208,13 +232,29 @@ impl Client {
         // A version, so that the server need not send what is here already; but a nonce is of the stream that it came on.
         let _ = requests.send(self.request(String::new(), None)).await;
         let mut responses = self.open(channel, ReceiverStream::new(outgoing)).await?;
-        while let Some(response) = self.next(&mut responses).await? {
-            let request = self.judge(response);
+        let mut held = None;
+        loop {
+            let next = self.next(&mut responses);
+            let response = match held.take() {
+                None => next.await?,
+                Some((request, wait)) => match tokio::time::timeout(wait, next).await {
+                    // Whatever was to be said of the older one, this is the one to answer.
+                    Ok(response) => response?,
+                    Err(_) => {
+                        let _ = requests.send(request).await;
+                        continue;
+                    }
+                },
+            };
+            let Some(response) = response else { return Ok(()) };
+            let Reply { request, wait } = self.judge(response);
             *has_delivered |= request.error_detail.is_none();
-            // If it fails, the stream tells why.
-            let _ = requests.send(request).await;
+            match wait {
+                Some(wait) => held = Some((request, wait)),
+                // If it fails, the stream tells why.
+                None => drop(requests.send(request).await),
+            }
         }
-        Ok(())
     }
 
     async fn connect(&self) -> anyhow::Result<Channel> {
@@ -253,23 +293,32 @@ impl Client {
         Err(told(&status))
     }
 
-    /// Takes the rules of a response, or refuses them, and says so.
-    fn judge(&mut self, response: DiscoveryResponse) -> DiscoveryRequest {
-        let taken = self.take(&response);
-        match taken {
-            Ok(()) => {
-                self.metrics.accepted.inc();
-                self.accepted = response.version_info;
-                self.request(response.nonce, None)
-            }
-            Err(problems) => {
-                self.metrics.refused.inc();
-                self.request(response.nonce, Some(problems.join("\n")))
-            }
+    /// Takes the rules of a response, or refuses them. What came just before is neither compiled nor told again.
+    fn judge(&mut self, response: DiscoveryResponse) -> Reply {
+        let content = response.resources.iter().map(|any| (&*any.type_url, &*any.value));
+        let hash = RulesHash::of(content.chain([(&*response.type_url, &[][..])]));
+        let repeated = self.last.take().filter(|(last, _)| *last == hash);
+        let is_new = repeated.is_none();
+        let verdict = repeated.map_or_else(|| self.take(&response), |(_, verdict)| verdict);
+        let counter = match &verdict {
+            _ if !is_new => &self.metrics.repeated,
+            Ok(()) => &self.metrics.accepted,
+            Err(_) => &self.metrics.refused,
+        };
+        counter.inc();
+        if is_new {
+            self.refused_again.reset();
         }
+        if verdict.is_ok() {
+            self.accepted = response.version_info;
+        }
+        let error = verdict.as_ref().err().map(|problems| problems.join("\n"));
+        let wait = (!is_new && error.is_some()).then(|| self.refused_again.wait());
+        self.last = Some((hash, verdict));
+        Reply { request: self.request(response.nonce, error), wait }
     }
 
-    fn take(&self, response: &DiscoveryResponse) -> Result<(), Vec<String>> {
+    fn take(&self, response: &DiscoveryResponse) -> Verdict {
         if response.type_url != TYPE_URL {
             return Err(self.intake.refuse(vec![format!("a response is of type {}, and not {TYPE_URL}", response.type_url)]));
         }

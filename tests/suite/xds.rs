@@ -113,7 +113,7 @@ async fn rules_of_a_control_plane_serve_change_and_go() {
     told(&plane, "3").await;
     plane.serve("4", &json!([resource("d", 9)]));
     has_limit(&server, "d.k", 9).await;
-    assert_eq!(server.metric("ratelimit_service_config_load_success"), Some(4.0));
+    metric(&server, "ratelimit_service_config_load_success", 4.0).await;
     metric(&server, r#"tollgate_xds_updates_total{verdict="accepted"}"#, 4.0).await;
 }
 
@@ -606,7 +606,8 @@ async fn waits_between_tries_grow_up_to_the_longest() {
     connections(&[&longest[..], &[("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "1e30")]].concat(), 5).await;
 
     // Doubled, the 14th would be longer than a minute.
-    let waits = connections(&[initial, steady, ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0.5"), ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "1h")], 15).await;
+    let waits =
+        connections(&[initial, steady, ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "0.5"), ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "1h")], 15).await;
     assert!(waits.iter().all(|wait| *wait >= Duration::from_millis(10)), "{waits:?}");
 }
 
@@ -792,4 +793,33 @@ fn settings_without_an_effect_are_warned_about_and_empty_ones_are_not_set() {
     let server = empty.iter().fold(TestServer::with_xds(""), |server, name| server.with_env(name, "")).start();
     assert!(server.announcement().contains("asking xDS server localhost:18000"), "{}", server.announcement());
     assert!(!server.log().contains("has no effect"), "{}", server.log());
+}
+
+#[tokio::test]
+async fn a_server_that_sends_what_was_refused_again_and_again_is_told_so_ever_later() {
+    let mut puppet = Puppet::start().await;
+    let server = asking(puppet.addr).start();
+    let mut stream = puppet.stream().await;
+    stream.request().await;
+    let broken = |nonce: &str| response("1", nonce, &[RateLimitConfig::default()]);
+    let first = stream.ask(broken("0")).await;
+    for round in 1..=3 {
+        let began = Instant::now();
+        let nack = stream.ask(broken(&round.to_string())).await;
+        assert_eq!((why(&nack), &*nack.response_nonce), (why(&first), &*round.to_string()));
+        // Half of 200 ms, of 400 and of 800, and less than the clock may be wrong.
+        assert!(began.elapsed() >= Duration::from_millis(90 * round), "{round}: {:?}", began.elapsed());
+    }
+    assert_eq!(server.metric("ratelimit_service_config_load_error"), Some(1.0));
+    assert_eq!(server.metric(r#"tollgate_xds_updates_total{verdict="repeated"}"#), Some(3.0));
+    assert_eq!(server.log().matches("cannot have empty domain").count(), 1, "{}", server.log());
+
+    // Other rules wait for nothing, and nothing is said of what came before them.
+    stream.send(broken("4")).await;
+    accepted(&stream.ask(response("2", "5", &[rules_of(2)])).await, "2", "5");
+    // Rules that are in force already are accepted under their new version, and not loaded anew.
+    accepted(&stream.ask(response("3", "6", &[rules_of(2)])).await, "3", "6");
+    assert_eq!(server.metric("ratelimit_service_config_load_success"), Some(1.0));
+    stream.fail(Status::internal("reset")).await;
+    accepted(&puppet.stream().await.request().await, "3", "");
 }

@@ -125,7 +125,8 @@ fn built() -> &'static Path {
         let go = if Path::new("/usr/local/go/bin/go").exists() { "/usr/local/go/bin/go" } else { "go" };
         let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/xds-server");
         let ran = Command::new(go).args(["build", "-o"]).arg(&program).arg(".").current_dir(home).output();
-        let ran = ran.unwrap_or_else(|error| panic!("go: {error}; the control plane of these tests needs Go: get it from https://go.dev/dl"));
+        let ran =
+            ran.unwrap_or_else(|error| panic!("go: {error}; the control plane of these tests needs Go: get it from https://go.dev/dl"));
         assert!(ran.status.success(), "go build in tests/xds-server: {}", String::from_utf8_lossy(&ran.stderr));
         program
     })
