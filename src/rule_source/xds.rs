@@ -126,7 +126,7 @@ struct Reply {
 /// A stream that ended.
 struct Ended {
     why: String,
-    /// Rules that came on it were accepted.
+    /// New rules came on it, and were accepted.
     has_delivered: bool,
 }
 
@@ -213,15 +213,15 @@ impl Client {
 
     /// Takes what comes until nothing comes any more.
     async fn attend(&mut self) -> Ended {
-        let mut has_delivered = false;
-        let why = match self.converse(&mut has_delivered).await {
+        let accepted_before = self.metrics.accepted.get();
+        let why = match self.converse().await {
             Ok(()) => "the server ended the stream".to_owned(),
             Err(error) => format!("{error:#}"),
         };
-        Ended { why, has_delivered }
+        Ended { why, has_delivered: self.metrics.accepted.get() > accepted_before }
     }
 
-    async fn converse(&mut self, has_delivered: &mut bool) -> anyhow::Result<()> {
+    async fn converse(&mut self) -> anyhow::Result<()> {
         let channel = self.connect().await?;
         let _connected = Connected::new(&self.metrics.connected);
         self.metrics.streams.inc();
@@ -248,7 +248,6 @@ impl Client {
             };
             let Some(response) = response else { return Ok(()) };
             let Reply { request, wait } = self.judge(response);
-            *has_delivered |= request.error_detail.is_none();
             match wait {
                 Some(wait) => held = Some((request, wait)),
                 // If it fails, the stream tells why.
@@ -281,14 +280,20 @@ impl Client {
         Ok(opened.into_inner())
     }
 
-    async fn next(&self, responses: &mut Streaming<DiscoveryResponse>) -> anyhow::Result<Option<DiscoveryResponse>> {
+    async fn next(&mut self, responses: &mut Streaming<DiscoveryResponse>) -> anyhow::Result<Option<DiscoveryResponse>> {
         let status = match responses.message().await {
             Ok(response) => return Ok(response),
             Err(status) => status,
         };
         if status.code() == Code::OutOfRange {
             let max = self.options.message_bytes_max;
-            self.intake.refuse(vec![format!("a response has more than {max} bytes, the most by {MESSAGE_SETTING}; set it to more")]);
+            let problem = format!("a response has more than {max} bytes, the most by {MESSAGE_SETTING}; set it to more");
+            // What comes next is the newest again, also if it serves already.
+            self.last = None;
+            // Told once, not with every stream on which it is sent.
+            if self.intake.last_error().as_ref() != Some(&problem) {
+                self.intake.refuse(vec![problem]);
+            }
         }
         Err(told(&status))
     }
@@ -403,7 +408,8 @@ fn told(status: &Status) -> anyhow::Error {
 fn bounded(mut text: String) -> String {
     let left_out = text.len().saturating_sub(ERROR_BYTES_MAX);
     if left_out > 0 {
-        text.truncate(text.floor_char_boundary(ERROR_BYTES_MAX));
+        let end = (0..=ERROR_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+        text.truncate(end);
         text += &format!("… (and {left_out} bytes more, which are in the log)");
     }
     text

@@ -57,7 +57,7 @@ impl Backoff {
         let longer = Duration::try_from_secs_f64(longer).unwrap_or(self.policy.max);
         self.next = longer.min(self.policy.max).max(self.policy.initial);
         match self.policy.spread {
-            Spread::Half => wait - some_of(wait / 2),
+            Spread::Half => wait.saturating_sub(some_of(wait / 2)),
             Spread::None => wait,
         }
     }
