@@ -348,6 +348,19 @@ async fn certificates_that_come_late_or_change_are_taken_with_the_next_connectio
     logged(&server, "cannot be used together").await;
     fs::copy(&own.key, path("tls.key")).expect("it is copied");
     has_limit(&server, "d.k", 3).await;
+
+    // Everybody gets new ones, of another authority.
+    let addr = plane.addr;
+    drop(plane);
+    let authority = Authority::new();
+    let plane = ControlPlane::start_with_tls_at(addr, &authority.sign("envoy-gateway", GATEWAY, KeyForm::Pkcs1));
+    plane.serve("2", &json!([resource("d", 4)]));
+    logged(&server, "invalid peer certificate").await;
+    let own = authority.sign("envoy-rate-limit", "DNS:envoy-ratelimit", KeyForm::Pkcs1);
+    for (from, to) in [(&own.ca, "ca.crt"), (&own.cert, "tls.crt"), (&own.key, "tls.key")] {
+        fs::copy(from, path(to)).expect("it is copied");
+    }
+    has_limit(&server, "d.k", 4).await;
 }
 
 #[tokio::test]

@@ -73,8 +73,13 @@ impl ControlPlane {
 
     /// By TLS, for clients that have a certificate, too.
     pub(crate) fn start_with_tls(identity: &Identity) -> Self {
+        Self::start_with_tls_at(SocketAddr::from(([127, 0, 0, 1], 0)), identity)
+    }
+
+    /// The same, where another one was.
+    pub(crate) fn start_with_tls_at(addr: SocketAddr, identity: &Identity) -> Self {
         let [cert, key, ca] = [&identity.cert, &identity.key, &identity.ca].map(|path| path.to_str().expect("a plain name"));
-        Self::run(&["-cert", cert, "-key", key, "-ca", ca])
+        Self::run(&["-listen", &addr.to_string(), "-cert", cert, "-key", key, "-ca", ca])
     }
 
     fn run(arguments: &[&str]) -> Self {
