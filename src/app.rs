@@ -2,7 +2,6 @@
 
 use std::future::pending;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -17,7 +16,8 @@ use crate::api::{Api, Running, bind};
 use crate::config::Options;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Parts};
-use crate::rule_source::{HealthPolicy, RuleSource};
+use crate::rule_source::intake::{HealthPolicy, Intake};
+use crate::rule_source::{Origin, RuleSource};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::tree::Example;
 use crate::rules::{KeyFormat, LiveRules};
@@ -70,9 +70,9 @@ pub struct Summary {
     /// Where Prometheus has a door of its own.
     pub prometheus: Option<SocketAddr>,
     /// Where the rules come from.
-    pub rules_from: PathBuf,
-    /// How many limits and domains are in force; `None` if the rules were refused.
-    pub rules: Option<(usize, usize)>,
+    pub rules_from: String,
+    /// The rules at the start.
+    pub rules: FirstRules,
     /// For a first try.
     pub example: Option<Example>,
     /// Threads that serve.
@@ -90,6 +90,22 @@ pub enum Security {
     MutualTls,
 }
 
+/// The rules at the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstRules {
+    /// They serve.
+    Loaded {
+        /// How many limits.
+        limits: usize,
+        /// In how many domains.
+        domains: usize,
+    },
+    /// They are no good.
+    Refused,
+    /// They are asked for once the doors are open.
+    Awaited,
+}
+
 /// What ends a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
@@ -100,11 +116,11 @@ pub enum Signal {
 }
 
 impl App {
-    /// Binds every port and loads the rules for the first time. Bad rules are no reason not to start: good ones may come.
+    /// Binds every port and loads rules that are there for the first time. Bad rules are no reason not to start: good ones may come.
     ///
     /// # Errors
     /// A port that cannot be bound.
-    pub fn bind(settings: &Settings, rules_argument: Option<PathBuf>) -> anyhow::Result<Self> {
+    pub fn bind(settings: &Settings, rules_from: Origin) -> anyhow::Result<Self> {
         let clock = Clock::system();
         let metrics = Metrics::new();
         metrics.add_process();
@@ -135,10 +151,14 @@ impl App {
             needs_a_domain: settings.rules.healthy_with_at_least_one_config_loaded,
         };
         let live = Arc::new(LiveRules::default());
-        let directory = settings.rules.directory(rules_argument);
-        let overlay = settings.rules.overlay();
-        let mut rule_source = RuleSource::new(directory, overlay, options, health, live.clone(), lifecycle.clone(), &metrics);
-        rule_source.load();
+        let intake = Intake::new(options, settings.rules.overlay(), health, live.clone(), lifecycle.clone(), &metrics);
+        let rules_from_text = rules_from.to_string();
+        let rule_source = RuleSource::open(rules_from, intake, clock.clone(), &metrics);
+        let first_rules = match (&*live.load(), &rule_source) {
+            (Some(rules), _) => FirstRules::Loaded { limits: rules.rule_count(), domains: rules.domain_count() },
+            (None, RuleSource::Files(_)) => FirstRules::Refused,
+            (None, RuleSource::Xds(_)) => FirstRules::Awaited,
+        };
 
         let files = settings.api.tls().map_err(anyhow::Error::msg)?;
         let grpc_security = match &files {
@@ -159,8 +179,8 @@ impl App {
             http: doors.http_addr().context("ask for the HTTP address")?,
             admin: admin_listener.local_addr().context("ask for the admin address")?,
             prometheus: prometheus_listener.as_ref().map(TcpListener::local_addr).transpose().context("ask for the Prometheus address")?,
-            rules_from: rule_source.directory().path().to_owned(),
-            rules: live.load().as_ref().map(|rules| (rules.rule_count(), rules.domain_count())),
+            rules_from: rules_from_text,
+            rules: first_rules,
             example: live.load().as_ref().and_then(|rules| rules.example()),
             workers,
         };
@@ -206,8 +226,8 @@ impl App {
     /// # Errors
     /// A thread or a runtime cannot be started, or the store did not come in the time that was set.
     pub async fn run(self, mut stop: impl AsyncFnMut() -> Signal, mut reload: impl AsyncFnMut()) -> anyhow::Result<()> {
-        let mut watches = vec![Watch::start(self.rule_source)?];
-        watches.extend(self.certificates.map(Watch::start).transpose()?);
+        let following = self.rule_source.follow()?;
+        let certificates = self.certificates.map(Watch::start).transpose()?;
         let running = self.api.start(self.doors, self.workers, &self.metrics)?;
         let mut chores = JoinSet::new();
         chores.spawn(self.backend.clone().look_after(self.clock, self.lifecycle.clone()));
@@ -226,7 +246,10 @@ impl App {
         let signal = loop {
             tokio::select! {
                 signal = stop() => break signal,
-                () = reload() => watches.iter().for_each(Watch::load),
+                () = reload() => {
+                    following.load();
+                    certificates.iter().for_each(Watch::load);
+                }
                 within = &mut store_is_missed => {
                     bail!("{} was not reached within {within} (REDIS_STARTUP_MAX_ELAPSED_TIME)", self.backend);
                 }
@@ -234,7 +257,7 @@ impl App {
         };
         // New rules and certificates are for the next process. The kernel takes its time to close a watch, seconds where many files change,
         // and no process ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
-        drop(watches);
+        drop((following, certificates));
         tokio::select! {
             () = drain(&self.lifecycle, running, signal, self.drain_period, self.shutdown_timeout) => {}
             _ = stop() => tracing::warn!("a second signal: ending at once"),

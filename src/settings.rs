@@ -46,6 +46,7 @@ impl Settings {
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.store.warnings(&environment());
         warnings.extend(self.api.warnings());
+        warnings.extend(self.rules.warnings());
         warnings.extend(self.telemetry.warnings());
         warnings.extend(foreign::warnings(environment()));
         warnings.extend(unknown::warnings(&environment(), &Self::names()));

@@ -64,6 +64,11 @@ impl Directory {
         &self.path
     }
 
+    /// A file's name in messages, without what stands for where the directory lies.
+    pub fn name_within<'s>(&self, source: &'s Source) -> &'s str {
+        source.name.strip_prefix(&*self.name_prefix).unwrap_or(&source.name)
+    }
+
     /// Directories in which something happens when rules change: itself, and where a link on the way to it can be turned.
     pub fn watched(&self) -> Vec<&Path> {
         let mut watched = vec![&*self.path];

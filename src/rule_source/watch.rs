@@ -1,12 +1,12 @@
-//! What is to be watched of a rules directory, so that no load stands in a request's way.
+//! What is to be watched of rules, so that no load stands in a request's way.
 
 use std::path::{Path, PathBuf};
 
-use crate::rule_source::RuleSource;
 use crate::rule_source::files::Signature;
+use crate::rule_source::loader::Loader;
 use crate::watch::{FileFacts, RecursiveMode, Subject};
 
-impl Subject for RuleSource {
+impl Subject for Loader {
     type Signature = (Signature, Option<FileFacts>);
 
     const NAME: &'static str = "rules";

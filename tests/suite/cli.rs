@@ -29,6 +29,15 @@ descriptors:
 const SETTINGS_OF_THE_REFERENCE: &[&str] = &[
     "BACKEND_TYPE",
     "CACHE_KEY_PREFIX",
+    "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+    "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+    "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+    "CONFIG_GRPC_XDS_NODE_ID",
+    "CONFIG_GRPC_XDS_NODE_METADATA",
+    "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+    "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+    "CONFIG_GRPC_XDS_SERVER_URL",
+    "CONFIG_GRPC_XDS_SERVER_USE_TLS",
     "CONFIG_TYPE",
     "DEBUG_HOST",
     "DEBUG_PORT",
@@ -84,6 +93,11 @@ const SETTINGS_OF_THE_REFERENCE: &[&str] = &[
     "USE_DOG_STATSD",
     "USE_PROMETHEUS",
     "USE_STATSD",
+    "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
+    "XDS_CLIENT_BACKOFF_JITTER",
+    "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
+    "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
+    "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
 ];
 
 /// Our own.
@@ -176,7 +190,7 @@ fn printed_curl(announcement: &str) -> (String, String) {
 fn help_is_in_groups_and_has_every_setting_with_its_environment_variable() {
     let help = tollgate(&["--help"]);
     assert_eq!(help.code, Some(0));
-    for group in ["Doors:", "Rules:", "Store:", "Redis:", "Answers:", "Admin door:", "Log and metrics:"] {
+    for group in ["Doors:", "Rules:", "Rules by xDS:", "Store:", "Redis:", "Answers:", "Admin door:", "Log and metrics:"] {
         assert!(help.stdout.lines().any(|line| line == group), "{group} is missing in\n{}", help.stdout);
     }
     for name in SETTINGS_OF_THE_REFERENCE.iter().chain(SETTINGS_OF_OURS) {
@@ -247,7 +261,6 @@ const WRONG_SETTINGS: &[(&[(&str, &str)], &str)] = &[
     (&[("SHADOW_MODE", "yes")], "true or false"),
     (&[("NEAR_LIMIT_RATIO", "most")], "most"),
     (&[("PROMETHEUS_PATH", "metrics")], "begins with /"),
-    (&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], "xDS"),
     (&[("CACHE_KEY_FORMAT", "escaped")], "write reference or safe"),
     (&[("BACKEND_TYPE", "memcache")], "memcached cannot count exactly and is not supported; write redis, or memory"),
     (&[("BACKEND_TYPE", "etcd")], "Invalid setting for BackendType: etcd"),

@@ -51,3 +51,4 @@ mod reload;
 mod simulate;
 mod store;
 mod wire;
+mod xds;

@@ -35,6 +35,7 @@ pub(crate) mod remote;
 pub(crate) mod starvation;
 pub(crate) mod traffic;
 pub(crate) mod twins;
+pub(crate) mod xds;
 
 /// How long anything may take that should happen at once. The machine may be busy with other tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -112,6 +113,13 @@ impl TestServer {
         let mut builder = Builder::new(TempDir::new().expect("a temporary directory can be made"), root.join("config"));
         builder.command = command(&[]);
         builder.with_env("RUNTIME_ROOT", &root.display().to_string())
+    }
+
+    /// With the rules of a control plane.
+    pub(crate) fn with_xds(address: &str) -> Builder {
+        let mut builder = Self::with_files([]);
+        builder.command = command(&[]);
+        builder.with_env("CONFIG_TYPE", "GRPC_XDS_SOTW").with_env("CONFIG_GRPC_XDS_SERVER_URL", address)
     }
 
     /// A client on a connection of its own.
