@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 300
 ROUNDS ?= 5
 SECONDS ?= 4
 
-.PHONY: help run test unit mutants e2e lint format docs deny bench bench-redis bench-lookup bench-algorithms ghz fuzz ci
+.PHONY: help run test unit mutants e2e helm helm-goldens image image-check lint format docs deny bench bench-redis bench-lookup bench-algorithms ghz fuzz ci
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -15,7 +15,7 @@ help: ## this list
 run: ## build and serve the sample rules of config/
 	$(CARGO) run --release
 
-test: unit mutants e2e ## all tests; installs what they need into .tools
+test: unit mutants e2e helm ## all tests; installs what they need into .tools
 
 unit: ## unit, property and suite tests
 	$(CARGO) test --lib --bins --test suite --test architecture
@@ -26,6 +26,15 @@ mutants: ## two minutes: a test finds out every change of one token of the Lua
 e2e: ## a real Envoy in front; installs it into .tools
 	tests/e2e/install.sh
 	TOLLGATE_ENVOY=$(ENVOY) $(CARGO) test --test e2e
+
+helm: ## the chart without a cluster, and the real binary with what it renders; installs Helm and schemas into .tools
+	tests/e2e/install.sh
+	$(CARGO) build --quiet --bin tollgate
+	tests/helm/run.sh
+
+helm-goldens: ## writes what the chart renders, and the table of its README, anew
+	$(CARGO) build --quiet --bin tollgate
+	REWRITE=1 tests/helm/run.sh
 
 lint: format docs ## format, clippy and documentation, warnings are errors
 	$(CARGO) clippy --all-targets -- -D warnings
