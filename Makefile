@@ -6,6 +6,9 @@ GHZ := $(CURDIR)/.tools/bin/ghz
 FUZZ_SECONDS ?= 300
 ROUNDS ?= 5
 SECONDS ?= 4
+IMAGE ?= tollgate:latest
+OUTPUT ?= file
+PROFILE ?= release
 
 .PHONY: help run test unit mutants e2e helm helm-goldens image image-check lint format docs deny bench bench-redis bench-lookup bench-algorithms ghz fuzz ci
 
@@ -35,6 +38,13 @@ helm: ## the chart without a cluster, and the real binary with what it renders; 
 helm-goldens: ## writes what the chart renders, and the table of its README, anew
 	$(CARGO) build --quiet --bin tollgate
 	REWRITE=1 tests/helm/run.sh
+
+image: ## the image for amd64 and arm64, into target/image; IMAGE=name:tag OUTPUT=file|push|load. Needs docker with buildx
+	deploy/image/make.sh "$(IMAGE)" "$(OUTPUT)"
+
+image-check: ## the image's stages without an engine: contents, size, libraries, bill of materials, and that it runs
+	@test -x .tools/bin/cargo-cyclonedx || $(CARGO) install --locked --root .tools cargo-cyclonedx@0.5.9
+	deploy/image/check.py --profile $(PROFILE)
 
 lint: format docs ## format, clippy and documentation, warnings are errors
 	$(CARGO) clippy --all-targets -- -D warnings
