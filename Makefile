@@ -72,9 +72,9 @@ bench-lookup: ## a look-up among 100,000 rules, and loading them
 bench-algorithms: ## bytes and µs of each algorithm, in memory and on a redis-server of its own
 	$(CARGO) bench --bench algorithms
 
-ghz: ## the README's ghz call against a service of its own; installs ghz into .tools
+ghz: ## each load of benches/ghz against a service of its own, counted by both; installs ghz into .tools
 	@test -x $(GHZ) || { command -v go >/dev/null || { echo "ghz needs Go to be installed: https://go.dev"; exit 1; }; GOBIN=$(CURDIR)/.tools/bin go install github.com/bojand/ghz/cmd/ghz@v0.121.0; }
-	benches/ghz/run.sh $(GHZ)
+	benches/ghz/run.py $(GHZ)
 
 fuzz: ## fuzz the YAML reader and the request path, FUZZ_SECONDS each; installs cargo-fuzz into .tools, needs a nightly toolchain
 	@test -x .tools/bin/cargo-fuzz || $(CARGO) install --locked --root .tools cargo-fuzz

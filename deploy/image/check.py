@@ -166,8 +166,16 @@ def borrow_libraries(image):
             target = image / path[1].lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path[1], target)
-    for directory in ("proc", "dev", "srv/runtime_data/current/config", "etc"):
+    for directory in ("proc", "dev", rules_directory()):
         (image / directory).mkdir(parents=True)
+
+
+def rules_directory():
+    """Where the README's `docker run` has the sample rules, without a slash before it."""
+    mount = re.search(r'^docker run .* -v "\$PWD/config:/(\S+):ro" \w+$', (ROOT / "README.md").read_text(), re.MULTILINE)
+    if not mount:
+        raise Failed('README.md has no `docker run … -v "$PWD/config:/…:ro" tollgate`')
+    return mount[1]
 
 
 def start(image, command, uid):
@@ -176,11 +184,11 @@ def start(image, command, uid):
     names = ("GRPC_PORT", "PORT", "DEBUG_PORT")
     environment = dict(zip(names, map(str, ports))) | {name: "127.0.0.1" for name in ("GRPC_HOST", "HOST", "DEBUG_HOST")}
     script = (
-        'mount --bind "$1" "$1" && mount --bind "$2" "$1/srv/runtime_data/current/config" && mount --rbind /dev "$1/dev" && mount -t proc none "$1/proc"'
+        'mount --bind "$1" "$1" && mount --bind "$2" "$1/$5" && mount --rbind /dev "$1/dev" && mount -t proc none "$1/proc"'
         ' && mount -o remount,bind,ro "$1" && cd "$1" && exec setpriv --bounding-set=-all,+setuid,+setgid,+sys_chroot --no-new-privs'
         ' chroot --userspec="$3:$3" --groups= "$1" $4'
     )
-    words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh", image, ROOT / "config", str(uid), command]
+    words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh", image, ROOT / "config", str(uid), command, rules_directory()]
     log = tempfile.TemporaryFile("w+")
     # Not this machine's PATH nor anything else of it: an image has its own.
     environment |= {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -209,6 +217,9 @@ def check_runs(image, command, uid):
         identity = {name: re.search(rf"^{name}:\s+(.*)$", status, re.MULTILINE)[1].split() for name in ("Uid", "CapEff", "CapPrm", "NoNewPrivs")}
         if set(identity["Uid"]) != {str(uid)} or int(identity["CapEff"][0], 16) or int(identity["CapPrm"][0], 16):
             raise Failed(f"it should run as {uid} and may do nothing else: {identity}")
+        mounts = [line.split() for line in Path(f"/proc/{child}/mountinfo").read_text().splitlines()]
+        if not any(mount[4] == "/" and "ro" in mount[5].split(",") for mount in mounts):
+            raise Failed("its root could be written to")
         os.kill(int(child), signal.SIGINT)
     finally:
         if sys.exc_info()[0]:
