@@ -3,6 +3,7 @@
 Each check prints a line. With REWRITE=1 the goldens and the table of the chart's README are written anew instead of compared.
 """
 
+import functools
 import json
 import os
 import re
@@ -15,17 +16,18 @@ from pathlib import Path
 import yaml
 
 import pod
-from chart import CHART, KUBERNETES, NAMESPACE, RELEASE, ROOT, Failed, documents, helm, of_kind, rendered, run, template, value_sets
+from chart import CHART, KUBERNETES, ROOT, Failed, helm, of_kind, rendered, run, template, value_sets
 
 HERE = Path(__file__).resolve().parent
 REWRITE = os.environ.get("REWRITE") == "1"
 REWRITE_HINT = "if that is meant, run `make helm-goldens` and commit what it writes"
-# Sets that ask for what the binary may not have yet, and how it says so then. Where it starts, everything is asked of it.
-WAITS = {
-    "tls": "GRPC_SERVER_USE_TLS is set: this version serves plain text only",
-    "envoy-gateway": "rules from xDS are not supported by this version",
-    "everything": "GRPC_SERVER_USE_TLS is set: this version serves plain text only",
-}
+# How a binary that lacks a part refuses it. A set of values that meets one of these waits; all that start are asked everything.
+NOT_YET = (
+    "GRPC_SERVER_USE_TLS is set: this version serves plain text only",
+    "rules from xDS are not supported by this version",
+)
+# Variables that the binary leaves to its libraries, or that are somebody else's.
+NOT_OURS = {"OTEL_EXPORTER_OTLP_ENDPOINT", "PATH", "POD_IP"}
 
 
 def lint():
@@ -184,13 +186,13 @@ def expressions_fit():
         good, out, error = run("promtool", "check", "rules", "rules.yaml", cwd=directory)
         if not good:
             raise Failed(out + error)
-    with start("redis") as service:
+    with start(rendered("--values", value_sets()["redis"])) as service:
         for _ in range(3):
             service.ask("shop", demo="once_a_minute")
         page = service.fetch("metrics", "/metrics")[1]
     metrics = set(re.findall(r"^(\w+)", page, re.MULTILINE))
-    # The last three are Prometheus' own, by where it scrapes; key2 is there with rules of two levels.
-    labels = set(re.findall(r"[{,](\w+)=", page)) | {"key2", "pod", "namespace", "job"}
+    # key2 is there with rules of two levels; the others are Prometheus' own, by where it scrapes.
+    labels = set(re.findall(r"[{,](\w+)=", page)) | {"key2", "pod", "namespace"}
     for text in texts:
         named = {name for name in re.findall(r"\b(?:tollgate|ratelimit|process|go)_\w+", text)} - metrics
         by = {label for group in re.findall(r"by \((.*?)\)", text) for label in group.split(", ")}
@@ -207,55 +209,73 @@ def readme_command():
     return shlex.split(command[2].replace("\\\n", " "))
 
 
-def start(name, text=None):
-    service = pod.Pod(text or rendered("--values", value_sets()[name]), pod.binary(), AUTHORITY)
+def start(text):
+    service = pod.Pod(text, pod.binary(), authority())
     try:
         service.start()
     except BaseException:
-        service.__exit__()
+        service.stop()
         raise
     return service
 
 
-def serves(name, text=None):
+@functools.cache
+def authority():
+    return pod.Authority()
+
+
+@functools.cache
+def settings():
+    """Every variable that `tollgate --help` lists."""
+    good, out, error = run(pod.binary(), "--help")
+    if not good:
+        raise Failed(f"tollgate --help: {error}")
+    return set(re.findall(r"\[env: (\w+)", out))
+
+
+def serves(text):
+    """The binary starts with what was rendered, answers, takes every setting, and drains."""
     try:
-        service = start(name, text)
+        service = start(text)
     except Failed as error:
-        if name in WAITS and WAITS[name] in str(error):
-            return f"waits: {WAITS[name]}"
+        if words := [words for words in NOT_YET if words in str(error)]:
+            return f"waits: {words[0]}"
         raise
     with service:
         service.eventually("it is ready", lambda: service.probe("readiness"))
         for probe in ("startup", "liveness"):
             if not service.probe(probe):
                 raise Failed(f"the {probe} probe fails")
-        environment = service.environment
-        if "CONFIG_TYPE" in environment:
-            # Nobody serves rules here: nothing is limited yet, and the service is there.
-            answer = service.ask("shop", demo="once_a_minute")
-            if answer[0] != 200:
-                raise Failed(f"{answer} is answered before the control plane was reached")
-        else:
-            # Three, because a minute may end between two of them.
-            statuses = [service.ask("shop", demo="once_a_minute")[0] for _ in range(3)]
-            if statuses[0] != 200 or 429 not in statuses:
-                raise Failed(f"once a minute is answered with {statuses}; it said:\n{service.process.said()}")
-        if environment.get("GRPC_SERVER_USE_TLS") == "true":
+        check_answers(service)
+        if service.environment.get("GRPC_SERVER_USE_TLS") == "true":
             check_tls(service)
-        said = service.process.said()
-        troubles = [line for line in said.splitlines() if re.search("WARN|ERROR|warning|did you mean|has no effect", line)]
-        # Collectors and control planes are not there to be reached.
-        troubles = [line for line in troubles if not re.search("(?i)xds|control plane|trac|otel|otlp", line)]
-        if troubles:
-            raise Failed("it warns about what the chart sets:\n" + "\n".join(troubles))
-        if not_known := [each for each in environment if each not in KNOWN and each not in ("PATH", "OTEL_EXPORTER_OTLP_ENDPOINT", "POD_IP")]:
-            if name not in WAITS:
-                raise Failed(f"the chart sets what `tollgate --help` does not list: {', '.join(not_known)}")
+        check_settings(service)
         service.terminate()
         service.eventually("it is taken out of the Service while it drains", lambda: not service.probe("readiness"))
         if not service.probe("liveness"):
             raise Failed("the liveness probe fails during a drain")
     return None
+
+
+def check_answers(service):
+    # Three, because a minute may end between two of them.
+    statuses = [service.ask("shop", demo="once_a_minute")[0] for _ in range(3)]
+    # Nobody serves rules to those that wait for a control plane: nothing is limited yet.
+    is_limited = "CONFIG_TYPE" not in service.environment
+    if statuses[0] != 200 or (429 in statuses) != is_limited:
+        raise Failed(f"once a minute is answered with {statuses}; it said:\n{service.said()}")
+
+
+def check_settings(service):
+    if unknown := set(service.environment) - settings() - NOT_OURS:
+        raise Failed(f"the chart sets what `tollgate --help` does not list: {', '.join(sorted(unknown))}")
+    lines = service.said().splitlines()
+    useless = [line for line in lines if re.search("has no effect|have no effect|did you mean|is no setting", line)]
+    # Collectors and control planes are not there to be reached.
+    is_about_others = re.compile("xds|control plane|trac|otel|otlp", re.IGNORECASE)
+    loud = [line for line in lines if re.search(r"\b(WARN|ERROR|warning|error)\b", line) and not is_about_others.search(line)]
+    if useless or loud:
+        raise Failed("it warns about what the chart sets:\n" + "\n".join(useless or loud))
 
 
 def check_tls(service):
@@ -274,8 +294,8 @@ def rules_are_swapped():
     """a pod with bad rules stays, is not ready, and takes good ones when the ConfigMap is mended"""
     good = rendered("--values", value_sets()["memory"])
     bad = good.replace("unit: minute", "unit: fortnight")
-    with start("memory", bad) as service:
-        service.eventually("bad rules are refused", lambda: "fortnight" in service.process.said())
+    with start(bad) as service:
+        service.eventually("bad rules are refused", lambda: "fortnight" in service.said())
         if service.probe("readiness") or not service.probe("liveness") or not service.probe("startup"):
             raise Failed("with bad rules a pod has to live on, and not to be ready")
         (rules,) = [each for each in of_kind(good, "ConfigMap") if each["metadata"]["name"].endswith("-rules")]
@@ -329,31 +349,22 @@ def envoy_takes(http_filter, host):
     return good, out + error
 
 
-def settings_known():
-    good, out, error = run(pod.binary(), "--help")
-    if not good:
-        raise Failed(f"tollgate --help: {error}")
-    return set(re.findall(r"\[env: (\w+)", out))
-
-
 def main():
-    global AUTHORITY, KNOWN
     began = time.monotonic()
     checks = [lint, readme, goldens, refusals, kubernetes_takes_it, package, restarts, alerts, filters, expressions_fit, rules_are_swapped]
+    named = [(check.__doc__, check) for check in checks]
+    for path in value_sets().values():
+        named.append((f"the binary serves what {path.name} renders", lambda path=path: serves(rendered("--values", path))))
+    named.append(("the binary serves what the README's command renders", lambda: serves(rendered(*readme_command()))))
     failures = 0
-    with tempfile.TemporaryDirectory() as directory:
-        AUTHORITY, KNOWN = pod.Authority(Path(directory)), settings_known()
-        named = [(check.__doc__, check) for check in checks]
-        named += [(f"the binary serves what {name}-values.yaml renders", lambda name=name: serves(name)) for name in value_sets()]
-        named.append(("the binary serves what the README's command renders", lambda: serves("README", rendered(*readme_command()))))
-        for what, check in named:
-            try:
-                note = check()
-            except Failed as error:
-                failures += 1
-                print(f"FAILED  {what}\n        {str(error).strip()}", flush=True)
-            else:
-                print(f"ok      {what}{f' ({note})' if note else ''}", flush=True)
+    for what, check in named:
+        try:
+            note = check()
+        except Failed as error:
+            failures += 1
+            print(f"FAILED  {what}\n        {str(error).strip()}", flush=True)
+        else:
+            print(f"ok      {what}{f' ({note})' if note else ''}", flush=True)
     print(f"{len(named) - failures} of {len(named)} checks hold, in {time.monotonic() - began:.0f} s")
     return 1 if failures else 0
 

@@ -35,9 +35,10 @@ FIELDS = {"metadata.name": "my-pod", "status.podIP": "127.0.0.1"}
 class Authority:
     """An authority, and certificates that it has signed."""
 
-    def __init__(self, directory):
-        self.directory = directory
-        self.openssl("req", "-x509", *self.key("ca"), "-subj", "/CN=authority", "-days", "2", "-out", directory / "ca.crt")
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="tollgate-authority-")
+        self.directory = Path(self.folder.name)
+        self.openssl("req", "-x509", *self.key("ca"), "-subj", "/CN=authority", "-days", "2", "-out", self.directory / "ca.crt")
         self.sign("tls", f"DNS:{SAN},DNS:localhost,IP:127.0.0.1")
         self.sign("stranger", "DNS:stranger.example.com")
 
@@ -97,6 +98,9 @@ class Pod:
         return self
 
     def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
         for process in (self.process, self.redis):
             if process is not None:
                 process.stop()
@@ -133,7 +137,7 @@ class Pod:
         return self.authority.files() if "secret" in volume else None
 
     def variables(self):
-        """The environment as declared, with what it refers to. Later ones win, and `env` over `envFrom`, as in a container."""
+        """The environment as declared, with what it refers to; the last of a name wins. What `envFrom` adds is its owner's business."""
         values = {}
         for variable in self.container["env"]:
             source = variable.get("valueFrom", {})
@@ -188,8 +192,12 @@ class Pod:
         give_up = time.monotonic() + PATIENCE_S
         while not holds():
             if self.process.ended() or time.monotonic() > give_up:
-                raise Failed(f"not so after {PATIENCE_S} s: {what}; it said:\n{self.process.said()}")
+                when = "before the process ended" if self.process.ended() else f"within {PATIENCE_S} s"
+                raise Failed(f"not so {when}: {what}; it said:\n{self.said()}")
             time.sleep(0.02)
+
+    def said(self):
+        return self.process.said()
 
     def get(self, port, path):
         """The status, or None without an answer."""
