@@ -36,8 +36,7 @@ helm: ## the chart without a cluster, and the real binary with what it renders; 
 	tests/helm/run.sh
 
 helm-goldens: ## writes what the chart renders, and the table of its README, anew
-	$(CARGO) build --quiet --bin tollgate
-	REWRITE=1 tests/helm/run.sh
+	REWRITE=1 $(MAKE) helm
 
 image: ## the image for amd64 and arm64, into target/image; IMAGE=name:tag OUTPUT=file|push|load. Needs docker with buildx
 	deploy/image/make.sh "$(IMAGE)" "$(OUTPUT)"

@@ -8,11 +8,6 @@ case $1 in
     arm64) triple=aarch64-unknown-linux-gnu cross=aarch64-linux-gnu ;;
     *) echo "build.sh: $1 is neither amd64 nor arm64" >&2; exit 1 ;;
 esac
-# The compiler that is there, not the newest, which rust-toolchain.toml asks for: an image can be built again from its sources.
-if command -v rustup >/dev/null; then
-    RUSTUP_TOOLCHAIN=$(rustup default | cut -d' ' -f1)
-    export RUSTUP_TOOLCHAIN
-fi
 if [ "$(rustc -vV | sed -n 's/^host: //p')" != "$triple" ]; then
     upper=$(echo "$triple" | tr a-z- A-Z_)
     export "CARGO_TARGET_${upper}_LINKER=$cross-gcc" "CC_$(echo "$triple" | tr - _)=$cross-gcc" "AR_$(echo "$triple" | tr - _)=$cross-ar"

@@ -16,7 +16,7 @@ fail() {
 }
 
 build() {
-    command -v go >/dev/null || fail "$1 is missing, and so is Go to build it with: install Go 1.24 or later from https://go.dev, or $1 on the PATH"
+    command -v go >/dev/null || fail "$1 is missing, and so is Go to build it with: install Go 1.26 or later from https://go.dev, or $1 on the PATH"
     echo "building $2 into $bin"
     GOBIN=$bin go install ${3:+-ldflags "$3"} "$2" || fail "go could not build $2 (see above); is the Go module proxy reachable?"
 }
