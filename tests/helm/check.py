@@ -325,6 +325,15 @@ def rules_are_swapped():
             raise Failed(f"the largest limit did not arrive as it is:\n{limits}")
 
 
+def defaults_start():
+    """without any value of one's own a pod is ready, and limits nothing"""
+    with start(rendered()) as service:
+        service.eventually("it is ready", lambda: service.probe("readiness"))
+        status, body = service.ask("shop", demo="once_a_minute")
+        if status != 200:
+            raise Failed(f"without rules a call is answered with {status} {body}")
+
+
 def restarts():
     """rules that change roll the pods with rules.restartOnChange, and only then"""
     values, change = value_sets()["redis"], ("--set", "rules.domains.shop.descriptors[0].key=other")
@@ -370,7 +379,7 @@ def envoy_takes(http_filter, host):
 
 def main():
     began = time.monotonic()
-    checks = [lint, readme, goldens, refusals, kubernetes_takes_it, package, restarts, alerts, filters, expressions_fit, rules_are_swapped]
+    checks = [lint, readme, goldens, refusals, kubernetes_takes_it, package, restarts, alerts, filters, expressions_fit, defaults_start, rules_are_swapped]
     named = [(check.__doc__, check) for check in checks]
     for path in value_sets().values():
         named.append((f"the binary serves what {path.name} renders", lambda path=path: serves(rendered("--values", path))))

@@ -113,7 +113,8 @@ class Pod:
             volume = next(each for each in self.spec["volumes"] if each["name"] == mount["name"])
             if "subPath" in mount:
                 raise Failed(f"{mount['mountPath']} is mounted with subPath, which is never updated")
-            if files := self.volume_files(volume):
+            files = self.volume_files(volume)
+            if files is not None:
                 publish(self.mounted(mount["mountPath"]), files)
         declared = self.variables()
         if "REDIS_URL" in declared:
