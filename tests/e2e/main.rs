@@ -9,6 +9,7 @@ mod site;
 mod concurrency;
 mod connections;
 mod costs;
+mod deployments;
 mod headers;
 mod limits;
 mod llm;

@@ -54,7 +54,7 @@ pub(crate) struct Site {
 
 /// Whether others may run at the same time.
 #[derive(Debug)]
-enum Turn {
+pub(crate) enum Turn {
     Shared { _turn: RwLockReadGuard<'static, ()> },
     Alone { _turn: RwLockWriteGuard<'static, ()> },
 }
@@ -368,7 +368,7 @@ impl Store {
 
 impl Turn {
     /// Waits for it.
-    fn take(is_alone: bool) -> Self {
+    pub(crate) fn take(is_alone: bool) -> Self {
         static TURNS: RwLock<()> = RwLock::new(());
         // A test that failed has not broken anything that the next one relies on.
         if is_alone {

@@ -24,17 +24,21 @@ pub(crate) struct Envoy {
 }
 
 impl Envoy {
-    /// Starts it, and waits until it serves.
+    /// Starts it on these ports, and waits until it serves.
     pub(crate) fn start(config: &str, ports: &Ports, home: &Path) -> Self {
+        ports.release([ports.ingress(), ports.backend(), ports.envoy_admin()]);
+        Self::start_with(config, ports.envoy_admin(), home)
+    }
+
+    /// Starts it with a file that has its admin page there, and waits until it serves.
+    pub(crate) fn start_with(config: &str, admin: SocketAddr, home: &Path) -> Self {
         let file = home.join("envoy.yaml");
         fs::write(&file, config).expect("the test's directory is there");
         let mut command = Command::new(binary());
         command.arg("-c").arg(&file).args(["--concurrency", "1", "-l", "warning"]);
         // Without it each Envoy leaves a file in /dev/shm for ever, and those of one base id are in each other's way.
         command.arg("--disable-hot-restart");
-        ports.release([ports.ingress(), ports.backend(), ports.envoy_admin()]);
         let mut process = Process::start("envoy", command, home.join("envoy.log"));
-        let admin = ports.envoy_admin();
         process.wait_until_ready(|| http::get(admin, "/ready").is_ok_and(|reply| reply.status == 200));
         Self { process, admin }
     }

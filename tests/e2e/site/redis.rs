@@ -25,8 +25,13 @@ pub(crate) struct RedisServer {
 impl RedisServer {
     /// Starts it, and waits until it answers.
     pub(crate) fn start(ports: &Ports, home: &Path) -> Self {
-        let redis = Self { process: Mutex::new(None), addr: ports.redis(), home: home.to_owned() };
         ports.release([ports.redis()]);
+        Self::start_at(ports.redis(), home)
+    }
+
+    /// The same, where a test says.
+    pub(crate) fn start_at(addr: SocketAddr, home: &Path) -> Self {
+        let redis = Self { process: Mutex::new(None), addr, home: home.to_owned() };
         redis.start_again();
         redis
     }

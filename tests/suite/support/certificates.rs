@@ -45,10 +45,15 @@ pub(crate) enum KeyForm {
 impl Authority {
     /// A new one.
     pub(crate) fn new() -> Self {
+        Self::with_key(KeyForm::Pkcs8)
+    }
+
+    /// A new one with a key of this form.
+    pub(crate) fn with_key(form: KeyForm) -> Self {
         let authority = Self { directory: TempDir::new().expect("a temporary directory can be made") };
         fs::write(authority.path("openssl.cnf"), CONFIG).expect("a file can be written");
-        let curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
-        authority.openssl(&["req", "-x509", "-config", "openssl.cnf", "-keyout", "ca.key", "-out", "ca.pem", "-days", "2"], &curve);
+        authority.make_key("ca.key", form);
+        authority.openssl(&["req", "-x509", "-config", "openssl.cnf", "-key", "ca.key", "-out", "ca.pem", "-days", "2"], &[]);
         authority
     }
 
@@ -60,17 +65,21 @@ impl Authority {
     /// A certificate for these names, such as `DNS:localhost,IP:127.0.0.1`.
     pub(crate) fn sign(&self, file: &str, names: &str, form: KeyForm) -> Identity {
         let [key, request, cert, extensions] = ["key", "csr", "pem", "ext"].map(|extension| format!("{file}.{extension}"));
-        match form {
-            KeyForm::Pkcs1 => self.openssl(&["genrsa", "-traditional", "-out", &key, "2048"], &[]),
-            KeyForm::Sec1 => self.openssl(&["ecparam", "-genkey", "-name", "prime256v1", "-out", &key], &[]),
-            KeyForm::Pkcs8 => self.openssl(&["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", &key], &[]),
-        }
+        self.make_key(&key, form);
         let text = format!("basicConstraints = CA:FALSE\nsubjectAltName = {names}\n");
         fs::write(self.path(&extensions), text).expect("a file can be written");
         self.openssl(&["req", "-new", "-config", "openssl.cnf", "-key", &key, "-out", &request], &[]);
         let signed_by = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", &extensions];
         self.openssl(&["x509", "-req", "-in", &request, "-out", &cert], &signed_by);
         Identity { cert: self.path(&cert), key: self.path(&key), ca: self.cacert() }
+    }
+
+    fn make_key(&self, file: &str, form: KeyForm) {
+        match form {
+            KeyForm::Pkcs1 => self.openssl(&["genrsa", "-traditional", "-out", file, "2048"], &[]),
+            KeyForm::Sec1 => self.openssl(&["ecparam", "-genkey", "-name", "prime256v1", "-out", file], &[]),
+            KeyForm::Pkcs8 => self.openssl(&["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", file], &[]),
+        }
     }
 
     fn path(&self, file: &str) -> PathBuf {

@@ -1,0 +1,117 @@
+//! Istio's `samples/ratelimit`, with our image: the Deployment, its ConfigMap, and the EnvoyFilters that ask it.
+
+use crate::deployments::machine::{self, Machine};
+use crate::deployments::pod::{Pod, at, get};
+use crate::deployments::sample::{Sample, indented};
+use crate::deployments::volume::Volume;
+use crate::site::envoy::{self, Envoy};
+use crate::site::eventually;
+use crate::site::http::{self, Reply};
+use crate::site::redis::RedisServer;
+
+/// Of the sample, to the letter.
+const ENVIRONMENT: [(&str, &str); 10] = [
+    ("LOG_LEVEL", "debug"),
+    ("REDIS_SOCKET_TYPE", "tcp"),
+    ("REDIS_URL", "redis:6379"),
+    ("USE_STATSD", "false"),
+    ("RUNTIME_ROOT", "/data"),
+    ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+    ("RUNTIME_WATCH_ROOT", "false"),
+    ("RUNTIME_IGNOREDOTFILES", "true"),
+    ("HOST", "::"),
+    ("GRPC_HOST", "::"),
+];
+const COMMAND: &str = r#"command: ["/bin/ratelimit"]"#;
+const RULES_DIRECTORY: &str = "/data/ratelimit/config";
+const RULES_FILE: &str = "config.yaml";
+/// As the EnvoyFilters call the Service.
+const SERVICE: &str = "ratelimit.default.svc.cluster.local";
+/// The same, where its cluster has IPv6 alone.
+const SERVICE_BY_IPV6: &str = "ratelimit.default.svc.ipv6.local";
+const NAMES: [(&str, &str); 3] = [("redis", "127.0.0.1"), (SERVICE, "127.0.0.1"), (SERVICE_BY_IPV6, "::1")];
+
+/// What the test says is Istio's is what users are told to apply.
+#[test]
+fn the_sample_that_users_apply_is_istios() {
+    let environment = Sample::read("istio/rate-limit-service.yaml").environment(COMMAND);
+    assert_eq!(environment, ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())));
+}
+
+#[test]
+fn a_gateway_is_limited_by_the_sample_with_another_image() {
+    machine::on_its_own(&NAMES, |machine| {
+        let _redis = RedisServer::start_at(at(6379), &machine.home);
+        let rules = Sample::read("istio/rate-limit-service.yaml").below("data:", "config.yaml: |");
+        let config = Volume::new(machine, "config", &[(RULES_FILE, &rules)]);
+        let mut pod = Pod::start(machine, &ENVIRONMENT, &[(RULES_DIRECTORY, &config)]);
+        pod.wait_until_started();
+        pod.is_confined();
+
+        // Every Envoy asks for itself, and what one has used up the next one is refused: once a minute means once for all of them.
+        let gateway = Gateway::start(machine, SERVICE);
+        let statuses: Vec<u16> = (0..3).map(|_| gateway.get("/").status).collect();
+        assert!(statuses[0] == 200 && statuses.contains(&429), "once a minute is answered with {statuses:?}, two of which may be one");
+        assert_eq!(gateway.get("/productpage").status, 200, "any other path has a hundred");
+        drop(gateway);
+        let gateway = Gateway::start(machine, SERVICE_BY_IPV6);
+        let statuses: Vec<u16> = (0..3).map(|_| gateway.get("/").status).collect();
+        assert!(statuses.contains(&429), "the minute may have ended, but not twice: {statuses:?}");
+        assert_eq!(gateway.get("/productpage").status, 200);
+
+        assert_eq!(limits(), ["echo-ratelimit.PATH: unit=MINUTE requests_per_unit=100", "echo-ratelimit.PATH_/: unit=MINUTE requests_per_unit=1"]);
+        config.replace(&[(RULES_FILE, &rules.replace("requests_per_unit: 1\n", "requests_per_unit: 1000\n"))]);
+        eventually("the new ConfigMap is in force", || limits()[1].ends_with("=1000").then_some(()));
+        assert_eq!(gateway.get("/").status, 200, "a thousand a minute");
+
+        assert!(pod.log().contains(" DEBUG "), "LOG_LEVEL=debug: {}", pod.log());
+        assert_eq!(pod.complaints(), [""; 0], "who changes the image alone has nothing to look into");
+        pod.terminate();
+        assert!(pod.wait_until_ended().success());
+        assert_eq!(pod.complaints(), [""; 0]);
+    });
+}
+
+/// An Envoy with what Istio makes of the EnvoyFilters.
+struct Gateway(#[expect(dead_code, reason = "it ends with it")] Envoy);
+
+impl Gateway {
+    const ADMIN: u16 = 15_000;
+    const INGRESS: u16 = 8_088;
+
+    /// Starts it, asking the service of that name.
+    fn start(machine: &Machine, service: &str) -> Self {
+        let filters = Sample::read("istio/envoy-filter.yaml");
+        let [filter, cluster, virtual_host] = ["HTTP_FILTER", "CLUSTER", "VIRTUAL_HOST"].map(|what| filters.below(&format!("applyTo: {what}"), "value:"));
+        let config = include_str!("istio.yaml");
+        let config = [("# HTTP_FILTER", as_item(&filter)), ("# CLUSTER", as_item(&cluster)), ("# VIRTUAL_HOST", virtual_host)]
+            .iter()
+            .fold(config.to_owned(), |config, (mark, text)| spliced(&config, mark, text));
+        let config = envoy::replaced(&config, SERVICE, service);
+        Self(Envoy::start_with(&config, at(Self::ADMIN), &machine.home))
+    }
+
+    /// A request from outside of the mesh.
+    fn get(&self, path: &str) -> Reply {
+        http::get(at(Self::INGRESS), path).expect("Envoy answers")
+    }
+}
+
+/// What `/rlconfig` says, without the flags, in order.
+fn limits() -> Vec<String> {
+    let mut limits: Vec<String> = get(6070, "/rlconfig").body.lines().map(|line| line.split(',').next().unwrap_or(line).to_owned()).collect();
+    limits.sort();
+    limits
+}
+
+/// A block as an item of a list.
+fn as_item(block: &str) -> String {
+    format!("- {}", indented(block, 2).trim_start())
+}
+
+/// The text with a block in place of the line that is `mark`, as deep as that.
+fn spliced(text: &str, mark: &str, block: &str) -> String {
+    let line = text.lines().find(|line| line.trim() == mark).unwrap_or_else(|| panic!("there is no `{mark}`"));
+    let depth = line.len() - line.trim_start().len();
+    text.replace(&format!("{line}\n"), &indented(block, depth))
+}
