@@ -1,7 +1,7 @@
 //! Puts the house together, and takes it down.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -11,6 +11,7 @@ use crate::admin::{self, Admin};
 use crate::api::listen::{self, Doors};
 use crate::api::{Api, Running};
 use crate::config::Options;
+use crate::config::metric_mapping::{self, MappingError};
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Parts};
 use crate::rule_source::watch::Watch;
@@ -22,7 +23,9 @@ use crate::settings::Settings;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
-use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::mapper::Mapping;
+use crate::telemetry::metric::{Counter, Metrics, Naming};
+use crate::telemetry::statsd::Exporter;
 use crate::time::{Clock, Span};
 
 /// A service whose ports are bound, and whose rules were looked at.
@@ -33,6 +36,7 @@ pub struct App {
     admin_listener: TcpListener,
     prometheus_listener: Option<TcpListener>,
     prometheus_path: String,
+    exporter: Option<Exporter>,
     rule_source: RuleSource,
     backend: Backend,
     limiter: Arc<limiter::Shared>,
@@ -87,7 +91,9 @@ impl App {
     /// A port that cannot be bound.
     pub fn bind(settings: &Settings, rules_argument: Option<PathBuf>) -> anyhow::Result<Self> {
         let clock = Clock::system();
-        let metrics = Metrics::new();
+        let mapping = settings.telemetry.mapping_file().and_then(|path| load_mapping(Path::new(path)));
+        let naming = Naming { mapping, tags: settings.telemetry.extra_tags.clone(), times: settings.telemetry.times() };
+        let metrics = Metrics::named(naming);
         metrics.add_process();
         let lifecycle = Lifecycle::default();
 
@@ -101,6 +107,7 @@ impl App {
                 Backend::Redis(Arc::new(redis::Node::new(*options, clock.clone(), &metrics).context("make a client of Redis")?))
             }
         };
+        let exporter = settings.statsd().map_err(anyhow::Error::msg)?.map(|options| Exporter::new(options, &metrics));
         lifecycle.set_store(backend.is_ready(), backend.to_string());
         let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
         let options = Options {
@@ -145,7 +152,8 @@ impl App {
             admin,
             admin_listener,
             prometheus_listener,
-            prometheus_path: settings.telemetry.prometheus_path.clone(),
+            prometheus_path: settings.telemetry.prometheus_path().to_owned(),
+            exporter,
             rule_source,
             backend,
             limiter,
@@ -183,6 +191,7 @@ impl App {
             let full = self.http_full.clone();
             chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle, &full).await });
         }
+        let sending = self.exporter.map(Exporter::start);
         let (router, incoming, lifecycle) = (self.admin.router(), admin::incoming(self.admin_listener)?, self.lifecycle.clone());
         let full = self.http_full;
         chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle, &full).await });
@@ -198,7 +207,13 @@ impl App {
         drop(watch);
         tokio::select! {
             () = drain(&self.lifecycle, running, signal, self.drain_period, self.shutdown_timeout) => {}
-            _ = stop() => tracing::warn!("a second signal: ending at once"),
+            _ = stop() => {
+                tracing::warn!("a second signal: ending at once");
+                return Ok(());
+            }
+        }
+        if let Some(sending) = sending {
+            sending.finish().await;
         }
         Ok(())
     }
@@ -214,6 +229,27 @@ async fn drain(lifecycle: &Lifecycle, running: Running, signal: Signal, drain_pe
     lifecycle.enter(Phase::Stopping);
     if tokio::time::timeout(shutdown_timeout.into(), running.finished()).await.is_err() {
         tracing::warn!(timeout = %shutdown_timeout, "calls were still in flight when SHUTDOWN_TIMEOUT was over");
+    }
+}
+
+/// What a mapping file says. Without a good one metrics have the names that they have by default: a page that nobody can read is worse than
+/// one that somebody has to get used to.
+fn load_mapping(path: &Path) -> Option<Mapping> {
+    match metric_mapping::load(path) {
+        Ok(loaded) => {
+            for warning in loaded.warnings {
+                tracing::warn!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {warning}");
+            }
+            Some(loaded.mapping)
+        }
+        Err(error @ MappingError::Absent) => {
+            tracing::warn!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {error}; metrics have their usual names");
+            None
+        }
+        Err(error) => {
+            tracing::error!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {error}; metrics have their usual names");
+            None
+        }
     }
 }
 

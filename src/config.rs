@@ -15,6 +15,7 @@ pub mod chosen;
 pub mod compile;
 pub mod error;
 pub mod metadata;
+pub mod metric_mapping;
 pub mod schema;
 pub mod tollgate;
 pub mod yaml;

@@ -36,7 +36,7 @@ impl Settings {
     /// # Errors
     /// The first such thing, and what to set instead.
     pub fn check(&self) -> Result<(), String> {
-        self.telemetry.check()?;
+        self.telemetry.check(&environment())?;
         foreign::check(environment())?;
         self.backend().map(|_| ())
     }
@@ -44,7 +44,7 @@ impl Settings {
     /// What is accepted, and has no effect.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.store.warnings(&environment());
-        warnings.extend(self.telemetry.warnings());
+        warnings.extend(self.telemetry.warnings(&environment()));
         warnings.extend(foreign::warnings(environment().into_iter().map(|(name, _)| name)));
         warnings
     }
@@ -55,6 +55,14 @@ impl Settings {
     /// What is wrong with the settings of Redis or the files they name.
     pub fn backend(&self) -> Result<BackendChoice, String> {
         self.store.backend(&environment())
+    }
+
+    /// Where to send metrics, if anywhere.
+    ///
+    /// # Errors
+    /// What is wrong with the settings of a mogrifier.
+    pub fn statsd(&self) -> Result<Option<crate::telemetry::statsd::Options>, String> {
+        self.telemetry.statsd(&environment())
     }
 }
 

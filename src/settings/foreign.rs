@@ -7,12 +7,8 @@ const REFUSED: [(&str, &str); 2] = [
     ("GRPC_UDS", "this version listens on TCP only; unset it, and set GRPC_HOST and GRPC_PORT"),
 ];
 /// Settings without which the service works all the same.
-const WARNED: [(&str, &str); 4] = [
-    ("TRACING_ENABLED", "this version sends no traces"),
-    ("EXTRA_TAGS", "this version sends no statsd"),
-    ("PROMETHEUS_MAPPER_YAML", "the metrics page has the default names"),
-    ("GRPC_MAX_CONNECTION_AGE", "connections are not closed by age"),
-];
+const WARNED: [(&str, &str); 2] =
+    [("TRACING_ENABLED", "this version sends no traces"), ("GRPC_MAX_CONNECTION_AGE", "connections are not closed by age")];
 
 /// Refuses what cannot be ignored.
 ///
