@@ -334,7 +334,6 @@ fn settings_without_an_effect_are_warned_about() {
     let told = [
         ("TRACING_ENABLED", "true", "this version sends no traces"),
         ("REDIS_URI", "redis:6379", "REDIS_URI is no setting; did you mean REDIS_URL?"),
-        ("USE_STATSD", "true", "scrape /metrics instead"),
         ("LOCAL_CACHE_SIZE_IN_BYTES", "1024", "LOCAL_CACHE_SIZE_IN_BYTES has no effect"),
     ];
     let server = TestServer::with_rules(&limit_of(1));
