@@ -263,5 +263,6 @@ mod tests {
         }
         let error = Pattern::regex("a(b").expect_err("it is open").to_string();
         assert_eq!(error, "\"a(b\" is no regular expression: unclosed group");
+        assert!(Pattern::regex(r"(?i)\w+\.b").is_ok(), "what Go takes");
     }
 }
