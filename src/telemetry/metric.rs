@@ -63,7 +63,7 @@ struct Inner {
     reference: Mutex<Vec<Reference>>,
     timers: Mutex<Vec<ReferenceTimer>>,
     sources: Mutex<Vec<Arc<dyn Source>>>,
-    mapped: Option<MappedNames>,
+    mapped: MappedNames,
 }
 
 /// How metrics are named and tagged on the page.
@@ -157,7 +157,7 @@ struct ReferenceTimer {
     shown: Option<Shown>,
 }
 
-/// What the mapping made of the names that were seen.
+/// What the mapping made of the names that were seen. A name is always of one kind.
 #[derive(Debug)]
 struct MappedNames {
     known: Mutex<HashMap<Box<str>, Arc<Mapped>>>,
@@ -211,24 +211,19 @@ impl Metrics {
 
     /// No metrics yet.
     pub fn named(naming: Naming) -> Self {
-        let registry = Registry::new();
-        let mapped = naming.mapping.is_some().then(|| {
-            let full =
-                "Times that what the mapping file makes of names was forgotten, because there were 100,000 of them (mapped_names_max).";
-            let conflicts =
-                "Series left off the page before this one, because the mapping file gives them a name that a metric of another kind has.";
-            let mapped = MappedNames {
-                known: Mutex::default(),
-                full: Counter::with_opts(options("tollgate_mapped_names_full_total", full, &[])).expect("a constant of ours"),
-                conflicts: Gauge::with_opts(options("tollgate_metric_conflicts", conflicts, &[])).expect("a constant of ours"),
-            };
-            for collector in [Box::new(mapped.full.clone()) as Box<dyn Collector>, Box::new(mapped.conflicts.clone())] {
-                registry.register(collector).expect("it is the first of its name");
-            }
-            mapped
-        });
-        let (reference, timers, sources) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self(Arc::new(Inner { registry, naming, reference, timers, sources, mapped }))
+        let full = "Times that what the mapping file makes of names was forgotten, because there were 100,000 of them (mapped_names_max).";
+        let conflicts =
+            "Series left off the page before this one, because the mapping file gives them a name that a metric of another kind has.";
+        let mapped = MappedNames {
+            known: Mutex::default(),
+            full: Counter::new("tollgate_mapped_names_full_total", full).expect("a constant of ours"),
+            conflicts: Gauge::new("tollgate_metric_conflicts", conflicts).expect("a constant of ours"),
+        };
+        let (registry, reference, timers, sources) = (Registry::new(), Mutex::default(), Mutex::default(), Mutex::default());
+        let metrics = Self(Arc::new(Inner { registry, naming, reference, timers, sources, mapped }));
+        metrics.register(metrics.0.mapped.full.clone());
+        metrics.register(metrics.0.mapped.conflicts.clone());
+        metrics
     }
 
     /// Adds what the kernel knows of this process: CPU time, memory, file descriptors, start time.
@@ -330,9 +325,7 @@ impl Metrics {
         let mut samples: Vec<Sample> = self.series().into_iter().filter_map(|series| self.sample(series)).collect();
         samples.extend(lock(&self.0.timers).iter().filter_map(ReferenceTimer::sample));
         let page = page::write(self.0.registry.gather(), samples, &self.0.naming.tags.as_labels());
-        if let Some(mapped) = &self.0.mapped {
-            mapped.conflicts.set(i64::try_from(page.conflicts).unwrap_or(i64::MAX));
-        }
+        self.0.mapped.conflicts.set(i64::try_from(page.conflicts).unwrap_or(i64::MAX));
         page.text
     }
 
@@ -383,11 +376,11 @@ impl Metrics {
     fn sample(&self, series: Series) -> Option<Sample> {
         #[expect(clippy::cast_precision_loss, reason = "the text format knows only doubles")]
         let value = series.value as f64;
-        let (Some(statsd), Some(mapping), Some(mapped)) = (&series.statsd, &self.0.naming.mapping, &self.0.mapped) else {
+        let (Some(statsd), Some(mapping)) = (&series.statsd, &self.0.naming.mapping) else {
             let labels = series.labels.into_iter().map(|(label, value)| (label.into(), value)).collect();
             return Some(Sample { name: series.name, help: series.help.into(), labels, number: Number::of(series.kind, value) });
         };
-        match &*mapped.get(statsd, || mapping.map(statsd, series.kind)) {
+        match &*self.0.mapped.get(statsd, || mapping.map(statsd, series.kind)) {
             Mapped::Dropped => None,
             Mapped::As(shown) => Some(Sample {
                 name: shown.name.clone(),

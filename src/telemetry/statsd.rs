@@ -218,20 +218,21 @@ impl Exporter {
                 }
                 (0..times).for_each(|_| packets.add(&line));
             }
-            self.send(&mut connection, &mut packets.full).await?;
+            self.send(&mut connection, &mut packets).await?;
         }
-        packets.full.push_back(packets.open);
-        self.send(&mut connection, &mut packets.full).await?;
+        packets.close();
+        self.send(&mut connection, &mut packets).await?;
         self.connection = Some(connection);
         Ok(())
     }
 
-    /// Sends all of them, or counts as lost what was not.
-    async fn send(&self, connection: &mut Connection, packets: &mut VecDeque<Packet>) -> io::Result<()> {
-        while let Some(packet) = packets.pop_front().filter(|packet| packet.lines > 0) {
+    /// Sends those that are full, or counts as lost what was told and cannot be sent.
+    async fn send(&self, connection: &mut Connection, packets: &mut Packets) -> io::Result<()> {
+        while let Some(packet) = packets.full.pop_front() {
             let sent = timeout(WRITE_TIMEOUT, connection.send(packet.text.as_bytes())).await;
             if let Err(error) = sent.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "it does not read"))) {
-                self.lost.inc_by(packet.lines + packets.iter().map(|packet| packet.lines).sum::<u64>());
+                packets.close();
+                self.lost.inc_by(packet.lines + packets.full.iter().map(|packet| packet.lines).sum::<u64>());
                 return Err(error);
             }
             self.lines.inc_by(packet.lines);
@@ -305,11 +306,19 @@ impl Packets {
     }
 
     fn add(&mut self, line: &str) {
-        if self.open.lines > 0 && self.open.text.len() + line.len() > self.bytes_max {
-            self.full.push_back(std::mem::take(&mut self.open));
+        if self.open.text.len() + line.len() > self.bytes_max {
+            self.close();
         }
         self.open.text.push_str(line);
         self.open.lines += 1;
+    }
+
+    /// What is not full goes out as it is.
+    fn close(&mut self) {
+        let packet = std::mem::take(&mut self.open);
+        if packet.lines > 0 {
+            self.full.push_back(packet);
+        }
     }
 }
 
@@ -321,7 +330,7 @@ impl Form {
             Self::Statsd(suffix) => Tagged { name: format!("{name}{suffix}"), tags: String::new() },
             Self::DogStatsd(tagging) => tagging.tag(name),
         };
-        // Rules and limits are named without them, whatever else is in a name.
+        // They would end the name, or the line. Rules have none in theirs; what a mogrifier or a domain is called may.
         let name = tagged.name.replace([':', '|', '\n'], "_");
         let mut times = 1;
         // It cannot fail: a String takes everything.
@@ -343,6 +352,18 @@ impl Form {
 mod tests {
     use super::*;
     use crate::telemetry::tags::Tags;
+
+    #[test]
+    fn lines_share_a_packet_as_long_as_they_fit_and_a_long_one_has_its_own() {
+        let mut packets = Packets::of(Protocol::Udp);
+        for length in [700, 700, 700, 2_000, 10] {
+            packets.add(&"x".repeat(length));
+        }
+        packets.close();
+        packets.close();
+        let sizes: Vec<(usize, u64)> = packets.full.iter().map(|packet| (packet.text.len(), packet.lines)).collect();
+        assert_eq!(sizes, [(1_400, 2), (700, 1), (2_000, 1), (10, 1)]);
+    }
 
     fn written(form: &Form, name: &str, news: &News) -> (u64, String) {
         let mut line = String::from("of before");
