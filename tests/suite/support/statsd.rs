@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, ErrorKind};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, UdpSocket};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -36,9 +35,17 @@ pub(crate) struct Heard {
 }
 
 struct Open {
-    over: Arc<AtomicBool>,
-    connections: Arc<Mutex<Vec<TcpStream>>>,
+    over: Arc<OnceLock<Closing>>,
     threads: Vec<JoinHandle<()>>,
+}
+
+/// How connections end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Closing {
+    /// From here.
+    SayingSo,
+    /// From the other end.
+    AsTheyEnd,
 }
 
 impl Statsd {
@@ -67,28 +74,33 @@ impl Statsd {
         let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, self.port)).expect("the port is still free");
         datagrams.set_read_timeout(Some(TICK)).expect("it is a socket");
         listener.set_nonblocking(true).expect("it is a socket");
-        let (over, connections) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let over = Arc::new(OnceLock::new());
         let threads = vec![
             thread::spawn({
-                let (heard, over, connections) = (self.heard.clone(), over.clone(), connections.clone());
-                move || accept(&listener, &heard, &over, &connections)
+                let (heard, over) = (self.heard.clone(), over.clone());
+                move || accept(listener, &heard, &over)
             }),
             thread::spawn({
                 let (heard, over) = (self.heard.clone(), over.clone());
                 move || receive(&datagrams, &heard, &over)
             }),
         ];
-        self.open = Some(Open { over, connections, threads });
+        self.open = Some(Open { over, threads });
     }
 
-    /// Closes the doors, and whatever came in by them; what had arrived is heard.
+    /// Closes the doors, and says so to whoever came in by them: what is on its way is heard.
     pub(crate) fn go(&mut self) {
-        let Some(Open { over, connections, threads }) = self.open.take() else { return };
-        over.store(true, SeqCst);
-        for connection in connections.lock().expect("nobody panicked").drain(..) {
-            // It fails only if the other end was faster.
-            let _ = connection.shutdown(Shutdown::Both);
-        }
+        self.close(Closing::SayingSo);
+    }
+
+    /// Closes the doors when everything is heard that was sent. Whoever sends over TCP has to have ended.
+    pub(crate) fn hear_out(&mut self) {
+        self.close(Closing::AsTheyEnd);
+    }
+
+    fn close(&mut self, closing: Closing) {
+        let Some(Open { over, threads }) = self.open.take() else { return };
+        over.set(closing).expect("it is closed once");
         for thread in threads {
             thread.join().expect("it does not panic");
         }
@@ -116,13 +128,13 @@ impl Drop for Statsd {
     }
 }
 
-fn accept(listener: &TcpListener, heard: &Arc<Mutex<Heard>>, over: &AtomicBool, connections: &Mutex<Vec<TcpStream>>) {
-    let mut readers = Vec::new();
-    while !over.load(SeqCst) {
-        match listener.accept() {
-            Ok((connection, _)) => {
+fn accept(listener: TcpListener, heard: &Arc<Mutex<Heard>>, over: &OnceLock<Closing>) {
+    let (mut connections, mut readers) = (Vec::new(), Vec::new());
+    let closing = loop {
+        match (listener.accept(), over.get()) {
+            (Ok((connection, _)), _) => {
                 connection.set_nonblocking(false).expect("it is a socket");
-                connections.lock().expect("nobody panicked").push(connection.try_clone().expect("it is a socket"));
+                connections.push(connection.try_clone().expect("it is a socket"));
                 heard.lock().expect("nobody panicked").connections += 1;
                 let heard = heard.clone();
                 readers.push(thread::spawn(move || {
@@ -131,8 +143,17 @@ fn accept(listener: &TcpListener, heard: &Arc<Mutex<Heard>>, over: &AtomicBool, 
                     }
                 }));
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(TICK),
-            Err(error) => panic!("accept: {error}"),
+            (Err(error), Some(closing)) if error.kind() == ErrorKind::WouldBlock => break *closing,
+            (Err(error), None) if error.kind() == ErrorKind::WouldBlock => thread::sleep(TICK),
+            (Err(error), _) => panic!("accept: {error}"),
+        }
+    };
+    // First of all, so that nobody comes back by it and talks to nobody.
+    drop(listener);
+    if closing == Closing::SayingSo {
+        for connection in connections {
+            // It fails only if the other end was faster.
+            let _ = connection.shutdown(Shutdown::Write);
         }
     }
     for reader in readers {
@@ -140,15 +161,20 @@ fn accept(listener: &TcpListener, heard: &Arc<Mutex<Heard>>, over: &AtomicBool, 
     }
 }
 
-fn receive(datagrams: &UdpSocket, heard: &Mutex<Heard>, over: &AtomicBool) {
+fn receive(datagrams: &UdpSocket, heard: &Mutex<Heard>, over: &OnceLock<Closing>) {
     let mut packet = vec![0; 1 << 16];
-    while !over.load(SeqCst) {
-        if let Ok(length) = datagrams.recv(&mut packet) {
-            let mut heard = heard.lock().expect("nobody panicked");
-            heard.packet_bytes = heard.packet_bytes.max(length);
-            for line in std::str::from_utf8(&packet[..length]).expect("metrics are text").lines() {
-                heard.hear(line);
+    loop {
+        // It fails when nothing came for a while.
+        let Ok(length) = datagrams.recv(&mut packet) else {
+            if over.get().is_some() {
+                return;
             }
+            continue;
+        };
+        let mut heard = heard.lock().expect("nobody panicked");
+        heard.packet_bytes = heard.packet_bytes.max(length);
+        for line in std::str::from_utf8(&packet[..length]).expect("metrics are text").lines() {
+            heard.hear(line);
         }
     }
 }
