@@ -2,6 +2,7 @@
 
 use std::future::pending;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use crate::api::listen::{Doors, GrpcAddr};
 use crate::api::tls::CertificateSource;
 use crate::api::{Api, Running, bind};
 use crate::config::Options;
+use crate::config::metric_mapping::{self, MappingError};
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Parts};
 use crate::rule_source::intake::{HealthPolicy, Intake};
@@ -25,7 +27,9 @@ use crate::settings::Settings;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
-use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::mapper::Mapping;
+use crate::telemetry::metric::{Counter, Metrics, Naming};
+use crate::telemetry::statsd::Exporter;
 use crate::time::{Clock, Span};
 use crate::watch::Watch;
 
@@ -37,6 +41,7 @@ pub struct App {
     admin_listener: TcpListener,
     prometheus_listener: Option<TcpListener>,
     prometheus_path: String,
+    exporter: Option<Exporter>,
     rule_source: RuleSource,
     certificates: Option<CertificateSource>,
     backend: Backend,
@@ -122,7 +127,9 @@ impl App {
     /// A port that cannot be bound.
     pub fn bind(settings: &Settings, rules_from: Origin) -> anyhow::Result<Self> {
         let clock = Clock::system();
-        let metrics = Metrics::new();
+        let mapping = settings.telemetry.mapping_file().and_then(|path| load_mapping(Path::new(path)));
+        let naming = Naming { mapping, tags: settings.telemetry.extra_tags.clone(), times: settings.telemetry.times() };
+        let metrics = Metrics::named(naming);
         metrics.add_process();
         let lifecycle = Lifecycle::default();
 
@@ -136,6 +143,7 @@ impl App {
                 Backend::Redis(Arc::new(redis::Node::new(*options, clock.clone(), &metrics).context("make a client of Redis")?))
             }
         };
+        let exporter = settings.statsd().map_err(anyhow::Error::msg)?.map(|options| Exporter::new(options, &metrics));
         lifecycle.set_store(backend.is_ready(), backend.to_string());
         let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
         let options = Options {
@@ -197,7 +205,8 @@ impl App {
             admin,
             admin_listener,
             prometheus_listener,
-            prometheus_path: settings.telemetry.prometheus_path.clone(),
+            prometheus_path: settings.telemetry.prometheus_path().to_owned(),
+            exporter,
             rule_source,
             certificates,
             backend,
@@ -238,6 +247,7 @@ impl App {
             let full = self.http_full.clone();
             chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle, &full).await });
         }
+        let sending = self.exporter.map(Exporter::start);
         let (router, incoming, lifecycle) = (self.admin.router(), admin::incoming(self.admin_listener)?, self.lifecycle.clone());
         let full = self.http_full;
         chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle, &full).await });
@@ -260,7 +270,13 @@ impl App {
         drop((following, certificates));
         tokio::select! {
             () = drain(&self.lifecycle, running, signal, self.drain_period, self.shutdown_timeout) => {}
-            _ = stop() => tracing::warn!("a second signal: ending at once"),
+            _ = stop() => {
+                tracing::warn!("a second signal: ending at once");
+                return Ok(());
+            }
+        }
+        if let Some(sending) = sending {
+            sending.finish().await;
         }
         Ok(())
     }
@@ -283,6 +299,27 @@ async fn drain(lifecycle: &Lifecycle, running: Running, signal: Signal, drain_pe
     lifecycle.enter(Phase::Stopping);
     if tokio::time::timeout(shutdown_timeout.into(), running.finished()).await.is_err() {
         tracing::warn!(timeout = %shutdown_timeout, "calls were still in flight when SHUTDOWN_TIMEOUT was over");
+    }
+}
+
+/// What a mapping file says. Without a good one metrics have the names that they have by default: a page that nobody can read is worse than
+/// one that somebody has to get used to.
+fn load_mapping(path: &Path) -> Option<Mapping> {
+    match metric_mapping::load(path) {
+        Ok(loaded) => {
+            for warning in loaded.warnings {
+                tracing::warn!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {warning}");
+            }
+            Some(loaded.mapping)
+        }
+        Err(error @ MappingError::Absent) => {
+            tracing::warn!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {error}; metrics have their usual names");
+            None
+        }
+        Err(error) => {
+            tracing::error!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {error}; metrics have their usual names");
+            None
+        }
     }
 }
 

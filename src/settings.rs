@@ -37,7 +37,7 @@ impl Settings {
     /// # Errors
     /// The first such thing, and what to set instead.
     pub fn check(&self) -> Result<(), String> {
-        self.telemetry.check()?;
+        self.telemetry.check(&environment())?;
         self.api.tls()?;
         self.backend().map(|_| ())
     }
@@ -47,7 +47,7 @@ impl Settings {
         let mut warnings = self.store.warnings(&environment());
         warnings.extend(self.api.warnings());
         warnings.extend(self.rules.warnings());
-        warnings.extend(self.telemetry.warnings());
+        warnings.extend(self.telemetry.warnings(&environment()));
         warnings.extend(foreign::warnings(environment()));
         warnings.extend(unknown::warnings(&environment(), &Self::names()));
         warnings
@@ -67,6 +67,14 @@ impl Settings {
     /// What is wrong with the settings of Redis or the files they name.
     pub fn backend(&self) -> Result<BackendChoice, String> {
         self.store.backend(&environment())
+    }
+
+    /// Where to send metrics, if anywhere.
+    ///
+    /// # Errors
+    /// What is wrong with the settings of a mogrifier.
+    pub fn statsd(&self) -> Result<Option<crate::telemetry::statsd::Options>, String> {
+        self.telemetry.statsd(&environment())
     }
 }
 

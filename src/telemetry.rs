@@ -1,5 +1,10 @@
 //! What the operator sees: the log, and metrics.
 
+pub mod deltas;
+pub mod dogstatsd;
 pub mod log;
+pub mod mapper;
 pub mod metric;
 pub mod settings;
+pub mod statsd;
+pub mod tags;

@@ -18,7 +18,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("check", &["limit", "time"]),
     ("algorithm", &["check", "limit", "time"]),
     ("rules", &["check", "limit", "telemetry", "time"]),
-    ("config", &["limit", "rules", "setting", "time"]),
+    ("config", &["limit", "rules", "setting", "telemetry", "time"]),
     ("store", &["algorithm", "check", "limit", "setting", "shutdown", "telemetry", "time", "tls"]),
     ("limiter", &["algorithm", "check", "limit", "rules", "setting", "store", "telemetry", "time"]),
     ("rule_source", &["config", "limit", "proto", "rules", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),

@@ -7,7 +7,7 @@ use crate::limiter::Limiter;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::rules::query::Query;
-use crate::telemetry::metric::{Counter, Histogram, Metrics};
+use crate::telemetry::metric::{Counter, Metrics, Timer};
 use crate::time::{Clock, Time};
 
 /// How long the caller waits.
@@ -24,7 +24,7 @@ pub struct Rls {
 #[derive(Debug, Clone)]
 pub struct Calls {
     total: Counter,
-    seconds: Histogram,
+    time: Timer,
 }
 
 impl Rls {
@@ -38,17 +38,18 @@ impl Calls {
     /// The metrics of a method.
     pub fn of(method: &str, metrics: &Metrics) -> Self {
         let labels = [("grpc_method", method)];
-        let statsd = format!("ratelimit_server.{method}.total_requests");
+        let statsd = |what: &str| format!("ratelimit_server.{method}.{what}");
+        let (total, time) = ("gRPC calls, by method.", "How long a gRPC call took in here.");
         Self {
-            total: metrics.reference_counter(&statsd, "ratelimit_service_total_requests", "gRPC calls, by method.", &labels),
-            seconds: metrics.latency("ratelimit_service_response_time_seconds", "How long a gRPC call took in here.", &labels),
+            total: metrics.reference_counter(&statsd("total_requests"), "ratelimit_service_total_requests", total, &labels),
+            time: metrics.reference_timer(&statsd("response_time"), "ratelimit_service_response_time_seconds", time, &labels),
         }
     }
 
     /// Counts a call that began then, and ends now.
     pub fn count(&self, began: Time, clock: &Clock) {
         self.total.inc();
-        self.seconds.observe(clock.now().since(began).as_secs_f64());
+        self.time.observe(clock.now().since(began));
     }
 }
 

@@ -1,13 +1,9 @@
 //! Settings of the reference that this version does not have, and without which it works all the same: they are warned about.
 
 /// Settings without which the service works all the same.
-const WARNED: [(&str, &str); 15] = [
+const WARNED: [(&str, &str); 11] = [
     ("TRACING_ENABLED", "this version sends no traces"),
-    ("EXTRA_TAGS", "this version sends no statsd"),
-    ("PROMETHEUS_MAPPER_YAML", "the metrics page has the default names"),
     ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "XDS_CLIENT_BACKOFF_* say when to connect again; it has none in the reference, too"),
-    ("GOSTATS_FLUSH_INTERVAL_SECONDS", "STATS_FLUSH_INTERVAL says how often statsd is sent to"),
-    ("GOSTATS_LOGGING_SINK_DISABLED", "statistics are not logged"),
     ("MEMCACHE_HOST_PORT", NO_MEMCACHED),
     ("MEMCACHE_MAX_IDLE_CONNS", NO_MEMCACHED),
     ("MEMCACHE_SRV", NO_MEMCACHED),

@@ -33,6 +33,7 @@ pub(crate) mod raw_grpc;
 pub(crate) mod redis;
 pub(crate) mod remote;
 pub(crate) mod starvation;
+pub(crate) mod statsd;
 pub(crate) mod traffic;
 pub(crate) mod twins;
 pub(crate) mod xds;
