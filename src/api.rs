@@ -20,6 +20,7 @@ use crate::proto::DESCRIPTOR_SET;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::traces::Traces;
 
 pub mod convert;
 pub mod health;
@@ -51,6 +52,7 @@ pub struct Api {
     messages: Messages,
     oversized: Counter,
     http_full: Counter,
+    traces: Traces,
 }
 
 /// Threads that serve. [`Running::finished`] returns when they are done.
@@ -66,7 +68,13 @@ impl Api {
     ///
     /// # Errors
     /// The descriptors that were compiled in cannot be read.
-    pub fn new(limiter: Arc<limiter::Shared>, lifecycle: Lifecycle, http_full: Counter, metrics: &Metrics) -> anyhow::Result<Self> {
+    pub fn new(
+        limiter: Arc<limiter::Shared>,
+        lifecycle: Lifecycle,
+        http_full: Counter,
+        traces: Traces,
+        metrics: &Metrics,
+    ) -> anyhow::Result<Self> {
         let oversized = metrics.counter(
             "tollgate_oversized_requests_total",
             "gRPC messages and bodies of /json that were refused because they had more than 4 MiB.",
@@ -79,6 +87,7 @@ impl Api {
             oversized,
             http_full,
             lifecycle,
+            traces,
         })
     }
 
@@ -127,7 +136,7 @@ impl Api {
             SERVICES.into_iter().fold(builder, tonic_reflection::server::Builder::with_service_name)
         };
         let oversized = self.oversized.clone();
-        let rls = Rls::new(limiter, self.calls.clone());
+        let rls = Rls::new(limiter, self.calls.clone(), self.traces.clone());
         let incoming = ReceiverStream::new(incoming).filter_map(Connection::take_over).map(Ok::<_, std::io::Error>);
         tonic::transport::Server::builder()
             .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
@@ -142,7 +151,7 @@ impl Api {
     }
 
     fn http(&self, limiter: Limiter) -> Router {
-        let json = JsonDoor::new(limiter, self.messages.clone(), self.oversized.clone());
+        let json = JsonDoor::new(limiter, self.messages.clone(), self.oversized.clone(), self.traces.clone());
         Router::new()
             .route("/json", any(json::answer).with_state(json))
             .route("/healthcheck", any(crate::http::health::healthcheck).with_state(self.lifecycle.clone()))

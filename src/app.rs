@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -23,6 +24,8 @@ use crate::shutdown::{Lifecycle, Phase};
 use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
 use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::traces::Traces;
+use crate::telemetry::traces::export::{Exporter, Exporting};
 use crate::time::{Clock, Span};
 
 /// A service whose ports are bound, and whose rules were looked at.
@@ -39,6 +42,7 @@ pub struct App {
     clock: Clock,
     lifecycle: Lifecycle,
     metrics: Metrics,
+    exporter: Option<Exporter>,
     http_full: Counter,
     workers: usize,
     drain_period: Span,
@@ -140,8 +144,11 @@ impl App {
         let fallback = Fallback::new(settings.limiter.on_store_error, settings.limiter.replicas, &metrics);
         let parts = Parts { rules: live, backend: backend.clone(), fallback, clock: clock.clone(), stats, policy };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics));
+        let recording = settings.traces.options().map_err(anyhow::Error::msg)?.map(|options| Traces::new(options, clock.clone(), &metrics));
+        let (traces, exporter) = recording.unzip();
         Ok(Self {
-            api: Api::new(limiter.clone(), lifecycle.clone(), http_full.clone(), &metrics)?,
+            api: Api::new(limiter.clone(), lifecycle.clone(), http_full.clone(), traces.unwrap_or_default(), &metrics)?,
+            exporter,
             http_full,
             doors,
             admin,
@@ -175,6 +182,7 @@ impl App {
     /// A thread or a runtime cannot be started.
     pub async fn run(self, mut stop: impl AsyncFnMut() -> Signal, mut reload: impl AsyncFnMut()) -> anyhow::Result<()> {
         let watch = Watch::start(self.rule_source)?;
+        let exporting = self.exporter.map(Exporter::start).transpose()?;
         let running = self.api.start(self.doors, self.workers, &self.metrics)?;
         let mut chores = JoinSet::new();
         chores.spawn(self.backend.look_after(self.clock, self.lifecycle.clone()));
@@ -199,14 +207,21 @@ impl App {
         // ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
         drop(watch);
         tokio::select! {
-            () = drain(&self.lifecycle, running, signal, self.drain_period, self.shutdown_timeout) => {}
+            () = drain(&self.lifecycle, running, exporting, signal, self.drain_period, self.shutdown_timeout) => {}
             _ = stop() => tracing::warn!("a second signal: ending at once"),
         }
         Ok(())
     }
 }
 
-async fn drain(lifecycle: &Lifecycle, running: Running, signal: Signal, drain_period: Span, shutdown_timeout: Span) {
+async fn drain(
+    lifecycle: &Lifecycle,
+    running: Running,
+    exporting: Option<Exporting>,
+    signal: Signal,
+    drain_period: Span,
+    shutdown_timeout: Span,
+) {
     if signal == Signal::Terminate {
         tracing::info!(period = %drain_period, "draining: health says no, calls are answered");
         lifecycle.enter(Phase::Draining);
@@ -214,8 +229,21 @@ async fn drain(lifecycle: &Lifecycle, running: Running, signal: Signal, drain_pe
     }
     tracing::info!(timeout = %shutdown_timeout, "stopping: finishing what is in flight");
     lifecycle.enter(Phase::Stopping);
-    if tokio::time::timeout(shutdown_timeout.into(), running.finished()).await.is_err() {
-        tracing::warn!(timeout = %shutdown_timeout, "calls were still in flight when SHUTDOWN_TIMEOUT was over");
+    let mut over = pin!(tokio::time::sleep(shutdown_timeout.into()));
+    tokio::select! {
+        () = running.finished() => {}
+        () = &mut over => {
+            tracing::warn!(timeout = %shutdown_timeout, "calls were still in flight when SHUTDOWN_TIMEOUT was over");
+            return;
+        }
+    }
+    let Some(exporting) = exporting else { return };
+    let is_flushed = tokio::select! {
+        is_flushed = exporting.flush() => is_flushed,
+        () = over => false,
+    };
+    if !is_flushed {
+        tracing::warn!("the collector has not taken the last spans in time: they are lost");
     }
 }
 

@@ -28,6 +28,9 @@ pub struct Settings {
     /// Log and metrics.
     #[command(flatten)]
     pub telemetry: crate::telemetry::settings::Settings,
+    /// Traces.
+    #[command(flatten)]
+    pub traces: crate::telemetry::traces::settings::Settings,
 }
 
 impl Settings {
@@ -37,6 +40,7 @@ impl Settings {
     /// The first such thing, and what to set instead.
     pub fn check(&self) -> Result<(), String> {
         self.telemetry.check()?;
+        self.traces.check()?;
         foreign::check(environment())?;
         self.backend().map(|_| ())
     }
@@ -45,6 +49,7 @@ impl Settings {
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.store.warnings(&environment());
         warnings.extend(self.telemetry.warnings());
+        warnings.extend(self.traces.warnings());
         warnings.extend(foreign::warnings(environment().into_iter().map(|(name, _)| name)));
         warnings
     }

@@ -1,5 +1,6 @@
-//! What the operator sees: the log, and metrics.
+//! What the operator sees: the log, metrics, and traces.
 
 pub mod log;
 pub mod metric;
 pub mod settings;
+pub mod traces;

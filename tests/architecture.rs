@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 /// Each room and the rooms it may import. What stands lower in the house stands earlier here.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("time", &[]),
+    ("chance", &[]),
     ("proto", &[]),
     ("setting", &["time"]),
     ("shutdown", &[]),
     ("tls", &[]),
-    ("telemetry", &["setting", "time"]),
+    ("telemetry", &["chance", "setting", "time", "tls"]),
     ("http", &["shutdown", "telemetry"]),
     ("limit", &["time"]),
     ("check", &["limit", "time"]),
@@ -19,7 +20,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("rules", &["check", "limit", "telemetry", "time"]),
     ("config", &["limit", "rules", "setting", "time"]),
     ("store", &["algorithm", "check", "limit", "setting", "shutdown", "telemetry", "time", "tls"]),
-    ("limiter", &["algorithm", "check", "limit", "rules", "setting", "store", "telemetry", "time"]),
+    ("limiter", &["algorithm", "chance", "check", "limit", "rules", "setting", "store", "telemetry", "time"]),
     ("rule_source", &["config", "limit", "rules", "setting", "shutdown", "telemetry"]),
     ("api", &["check", "http", "limit", "limiter", "proto", "rules", "setting", "shutdown", "telemetry", "time"]),
     ("admin", &["http", "limiter", "rules", "shutdown", "telemetry"]),

@@ -4,10 +4,11 @@ use std::num::NonZeroU32;
 
 use clap::Args;
 
+use crate::chance::Rate;
 use crate::limiter::headers::HeaderNames;
-use crate::limiter::{Modes, Policy};
+use crate::limiter::{Modes, Policy, refusals};
 use crate::rules::OnStoreError;
-use crate::setting;
+use crate::setting::{self, Given};
 use crate::time::{MICROS_PER_SECOND, Span};
 
 /// Answers.
@@ -58,6 +59,13 @@ pub struct Settings {
     /// Tell Envoy what was asked, and the metadata of the rules that were met
     #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
     pub response_dynamic_metadata: bool,
+    /// Log this part of the refusals, from 0 to 1, a line each; descriptors are logged with their values, which may be personal data
+    /// [default: 0]
+    #[arg(long, env = "REFUSALS_LOG_SAMPLE_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = setting::given(Rate::read))]
+    pub refusals_log_sample_rate: Given<Rate>,
+    /// But no more lines than so many in a second
+    #[arg(long, env = "REFUSALS_LOG_LINES_PER_SECOND_MAX", default_value = "10", value_name = "NUMBER")]
+    pub refusals_log_lines_per_second_max: NonZeroU32,
 }
 
 impl Settings {
@@ -81,6 +89,10 @@ impl Settings {
             retry_after_header: self.retry_after_header_enabled,
             retry_after_jitter: self.retry_after_jitter,
             dynamic_metadata: self.response_dynamic_metadata,
+            refusals_log: refusals::Options {
+                rate: self.refusals_log_sample_rate.0.filter(|rate| !rate.is_never()),
+                lines_per_second_max: self.refusals_log_lines_per_second_max.get(),
+            },
         }
     }
 }

@@ -7,8 +7,7 @@ const REFUSED: [(&str, &str); 2] = [
     ("GRPC_UDS", "this version listens on TCP only; unset it, and set GRPC_HOST and GRPC_PORT"),
 ];
 /// Settings without which the service works all the same.
-const WARNED: [(&str, &str); 4] = [
-    ("TRACING_ENABLED", "this version sends no traces"),
+const WARNED: [(&str, &str); 3] = [
     ("EXTRA_TAGS", "this version sends no statsd"),
     ("PROMETHEUS_MAPPER_YAML", "the metrics page has the default names"),
     ("GRPC_MAX_CONNECTION_AGE", "connections are not closed by age"),
@@ -57,7 +56,7 @@ mod tests {
 
     #[test]
     fn what_only_shows_less_is_warned_about() {
-        let warned = warnings(["TRACING_ENABLED".to_owned(), "PATH".to_owned()]);
-        assert_eq!(warned, ["TRACING_ENABLED has no effect: this version sends no traces"]);
+        let warned = warnings(["EXTRA_TAGS".to_owned(), "PATH".to_owned()]);
+        assert_eq!(warned, ["EXTRA_TAGS has no effect: this version sends no statsd"]);
     }
 }

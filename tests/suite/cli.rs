@@ -334,7 +334,7 @@ fn the_memory_store_can_be_asked_for_whatever_is_set_for_redis() {
 #[test]
 fn settings_without_an_effect_are_warned_about() {
     let told = [
-        ("TRACING_ENABLED", "true", "this version sends no traces"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip", "traces are sent uncompressed"),
         ("REDIS_URI", "redis:6379", "REDIS_URI is no setting; did you mean REDIS_URL?"),
         ("USE_STATSD", "true", "scrape /metrics instead"),
         ("LOCAL_CACHE_SIZE_IN_BYTES", "1024", "LOCAL_CACHE_SIZE_IN_BYTES has no effect"),
