@@ -20,9 +20,14 @@ const ALL: u64 = 1 << 63;
 
 impl Rate {
     /// A part of 1; `None` if it is not from 0 to 1.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "from 0 to 2^63, which a double holds")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "from 0 to 2^63, which a double holds"
+    )]
     pub fn of(part: f64) -> Option<Self> {
-        (0.0..=1.0).contains(&part).then(|| Self { below: (part * ALL as f64) as u64 })
+        (0.0..=1.0).contains(&part).then_some(Self { below: (part * ALL as f64) as u64 })
     }
 
     /// A part of 1, as a setting.

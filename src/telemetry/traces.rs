@@ -64,10 +64,10 @@ struct Recorder {
 impl Traces {
     /// Records calls, and gives who sends what is recorded.
     pub fn new(options: Options, clock: Clock, metrics: &Metrics) -> (Self, Exporter) {
-        let (queue, recorded) = mpsc::channel(SPANS_QUEUE_MAX);
+        let (queue, waiting) = mpsc::channel(SPANS_QUEUE_MAX);
         let full = export::lost("full", metrics);
         let recorder = Recorder { rate: options.rate, clock, queue, full };
-        (Self(Some(Arc::new(recorder))), Exporter::new(options, recorded, metrics))
+        (Self(Some(Arc::new(recorder))), Exporter::new(options, waiting, metrics))
     }
 
     /// The first span of a call that came with these headers; `None` if it is not recorded. That is as its caller has decided, and by

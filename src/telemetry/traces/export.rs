@@ -141,9 +141,7 @@ impl Work {
         if batch.is_empty() && recorded.recv_many(batch, BATCH_SPANS_MAX).await == 0 {
             return false;
         }
-        let more = async {
-            while batch.len() < BATCH_SPANS_MAX && recorded.recv_many(batch, BATCH_SPANS_MAX - batch.len()).await > 0 {}
-        };
+        let more = async { while batch.len() < BATCH_SPANS_MAX && recorded.recv_many(batch, BATCH_SPANS_MAX - batch.len()).await > 0 {} };
         // What has come until then is enough.
         let _ = tokio::time::timeout(LINGER, more).await;
         true

@@ -121,6 +121,7 @@ mod tests {
         parent(&headers.collect())
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "it stands where others are None")]
     fn found(sampled: Option<bool>) -> Option<Parent> {
         Some(Parent { trace: TRACE, span: SPAN, sampled })
     }

@@ -170,7 +170,10 @@ impl Settings {
     pub fn warnings(&self) -> Vec<String> {
         let compression = self.otel_exporter_otlp_traces_compression.0.or(self.otel_exporter_otlp_compression.0);
         let is_in_vain = self.tracing_enabled && compression == Some(Compression::Gzip);
-        is_in_vain.then(|| "OTEL_EXPORTER_OTLP_COMPRESSION=gzip has no effect: traces are sent uncompressed".to_owned()).into_iter().collect()
+        is_in_vain
+            .then(|| "OTEL_EXPORTER_OTLP_COMPRESSION=gzip has no effect: traces are sent uncompressed".to_owned())
+            .into_iter()
+            .collect()
     }
 
     fn endpoint(&self, protocol: Protocol) -> Endpoint {
