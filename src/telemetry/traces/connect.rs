@@ -43,7 +43,7 @@ pub trait Duplex: AsyncRead + AsyncWrite + Send {}
 impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 
 impl Endpoint {
-    /// Of a URL; without a port, the one of its scheme.
+    /// Of a URL without a user; without a port, the one of its scheme.
     ///
     /// # Errors
     /// What is wrong with it, and what to write instead.
@@ -54,6 +54,13 @@ impl Endpoint {
             (Some("https"), Some(_)) => 443,
             _ => return Err(WANTED.to_owned()),
         };
+        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return Err(format!("{WANTED}, and what lets us in into OTEL_EXPORTER_OTLP_HEADERS"));
+        }
+        let has_strange_port = uri.port_u16().is_none() && uri.authority().map(|authority| authority.as_str()) != uri.host();
+        if has_strange_port {
+            return Err(WANTED.to_owned());
+        }
         Ok(Self { port: uri.port_u16().unwrap_or(port), uri })
     }
 
@@ -96,7 +103,6 @@ impl Endpoint {
 
 const WANTED: &str = "write http://HOST:PORT or https://HOST:PORT";
 
-/// Without what may be secret: name and password.
 impl fmt::Display for Endpoint {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_encrypted() { "https" } else { "http" };
@@ -115,12 +121,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_a_url_and_is_shown_without_a_password() {
+    fn an_endpoint_is_a_url_without_a_user() {
         let shown = |text: &str| Endpoint::read(text).map(|endpoint| endpoint.below("/v1/traces").to_string());
         assert_eq!(shown("http://collector:4318"), Ok("http://collector:4318/v1/traces".to_owned()));
-        assert_eq!(shown("https://me:secret@collector/otlp/"), Ok("https://collector:443/otlp/v1/traces".to_owned()));
+        assert_eq!(shown("https://collector/otlp/"), Ok("https://collector:443/otlp/v1/traces".to_owned()));
         assert_eq!(shown("http://[::1]:4318/"), Ok("http://[::1]:4318/v1/traces".to_owned()));
-        for wrong in ["", "collector:4318", "collector", "grpc://collector:4317", "http://", "/v1/traces", "http://collector:port"] {
+        for wrong in [
+            "",
+            "collector:4318",
+            "collector",
+            "grpc://collector:4317",
+            "http://",
+            "/v1/traces",
+            "http://collector:port",
+            "http://me:secret@collector",
+        ] {
             assert!(shown(wrong).is_err_and(|error| error.contains("http://HOST:PORT")), "{wrong}");
         }
     }

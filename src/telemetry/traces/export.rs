@@ -1,6 +1,6 @@
 //! Sends spans, on a thread of its own: whatever the collector does, or does not do, nobody else waits for it.
 //!
-//! What comes within [`LINGER`] travels together. A batch that is not taken is sent again for as long as OTEL_EXPORTER_OTLP_TIMEOUT says,
+//! What comes within a second travels together. A batch that is not taken is sent again for as long as OTEL_EXPORTER_OTLP_TIMEOUT says,
 //! and then lost; meanwhile spans wait in the queue, or are lost when it is full. Each is counted.
 
 use std::mem;

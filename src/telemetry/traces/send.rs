@@ -115,8 +115,7 @@ impl Http {
         let uri = self.endpoint.uri();
         let mut request = Request::post(uri.path_and_query().map_or("/", |path| path.as_str())).body(Body::from(body))?;
         *request.headers_mut() = self.headers.clone();
-        let authority = uri.authority().map_or("", |authority| authority.as_str());
-        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        let host = uri.authority().map_or("", |authority| authority.as_str());
         request.headers_mut().insert(header::HOST, host.parse().context("the collector's host")?);
         request.headers_mut().insert(header::CONTENT_TYPE, PROTOBUF);
         request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));

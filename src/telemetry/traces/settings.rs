@@ -1,6 +1,7 @@
 //! Settings of traces: the reference's, and those that OpenTelemetry has for OTLP.
 //!
-//! Of the latter each has two names; the one with TRACES wins.
+//! Of the latter each has two names; the one with TRACES wins. They are read where traces are on, and only there: whoever runs a cluster may
+//! set them for every pod in it.
 
 use std::path::Path;
 
@@ -49,11 +50,25 @@ pub struct Settings {
     #[arg(long, env = "TRACING_SAMPLING_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = setting::given(Rate::read))]
     pub tracing_sampling_rate: Given<Rate>,
     /// Where the collector is; over http, /v1/traces is put behind it [default: http://localhost:4318, with grpc :4317]
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", default_value = "", hide_default_value = true, value_name = "URL", value_parser = setting::given(Endpoint::read))]
-    pub otel_exporter_otlp_endpoint: Given<Endpoint>,
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_ENDPOINT",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    pub otel_exporter_otlp_endpoint: String,
     /// The same, with nothing put behind it
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", default_value = "", hide_default_value = true, value_name = "URL", value_parser = setting::given(Endpoint::read))]
-    pub otel_exporter_otlp_traces_endpoint: Given<Endpoint>,
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    pub otel_exporter_otlp_traces_endpoint: String,
     /// What is sent along, such as a token: NAME=VALUE,NAME=VALUE, values percent-encoded
     #[arg(long, env = "OTEL_EXPORTER_OTLP_HEADERS", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "LIST", value_parser = setting::given(Secret::read))]
     pub otel_exporter_otlp_headers: Given<Secret>,
@@ -61,17 +76,17 @@ pub struct Settings {
     #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_HEADERS", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "LIST", value_parser = setting::given(Secret::read))]
     pub otel_exporter_otlp_traces_headers: Given<Secret>,
     /// How many milliseconds the collector may take for a batch, with all attempts [default: 10000]
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TIMEOUT", default_value = "", hide_default_value = true, value_name = "MILLISECONDS", value_parser = setting::given(millis))]
-    pub otel_exporter_otlp_timeout: Given<Span>,
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_TIMEOUT", default_value = "", hide_default_value = true, value_name = "MILLISECONDS")]
+    pub otel_exporter_otlp_timeout: String,
     /// The same for traces
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", default_value = "", hide_default_value = true, value_name = "MILLISECONDS", value_parser = setting::given(millis))]
-    pub otel_exporter_otlp_traces_timeout: Given<Span>,
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", default_value = "", hide_default_value = true, value_name = "MILLISECONDS")]
+    pub otel_exporter_otlp_traces_timeout: String,
     /// none; gzip is accepted and sends uncompressed
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_COMPRESSION", default_value = "", hide_default_value = true, value_name = "NAME", value_parser = setting::given(compression))]
-    pub otel_exporter_otlp_compression: Given<Compression>,
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_COMPRESSION", default_value = "", hide_default_value = true, value_name = "NAME")]
+    pub otel_exporter_otlp_compression: String,
     /// The same for traces
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", default_value = "", hide_default_value = true, value_name = "NAME", value_parser = setting::given(compression))]
-    pub otel_exporter_otlp_traces_compression: Given<Compression>,
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", default_value = "", hide_default_value = true, value_name = "NAME")]
+    pub otel_exporter_otlp_traces_compression: String,
     /// With https: the only authority that is trusted [default: those of the system]
     #[arg(long, env = "OTEL_EXPORTER_OTLP_CERTIFICATE", default_value = "", hide_default_value = true, value_name = "FILE")]
     pub otel_exporter_otlp_certificate: String,
@@ -144,10 +159,10 @@ impl Settings {
         let protocol = self.tracing_exporter_protocol.0.unwrap_or(Protocol::Http);
         let options = Options {
             protocol,
-            endpoint: self.endpoint(protocol),
+            endpoint: self.endpoint(protocol)?,
             tls: self.tls()?,
             headers: self.headers()?,
-            timeout: self.otel_exporter_otlp_traces_timeout.0.or(self.otel_exporter_otlp_timeout.0).unwrap_or(TIMEOUT),
+            timeout: self.timeout()?,
             rate: self.tracing_sampling_rate.0.or(Rate::of(1.0)).expect("1 is a part of 1"),
             resource: self.resource()?,
         };
@@ -163,27 +178,39 @@ impl Settings {
     /// # Errors
     /// See [`Settings::options`].
     pub fn check(&self) -> Result<(), String> {
-        self.options().map(|_| ())
+        if self.options()?.is_some() { self.compression().map(|_| ()) } else { Ok(()) }
     }
 
     /// What is accepted, and has no effect.
     pub fn warnings(&self) -> Vec<String> {
-        let compression = self.otel_exporter_otlp_traces_compression.0.or(self.otel_exporter_otlp_compression.0);
-        let is_in_vain = self.tracing_enabled && compression == Some(Compression::Gzip);
+        let is_in_vain = self.tracing_enabled && self.compression() == Ok(Compression::Gzip);
         is_in_vain
             .then(|| "OTEL_EXPORTER_OTLP_COMPRESSION=gzip has no effect: traces are sent uncompressed".to_owned())
             .into_iter()
             .collect()
     }
 
-    fn endpoint(&self, protocol: Protocol) -> Endpoint {
-        if let Some(endpoint) = &self.otel_exporter_otlp_traces_endpoint.0 {
-            return endpoint.clone();
+    fn endpoint(&self, protocol: Protocol) -> Result<Endpoint, String> {
+        if let Some(endpoint) = read_one(("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &self.otel_exporter_otlp_traces_endpoint), Endpoint::read)?
+        {
+            return Ok(endpoint);
         }
         let default = if protocol == Protocol::Http { HTTP_ENDPOINT } else { GRPC_ENDPOINT };
-        let default = || Endpoint::read(default).expect("it is an endpoint");
-        let endpoint = self.otel_exporter_otlp_endpoint.0.clone().unwrap_or_else(default);
-        if protocol == Protocol::Http { endpoint.below(HTTP_PATH) } else { endpoint }
+        let endpoint = read_one(("OTEL_EXPORTER_OTLP_ENDPOINT", &self.otel_exporter_otlp_endpoint), Endpoint::read)?;
+        let endpoint = endpoint.map_or_else(|| Endpoint::read(default), Ok)?;
+        Ok(if protocol == Protocol::Http { endpoint.below(HTTP_PATH) } else { endpoint })
+    }
+
+    fn timeout(&self) -> Result<Span, String> {
+        let for_traces = read_one(("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", &self.otel_exporter_otlp_traces_timeout), millis)?;
+        let for_all = read_one(("OTEL_EXPORTER_OTLP_TIMEOUT", &self.otel_exporter_otlp_timeout), millis)?;
+        Ok(for_traces.or(for_all).unwrap_or(TIMEOUT))
+    }
+
+    fn compression(&self) -> Result<Compression, String> {
+        let for_traces = ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", &*self.otel_exporter_otlp_traces_compression);
+        let for_all = ("OTEL_EXPORTER_OTLP_COMPRESSION", &*self.otel_exporter_otlp_compression);
+        Ok(read_one(for_traces, compression)?.or(read_one(for_all, compression)?).unwrap_or(Compression::None))
     }
 
     fn tls(&self) -> Result<Tls, String> {
@@ -248,6 +275,11 @@ impl Settings {
 
 fn text_value(text: String) -> AnyValue {
     AnyValue { value: Some(Value::StringValue(text)) }
+}
+
+/// A setting, unless it is set to nothing.
+fn read_one<T>((setting, text): (&str, &str), read: fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
+    if text.is_empty() { Ok(None) } else { read(text).map(Some).map_err(|error| format!("{setting}: {error}")) }
 }
 
 /// The first file that is set.
