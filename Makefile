@@ -6,8 +6,11 @@ GHZ := $(CURDIR)/.tools/bin/ghz
 FUZZ_SECONDS ?= 300
 ROUNDS ?= 5
 SECONDS ?= 4
+IMAGE ?= tollgate:latest
+OUTPUT ?= file
+PROFILE ?= release
 
-.PHONY: help run test unit mutants e2e lint format docs deny bench bench-redis bench-lookup bench-algorithms ghz fuzz ci
+.PHONY: help run test unit mutants e2e helm helm-goldens compat image image-check lint format docs deny bench bench-redis bench-lookup bench-algorithms ghz fuzz ci
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -15,7 +18,7 @@ help: ## this list
 run: ## build and serve the sample rules of config/
 	$(CARGO) run --release
 
-test: unit mutants e2e ## all tests; installs what they need into .tools
+test: unit mutants e2e helm ## all tests; installs what they need into .tools
 
 unit: ## unit, property and suite tests
 	$(CARGO) test --lib --bins --test suite --test architecture
@@ -26,6 +29,32 @@ mutants: ## two minutes: a test finds out every change of one token of the Lua
 e2e: ## a real Envoy in front; installs it into .tools
 	tests/e2e/install.sh
 	TOLLGATE_ENVOY=$(ENVOY) $(CARGO) test --test e2e
+
+compat: ## recorded answers of envoyproxy/ratelimit, and 200 random rounds beside it: KIT=path to a conformance kit, REFERENCE=path to a built one
+ifdef KIT
+	$(CARGO) build
+	python3 tests/compat/judge.py --kit "$(KIT)" $(if $(REFERENCE),--reference "$(REFERENCE)") --rounds $(or $(COMPAT_ROUNDS),200) --seed $(or $(SEED),1)
+else
+	$(CARGO) test --test suite -- compat:: differences:: wire:: mixed_fleet::
+	@echo "These were the repository's own cases (tests/suite/cases). With a conformance kit, recorded answers are replayed as well: make compat KIT=path"
+	@echo "With a built envoyproxy/ratelimit, random rounds are compared side by side: make compat KIT=path REFERENCE=path. To build one:"
+	@echo "  git clone https://github.com/envoyproxy/ratelimit && cd ratelimit && CGO_ENABLED=0 go build -o ratelimit ./src/service_cmd"
+endif
+
+helm: ## the chart without a cluster, and the real binary with what it renders; installs Helm and schemas into .tools
+	tests/e2e/install.sh
+	$(CARGO) build --quiet --bin tollgate
+	tests/helm/run.sh
+
+helm-goldens: ## writes what the chart renders, and the table of its README, anew
+	REWRITE=1 $(MAKE) helm
+
+image: ## the image for amd64 and arm64, into target/image; IMAGE=name:tag OUTPUT=file|push|load. Needs docker with buildx
+	deploy/image/make.sh "$(IMAGE)" "$(OUTPUT)"
+
+image-check: ## the image's stages without an engine: contents, size, libraries, bill of materials, and that it runs
+	@test -x .tools/bin/cargo-cyclonedx || $(CARGO) install --locked --root .tools cargo-cyclonedx@0.5.9
+	deploy/image/check.py --profile $(PROFILE)
 
 lint: format docs ## format, clippy and documentation, warnings are errors
 	$(CARGO) clippy --all-targets -- -D warnings
@@ -53,9 +82,9 @@ bench-lookup: ## a look-up among 100,000 rules, and loading them
 bench-algorithms: ## bytes and µs of each algorithm, in memory and on a redis-server of its own
 	$(CARGO) bench --bench algorithms
 
-ghz: ## the README's ghz call against a service of its own; installs ghz into .tools
+ghz: ## each load of benches/ghz against a service of its own, counted by both; installs ghz into .tools
 	@test -x $(GHZ) || { command -v go >/dev/null || { echo "ghz needs Go to be installed: https://go.dev"; exit 1; }; GOBIN=$(CURDIR)/.tools/bin go install github.com/bojand/ghz/cmd/ghz@v0.121.0; }
-	benches/ghz/run.sh $(GHZ)
+	benches/ghz/run.py $(GHZ)
 
 fuzz: ## fuzz the YAML reader and the request path, FUZZ_SECONDS each; installs cargo-fuzz into .tools, needs a nightly toolchain
 	@test -x .tools/bin/cargo-fuzz || $(CARGO) install --locked --root .tools cargo-fuzz

@@ -13,12 +13,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR for a build script")?);
 
-    // Everything else is reached by its imports.
-    let descriptors = protox::compile(["envoy/service/ratelimit/v3/rls.proto"], ["proto"])?;
-    fs::write(out.join("protos.bin"), descriptors.encode_to_vec())?;
+    // Everything else is reached by their imports. Reflection and JSON speak of what is served, and not of where rules come from.
+    let served = "envoy/service/ratelimit/v3/rls.proto";
+    fs::write(out.join("protos.bin"), protox::compile([served], ["proto"])?.encode_to_vec())?;
+    let asked = ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
+    let descriptors = protox::compile([served].into_iter().chain(asked), ["proto"])?;
 
     tonic_prost_build::configure()
-        // No `connect()` in the client: it is for tests, which bring a channel of their own, and the server needs no tonic `channel`.
+        // No `connect()` in the clients: whoever has one brings a channel of his own.
         .build_transport(false)
         // A refusal's body comes from a rule and goes out with every refusal: sharing it costs nothing, copying it would.
         .bytes(".envoy.service.ratelimit.v3.RateLimitResponse.raw_body")

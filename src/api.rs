@@ -10,28 +10,36 @@ use http::HeaderValue;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
 use tower::util::MapResponseLayer;
 
+use crate::api::bind::SocketFile;
+use crate::api::connection::{Accepted, Connection};
+use crate::api::grpc::{Connections, Orders};
 use crate::api::json::{JsonDoor, Messages};
-use crate::api::listen::{Accepted, Connection, Worker};
+use crate::api::listen::Worker;
 use crate::api::rls::{Calls, Rls};
 use crate::limiter::{self, Limiter};
 use crate::proto::DESCRIPTOR_SET;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
-use crate::shutdown::{Lifecycle, Phase};
+use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::Traces;
 
+pub mod bind;
+pub mod connection;
 pub mod convert;
+pub mod grpc;
 pub mod health;
 pub mod json;
 pub mod listen;
 pub mod rls;
 pub mod settings;
+pub mod tls;
 
 /// The largest message, and body of `/json`, in bytes. As in the reference, whose library has this default.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// Connections that wait for a thread to take them over. It takes microseconds.
+/// Connections that wait for a thread to take them over. It takes microseconds, unless too many TLS handshakes are under way there.
 const HANDOVERS_MAX: usize = 1_024;
 /// Calls of one connection that its client gave up before they were looked at. After a stall every call that Envoy waits for times out
 /// at once; the library's 20 would take that for an attack and close the connection.
@@ -47,6 +55,7 @@ const SERVICES: [&str; 2] = ["envoy.service.ratelimit.v3.RateLimitService", "grp
 pub struct Api {
     lifecycle: Lifecycle,
     limiter: Arc<limiter::Shared>,
+    connections: Connections,
     calls: Calls,
     health: health::Health,
     messages: Messages,
@@ -59,6 +68,8 @@ pub struct Api {
 #[derive(Debug)]
 pub struct Running {
     threads: Vec<JoinHandle<()>>,
+    /// There until the very end, however it comes.
+    _socket_file: Option<SocketFile>,
     /// Closed when the last thread has ended.
     alive: mpsc::Receiver<()>,
 }
@@ -70,6 +81,7 @@ impl Api {
     /// The descriptors that were compiled in cannot be read.
     pub fn new(
         limiter: Arc<limiter::Shared>,
+        connections: Connections,
         lifecycle: Lifecycle,
         http_full: Counter,
         traces: Traces,
@@ -84,6 +96,7 @@ impl Api {
             health: health::Health::new(lifecycle.clone(), limiter.clock().clone(), metrics),
             messages: Messages::new()?,
             limiter,
+            connections,
             oversized,
             http_full,
             lifecycle,
@@ -95,8 +108,9 @@ impl Api {
     ///
     /// # Errors
     /// A thread or its runtime cannot be started.
-    pub fn start(self, doors: listen::Doors, workers: usize, metrics: &Metrics) -> anyhow::Result<Running> {
+    pub fn start(self, mut doors: listen::Doors, workers: usize, metrics: &Metrics) -> anyhow::Result<Running> {
         let (alive_here, alive) = mpsc::channel(1);
+        let socket_file = doors.take_socket_file();
         let mut threads = Vec::new();
         let mut hands = Vec::new();
         for number in 0..workers {
@@ -115,7 +129,7 @@ impl Api {
             acceptor.run(&lifecycle).await;
             drop(alive_here);
         })?);
-        Ok(Running { threads, alive })
+        Ok(Running { threads, _socket_file: socket_file, alive })
     }
 
     async fn serve(self, grpc: mpsc::Receiver<Accepted>, http: mpsc::Receiver<Accepted>) {
@@ -124,7 +138,7 @@ impl Api {
         let http_served = crate::http::serve(http_incoming, self.http(limiter.clone()), &self.lifecycle, &self.http_full);
         let (grpc_served, ()) = tokio::join!(self.serve_grpc(limiter, grpc), http_served);
         if let Err(error) = grpc_served {
-            tracing::error!(error = format!("{error:#}"), "the gRPC server ended");
+            tracing::error!(error = format!("{error:#}"), "the gRPC server cannot start");
         }
     }
 
@@ -137,17 +151,30 @@ impl Api {
         };
         let oversized = self.oversized.clone();
         let rls = Rls::new(limiter, self.calls.clone(), self.traces.clone());
-        let incoming = ReceiverStream::new(incoming).filter_map(Connection::take_over).map(Ok::<_, std::io::Error>);
-        tonic::transport::Server::builder()
+        let server = tonic::transport::Server::builder()
             .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
-            .layer(MapResponseLayer::new(move |response| tell_oversized(response, &oversized)))
-            .add_service(RateLimitServiceServer::new(rls).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .layer(MapResponseLayer::new(move |response| tell_oversized(response, &oversized)));
+        let routes = Routes::new(RateLimitServiceServer::new(rls).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(tonic_health::pb::health_server::HealthServer::new(self.health.clone()))
             .add_service(reflection().build_v1().context("build reflection v1")?)
             .add_service(reflection().build_v1alpha().context("build reflection v1alpha")?)
-            .serve_with_incoming_shutdown(incoming, self.lifecycle.reached(Phase::Stopping))
-            .await
-            .context("serve gRPC")
+            .prepare();
+        let serve = move |connection: Connection, orders: Orders| {
+            let mut server = server.clone();
+            if let Some((age, grace)) = orders.cut_after {
+                server = server.max_connection_age(age).max_connection_age_grace(grace);
+            }
+            // It must not end before the connection does: the library takes that for the end of all.
+            let incoming = tokio_stream::once(Ok::<_, std::io::Error>(connection)).chain(tokio_stream::pending());
+            let serving = server.serve_with_incoming_shutdown(routes.clone(), incoming, orders.go);
+            async move {
+                if let Err(error) = serving.await {
+                    tracing::error!(error = format!("{error:#}"), "a gRPC server ended");
+                }
+            }
+        };
+        self.connections.serve(incoming, &self.lifecycle, serve).await;
+        Ok(())
     }
 
     fn http(&self, limiter: Limiter) -> Router {

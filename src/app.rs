@@ -1,21 +1,23 @@
 //! Puts the house together, and takes it down.
 
+use std::future::pending;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use tokio::task::JoinSet;
 
 use crate::admin::{self, Admin};
-use crate::api::listen::{self, Doors};
-use crate::api::{Api, Running};
+use crate::api::grpc::Connections;
+use crate::api::listen::{Doors, GrpcAddr};
+use crate::api::tls::CertificateSource;
+use crate::api::{Api, Running, bind};
 use crate::config::Options;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Parts};
-use crate::rule_source::watch::Watch;
-use crate::rule_source::{HealthPolicy, RuleSource};
+use crate::rule_source::intake::{HealthPolicy, Intake};
+use crate::rule_source::{Origin, RuleSource};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::tree::Example;
 use crate::rules::{KeyFormat, LiveRules};
@@ -27,6 +29,7 @@ use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::Traces;
 use crate::telemetry::traces::export::{Exporter, Exporting};
 use crate::time::{Clock, Span};
+use crate::watch::Watch;
 
 /// A service whose ports are bound, and whose rules were looked at.
 pub struct App {
@@ -37,7 +40,9 @@ pub struct App {
     prometheus_listener: Option<TcpListener>,
     prometheus_path: String,
     rule_source: RuleSource,
+    certificates: Option<CertificateSource>,
     backend: Backend,
+    store_must_come_within: Option<Span>,
     limiter: Arc<limiter::Shared>,
     clock: Clock,
     lifecycle: Lifecycle,
@@ -58,7 +63,9 @@ pub struct Summary {
     /// It shares what it counts with no other process.
     pub store_is_local: bool,
     /// Where gRPC is served.
-    pub grpc: SocketAddr,
+    pub grpc: GrpcAddr,
+    /// What protects it.
+    pub grpc_security: Security,
     /// Where HTTP is served.
     pub http: SocketAddr,
     /// Where the operators' door is.
@@ -66,13 +73,40 @@ pub struct Summary {
     /// Where Prometheus has a door of its own.
     pub prometheus: Option<SocketAddr>,
     /// Where the rules come from.
-    pub rules_from: PathBuf,
-    /// How many limits and domains are in force; `None` if the rules were refused.
-    pub rules: Option<(usize, usize)>,
+    pub rules_from: String,
+    /// The rules at the start.
+    pub rules: FirstRules,
     /// For a first try.
     pub example: Option<Example>,
     /// Threads that serve.
     pub workers: usize,
+}
+
+/// What protects a door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Security {
+    /// Nothing.
+    PlainText,
+    /// Clients know who serves them.
+    Tls,
+    /// And we know who they are.
+    MutualTls,
+}
+
+/// The rules at the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstRules {
+    /// They serve.
+    Loaded {
+        /// How many limits.
+        limits: usize,
+        /// In how many domains.
+        domains: usize,
+    },
+    /// They are no good.
+    Refused,
+    /// They are asked for once the doors are open.
+    Awaited,
 }
 
 /// What ends a service.
@@ -85,18 +119,18 @@ pub enum Signal {
 }
 
 impl App {
-    /// Binds every port and loads the rules for the first time. Bad rules are no reason not to start: good ones may come.
+    /// Binds every port and loads rules that are there for the first time. Bad rules are no reason not to start: good ones may come.
     ///
     /// # Errors
     /// A port that cannot be bound.
-    pub fn bind(settings: &Settings, rules_argument: Option<PathBuf>) -> anyhow::Result<Self> {
+    pub fn bind(settings: &Settings, rules_from: Origin) -> anyhow::Result<Self> {
         let clock = Clock::system();
         let metrics = Metrics::new();
         metrics.add_process();
         let lifecycle = Lifecycle::default();
 
-        let doors = Doors::bind((&settings.api.grpc_host, settings.api.grpc_port), (&settings.api.host, settings.api.port))?;
-        let admin_listener = listen::bind((&settings.admin.debug_host, settings.admin.debug_port), "DEBUG_HOST and DEBUG_PORT")?;
+        let doors = Doors::bind(settings.api.grpc(), settings.api.http())?;
+        let admin_listener = bind::tcp(settings.admin.debug(), "DEBUG_HOST and DEBUG_PORT")?;
         let prometheus_listener = settings.telemetry.prometheus_addr().map(bind_prometheus).transpose()?;
 
         let backend = match settings.backend().map_err(anyhow::Error::msg)? {
@@ -120,21 +154,36 @@ impl App {
             needs_a_domain: settings.rules.healthy_with_at_least_one_config_loaded,
         };
         let live = Arc::new(LiveRules::default());
-        let directory = settings.rules.directory(rules_argument);
-        let overlay = settings.rules.overlay();
-        let mut rule_source = RuleSource::new(directory, overlay, options, health, live.clone(), lifecycle.clone(), &metrics);
-        rule_source.load();
+        let intake = Intake::new(options, settings.rules.overlay(), health, live.clone(), lifecycle.clone(), &metrics);
+        let rules_from_text = rules_from.to_string();
+        let rule_source = RuleSource::open(rules_from, intake, clock.clone(), &metrics);
+        let first_rules = match (&*live.load(), &rule_source) {
+            (Some(rules), _) => FirstRules::Loaded { limits: rules.rule_count(), domains: rules.domain_count() },
+            (None, RuleSource::Files(_)) => FirstRules::Refused,
+            (None, RuleSource::Xds(_)) => FirstRules::Awaited,
+        };
+
+        let files = settings.api.tls().map_err(anyhow::Error::msg)?;
+        let grpc_security = match &files {
+            None => Security::PlainText,
+            Some(files) if files.clients.is_none() => Security::Tls,
+            Some(_) => Security::MutualTls,
+        };
+        let certificates = files.map(|files| CertificateSource::new(files, &metrics)).transpose()?;
+        let tls = certificates.as_ref().map(|certificates| certificates.tls(&metrics));
+        let connections = Connections::new(tls, settings.api.ages(), &metrics);
 
         let workers = settings.api.workers();
         let summary = Summary {
             store: backend.to_string(),
             store_is_local: matches!(backend, Backend::Memory(_)),
             grpc: doors.grpc_addr().context("ask for the gRPC address")?,
+            grpc_security,
             http: doors.http_addr().context("ask for the HTTP address")?,
             admin: admin_listener.local_addr().context("ask for the admin address")?,
             prometheus: prometheus_listener.as_ref().map(TcpListener::local_addr).transpose().context("ask for the Prometheus address")?,
-            rules_from: rule_source.directory().path().to_owned(),
-            rules: live.load().as_ref().map(|rules| (rules.rule_count(), rules.domain_count())),
+            rules_from: rules_from_text,
+            rules: first_rules,
             example: live.load().as_ref().and_then(|rules| rules.example()),
             workers,
         };
@@ -147,7 +196,7 @@ impl App {
         let recording = settings.traces.options().map_err(anyhow::Error::msg)?.map(|options| Traces::new(options, clock.clone(), &metrics));
         let (traces, exporter) = recording.unzip();
         Ok(Self {
-            api: Api::new(limiter.clone(), lifecycle.clone(), http_full.clone(), traces.unwrap_or_default(), &metrics)?,
+            api: Api::new(limiter.clone(), connections, lifecycle.clone(), http_full.clone(), traces.unwrap_or_default(), &metrics)?,
             exporter,
             http_full,
             doors,
@@ -156,14 +205,16 @@ impl App {
             prometheus_listener,
             prometheus_path: settings.telemetry.prometheus_path.clone(),
             rule_source,
+            certificates,
             backend,
+            store_must_come_within: settings.store.must_come_within(),
             limiter,
             clock,
             lifecycle,
             metrics,
             workers,
-            drain_period: settings.api.drain_period,
-            shutdown_timeout: settings.api.shutdown_timeout,
+            drain_period: settings.api.drain_period(),
+            shutdown_timeout: settings.api.shutdown_timeout(),
             summary,
         })
     }
@@ -176,16 +227,17 @@ impl App {
     /// Serves until `stop` returns, then drains: health fails at once, calls are answered for the drain period, then connections are
     /// told to go, and what is in flight is finished within the shutdown time-out. A second `stop` ends it at once.
     ///
-    /// `reload` returns whenever somebody asks for the rules to be read again.
+    /// `reload` returns whenever somebody asks for rules and certificates to be read again.
     ///
     /// # Errors
-    /// A thread or a runtime cannot be started.
+    /// A thread or a runtime cannot be started, or the store did not come in the time that was set.
     pub async fn run(self, mut stop: impl AsyncFnMut() -> Signal, mut reload: impl AsyncFnMut()) -> anyhow::Result<()> {
-        let watch = Watch::start(self.rule_source)?;
+        let following = self.rule_source.follow()?;
+        let certificates = self.certificates.map(Watch::start).transpose()?;
         let exporting = self.exporter.map(Exporter::start).transpose()?;
         let running = self.api.start(self.doors, self.workers, &self.metrics)?;
         let mut chores = JoinSet::new();
-        chores.spawn(self.backend.look_after(self.clock, self.lifecycle.clone()));
+        chores.spawn(self.backend.clone().look_after(self.clock, self.lifecycle.clone()));
         chores.spawn(self.limiter.look_after());
         if let Some(listener) = self.prometheus_listener {
             let (router, lifecycle) = (self.admin.clone().metrics_router(&self.prometheus_path), self.lifecycle.clone());
@@ -197,21 +249,35 @@ impl App {
         let full = self.http_full;
         chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle, &full).await });
 
+        let mut store_is_missed = pin!(missed(&self.backend, self.store_must_come_within));
         let signal = loop {
             tokio::select! {
                 signal = stop() => break signal,
-                () = reload() => watch.load(),
+                () = reload() => {
+                    following.load();
+                    certificates.iter().for_each(Watch::load);
+                }
+                within = &mut store_is_missed => {
+                    bail!("{} was not reached within {within} (REDIS_STARTUP_MAX_ELAPSED_TIME)", self.backend);
+                }
             }
         };
-        // New rules are for the next process. The kernel takes its time to close a watch, seconds where many files change, and no process
-        // ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
-        drop(watch);
+        // New rules and certificates are for the next process. The kernel takes its time to close a watch, seconds where many files change,
+        // and no process ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
+        drop((following, certificates));
         tokio::select! {
             () = drain(&self.lifecycle, running, exporting, signal, self.drain_period, self.shutdown_timeout) => {}
             _ = stop() => tracing::warn!("a second signal: ending at once"),
         }
         Ok(())
     }
+}
+
+/// Returns when the store has not come in time; never, if it has, or may take as long as it takes.
+async fn missed(backend: &Backend, within: Option<Span>) -> Span {
+    let Some(within) = within else { return pending().await };
+    tokio::time::sleep(within.into()).await;
+    if backend.has_come() { pending().await } else { within }
 }
 
 async fn drain(
@@ -251,6 +317,5 @@ async fn drain(
 fn bind_prometheus(addr: &str) -> anyhow::Result<TcpListener> {
     let (host, port) = addr.rsplit_once(':').context("PROMETHEUS_ADDR is no HOST:PORT")?;
     let port = port.parse().with_context(|| format!("PROMETHEUS_ADDR: {port} is no port"))?;
-    let host = if host.is_empty() { "0.0.0.0" } else { host };
-    listen::bind((host, port), "PROMETHEUS_ADDR")
+    bind::tcp((host, port), "PROMETHEUS_ADDR")
 }

@@ -1,4 +1,4 @@
-//! From the text of rules files to a RuleSet.
+//! From rules as they come, text or already in shape, to a RuleSet.
 //!
 //! There is one compiler, and it looks at everything before it gives up: all problems of all files come out together, each with its
 //! place and what to write instead. What the reference accepts is accepted, and means the same.
@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use crate::config::compile::Compiler;
-use crate::config::error::{Finding, Findings};
+use crate::config::error::{Finding, Findings, SourceFindings};
 use crate::config::overlay::Overlay;
+use crate::config::schema::RulesFile;
 use crate::config::yaml::Spot;
 use crate::limit::Algorithm;
 use crate::rules::stats::StatsTable;
@@ -31,6 +32,15 @@ pub struct Source {
     pub path: Arc<str>,
     /// What it says.
     pub text: Arc<str>,
+}
+
+/// Something that rules are read from.
+pub trait Input {
+    /// What messages call it. Of what is no text, there is none.
+    fn source(&self) -> &Source;
+
+    /// Its rules in shape; `None` if they have none, which is told.
+    fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile>;
 }
 
 /// A value, and where it stands.
@@ -82,18 +92,28 @@ pub struct Loaded {
     pub warnings: Vec<Finding>,
 }
 
-/// Compiles all sources into one set.
+impl Input for Source {
+    fn source(&self) -> &Source {
+        self
+    }
+
+    fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
+        schema::read(self, findings)
+    }
+}
+
+/// Compiles all inputs into one set.
 ///
 /// # Errors
-/// Every problem of every source. One is enough to refuse all: half of the rules is not what anybody wrote.
-pub fn load(sources: &[Source], options: &Options) -> Result<Loaded, Vec<Finding>> {
+/// Every problem of every input. One is enough to refuse all: half of the rules is not what anybody wrote.
+pub fn load(inputs: &[impl Input], options: &Options) -> Result<Loaded, Vec<Finding>> {
     let mut findings = Findings::default();
     let overlay = options.overlay.as_ref().map(|source| Overlay::read(source, &mut findings.of(source))).unwrap_or_default();
     let mut compiler = Compiler::new(options, &overlay);
-    for source in sources {
-        let mut findings = findings.of(source);
-        if let Some(file) = schema::read(source, &mut findings) {
-            compiler.add(source, file, &mut findings);
+    for input in inputs {
+        let mut findings = findings.of(input.source());
+        if let Some(file) = input.read(&mut findings) {
+            compiler.add(input.source(), file, &mut findings);
         }
     }
     let rules = compiler.finish();

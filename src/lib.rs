@@ -15,7 +15,7 @@
 //!   4         algorithm                 rules             decides    | matches, and holds the rules that are live
 //!   3                   check                             the question and the verdict
 //!   2                   limit        telemetry   http
-//!   1        time   proto   shutdown   setting   tls   chance
+//!   1        time   proto   shutdown   setting   tls   watch   chance
 //! ```
 //!
 //! `docs/architecture.md` tells the way of a call through it, and why it is built so.
@@ -26,6 +26,7 @@ pub mod setting;
 pub mod shutdown;
 pub mod time;
 pub mod tls;
+pub mod watch;
 
 pub mod http;
 pub mod limit;

@@ -68,6 +68,18 @@ pub fn span(text: &str) -> Result<Span, String> {
     Ok(parsed.into())
 }
 
+/// A port, also in hexadecimal as Go reads it; 0 leaves the choice to the kernel.
+///
+/// # Errors
+/// Anything else.
+pub fn port(text: &str) -> Result<u16, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u16::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|error| format!("{error}; write a port from 0 to 65535"))
+}
+
 /// A whole number of bytes, also in hexadecimal as Go reads it.
 ///
 /// # Errors
@@ -93,6 +105,8 @@ mod tests {
         assert!(span("10").is_err() && span("").is_err() && span("-1s").is_err());
         assert_eq!(bytes("0x10"), Ok(16));
         assert!(bytes("").is_err());
+        assert_eq!((port("0x1F90"), port("0")), (Ok(8_080), Ok(0)));
+        assert!(port("70000").is_err() && port("-1").is_err() && port("").is_err());
     }
 
     #[test]

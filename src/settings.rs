@@ -1,10 +1,11 @@
 //! All settings, composed of what each room needs. Flag, environment variable, default and help stand in one place each: the room's.
 
-use clap::Args;
+use clap::{Args, Command};
 
 use crate::store::settings::BackendChoice;
 
 pub mod foreign;
+pub mod unknown;
 
 /// Settings of the service. Flags win over environment variables, and those over defaults.
 #[derive(Debug, Clone, Args)]
@@ -41,17 +42,28 @@ impl Settings {
     pub fn check(&self) -> Result<(), String> {
         self.telemetry.check()?;
         self.traces.check()?;
-        foreign::check(environment())?;
+        self.api.tls()?;
         self.backend().map(|_| ())
     }
 
     /// What is accepted, and has no effect.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.store.warnings(&environment());
+        warnings.extend(self.api.warnings());
+        warnings.extend(self.rules.warnings());
         warnings.extend(self.telemetry.warnings());
         warnings.extend(self.traces.warnings());
-        warnings.extend(foreign::warnings(environment().into_iter().map(|(name, _)| name)));
+        warnings.extend(foreign::warnings(environment()));
+        warnings.extend(unknown::warnings(&environment(), &Self::names()));
         warnings
+    }
+
+    /// The names of all settings, those without an effect included.
+    fn names() -> Vec<String> {
+        let flags = Self::augment_args(Command::new(""));
+        let flags: Vec<_> = flags.get_arguments().filter_map(|flag| Some(flag.get_env()?.to_str()?.to_owned())).collect();
+        let others = foreign::names().chain(crate::store::redis::settings::without_flag());
+        flags.into_iter().chain(others.map(str::to_owned)).collect()
     }
 
     /// Where to count.

@@ -47,6 +47,14 @@ impl Backend {
         }
     }
 
+    /// Whether the store was ever seen to be there.
+    pub fn has_come(&self) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Redis(node) => node.has_come(),
+        }
+    }
+
     /// Keeps it in order for as long as the process lives.
     pub async fn look_after(self, clock: Clock, lifecycle: Lifecycle) {
         match self {

@@ -3,13 +3,16 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use std::{fs, io};
 
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
 
 /// A file, and the setting that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,11 +84,26 @@ pub fn client(authority: Option<&PemFile>, identity: Option<&Identity>) -> Resul
     })
 }
 
-/// What cannot be read is not trusted.
+/// What cannot be read is not trusted; where there are none, nobody is.
 fn system_authorities() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     roots
+}
+
+/// When the first certificate of a chain runs out, in seconds since the epoch; `None` if nobody can tell.
+///
+/// The library tells it only of one that has run out. So it is asked about a time by which every one has.
+pub fn chain_ends_at(chain: &[CertificateDer<'_>]) -> Option<u64> {
+    let at_last = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
+    let ends_at = |certificate| {
+        let parsed = ParsedCertificate::try_from(certificate).ok()?;
+        match verify_server_cert_signed_by_trust_anchor(&parsed, &RootCertStore::empty(), &[], at_last, &[]) {
+            Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => Some(not_after.as_secs()),
+            _ => None,
+        }
+    };
+    chain.iter().filter_map(ends_at).min()
 }
 
 impl PemFile {

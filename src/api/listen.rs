@@ -3,20 +3,18 @@
 //! Envoys keep few connections for a long time. If the kernel spread them by a hash (SO_REUSEPORT), some cores would have most of the
 //! work and some none; and a second instance on the same port would share the traffic unnoticed.
 
-use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::pin::Pin;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::{Context, Poll};
 use std::time::Duration;
+use std::{fmt, io};
 
-use anyhow::Context as _;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tonic::transport::server::Connected;
 
+use crate::api::bind::{self, SocketFile};
+use crate::api::connection::{Accepted, Open, Socket};
 use crate::shutdown::{Lifecycle, Phase};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
@@ -25,11 +23,30 @@ pub const CONNECTIONS_MAX: usize = 16_384;
 /// After accept failed for want of something, such as file descriptors, it will not be there in the next microsecond.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Ports that are bound already.
+/// Doors that are bound already.
 #[derive(Debug)]
 pub struct Doors {
-    grpc: TcpListener,
+    grpc: Listener<TcpListener, UnixListener>,
     http: TcpListener,
+    socket_file: Option<SocketFile>,
+}
+
+/// Where to serve gRPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GrpcDoor<'s> {
+    /// A host and a port.
+    Port(&'s str, u16),
+    /// The path of a Unix socket.
+    Path(&'s Path),
+}
+
+/// Where gRPC is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GrpcAddr {
+    /// An address and a port.
+    Tcp(SocketAddr),
+    /// The path of a Unix socket.
+    Unix(PathBuf),
 }
 
 /// Where a worker takes its connections from.
@@ -40,20 +57,6 @@ pub struct Worker {
     open: Arc<AtomicUsize>,
 }
 
-/// A connection on its way to a worker.
-#[derive(Debug)]
-pub struct Accepted {
-    stream: std::net::TcpStream,
-    open: Open,
-}
-
-/// A connection on its worker.
-#[derive(Debug)]
-pub struct Connection {
-    stream: TcpStream,
-    _open: Open,
-}
-
 /// Accepts.
 #[derive(Debug)]
 pub struct Acceptor {
@@ -62,11 +65,11 @@ pub struct Acceptor {
     metrics: ListenMetrics,
 }
 
-/// Counts an open connection for as long as it lives.
+/// What gRPC is accepted from.
 #[derive(Debug)]
-struct Open {
-    of_worker: Arc<AtomicUsize>,
-    all: Gauge,
+enum Listener<T, U> {
+    Tcp(T),
+    Unix(U),
 }
 
 #[derive(Debug)]
@@ -78,20 +81,32 @@ struct ListenMetrics {
 }
 
 impl Doors {
-    /// Binds both ports.
+    /// Binds both doors.
     ///
     /// # Errors
     /// One of them cannot be bound, such as when another process has it.
-    pub fn bind(grpc: (&str, u16), http: (&str, u16)) -> anyhow::Result<Self> {
-        Ok(Self { grpc: bind(grpc, "GRPC_HOST and GRPC_PORT")?, http: bind(http, "HOST and PORT")? })
+    pub fn bind(grpc: GrpcDoor<'_>, http: (&str, u16)) -> anyhow::Result<Self> {
+        let (grpc, socket_file) = match grpc {
+            GrpcDoor::Port(host, port) => (Listener::Tcp(bind::tcp((host, port), "GRPC_HOST and GRPC_PORT")?), None),
+            GrpcDoor::Path(path) => {
+                let (listener, file) = bind::unix(path, "GRPC_UDS")?;
+                (Listener::Unix(listener), Some(file))
+            }
+        };
+        Ok(Self { grpc, http: bind::tcp(http, "HOST and PORT")?, socket_file })
     }
 
     /// Where gRPC is served.
     ///
     /// # Errors
     /// The kernel does not say.
-    pub fn grpc_addr(&self) -> io::Result<SocketAddr> {
-        self.grpc.local_addr()
+    pub fn grpc_addr(&self) -> io::Result<GrpcAddr> {
+        match &self.grpc {
+            Listener::Tcp(listener) => listener.local_addr().map(GrpcAddr::Tcp),
+            Listener::Unix(listener) => {
+                listener.local_addr().map(|addr| GrpcAddr::Unix(addr.as_pathname().unwrap_or(Path::new("")).to_owned()))
+            }
+        }
     }
 
     /// Where HTTP is served.
@@ -101,17 +116,40 @@ impl Doors {
     pub fn http_addr(&self) -> io::Result<SocketAddr> {
         self.http.local_addr()
     }
+
+    /// The file of the Unix socket, if there is one: whoever outlives all others keeps it.
+    pub fn take_socket_file(&mut self) -> Option<SocketFile> {
+        self.socket_file.take()
+    }
 }
 
-/// Binds a port; `settings` are the names of what chose it.
-///
-/// # Errors
-/// It cannot be bound.
-pub fn bind((host, port): (&str, u16), settings: &str) -> anyhow::Result<TcpListener> {
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let listener = TcpListener::bind((host, port)).with_context(|| format!("bind {host} port {port} ({settings})"))?;
-    listener.set_nonblocking(true).context("make a listener nonblocking")?;
-    Ok(listener)
+impl fmt::Display for GrpcAddr {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(addr) => addr.fmt(formatter),
+            // As gRPC's clients write it.
+            Self::Unix(path) => write!(formatter, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl Listener<TcpListener, UnixListener> {
+    /// The same on the runtime of this thread.
+    fn take_over(self) -> io::Result<Listener<tokio::net::TcpListener, tokio::net::UnixListener>> {
+        Ok(match self {
+            Self::Tcp(listener) => Listener::Tcp(tokio::net::TcpListener::from_std(listener)?),
+            Self::Unix(listener) => Listener::Unix(tokio::net::UnixListener::from_std(listener)?),
+        })
+    }
+}
+
+impl Listener<tokio::net::TcpListener, tokio::net::UnixListener> {
+    async fn accept(&self) -> io::Result<Socket> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.and_then(|(stream, _)| stream.into_std()).map(Socket::Tcp),
+            Self::Unix(listener) => listener.accept().await.and_then(|(stream, _)| stream.into_std()).map(Socket::Unix),
+        }
+    }
 }
 
 impl Worker {
@@ -140,7 +178,7 @@ impl Acceptor {
     /// Accepts until the process stops; then the ports are closed.
     pub async fn run(self, lifecycle: &Lifecycle) {
         let Self { doors, workers, metrics } = self;
-        let (grpc, http) = match (tokio::net::TcpListener::from_std(doors.grpc), tokio::net::TcpListener::from_std(doors.http)) {
+        let (grpc, http) = match (doors.grpc.take_over(), Listener::Tcp(doors.http).take_over()) {
             (Ok(grpc), Ok(http)) => (grpc, http),
             (Err(error), _) | (_, Err(error)) => return tracing::error!(%error, "cannot accept connections"),
         };
@@ -152,10 +190,10 @@ impl Acceptor {
                 accepted = grpc.accept() => (accepted, |worker| &worker.grpc),
                 accepted = http.accept() => (accepted, |worker| &worker.http),
             };
-            match accepted.and_then(|(stream, _)| stream.into_std()) {
-                Ok(stream) => {
+            match accepted {
+                Ok(socket) => {
                     failing = false;
-                    metrics.hand_over(stream, &workers, to);
+                    metrics.hand_over(socket, &workers, to);
                 }
                 Err(error) => {
                     metrics.failed.inc();
@@ -171,75 +209,16 @@ impl Acceptor {
 }
 
 impl ListenMetrics {
-    fn hand_over(&self, stream: std::net::TcpStream, workers: &[Worker], to: fn(&Worker) -> &mpsc::Sender<Accepted>) {
+    fn hand_over(&self, socket: Socket, workers: &[Worker], to: fn(&Worker) -> &mpsc::Sender<Accepted>) {
         self.accepted.inc();
         let fewest = workers.iter().min_by_key(|worker| worker.open.load(Relaxed));
         let room = usize::try_from(self.open.get()).is_ok_and(|open| open < CONNECTIONS_MAX);
         let taken = fewest.filter(|_| room).is_some_and(|worker| {
             let open = Open::new(worker.open.clone(), self.open.clone());
-            to(worker).try_send(Accepted { stream, open }).is_ok()
+            to(worker).try_send(Accepted::new(socket, open)).is_ok()
         });
         if !taken {
             self.refused.inc();
         }
-    }
-}
-
-impl Open {
-    fn new(of_worker: Arc<AtomicUsize>, all: Gauge) -> Self {
-        of_worker.fetch_add(1, Relaxed);
-        all.inc();
-        Self { of_worker, all }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.of_worker.fetch_sub(1, Relaxed);
-        self.all.dec();
-    }
-}
-
-impl Connection {
-    /// Takes a connection over to the runtime of this thread; `None` if it has ended meanwhile.
-    pub fn take_over(accepted: Accepted) -> Option<Self> {
-        let stream = TcpStream::from_std(accepted.stream).ok()?;
-        // Answers are small, and none of them waits for another.
-        stream.set_nodelay(true).ok()?;
-        Some(Self { stream, _open: accepted.open })
-    }
-}
-
-impl Connected for Connection {
-    type ConnectInfo = ();
-
-    fn connect_info(&self) {}
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

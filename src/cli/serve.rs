@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::app::{App, Signal, Summary};
+use crate::app::{App, FirstRules, Security, Signal, Summary};
 use crate::cli::{Failure, say};
 use crate::rules::tree::Example;
 use crate::settings::Settings;
@@ -31,6 +31,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     let Args { rules, settings } = args;
     settings.check().map_err(Failure::Config)?;
+    let rules_from = settings.rules.origin(rules).map_err(Failure::Config)?;
     log::start(settings.telemetry.log_level, settings.telemetry.log_format);
     for warning in settings.warnings() {
         tracing::warn!("{warning}");
@@ -41,7 +42,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
         let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
-        let app = App::bind(&settings, rules)?;
+        let app = App::bind(&settings, rules_from)?;
         announce(app.summary(), settings.telemetry.log_format);
         let stop = async || {
             tokio::select! {
@@ -68,23 +69,30 @@ fn announce(summary: &Summary, format: Format) {
             http = %summary.http,
             admin = %summary.admin,
             prometheus = summary.prometheus.map(|addr| addr.to_string()),
-            rules = summary.rules.map(|(rules, _)| rules),
-            rules_from = %summary.rules_from.display(),
+            rules = if let FirstRules::Loaded { limits, .. } = summary.rules { Some(limits) } else { None },
+            rules_from = summary.rules_from,
             "started"
         ),
     }
 }
 
 fn block(summary: &Summary) -> String {
+    let from = &summary.rules_from;
     let rules = match summary.rules {
-        Some((rules, domains)) => format!("{rules} in {domains} domains, from {}", summary.rules_from.display()),
-        None => format!("none: those in {} were refused, see the log; waiting for good ones", summary.rules_from.display()),
+        FirstRules::Loaded { limits, domains } => format!("{limits} in {domains} domains, from {from}"),
+        FirstRules::Refused => format!("none: those in {from} were refused, see the log; waiting for good ones"),
+        FirstRules::Awaited => format!("none yet: asking {from}, see the log"),
+    };
+    let security = match summary.grpc_security {
+        Security::PlainText => "",
+        Security::Tls => "  TLS",
+        Security::MutualTls => "  TLS, for clients with a certificate",
     };
     let alone = if summary.store_is_local { " (counts in this process only: replicas would each allow the whole limit)" } else { "" };
     let mut lines = vec![
         format!("tollgate {}", env!("CARGO_PKG_VERSION")),
         format!("  store    {}{alone}", summary.store),
-        format!("  gRPC     {}", summary.grpc),
+        format!("  gRPC     {}{security}", summary.grpc),
         format!("  HTTP     http://{}  /json /healthcheck /ready", summary.http),
         format!("  admin    http://{}  /metrics /rlconfig /stats /explain", summary.admin),
     ];

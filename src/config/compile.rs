@@ -69,10 +69,8 @@ impl<'o> Compiler<'o> {
     pub fn add(&mut self, source: &Source, file: RulesFile, findings: &mut SourceFindings<'_>) {
         let name = file.domain.value;
         if name.is_empty() {
-            let spot =
-                Spot { line: file.domain.spot.line.max(1), column: file.domain.spot.column.max(1), width: file.domain.spot.width.max(1) };
             let hint = Some("write `domain: NAME` at the top: the domain that Envoy's filter is configured with".to_owned());
-            findings.problem(Draft { spot, place: "", text: "config file cannot have empty domain".to_owned(), hint });
+            findings.problem(Draft { spot: file.domain.spot, place: "", text: "config file cannot have empty domain".to_owned(), hint });
             return;
         }
         let building = match self.domains.entry(name.clone()) {

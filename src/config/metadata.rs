@@ -2,8 +2,11 @@
 
 use serde_json::{Map, Number, Value as Json};
 
-use crate::config::yaml::{Kind, Node, Scalar, Value};
+use crate::config::yaml::{Kind, Node, Scalar, Spot, Value};
 use crate::rules::Metadata;
+
+/// Doubles hold all whole numbers below 2^53.
+const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// The JSON of a map. Its own keys keep their text; the keys of maps below are what old YAML takes them for, so `y` becomes `true`.
 pub fn to_json(pairs: &[(Node, Node)]) -> Metadata {
@@ -24,10 +27,38 @@ fn scalar_of(scalar: &Scalar) -> Json {
         Value::Bool(value) => value.into(),
         Value::Int(value) => value.into(),
         Value::BigInt(value) => value.into(),
-        // JSON has no word for what is not finite; protobuf's JSON spells it as text, and so do we.
-        Value::Float(value) => Number::from_f64(value).map_or_else(|| go_float(value).into(), Json::Number),
+        Value::Float(value) => float(value),
         Value::Text => scalar.text.clone().into(),
     }
+}
+
+/// The YAML that says the same. It stands nowhere.
+pub fn from_json(json: &Json) -> Node {
+    let quoted = |text: &String| Kind::Scalar(Scalar::quoted(text.clone()));
+    let kind = match json {
+        Json::Null | Json::Bool(_) | Json::Number(_) => Kind::Scalar(Scalar::plain(json.to_string())),
+        Json::String(text) => quoted(text),
+        Json::Array(items) => Kind::List(items.iter().map(from_json).collect()),
+        Json::Object(pairs) => {
+            let key = |key| Node { spot: Spot::default(), kind: quoted(key) };
+            Kind::Map(pairs.iter().map(|(name, value)| (key(name), from_json(value))).collect())
+        }
+    };
+    Node { spot: Spot::default(), kind }
+}
+
+/// The JSON of a number that has been on its way as a double, as all numbers by xDS are: one without a fraction was a whole one.
+pub fn number(value: f64) -> Json {
+    if value.fract() == 0.0 && value.abs() < WHOLE_MAX {
+        #[expect(clippy::cast_possible_truncation, reason = "it has no fraction, and is small")]
+        return Json::from(value as i64);
+    }
+    float(value)
+}
+
+/// JSON has no word for what is not finite; protobuf's JSON spells it as text, and so do we.
+fn float(value: f64) -> Json {
+    Number::from_f64(value).map_or_else(|| go_float(value).into(), Json::Number)
 }
 
 /// A node's text as written.

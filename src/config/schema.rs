@@ -1,12 +1,12 @@
-//! The shape of rules: the reference's YAML, and our block in its `metadata`.
+//! The shape of rules: the reference's YAML, and our block in its `metadata`. What comes by xDS has the same shape, and no lines.
 //!
-//! Reading goes over a file twice, as the reference does. First every key anywhere is held against one flat set: an unknown one is an
+//! Reading a text goes over a file twice, as the reference does. First every key anywhere is held against one flat set: an unknown one is an
 //! error, a known one at the wrong level is passed over (here with a warning). Then the values are read into types.
 
 use std::borrow::Cow;
 
 use crate::config::error::{Draft, SourceFindings, did_you_mean};
-use crate::config::metadata::{go_text, to_json};
+use crate::config::metadata::{from_json, go_text, to_json};
 use crate::config::tollgate::{Block, RootBlock};
 use crate::config::yaml::{self, Kind, Node, Spot, Value};
 use crate::config::{Located, Source};
@@ -104,11 +104,11 @@ pub fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Option<RulesF
     for note in document.notes {
         findings.warning(Draft { spot: note.spot, place: "", text: note.text, hint: None });
     }
-    let Some(root) = document.root else { return Some(RulesFile::default()) };
+    let Some(root) = document.root else { return Some(RulesFile::of_a_text()) };
     let mut reader = Reader { findings, place: Vec::new() };
     let pairs = match &root.kind {
         Kind::Map(pairs) => pairs,
-        Kind::Scalar(scalar) if scalar.value() == Value::Null => return Some(RulesFile::default()),
+        Kind::Scalar(scalar) if scalar.value() == Value::Null => return Some(RulesFile::of_a_text()),
         Kind::Scalar(_) | Kind::List(_) => {
             reader.mistyped(&root, "a map with `domain` and `descriptors`");
             return None;
@@ -118,6 +118,20 @@ pub fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Option<RulesF
     Some(reader.file(pairs))
 }
 
+/// Takes our block out of the metadata of a descriptor, whose place this is.
+pub fn take_block(metadata: &mut Metadata, place: &str, findings: &mut SourceFindings<'_>) -> Option<Block> {
+    let block = metadata.remove(BLOCK)?;
+    Block::read(&from_json(&block), &format!("{place}.metadata.tollgate"), findings)
+}
+
+impl RulesFile {
+    /// It says nothing yet. What it lacks is missed at its top.
+    fn of_a_text() -> Self {
+        let top = Spot { line: 1, column: 1, width: 1 };
+        Self { domain: Located { value: String::new(), spot: top }, ..Self::default() }
+    }
+}
+
 struct Reader<'f, 'r> {
     findings: &'f mut SourceFindings<'r>,
     place: Vec<Cow<'static, str>>,
@@ -125,7 +139,7 @@ struct Reader<'f, 'r> {
 
 impl Reader<'_, '_> {
     fn file(&mut self, pairs: &[(Node, Node)]) -> RulesFile {
-        let mut file = RulesFile::default();
+        let mut file = RulesFile::of_a_text();
         if let Some((_, domain)) = pairs.iter().find(|(key, _)| key_of(key) == "domain") {
             file.domain = self.text(domain, "domain");
         }

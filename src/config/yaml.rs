@@ -161,6 +161,16 @@ impl Spot {
 }
 
 impl Scalar {
+    /// As if it had been written without quotes.
+    pub fn plain(text: String) -> Scalar {
+        Scalar { text, literal: false }
+    }
+
+    /// As if it had been written in quotes.
+    pub fn quoted(text: String) -> Scalar {
+        Scalar { text, literal: true }
+    }
+
     /// What the text means, by yaml.v2's `resolve.go`. Only plain scalars and tagged ones (`!!int "7"`) can be anything but text.
     pub fn value(&self) -> Value {
         if self.literal { Value::Text } else { scalar::resolve(&self.text) }

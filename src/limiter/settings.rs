@@ -11,6 +11,9 @@ use crate::rules::OnStoreError;
 use crate::setting::{self, Given};
 use crate::time::{MICROS_PER_SECOND, Span};
 
+/// A line has half a KiB at most: that is 400 MiB a day at the worst.
+const REFUSALS_LOG_LINES_PER_SECOND_MAX: u32 = 10;
+
 /// Answers.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
@@ -63,9 +66,9 @@ pub struct Settings {
     /// [default: 0]
     #[arg(long, env = "REFUSALS_LOG_SAMPLE_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = setting::given(Rate::read))]
     pub refusals_log_sample_rate: Given<Rate>,
-    /// But no more lines than so many in a second
-    #[arg(long, env = "REFUSALS_LOG_LINES_PER_SECOND_MAX", default_value = "10", value_name = "NUMBER")]
-    pub refusals_log_lines_per_second_max: NonZeroU32,
+    /// But no more lines than so many in a second [default: 10]
+    #[arg(long, env = "REFUSALS_LOG_LINES_PER_SECOND_MAX", default_value = "", hide_default_value = true, value_name = "NUMBER", value_parser = setting::given(lines_per_second_max))]
+    pub refusals_log_lines_per_second_max: Given<NonZeroU32>,
 }
 
 impl Settings {
@@ -91,7 +94,7 @@ impl Settings {
             dynamic_metadata: self.response_dynamic_metadata,
             refusals_log: refusals::Options {
                 rate: self.refusals_log_sample_rate.0.filter(|rate| !rate.is_never()),
-                lines_per_second_max: self.refusals_log_lines_per_second_max.get(),
+                lines_per_second_max: self.refusals_log_lines_per_second_max.0.map_or(REFUSALS_LOG_LINES_PER_SECOND_MAX, NonZeroU32::get),
             },
         }
     }
@@ -99,6 +102,10 @@ impl Settings {
 
 fn on_store_error(text: &str) -> Result<OnStoreError, String> {
     OnStoreError::from_name(text).ok_or_else(|| format!("write one of {}", OnStoreError::ALL.map(OnStoreError::name).join(", ")))
+}
+
+fn lines_per_second_max(text: &str) -> Result<NonZeroU32, String> {
+    text.parse().map_err(|_| "write a whole number from 1 on".to_owned())
 }
 
 /// Whole seconds, since Retry-After has no others: a number of them, or a duration with its unit.

@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 
 use crate::config::Source;
 use crate::config::yaml::FILE_BYTES_MAX;
+use crate::watch::FileFacts;
 
 /// How many files are read. More are no rules but a wrong directory.
 pub const FILES_MAX: usize = 10_000;
@@ -29,15 +30,6 @@ pub struct Directory {
 /// What a directory looks like from outside. If two of these are equal, nobody has written to it in between.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature(Option<Vec<FileFacts>>);
-
-/// What a file looks like from outside.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileFacts {
-    path: PathBuf,
-    bytes: u64,
-    modified: (i64, i64),
-    inode: u64,
-}
 
 /// Where a walk through directories is.
 #[derive(Debug, Default)]
@@ -72,6 +64,11 @@ impl Directory {
         &self.path
     }
 
+    /// A file's name in messages, without what stands for where the directory lies.
+    pub fn name_within<'s>(&self, source: &'s Source) -> &'s str {
+        source.name.strip_prefix(&*self.name_prefix).unwrap_or(&source.name)
+    }
+
     /// Directories in which something happens when rules change: itself, and where a link on the way to it can be turned.
     pub fn watched(&self) -> Vec<&Path> {
         let mut watched = vec![&*self.path];
@@ -101,7 +98,7 @@ impl Directory {
 
     /// What it looks like now. It opens no file.
     pub fn signature(&self) -> Signature {
-        Signature(self.files().ok().map(|files| files.into_iter().filter_map(FileFacts::of).collect()))
+        Signature(self.files().ok().map(|files| files.iter().filter_map(|path| FileFacts::of(path)).collect()))
     }
 
     fn files(&self) -> anyhow::Result<Vec<PathBuf>> {
@@ -148,15 +145,6 @@ impl Directory {
         }
         walk.above.pop();
         Ok(())
-    }
-}
-
-impl FileFacts {
-    /// Those of a file, if it is there.
-    pub fn of(path: PathBuf) -> Option<Self> {
-        let metadata = fs::metadata(&path).ok()?;
-        let modified = (metadata.mtime(), metadata.mtime_nsec());
-        Some(Self { path, bytes: metadata.len(), modified, inode: metadata.ino() })
     }
 }
 

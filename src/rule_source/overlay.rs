@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use crate::config::Source;
-use crate::rule_source::files::{self, FileFacts};
+use crate::rule_source::files;
+use crate::watch::FileFacts;
 
 /// A file of blocks for rules of any source.
 #[derive(Debug, Clone)]
@@ -36,6 +37,6 @@ impl OverlayFile {
 
     /// What it looks like now. It is not opened.
     pub fn facts(&self) -> Option<FileFacts> {
-        FileFacts::of(self.path.clone())
+        FileFacts::of(&self.path)
     }
 }

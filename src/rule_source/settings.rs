@@ -7,6 +7,7 @@ use clap::Args;
 use crate::limit::Algorithm;
 use crate::rule_source::files::Directory;
 use crate::rule_source::overlay::OverlayFile;
+use crate::rule_source::{Origin, xds};
 use crate::rules::KeyFormat;
 use crate::setting::{self, Given};
 
@@ -14,14 +15,23 @@ const RUNTIME_ROOT_DEFAULT: &str = "/srv/runtime_data/current";
 /// Where a checkout, or anybody who just tries, has rules.
 const DIRECTORY_DEFAULT: &str = "config";
 
+/// CONFIG_TYPE
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConfigType {
+    /// `FILE`
+    File,
+    /// `GRPC_XDS_SOTW`
+    Xds,
+}
+
 /// Rules.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
 #[command(next_help_heading = "Rules")]
 pub struct Settings {
-    /// Where rules come from: FILE (this version has no other)
-    #[arg(long, env = "CONFIG_TYPE", value_name = "TYPE", value_parser = config_type)]
-    pub config_type: Option<String>,
+    /// Where rules come from: FILE, or GRPC_XDS_SOTW [default: FILE]
+    #[arg(long, env = "CONFIG_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = setting::given(config_type))]
+    pub config_type: Given<ConfigType>,
     /// Rules are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY [default: /srv/runtime_data/current]
     #[arg(long, env = "RUNTIME_ROOT", value_name = "DIR")]
     pub runtime_root: Option<String>,
@@ -60,6 +70,9 @@ pub struct Settings {
     /// A file of `tollgate` blocks for rules that somebody else writes, by domain and path
     #[arg(long, env = "TOLLGATE_OVERLAY", value_name = "FILE")]
     pub tollgate_overlay: Option<String>,
+    /// A control plane that has the rules.
+    #[command(flatten)]
+    pub xds: xds::settings::Settings,
 }
 
 impl Settings {
@@ -68,13 +81,32 @@ impl Settings {
         self.tollgate_overlay.as_deref().filter(|path| !path.is_empty()).map(OverlayFile::new)
     }
 
-    /// Where the rules are: the directory on the command line, else what RUNTIME_* say, else `./config` if it is there.
-    pub fn directory(&self, argument: Option<PathBuf>) -> Directory {
+    /// Where the rules come from.
+    ///
+    /// # Errors
+    /// What is wrong with the settings of xDS, or a directory beside them.
+    pub fn origin(&self, argument: Option<PathBuf>) -> Result<Origin, String> {
+        if self.config_type.0 != Some(ConfigType::Xds) {
+            return Ok(Origin::Files(self.directory(argument)));
+        }
+        if let Some(path) = argument {
+            return Err(format!("rules are to be read from {}, and CONFIG_TYPE is GRPC_XDS_SOTW; give one of them", path.display()));
+        }
+        Ok(Origin::Xds(Box::new(self.xds.options()?)))
+    }
+
+    /// What is accepted, and has no effect.
+    pub fn warnings(&self) -> Vec<String> {
+        self.xds.warnings()
+    }
+
+    /// Where files are: the directory on the command line, else what RUNTIME_* say, else `./config` if it is there.
+    fn directory(&self, argument: Option<PathBuf>) -> Directory {
         let ignore_dot_files = self.runtime_ignoredotfiles;
         if let Some(path) = argument {
             return Directory::new(path, ignore_dot_files.unwrap_or(true));
         }
-        let nothing_said = self.config_type.is_none()
+        let nothing_said = self.config_type.0.is_none()
             && self.runtime_root.is_none()
             && self.runtime_subdirectory.is_none()
             && self.runtime_appdirectory.is_none()
@@ -111,10 +143,10 @@ pub fn default_algorithm(text: &str) -> Result<Algorithm, String> {
     })
 }
 
-fn config_type(text: &str) -> Result<String, String> {
+fn config_type(text: &str) -> Result<ConfigType, String> {
     match text {
-        "FILE" => Ok(text.to_owned()),
-        "GRPC_XDS_SOTW" => Err("rules from xDS are not supported by this version; write FILE".to_owned()),
-        _ => Err("write FILE".to_owned()),
+        "FILE" => Ok(ConfigType::File),
+        "GRPC_XDS_SOTW" => Ok(ConfigType::Xds),
+        _ => Err("write FILE or GRPC_XDS_SOTW".to_owned()),
     }
 }

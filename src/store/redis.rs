@@ -124,6 +124,11 @@ impl Node {
         self.health.clone().look_after(self.manager.clone(), self.required, lifecycle).await;
     }
 
+    /// Whether the server was ever seen to be there.
+    pub fn has_come(&self) -> bool {
+        self.health.has_come()
+    }
+
     /// Where it is, as it may be shown.
     pub fn address(&self) -> &Address {
         self.manager.address()

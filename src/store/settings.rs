@@ -79,9 +79,14 @@ impl Settings {
         })))
     }
 
+    /// Within which time after the start Redis has to be reached; `None` if it may come whenever it comes.
+    pub fn must_come_within(&self) -> Option<Span> {
+        self.redis.redis_startup_max_elapsed_time.0.filter(|within| *within > Span::ZERO)
+    }
+
     /// What is accepted, and has no effect.
     pub fn warnings(&self, environment: &[(String, String)]) -> Vec<String> {
-        let mut warnings = redis::settings::misspelled(environment);
+        let mut warnings = Vec::new();
         match self.backend_type(environment) {
             BackendType::Redis => warnings.extend(self.redis.warnings(environment)),
             BackendType::Memory => {
@@ -224,7 +229,7 @@ mod tests {
     /// Settings, and what the only warning contains.
     const WARNED: &[(&[(&str, &str)], &str)] = &[
         (&[("REDIS_POOL_SIZE", "20")], "REDIS_POOL_SIZE has no effect: one connection per thread carries all calls"),
-        (&[("REDIS_STARTUP_MAX_ELAPSED_TIME", "1m")], "the service starts without Redis and picks it up"),
+        (&[("REDIS_STARTUP_MAX_INTERVAL", "1m")], "the service starts without Redis and picks it up"),
         (&[("REDIS_SENTINEL_AUTH", "s3cret")], "REDIS_SENTINEL_AUTH has no effect"),
         (&[("REDIS_PERSECOND_URL", "/s"), ("REDIS_PERSECOND_AUTH", "s3cret")], "REDIS_PERSECOND_URL has no effect"),
         (&[("REDIS_SOCKET_TYPE", "unix"), ("REDIS_URL", "redis:6379")], "connecting by TCP"),
@@ -235,9 +240,6 @@ mod tests {
         (&[("REDIS_URL", "h"), ("REDIS_AUTH", "s3cret\n")], "REDIS_AUTH ends with a line break"),
         (&[("REDIS_URL", "h"), ("REDIS_TIMEOUT", "0")], "connecting may take 10 s"),
         (&[("REDIS_URL", "redis://h?protocol=3")], "only db, username and password have an effect"),
-        (&[("REDIS_URI", "redis:6379")], "REDIS_URI is no setting; did you mean REDIS_URL?"),
-        (&[("REDIS_TLS_CA_CERT", "/ca.pem")], "did you mean REDIS_TLS_CACERT?"),
-        (&[("REDIS_POOLSIZE", "3")], "did you mean REDIS_POOL_SIZE?"),
         (&[("BACKEND_TYPE", "memory"), ("REDIS_URL", "redis:6379")], "REDIS_* have no effect with BACKEND_TYPE=memory"),
         (&[("LOCAL_CACHE_SIZE_IN_BYTES", "1")], "LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store"),
     ];

@@ -29,14 +29,31 @@ descriptors:
 const SETTINGS_OF_THE_REFERENCE: &[&str] = &[
     "BACKEND_TYPE",
     "CACHE_KEY_PREFIX",
+    "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+    "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+    "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+    "CONFIG_GRPC_XDS_NODE_ID",
+    "CONFIG_GRPC_XDS_NODE_METADATA",
+    "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+    "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+    "CONFIG_GRPC_XDS_SERVER_URL",
+    "CONFIG_GRPC_XDS_SERVER_USE_TLS",
     "CONFIG_TYPE",
     "DEBUG_HOST",
     "DEBUG_PORT",
     "DISABLE_STATS",
     "EXPIRATION_JITTER_MAX_SECONDS",
     "FORCE_START_WITHOUT_INITIAL_CONFIG",
+    "GRPC_CLIENT_TLS_CACERT",
+    "GRPC_CLIENT_TLS_SAN",
     "GRPC_HOST",
+    "GRPC_MAX_CONNECTION_AGE",
+    "GRPC_MAX_CONNECTION_AGE_GRACE",
     "GRPC_PORT",
+    "GRPC_SERVER_TLS_CERT",
+    "GRPC_SERVER_TLS_KEY",
+    "GRPC_SERVER_USE_TLS",
+    "GRPC_UDS",
     "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
     "HOST",
     "LIMIT_LIMIT_HEADER",
@@ -70,6 +87,7 @@ const SETTINGS_OF_THE_REFERENCE: &[&str] = &[
     "REDIS_AUTH",
     "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
     "REDIS_SOCKET_TYPE",
+    "REDIS_STARTUP_MAX_ELAPSED_TIME",
     "REDIS_TIMEOUT",
     "REDIS_TLS",
     "REDIS_TLS_CACERT",
@@ -96,6 +114,11 @@ const SETTINGS_OF_THE_REFERENCE: &[&str] = &[
     "USE_DOG_STATSD",
     "USE_PROMETHEUS",
     "USE_STATSD",
+    "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
+    "XDS_CLIENT_BACKOFF_JITTER",
+    "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
+    "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
+    "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
 ];
 
 /// Our own.
@@ -190,7 +213,7 @@ fn printed_curl(announcement: &str) -> (String, String) {
 fn help_is_in_groups_and_has_every_setting_with_its_environment_variable() {
     let help = tollgate(&["--help"]);
     assert_eq!(help.code, Some(0));
-    for group in ["Doors:", "Rules:", "Store:", "Redis:", "Answers:", "Admin door:", "Log and metrics:", "Traces:"] {
+    for group in ["Doors:", "Rules:", "Rules by xDS:", "Store:", "Redis:", "Answers:", "Admin door:", "Log and metrics:", "Traces:"] {
         assert!(help.stdout.lines().any(|line| line == group), "{group} is missing in\n{}", help.stdout);
     }
     for name in SETTINGS_OF_THE_REFERENCE.iter().chain(SETTINGS_OF_OURS) {
@@ -261,7 +284,6 @@ const WRONG_SETTINGS: &[(&[(&str, &str)], &str)] = &[
     (&[("SHADOW_MODE", "yes")], "true or false"),
     (&[("NEAR_LIMIT_RATIO", "most")], "most"),
     (&[("PROMETHEUS_PATH", "metrics")], "begins with /"),
-    (&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], "xDS"),
     (&[("CACHE_KEY_FORMAT", "escaped")], "write reference or safe"),
     (&[("BACKEND_TYPE", "memcache")], "memcached cannot count exactly and is not supported; write redis, or memory"),
     (&[("BACKEND_TYPE", "etcd")], "Invalid setting for BackendType: etcd"),
@@ -273,8 +295,7 @@ const WRONG_SETTINGS: &[(&[(&str, &str)], &str)] = &[
     (&[("REDIS_TIMEOUT", "10")], "10s"),
     (&[("REDIS_PERSECOND", "true")], "REDIS_PERSECOND is true"),
     (&[("STORE_TIMEOUT", "0s")], "write a time from 1us to 60s"),
-    (&[("GRPC_SERVER_USE_TLS", "true")], "GRPC_SERVER_USE_TLS is set"),
-    (&[("GRPC_UDS", "/run/tollgate.sock")], "GRPC_UDS is set"),
+    (&[("GRPC_SERVER_USE_TLS", "true")], "GRPC_SERVER_TLS_CERT is not set; write the path of a file"),
     (&[("USE_STATSD", "true"), ("USE_PROMETHEUS", "true")], "unable to use more than one stats sink at the same time"),
     (&[("USE_DOG_STATSD", "true"), ("USE_PROMETHEUS", "true")], "unable to use more than one stats sink at the same time"),
 ];

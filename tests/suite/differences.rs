@@ -12,7 +12,7 @@ fn every_difference_names_a_test_that_is_there_and_every_defect_case_is_on_the_p
     let rows: Vec<Vec<&str>> = table.lines().filter(|line| line.starts_with("| ")).skip(1).map(cells).collect();
     assert!(rows.len() > 20, "only {} rows", rows.len());
     for row in &rows {
-        let [_, theirs, ours, _, asserted] = row[..] else { panic!("five columns, not {row:?}") };
+        let [_, theirs, ours, _, asserted, _] = row[..] else { panic!("six columns, not {row:?}") };
         assert!(!theirs.is_empty() && !ours.is_empty(), "{row:?}");
         let (file, test) = asserted.split_once(": ").unwrap_or_else(|| panic!("`file: test`, not {asserted}"));
         let wanted = if file.starts_with("cases/") { format!("case: {test}\n") } else { format!("fn {test}(") };

@@ -54,6 +54,7 @@ async fn a_grpc_call_is_answered_with_the_limit_and_what_remains() {
 #[tokio::test]
 async fn calls_on_many_connections_share_one_counter() {
     let server = TestServer::with_rules(&limit_of(40)).with_env("WORKERS", "4").start();
+    assert!(server.announcement().contains("  threads  4\n"), "{}", server.announcement());
     let mut admitted = 0;
     for _ in 0..10 {
         let mut client = server.client().await;

@@ -28,7 +28,9 @@ mod load {
 mod bad_input;
 mod cli;
 mod compat;
+mod connections;
 mod differences;
+mod door_tls;
 mod doors;
 mod faults;
 mod json;
@@ -51,3 +53,4 @@ mod simulate;
 mod store;
 mod traces;
 mod wire;
+mod xds;

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::time::{Clock, Time};
 use tonic::Code as GrpcCode;
 
 use crate::support::redis::RedisProcess;
@@ -173,6 +175,26 @@ async fn redis_may_come_later() {
     assert_eq!(codes(&mut client, "k", 3).await, [Code::Ok, Code::Ok, Code::OverLimit], "counted in Redis, from nothing");
     let log = server.log();
     assert_eq!(log.matches("Redis cannot be reached").count(), 2, "once when it goes, and once when it is over: {log}");
+}
+
+#[tokio::test]
+async fn a_redis_that_has_to_come_in_time_ends_the_service_if_it_does_not() {
+    let port = RedisProcess::start().port();
+    let started = |redis: &str| on_redis(&limit_of(2), redis).with_env("REDIS_STARTUP_MAX_ELAPSED_TIME", "300ms").start();
+    let mut server = started(&format!("127.0.0.1:{port}"));
+    assert_eq!(server.exit_code().await, Some(1));
+    let expected = format!("tollgate: redis://127.0.0.1:{port} was not reached within 300 ms (REDIS_STARTUP_MAX_ELAPSED_TIME)");
+    assert!(server.log().contains(&expected), "{}", server.log());
+
+    let redis = RedisProcess::start();
+    let mut server = started(&redis.address());
+    look_until("the time is over", || server.metric("process_start_time_seconds").is_some_and(|start| unix_now() - start > 1.5));
+    assert!(server.is_running() && server.get("/healthcheck").status == 200);
+}
+
+/// Seconds since the epoch.
+fn unix_now() -> f64 {
+    Duration::from(Clock::system().now().since(Time::default())).as_secs_f64()
 }
 
 #[tokio::test]

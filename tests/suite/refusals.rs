@@ -9,7 +9,10 @@ const LEFT_OUT: &str = "tollgate_refusals_log_left_out_total";
 #[tokio::test]
 async fn refusals_are_not_logged_unless_it_is_asked_for() {
     for rate in ["", "0"] {
-        let server = TestServer::with_rules(&limit_of(1)).with_env("REFUSALS_LOG_SAMPLE_RATE", rate).start();
+        let server = TestServer::with_rules(&limit_of(1))
+            .with_env("REFUSALS_LOG_SAMPLE_RATE", rate)
+            .with_env("REFUSALS_LOG_LINES_PER_SECOND_MAX", "")
+            .start();
         let mut client = server.client().await;
         assert_eq!([client.ask("d", &[("k", "")]).await, client.ask("d", &[("k", "")]).await], [Code::Ok, Code::OverLimit]);
         assert!(!server.log().contains("refused"), "{}", server.log());

@@ -139,8 +139,10 @@ fn a_thousand_reloads_under_load_lose_no_request_reset_no_counter_and_leak_nothi
     assert_eq!(total.map(|total| total.to_string()), Some((sent + 1).to_string()), "every call was counted, and none twice");
     assert_eq!(used("v0", reloads), sent, "one counter from the first call to the last");
 
+    // A connection of this test's own may take a moment to go.
+    look_until("it has no more file descriptors and threads than before", || held().0 <= before.0 && held().1 <= before.1);
     let after = held();
-    assert_eq!((after.0, after.1, after.2), (before.0, before.1, before.2), "file descriptors, threads, lines of metrics");
+    assert_eq!(after.2, before.2, "lines of metrics");
     assert!(after.3 < before.3 + 4 * 1024, "{} KiB after {RELOADS} reloads, {} before", after.3, before.3);
 }
 

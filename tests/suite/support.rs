@@ -36,6 +36,7 @@ pub(crate) mod remote;
 pub(crate) mod starvation;
 pub(crate) mod traffic;
 pub(crate) mod twins;
+pub(crate) mod xds;
 
 /// How long anything may take that should happen at once. The machine may be busy with other tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -47,6 +48,7 @@ pub(crate) struct TestServer {
     process: Process,
     announcement: String,
     rules: PathBuf,
+    /// Port 0 where gRPC is on a Unix socket.
     pub(crate) grpc: SocketAddr,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
@@ -112,6 +114,13 @@ impl TestServer {
         let mut builder = Builder::new(TempDir::new().expect("a temporary directory can be made"), root.join("config"));
         builder.command = command(&[]);
         builder.with_env("RUNTIME_ROOT", &root.display().to_string())
+    }
+
+    /// With the rules of a control plane.
+    pub(crate) fn with_xds(address: &str) -> Builder {
+        let mut builder = Self::with_files([]);
+        builder.command = command(&[]);
+        builder.with_env("CONFIG_TYPE", "GRPC_XDS_SOTW").with_env("CONFIG_GRPC_XDS_SERVER_URL", address)
     }
 
     /// A client on a connection of its own.
@@ -225,7 +234,8 @@ impl Builder {
             text.trim_start_matches("http://").parse().ok()
         };
         let bound = |name: &str| address(name).unwrap_or_else(|| panic!("no address of {name} in {announcement}"));
-        let (grpc, http, admin, prometheus) = (bound("gRPC "), bound("HTTP "), bound("admin "), address("metrics "));
+        let grpc = if announcement.contains("gRPC     unix:") { ([127, 0, 0, 1], 0).into() } else { bound("gRPC ") };
+        let (http, admin, prometheus) = (bound("HTTP "), bound("admin "), address("metrics "));
         TestServer { process, rules: self.rules, grpc, http, admin, prometheus, announcement }
     }
 
@@ -320,7 +330,11 @@ impl Client {
     /// Connects.
     pub(crate) async fn connect(addr: SocketAddr) -> Self {
         let endpoint = Endpoint::from_shared(format!("http://{addr}")).expect("it is an address");
-        let channel = endpoint.timeout(PATIENCE).connect().await.expect("the port is open");
+        Self::on(endpoint.timeout(PATIENCE).connect().await.expect("the port is open"))
+    }
+
+    /// On a connection that was made already.
+    pub(crate) fn on(channel: Channel) -> Self {
         Self { rls: RateLimitServiceClient::new(channel.clone()), health: HealthClient::new(channel.clone()), channel }
     }
 

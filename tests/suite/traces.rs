@@ -479,11 +479,14 @@ fn settings_of_traces_that_make_no_sense_are_refused_by_name() {
 #[tokio::test]
 async fn gzip_is_warned_about_and_sends_uncompressed_and_settings_set_to_nothing_are_not_set() {
     let collector = Collector::start();
-    let nothing = ["PROTOCOL", "SAMPLING_RATE"].map(|name| format!("TRACING_{}{name}", if name == "PROTOCOL" { "EXPORTER_" } else { "" }));
-    let otlp = ["TRACES_ENDPOINT", "HEADERS", "TIMEOUT", "CERTIFICATE", "CLIENT_KEY"].map(|name| format!("OTEL_EXPORTER_OTLP_{name}"));
-    let server = nothing.iter().chain(&otlp).fold(traced(&collector), |server, name| server.with_env(name, ""));
+    let nothing =
+        ["TRACING_EXPORTER_PROTOCOL", "TRACING_SAMPLING_RATE", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS"];
+    let more = ["OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_KEY"];
+    let server = nothing.iter().chain(&more).fold(traced(&collector), |server, name| server.with_env(name, ""));
     let server = server.with_env("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip").start();
     assert!(server.log().contains("OTEL_EXPORTER_OTLP_COMPRESSION=gzip has no effect"), "{}", server.log());
     call(&server, &[]).await;
     trace(&collector, CALL);
+    let off = traced(&collector).with_env("TRACING_ENABLED", "").start();
+    assert_eq!(off.metric("tollgate_spans_sent_total"), None);
 }

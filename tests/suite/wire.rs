@@ -16,12 +16,15 @@ use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
 
 mod ours {
-    pub(super) use prost_types::{Duration, ListValue, Struct, Timestamp, Value, value::Kind};
+    pub(super) use prost_types::{Any, Duration, ListValue, Struct, Timestamp, Value, value::Kind};
     pub(super) use tollgate::proto::envoy::{
-        config::core::v3::HeaderValue,
+        config::core::v3::{HeaderValue, Node},
         extensions::common::ratelimit::v3::{
             RateLimitDescriptor,
             rate_limit_descriptor::{Entry, RateLimitOverride},
+        },
+        service::discovery::v3::{
+            DiscoveryRequest, DiscoveryResponse, aggregated_discovery_service_server::AggregatedDiscoveryServiceServer,
         },
         service::ratelimit::v3::{
             RateLimitRequest, RateLimitResponse,
@@ -31,14 +34,18 @@ mod ours {
         },
         r#type::v3::RateLimitUnit,
     };
+    pub(super) use tollgate::proto::google::rpc;
 }
 
 mod theirs {
     pub(super) use envoy_types::pb::envoy::{
-        config::core::v3::HeaderValue,
+        config::core::v3::{HeaderValue, Node},
         extensions::common::ratelimit::v3::{
             RateLimitDescriptor,
             rate_limit_descriptor::{Entry, RateLimitOverride},
+        },
+        service::discovery::v3::{
+            DiscoveryRequest, DiscoveryResponse, aggregated_discovery_service_server::AggregatedDiscoveryServiceServer,
         },
         service::ratelimit::v3::{
             RateLimitRequest, RateLimitResponse,
@@ -48,7 +55,8 @@ mod theirs {
         },
         r#type::v3::RateLimitUnit,
     };
-    pub(super) use envoy_types::pb::google::protobuf::{Duration, ListValue, Struct, Timestamp, UInt64Value, Value, value::Kind};
+    pub(super) use envoy_types::pb::google::protobuf::{Any, Duration, ListValue, Struct, Timestamp, UInt64Value, Value, value::Kind};
+    pub(super) use envoy_types::pb::google::rpc;
 }
 
 /// A server of either kind that wants [`full_request`] and answers [`full_response`].
@@ -141,8 +149,70 @@ fn messages_have_the_same_names() {
         full_name::<theirs::Quota>(),
         full_name::<theirs::DescriptorStatus>(),
         full_name::<theirs::HeaderValue>(),
+        full_name::<theirs::Node>(),
     ]);
     assert_eq!(ours, theirs);
+}
+
+/// What we send and read on a stream of resources. Theirs has fields that we leave out.
+#[test]
+fn what_is_said_on_a_stream_of_resources_is_the_same_bytes() {
+    const TYPE: &str = "type.googleapis.com/a.B";
+    let fields = || [("zone".to_owned(), "a")];
+    let ours_text = |text: &str| ours::Value { kind: Some(ours::Kind::StringValue(text.to_owned())) };
+    let theirs_text = |text: &str| theirs::Value { kind: Some(theirs::Kind::StringValue(text.to_owned())) };
+    let ours = ours::DiscoveryRequest {
+        version_info: "7".to_owned(),
+        node: Some(ours::Node {
+            id: "me".to_owned(),
+            metadata: Some(ours::Struct { fields: fields().map(|(key, text)| (key, ours_text(text))).into() }),
+        }),
+        resource_names: vec!["r".to_owned()],
+        type_url: TYPE.to_owned(),
+        response_nonce: "n".to_owned(),
+        error_detail: Some(ours::rpc::Status {
+            code: 3,
+            message: "no".to_owned(),
+            details: vec![ours::Any { type_url: TYPE.to_owned(), value: vec![1] }],
+        }),
+    };
+    let theirs = theirs::DiscoveryRequest {
+        version_info: "7".to_owned(),
+        node: Some(theirs::Node {
+            id: "me".to_owned(),
+            metadata: Some(theirs::Struct { fields: fields().map(|(key, text)| (key, theirs_text(text))).into() }),
+            ..theirs::Node::default()
+        }),
+        resource_names: vec!["r".to_owned()],
+        type_url: TYPE.to_owned(),
+        response_nonce: "n".to_owned(),
+        error_detail: Some(theirs::rpc::Status {
+            code: 3,
+            message: "no".to_owned(),
+            details: vec![theirs::Any { type_url: TYPE.to_owned(), value: vec![1] }],
+        }),
+        ..theirs::DiscoveryRequest::default()
+    };
+    assert_eq!(ours.encode_to_vec(), theirs.encode_to_vec());
+
+    let ours = ours::DiscoveryResponse {
+        version_info: "8".to_owned(),
+        resources: vec![ours::Any { type_url: TYPE.to_owned(), value: vec![1, 2] }],
+        type_url: TYPE.to_owned(),
+        nonce: "n".to_owned(),
+    };
+    let theirs = theirs::DiscoveryResponse {
+        version_info: "8".to_owned(),
+        resources: vec![theirs::Any { type_url: TYPE.to_owned(), value: vec![1, 2] }],
+        type_url: TYPE.to_owned(),
+        nonce: "n".to_owned(),
+        ..theirs::DiscoveryResponse::default()
+    };
+    assert_eq!(ours.encode_to_vec(), theirs.encode_to_vec());
+    assert_eq!(
+        <ours::AggregatedDiscoveryServiceServer<()> as NamedService>::NAME,
+        <theirs::AggregatedDiscoveryServiceServer<()> as NamedService>::NAME
+    );
 }
 
 /// Field names as Envoy's documentation spells them: generated Rust does not keep them, JSON and reflection live by them.

@@ -1,7 +1,7 @@
 //! What is wrong with Redis: noticed by calls, looked after by one task, which probes, logs each trouble once when it comes and once
 //! when it is over, and tells the process' lifecycle.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ pub struct Health {
     notes: [Note; 4],
     /// How often the server was there again.
     recoveries: AtomicU64,
+    /// It answered a probe at least once.
+    has_come: AtomicBool,
     probes_failed: Counter,
 }
 
@@ -106,6 +108,7 @@ impl Health {
                 gauge: metrics.gauge_with("tollgate_store_trouble", help, &[("kind", trouble.name())]),
             }),
             recoveries: AtomicU64::new(0),
+            has_come: AtomicBool::new(false),
             probes_failed: metrics.counter("tollgate_store_probes_failed_total", "Probes of a server that was given up, and is not back."),
         }
     }
@@ -136,6 +139,11 @@ impl Health {
         self.recoveries.load(Relaxed)
     }
 
+    /// Whether the server was ever seen to be there.
+    pub fn has_come(&self) -> bool {
+        self.has_come.load(Relaxed)
+    }
+
     /// Looks after one server for as long as the process lives. `required` is whether the process may only serve while the server can
     /// be reached.
     pub async fn look_after(self: Arc<Self>, manager: Manager, required: bool, lifecycle: Lifecycle) {
@@ -143,9 +151,12 @@ impl Health {
         let mut interval = tokio::time::interval(PROBE_INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Whether it is there at the start is worth knowing before the first caller finds out.
-        if let Err(error) = manager.probe(PROBE_TIMEOUT).await {
-            self.see(Trouble::Unreachable, &manager.address().explain(&error));
-            self.breaker.open();
+        match manager.probe(PROBE_TIMEOUT).await {
+            Ok(()) => self.has_come.store(true, Relaxed),
+            Err(error) => {
+                self.see(Trouble::Unreachable, &manager.address().explain(&error));
+                self.breaker.open();
+            }
         }
         loop {
             self.tell(&mut told, manager.address(), required, &lifecycle);
@@ -166,6 +177,7 @@ impl Health {
             Ok(()) => {
                 // Calls go there at once; that the trouble is over is told when that has gone well for a while.
                 self.breaker.close();
+                self.has_come.store(true, Relaxed);
                 self.recoveries.fetch_add(1, Relaxed);
             }
             Err(error) => {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Command};
+use clap::Args;
 
 use crate::setting::{self, Given, Secret};
 use crate::store::redis::address::Address;
@@ -18,7 +18,7 @@ const SOCKET_DEFAULT: &str = "/var/run/nutcracker/ratelimit.sock";
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
 /// Settings of the reference that have nothing to do here, and why.
-const WITHOUT_EFFECT: [(&str, &str); 10] = [
+const WITHOUT_EFFECT: [(&str, &str); 9] = [
     ("REDIS_POOL_SIZE", "one connection per thread carries all calls"),
     ("REDIS_PIPELINE_WINDOW", "calls that come together are sent together, without waiting for more"),
     ("REDIS_PIPELINE_LIMIT", "calls that come together are sent together, without waiting for more"),
@@ -27,7 +27,6 @@ const WITHOUT_EFFECT: [(&str, &str); 10] = [
     ("REDIS_POOL_ON_EMPTY_WAIT_DURATION", "one connection per thread carries all calls, and no call waits for another's"),
     ("REDIS_STARTUP_INITIAL_INTERVAL", "the service starts without Redis and picks it up"),
     ("REDIS_STARTUP_MAX_INTERVAL", "the service starts without Redis and picks it up"),
-    ("REDIS_STARTUP_MAX_ELAPSED_TIME", "the service starts without Redis and picks it up"),
     ("REDIS_SENTINEL_AUTH", "this version counts on a single Redis server"),
 ];
 /// The switch of a second Redis for limits of a second.
@@ -87,6 +86,9 @@ pub struct Settings {
     /// Be healthy only while Redis answers [default: false]
     #[arg(long, env = "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
     pub redis_health_check_active_connection: Given<bool>,
+    /// End if Redis was not reached within so long after the start; 0 is never [default: 0]
+    #[arg(long, env = "REDIS_STARTUP_MAX_ELAPSED_TIME", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(setting::span))]
+    pub redis_startup_max_elapsed_time: Given<Span>,
 }
 
 /// REDIS_SOCKET_TYPE.
@@ -125,11 +127,18 @@ impl Settings {
             redis_tls_skip_hostname_verification: Given(skip),
             redis_timeout: Given(timeout),
             redis_health_check_active_connection: Given(health_check),
+            redis_startup_max_elapsed_time: Given(startup),
         } = self;
         let texts = [url.is_some(), auth.is_some(), cacert.is_some(), client_cert.is_some(), client_key.is_some()];
-        let others =
-            [socket_type.is_some(), redis_type.is_some(), tls.is_some(), skip.is_some(), timeout.is_some(), health_check.is_some()];
-        texts.contains(&true) || others.contains(&true) || set(environment).any(|(name, _)| is_without_flag(name))
+        let kinds = [socket_type.is_some(), redis_type.is_some()];
+        let flags = [tls.is_some(), skip.is_some(), health_check.is_some()];
+        let times = [timeout.is_some(), startup.is_some()];
+        let is_any = |given: &[bool]| given.contains(&true);
+        is_any(&texts)
+            || is_any(&kinds)
+            || is_any(&flags)
+            || is_any(&times)
+            || set(environment).any(|(name, _)| without_flag().any(|other| other == name))
     }
 
     /// How to reach Redis.
@@ -205,46 +214,14 @@ impl Settings {
     }
 }
 
-/// A sentence for each name in the environment that looks like a setting of Redis and is none, if it is nearly one.
-///
-/// Kubernetes sets REDIS_PORT, REDIS_SERVICE_HOST and more of that kind in every pod beside a Service named `redis`: those are nobody's
-/// mistake.
-pub fn misspelled(environment: &[(String, String)]) -> Vec<String> {
-    let known = known();
-    let told = set(environment).filter(|(name, value)| !is_of_kubernetes(name, value)).filter_map(|(name, _)| {
-        let given = name.strip_prefix("REDIS_").filter(|_| !known.iter().any(|known| known == name))?;
-        let distance = |known: &String| strsim::osa_distance(given, known.trim_start_matches("REDIS_"));
-        let nearest = known.iter().min_by_key(|known| distance(known))?;
-        // A third of its letters wrong is another word.
-        (distance(nearest) <= (given.len() / 3).max(1)).then(|| format!("{name} is no setting; did you mean {nearest}?"))
-    });
-    told.collect()
-}
-
-/// The names of all settings of Redis, here and in the reference.
-fn known() -> Vec<String> {
-    let flags = Settings::augment_args(Command::new(""));
-    let flags = flags.get_arguments().filter_map(|flag| Some(flag.get_env()?.to_str()?.to_owned()));
-    let others = WITHOUT_EFFECT.map(|(name, _)| name).into_iter().chain([PER_SECOND]).chain(OF_PER_SECOND);
-    flags.chain(others.map(str::to_owned)).collect()
+/// Settings of the reference about Redis that have no flag here.
+pub fn without_flag() -> impl Iterator<Item = &'static str> {
+    WITHOUT_EFFECT.map(|(name, _)| name).into_iter().chain([PER_SECOND]).chain(OF_PER_SECOND)
 }
 
 /// What is set to something.
 fn set(environment: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
     environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(_, value)| !value.is_empty())
-}
-
-fn is_without_flag(name: &str) -> bool {
-    name == PER_SECOND || OF_PER_SECOND.contains(&name) || WITHOUT_EFFECT.iter().any(|(other, _)| *other == name)
-}
-
-/// `<SERVICE>_SERVICE_HOST`, `<SERVICE>_SERVICE_PORT_<NAME>`, `<SERVICE>_PORT=tcp://…`, `<SERVICE>_PORT_6379_TCP_ADDR`.
-fn is_of_kubernetes(name: &str, value: &str) -> bool {
-    let is_port = |rest: &str| rest.starts_with(|letter: char| letter.is_ascii_digit());
-    name.ends_with("_SERVICE_HOST")
-        || name.contains("_SERVICE_PORT")
-        || (name.ends_with("_PORT") && value.contains("://"))
-        || name.match_indices("_PORT_").any(|(at, port)| is_port(&name[at + port.len()..]))
 }
 
 fn without_effect(environment: &[(String, String)]) -> Result<Vec<String>, String> {

@@ -57,7 +57,7 @@ impl Endpoint {
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err(format!("{WANTED}, and what lets us in into OTEL_EXPORTER_OTLP_HEADERS"));
         }
-        let has_strange_port = uri.port_u16().is_none() && uri.authority().map(|authority| authority.as_str()) != uri.host();
+        let has_strange_port = uri.port_u16().is_none() && uri.authority().map(http::uri::Authority::as_str) != uri.host();
         if has_strange_port {
             return Err(WANTED.to_owned());
         }

@@ -31,9 +31,9 @@ const TIMEOUT: Span = Span::from_secs(10);
 #[group(skip)]
 #[command(next_help_heading = "Traces")]
 pub struct Settings {
-    /// Send a trace of each call, or of some, to an OpenTelemetry collector
-    #[arg(long, env = "TRACING_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
-    pub tracing_enabled: bool,
+    /// Send a trace of each call, or of some, to an OpenTelemetry collector [default: false]
+    #[arg(long, env = "TRACING_ENABLED", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    pub tracing_enabled: Given<bool>,
     /// Attribute service.name of what is sent [default: RateLimit]
     #[arg(long, env = "TRACING_SERVICE_NAME", default_value = "", hide_default_value = true, value_name = "NAME", value_parser = setting::given(setting::text))]
     pub tracing_service_name: Given<String>,
@@ -153,7 +153,7 @@ impl Settings {
     /// # Errors
     /// What is wrong with them or the files they name.
     pub fn options(&self) -> Result<Option<Options>, String> {
-        if !self.tracing_enabled {
+        if !self.is_on() {
             return Ok(None);
         }
         let protocol = self.tracing_exporter_protocol.0.unwrap_or(Protocol::Http);
@@ -183,11 +183,15 @@ impl Settings {
 
     /// What is accepted, and has no effect.
     pub fn warnings(&self) -> Vec<String> {
-        let is_in_vain = self.tracing_enabled && self.compression() == Ok(Compression::Gzip);
+        let is_in_vain = self.is_on() && self.compression() == Ok(Compression::Gzip);
         is_in_vain
             .then(|| "OTEL_EXPORTER_OTLP_COMPRESSION=gzip has no effect: traces are sent uncompressed".to_owned())
             .into_iter()
             .collect()
+    }
+
+    fn is_on(&self) -> bool {
+        self.tracing_enabled.0.unwrap_or(false)
     }
 
     fn endpoint(&self, protocol: Protocol) -> Result<Endpoint, String> {

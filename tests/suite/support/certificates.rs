@@ -38,6 +38,8 @@ pub(crate) enum KeyForm {
     Pkcs8,
     /// `BEGIN RSA PRIVATE KEY`.
     Pkcs1,
+    /// `BEGIN EC PRIVATE KEY`, behind the `BEGIN EC PARAMETERS` that openssl writes before it.
+    Sec1,
 }
 
 impl Authority {
@@ -60,6 +62,7 @@ impl Authority {
         let [key, request, cert, extensions] = ["key", "csr", "pem", "ext"].map(|extension| format!("{file}.{extension}"));
         match form {
             KeyForm::Pkcs1 => self.openssl(&["genrsa", "-traditional", "-out", &key, "2048"], &[]),
+            KeyForm::Sec1 => self.openssl(&["ecparam", "-genkey", "-name", "prime256v1", "-out", &key], &[]),
             KeyForm::Pkcs8 => self.openssl(&["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", &key], &[]),
         }
         let text = format!("basicConstraints = CA:FALSE\nsubjectAltName = {names}\n");

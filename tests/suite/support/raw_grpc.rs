@@ -6,6 +6,7 @@ use http::Request;
 use prost::Message;
 use prost::bytes::Bytes;
 use std::net::SocketAddr;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
@@ -37,7 +38,11 @@ pub(crate) struct Ended {
 impl Connection {
     /// Connects.
     pub(crate) async fn open(addr: SocketAddr) -> Self {
-        let stream = TcpStream::connect(addr).await.expect("the port is open");
+        Self::over(TcpStream::connect(addr).await.expect("the port is open"), addr).await
+    }
+
+    /// On a stream that leads to that address.
+    pub(crate) async fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, addr: SocketAddr) -> Self {
         let (requests, driver) = h2::client::handshake(stream).await.expect("it speaks HTTP/2");
         let mut driving = JoinSet::new();
         driving.spawn(async move {
@@ -49,12 +54,17 @@ impl Connection {
 
     /// Sends the head of a call.
     pub(crate) async fn begin(&mut self) -> Call {
+        self.try_begin().await.expect("the connection is open")
+    }
+
+    /// The same; `None` if the server takes no more calls.
+    pub(crate) async fn try_begin(&mut self) -> Option<Call> {
         let uri = format!("http://{}{PATH}", self.addr);
         let head =
             Request::post(uri).header("content-type", "application/grpc").header("te", "trailers").body(()).expect("it is a request");
-        let mut requests = self.requests.clone().ready().await.expect("the connection is open");
-        let (response, body) = requests.send_request(head, false).expect("the connection is open");
-        Call { body, response }
+        let mut requests = self.requests.clone().ready().await.ok()?;
+        let (response, body) = requests.send_request(head, false).ok()?;
+        Some(Call { body, response })
     }
 
     /// Whether the server has said that it takes no more calls.

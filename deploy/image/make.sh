@@ -1,0 +1,29 @@
+#!/bin/sh
+# Builds the image $1 for both processors. $2 is where it goes: `file` (target/image/tollgate.tar), `push`, or `load` (this processor's alone,
+# into the engine here).
+set -eu
+
+image=${1:?usage: deploy/image/make.sh IMAGE file|push|load}
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
+cd "$root"
+
+fail() {
+    echo "deploy/image/make.sh: $1" >&2
+    exit 1
+}
+
+command -v docker >/dev/null || fail "docker is missing: install it (https://docs.docker.com/engine/install), or run \`make image-check\`, which builds the same stages without it"
+docker info >/dev/null 2>&1 || fail "no engine answers docker: start one, or run \`make image-check\`, which builds the same stages without it"
+docker buildx version >/dev/null 2>&1 || fail "docker has no buildx: install the plug-in (Debian: apt-get install docker-buildx, or docker-buildx-plugin from Docker)"
+
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+# An engine's own builder makes images for one processor only.
+docker buildx inspect tollgate >/dev/null 2>&1 || docker buildx create --name tollgate --driver docker-container >/dev/null
+mkdir -p target/image
+case ${2:-file} in
+    file) set -- --platform linux/amd64,linux/arm64 --output type=oci,dest=target/image/tollgate.tar ;;
+    push) set -- --platform linux/amd64,linux/arm64 --push ;;
+    load) set -- --load ;;
+    *) fail "$2 is none of file, push and load" ;;
+esac
+docker buildx build --builder tollgate --file deploy/Dockerfile --build-arg "VERSION=$version" --tag "$image" "$@" .

@@ -1,0 +1,123 @@
+{{/* The environment of Tollgate's container: one list, made of the values. */}}
+
+{{/* A number as people write it: to a template every number is a float, and 1048576 would print as 1.048576e+06. */}}
+{{- define "tollgate.text" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ toString . }}{{ end }}
+{{- end }}
+
+{{- define "tollgate.chartEnv" -}}
+{{- $values := .Values }}
+- {name: LOG_LEVEL, value: {{ $values.log.level | quote }}}
+- {name: LOG_FORMAT, value: {{ $values.log.format | quote }}}
+- {name: GRPC_PORT, value: {{ include "tollgate.text" $values.ports.grpc | quote }}}
+- {name: PORT, value: {{ include "tollgate.text" $values.ports.http | quote }}}
+- {name: DEBUG_PORT, value: {{ include "tollgate.text" $values.ports.admin | quote }}}
+{{- if $values.metrics.enabled }}
+- {name: USE_PROMETHEUS, value: "true"}
+- {name: PROMETHEUS_ADDR, value: {{ printf ":%s" (include "tollgate.text" $values.ports.metrics) | quote }}}
+{{- end }}
+- {name: DRAIN_PERIOD, value: {{ printf "%ss" (include "tollgate.text" $values.drainPeriodSeconds) | quote }}}
+- {name: SHUTDOWN_TIMEOUT, value: {{ printf "%ss" (include "tollgate.text" $values.shutdownTimeoutSeconds) | quote }}}
+- {name: CACHE_KEY_FORMAT, value: {{ $values.cacheKeyFormat | quote }}}
+{{- with $values.cacheKeyPrefix }}
+- {name: CACHE_KEY_PREFIX, value: {{ . | quote }}}
+{{- end }}
+{{- with $values.defaultAlgorithm }}
+- {name: DEFAULT_ALGORITHM, value: {{ . | quote }}}
+{{- end }}
+{{- if include "tollgate.overlayConfigMap" . }}
+- {name: TOLLGATE_OVERLAY, value: /etc/tollgate/overlay/overlay.yaml}
+{{- end }}
+{{- if $values.xds.enabled }}
+- {name: CONFIG_TYPE, value: GRPC_XDS_SOTW}
+- {name: CONFIG_GRPC_XDS_SERVER_URL, value: {{ $values.xds.serverURL | quote }}}
+- {name: CONFIG_GRPC_XDS_NODE_ID, value: {{ $values.xds.nodeID | quote }}}
+- {name: FORCE_START_WITHOUT_INITIAL_CONFIG, value: {{ $values.xds.forceStart | quote }}}
+{{- if $values.xds.tls.enabled }}
+- {name: CONFIG_GRPC_XDS_SERVER_USE_TLS, value: "true"}
+- {name: CONFIG_GRPC_XDS_CLIENT_TLS_CERT, value: /etc/tollgate/xds-tls/tls.crt}
+- {name: CONFIG_GRPC_XDS_CLIENT_TLS_KEY, value: /etc/tollgate/xds-tls/tls.key}
+- {name: CONFIG_GRPC_XDS_SERVER_TLS_CACERT, value: /etc/tollgate/xds-tls/ca.crt}
+{{- with $values.xds.tls.serverSAN }}
+- {name: CONFIG_GRPC_XDS_SERVER_TLS_SAN, value: {{ . | quote }}}
+{{- end }}
+{{- end }}
+{{- else }}
+# The directory as the kubelet mounts it: every key a file, behind links whose names begin with dots.
+- {name: RUNTIME_ROOT, value: /etc/tollgate}
+- {name: RUNTIME_APPDIRECTORY, value: rules}
+- {name: RUNTIME_IGNOREDOTFILES, value: "true"}
+- {name: RUNTIME_WATCH_ROOT, value: "false"}
+{{- end }}
+{{- if include "tollgate.onRedis" . }}
+- {name: BACKEND_TYPE, value: redis}
+{{- if $values.redis.dev.enabled }}
+- {name: REDIS_URL, value: {{ printf "%s-redis:6379" (include "tollgate.fullname" .) | quote }}}
+{{- else if $values.redis.url }}
+- {name: REDIS_URL, value: {{ $values.redis.url | quote }}}
+{{- else }}
+- name: REDIS_URL
+  valueFrom: {secretKeyRef: {name: {{ $values.redis.urlFrom.secretName | quote }}, key: {{ $values.redis.urlFrom.key | quote }}}}
+{{- end }}
+{{- if $values.redis.auth.existingSecret }}
+- name: REDIS_AUTH
+  valueFrom: {secretKeyRef: {name: {{ $values.redis.auth.existingSecret | quote }}, key: {{ $values.redis.auth.key | quote }}}}
+{{- end }}
+{{- if $values.redis.tls.enabled }}
+- {name: REDIS_TLS, value: "true"}
+{{- if $values.redis.tls.existingSecret }}
+- {name: REDIS_TLS_CACERT, value: /etc/tollgate/redis-tls/ca.crt}
+{{- end }}
+{{- if $values.redis.tls.clientCertificate }}
+- {name: REDIS_TLS_CLIENT_CERT, value: /etc/tollgate/redis-tls/tls.crt}
+- {name: REDIS_TLS_CLIENT_KEY, value: /etc/tollgate/redis-tls/tls.key}
+{{- end }}
+{{- end }}
+- {name: LOCAL_CACHE_SIZE_IN_BYTES, value: {{ include "tollgate.text" $values.localCacheSizeInBytes | quote }}}
+{{- with $values.storeTimeout }}
+- {name: STORE_TIMEOUT, value: {{ . | quote }}}
+{{- end }}
+- {name: ON_STORE_ERROR, value: {{ $values.onStoreError.policy | quote }}}
+- {name: REPLICAS, value: {{ include "tollgate.replicas" . | quote }}}
+{{- else }}
+- {name: BACKEND_TYPE, value: memory}
+{{- end }}
+{{- if $values.tls.enabled }}
+- {name: GRPC_SERVER_USE_TLS, value: "true"}
+- {name: GRPC_SERVER_TLS_CERT, value: /etc/tollgate/tls/tls.crt}
+- {name: GRPC_SERVER_TLS_KEY, value: /etc/tollgate/tls/tls.key}
+{{- if $values.tls.clientCA.enabled }}
+- {name: GRPC_CLIENT_TLS_CACERT, value: /etc/tollgate/tls/ca.crt}
+{{- with $values.tls.clientCA.san }}
+- {name: GRPC_CLIENT_TLS_SAN, value: {{ . | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if $values.tracing.enabled }}
+- {name: TRACING_ENABLED, value: "true"}
+- {name: TRACING_EXPORTER_PROTOCOL, value: {{ $values.tracing.protocol | quote }}}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ $values.tracing.endpoint | quote }}}
+- {name: TRACING_SAMPLING_RATE, value: {{ $values.tracing.samplingRate | quote }}}
+- {name: TRACING_SERVICE_NAME, value: {{ $values.tracing.serviceName | quote }}}
+- {name: TRACING_SERVICE_NAMESPACE, value: {{ .Release.Namespace | quote }}}
+- name: TRACING_SERVICE_INSTANCE_ID
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- end }}
+{{- end }}
+
+{{- define "tollgate.env" -}}
+{{- $taken := dict }}
+{{- range include "tollgate.chartEnv" . | fromYamlArray }}
+{{- $_ := set $taken .name true }}
+{{- end }}
+{{- include "tollgate.chartEnv" . }}
+{{- range $name, $value := .Values.settings }}
+{{- if hasKey $taken $name }}
+{{- fail (printf "settings.%s: a value of the chart sets this variable already; see `helm show values`, or use extraEnv to have the last word" $name) }}
+{{- end }}
+- {name: {{ $name }}, value: {{ include "tollgate.text" $value | quote }}}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

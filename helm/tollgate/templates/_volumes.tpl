@@ -1,0 +1,43 @@
+{{/* What is mounted, and where: always whole directories, because what is mounted with subPath is never updated. */}}
+
+{{- define "tollgate.volumes" -}}
+{{- with include "tollgate.rulesConfigMap" . }}
+- {name: rules, configMap: {name: {{ . | quote }}}}
+{{- end }}
+{{- with include "tollgate.overlayConfigMap" . }}
+- {name: overlay, configMap: {name: {{ . | quote }}}}
+{{- end }}
+{{- if .Values.tls.enabled }}
+- {name: tls, secret: {secretName: {{ .Values.tls.secretName | quote }}}}
+{{- end }}
+{{- if and .Values.xds.enabled .Values.xds.tls.enabled }}
+- {name: xds-tls, secret: {secretName: {{ .Values.xds.tls.secretName | quote }}}}
+{{- end }}
+{{- with .Values.redis.tls.existingSecret }}
+- {name: redis-tls, secret: {secretName: {{ . | quote }}}}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "tollgate.mounts" -}}
+{{- if include "tollgate.rulesConfigMap" . }}
+- {name: rules, mountPath: /etc/tollgate/rules, readOnly: true}
+{{- end }}
+{{- if include "tollgate.overlayConfigMap" . }}
+- {name: overlay, mountPath: /etc/tollgate/overlay, readOnly: true}
+{{- end }}
+{{- if .Values.tls.enabled }}
+- {name: tls, mountPath: /etc/tollgate/tls, readOnly: true}
+{{- end }}
+{{- if and .Values.xds.enabled .Values.xds.tls.enabled }}
+- {name: xds-tls, mountPath: /etc/tollgate/xds-tls, readOnly: true}
+{{- end }}
+{{- if .Values.redis.tls.existingSecret }}
+- {name: redis-tls, mountPath: /etc/tollgate/redis-tls, readOnly: true}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,183 @@
+//! Watches files from a thread of its own, so that reading them again stands in nobody's way.
+//!
+//! Directories are watched, never files: a mounted ConfigMap or Secret is a link that is turned, and a watch on a file would follow the
+//! old one. What the kernel does not tell, as on network file systems, a look every few seconds finds.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use notify::{RecommendedWatcher, Watcher as _};
+
+pub use notify::RecursiveMode;
+
+/// Events within this time are one change: editors write in two steps, and a ConfigMap in seven.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+/// A directory that never comes to rest is read all the same, after so many of these.
+const DEBOUNCE_ROUNDS_MAX: usize = 20;
+/// How often to look where nobody tells.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// Wake-ups that may wait. One is as good as many: each reads everything.
+const WAKES_MAX: usize = 1;
+
+/// Something that is read from files, and read again when they change.
+pub trait Subject: Send + 'static {
+    /// What it looks like from outside. If two of these are equal, nobody has written to it in between.
+    type Signature: PartialEq;
+
+    /// What it is called: the name of the thread, and a word in the log.
+    const NAME: &'static str;
+
+    /// Directories in which something happens when it changes.
+    fn directories(&self) -> Vec<(PathBuf, RecursiveMode)>;
+
+    /// What it looks like now. It opens no file.
+    fn signature(&self) -> Self::Signature;
+
+    /// Whether the last try could not read the files. It may not be their fault, so nothing need change for the next try to do better.
+    fn is_unread(&self) -> bool;
+
+    /// Reads it, if it is not what was read last.
+    fn load(&mut self);
+}
+
+/// The thread that watches. Dropping it ends the thread, as soon as it has nothing to read.
+///
+/// Nobody waits for it: on a network file system that hangs, it hangs, and neither signals nor the operators' door may.
+#[derive(Debug)]
+pub struct Watch {
+    wake: SyncSender<()>,
+    orders: Arc<Orders>,
+}
+
+/// A file as it looks from outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileFacts {
+    path: PathBuf,
+    bytes: u64,
+    modified: (i64, i64),
+    inode: u64,
+}
+
+/// What the thread is to do when it wakes, other than to look whether something has changed.
+#[derive(Debug, Default)]
+struct Orders {
+    /// Load, whatever it looks like.
+    load: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Watch {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start<S: Subject>(subject: S) -> anyhow::Result<Self> {
+        let (wake, woken) = sync_channel(WAKES_MAX);
+        let orders = Arc::new(Orders::default());
+        let (waker, ordered) = (wake.clone(), orders.clone());
+        let work = move || run(subject, waker, &woken, &ordered);
+        thread::Builder::new().name(S::NAME.to_owned()).spawn(work).with_context(|| format!("start the thread of {}", S::NAME))?;
+        Ok(Self { wake, orders })
+    }
+
+    /// Reads again, as an operator asks for with SIGHUP.
+    pub fn load(&self) {
+        self.orders.load.store(true, Relaxed);
+        // It fails if the thread is about to wake anyway.
+        let _ = self.wake.try_send(());
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.orders.stop.store(true, Relaxed);
+        let _ = self.wake.try_send(());
+    }
+}
+
+impl FileFacts {
+    /// What a file looks like now, or the one that a link leads to; `None` if there is none.
+    pub fn of(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        let modified = (metadata.mtime(), metadata.mtime_nsec());
+        Some(Self { path: path.to_owned(), bytes: metadata.len(), modified, inode: metadata.ino() })
+    }
+}
+
+fn run<S: Subject>(mut subject: S, waker: SyncSender<()>, woken: &Receiver<()>, orders: &Orders) {
+    let mut events = Events::new(S::NAME, waker);
+    events.watch(&subject);
+    // Before the load: what changes while it reads must look new afterwards.
+    let mut seen = subject.signature();
+    // Whatever happened between the first load and the watch.
+    subject.load();
+    loop {
+        match woken.recv_timeout(LOOK_INTERVAL) {
+            Ok(()) => come_to_rest(woken, orders),
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if orders.stop.load(Relaxed) {
+            return;
+        }
+        let ordered = orders.load.swap(false, Relaxed);
+        let signature = subject.signature();
+        if ordered || signature != seen || subject.is_unread() {
+            seen = signature;
+            // A directory may be another one by now, under the same name.
+            events.watch(&subject);
+            subject.load();
+        }
+    }
+}
+
+/// Waits until no event comes for a while, or an order.
+fn come_to_rest(woken: &Receiver<()>, orders: &Orders) {
+    for _ in 0..DEBOUNCE_ROUNDS_MAX {
+        let ordered = orders.load.load(Relaxed) || orders.stop.load(Relaxed);
+        if ordered || woken.recv_timeout(DEBOUNCE).is_err() {
+            return;
+        }
+    }
+}
+
+/// The kernel's events about directories.
+struct Events {
+    watcher: Option<RecommendedWatcher>,
+    watched: Vec<PathBuf>,
+}
+
+impl Events {
+    fn new(subject: &str, waker: SyncSender<()>) -> Self {
+        let handler = move |event: notify::Result<notify::Event>| {
+            // That somebody read a file, we among them, is no news.
+            if event.is_ok_and(|event| !event.kind.is_access()) {
+                let _ = waker.try_send(());
+            }
+        };
+        let watcher = notify::recommended_watcher(handler).inspect_err(
+            |error| tracing::warn!(%error, every = ?LOOK_INTERVAL, "cannot watch for changes of {subject}; looking from time to time"),
+        );
+        Self { watcher: watcher.ok(), watched: Vec::new() }
+    }
+
+    fn watch(&mut self, subject: &impl Subject) {
+        let Some(watcher) = &mut self.watcher else { return };
+        for path in self.watched.drain(..) {
+            // It fails where the directory is gone, and the watch with it.
+            let _ = watcher.unwatch(&path);
+        }
+        for (path, mode) in subject.directories() {
+            if watcher.watch(&path, mode).is_ok() {
+                self.watched.push(path);
+            }
+        }
+    }
+}

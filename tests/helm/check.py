@@ -1,0 +1,401 @@
+"""Checks the chart without a cluster, and gives what it renders to the real binary. `make helm` runs it.
+
+Each check prints a line. With REWRITE=1 the goldens and the table of the chart's README are written anew instead of compared.
+"""
+
+import functools
+import json
+import os
+import re
+import shlex
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+
+import pod
+from chart import CHART, KUBERNETES, ROOT, Failed, helm, of_kind, rendered, run, template, value_sets
+
+HERE = Path(__file__).resolve().parent
+REWRITE = os.environ.get("REWRITE") == "1"
+REWRITE_HINT = "if that is meant, run `make helm-goldens` and commit what it writes"
+# How a binary that lacks a part refuses it. A set of values that meets one of these waits; all that start are asked everything.
+NOT_YET = (
+    "GRPC_SERVER_USE_TLS is set: this version serves plain text only",
+    "rules from xDS are not supported by this version",
+)
+# Variables that the binary leaves to its libraries, or that are somebody else's.
+NOT_OURS = {"OTEL_EXPORTER_OTLP_ENDPOINT", "PATH", "POD_IP"}
+
+
+def lint():
+    """helm lint finds nothing in the chart, nor with any set of values"""
+    for options in [[], *(["--values", path] for path in value_sets().values())]:
+        good, out, error = helm("lint", "--strict", CHART, "--kube-version", KUBERNETES[0], *options)
+        if not good or "[INFO]" in out or "[WARNING]" in out:
+            raise Failed(f"helm lint {options}: {out}{error}")
+
+
+def goldens():
+    """each set of values renders what its golden says"""
+    for name, path in value_sets().items():
+        golden = HERE / "golden" / f"{name}.yaml"
+        # The dashboard is a file of its own; a copy of it would hide what else has changed.
+        text = re.sub(r"(  tollgate\.json: \|\n)(    .*\n|\n)+", r"\1    (files/dashboard.json)\n", rendered("--values", path))
+        if REWRITE:
+            golden.write_text(text)
+        elif not golden.exists() or golden.read_text() != text:
+            raise Failed(f"{golden.relative_to(ROOT)} is not what helm template makes of {path.relative_to(ROOT)}; {REWRITE_HINT}")
+    stale = {path.stem for path in (HERE / "golden").iterdir()} - set(value_sets())
+    if stale:
+        raise Failed(f"tests/helm/golden has files of sets that are gone: {', '.join(sorted(stale))}")
+
+
+def kubernetes_takes_it():
+    """Kubernetes' own schemas take every document, of the oldest version and the newest, and so do ours of what operators define"""
+    texts = {name: rendered("--values", path) for name, path in value_sets().items()}
+    with tempfile.TemporaryDirectory() as directory:
+        directory = Path(directory)
+        for version in KUBERNETES:
+            make_schemas(version, directory / version)
+            for name, text in texts.items():
+                good, said = kubeconform(directory / version, text)
+                if not good:
+                    raise Failed(f"{name}: Kubernetes {version} refuses\n{said}")
+            broken = texts["memory"].replace("containerPort:", "containerPorts:", 1)
+            if kubeconform(directory / version, broken)[0]:
+                raise Failed(f"kubeconform takes `containerPorts` with the schemas of {version}: it looks at nothing")
+
+
+def make_schemas(version, directory):
+    """Schemas as kubeconform reads them: theirs refer to each other by addresses on the web."""
+    import kubernetes_validate
+
+    source = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema" / f"v{version}-local-strict"
+    directory.mkdir()
+    kinds = "deployment-apps-v1 service-v1 serviceaccount-v1 configmap-v1 pod-v1 horizontalpodautoscaler-autoscaling-v2"
+    for name in ["_definitions", *kinds.split(), "poddisruptionbudget-policy-v1", "networkpolicy-networking-v1"]:
+        schema = json.loads((source / f"{name}.json").read_text())
+        schema.pop("$id", None)
+        (directory / f"{name}.json").write_text(json.dumps(schema).replace('"/api/_definitions.json', '"_definitions.json'))
+
+
+def kubeconform(schemas, text):
+    places = [each for where in (schemas, HERE / "schemas") for each in ("-schema-location", f"{where}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json")]
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(text)
+        file.flush()
+        good, out, error = run(os.environ["KUBECONFORM"], "-strict", *places, file.name)
+    return good, out + error
+
+
+def refusals():
+    """values that are wrong, or do not go together, are refused with words that help"""
+    for case in yaml.safe_load((HERE / "refused.yaml").read_text()):
+        good, _, error = template(*(word for pair in case["set"] for word in ("--set", pair)))
+        if good:
+            raise Failed(f"{case['set']} is taken, and should be refused with: {case['says']}")
+        if case["says"] not in error:
+            raise Failed(f"{case['set']} is refused without the words {case['says']!r}:\n{error}")
+
+
+def readme():
+    """every value is described where it stands, is known to the schema, and is in the chart's README"""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    unknown = set(schema["properties"]) - {"global"} ^ set(values)
+    if unknown:
+        raise Failed(f"values.yaml and values.schema.json differ in {', '.join(sorted(unknown))}")
+    lines = ["| value | default | |", "|---|---|---|"]
+    lines += [f"| `{name}` | `{json.dumps(default)}` | {text} |" for name, text, default in described(values)]
+    begin, end = "<!-- values: written by `make helm-goldens` -->\n", "<!-- end of values -->"
+    path = CHART / "README.md"
+    before, _, rest = path.read_text().partition(begin)
+    after = rest.partition(end)[2]
+    text = before + begin + "\n" + "\n".join(lines) + "\n\n" + end + after
+    if REWRITE:
+        path.write_text(text)
+    elif text != path.read_text():
+        raise Failed(f"the table in helm/tollgate/README.md is not what values.yaml says; {REWRITE_HINT}")
+
+
+def described(values):
+    """Name, description and default of each value that has a comment with `--` above it; every value has, or stands in one that has."""
+    found, above, words = [], [], []
+    for line in (CHART / "values.yaml").read_text().splitlines():
+        if comment := re.match(r" *# (-- )?(.*)", line):
+            # A description may go on in the next line.
+            words = [comment[2]] if comment[1] else words and [*words, comment[2]]
+            continue
+        if key := re.match(r"( *)(\w+):", line):
+            above = [*above[: len(key[1]) // 2], key[2]]
+            name, value = ".".join(above), values
+            for each in above:
+                value = value[each]
+            is_within = any(name.startswith(whole + ".") for whole, _, _ in found)
+            if words:
+                found.append((name, " ".join(words), value))
+            elif not is_within and (value == {} or not isinstance(value, dict)):
+                raise Failed(f"values.yaml does not describe {name}: write a comment `# -- …` above it")
+        words = []
+    return found
+
+
+def package():
+    """the package has everything in it, and nothing of the tests"""
+    with tempfile.TemporaryDirectory() as directory:
+        good, _, error = helm("package", CHART, "--destination", directory)
+        if not good:
+            raise Failed(f"helm package: {error}")
+        names = {name.removeprefix("tollgate/") for name in run("tar", "-tzf", *Path(directory).glob("*.tgz"))[1].split()}
+    expected = {str(path.relative_to(CHART)) for path in CHART.rglob("*") if path.is_file() and path.parent.name != "ci"} - {".helmignore"}
+    if names - {".helmignore"} != expected:
+        raise Failed(f"the package and the folder differ in {', '.join(sorted(names ^ expected))}")
+
+
+def alerts():
+    """promtool takes the alerts, they go off in the cases of alerts_test.yaml, and each says what to do"""
+    (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
+    with tempfile.TemporaryDirectory() as directory:
+        (Path(directory) / "rules.yaml").write_text(yaml.safe_dump(rule["spec"]))
+        (Path(directory) / "test.yaml").write_text((HERE / "alerts_test.yaml").read_text())
+        for command in (("check", "rules", "rules.yaml"), ("test", "rules", "test.yaml")):
+            good, out, error = run("promtool", *command, cwd=directory)
+            if not good:
+                raise Failed(f"promtool {' '.join(command)}: {out}{error}")
+
+
+def expressions():
+    """What alerts and panels compute, as Prometheus is asked for it."""
+    (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
+    alerts = [alert["expr"] for group in rule["spec"]["groups"] for alert in group["rules"]]
+    dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
+    panels = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    choices = [re.search(r"label_values\((.*),", each["definition"])[1] for each in dashboard["templating"]["list"] if "definition" in each]
+    return [text.replace("$__rate_interval", "5m") for text in [*alerts, *panels, *choices]]
+
+
+def expressions_fit():
+    """every expression of an alert or a panel is one, and the metrics and labels in it are on the page of the real binary"""
+    texts = expressions()
+    with tempfile.TemporaryDirectory() as directory:
+        rules = [{"record": f"expression:{index}", "expr": text} for index, text in enumerate(texts)]
+        (Path(directory) / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
+        good, out, error = run("promtool", "check", "rules", "rules.yaml", cwd=directory)
+        if not good:
+            raise Failed(out + error)
+    pages, waiting = zip(*(metrics_page(rendered("--values", path)) for path in value_sets().values()))
+    page = "\n".join(pages)
+    metrics = set(re.findall(r"^(\w+)", page, re.MULTILINE))
+    # key2 is there with rules of two levels; the others are Prometheus' own, by where it scrapes.
+    labels = set(re.findall(r"[{,](\w+)=", page)) | {"key2", "pod", "namespace"} | ({"verdict"} if any(waiting) else set())
+    for text in texts:
+        named = set(re.findall(r"\b(?:tollgate|ratelimit|process|go)_\w+", text)) - metrics
+        if any(waiting):
+            # They come with what the binary lacks yet.
+            named = {name for name in named if not re.match("tollgate_(tls|xds|rules_hash)", name)}
+        by = {label for group in re.findall(r"by \((.*?)\)", text) for label in group.split(", ")}
+        selected = set(re.findall(r"[{,](\w+)=", text))
+        if named or (by | selected) - labels:
+            raise Failed(f"not on the page: {', '.join(sorted(named | ((by | selected) - labels)))}, in {text}")
+
+
+def metrics_page(text):
+    """What a pod shows after a few calls, and whether it lacks something yet."""
+    try:
+        service = start(text)
+    except Failed as error:
+        if any(words in str(error) for words in NOT_YET):
+            return "", True
+        raise
+    with service:
+        for _ in range(3):
+            service.ask("shop", demo="once_a_minute")
+        return service.fetch("metrics", "/metrics")[1], False
+
+
+def readme_command():
+    """The options of the README's `helm install`, the chart aside."""
+    command = re.search(r"^helm install (\S+) helm/tollgate ((?:.*\\\n)*.*)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    if not command:
+        raise Failed("README.md has no `helm install NAME helm/tollgate …`")
+    return shlex.split(command[2].replace("\\\n", " "))
+
+
+def start(text):
+    service = pod.Pod(text, pod.binary(), authority())
+    try:
+        service.start()
+    except BaseException:
+        service.stop()
+        raise
+    return service
+
+
+@functools.cache
+def authority():
+    return pod.Authority()
+
+
+@functools.cache
+def settings():
+    """Every variable that `tollgate --help` lists."""
+    good, out, error = run(pod.binary(), "--help")
+    if not good:
+        raise Failed(f"tollgate --help: {error}")
+    return set(re.findall(r"\[env: (\w+)", out))
+
+
+def serves(text):
+    """The binary starts with what was rendered, answers, takes every setting, and drains."""
+    try:
+        service = start(text)
+    except Failed as error:
+        if words := [words for words in NOT_YET if words in str(error)]:
+            return f"waits: {words[0]}"
+        raise
+    with service:
+        service.eventually("it is ready", lambda: service.probe("readiness"))
+        for probe in ("startup", "liveness"):
+            if not service.probe(probe):
+                raise Failed(f"the {probe} probe fails")
+        check_answers(service)
+        if service.environment.get("GRPC_SERVER_USE_TLS") == "true":
+            check_tls(service)
+        check_settings(service)
+        service.terminate()
+        service.eventually("it is taken out of the Service while it drains", lambda: not service.probe("readiness"))
+        if not service.probe("liveness"):
+            raise Failed("the liveness probe fails during a drain")
+    return None
+
+
+def check_answers(service):
+    # Three, because a minute may end between two of them.
+    statuses = [service.ask("shop", demo="once_a_minute")[0] for _ in range(3)]
+    if "CONFIG_TYPE" in service.environment:
+        # No control plane is here to say what is limited.
+        is_right = not {None, 429} & set(statuses)
+    else:
+        is_right = statuses[0] == 200 and 429 in statuses
+    if not is_right:
+        raise Failed(f"once a minute is answered with {statuses}; it said:\n{service.said()}")
+
+
+def check_settings(service):
+    if unknown := set(service.environment) - settings() - NOT_OURS:
+        raise Failed(f"the chart sets what `tollgate --help` does not list: {', '.join(sorted(unknown))}")
+    lines = service.said().splitlines()
+    useless = [line for line in lines if re.search("has no effect|have no effect|did you mean|is no setting", line)]
+    # Collectors and control planes are not there to be reached.
+    is_about_others = re.compile("xds|control plane|trac|otel|otlp", re.IGNORECASE)
+    is_loud = re.compile(r'"level":"(warn|error)|\b(WARN|ERROR)\b|^warning')
+    loud = [line for line in lines if is_loud.search(line) and not is_about_others.search(line)]
+    if useless or loud:
+        raise Failed("it warns about what the chart sets:\n" + "\n".join(useless or loud))
+
+
+def check_tls(service):
+    wants_certificate = "GRPC_CLIENT_TLS_CACERT" in service.environment
+    answers = {certificate: service.handshake(certificate) for certificate in ("tls", "stranger", None)}
+    expected = {"tls": "h2", "stranger": "h2", None: "h2"}
+    if wants_certificate:
+        expected[None] = None
+    if "GRPC_CLIENT_TLS_SAN" in service.environment:
+        expected["stranger"] = None
+    if answers != expected:
+        raise Failed(f"with certificates, the gRPC port agrees on {answers}, and not on {expected}")
+
+
+def rules_are_swapped():
+    """a pod with bad rules stays, is not ready, and takes good ones when the ConfigMap is mended"""
+    good = rendered("--values", value_sets()["memory"])
+    bad = good.replace("unit: minute", "unit: fortnight")
+    with start(bad) as service:
+        service.eventually("bad rules are refused", lambda: "fortnight" in service.said())
+        if service.probe("readiness") or not service.probe("liveness") or not service.probe("startup"):
+            raise Failed("with bad rules a pod has to live on, and not to be ready")
+        (rules,) = [each for each in of_kind(good, "ConfigMap") if each["metadata"]["name"].endswith("-rules")]
+        pod.publish(service.mounted("/etc/tollgate/rules"), rules["data"])
+        service.eventually("good rules take effect", lambda: service.probe("readiness"))
+        limits = service.fetch("admin", "/rlconfig")[1]
+        if "requests_per_unit=4294967295" not in limits:
+            raise Failed(f"the largest limit did not arrive as it is:\n{limits}")
+
+
+def defaults_start():
+    """without any value of one's own a pod is ready, and limits nothing"""
+    with start(rendered()) as service:
+        service.eventually("it is ready", lambda: service.probe("readiness"))
+        status, body = service.ask("shop", demo="once_a_minute")
+        if status != 200:
+            raise Failed(f"without rules a call is answered with {status} {body}")
+
+
+def restarts():
+    """rules that change roll the pods with rules.restartOnChange, and only then"""
+    values, change = value_sets()["redis"], ("--set", "rules.domains.shop.descriptors[0].key=other")
+    for on, expected in (("true", False), ("false", True)):
+        option = ("--values", values, "--set", f"rules.restartOnChange={on}")
+        (before,), (after,) = (of_kind(rendered(*option, *more), "Deployment") for more in ((), change))
+        if (before == after) != expected:
+            raise Failed(f"rules.restartOnChange={on}: the Deployment {'changes' if expected else 'stays as it is'} with the rules")
+
+
+def filters():
+    """Envoy takes the filter and the rate limits that the EnvoyFilter puts in"""
+    for name, path in value_sets().items():
+        for document in of_kind(rendered("--values", path), "EnvoyFilter"):
+            http_filter, host = (patch["patch"]["value"] for patch in document["spec"]["configPatches"])
+            good, said = envoy_takes(http_filter, host)
+            if not good:
+                raise Failed(f"{name}: {said}")
+            if envoy_takes(http_filter, {"rate_limitz": []})[0]:
+                raise Failed("Envoy takes anything: it looks at nothing")
+
+
+def envoy_takes(http_filter, host):
+    cluster = http_filter["typed_config"]["rate_limit_service"]["grpc_service"]["envoy_grpc"]["cluster_name"]
+    router = {"name": "router", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}
+    http = {
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "in",
+        "http_filters": [http_filter, router],
+        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], **host}]},
+    }
+    listener = {
+        "address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}},
+        "filter_chains": [{"filters": [{"name": "http", "typed_config": http}]}],
+    }
+    config = {"static_resources": {"listeners": [listener], "clusters": [{"name": cluster, "type": "STATIC", "connect_timeout": "1s"}]}}
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(config, file)
+        file.flush()
+        good, out, error = run(ROOT / ".tools" / "envoy" / "bin" / "envoy", "--mode", "validate", "-c", file.name, "-l", "error")
+    return good, out + error
+
+
+def main():
+    began = time.monotonic()
+    checks = [lint, readme, goldens, refusals, kubernetes_takes_it, package, restarts, alerts, filters, expressions_fit, defaults_start, rules_are_swapped]
+    named = [(check.__doc__, check) for check in checks]
+    for path in value_sets().values():
+        named.append((f"the binary serves what {path.name} renders", lambda path=path: serves(rendered("--values", path))))
+    named.append(("the binary serves what the README's command renders", lambda: serves(rendered(*readme_command()))))
+    failures = 0
+    for what, check in named:
+        try:
+            note = check()
+        except Failed as error:
+            failures += 1
+            print(f"FAILED  {what}\n        {str(error).strip()}", flush=True)
+        else:
+            print(f"ok      {what}{f' ({note})' if note else ''}", flush=True)
+    print(f"{len(named) - failures} of {len(named)} checks hold, in {time.monotonic() - began:.0f} s")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

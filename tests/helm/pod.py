@@ -1,0 +1,273 @@
+"""Starts the real binary with what a rendered Deployment gives it: its environment, its mounts, its probes.
+
+The kubelet's part is played here: ConfigMaps and Secrets are laid out as it does, behind `..data`; variables get their values from Secrets
+and fields; ports become free ones of 127.0.0.1, and addresses of others lead to servers that belong to the test.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from chart import ROOT, Failed, of_kind
+
+# A debug build on a machine that does other things as well.
+PATIENCE_S = 20
+PASSWORD = "s3cret"
+SAN = "envoy.example.com"
+# Values of Secrets, by name and key: what somebody has put there before the chart is installed. REDIS stands for an address.
+SECRETS = {
+    ("redis-auth", "password"): PASSWORD,
+    ("redis-auth", "both"): f"default:{PASSWORD}",
+    ("redis-address", "url"): "REDIS",
+}
+FIELDS = {"metadata.name": "my-pod", "status.podIP": "127.0.0.1"}
+
+
+class Authority:
+    """An authority, and certificates that it has signed."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="tollgate-authority-")
+        self.directory = Path(self.folder.name)
+        self.openssl("req", "-x509", *self.key("ca"), "-subj", "/CN=authority", "-days", "2", "-out", self.directory / "ca.crt")
+        self.sign("tls", f"DNS:{SAN},DNS:localhost,IP:127.0.0.1")
+        self.sign("stranger", "DNS:stranger.example.com")
+
+    def sign(self, name, names):
+        directory = self.directory
+        (directory / "names").write_text(f"subjectAltName={names}\n")
+        self.openssl("req", *self.key(name), "-subj", f"/CN={name}", "-out", directory / "request")
+        signer = ("-CA", directory / "ca.crt", "-CAkey", directory / "ca.key", "-CAcreateserial", "-days", "2")
+        self.openssl("x509", "-req", "-in", directory / "request", *signer, "-extfile", directory / "names", "-out", directory / f"{name}.crt")
+
+    def key(self, name):
+        return ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", self.directory / f"{name}.key")
+
+    def openssl(self, *words):
+        done = subprocess.run(["openssl", *map(str, words)], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Failed(f"openssl {words[0]}: {done.stderr}")
+
+    def files(self):
+        return {name: (self.directory / name).read_text() for name in ("ca.crt", "tls.crt", "tls.key")}
+
+
+class Process:
+    """A process that dies with the test."""
+
+    def __init__(self, words, environment, log):
+        self.log = log
+        with open(log, "w") as out:
+            self.process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+
+    def said(self):
+        return self.log.read_text(errors="replace")
+
+    def ended(self):
+        return self.process.poll() is not None
+
+    def stop(self):
+        if not self.ended():
+            self.process.kill()
+        self.process.wait()
+
+
+class Pod:
+    """Tollgate, started as the Deployment of `text` says."""
+
+    def __init__(self, text, binary, authority):
+        self.text, self.binary, self.authority = text, binary, authority
+        self.directory = Path(tempfile.mkdtemp(prefix="tollgate-helm-"))
+        (self.deployment,) = of_kind(text, "Deployment", "ratelimit")
+        self.spec = self.deployment["spec"]["template"]["spec"]
+        self.container = next(each for each in self.spec["containers"] if each["name"] == "tollgate")
+        names = [port["name"] for port in self.container["ports"]]
+        self.ports = dict(zip(names, free_ports(len(names))))
+        self.redis = self.process = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        for process in (self.process, self.redis):
+            if process is not None:
+                process.stop()
+        shutil.rmtree(self.directory)
+
+    # What the kubelet does.
+
+    def start(self):
+        for mount in self.container.get("volumeMounts", []):
+            volume = next(each for each in self.spec["volumes"] if each["name"] == mount["name"])
+            if "subPath" in mount:
+                raise Failed(f"{mount['mountPath']} is mounted with subPath, which is never updated")
+            files = self.volume_files(volume)
+            if files is not None:
+                publish(self.mounted(mount["mountPath"]), files)
+        declared = self.variables()
+        if "REDIS_URL" in declared:
+            self.redis = self.start_redis(declared)
+        self.environment = {name: self.here(name, value) for name, value in declared.items()}
+        # What a container has anyway, and where the doors are that no value of the chart says: 0.0.0.0 is for pods.
+        self.environment |= {"PATH": "/bin", "HOST": "127.0.0.1", "GRPC_HOST": "127.0.0.1", "DEBUG_HOST": "127.0.0.1"}
+        self.process = Process([self.binary], self.environment, self.directory / "log")
+        self.eventually("it answers", lambda: self.get("admin", "/") == 200)
+
+    def mounted(self, path):
+        return self.directory / "root" / path.lstrip("/")
+
+    def volume_files(self, volume):
+        if "configMap" in volume:
+            name = volume["configMap"]["name"]
+            maps = [each for each in of_kind(self.text, "ConfigMap") if each["metadata"]["name"] == name]
+            if not maps:
+                raise Failed(f"volume {volume['name']}: there is no ConfigMap {name}")
+            return maps[0]["data"]
+        return self.authority.files() if "secret" in volume else None
+
+    def variables(self):
+        """The environment as declared, with what it refers to; the last of a name wins. What `envFrom` adds is its owner's business."""
+        values = {}
+        for variable in self.container["env"]:
+            source = variable.get("valueFrom", {})
+            if "secretKeyRef" in source:
+                value = SECRETS[source["secretKeyRef"]["name"], source["secretKeyRef"]["key"]]
+            elif "fieldRef" in source:
+                value = FIELDS[source["fieldRef"]["fieldPath"]]
+            else:
+                value = variable.get("value", "")
+            values[variable["name"]] = value
+        return values
+
+    def here(self, name, value):
+        """What stands for a value of a cluster on this machine."""
+        port = {"GRPC_PORT": "grpc", "PORT": "http", "DEBUG_PORT": "admin"}.get(name)
+        if port is not None:
+            return str(self.ports[port])
+        if name == "PROMETHEUS_ADDR":
+            return f"127.0.0.1:{self.ports['metrics']}"
+        if name == "REDIS_URL":
+            return f"127.0.0.1:{self.redis_port}"
+        if name == "OTEL_EXPORTER_OTLP_ENDPOINT":
+            return f"http://127.0.0.1:{free_ports(1)[0]}"
+        if name == "CONFIG_GRPC_XDS_SERVER_URL":
+            return f"127.0.0.1:{free_ports(1)[0]}"
+        if name == "RUNTIME_ROOT" or value.startswith("/etc/tollgate"):
+            return str(self.mounted(value))
+        return value
+
+    def start_redis(self, declared):
+        (self.redis_port,) = free_ports(1)
+        with_tls = declared.get("REDIS_TLS") == "true"
+        port = ["--port", "0", "--tls-port", str(self.redis_port)] if with_tls else ["--port", str(self.redis_port)]
+        words = ["redis-server", "--bind", "127.0.0.1", "--save", "", "--dir", str(self.directory), *port]
+        if with_tls:
+            files = self.authority.directory
+            words += ["--tls-cert-file", files / "tls.crt", "--tls-key-file", files / "tls.key", "--tls-ca-cert-file", files / "ca.crt"]
+            words += ["--tls-auth-clients", "yes" if "REDIS_TLS_CLIENT_CERT" in declared else "no"]
+        if "REDIS_AUTH" in declared:
+            words += ["--requirepass", PASSWORD]
+        redis = Process(list(map(str, words)), {"PATH": os.environ["PATH"]}, self.directory / "redis.log")
+        give_up = time.monotonic() + PATIENCE_S
+        while "Ready to accept connections" not in redis.said():
+            if redis.ended() or time.monotonic() > give_up:
+                raise Failed(f"redis-server does not start:\n{redis.said()}")
+            time.sleep(0.02)
+        return redis
+
+    # What a test looks at.
+
+    def eventually(self, what, holds):
+        give_up = time.monotonic() + PATIENCE_S
+        while not holds():
+            if self.process.ended() or time.monotonic() > give_up:
+                when = "before the process ended" if self.process.ended() else f"within {PATIENCE_S} s"
+                raise Failed(f"not so {when}: {what}; it said:\n{self.said()}")
+            time.sleep(0.02)
+
+    def said(self):
+        return self.process.said()
+
+    def get(self, port, path):
+        """The status, or None without an answer."""
+        return self.fetch(port, path)[0]
+
+    def fetch(self, port, path, body=None):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[port]}{path}", data=body)
+        try:
+            with urllib.request.urlopen(request, timeout=5) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except (OSError, urllib.error.URLError):
+            return None, ""
+
+    def ask(self, domain, **entries):
+        pairs = [{"key": key, "value": value} for key, value in entries.items()]
+        return self.fetch("http", "/json", json.dumps({"domain": domain, "descriptors": [{"entries": pairs}]}).encode())
+
+    def probe(self, name):
+        """What the kubelet is told by one of the probes."""
+        where = self.container[f"{name}Probe"]["httpGet"]
+        return self.get(where["port"], where["path"]) == 200
+
+    def terminate(self):
+        self.process.process.send_signal(signal.SIGTERM)
+
+    def handshake(self, certificate):
+        """The protocol that the gRPC port agrees on with whoever presents that certificate (a name of the authority's), or None."""
+        files = self.authority.directory
+        context = ssl.create_default_context(cafile=files / "ca.crt")
+        context.set_alpn_protocols(["h2"])
+        if certificate is not None:
+            context.load_cert_chain(files / f"{certificate}.crt", files / f"{certificate}.key")
+        try:
+            with socket.create_connection(("127.0.0.1", self.ports["grpc"]), timeout=5) as plain:
+                with context.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
+                    encrypted.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+                    # In TLS 1.3 a server refuses a client's certificate after the client's handshake is over.
+                    return encrypted.selected_alpn_protocol() if encrypted.recv(1) else None
+        except OSError:
+            return None
+
+
+def publish(directory, files):
+    """Writes files as the kubelet does: a new folder each time, and one link that is turned to it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    version = Path(tempfile.mkdtemp(prefix="..2026_", dir=directory))
+    for name, text in files.items():
+        (version / name).write_text(text)
+        if not (directory / name).is_symlink():
+            (directory / name).symlink_to(f"..data/{name}")
+    (directory / "..data_tmp").symlink_to(version.name)
+    (directory / "..data_tmp").rename(directory / "..data")
+
+
+def free_ports(count):
+    """Ports that nobody listens on. They are bound all at once, so that no two are the same."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def binary():
+    path = ROOT / "target" / "debug" / "tollgate"
+    if not path.exists():
+        raise Failed(f"{path} is missing: run `cargo build`, as `make helm` does")
+    return path

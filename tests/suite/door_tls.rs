@@ -1,0 +1,381 @@
+//! TLS of the gRPC port: who is let in, and certificates that change while calls go on.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
+use rustls::{ClientConfig, HandshakeKind, RootCertStore, SupportedProtocolVersion, version};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tollgate::api::grpc::HANDSHAKES_MAX;
+use tollgate::time::{Clock, Span};
+use tonic::transport::Endpoint;
+use tower::service_fn;
+
+use crate::support::certificates::{Authority, Identity, KeyForm};
+use crate::support::http::Connection;
+use crate::support::{Builder, Client, Code, PATIENCE, TestServer, eventually, limit_of, raw_grpc, request};
+
+const NAMES: &str = "DNS:localhost";
+
+fn server() -> Builder {
+    TestServer::with_rules(&limit_of(1_000_000)).with_env("WORKERS", "1")
+}
+
+/// Served with a certificate.
+fn tls_server(cert: &Path, key: &Path) -> Builder {
+    with_files(server(), &[("GRPC_SERVER_TLS_CERT", cert), ("GRPC_SERVER_TLS_KEY", key)]).with_env("GRPC_SERVER_USE_TLS", "true")
+}
+
+fn with_files(server: Builder, files: &[(&str, &Path)]) -> Builder {
+    files.iter().fold(server, |server, (name, path)| server.with_env(name, path.to_str().expect("it is text")))
+}
+
+/// A client that trusts one authority, shows a certificate or none, and knows these versions.
+fn config(ca: &Path, shown: Option<&Identity>, versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca).expect("it is a certificate")).expect("it is an authority's");
+    let builder = ClientConfig::builder_with_provider(tollgate::tls::provider()).with_protocol_versions(versions).expect("they are known");
+    let builder = builder.with_root_certificates(roots);
+    let mut config = match shown {
+        None => builder.with_no_client_auth(),
+        Some(shown) => {
+            let cert = CertificateDer::from_pem_file(&shown.cert).expect("it is a certificate");
+            let key = PrivateKeyDer::from_pem_file(&shown.key).expect("it is a key");
+            builder.with_client_auth_cert(vec![cert], key).expect("they belong together")
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    config
+}
+
+fn any_version(ca: &Path, shown: Option<&Identity>) -> ClientConfig {
+    config(ca, shown, rustls::DEFAULT_VERSIONS)
+}
+
+async fn connect(server: &TestServer, config: ClientConfig) -> io::Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(server.grpc).await?;
+    TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").expect("it is a name"), stream).await
+}
+
+/// A client that connects once: whoever closes its connection ends its calls.
+async fn client(server: &TestServer, config: ClientConfig) -> Result<Client, String> {
+    let mut stream = Some(connect(server, config).await.map_err(|error| error.to_string())?);
+    let connector = service_fn(move |_| {
+        let next = stream.take().map(TokioIo::new);
+        async { next.ok_or(io::Error::from(io::ErrorKind::NotConnected)) }
+    });
+    let endpoint = Endpoint::from_static("http://localhost").timeout(PATIENCE);
+    let channel = endpoint.connect_with_connector(connector).await.map_err(|error| format!("{error:?}"))?;
+    Ok(Client::on(channel))
+}
+
+/// What one call comes to. By TLS 1.3 a client is refused only after it believes that it is connected.
+async fn ask(server: &TestServer, config: ClientConfig) -> Result<Code, String> {
+    let answer = client(server, config).await?.call(request("d", &[&[("k", "")]])).await;
+    answer.map(|answer| answer.overall_code()).map_err(|error| format!("{error:?}"))
+}
+
+fn failed(server: &TestServer, reason: &str) -> Option<f64> {
+    server.metric(&format!("tollgate_tls_handshakes_failed_total{{reason=\"{reason}\"}}"))
+}
+
+/// The certificate that a new connection is shown.
+async fn shown(server: &TestServer, ca: &Path) -> CertificateDer<'static> {
+    let stream = connect(server, any_version(ca, None)).await.expect("it is let in");
+    stream.get_ref().1.peer_certificates().expect("there is one")[0].clone().into_owned()
+}
+
+fn read(cert: &Path) -> CertificateDer<'static> {
+    CertificateDer::from_pem_file(cert).expect("it is a certificate")
+}
+
+/// A certificate and its key as kubelet mounts a Secret: links through `..data`, which is turned.
+struct Mounted {
+    directory: TempDir,
+    turns: usize,
+}
+
+impl Mounted {
+    fn new(identity: &Identity) -> Self {
+        let mut mounted = Self { directory: TempDir::new().expect("a temporary directory can be made"), turns: 0 };
+        mounted.turn_to(identity);
+        for name in ["tls.crt", "tls.key"] {
+            symlink(Path::new("..data").join(name), mounted.path(name)).expect("a link can be made");
+        }
+        mounted
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn turn_to(&mut self, identity: &Identity) {
+        self.turns += 1;
+        let (before, next) = (format!("..{}", self.turns - 1), format!("..{}", self.turns));
+        fs::create_dir(self.path(&next)).expect("a directory can be made");
+        for (name, content) in [("tls.crt", &identity.cert), ("tls.key", &identity.key)] {
+            fs::copy(content, self.path(&next).join(name)).expect("a file can be copied");
+        }
+        symlink(&next, self.path("..data_tmp")).expect("a link can be made");
+        fs::rename(self.path("..data_tmp"), self.path("..data")).expect("a link can be turned");
+        if self.turns > 1 {
+            fs::remove_dir_all(self.path(&before)).expect("it is there");
+        }
+    }
+}
+
+#[tokio::test]
+async fn calls_are_answered_by_tls_1_2_and_1_3_whatever_form_the_key_has() {
+    let authority = Authority::new();
+    for (file, form) in [("pkcs1", KeyForm::Pkcs1), ("pkcs8", KeyForm::Pkcs8), ("sec1", KeyForm::Sec1)] {
+        let identity = authority.sign(file, NAMES, form);
+        // Envoy Gateway sets it everywhere, and Envoys without a certificate are let in all the same.
+        let server = tls_server(&identity.cert, &identity.key).with_env("GRPC_SERVER_TLS_CA_CERT", "/no/ca.crt").start();
+        assert!(server.announcement().contains("  TLS\n"), "{}", server.announcement());
+        for versions in [&[&version::TLS12], &[&version::TLS13]] {
+            assert_eq!(ask(&server, config(&authority.cacert(), None, versions)).await, Ok(Code::Ok), "{form:?} {versions:?}");
+        }
+        let stream = connect(&server, any_version(&authority.cacert(), None)).await.expect("it is let in");
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+        assert!(!server.log().contains("GRPC_SERVER_TLS_CA_CERT"), "{}", server.log());
+        let ends_at = server.metric("tollgate_tls_certificate_expiry_seconds").expect("it is known");
+        let in_two_days = Clock::system().now().plus(Span::from_secs(2 * 86_400));
+        let off = (Span::from_micros(in_two_days.as_micros()).as_secs_f64() - ends_at).abs();
+        assert!(off < 3_600.0, "{ends_at}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_in_plain_text_is_refused_and_counted() {
+    let authority = Authority::new();
+    let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
+    let server = tls_server(&identity.cert, &identity.key).start();
+    let mut plain = Connection::open(server.grpc);
+    plain.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("the port is open");
+    eventually("it is refused", async || failed(&server, "not_tls") == Some(1.0)).await;
+    let stranger = Authority::new();
+    assert!(connect(&server, any_version(&stranger.cacert(), None)).await.is_err(), "the client does not trust it");
+    eventually("it is counted", async || failed(&server, "refused_by_client") == Some(1.0)).await;
+    assert_eq!(ask(&server, any_version(&authority.cacert(), None)).await, Ok(Code::Ok));
+}
+
+#[tokio::test]
+async fn only_clients_of_the_authority_with_the_name_are_let_in() {
+    let (servers, clients, others) = (Authority::new(), Authority::new(), Authority::new());
+    let identity = servers.sign("server", NAMES, KeyForm::Pkcs8);
+    let right = clients.sign("right", "DNS:envoy.mesh,DNS:other.mesh", KeyForm::Pkcs1);
+    let misnamed = clients.sign("misnamed", "DNS:intruder.mesh", KeyForm::Pkcs8);
+    let stranger = others.sign("stranger", "DNS:envoy.mesh", KeyForm::Pkcs8);
+    let (client_ca, other_ca) = (clients.cacert(), others.cacert());
+    let server = tls_server(&identity.cert, &identity.key);
+    // The system's authorities, and so those that everybody trusts, are another file here.
+    let server = with_files(server, &[("GRPC_CLIENT_TLS_CACERT", &client_ca), ("SSL_CERT_FILE", &other_ca)]);
+    let server = server.with_env("GRPC_CLIENT_TLS_SAN", "envoy.mesh").start();
+    assert!(server.announcement().contains("  TLS, for clients with a certificate\n"), "{}", server.announcement());
+
+    for (round, versions) in [(1.0, [&version::TLS12]), (2.0, [&version::TLS13])] {
+        let refused = [(None, "no_certificate"), (Some(&stranger), "untrusted"), (Some(&misnamed), "wrong_name")];
+        for (shown, reason) in refused {
+            let answer = ask(&server, config(&servers.cacert(), shown, &versions)).await;
+            assert!(answer.is_err(), "{reason} {versions:?}: {answer:?}");
+            eventually("it is counted", async || failed(&server, reason) == Some(round)).await;
+        }
+        let right = config(&servers.cacert(), Some(&right), &versions);
+        assert_eq!(ask(&server, right.clone()).await, Ok(Code::Ok), "{versions:?}");
+        let again = connect(&server, right).await.expect("it is let in");
+        assert_eq!(again.get_ref().1.handshake_kind(), Some(HandshakeKind::Full), "certificates are looked at each time");
+    }
+}
+
+#[tokio::test]
+async fn without_a_name_any_client_of_the_authority_is_let_in() {
+    let (servers, clients) = (Authority::new(), Authority::new());
+    let identity = servers.sign("server", NAMES, KeyForm::Pkcs8);
+    let anybody = clients.sign("anybody", "DNS:anybody.mesh", KeyForm::Sec1);
+    let server = with_files(tls_server(&identity.cert, &identity.key), &[("GRPC_CLIENT_TLS_CACERT", &clients.cacert())]).start();
+    assert_eq!(ask(&server, any_version(&servers.cacert(), Some(&anybody))).await, Ok(Code::Ok));
+    assert!(ask(&server, any_version(&servers.cacert(), None)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_secret_that_is_turned_shows_new_connections_the_new_certificate_and_ends_no_old_one() {
+    let authority = Authority::new();
+    let [first, second, third] = ["first", "second", "third"].map(|file| authority.sign(file, NAMES, KeyForm::Pkcs1));
+    let mut mounted = Mounted::new(&first);
+    let server = tls_server(&mounted.path("tls.crt"), &mounted.path("tls.key")).start();
+    assert_eq!(shown(&server, &authority.cacert()).await, read(&first.cert));
+
+    let (stop, stopped) = tokio::sync::watch::channel(());
+    let mut callers = JoinSet::new();
+    for _ in 0..4 {
+        let mut client = client(&server, any_version(&authority.cacert(), None)).await.expect("it is let in");
+        let stopped = stopped.clone();
+        callers.spawn(async move {
+            let mut calls = 0;
+            while stopped.has_changed().is_ok() {
+                assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
+                calls += 1;
+            }
+            calls
+        });
+    }
+    for identity in [&second, &third] {
+        mounted.turn_to(identity);
+        let expected = read(&identity.cert);
+        eventually("the new certificate is shown", async || shown(&server, &authority.cacert()).await == expected).await;
+    }
+    drop(stop);
+    let calls: Vec<usize> = callers.join_all().await;
+    assert!(calls.iter().all(|calls| *calls > 0), "{calls:?}");
+    assert_eq!(server.metric("tollgate_tls_loads_total{result=\"success\"}"), Some(3.0));
+    assert_eq!(server.metric("tollgate_tls_loads_total{result=\"error\"}"), Some(0.0));
+}
+
+#[tokio::test]
+async fn a_broken_pair_keeps_the_old_one_until_a_good_one_comes() {
+    let authority = Authority::new();
+    let [first, second] = ["first", "second"].map(|file| authority.sign(file, NAMES, KeyForm::Pkcs8));
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let (cert, key) = (home.path().join("tls.crt"), home.path().join("tls.key"));
+    fs::copy(&first.cert, &cert).expect("a file can be copied");
+    fs::copy(&first.key, &key).expect("a file can be copied");
+    let server = tls_server(&cert, &key).start();
+    let refused = || server.metric("tollgate_tls_refused");
+    assert_eq!(refused(), Some(0.0));
+    let mut old = client(&server, any_version(&authority.cacert(), None)).await.expect("it is let in");
+
+    fs::copy(&second.cert, &cert).expect("a file can be copied");
+    eventually("the certificate without its key is refused", async || refused() == Some(1.0)).await;
+    assert_eq!(shown(&server, &authority.cacert()).await, read(&first.cert));
+    let said = "the new certificates of the gRPC port are refused";
+    assert_eq!(server.log().matches(said).count(), 1, "{}", server.log());
+    assert!(server.log().contains("GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"), "{}", server.log());
+    assert_eq!(server.metric("tollgate_tls_loads_total{result=\"error\"}"), Some(1.0));
+
+    fs::copy(&second.key, &key).expect("a file can be copied");
+    eventually("the pair is taken", async || refused() == Some(0.0)).await;
+    assert_eq!(shown(&server, &authority.cacert()).await, read(&second.cert));
+    assert_eq!(old.ask("d", &[("k", "")]).await, Code::Ok, "who was connected stays so");
+
+    fs::remove_file(&key).expect("it is there");
+    eventually("a key that is gone is told of", async || refused() == Some(1.0)).await;
+    fs::copy(&second.key, &key).expect("a file can be copied");
+    eventually("it is taken again", async || refused() == Some(0.0)).await;
+    assert_eq!(ask(&server, any_version(&authority.cacert(), None)).await, Ok(Code::Ok));
+}
+
+#[tokio::test]
+async fn the_clients_authority_is_exchanged_without_a_restart() {
+    let (servers, before, after) = (Authority::new(), Authority::new(), Authority::new());
+    let identity = servers.sign("server", NAMES, KeyForm::Pkcs8);
+    let [old, new] = [&before, &after].map(|authority| authority.sign("client", "DNS:envoy.mesh", KeyForm::Pkcs8));
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let ca = home.path().join("ca.crt");
+    fs::copy(before.cacert(), &ca).expect("a file can be copied");
+    let server = with_files(tls_server(&identity.cert, &identity.key), &[("GRPC_CLIENT_TLS_CACERT", &ca)]).start();
+    let mut connected = client(&server, any_version(&servers.cacert(), Some(&old))).await.expect("it is let in");
+    assert_eq!(connected.ask("d", &[("k", "")]).await, Code::Ok);
+    assert!(ask(&server, any_version(&servers.cacert(), Some(&new))).await.is_err());
+
+    // As a rotation goes: both for a while, then the new one alone.
+    let both = [fs::read(before.cacert()).expect("it is there"), fs::read(after.cacert()).expect("it is there")].concat();
+    fs::write(&ca, both).expect("a file can be written");
+    eventually("the new one is let in", async || ask(&server, any_version(&servers.cacert(), Some(&new))).await.is_ok()).await;
+    assert_eq!(ask(&server, any_version(&servers.cacert(), Some(&old))).await, Ok(Code::Ok));
+    fs::copy(after.cacert(), &ca).expect("a file can be copied");
+    eventually("the old one is refused", async || ask(&server, any_version(&servers.cacert(), Some(&old))).await.is_err()).await;
+    assert_eq!(ask(&server, any_version(&servers.cacert(), Some(&new))).await, Ok(Code::Ok));
+    assert_eq!(connected.ask("d", &[("k", "")]).await, Code::Ok, "who was connected stays so");
+}
+
+#[tokio::test]
+async fn clients_that_connect_and_say_nothing_stand_in_nobodys_way() {
+    let authority = Authority::new();
+    let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
+    let mut server = tls_server(&identity.cert, &identity.key).with_env("DRAIN_PERIOD", "0s").with_env("SHUTDOWN_TIMEOUT", "10m").start();
+    let _silent: Vec<Connection> = (0..100).map(|_| Connection::open(server.grpc)).collect();
+    eventually("they are accepted", async || server.metric("tollgate_connections") == Some(100.0)).await;
+    assert_eq!(ask(&server, any_version(&authority.cacert(), None)).await, Ok(Code::Ok));
+    server.signal("TERM");
+    assert_eq!(server.exit_code().await, Some(0), "and a handshake holds up no end");
+}
+
+#[tokio::test]
+async fn more_handshakes_than_are_made_at_once_wait_for_their_turn() {
+    let authority = Authority::new();
+    let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
+    let server = tls_server(&identity.cert, &identity.key).start();
+    assert_eq!(server.metric("tollgate_tls_handshakes_full_total"), Some(0.0));
+    let silent: Vec<Connection> = (0..HANDSHAKES_MAX).map(|_| Connection::open(server.grpc)).collect();
+    eventually("there is room for no more", async || server.metric("tollgate_tls_handshakes_full_total") == Some(1.0)).await;
+    let (answer, ()) = tokio::join!(ask(&server, any_version(&authority.cacert(), None)), async {
+        eventually("one more waits", async || server.metric("tollgate_connections_accepted_total") == Some(257.0)).await;
+        drop(silent);
+    });
+    assert_eq!(answer, Ok(Code::Ok));
+}
+
+#[tokio::test]
+async fn calls_in_flight_are_finished_and_connections_age_by_tls_too() {
+    let authority = Authority::new();
+    let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
+    let server = tls_server(&identity.cert, &identity.key).with_env("GRPC_MAX_CONNECTION_AGE", "1s").start();
+    let stream = connect(&server, any_version(&authority.cacert(), None)).await.expect("it is let in");
+    let mut connection = raw_grpc::Connection::over(stream, server.grpc).await;
+    let whole = raw_grpc::frame(&request("d", &[&[("k", "")]]));
+    let (head, rest) = whole.split_at(7);
+    let mut begun = connection.begin().await;
+    begun.send(head);
+    eventually("it is told to go", async || connection.is_told_to_go().await).await;
+    assert_eq!(begun.finish(rest).await.status, tonic::Code::Ok);
+    eventually("the connection is closed", async || server.metric("tollgate_connections") == Some(0.0)).await;
+}
+
+#[test]
+fn settings_and_files_that_cannot_be_used_end_it_with_78_and_their_names() {
+    let authority = Authority::new();
+    let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
+    let other = authority.sign("other", NAMES, KeyForm::Pkcs8);
+    let text = |path: &Path| path.to_str().expect("it is text").to_owned();
+    let (cert, key, ca, other_key) = (text(&identity.cert), text(&identity.key), text(&identity.ca), text(&other.key));
+    let tls = ("GRPC_SERVER_USE_TLS", "true");
+    let (with_cert, with_key) = (("GRPC_SERVER_TLS_CERT", &*cert), ("GRPC_SERVER_TLS_KEY", &*key));
+    let cases: &[(&[(&str, &str)], &str)] = &[
+        (&[tls], "GRPC_SERVER_TLS_CERT is not set"),
+        (&[tls, with_cert], "GRPC_SERVER_TLS_KEY is not set"),
+        (&[tls, ("GRPC_SERVER_TLS_CERT", "/no/tls.crt"), with_key], "GRPC_SERVER_TLS_CERT: /no/tls.crt: No such file or directory"),
+        (&[tls, with_cert, ("GRPC_SERVER_TLS_KEY", &cert)], "GRPC_SERVER_TLS_KEY"),
+        (&[tls, with_cert, ("GRPC_SERVER_TLS_KEY", &other_key)], "cannot be used together"),
+        (&[tls, with_cert, with_key, ("GRPC_CLIENT_TLS_CACERT", &key)], "GRPC_CLIENT_TLS_CACERT"),
+        (
+            &[tls, with_cert, with_key, ("GRPC_CLIENT_TLS_SAN", "envoy.mesh")],
+            "write the file of the clients' authority into GRPC_CLIENT_TLS_CACERT",
+        ),
+        (
+            &[tls, with_cert, with_key, ("GRPC_CLIENT_TLS_CACERT", &ca), ("GRPC_CLIENT_TLS_SAN", "spiffe://mesh/envoy")],
+            "GRPC_CLIENT_TLS_SAN is spiffe://mesh/envoy, which is no DNS name",
+        ),
+        (&[("GRPC_CLIENT_TLS_CACERT", &ca)], "set GRPC_SERVER_USE_TLS to true, or unset GRPC_CLIENT_TLS_CACERT"),
+        (&[("GRPC_SERVER_USE_TLS", "false"), ("GRPC_CLIENT_TLS_SAN", "envoy.mesh")], "set GRPC_SERVER_USE_TLS to true"),
+        (&[("GRPC_SERVER_USE_TLS", "yes")], "true or false"),
+    ];
+    for (variables, expected) in cases {
+        let ran = variables.iter().fold(server(), |server, (name, value)| server.with_env(name, value)).start_and_fail();
+        assert_eq!(ran.code, Some(78), "{variables:?}: {ran:?}");
+        assert!(ran.stderr.contains(expected), "{variables:?}: {ran:?}");
+    }
+}
+
+#[test]
+fn files_without_tls_are_warned_about() {
+    let server = server().with_env("GRPC_SERVER_TLS_CERT", "/no/tls.crt").with_env("GRPC_SERVER_USE_TLS", "").start();
+    assert!(server.log().contains("GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY have no effect"), "{}", server.log());
+}
