@@ -1,6 +1,6 @@
 module tollgate/otel-collector
 
-go 1.26.8
+go 1.26.0
 
 require (
 	go.opentelemetry.io/collector/client v1.67.0
