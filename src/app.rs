@@ -29,7 +29,9 @@ use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
 use crate::telemetry::mapper::Mapping;
 use crate::telemetry::metric::{Counter, Metrics, Naming};
-use crate::telemetry::statsd::Exporter;
+use crate::telemetry::traces::Traces;
+use crate::telemetry::traces::export::Exporting;
+use crate::telemetry::{statsd, traces};
 use crate::time::{Clock, Span};
 use crate::watch::Watch;
 
@@ -41,7 +43,7 @@ pub struct App {
     admin_listener: TcpListener,
     prometheus_listener: Option<TcpListener>,
     prometheus_path: String,
-    exporter: Option<Exporter>,
+    statsd: Option<statsd::Exporter>,
     rule_source: RuleSource,
     certificates: Option<CertificateSource>,
     backend: Backend,
@@ -50,6 +52,7 @@ pub struct App {
     clock: Clock,
     lifecycle: Lifecycle,
     metrics: Metrics,
+    spans: Option<traces::export::Exporter>,
     http_full: Counter,
     workers: usize,
     drain_period: Span,
@@ -143,7 +146,7 @@ impl App {
                 Backend::Redis(Arc::new(redis::Node::new(*options, clock.clone(), &metrics).context("make a client of Redis")?))
             }
         };
-        let exporter = settings.statsd().map_err(anyhow::Error::msg)?.map(|options| Exporter::new(options, &metrics));
+        let statsd = settings.statsd().map_err(anyhow::Error::msg)?.map(|options| statsd::Exporter::new(options, &metrics));
         lifecycle.set_store(backend.is_ready(), backend.to_string());
         let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
         let options = Options {
@@ -198,15 +201,18 @@ impl App {
         let fallback = Fallback::new(settings.limiter.on_store_error, settings.limiter.replicas, &metrics);
         let parts = Parts { rules: live, backend: backend.clone(), fallback, clock: clock.clone(), stats, policy };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics));
+        let recording = settings.traces.options().map_err(anyhow::Error::msg)?.map(|options| Traces::new(options, clock.clone(), &metrics));
+        let (traces, spans) = recording.unzip();
         Ok(Self {
-            api: Api::new(limiter.clone(), connections, lifecycle.clone(), http_full.clone(), &metrics)?,
+            api: Api::new(limiter.clone(), connections, lifecycle.clone(), http_full.clone(), traces.unwrap_or_default(), &metrics)?,
+            spans,
             http_full,
             doors,
             admin,
             admin_listener,
             prometheus_listener,
             prometheus_path: settings.telemetry.prometheus_path().to_owned(),
-            exporter,
+            statsd,
             rule_source,
             certificates,
             backend,
@@ -237,6 +243,7 @@ impl App {
     pub async fn run(self, mut stop: impl AsyncFnMut() -> Signal, mut reload: impl AsyncFnMut()) -> anyhow::Result<()> {
         let following = self.rule_source.follow()?;
         let certificates = self.certificates.map(Watch::start).transpose()?;
+        let exporting = self.spans.map(traces::export::Exporter::start).transpose()?;
         let running = self.api.start(self.doors, self.workers, &self.metrics)?;
         let mut chores = JoinSet::new();
         chores.spawn(self.backend.clone().look_after(self.clock, self.lifecycle.clone()));
@@ -247,7 +254,7 @@ impl App {
             let full = self.http_full.clone();
             chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle, &full).await });
         }
-        let sending = self.exporter.map(Exporter::start);
+        let sending = self.statsd.map(statsd::Exporter::start);
         let (router, incoming, lifecycle) = (self.admin.router(), admin::incoming(self.admin_listener)?, self.lifecycle.clone());
         let full = self.http_full;
         chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle, &full).await });
@@ -269,7 +276,7 @@ impl App {
         // and no process ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
         drop((following, certificates));
         tokio::select! {
-            () = drain(&self.lifecycle, running, signal, self.drain_period, self.shutdown_timeout) => {}
+            () = drain(&self.lifecycle, running, exporting, signal, self.drain_period, self.shutdown_timeout) => {}
             _ = stop() => {
                 tracing::warn!("a second signal: ending at once");
                 return Ok(());
@@ -289,7 +296,14 @@ async fn missed(backend: &Backend, within: Option<Span>) -> Span {
     if backend.has_come() { pending().await } else { within }
 }
 
-async fn drain(lifecycle: &Lifecycle, running: Running, signal: Signal, drain_period: Span, shutdown_timeout: Span) {
+async fn drain(
+    lifecycle: &Lifecycle,
+    running: Running,
+    exporting: Option<Exporting>,
+    signal: Signal,
+    drain_period: Span,
+    shutdown_timeout: Span,
+) {
     if signal == Signal::Terminate {
         tracing::info!(period = %drain_period, "draining: health says no, calls are answered");
         lifecycle.enter(Phase::Draining);
@@ -297,8 +311,21 @@ async fn drain(lifecycle: &Lifecycle, running: Running, signal: Signal, drain_pe
     }
     tracing::info!(timeout = %shutdown_timeout, "stopping: finishing what is in flight");
     lifecycle.enter(Phase::Stopping);
-    if tokio::time::timeout(shutdown_timeout.into(), running.finished()).await.is_err() {
-        tracing::warn!(timeout = %shutdown_timeout, "calls were still in flight when SHUTDOWN_TIMEOUT was over");
+    let mut over = pin!(tokio::time::sleep(shutdown_timeout.into()));
+    tokio::select! {
+        () = running.finished() => {}
+        () = &mut over => {
+            tracing::warn!(timeout = %shutdown_timeout, "calls were still in flight when SHUTDOWN_TIMEOUT was over");
+            return;
+        }
+    }
+    let Some(exporting) = exporting else { return };
+    let is_flushed = tokio::select! {
+        is_flushed = exporting.flush() => is_flushed,
+        () = over => false,
+    };
+    if !is_flushed {
+        tracing::warn!("the collector has not taken the last spans in time: they are lost");
     }
 }
 

@@ -29,6 +29,9 @@ pub struct Settings {
     /// Log and metrics.
     #[command(flatten)]
     pub telemetry: crate::telemetry::settings::Settings,
+    /// Traces.
+    #[command(flatten)]
+    pub traces: crate::telemetry::traces::settings::Settings,
 }
 
 impl Settings {
@@ -38,6 +41,7 @@ impl Settings {
     /// The first such thing, and what to set instead.
     pub fn check(&self) -> Result<(), String> {
         self.telemetry.check(&environment())?;
+        self.traces.check()?;
         self.api.tls()?;
         self.backend().map(|_| ())
     }
@@ -48,6 +52,7 @@ impl Settings {
         warnings.extend(self.api.warnings());
         warnings.extend(self.rules.warnings());
         warnings.extend(self.telemetry.warnings(&environment()));
+        warnings.extend(self.traces.warnings());
         warnings.extend(foreign::warnings(environment()));
         warnings.extend(unknown::warnings(&environment(), &Self::names()));
         warnings

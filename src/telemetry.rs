@@ -1,4 +1,4 @@
-//! What the operator sees: the log, and metrics.
+//! What the operator sees: the log, metrics, and traces.
 
 pub mod deltas;
 pub mod dogstatsd;
@@ -8,3 +8,4 @@ pub mod metric;
 pub mod settings;
 pub mod statsd;
 pub mod tags;
+pub mod traces;

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 /// Each room and the rooms it may import. What stands lower in the house stands earlier here.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("time", &[]),
+    ("chance", &[]),
     ("proto", &[]),
     ("setting", &["time"]),
     ("shutdown", &[]),
     ("tls", &[]),
     ("watch", &[]),
-    ("telemetry", &["setting", "time"]),
+    ("telemetry", &["chance", "setting", "time", "tls"]),
     ("http", &["shutdown", "telemetry"]),
     ("limit", &["time"]),
     ("check", &["limit", "time"]),
@@ -20,7 +21,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("rules", &["check", "limit", "telemetry", "time"]),
     ("config", &["limit", "rules", "setting", "telemetry", "time"]),
     ("store", &["algorithm", "check", "limit", "setting", "shutdown", "telemetry", "time", "tls"]),
-    ("limiter", &["algorithm", "check", "limit", "rules", "setting", "store", "telemetry", "time"]),
+    ("limiter", &["algorithm", "chance", "check", "limit", "rules", "setting", "store", "telemetry", "time"]),
     ("rule_source", &["config", "limit", "proto", "rules", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),
     ("api", &["check", "http", "limit", "limiter", "proto", "rules", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),
     ("admin", &["http", "limiter", "rules", "setting", "shutdown", "telemetry"]),

@@ -1,8 +1,7 @@
 //! Settings of the reference that this version does not have, and without which it works all the same: they are warned about.
 
 /// Settings without which the service works all the same.
-const WARNED: [(&str, &str); 11] = [
-    ("TRACING_ENABLED", "this version sends no traces"),
+const WARNED: [(&str, &str); 10] = [
     ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "XDS_CLIENT_BACKOFF_* say when to connect again; it has none in the reference, too"),
     ("MEMCACHE_HOST_PORT", NO_MEMCACHED),
     ("MEMCACHE_MAX_IDLE_CONNS", NO_MEMCACHED),
@@ -38,8 +37,8 @@ mod tests {
 
     #[test]
     fn what_only_shows_less_is_warned_about() {
-        let set = [("TRACING_ENABLED", "true"), ("PATH", "/bin"), ("MEMCACHE_SRV", "")];
+        let set = [("MEMCACHE_TLS", "true"), ("PATH", "/bin"), ("MEMCACHE_SRV", "")];
         let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(warnings(set), ["TRACING_ENABLED has no effect: this version sends no traces"]);
+        assert_eq!(warnings(set), [format!("MEMCACHE_TLS has no effect: {NO_MEMCACHED}")]);
     }
 }

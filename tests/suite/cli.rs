@@ -67,6 +67,21 @@ const SETTINGS_OF_THE_REFERENCE: &[&str] = &[
     "MERGE_DOMAIN_CONFIG",
     "NEAR_LIMIT_RATIO",
     "PORT",
+    "OTEL_EXPORTER_OTLP_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+    "OTEL_EXPORTER_OTLP_COMPRESSION",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_EXPORTER_OTLP_TIMEOUT",
+    "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
+    "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+    "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+    "OTEL_RESOURCE_ATTRIBUTES",
     "PROMETHEUS_ADDR",
     "PROMETHEUS_MAPPER_YAML",
     "PROMETHEUS_PATH",
@@ -96,6 +111,12 @@ const SETTINGS_OF_THE_REFERENCE: &[&str] = &[
     "STATSD_PROTOCOL",
     "STATS_FLUSH_INTERVAL",
     "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
+    "TRACING_ENABLED",
+    "TRACING_EXPORTER_PROTOCOL",
+    "TRACING_SAMPLING_RATE",
+    "TRACING_SERVICE_INSTANCE_ID",
+    "TRACING_SERVICE_NAME",
+    "TRACING_SERVICE_NAMESPACE",
     "USE_DOG_STATSD",
     "USE_DOG_STATSD_MOGRIFIERS",
     "USE_PROMETHEUS",
@@ -114,6 +135,8 @@ const SETTINGS_OF_OURS: &[&str] = &[
     "IETF_RATELIMIT_HEADERS_ENABLED",
     "MEMORY_BYTES_MAX",
     "ON_STORE_ERROR",
+    "REFUSALS_LOG_LINES_PER_SECOND_MAX",
+    "REFUSALS_LOG_SAMPLE_RATE",
     "REPLICAS",
     "RETRY_AFTER_HEADER_ENABLED",
     "RETRY_AFTER_JITTER",
@@ -197,7 +220,7 @@ fn printed_curl(announcement: &str) -> (String, String) {
 fn help_is_in_groups_and_has_every_setting_with_its_environment_variable() {
     let help = tollgate(&["--help"]);
     assert_eq!(help.code, Some(0));
-    for group in ["Doors:", "Rules:", "Rules by xDS:", "Store:", "Redis:", "Answers:", "Admin door:", "Log and metrics:"] {
+    for group in ["Doors:", "Rules:", "Rules by xDS:", "Store:", "Redis:", "Answers:", "Admin door:", "Log and metrics:", "Traces:"] {
         assert!(help.stdout.lines().any(|line| line == group), "{group} is missing in\n{}", help.stdout);
     }
     for name in SETTINGS_OF_THE_REFERENCE.iter().chain(SETTINGS_OF_OURS) {
@@ -362,7 +385,6 @@ fn the_memory_store_can_be_asked_for_whatever_is_set_for_redis() {
 #[test]
 fn settings_without_an_effect_are_warned_about() {
     let told = [
-        ("TRACING_ENABLED", "true", "this version sends no traces"),
         ("REDIS_URI", "redis:6379", "REDIS_URI is no setting; did you mean REDIS_URL?"),
         ("LOCAL_CACHE_SIZE_IN_BYTES", "1024", "LOCAL_CACHE_SIZE_IN_BYTES has no effect"),
     ];
@@ -378,12 +400,14 @@ fn the_log_can_be_json_with_the_references_keys() {
     // Then there is no block, so nothing tells where it is: it fails for a port that is taken.
     let taken = TestServer::with_rules(&limit_of(1)).start();
     let port = taken.grpc.port().to_string();
-    let ran =
-        TestServer::with_rules(&limit_of(1)).with_env("LOG_FORMAT", "json").with_env("TRACING_ENABLED", "1").with_env("GRPC_PORT", &port);
+    let ran = TestServer::with_rules(&limit_of(1))
+        .with_env("LOG_FORMAT", "json")
+        .with_env("REDIS_URI", "redis:6379")
+        .with_env("GRPC_PORT", &port);
     let ran = ran.start_and_fail();
     let line: serde_json::Value = serde_json::from_str(ran.stderr.lines().next().expect("there is a line")).expect("it is JSON");
     assert_eq!(line["level"], "warn");
-    assert_eq!(line["@message"], "TRACING_ENABLED has no effect: this version sends no traces");
+    assert_eq!(line["@message"], "REDIS_URI is no setting; did you mean REDIS_URL?");
     assert!(line["@timestamp"].as_str().is_some_and(|time| time.ends_with('Z')), "{line}");
 }
 
