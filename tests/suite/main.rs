@@ -50,6 +50,7 @@ mod redis_batches;
 mod redis_store;
 mod refusals;
 mod reload;
+mod settings;
 mod simulate;
 mod store;
 mod traces;
