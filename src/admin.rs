@@ -48,7 +48,7 @@ impl Admin {
             ("/metrics", "everything that is counted, for Prometheus, as of now", get(metrics_page)),
             ("/ready", "what this process waits for, by name", get(health::ready)),
             ("/rlconfig", "every limit in force, one a line", get(rlconfig)),
-            ("/stats", "every counter under its statsd name, one a line", get(stats)),
+            ("/stats", "every counter and gauge under its statsd name, one a line", get(stats)),
         ]
     }
 

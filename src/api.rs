@@ -24,6 +24,7 @@ use crate::proto::DESCRIPTOR_SET;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::traces::Traces;
 
 pub mod bind;
 pub mod connection;
@@ -60,6 +61,7 @@ pub struct Api {
     messages: Messages,
     oversized: Counter,
     http_full: Counter,
+    traces: Traces,
 }
 
 /// Threads that serve. [`Running::finished`] returns when they are done.
@@ -82,6 +84,7 @@ impl Api {
         connections: Connections,
         lifecycle: Lifecycle,
         http_full: Counter,
+        traces: Traces,
         metrics: &Metrics,
     ) -> anyhow::Result<Self> {
         let oversized = metrics.counter(
@@ -97,6 +100,7 @@ impl Api {
             oversized,
             http_full,
             lifecycle,
+            traces,
         })
     }
 
@@ -146,7 +150,7 @@ impl Api {
             SERVICES.into_iter().fold(builder, tonic_reflection::server::Builder::with_service_name)
         };
         let oversized = self.oversized.clone();
-        let rls = Rls::new(limiter, self.calls.clone());
+        let rls = Rls::new(limiter, self.calls.clone(), self.traces.clone());
         let server = tonic::transport::Server::builder()
             .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
             .layer(MapResponseLayer::new(move |response| tell_oversized(response, &oversized)));
@@ -174,7 +178,7 @@ impl Api {
     }
 
     fn http(&self, limiter: Limiter) -> Router {
-        let json = JsonDoor::new(limiter, self.messages.clone(), self.oversized.clone());
+        let json = JsonDoor::new(limiter, self.messages.clone(), self.oversized.clone(), self.traces.clone());
         Router::new()
             .route("/json", any(json::answer).with_state(json))
             .route("/healthcheck", any(crate::http::health::healthcheck).with_state(self.lifecycle.clone()))

@@ -2,6 +2,7 @@
 
 use std::future::pending;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use crate::api::listen::{Doors, GrpcAddr};
 use crate::api::tls::CertificateSource;
 use crate::api::{Api, Running, bind};
 use crate::config::Options;
+use crate::config::metric_mapping::{self, MappingError};
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Parts};
 use crate::rule_source::intake::{HealthPolicy, Intake};
@@ -25,7 +27,11 @@ use crate::settings::Settings;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
-use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::mapper::Mapping;
+use crate::telemetry::metric::{Counter, Metrics, Naming};
+use crate::telemetry::traces::Traces;
+use crate::telemetry::traces::export::Exporting;
+use crate::telemetry::{statsd, traces};
 use crate::time::{Clock, Span};
 use crate::watch::Watch;
 
@@ -37,6 +43,7 @@ pub struct App {
     admin_listener: TcpListener,
     prometheus_listener: Option<TcpListener>,
     prometheus_path: String,
+    statsd: Option<statsd::Exporter>,
     rule_source: RuleSource,
     certificates: Option<CertificateSource>,
     backend: Backend,
@@ -45,6 +52,7 @@ pub struct App {
     clock: Clock,
     lifecycle: Lifecycle,
     metrics: Metrics,
+    spans: Option<traces::export::Exporter>,
     http_full: Counter,
     workers: usize,
     drain_period: Span,
@@ -122,7 +130,9 @@ impl App {
     /// A port that cannot be bound.
     pub fn bind(settings: &Settings, rules_from: Origin) -> anyhow::Result<Self> {
         let clock = Clock::system();
-        let metrics = Metrics::new();
+        let mapping = settings.telemetry.mapping_file().and_then(|path| load_mapping(Path::new(path)));
+        let naming = Naming { mapping, tags: settings.telemetry.extra_tags.clone(), times: settings.telemetry.times() };
+        let metrics = Metrics::named(naming);
         metrics.add_process();
         let lifecycle = Lifecycle::default();
 
@@ -136,6 +146,7 @@ impl App {
                 Backend::Redis(Arc::new(redis::Node::new(*options, clock.clone(), &metrics).context("make a client of Redis")?))
             }
         };
+        let statsd = settings.statsd().map_err(anyhow::Error::msg)?.map(|options| statsd::Exporter::new(options, &metrics));
         lifecycle.set_store(backend.is_ready(), backend.to_string());
         let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
         let options = Options {
@@ -190,14 +201,18 @@ impl App {
         let fallback = Fallback::new(settings.limiter.on_store_error, settings.limiter.replicas, &metrics);
         let parts = Parts { rules: live, backend: backend.clone(), fallback, clock: clock.clone(), stats, policy };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics));
+        let recording = settings.traces.options().map_err(anyhow::Error::msg)?.map(|options| Traces::new(options, clock.clone(), &metrics));
+        let (traces, spans) = recording.unzip();
         Ok(Self {
-            api: Api::new(limiter.clone(), connections, lifecycle.clone(), http_full.clone(), &metrics)?,
+            api: Api::new(limiter.clone(), connections, lifecycle.clone(), http_full.clone(), traces.unwrap_or_default(), &metrics)?,
+            spans,
             http_full,
             doors,
             admin,
             admin_listener,
             prometheus_listener,
-            prometheus_path: settings.telemetry.prometheus_path.clone(),
+            prometheus_path: settings.telemetry.prometheus_path().to_owned(),
+            statsd,
             rule_source,
             certificates,
             backend,
@@ -228,6 +243,7 @@ impl App {
     pub async fn run(self, mut stop: impl AsyncFnMut() -> Signal, mut reload: impl AsyncFnMut()) -> anyhow::Result<()> {
         let following = self.rule_source.follow()?;
         let certificates = self.certificates.map(Watch::start).transpose()?;
+        let exporting = self.spans.map(traces::export::Exporter::start).transpose()?;
         let running = self.api.start(self.doors, self.workers, &self.metrics)?;
         let mut chores = JoinSet::new();
         chores.spawn(self.backend.clone().look_after(self.clock, self.lifecycle.clone()));
@@ -238,6 +254,7 @@ impl App {
             let full = self.http_full.clone();
             chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle, &full).await });
         }
+        let sending = self.statsd.map(statsd::Exporter::start);
         let (router, incoming, lifecycle) = (self.admin.router(), admin::incoming(self.admin_listener)?, self.lifecycle.clone());
         let full = self.http_full;
         chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle, &full).await });
@@ -259,8 +276,14 @@ impl App {
         // and no process ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
         drop((following, certificates));
         tokio::select! {
-            () = drain(&self.lifecycle, running, signal, self.drain_period, self.shutdown_timeout) => {}
-            _ = stop() => tracing::warn!("a second signal: ending at once"),
+            () = drain(&self.lifecycle, running, exporting, signal, self.drain_period, self.shutdown_timeout) => {}
+            _ = stop() => {
+                tracing::warn!("a second signal: ending at once");
+                return Ok(());
+            }
+        }
+        if let Some(sending) = sending {
+            sending.finish().await;
         }
         Ok(())
     }
@@ -273,7 +296,14 @@ async fn missed(backend: &Backend, within: Option<Span>) -> Span {
     if backend.has_come() { pending().await } else { within }
 }
 
-async fn drain(lifecycle: &Lifecycle, running: Running, signal: Signal, drain_period: Span, shutdown_timeout: Span) {
+async fn drain(
+    lifecycle: &Lifecycle,
+    running: Running,
+    exporting: Option<Exporting>,
+    signal: Signal,
+    drain_period: Span,
+    shutdown_timeout: Span,
+) {
     if signal == Signal::Terminate {
         tracing::info!(period = %drain_period, "draining: health says no, calls are answered");
         lifecycle.enter(Phase::Draining);
@@ -281,8 +311,42 @@ async fn drain(lifecycle: &Lifecycle, running: Running, signal: Signal, drain_pe
     }
     tracing::info!(timeout = %shutdown_timeout, "stopping: finishing what is in flight");
     lifecycle.enter(Phase::Stopping);
-    if tokio::time::timeout(shutdown_timeout.into(), running.finished()).await.is_err() {
-        tracing::warn!(timeout = %shutdown_timeout, "calls were still in flight when SHUTDOWN_TIMEOUT was over");
+    let mut over = pin!(tokio::time::sleep(shutdown_timeout.into()));
+    tokio::select! {
+        () = running.finished() => {}
+        () = &mut over => {
+            tracing::warn!(timeout = %shutdown_timeout, "calls were still in flight when SHUTDOWN_TIMEOUT was over");
+            return;
+        }
+    }
+    let Some(exporting) = exporting else { return };
+    let is_flushed = tokio::select! {
+        is_flushed = exporting.flush() => is_flushed,
+        () = over => false,
+    };
+    if !is_flushed {
+        tracing::warn!("the collector has not taken the last spans in time: they are lost");
+    }
+}
+
+/// What a mapping file says. Without a good one metrics have the names that they have by default: a page that nobody can read is worse than
+/// one that somebody has to get used to.
+fn load_mapping(path: &Path) -> Option<Mapping> {
+    match metric_mapping::load(path) {
+        Ok(loaded) => {
+            for warning in loaded.warnings {
+                tracing::warn!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {warning}");
+            }
+            Some(loaded.mapping)
+        }
+        Err(error @ MappingError::Absent) => {
+            tracing::warn!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {error}; metrics have their usual names");
+            None
+        }
+        Err(error) => {
+            tracing::error!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {error}; metrics have their usual names");
+            None
+        }
     }
 }
 

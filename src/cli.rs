@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub mod check;
 pub mod explain;
@@ -80,7 +80,8 @@ pub fn run() -> ExitCode {
     let arguments: Vec<_> = arguments.collect();
     // Values of `simulate` were typed, and are no settings.
     let has_settings = arguments.get(1).is_none_or(|command| command != "simulate");
-    let cli = match Cli::try_parse_from(&arguments) {
+    let parsed = command().try_get_matches_from(&arguments).and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             // It fails only if nobody can read it.
@@ -111,6 +112,15 @@ pub fn run() -> ExitCode {
         Failure::Config(_) => ExitCode::from(BAD_CONFIG),
         Failure::Other(_) => ExitCode::FAILURE,
     }
+}
+
+/// What can be written. A variable that is set to nothing, as templates do that have nothing to fill in, is not set.
+fn command() -> clap::Command {
+    let unless_empty = |argument: clap::Arg| {
+        let is_empty = argument.get_env().is_some_and(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));
+        if is_empty { argument.env(None::<&str>) } else { argument }
+    };
+    Cli::command().mut_args(unless_empty).mut_subcommands(|subcommand| subcommand.mut_args(unless_empty))
 }
 
 /// The environment variable that a bad value came from; `None` if it was a flag.

@@ -18,6 +18,7 @@ pub mod chosen;
 pub mod compile;
 pub mod error;
 pub mod metadata;
+pub mod metric_mapping;
 pub mod overlay;
 pub mod schema;
 pub mod tollgate;

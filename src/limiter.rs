@@ -8,12 +8,15 @@ use crate::limiter::combine::combine;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::headers::HeaderNames;
 use crate::limiter::overflow::{Place, Queue, QueueMetrics};
+use crate::limiter::refusals::Refusals;
+use crate::limiter::told::{Silent, Told};
 use crate::rules::query::Query;
 use crate::rules::stats::{Instead, Outcome, RuleStats, StatsTable};
 use crate::rules::{LiveRules, OnLimit, Plan, Step, plan};
 use crate::store::{Backend, Store};
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::time::{Clock, Span};
+use crate::telemetry::traces::LiveSpan;
+use crate::time::{Clock, Span, Time};
 
 pub use crate::rules::plan::{InvalidRequest, Modes};
 
@@ -23,7 +26,9 @@ pub mod fallback;
 pub mod headers;
 pub mod metadata;
 pub mod overflow;
+pub mod refusals;
 pub mod settings;
+pub mod told;
 
 /// How many descriptors a request may have. Envoys send a handful; a thousand is a mistake, and costs a millisecond.
 pub const DESCRIPTORS_MAX: usize = 1_000;
@@ -40,6 +45,7 @@ pub struct Limiter {
 #[derive(Debug)]
 pub struct Shared {
     parts: Parts,
+    refusals: Refusals,
     metrics: LimiterMetrics,
 }
 
@@ -60,7 +66,7 @@ pub struct Parts {
     pub policy: Policy,
 }
 
-/// What is answered besides the verdict, and in which modes.
+/// What is answered besides the verdict, and in which modes; and what the log tells of it.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
     /// Global modes.
@@ -77,6 +83,8 @@ pub struct Policy {
     pub retry_after_jitter: Span,
     /// Tell Envoy what was asked, and the metadata of rules.
     pub dynamic_metadata: bool,
+    /// Which refusals the log tells.
+    pub refusals_log: refusals::Options,
 }
 
 /// Why there is no answer.
@@ -109,6 +117,8 @@ struct Concluded<'c, 'r> {
     /// A check that may refuse was over, and the others were to stand still then: whoever was not over has only looked.
     vetoed: bool,
     answer: &'c Answer,
+    /// Where somebody may be told: what the store did not say.
+    silent: Option<Silent>,
 }
 
 #[derive(Debug)]
@@ -122,6 +132,7 @@ struct LimiterMetrics {
 impl Shared {
     /// Puts the parts together.
     pub fn new(parts: Parts, metrics: &Metrics) -> Self {
+        let refusals = Refusals::new(parts.policy.refusals_log, metrics);
         let metrics = LimiterMetrics {
             service_error: metrics.reference_counter(
                 "ratelimit.service.call.should_rate_limit.service_error",
@@ -141,7 +152,7 @@ impl Shared {
             ),
             queue: QueueMetrics::new(metrics),
         };
-        Self { parts, metrics }
+        Self { parts, refusals, metrics }
     }
 
     /// A limiter for the runtime that this is called on.
@@ -166,11 +177,25 @@ impl Limiter {
     /// # Errors
     /// [`Refusal`], counted in the metrics.
     pub async fn answer(&self, query: &Query<'_>) -> Result<Answer, Refusal> {
-        let (answer, turn) = self.decide(query).await.inspect_err(|refusal| match refusal {
-            Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => self.shared.metrics.service_error.inc(),
-            Refusal::TooManyDescriptors(_) | Refusal::Invalid(_) => self.shared.metrics.invalid.inc(),
-            // Counted where it is decided what to answer.
-            Refusal::Store(_) => {}
+        self.answer_within(query, None).await
+    }
+
+    /// The same, as a part of what is recorded of a call.
+    ///
+    /// # Errors
+    /// [`Refusal`], counted in the metrics.
+    pub async fn answer_within(&self, query: &Query<'_>, call: Option<&LiveSpan>) -> Result<Answer, Refusal> {
+        let mut span = call.map(|call| told::execution(call, query));
+        let (answer, turn) = self.decide(query, span.as_mut()).await.inspect_err(|refusal| {
+            if let Some(span) = &mut span {
+                span.fail(refusal.to_string());
+            }
+            match refusal {
+                Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => self.shared.metrics.service_error.inc(),
+                Refusal::TooManyDescriptors(_) | Refusal::Invalid(_) => self.shared.metrics.invalid.inc(),
+                // Counted where it is decided what to answer.
+                Refusal::Store(_) => {}
+            }
         })?;
         if let Some((place, wait)) = turn {
             place.wait(wait).await;
@@ -184,7 +209,7 @@ impl Limiter {
     }
 
     /// The answer, and how long it is to be held back, if it may be. The rules are let go of: new ones may come while somebody waits.
-    async fn decide(&self, query: &Query<'_>) -> Result<(Answer, Option<(Place<'_>, Span)>), Refusal> {
+    async fn decide(&self, query: &Query<'_>, span: Option<&mut LiveSpan>) -> Result<(Answer, Option<(Place<'_>, Span)>), Refusal> {
         if query.domain.is_empty() {
             return Err(Refusal::NoDomain);
         }
@@ -200,7 +225,12 @@ impl Limiter {
         let now = clock.now();
         let mut plan = plan(rules, query, policy.modes, now)?;
         let place = self.queue.place_for(&mut plan.ask);
+        let trip = span.as_ref().filter(|_| self.store.is_remote()).map(|span| told::redis(span, &plan.ask));
         let decisions = self.store.decide(&plan.ask, now).await;
+        if let Some(trip) = trip {
+            told::redis_said(trip, &decisions);
+        }
+        let silent = (span.is_some() || self.shared.refusals.are_told()).then(|| told::silent(&decisions));
         let mut verdicts = fallback.fill(&plan, decisions, &self.store, clock)?;
         let vetoed = plan.ask.together && plan.ask.checks.iter().zip(&verdicts).any(|(check, verdict)| check.veto && verdict.over);
         // With a veto nothing was booked.
@@ -208,14 +238,16 @@ impl Limiter {
             place.refuse_late(&mut verdicts, clock.now(), query.deadline);
         }
         let answer = combine(query, &plan, &verdicts, policy, overflow::some_of(policy.retry_after_jitter));
-        self.record(query, &Concluded { plan: &plan, verdicts: &verdicts, vetoed, answer: &answer });
+        let concluded = Concluded { plan: &plan, verdicts: &verdicts, vetoed, answer: &answer, silent };
+        self.record(query, &concluded);
+        self.tell(query, &concluded, span, now);
         // Whoever is refused need not wait to hear it.
         let turn = place.filter(|_| !answer.over_limit).map(|place| (place, overflow::wait(&verdicts)));
         Ok((answer, turn))
     }
 
     fn record(&self, query: &Query<'_>, concluded: &Concluded<'_, '_>) {
-        let &Concluded { plan, verdicts, vetoed, answer } = concluded;
+        let &Concluded { plan, verdicts, vetoed, answer, .. } = concluded;
         if !plan.domain_known {
             self.shared.parts.stats.domain_not_found(query.domain, query.descriptors.len() as u64);
         }
@@ -234,6 +266,21 @@ impl Limiter {
                 near_ratio: self.shared.parts.policy.near_limit_ratio,
             };
             self.with_stats(query, step, |stats| stats.record(&outcome));
+        }
+    }
+
+    /// Tells the trace and the log, if they are to know.
+    fn tell(&self, query: &Query<'_>, concluded: &Concluded<'_, '_>, span: Option<&mut LiveSpan>, now: Time) {
+        let Concluded { plan, verdicts, answer, silent: Some(silent), .. } = concluded else { return };
+        let told = Told { query, plan, verdicts, silent, fallback: &self.shared.parts.fallback, answer };
+        if let Some(span) = span {
+            told.tell(span);
+        }
+        if answer.over_limit
+            && let Some(left_out) = self.shared.refusals.admit(now)
+            && let Some(refused) = told.refused()
+        {
+            refused.log(query.domain, left_out);
         }
     }
 

@@ -29,6 +29,9 @@ pub struct Settings {
     /// Log and metrics.
     #[command(flatten)]
     pub telemetry: crate::telemetry::settings::Settings,
+    /// Traces.
+    #[command(flatten)]
+    pub traces: crate::telemetry::traces::settings::Settings,
 }
 
 impl Settings {
@@ -37,7 +40,8 @@ impl Settings {
     /// # Errors
     /// The first such thing, and what to set instead.
     pub fn check(&self) -> Result<(), String> {
-        self.telemetry.check()?;
+        self.telemetry.check(&environment())?;
+        self.traces.check()?;
         self.api.tls()?;
         self.backend().map(|_| ())
     }
@@ -47,7 +51,8 @@ impl Settings {
         let mut warnings = self.store.warnings(&environment());
         warnings.extend(self.api.warnings());
         warnings.extend(self.rules.warnings());
-        warnings.extend(self.telemetry.warnings());
+        warnings.extend(self.telemetry.warnings(&environment()));
+        warnings.extend(self.traces.warnings());
         warnings.extend(foreign::warnings(environment()));
         warnings.extend(unknown::warnings(&environment(), &Self::names()));
         warnings
@@ -67,6 +72,14 @@ impl Settings {
     /// What is wrong with the settings of Redis or the files they name.
     pub fn backend(&self) -> Result<BackendChoice, String> {
         self.store.backend(&environment())
+    }
+
+    /// Where to send metrics, if anywhere.
+    ///
+    /// # Errors
+    /// What is wrong with the settings of a mogrifier.
+    pub fn statsd(&self) -> Result<Option<crate::telemetry::statsd::Options>, String> {
+        self.telemetry.statsd(&environment())
     }
 }
 

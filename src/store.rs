@@ -83,6 +83,11 @@ fn full_logs(use_of: &str, metrics: &Metrics) -> Counter {
 }
 
 impl Store {
+    /// Whether asking it is a trip to somewhere else.
+    pub const fn is_remote(&self) -> bool {
+        matches!(self, Self::Redis(_))
+    }
+
     /// Answers every check of an ask, in order. Memory never waits.
     pub async fn decide(&self, ask: &Ask, now: Time) -> Decisions {
         match self {

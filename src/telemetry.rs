@@ -1,5 +1,11 @@
-//! What the operator sees: the log, and metrics.
+//! What the operator sees: the log, metrics, and traces.
 
+pub mod deltas;
+pub mod dogstatsd;
 pub mod log;
+pub mod mapper;
 pub mod metric;
 pub mod settings;
+pub mod statsd;
+pub mod tags;
+pub mod traces;

@@ -11,8 +11,8 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::sign::CertifiedKey;
-use rustls::{CertificateError, RootCertStore};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
 
 /// A file, and the setting that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +68,27 @@ pub enum PemError {
 /// The cryptography that is used wherever TLS is spoken.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
+}
+
+/// How to speak TLS to a server: whom to trust, by default the system's authorities, and who we are, if it asks.
+///
+/// # Errors
+/// Files of no use.
+pub fn client(authority: Option<&PemFile>, identity: Option<&Identity>) -> Result<ClientConfig, PemError> {
+    let roots = authority.map_or_else(|| Ok(system_authorities()), PemFile::authorities)?;
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    let builder = builder.expect("the provider has what both versions need").with_root_certificates(roots);
+    Ok(match identity {
+        Some(identity) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.load()?))),
+        None => builder.with_no_client_auth(),
+    })
+}
+
+/// What cannot be read is not trusted; where there are none, nobody is.
+fn system_authorities() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots
 }
 
 /// When the first certificate of a chain runs out, in seconds since the epoch; `None` if nobody can tell.

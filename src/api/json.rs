@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use axum::body::{Body, to_bytes};
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
-use http::{StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
@@ -19,11 +19,15 @@ use crate::limiter::{Limiter, Refusal};
 use crate::proto::DESCRIPTOR_SET;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::telemetry::metric::Counter;
+use crate::telemetry::traces::{Kind, LiveSpan, Traces};
 
 /// Whoever has not sent its body by then is not going to, and would hold its connection for ever.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// More names than any of our messages has fields.
 const FIELDS_MAX: usize = 32;
+/// The reference's name for what is done once the request was read.
+const SPAN: &str = "NewJsonHandler Remaining Execution";
+const SPAN_STATUS: &str = "http.status_code";
 
 /// What the door needs.
 #[derive(Debug, Clone)]
@@ -31,6 +35,7 @@ pub struct JsonDoor {
     limiter: Limiter,
     messages: Messages,
     oversized: Counter,
+    traces: Traces,
 }
 
 /// The messages of the service, as they were compiled in.
@@ -57,8 +62,8 @@ impl Messages {
 
 impl JsonDoor {
     /// A door to the limiter, which counts the bodies that it refuses for their size.
-    pub fn new(limiter: Limiter, messages: Messages, oversized: Counter) -> Self {
-        Self { limiter, messages, oversized }
+    pub fn new(limiter: Limiter, messages: Messages, oversized: Counter, traces: Traces) -> Self {
+        Self { limiter, messages, oversized, traces }
     }
 
     /// Reads protobuf's JSON: either spelling of names, numbers as text, null for absent; unknown names are an error.
@@ -170,7 +175,7 @@ impl<'de> Visitor<'de> for Names {
 }
 
 /// Answers 200 or 429 with an answer, 400 for anything that has none.
-pub async fn answer(State(door): State<JsonDoor>, body: Body) -> Response {
+pub async fn answer(State(door): State<JsonDoor>, headers: HeaderMap, body: Body) -> Response {
     let body = match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MESSAGE_BYTES_MAX)).await {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => {
@@ -186,7 +191,19 @@ pub async fn answer(State(door): State<JsonDoor>, body: Body) -> Response {
             return bad_request();
         }
     };
-    let answer = match door.limiter.answer(&convert::query(&request)).await {
+    let mut span = door.traces.begin(SPAN, Kind::Server, &headers);
+    let response = respond(&door, &request, span.as_ref()).await;
+    if let Some(span) = &mut span {
+        span.tell_number(SPAN_STATUS, response.status().as_u16());
+        if response.status().is_server_error() {
+            span.fail(response.status().to_string());
+        }
+    }
+    response
+}
+
+async fn respond(door: &JsonDoor, request: &RateLimitRequest, span: Option<&LiveSpan>) -> Response {
+    let answer = match door.limiter.answer_within(&convert::query(request), span).await {
         Ok(answer) => answer,
         Err(refusal @ (Refusal::TooManyDescriptors(_) | Refusal::Invalid(_))) => {
             return (StatusCode::BAD_REQUEST, format!("{refusal}\n")).into_response();

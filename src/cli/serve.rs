@@ -32,7 +32,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let Args { rules, settings } = args;
     settings.check().map_err(Failure::Config)?;
     let rules_from = settings.rules.origin(rules).map_err(Failure::Config)?;
-    log::start(settings.telemetry.log_level, settings.telemetry.log_format);
+    log::start(settings.telemetry.level(), settings.telemetry.format());
     for warning in settings.warnings() {
         tracing::warn!("{warning}");
     }
@@ -43,7 +43,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
         let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
         let app = App::bind(&settings, rules_from)?;
-        announce(app.summary(), settings.telemetry.log_format);
+        announce(app.summary(), settings.telemetry.format());
         let stop = async || {
             tokio::select! {
                 _ = terminate.recv() => Signal::Terminate,

@@ -10,6 +10,8 @@ use crate::rules::Metadata;
 pub struct Answer {
     /// Whether the request is refused.
     pub over_limit: bool,
+    /// The first descriptor that refuses it, if it is refused.
+    pub refused_by: Option<usize>,
     /// It would have been, but for SHADOW_MODE.
     pub shadowed: bool,
     /// Rules that are over it let it pass, and the upstream is told to give the cheap answer.

@@ -47,6 +47,7 @@ pub fn combine(query: &Query<'_>, plan: &Plan<'_>, verdicts: &Verdicts, policy: 
     }
     Answer {
         over_limit,
+        refused_by: if over_limit { (0..statuses.len()).find(|&index| refuses(index)) } else { None },
         shadowed: over && policy.modes.shadow,
         degraded: !degraded.is_empty(),
         response_headers: headers(Told { statuses: &statuses, over_limit, retry_later }, hard_over, policy),

@@ -100,12 +100,20 @@ impl Fallback {
         self.counters.sweep_on(clock).await;
     }
 
+    /// What a step's rule wants where the store has no verdict.
+    pub fn policy(&self, step: &Step<'_>) -> OnStoreError {
+        match step {
+            Step::Counted { rule, .. } => rule.on_store_error.unwrap_or(self.policy),
+            Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) | Step::Override { .. } => self.policy,
+        }
+    }
+
     /// What each check's rule wants.
     fn policies(&self, plan: &Plan<'_>) -> SmallVec<[OnStoreError; 4]> {
         let mut policies: SmallVec<[OnStoreError; 4]> = plan.ask.checks.iter().map(|_| self.policy).collect();
         for step in &plan.steps {
-            if let Step::Counted { rule, check, .. } = step {
-                policies[*check] = rule.on_store_error.unwrap_or(self.policy);
+            if let Some(check) = step.check() {
+                policies[check] = self.policy(step);
             }
         }
         policies

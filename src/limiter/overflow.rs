@@ -13,11 +13,11 @@
 //! Nothing is ever given back. A caller who goes away has used its slot, and so has one whose turn would be too late since the store took
 //! its time to say when it is: others may have been told of later slots meanwhile, and theirs could not be moved.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::chance;
 use crate::check::{Ask, Verdict, Verdicts};
 use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
 use crate::time::{MICROS_PER_SECOND, Span, Time};
@@ -166,9 +166,7 @@ pub fn some_of(max: Span) -> Span {
     if max == Span::ZERO {
         return max;
     }
-    // The standard library seeds its hashers from the system's random numbers, and no two alike.
-    let any = RandomState::new().build_hasher().finish();
-    Span::from_secs(any % (max.as_micros() / MICROS_PER_SECOND + 1))
+    Span::from_secs(chance::any() % (max.as_micros() / MICROS_PER_SECOND + 1))
 }
 
 #[cfg(test)]

@@ -4,11 +4,15 @@ use std::num::NonZeroU32;
 
 use clap::Args;
 
+use crate::chance::Rate;
 use crate::limiter::headers::HeaderNames;
-use crate::limiter::{Modes, Policy};
+use crate::limiter::{Modes, Policy, refusals};
 use crate::rules::OnStoreError;
-use crate::setting;
+use crate::setting::{self, Given};
 use crate::time::{MICROS_PER_SECOND, Span};
+
+/// A line has half a KiB at most: that is 400 MiB a day at the worst.
+const REFUSALS_LOG_LINES_PER_SECOND_MAX: u32 = 10;
 
 /// Answers.
 #[derive(Debug, Clone, Args)]
@@ -58,6 +62,13 @@ pub struct Settings {
     /// Tell Envoy what was asked, and the metadata of the rules that were met
     #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
     pub response_dynamic_metadata: bool,
+    /// Log this part of the refusals, from 0 to 1, a line each; descriptors are logged with their values, which may be personal data
+    /// [default: 0]
+    #[arg(long, env = "REFUSALS_LOG_SAMPLE_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = setting::given(Rate::read))]
+    pub refusals_log_sample_rate: Given<Rate>,
+    /// But no more lines than so many in a second [default: 10]
+    #[arg(long, env = "REFUSALS_LOG_LINES_PER_SECOND_MAX", default_value = "", hide_default_value = true, value_name = "NUMBER", value_parser = setting::given(lines_per_second_max))]
+    pub refusals_log_lines_per_second_max: Given<NonZeroU32>,
 }
 
 impl Settings {
@@ -81,12 +92,20 @@ impl Settings {
             retry_after_header: self.retry_after_header_enabled,
             retry_after_jitter: self.retry_after_jitter,
             dynamic_metadata: self.response_dynamic_metadata,
+            refusals_log: refusals::Options {
+                rate: self.refusals_log_sample_rate.0.filter(|rate| !rate.is_never()),
+                lines_per_second_max: self.refusals_log_lines_per_second_max.0.map_or(REFUSALS_LOG_LINES_PER_SECOND_MAX, NonZeroU32::get),
+            },
         }
     }
 }
 
 fn on_store_error(text: &str) -> Result<OnStoreError, String> {
     OnStoreError::from_name(text).ok_or_else(|| format!("write one of {}", OnStoreError::ALL.map(OnStoreError::name).join(", ")))
+}
+
+fn lines_per_second_max(text: &str) -> Result<NonZeroU32, String> {
+    text.parse().map_err(|_| "write a whole number from 1 on".to_owned())
 }
 
 /// Whole seconds, since Retry-After has no others: a number of them, or a duration with its unit.

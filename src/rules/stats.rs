@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::check::{HITS_MAX, Hits, Verdict};
 use crate::limit::{Algorithm, Limit, RefusedHits};
+use crate::telemetry::mapper::escaped;
 use crate::telemetry::metric::{Counter, Metrics, Series, Source};
 
 /// How many names that come from clients are kept apart. The rest is counted together.
@@ -254,7 +255,7 @@ impl Source for StatsTable {
         for (domain, count) in &names.unknown_domains {
             let statsd = format!("ratelimit.service.rate_limit.{}.domain_not_found", super::series::sanitized(domain.to_string()));
             let help = "Descriptors of requests for a domain that no rule is about.";
-            let name = prometheus_name(&statsd);
+            let name = escaped(&statsd);
             series.push(Series::counter(&name, help, Vec::new(), count.load(Relaxed), Some(statsd)));
         }
     }
@@ -267,11 +268,11 @@ fn reference_series(name: &str, count_name: &str, count: u64) -> Series {
     if count_name == "over_limit_with_local_cache" {
         // Its mapping forgets this one, or takes it for `over_limit` where there are two keys, which would count it twice.
         let help = "Hits over the limit of a rule that were refused without asking Redis.";
-        return Series::counter(&prometheus_name(&statsd), help, Vec::new(), count, Some(statsd));
+        return Series::counter(&escaped(&statsd), help, Vec::new(), count, Some(statsd));
     }
     if labels.len() < 2 {
         // No label for a key: its mapping leaves such a name alone.
-        let name = prometheus_name(&statsd);
+        let name = escaped(&statsd);
         return Series::counter(&name, "A counter of a rule without keys.", Vec::new(), count, Some(statsd));
     }
     let help = match count_name {
@@ -288,10 +289,6 @@ fn reference_series(name: &str, count_name: &str, count: u64) -> Series {
 /// are summed up.
 fn labels(name: &str) -> Vec<(&'static str, String)> {
     ["domain", "key1", "key2"].into_iter().zip(name.split('.').map(str::to_owned)).collect()
-}
-
-fn prometheus_name(statsd: &str) -> String {
-    statsd.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect()
 }
 
 /// The reference computes this in 32-bit floats, so that is what it means.

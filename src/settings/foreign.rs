@@ -1,13 +1,8 @@
 //! Settings of the reference that this version does not have, and without which it works all the same: they are warned about.
 
 /// Settings without which the service works all the same.
-const WARNED: [(&str, &str); 15] = [
-    ("TRACING_ENABLED", "this version sends no traces"),
-    ("EXTRA_TAGS", "this version sends no statsd"),
-    ("PROMETHEUS_MAPPER_YAML", "the metrics page has the default names"),
+const WARNED: [(&str, &str); 10] = [
     ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "XDS_CLIENT_BACKOFF_* say when to connect again; it has none in the reference, too"),
-    ("GOSTATS_FLUSH_INTERVAL_SECONDS", "STATS_FLUSH_INTERVAL says how often statsd is sent to"),
-    ("GOSTATS_LOGGING_SINK_DISABLED", "statistics are not logged"),
     ("MEMCACHE_HOST_PORT", NO_MEMCACHED),
     ("MEMCACHE_MAX_IDLE_CONNS", NO_MEMCACHED),
     ("MEMCACHE_SRV", NO_MEMCACHED),
@@ -42,8 +37,8 @@ mod tests {
 
     #[test]
     fn what_only_shows_less_is_warned_about() {
-        let set = [("TRACING_ENABLED", "true"), ("PATH", "/bin"), ("MEMCACHE_SRV", "")];
+        let set = [("MEMCACHE_TLS", "true"), ("PATH", "/bin"), ("MEMCACHE_SRV", "")];
         let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(warnings(set), ["TRACING_ENABLED has no effect: this version sends no traces"]);
+        assert_eq!(warnings(set), [format!("MEMCACHE_TLS has no effect: {NO_MEMCACHED}")]);
     }
 }

@@ -4,13 +4,17 @@
 /// shut out who has no certificate.
 const PASSED_OVER: [&str; 1] = ["GRPC_SERVER_TLS_CA_CERT"];
 
+/// OpenTelemetry's names are alike, and there are more of them than of ours: who runs a cluster sets them for every pod in it.
+const PASSED_OVER_FAMILY: &str = "OTEL_";
+
 /// Shorter names are near too many others.
 const NAME_BYTES_MIN: usize = 7;
 
 /// A sentence for each name that is set, no setting, and near one.
 pub fn warnings(environment: &[(String, String)], known: &[String]) -> Vec<String> {
     let is_candidate = |name: &str, value: &str| {
-        !value.is_empty() && !known.iter().any(|known| known == name) && !PASSED_OVER.contains(&name) && !is_of_kubernetes(name, value)
+        let is_passed_over = PASSED_OVER.contains(&name) || name.starts_with(PASSED_OVER_FAMILY);
+        !value.is_empty() && !is_passed_over && !known.iter().any(|known| known == name) && !is_of_kubernetes(name, value)
     };
     let candidates = environment.iter().filter(|(name, value)| is_candidate(name, value));
     let told = candidates.filter_map(|(name, _)| Some(format!("{name} is no setting; did you mean {}?", nearest(name, known)?)));
@@ -51,7 +55,11 @@ mod tests {
     fn warned(name: &str, value: &str) -> Vec<String> {
         let known = ["HOST", "PORT", "GRPC_HOST", "GRPC_SERVER_TLS_CERT", "LOG_LEVEL", "PROMETHEUS_PATH", "REDIS_URL", "REDIS_POOL_SIZE"];
         let known: Vec<String> =
-            [&known[..], &["REDIS_TLS", "REDIS_TLS_CACERT", "RUNTIME_ROOT", "REPLICAS"]].concat().iter().map(ToString::to_string).collect();
+            [&known[..], &["REDIS_TLS", "REDIS_TLS_CACERT", "RUNTIME_ROOT", "REPLICAS", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"]]
+                .concat()
+                .iter()
+                .map(ToString::to_string)
+                .collect();
         warnings(&[(name.to_owned(), value.to_owned())], &known)
     }
 
@@ -78,6 +86,7 @@ mod tests {
             ("REDIS_URI", ""),
             ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
             ("GRPC_VERBOSITY", "debug"),
+            ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://collector"),
             ("HOSTNAME", "pod-1"),
             ("HOME", "/root"),
             ("PROMETHEUS_PORT", "tcp://10.96.0.12:9090"),

@@ -16,7 +16,7 @@ use crate::store::full_logs;
 use crate::store::redis::address::Address;
 use crate::store::redis::batch::{BATCH_SIZE_MAX, Batcher, Told};
 use crate::store::redis::clock::RedisClock;
-use crate::store::redis::connection::Manager;
+use crate::store::redis::connection::{Connections, Manager};
 use crate::store::redis::health::{Health, Trouble};
 use crate::store::redis::last_seen::LastSeen;
 use crate::store::redis::over_limit_cache::OverLimitCache;
@@ -98,10 +98,9 @@ impl Node {
     /// # Errors
     /// An address that the client cannot use.
     pub fn new(options: NodeOptions, clock: Clock, metrics: &Metrics) -> Result<Self, RedisError> {
-        let made = metrics.counter("tollgate_store_connections_total", "Connections to Redis that were made.");
         let NodeOptions { connect_timeout, store_timeout, .. } = options;
         Ok(Self {
-            manager: Manager::new(options.address, connect_timeout.into(), store_timeout.into(), made)?,
+            manager: Manager::new(options.address, connect_timeout.into(), store_timeout.into(), Connections::new(metrics))?,
             store_timeout,
             required: options.required,
             expiration_jitter_max: options.expiration_jitter_max,

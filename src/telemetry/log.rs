@@ -24,6 +24,11 @@ pub enum Format {
     Json,
 }
 
+impl Level {
+    /// The reference's default.
+    pub const WARN: Self = Self(tracing::Level::WARN);
+}
+
 impl FromStr for Level {
     type Err = String;
 

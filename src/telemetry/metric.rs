@@ -1,29 +1,97 @@
-//! Counters, gauges and histograms, each with its name and help text, and the page that shows them.
+//! Counters, gauges, histograms and timers, each with its name and help text.
 //!
-//! Every room defines its own. What the reference also counts has its statsd name beside the Prometheus one. Names follow Prometheus'
-//! conventions (base units, `_total`), but for the reference's, which dashboards query as they are.
+//! Every room defines its own. What the reference also counts has its statsd name beside the Prometheus one: both its statsd and its
+//! mapping files go by that. Names follow Prometheus' conventions (base units, `_total`), but for the reference's, which dashboards query
+//! as they are.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus::core::Collector;
-use prometheus::{Encoder as _, HistogramOpts, Opts, Registry, TextEncoder, proto};
+use prometheus::{HistogramOpts, Opts, Registry};
+
+use crate::telemetry::mapper::{Kind, Mapped, Mapping, Observer, Shown};
+use crate::telemetry::metric::page::{Number, Sample};
+use crate::telemetry::tags::Tags;
+use crate::time::Span;
 
 pub use prometheus::{Histogram, IntCounter as Counter, IntGauge as Gauge};
 
-/// Seconds, from 50 µs on: the reference's page begins at 5 ms, which is more than Tollgate takes.
-const LATENCY_BUCKETS_S: [f64; 18] =
-    [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+mod page;
+
+/// Microseconds, from 50 on: the reference's page begins at 5 ms, which is more than Tollgate takes.
+const LATENCY_BUCKETS_US: [f64; 18] = [
+    50.0,
+    100.0,
+    250.0,
+    500.0,
+    1_000.0,
+    2_500.0,
+    5_000.0,
+    10_000.0,
+    20_000.0,
+    25_000.0,
+    50_000.0,
+    100_000.0,
+    250_000.0,
+    500_000.0,
+    1_000_000.0,
+    2_500_000.0,
+    5_000_000.0,
+    10_000_000.0,
+];
+
+/// What the reference's library makes of times whose mapping names no buckets, whatever their unit. Dashboards may ask for one by name.
+const REFERENCE_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// Powers of two up to the largest call to a store.
 const SIZE_BUCKETS: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
 
+/// Of how many names it is kept what a mapping file makes of them. Whoever has more has them mapped anew for each page.
+pub const MAPPED_NAMES_MAX: usize = 100_000;
+
 /// Every metric of the process. Clones are the same.
-#[derive(Debug, Clone, Default)]
-pub struct Metrics {
+#[derive(Debug, Clone)]
+pub struct Metrics(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// Our own.
     registry: Registry,
-    statsd: Arc<Mutex<Vec<(String, Counter)>>>,
-    sources: Arc<Mutex<Vec<Arc<dyn Source>>>>,
+    naming: Naming,
+    reference: Mutex<Vec<Reference>>,
+    timers: Mutex<Vec<ReferenceTimer>>,
+    sources: Mutex<Vec<Arc<dyn Source>>>,
+    mapped: MappedNames,
+}
+
+/// How metrics are named and tagged on the page.
+#[derive(Debug, Clone, Default)]
+pub struct Naming {
+    /// What names of the reference become, if not those that it gives them by default.
+    pub mapping: Option<Mapping>,
+    /// What every series is labelled with.
+    pub tags: Tags,
+    /// The unit of the reference's times where no mapping says it.
+    pub times: Times,
+}
+
+/// A unit of time on the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Times {
+    /// As the name of the metric says.
+    #[default]
+    Seconds,
+    /// As the reference had it once.
+    Milliseconds,
+}
+
+/// Times that the reference takes, too.
+#[derive(Debug, Clone)]
+pub struct Timer {
+    histogram: Histogram,
+    per_second: f64,
 }
 
 /// Something that has counters of names that come and go.
@@ -32,27 +100,130 @@ pub trait Source: std::fmt::Debug + Send + Sync {
     fn collect(&self, series: &mut Vec<Series>);
 }
 
-/// A counter as a source shows it. Of one name and labels there may be several: they are summed up.
+/// A counter or a gauge as a source shows it. Of one name and labels there may be several: they are summed up.
 #[derive(Debug, Clone)]
 pub struct Series {
     name: String,
     help: &'static str,
     labels: Vec<(&'static str, String)>,
+    kind: Kind,
     value: u64,
     statsd: Option<String>,
+}
+
+/// What a metric of the reference says at the moment, under its statsd name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// Without tags. No line breaks, whatever clients send.
+    pub name: String,
+    /// Since the start, or now.
+    pub value: ReadingValue,
+}
+
+/// See [`Reading`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum ReadingValue {
+    /// All that was counted.
+    Counter(u64),
+    /// As it stands.
+    Gauge(u64),
+    /// How many times were at most so many milliseconds, and more than those before.
+    Timer(Vec<(f64, u64)>),
+}
+
+/// A metric of the reference that is there from the start.
+#[derive(Debug)]
+struct Reference {
+    statsd: String,
+    name: &'static str,
+    help: &'static str,
+    labels: Vec<(&'static str, String)>,
+    reads: Reads,
+}
+
+#[derive(Debug)]
+enum Reads {
+    Counter(Counter),
+    Gauge(Gauge),
+    /// The reference tells it as a gauge, although it only grows.
+    CounterAsGauge(Counter),
+}
+
+#[derive(Debug)]
+struct ReferenceTimer {
+    statsd: String,
+    timer: Timer,
+    help: &'static str,
+    shown: Option<Shown>,
+}
+
+/// What the mapping made of the names that were seen. A name is always of one kind.
+#[derive(Debug)]
+struct MappedNames {
+    known: Mutex<HashMap<Box<str>, Arc<Mapped>>>,
+    full: Counter,
+    conflicts: Gauge,
 }
 
 impl Series {
     /// A counter. `statsd` is its name in the reference, if it has one.
     pub fn counter(name: &str, help: &'static str, labels: Vec<(&'static str, String)>, value: u64, statsd: Option<String>) -> Self {
-        Self { name: name.to_owned(), help, labels, value, statsd }
+        Self { name: name.to_owned(), help, labels, kind: Kind::Counter, value, statsd }
+    }
+}
+
+impl Timer {
+    /// Adds a time.
+    pub fn observe(&self, span: Span) {
+        self.histogram.observe(span.as_secs_f64() * self.per_second);
+    }
+
+    /// How many times are in each bucket, by its upper bound in milliseconds. What is beyond the last bound is told as that.
+    fn buckets(&self) -> Vec<(f64, u64)> {
+        let families = self.histogram.collect();
+        let Some(metric) = families.first().and_then(|family| family.get_metric().first()) else { return Vec::new() };
+        let histogram = metric.get_histogram();
+        let mut below = 0;
+        let mut buckets: Vec<(f64, u64)> = Vec::new();
+        for bucket in histogram.get_bucket() {
+            let count = bucket.cumulative_count();
+            buckets.push((bucket.upper_bound() / self.per_second * 1_000.0, count - below));
+            below = count;
+        }
+        if let Some((_, last)) = buckets.last_mut() {
+            *last += histogram.get_sample_count().saturating_sub(below);
+        }
+        buckets
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::named(Naming::default())
     }
 }
 
 impl Metrics {
-    /// No metrics yet.
+    /// No metrics yet, with the reference's names.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// No metrics yet.
+    pub fn named(naming: Naming) -> Self {
+        let full = "Times that what the mapping file makes of names was forgotten, because there were 100,000 of them (mapped_names_max).";
+        let conflicts =
+            "Series left off the page before this one, because the mapping file gives them a name that a metric of another kind has.";
+        let mapped = MappedNames {
+            known: Mutex::default(),
+            full: Counter::new("tollgate_mapped_names_full_total", full).expect("a constant of ours"),
+            conflicts: Gauge::new("tollgate_metric_conflicts", conflicts).expect("a constant of ours"),
+        };
+        let (registry, reference, timers, sources) = (Registry::new(), Mutex::default(), Mutex::default(), Mutex::default());
+        let metrics = Self(Arc::new(Inner { registry, naming, reference, timers, sources, mapped }));
+        metrics.register(metrics.0.mapped.full.clone());
+        metrics.register(metrics.0.mapped.conflicts.clone());
+        metrics
     }
 
     /// Adds what the kernel knows of this process: CPU time, memory, file descriptors, start time.
@@ -73,10 +244,53 @@ impl Metrics {
     }
 
     /// A counter that the reference has too, under that statsd name.
-    pub fn reference_counter(&self, statsd: &str, name: &str, help: &str, labels: &[(&str, &str)]) -> Counter {
-        let counter = self.counter_with(name, help, labels);
-        self.statsd.lock().unwrap_or_else(PoisonError::into_inner).push((statsd.to_owned(), counter.clone()));
+    pub fn reference_counter(&self, statsd: &str, name: &'static str, help: &'static str, labels: &[(&'static str, &str)]) -> Counter {
+        let counter = Counter::new(name, help).expect("names are constants of ours");
+        self.add_reference(statsd, name, help, labels, Reads::Counter(counter.clone()));
         counter
+    }
+
+    /// A gauge that the reference has too.
+    pub fn reference_gauge(&self, statsd: &str, name: &'static str, help: &'static str) -> Gauge {
+        let gauge = Gauge::new(name, help).expect("names are constants of ours");
+        self.add_reference(statsd, name, help, &[], Reads::Gauge(gauge.clone()));
+        gauge
+    }
+
+    /// Shows a counter of our own under the reference's name, too.
+    pub fn reference_counter_of(&self, counter: Counter, statsd: &str, name: &'static str, help: &'static str) -> Counter {
+        self.add_reference(statsd, name, help, &[], Reads::Counter(counter.clone()));
+        counter
+    }
+
+    /// Shows a counter of our own as the gauge that the reference has of it, too.
+    pub fn reference_gauge_of(&self, counter: Counter, statsd: &str, name: &'static str, help: &'static str) -> Counter {
+        self.add_reference(statsd, name, help, &[], Reads::CounterAsGauge(counter.clone()));
+        counter
+    }
+
+    /// Times that the reference takes, too.
+    pub fn reference_timer(&self, statsd: &str, name: &'static str, help: &'static str, labels: &[(&'static str, &str)]) -> Timer {
+        let mapped = match &self.0.naming.mapping {
+            Some(mapping) => mapping.map(statsd, Kind::Observer),
+            None => Mapped::As(Shown {
+                name: name.to_owned(),
+                labels: labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect(),
+                // Mappings are of milliseconds, which is what statsd knows.
+                scale: if self.0.naming.times == Times::Seconds { 0.001 } else { 1.0 },
+                help: None,
+                observer: Observer::Histogram,
+                buckets: Vec::new(),
+            }),
+        };
+        let shown = if let Mapped::As(shown) = mapped { Some(shown) } else { None };
+        let per_second = shown.as_ref().map_or(1.0, |shown| shown.scale * 1_000.0);
+        let buckets = shown.as_ref().map(|shown| shown.buckets.clone()).filter(|buckets| !buckets.is_empty());
+        let options = HistogramOpts::new(name, help).buckets(buckets.unwrap_or_else(|| latency_buckets(per_second)));
+        let histogram = Histogram::with_opts(options).expect("names are constants of ours, and buckets were looked at");
+        let timer = Timer { histogram, per_second };
+        lock(&self.0.timers).push(ReferenceTimer { statsd: statsd.to_owned(), timer: timer.clone(), help, shown });
+        timer
     }
 
     /// A gauge of our own.
@@ -93,62 +307,143 @@ impl Metrics {
 
     /// A histogram of small numbers of things.
     pub fn sizes(&self, name: &str, help: &str) -> Histogram {
-        self.histogram(options(name, help, &[]), &SIZE_BUCKETS)
+        self.histogram(options(name, help, &[]), SIZE_BUCKETS.to_vec())
     }
 
     /// A histogram of durations in seconds.
     pub fn latency(&self, name: &str, help: &str, labels: &[(&str, &str)]) -> Histogram {
-        self.histogram(options(name, help, labels), &LATENCY_BUCKETS_S)
+        self.histogram(options(name, help, labels), LATENCY_BUCKETS_US.map(|micros| micros / 1e6).to_vec())
     }
 
     /// Shows the counters of a source, too.
     pub fn add_source(&self, source: Arc<dyn Source>) {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(source);
+        lock(&self.0.sources).push(source);
     }
 
     /// The page for Prometheus, as of now.
     pub fn page(&self) -> String {
-        let mut families = self.registry.gather();
-        families.extend(families_of(self.collect()));
-        let mut page = Vec::new();
-        if let Err(error) = TextEncoder::new().encode(&families, &mut page) {
-            tracing::error!(%error, "cannot write the metrics page");
-        }
-        String::from_utf8_lossy(&page).into_owned()
+        let mut samples: Vec<Sample> = self.series().into_iter().filter_map(|series| self.sample(series)).collect();
+        samples.extend(lock(&self.0.timers).iter().filter_map(ReferenceTimer::sample));
+        let page = page::write(self.0.registry.gather(), samples, &self.0.naming.tags.as_labels());
+        self.0.mapped.conflicts.set(i64::try_from(page.conflicts).unwrap_or(i64::MAX));
+        page.text
     }
 
-    /// One line a counter under the reference's statsd name: `name: value`, sorted.
+    /// What all metrics of the reference say, by their statsd names.
+    pub fn readings(&self) -> Vec<Reading> {
+        let series = self.series().into_iter().filter_map(|series| {
+            let value = match series.kind {
+                Kind::Gauge => ReadingValue::Gauge(series.value),
+                Kind::Counter | Kind::Observer => ReadingValue::Counter(series.value),
+            };
+            // Some names come from clients.
+            Some(Reading { name: series.statsd?.replace(char::is_control, "_"), value })
+        });
+        let mut readings: Vec<Reading> = series.collect();
+        readings.extend(
+            lock(&self.0.timers)
+                .iter()
+                .map(|timer| Reading { name: timer.statsd.clone(), value: ReadingValue::Timer(timer.timer.buckets()) }),
+        );
+        readings
+    }
+
+    /// One line a counter or gauge under the reference's statsd name: `name: value`, sorted.
     pub fn lines(&self) -> String {
-        let mut lines: Vec<(String, u64)> = self.collect().into_iter().filter_map(|series| Some((series.statsd?, series.value))).collect();
-        let counters = self.statsd.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.extend(counters.iter().map(|(name, counter)| (name.clone(), counter.get())));
+        let numbers = self.readings().into_iter().filter_map(|Reading { name, value }| match value {
+            ReadingValue::Counter(number) | ReadingValue::Gauge(number) => Some((name, number)),
+            ReadingValue::Timer(_) => None,
+        });
+        let mut lines: Vec<(String, u64)> = numbers.collect();
         lines.sort_unstable();
         let mut text = String::new();
         for (name, value) in lines {
-            // Some names come from clients, and a line is a counter.
-            let name = name.replace(char::is_control, "_");
             let _ = writeln!(text, "{name}: {value}");
         }
         text
     }
 
-    fn collect(&self) -> Vec<Series> {
-        let mut series = Vec::new();
-        for source in &*self.sources.lock().unwrap_or_else(PoisonError::into_inner) {
+    /// Everything that has no place in the registry.
+    fn series(&self) -> Vec<Series> {
+        let mut series: Vec<Series> = lock(&self.0.reference).iter().map(Reference::series).collect();
+        for source in &*lock(&self.0.sources) {
             source.collect(&mut series);
         }
         series
     }
 
-    fn histogram(&self, options: Opts, buckets: &[f64]) -> Histogram {
-        let options = HistogramOpts { common_opts: options, buckets: buckets.to_vec() };
+    /// How a series is shown, if it is.
+    fn sample(&self, series: Series) -> Option<Sample> {
+        #[expect(clippy::cast_precision_loss, reason = "the text format knows only doubles")]
+        let value = series.value as f64;
+        let (Some(statsd), Some(mapping)) = (&series.statsd, &self.0.naming.mapping) else {
+            let labels = series.labels.into_iter().map(|(label, value)| (label.into(), value)).collect();
+            return Some(Sample { name: series.name, help: series.help.into(), labels, number: Number::of(series.kind, value) });
+        };
+        match &*self.0.mapped.get(statsd, || mapping.map(statsd, series.kind)) {
+            Mapped::Dropped => None,
+            Mapped::As(shown) => Some(Sample {
+                name: shown.name.clone(),
+                help: shown.help.clone().map_or(series.help.into(), Into::into),
+                labels: shown.labels.iter().map(|(label, value)| (label.clone().into(), value.clone())).collect(),
+                number: Number::of(series.kind, value * shown.scale),
+            }),
+        }
+    }
+
+    fn add_reference(&self, statsd: &str, name: &'static str, help: &'static str, labels: &[(&'static str, &str)], reads: Reads) {
+        let labels = labels.iter().map(|(label, value)| (*label, (*value).to_owned())).collect();
+        lock(&self.0.reference).push(Reference { statsd: statsd.to_owned(), name, help, labels, reads });
+    }
+
+    fn histogram(&self, options: Opts, buckets: Vec<f64>) -> Histogram {
+        let options = HistogramOpts { common_opts: options, buckets };
         let histogram = Histogram::with_opts(options).expect("names, labels and buckets are constants of ours");
         self.register(histogram.clone());
         histogram
     }
 
     fn register(&self, collector: impl Collector + 'static) {
-        self.registry.register(Box::new(collector)).expect("every metric is registered once, under a name of its own");
+        self.0.registry.register(Box::new(collector)).expect("every metric is registered once, under a name of its own");
+    }
+}
+
+impl Reference {
+    fn series(&self) -> Series {
+        let (kind, value) = match &self.reads {
+            Reads::Counter(counter) => (Kind::Counter, counter.get()),
+            Reads::CounterAsGauge(counter) => (Kind::Gauge, counter.get()),
+            Reads::Gauge(gauge) => (Kind::Gauge, u64::try_from(gauge.get()).unwrap_or(0)),
+        };
+        Series { name: self.name.to_owned(), help: self.help, labels: self.labels.clone(), kind, value, statsd: Some(self.statsd.clone()) }
+    }
+}
+
+impl ReferenceTimer {
+    fn sample(&self) -> Option<Sample> {
+        let Shown { name, labels, help, observer, .. } = self.shown.as_ref()?;
+        Some(Sample {
+            name: name.clone(),
+            help: help.clone().map_or(self.help.into(), Into::into),
+            labels: labels.iter().map(|(label, value)| (label.clone().into(), value.clone())).collect(),
+            number: Number::of_times(&self.timer.histogram, *observer)?,
+        })
+    }
+}
+
+impl MappedNames {
+    fn get(&self, statsd: &str, map: impl FnOnce() -> Mapped) -> Arc<Mapped> {
+        let mut known = lock(&self.known);
+        if let Some(mapped) = known.get(statsd) {
+            return mapped.clone();
+        }
+        if known.len() >= MAPPED_NAMES_MAX {
+            known.clear();
+            self.full.inc();
+        }
+        let mapped = Arc::new(map());
+        known.insert(statsd.into(), mapped.clone());
+        mapped
     }
 }
 
@@ -157,40 +452,94 @@ fn options(name: &str, help: &str, labels: &[(&str, &str)]) -> Opts {
     labels.iter().fold(Opts::new(name, help), |options, (label, value)| options.const_label(*label, *value))
 }
 
-/// Sorts series into families, and sums up those of the same labels.
-fn families_of(mut series: Vec<Series>) -> Vec<proto::MetricFamily> {
-    series.sort_by(|a, b| (&a.name, &a.labels).cmp(&(&b.name, &b.labels)));
-    series.dedup_by(|next, kept| {
-        let same = next.name == kept.name && next.labels == kept.labels;
-        if same {
-            kept.value += next.value;
+/// The bounds of times in a unit of which there are so many a second: those that fit Tollgate, and those of the reference.
+fn latency_buckets(per_second: f64) -> Vec<f64> {
+    let mut buckets: Vec<f64> = LATENCY_BUCKETS_US.iter().map(|micros| micros * per_second / 1e6).chain(REFERENCE_BUCKETS).collect();
+    buckets.sort_by(f64::total_cmp);
+    buckets.dedup();
+    buckets
+}
+
+/// Nothing here is left half-done by a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::mapper::{Pattern, Rule};
+
+    fn mapping(rules: &[(&str, &str)]) -> Mapping {
+        let mut mapping = Mapping::default();
+        for (glob, name) in rules {
+            let pattern = Pattern::glob(glob).expect("a glob");
+            let (name, labels) = ((*name).to_owned(), Vec::new());
+            let rest = (false, 2.0, None, None, Vec::new());
+            let (drops, scale, help, observer, buckets) = rest;
+            mapping.add(Rule { pattern, kind: None, name, labels, drops, scale, help, observer, buckets });
         }
-        same
-    });
-    series.chunk_by(|a, b| a.name == b.name).filter_map(family).collect()
-}
+        mapping
+    }
 
-fn family(series: &[Series]) -> Option<proto::MetricFamily> {
-    let first = series.first()?;
-    let mut family = proto::MetricFamily::default();
-    family.set_name(first.name.clone());
-    family.set_help(first.help.to_owned());
-    family.set_field_type(proto::MetricType::COUNTER);
-    family.set_metric(series.iter().map(metric).collect());
-    Some(family)
-}
+    #[test]
+    fn times_are_told_by_bucket_in_milliseconds_and_none_is_lost() {
+        let metrics = Metrics::new();
+        let timer = metrics.reference_timer("a.response_time", "a_seconds", "A.", &[]);
+        for millis in [0, 1, 1, 60_000] {
+            timer.observe(Span::from_micros(millis * 1_000));
+        }
+        let [Reading { name, value: ReadingValue::Timer(buckets) }] = &*metrics.readings() else { panic!("one timer") };
+        let told: Vec<_> = buckets.iter().copied().filter(|(_, count)| *count > 0).collect();
+        assert_eq!((&**name, &*told), ("a.response_time", &[(0.05, 1), (1.0, 2), (10_000.0, 1)][..]));
+        assert!(metrics.page().contains("\na_seconds_count 4\n"), "{}", metrics.page());
+    }
 
-#[expect(clippy::cast_precision_loss, reason = "the text format knows only doubles")]
-fn metric(series: &Series) -> proto::Metric {
-    let labels = series.labels.iter().map(|(name, value)| {
-        let mut label = proto::LabelPair::default();
-        label.set_name((*name).to_owned());
-        label.set_value(value.clone());
-        label
-    });
-    let mut metric = proto::Metric::from_label(labels.collect());
-    let mut counter = proto::Counter::default();
-    counter.set_value(series.value as f64);
-    metric.set_counter(counter);
-    metric
+    #[test]
+    fn a_mapping_is_for_the_references_metrics_alone_and_sums_up_what_becomes_the_same() {
+        let metrics = Metrics::named(Naming { mapping: Some(mapping(&[("a.*", "both"), ("t.*", "times")])), ..Naming::default() });
+        metrics.reference_counter("a.one", "one", "One.", &[]).inc_by(3);
+        metrics.reference_counter("a.two", "two", "Two.", &[]).inc_by(4);
+        metrics.counter("own_total", "Own.").inc();
+        for name in ["t.a", "t.b"] {
+            metrics.reference_timer(name, "t_seconds", "T.", &[]).observe(Span::from_micros(1_000));
+        }
+        let page = metrics.page();
+        for line in ["both 14", "own_total 1", "# TYPE times summary", "times_sum 4", "times_count 2"] {
+            assert!(page.lines().any(|shown| shown == line), "{line}: {page}");
+        }
+        assert!(!page.contains("\none "), "{page}");
+        assert_eq!(metrics.lines(), "a.one: 3\na.two: 4\n", "statsd knows no mapping");
+    }
+
+    #[test]
+    fn a_name_that_another_kind_has_is_left_off_and_told() {
+        let rules = [("a.*", "mixed"), ("b.*", "tollgate_metric_conflicts")];
+        let metrics = Metrics::named(Naming { mapping: Some(mapping(&rules)), ..Naming::default() });
+        metrics.reference_counter("a.one", "one", "One.", &[]).inc();
+        metrics.reference_gauge("a.two", "two", "Two.").set(5);
+        metrics.reference_counter("b.one", "three", "Three.", &[]).inc();
+        assert!(metrics.page().contains("\nmixed 2\n"), "{}", metrics.page());
+        assert!(metrics.page().contains("\ntollgate_metric_conflicts 2\n"), "{}", metrics.page());
+    }
+
+    #[test]
+    fn tags_are_labels_of_every_series_and_labels_of_its_own_win() {
+        let tags = Tags::read("zone:a,err_type:b").expect("tags");
+        let metrics = Metrics::named(Naming { tags, ..Naming::default() });
+        metrics.counter("own_total", "Own.");
+        metrics.reference_counter("x", "x", "X.", &[("err_type", "mine")]);
+        let page = metrics.page();
+        for line in [r#"own_total{err_type="b",zone="a"} 0"#, r#"x{err_type="mine",zone="a"} 0"#] {
+            assert!(page.lines().any(|shown| shown == line), "{line}: {page}");
+        }
+    }
+
+    #[test]
+    fn milliseconds_have_the_references_buckets_and_ours() {
+        let buckets = latency_buckets(1_000.0);
+        assert!(REFERENCE_BUCKETS.iter().all(|bound| buckets.contains(bound)), "{buckets:?}");
+        assert!(buckets.contains(&0.05) && buckets.contains(&20.0) && buckets.contains(&10_000.0), "{buckets:?}");
+        assert_eq!(latency_buckets(1.0), LATENCY_BUCKETS_US.map(|micros| micros / 1e6));
+    }
 }

@@ -1,76 +1,209 @@
 //! Settings of log and metrics.
 
+use std::time::Duration;
+
 use clap::Args;
 
-use crate::setting;
+use crate::setting::{self, Given};
+use crate::telemetry::dogstatsd::Tagging;
 use crate::telemetry::log::{Format, Level};
+use crate::telemetry::metric::Times;
+use crate::telemetry::statsd::{self, Form, Protocol, Wanted};
+use crate::telemetry::tags::Tags;
 use crate::time::Span;
+
+/// The defaults are the reference's, all of them.
+const STATSD_HOST_DEFAULT: &str = "localhost";
+const STATSD_PORT_DEFAULT: u16 = 8_125;
+const FLUSH_INTERVAL_DEFAULT: Duration = Duration::from_secs(10);
+const PROMETHEUS_ADDR_DEFAULT: &str = ":9090";
+const PROMETHEUS_PATH_DEFAULT: &str = "/metrics";
+
+/// Settings of the reference's statsd library that have nothing to do here, and why.
+const WITHOUT_EFFECT: [(&str, &str); 2] = [
+    ("GOSTATS_FLUSH_INTERVAL_SECONDS", "STATS_FLUSH_INTERVAL says how often statsd is sent to"),
+    ("GOSTATS_LOGGING_SINK_DISABLED", "metrics are never logged"),
+];
 
 /// Log and metrics.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
 #[command(next_help_heading = "Log and metrics")]
 pub struct Settings {
-    /// What is logged: trace, debug, info, warn, error, fatal or panic
-    #[arg(long, env = "LOG_LEVEL", default_value = "warn", value_name = "LEVEL")]
-    pub log_level: Level,
-    /// text, or json with the keys @timestamp, @message and level
-    #[arg(long, env = "LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
-    pub log_format: Format,
-    /// Serve /metrics on an address of its own, besides the admin port
-    #[arg(long, env = "USE_PROMETHEUS", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
-    pub use_prometheus: bool,
-    /// That address
-    #[arg(long, env = "PROMETHEUS_ADDR", default_value = ":9090", value_name = "HOST:PORT")]
-    pub prometheus_addr: String,
-    /// The path of the metrics page there
-    #[arg(long, env = "PROMETHEUS_PATH", default_value = "/metrics", value_name = "PATH", value_parser = absolute_path)]
-    pub prometheus_path: String,
-    /// Send metrics to statsd: not supported yet, warned about
-    #[arg(long, env = "USE_STATSD", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
-    pub use_statsd: Option<bool>,
-    /// Send metrics to DogStatsD: not supported yet, warned about
-    #[arg(long, env = "USE_DOG_STATSD", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
-    pub use_dog_statsd: bool,
-    /// How often statsd would be sent to; Prometheus pages are of the moment
-    #[arg(long, env = "STATS_FLUSH_INTERVAL", default_value = "10s", value_name = "DURATION", value_parser = setting::span)]
-    pub stats_flush_interval: Span,
-    /// No metrics but those of the admin port
-    #[arg(long, env = "DISABLE_STATS", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
-    pub disable_stats: bool,
+    /// What is logged: trace, debug, info, warn, error, fatal or panic [default: warn]
+    #[arg(long, env = "LOG_LEVEL", default_value = "", hide_default_value = true, value_name = "LEVEL", value_parser = setting::given(str::parse::<Level>))]
+    pub log_level: Given<Level>,
+    /// text, or json with the keys @timestamp, @message and level [default: text]
+    #[arg(long, env = "LOG_FORMAT", default_value = "", hide_default_value = true, value_name = "FORMAT", value_parser = setting::given(str::parse::<Format>))]
+    pub log_format: Given<Format>,
+    /// Serve /metrics on an address of its own, besides the admin port [default: false]
+    #[arg(long, env = "USE_PROMETHEUS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    pub use_prometheus: Given<bool>,
+    /// That address [default: :9090]
+    #[arg(long, env = "PROMETHEUS_ADDR", default_value = "", hide_default_value = true, value_name = "HOST:PORT", value_parser = setting::given(setting::text))]
+    pub prometheus_addr: Given<String>,
+    /// The path of the metrics page there [default: /metrics]
+    #[arg(long, env = "PROMETHEUS_PATH", default_value = "", hide_default_value = true, value_name = "PATH", value_parser = setting::given(absolute_path))]
+    pub prometheus_path: Given<String>,
+    /// With USE_PROMETHEUS: a mapping file of statsd_exporter, by which the reference's metrics are named [default: its usual names]
+    #[arg(long, env = "PROMETHEUS_MAPPER_YAML", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    pub prometheus_mapper_yaml: Given<String>,
+    /// With USE_PROMETHEUS, and without a mapping file: response times in milliseconds, under the same name [default: false]
+    #[arg(long, env = "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    pub prometheus_response_time_as_milliseconds: Given<bool>,
+    /// Send metrics to statsd [default: true, unless another sink is set]
+    #[arg(long, env = "USE_STATSD", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    pub use_statsd: Given<bool>,
+    /// Send metrics to DogStatsD, by UDP [default: false]
+    #[arg(long, env = "USE_DOG_STATSD", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    pub use_dog_statsd: Given<bool>,
+    /// Mogrifiers N, by comma, whose DOG_STATSD_MOGRIFIER_N_PATTERN, _NAME and _TAGS turn parts of a name into tags; the first that matches is applied
+    #[arg(long, env = "USE_DOG_STATSD_MOGRIFIERS", default_value = "", hide_default_value = true, value_name = "N,...")]
+    pub use_dog_statsd_mogrifiers: String,
+    /// Where statsd or DogStatsD is [default: localhost]
+    #[arg(long, env = "STATSD_HOST", default_value = "", hide_default_value = true, value_name = "HOST", value_parser = setting::given(setting::text))]
+    pub statsd_host: Given<String>,
+    /// Its port [default: 8125]
+    #[arg(long, env = "STATSD_PORT", default_value = "", hide_default_value = true, value_name = "PORT", value_parser = setting::given(port))]
+    pub statsd_port: Given<u16>,
+    /// How statsd is sent to: tcp or udp [default: tcp]
+    #[arg(long, env = "STATSD_PROTOCOL", default_value = "", hide_default_value = true, value_name = "PROTOCOL", value_parser = setting::given(protocol))]
+    pub statsd_protocol: Given<Protocol>,
+    /// How often statsd or DogStatsD is sent to; Prometheus pages are of the moment [default: 10s]
+    #[arg(long, env = "STATS_FLUSH_INTERVAL", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(flush_interval), allow_hyphen_values = true)]
+    pub stats_flush_interval: Given<Span>,
+    /// Tags of all metrics: a part of statsd's names, tags for DogStatsD, labels for Prometheus
+    #[arg(long, env = "EXTRA_TAGS", default_value = "", hide_default_value = true, value_name = "NAME:VALUE,...", value_parser = Tags::read)]
+    pub extra_tags: Tags,
+    /// No metrics but those of the admin port [default: false]
+    #[arg(long, env = "DISABLE_STATS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    pub disable_stats: Given<bool>,
+}
+
+/// Who is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sink {
+    /// Nobody but who asks at the admin port.
+    Nobody,
+    /// Whoever asks, at an address of its own.
+    Prometheus,
+    Statsd(Wanted),
+    DogStatsd,
 }
 
 impl Settings {
-    /// What is wrong with several of them together.
+    /// What is wrong with several of them together, or with those that are named after mogrifiers.
     ///
     /// # Errors
     /// More than one sink, in the reference's words. Statsd, which is on by default there, counts only if it was asked for.
-    pub fn check(&self) -> Result<(), String> {
-        let sinks = [self.use_dog_statsd, self.use_statsd == Some(true), self.use_prometheus];
-        if !self.disable_stats && sinks.into_iter().filter(|&wanted| wanted).count() > 1 {
+    pub fn check(&self, environment: &[(String, String)]) -> Result<(), String> {
+        let sinks = [self.use_dog_statsd, self.use_statsd, self.use_prometheus];
+        if self.disable_stats.0 != Some(true) && sinks.into_iter().filter(|wanted| wanted.0 == Some(true)).count() > 1 {
             return Err(
                 "Error: unable to use more than one stats sink at the same time. Set one of USE_DOG_STATSD, USE_STATSD, USE_PROMETHEUS."
                     .to_owned(),
             );
         }
-        Ok(())
+        self.statsd(environment).map(|_| ())
     }
 
     /// What is accepted, and has no effect.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if self.use_statsd == Some(true) || self.use_dog_statsd {
-            warnings.push("USE_STATSD and USE_DOG_STATSD have no effect in this version: scrape /metrics instead".to_owned());
+    pub fn warnings(&self, environment: &[(String, String)]) -> Vec<String> {
+        let is_set = |name: &str| environment.iter().any(|(set, value)| set == name && !value.is_empty());
+        let without_effect = WITHOUT_EFFECT.into_iter().filter(|(name, _)| is_set(name));
+        let mut warnings: Vec<String> = without_effect.map(|(name, reason)| format!("{name} has no effect: {reason}")).collect();
+        if self.sink() != Sink::Prometheus {
+            let mapper = self.prometheus_mapper_yaml.0.as_ref().map(|_| "PROMETHEUS_MAPPER_YAML");
+            let milliseconds =
+                (self.prometheus_response_time_as_milliseconds.0 == Some(true)).then_some("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS");
+            let told = mapper.into_iter().chain(milliseconds);
+            warnings.extend(told.map(|name| format!("{name} has no effect without USE_PROMETHEUS=true")));
         }
         warnings
     }
 
+    /// From which level on to log.
+    pub fn level(&self) -> Level {
+        self.log_level.0.unwrap_or(Level::WARN)
+    }
+
+    /// What a line of the log looks like.
+    pub fn format(&self) -> Format {
+        self.log_format.0.unwrap_or(Format::Text)
+    }
+
     /// Where Prometheus has a door of its own.
     pub fn prometheus_addr(&self) -> Option<&str> {
-        (self.use_prometheus && !self.disable_stats).then_some(&*self.prometheus_addr)
+        (self.sink() == Sink::Prometheus).then(|| self.prometheus_addr.0.as_deref().unwrap_or(PROMETHEUS_ADDR_DEFAULT))
+    }
+
+    /// The path of the metrics page there.
+    pub fn prometheus_path(&self) -> &str {
+        self.prometheus_path.0.as_deref().unwrap_or(PROMETHEUS_PATH_DEFAULT)
+    }
+
+    /// The mapping file to go by.
+    pub fn mapping_file(&self) -> Option<&str> {
+        self.prometheus_mapper_yaml.0.as_deref().filter(|_| self.sink() == Sink::Prometheus)
+    }
+
+    /// The unit of response times where no mapping says it.
+    pub fn times(&self) -> Times {
+        let milliseconds = self.sink() == Sink::Prometheus && self.prometheus_response_time_as_milliseconds.0 == Some(true);
+        if milliseconds { Times::Milliseconds } else { Times::Seconds }
+    }
+
+    /// Where to send metrics, if anywhere.
+    ///
+    /// # Errors
+    /// A mogrifier that is wrong.
+    pub fn statsd(&self, environment: &[(String, String)]) -> Result<Option<statsd::Options>, String> {
+        let (wanted, protocol, form) = match self.sink() {
+            Sink::Nobody | Sink::Prometheus => return Ok(None),
+            Sink::Statsd(wanted) => (wanted, self.statsd_protocol.0.unwrap_or(Protocol::Tcp), Form::Statsd(self.extra_tags.as_suffix())),
+            Sink::DogStatsd => {
+                let tagging = Tagging::read(&self.extra_tags, &self.use_dog_statsd_mogrifiers, environment)?;
+                (Wanted::Asked, Protocol::Udp, Form::DogStatsd(tagging))
+            }
+        };
+        let host = self.statsd_host.0.clone().unwrap_or_else(|| STATSD_HOST_DEFAULT.to_owned());
+        let (port, interval) = (self.statsd_port.0, self.stats_flush_interval.0);
+        let (port, interval) = (port.unwrap_or(STATSD_PORT_DEFAULT), interval.unwrap_or(FLUSH_INTERVAL_DEFAULT.into()));
+        Ok(Some(statsd::Options { host, port, protocol, interval, form, wanted }))
+    }
+
+    fn sink(&self) -> Sink {
+        let is_on = |setting: Given<bool>| setting.0 == Some(true);
+        match self.use_statsd.0 {
+            _ if is_on(self.disable_stats) => Sink::Nobody,
+            _ if is_on(self.use_prometheus) => Sink::Prometheus,
+            _ if is_on(self.use_dog_statsd) => Sink::DogStatsd,
+            Some(true) => Sink::Statsd(Wanted::Asked),
+            Some(false) => Sink::Nobody,
+            // Whoever names a place for it wants it there.
+            None if self.statsd_host.0.is_some() || self.statsd_port.0.is_some() => Sink::Statsd(Wanted::Asked),
+            None => Sink::Statsd(Wanted::ByDefault),
+        }
     }
 }
 
 fn absolute_path(text: &str) -> Result<String, String> {
     if text.starts_with('/') { Ok(text.to_owned()) } else { Err("a path begins with /".to_owned()) }
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    text.parse().ok().filter(|port| *port > 0).ok_or_else(|| "write a port from 1 to 65535, such as 8125".to_owned())
+}
+
+fn protocol(text: &str) -> Result<Protocol, String> {
+    match text {
+        "tcp" | "tcp4" | "tcp6" => Ok(Protocol::Tcp),
+        "udp" | "udp4" | "udp6" => Ok(Protocol::Udp),
+        _ => Err("write tcp or udp".to_owned()),
+    }
+}
+
+fn flush_interval(text: &str) -> Result<Span, String> {
+    let interval = if text.starts_with('-') { Span::ZERO } else { setting::span(text)? };
+    if interval > Span::ZERO { Ok(interval) } else { Err("write a time above zero, such as 10s".to_owned()) }
 }

@@ -65,6 +65,7 @@ use tollgate::settings::Settings;
 use tollgate::store::Backend;
 use tollgate::store::memory::Counters;
 use tollgate::telemetry::metric::Metrics;
+use tollgate::telemetry::traces::Traces;
 use tollgate::time::{Clock, MICROS_PER_SECOND, ManualClock, Span, Time};
 
 const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/cases");
@@ -264,7 +265,7 @@ impl World {
         let policy = settings.limiter.policy();
         let parts = Parts { rules: rules.clone(), backend, fallback, clock: now, stats, policy };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics)).open();
-        Self { rls: Rls::new(limiter, Calls::of("ShouldRateLimit", &metrics)), rules, options, counters, metrics, clock }
+        Self { rls: Rls::new(limiter, Calls::of("ShouldRateLimit", &metrics), Traces::default()), rules, options, counters, metrics, clock }
     }
 
     /// Puts rules in force, and gives the warnings; or leaves those that are, and gives the problems.

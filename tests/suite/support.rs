@@ -28,11 +28,13 @@ pub(crate) use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_respon
 pub(crate) mod certificates;
 pub(crate) mod http;
 pub(crate) mod kept;
+pub(crate) mod otlp;
 pub(crate) mod proxy;
 pub(crate) mod raw_grpc;
 pub(crate) mod redis;
 pub(crate) mod remote;
 pub(crate) mod starvation;
+pub(crate) mod statsd;
 pub(crate) mod traffic;
 pub(crate) mod twins;
 pub(crate) mod xds;

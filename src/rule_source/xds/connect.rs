@@ -11,8 +11,6 @@ use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use rustls::sign::SingleCertAndKey;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio_rustls::TlsConnector;
@@ -88,24 +86,8 @@ impl Tls {
     fn connector(&self, host: &str) -> anyhow::Result<(TlsConnector, ServerName<'static>)> {
         let name = self.name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned()).with_context(|| format!("{name} is no name that a certificate can have"))?;
-        let roots = match &self.authority {
-            Some(file) => file.authorities()?,
-            None => system_authorities(),
-        };
-        let versions = ClientConfig::builder_with_provider(tls::provider()).with_safe_default_protocol_versions().context("TLS")?;
-        let builder = versions.with_root_certificates(roots);
-        let mut config = match &self.identity {
-            Some(identity) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.load()?))),
-            None => builder.with_no_client_auth(),
-        };
+        let mut config = tls::client(self.authority.as_ref(), self.identity.as_ref())?;
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok((TlsConnector::from(Arc::new(config)), name))
     }
-}
-
-/// None of them where there are none, and then nobody is trusted.
-fn system_authorities() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    roots
 }

@@ -10,7 +10,7 @@ use redis::{AsyncConnectionConfig, Client, ErrorKind, Pipeline, RedisError, Valu
 use tokio::sync::watch;
 
 use crate::store::redis::address::Address;
-use crate::telemetry::metric::Counter;
+use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 /// Makes connections.
 #[derive(Debug, Clone)]
@@ -21,14 +21,27 @@ pub struct Manager {
     redis: RedisConnectionManager,
     connect_timeout: Duration,
     reply_timeout: Duration,
-    made: Counter,
+    connections: Connections,
 }
+
+/// How many connections there are, were made and were closed, also as the reference tells it of its pool.
+#[derive(Debug, Clone)]
+pub struct Connections {
+    made: Counter,
+    open: Gauge,
+    closed: Counter,
+}
+
+/// Counts as a connection for as long as it lives.
+#[derive(Debug)]
+struct Counted(Connections);
 
 /// A connection, and whether it still is one.
 #[derive(Debug)]
 pub struct Link {
     connection: MultiplexedConnection,
     broken: bool,
+    _counted: Counted,
 }
 
 /// The one connection of a runtime. Its calls go one after the other.
@@ -46,15 +59,52 @@ struct Failures {
     told: watch::Sender<String>,
 }
 
+impl Connections {
+    /// Of the one Redis that there is.
+    pub fn new(metrics: &Metrics) -> Self {
+        let made = metrics.counter("tollgate_store_connections_total", "Connections to Redis that were made.");
+        Self {
+            open: metrics.reference_gauge("ratelimit.redis_pool.cx_active", "ratelimit_redis_pool_cx_active", "Connections to Redis."),
+            closed: metrics.reference_counter(
+                "ratelimit.redis_pool.cx_local_close",
+                "ratelimit_redis_pool_cx_local_close",
+                "Connections to Redis that were closed, by either side.",
+                &[],
+            ),
+            made: metrics.reference_counter_of(
+                made,
+                "ratelimit.redis_pool.cx_total",
+                "ratelimit_redis_pool_cx_total",
+                "Connections to Redis that were made.",
+            ),
+        }
+    }
+}
+
+impl Counted {
+    fn new(connections: &Connections) -> Self {
+        connections.made.inc();
+        connections.open.inc();
+        Self(connections.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.open.dec();
+        self.0.closed.inc();
+    }
+}
+
 impl Manager {
     /// For that server. Connecting takes no longer than `connect_timeout`, and a reply no longer than `reply_timeout`.
     ///
     /// # Errors
     /// An address that the client cannot use.
-    pub fn new(address: Address, connect_timeout: Duration, reply_timeout: Duration, made: Counter) -> Result<Self, RedisError> {
+    pub fn new(address: Address, connect_timeout: Duration, reply_timeout: Duration, connections: Connections) -> Result<Self, RedisError> {
         let client = Client::open(address.connection_info())?;
         let redis = RedisConnectionManager::new(address.connection_info())?;
-        Ok(Self { address, client, redis, connect_timeout, reply_timeout, made })
+        Ok(Self { address, client, redis, connect_timeout, reply_timeout, connections })
     }
 
     /// Where it connects to.
@@ -82,8 +132,7 @@ impl ManageConnection for Manager {
             .set_response_timeout(Some(self.connect_timeout));
         let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
         connection.set_response_timeout(self.reply_timeout);
-        self.made.inc();
-        Ok(Link { connection, broken: false })
+        Ok(Link { connection, broken: false, _counted: Counted::new(&self.connections) })
     }
 
     async fn is_valid(&self, link: &mut Link) -> Result<(), RedisError> {

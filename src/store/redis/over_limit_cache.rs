@@ -21,12 +21,24 @@ pub struct OverLimitCache {
 impl OverLimitCache {
     /// A cache of so many bytes.
     pub fn new(bytes: u64, metrics: &Metrics) -> Self {
+        let hits = metrics.counter("tollgate_over_limit_cache_hits_total", "Checks that were refused without asking Redis.");
+        let overwritten = metrics.counter(
+            "tollgate_over_limit_cache_overwritten_total",
+            "Counters that were forgotten by the over-limit cache before their time, because another one needed the room.",
+        );
         Self {
             slots: Slots::new(usize::try_from(bytes).unwrap_or(usize::MAX) / SLOT_BYTES),
-            hits: metrics.counter("tollgate_over_limit_cache_hits_total", "Checks that were refused without asking Redis."),
-            overwritten: metrics.counter(
-                "tollgate_over_limit_cache_overwritten_total",
-                "Counters that were forgotten by the over-limit cache before their time, because another one needed the room.",
+            hits: metrics.reference_gauge_of(
+                hits,
+                "ratelimit.localcache.hitCount",
+                "ratelimit_localcache_hitCount",
+                "Checks that were refused without asking Redis.",
+            ),
+            overwritten: metrics.reference_gauge_of(
+                overwritten,
+                "ratelimit.localcache.evacuateCount",
+                "ratelimit_localcache_evacuateCount",
+                "Counters that were forgotten by the over-limit cache before their time.",
             ),
         }
     }

@@ -1,0 +1,175 @@
+//! What DogStatsD is told in tags: those of this instance, and those that mogrifiers take out of a name.
+//!
+//! A mogrifier is a pattern with a name and tags to put in its place. The first that matches is applied, in the order in which they are
+//! listed: the reference tries them in a random one.
+
+use regex::{Captures, Regex};
+
+use crate::telemetry::mapper;
+use crate::telemetry::tags::Tags;
+
+/// How many mogrifiers there may be: each is tried on each name of each flush.
+const MOGRIFIERS_MAX: usize = 100;
+/// What their settings begin with; the second is how the reference's manual writes it.
+const PREFIXES: [&str; 2] = ["DOG_STATSD_MOGRIFIER_", "DOG_STATSD_MOGRIFIERS_"];
+/// Characters that the lines are made of.
+const OF_LINES: [char; 4] = ['|', ',', '#', '\n'];
+
+/// How names are told to DogStatsD.
+#[derive(Debug, Clone, Default)]
+pub struct Tagging {
+    tags: Vec<String>,
+    mogrifiers: Vec<Mogrifier>,
+}
+
+/// A pattern, and what to tell instead of the names that it finds.
+#[derive(Debug, Clone)]
+struct Mogrifier {
+    pattern: Regex,
+    name: String,
+    tags: Vec<(String, String)>,
+}
+
+/// A name as it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tagged {
+    /// The name.
+    pub name: String,
+    /// `|#a:b,c:d`, or nothing.
+    pub tags: String,
+}
+
+impl Tagging {
+    /// Reads the mogrifiers of that list, separated by commas, from the settings that are named after them.
+    ///
+    /// # Errors
+    /// The first that is incomplete or wrong, by the name of its setting.
+    pub fn read(tags: &Tags, list: &str, environment: &[(String, String)]) -> Result<Self, String> {
+        let names: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        if names.len() > MOGRIFIERS_MAX {
+            return Err(format!(
+                "USE_DOG_STATSD_MOGRIFIERS has more than {MOGRIFIERS_MAX} names; write fewer, with patterns that match more"
+            ));
+        }
+        let mogrifiers = names.into_iter().map(|name| Mogrifier::read(name, environment)).collect::<Result<_, _>>()?;
+        Ok(Self { tags: tags.as_pairs(), mogrifiers })
+    }
+
+    /// How a name is told.
+    pub fn tag(&self, name: &str) -> Tagged {
+        let found = self.mogrifiers.iter().find_map(|mogrifier| Some((mogrifier, mogrifier.pattern.captures(name)?)));
+        let mut tags = self.tags.clone();
+        let name = match found {
+            Some((mogrifier, captures)) => {
+                tags.extend(mogrifier.tags.iter().map(|(tag, value)| format!("{tag}:{}", expanded(value, &captures))));
+                expanded(&mogrifier.name, &captures)
+            }
+            None => name.to_owned(),
+        };
+        let tags: Vec<String> = tags.into_iter().map(|tag| tag.replace(OF_LINES, "_")).collect();
+        Tagged { name, tags: if tags.is_empty() { String::new() } else { format!("|#{}", tags.join(",")) } }
+    }
+}
+
+impl Mogrifier {
+    fn read(name: &str, environment: &[(String, String)]) -> Result<Self, String> {
+        let set = |suffix: &str| {
+            let names = PREFIXES.map(|prefix| format!("{prefix}{name}_{suffix}"));
+            let found = names.iter().find_map(|setting| environment.iter().find(|(known, value)| known == setting && !value.is_empty()));
+            found.map(|(setting, value)| (setting.clone(), value.clone()))
+        };
+        let missing = |suffix: &str| format!("USE_DOG_STATSD_MOGRIFIERS names {name}, but {}{name}_{suffix} is not set", PREFIXES[0]);
+        let (setting, pattern) = set("PATTERN").ok_or_else(|| missing("PATTERN"))?;
+        let pattern = Regex::new(&pattern)
+            .map_err(|error| format!("{setting} is no regular expression: {}", mapper::one_line(&error.to_string())))?;
+        let groups = pattern.captures_len() - 1;
+        let check = |setting: &str, text: &str| match references(text).find(|group| *group > groups) {
+            Some(group) => Err(format!("{setting} has ${group}, but the pattern has {groups} groups; write $0 to ${groups}")),
+            None => Ok(()),
+        };
+        let (setting, told) = set("NAME").ok_or_else(|| missing("NAME"))?;
+        check(&setting, &told)?;
+        let (setting, text) = set("TAGS").unwrap_or_default();
+        let mut tags = Vec::new();
+        for tag in text.split(',').filter(|tag| !tag.is_empty()) {
+            let pair = tag.split_once(':').filter(|(tag, value)| !tag.is_empty() && !value.is_empty() && !value.contains(':'));
+            let (tag, value) = pair.ok_or_else(|| format!("{setting}: {tag:?} is no tag; write name:value, with commas between tags"))?;
+            check(&setting, value)?;
+            tags.push((tag.to_owned(), value.to_owned()));
+        }
+        tags.sort_unstable();
+        Ok(Self { pattern, name: told, tags })
+    }
+}
+
+/// The numbers behind dollars.
+fn references(text: &str) -> impl Iterator<Item = usize> {
+    text.split('$').skip(1).filter_map(|rest| digits(rest).parse().ok())
+}
+
+fn digits(text: &str) -> &str {
+    &text[..text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len())]
+}
+
+/// `$n` stands for the n-th group, however many digits follow; nothing else has a meaning.
+fn expanded(template: &str, captures: &Captures<'_>) -> String {
+    let mut parts = template.split('$');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let number = digits(part);
+        match number.parse() {
+            Ok(group) => text.push_str(captures.get(group).map_or("", |group| group.as_str())),
+            Err(_) => text.push('$'),
+        }
+        text.push_str(&part[number.len()..]);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATTERN: &str = r"^ratelimit\.service\.rate_limit\.([^.]+)\.(.*)\.([^.]+)$";
+
+    fn set(settings: &[(&str, &str)]) -> Vec<(String, String)> {
+        settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn tagging(list: &str, settings: &[(&str, &str)]) -> Result<Tagging, String> {
+        Tagging::read(&Tags::read("zone:eu").expect("a tag"), list, &set(settings))
+    }
+
+    #[test]
+    fn the_first_of_the_list_that_matches_is_applied() {
+        let settings = [
+            ("DOG_STATSD_MOGRIFIERS_B_PATTERN", PATTERN),
+            ("DOG_STATSD_MOGRIFIERS_B_NAME", "rl.$3"),
+            ("DOG_STATSD_MOGRIFIER_B_TAGS", "key:$2,domain:$1"),
+            ("DOG_STATSD_MOGRIFIER_A_PATTERN", "total_hits"),
+            ("DOG_STATSD_MOGRIFIER_A_NAME", "all$$0$"),
+        ];
+        let tagging = tagging("B, A", &settings).expect("both are good");
+        let tagged = |name: &str, tags: &str| Tagged { name: name.to_owned(), tags: tags.to_owned() };
+        let hits = "ratelimit.service.rate_limit.shop.a,b.c|d.total_hits";
+        assert_eq!(tagging.tag(hits), tagged("rl.total_hits", "|#zone:eu,domain:shop,key:a_b.c_d"));
+        assert_eq!(tagging.tag("my.total_hits"), tagged("all$total_hits$", "|#zone:eu"));
+        assert_eq!(tagging.tag("other"), tagged("other", "|#zone:eu"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_setting() {
+        let with = |name: &str, tags: &str, pattern: &str| {
+            let settings =
+                [("DOG_STATSD_MOGRIFIER_A_PATTERN", pattern), ("DOG_STATSD_MOGRIFIER_A_NAME", name), ("DOG_STATSD_MOGRIFIER_A_TAGS", tags)];
+            tagging("A", &settings).expect_err("it is wrong")
+        };
+        assert!(with("x", "", "").contains("DOG_STATSD_MOGRIFIER_A_PATTERN is not set"));
+        assert!(with("", "", "a").contains("DOG_STATSD_MOGRIFIER_A_NAME is not set"));
+        assert_eq!(with("x", "", "a(b"), "DOG_STATSD_MOGRIFIER_A_PATTERN is no regular expression: unclosed group");
+        assert!(with("$2", "", "(a)").starts_with("DOG_STATSD_MOGRIFIER_A_NAME has $2, but the pattern has 1 groups"));
+        for tags in ["a", "a:", ":b", "a:b:c"] {
+            assert!(with("x", tags, "a").starts_with("DOG_STATSD_MOGRIFIER_A_TAGS: "), "{tags}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! EXTRA_TAGS: what every metric of this instance is tagged with, in the form that each reader of metrics knows.
+
+/// Characters that statsd's lines and names are made of.
+const OF_STATSD: [char; 3] = ['.', ':', '|'];
+
+/// Names and values, sorted by name. A name is there once.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tags(Vec<(String, String)>);
+
+/// Why a text says no tags.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TagsError {
+    /// No colon, or more than one.
+    #[error("{0:?} is no tag; write name:value, with commas between tags and no colon in a value")]
+    NotAPair(String),
+    /// A line break or the like would begin a line of its own.
+    #[error("the tag {0:?} has a control character in it; write it without")]
+    Control(String),
+}
+
+impl Tags {
+    /// Reads `name:value,name:value`. As in the reference, what has no name or no value is no tag.
+    ///
+    /// # Errors
+    /// The first tag that is none.
+    pub fn read(text: &str) -> Result<Self, TagsError> {
+        let mut tags: Vec<(String, String)> = Vec::new();
+        for tag in text.split(',').filter(|tag| !tag.is_empty()) {
+            let (name, value) =
+                tag.split_once(':').filter(|(_, value)| !value.contains(':')).ok_or_else(|| TagsError::NotAPair(tag.to_owned()))?;
+            if tag.contains(char::is_control) {
+                return Err(TagsError::Control(tag.to_owned()));
+            }
+            if name.is_empty() || value.is_empty() {
+                continue;
+            }
+            tags.retain(|(known, _)| known != name);
+            tags.push((name.to_owned(), value.to_owned()));
+        }
+        tags.sort_unstable();
+        Ok(Self(tags))
+    }
+
+    /// What the reference's statsd library puts behind a name: `.__name=value` for each.
+    pub fn as_suffix(&self) -> String {
+        let tags: Vec<String> = self.0.iter().map(|(name, value)| format!(".__{name}={}", value.replace(OF_STATSD, "_"))).collect();
+        tags.concat()
+    }
+
+    /// What DogStatsD takes: `name:value`.
+    pub fn as_pairs(&self) -> Vec<String> {
+        self.0.iter().map(|(name, value)| format!("{name}:{}", value.replace(OF_STATSD, "_"))).collect()
+    }
+
+    /// What Prometheus takes: names of letters, digits and `_`, and any value.
+    pub fn as_labels(&self) -> Vec<(String, String)> {
+        self.0.iter().map(|(name, value)| (label_name(name), value.clone())).collect()
+    }
+}
+
+/// A name that may be a label's. Prometheus keeps `le`, `quantile` and what begins with two underscores for itself.
+fn label_name(tag: &str) -> String {
+    let name = super::mapper::escaped(tag);
+    if name == "le" || name == "quantile" || name.starts_with("__") { format!("tag_{}", name.trim_start_matches('_')) } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_have_the_form_that_each_reader_knows() {
+        let tags = Tags::read("zone:eu.west,app-name:b,le:1").expect("they are tags");
+        assert_eq!(tags.as_suffix(), ".__app-name=b.__le=1.__zone=eu_west");
+        assert_eq!(tags.as_pairs(), ["app-name:b", "le:1", "zone:eu_west"]);
+        let labels = [("app_name", "b"), ("tag_le", "1"), ("zone", "eu.west")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(tags.as_labels(), labels);
+    }
+
+    #[test]
+    fn the_last_of_two_counts_and_what_has_no_name_or_value_is_no_tag() {
+        assert_eq!(Tags::read("a:1,a:2,b:,:c,"), Tags::read("a:2"));
+        assert_eq!(Tags::read(""), Ok(Tags::default()));
+    }
+
+    #[test]
+    fn what_is_no_pair_is_refused() {
+        for text in ["zone", "zone:eu:west", "a:1,b"] {
+            assert!(matches!(Tags::read(text), Err(TagsError::NotAPair(_))), "{text}");
+        }
+        assert!(matches!(Tags::read("a:b\nc"), Err(TagsError::Control(_))));
+    }
+}

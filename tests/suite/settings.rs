@@ -1,0 +1,360 @@
+//! Settings, one by one: each is on the page of compatibility, each that is honoured does something that is seen from outside the process,
+//! and each that is not is told.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::certificates::{Authority, KeyForm};
+use crate::support::http::Reply;
+use crate::support::redis::RedisProcess;
+use crate::support::{TestServer, limit_of, look_until, tollgate, write};
+
+/// The names of all settings of the reference, one a line.
+const OF_THE_REFERENCE: &str = include_str!("settings_of_the_reference.txt");
+
+/// What may be without an effect, by how the name begins: the reference does nothing with it, or it has nothing to do here.
+const MAY_BE_WITHOUT_EFFECT: [&str; 11] = [
+    "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+    "GOSTATS_",
+    "MEMCACHE_",
+    "REDIS_CLUSTER_PIPELINE_PARALLELISM",
+    "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
+    "REDIS_PERSECOND_PIPELINE_",
+    "REDIS_PERSECOND_POOL_",
+    "REDIS_PIPELINE_",
+    "REDIS_POOL_",
+    "REDIS_STARTUP_INITIAL_INTERVAL",
+    "REDIS_STARTUP_MAX_INTERVAL",
+];
+
+/// Sentinel, Cluster and a second Redis are not there yet, and the page says so.
+const NOT_YET: &str = "not yet";
+
+/// A row of the page.
+#[derive(Debug)]
+struct Row {
+    names: Vec<String>,
+    here: String,
+    asserted_by: String,
+}
+
+/// A setting that is seen in answers.
+struct Effect {
+    setting: (&'static str, &'static str),
+    rules: &'static str,
+    /// Bodies of calls, one after the other; the answer to the last is looked at.
+    calls: &'static [&'static str],
+    shows: fn(&TestServer, &Reply) -> bool,
+}
+
+fn rows() -> Vec<Row> {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md")).expect("the page is there");
+    let settings = page.split("\n## Settings\n").nth(1).and_then(|rest| rest.split("\n## ").next()).expect("the page has settings");
+    // There are other tables between them.
+    let tables = settings.split("\n\n").filter(|part| part.starts_with("| setting |"));
+    let lines = tables.flat_map(|table| table.lines().skip(2));
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let ["", names, _, here, _, asserted_by, ""] = cells[..] else { panic!("five columns, not {line}") };
+        let names = names.split(", ").map(str::to_owned).collect();
+        Row { names, here: here.to_owned(), asserted_by: asserted_by.to_owned() }
+    };
+    lines.map(row).collect()
+}
+
+#[test]
+fn every_setting_has_one_row_on_the_page_and_every_row_a_test_that_names_it() {
+    let rows = rows();
+    let mut seen = BTreeMap::new();
+    for name in rows.iter().flat_map(|row| &row.names) {
+        *seen.entry(name.as_str()).or_insert(0) += 1;
+    }
+    assert!(seen.values().all(|count| *count == 1), "more than one row: {seen:?}");
+    assert_eq!(OF_THE_REFERENCE.lines().count(), 114);
+    let missing: Vec<&str> = OF_THE_REFERENCE.lines().filter(|name| !seen.contains_key(name)).collect();
+    assert!(missing.is_empty(), "no row: {missing:?}");
+
+    for row in &rows {
+        match &*row.here {
+            "same" | "more" | "differs" | "refused" => {
+                let (file, case) = row.asserted_by.split_once(": ").unwrap_or_else(|| panic!("`file: test`, not {row:?}"));
+                let folder = if file.starts_with("e2e/") { "tests" } else { "tests/suite" };
+                let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(file);
+                let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                assert!(text.contains(&format!("fn {case}(")), "{file} has no {case}");
+                // Hosts and ports of a test's server are set where it is built.
+                let is_named =
+                    |name: &String| text.contains(name.trim_end_matches('*')) || ["PORT", "HOST"].iter().any(|end| name.ends_with(end));
+                assert!(row.names.iter().any(is_named), "{file} does not say {:?}", row.names);
+            }
+            "no effect" => {
+                let may = |name: &String| MAY_BE_WITHOUT_EFFECT.iter().any(|begin| name.starts_with(begin));
+                assert!(row.names.iter().all(may), "{:?} ought to have an effect", row.names);
+            }
+            NOT_YET => assert!(row.names.iter().all(|name| name.starts_with("REDIS_")), "{row:?}"),
+            other => panic!("`{other}` is none of the words of the page: {row:?}"),
+        }
+    }
+}
+
+#[test]
+fn help_and_the_page_know_the_same_settings() {
+    let help = tollgate(&["--help"]).stdout;
+    let in_help: Vec<&str> = help.split("[env: ").skip(1).filter_map(|rest| rest.split(['=', ']']).next()).collect();
+    let rows = rows();
+    let on_page: Vec<&String> = rows.iter().flat_map(|row| &row.names).collect();
+    let not_on_page: Vec<&&str> = in_help.iter().filter(|name| !on_page.iter().any(|there| there == name)).collect();
+    assert!(not_on_page.is_empty(), "in --help, and without a row: {not_on_page:?}");
+    for row in rows.iter().filter(|row| ["same", "more", "differs"].contains(&&*row.here)) {
+        // Those of a family are not listed one by one, and what is honoured by passing it over has no flag.
+        let is_listed = |name: &&String| name.ends_with('*') || **name == "GRPC_SERVER_TLS_CA_CERT" || in_help.contains(&name.as_str());
+        let unlisted: Vec<_> = row.names.iter().filter(|name| !is_listed(name)).collect();
+        assert!(unlisted.is_empty(), "on the page, and not in --help: {unlisted:?}");
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_warned_about_by_name_and_nothing_else_is() {
+    let rows = rows();
+    let without: Vec<&String> = rows.iter().filter(|row| row.here == "no effect").flat_map(|row| &row.names).collect();
+    assert!(without.len() > 20, "{without:?}");
+    let redis = RedisProcess::start();
+    let server = without.iter().fold(TestServer::with_rules(&limit_of(1)), |server, name| server.with_env(name, "1"));
+    let server = server.with_env("REDIS_URL", &redis.url()).start();
+    let log = server.log();
+    for name in without.iter().filter(|name| !name.starts_with("REDIS_PERSECOND_")) {
+        assert_eq!(log.matches(&format!("{name} has no effect: ")).count(), 1, "{name}: {log}");
+    }
+}
+
+/// Templates have nothing to fill in for most of what they name.
+#[test]
+fn a_setting_that_is_set_to_nothing_is_not_set() {
+    let names = OF_THE_REFERENCE.lines();
+    // Where its rules are, and its ports, the test has to say.
+    let own = ["RUNTIME_ROOT", "PORT", "GRPC_PORT", "DEBUG_PORT", "HOST", "GRPC_HOST", "DEBUG_HOST", "LOG_LEVEL", "PROMETHEUS_ADDR"];
+    let server =
+        names.filter(|name| !own.contains(name)).fold(TestServer::with_rules(&limit_of(1)), |server, name| server.with_env(name, ""));
+    let server = server.start();
+    assert_eq!(server.get("/healthcheck").status, 200);
+    assert!(server.announcement().contains("store    memory"), "{}", server.announcement());
+    assert!(!server.log().contains("no effect"), "{}", server.log());
+}
+
+const TWO: &str = "
+domain: d
+descriptors:
+  - {key: tight, metadata: {owner: ann}, rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: loose, metadata: {owner: bob}, rate_limit: {unit: year, requests_per_unit: 10}}
+";
+const TIGHT: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"tight","value":"v"}]}]}"#;
+const LOOSE: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"loose","value":"v"}]}]}"#;
+const BOTH: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"tight","value":"v"}]},{"entries":[{"key":"loose","value":"v"}]}]}"#;
+
+fn json(reply: &Reply) -> Value {
+    serde_json::from_str(&reply.body).unwrap_or_else(|error| panic!("{error}: {}", reply.body))
+}
+
+fn has_header(reply: &Reply, name: &str) -> bool {
+    json(reply)["responseHeadersToAdd"].as_array().is_some_and(|headers| headers.iter().any(|header| header["key"] == name))
+}
+
+fn near(server: &TestServer) -> bool {
+    server.metric(r#"ratelimit_service_rate_limit_near_limit{domain="d",key1="loose"}"#) == Some(2.0)
+}
+
+/// Every one of these is as it says with the setting, and is not without.
+const EFFECTS: &[Effect] = &[
+    Effect { setting: ("SHADOW_MODE", "true"), rules: TWO, calls: &[TIGHT, TIGHT], shows: |_, reply| reply.status == 200 },
+    Effect { setting: ("QUOTA_MODE", "true"), rules: TWO, calls: &[BOTH, BOTH], shows: |_, reply| reply.status == 200 },
+    Effect {
+        setting: ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"),
+        rules: TWO,
+        calls: &[BOTH, BOTH, BOTH, LOOSE],
+        shows: |_, reply| json(reply)["statuses"][0]["limitRemaining"] == 8,
+    },
+    Effect { setting: ("NEAR_LIMIT_RATIO", "0.1"), rules: TWO, calls: &[LOOSE, LOOSE, LOOSE], shows: |server, _| near(server) },
+    Effect {
+        setting: ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+        rules: TWO,
+        calls: &[TIGHT],
+        shows: |_, reply| has_header(reply, "RateLimit-Limit"),
+    },
+    Effect {
+        setting: ("RESPONSE_DYNAMIC_METADATA", "true"),
+        rules: TWO,
+        calls: &[LOOSE],
+        shows: |_, reply| json(reply)["dynamicMetadata"]["metadata"]["owner"] == "bob",
+    },
+    Effect {
+        setting: ("IETF_RATELIMIT_HEADERS_ENABLED", "true"),
+        rules: TWO,
+        calls: &[TIGHT],
+        shows: |_, reply| has_header(reply, "RateLimit-Policy"),
+    },
+    Effect {
+        setting: ("RETRY_AFTER_HEADER_ENABLED", "true"),
+        rules: TWO,
+        calls: &[TIGHT, TIGHT],
+        shows: |_, reply| has_header(reply, "Retry-After"),
+    },
+];
+
+#[test]
+fn what_is_answered_goes_by_the_settings() {
+    for Effect { setting: (name, value), rules, calls, shows } in EFFECTS {
+        let is_shown = |server: TestServer| {
+            let replies: Vec<Reply> = calls.iter().map(|body| server.json(body)).collect();
+            let last = replies.into_iter().next_back().expect("there is a call");
+            (shows(&server, &last), last.body)
+        };
+        let (with, answer) = is_shown(TestServer::with_rules(rules).with_env(name, value).start());
+        assert!(with, "{name}={value}: {answer}");
+        let (without, answer) = is_shown(TestServer::with_rules(rules).start());
+        assert!(!without, "without {name}: {answer}");
+    }
+}
+
+#[test]
+fn the_headers_have_the_names_that_are_set() {
+    let names = [("LIMIT_LIMIT_HEADER", "X-Most"), ("LIMIT_REMAINING_HEADER", "X-Left"), ("LIMIT_RESET_HEADER", "X-Seconds")];
+    let server = TestServer::with_rules(TWO).with_env("LIMIT_RESPONSE_HEADERS_ENABLED", "true");
+    let server = names.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start();
+    let reply = server.json(LOOSE);
+    assert!(names.iter().all(|(_, name)| has_header(&reply, name)), "{}", reply.body);
+}
+
+#[test]
+fn files_of_one_domain_are_merged_if_that_is_wanted() {
+    let files = || [("a.yaml", limit_of(1)), ("b.yaml", limit_of(1).replace("key: k", "key: other"))];
+    let start = |merge: &str| {
+        let files = files();
+        let files = files.iter().map(|(name, text)| (*name, text.as_str()));
+        TestServer::with_files(files).with_env("MERGE_DOMAIN_CONFIG", merge).start()
+    };
+    assert_eq!(start("true").admin("/rlconfig").lines().count(), 2);
+    let apart = start("false");
+    assert!(apart.log().contains("duplicate domain 'd' in config file") && apart.get("/healthcheck").status == 500);
+}
+
+/// A server whose rules are where the reference's settings say.
+#[test]
+fn rules_are_where_runtime_settings_say_and_are_named_as_they_say() {
+    let root = TempDir::new().expect("a temporary directory can be made");
+    write(&root.path().join("sub/app/good.yaml"), &limit_of(1));
+    write(&root.path().join("sub/app/.hidden.yaml"), &limit_of(1));
+    let start = |variables: &[(&str, &str)]| {
+        let server = TestServer::with_runtime_root(root.path());
+        let server = server.with_env("RUNTIME_SUBDIRECTORY", "sub").with_env("RUNTIME_APPDIRECTORY", "app");
+        variables.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start()
+    };
+    let server = start(&[("RUNTIME_IGNOREDOTFILES", "true")]);
+    assert!(server.announcement().contains("1 in 1 domains, from ") && server.get("/healthcheck").status == 200);
+
+    // The one with the dot is read, too, and what is wrong with the two of them is told by their names.
+    let named = start(&[("RUNTIME_IGNOREDOTFILES", "false"), ("RUNTIME_WATCH_ROOT", "true")]).log();
+    assert!(named.contains("app.good.yaml: duplicate domain 'd'"), "{named}");
+    let named = start(&[("RUNTIME_IGNOREDOTFILES", "false"), ("RUNTIME_WATCH_ROOT", "false")]).log();
+    assert!(named.contains(" good.yaml: duplicate domain 'd'"), "{named}");
+}
+
+/// Settings of a Redis, each of which is needed to reach it.
+#[test]
+fn redis_is_reached_only_with_what_it_asks_for() {
+    let authority = Authority::new();
+    let server_identity = authority.sign("server", "DNS:elsewhere.test", KeyForm::Pkcs8);
+    let client = authority.sign("client", "DNS:client.test", KeyForm::Pkcs1);
+    let redis = RedisProcess::builder().with_tls(&server_identity, "yes").with_password("s3cret").start();
+    let text = |path: &Path| path.display().to_string();
+    let address = redis.address();
+    let settings = [
+        ("REDIS_URL", address.trim_start_matches("rediss://").to_owned()),
+        ("REDIS_AUTH", "s3cret".to_owned()),
+        ("REDIS_TLS", "true".to_owned()),
+        ("REDIS_TLS_CACERT", text(&authority.cacert())),
+        ("REDIS_TLS_CLIENT_CERT", text(&client.cert)),
+        ("REDIS_TLS_CLIENT_KEY", text(&client.key)),
+        ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true".to_owned()),
+    ];
+    let start = |without: &[&str]| {
+        let set = settings.iter().filter(|(name, _)| !without.contains(name));
+        let server = TestServer::with_rules(&limit_of(1)).with_env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
+        set.fold(server, |server, (name, value)| server.with_env(name, value)).start()
+    };
+    let is_reached = |server: &TestServer| server.get("/healthcheck").status == 200;
+    let server = start(&[]);
+    look_until("it is reached", || is_reached(&server));
+    assert_eq!((server.json(TIGHT.replace("tight", "k").as_str()).status, redis.command::<usize>(&["DBSIZE"])), (200, 1));
+
+    let groups = [
+        &["REDIS_AUTH"][..],
+        &["REDIS_TLS"],
+        &["REDIS_TLS_CACERT"],
+        &["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"],
+        &["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"],
+    ];
+    for without in groups {
+        let server = start(without);
+        look_until("what is missing is told", || server.log().contains("Redis cannot be reached"));
+        assert!(!is_reached(&server), "without {without:?}");
+    }
+}
+
+const YEAR_S: i64 = 365 * 86_400;
+
+#[test]
+fn where_is_counted_and_under_which_keys_is_set() {
+    let redis = RedisProcess::start();
+    let start = |variables: &[(&str, &str)]| {
+        let server = TestServer::with_rules(&limit_of(5)).with_env("REDIS_URL", &redis.url());
+        variables.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start()
+    };
+    let body = TIGHT.replace("tight", "k");
+    let keys = || -> Vec<String> { redis.command(&["KEYS", "*"]) };
+    let in_memory = start(&[("BACKEND_TYPE", "memory")]);
+    assert_eq!((in_memory.json(&body).status, keys()), (200, vec![]));
+
+    let prefixed = start(&[("BACKEND_TYPE", "redis"), ("CACHE_KEY_PREFIX", "team:"), ("EXPIRATION_JITTER_MAX_SECONDS", "0")]);
+    assert_eq!(prefixed.json(&body).status, 200);
+    let [key] = &keys()[..] else { panic!("one key, not {:?}", keys()) };
+    assert!(key.starts_with("team:d_k_v_"), "{key}");
+    assert!((YEAR_S - 60..=YEAR_S).contains(&redis.command::<i64>(&["TTL", key])), "no jitter");
+
+    redis.command::<()>(&["FLUSHALL"]);
+    let safe = start(&[("CACHE_KEY_FORMAT", "safe"), ("EXPIRATION_JITTER_MAX_SECONDS", "100000000")]);
+    assert_eq!(safe.json(&body).status, 200);
+    let [key] = &keys()[..] else { panic!("one key, not {:?}", keys()) };
+    assert!(key.starts_with("tg:d:k:v:"), "{key}");
+    assert!(redis.command::<i64>(&["TTL", key]) > YEAR_S, "a jitter of three years is more than a second");
+}
+
+#[test]
+fn counters_in_memory_take_no_more_room_than_is_set() {
+    let start = |bytes: &str| TestServer::with_rules(&limit_of(1)).with_env("MEMORY_BYTES_MAX", bytes).start();
+    let evicted = |server: &TestServer| {
+        (0..2_000).for_each(|value| {
+            server.json(&format!(r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"k","value":"{value}"}}]}}]}}"#));
+        });
+        server.metric(r#"tollgate_memory_evicted_total{use="store"}"#)
+    };
+    assert!(evicted(&start("65536")).is_some_and(|evicted| evicted > 0.0));
+    assert_eq!(evicted(&start("268435456")), Some(0.0));
+}
+
+/// A server that takes connections and says nothing: it is asked to let somebody in, and does not answer.
+#[test]
+fn making_a_connection_takes_as_long_as_is_set() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port can be had");
+    let address = silent.local_addr().expect("it is bound").to_string();
+    let start = |timeout: &str| {
+        let server = TestServer::with_rules(&limit_of(1)).with_env("REDIS_URL", &address).with_env("STORE_TIMEOUT", "60s");
+        server.with_env("ON_STORE_ERROR", "deny").with_env("REDIS_TIMEOUT", timeout).start()
+    };
+    let body = TIGHT.replace("tight", "k");
+    let server = start("50ms");
+    look_until("nobody waits longer to connect", || server.json(&body).status == 429);
+}

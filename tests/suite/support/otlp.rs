@@ -1,0 +1,161 @@
+//! A collector of one test, gone with it: the receiver of the OpenTelemetry Collector, which prints what it takes.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::certificates::Identity;
+use super::look_until;
+
+/// A running collector. Dropped, it is killed.
+pub(crate) struct Collector {
+    child: Child,
+    home: TempDir,
+    pub(crate) http: SocketAddr,
+    pub(crate) grpc: SocketAddr,
+}
+
+/// What was taken at once.
+pub(crate) struct Batch {
+    /// Names in lower case.
+    pub(crate) headers: BTreeMap<String, Vec<String>>,
+    pub(crate) resource: BTreeMap<String, String>,
+    pub(crate) spans: Vec<Span>,
+}
+
+/// A span as it was taken. Ids in hexadecimal, values as text.
+#[derive(Debug, Clone)]
+pub(crate) struct Span {
+    pub(crate) name: String,
+    pub(crate) trace: String,
+    pub(crate) id: String,
+    /// Empty if it has none.
+    pub(crate) parent: String,
+    pub(crate) tracestate: String,
+    /// Nanoseconds since the epoch.
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) attributes: BTreeMap<String, String>,
+    /// Of a failure.
+    pub(crate) error: Option<String>,
+}
+
+impl Collector {
+    /// In plain text.
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With TLS, for clients whose certificate the same authority has signed.
+    pub(crate) fn start_with_tls(identity: &Identity) -> Self {
+        let [cert, key, ca] = [&identity.cert, &identity.key, &identity.ca].map(|path| path.to_str().expect("a plain name"));
+        Self::start_with(&["-cert", cert, "-key", key, "-client-ca", ca])
+    }
+
+    fn start_with(arguments: &[&str]) -> Self {
+        let home = TempDir::new().expect("a temporary directory can be made");
+        let [stdout, stderr] = ["stdout", "stderr"].map(|name| File::create(home.path().join(name)).expect("a file can be made"));
+        let mut command = Command::new(binary());
+        // It ends with its standard input, so it is gone even if this process is killed.
+        let child = command.args(arguments).stdin(Stdio::piped()).stdout(stdout).stderr(stderr).spawn().expect("it was just built");
+        let told = || fs::read_to_string(home.path().join("stdout")).expect("what it prints is text");
+        let failed = || fs::read_to_string(home.path().join("stderr")).unwrap_or_default();
+        look_until("the collector says where it is", || {
+            assert_eq!(failed(), "", "the collector has trouble");
+            told().lines().count() >= 2
+        });
+        let told = told();
+        let address = |protocol: &str| told.lines().find_map(|line| line.strip_prefix(protocol)).and_then(|addr| addr.trim().parse().ok());
+        let [http, grpc] = ["http", "grpc"].map(|protocol| address(protocol).unwrap_or_else(|| panic!("no {protocol} in {told}")));
+        Self { child, home, http, grpc }
+    }
+
+    /// What was taken so far.
+    pub(crate) fn batches(&self) -> Vec<Batch> {
+        let told = fs::read_to_string(self.home.path().join("stdout")).expect("what it prints is text");
+        // A line without an end is being written.
+        let lines = told.split_inclusive('\n').filter(|line| line.ends_with('\n')).skip(2);
+        lines.map(|line| batch(&serde_json::from_str(line).expect("a batch is JSON"))).collect()
+    }
+
+    /// Every span that was taken so far.
+    pub(crate) fn spans(&self) -> Vec<Span> {
+        self.batches().into_iter().flat_map(|batch| batch.spans).collect()
+    }
+
+    /// Waits until there is such a span.
+    pub(crate) fn wait_for(&self, what: &str, is_it: impl Fn(&Span) -> bool) -> Span {
+        look_until(what, || self.spans().iter().any(&is_it));
+        self.spans().into_iter().find(is_it).expect("it was there")
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        // Either fails only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn batch(told: &Value) -> Batch {
+    let headers = serde_json::from_value(told["headers"].clone()).expect("headers have values");
+    let resources = told["traces"]["resourceSpans"].as_array().expect("there is a list");
+    let [resource] = &resources[..] else { panic!("one resource, not {told}") };
+    let scopes = resource["scopeSpans"].as_array().expect("there is a list");
+    let spans = scopes.iter().flat_map(|scope| scope["spans"].as_array().expect("there is a list")).map(span).collect();
+    Batch { headers, resource: attributes(&resource["resource"]["attributes"]), spans }
+}
+
+fn span(told: &Value) -> Span {
+    let text = |name: &str| told[name].as_str().unwrap_or_default().to_owned();
+    let number = |name: &str| text(name).parse().expect("64 bits are written as text");
+    Span {
+        name: text("name"),
+        trace: text("traceId"),
+        id: text("spanId"),
+        parent: text("parentSpanId"),
+        tracestate: text("traceState"),
+        start: number("startTimeUnixNano"),
+        end: number("endTimeUnixNano"),
+        attributes: attributes(&told["attributes"]),
+        error: (told["status"]["code"] == 2).then(|| told["status"]["message"].as_str().unwrap_or_default().to_owned()),
+    }
+}
+
+fn attributes(told: &Value) -> BTreeMap<String, String> {
+    let list = told.as_array().map(Vec::as_slice).unwrap_or_default();
+    let value =
+        |value: &Value| value.as_object().and_then(|value| value.values().next()).and_then(|value| value.as_str().map(str::to_owned));
+    list.iter().map(|pair| (pair["key"].as_str().expect("it has a key").to_owned(), value(&pair["value"]).unwrap_or_default())).collect()
+}
+
+/// Builds it, if that was not done since its source has changed.
+fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let (source, built) = (root.join("tests/otel-collector"), root.join(".tools/bin/otel-collector"));
+        let changed = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+        if ["main.go", "go.mod"].iter().all(|file| changed(&source.join(file)) < changed(&built)) {
+            return built;
+        }
+        fs::create_dir_all(root.join(".tools/bin")).expect(".tools can be made");
+        // Under a name of its own until it is whole: other tests may build it, too.
+        let new = built.with_extension(std::process::id().to_string());
+        let go = [Path::new("/usr/local/go/bin/go")].into_iter().find(|path| path.exists()).unwrap_or(Path::new("go"));
+        let ran = Command::new(go).args(["build", "-buildvcs=false", "-o"]).arg(&new).arg(".").current_dir(&source).output();
+        let ran =
+            ran.unwrap_or_else(|error| panic!("go: {error}; traces are tested against a collector in Go: get it from https://go.dev/dl"));
+        assert!(ran.status.success(), "build {}: {}", source.display(), String::from_utf8_lossy(&ran.stderr));
+        fs::rename(new, &built).expect("both are in one directory");
+        built
+    })
+}

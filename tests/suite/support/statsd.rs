@@ -1,0 +1,211 @@
+//! A statsd of one test: it adds up what it is told, over TCP and UDP on one port, and can go away and come back.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, ErrorKind};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, UdpSocket};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How often a thread that waits for datagrams looks whether it is over.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What was told, and the doors by which it comes in while they are open.
+pub(crate) struct Statsd {
+    port: u16,
+    heard: Arc<Mutex<Heard>>,
+    open: Option<Open>,
+}
+
+/// What was told since the start.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Heard {
+    /// Counters by name and tags, added up.
+    pub(crate) counters: BTreeMap<String, u64>,
+    /// Gauges, as they were told last.
+    pub(crate) gauges: BTreeMap<String, u64>,
+    /// For how many calls there was a time.
+    pub(crate) times: BTreeMap<String, f64>,
+    /// Every line.
+    pub(crate) lines: Vec<String>,
+    /// The size of the largest datagram.
+    pub(crate) packet_bytes: usize,
+    /// How many connections there were.
+    pub(crate) connections: usize,
+}
+
+struct Open {
+    over: Arc<OnceLock<Closing>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// How connections end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Closing {
+    /// From here.
+    SayingSo,
+    /// From the other end.
+    AsTheyEnd,
+}
+
+impl Statsd {
+    /// With both doors open.
+    pub(crate) fn start() -> Self {
+        let mut statsd = Self::away();
+        statsd.come();
+        statsd
+    }
+
+    /// Nobody is there yet, but there is a port where somebody will be.
+    pub(crate) fn away() -> Self {
+        let port = loop {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
+            let port = listener.local_addr().expect("it is bound").port();
+            if UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+                break port;
+            }
+        };
+        Self { port, heard: Arc::default(), open: None }
+    }
+
+    /// Opens the doors.
+    pub(crate) fn come(&mut self) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).expect("the port is still free");
+        let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, self.port)).expect("the port is still free");
+        datagrams.set_read_timeout(Some(TICK)).expect("it is a socket");
+        listener.set_nonblocking(true).expect("it is a socket");
+        let over = Arc::new(OnceLock::new());
+        let threads = vec![
+            thread::spawn({
+                let (heard, over) = (self.heard.clone(), over.clone());
+                move || accept(listener, &heard, &over)
+            }),
+            thread::spawn({
+                let (heard, over) = (self.heard.clone(), over.clone());
+                move || receive(&datagrams, &heard, &over)
+            }),
+        ];
+        self.open = Some(Open { over, threads });
+    }
+
+    /// Closes the doors, and says so to whoever came in by them: what is on its way is heard.
+    pub(crate) fn go(&mut self) {
+        self.close(Closing::SayingSo);
+    }
+
+    /// Closes the doors when everything is heard that was sent. Whoever sends over TCP has to have ended.
+    pub(crate) fn hear_out(&mut self) {
+        self.close(Closing::AsTheyEnd);
+    }
+
+    fn close(&mut self, closing: Closing) {
+        let Some(Open { over, threads }) = self.open.take() else { return };
+        over.set(closing).expect("it is closed once");
+        for thread in threads {
+            thread.join().expect("it does not panic");
+        }
+    }
+
+    /// Its port, as a setting.
+    pub(crate) fn port(&self) -> String {
+        self.port.to_string()
+    }
+
+    /// What was told so far.
+    pub(crate) fn heard(&self) -> Heard {
+        self.heard.lock().expect("nobody panicked").clone()
+    }
+
+    /// What a counter adds up to.
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        self.heard.lock().expect("nobody panicked").counters.get(name).copied().unwrap_or(0)
+    }
+}
+
+impl Drop for Statsd {
+    fn drop(&mut self) {
+        self.go();
+    }
+}
+
+fn accept(listener: TcpListener, heard: &Arc<Mutex<Heard>>, over: &OnceLock<Closing>) {
+    let (mut connections, mut readers) = (Vec::new(), Vec::new());
+    let closing = loop {
+        match (listener.accept(), over.get()) {
+            (Ok((connection, _)), _) => {
+                connection.set_nonblocking(false).expect("it is a socket");
+                connections.push(connection.try_clone().expect("it is a socket"));
+                heard.lock().expect("nobody panicked").connections += 1;
+                let heard = heard.clone();
+                readers.push(thread::spawn(move || {
+                    for line in BufReader::new(connection).lines().map_while(Result::ok) {
+                        heard.lock().expect("nobody panicked").hear(&line);
+                    }
+                }));
+            }
+            (Err(error), Some(closing)) if error.kind() == ErrorKind::WouldBlock => break *closing,
+            (Err(error), None) if error.kind() == ErrorKind::WouldBlock => thread::sleep(TICK),
+            (Err(error), _) => panic!("accept: {error}"),
+        }
+    };
+    // First of all, so that nobody comes back by it and talks to nobody.
+    drop(listener);
+    if closing == Closing::SayingSo {
+        for connection in connections {
+            // It fails only if the other end was faster.
+            let _ = connection.shutdown(Shutdown::Write);
+        }
+    }
+    for reader in readers {
+        reader.join().expect("it does not panic");
+    }
+}
+
+fn receive(datagrams: &UdpSocket, heard: &Mutex<Heard>, over: &OnceLock<Closing>) {
+    let mut packet = vec![0; 1 << 16];
+    loop {
+        // It fails when nothing came for a while.
+        let Ok(length) = datagrams.recv(&mut packet) else {
+            if over.get().is_some() {
+                return;
+            }
+            continue;
+        };
+        let mut heard = heard.lock().expect("nobody panicked");
+        heard.packet_bytes = heard.packet_bytes.max(length);
+        for line in std::str::from_utf8(&packet[..length]).expect("metrics are text").lines() {
+            heard.hear(line);
+        }
+    }
+}
+
+impl Heard {
+    /// `name:value|kind`, then perhaps `|@rate` and `|#tags`.
+    fn hear(&mut self, line: &str) {
+        self.lines.push(line.to_owned());
+        let (name, rest) = line.split_once(':').unwrap_or_else(|| panic!("no metric: {line}"));
+        let mut parts = rest.split('|');
+        let (value, kind) = (parts.next().expect("a value"), parts.next().unwrap_or_else(|| panic!("no kind: {line}")));
+        let (mut rate, mut tags) = (1.0, "");
+        for part in parts {
+            match part.split_at(1) {
+                ("@", given) => rate = given.parse().expect("a rate is a number"),
+                ("#", given) => tags = given,
+                _ => panic!("neither a rate nor tags: {line}"),
+            }
+        }
+        let name = if tags.is_empty() { name.to_owned() } else { format!("{name}|#{tags}") };
+        let whole = || value.parse::<u64>().unwrap_or_else(|_| panic!("no whole number: {line}"));
+        match kind {
+            "c" => *self.counters.entry(name).or_default() += whole(),
+            "g" => {
+                self.gauges.insert(name, whole());
+            }
+            "ms" => {
+                value.parse::<f64>().unwrap_or_else(|_| panic!("no time: {line}"));
+                *self.times.entry(name).or_default() += 1.0 / rate;
+            }
+            _ => panic!("no kind of metric: {line}"),
+        }
+    }
+}
