@@ -339,8 +339,9 @@ fn load_mapping(path: &Path) -> Option<Mapping> {
             }
             Some(loaded.mapping)
         }
+        // Envoy Gateway sets it in every deployment, and mounts a ConfigMap that need not be there.
         Err(error @ MappingError::Absent) => {
-            tracing::warn!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {error}; metrics have their usual names");
+            tracing::info!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {error}; metrics have their usual names");
             None
         }
         Err(error) => {

@@ -6,9 +6,11 @@ use std::str::FromStr;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 
 /// From which level on to log, by the names of the reference's library.
@@ -27,6 +29,13 @@ pub enum Format {
 impl Level {
     /// The reference's default.
     pub const WARN: Self = Self(tracing::Level::WARN);
+
+    /// What this crate says from this level on, and less of what its libraries do: at `debug`, which Istio's sample asks for, HTTP/2 alone
+    /// would write six lines for every call. Whoever wants those asks for `trace`.
+    fn filter(self) -> Targets {
+        let of_others = if self.0 == tracing::Level::DEBUG { tracing::Level::INFO } else { self.0 };
+        Targets::new().with_default(of_others).with_target(env!("CARGO_CRATE_NAME"), self.0)
+    }
 }
 
 impl FromStr for Level {
@@ -63,8 +72,8 @@ pub fn start(level: Level, format: Format) {
     let builder = tracing_subscriber::fmt().with_max_level(level.0).with_writer(std::io::stderr).log_internal_errors(false);
     // It fails only if somebody was faster, and then there is a log.
     let _ = match format {
-        Format::Text => tracing::subscriber::set_global_default(builder.with_ansi(false).with_target(false).finish()),
-        Format::Json => tracing::subscriber::set_global_default(builder.event_format(JsonLine).finish()),
+        Format::Text => tracing::subscriber::set_global_default(builder.with_ansi(false).with_target(false).finish().with(level.filter())),
+        Format::Json => tracing::subscriber::set_global_default(builder.event_format(JsonLine).finish().with(level.filter())),
     };
 }
 

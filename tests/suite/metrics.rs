@@ -189,7 +189,7 @@ async fn a_mapping_file_that_is_broken_or_not_there_leaves_the_usual_names() {
         assert_eq!(server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#), Some(1.0));
     }
     let server = TestServer::with_rules(&limit_of(1)).with_env("USE_PROMETHEUS", "true");
-    let server = server.with_env("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml").start();
+    let server = server.with_env("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml").with_env("LOG_LEVEL", "info").start();
     assert!(server.log().contains("PROMETHEUS_MAPPER_YAML: it is not there; metrics have their usual names"), "{}", server.log());
     assert_eq!(server.metric("ratelimit_service_config_load_success"), Some(1.0));
 }

@@ -1,1 +1,237 @@
-//! x
+//! What Envoy Gateway 1.9 deploys, with our image: its environment, its certificates, rules by xDS from the server that it is made of, and
+//! an Envoy as it configures it.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::deployments::machine::{self, Machine};
+use crate::deployments::pod::{Pod, at, get};
+use crate::deployments::suite::certificates::{Authority, Identity, KeyForm};
+use crate::deployments::suite::xds::{ControlPlane, NODE};
+use crate::deployments::volume::Volume;
+use crate::site::envoy::{self, Envoy};
+use crate::site::eventually;
+use crate::site::http::{self, Connection, Reply, Request};
+use crate::site::redis::RedisServer;
+
+/// In every one of its deployments, to the letter, with metrics on as they are unless they are switched off.
+const ENVIRONMENT: [(&str, &str); 24] = [
+    ("RUNTIME_ROOT", "/data"),
+    ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+    ("RUNTIME_IGNOREDOTFILES", "true"),
+    ("RUNTIME_WATCH_ROOT", "false"),
+    ("LOG_LEVEL", "info"),
+    ("USE_STATSD", "false"),
+    ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+    ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
+    ("CONFIG_GRPC_XDS_NODE_ID", NODE),
+    ("GRPC_SERVER_USE_TLS", "true"),
+    ("GRPC_SERVER_TLS_CERT", "/certs/tls.crt"),
+    ("GRPC_SERVER_TLS_KEY", "/certs/tls.key"),
+    ("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt"),
+    ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
+    ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
+    ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
+    ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+    ("REDIS_SOCKET_TYPE", "tcp"),
+    ("REDIS_URL", "redis.redis.svc.cluster.local:6379"),
+    ("USE_PROMETHEUS", "true"),
+    ("PROMETHEUS_ADDR", ":19001"),
+    ("PROMETHEUS_PATH", "/metrics"),
+    ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml"),
+];
+/// Where telemetry.tracing is set.
+const TRACING: [(&str, &str); 6] = [
+    ("TRACING_ENABLED", "true"),
+    ("TRACING_SERVICE_NAME", "envoy-ratelimit"),
+    ("TRACING_SERVICE_NAMESPACE", "envoy-gateway-system"),
+    ("TRACING_SERVICE_INSTANCE_ID", "envoy-ratelimit-7d4b9c6f5-x2x9k"),
+    ("TRACING_SAMPLING_RATE", "1.0"),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel-collector.monitoring.svc.cluster.local:4318"),
+];
+const NAMES: [(&str, &str); 4] = [
+    ("envoy-gateway", "127.0.0.1"),
+    ("redis.redis.svc.cluster.local", "127.0.0.1"),
+    ("envoy-ratelimit.envoy-gateway-system.svc.cluster.local", "127.0.0.1"),
+    ("otel-collector.monitoring.svc.cluster.local", "127.0.0.1"),
+];
+
+#[test]
+fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
+    machine::on_its_own(&NAMES, |machine| {
+        let site = Site::start(machine, &ENVIRONMENT);
+        assert_eq!(site.pod.health(), 200, "before there is any rule, as FORCE_START_WITHOUT_INITIAL_CONFIG has it");
+        site.pod.is_confined();
+        site.serve(&rules());
+
+        // Three a year, and all clients are one. Envoy tells how many are left, and not that it was a limit that refused.
+        for remaining in [2, 1, 0] {
+            let passed = site.get("/cidr");
+            assert_eq!((passed.status, passed.number("x-ratelimit-remaining")), (200, remaining));
+        }
+        let refused = site.get("/cidr");
+        assert_eq!((refused.status, refused.header("x-envoy-ratelimited")), (429, None));
+        assert_eq!(refused.header("x-ratelimit-limit"), Some("3, 3;w=31536000"));
+        assert_eq!(site.statuses("/elsewhere", 3), [200, 200, 429], "all but 192.0.2.0/24");
+
+        let as_user = |user, organization| site.send(Request::get("/headers").with(&[("x-user-id", user), ("x-org-id", organization)]));
+        assert_eq!([as_user("one", "a").status, as_user("one", "b").status, as_user("one", "a").status], [200, 200, 429]);
+        assert_eq!([as_user("two", "a").status; 3], [200; 3], "nobody else is meant");
+        assert_eq!(site.statuses("/shadow", 3), [200; 3], "one a year, in shadow mode");
+
+        assert_eq!(site.statuses("/cost", 3), [200, 200, 429], "twelve a year, at five each");
+        assert_eq!(site.get("/tokens").status, 200, "five bytes a year: the first request has not sent any yet");
+        eventually("three bytes, and three more, are more than five", || (site.get("/tokens").status == 429).then_some(()));
+        assert_eq!(site.statuses("/own", 3), [200, 200, 429], "the client's own limit stands for the rule's hundred");
+
+        // One limit for two routes, and for each user; the second route has one of its own besides, and its filter asks first.
+        assert_eq!(site.get("/shared?user=ann").status, 200);
+        assert_eq!(site.get("/shared/too?user=ann").status, 200);
+        assert_eq!(site.get("/shared?user=ann").status, 429);
+        assert_eq!(site.get("/shared?user=bob").status, 200);
+        assert_eq!(site.get("/shared/too?user=bob").status, 429, "one a year there");
+
+        // As Envoy Gateway's own tests ask Prometheus for them, and more of each than one.
+        let page = get(19_001, "/metrics").body;
+        assert!(page.contains("# TYPE ratelimit_service_rate_limit_over_limit counter"), "{page}");
+        for key2 in ["masked_remote_address_0_0_0_0/0", "masked_remote_address_invert_192_0_2_0/24", "header_x-user-id_one", "user"] {
+            let over_limit = page.lines().find(|line| {
+                line.starts_with("ratelimit_service_rate_limit_over_limit{") && line.contains(&format!(r#"key2="{key2}""#))
+            });
+            let over_limit = over_limit.unwrap_or_else(|| panic!("no over_limit of {key2}: {page}"));
+            assert!(over_limit.ends_with(" 1"), "refused once: {over_limit}");
+        }
+
+        // What `egctl config envoy-ratelimit` shows, through a forwarded port.
+        let limits = get(6070, "/rlconfig").body;
+        let route = "httproute/default/cidr/rule/0/match/0/*";
+        let limit = format!("default/eg/http.{route}_{route}.masked_remote_address_0.0.0.0/0: unit=YEAR requests_per_unit=3, shadow_mode: false");
+        assert!(limits.lines().any(|line| line.starts_with(&limit)), "{limits}");
+        assert!(limits.lines().any(|line| line.contains("/shadow/") && line.contains("shadow_mode: true")), "{limits}");
+
+        assert_eq!(site.pod.complaints(), [""; 0], "who changes the image alone has nothing to look into");
+        site.ends_in_order();
+    });
+}
+
+#[test]
+fn a_gateway_that_traces_to_a_collector_which_is_not_there_is_limited_all_the_same() {
+    machine::on_its_own(&NAMES, |machine| {
+        let site = Site::start(machine, &[&ENVIRONMENT[..], &TRACING].concat());
+        site.serve(&rules());
+        assert_eq!(site.statuses("/elsewhere", 3), [200, 200, 429]);
+        let complaints = site.pod.complaints();
+        let is_about_the_collector = |line: &String| line.contains("traces") && !line.contains("no effect");
+        assert!(complaints.iter().all(is_about_the_collector), "{complaints:#?}");
+        site.ends_in_order();
+    });
+}
+
+/// A cluster in which Envoy Gateway runs.
+struct Site {
+    pod: Pod,
+    control_plane: ControlPlane,
+    envoy: Envoy,
+    _redis: RedisServer,
+    _authority: Authority,
+}
+
+impl Site {
+    const ADMIN: u16 = 19_000;
+    const INGRESS: u16 = 10_080;
+    const CONTROL_PLANE: u16 = 18_001;
+
+    /// Starts all of it. There are no rules yet.
+    fn start(machine: &Machine, environment: &[(&str, &str)]) -> Self {
+        let authority = Authority::with_key(KeyForm::Pkcs1);
+        let [gateway, service] = ["envoy-gateway", "envoy-ratelimit"].map(|name| {
+            let domains = ["", ".envoy-gateway-system", ".envoy-gateway-system.svc", ".envoy-gateway-system.svc.cluster.local"];
+            authority.sign(name, &domains.map(|domain| format!("DNS:{name}{domain}")).join(","), KeyForm::Pkcs1)
+        });
+        let envoy = authority.sign("envoy", "DNS:*.envoy-gateway-system", KeyForm::Pkcs1);
+
+        let control_plane = ControlPlane::start_with_tls_at(at(Self::CONTROL_PLANE), &gateway);
+        let redis = RedisServer::start_at(at(6379), &machine.home);
+        // The ConfigMap with the mapping is optional, and there is none.
+        let [certs, mapping] = [secret(machine, "rate-limit-certs", &service), Volume::new(machine, "mapping", &[])];
+        let mut pod = Pod::start(machine, environment, &[("/certs", &certs), ("/etc/statsd-exporter", &mapping)]);
+        pod.wait_until_started();
+
+        let certs = secret(machine, "envoy-certs", &envoy);
+        let config = envoy::replaced(include_str!("envoy_gateway.yaml"), "CERTS", certs.path().to_str().expect("a plain name"));
+        let envoy = Envoy::start_with(&config, at(Self::ADMIN), &machine.home);
+        Self { pod, control_plane, envoy, _redis: redis, _authority: authority }
+    }
+
+    /// Gives out rules, and waits until they are taken.
+    fn serve(&self, rules: &Value) {
+        self.control_plane.serve("1", rules);
+        eventually("the rules are taken", || (self.control_plane.newest()["version"] == "1").then_some(()));
+        assert_eq!(self.control_plane.newest()["error"], "");
+    }
+
+    /// A client's request.
+    fn get(&self, path: &str) -> Reply {
+        self.send(Request::get(path))
+    }
+
+    /// Any request of a client's.
+    fn send(&self, request: Request<'_>) -> Reply {
+        let mut connection = Connection::open(at(Self::INGRESS)).expect("Envoy listens");
+        connection.send(request).expect("Envoy answers")
+    }
+
+    /// What so many requests, one after the other, are answered with.
+    fn statuses(&self, path: &str, count: usize) -> Vec<u16> {
+        (0..count).map(|_| self.get(path).status).collect()
+    }
+
+    /// The pod is told to end: its probes say so at once, calls are answered meanwhile, and it is gone long before the 300 s are over that
+    /// it is given. Envoy has had a verdict on every request.
+    fn ends_in_order(mut self) {
+        self.pod.terminate();
+        eventually("the probes say so", || (http::get(at(8080), "/healthcheck").ok()?.status == 500).then_some(()));
+        assert_eq!(self.get("/elsewhere").status, 429, "Envoys still ask");
+        assert!(self.pod.wait_until_ended().success());
+        let errors = self.envoy.stats().get("cluster.backend.ratelimit.error").copied();
+        assert_eq!(errors.unwrap_or(0), 0, "requests without a verdict");
+    }
+}
+
+/// The Secret with a certificate, as the job of Envoy Gateway's that makes them has it.
+fn secret(machine: &Machine, name: &str, identity: &Identity) -> Volume {
+    let read = |path| fs::read_to_string(path).expect("openssl has written it");
+    let key = read(&identity.key);
+    assert!(key.starts_with("-----BEGIN RSA PRIVATE KEY-----"), "PKCS#1");
+    Volume::new(machine, name, &[("tls.crt", &read(&identity.cert)), ("tls.key", &key), ("ca.crt", &read(&identity.ca))])
+}
+
+/// As Envoy Gateway makes them of policies: a domain for the listener and one for each policy that is shared; below a route's name (or
+/// the shared rule's) a chain with the limit at its end, and shadow mode on every link.
+fn rules() -> Value {
+    let route = |name: &str, chain: Value| {
+        let name = format!("httproute/default/{name}/match/0/*");
+        json!({"key": name, "value": name, "descriptors": [chain]})
+    };
+    let a_year = |requests: u32| json!({"unit": "YEAR", "requests_per_unit": requests});
+    let everything = |requests| json!({"key": "rule-0-match--1", "value": "rule-0-match--1", "rate_limit": a_year(requests)});
+    let shadow = json!({"key": "rule-0-match--1", "value": "rule-0-match--1", "rate_limit": a_year(1), "shadow_mode": true});
+    let organizations = json!({"key": "rule-0-match-1", "rate_limit": a_year(1)});
+    json!([
+        {"name": "default/eg/http", "domain": "default/eg/http", "descriptors": [
+            route("cidr/rule/0", json!({"key": "masked_remote_address", "value": "0.0.0.0/0", "rate_limit": a_year(3)})),
+            route("elsewhere/rule/0", json!({"key": "masked_remote_address", "value": "invert:192.0.2.0/24", "rate_limit": a_year(2)})),
+            route("headers/rule/0", json!({"key": "header_x-user-id", "value": "one", "descriptors": [organizations]})),
+            route("shadow/rule/0", shadow),
+            route("cost/rule/0", everything(12)),
+            route("tokens/rule/0", everything(5)),
+            route("own/rule/0", everything(100)),
+            route("shared/rule/1", everything(1)),
+        ]},
+        {"name": "default/everybody", "domain": "default/everybody", "descriptors": [
+            {"key": "default/everybody/rule/0", "value": "default/everybody/rule/0", "descriptors": [{"key": "user", "rate_limit": a_year(2)}]},
+        ]},
+    ])
+}

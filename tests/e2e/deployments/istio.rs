@@ -64,7 +64,10 @@ fn a_gateway_is_limited_by_the_sample_with_another_image() {
         eventually("the new ConfigMap is in force", || limits()[1].ends_with("=1000").then_some(()));
         assert_eq!(gateway.get("/").status, 200, "a thousand a minute");
 
-        assert!(pod.log().contains(" DEBUG "), "LOG_LEVEL=debug: {}", pod.log());
+        let _ = http::post(at(8080), "/json", "no request");
+        let log = pod.log();
+        assert!(log.contains(" DEBUG a /json body that is no request"), "LOG_LEVEL=debug: {log}");
+        assert!(!log.contains("frame="), "what goes over the wire is nobody's business: {log}");
         assert_eq!(pod.complaints(), [""; 0], "who changes the image alone has nothing to look into");
         pod.terminate();
         assert!(pod.wait_until_ended().success());
