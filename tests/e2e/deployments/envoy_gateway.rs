@@ -2,6 +2,7 @@
 //! an Envoy as it configures it.
 
 use std::fs;
+use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
@@ -12,7 +13,7 @@ use crate::deployments::suite::xds::{ControlPlane, NODE};
 use crate::deployments::volume::Volume;
 use crate::site::envoy::{self, Envoy};
 use crate::site::eventually;
-use crate::site::http::{self, Connection, Reply, Request};
+use crate::site::http::{Connection, Reply, Request};
 use crate::site::redis::RedisServer;
 
 /// In every one of its deployments, to the letter, with metrics on as they are unless they are switched off.
@@ -61,8 +62,8 @@ const NAMES: [(&str, &str); 4] = [
 #[test]
 fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
     machine::on_its_own(&NAMES, |machine| {
-        let site = Site::start(machine, &ENVIRONMENT);
-        assert_eq!(site.pod.health(), 200, "before there is any rule, as FORCE_START_WITHOUT_INITIAL_CONFIG has it");
+        let mut site = Site::start(machine, &ENVIRONMENT, &[]);
+        assert_eq!(site.pod.health(), Some(200), "before there is any rule, as FORCE_START_WITHOUT_INITIAL_CONFIG has it");
         site.pod.is_confined();
         site.serve(&rules());
 
@@ -93,39 +94,35 @@ fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
         assert_eq!(site.get("/shared?user=bob").status, 200);
         assert_eq!(site.get("/shared/too?user=bob").status, 429, "one a year there");
 
-        // As Envoy Gateway's own tests ask Prometheus for them, and more of each than one.
-        let page = get(19_001, "/metrics").body;
-        assert!(page.contains("# TYPE ratelimit_service_rate_limit_over_limit counter"), "{page}");
         for key2 in ["masked_remote_address_0_0_0_0/0", "masked_remote_address_invert_192_0_2_0/24", "header_x-user-id_one", "user"] {
-            let over_limit = page.lines().find(|line| {
-                line.starts_with("ratelimit_service_rate_limit_over_limit{") && line.contains(&format!(r#"key2="{key2}""#))
-            });
-            let over_limit = over_limit.unwrap_or_else(|| panic!("no over_limit of {key2}: {page}"));
-            assert!(over_limit.ends_with(" 1"), "refused once: {over_limit}");
+            assert_eq!(refusals_of(key2), 1, "{key2}");
         }
 
         // What `egctl config envoy-ratelimit` shows, through a forwarded port.
         let limits = get(6070, "/rlconfig").body;
         let route = "httproute/default/cidr/rule/0/match/0/*";
-        let limit = format!("default/eg/http.{route}_{route}.masked_remote_address_0.0.0.0/0: unit=YEAR requests_per_unit=3, shadow_mode: false");
+        let limit =
+            format!("default/eg/http.{route}_{route}.masked_remote_address_0.0.0.0/0: unit=YEAR requests_per_unit=3, shadow_mode: false");
         assert!(limits.lines().any(|line| line.starts_with(&limit)), "{limits}");
         assert!(limits.lines().any(|line| line.contains("/shadow/") && line.contains("shadow_mode: true")), "{limits}");
 
-        assert_eq!(site.pod.complaints(), [""; 0], "who changes the image alone has nothing to look into");
         site.ends_in_order();
+        assert_eq!(site.pod.complaints(), [""; 0], "who changes the image alone has nothing to look into");
     });
 }
 
 #[test]
-fn a_gateway_that_traces_to_a_collector_which_is_not_there_is_limited_all_the_same() {
+fn traces_for_a_collector_that_is_not_there_and_the_mapping_of_metrics_change_nothing_else() {
     machine::on_its_own(&NAMES, |machine| {
-        let site = Site::start(machine, &[&ENVIRONMENT[..], &TRACING].concat());
+        let mapping = [("conf.yaml", include_str!("../../suite/metrics/envoy_gateway.yaml"))];
+        let mut site = Site::start(machine, &[&ENVIRONMENT[..], &TRACING].concat(), &mapping);
         site.serve(&rules());
         assert_eq!(site.statuses("/elsewhere", 3), [200, 200, 429]);
-        let complaints = site.pod.complaints();
-        let is_about_the_collector = |line: &String| line.contains("traces") && !line.contains("no effect");
-        assert!(complaints.iter().all(is_about_the_collector), "{complaints:#?}");
+        assert_eq!(refusals_of("masked_remote_address_invert_192_0_2_0/24"), 1);
         site.ends_in_order();
+        let complaints = site.pod.complaints();
+        assert!(complaints.iter().all(|line| line.contains("spans cannot be sent")), "of nothing but the collector: {complaints:#?}");
+        assert!(!complaints.is_empty(), "and of that one");
     });
 }
 
@@ -134,6 +131,7 @@ struct Site {
     pod: Pod,
     control_plane: ControlPlane,
     envoy: Envoy,
+    ingress: SocketAddr,
     _redis: RedisServer,
     _authority: Authority,
 }
@@ -143,8 +141,8 @@ impl Site {
     const INGRESS: u16 = 10_080;
     const CONTROL_PLANE: u16 = 18_001;
 
-    /// Starts all of it. There are no rules yet.
-    fn start(machine: &Machine, environment: &[(&str, &str)]) -> Self {
+    /// Starts all of it, with these files in the ConfigMap of the mapping. There are no rules yet.
+    fn start(machine: &Machine, environment: &[(&str, &str)], mapping: &[(&str, &str)]) -> Self {
         let authority = Authority::with_key(KeyForm::Pkcs1);
         let [gateway, service] = ["envoy-gateway", "envoy-ratelimit"].map(|name| {
             let domains = ["", ".envoy-gateway-system", ".envoy-gateway-system.svc", ".envoy-gateway-system.svc.cluster.local"];
@@ -154,15 +152,15 @@ impl Site {
 
         let control_plane = ControlPlane::start_with_tls_at(at(Self::CONTROL_PLANE), &gateway);
         let redis = RedisServer::start_at(at(6379), &machine.home);
-        // The ConfigMap with the mapping is optional, and there is none.
-        let [certs, mapping] = [secret(machine, "rate-limit-certs", &service), Volume::new(machine, "mapping", &[])];
+        // That ConfigMap is optional: where there is none, an empty directory is mounted.
+        let [certs, mapping] = [secret(machine, "rate-limit-certs", &service), Volume::new(machine, "mapping", mapping)];
         let mut pod = Pod::start(machine, environment, &[("/certs", &certs), ("/etc/statsd-exporter", &mapping)]);
         pod.wait_until_started();
 
         let certs = secret(machine, "envoy-certs", &envoy);
         let config = envoy::replaced(include_str!("envoy_gateway.yaml"), "CERTS", certs.path().to_str().expect("a plain name"));
         let envoy = Envoy::start_with(&config, at(Self::ADMIN), &machine.home);
-        Self { pod, control_plane, envoy, _redis: redis, _authority: authority }
+        Self { pod, control_plane, envoy, ingress: at(Self::INGRESS), _redis: redis, _authority: authority }
     }
 
     /// Gives out rules, and waits until they are taken.
@@ -179,7 +177,7 @@ impl Site {
 
     /// Any request of a client's.
     fn send(&self, request: Request<'_>) -> Reply {
-        let mut connection = Connection::open(at(Self::INGRESS)).expect("Envoy listens");
+        let mut connection = Connection::open(self.ingress).expect("Envoy listens");
         connection.send(request).expect("Envoy answers")
     }
 
@@ -190,14 +188,24 @@ impl Site {
 
     /// The pod is told to end: its probes say so at once, calls are answered meanwhile, and it is gone long before the 300 s are over that
     /// it is given. Envoy has had a verdict on every request.
-    fn ends_in_order(mut self) {
+    fn ends_in_order(&mut self) {
         self.pod.terminate();
-        eventually("the probes say so", || (http::get(at(8080), "/healthcheck").ok()?.status == 500).then_some(()));
+        eventually("the probes say so", || (self.pod.health() == Some(500)).then_some(()));
         assert_eq!(self.get("/elsewhere").status, 429, "Envoys still ask");
         assert!(self.pod.wait_until_ended().success());
         let errors = self.envoy.stats().get("cluster.backend.ratelimit.error").copied();
         assert_eq!(errors.unwrap_or(0), 0, "requests without a verdict");
     }
+}
+
+/// How many hits were refused of rules with this second key, as Envoy Gateway's own tests ask Prometheus for it.
+fn refusals_of(key2: &str) -> u64 {
+    let page = get(19_001, "/metrics").body;
+    assert!(page.contains("# TYPE ratelimit_service_rate_limit_over_limit counter"), "{page}");
+    let label = format!(r#"key2="{key2}""#);
+    let is_it = |line: &&str| line.starts_with("ratelimit_service_rate_limit_over_limit{") && line.contains(&label);
+    let counted = page.lines().find(is_it).and_then(|line| line.rsplit_once(' ')?.1.parse().ok());
+    counted.unwrap_or_else(|| panic!("no over_limit of {key2}: {page}"))
 }
 
 /// The Secret with a certificate, as the job of Envoy Gateway's that makes them has it.

@@ -1,5 +1,7 @@
 //! Istio's `samples/ratelimit`, with our image: the Deployment, its ConfigMap, and the EnvoyFilters that ask it.
 
+use std::net::SocketAddr;
+
 use crate::deployments::machine::{self, Machine};
 use crate::deployments::pod::{Pod, at, get};
 use crate::deployments::sample::{Sample, indented};
@@ -34,8 +36,9 @@ const NAMES: [(&str, &str); 3] = [("redis", "127.0.0.1"), (SERVICE, "127.0.0.1")
 /// What the test says is Istio's is what users are told to apply.
 #[test]
 fn the_sample_that_users_apply_is_istios() {
-    let environment = Sample::read("istio/rate-limit-service.yaml").environment(COMMAND);
-    assert_eq!(environment, ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    let sample = Sample::read("istio/rate-limit-service.yaml");
+    assert_eq!(sample.environment(COMMAND), ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    assert_eq!(sample.below(COMMAND, "volumeMounts:"), format!("- name: config-volume\n  mountPath: {RULES_DIRECTORY}\n"));
 }
 
 #[test]
@@ -59,7 +62,10 @@ fn a_gateway_is_limited_by_the_sample_with_another_image() {
         assert!(statuses.contains(&429), "the minute may have ended, but not twice: {statuses:?}");
         assert_eq!(gateway.get("/productpage").status, 200);
 
-        assert_eq!(limits(), ["echo-ratelimit.PATH: unit=MINUTE requests_per_unit=100", "echo-ratelimit.PATH_/: unit=MINUTE requests_per_unit=1"]);
+        assert_eq!(
+            limits(),
+            ["echo-ratelimit.PATH: unit=MINUTE requests_per_unit=100", "echo-ratelimit.PATH_/: unit=MINUTE requests_per_unit=1"]
+        );
         config.replace(&[(RULES_FILE, &rules.replace("requests_per_unit: 1\n", "requests_per_unit: 1000\n"))]);
         eventually("the new ConfigMap is in force", || limits()[1].ends_with("=1000").then_some(()));
         assert_eq!(gateway.get("/").status, 200, "a thousand a minute");
@@ -68,15 +74,17 @@ fn a_gateway_is_limited_by_the_sample_with_another_image() {
         let log = pod.log();
         assert!(log.contains(" DEBUG a /json body that is no request"), "LOG_LEVEL=debug: {log}");
         assert!(!log.contains("frame="), "what goes over the wire is nobody's business: {log}");
-        assert_eq!(pod.complaints(), [""; 0], "who changes the image alone has nothing to look into");
         pod.terminate();
         assert!(pod.wait_until_ended().success());
-        assert_eq!(pod.complaints(), [""; 0]);
+        assert_eq!(pod.complaints(), [""; 0], "who changes the image alone has nothing to look into");
     });
 }
 
 /// An Envoy with what Istio makes of the EnvoyFilters.
-struct Gateway(#[expect(dead_code, reason = "it ends with it")] Envoy);
+struct Gateway {
+    ingress: SocketAddr,
+    _envoy: Envoy,
+}
 
 impl Gateway {
     const ADMIN: u16 = 15_000;
@@ -85,24 +93,26 @@ impl Gateway {
     /// Starts it, asking the service of that name.
     fn start(machine: &Machine, service: &str) -> Self {
         let filters = Sample::read("istio/envoy-filter.yaml");
-        let [filter, cluster, virtual_host] = ["HTTP_FILTER", "CLUSTER", "VIRTUAL_HOST"].map(|what| filters.below(&format!("applyTo: {what}"), "value:"));
+        let [filter, cluster, virtual_host] =
+            ["HTTP_FILTER", "CLUSTER", "VIRTUAL_HOST"].map(|what| filters.below(&format!("applyTo: {what}"), "value:"));
         let config = include_str!("istio.yaml");
         let config = [("# HTTP_FILTER", as_item(&filter)), ("# CLUSTER", as_item(&cluster)), ("# VIRTUAL_HOST", virtual_host)]
             .iter()
             .fold(config.to_owned(), |config, (mark, text)| spliced(&config, mark, text));
         let config = envoy::replaced(&config, SERVICE, service);
-        Self(Envoy::start_with(&config, at(Self::ADMIN), &machine.home))
+        Self { ingress: at(Self::INGRESS), _envoy: Envoy::start_with(&config, at(Self::ADMIN), &machine.home) }
     }
 
     /// A request from outside of the mesh.
     fn get(&self, path: &str) -> Reply {
-        http::get(at(Self::INGRESS), path).expect("Envoy answers")
+        http::get(self.ingress, path).expect("Envoy answers")
     }
 }
 
 /// What `/rlconfig` says, without the flags, in order.
 fn limits() -> Vec<String> {
-    let mut limits: Vec<String> = get(6070, "/rlconfig").body.lines().map(|line| line.split(',').next().unwrap_or(line).to_owned()).collect();
+    let mut limits: Vec<String> =
+        get(6070, "/rlconfig").body.lines().map(|line| line.split(',').next().unwrap_or(line).to_owned()).collect();
     limits.sort();
     limits
 }

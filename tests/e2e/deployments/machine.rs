@@ -27,7 +27,10 @@ kernel.apparmor_restrict_unprivileged_userns=0). What is missed otherwise is all
 
 /// The inside of it.
 pub(crate) struct Machine {
+    /// A directory of the test's own.
     pub(crate) home: PathBuf,
+    /// Whether there is more than one user, as there is for root. In a user namespace of somebody else's there is only one.
+    pub(crate) has_other_users: bool,
 }
 
 /// Lets a test's story happen on a machine of its own, where these names lead to these addresses.
@@ -59,7 +62,8 @@ impl Machine {
         fs::set_permissions(&hosts, fs::Permissions::from_mode(0o644)).expect("it is ours");
         run(Command::new("ip").args(["link", "set", "lo", "up"]), "it comes with iproute2 (Debian: apt-get install iproute2)");
         run(Command::new("mount").arg("--bind").arg(&hosts).arg("/etc/hosts"), "it comes with util-linux");
-        Self { home }
+        let users = fs::read_to_string("/proc/self/uid_map").expect("Linux has it");
+        Self { home, has_other_users: users.split_whitespace().nth(2) != Some("1") }
     }
 
     /// What /etc/hosts says.
@@ -73,12 +77,6 @@ impl Machine {
         fs::create_dir(&path).expect("its name is new");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
         path
-    }
-
-    /// Whether there is more than one user, as there is for root. In a user namespace of somebody else's there is only one.
-    pub(crate) fn has_other_users(&self) -> bool {
-        let map = fs::read_to_string("/proc/self/uid_map").expect("Linux has it");
-        map.split_whitespace().nth(2) != Some("1")
     }
 }
 

@@ -47,6 +47,7 @@ mount -o remount,bind,ro "$root"
 pub(crate) struct Pod {
     process: Process,
     log: PathBuf,
+    http: SocketAddr,
     has_user_of_its_own: bool,
 }
 
@@ -56,8 +57,7 @@ impl Pod {
         let root = lay_out(machine, mounts);
         let mut command = Command::new("setpriv");
         command.env_clear().envs(OF_ANY_POD).envs(environment.iter().copied()).arg("--no-new-privs");
-        let has_user_of_its_own = machine.has_other_users();
-        if has_user_of_its_own {
+        if machine.has_other_users {
             // What chroot needs is what it gives up when it changes the user.
             command.args(["--bounding-set=-all,+setuid,+setgid,+sys_chroot", "chroot", &format!("--userspec={UID}:{UID}"), "--groups="]);
         } else {
@@ -65,17 +65,19 @@ impl Pod {
         }
         command.arg(root).arg("/bin/ratelimit");
         let log = machine.home.join("tollgate.log");
-        Self { process: Process::start("tollgate", command, log.clone()), log, has_user_of_its_own }
+        let process = Process::start("tollgate", command, log.clone());
+        Self { process, log, http: at(8080), has_user_of_its_own: machine.has_other_users }
     }
 
     /// Waits until `/healthcheck` is a 200, as a startup probe does.
     pub(crate) fn wait_until_started(&mut self) {
-        self.process.wait_until_ready(|| http::get(at(8080), "/healthcheck").is_ok_and(|reply| reply.status == 200));
+        let http = self.http;
+        self.process.wait_until_ready(|| probe(http) == Some(200));
     }
 
-    /// What a probe gets now.
-    pub(crate) fn health(&self) -> u16 {
-        get(8080, "/healthcheck").status
+    /// What a probe gets now; `None` where nobody listens.
+    pub(crate) fn health(&self) -> Option<u16> {
+        probe(self.http)
     }
 
     /// What it has logged so far.
@@ -124,6 +126,11 @@ impl Pod {
     pub(crate) fn wait_until_ended(&mut self) -> ExitStatus {
         self.process.wait_until_ended()
     }
+}
+
+/// What the deployments' probes ask for.
+fn probe(http: SocketAddr) -> Option<u16> {
+    Some(http::get(http, "/healthcheck").ok()?.status)
 }
 
 /// GET of one of the pod's pages.

@@ -22,7 +22,7 @@ impl Sample {
         let belongs = |line: &&str| indent(line) > depth || (indent(line) == depth && line.trim_start().starts_with("- "));
         let block: Vec<&str> = lines.take_while(belongs).collect();
         let depth = block.first().map_or(0, |line| indent(line));
-        block.iter().map(|line| format!("{}\n", line.get(depth..).unwrap_or(""))).collect()
+        block.iter().flat_map(|line| [&line[depth..], "\n"]).collect()
     }
 
     /// The environment of the container whose command is this.
@@ -40,7 +40,8 @@ impl Sample {
 
 /// A text with `depth` spaces before each line.
 pub(crate) fn indented(text: &str, depth: usize) -> String {
-    text.lines().map(|line| format!("{:depth$}{line}\n", "")).collect()
+    let spaces = " ".repeat(depth);
+    text.lines().flat_map(|line| [&*spaces, line, "\n"]).collect()
 }
 
 /// A line without what says where it belongs.
