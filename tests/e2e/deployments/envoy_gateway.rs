@@ -17,7 +17,7 @@ use crate::site::http::{Connection, Reply, Request};
 use crate::site::redis::RedisServer;
 
 /// In every one of its deployments, to the letter, with metrics on as they are unless they are switched off.
-const ENVIRONMENT: [(&str, &str); 24] = [
+const ENVIRONMENT: [(&str, &str); 23] = [
     ("RUNTIME_ROOT", "/data"),
     ("RUNTIME_SUBDIRECTORY", "ratelimit"),
     ("RUNTIME_IGNOREDOTFILES", "true"),
@@ -40,7 +40,6 @@ const ENVIRONMENT: [(&str, &str); 24] = [
     ("REDIS_URL", "redis.redis.svc.cluster.local:6379"),
     ("USE_PROMETHEUS", "true"),
     ("PROMETHEUS_ADDR", ":19001"),
-    ("PROMETHEUS_PATH", "/metrics"),
     ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml"),
 ];
 /// Where telemetry.tracing is set.
