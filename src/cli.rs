@@ -1,6 +1,6 @@
 //! The command line: a file for each subcommand.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -17,6 +17,9 @@ pub mod simulate;
 const USAGE: u8 = 64;
 /// EX_CONFIG of sysexits.h: settings or rules are wrong.
 const BAD_CONFIG: u8 = 78;
+
+/// In Go, and so in the reference, no host is every address of both families.
+const NOTHING_IS_EVERY_HOST: [&str; 3] = ["HOST", "GRPC_HOST", "DEBUG_HOST"];
 
 /// A global rate limit service for Envoy, Istio and Envoy Gateway.
 ///
@@ -117,8 +120,10 @@ pub fn run() -> ExitCode {
 /// What can be written. A variable that is set to nothing, as templates do that have nothing to fill in, is not set.
 fn command() -> clap::Command {
     let unless_empty = |argument: clap::Arg| {
-        let is_empty = argument.get_env().is_some_and(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));
-        if is_empty { argument.env(None::<&str>) } else { argument }
+        let is_empty = |name: &OsStr| {
+            !NOTHING_IS_EVERY_HOST.iter().any(|host| name == *host) && std::env::var_os(name).is_some_and(|value| value.is_empty())
+        };
+        if argument.get_env().is_some_and(is_empty) { argument.env(None::<&str>) } else { argument }
     };
     Cli::command().mut_args(unless_empty).mut_subcommands(|subcommand| subcommand.mut_args(unless_empty))
 }

@@ -14,7 +14,7 @@ use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::{Limiter, Modes, Parts, Policy, Shared};
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::rules::stats::StatsTable;
-use tollgate::rules::{KeyFormat, LiveRules, OnStoreError};
+use tollgate::rules::{LiveRules, OnStoreError};
 use tollgate::store::{Backend, memory::Counters};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, ManualClock, Span, Time};

@@ -4,7 +4,6 @@
 
 use libfuzzer_sys::fuzz_target;
 use tollgate::config::{self, Options, Source};
-use tollgate::rules::KeyFormat;
 use tollgate::rules::stats::StatsTable;
 use tollgate::telemetry::metric::Metrics;
 

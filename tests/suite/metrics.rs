@@ -467,7 +467,8 @@ async fn datagrams_fit_into_a_frame_and_a_line_without_end_is_left_out() {
     let heard = statsd.heard();
     assert_eq!(heard.times.get("ratelimit_server.ShouldRateLimit.response_time"), Some(&101.0));
     let bytes = heard.packet_bytes;
-    assert!((500..=1_432).contains(&bytes), "{bytes}");
+    // Several lines, which are shorter than this, and no more than a frame takes.
+    assert!((200..=1_432).contains(&bytes), "{bytes}");
 }
 
 /// Settings, and a part of what is said.

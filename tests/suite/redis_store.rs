@@ -9,6 +9,7 @@ use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::time::{Clock, Time};
 use tonic::Code as GrpcCode;
 
+use crate::support::certificates::{Authority, KeyForm};
 use crate::support::redis::RedisProcess;
 use crate::support::{Builder, Client, Code, TestServer, descriptor, eventually, limit_of, look_until, request};
 
@@ -297,8 +298,19 @@ async fn a_request_of_many_descriptors_is_one_trip() {
 
 #[test]
 fn every_metric_that_the_documentation_names_is_there_with_its_help() {
-    let server = on_redis(&limit_of(1), NOWHERE).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
-    let page = server.admin("/metrics") + &metrics_of_a_rule_that_counts_everything();
+    let authority = Authority::new();
+    let identity = authority.sign("server", "DNS:localhost", KeyForm::Pkcs8);
+    let path = |path: &Path| path.display().to_string();
+    let everything = on_redis(&limit_of(1), NOWHERE)
+        .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
+        .with_env("TRACING_ENABLED", "true")
+        .with_env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+        .with_env("GRPC_SERVER_USE_TLS", "true")
+        .with_env("GRPC_SERVER_TLS_CERT", &path(&identity.cert))
+        .with_env("GRPC_SERVER_TLS_KEY", &path(&identity.key))
+        .start();
+    let by_xds = TestServer::with_xds(NOWHERE).start();
+    let page = everything.admin("/metrics") + &by_xds.admin("/metrics") + &metrics_of_a_rule_that_counts_everything();
     for file in ["docs/operations.md", "docs/architecture.md", "README.md"] {
         let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("it is there");
         let names =
