@@ -345,6 +345,15 @@ fn counters_in_memory_take_no_more_room_than_is_set() {
     assert_eq!(evicted(&start("268435456")), Some(0.0));
 }
 
+#[test]
+fn a_cache_of_refusals_has_nothing_to_do_in_memory() {
+    let server = TestServer::with_rules(TWO).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
+    assert!(server.log().contains("LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store"), "{}", server.log());
+    assert_eq!([TIGHT; 3].map(|body| server.json(body).status), [200, 429, 429]);
+    assert_eq!(server.metric(r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="tight"}"#), Some(2.0));
+    assert!(!server.admin("/metrics").contains("over_limit_with_local_cache"));
+}
+
 /// A server that takes connections and says nothing: it is asked to let somebody in, and does not answer.
 #[test]
 fn making_a_connection_takes_as_long_as_is_set() {
