@@ -19,6 +19,7 @@ TOOLS = ROOT / ".tools" / "compat"
 
 # What a row of the page means for lines of the differential. A round may differ in these and nothing else.
 IN_DIFFERENTIAL = {
+    "D11": re.compile(r"dynamic_metadata\.metadata: expected nothing, got \{.*\}"),
     "D30": re.compile(
         r"metrics\.ratelimit_service_rate_limit_(over_limit\{.*\}: expected \d+, got \d+|.+_over_limit_with_local_cache: expected nothing, got \d+)"
     ),

@@ -88,6 +88,17 @@ async fn a_flood_does_not_reach_redis_and_nobody_else_pays_for_it() {
 }
 
 #[tokio::test]
+async fn a_limit_of_nothing_is_asked_of_redis_once() {
+    let redis = RedisProcess::start();
+    let server = on_redis(&limit_of(0), &redis.address()).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
+    let mut client = server.client().await;
+    assert_eq!(codes(&mut client, "k", 3).await, [Code::OverLimit; 3]);
+    let key = key_of_the_only_counter(&redis);
+    assert_eq!(redis.command::<u64>(&["GET", &key]), 1, "hits that reached it");
+    assert_eq!(server.metric(r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="k"}"#), Some(3.0));
+}
+
+#[tokio::test]
 async fn a_cached_refusal_is_for_its_own_limit_alone() {
     let redis = RedisProcess::start();
     let server = on_redis(&limit_of(9), &redis.address()).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();

@@ -67,7 +67,8 @@ impl OverLimitCache {
             self.slots.forget(self.hash(check));
         } else if verdict.over && verdict.remaining == 0 && may_be_remembered(check) {
             let one = of_one();
-            let Some(room_after) = one.retry_after else { return };
+            // Of a limit that nothing ever fits into nothing is new until its counter is.
+            let room_after = one.retry_after.unwrap_or(one.reset_after);
             let lost = self.slots.set(self.hash(check), (now.plus(room_after).as_micros(), now.plus(one.reset_after).as_micros()));
             if lost.is_some_and(|(until, _)| until > now.as_micros()) {
                 self.overwritten.inc();
