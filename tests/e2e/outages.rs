@@ -164,7 +164,9 @@ descriptors:
         let error = unasked.len() as u64;
         site.adds_up_to(Counts { ok: asked.len() as u64, over_limit: refused.len() as u64, error, failure_mode_allowed: error });
         assert_eq!(policy == "deny", !refused.is_empty(), "{policy}");
-        assert!(refused.iter().all(|glimpse| glimpse.received_at > gone_at && glimpse.sent_at < counting_at), "while it was away");
+        // On a machine that stands still for a moment, Redis may be late though nobody has touched it.
+        let was_away = |glimpse: &&Glimpse| glimpse.received_at > gone_at && glimpse.sent_at < counting_at;
+        in_time(refused.iter().all(was_away), || format!("{policy}: refused while Redis was there"))?;
 
         for glimpse in unasked {
             let waited = looks.waited(glimpse.sent_at, glimpse.received_at);

@@ -3,8 +3,9 @@
 //! Linux tells of a thread that waited for a processor, and nothing of a host that did not run a whole virtual machine. Such a moment does
 //! not come back with every play, and a service that is late by itself does. Only times are doubted: what else is wrong fails at once.
 
-/// How often a scene is played before what is late is taken for late by itself.
-const PLAYS: u32 = 3;
+/// How often a scene is played before what is late is taken for late by itself. The binary under test is not optimised, and has 4 ms of
+/// Envoy's 20 for its way back: that is missed now and then by a millisecond, and not six times in a row.
+const PLAYS: u32 = 6;
 
 /// Plays a scene until nothing in it is late, and fails when something is every time. A play that fails says what was late.
 pub(crate) fn until_in_time(mut play: impl FnMut() -> Result<(), String>) {
@@ -31,7 +32,7 @@ mod tests {
             });
             plays
         };
-        assert_eq!([played(0), played(1), played(2)], [1, 2, 3]);
-        assert!(std::panic::catch_unwind(|| played(3)).is_err());
+        assert_eq!([played(0), played(1), played(PLAYS - 1)], [1, 2, PLAYS]);
+        assert!(std::panic::catch_unwind(|| played(PLAYS)).is_err());
     }
 }
