@@ -22,8 +22,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("config", &["limit", "rules", "setting", "telemetry", "time"]),
     ("store", &["algorithm", "check", "limit", "setting", "shutdown", "telemetry", "time", "tls"]),
     ("limiter", &["algorithm", "chance", "check", "limit", "rules", "setting", "store", "telemetry", "time"]),
-    ("rule_source", &["config", "limit", "proto", "rules", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),
-    ("api", &["check", "http", "limit", "limiter", "proto", "rules", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),
+    ("rule_source", &["chance", "config", "limit", "proto", "rules", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),
+    ("api", &["chance", "check", "http", "limit", "limiter", "proto", "rules", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),
     ("admin", &["http", "limiter", "rules", "setting", "shutdown", "telemetry"]),
     ("settings", &["admin", "api", "limiter", "rule_source", "store", "telemetry"]),
     (

@@ -3,7 +3,6 @@
 //! The library serves all connections of a stream by one rule. Here each has a server of its own, for the sake of its age: the library's
 //! has no chance in it, and given a grace it cuts a connection off without ever having said GOAWAY. A server is a few pointers.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::api::connection::{Accepted, Connection};
 use crate::api::tls::Tls;
+use crate::chance;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Span;
@@ -157,9 +157,7 @@ impl Connections {
 impl Ages {
     /// The age of one connection: those that were opened together do not end together.
     fn draw(self) -> Option<Duration> {
-        // The standard library seeds its hashers from the system's random numbers, and no two alike.
-        let any = RandomState::new().build_hasher().finish();
-        Some(jittered(self.max?, any).into())
+        Some(jittered(self.max?, chance::any()).into())
     }
 }
 

@@ -1,7 +1,8 @@
 //! How long to wait before the next try to reach a control plane.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
+
+use crate::chance;
 
 /// How waits grow.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,10 +66,8 @@ impl Backoff {
 
 /// Any time up to `max`, another one each time.
 fn some_of(max: Duration) -> Duration {
-    // The standard library seeds its hashers from the system's random numbers, and no two alike.
-    let any = RandomState::new().build_hasher().finish();
     let micros = u64::try_from(max.as_micros()).unwrap_or(u64::MAX - 1);
-    Duration::from_micros(any % (micros + 1))
+    Duration::from_micros(chance::any() % (micros + 1))
 }
 
 #[cfg(test)]
