@@ -48,13 +48,14 @@ impl Settings {
 
     /// What is accepted, and has no effect.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.store.warnings(&environment());
+        let environment = environment();
+        let mut warnings = self.store.warnings(&environment);
         warnings.extend(self.api.warnings());
         warnings.extend(self.rules.warnings());
-        warnings.extend(self.telemetry.warnings(&environment()));
+        warnings.extend(self.telemetry.warnings());
         warnings.extend(self.traces.warnings());
-        warnings.extend(foreign::warnings(environment()));
-        warnings.extend(unknown::warnings(&environment(), &Self::names()));
+        warnings.extend(foreign::warnings(&environment));
+        warnings.extend(unknown::warnings(&environment, &Self::names()));
         warnings
     }
 

@@ -19,12 +19,6 @@ const FLUSH_INTERVAL_DEFAULT: Duration = Duration::from_secs(10);
 const PROMETHEUS_ADDR_DEFAULT: &str = ":9090";
 const PROMETHEUS_PATH_DEFAULT: &str = "/metrics";
 
-/// Settings of the reference's statsd library that have nothing to do here, and why.
-const WITHOUT_EFFECT: [(&str, &str); 2] = [
-    ("GOSTATS_FLUSH_INTERVAL_SECONDS", "STATS_FLUSH_INTERVAL says how often statsd is sent to"),
-    ("GOSTATS_LOGGING_SINK_DISABLED", "metrics are never logged"),
-];
-
 /// Log and metrics.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
@@ -108,18 +102,14 @@ impl Settings {
     }
 
     /// What is accepted, and has no effect.
-    pub fn warnings(&self, environment: &[(String, String)]) -> Vec<String> {
-        let is_set = |name: &str| environment.iter().any(|(set, value)| set == name && !value.is_empty());
-        let without_effect = WITHOUT_EFFECT.into_iter().filter(|(name, _)| is_set(name));
-        let mut warnings: Vec<String> = without_effect.map(|(name, reason)| format!("{name} has no effect: {reason}")).collect();
-        if self.sink() != Sink::Prometheus {
-            let mapper = self.prometheus_mapper_yaml.0.as_ref().map(|_| "PROMETHEUS_MAPPER_YAML");
-            let milliseconds =
-                (self.prometheus_response_time_as_milliseconds.0 == Some(true)).then_some("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS");
-            let told = mapper.into_iter().chain(milliseconds);
-            warnings.extend(told.map(|name| format!("{name} has no effect without USE_PROMETHEUS=true")));
+    pub fn warnings(&self) -> Vec<String> {
+        if self.sink() == Sink::Prometheus {
+            return Vec::new();
         }
-        warnings
+        let mapper = self.prometheus_mapper_yaml.0.as_ref().map(|_| "PROMETHEUS_MAPPER_YAML");
+        let milliseconds =
+            (self.prometheus_response_time_as_milliseconds.0 == Some(true)).then_some("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS");
+        mapper.into_iter().chain(milliseconds).map(|name| format!("{name} has no effect without USE_PROMETHEUS=true")).collect()
     }
 
     /// From which level on to log.
