@@ -29,6 +29,7 @@ pub mod batch;
 pub mod breaker;
 pub mod clock;
 pub mod connection;
+pub mod deployment;
 pub mod health;
 pub mod last_seen;
 pub mod over_limit_cache;

@@ -150,6 +150,18 @@ impl Address {
         Ok(Self { info: tls.wrap(self.info)? })
     }
 
+    /// Another server that one is let into in the same way.
+    #[must_use]
+    pub fn at(&self, host: &str, port: u16) -> Self {
+        let addr = match self.info.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure: *insecure, tls_params: tls_params.clone() }
+            }
+            _ => ConnectionAddr::Tcp(host.to_owned(), port),
+        };
+        Self { info: self.info.clone().set_addr(addr) }
+    }
+
     /// What a connection is made from.
     pub fn connection_info(&self) -> ConnectionInfo {
         let info = self.info.clone();

@@ -1,0 +1,49 @@
+//! How the servers of one Redis belong together: one alone, one of several that Sentinel names, or a Cluster.
+
+use std::fmt;
+
+use crate::store::redis::address::Address;
+
+/// The servers to count on, as an operator names them.
+#[derive(Debug, Clone)]
+pub enum Deployment {
+    /// One, at a place that does not change.
+    Single(Address),
+    /// The master that Sentinel names, wherever that is at the moment.
+    Sentinel(Sentinels),
+    /// A Redis Cluster: some of its nodes, which know the others. At least one.
+    Cluster(Vec<Address>),
+}
+
+/// Who knows where the master is.
+#[derive(Debug, Clone)]
+pub struct Sentinels {
+    /// What the sentinels call it.
+    pub master: String,
+    /// Where they are, and how to be let in by them. At least one.
+    pub sentinels: Vec<Address>,
+    /// How to be let in by the master; its place is what the sentinels say.
+    pub server: Address,
+}
+
+impl fmt::Display for Deployment {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Single(address) => write!(formatter, "{address}"),
+            Self::Sentinel(Sentinels { master, sentinels, .. }) => write!(formatter, "{master} of the sentinels at {}", List(sentinels)),
+            Self::Cluster(seeds) => write!(formatter, "the cluster of {}", List(seeds)),
+        }
+    }
+}
+
+/// Addresses with commas between them.
+struct List<'a>(&'a [Address]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, address) in self.0.iter().enumerate() {
+            write!(formatter, "{}{address}", if index > 0 { ", " } else { "" })?;
+        }
+        Ok(())
+    }
+}
