@@ -34,6 +34,7 @@ pub mod health;
 pub mod last_seen;
 pub mod over_limit_cache;
 pub mod script;
+pub mod secrets;
 pub mod settings;
 pub mod slots;
 pub mod tls;

@@ -26,7 +26,7 @@ fn resolve(settings: &[(&str, &str)]) -> Result<NodeOptions, String> {
     let flags = settings.iter().flat_map(|(name, value)| [format!("--{}", name.to_lowercase().replace('_', "-")), (*value).to_owned()]);
     let cli = Cli::try_parse_from(std::iter::once("tollgate".to_owned()).chain(flags)).expect("each of them is right");
     match cli.store.backend(&[])? {
-        BackendChoice::Redis(redis) => Ok(*redis),
+        BackendChoice::Redis(redis, _) => Ok(*redis),
         BackendChoice::Memory => panic!("{settings:?} means Redis"),
     }
 }

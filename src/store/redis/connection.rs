@@ -16,7 +16,6 @@ use crate::telemetry::metric::{Counter, Gauge, Metrics};
 #[derive(Debug, Clone)]
 pub struct Manager {
     address: Address,
-    client: Client,
     /// It knows how to ask whether a connection lives. Connecting is left to the client: this has time-outs of its own for that.
     redis: RedisConnectionManager,
     connect_timeout: Duration,
@@ -102,9 +101,8 @@ impl Manager {
     /// # Errors
     /// An address that the client cannot use.
     pub fn new(address: Address, connect_timeout: Duration, reply_timeout: Duration, connections: Connections) -> Result<Self, RedisError> {
-        let client = Client::open(address.connection_info())?;
         let redis = RedisConnectionManager::new(address.connection_info())?;
-        Ok(Self { address, client, redis, connect_timeout, reply_timeout, connections })
+        Ok(Self { address, redis, connect_timeout, reply_timeout, connections })
     }
 
     /// Where it connects to.
@@ -130,7 +128,9 @@ impl ManageConnection for Manager {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(Some(self.connect_timeout));
-        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        // Anew each time: credentials and certificates may have been exchanged.
+        let client = Client::open(self.address.connection_info())?;
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         connection.set_response_timeout(self.reply_timeout);
         Ok(Link { connection, broken: false, _counted: Counted::new(&self.connections) })
     }
