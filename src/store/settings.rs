@@ -133,9 +133,12 @@ fn store_timeout(text: &str) -> Result<Span, String> {
 
 #[cfg(test)]
 mod tests {
+    use ::redis::{ErrorKind, RedisError};
     use clap::Parser;
 
     use super::*;
+    use crate::store::redis::address::Address;
+    use crate::store::redis::deployment::Sentinels;
     use crate::store::redis::settings::Connecting;
 
     #[derive(Parser)]
@@ -395,6 +398,70 @@ mod tests {
         assert_eq!((set.store_timeout, set.connect_timeout), (Span::from_micros(15_000), Span::from_secs(1)));
         assert_eq!(set.expiration_jitter_max, Span::ZERO);
         assert!(store_timeout("0").is_err() && store_timeout("61s").is_err() && store_timeout("60s").is_ok());
+    }
+
+    /// Settings, what servers are told (user and password), and what sentinels are.
+    type Entries = (&'static [(&'static str, &'static str)], (&'static str, &'static str), Option<(&'static str, &'static str)>);
+    const ENTRIES: &[Entries] = &[
+        (&[("REDIS_URL", "h"), ("REDIS_AUTH", "a:1st")], ("a", "1st"), None),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "redis://a:1st@h,i,redis://b:2nd@j")], ("a", "1st"), None),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "h,redis://b:2nd@i")], ("", ""), None),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "redis://a:1st@h,i"), ("REDIS_AUTH", "3rd")], ("a", "3rd"), None),
+        (&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "m,h,i"), ("REDIS_AUTH", "a:1st")], ("a", "1st"), Some(("", ""))),
+        (&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "m,h,i"), ("REDIS_SENTINEL_AUTH", "s:2nd")], ("", ""), Some(("s", "2nd"))),
+        (&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "m,redis://s:2nd@h,i"), ("REDIS_AUTH", "1st")], ("", "1st"), Some(("s", "2nd"))),
+    ];
+
+    #[test]
+    fn servers_and_sentinels_are_each_told_what_is_theirs() {
+        for (environment, of_servers, of_sentinels) in ENTRIES {
+            let told = |addresses: &[Address], expected: &(&str, &str)| {
+                for address in addresses {
+                    let info = address.connection_info();
+                    let settings = info.redis_settings();
+                    let (user, password) = (settings.username().unwrap_or_default(), settings.password().unwrap_or_default());
+                    assert_eq!((user, password), *expected, "{environment:?}: {address}");
+                }
+            };
+            let (settings, environment) = settings(environment);
+            match settings.redis.connecting(&environment).expect("it is good").main.deployment {
+                Deployment::Single(address) => told(&[address], of_servers),
+                Deployment::Cluster(seeds) => told(&seeds, of_servers),
+                Deployment::Sentinel(Sentinels { sentinels, server, .. }) => {
+                    told(&sentinels, &of_sentinels.expect("there are sentinels"));
+                    told(&[server.at("10.0.0.9", 7_000)], of_servers);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_credentials_is_told_by_the_setting_that_has_them() {
+        let directory = tempfile::TempDir::new().expect("a temporary directory can be made");
+        let path = directory.path().join("password");
+        std::fs::write(&path, "s3cret").expect("a file can be written");
+        let path = path.to_str().expect("temporary directories have plain names");
+        let wrong = RedisError::from((ErrorKind::AuthenticationFailed, "no"));
+        let explained = |settings: &[(&str, &str)]| {
+            let (settings, environment) =
+                self::settings(&[settings, &[("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "p")]].concat());
+            let Connecting { main, per_second, .. } = settings.redis.connecting(&environment).expect("it is good");
+            let deployments = [main, per_second.expect("it is set")].map(|pool| pool.deployment);
+            let addresses = deployments.into_iter().flat_map(|deployment| match deployment {
+                Deployment::Single(address) => vec![address],
+                Deployment::Cluster(seeds) => seeds,
+                Deployment::Sentinel(Sentinels { sentinels, server, .. }) => [sentinels, vec![server.at("s", 1)]].concat(),
+            });
+            addresses.map(|address| address.explain(&wrong)).collect::<Vec<_>>().join("\n")
+        };
+        let said = explained(&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "m,h"), ("REDIS_AUTH_FILE", path)]);
+        for expected in [
+            "redis://h:26379 refuses the user or the password (WRONGPASS), or has none; see REDIS_SENTINEL_AUTH and REDIS_URL",
+            "redis://s:1 refuses the user or the password (WRONGPASS), or has none; see REDIS_AUTH_FILE and REDIS_URL",
+            "redis://p:6379 refuses the user or the password (WRONGPASS), or has none; see REDIS_PERSECOND_AUTH and REDIS_PERSECOND_URL",
+        ] {
+            assert!(said.contains(expected), "{expected} is missing in {said}");
+        }
     }
 
     #[test]

@@ -225,3 +225,104 @@ impl Subject for SecretSource {
         self.failed.inc_by(failed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// What is in a file, and what is read from it.
+    const READ: &[(&[u8], Result<&str, &str>)] = &[
+        (b"s3cret", Ok("s3cret")),
+        (b"s3cret\n", Ok("s3cret")),
+        (b"app:s3cret\r\n", Ok("app:s3cret")),
+        (b" s3cret ", Ok(" s3cret ")),
+        (b"s3cret\r", Err("has more than one line")),
+        (b"s3cret\n\n", Err("has more than one line")),
+        (b"app\ns3cret\n", Err("has more than one line")),
+        (b"", Err("is empty")),
+        (b"\n", Err("is empty")),
+        (b"s3cret\xff", Err("is no text in UTF-8")),
+    ];
+
+    /// A directory with one file in it.
+    fn file(content: &[u8]) -> (TempDir, PathBuf) {
+        let directory = TempDir::new().expect("a temporary directory can be made");
+        let path = directory.path().join("password");
+        fs::write(&path, content).expect("a file can be written");
+        (directory, path)
+    }
+
+    fn named(path: &std::path::Path) -> AuthFile {
+        AuthFile::new("REDIS_AUTH_FILE", path.to_str().expect("temporary directories have plain names"))
+    }
+
+    #[test]
+    fn a_file_is_one_line_whose_end_is_not_a_part_of_it() {
+        for (content, expected) in READ {
+            let (_directory, path) = file(content);
+            match (named(&path).read(), expected) {
+                (Ok(read), Ok(expected)) => assert_eq!(read.reveal(), *expected),
+                (Err(error), Err(expected)) => {
+                    let expected = format!("REDIS_AUTH_FILE: {} {expected}; write password, or user:password, in one line", path.display());
+                    assert_eq!(error.to_string(), expected);
+                }
+                (read, _) => panic!("{content:?}: {read:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_used_never_takes_the_place_of_what_serves() {
+        let (_directory, path) = file(b"first\n");
+        let (_other, beside) = file(b"beside\n");
+        let (metrics, mut secrets) = (Metrics::new(), Secrets::default());
+        let [password, other] = [&path, &beside].map(|path| secrets.auth(named(path)).expect("it is good"));
+        assert!(!format!("{secrets:?}").contains("first"));
+        let mut source = SecretSource::new(secrets, &metrics).expect("there are files");
+        let page = |words: &str| metrics.page().contains(words);
+        let loads = "tollgate_redis_secrets_loads_total{result=\"success\"}";
+
+        source.load();
+        assert!(page(&format!("{loads} 0")) && page("tollgate_redis_secrets_refused 0"), "nothing is new");
+        fs::write(&path, "").expect("a file can be written");
+        source.load();
+        source.load();
+        assert_eq!(password.load().reveal(), "first");
+        assert!(page("tollgate_redis_secrets_loads_total{result=\"error\"} 1") && page("tollgate_redis_secrets_refused 1"));
+
+        // What is wrong with one file keeps nobody from using another.
+        fs::write(&beside, "newer").expect("a file can be written");
+        source.load();
+        assert_eq!(other.load().reveal(), "newer");
+        assert!(page(&format!("{loads} 1")) && page("tollgate_redis_secrets_refused 1"));
+
+        fs::remove_file(&path).expect("it is there");
+        source.load();
+        assert!(source.is_unread() && password.load().reveal() == "first");
+        fs::write(&path, "second").expect("a file can be written");
+        source.load();
+        assert_eq!(password.load().reveal(), "second");
+        assert!(!source.is_unread() && page(&format!("{loads} 2")) && page("tollgate_redis_secrets_refused 0"));
+    }
+
+    #[test]
+    fn what_changes_before_anybody_watches_is_news_to_who_does() {
+        let (_directory, path) = file(b"first");
+        let mut secrets = Secrets::default();
+        let password = secrets.auth(named(&path)).expect("it is good");
+        fs::write(&path, "second").expect("a file can be written");
+        SecretSource::new(secrets, &Metrics::new()).expect("there are files").load();
+        assert_eq!(password.load().reveal(), "second");
+    }
+
+    #[test]
+    fn without_files_there_is_nothing_to_watch() {
+        let mut secrets = Secrets::default();
+        secrets.tls(Tls::default()).expect("the system's authorities need no file");
+        assert!(SecretSource::new(secrets, &Metrics::new()).is_none());
+    }
+}
