@@ -147,8 +147,8 @@ impl App {
                 (Backend::Memory(Arc::new(memory::Counters::new(settings.store.memory_bytes_max, "store", &metrics))), None)
             }
             BackendChoice::Redis(options, secrets) => {
-                let node = redis::Node::new(*options, clock.clone(), &metrics).context("make a client of Redis")?;
-                (Backend::Redis(Arc::new(node)), SecretSource::new(secrets, &metrics))
+                let redis = redis::Redis::new(*options, clock.clone(), &metrics).context("make a client of Redis")?;
+                (Backend::Redis(Arc::new(redis)), SecretSource::new(secrets, &metrics))
             }
         };
         let statsd = settings.statsd().map_err(anyhow::Error::msg)?.map(|options| statsd::Exporter::new(options, &metrics));

@@ -6,8 +6,6 @@ use clap::Args;
 
 use crate::setting::{self, Given};
 use crate::store::redis;
-use crate::store::redis::NodeOptions;
-use crate::store::redis::deployment::Deployment;
 use crate::store::redis::secrets::Secrets;
 use crate::time::Span;
 
@@ -58,7 +56,7 @@ pub enum BackendChoice {
     /// In this process.
     Memory,
     /// On Redis, of which somebody has to watch what comes from files.
-    Redis(Box<NodeOptions>, Secrets),
+    Redis(Box<redis::Options>, Secrets),
 }
 
 impl Settings {
@@ -71,15 +69,9 @@ impl Settings {
             return Ok(BackendChoice::Memory);
         }
         let connecting = self.redis.connecting(environment)?;
-        if connecting.per_second.is_some() {
-            return Err("REDIS_PERSECOND is true: limits of a second are not counted on a Redis of their own yet; unset it".to_owned());
-        }
-        let Deployment::Single(address) = connecting.main.deployment else {
-            return Err("REDIS_TYPE: counts are not kept behind Sentinel and on a Cluster yet; write SINGLE".to_owned());
-        };
-        let options = NodeOptions {
-            address,
-            connect_timeout: connecting.main.connect_timeout,
+        let options = redis::Options {
+            main: connecting.main,
+            per_second: connecting.per_second,
             store_timeout: self.store_timeout.0.unwrap_or(STORE_TIMEOUT_DEFAULT.into()),
             required: connecting.health_check_active_connection,
             expiration_jitter_max: Span::from_secs(self.expiration_jitter_max_seconds.try_into().unwrap_or(0)),
@@ -138,7 +130,7 @@ mod tests {
 
     use super::*;
     use crate::store::redis::address::Address;
-    use crate::store::redis::deployment::Sentinels;
+    use crate::store::redis::deployment::{Deployment, Sentinels};
     use crate::store::redis::settings::Connecting;
 
     #[derive(Parser)]
@@ -391,11 +383,11 @@ mod tests {
             }
         };
         let default = redis(&[("REDIS_URL", "h")]);
-        assert_eq!((default.store_timeout, default.connect_timeout), (Span::from_micros(100_000), Span::from_secs(10)));
+        assert_eq!((default.store_timeout, default.main.connect_timeout), (Span::from_micros(100_000), Span::from_secs(10)));
         assert_eq!((default.expiration_jitter_max, default.over_limit_cache_bytes), (Span::from_secs(300), 0));
         assert!(!default.required);
         let set = redis(&[("REDIS_URL", "h"), ("STORE_TIMEOUT", "15ms"), ("REDIS_TIMEOUT", "1s"), ("EXPIRATION_JITTER_MAX_SECONDS", "-1")]);
-        assert_eq!((set.store_timeout, set.connect_timeout), (Span::from_micros(15_000), Span::from_secs(1)));
+        assert_eq!((set.store_timeout, set.main.connect_timeout), (Span::from_micros(15_000), Span::from_secs(1)));
         assert_eq!(set.expiration_jitter_max, Span::ZERO);
         assert!(store_timeout("0").is_err() && store_timeout("61s").is_err() && store_timeout("60s").is_ok());
     }

@@ -315,7 +315,7 @@ fn counting(redis: &RedisProcess) -> Builder {
 
 /// Ends every connection to a Redis but the test's, and waits until calls are counted on a new one.
 fn counts_on_a_new_connection(server: &TestServer, redis: &RedisProcess) {
-    let made = || server.metric("tollgate_store_connections_total").unwrap_or_default();
+    let made = || server.metric("ratelimit_redis_pool_cx_total").unwrap_or_default();
     let before = made();
     redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
     look_until("calls are counted on a new connection", || server.json(K).status == 200 && made() > before);

@@ -198,6 +198,11 @@ impl Address {
         Self { info: self.info.clone().set_addr(addr), ..self.clone() }
     }
 
+    /// Its host, unless it is a socket.
+    pub fn host(&self) -> Option<&str> {
+        self.place().map(|(host, _)| host)
+    }
+
     /// What a connection is made from, with the credentials and certificates of this moment: ask again for the next one.
     pub fn connection_info(&self) -> ConnectionInfo {
         let info = self.info.clone();
