@@ -31,9 +31,7 @@ impl Version {
     pub(crate) fn program(&self) -> PathBuf {
         match self.program {
             Program::OnPath => PathBuf::from("redis-server"),
-            Program::Installed(directory) => {
-                Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/redis").join(directory).join("server")
-            }
+            Program::Installed(directory) => Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/redis").join(directory).join("server"),
         }
     }
 
