@@ -255,6 +255,11 @@ impl Address {
         }
     }
 
+    /// The setting that says where it is, or where one is asked for its place.
+    pub fn url_setting(&self) -> &'static str {
+        self.named_by.url
+    }
+
     /// Whether it is a Unix socket.
     pub fn is_socket(&self) -> bool {
         matches!(self.info.addr(), ConnectionAddr::Unix(_))
