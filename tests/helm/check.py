@@ -16,11 +16,15 @@ from pathlib import Path
 import yaml
 
 import pod
-from chart import CHART, KUBERNETES, ROOT, Failed, helm, of_kind, rendered, run, template, value_sets
+from chart import CHART, KUBERNETES, NAMESPACE, RELEASE, ROOT, Failed, helm, of_kind, rendered, run, template, value_sets
 
 HERE = Path(__file__).resolve().parent
 REWRITE = os.environ.get("REWRITE") == "1"
 REWRITE_HINT = "if that is meant, run `make helm-goldens` and commit what it writes"
+PROMETHEUS = ROOT / "deploy" / "prometheus"
+SEVERITIES = ("critical", "warning", "info")
+# What everything-values.yaml says.
+RUNBOOK = "https://runbooks.example.com/tollgate"
 # Variables that are somebody else's.
 NOT_OURS = {"PATH", "POD_IP"}
 
@@ -151,21 +155,61 @@ def package():
 
 
 def alerts():
-    """promtool takes the alerts, they go off in the cases of alerts_test.yaml, and each says what to do"""
+    """each alert says what to do and where it is written down, goes off when it must, and is silent when it must be"""
+    rules, cases = (PROMETHEUS / f"tollgate-alerts{suffix}.yaml" for suffix in ("", "_test"))
+    for command in (("check", "rules", rules.name), ("test", "rules", cases.name)):
+        promtool(*command, directory=PROMETHEUS)
+    tests = [test for group in yaml.safe_load(cases.read_text())["tests"] for test in group.get("promql_expr_test", [])]
+    for alert in rules_of(yaml.safe_load(rules.read_text())):
+        name = alert["alert"]
+        expected = [bool(test["exp_samples"]) for test in tests if f'ALERTS{{alertname="{name}",' in test["expr"]]
+        if set(expected) != {True, False}:
+            raise Failed(f"{cases.relative_to(ROOT)} has to have {name} go off, and be silent")
+        if alert["labels"]["severity"] not in SEVERITIES or not {"summary", "description"} <= set(alert["annotations"]):
+            raise Failed(f"{name} needs a severity of {', '.join(SEVERITIES)}, a summary, and a description of what to do")
+        page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+        if anchor != name.lower() or anchor not in anchors(ROOT / page):
+            raise Failed(f"{name}: {page} has no place #{name.lower()} that runbook_url leads to")
+
+
+def chart_alerts():
+    """the chart's alerts are those of deploy/prometheus, for the pods of the release alone, and with the labels that its values say"""
     (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
+    selector = f'namespace="{NAMESPACE}",pod=~"{RELEASE}-limits-.+"'
+    text = (PROMETHEUS / "tollgate-alerts.yaml").read_text().replace('job="tollgate"', selector).replace("docs/operations.md#", f"{RUNBOOK}#")
+    expected = rules_of(yaml.safe_load(text))
+    for alert in expected:
+        alert["labels"]["team"] = "platform"
+    if rules_of(rule["spec"]) != expected:
+        raise Failed("the rendered PrometheusRule is not deploy/prometheus/tollgate-alerts.yaml with another selector and more labels")
     with tempfile.TemporaryDirectory() as directory:
         (Path(directory) / "rules.yaml").write_text(yaml.safe_dump(rule["spec"]))
         (Path(directory) / "test.yaml").write_text((HERE / "alerts_test.yaml").read_text())
         for command in (("check", "rules", "rules.yaml"), ("test", "rules", "test.yaml")):
-            good, out, error = run("promtool", *command, cwd=directory)
-            if not good:
-                raise Failed(f"promtool {' '.join(command)}: {out}{error}")
+            promtool(*command, directory=directory)
+
+
+def promtool(*command, directory):
+    good, out, error = run("promtool", *command, cwd=directory)
+    if not good:
+        raise Failed(f"promtool {' '.join(command)}: {out}{error}")
+
+
+def rules_of(file):
+    return [rule for group in file["groups"] for rule in group["rules"]]
+
+
+def anchors(page):
+    """What a link may lead to in a page: a name that stands there, or a heading."""
+    text = page.read_text()
+    headings = (re.sub(r"[^-_ \w]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)", text, re.MULTILINE))
+    return {*headings, *re.findall(r'<a id="([^"]+)">', text)}
 
 
 def expressions():
     """What alerts and panels compute, as Prometheus is asked for it."""
     (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
-    alerts = [alert["expr"] for group in rule["spec"]["groups"] for alert in group["rules"]]
+    alerts = [alert["expr"] for alert in rules_of(rule["spec"])]
     dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
     panels = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     choices = [re.search(r"label_values\((.*),", each["definition"])[1] for each in dashboard["templating"]["list"] if "definition" in each]
@@ -184,7 +228,7 @@ def expressions_fit():
     page = "\n".join(metrics_page(rendered("--values", path)) for path in value_sets().values())
     metrics = set(re.findall(r"^(\w+)", page, re.MULTILINE))
     # key2 is there with rules of two levels; the others are Prometheus' own, by where it scrapes.
-    labels = set(re.findall(r"[{,](\w+)=", page)) | {"key2", "pod", "namespace"}
+    labels = set(re.findall(r"[{,](\w+)=", page)) | {"key2", "pod", "namespace", "instance"}
     for text in texts:
         named = set(re.findall(r"\b(?:tollgate|ratelimit|process|go)_\w+", text)) - metrics
         by = {label for group in re.findall(r"by \((.*?)\)", text) for label in group.split(", ")}
@@ -357,7 +401,7 @@ def envoy_takes(http_filter, host):
 
 def main():
     began = time.monotonic()
-    checks = [lint, readme, goldens, refusals, kubernetes_takes_it, package, restarts, alerts, filters, expressions_fit, defaults_start, rules_are_swapped]
+    checks = [lint, readme, goldens, refusals, kubernetes_takes_it, package, restarts, alerts, chart_alerts, filters, expressions_fit, defaults_start, rules_are_swapped]
     named = [(check.__doc__, check) for check in checks]
     for path in value_sets().values():
         named.append((f"the binary serves what {path.name} renders", lambda path=path: serves(rendered("--values", path))))
