@@ -7,6 +7,7 @@ use clap::Args;
 use crate::setting::{self, Given};
 use crate::store::redis;
 use crate::store::redis::NodeOptions;
+use crate::store::redis::deployment::Deployment;
 use crate::time::Span;
 
 /// 256 MiB: three and a half million counters. An operator who has more wants Redis.
@@ -69,9 +70,15 @@ impl Settings {
             return Ok(BackendChoice::Memory);
         }
         let connecting = self.redis.connecting(environment)?;
+        let address = match connecting.main.deployment {
+            Deployment::Single(address) => address,
+            Deployment::Sentinel(_) | Deployment::Cluster(_) => {
+                return Err("REDIS_TYPE: this version counts on a single Redis server; write SINGLE".to_owned());
+            }
+        };
         Ok(BackendChoice::Redis(Box::new(NodeOptions {
-            address: connecting.address,
-            connect_timeout: connecting.connect_timeout,
+            address,
+            connect_timeout: connecting.main.connect_timeout,
             store_timeout: self.store_timeout.0.unwrap_or(STORE_TIMEOUT_DEFAULT.into()),
             required: connecting.health_check_active_connection,
             expiration_jitter_max: Span::from_secs(self.expiration_jitter_max_seconds.try_into().unwrap_or(0)),

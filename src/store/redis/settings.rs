@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::setting::{self, Given, Secret};
 use crate::store::redis::address::Address;
+use crate::store::redis::deployment::{Deployment, PoolOptions};
 use crate::store::redis::tls::{Names, Tls};
 use crate::time::Span;
 
@@ -103,10 +104,10 @@ pub enum SocketType {
 /// How to reach Redis: settings in agreement with each other.
 #[derive(Debug, Clone)]
 pub struct Connecting {
-    /// Where, and as whom. Shown without credentials.
-    pub address: Address,
-    /// How long making a connection may take.
-    pub connect_timeout: Span,
+    /// Where to count.
+    pub main: PoolOptions,
+    /// Where to count limits whose period is a second, if not there.
+    pub per_second: Option<PoolOptions>,
     /// Whether to be healthy only while Redis answers.
     pub health_check_active_connection: bool,
 }
@@ -198,7 +199,8 @@ impl Settings {
             timeout => timeout.unwrap_or(CONNECT_TIMEOUT_DEFAULT.into()),
         };
         let health_check_active_connection = self.redis_health_check_active_connection.0.unwrap_or(false);
-        Ok((Connecting { address, connect_timeout, health_check_active_connection }, warnings))
+        let main = PoolOptions { deployment: Deployment::Single(address), connect_timeout };
+        Ok((Connecting { main, per_second: None, health_check_active_connection }, warnings))
     }
 
     fn tls(&self) -> Result<Tls, String> {
