@@ -5,6 +5,19 @@
 {{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ toString . }}{{ end }}
 {{- end }}
 
+{{/* A variable with where a Redis is; the arguments are its name, and the values that say it. */}}
+{{- define "tollgate.redisURL" -}}
+{{- $name := index . 0 }}
+{{- with index . 1 }}
+{{- if .url }}
+- {name: {{ $name }}, value: {{ .url | quote }}}
+{{- else }}
+- name: {{ $name }}
+  valueFrom: {secretKeyRef: {name: {{ .urlFrom.secretName | quote }}, key: {{ .urlFrom.key | quote }}}}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "tollgate.chartEnv" -}}
 {{- $values := .Values }}
 - {name: LOG_LEVEL, value: {{ $values.log.level | quote }}}
@@ -51,26 +64,45 @@
 {{- end }}
 {{- if include "tollgate.onRedis" . }}
 - {name: BACKEND_TYPE, value: redis}
-{{- if $values.redis.dev.enabled }}
-- {name: REDIS_URL, value: {{ printf "%s-redis:6379" (include "tollgate.fullname" .) | quote }}}
-{{- else if $values.redis.url }}
-- {name: REDIS_URL, value: {{ $values.redis.url | quote }}}
+{{- with $values.redis }}
+{{- if .dev.enabled }}
+- {name: REDIS_URL, value: {{ printf "%s-redis:6379" (include "tollgate.fullname" $) | quote }}}
 {{- else }}
-- name: REDIS_URL
-  valueFrom: {secretKeyRef: {name: {{ $values.redis.urlFrom.secretName | quote }}, key: {{ $values.redis.urlFrom.key | quote }}}}
+{{- if ne .type "single" }}
+- {name: REDIS_TYPE, value: {{ .type | quote }}}
 {{- end }}
-{{- if $values.redis.auth.existingSecret }}
-- name: REDIS_AUTH
-  valueFrom: {secretKeyRef: {name: {{ $values.redis.auth.existingSecret | quote }}, key: {{ $values.redis.auth.key | quote }}}}
+{{ include "tollgate.redisURL" (list "REDIS_URL" .) | trim }}
 {{- end }}
-{{- if $values.redis.tls.enabled }}
+{{- if .auth.existingSecret }}
+- {name: REDIS_AUTH_FILE, value: {{ printf "/etc/tollgate/redis-auth/%s" .auth.key | quote }}}
+{{- end }}
+{{- if .sentinelAuth.existingSecret }}
+- {name: REDIS_SENTINEL_AUTH_FILE, value: {{ printf "/etc/tollgate/redis-sentinel-auth/%s" .sentinelAuth.key | quote }}}
+{{- end }}
+{{- if .tls.enabled }}
 - {name: REDIS_TLS, value: "true"}
-{{- if $values.redis.tls.existingSecret }}
+{{- end }}
+{{- if .tls.existingSecret }}
 - {name: REDIS_TLS_CACERT, value: /etc/tollgate/redis-tls/ca.crt}
 {{- end }}
-{{- if $values.redis.tls.clientCertificate }}
+{{- if .tls.clientCertificate }}
 - {name: REDIS_TLS_CLIENT_CERT, value: /etc/tollgate/redis-tls/tls.crt}
 - {name: REDIS_TLS_CLIENT_KEY, value: /etc/tollgate/redis-tls/tls.key}
+{{- end }}
+{{- if include "tollgate.onSecondRedis" $ }}
+{{- with .perSecond }}
+- {name: REDIS_PERSECOND, value: "true"}
+{{- if ne .type "single" }}
+- {name: REDIS_PERSECOND_TYPE, value: {{ .type | quote }}}
+{{- end }}
+{{ include "tollgate.redisURL" (list "REDIS_PERSECOND_URL" .) | trim }}
+{{- if .auth.existingSecret }}
+- {name: REDIS_PERSECOND_AUTH_FILE, value: {{ printf "/etc/tollgate/redis-per-second-auth/%s" .auth.key | quote }}}
+{{- end }}
+{{- if .tls }}
+- {name: REDIS_PERSECOND_TLS, value: "true"}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 - {name: LOCAL_CACHE_SIZE_IN_BYTES, value: {{ include "tollgate.text" $values.localCacheSizeInBytes | quote }}}
