@@ -88,8 +88,9 @@ class Process:
 class Server(Process):
     """A redis-server of a pod, or a sentinel if it has a file of configuration."""
 
-    def __init__(self, pod, name, more, with_tls, declared, has_password, config=None):
+    def __init__(self, pod, name, more, declared, prefix, has_password, config=None):
         (self.port,) = free_ports(1)
+        with_tls = declared.get(f"{prefix}_TLS") == "true"
         self.address, self.has_password = f"127.0.0.1:{self.port}", has_password
         directory = pod.directory / name
         directory.mkdir()
@@ -214,8 +215,9 @@ class Pod:
     def start_pool(self, prefix, declared):
         """The Redis that one set of variables wants: alone, behind a sentinel, or as a cluster of one node."""
         kind = declared.get(f"{prefix}_TYPE", "single")
-        words = ["--cluster-enabled", "yes"] if kind == "cluster" else []
-        server = Server(self, f"{prefix}.redis", words, declared.get(f"{prefix}_TLS") == "true", declared, f"{prefix}_AUTH_FILE" in declared)
+        # Unless told otherwise, nodes talk to each other 10,000 ports higher, where there may be none.
+        words = ["--cluster-enabled", "yes", "--cluster-port", free_ports(1)[0]] if kind == "cluster" else []
+        server = Server(self, f"{prefix}.redis", words, declared, prefix, f"{prefix}_AUTH_FILE" in declared)
         self.redis[prefix] = [server]
         server.ready()
         if kind == "cluster":
@@ -230,7 +232,7 @@ class Pod:
         if master.has_password:
             lines.append(f"sentinel auth-pass {MASTER} {PASSWORD}")
         config.write_text("\n".join(lines) + "\n")
-        sentinel = Server(self, f"{prefix}.sentinel", [], False, declared, f"{prefix}_SENTINEL_AUTH_FILE" in declared, config)
+        sentinel = Server(self, f"{prefix}.sentinel", [], declared, prefix, f"{prefix}_SENTINEL_AUTH_FILE" in declared, config)
         sentinel.address = f"{MASTER},{sentinel.address}"
         return sentinel.ready()
 

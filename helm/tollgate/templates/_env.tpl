@@ -5,15 +5,32 @@
 {{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ toString . }}{{ end }}
 {{- end }}
 
-{{/* A variable with where a Redis is; the arguments are its name, and the values that say it. */}}
-{{- define "tollgate.redisURL" -}}
-{{- $name := index . 0 }}
+{{/* Where a Redis is. Arguments: what its variables begin with, and its values. */}}
+{{- define "tollgate.redisPlace" -}}
+{{- $begin := index . 0 }}
 {{- with index . 1 }}
+{{- if ne .type "single" }}
+- {name: {{ $begin }}_TYPE, value: {{ .type | quote }}}
+{{- end }}
 {{- if .url }}
-- {name: {{ $name }}, value: {{ .url | quote }}}
+- {name: {{ $begin }}_URL, value: {{ .url | quote }}}
 {{- else }}
-- name: {{ $name }}
+- name: {{ $begin }}_URL
   valueFrom: {secretKeyRef: {name: {{ .urlFrom.secretName | quote }}, key: {{ .urlFrom.key | quote }}}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Where its passwords are mounted. Arguments: the same, and between them what their volumes' names begin with. */}}
+{{- define "tollgate.redisSecretFiles" -}}
+{{- $begin := index . 0 }}
+{{- $volume := index . 1 }}
+{{- with index . 2 }}
+{{- if .auth.existingSecret }}
+- {name: {{ $begin }}_AUTH_FILE, value: {{ printf "/etc/tollgate/%s-auth/%s" $volume .auth.key | quote }}}
+{{- end }}
+{{- if .sentinelAuth.existingSecret }}
+- {name: {{ $begin }}_SENTINEL_AUTH_FILE, value: {{ printf "/etc/tollgate/%s-sentinel-auth/%s" $volume .sentinelAuth.key | quote }}}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -64,45 +81,32 @@
 {{- end }}
 {{- if include "tollgate.onRedis" . }}
 - {name: BACKEND_TYPE, value: redis}
-{{- with $values.redis }}
-{{- if .dev.enabled }}
-- {name: REDIS_URL, value: {{ printf "%s-redis:6379" (include "tollgate.fullname" $) | quote }}}
+{{- if $values.redis.dev.enabled }}
+- {name: REDIS_URL, value: {{ printf "%s-redis:6379" (include "tollgate.fullname" .) | quote }}}
 {{- else }}
-{{- if ne .type "single" }}
-- {name: REDIS_TYPE, value: {{ .type | quote }}}
+{{ include "tollgate.redisPlace" (list "REDIS" $values.redis) | trim }}
 {{- end }}
-{{ include "tollgate.redisURL" (list "REDIS_URL" .) | trim }}
+{{- with include "tollgate.redisSecretFiles" (list "REDIS" "redis" $values.redis) | trim }}
+{{ . }}
 {{- end }}
-{{- if .auth.existingSecret }}
-- {name: REDIS_AUTH_FILE, value: {{ printf "/etc/tollgate/redis-auth/%s" .auth.key | quote }}}
-{{- end }}
-{{- if .sentinelAuth.existingSecret }}
-- {name: REDIS_SENTINEL_AUTH_FILE, value: {{ printf "/etc/tollgate/redis-sentinel-auth/%s" .sentinelAuth.key | quote }}}
-{{- end }}
-{{- if .tls.enabled }}
+{{- if $values.redis.tls.enabled }}
 - {name: REDIS_TLS, value: "true"}
 {{- end }}
-{{- if .tls.existingSecret }}
+{{- if $values.redis.tls.existingSecret }}
 - {name: REDIS_TLS_CACERT, value: /etc/tollgate/redis-tls/ca.crt}
 {{- end }}
-{{- if .tls.clientCertificate }}
+{{- if $values.redis.tls.clientCertificate }}
 - {name: REDIS_TLS_CLIENT_CERT, value: /etc/tollgate/redis-tls/tls.crt}
 - {name: REDIS_TLS_CLIENT_KEY, value: /etc/tollgate/redis-tls/tls.key}
 {{- end }}
-{{- if include "tollgate.onSecondRedis" $ }}
-{{- with .perSecond }}
+{{- if include "tollgate.onSecondRedis" . }}
 - {name: REDIS_PERSECOND, value: "true"}
-{{- if ne .type "single" }}
-- {name: REDIS_PERSECOND_TYPE, value: {{ .type | quote }}}
+{{ include "tollgate.redisPlace" (list "REDIS_PERSECOND" $values.redis.perSecond) | trim }}
+{{- with include "tollgate.redisSecretFiles" (list "REDIS_PERSECOND" "redis-per-second" $values.redis.perSecond) | trim }}
+{{ . }}
 {{- end }}
-{{ include "tollgate.redisURL" (list "REDIS_PERSECOND_URL" .) | trim }}
-{{- if .auth.existingSecret }}
-- {name: REDIS_PERSECOND_AUTH_FILE, value: {{ printf "/etc/tollgate/redis-per-second-auth/%s" .auth.key | quote }}}
-{{- end }}
-{{- if .tls }}
+{{- if $values.redis.perSecond.tls }}
 - {name: REDIS_PERSECOND_TLS, value: "true"}
-{{- end }}
-{{- end }}
 {{- end }}
 {{- end }}
 - {name: LOCAL_CACHE_SIZE_IN_BYTES, value: {{ include "tollgate.text" $values.localCacheSizeInBytes | quote }}}

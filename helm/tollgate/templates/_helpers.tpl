@@ -69,7 +69,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* Secrets with credentials of Redis, as a YAML map of what each is mounted as. */}}
 {{- define "tollgate.redisSecrets" -}}
 {{- with .Values.redis }}
-{{- $all := dict "redis-auth" .auth "redis-sentinel-auth" .sentinelAuth "redis-per-second-auth" .perSecond.auth "redis-tls" .tls }}
+{{- $all := dict "redis-auth" .auth "redis-sentinel-auth" .sentinelAuth "redis-tls" .tls }}
+{{- $_ := merge $all (dict "redis-per-second-auth" .perSecond.auth "redis-per-second-sentinel-auth" .perSecond.sentinelAuth) }}
 {{- range $name, $values := $all }}
 {{- with $values.existingSecret }}
 {{ $name }}: {{ . | quote }}
@@ -164,9 +165,9 @@ What is wrong with values that are right one by one. The schema has looked at ea
 {{- if and (eq $redis.type "single") (contains "," $redis.url) }}
 {{- fail (printf "%s.url has several addresses, and %s.type is single: set it to sentinel or cluster" $name $name) }}
 {{- end }}
+{{- if and $redis.sentinelAuth.existingSecret (ne $redis.type "sentinel") }}
+{{- fail (printf "%s.sentinelAuth is for sentinels: set %s.type=sentinel" $name $name) }}
 {{- end }}
-{{- if and $values.redis.sentinelAuth.existingSecret (ne $values.redis.type "sentinel") }}
-{{- fail "redis.sentinelAuth is for sentinels: set redis.type=sentinel" }}
 {{- end }}
 {{- if and $values.redis.tls.clientCertificate (not $values.redis.tls.existingSecret) }}
 {{- fail "redis.tls.clientCertificate is true: set redis.tls.existingSecret to a Secret with tls.crt and tls.key" }}
