@@ -253,6 +253,29 @@ def readme_command():
     return shlex.split(command[2].replace("\\\n", " "))
 
 
+def readme_redis():
+    """The variables of each command of the README's section on Redis."""
+    section = re.search(r"^## Redis\n(.*?)^## ", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[1]
+    commands = re.findall(r"^((?:REDIS_\w+=\S+ )+)tollgate config$", section, re.MULTILINE)
+    if len(commands) < 4:
+        raise Failed("README.md has no four commands `REDIS_…=… tollgate config`")
+    return [dict(pair.split("=", 1) for pair in command.split()) for command in commands]
+
+
+def counts_on(variables):
+    """The binary counts on servers that are as these variables say."""
+    variables = [{"name": name, "value": value} for name, value in {"BACKEND_TYPE": "redis", **variables}.items()]
+    minute, second = ({"unit": unit, "requests_per_unit": 1} for unit in ("minute", "second"))
+    descriptors = [{"key": "demo", "value": "once_a_minute", "rate_limit": minute}, {"key": "often", "rate_limit": second}]
+    rules = {"shop": {"descriptors": descriptors}}
+    with start(rendered("--set-json", f"extraEnv={json.dumps(variables)}", "--set-json", f"rules.domains={json.dumps(rules)}")) as service:
+        check_answers(service)
+        service.ask("shop", often="x")
+        for prefix, key in (("REDIS", "once_a_minute"), (list(service.redis)[-1], "often")):
+            if key not in service.redis[prefix][-1].command("KEYS", "*"):
+                raise Failed(f"{prefix} has no key of {key}; it said:\n{service.said()}")
+
+
 def start(text):
     service = pod.Pod(text, pod.binary(), authority())
     try:
@@ -406,6 +429,8 @@ def main():
     for path in value_sets().values():
         named.append((f"the binary serves what {path.name} renders", lambda path=path: serves(rendered("--values", path))))
     named.append(("the binary serves what the README's command renders", lambda: serves(rendered(*readme_command()))))
+    for variables in readme_redis():
+        named.append((f"the binary counts on what the README's {' '.join(variables)} says", lambda variables=variables: counts_on(variables)))
     failures = 0
     for what, check in named:
         try:
