@@ -143,7 +143,7 @@ impl App {
         let backend = match settings.backend().map_err(anyhow::Error::msg)? {
             BackendChoice::Memory => Backend::Memory(Arc::new(memory::Counters::new(settings.store.memory_bytes_max, "store", &metrics))),
             BackendChoice::Redis(options) => {
-                Backend::Redis(Arc::new(redis::Node::new(*options, clock.clone(), &metrics).context("make a client of Redis")?))
+                Backend::Redis(Arc::new(redis::Redis::new(*options, clock.clone(), &metrics).context("make a client of Redis")?))
             }
         };
         let statsd = settings.statsd().map_err(anyhow::Error::msg)?.map(|options| statsd::Exporter::new(options, &metrics));

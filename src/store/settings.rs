@@ -6,8 +6,6 @@ use clap::Args;
 
 use crate::setting::{self, Given};
 use crate::store::redis;
-use crate::store::redis::NodeOptions;
-use crate::store::redis::deployment::Deployment;
 use crate::time::Span;
 
 /// 256 MiB: three and a half million counters. An operator who has more wants Redis.
@@ -57,7 +55,7 @@ pub enum BackendChoice {
     /// In this process.
     Memory,
     /// On Redis.
-    Redis(Box<NodeOptions>),
+    Redis(Box<redis::Options>),
 }
 
 impl Settings {
@@ -70,15 +68,9 @@ impl Settings {
             return Ok(BackendChoice::Memory);
         }
         let connecting = self.redis.connecting(environment)?;
-        let address = match connecting.main.deployment {
-            Deployment::Single(address) => address,
-            Deployment::Sentinel(_) | Deployment::Cluster(_) => {
-                return Err("REDIS_TYPE: this version counts on a single Redis server; write SINGLE".to_owned());
-            }
-        };
-        Ok(BackendChoice::Redis(Box::new(NodeOptions {
-            address,
-            connect_timeout: connecting.main.connect_timeout,
+        Ok(BackendChoice::Redis(Box::new(redis::Options {
+            main: connecting.main,
+            per_second: connecting.per_second,
             store_timeout: self.store_timeout.0.unwrap_or(STORE_TIMEOUT_DEFAULT.into()),
             required: connecting.health_check_active_connection,
             expiration_jitter_max: Span::from_secs(self.expiration_jitter_max_seconds.try_into().unwrap_or(0)),
@@ -156,7 +148,7 @@ mod tests {
         let (settings, environment) = settings(environment);
         settings.backend(&environment).map(|choice| match choice {
             BackendChoice::Memory => "memory".to_owned(),
-            BackendChoice::Redis(redis) => redis.address.to_string(),
+            BackendChoice::Redis(redis) => redis.main.deployment.to_string(),
         })
     }
 
@@ -278,11 +270,11 @@ mod tests {
             }
         };
         let default = redis(&[("REDIS_URL", "h")]);
-        assert_eq!((default.store_timeout, default.connect_timeout), (Span::from_micros(100_000), Span::from_secs(10)));
+        assert_eq!((default.store_timeout, default.main.connect_timeout), (Span::from_micros(100_000), Span::from_secs(10)));
         assert_eq!((default.expiration_jitter_max, default.over_limit_cache_bytes), (Span::from_secs(300), 0));
         assert!(!default.required);
         let set = redis(&[("REDIS_URL", "h"), ("STORE_TIMEOUT", "15ms"), ("REDIS_TIMEOUT", "1s"), ("EXPIRATION_JITTER_MAX_SECONDS", "-1")]);
-        assert_eq!((set.store_timeout, set.connect_timeout), (Span::from_micros(15_000), Span::from_secs(1)));
+        assert_eq!((set.store_timeout, set.main.connect_timeout), (Span::from_micros(15_000), Span::from_secs(1)));
         assert_eq!(set.expiration_jitter_max, Span::ZERO);
         assert!(store_timeout("0").is_err() && store_timeout("61s").is_err() && store_timeout("60s").is_ok());
     }

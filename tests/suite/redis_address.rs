@@ -8,7 +8,9 @@ use clap::Parser;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 use tempfile::TempDir;
-use tollgate::store::redis::NodeOptions;
+use tollgate::store::redis::Options;
+use tollgate::store::redis::address::Address;
+use tollgate::store::redis::deployment::Deployment;
 use tollgate::store::settings::{BackendChoice, Settings};
 
 use crate::support::PATIENCE;
@@ -22,7 +24,7 @@ struct Cli {
 }
 
 /// What the settings come to. They are given as flags, which mean the same as their variables.
-fn resolve(settings: &[(&str, &str)]) -> Result<NodeOptions, String> {
+fn resolve(settings: &[(&str, &str)]) -> Result<Options, String> {
     let flags = settings.iter().flat_map(|(name, value)| [format!("--{}", name.to_lowercase().replace('_', "-")), (*value).to_owned()]);
     let cli = Cli::try_parse_from(std::iter::once("tollgate".to_owned()).chain(flags)).expect("each of them is right");
     match cli.store.backend(&[])? {
@@ -31,11 +33,19 @@ fn resolve(settings: &[(&str, &str)]) -> Result<NodeOptions, String> {
     }
 }
 
+/// Of the one server that there is.
+fn address_of(options: Options) -> Address {
+    match options.main.deployment {
+        Deployment::Single(address) => address,
+        other => panic!("{other} is not one server"),
+    }
+}
+
 /// Connects as the settings say, and asks for a sign of life: a server may let in whom it then tells nothing.
 async fn connect(settings: &[(&str, &str)]) -> RedisResult<MultiplexedConnection> {
     let resolved = resolve(settings).unwrap_or_else(|error| panic!("{settings:?}: {error}"));
     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
-    let client = Client::open(resolved.address.connection_info())?;
+    let client = Client::open(address_of(resolved).connection_info())?;
     let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
     let pong: String = redis::cmd("PING").query_async(&mut connection).await?;
     assert_eq!(pong, "PONG");
@@ -55,7 +65,7 @@ async fn refusal(settings: &[(&str, &str)]) -> String {
     match connect(settings).await {
         Ok(_) => panic!("{settings:?}: it is let in"),
         Err(error) => {
-            let explained = resolve(settings).expect("it was good").address.explain(&error);
+            let explained = address_of(resolve(settings).expect("it was good")).explain(&error);
             format!("{explained} ({error:?})")
         }
     }
@@ -74,7 +84,7 @@ async fn a_server_is_reached_by_tcp() {
     {
         reach(&server, &[("REDIS_URL", &url), ("REDIS_SOCKET_TYPE", "tcp")]).await;
     }
-    let info = resolve(&[("REDIS_URL", &server.url())]).expect("it is good").address.connection_info();
+    let info = address_of(resolve(&[("REDIS_URL", &server.url())]).expect("it is good")).connection_info();
     assert!(info.tcp_settings().nodelay() && info.tcp_settings().keepalive().is_some());
 }
 

@@ -162,6 +162,14 @@ impl Address {
         Self { info: self.info.clone().set_addr(addr) }
     }
 
+    /// Its host, unless it is a socket.
+    pub fn host(&self) -> Option<&str> {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
+            _ => None,
+        }
+    }
+
     /// What a connection is made from.
     pub fn connection_info(&self) -> ConnectionInfo {
         let info = self.info.clone();
