@@ -42,6 +42,7 @@ pub mod over_limit_cache;
 pub mod redirect;
 pub mod remote;
 pub mod script;
+pub mod secrets;
 pub mod sentinel;
 pub mod settings;
 pub mod slots;
@@ -143,10 +144,10 @@ impl Redis {
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let is_reachable = self.pools().all(Pool::is_reachable);
-            let state = Some((!self.required || is_reachable, self.pools().map(Pool::note).collect::<Vec<_>>().join("; ")));
-            if told != state {
-                state.iter().for_each(|(is_ready, note)| lifecycle.set_store(*is_ready, note.clone()));
-                told = state;
+            let (is_ready, note) = (!self.required || is_reachable, self.pools().map(Pool::note).collect::<Vec<_>>().join("; "));
+            if told.as_ref() != Some(&(is_ready, note.clone())) {
+                lifecycle.set_store(is_ready, note.clone());
+                told = Some((is_ready, note));
             }
             rounds.tick().await;
         }

@@ -83,7 +83,9 @@ impl<'b> Trip<'b> {
             if !by_slot || manner == Manner::Together {
                 trip.plan(manner, scripted, by_slot);
             } else {
-                scripted.into_iter().for_each(|index| trip.plan(manner, vec![index], by_slot));
+                for index in scripted {
+                    trip.plan(manner, vec![index], by_slot);
+                }
             }
         }
         trip.finish();
@@ -169,7 +171,9 @@ impl<'b> Trip<'b> {
                 }
                 Err(error) => {
                     let untold = Untold::from(error);
-                    lines.into_iter().for_each(|index| back.told[index] = Err(untold.clone()));
+                    for index in lines {
+                        back.told[index] = Err(untold.clone());
+                    }
                 }
             }
         }
