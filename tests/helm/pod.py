@@ -202,7 +202,7 @@ class Pod:
             return str(self.ports[port])
         if name == "PROMETHEUS_ADDR":
             return f"127.0.0.1:{self.ports['metrics']}"
-        if name.removesuffix("_URL") in POOLS:
+        if name in (f"{prefix}_URL" for prefix in POOLS):
             return self.redis[name.removesuffix("_URL")][0].address
         if name == "OTEL_EXPORTER_OTLP_ENDPOINT":
             return f"http://127.0.0.1:{free_ports(1)[0]}"
