@@ -263,9 +263,10 @@ class Pod:
         except (OSError, urllib.error.URLError):
             return None, ""
 
-    def ask(self, domain, **entries):
+    def ask(self, domain, hits=1, **entries):
         pairs = [{"key": key, "value": value} for key, value in entries.items()]
-        return self.fetch("http", "/json", json.dumps({"domain": domain, "descriptors": [{"entries": pairs}]}).encode())
+        body = {"domain": domain, "descriptors": [{"entries": pairs, "hitsAddend": hits}]}
+        return self.fetch("http", "/json", json.dumps(body).encode())
 
     def probe(self, name):
         """What the kubelet is told by one of the probes."""
