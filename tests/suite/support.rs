@@ -27,6 +27,7 @@ pub(crate) use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_respon
 
 pub(crate) mod certificates;
 pub(crate) mod cluster;
+pub(crate) mod counting;
 pub(crate) mod faketime;
 pub(crate) mod http;
 pub(crate) mod kept;
