@@ -42,6 +42,7 @@ mod limit_changes;
 mod metrics;
 mod mixed_fleet;
 mod mutants;
+mod operations;
 mod over_limit;
 mod overlay;
 mod parity;
