@@ -27,6 +27,7 @@ mod load {
 
 mod bad_input;
 mod cli;
+mod cluster;
 mod compat;
 mod connections;
 mod differences;
@@ -49,8 +50,10 @@ mod races;
 mod redis_address;
 mod redis_batches;
 mod redis_store;
+mod redis_versions;
 mod refusals;
 mod reload;
+mod sentinel;
 mod settings;
 mod simulate;
 mod store;
