@@ -14,7 +14,6 @@ use crate::algorithm::fixed_window;
 use crate::check::{Ask, Check, Hits, Verdict};
 use crate::limit::{Algorithm, Limit};
 use crate::shutdown::Lifecycle;
-use crate::store::{Trip, full_logs};
 use crate::store::redis::connection::{Connections, Timeouts};
 use crate::store::redis::deployment::PoolOptions;
 use crate::store::redis::health::{HealthMetrics, PROBE_INTERVAL};
@@ -23,6 +22,7 @@ use crate::store::redis::node::{Node, NodeParts};
 use crate::store::redis::over_limit_cache::OverLimitCache;
 use crate::store::redis::script::{Line, Manner, Said, WindowForm};
 use crate::store::redis::topology::{Layout, Pool, TopologyMetrics};
+use crate::store::{Trip, full_logs};
 use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
 use crate::time::{Clock, Span, Time};
 

@@ -196,6 +196,7 @@ impl Health {
 
     /// It is not asked any more: what was told to be wrong with it is over.
     pub fn dismiss(&self, address: &Address) {
+        self.breaker.retire();
         for trouble in Trouble::ALL {
             let note = &self.notes[trouble as usize];
             if note.is_told.swap(false, Relaxed) {

@@ -371,10 +371,11 @@ impl Pool {
         self.metrics.nodes.add(signed(layout.nodes.len()) - signed(before.nodes.len()));
         let is_kept = |node: &Arc<Node>| layout.nodes.iter().any(|kept| kept.id() == node.id());
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, node| is_kept(node));
-        for node in before.nodes.iter().filter(|node| !is_kept(node)) {
+        let gone: Vec<_> = before.nodes.iter().filter(|node| !is_kept(node)).collect();
+        self.layout.store(Arc::new(layout));
+        for node in gone {
             node.health.dismiss(node.address());
         }
-        self.layout.store(Arc::new(layout));
     }
 }
 
