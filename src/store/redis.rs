@@ -3,24 +3,31 @@
 //! A [`Node`] is what a process knows of its server; a [`Remote`] is one runtime's way to it. Whatever happens, an answer is there when
 //! the caller's time is over: a verdict, or why there is none.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bb8::ManageConnection as _;
 use redis::RedisError;
 use smallvec::SmallVec;
+use tokio::time::MissedTickBehavior;
 
 use crate::algorithm::fixed_window;
-use crate::check::{Ask, Check, Decisions, Hits, StoreError, Verdict};
+use crate::check::{Ask, Check, Decisions, Hits, StoreError, Verdict, Verdicts};
+use crate::limit::Share;
 use crate::shutdown::Lifecycle;
 use crate::store::full_logs;
 use crate::store::redis::address::Address;
 use crate::store::redis::batch::{BATCH_SIZE_MAX, Batcher, Told};
 use crate::store::redis::clock::RedisClock;
 use crate::store::redis::connection::{Connections, Manager};
+use crate::store::redis::hand_back::Returned;
 use crate::store::redis::health::{Health, Trouble};
 use crate::store::redis::last_seen::LastSeen;
 use crate::store::redis::over_limit_cache::OverLimitCache;
+use crate::store::redis::replicas::Replicas;
 use crate::store::redis::script::{Line, Said};
+use crate::store::redis::stand_in::{Ended, HAND_BACK_TIME_MAX, StandIn, Undecided};
 use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
 use crate::time::{Clock, Span, Time};
 
@@ -30,14 +37,20 @@ pub mod breaker;
 pub mod clock;
 pub mod connection;
 pub mod deployment;
+pub mod hand_back;
 pub mod health;
 pub mod last_seen;
 pub mod over_limit_cache;
+pub mod replicas;
 pub mod script;
 pub mod settings;
 pub mod slots;
+pub mod stand_in;
 pub mod tls;
 pub mod trip;
+
+/// How often what is still owed to a server that serves is handed back.
+const HAND_BACK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What a process needs to know of its server.
 #[derive(Debug, Clone)]
@@ -54,6 +67,10 @@ pub struct NodeOptions {
     pub expiration_jitter_max: Span,
     /// How much memory remembered refusals may take; zero for none.
     pub over_limit_cache_bytes: u64,
+    /// How many replicas share the limits, where heartbeats do not say.
+    pub replicas: NonZeroU32,
+    /// What all keys begin with.
+    pub key_prefix: Box<str>,
 }
 
 /// One server, for the whole process.
@@ -65,6 +82,8 @@ pub struct Node {
     expiration_jitter_max: Span,
     over_limit_cache: Option<OverLimitCache>,
     last_seen: LastSeen,
+    replicas: Replicas,
+    stand_in: StandIn,
     health: Arc<Health>,
     redis_clock: RedisClock,
     clock: Clock,
@@ -107,6 +126,8 @@ impl Node {
             expiration_jitter_max: options.expiration_jitter_max,
             over_limit_cache: (options.over_limit_cache_bytes > 0).then(|| OverLimitCache::new(options.over_limit_cache_bytes, metrics)),
             last_seen: LastSeen::new(metrics),
+            replicas: Replicas::new(&options.key_prefix, Share::one_of(options.replicas), metrics),
+            stand_in: StandIn::new(metrics),
             health: Arc::new(Health::new(metrics)),
             redis_clock: RedisClock::default(),
             clock,
@@ -119,9 +140,19 @@ impl Node {
         Remote { batcher: Batcher::start(self.clone()), node: self }
     }
 
-    /// Probes the server, tells of its troubles, for as long as the process lives.
+    /// Probes the server, tells of its troubles, and keeps what is counted in its place in order, for as long as the process lives.
     pub async fn look_after(self: Arc<Self>, lifecycle: Lifecycle) {
-        self.health.clone().look_after(self.manager.clone(), self.required, lifecycle).await;
+        let (node, manager) = (self.clone(), || Some(self.manager.clone()));
+        let before_it_is_asked = move || {
+            let node = node.clone();
+            async move { node.hand_back(HAND_BACK_TIME_MAX).await != Ended::Gone }
+        };
+        tokio::join!(
+            self.health.clone().look_after(self.manager.clone(), self.required, lifecycle.clone(), before_it_is_asked),
+            self.replicas.look_after(manager, &self.clock, &lifecycle),
+            self.stand_in.look_after(self.clock.clone()),
+            self.hand_back_the_rest(),
+        );
     }
 
     /// Whether the server was ever seen to be there.
@@ -149,11 +180,55 @@ impl Node {
         self.health.recoveries()
     }
 
+    /// Decides what the server has no verdict on, for the reason that stands beside each check, against this replica's share.
+    pub fn count_alone(&self, checks: &[(&Check, StoreError)], together: bool, now: Time) -> Verdicts {
+        let undecided = checks.iter().map(|&(check, cause)| Undecided {
+            check,
+            may_be_counted: cause == StoreError::Late,
+            seen: self.last_seen(check).map(|(used, seen)| (used, self.redis_clock.at(seen))),
+            epoch: self.recoveries(),
+        });
+        let undecided: SmallVec<[Undecided<'_>; 2]> = undecided.collect();
+        self.stand_in.count(&undecided, self.replicas.share(), together, self.redis_clock.at(now))
+    }
+
+    /// Charges the server for what was counted without it.
+    async fn hand_back(&self, within: Span) -> Ended {
+        if !self.stand_in.owes() {
+            return Ended::Paid;
+        }
+        let Ok(link) = self.manager.connect().await else { return Ended::Gone };
+        let (last_seen, clock, redis_clock) = (&self.last_seen, &self.clock, &self.redis_clock);
+        let jitter = self.jitter(redis_clock.at(clock.now()));
+        let mut returned = Returned { link, owns: |_: &Check| true, last_seen, clock, redis_clock, jitter };
+        self.stand_in.hand_back(&mut returned, within).await
+    }
+
+    /// What was refused, what came in between, and what there was no time for: handed back while the server serves.
+    async fn hand_back_the_rest(&self) {
+        let mut interval = tokio::time::interval(HAND_BACK_INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            interval.tick().await;
+            if self.health.breaker.is_open() {
+                continue;
+            }
+            if self.hand_back(HAND_BACK_TIME_MAX).await == Ended::Paid && !self.health.breaker.is_open() {
+                self.stand_in.forget_before(self.recoveries());
+            }
+        }
+    }
+
+    /// By how much keys of windows outlive them. Any number will do that differs from time to time. In between it stays, so that lines of a
+    /// call are alike (see Script::command).
+    fn jitter(&self, at: Time) -> Span {
+        let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1))
+    }
+
     fn line(&self, check: &Check, at: Time, apart: bool) -> Line {
         let hash = self.last_seen.hash(&check.key);
-        // Any number will do that differs from time to time. In between it stays, so that lines of a call are alike (see Script::command).
-        let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
+        let jitter = self.jitter(at);
         let mut line = Line::new(check, hash, at, apart, jitter);
         if line.is_window() {
             let window = |at: Time| fixed_window::start(&check.limit, at);

@@ -145,8 +145,14 @@ impl Health {
     }
 
     /// Looks after one server for as long as the process lives. `required` is whether the process may only serve while the server can
-    /// be reached.
-    pub async fn look_after(self: Arc<Self>, manager: Manager, required: bool, lifecycle: Lifecycle) {
+    /// be reached. `back` is what has to go well before a server that is back is asked again.
+    pub async fn look_after<B: Future<Output = bool> + Send>(
+        self: Arc<Self>,
+        manager: Manager,
+        required: bool,
+        lifecycle: Lifecycle,
+        back: impl Fn() -> B + Send,
+    ) {
         let mut told = Told::default();
         let mut interval = tokio::time::interval(PROBE_INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -163,7 +169,7 @@ impl Health {
             tokio::select! {
                 _ = interval.tick() => {
                     if self.breaker.is_open() {
-                        self.probe(&manager).await;
+                        self.probe(&manager, &back).await;
                     }
                 }
                 // Not at once: one that answers probes and fails calls would be given up, and asked again, a hundred times a second.
@@ -172,8 +178,12 @@ impl Health {
         }
     }
 
-    async fn probe(&self, manager: &Manager) {
+    async fn probe<B: Future<Output = bool> + Send>(&self, manager: &Manager, back: impl Fn() -> B) {
         match manager.probe(PROBE_TIMEOUT).await {
+            Ok(()) if !back().await => {
+                self.probes_failed.inc();
+                self.see(Trouble::Unreachable, "it answers probes, and does not take what was counted meanwhile");
+            }
             Ok(()) => {
                 // Calls go there at once; that the trouble is over is told when that has gone well for a while.
                 self.breaker.close();

@@ -171,10 +171,14 @@ impl Line {
     /// A check at that time, whose counter has that hash here. `apart` is whether it may be decided without looking at others, `jitter`
     /// what keys of windows outlive them by.
     pub fn new(check: &Check, hash: u64, at: Time, apart: bool, jitter: Span) -> Self {
+        Self::charging(check, Counter::charge(&check.limit, check.call()), hash, at, apart, jitter)
+    }
+
+    /// The same of a check that takes something else than its hits.
+    pub fn charging(check: &Check, charge: Charge, hash: u64, at: Time, apart: bool, jitter: Span) -> Self {
         let limit = &check.limit;
         let mut key = check.key.clone();
         let mut argument = SmallVec::new();
-        let charge = Counter::charge(limit, check.call());
         let (price, life, rate) = match Kind::of(limit) {
             Kind::FixedWindow => {
                 let start = fixed_window::start(limit, at).as_micros() / MICROS_PER_SECOND;

@@ -1,5 +1,6 @@
 //! The store as a runtime has it, on a redis-server of its own: a test asks it, and counts what Redis had to do for it.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use tokio::task::{AbortHandle, JoinSet};
@@ -95,6 +96,8 @@ pub(crate) fn node(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> Ar
         required: false,
         expiration_jitter_max: Span::ZERO,
         over_limit_cache_bytes: 0,
+        replicas: NonZeroU32::MIN,
+        key_prefix: Box::default(),
     };
     Arc::new(Node::new(options, clock, metrics).expect("it is an address"))
 }
