@@ -651,11 +651,10 @@ mod tests {
     fn the_parts_of_a_bucket_are_filled_as_fast_as_the_whole_and_share_its_depth() {
         let whole = bucket(Unit::Second, 1, 10).expect("countable");
         let parts = [0, 1, 2].map(|rank| whole.share(ranked(3, rank)));
-        assert_eq!(parts.map(|part| (part.capacity(), part.requests(), part.period())), [
-            (4, 1, Span::from_secs(3)),
-            (3, 1, Span::from_secs(3)),
-            (3, 1, Span::from_secs(3)),
-        ]);
+        assert_eq!(
+            parts.map(|part| (part.capacity(), part.requests(), part.period())),
+            [(4, 1, Span::from_secs(3)), (3, 1, Span::from_secs(3)), (3, 1, Span::from_secs(3)),]
+        );
         // The most that any limit can have, and more replicas than there ever are: what cannot be made slower is divided.
         let deepest = bucket(Unit::Year, u32::MAX, 285_616_413).expect("countable").share(Share::one_of(NonZeroU32::MAX));
         assert_eq!((deepest.capacity(), deepest.requests(), deepest.period()), (1, 1, Unit::Year.span()));

@@ -20,6 +20,8 @@ use crate::support::{TestServer, alone, look_until};
 
 /// Threads of the service.
 const WORKERS: usize = 2;
+/// Connections of the service to its Redis: one for each thread, and one for heartbeats.
+const CONNECTIONS: usize = WORKERS + 1;
 /// What answers where Redis does not, and the key of the rule that says so.
 const POLICIES: [&str; 4] = ["local", "allow", "deny", "error"];
 /// Calls per second for each of them: the binary under test is not optimised, and shares two cores with the clients.
@@ -311,7 +313,7 @@ fn outage_after_outage_leaves_nothing_behind() {
     }
     look_until("it holds no more than before", || {
         let now = scene.held();
-        now.descriptors <= held.descriptors && now.threads <= held.threads && now.redis_connections <= WORKERS
+        now.descriptors <= held.descriptors && now.threads <= held.threads && now.redis_connections <= CONNECTIONS
     });
     let grown = scene.resident_kib().saturating_sub(resident);
     assert!(grown < 4 * 1024, "{grown} KiB more than the {resident} KiB before {OUTAGES} rounds of outages");
@@ -406,7 +408,9 @@ impl Scene {
             let log = self.history().since(&before).log;
             log.iter().filter(|line| line.contains("over: ")).count() * 2 == log.len()
         });
-        look_until("every thread has its one connection, and there is no other", || self.redis.clients() <= WORKERS);
+        look_until("every thread has its one connection, and heartbeats have one, and there is no other", || {
+            self.redis.clients() <= CONNECTIONS
+        });
         let said = self.history().since(&before);
         let report = Report { granted: self.granted, recovery, local, allow, deny, error, said };
         println!("play {}: {report:#?}", self.play);

@@ -27,9 +27,10 @@ impl OldReplica {
         used
     }
 
-    /// Everything that there is: keys, values, and how many seconds they live.
+    /// Every counter that there is: keys, values, and how many seconds they live.
     fn all(&mut self) -> Vec<(String, String, i64)> {
         let mut keys: Vec<String> = self.0.keys("*").expect("it answers");
+        keys.retain(|key| key != "tg:replicas");
         keys.sort();
         let look = |key: String| {
             let (value, life) = redis::pipe().get(&key).ttl(&key).query(&mut self.0).expect("it answers");

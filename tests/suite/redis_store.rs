@@ -53,7 +53,7 @@ fn times_asked(redis: &RedisProcess) -> u64 {
 }
 
 fn key_of_the_only_counter(redis: &RedisProcess) -> String {
-    let keys: Vec<String> = redis.command(&["KEYS", "*"]);
+    let keys = redis.counters();
     let [key] = &keys[..] else { panic!("one counter, not {keys:?}") };
     key.clone()
 }

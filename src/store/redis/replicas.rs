@@ -73,7 +73,8 @@ impl Replicas {
             configured,
             members: Mutex::default(),
             redis_clock: RedisClock::default(),
-            alive: metrics.gauge("tollgate_replicas", "Replicas that share the limits, by their heartbeats in Redis; 0 if none was ever heard."),
+            alive: metrics
+                .gauge("tollgate_replicas", "Replicas that share the limits, by their heartbeats in Redis; 0 if none was ever heard."),
             failed: metrics.counter("tollgate_heartbeats_failed_total", "Heartbeats that Redis did not take."),
         }
     }

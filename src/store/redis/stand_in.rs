@@ -26,7 +26,7 @@ use crate::algorithm::charge::Charge;
 use crate::check::{Check, Hits, Verdicts};
 use crate::limit::{Algorithm, Limit, Share};
 use crate::store::memory::Counters;
-use crate::store::redis::stand_in::ledger::{Holding, Ledger};
+use crate::store::redis::stand_in::ledger::{Before, Holding, Ledger};
 use crate::telemetry::metric::{self, Metrics};
 use crate::time::{Clock, Span, Time};
 
@@ -125,8 +125,8 @@ impl StandIn {
     pub fn count(&self, undecided: &[Undecided<'_>], share: Share, together: bool, now: Time) -> Verdicts {
         let own: SmallVec<[Check; 2]> = undecided.iter().map(|undecided| self.own(undecided, share)).collect();
         let mut debts = self.ledger.lock(own.iter().map(|check| &check.key));
-        // What a bucket held before the first check of this ask.
-        let before: RefCell<SmallVec<[(usize, Counter); 2]>> = RefCell::default();
+        // What counters were before the first check of this ask.
+        let before: RefCell<SmallVec<[(usize, Before); 2]>> = RefCell::default();
         let verdicts = self.counters.decide_from(&own, together, now, |check, known| {
             let index = own.iter().position(|one| std::ptr::eq(one, check)).expect("it is one of them");
             let seen = undecided[index].seen.map(|(used, at)| part_of(&undecided[index].check.limit, &check.limit, share, used, at));
@@ -134,11 +134,13 @@ impl StandIn {
                 // What it owes is in it, and in nothing that the server says.
                 Some(known) if debts.owe(check) => known,
                 // Whichever is more: some calls may still reach the server.
-                known => known.into_iter().chain(seen).max_by_key(|counter| counter.spent_at(&check.limit, now)).unwrap_or_else(|| Counter::untouched(&check.limit)),
+                known => known
+                    .into_iter()
+                    .chain(seen)
+                    .max_by_key(|counter| counter.spent_at(&check.limit, now))
+                    .unwrap_or_else(|| Counter::untouched(&check.limit)),
             };
-            if check.limit.algorithm().is_bucket() {
-                before.borrow_mut().push((index, counter.clone()));
-            }
+            before.borrow_mut().push((index, Before::of(&counter, &check.limit, now)));
             counter
         });
         let before = before.into_inner();
@@ -149,7 +151,8 @@ impl StandIn {
             if undecided[index].may_be_counted || !has_counted {
                 continue;
             }
-            let before = || before.iter().find(|(first, _)| own[*first].key == check.key).map(|(_, counter)| counter.clone());
+            let before = before.iter().find(|(first, _)| own[*first].key == check.key);
+            let before = before.map_or(Before::Anything, |(_, before)| before.clone());
             debts.add(check, undecided[index].check, charge, before, now);
         }
         verdicts
@@ -220,7 +223,11 @@ impl StandIn {
         let (whole, replicas) = (check.limit.requests(), share.replicas().get());
         if whole > 0 && whole < replicas && !check.limit.algorithm().is_bucket() {
             self.small_limits.call_once(|| {
-                tracing::warn!(whole, replicas, "a limit is less than the number of replicas: while the store is gone each of them lets one through");
+                tracing::warn!(
+                    whole,
+                    replicas,
+                    "a limit is less than the number of replicas: while the store is gone each of them lets one through"
+                );
             });
         }
         // A bucket's state is in units of its share. Whoever's share is another counts anew.

@@ -202,7 +202,9 @@ impl World {
             (from..passed.len()).find_map(|to| {
                 let ((began, _), (at, hits)) = (passed[from], passed[to]);
                 let is_within = match limit.algorithm() {
-                    Algorithm::FixedWindow | Algorithm::SlidingWindow if limit.buckets() == 0 => began.as_micros() / period == at.as_micros() / period,
+                    Algorithm::FixedWindow | Algorithm::SlidingWindow if limit.buckets() == 0 => {
+                        began.as_micros() / period == at.as_micros() / period
+                    }
                     Algorithm::TokenBucket | Algorithm::LeakyBucket => true,
                     _ => at.since(began) < limit.period(),
                 };
@@ -232,7 +234,8 @@ fn limit(algorithm: Algorithm, requests: u32) -> Limit {
 }
 
 fn limits() -> impl Strategy<Value = Limit> {
-    const COUNTING: [Algorithm; 5] = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket, Algorithm::LeakyBucket];
+    const COUNTING: [Algorithm; 5] =
+        [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket, Algorithm::LeakyBucket];
     let algorithm = prop::sample::select(&COUNTING[..]);
     let (burst, buckets) = (prop::option::of(1..60_u32), prop::option::of(1..9_u32));
     let refused_hits = prop::option::of(prop::sample::select(&RefusedHits::ALL[..]));

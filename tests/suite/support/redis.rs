@@ -19,7 +19,7 @@ use super::{PATIENCE, look_until};
 /// that tries again and again to reach a server that is away is connected to itself.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// A running server, which keeps nothing on disk. Dropped, it is killed; in a test that fails, its log is shown.
+/// A running server, which keeps nothing on disk unless it is told to. Dropped, it is killed; in a test that fails, its log is shown.
 pub(crate) struct RedisProcess {
     /// `None` while it is killed.
     child: Option<Child>,
@@ -115,6 +115,12 @@ impl RedisProcess {
         self.options.home.command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
+    /// Its counters: all keys but the one at which replicas meet.
+    pub(crate) fn counters(&self) -> Vec<String> {
+        let keys: Vec<String> = self.command(&["KEYS", "*"]);
+        keys.into_iter().filter(|key| !key.ends_with("tg:replicas")).collect()
+    }
+
     /// How many connections others than the test have.
     pub(crate) fn clients(&self) -> usize {
         self.command::<String>(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() - 1
@@ -139,7 +145,7 @@ impl RedisProcess {
         }
     }
 
-    /// Kills it if it runs, starts it where it was, empty, and waits until it answers.
+    /// Kills it if it runs, starts it where it was, with what it has kept, and waits until it answers.
     pub(crate) fn restart(&mut self) {
         self.kill();
         self.child = self.options.try_start(self.port);

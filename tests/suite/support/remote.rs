@@ -89,8 +89,13 @@ impl Callers {
 
 /// What a process knows of that server.
 pub(crate) fn node(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> Arc<Node> {
+    node_at(&server.url(), clock, metrics)
+}
+
+/// The same of one that need not be there.
+pub(crate) fn node_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Node> {
     let options = NodeOptions {
-        address: Address::parse(&server.url()).expect("it is an address").address,
+        address: Address::parse(url).expect("it is an address").address,
         connect_timeout: PATIENCE.into(),
         store_timeout: PATIENCE.into(),
         required: false,

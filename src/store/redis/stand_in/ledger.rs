@@ -90,6 +90,17 @@ pub enum Holding {
     GivenBack,
 }
 
+/// What has to be known of a counter before something is let through.
+#[derive(Debug, Clone)]
+pub enum Before {
+    /// A bucket's state.
+    Bucket(Counter),
+    /// How many hits there was room for, where those that are refused count.
+    Room(u64),
+    /// Nothing: only what passes counts.
+    Anything,
+}
+
 /// What is handed back of one counter.
 #[derive(Debug, Clone)]
 pub struct Parcel {
@@ -141,7 +152,7 @@ impl Ledger {
         Locked { ledger: self, shards: wanted.into_iter().map(|index| (index, lock(&self.shards[index]))).collect() }
     }
 
-    /// Those who owe something of what `belongs`, the largest part of a limit first.
+    /// Those who owe something of what `belongs`, the largest part of a limit first: where there is time for a part of them only, for those.
     pub fn due(&self, counters: &Counters, belongs: impl Fn(&Check) -> bool, now: Time) -> Vec<DebtKey> {
         let mut due = Vec::new();
         for shard in &self.shards {
@@ -197,10 +208,15 @@ impl Locked<'_> {
         self.shards[self.place(own)].1.contains_key(&DebtKey::of(own))
     }
 
-    /// A check was counted here. `own` is it against this replica's share, `whole` as it was asked; `before` what a bucket was before it.
-    pub fn add(&mut self, own: &Check, whole: &Check, charge: Charge, before: impl Fn() -> Option<Counter>, now: Time) {
+    /// A check was counted here. `own` is it against this replica's share, `whole` as it was asked.
+    pub fn add(&mut self, own: &Check, whole: &Check, charge: Charge, before: Before, now: Time) {
         let held = holding(own);
-        if held.is_none() && charge.cost <= 0 {
+        let wanted = match before {
+            // Refused hits may count here, where a share is used up, and not there, where others may have left something.
+            Before::Room(room) => charge.wanted().min(room),
+            Before::Bucket(_) | Before::Anything => charge.wanted(),
+        };
+        if held.is_none() && wanted == 0 {
             return;
         }
         let place = self.place(own);
@@ -214,7 +230,10 @@ impl Locked<'_> {
             Entry::Vacant(vacant) => {
                 self.ledger.count.fetch_add(1, Relaxed);
                 let owed = match Kind::of(&own.limit) {
-                    Kind::Bucket => Owed::Bucket { credits: 0, without: before().unwrap_or_else(|| Counter::untouched(&own.limit)) },
+                    Kind::Bucket => Owed::Bucket {
+                        credits: 0,
+                        without: if let Before::Bucket(bucket) = before { bucket } else { Counter::untouched(&own.limit) },
+                    },
                     Kind::Concurrency => Owed::Place(None),
                     Kind::FixedWindow | Kind::SlidingWindow | Kind::SubWindows | Kind::SlidingLog => Owed::Hits(Recent::default()),
                 };
@@ -222,8 +241,8 @@ impl Locked<'_> {
             }
         };
         match &mut debt.owed {
-            Owed::Bucket { credits, .. } => *credits = credits.saturating_add(charge.wanted()),
-            Owed::Hits(recent) => recent.add(&own.limit, charge.wanted(), now),
+            Owed::Bucket { credits, .. } => *credits = credits.saturating_add(wanted),
+            Owed::Hits(recent) => recent.add(&own.limit, wanted, now),
             Owed::Place(place) => *place = held.map(|held| (held, now)),
         }
     }
@@ -231,6 +250,20 @@ impl Locked<'_> {
     fn place(&self, own: &Check) -> usize {
         let wanted = self.ledger.shard_of(&own.key);
         self.shards.iter().position(|(index, _)| *index == wanted).expect("every part was locked")
+    }
+}
+
+impl Before {
+    /// Of a counter of that limit.
+    pub fn of(counter: &Counter, limit: &Limit, now: Time) -> Self {
+        let charge = Counter::charge(limit, Hits::Add(1));
+        if limit.algorithm().is_bucket() {
+            Self::Bucket(counter.clone())
+        } else if charge.drops {
+            Self::Anything
+        } else {
+            Self::Room(charge.full.saturating_sub(counter.spent_at(limit, now)))
+        }
     }
 }
 
@@ -260,7 +293,6 @@ impl Debt {
         match &self.owed {
             Owed::Bucket { credits, without } => spent().saturating_sub(without.spent_at(&self.own, now)).min(*credits),
             Owed::Hits(recent) => {
-                // Refused hits may count, and need not be told of: a limit that is used up is used up.
                 let owed = recent.weighed(&self.own, now).min(self.own.requests().into());
                 // Whatever has left a log or a sub-window meanwhile is not to come back.
                 if matches!(Kind::of(&self.own), Kind::SubWindows | Kind::SlidingLog) { owed.min(spent()) } else { owed }
