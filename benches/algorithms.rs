@@ -17,7 +17,7 @@ use tollgate::limit::{Algorithm, Limit, RefusedHits, Terms, Unit};
 use tollgate::rules::key::{KeyFormat, KeyHead, KeyTail, counter_key};
 use tollgate::rules::query::Entry;
 use tollgate::store::memory::Counters;
-use tollgate::store::redis::script::{self, Form, Line, Script};
+use tollgate::store::redis::script::{self, Form, Line, Manner, Script};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Span, Time};
 
@@ -199,7 +199,7 @@ impl Redis {
         let (_, now) = case.check(case.asked[REDIS]);
         let mut lines = Vec::new();
         for asked in case.asked[REDIS]..case.asked[REDIS] + checks {
-            lines.push(Line::new(&case.check(asked).0, 0, now, true, Span::ZERO));
+            lines.push(Line::new(&case.check(asked).0, 0, now, Manner::Apart, Span::ZERO));
         }
         case.asked[REDIS] += checks;
         if case.way == Way::Command {
@@ -210,7 +210,7 @@ impl Redis {
             let () = commands.query(&mut self.connection).expect("Redis counts");
             return;
         }
-        let command = Script::serving().command([(false, &lines[..])].into_iter(), Some(now), Form::Hash);
+        let command = Script::serving().command([(Manner::Apart, &lines[..])].into_iter(), Some(now), Form::Hash);
         let replies = script::replies(command.query(&mut self.connection).expect("Redis decides"), lines.len()).expect("a reply");
         assert!(replies.told.iter().all(Result::is_ok), "{}: {:?}", case.label, replies.told);
     }

@@ -2,7 +2,7 @@
 
 use clap::{Args, Command};
 
-use crate::store::redis::NodeOptions;
+use crate::store::redis;
 use crate::store::settings::BackendChoice;
 
 pub mod foreign;
@@ -76,9 +76,9 @@ impl Settings {
         let choice = self.store.backend(&environment())?;
         // What is said where limits and keys are, and what counting without Redis needs to know.
         Ok(match choice {
-            BackendChoice::Redis(options) => {
+            BackendChoice::Redis(options, secrets) => {
                 let (replicas, key_prefix) = (self.limiter.replicas, self.rules.cache_key_prefix.as_str().into());
-                BackendChoice::Redis(Box::new(NodeOptions { replicas, key_prefix, ..*options }))
+                BackendChoice::Redis(Box::new(redis::Options { replicas, key_prefix, ..*options }), secrets)
             }
             BackendChoice::Memory => BackendChoice::Memory,
         })

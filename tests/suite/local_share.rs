@@ -18,7 +18,7 @@ use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, Span};
 
 use crate::support::redis::RedisProcess;
-use crate::support::remote::node_at;
+use crate::support::remote::redis_at;
 use crate::support::{Client, Code, TestServer, alone, counted, eventually, limit_of, look_until, request};
 
 /// How much of each value.
@@ -340,7 +340,7 @@ async fn redis_is_asked_within_a_second_however_much_it_is_owed() {
     let limit = Limit::new(&Terms::new(10, Unit::Year, Algorithm::TokenBucket)).expect("a limit");
     let check = |number: usize| Check::new(Key::from(&*format!("tg:d:k:{number}:")), limit, Hits::Add(3));
     let (metrics, clock) = (Metrics::new(), Clock::system());
-    let node = node_at(&format!("redis://127.0.0.1:{port}"), clock.clone(), &metrics);
+    let node = redis_at(&format!("redis://127.0.0.1:{port}"), clock.clone(), &metrics);
     let mut chores = JoinSet::new();
     chores.spawn(node.clone().look_after(Lifecycle::default()));
     let is_given_up = || counted(&metrics, "tollgate_store_breaker_open") == 1;

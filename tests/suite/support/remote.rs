@@ -7,7 +7,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tollgate::check::{Ask, Check, Decisions, StoreError, Verdict};
 use tollgate::limit::{Algorithm, Terms, Unit};
 use tollgate::store::redis::address::Address;
-use tollgate::store::redis::{Node, NodeOptions, Remote};
+use tollgate::store::redis::deployment::{Deployment, PoolOptions};
+use tollgate::store::redis::{Options, Redis, Remote};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, Span, Time};
 
@@ -25,7 +26,7 @@ impl Bench {
     /// A store on the runtime that this is called on, by that clock.
     pub(crate) fn start(clock: Clock) -> Self {
         let (server, metrics) = (RedisProcess::start(), Metrics::new());
-        let remote = node(&server, clock, &metrics).open();
+        let remote = redis(&server, clock, &metrics).open();
         Self { server, remote, metrics }
     }
 
@@ -88,15 +89,16 @@ impl Callers {
 }
 
 /// What a process knows of that server.
-pub(crate) fn node(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> Arc<Node> {
-    node_at(&server.url(), clock, metrics)
+pub(crate) fn redis(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
+    redis_at(&server.url(), clock, metrics)
 }
 
 /// The same of one that need not be there.
-pub(crate) fn node_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Node> {
-    let options = NodeOptions {
-        address: Address::parse(url).expect("it is an address").address,
-        connect_timeout: PATIENCE.into(),
+pub(crate) fn redis_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
+    let address = Address::parse(url).expect("it is an address").address;
+    let options = Options {
+        main: PoolOptions { deployment: Deployment::Single(address), connect_timeout: PATIENCE.into() },
+        per_second: None,
         store_timeout: PATIENCE.into(),
         required: false,
         expiration_jitter_max: Span::ZERO,
@@ -104,7 +106,7 @@ pub(crate) fn node_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Node> {
         replicas: NonZeroU32::MIN,
         key_prefix: Box::default(),
     };
-    Arc::new(Node::new(options, clock, metrics).expect("it is an address"))
+    Arc::new(Redis::new(options, clock, metrics).expect("it is an address"))
 }
 
 /// A request of these checks, one by one.
