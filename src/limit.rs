@@ -639,9 +639,9 @@ mod tests {
             let whole = Limit::new(&Terms::new(requests, Unit::Minute, Algorithm::FixedWindow)).expect("countable");
             let parts = (0..replicas).map(|rank| whole.share(ranked(replicas, rank)).requests());
             let all = if requests == 0 { 0 } else { requests.max(replicas) };
-            assert_eq!(parts.map(u64::from).sum::<u64>(), all.into(), "{requests} of {replicas}");
+            assert_eq!(parts.map(u64::from).sum::<u64>(), u64::from(all), "{requests} of {replicas}");
             let used = (0..replicas).map(|rank| ranked(replicas, rank).of_used(requests.into()));
-            assert_eq!(used.sum::<u64>(), requests.into(), "{requests} of {replicas}");
+            assert_eq!(used.sum::<u64>(), u64::from(requests), "{requests} of {replicas}");
         }
         let unknown = Share::one_of(NonZeroU32::new(4).expect("four is not zero"));
         assert_eq!((unknown.of_allowed(10), unknown.of_used(10)), (2, 3));

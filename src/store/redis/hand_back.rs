@@ -67,8 +67,8 @@ impl Creditor for Returned<'_> {
         let Some(mut link) = link else { return vec![Fate::Unsent; parcels.len()] };
         let (redis, now) = (self.redis, self.redis.clock.now());
         let layout = Arc::clone(&self.pool.layout());
-        let line = |parcel: &Parcel| redis.line_charging(&parcel.check, parcel.charge, &layout, Manner::Apart, now);
-        let lines: Vec<Line> = parcels.iter().map(line).collect();
+        let charges = parcels.iter().map(|Parcel { check, charge }| redis.line_charging(check, *charge, &layout, Manner::Apart, now));
+        let lines: Vec<Line> = charges.collect();
         // Somebody may have it and somebody may not: nothing is sent twice.
         let Ok(back) = self.call(&mut link, &lines, &layout).await else { return vec![Fate::Lost; parcels.len()] };
         self.link = Some(link);
