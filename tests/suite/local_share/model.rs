@@ -295,7 +295,7 @@ proptest! {
             let gap = Span::from_micros(limit.period().as_micros() / 256 * parts + micros);
             (world.now, other.now) = (world.now.plus(gap), other.now.plus(gap));
             match act {
-                Act::Ask(at, hits) => prop_assert_eq!(world.ask(at % 1, hits).over, other.ask(at % 1, hits).over, "after {:?}", world.passed),
+                Act::Ask(_, hits) => prop_assert_eq!(world.ask(0, hits).over, other.ask(0, hits).over, "after {:?}", world.passed),
                 turn => world.act(turn),
             }
         }
