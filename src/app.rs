@@ -50,7 +50,6 @@ pub struct App {
     backend: Backend,
     secrets: Option<SecretSource>,
     store_must_come_within: Option<Span>,
-    limiter: Arc<limiter::Shared>,
     clock: Clock,
     lifecycle: Lifecycle,
     metrics: Metrics,
@@ -203,7 +202,7 @@ impl App {
         let policy = settings.limiter.policy();
         let admin = Admin { rules: live.clone(), modes: policy.modes, metrics: metrics.clone(), lifecycle: lifecycle.clone() };
         let http_full = crate::http::full_counter(&metrics);
-        let fallback = Fallback::new(settings.limiter.on_store_error, settings.limiter.replicas, &metrics);
+        let fallback = Fallback::new(settings.limiter.on_store_error, &metrics);
         let parts = Parts { rules: live, backend: backend.clone(), fallback, clock: clock.clone(), stats, policy };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics));
         let recording = settings.traces.options().map_err(anyhow::Error::msg)?.map(|options| Traces::new(options, clock.clone(), &metrics));
@@ -223,7 +222,6 @@ impl App {
             backend,
             secrets,
             store_must_come_within: settings.store.must_come_within(),
-            limiter,
             clock,
             lifecycle,
             metrics,
@@ -254,7 +252,6 @@ impl App {
         let running = self.api.start(self.doors, self.workers, &self.metrics)?;
         let mut chores = JoinSet::new();
         chores.spawn(self.backend.clone().look_after(self.clock, self.lifecycle.clone()));
-        chores.spawn(self.limiter.look_after());
         if let Some(listener) = self.prometheus_listener {
             let (router, lifecycle) = (self.admin.clone().metrics_router(&self.prometheus_path), self.lifecycle.clone());
             let incoming = admin::incoming(listener)?;

@@ -119,6 +119,14 @@ pub struct Limit {
     refused_hits: RefusedHits,
 }
 
+/// One replica's part of what several let through without seeing each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    replicas: NonZeroU32,
+    /// Its place among them, from 0 on, if it is known.
+    rank: Option<u32>,
+}
+
 /// Why terms make no limit. Each says what to write instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
@@ -368,6 +376,38 @@ impl Terms {
     }
 }
 
+impl Share {
+    /// One of so many, and nobody knows which.
+    pub const fn one_of(replicas: NonZeroU32) -> Self {
+        Self { replicas, rank: None }
+    }
+
+    /// The one with that place among so many, from 0 on.
+    pub const fn ranked(replicas: NonZeroU32, rank: u32) -> Self {
+        Self { replicas, rank: Some(rank) }
+    }
+
+    /// Of how many.
+    pub const fn replicas(self) -> NonZeroU32 {
+        self.replicas
+    }
+
+    /// Its part of what is allowed. The parts of all places add up to the whole; without a place it is rounded down.
+    pub fn of_allowed(self, whole: u32) -> u32 {
+        whole / self.replicas + u32::from(self.has_one_more(whole.into()))
+    }
+
+    /// Its part of what is used up. The parts of all places add up to the whole; without a place it is rounded up.
+    pub fn of_used(self, whole: u64) -> u64 {
+        let replicas = u64::from(self.replicas.get());
+        if self.rank.is_none() { whole.div_ceil(replicas) } else { whole / replicas + u64::from(self.has_one_more(whole)) }
+    }
+
+    fn has_one_more(self, whole: u64) -> bool {
+        self.rank.is_some_and(|rank| u64::from(rank) < whole % u64::from(self.replicas.get()))
+    }
+}
+
 impl Limit {
     /// Checks terms.
     ///
@@ -457,12 +497,30 @@ impl Limit {
         Ok(Self { period: lease, ..self })
     }
 
-    /// What one of `replicas` may let through by itself: its part of the limit, rounded down, but at least one where the whole is not
-    /// nothing.
+    /// What one of several replicas may let through by itself. Where the whole is not nothing it is at least one, however many there are:
+    /// whoever always meets the same replica would else meet one that refuses everything. So all of them together let through the limit, or
+    /// one each if that is more.
+    ///
+    /// A bucket's part is filled exactly as much more slowly as there are replicas, so its rate is not rounded at all.
     #[must_use]
-    pub fn share(self, replicas: NonZeroU32) -> Self {
-        let share = |whole: u32| if whole == 0 { 0 } else { (whole / replicas).max(1) };
-        Self { requests: share(self.requests), capacity: share(self.capacity), ..self }
+    pub fn share(self, share: Share) -> Self {
+        let part = |whole: u32| if whole == 0 { 0 } else { share.of_allowed(whole).max(1) };
+        let capacity = part(self.capacity);
+        if self.algorithm.is_bucket()
+            && let Some(slower) = self.slower(share.replicas(), capacity)
+        {
+            return slower;
+        }
+        Self { requests: part(self.requests), capacity, ..self }
+    }
+
+    /// The same rate taken over so many periods, if it can be counted: in this process alone, where numbers may be beyond 2^53.
+    fn slower(self, replicas: NonZeroU32, capacity: u32) -> Option<Self> {
+        const CREDITS_MAX: u64 = 1 << 62;
+        let period = self.period.as_micros().checked_mul(replicas.get().into())?;
+        let limit = Self { period: Span::from_micros(period), capacity, ..self };
+        let deepest = limit.period_ticks().checked_mul(2 * (u64::from(capacity) + 1))?;
+        (deepest <= CREDITS_MAX).then_some(limit)
     }
 
     /// How many in a period.
@@ -569,6 +627,37 @@ mod tests {
         let Err(LimitError::BurstTooLarge { burst_max, .. }) = bucket(Unit::Year, 1, u32::MAX) else { panic!("it fits") };
         assert_eq!(burst_max, 285_616_413);
         assert!(bucket(Unit::Year, 1, 285_616_413).is_ok());
+    }
+
+    fn ranked(replicas: u32, rank: u32) -> Share {
+        Share::ranked(NonZeroU32::new(replicas).expect("there is one"), rank)
+    }
+
+    #[test]
+    fn the_parts_of_all_replicas_add_up_to_the_limit_or_to_one_each() {
+        for (requests, replicas) in [(0, 3), (1, 3), (2, 5), (7, 3), (9, 3), (1_000, 7), (u32::MAX, 1_000)] {
+            let whole = Limit::new(&Terms::new(requests, Unit::Minute, Algorithm::FixedWindow)).expect("countable");
+            let parts = (0..replicas).map(|rank| whole.share(ranked(replicas, rank)).requests());
+            let all = if requests == 0 { 0 } else { requests.max(replicas) };
+            assert_eq!(parts.map(u64::from).sum::<u64>(), u64::from(all), "{requests} of {replicas}");
+            let used = (0..replicas).map(|rank| ranked(replicas, rank).of_used(requests.into()));
+            assert_eq!(used.sum::<u64>(), u64::from(requests), "{requests} of {replicas}");
+        }
+        let unknown = Share::one_of(NonZeroU32::new(4).expect("four is not zero"));
+        assert_eq!((unknown.of_allowed(10), unknown.of_used(10)), (2, 3));
+    }
+
+    #[test]
+    fn the_parts_of_a_bucket_are_filled_as_fast_as_the_whole_and_share_its_depth() {
+        let whole = bucket(Unit::Second, 1, 10).expect("countable");
+        let parts = [0, 1, 2].map(|rank| whole.share(ranked(3, rank)));
+        assert_eq!(
+            parts.map(|part| (part.capacity(), part.requests(), part.period())),
+            [(4, 1, Span::from_secs(3)), (3, 1, Span::from_secs(3)), (3, 1, Span::from_secs(3)),]
+        );
+        // The most that any limit can have, and more replicas than there ever are: what cannot be made slower is divided.
+        let deepest = bucket(Unit::Year, u32::MAX, 285_616_413).expect("countable").share(Share::one_of(NonZeroU32::MAX));
+        assert_eq!((deepest.capacity(), deepest.requests(), deepest.period()), (1, 1, Unit::Year.span()));
     }
 
     #[test]

@@ -164,11 +164,6 @@ impl Shared {
     pub fn clock(&self) -> &Clock {
         &self.parts.clock
     }
-
-    /// Keeps what is counted in place of the store in order, for as long as the process lives.
-    pub async fn look_after(self: Arc<Self>) {
-        self.parts.fallback.look_after(self.parts.clock.clone()).await;
-    }
 }
 
 impl Limiter {

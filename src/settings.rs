@@ -2,6 +2,7 @@
 
 use clap::{Args, Command};
 
+use crate::store::redis;
 use crate::store::settings::BackendChoice;
 
 pub mod foreign;
@@ -72,7 +73,15 @@ impl Settings {
     /// # Errors
     /// What is wrong with the settings of Redis or the files they name.
     pub fn backend(&self) -> Result<BackendChoice, String> {
-        self.store.backend(&environment())
+        let choice = self.store.backend(&environment())?;
+        // What is said where limits and keys are, and what counting without Redis needs to know.
+        Ok(match choice {
+            BackendChoice::Redis(options, secrets) => {
+                let (replicas, key_prefix) = (self.limiter.replicas, self.rules.cache_key_prefix.as_str().into());
+                BackendChoice::Redis(Box::new(redis::Options { replicas, key_prefix, ..*options }), secrets)
+            }
+            BackendChoice::Memory => BackendChoice::Memory,
+        })
     }
 
     /// Where to send metrics, if anywhere.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::check::{Ask, Check, Decisions};
+use crate::check::{Ask, Check, Decisions, StoreError, Verdicts};
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::{Clock, Time};
@@ -108,19 +108,15 @@ impl Store {
         }
     }
 
-    /// How many hits of a counter were in use, and when, as far as the store last said. Memory needs no such reminder.
-    pub fn last_seen(&self, check: &Check) -> Option<(u64, Time)> {
+    /// Decides what it has no verdict on, for the reason that stands beside each check: in this process, against this replica's share.
+    pub fn count_alone(&self, checks: &[(&Check, StoreError)], together: bool, now: Time) -> Verdicts {
         match self {
-            Self::Memory(_) => None,
-            Self::Redis(remote) => remote.redis().last_seen(check),
-        }
-    }
-
-    /// How often the store, once given up, was there again. Memory never is given up.
-    pub fn recoveries(&self) -> u64 {
-        match self {
-            Self::Memory(_) => 0,
-            Self::Redis(remote) => remote.redis().recoveries(),
+            // It always has a verdict. Had it none, it would be its own replica.
+            Self::Memory(counters) => {
+                let checks = checks.iter().map(|(check, _)| (*check).clone()).collect();
+                counters.decide(&Ask { checks, together, deadline: None }, now)
+            }
+            Self::Redis(remote) => remote.redis().count_alone(checks, together, now),
         }
     }
 }

@@ -32,7 +32,8 @@ pub struct Settings {
     /// allow, deny, or error (UNAVAILABLE, so that Envoy's failure_mode_deny decides)
     #[arg(long, env = "ON_STORE_ERROR", default_value = "local", value_name = "POLICY", value_parser = on_store_error)]
     pub on_store_error: OnStoreError,
-    /// How many replicas share the limits: what one of them may let through by itself while the store is gone is its share
+    /// How many replicas share the limits, where their heartbeats in Redis do not say: what one of them may let through by itself while the
+    /// store is gone is its share
     #[arg(long, env = "REPLICAS", default_value = "1", value_name = "NUMBER")]
     pub replicas: NonZeroU32,
     /// From this part of a limit on, hits count as near it

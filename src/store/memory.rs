@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Counter, decide_together};
 use crate::check::{Ask, Call, Check, Key, Verdict, Verdicts};
+use crate::limit::Limit;
 use crate::store::full_logs;
 use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, Shard};
 use crate::telemetry::metric::{Counter as Metric, Gauge, Metrics};
@@ -86,6 +87,19 @@ impl Counters {
             let removed = std::mem::take(&mut *lock(shard)).len();
             self.metrics.keys.sub(i64::try_from(removed).unwrap_or(0));
         }
+    }
+
+    /// Forgets one counter.
+    pub fn forget(&self, key: &Key) {
+        let fingerprint = self.fingerprint(key);
+        let removed = lock(&self.shards[shard_of(fingerprint)]).remove(fingerprint);
+        self.metrics.keys.sub(removed.into());
+    }
+
+    /// What is spent of a counter as it stands at `now`, in its own units; nothing of one that is not there.
+    pub fn spent_at(&self, key: &Key, limit: &Limit, now: Time) -> u64 {
+        let fingerprint = self.fingerprint(key);
+        lock(&self.shards[shard_of(fingerprint)]).get(fingerprint).map_or(0, |counter| counter.spent_at(limit, now))
     }
 
     /// Sweeps for as long as the process lives.

@@ -4,26 +4,34 @@
 //! the caller's time is over: a verdict, or why there is none.
 
 use std::fmt;
+use std::future::pending;
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::RedisError;
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
-use crate::algorithm::fixed_window;
-use crate::check::{Ask, Check, Hits, Verdict};
-use crate::limit::{Algorithm, Limit};
+use crate::algorithm::charge::Charge;
+use crate::algorithm::{Counter, fixed_window};
+use crate::check::{Ask, Check, Hits, StoreError, Verdict, Verdicts};
+use crate::limit::{Algorithm, Limit, Share};
 use crate::shutdown::Lifecycle;
 use crate::store::redis::connection::{Connections, Timeouts};
 use crate::store::redis::deployment::PoolOptions;
+use crate::store::redis::hand_back::Returned;
 use crate::store::redis::health::{HealthMetrics, PROBE_INTERVAL};
 use crate::store::redis::last_seen::LastSeen;
 use crate::store::redis::node::{Node, NodeParts};
 use crate::store::redis::over_limit_cache::OverLimitCache;
+use crate::store::redis::replicas::Replicas;
 use crate::store::redis::script::{Line, Manner, Said, WindowForm};
+use crate::store::redis::stand_in::{Ended, HAND_BACK_TIME_MAX, StandIn, Undecided};
 use crate::store::redis::topology::{Layout, Pool, TopologyMetrics};
 use crate::store::{Trip, full_logs};
-use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
+use crate::telemetry::metric::{self, Gauge, Histogram, Metrics};
 use crate::time::{Clock, Span, Time};
 
 pub use remote::Remote;
@@ -35,23 +43,29 @@ pub mod clock;
 pub mod cluster;
 pub mod connection;
 pub mod deployment;
+pub mod hand_back;
 pub mod health;
 pub mod last_seen;
 pub mod node;
 pub mod over_limit_cache;
 pub mod redirect;
 pub mod remote;
+pub mod replicas;
 pub mod script;
 pub mod secrets;
 pub mod sentinel;
 pub mod settings;
 pub mod slots;
+pub mod stand_in;
 pub mod tls;
 pub mod topology;
 pub mod trip;
 
 /// The period of limits that may have a Redis of their own.
 const PER_SECOND: Span = Span::from_secs(1);
+
+/// How often it is looked whether anything is owed to a server that serves.
+const HAND_BACK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What a process needs to know of its Redis.
 #[derive(Debug, Clone)]
@@ -68,6 +82,10 @@ pub struct Options {
     pub expiration_jitter_max: Span,
     /// How much memory remembered refusals may take; zero for none.
     pub over_limit_cache_bytes: u64,
+    /// How many replicas share the limits, where heartbeats do not say.
+    pub replicas: NonZeroU32,
+    /// What all keys begin with.
+    pub key_prefix: Box<str>,
 }
 
 /// Redis, for the whole process.
@@ -80,6 +98,8 @@ pub struct Redis {
     expiration_jitter_max: Span,
     over_limit_cache: Option<OverLimitCache>,
     last_seen: LastSeen,
+    replicas: Replicas,
+    stand_in: StandIn,
     clock: Clock,
     metrics: RedisMetrics,
 }
@@ -89,12 +109,12 @@ struct RedisMetrics {
     seconds: Histogram,
     checks: Histogram,
     in_flight: Gauge,
-    full: Counter,
-    abandoned: Counter,
-    ambiguous: Counter,
-    unknown_script: Counter,
-    full_logs: Counter,
-    redirects: [Counter; 3],
+    full: metric::Counter,
+    abandoned: metric::Counter,
+    ambiguous: metric::Counter,
+    unknown_script: metric::Counter,
+    full_logs: metric::Counter,
+    redirects: [metric::Counter; 3],
 }
 
 impl Redis {
@@ -109,6 +129,7 @@ impl Redis {
             let parts = NodeParts { timeouts, connections, health: health.clone(), doubts: Arc::new(Notify::new()) };
             Pool::new(pool.deployment, parts, topology.clone())
         };
+        let database = options.main.deployment.database();
         Ok(Self {
             main: pool(options.main, Connections::new(metrics))?,
             per_second: options.per_second.map(|per_second| pool(per_second, Connections::per_second(metrics))).transpose()?,
@@ -117,6 +138,8 @@ impl Redis {
             expiration_jitter_max: options.expiration_jitter_max,
             over_limit_cache: (options.over_limit_cache_bytes > 0).then(|| OverLimitCache::new(options.over_limit_cache_bytes, metrics)),
             last_seen: LastSeen::new(metrics),
+            replicas: Replicas::new(&options.key_prefix, database, Share::one_of(options.replicas), metrics),
+            stand_in: StandIn::new(metrics),
             clock,
             metrics: RedisMetrics::new(metrics),
         })
@@ -127,14 +150,35 @@ impl Redis {
         Remote::new(self)
     }
 
-    /// Probes servers, finds out where they are and tells of their troubles, for as long as the process lives.
+    /// Probes servers, finds out where they are, tells of their troubles, and keeps what is counted in their place in order, for as long as
+    /// the process lives.
     pub async fn look_after(self: Arc<Self>, lifecycle: Lifecycle) {
+        let main = self.main.look_after(|node| {
+            let redis = self.clone();
+            async move { redis.hand_back(&redis.main, &node, HAND_BACK_TIME_MAX).await != Ended::Gone }
+        });
         let per_second = async {
             if let Some(pool) = &self.per_second {
-                pool.look_after().await;
+                let back = |node: Arc<Node>| {
+                    let redis = self.clone();
+                    async move {
+                        let Some(pool) = &redis.per_second else { return true };
+                        redis.hand_back(pool, &node, HAND_BACK_TIME_MAX).await != Ended::Gone
+                    }
+                };
+                pool.look_after(back).await;
             }
         };
-        tokio::join!(self.main.look_after(), per_second, self.tell(lifecycle));
+        // Whichever server it is: what is published on one node of a cluster is heard on all.
+        let home = || self.main.layout().nodes().iter().find(|node| !node.health.breaker.is_open()).cloned();
+        tokio::join!(
+            main,
+            per_second,
+            self.replicas.look_after(home, &self.clock, &lifecycle),
+            self.stand_in.look_after(self.clock.clone()),
+            self.hand_back_the_rest(),
+            self.tell(lifecycle.clone()),
+        );
     }
 
     /// Keeps the process' lifecycle up to date.
@@ -185,20 +229,91 @@ impl Redis {
     }
 
     /// How often a server, once given up, was there again.
-    pub fn recoveries(&self) -> u64 {
+    fn recoveries(&self) -> u64 {
         self.pools().map(Pool::recoveries).sum()
+    }
+
+    /// Decides what no server has a verdict on, for the reason that stands beside each check, against this replica's share.
+    pub fn count_alone(&self, checks: &[(&Check, StoreError)], together: bool, now: Time) -> Verdicts {
+        // By the clock that windows are cut by. Those of several nodes rarely differ by more than a moment.
+        let home = checks.first().and_then(|(check, _)| self.pool_of(check).layout().owner(check.key.as_bytes()).cloned());
+        let redis_time = |time: Time| home.as_ref().map_or(time, |node| node.clock.at(time));
+        let undecided = checks.iter().map(|&(check, cause)| Undecided {
+            check,
+            may_be_counted: cause == StoreError::Late,
+            seen: self.last_seen(check).map(|(used, seen)| (used, redis_time(seen))),
+            epoch: self.home(check).map_or(0, |node| node.epoch()),
+        });
+        let undecided: SmallVec<[Undecided<'_>; 2]> = undecided.collect();
+        self.stand_in.count(&undecided, self.replicas.share(), together, redis_time(now))
+    }
+
+    /// Charges a server for what was counted without it.
+    async fn hand_back(&self, pool: &Pool, node: &Node, within: Span) -> Ended {
+        if !self.stand_in.owes() {
+            return Ended::Paid;
+        }
+        self.stand_in.hand_back(&mut Returned::new(self, pool, node), within).await
+    }
+
+    /// What was refused, what came in between, what there was no time for, and what another server has taken over: handed back while the
+    /// servers serve.
+    async fn hand_back_the_rest(&self) {
+        let mut interval = tokio::time::interval(HAND_BACK_INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let per_second_moved = async || match &self.per_second {
+            Some(pool) => pool.moved().await,
+            None => pending().await,
+        };
+        loop {
+            tokio::select! {
+                _ = interval.tick() => {}
+                () = self.main.moved() => {}
+                () = per_second_moved() => {}
+            }
+            let mut are_all_there = true;
+            for pool in self.pools() {
+                let layout = Arc::clone(&pool.layout());
+                for node in layout.nodes() {
+                    if node.health.breaker.is_open() {
+                        are_all_there = false;
+                    } else {
+                        self.hand_back(pool, node, Span::from_secs(u64::MAX)).await;
+                    }
+                }
+            }
+            if are_all_there {
+                self.stand_in.forget_before(self.recoveries());
+            }
+        }
+    }
+
+    /// The server that has a check's counter, if anybody has.
+    fn home(&self, check: &Check) -> Option<Arc<Node>> {
+        let layout = self.pool_of(check).layout();
+        if layout.has_slots() {
+            // The start of a window is part of the key.
+            let line = self.line(check, &layout, Manner::Apart, self.clock.now());
+            return layout.owner(line.key().as_bytes()).cloned();
+        }
+        layout.owner(check.key.as_bytes()).cloned()
     }
 
     /// A check as a server gets it, by the clock of the node that would have its key if that held no time: all replicas go by the same one
     /// then, whatever the clocks of other nodes say.
     fn line(&self, check: &Check, layout: &Layout, manner: Manner, now: Time) -> Line {
+        self.line_charging(check, Counter::charge(&check.limit, check.call()), layout, manner, now)
+    }
+
+    /// The same of a check that takes something else than its hits.
+    fn line_charging(&self, check: &Check, charge: Charge, layout: &Layout, manner: Manner, now: Time) -> Line {
         let node = layout.owner(check.key.as_bytes());
         let redis_time = |time: Time| node.map_or(time, |node| node.clock.at(time));
         let (at, hash) = (redis_time(now), self.last_seen.hash(&check.key));
         // Any number will do that differs from time to time. In between it stays, so that lines of a call are alike (see Script::command).
         let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
-        let mut line = Line::new(check, hash, at, manner, jitter);
+        let mut line = Line::charging(check, charge, hash, at, manner, jitter);
         if line.is_window() {
             let window = |at: Time| fixed_window::start(&check.limit, at);
             let seen = self.last_seen.recall(hash);

@@ -1,5 +1,6 @@
 //! Settings of the store.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use clap::Args;
@@ -76,6 +77,8 @@ impl Settings {
             required: connecting.health_check_active_connection,
             expiration_jitter_max: Span::from_secs(self.expiration_jitter_max_seconds.try_into().unwrap_or(0)),
             over_limit_cache_bytes: self.local_cache_size_in_bytes,
+            replicas: NonZeroU32::MIN,
+            key_prefix: Box::default(),
         };
         Ok(BackendChoice::Redis(Box::new(options), connecting.secrets))
     }

@@ -261,7 +261,7 @@ impl World {
         let counters = Arc::new(Counters::new(settings.store.memory_bytes_max, "store", &metrics));
         let backend = Backend::Memory(counters.clone());
         let (now, clock) = Clock::manual(START);
-        let fallback = Fallback::new(settings.limiter.on_store_error, settings.limiter.replicas, &metrics);
+        let fallback = Fallback::new(settings.limiter.on_store_error, &metrics);
         let policy = settings.limiter.policy();
         let parts = Parts { rules: rules.clone(), backend, fallback, clock: now, stats, policy };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics)).open();

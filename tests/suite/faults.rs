@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::support::look_until;
 use crate::support::proxy::Fault;
 use crate::support::redis::RedisProcess;
-use crate::support::scene::{AWAY, FOREIGN, REFUSING, SLOW, Scene, Single, UNREACHABLE, WORKERS};
+use crate::support::scene::{AWAY, FOREIGN, REFUSING, SLOW, Scene, Servers as _, Single, UNREACHABLE};
 use crate::support::traffic::Traffic;
 
 #[test]
@@ -227,7 +227,7 @@ fn outage_after_outage_leaves_nothing_behind() {
     }
     look_until("it holds no more than before", || {
         let now = scene.held();
-        now.descriptors <= held.descriptors && now.threads <= held.threads && now.redis_connections <= WORKERS
+        now.descriptors <= held.descriptors && now.threads <= held.threads && now.redis_connections <= scene.servers.connections_max()
     });
     let grown = scene.resident_kib().saturating_sub(resident);
     assert!(grown < 4 * 1024, "{grown} KiB more than the {resident} KiB before {OUTAGES} rounds of outages");

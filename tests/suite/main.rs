@@ -39,6 +39,7 @@ mod keys;
 mod laws;
 mod lifecycle;
 mod limit_changes;
+mod local_share;
 mod metrics;
 mod mixed_fleet;
 mod mutants;

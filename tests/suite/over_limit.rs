@@ -4,7 +4,6 @@
 //! waits for, as soon as nobody has anything else to do. So nobody sleeps, and every wait is one exact number.
 
 use std::collections::BTreeSet;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,7 +94,7 @@ impl House {
         let options = Options { key_format: KeyFormat::Safe, ..Options::new(stats.clone()) };
         let rules = Arc::new(LiveRules::default());
         rules.replace(config::load(&[source], &options).expect("they are good").rules);
-        let fallback = Fallback::new(OnStoreError::Local, NonZeroU32::MIN, &metrics);
+        let fallback = Fallback::new(OnStoreError::Local, &metrics);
         let parts = Parts { rules, backend, fallback, clock, stats, policy };
         Self { limiter: Arc::new(limiter::Shared::new(parts, &metrics)).open(), metrics }
     }

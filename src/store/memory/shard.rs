@@ -51,6 +51,11 @@ impl Shard {
         self.entries.len()
     }
 
+    /// The counter of that key.
+    pub fn get(&self, fingerprint: Fingerprint) -> Option<&Counter> {
+        self.find(fingerprint).map(|at| &self.entries[at].counter)
+    }
+
     /// Takes the counter of that key out, for [`Shard::set`] or [`Shard::remove`] to follow.
     pub fn take(&mut self, fingerprint: Fingerprint) -> Option<Counter> {
         let at = self.find(fingerprint)?;

@@ -28,7 +28,7 @@ pub const BATCH_SIZE_MAX: usize = 64;
 pub const WAITERS_MAX: usize = 8_192;
 
 /// How often the script is sent again because Redis says that it has forgotten it: a flush may come in between, but not for ever.
-const FORGOTTEN_MAX: usize = 2;
+pub const FORGOTTEN_MAX: usize = 2;
 
 /// One runtime's way to one server. One call is in flight at a time. When the last clone is dropped, it ends.
 #[derive(Debug, Clone)]

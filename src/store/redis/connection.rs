@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bb8::{ErrorSink, ManageConnection, Pool, PooledConnection};
 use bb8_redis::RedisConnectionManager;
-use redis::aio::MultiplexedConnection;
+use redis::aio::{MultiplexedConnection, PubSubStream};
 use redis::{AsyncConnectionConfig, Client, ErrorKind, Pipeline, RedisError, Value};
 use tokio::sync::watch;
 
@@ -140,6 +140,19 @@ impl Manager {
     pub async fn probe(&self, timeout: Duration) -> Result<(), RedisError> {
         let mut link = self.link_within(timeout).await?;
         tokio::time::timeout(self.timeouts.reply, self.is_valid(&mut link)).await.unwrap_or_else(|_| Err(late("no reply")))
+    }
+
+    /// What is published on a channel from now on.
+    ///
+    /// # Errors
+    /// It cannot be listened to, or not in time.
+    pub async fn listen(&self, channel: &str, timeout: Duration) -> Result<PubSubStream, RedisError> {
+        let listening = async {
+            let mut connection = Client::open(self.address.connection_info())?.get_async_pubsub().await?;
+            connection.subscribe(channel).await?;
+            Ok(connection.into_on_message())
+        };
+        tokio::time::timeout(timeout, listening).await.unwrap_or_else(|_| Err(late("no connection to listen on")))
     }
 
     /// A connection of its own, for something that no caller waits for.

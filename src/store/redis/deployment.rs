@@ -39,6 +39,17 @@ pub struct Sentinels {
     pub server: Address,
 }
 
+impl Deployment {
+    /// The number of the database in which counters are.
+    pub fn database(&self) -> i64 {
+        match self {
+            Self::Single(address) => address.database(),
+            Self::Sentinel(sentinels) => sentinels.server.database(),
+            Self::Cluster(_) => 0,
+        }
+    }
+}
+
 impl fmt::Display for Deployment {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

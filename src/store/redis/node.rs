@@ -20,6 +20,8 @@ pub struct Node {
     pub health: Health,
     /// What time it is there.
     pub clock: RedisClock,
+    /// How often, once given up, it was there again.
+    recoveries: AtomicU64,
 }
 
 /// Tells nodes of this process apart, also those that are gone.
@@ -51,12 +53,23 @@ impl Node {
             manager: Manager::new(address, parts.timeouts, Some(parts.connections.clone()))?,
             health: Health::new(&parts.health, parts.doubts.clone()),
             clock: RedisClock::default(),
+            recoveries: AtomicU64::new(0),
         })
     }
 
     /// Which one it is.
     pub fn id(&self) -> NodeId {
         self.id
+    }
+
+    /// It is asked again.
+    pub fn recovered(&self) {
+        self.recoveries.fetch_add(1, Relaxed);
+    }
+
+    /// Tells one outage of one server from any other.
+    pub fn epoch(&self) -> u64 {
+        self.id.0 << 32 | self.recoveries.load(Relaxed)
     }
 
     /// Where it is, as it may be shown.

@@ -223,10 +223,14 @@ impl Run {
 impl Line {
     /// A check at that time, whose counter has that hash here. `jitter` is what keys of windows outlive them by.
     pub fn new(check: &Check, hash: u64, at: Time, manner: Manner, jitter: Span) -> Self {
+        Self::charging(check, Counter::charge(&check.limit, check.call()), hash, at, manner, jitter)
+    }
+
+    /// The same of a check that takes something else than its hits.
+    pub fn charging(check: &Check, charge: Charge, hash: u64, at: Time, manner: Manner, jitter: Span) -> Self {
         let limit = &check.limit;
         let mut key = check.key.clone();
         let mut argument = SmallVec::new();
-        let charge = Counter::charge(limit, check.call());
         let (price, life, rate) = match Kind::of(limit) {
             Kind::FixedWindow => {
                 let start = fixed_window::start(limit, at).as_micros() / MICROS_PER_SECOND;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use futures_util::future::join_all;
 use redis::RedisError;
+use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
 use crate::store::redis::cluster::{self, Place, SLOTS, View};
@@ -43,6 +44,8 @@ pub struct Pool {
     nodes: Mutex<HashMap<Place, Arc<Node>>>,
     /// Nobody could tell where the servers are, and that was logged.
     is_lost: AtomicBool,
+    /// Rung when the layout is another.
+    moved: Notify,
     /// How often a server, once given up, was there again.
     recoveries: AtomicU64,
     metrics: TopologyMetrics,
@@ -153,6 +156,7 @@ impl Pool {
             layout: ArcSwap::from_pointee(layout),
             nodes: Mutex::default(),
             is_lost: AtomicBool::new(false),
+            moved: Notify::new(),
             recoveries: AtomicU64::new(0),
             metrics,
         })
@@ -225,26 +229,35 @@ impl Pool {
         format!("{}{separator}{}", self.deployment, notes.join("; "))
     }
 
-    /// Probes servers, tells of their troubles and finds out where they are, for as long as the process lives.
-    pub async fn look_after(&self) {
-        tokio::join!(self.keep_nodes(), self.keep_layout());
+    /// Probes servers, tells of their troubles and finds out where they are, for as long as the process lives. `back` is what has to go
+    /// well before a server that is back is asked again.
+    pub async fn look_after<B: Future<Output = bool> + Send>(&self, back: impl Fn(Arc<Node>) -> B) {
+        tokio::join!(self.keep_nodes(back), self.keep_layout());
     }
 
-    async fn keep_nodes(&self) {
+    /// Returns when keys may live elsewhere than before. For one waiter.
+    pub async fn moved(&self) {
+        self.moved.notified().await;
+    }
+
+    async fn keep_nodes<B: Future<Output = bool> + Send>(&self, back: impl Fn(Arc<Node>) -> B) {
         let mut rounds = tokio::time::interval(PROBE_INTERVAL);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             rounds.tick().await;
             let layout = self.layout.load_full();
-            join_all(layout.nodes.iter().map(|node| self.keep(node))).await;
+            join_all(layout.nodes.iter().map(|node| self.keep(node, &back))).await;
         }
     }
 
-    async fn keep(&self, node: &Node) {
+    async fn keep<B: Future<Output = bool> + Send>(&self, node: &Arc<Node>, back: impl Fn(Arc<Node>) -> B) {
         let health = &node.health;
         health.tell(node.address());
         // Whether it is there at the start is worth knowing before the first caller finds out.
-        if (health.breaker.is_open() || !health.has_come()) && health.probe(node.manager()).await {
+        if (health.breaker.is_open() || !health.has_come())
+            && health.probe(node.manager()).await
+            && (!health.breaker.is_open() || back(node.clone()).await)
+        {
             self.welcome(node);
         }
     }
@@ -253,6 +266,7 @@ impl Pool {
     fn welcome(&self, node: &Node) {
         if node.health.breaker.is_open() {
             node.health.breaker.close();
+            node.recovered();
             self.recoveries.fetch_add(1, Relaxed);
         }
     }
@@ -376,6 +390,7 @@ impl Pool {
         for node in gone {
             node.health.dismiss(node.address());
         }
+        self.moved.notify_one();
     }
 }
 

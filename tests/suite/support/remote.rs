@@ -1,5 +1,6 @@
 //! The store as a runtime has it, on a redis-server of its own: a test asks it, and counts what Redis had to do for it.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use tokio::task::{AbortHandle, JoinSet};
@@ -89,7 +90,12 @@ impl Callers {
 
 /// What a process knows of that server.
 pub(crate) fn redis(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
-    let address = Address::parse(&server.url()).expect("it is an address").address;
+    redis_at(&server.url(), clock, metrics)
+}
+
+/// The same of one that need not be there.
+pub(crate) fn redis_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
+    let address = Address::parse(url).expect("it is an address").address;
     let options = Options {
         main: PoolOptions { deployment: Deployment::Single(address), connect_timeout: PATIENCE.into() },
         per_second: None,
@@ -97,6 +103,8 @@ pub(crate) fn redis(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> A
         required: false,
         expiration_jitter_max: Span::ZERO,
         over_limit_cache_bytes: 0,
+        replicas: NonZeroU32::MIN,
+        key_prefix: Box::default(),
     };
     Arc::new(Redis::new(options, clock, metrics).expect("it is an address"))
 }

@@ -63,8 +63,8 @@ pub(crate) trait Servers {
     fn places(&self) -> Vec<String>;
     /// How many connections each of them may have to the service.
     fn connections_max(&self) -> usize {
-        // Whoever asks where the nodes are has one of its own.
-        WORKERS + 1
+        // Heartbeats have one to be sent on, and whoever asks where the nodes are has one of its own.
+        WORKERS + 2
     }
     /// Brings them back to where they were before something broke, as far as that matters for its breaking again.
     fn heal(&mut self) {}
@@ -141,7 +141,7 @@ impl Servers for Single {
     }
 
     fn connections_max(&self) -> usize {
-        WORKERS
+        WORKERS + 1
     }
 }
 

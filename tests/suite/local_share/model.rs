@@ -1,0 +1,433 @@
+//! What a client gets over an outage, in pure Rust: replicas that count by themselves, a model of Redis that they hand back to, any traffic,
+//! and outages of any length. Time is an argument.
+
+use std::num::NonZeroU32;
+
+use proptest::prelude::*;
+use tokio::runtime;
+use tollgate::algorithm::charge::Charge;
+use tollgate::algorithm::{Counter, Decide};
+use tollgate::check::{Call, Check, Hits, Key, Verdict};
+use tollgate::limit::{Algorithm, Limit, RefusedHits, Share, Terms, Unit};
+use tollgate::store::redis::stand_in::{Creditor, Ended, Fate, HAND_BACK_MAX, Parcel, StandIn, Undecided};
+use tollgate::telemetry::metric::Metrics;
+use tollgate::time::{Span, Time};
+
+use crate::support::counted;
+
+/// 2023-11-14, which is on no edge of any unit.
+const START: Time = Time::from_micros(1_700_000_000_123_456);
+const FOR_EVER: Span = Span::from_secs(u64::MAX);
+
+/// Redis, as far as one counter goes.
+#[derive(Clone)]
+struct Server {
+    limit: Limit,
+    counter: Counter,
+}
+
+/// One process.
+struct Replica {
+    stand_in: StandIn,
+    share: Share,
+    /// What Redis last said to it, and when.
+    seen: Option<(u64, Time)>,
+    away: bool,
+    epoch: u64,
+    metrics: Metrics,
+}
+
+/// All of them, and one client that calls any of them.
+struct World {
+    server: Server,
+    replicas: Vec<Replica>,
+    now: Time,
+    passed: Vec<(Time, u64)>,
+}
+
+/// A server that one replica hands back to.
+struct Returned<'w> {
+    server: &'w mut Server,
+    seen: &'w mut Option<(u64, Time)>,
+    now: Time,
+    fate: Fate,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    /// So many hits at a replica.
+    Ask(usize, u64),
+    /// Redis goes away for a replica, or for all of them, or comes back.
+    Turn(usize),
+    TurnAll,
+}
+
+/// How long after the one before, in 256ths of a period and µs, and what.
+type Later = ((u64, u64), Act);
+
+impl Server {
+    fn new(limit: Limit) -> Self {
+        Self { limit, counter: Counter::untouched(&limit) }
+    }
+
+    fn ask(&mut self, hits: Hits, now: Time) -> Verdict {
+        let (counter, verdict) = std::mem::take(&mut self.counter).decide(&self.limit, now, hits);
+        self.counter = counter;
+        verdict
+    }
+
+    /// As the script does it.
+    fn charge(&mut self, call: Call<'_>, charge: Charge, now: Time) {
+        fn charged<D: Decide + Into<Counter>>(state: D, limit: &Limit, now: Time, call: Call<'_>, charge: Charge) -> Counter {
+            state.at(limit, now).charged(limit, now, call, charge).into()
+        }
+        let limit = &self.limit;
+        self.counter = match std::mem::take(&mut self.counter) {
+            Counter::FixedWindow(state) => charged(state, limit, now, call, charge),
+            Counter::Bucket(state) => charged(state, limit, now, call, charge),
+            Counter::SlidingWindow(state) => charged(state, limit, now, call, charge),
+            Counter::SubWindows(state) => charged(state, limit, now, call, charge),
+            Counter::SlidingLog(state) => charged(state, limit, now, call, charge),
+            Counter::Concurrency(state) => charged(state, limit, now, call, charge),
+        };
+    }
+}
+
+impl Creditor for Returned<'_> {
+    fn owns(&self, _: &Check) -> bool {
+        true
+    }
+
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    async fn charge(&mut self, parcels: &[Parcel]) -> Vec<Fate> {
+        for parcel in parcels.iter().filter(|_| matches!(self.fate, Fate::Charged)) {
+            self.server.charge(parcel.check.call(), parcel.charge, self.now);
+            *self.seen = Some((self.server.ask(Hits::Look, self.now).used, self.now));
+        }
+        vec![self.fate; parcels.len()]
+    }
+}
+
+impl Replica {
+    fn new(share: Share) -> Self {
+        let metrics = Metrics::new();
+        Self { stand_in: StandIn::new(&metrics), share, seen: None, away: false, epoch: 0, metrics }
+    }
+
+    fn count(&self, check: &Check, may_be_counted: bool, now: Time) -> Verdict {
+        let undecided = Undecided { check, may_be_counted, seen: self.seen, epoch: self.epoch };
+        self.stand_in.count(&[undecided], self.share, false, now)[0]
+    }
+
+    fn hand_back(&mut self, server: &mut Server, now: Time, fate: Fate) -> Ended {
+        let mut returned = Returned { server, seen: &mut self.seen, now, fate };
+        let runtime = runtime::Builder::new_current_thread().build().expect("a runtime can be built");
+        runtime.block_on(self.stand_in.hand_back(&mut returned, FOR_EVER))
+    }
+}
+
+impl World {
+    fn new(limit: Limit, replicas: u32) -> Self {
+        let all = NonZeroU32::new(replicas).expect("there is one");
+        let replicas = (0..replicas).map(|rank| Replica::new(Share::ranked(all, rank))).collect();
+        Self { server: Server::new(limit), replicas, now: START, passed: Vec::new() }
+    }
+
+    fn act(&mut self, act: Act) {
+        let count = self.replicas.len();
+        match act {
+            Act::Ask(at, hits) => _ = self.ask(at % count, hits),
+            Act::Turn(at) => self.turn(at % count),
+            Act::TurnAll => {
+                // Whatever was said last was heard by everybody.
+                self.hear();
+                (0..count).for_each(|at| self.turn(at));
+            }
+        }
+    }
+
+    /// Asks, and notes what passed.
+    fn ask(&mut self, at: usize, hits: u64) -> Verdict {
+        let replica = &mut self.replicas[at];
+        let verdict = if replica.away {
+            replica.count(&check(self.server.limit, Hits::Add(hits)), false, self.now)
+        } else {
+            let verdict = self.server.ask(Hits::Add(hits), self.now);
+            replica.seen = Some((verdict.used, self.now));
+            verdict
+        };
+        if !verdict.over {
+            self.passed.push((self.now, hits));
+        }
+        verdict
+    }
+
+    fn hear(&mut self) {
+        let used = self.server.ask(Hits::Look, self.now).used;
+        for replica in self.replicas.iter_mut().filter(|replica| !replica.away) {
+            replica.seen = Some((used, self.now));
+        }
+    }
+
+    fn turn(&mut self, at: usize) {
+        let replica = &mut self.replicas[at];
+        if replica.away {
+            assert_eq!(replica.hand_back(&mut self.server, self.now, Fate::Charged), Ended::Paid);
+            assert!(!replica.stand_in.owes());
+            replica.epoch += 1;
+            replica.stand_in.forget_before(replica.epoch);
+        }
+        replica.away = !replica.away;
+    }
+
+    fn play(&mut self, acts: &[Later]) {
+        for &((parts, micros), act) in acts {
+            self.now = self.now.plus(Span::from_micros(self.server.limit.period().as_micros() / 256 * parts + micros));
+            self.act(act);
+        }
+    }
+
+    /// Whether more passed anywhere than `most` says, in so many hits, and so many times what flows back meanwhile.
+    fn exceeds(&self, (at_once, rates): (u64, u64)) -> Option<String> {
+        let limit = &self.server.limit;
+        let (passed, period) = (&self.passed, limit.period().as_micros());
+        let complaint = |from: usize, to: usize, sum: u64, most: u64| {
+            (sum > most).then(|| format!("{sum} hits from {:?} to {:?}, and not {most}: {passed:?}", passed[from].0, passed[to].0))
+        };
+        (0..passed.len()).find_map(|from| {
+            let mut sum = 0;
+            (from..passed.len()).find_map(|to| {
+                let ((began, _), (at, hits)) = (passed[from], passed[to]);
+                let is_within = match limit.algorithm() {
+                    Algorithm::FixedWindow | Algorithm::SlidingWindow if limit.buckets() == 0 => {
+                        began.as_micros() / period == at.as_micros() / period
+                    }
+                    Algorithm::TokenBucket | Algorithm::LeakyBucket => true,
+                    _ => at.since(began) < limit.period(),
+                };
+                if !is_within {
+                    return None;
+                }
+                sum += hits;
+                let flowed = if limit.algorithm().is_bucket() {
+                    // In whole hits, of a time that is a tick longer at either end.
+                    let time = at.since(began).as_micros() + 2 * limit.tick().span().as_micros();
+                    u64::try_from(u128::from(time) * u128::from(limit.requests()) / u128::from(period)).expect("few") + 1
+                } else {
+                    0
+                };
+                complaint(from, to, sum, at_once + rates * flowed)
+            })
+        })
+    }
+}
+
+fn check(limit: Limit, hits: Hits) -> Check {
+    Check::new(Key::from("k"), limit, hits)
+}
+
+fn limit(algorithm: Algorithm, requests: u32) -> Limit {
+    Limit::new(&Terms::new(requests, Unit::Minute, algorithm)).expect("a limit")
+}
+
+fn limits() -> impl Strategy<Value = Limit> {
+    const COUNTING: [Algorithm; 5] =
+        [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket, Algorithm::LeakyBucket];
+    let algorithm = prop::sample::select(&COUNTING[..]);
+    let (burst, buckets) = (prop::option::of(1..60_u32), prop::option::of(1..9_u32));
+    let refused_hits = prop::option::of(prop::sample::select(&RefusedHits::ALL[..]));
+    let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day][..]);
+    (algorithm, 0..40_u32, unit, burst, buckets, refused_hits).prop_map(|(algorithm, requests, unit, burst, buckets, refused_hits)| {
+        let burst = burst.filter(|_| algorithm.is_bucket());
+        let buckets = buckets.filter(|_| algorithm == Algorithm::SlidingWindow);
+        Limit::new(&Terms { burst, buckets, refused_hits, ..Terms::new(requests, unit, algorithm) }).expect("a limit")
+    })
+}
+
+fn acts(turns: impl Strategy<Value = Act> + 'static) -> impl Strategy<Value = Vec<Later>> {
+    let parts = prop_oneof![6 => Just(0_u64), 6 => 0..20_u64, 2 => 0..600_u64, 1 => 0..5_000_u64];
+    let micros = prop_oneof![3 => Just(0), 1 => 0..3_u64, 1 => 0..2_000_000_u64];
+    let ask = (0..8_usize, prop_oneof![8 => Just(1_u64), 2 => 1..6_u64, 1 => 1..50_u64]).prop_map(|(at, hits)| Act::Ask(at, hits));
+    prop::collection::vec(((parts, micros), prop_oneof![20 => ask, 1 => turns]), 0..250)
+}
+
+/// The limit, or one for each replica if that is more; as many as fit at once where it is a bucket.
+fn once(limit: &Limit, replicas: u32) -> u64 {
+    if limit.capacity() == 0 { 0 } else { limit.capacity().max(replicas).into() }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Redis goes for all of them at once, with everybody knowing what it last said, and is back for all of them at once.
+    #[test]
+    fn over_an_outage_that_all_see_alike_a_client_gets_its_limit_and_no_more(
+        limit in limits(), replicas in 1..6_u32, acts in acts(Just(Act::TurnAll)),
+    ) {
+        let mut world = World::new(limit, replicas);
+        world.play(&acts);
+        // A bucket's parts are cut to whole hits: one more or less for each of them.
+        let parts = if limit.algorithm().is_bucket() { u64::from(replicas) } else { 0 };
+        let exceeded = world.exceeds((once(&limit, replicas) + parts, 1));
+        prop_assert!(exceeded.is_none(), "{}", exceeded.unwrap_or_default());
+    }
+
+    /// Redis goes for each of them when it likes, is back for each when it likes, and nobody knows what others have used.
+    #[test]
+    fn over_any_outages_a_client_gets_its_limit_once_more(
+        limit in limits(), replicas in 1..6_u32, acts in acts((0..8_usize).prop_map(Act::Turn)),
+    ) {
+        let mut world = World::new(limit, replicas);
+        world.play(&acts);
+        let exceeded = world.exceeds((u64::from(limit.capacity()) + once(&limit, replicas), 2));
+        prop_assert!(exceeded.is_none(), "{}", exceeded.unwrap_or_default());
+    }
+
+    #[test]
+    fn with_one_replica_nobody_can_tell_that_redis_was_away(
+        limit in limits().prop_filter("told exactly", is_told_exactly), acts in acts(Just(Act::TurnAll)),
+    ) {
+        let (mut world, mut other) = (World::new(limit, 1), World::new(limit, 1));
+        for &((parts, micros), act) in &acts {
+            let gap = Span::from_micros(limit.period().as_micros() / 256 * parts + micros);
+            (world.now, other.now) = (world.now.plus(gap), other.now.plus(gap));
+            match act {
+                Act::Ask(_, hits) => prop_assert_eq!(world.ask(0, hits).over, other.ask(0, hits).over, "after {:?}", world.passed),
+                turn => world.act(turn),
+            }
+        }
+    }
+}
+
+/// Whole hits of the present window are what Redis says and is told.
+fn is_told_exactly(limit: &Limit) -> bool {
+    limit.algorithm() == Algorithm::FixedWindow
+}
+
+#[test]
+fn the_part_of_what_was_used_that_flowed_back_has_flowed_back_once() {
+    for replicas in [1, 2, 3, 7] {
+        let mut world = World::new(limit(Algorithm::TokenBucket, 60), replicas);
+        for _ in 0..60 {
+            assert!(!world.ask(0, 1).over);
+        }
+        world.act(Act::TurnAll);
+        let mut passed = 0;
+        // One a second flows back; everybody is asked for more than that, for a minute and a half.
+        for _ in 0..90 {
+            world.now = world.now.plus(Span::from_secs(1));
+            passed += (0..replicas as usize).flat_map(|at| [at, at]).filter(|at| !world.ask(*at, 1).over).count();
+        }
+        assert!((90 - replicas as usize..=90).contains(&passed), "{passed} with {replicas}");
+        world.act(Act::TurnAll);
+        let used = world.server.ask(Hits::Look, world.now).used;
+        assert!(used >= 60 - u64::from(replicas), "no full bucket waits at the end: {used} with {replicas}");
+    }
+}
+
+#[test]
+fn every_replica_lets_one_through_however_many_there_are() {
+    let mut world = World::new(limit(Algorithm::FixedWindow, 2), 5);
+    world.act(Act::TurnAll);
+    let passed = |world: &mut World| (0..5).flat_map(|at| [at; 3]).filter(|at| !world.ask(*at, 1).over).count();
+    assert_eq!(passed(&mut world), 5, "whoever always meets the same one is not shut out");
+    world.act(Act::TurnAll);
+    assert_eq!(passed(&mut world), 0, "Redis knows of them");
+    assert_eq!(world.server.ask(Hits::Look, world.now).used, 5 + 15);
+}
+
+#[test]
+fn what_was_refused_is_owed_and_what_was_lost_is_not_sent_again() {
+    let limit = limit(Algorithm::FixedWindow, 9);
+    let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
+    let mut server = Server::new(limit);
+    for _ in 0..4 {
+        assert!(!replica.count(&check(limit, Hits::Add(1)), false, START).over);
+    }
+    assert_eq!(replica.hand_back(&mut server, START, Fate::Refused), Ended::Refused);
+    assert_eq!(replica.hand_back(&mut server, START, Fate::Unsent), Ended::Gone);
+    assert!(replica.stand_in.owes());
+    replica.count(&check(limit, Hits::Add(1)), false, START);
+    assert_eq!(replica.hand_back(&mut server, START, Fate::Charged), Ended::Paid);
+    assert_eq!((server.ask(Hits::Look, START).used, replica.seen), (5, Some((5, START))));
+    assert_eq!(counted(&replica.metrics, "tollgate_handed_back_hits_total"), 5);
+
+    replica.count(&check(limit, Hits::Add(1)), false, START);
+    assert_eq!(replica.hand_back(&mut server, START, Fate::Lost), Ended::Gone);
+    assert!(!replica.stand_in.owes());
+    // By itself it has not forgotten them.
+    assert_eq!(replica.count(&check(limit, Hits::Look), false, START).used, 6);
+}
+
+#[test]
+fn what_redis_may_have_counted_counts_here_and_is_not_handed_back() {
+    let limit = limit(Algorithm::FixedWindow, 9);
+    let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
+    let mut server = Server::new(limit);
+    replica.count(&check(limit, Hits::Add(2)), true, START);
+    assert_eq!(replica.count(&check(limit, Hits::Add(1)), false, START).used, 3);
+    assert_eq!(replica.hand_back(&mut server, START, Fate::Charged), Ended::Paid);
+    assert_eq!(server.ask(Hits::Look, START).used, 1);
+}
+
+#[test]
+fn what_is_over_by_the_end_is_not_handed_back() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {
+        let limit = limit(algorithm, 9);
+        let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
+        let mut server = Server::new(limit);
+        replica.count(&check(limit, Hits::Add(5)), false, START);
+        assert!(replica.stand_in.owes());
+        assert_eq!(replica.hand_back(&mut server, START.plus(Span::from_secs(61)), Fate::Charged), Ended::Paid);
+        assert_eq!((server.ask(Hits::Look, START.plus(Span::from_secs(61))).used, replica.stand_in.owes()), (0, false), "{algorithm}");
+    }
+}
+
+#[test]
+fn holders_are_handed_back_by_name() {
+    let terms = Terms { lease: Some(Span::from_secs(30)), ..Terms::new(4, Unit::Second, Algorithm::Concurrency) };
+    let limit = Limit::new(&terms).expect("a limit");
+    let hold = |holder: &str, hits| Check { holder: Some(holder.as_bytes().into()), ..check(limit, hits) };
+    let two = NonZeroU32::new(2).expect("two is not zero");
+    let mut replica = Replica::new(Share::ranked(two, 0));
+    let mut server = Server::new(limit);
+    let old = hold("old", Hits::Add(1));
+    server.charge(old.call(), Counter::charge(&limit, old.call()), START);
+    let count = |replica: &Replica, check: Check| replica.count(&check, false, START);
+    assert_eq!(["a", "b", "c"].map(|holder| count(&replica, hold(holder, Hits::Add(1))).over), [false, false, true]);
+    assert!(!count(&replica, hold("a", Hits::Add(1))).over, "it has its place");
+    assert_eq!(count(&replica, hold("b", Hits::GiveBack(1))).used, 1);
+    // Whom the server knew before it went.
+    assert_eq!(count(&replica, hold("old", Hits::GiveBack(1))).used, 1);
+    assert!(!count(&replica, hold("c", Hits::Add(1))).over);
+    assert_eq!(replica.hand_back(&mut server, START, Fate::Charged), Ended::Paid);
+    assert_eq!(server.ask(Hits::Look, START).used, 2, "a and c; b has gone, and so has who was there before");
+    let Counter::Concurrency(holders) = server.counter else { panic!("they are held") };
+    assert_eq!(holders.leases().collect::<Vec<_>>(), [START.plus(limit.period()); 2]);
+}
+
+#[test]
+fn no_slot_is_booked() {
+    let max_wait = Span::from_secs(5);
+    let terms = Terms { max_wait: Some(max_wait), ..Terms::new(10, Unit::Second, Algorithm::LeakyBucket) };
+    let check = Check { book_ahead: max_wait, ..check(Limit::new(&terms).expect("a limit"), Hits::Add(1)) };
+    let replica = Replica::new(Share::one_of(NonZeroU32::MIN));
+    assert!(!replica.count(&check, false, START).over);
+    let refused = replica.count(&check, false, START);
+    assert_eq!((refused.over, refused.start_after), (true, Span::ZERO));
+}
+
+#[test]
+fn more_counters_than_are_remembered_are_counted_and_not_handed_back() {
+    let replica = Replica::new(Share::one_of(NonZeroU32::MIN));
+    let limit = limit(Algorithm::FixedWindow, 1);
+    for number in 0..HAND_BACK_MAX + 10 {
+        let check = Check { key: Key::from(&*number.to_string()), ..check(limit, Hits::Add(1)) };
+        assert!(!replica.count(&check, false, START).over);
+        assert!(number % 10_000 > 0 || replica.count(&check, false, START).over);
+    }
+    assert_eq!(counted(&replica.metrics, "tollgate_hand_back_full_total"), 10);
+}
