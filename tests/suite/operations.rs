@@ -4,10 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use redis::Value;
 use serde_json::json;
 
-use crate::support::TestServer;
+use crate::support::cluster::ClusterProcess;
 use crate::support::redis::RedisProcess;
+use crate::support::sentinel::SentinelProcess;
+use crate::support::{Builder, TestServer, look_until};
 
 /// A rule of each kind of counter there is in Redis, whose failures show.
 const EVERY_ALGORITHM: &str = "
@@ -25,20 +28,48 @@ descriptors:
     descriptors:
       - {key: id, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: concurrency, lease_by: id, lease: 1h}}}
 ";
+/// Who asks the sentinels; the last word is all that it may do.
+const OF_SENTINELS: &str = "tollgate on >s3cret ~* &* -@all +sentinel|get-master-addr-by-name";
 const KEYS: [&str; 7] = ["fixed", "dropping", "sliding", "cut", "log", "bucket", "even"];
 
 #[test]
 fn a_user_who_may_do_what_the_page_says_can_count_in_every_way() {
     let redis = RedisProcess::start();
-    allow(&redis, &words_after("ACL SETUSER tollgate"));
+    allow(&redis);
     // What was not sent yet has to be sent whole, which takes another permission than the rest.
     redis.command::<()>(&["SCRIPT", "FLUSH"]);
-    let server =
-        TestServer::with_rules(EVERY_ALGORITHM).with_env("REDIS_URL", &redis.address()).with_env("REDIS_AUTH", "tollgate:s3cret").start();
-    for (what, status) in ask_for_everything(&server) {
-        assert!([200, 429].contains(&status), "{what}: {status}");
-    }
-    assert_eq!(redis.command::<Vec<String>>(&["ACL", "LOG"]), Vec::<String>::new(), "what it was not allowed to do");
+    let server = as_user(&redis.address()).start();
+    count_in_every_way(&server);
+    refused_nothing(&redis);
+}
+
+#[test]
+fn so_can_one_of_a_cluster_while_slots_move() {
+    let cluster = ClusterProcess::start();
+    cluster.living().for_each(allow);
+    let server = as_user(&cluster.url()).with_env("REDIS_TYPE", "cluster").start();
+    count_in_every_way(&server);
+    let key = cluster.keys("*:log:*").pop().expect("a log was written");
+    let slot = cluster.slot_of(&key);
+    let migration = cluster.begin_to_migrate(slot, (cluster.owner_of(slot) + 1) % cluster.len());
+    migration.move_keys();
+    count_in_every_way(&server);
+    migration.finish();
+    count_in_every_way(&server);
+    let redirected = |kind: &str| server.metric(&format!("tollgate_store_redirects_total{{kind=\"{kind}\"}}")).unwrap_or_default();
+    assert!(redirected("ask") > 0.0 && redirected("moved") > 0.0, "it has to be sent elsewhere to be allowed to go there");
+    cluster.living().for_each(refused_nothing);
+}
+
+#[test]
+fn so_can_one_who_is_let_in_by_sentinels() {
+    let deployment = SentinelProcess::builder().with_sentinel_user(OF_SENTINELS).start();
+    let permission = OF_SENTINELS.split_whitespace().last().expect("there is one");
+    assert!(page().contains(&format!("needs `{permission}`")), "the page names what a user of the sentinels needs");
+    allow(deployment.master());
+    let server = as_user(&deployment.url()).with_env("REDIS_TYPE", "sentinel").with_env("REDIS_SENTINEL_AUTH", "tollgate:s3cret").start();
+    count_in_every_way(&server);
+    refused_nothing(deployment.master());
 }
 
 #[test]
@@ -73,18 +104,42 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     files.into_iter().filter(is_source).chain(folders.iter().flat_map(|folder| sources(folder))).collect()
 }
 
-fn allow(redis: &RedisProcess, words: &[String]) {
+/// Makes the user of the page.
+fn allow(redis: &RedisProcess) {
+    let words = words_after("ACL SETUSER tollgate");
     let words = words.iter().map(|word| if word == ">PASSWORD" { ">s3cret" } else { word });
     let command: Vec<&str> = ["ACL", "SETUSER", "tollgate"].into_iter().chain(words).collect();
     redis.command::<()>(&command);
 }
 
+/// Whoever was refused something is in that log.
+fn refused_nothing(redis: &RedisProcess) {
+    assert_eq!(redis.command::<Value>(&["ACL", "LOG"]), Value::Array(Vec::new()), "what it was not allowed to do");
+}
+
+/// A service that counts as that user. A busy machine is not what this is about.
+fn as_user(url: &str) -> Builder {
+    let server = TestServer::with_rules(EVERY_ALGORITHM).with_env("REDIS_URL", url).with_env("REDIS_AUTH", "tollgate:s3cret");
+    server.with_env("STORE_TIMEOUT", "10s")
+}
+
+fn page() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md")).expect("it is there")
+}
+
 /// The words of a block of the page that begins like this, behind that.
 fn words_after(beginning: &str) -> Vec<String> {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md")).expect("it is there");
-    let start = page.find(beginning).unwrap_or_else(|| panic!("docs/operations.md has no {beginning}")) + beginning.len();
-    let block = page[start..].split("```").next().expect("there is always a first");
+    let page = page();
+    let (_, rest) = page.split_once(beginning).unwrap_or_else(|| panic!("docs/operations.md has no {beginning}"));
+    let block = rest.split("```").next().expect("there is always a first");
     block.split_whitespace().map(str::to_owned).collect()
+}
+
+fn count_in_every_way(server: &TestServer) {
+    look_until("it knows its servers", || server.metric("tollgate_store_nodes").unwrap_or_default() > 0.0);
+    for (what, status) in ask_for_everything(server) {
+        assert!([200, 429].contains(&status), "{what}: {status}");
+    }
 }
 
 /// Calls that use every algorithm in every way, and the status of each.

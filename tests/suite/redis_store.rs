@@ -312,7 +312,11 @@ fn every_metric_that_the_documentation_names_is_there_with_its_help() {
     let authority = Authority::new();
     let identity = authority.sign("server", "DNS:localhost", KeyForm::Pkcs8);
     let path = |path: &Path| path.display().to_string();
+    let secrets = tempfile::TempDir::new().expect("a temporary directory can be made");
+    let password = secrets.path().join("password");
+    fs::write(&password, "s3cret\n").expect("a file can be written");
     let everything = on_redis(&limit_of(1), NOWHERE)
+        .with_env("REDIS_AUTH_FILE", &path(&password))
         .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
         .with_env("TRACING_ENABLED", "true")
         .with_env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
