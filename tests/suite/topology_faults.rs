@@ -89,6 +89,9 @@ fn a_node_with_a_replica_is_stopped() {
             let node = scene.servers.a_master_with_a_replica();
             scene.servers.server(node).stop();
             scene.servers.wait_until_replaced_by_all_but(node);
+            // It wakes up as a master, and hears that it is none.
+            scene.servers.server(node).cont();
+            scene.servers.wait_until_replaced(node);
         },
         |report| {
             report.was_answered_by_policy();
