@@ -178,6 +178,12 @@ impl Remote {
             if elsewhere.is_empty() {
                 return decisions;
             }
+            let is_parted = |part: &Part<'_>| part.lines.iter().any(|line| line.route().is_alone());
+            if manner == Manner::Together && elsewhere.iter().any(is_parted) {
+                // Of these keys some have gone to another node: no one call can decide over all of them any more.
+                let parts = self.parts(checks, Manner::Together, within.since);
+                return Box::pin(self.try_and_charge(checks, parts, within)).await;
+            }
             parts = elsewhere;
         }
         for index in parts.iter().flat_map(|part| &part.indices) {

@@ -174,13 +174,8 @@ impl ClusterProcess {
 
     /// Starts what was killed, and waits until everybody has a part again.
     pub(crate) fn bring_back(&mut self) {
-        for node in &mut self.nodes {
-            if node.server.runs() {
-                // It may be stopped.
-                node.server.cont();
-            } else {
-                node.server.restart();
-            }
+        for node in self.nodes.iter_mut().filter(|node| !node.server.runs()) {
+            node.server.restart();
         }
         look_until("replicas have what their masters have", || {
             self.living().all(|server| server.is_master() || server.follows_its_master())

@@ -147,14 +147,25 @@ impl RedisProcess {
         self.options.home.command::<::redis::Value>(words).is_ok()
     }
 
-    /// Whether it is a master, or alone.
+    /// Whether it is a master, or alone, and says so.
     pub(crate) fn is_master(&self) -> bool {
-        self.text(&["INFO", "replication"]).contains("role:master")
+        self.says_of_its_part("role:master")
+    }
+
+    /// Whether it is a replica, and says so.
+    pub(crate) fn is_replica(&self) -> bool {
+        self.says_of_its_part("role:slave")
     }
 
     /// Whether it is a replica that has all that its master has.
     pub(crate) fn follows_its_master(&self) -> bool {
-        self.text(&["INFO", "replication"]).contains("master_link_status:up")
+        self.says_of_its_part("master_link_status:up")
+    }
+
+    /// Who is given another part hangs up on everybody, also on whoever asks this.
+    fn says_of_its_part(&self, what: &str) -> bool {
+        let info = self.options.home.command(&["INFO", "replication"]).and_then(|info| Ok(::redis::from_redis_value::<String>(info)?));
+        info.is_ok_and(|info| info.contains(what))
     }
 
     /// What lets everybody in.
@@ -240,7 +251,7 @@ impl Builder {
     }
 
     /// A sentinel, with these lines of configuration.
-    pub(crate) fn as_sentinel(mut self, lines: &str) -> Self {
+    pub(crate) fn for_sentinel(mut self, lines: &str) -> Self {
         self.is_sentinel = true;
         fs::write(self.home.configuration(), lines).expect("a file can be written");
         self

@@ -4,6 +4,7 @@
 //! before its deadline; the service stays healthy; no more is let through than docs/operations.md says; once Redis is well it counts
 //! within a second; each trouble is told once when it comes and once when it is over; and no connection is left behind.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -272,6 +273,7 @@ impl<S: Servers> Scene<S> {
 
     fn play(&mut self, lasts: Duration, fault: impl Fn(&mut Self)) -> Report {
         self.wait_until_redis_counts();
+        self.wait_until_nothing_is_wrong();
         let before = self.history();
         let length = LEAD + lasts + RECOVERY_MAX + TRAIL;
         let traffic = Traffic::to(&self.server, &POLICIES.map(|policy| self.options(policy, length)));
@@ -279,10 +281,7 @@ impl<S: Servers> Scene<S> {
         let mended = self.while_healthy(fault);
         let recovery = self.wait_until_redis_counts().since(mended).into();
         let [local, allow, deny, error] = traffic.finish();
-        look_until("every trouble that was told is told to be over", || {
-            let log = self.history().since(&before).log;
-            log.iter().filter(|line| line.contains("over: ")).count() * 2 == log.len()
-        });
+        self.wait_until_nothing_is_wrong();
         look_until("every thread has its one connection, and there is no other", || self.has_few_connections());
         let said = self.history().since(&before);
         let report = Report { granted: self.granted, recovery, local, allow, deny, error, said };
@@ -329,6 +328,14 @@ impl<S: Servers> Scene<S> {
     /// Waits until something that is asked gets no verdict.
     pub(crate) fn wait_until_redis_does_not_count(&self) {
         look_until("Redis does not count", || self.server.json(&self.probe).status == 503);
+    }
+
+    /// Waits until every trouble that was told is told to be over.
+    fn wait_until_nothing_is_wrong(&self) {
+        look_until("every trouble that was told is told to be over", || {
+            let log = self.history().log;
+            log.iter().filter(|line| line.contains("over: ")).count() * 2 == log.len()
+        });
     }
 
     /// No server that runs has more than it may.
@@ -453,12 +460,22 @@ impl Report {
         assert!(lines.len() == 2 && lines.iter().all(|line| line.contains(trouble)) || self.is_excused(), "{:?}", self.said);
     }
 
-    /// Of several troubles that come one after the other, each is told of once, and once when it is over.
+    /// Of each server, each trouble is told of once at most, and once when it is over.
     pub(crate) fn each_is_told_at_most_once(&self) {
-        for trouble in [UNREACHABLE, REFUSING, SLOW, FOREIGN] {
-            let lines = self.told().into_iter().filter(|line| line.contains(trouble)).count();
-            assert!(lines == 0 || lines == 2 || self.is_excused(), "{trouble}: {:?}", self.said);
+        let mut told: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        for line in self.told() {
+            let trouble = [UNREACHABLE, REFUSING, SLOW, FOREIGN].into_iter().find(|trouble| line.contains(trouble)).expect("it is one");
+            let address = line.split("address=").nth(1).and_then(|rest| rest.split(' ').next()).expect("it is said whose");
+            *told.entry((address, trouble)).or_default() += 1;
         }
+        assert!(told.values().all(|lines| *lines == 2) || self.is_excused(), "{:?}", self.said);
+    }
+
+    /// One server was told to be away, and to be back or replaced, and nothing was told twice.
+    pub(crate) fn one_is_told_to_be_away(&self) {
+        let lines = self.said.log.iter().filter(|line| line.contains(UNREACHABLE)).count();
+        assert!(lines == 2 || self.is_excused(), "{:?}", self.said);
+        self.each_is_told_at_most_once();
     }
 
     /// Some calls failed, and Redis was not away, or for a moment: that is told once, or not at all.

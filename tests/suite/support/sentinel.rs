@@ -59,7 +59,7 @@ impl SentinelProcess {
 
     /// The server that the honest sentinels call the master, if they agree.
     pub(crate) fn master_by_name(&self) -> Option<usize> {
-        let mut named = self.honest().map(|sentinel| named_by(sentinel));
+        let mut named = self.honest().map(named_by);
         let first = named.next()?;
         let number = self.servers.iter().position(|server| server.port() == first)?;
         named.all(|port| port == first).then_some(number)
@@ -84,7 +84,7 @@ impl SentinelProcess {
         look_until("a sentinel begins to fail over", || sentinel.tries(&["SENTINEL", "FAILOVER", MASTER]));
         self.wait_until_replaced(before);
         // Until then it counts what nobody is going to know of.
-        look_until("the old master follows the new one", || !self.servers[before].is_master());
+        look_until("the old master follows the new one", || self.servers[before].is_replica());
     }
 
     /// Waits until the sentinels say that another server is the master, and it says so, too.
@@ -206,7 +206,7 @@ impl<'i> Builder<'i> {
         if let Some(user) = self.sentinel_user {
             lines += &format!("user {user}\n");
         }
-        let builder = self.secured(RedisProcess::builder().of(self.version).as_sentinel(&lines));
+        let builder = self.secured(RedisProcess::builder().of(self.version).for_sentinel(&lines));
         match self.sentinel_password {
             Some(password) => builder.with_password(password),
             None => builder,
