@@ -57,6 +57,7 @@ mod sentinel;
 mod settings;
 mod simulate;
 mod store;
+mod topology_faults;
 mod traces;
 mod wire;
 mod xds;

@@ -406,9 +406,8 @@ fn limits_of_a_second_are_counted_on_a_redis_of_their_own() {
     let (url, second_url) = (main.address(), second.url());
     let settings = [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND_URL", &second_url)];
     let begins = |redis: &RedisProcess| -> Vec<String> {
-        let mut keys: Vec<String> = redis.command(&["KEYS", "*"]);
-        keys.iter_mut().for_each(|key| key.truncate("d_k_v".len()));
-        keys
+        let keys: Vec<String> = redis.command(&["KEYS", "*"]);
+        keys.into_iter().map(|key| key.chars().take("d_k_v".len()).collect()).collect()
     };
     let server = with_both_periods(&[&settings[..], &[("REDIS_PERSECOND", "true")]].concat()).start();
     assert!(server.announcement().contains(&url) && server.announcement().contains(&second_url), "{}", server.announcement());

@@ -152,20 +152,35 @@ impl ClusterProcess {
         look_until("a replica has taken its place", || self.agreed().is_some_and(|view| view.is_whole && !view.owners.contains_key(&lost)));
     }
 
+    /// The same where the lost one is stopped, and cannot be asked.
+    pub(crate) fn wait_until_replaced_by_all_but(&self, lost: usize) {
+        let others = || (0..self.len()).filter(|number| *number != lost && self.server(*number).runs());
+        look_until("a replica has taken its place", || {
+            others().map(|number| self.view(self.server(number))).all(|view| view.is_whole && !view.owners.contains_key(&lost))
+        });
+    }
+
+    /// A master in whose place a replica could serve.
+    pub(crate) fn a_master_with_a_replica(&self) -> usize {
+        let has_a_replica = |server: &RedisProcess| server.is_master() && server.info("replication", "connected_slaves:") > Some(0);
+        let number = (0..self.len()).find(|number| self.server(*number).runs() && has_a_replica(self.server(*number)));
+        number.expect("some master has one")
+    }
+
     /// Waits until all slots are served, and every node that runs says so.
     pub(crate) fn wait_until_whole(&self) {
         look_until("the cluster is whole, and all agree", || self.agreed().is_some_and(|view| view.is_whole));
     }
 
-    /// Waits until every node that runs says that not all slots are served.
-    pub(crate) fn wait_until_not_whole(&self) {
-        look_until("all know that it is not whole", || self.living().all(|server| !self.view(server).is_whole));
-    }
-
     /// Starts what was killed, and waits until everybody has a part again.
     pub(crate) fn bring_back(&mut self) {
-        for node in self.nodes.iter_mut().filter(|node| !node.server.runs()) {
-            node.server.restart();
+        for node in &mut self.nodes {
+            if node.server.runs() {
+                // It may be stopped.
+                node.server.cont();
+            } else {
+                node.server.restart();
+            }
         }
         look_until("replicas have what their masters have", || {
             self.living().all(|server| server.is_master() || server.follows_its_master())
@@ -335,16 +350,13 @@ impl Migration<'_> {
     /// Has the slot served by its new master alone: whoever asks the old one is sent there (MOVED).
     pub(crate) fn finish(self) {
         let (slot, id) = (self.slot.to_string(), &self.cluster.nodes[self.to].id);
-        // Who comes as soon as the old one lets go is not to find that the new one has not heard of it.
-        for number in [self.to, self.from] {
-            self.cluster.server(number).command::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", id]);
-        }
-    }
-
-    /// Leaves everything with the old master. Nothing may have been moved, nor counted elsewhere.
-    pub(crate) fn abandon(self) {
-        for number in [self.from, self.to] {
-            self.cluster.server(number).command::<()>(&["CLUSTER", "SETSLOT", &self.slot.to_string(), "STABLE"]);
+        // Who comes as soon as the old one lets go is not to find that the new one has not heard of it. The others would hear of it in time.
+        let others = (0..self.cluster.masters).filter(|number| ![self.to, self.from].contains(number));
+        for number in [self.to, self.from].into_iter().chain(others) {
+            let server = self.cluster.server(number);
+            if server.runs() && server.is_master() {
+                server.command::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", id]);
+            }
         }
     }
 }

@@ -453,6 +453,14 @@ impl Report {
         assert!(lines.len() == 2 && lines.iter().all(|line| line.contains(trouble)) || self.is_excused(), "{:?}", self.said);
     }
 
+    /// Of several troubles that come one after the other, each is told of once, and once when it is over.
+    pub(crate) fn each_is_told_at_most_once(&self) {
+        for trouble in [UNREACHABLE, REFUSING, SLOW, FOREIGN] {
+            let lines = self.told().into_iter().filter(|line| line.contains(trouble)).count();
+            assert!(lines == 0 || lines == 2 || self.is_excused(), "{trouble}: {:?}", self.said);
+        }
+    }
+
     /// Some calls failed, and Redis was not away, or for a moment: that is told once, or not at all.
     pub(crate) fn may_be_told(&self, trouble: &str) {
         if !self.told().is_empty() {

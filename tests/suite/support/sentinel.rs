@@ -30,7 +30,6 @@ pub(crate) struct Builder<'i> {
     sentinel_user: Option<&'static str>,
     /// Whether there is one more sentinel, which is wrong.
     has_a_liar: bool,
-    arguments: Vec<String>,
 }
 
 impl SentinelProcess {
@@ -49,7 +48,6 @@ impl SentinelProcess {
             sentinel_password: None,
             sentinel_user: None,
             has_a_liar: false,
-            arguments: Vec::new(),
         }
     }
 
@@ -85,6 +83,8 @@ impl SentinelProcess {
         // Who has just failed over, or not heard of a replica for a while, refuses.
         look_until("a sentinel begins to fail over", || sentinel.tries(&["SENTINEL", "FAILOVER", MASTER]));
         self.wait_until_replaced(before);
+        // Until then it counts what nobody is going to know of.
+        look_until("the old master follows the new one", || !self.servers[before].is_master());
     }
 
     /// Waits until the sentinels say that another server is the master, and it says so, too.
@@ -165,12 +165,6 @@ impl<'i> Builder<'i> {
         Self { has_a_liar: true, ..self }
     }
 
-    /// Any other options of the servers.
-    pub(crate) fn with_arguments(mut self, arguments: &[&str]) -> Self {
-        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
-        self
-    }
-
     /// Starts everything, and waits until everybody knows everybody.
     pub(crate) fn start(self) -> SentinelProcess {
         let master = self.server().start();
@@ -193,9 +187,8 @@ impl<'i> Builder<'i> {
         if let Some(password) = self.password {
             builder = builder.with_password(password).with_arguments(&["--masterauth", password]);
         }
-        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         // What replicas are sent first is ready at once.
-        builder.with_arguments(&["--repl-diskless-sync-delay", "0"]).with_arguments(&arguments)
+        builder.with_arguments(&["--repl-diskless-sync-delay", "0"])
     }
 
     fn sentinel(&self, master: u16) -> RedisProcess {
