@@ -656,7 +656,7 @@ mod tests {
             [(4, 1, Span::from_secs(3)), (3, 1, Span::from_secs(3)), (3, 1, Span::from_secs(3)),]
         );
         // The most that any limit can have, and more replicas than there ever are: what cannot be made slower is divided.
-        let deepest = bucket(Unit::Year, u32::MAX, 285_616_413).expect("countable").share(Share::one_of(NonZeroU32::MAX));
+        let deepest = bucket(Unit::Year, u32::MAX, 285_000_000).expect("countable").share(Share::one_of(NonZeroU32::MAX));
         assert_eq!((deepest.capacity(), deepest.requests(), deepest.period()), (1, 1, Unit::Year.span()));
     }
 

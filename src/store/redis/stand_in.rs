@@ -39,7 +39,7 @@ const FALLBACK_BYTES_MAX: u64 = 64 << 20;
 /// How many debts are paid with one call: as many checks as any call has, so that nobody waits longer for it than for one.
 const PARCELS_MAX: usize = 64;
 /// How long handing back may keep a server from being asked: the rest is handed back while it serves.
-pub const HAND_BACK_TIME_MAX: Span = Span::from_micros(400_000);
+pub const HAND_BACK_TIME_MAX: Span = Span::from_micros(300_000);
 /// How often the ledger is gone through at once: debts are made while others are paid.
 const ROUNDS_MAX: u32 = 3;
 
@@ -167,7 +167,7 @@ impl StandIn {
     pub async fn hand_back(&self, to: &mut impl Creditor, within: Span) -> Ended {
         let began = to.now();
         for _ in 0..ROUNDS_MAX {
-            let due = self.ledger.due(&self.counters, |check| to.owns(check), to.now());
+            let due = self.ledger.due(|check| to.owns(check), to.now());
             let mut paid = false;
             for some in due.chunks(PARCELS_MAX) {
                 if to.now().since(began) >= within {

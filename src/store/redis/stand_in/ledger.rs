@@ -153,12 +153,12 @@ impl Ledger {
     }
 
     /// Those who owe something of what `belongs`, the largest part of a limit first: where there is time for a part of them only, for those.
-    pub fn due(&self, counters: &Counters, belongs: impl Fn(&Check) -> bool, now: Time) -> Vec<DebtKey> {
+    pub fn due(&self, belongs: impl Fn(&Check) -> bool, now: Time) -> Vec<DebtKey> {
         let mut due = Vec::new();
         for shard in &self.shards {
             let debts = lock(shard);
             let belonging = debts.iter().filter(|(_, debt)| belongs(&debt.check));
-            due.extend(belonging.map(|(key, debt)| (debt.weight(counters, key, now), key.clone())));
+            due.extend(belonging.map(|(key, debt)| (debt.weight(now), key.clone())));
         }
         due.sort_by(|(one, _), (other, _)| other.cmp(one));
         due.into_iter().map(|(_, key)| key).collect()
@@ -301,10 +301,15 @@ impl Debt {
         }
     }
 
-    /// How much of its limit is owed, in 65,536ths.
-    fn weight(&self, counters: &Counters, key: &DebtKey, now: Time) -> u128 {
+    /// How much of its limit is owed at most, in 65,536ths: whoever has many debts is not to wait for the exact one of each.
+    fn weight(&self, now: Time) -> u128 {
         let all = Counter::charge(&self.own, Hits::Add(1)).full.max(1);
-        (u128::from(self.amount(counters, key, now)) << 16) / u128::from(all)
+        let owed = match &self.owed {
+            Owed::Bucket { credits, .. } => *credits,
+            Owed::Hits(recent) => recent.weighed(&self.own, now),
+            Owed::Place(place) => place.map_or(0, |_| all),
+        };
+        (u128::from(owed.min(all)) << 16) / u128::from(all)
     }
 }
 
