@@ -238,7 +238,9 @@ mod tests {
 
     /// Everybody says something, and this is what is learnt.
     fn hear(members: &mut Members, second: u64, numbers: &[u64]) -> Option<(u32, u32)> {
-        numbers.iter().for_each(|number| members.hear(&name(*number), at(second)));
+        for number in numbers {
+            members.hear(&name(*number), at(second));
+        }
         members
             .learn(OWN, at(second))
             .map(|share| (share.replicas().get(), (0..9).find(|rank| share == Share::ranked(share.replicas(), *rank)).expect("a rank")))

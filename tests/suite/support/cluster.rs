@@ -122,9 +122,7 @@ impl ClusterProcess {
     /// All keys of all masters that run.
     pub(crate) fn keys(&self, pattern: &str) -> Vec<String> {
         let masters = self.living().filter(|server| server.is_master());
-        let keys = masters.flat_map(|server| server.command::<Vec<String>>(&["KEYS", pattern]));
-        // Where replicas meet nothing is counted.
-        keys.filter(|key| !key.ends_with("tg:replicas")).collect()
+        masters.flat_map(|server| server.command::<Vec<String>>(&["KEYS", pattern])).collect()
     }
 
     /// What stands at a key, wherever that is.
