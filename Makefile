@@ -10,7 +10,7 @@ IMAGE ?= tollgate:latest
 OUTPUT ?= file
 PROFILE ?= release
 
-.PHONY: help run test unit mutants e2e helm helm-goldens compat image image-check lint format docs deny bench bench-redis bench-lookup bench-algorithms ghz fuzz ci
+.PHONY: help run test unit mutants e2e helm helm-goldens compat image image-check lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms ghz fuzz ci
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -75,6 +75,9 @@ bench: ## compare with a bare tonic server, in one run: see benches/README.md
 
 bench-redis: ## the Redis store beside envoyproxy/ratelimit, in one run: REFERENCE=path/to/ratelimit, ROUNDS, SECONDS of each load
 	benches/redis.sh "$(REFERENCE)" --rounds $(ROUNDS) --seconds $(SECONDS)
+
+bench-cluster: ## the same on a cluster of three servers each: REFERENCE=path/to/ratelimit, ROUNDS, SECONDS
+	benches/redis.sh "$(REFERENCE)" --cluster --rounds $(ROUNDS) --seconds $(SECONDS)
 
 bench-lookup: ## a look-up among 100,000 rules, and loading them
 	$(CARGO) bench --bench lookup

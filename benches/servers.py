@@ -70,6 +70,20 @@ def listens(target):
         return False
 
 
+def free_ports(count):
+    """Ports that nobody listens on just now. Held together, so that they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [held.getsockname()[1] for held in sockets]
+    for held in sockets:
+        held.close()
+    return ports
+
+
+def plain_environment():
+    """Without whatever settings the shell at hand has."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+
+
 def build():
     """This package's programs, by name."""
     # The service last and without what only tests and benches need: cargo leaves one binary of that name, and the one to measure is the
