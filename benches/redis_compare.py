@@ -21,10 +21,9 @@ import signal
 import statistics
 import sys
 import tempfile
-import urllib.request
 
 from redis_servers import Cluster, Single
-from servers import PACKAGE, Failed, Server, build, free_ports, load, plain_environment, ratio
+from servers import PACKAGE, Failed, Server, Service, build, free_ports, load, plain_environment, ratio, rules_directory, total
 
 RULES = os.path.join(PACKAGE, "benches", "rules", "bench.yaml")
 KEYS = 100_000
@@ -32,16 +31,6 @@ DESCRIPTORS = 10
 # Counters are made before anything is measured: a new key costs Redis more, and a slow service would meet more of them in a round.
 FILLED = 0.95
 FILL_ROUNDS_MAX = 60
-# What both services get besides ports: what deployments of the reference say, which everything here is to be replaced in.
-ENVIRONMENT = {
-    "HOST": "127.0.0.1",
-    "GRPC_HOST": "127.0.0.1",
-    "DEBUG_HOST": "127.0.0.1",
-    "RUNTIME_SUBDIRECTORY": "ratelimit",
-    "RUNTIME_WATCH_ROOT": "false",
-    "USE_STATSD": "false",
-    "LOG_LEVEL": "error",
-}
 TOLLGATE, REFERENCE, BARE = "tollgate", "reference", "bare tonic"
 IN_FLIGHT = ["--in-flight", "64"]
 # A request at a time: what a round trip costs its caller, and how many it takes.
@@ -171,36 +160,24 @@ class Side:
 
 class Tollgate(Side):
     def __init__(self, program, rules_root, redis):
-        ports = free_ports(3)
-        environment = service_environment(rules_root, redis, ports) | {"DRAIN_PERIOD": "0"}
-        self.metrics = f"http://127.0.0.1:{ports[2]}/metrics"
-        super().__init__(TOLLGATE, Server([program], environment, f"127.0.0.1:{ports[0]}"), redis)
+        super().__init__(TOLLGATE, Service(program, rules_root, redis.environment() | {"DRAIN_PERIOD": "0"}), redis)
 
     def told(self):
-        with urllib.request.urlopen(self.metrics, timeout=5) as page:
-            page = page.read().decode()
-        total = lambda name: sum(float(value) for value in re.findall(rf"(?m)^{name}(?:{{.*}})? (\S+)$", page))
+        page = self.server.metrics()
         return {
-            "asked": total("tollgate_store_batch_checks_sum"),
-            "calls": total("tollgate_store_batch_checks_count"),
-            "instead": total("tollgate_store_fallbacks_total"),
+            "asked": total(page, "tollgate_store_batch_checks_sum"),
+            "calls": total(page, "tollgate_store_batch_checks_count"),
+            "instead": total(page, "tollgate_store_fallbacks_total"),
         }
 
 
 class Reference(Side):
     def __init__(self, program, rules_root, redis, settings):
-        ports = free_ports(3)
-        server = Server([program], service_environment(rules_root, redis, ports) | settings, f"127.0.0.1:{ports[0]}")
-        super().__init__(REFERENCE, server, redis)
+        super().__init__(REFERENCE, Service(program, rules_root, redis.environment() | settings), redis)
 
     def told(self):
         calls = [re.match(r"calls=(\d+)", server.info("commandstats").get("cmdstat_incrby", "calls=0")) for server in self.redis.servers]
         return {"asked": sum(int(of[1]) for of in calls)}
-
-
-def service_environment(rules_root, redis, ports):
-    names = dict(zip(("GRPC_PORT", "PORT", "DEBUG_PORT"), map(str, ports)))
-    return plain_environment() | ENVIRONMENT | {"RUNTIME_ROOT": rules_root} | redis.environment() | names
 
 
 def reads_of(server):
@@ -323,9 +300,7 @@ def main():
     programs = build()
     sides = {}
     with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as directory:
-        rules = os.path.join(directory, ENVIRONMENT["RUNTIME_SUBDIRECTORY"], "config")
-        os.makedirs(rules)
-        shutil.copy(RULES, rules)
+        shutil.copy(RULES, rules_directory(directory))
         redis = lambda: (Cluster if args.cluster else Single)(args.redis_server, directory)
         try:
             for side in (

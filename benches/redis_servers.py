@@ -83,6 +83,10 @@ class Single:
         """Those that serve, of the servers that answer."""
         return [server for server in self.servers if role(server) == "master"]
 
+    def whole(self):
+        """Every server is there, and in the place that it should be in."""
+        return len(self.masters()) == len(self.servers)
+
     def counters(self):
         return sum(server.ask("DBSIZE") for server in self.masters())
 
@@ -115,14 +119,19 @@ class Sentinel(Single):
         super().start()
         master, replica = self.servers
         replica.ask("REPLICAOF", "127.0.0.1", str(master.announced))
-        until("the replica follows its master", lambda: replica.info("replication").get("master_link_status") == "up")
         for each in self.sentinels:
             each.start()
-        until("the sentinels know each other and the replica", self.known)
+        until("the sentinels know each other and the replica", self.whole)
 
-    def known(self):
+    def whole(self):
+        """One master, which all sentinels have for it, and one replica that follows it."""
+        masters, following = self.masters(), [server for server in self.servers if server.info("replication").get("master_link_status") == "up"]
         told = [info_of_master(each) for each in self.sentinels]
-        return all(of["num-other-sentinels"] == str(SENTINELS - 1) and of["num-slaves"] == "1" for of in told)
+        agreed = all(
+            (of["num-other-sentinels"], of["num-slaves"], of["port"], of["flags"]) == (str(SENTINELS - 1), "1", str(masters[0].announced), "master")
+            for of in told if masters
+        )
+        return len(masters) == len(following) == 1 and agreed
 
     def stop(self):
         for each in self.sentinels:

@@ -44,6 +44,7 @@ mod mutants;
 mod over_limit;
 mod overlay;
 mod parity;
+mod proxies;
 mod races;
 mod redis_address;
 mod redis_batches;
