@@ -20,7 +20,7 @@ use tollgate::limit::{Algorithm, Limit, RefusedHits, Terms, Unit};
 use tollgate::rules::key::{KeyFormat, KeyHead, KeyTail, counter_key};
 use tollgate::rules::query::Entry;
 use tollgate::store::memory::Counters;
-use tollgate::store::redis::script::{self, Form, Line, Script};
+use tollgate::store::redis::script::{self, Form, Line, Manner, Script, WindowForm};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Span, Time};
 
@@ -206,31 +206,33 @@ impl Redis {
 
     /// Asks for so many checks in each of these calls, all of them in one trip.
     fn decide(&mut self, case: &mut Case, calls: &[u64]) {
-        let mut commands = redis::pipe();
+        let form = match (case.way, calls) {
+            (Way::Command, _) => WindowForm::Known,
+            (Way::Script, [_]) => WindowForm::Scripted,
+            // Whose slots differ.
+            (Way::Script, _) => WindowForm::Fresh,
+        };
+        let (mut commands, mut scripts) = (redis::pipe(), 0);
         for &checks in calls {
             let (_, now) = case.check(case.asked[REDIS]);
             let mut lines = Vec::new();
             for asked in case.asked[REDIS]..case.asked[REDIS] + checks {
-                lines.push(Line::new(&case.check(asked).0, 0, now, true, Span::ZERO));
+                let mut line = Line::new(&case.check(asked).0, 0, now, Manner::Apart, Span::ZERO);
+                line.set_form(form);
+                lines.push(line);
             }
             case.asked[REDIS] += checks;
-            match case.way {
-                Way::Command => {
-                    for line in &lines {
-                        line.increment(&mut commands);
-                    }
-                }
-                Way::Script => {
-                    commands.add_command(Script::serving().command([(false, &lines[..])].into_iter(), Some(now), Form::Hash));
-                }
+            if lines.iter().all(Line::is_direct) {
+                lines.iter().for_each(|line| line.increment(&mut commands));
+            } else {
+                commands.add_command(Script::serving().command([(Manner::Apart, &lines[..])].into_iter(), Some(now), Form::Hash));
+                scripts += 1;
             }
         }
         let answers: Vec<Value> = commands.query(&mut self.connection).expect("Redis decides");
-        if case.way == Way::Script {
-            for (answer, &checks) in answers.into_iter().zip(calls) {
-                let replies = script::replies(answer, usize::try_from(checks).expect("it is small")).expect("a reply");
-                assert!(replies.told.iter().all(Result::is_ok), "{}: {:?}", case.label, replies.told);
-            }
+        for (answer, &checks) in answers.into_iter().zip(calls).take(scripts) {
+            let replies = script::replies(answer, usize::try_from(checks).expect("it is small")).expect("a reply");
+            assert!(replies.told.iter().all(Result::is_ok), "{}: {:?}", case.label, replies.told);
         }
     }
 

@@ -25,6 +25,7 @@ use crate::rules::tree::Example;
 use crate::rules::{KeyFormat, LiveRules};
 use crate::settings::Settings;
 use crate::shutdown::{Lifecycle, Phase};
+use crate::store::redis::secrets::SecretSource;
 use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
 use crate::telemetry::mapper::Mapping;
@@ -47,6 +48,7 @@ pub struct App {
     rule_source: RuleSource,
     certificates: Option<CertificateSource>,
     backend: Backend,
+    secrets: Option<SecretSource>,
     store_must_come_within: Option<Span>,
     limiter: Arc<limiter::Shared>,
     clock: Clock,
@@ -140,10 +142,13 @@ impl App {
         let admin_listener = bind::tcp(settings.admin.debug(), "DEBUG_HOST and DEBUG_PORT")?;
         let prometheus_listener = settings.telemetry.prometheus_addr().map(bind_prometheus).transpose()?;
 
-        let backend = match settings.backend().map_err(anyhow::Error::msg)? {
-            BackendChoice::Memory => Backend::Memory(Arc::new(memory::Counters::new(settings.store.memory_bytes_max, "store", &metrics))),
-            BackendChoice::Redis(options) => {
-                Backend::Redis(Arc::new(redis::Node::new(*options, clock.clone(), &metrics).context("make a client of Redis")?))
+        let (backend, secrets) = match settings.backend().map_err(anyhow::Error::msg)? {
+            BackendChoice::Memory => {
+                (Backend::Memory(Arc::new(memory::Counters::new(settings.store.memory_bytes_max, "store", &metrics))), None)
+            }
+            BackendChoice::Redis(options, secrets) => {
+                let redis = redis::Redis::new(*options, clock.clone(), &metrics).context("make a client of Redis")?;
+                (Backend::Redis(Arc::new(redis)), SecretSource::new(secrets, &metrics))
             }
         };
         let statsd = settings.statsd().map_err(anyhow::Error::msg)?.map(|options| statsd::Exporter::new(options, &metrics));
@@ -216,6 +221,7 @@ impl App {
             rule_source,
             certificates,
             backend,
+            secrets,
             store_must_come_within: settings.store.must_come_within(),
             limiter,
             clock,
@@ -243,6 +249,7 @@ impl App {
     pub async fn run(self, mut stop: impl AsyncFnMut() -> Signal, mut reload: impl AsyncFnMut()) -> anyhow::Result<()> {
         let following = self.rule_source.follow()?;
         let certificates = self.certificates.map(Watch::start).transpose()?;
+        let secrets = self.secrets.map(Watch::start).transpose()?;
         let exporting = self.spans.map(traces::export::Exporter::start).transpose()?;
         let running = self.api.start(self.doors, self.workers, &self.metrics)?;
         let mut chores = JoinSet::new();
@@ -265,7 +272,7 @@ impl App {
                 signal = stop() => break signal,
                 () = reload() => {
                     following.load();
-                    certificates.iter().for_each(Watch::load);
+                    certificates.iter().chain(&secrets).for_each(Watch::load);
                 }
                 within = &mut store_is_missed => {
                     bail!("{} was not reached within {within} (REDIS_STARTUP_MAX_ELAPSED_TIME)", self.backend);
@@ -274,7 +281,7 @@ impl App {
         };
         // New rules and certificates are for the next process. The kernel takes its time to close a watch, seconds where many files change,
         // and no process ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
-        drop((following, certificates));
+        drop((following, certificates, secrets));
         tokio::select! {
             () = drain(&self.lifecycle, running, exporting, signal, self.drain_period, self.shutdown_timeout) => {}
             _ = stop() => {

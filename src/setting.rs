@@ -13,12 +13,17 @@ pub struct Given<T>(pub Option<T>);
 pub struct Secret(String);
 
 impl Secret {
+    /// A text that is to be shown to nobody.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
     /// Takes any text.
     ///
     /// # Errors
     /// None: an error would quote it.
     pub fn read(text: &str) -> Result<Self, String> {
-        Ok(Self(text.to_owned()))
+        Ok(Self::new(text))
     }
 
     /// The text itself. Whoever asks must not show it.

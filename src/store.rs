@@ -18,7 +18,7 @@ pub enum Backend {
     /// In this process: nothing to install, one instance.
     Memory(Arc<memory::Counters>),
     /// In Redis, which replicas share.
-    Redis(Arc<redis::Node>),
+    Redis(Arc<redis::Redis>),
 }
 
 /// One runtime's way to the place that counts. It knows keys and limits, and never a rule or a domain.
@@ -35,7 +35,7 @@ impl Backend {
     pub fn open(&self) -> Store {
         match self {
             Self::Memory(counters) => Store::Memory(counters.clone()),
-            Self::Redis(node) => Store::Redis(node.clone().open()),
+            Self::Redis(redis) => Store::Redis(redis.clone().open()),
         }
     }
 
@@ -43,7 +43,7 @@ impl Backend {
     pub fn is_ready(&self) -> bool {
         match self {
             Self::Memory(_) => true,
-            Self::Redis(node) => !node.is_required(),
+            Self::Redis(redis) => !redis.is_required(),
         }
     }
 
@@ -51,7 +51,7 @@ impl Backend {
     pub fn has_come(&self) -> bool {
         match self {
             Self::Memory(_) => true,
-            Self::Redis(node) => node.has_come(),
+            Self::Redis(redis) => redis.has_come(),
         }
     }
 
@@ -59,7 +59,7 @@ impl Backend {
     pub async fn look_after(self, clock: Clock, lifecycle: Lifecycle) {
         match self {
             Self::Memory(counters) => counters.sweep_on(clock).await,
-            Self::Redis(node) => node.look_after(lifecycle).await,
+            Self::Redis(redis) => redis.look_after(lifecycle).await,
         }
     }
 }
@@ -68,7 +68,7 @@ impl fmt::Display for Backend {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory(_) => formatter.write_str("memory"),
-            Self::Redis(node) => write!(formatter, "{}", node.address()),
+            Self::Redis(redis) => write!(formatter, "{redis}"),
         }
     }
 }
@@ -100,7 +100,7 @@ impl Store {
     pub fn last_seen(&self, check: &Check) -> Option<(u64, Time)> {
         match self {
             Self::Memory(_) => None,
-            Self::Redis(remote) => remote.node().last_seen(check),
+            Self::Redis(remote) => remote.redis().last_seen(check),
         }
     }
 
@@ -108,7 +108,7 @@ impl Store {
     pub fn recoveries(&self) -> u64 {
         match self {
             Self::Memory(_) => 0,
-            Self::Redis(remote) => remote.node().recoveries(),
+            Self::Redis(remote) => remote.redis().recoveries(),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Directories are watched, never files: a mounted ConfigMap or Secret is a link that is turned, and a watch on a file would follow the
 //! old one. What the kernel does not tell, as on network file systems, a look every few seconds finds.
 
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,15 @@ pub struct FileFacts {
     inode: u64,
 }
 
+/// Files that make sense only together, and what was in them when they were looked at last.
+#[derive(Clone)]
+pub struct FileSet {
+    paths: Vec<PathBuf>,
+    /// `None` if one of them could not be read.
+    last: Option<Vec<Vec<u8>>>,
+    last_error: Option<String>,
+}
+
 /// What the thread is to do when it wakes, other than to look whether something has changed.
 #[derive(Debug, Default)]
 struct Orders {
@@ -108,6 +118,74 @@ impl FileFacts {
         let metadata = fs::metadata(path).ok()?;
         let modified = (metadata.mtime(), metadata.mtime_nsec());
         Some(Self { path: path.to_owned(), bytes: metadata.len(), modified, inode: metadata.ino() })
+    }
+}
+
+impl fmt::Debug for FileSet {
+    /// Without what is in them, which may be a secret.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(&self.paths).finish()
+    }
+}
+
+impl FileSet {
+    /// Files that were loaded already, or are about to be: what changes from now on is news.
+    pub fn new(paths: Vec<PathBuf>) -> Self {
+        let mut files = Self { paths, last: None, last_error: None };
+        files.last = files.contents();
+        files
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.paths.is_empty()
+    }
+
+    /// The directories that they are in.
+    pub fn directories(&self) -> impl Iterator<Item = (PathBuf, RecursiveMode)> {
+        let parents = self.paths.iter().filter_map(|path| path.parent());
+        let named = parents.map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
+        let mut directories: Vec<_> = named.map(|parent| (parent.to_owned(), RecursiveMode::NonRecursive)).collect();
+        directories.dedup();
+        directories.into_iter()
+    }
+
+    /// What they look like now.
+    pub fn signature(&self) -> impl Iterator<Item = Option<FileFacts>> {
+        self.paths.iter().map(|path| FileFacts::of(path))
+    }
+
+    /// Whether one of them could not be read.
+    pub fn is_unread(&self) -> bool {
+        self.last.is_none()
+    }
+
+    /// Has them loaded, if they are not what they were at the last look. `None` if they are, and for an error that was told already.
+    ///
+    /// # Errors
+    /// What `load` says of them.
+    pub fn load<T>(&mut self, load: impl FnOnce() -> Result<T, String>) -> Option<Result<T, String>> {
+        let contents = self.contents();
+        if contents.is_some() && contents == self.last {
+            return None;
+        }
+        // Before `load` reads the files itself: what changes in between is news at the next look.
+        self.last = contents;
+        match load() {
+            Ok(loaded) => {
+                self.last_error = None;
+                Some(Ok(loaded))
+            }
+            Err(error) if self.last_error.as_ref() == Some(&error) => None,
+            Err(error) => {
+                self.last_error = Some(error.clone());
+                Some(Err(error))
+            }
+        }
+    }
+
+    fn contents(&self) -> Option<Vec<Vec<u8>>> {
+        self.paths.iter().map(|path| fs::read(path).ok()).collect()
     }
 }
 

@@ -20,7 +20,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("algorithm", &["check", "limit", "time"]),
     ("rules", &["check", "limit", "telemetry", "time"]),
     ("config", &["limit", "rules", "setting", "telemetry", "time"]),
-    ("store", &["algorithm", "check", "limit", "setting", "shutdown", "telemetry", "time", "tls"]),
+    ("store", &["algorithm", "check", "limit", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),
     ("limiter", &["algorithm", "chance", "check", "limit", "rules", "setting", "store", "telemetry", "time"]),
     ("rule_source", &["chance", "config", "limit", "proto", "rules", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),
     ("api", &["chance", "check", "http", "limit", "limiter", "proto", "rules", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),

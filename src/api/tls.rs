@@ -4,7 +4,7 @@
 //! who are connected stay so: a certificate is looked at once, when its connection begins.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::tls::{self, Identity, PemError, PemFile};
-use crate::watch::{FileFacts, RecursiveMode, Subject};
+use crate::watch::{FileFacts, FileSet, RecursiveMode, Subject};
 
 /// Whoever has not finished the handshake by then is not going to.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,11 +59,9 @@ pub struct Tls {
 #[derive(Debug)]
 pub struct CertificateSource {
     files: Files,
+    looked_at: FileSet,
     live: Arc<ArcSwap<ServerConfig>>,
     metrics: SourceMetrics,
-    /// What was in the files that were loaded, or refused, last.
-    last: Option<Vec<Vec<u8>>>,
-    last_error: Option<String>,
 }
 
 /// Why a handshake failed.
@@ -153,10 +151,6 @@ impl Files {
         Ok(Loaded { config, ends_at })
     }
 
-    fn contents(&self) -> Result<Vec<Vec<u8>>, PemError> {
-        self.all().map(PemFile::bytes).collect()
-    }
-
     fn all(&self) -> impl Iterator<Item = &PemFile> {
         [&self.identity.cert, &self.identity.key].into_iter().chain(self.clients.as_ref().map(|clients| &clients.ca))
     }
@@ -219,7 +213,7 @@ impl CertificateSource {
     /// # Errors
     /// They cannot be used.
     pub fn new(files: Files, metrics: &Metrics) -> anyhow::Result<Self> {
-        let last = files.contents().ok();
+        let looked_at = FileSet::new(files.all().map(|file| file.path.clone()).collect());
         let first = files.load().context("load the certificates of the gRPC port")?;
         let loads = |result| {
             let help = "Loads of the gRPC port's certificates, by result; with a failed one those before go on serving.";
@@ -238,7 +232,7 @@ impl CertificateSource {
             ),
         };
         metrics.took(first.ends_at);
-        Ok(Self { files, live: Arc::new(ArcSwap::from_pointee(first.config)), metrics, last, last_error: None })
+        Ok(Self { files, looked_at, live: Arc::new(ArcSwap::from_pointee(first.config)), metrics })
     }
 
     /// What handshakes are made with, now and after every load.
@@ -246,17 +240,6 @@ impl CertificateSource {
         let help = "TLS handshakes on the gRPC port that failed, by reason.";
         let counter = |(_, reason)| metrics.counter_with("tollgate_tls_handshakes_failed_total", help, &[("reason", reason)]);
         Tls { live: self.live.clone(), failed: Arc::new(FAILURES.map(counter)) }
-    }
-
-    fn refuse(&mut self, error: String) {
-        // Told once, not at every look.
-        if self.last_error.as_ref() == Some(&error) {
-            return;
-        }
-        tracing::error!("the new certificates of the gRPC port are refused, those before go on serving: {error}");
-        self.last_error = Some(error);
-        self.metrics.failed.inc();
-        self.metrics.refused.set(1);
     }
 }
 
@@ -266,42 +249,30 @@ impl Subject for CertificateSource {
     const NAME: &'static str = "certificates";
 
     fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
-        let parents = self.files.all().filter_map(|file| file.path.parent());
-        let named = parents.map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
-        let mut directories: Vec<_> = named.map(|parent| (parent.to_owned(), RecursiveMode::NonRecursive)).collect();
-        directories.dedup();
-        directories
+        self.looked_at.directories().collect()
     }
 
     fn signature(&self) -> Self::Signature {
-        self.files.all().map(|file| FileFacts::of(&file.path)).collect()
+        self.looked_at.signature().collect()
     }
 
     fn is_unread(&self) -> bool {
-        self.last.is_none()
+        self.looked_at.is_unread()
     }
 
     fn load(&mut self) {
-        let contents = match self.files.contents() {
-            Ok(contents) => contents,
-            Err(error) => {
-                self.last = None;
-                return self.refuse(error.to_string());
-            }
-        };
-        if self.last.as_ref() == Some(&contents) {
-            return;
-        }
-        // Before the load reads the files itself: what changes in between is news at the next look.
-        self.last = Some(contents);
-        match self.files.load() {
-            Ok(Loaded { config, ends_at }) => {
+        match self.looked_at.load(|| self.files.load().map_err(|error| error.to_string())) {
+            None => {}
+            Some(Ok(Loaded { config, ends_at })) => {
                 self.live.store(Arc::new(config));
-                self.last_error = None;
                 tracing::info!("new certificates of the gRPC port serve");
                 self.metrics.took(ends_at);
             }
-            Err(error) => self.refuse(error.to_string()),
+            Some(Err(error)) => {
+                tracing::error!("the new certificates of the gRPC port are refused, those before go on serving: {error}");
+                self.metrics.failed.inc();
+                self.metrics.refused.set(1);
+            }
         }
     }
 }

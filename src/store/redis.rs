@@ -1,54 +1,68 @@
 //! Counts in Redis, so that replicas share what they count: over-limit cache, breaker, batch. An ask goes through them in that order.
 //!
-//! A [`Node`] is what a process knows of its server; a [`Remote`] is one runtime's way to it. Whatever happens, an answer is there when
+//! [`Redis`] is what a process knows of its servers; a [`Remote`] is one runtime's way to them. Whatever happens, an answer is there when
 //! the caller's time is over: a verdict, or why there is none.
 
+use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::RedisError;
-use smallvec::SmallVec;
+use tokio::sync::Notify;
+use tokio::time::MissedTickBehavior;
 
 use crate::algorithm::fixed_window;
-use crate::check::{Ask, Check, Decisions, Hits, StoreError, Verdict};
+use crate::check::{Check, Hits, Verdict};
+use crate::limit::{Algorithm, Limit};
 use crate::shutdown::Lifecycle;
 use crate::store::full_logs;
-use crate::store::redis::address::Address;
-use crate::store::redis::batch::{BATCH_SIZE_MAX, Batcher, Told};
-use crate::store::redis::clock::RedisClock;
-use crate::store::redis::connection::{Connections, Manager};
-use crate::store::redis::health::{Health, Trouble};
+use crate::store::redis::connection::{Connections, Timeouts};
+use crate::store::redis::deployment::PoolOptions;
+use crate::store::redis::health::{HealthMetrics, PROBE_INTERVAL};
 use crate::store::redis::last_seen::LastSeen;
+use crate::store::redis::node::{Node, NodeParts};
 use crate::store::redis::over_limit_cache::OverLimitCache;
-use crate::store::redis::script::{Line, Said};
+use crate::store::redis::script::{Line, Manner, Said, WindowForm};
+use crate::store::redis::topology::{Layout, Pool, TopologyMetrics};
 use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
 use crate::time::{Clock, Span, Time};
+
+pub use remote::Remote;
 
 pub mod address;
 pub mod batch;
 pub mod breaker;
 pub mod clock;
+pub mod cluster;
 pub mod connection;
 pub mod deployment;
 pub mod health;
 pub mod last_seen;
+pub mod node;
 pub mod over_limit_cache;
+pub mod redirect;
+pub mod remote;
 pub mod script;
+pub mod secrets;
+pub mod sentinel;
 pub mod settings;
 pub mod slots;
 pub mod tls;
+pub mod topology;
 pub mod trip;
 
-/// What a process needs to know of its server.
+/// The period of limits that may have a Redis of their own.
+const PER_SECOND: Span = Span::from_secs(1);
+
+/// What a process needs to know of its Redis.
 #[derive(Debug, Clone)]
-pub struct NodeOptions {
-    /// Where it is, and how to be let in. Shown without credentials.
-    pub address: Address,
-    /// How long making a connection may take.
-    pub connect_timeout: Span,
+pub struct Options {
+    /// Where to count.
+    pub main: PoolOptions,
+    /// Where to count limits whose period is a second, if not there.
+    pub per_second: Option<PoolOptions>,
     /// How long a call may take.
     pub store_timeout: Span,
-    /// The process may only serve while the server can be reached.
+    /// The process may only serve while Redis can be reached.
     pub required: bool,
     /// The longest time that the key of a window may outlive it, to spread expiry; zero for none.
     pub expiration_jitter_max: Span,
@@ -56,23 +70,22 @@ pub struct NodeOptions {
     pub over_limit_cache_bytes: u64,
 }
 
-/// One server, for the whole process.
+/// Redis, for the whole process.
 #[derive(Debug)]
-pub struct Node {
-    manager: Manager,
+pub struct Redis {
+    main: Pool,
+    per_second: Option<Pool>,
     store_timeout: Span,
     required: bool,
     expiration_jitter_max: Span,
     over_limit_cache: Option<OverLimitCache>,
     last_seen: LastSeen,
-    health: Arc<Health>,
-    redis_clock: RedisClock,
     clock: Clock,
-    metrics: NodeMetrics,
+    metrics: RedisMetrics,
 }
 
 #[derive(Debug)]
-struct NodeMetrics {
+struct RedisMetrics {
     seconds: Histogram,
     checks: Histogram,
     in_flight: Gauge,
@@ -81,114 +94,154 @@ struct NodeMetrics {
     ambiguous: Counter,
     unknown_script: Counter,
     full_logs: Counter,
+    redirects: [Counter; 3],
 }
 
-/// What the over-limit cache knows of each check.
-type Known = SmallVec<[Option<Verdict>; 2]>;
-
-/// One runtime's way to the server.
-#[derive(Debug, Clone)]
-pub struct Remote {
-    node: Arc<Node>,
-    batcher: Batcher,
-}
-
-impl Node {
+impl Redis {
     /// Nothing is connected yet. With a clock that is set by hand, Redis is told the time instead of being asked.
     ///
     /// # Errors
     /// An address that the client cannot use.
-    pub fn new(options: NodeOptions, clock: Clock, metrics: &Metrics) -> Result<Self, RedisError> {
-        let NodeOptions { connect_timeout, store_timeout, .. } = options;
+    pub fn new(options: Options, clock: Clock, metrics: &Metrics) -> Result<Self, RedisError> {
+        let (health, topology) = (HealthMetrics::new(metrics), TopologyMetrics::new(metrics));
+        let pool = |pool: PoolOptions, connections: Connections| {
+            let timeouts = Timeouts { connect: pool.connect_timeout.into(), reply: options.store_timeout.into() };
+            let parts = NodeParts { timeouts, connections, health: health.clone(), doubts: Arc::new(Notify::new()) };
+            Pool::new(pool.deployment, parts, topology.clone())
+        };
         Ok(Self {
-            manager: Manager::new(options.address, connect_timeout.into(), store_timeout.into(), Connections::new(metrics))?,
-            store_timeout,
+            main: pool(options.main, Connections::new(metrics))?,
+            per_second: options.per_second.map(|per_second| pool(per_second, Connections::per_second(metrics))).transpose()?,
+            store_timeout: options.store_timeout,
             required: options.required,
             expiration_jitter_max: options.expiration_jitter_max,
             over_limit_cache: (options.over_limit_cache_bytes > 0).then(|| OverLimitCache::new(options.over_limit_cache_bytes, metrics)),
             last_seen: LastSeen::new(metrics),
-            health: Arc::new(Health::new(metrics)),
-            redis_clock: RedisClock::default(),
             clock,
-            metrics: NodeMetrics::new(metrics),
+            metrics: RedisMetrics::new(metrics),
         })
     }
 
     /// A way to it for the runtime that this is called on.
     pub fn open(self: Arc<Self>) -> Remote {
-        Remote { batcher: Batcher::start(self.clone()), node: self }
+        Remote::new(self)
     }
 
-    /// Probes the server, tells of its troubles, for as long as the process lives.
+    /// Probes servers, finds out where they are and tells of their troubles, for as long as the process lives.
     pub async fn look_after(self: Arc<Self>, lifecycle: Lifecycle) {
-        self.health.clone().look_after(self.manager.clone(), self.required, lifecycle).await;
+        let per_second = async {
+            if let Some(pool) = &self.per_second {
+                pool.look_after().await;
+            }
+        };
+        tokio::join!(self.main.look_after(), per_second, self.tell(lifecycle));
     }
 
-    /// Whether the server was ever seen to be there.
+    /// Keeps the process' lifecycle up to date.
+    async fn tell(&self, lifecycle: Lifecycle) {
+        let mut told = None;
+        let mut rounds = tokio::time::interval(PROBE_INTERVAL);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let is_reachable = self.pools().all(Pool::is_reachable);
+            let (is_ready, note) = (!self.required || is_reachable, self.pools().map(Pool::note).collect::<Vec<_>>().join("; "));
+            if told.as_ref() != Some(&(is_ready, note.clone())) {
+                lifecycle.set_store(is_ready, note.clone());
+                told = Some((is_ready, note));
+            }
+            rounds.tick().await;
+        }
+    }
+
+    fn pools(&self) -> impl Iterator<Item = &Pool> {
+        std::iter::once(&self.main).chain(&self.per_second)
+    }
+
+    /// Where a check is counted.
+    fn pool_of(&self, check: &Check) -> &Pool {
+        self.per_second.as_ref().filter(|_| is_per_second(&check.limit)).unwrap_or(&self.main)
+    }
+
+    /// Whether all servers were seen to be there, or one of each cluster.
     pub fn has_come(&self) -> bool {
-        self.health.has_come()
+        self.pools().all(Pool::has_come)
     }
 
-    /// Where it is, as it may be shown.
-    pub fn address(&self) -> &Address {
-        self.manager.address()
-    }
-
-    /// Whether the process may only serve while the server can be reached.
+    /// Whether the process may only serve while it can be reached.
     pub fn is_required(&self) -> bool {
         self.required
     }
 
-    /// How many hits were in use, and when, as far as the server last said.
+    /// How many hits were in use, and when, as far as a server last said.
     pub fn last_seen(&self, check: &Check) -> Option<(u64, Time)> {
         self.last_seen.recall(self.last_seen.hash(&check.key))
     }
 
-    /// How often the server, once given up, was there again.
+    /// How often a server, once given up, was there again.
     pub fn recoveries(&self) -> u64 {
-        self.health.recoveries()
+        self.pools().map(Pool::recoveries).sum()
     }
 
-    fn line(&self, check: &Check, at: Time, apart: bool) -> Line {
-        let hash = self.last_seen.hash(&check.key);
+    /// A check as a server gets it, by the clock of the node that would have its key if that held no time: all replicas go by the same one
+    /// then, whatever the clocks of other nodes say.
+    fn line(&self, check: &Check, layout: &Layout, manner: Manner, now: Time) -> Line {
+        let node = layout.owner(check.key.as_bytes());
+        let redis_time = |time: Time| node.map_or(time, |node| node.clock.at(time));
+        let (at, hash) = (redis_time(now), self.last_seen.hash(&check.key));
         // Any number will do that differs from time to time. In between it stays, so that lines of a call are alike (see Script::command).
         let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
-        let mut line = Line::new(check, hash, at, apart, jitter);
+        let mut line = Line::new(check, hash, at, manner, jitter);
         if line.is_window() {
             let window = |at: Time| fixed_window::start(&check.limit, at);
             let seen = self.last_seen.recall(hash);
-            line.set_known(seen.is_some_and(|(used, seen)| used > 0 && window(self.redis_clock.at(seen)) == window(at)));
+            let is_known = seen.is_some_and(|(used, seen)| used > 0 && window(redis_time(seen)) == window(at));
+            line.set_form(match is_known {
+                true => WindowForm::Known,
+                false if layout.has_slots() => WindowForm::Fresh,
+                false => WindowForm::Scripted,
+            });
         }
         line
     }
 
-    /// What the server said of these checks means this.
-    fn conclude(&self, checks: &[Check], told: &Told) -> Decisions {
-        let conclude = |((check, line), said): ((&Check, &Line), &Result<Said, StoreError>)| {
-            let said = said.as_ref().map_err(|error| *error)?;
-            let verdict = line.verdict(check, told.now, said);
-            if let Some(cache) = &self.over_limit_cache {
-                let of_one = || line.verdict_of(check, Hits::Add(1).into(), true, told.now, said);
-                cache.learn(check, &verdict, of_one, self.clock.now());
-            }
-            self.metrics.full_logs.inc_by(said.is_of_full_log(check).into());
-            Ok(self.as_of_now(verdict, told.now))
-        };
-        checks.iter().zip(&told.lines).zip(&told.said).map(conclude).collect()
+    /// What a server said of a check means this.
+    fn conclude(&self, check: &Check, line: &Line, said: &Said, redis_now: Time, node: &Node) -> Verdict {
+        let verdict = line.verdict(check, redis_now, said);
+        if let Some(cache) = &self.over_limit_cache {
+            let of_one = || line.verdict_of(check, Hits::Add(1).into(), true, redis_now, said);
+            cache.learn(check, &verdict, of_one, self.clock.now());
+        }
+        self.metrics.full_logs.inc_by(said.is_of_full_log(check).into());
+        self.as_of_now(verdict, redis_now, node)
     }
 
     /// A slot that was booked when it was `redis_now` there begins a little sooner as seen from here: the reply took its time.
-    fn as_of_now(&self, verdict: Verdict, redis_now: Time) -> Verdict {
+    fn as_of_now(&self, verdict: Verdict, redis_now: Time, node: &Node) -> Verdict {
         if verdict.start_after == Span::ZERO {
             return verdict;
         }
-        let passed = self.redis_clock.at(self.clock.now()).since(redis_now);
+        let passed = node.clock.at(self.clock.now()).since(redis_now);
         Verdict { start_after: verdict.start_after.less(passed), ..verdict }
     }
 }
 
-impl NodeMetrics {
+/// Whether it may be counted on the second Redis. A lease is no period.
+fn is_per_second(limit: &Limit) -> bool {
+    limit.period() == PER_SECOND && limit.algorithm() != Algorithm::Concurrency
+}
+
+impl fmt::Display for Redis {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.main.deployment())?;
+        match &self.per_second {
+            Some(pool) => write!(formatter, ", and {} for limits of a second", pool.deployment()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl RedisMetrics {
     fn new(metrics: &Metrics) -> Self {
         Self {
             seconds: metrics.latency("tollgate_store_call_seconds", "How long one call to Redis took, with all of its checks.", &[]),
@@ -207,83 +260,14 @@ impl NodeMetrics {
                 "tollgate_store_ambiguous_total",
                 "Requests of which nobody knows whether Redis has counted them: they were sent, but the reply never came or came too late.",
             ),
+            redirects: ["moved", "ask", "again"].map(|kind| {
+                let help = "Checks that a node of a cluster sent elsewhere, because their slot had moved or was about to.";
+                metrics.counter_with("tollgate_store_redirects_total", help, &[("kind", kind)])
+            }),
             unknown_script: metrics.counter(
                 "tollgate_store_script_unknown_total",
                 "Calls that had to send the whole script, because Redis had forgotten it: after a restart, a failover or a flush.",
             ),
         }
-    }
-}
-
-impl Remote {
-    /// The server.
-    pub fn node(&self) -> &Arc<Node> {
-        &self.node
-    }
-
-    /// Answers every check of an ask, in order, before its deadline and within STORE_TIMEOUT.
-    pub async fn decide(&self, ask: &Ask, now: Time) -> Decisions {
-        let patience = ask.deadline.map_or(self.node.store_timeout, |deadline| deadline.since(now).min(self.node.store_timeout));
-        if let Some(cache) = &self.node.over_limit_cache {
-            let known: Known = ask.checks.iter().map(|check| cache.get(check, now)).collect();
-            if known.iter().any(Option::is_some) {
-                // On the heap, so that calls to which nothing is known are small.
-                return Box::pin(self.ask_for_the_rest(ask, known, patience, now)).await;
-            }
-        }
-        self.ask_redis(&ask.checks, ask.together, patience, now).await
-    }
-
-    /// Asks for what is not known already.
-    async fn ask_for_the_rest(&self, ask: &Ask, known: Known, patience: Span, now: Time) -> Decisions {
-        let vetoed = ask.together && ask.checks.iter().zip(&known).any(|(check, known)| check.veto && known.is_some());
-        let unknown = ask.checks.iter().zip(&known).filter(|(_, known)| known.is_none());
-        let hits = |check: &Check| if vetoed { Hits::Look } else { check.hits };
-        let unknown: Vec<Check> = unknown.map(|(check, _)| Check { hits: hits(check), ..check.clone() }).collect();
-        let told = self.ask_redis(&unknown, ask.together && !vetoed, patience, now).await;
-        let mut told = told.into_iter();
-        known.into_iter().map(|known| known.map_or_else(|| told.next().unwrap_or(Err(StoreError::Refused)), Ok)).collect()
-    }
-
-    async fn ask_redis(&self, checks: &[Check], together: bool, patience: Span, now: Time) -> Decisions {
-        if checks.is_empty() {
-            return Decisions::new();
-        }
-        if checks.len() <= BATCH_SIZE_MAX || together {
-            return self.ask_once(checks, together, patience, now).await;
-        }
-        // One after the other: the same key may come again, and is to see what it did before.
-        let mut decisions = Decisions::new();
-        for part in checks.chunks(BATCH_SIZE_MAX) {
-            let gone = self.node.clock.now().since(now);
-            decisions.extend(self.ask_once(part, false, patience.less(gone), now).await);
-        }
-        decisions
-    }
-
-    async fn ask_once(&self, checks: &[Check], together: bool, patience: Span, now: Time) -> Decisions {
-        let node = &self.node;
-        if node.health.breaker.is_open() {
-            return checks.iter().map(|_| Err(StoreError::Unreachable)).collect();
-        }
-        let at = node.redis_clock.at(now);
-        let together = together && checks.len() > 1;
-        let lines: Vec<Line> = checks.iter().map(|check| node.line(check, at, !together)).collect();
-        let told = match self.told(lines, together, patience).await {
-            Ok(told) => told,
-            Err(error) => return checks.iter().map(|_| Err(error)).collect(),
-        };
-        node.conclude(checks, &told)
-    }
-
-    async fn told(&self, lines: Vec<Line>, together: bool, patience: Span) -> Result<Told, StoreError> {
-        if patience == Span::ZERO {
-            return Err(StoreError::Late);
-        }
-        let asking = self.batcher.ask(lines, together);
-        tokio::time::timeout(Duration::from(patience), asking).await.unwrap_or_else(|_| {
-            self.node.health.see(Trouble::Slow, "no reply within the caller's time");
-            Err(StoreError::Late)
-        })
     }
 }

@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::setting::{self, Given};
 use crate::store::redis;
-use crate::store::redis::NodeOptions;
+use crate::store::redis::secrets::Secrets;
 use crate::time::Span;
 
 /// 256 MiB: three and a half million counters. An operator who has more wants Redis.
@@ -55,8 +55,8 @@ pub enum BackendType {
 pub enum BackendChoice {
     /// In this process.
     Memory,
-    /// On Redis.
-    Redis(Box<NodeOptions>),
+    /// On Redis, of which somebody has to watch what comes from files.
+    Redis(Box<redis::Options>, Secrets),
 }
 
 impl Settings {
@@ -69,14 +69,15 @@ impl Settings {
             return Ok(BackendChoice::Memory);
         }
         let connecting = self.redis.connecting(environment)?;
-        Ok(BackendChoice::Redis(Box::new(NodeOptions {
-            address: connecting.address,
-            connect_timeout: connecting.connect_timeout,
+        let options = redis::Options {
+            main: connecting.main,
+            per_second: connecting.per_second,
             store_timeout: self.store_timeout.0.unwrap_or(STORE_TIMEOUT_DEFAULT.into()),
             required: connecting.health_check_active_connection,
             expiration_jitter_max: Span::from_secs(self.expiration_jitter_max_seconds.try_into().unwrap_or(0)),
             over_limit_cache_bytes: self.local_cache_size_in_bytes,
-        })))
+        };
+        Ok(BackendChoice::Redis(Box::new(options), connecting.secrets))
     }
 
     /// Within which time after the start Redis has to be reached; `None` if it may come whenever it comes.
@@ -124,9 +125,13 @@ fn store_timeout(text: &str) -> Result<Span, String> {
 
 #[cfg(test)]
 mod tests {
+    use ::redis::{ErrorKind, RedisError};
     use clap::Parser;
 
     use super::*;
+    use crate::store::redis::address::Address;
+    use crate::store::redis::deployment::{Deployment, Sentinels};
+    use crate::store::redis::settings::Connecting;
 
     #[derive(Parser)]
     struct Cli {
@@ -145,12 +150,15 @@ mod tests {
         (cli.store, environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
     }
 
+    /// Where is counted, as an operator is shown it; of two, both.
     fn chosen(environment: &[(&str, &str)]) -> Result<String, String> {
         let (settings, environment) = settings(environment);
-        settings.backend(&environment).map(|choice| match choice {
-            BackendChoice::Memory => "memory".to_owned(),
-            BackendChoice::Redis(redis) => redis.address.to_string(),
-        })
+        if settings.backend_type(&environment) == BackendType::Memory {
+            return Ok("memory".to_owned());
+        }
+        let Connecting { main, per_second, .. } = settings.redis.connecting(&environment)?;
+        let per_second = per_second.map(|pool| format!(", {}", pool.deployment)).unwrap_or_default();
+        Ok(format!("{}{per_second}", main.deployment))
     }
 
     fn warned(environment: &[(&str, &str)]) -> Vec<String> {
@@ -174,6 +182,7 @@ mod tests {
     ];
 
     const SOCKET: &str = "unix:///var/run/nutcracker/ratelimit.sock";
+    const PER_SECOND_SOCKET: &str = "redis://127.0.0.1:6379, unix:///var/run/nutcracker/ratelimitpersecond.sock";
 
     /// Settings, and where they count.
     const CHOICES: &[(&[(&str, &str)], &str)] = &[
@@ -195,6 +204,32 @@ mod tests {
         (&[("REDIS_TYPE", "Single"), ("REDIS_URL", "redis:6379")], "redis://redis:6379"),
         (&[("REDIS_URL", "redis://h:1/3"), ("REDIS_TLS", "true")], "rediss://h:1/3"),
         (&[("REDIS_URL", "rediss://h:1"), ("REDIS_TLS", "false")], "rediss://h:1"),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "a:1,b,[::1]:3")], "the cluster of redis://a:1, redis://b:6379, redis://[::1]:3"),
+        (&[("REDIS_TYPE", "Cluster"), ("REDIS_URL", " a:1 , b:2, ")], "the cluster of redis://a:1, redis://b:2"),
+        (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", "a:1")], "the cluster of redis://a:1"),
+        (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", "redis://:p,w@a:1/0")], "the cluster of redis://a:1"),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "rediss://:s3cret@a:1,b:2")], "the cluster of rediss://a:1, rediss://b:2"),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "a:1,b:2"), ("REDIS_TLS", "true")], "the cluster of rediss://a:1, rediss://b:2"),
+        (&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "my-master,a:1,b")], "my-master of the sentinels at redis://a:1, redis://b:26379"),
+        (&[("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", "m, [::1]")], "m of the sentinels at redis://[::1]:26379"),
+        (
+            &[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "m,redis://u:s3cret@a"), ("REDIS_TLS", "1")],
+            "m of the sentinels at rediss://a:26379",
+        ),
+        (&[("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "b:2")], "redis://127.0.0.1:6379, redis://b:2"),
+        (&[("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_SOCKET_TYPE", "unix")], PER_SECOND_SOCKET),
+        (
+            &[("REDIS_URL", "a:1"), ("REDIS_PERSECOND", "1"), ("REDIS_PERSECOND_URL", "b:2"), ("REDIS_PERSECOND_TLS", "true")],
+            "redis://a:1, rediss://b:2",
+        ),
+        (
+            &[("REDIS_URL", "a:1"), ("REDIS_PERSECOND", "1"), ("REDIS_PERSECOND_TYPE", "sentinel"), ("REDIS_PERSECOND_URL", "m,b:2")],
+            "redis://a:1, m of the sentinels at redis://b:2",
+        ),
+        (
+            &[("REDIS_TYPE", "cluster"), ("REDIS_URL", "a:1"), ("REDIS_PERSECOND", "1"), ("REDIS_PERSECOND_URL", "b:2")],
+            "the cluster of redis://a:1, redis://b:2",
+        ),
     ];
 
     #[test]
@@ -206,12 +241,66 @@ mod tests {
 
     /// Settings that cannot be together, and what the message begins with.
     const REFUSED: &[(&[(&str, &str)], &str)] = &[
-        (&[("REDIS_TYPE", "Cluster"), ("REDIS_URL", "a:1,b:2")], "REDIS_TYPE is Cluster: this version counts on a single Redis server"),
-        (&[("REDIS_TYPE", "sentinel")], "REDIS_TYPE is sentinel: this version counts on a single Redis server"),
-        (&[("REDIS_TYPE", "ring")], "REDIS_TYPE: Unrecognized redis type ring; write SINGLE"),
+        (&[("REDIS_TYPE", "ring")], "REDIS_TYPE: Unrecognized redis type ring; write SINGLE, SENTINEL or CLUSTER"),
         (&[("REDIS_URL", "redis:port")], "REDIS_URL has a port that is no number"),
-        (&[("REDIS_URL", "a:1,b:2")], "REDIS_URL is a list: Redis Cluster and Sentinel are not supported by this version"),
-        (&[("REDIS_PERSECOND", "true")], "REDIS_PERSECOND is true: limits of a second on a Redis of their own are not supported"),
+        (
+            &[("REDIS_URL", "app:s3cret@redis:6379")],
+            "REDIS_URL has a user or a password, and no scheme; write redis://user:password@host:port, or set REDIS_AUTH",
+        ),
+        (&[("REDIS_URL", "a:1,b:2")], "REDIS_URL is a list of addresses: set REDIS_TYPE to CLUSTER or SENTINEL, or write the one server"),
+        (
+            &[("REDIS_TYPE", "single"), ("REDIS_URL", "mymaster,a:1")],
+            "REDIS_URL is a list of addresses: set REDIS_TYPE to CLUSTER or SENTINEL",
+        ),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", ",")], "REDIS_URL has no address; write host:port,host:port"),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "a:1,b:port")], "REDIS_URL has a port that is no number"),
+        (
+            &[("REDIS_TYPE", "cluster"), ("REDIS_URL", "redis://a:1,redis://b:1/3")],
+            "REDIS_URL has the number of a database, and REDIS_TYPE is not",
+        ),
+        (
+            &[("REDIS_TYPE", "cluster"), ("REDIS_URL", "/run/redis.sock")],
+            "REDIS_URL has the path of a socket, and REDIS_TYPE is not SINGLE",
+        ),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_SOCKET_TYPE", "unix")], "REDIS_URL has the path of a socket, and REDIS_TYPE is not SINGLE"),
+        (&[("REDIS_TYPE", "sentinel")], "REDIS_URL: Expected master name and a list of urls for the sentinels; write mymaster,host:port"),
+        (
+            &[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "mymaster, ,")],
+            "REDIS_URL: Expected master name and a list of urls for the sentinels",
+        ),
+        (&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "a:1,b:2")], "REDIS_URL does not begin with the name of a master"),
+        (&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "redis://:s3cret@a,b:2")], "REDIS_URL does not begin with the name of a master"),
+        (&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", ",b:2")], "REDIS_URL does not begin with the name of a master"),
+        (&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "m,redis://b:2/3")], "REDIS_URL has the number of a database, and REDIS_TYPE is not"),
+        (&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "m,b:2,unix:/run/s")], "REDIS_URL has the path of a socket, and REDIS_TYPE is not"),
+        (
+            &[("REDIS_PERSECOND", "true")],
+            "REDIS_PERSECOND_URL is not set; write the server's host:port, or set REDIS_PERSECOND_SOCKET_TYPE",
+        ),
+        (
+            &[("REDIS_PERSECOND", "1"), ("REDIS_PERSECOND_SOCKET_TYPE", "tcp")],
+            "REDIS_PERSECOND_URL is not set; write the server's host:port",
+        ),
+        (
+            &[("REDIS_PERSECOND", "1"), ("REDIS_PERSECOND_URL", "a,b")],
+            "REDIS_PERSECOND_URL is a list of addresses: set REDIS_PERSECOND_TYPE",
+        ),
+        (&[("REDIS_PERSECOND", "1"), ("REDIS_PERSECOND_URL", "a@b")], "REDIS_PERSECOND_URL has a user or a password, and no scheme"),
+        (&[("REDIS_PERSECOND", "1"), ("REDIS_PERSECOND_TYPE", "ring")], "REDIS_PERSECOND_TYPE: Unrecognized redis type ring"),
+        (
+            &[("REDIS_PERSECOND", "1"), ("REDIS_PERSECOND_URL", "/s"), ("REDIS_PERSECOND_TLS", "1")],
+            "REDIS_PERSECOND_TLS: there is no TLS on a Unix socket; set it to false, or write the server's host:port into REDIS_PERSECOND_URL",
+        ),
+        (&[("REDIS_AUTH", "s3cret"), ("REDIS_AUTH_FILE", "/f")], "REDIS_AUTH and REDIS_AUTH_FILE are both set; set one of them"),
+        (&[("REDIS_AUTH_FILE", "/no/password")], "REDIS_AUTH_FILE: /no/password: No such file or directory"),
+        (
+            &[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "m,a"), ("REDIS_SENTINEL_AUTH_FILE", "/no/password")],
+            "REDIS_SENTINEL_AUTH_FILE: /no/password: No such file or directory",
+        ),
+        (
+            &[("REDIS_PERSECOND", "1"), ("REDIS_PERSECOND_URL", "a"), ("REDIS_PERSECOND_AUTH_FILE", "/no/password")],
+            "REDIS_PERSECOND_AUTH_FILE: /no/password: No such file or directory",
+        ),
         (&[("REDIS_URL", "/run/redis.sock"), ("REDIS_TLS", "true")], "REDIS_TLS: there is no TLS on a Unix socket"),
         (&[("REDIS_TLS", "true"), ("REDIS_TLS_CLIENT_CERT", "/c.pem")], "REDIS_TLS_CLIENT_CERT is set, and REDIS_TLS_CLIENT_KEY is not"),
         (&[("REDIS_TLS", "true"), ("REDIS_TLS_CLIENT_KEY", "/k.pem")], "REDIS_TLS_CLIENT_KEY is set, and REDIS_TLS_CLIENT_CERT is not"),
@@ -223,6 +312,7 @@ mod tests {
         for (environment, expected) in REFUSED {
             let error = chosen(environment).expect_err("it is refused");
             assert!(error.starts_with(expected), "{environment:?}: {error}");
+            assert!(!error.contains("s3cret"), "{environment:?}: {error}");
         }
     }
 
@@ -230,8 +320,26 @@ mod tests {
     const WARNED: &[(&[(&str, &str)], &str)] = &[
         (&[("REDIS_POOL_SIZE", "20")], "REDIS_POOL_SIZE has no effect: one connection per thread carries all calls"),
         (&[("REDIS_STARTUP_MAX_INTERVAL", "1m")], "the service starts without Redis and picks it up"),
-        (&[("REDIS_SENTINEL_AUTH", "s3cret")], "REDIS_SENTINEL_AUTH has no effect"),
-        (&[("REDIS_PERSECOND_URL", "/s"), ("REDIS_PERSECOND_AUTH", "s3cret")], "REDIS_PERSECOND_URL has no effect"),
+        (&[("REDIS_SENTINEL_AUTH", "s3cret")], "REDIS_SENTINEL_AUTH has no effect: REDIS_TYPE is not SENTINEL"),
+        (&[("REDIS_SENTINEL_AUTH_FILE", "/f")], "REDIS_SENTINEL_AUTH_FILE has no effect: REDIS_TYPE is not SENTINEL"),
+        (
+            &[("REDIS_PERSECOND_URL", "/s"), ("REDIS_PERSECOND_AUTH", "s3cret")],
+            "REDIS_PERSECOND_URL has no effect without REDIS_PERSECOND=true",
+        ),
+        (&[("REDIS_PERSECOND", "false"), ("REDIS_PERSECOND_POOL_SIZE", "9")], "REDIS_PERSECOND_POOL_SIZE has no effect without"),
+        (
+            &[("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "h"), ("REDIS_PERSECOND_POOL_SIZE", "9")],
+            "REDIS_PERSECOND_POOL_SIZE has no effect: one connection per thread carries all calls",
+        ),
+        (
+            &[("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "h"), ("REDIS_PERSECOND_TIMEOUT", "0")],
+            "REDIS_PERSECOND_TIMEOUT is 0, which would be for ever",
+        ),
+        (&[("REDIS_CLUSTER_PIPELINE_PARALLELISM", "4")], "all nodes of a cluster are asked at the same time"),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "redis://:s3cret@a,redis://:other@b")], "REDIS_URL has several users or passwords"),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "a,redis://:s3cret@b")], "those of the first address count for all"),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "redis://a,rediss://b")], "REDIS_URL has addresses with TLS and without"),
+        (&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "m,rediss://a,redis://b")], "REDIS_URL has addresses with TLS and without"),
         (&[("REDIS_SOCKET_TYPE", "unix"), ("REDIS_URL", "redis:6379")], "connecting by TCP"),
         (&[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "/run/redis.sock")], "connecting to that"),
         (&[("REDIS_URL", "rediss://h"), ("REDIS_TLS", "false")], "connecting by TLS"),
@@ -256,7 +364,11 @@ mod tests {
     #[test]
     fn what_has_an_effect_and_what_is_nobodys_mistake_is_not_warned_about() {
         let with_redis = &[("REDIS_URL", "redis:6379"), ("LOCAL_CACHE_SIZE_IN_BYTES", "1"), ("REDIS_SOCKET_TYPE", "tcp")][..];
-        for environment in [OF_KUBERNETES, with_redis, &[("REDIS_HOST", "h"), ("REDIS_PASSWORD", "s3cret"), ("REDIS_PORT", "6379")]] {
+        let a_list =
+            &[("REDIS_TYPE", "cluster"), ("REDIS_URL", "redis://:s3cret@a,redis://:s3cret@b,c,redis://d"), ("REDIS_AUTH", "x")][..];
+        let per_second = &[("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "h"), ("REDIS_PERSECOND_AUTH", "s3cret")][..];
+        let foreign = &[("REDIS_HOST", "h"), ("REDIS_PASSWORD", "s3cret"), ("REDIS_PORT", "6379")][..];
+        for environment in [OF_KUBERNETES, with_redis, a_list, per_second, foreign] {
             assert_eq!(warned(environment), Vec::<String>::new(), "{environment:?}");
         }
     }
@@ -266,18 +378,82 @@ mod tests {
         let redis = |environment: &[(&str, &str)]| {
             let (settings, environment) = settings(environment);
             match settings.backend(&environment).expect("it is good") {
-                BackendChoice::Redis(redis) => redis,
+                BackendChoice::Redis(redis, _) => redis,
                 BackendChoice::Memory => panic!("{environment:?} means Redis"),
             }
         };
         let default = redis(&[("REDIS_URL", "h")]);
-        assert_eq!((default.store_timeout, default.connect_timeout), (Span::from_micros(100_000), Span::from_secs(10)));
+        assert_eq!((default.store_timeout, default.main.connect_timeout), (Span::from_micros(100_000), Span::from_secs(10)));
         assert_eq!((default.expiration_jitter_max, default.over_limit_cache_bytes), (Span::from_secs(300), 0));
         assert!(!default.required);
         let set = redis(&[("REDIS_URL", "h"), ("STORE_TIMEOUT", "15ms"), ("REDIS_TIMEOUT", "1s"), ("EXPIRATION_JITTER_MAX_SECONDS", "-1")]);
-        assert_eq!((set.store_timeout, set.connect_timeout), (Span::from_micros(15_000), Span::from_secs(1)));
+        assert_eq!((set.store_timeout, set.main.connect_timeout), (Span::from_micros(15_000), Span::from_secs(1)));
         assert_eq!(set.expiration_jitter_max, Span::ZERO);
         assert!(store_timeout("0").is_err() && store_timeout("61s").is_err() && store_timeout("60s").is_ok());
+    }
+
+    /// Settings, what servers are told (user and password), and what sentinels are.
+    type Entries = (&'static [(&'static str, &'static str)], (&'static str, &'static str), Option<(&'static str, &'static str)>);
+    const ENTRIES: &[Entries] = &[
+        (&[("REDIS_URL", "h"), ("REDIS_AUTH", "a:1st")], ("a", "1st"), None),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "redis://a:1st@h,i,redis://b:2nd@j")], ("a", "1st"), None),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "h,redis://b:2nd@i")], ("", ""), None),
+        (&[("REDIS_TYPE", "cluster"), ("REDIS_URL", "redis://a:1st@h,i"), ("REDIS_AUTH", "3rd")], ("a", "3rd"), None),
+        (&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "m,h,i"), ("REDIS_AUTH", "a:1st")], ("a", "1st"), Some(("", ""))),
+        (&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "m,h,i"), ("REDIS_SENTINEL_AUTH", "s:2nd")], ("", ""), Some(("s", "2nd"))),
+        (&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "m,redis://s:2nd@h,i"), ("REDIS_AUTH", "1st")], ("", "1st"), Some(("s", "2nd"))),
+    ];
+
+    #[test]
+    fn servers_and_sentinels_are_each_told_what_is_theirs() {
+        for (environment, of_servers, of_sentinels) in ENTRIES {
+            let told = |addresses: &[Address], expected: &(&str, &str)| {
+                for address in addresses {
+                    let info = address.connection_info();
+                    let settings = info.redis_settings();
+                    let (user, password) = (settings.username().unwrap_or_default(), settings.password().unwrap_or_default());
+                    assert_eq!((user, password), *expected, "{environment:?}: {address}");
+                }
+            };
+            let (settings, environment) = settings(environment);
+            match settings.redis.connecting(&environment).expect("it is good").main.deployment {
+                Deployment::Single(address) => told(&[address], of_servers),
+                Deployment::Cluster(seeds) => told(&seeds, of_servers),
+                Deployment::Sentinel(Sentinels { sentinels, server, .. }) => {
+                    told(&sentinels, &of_sentinels.expect("there are sentinels"));
+                    told(&[server.at("10.0.0.9", 7_000)], of_servers);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_credentials_is_told_by_the_setting_that_has_them() {
+        let directory = tempfile::TempDir::new().expect("a temporary directory can be made");
+        let path = directory.path().join("password");
+        std::fs::write(&path, "s3cret").expect("a file can be written");
+        let path = path.to_str().expect("temporary directories have plain names");
+        let wrong = RedisError::from((ErrorKind::AuthenticationFailed, "no"));
+        let explained = |settings: &[(&str, &str)]| {
+            let (settings, environment) =
+                self::settings(&[settings, &[("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "p")]].concat());
+            let Connecting { main, per_second, .. } = settings.redis.connecting(&environment).expect("it is good");
+            let deployments = [main, per_second.expect("it is set")].map(|pool| pool.deployment);
+            let addresses = deployments.into_iter().flat_map(|deployment| match deployment {
+                Deployment::Single(address) => vec![address],
+                Deployment::Cluster(seeds) => seeds,
+                Deployment::Sentinel(Sentinels { sentinels, server, .. }) => [sentinels, vec![server.at("s", 1)]].concat(),
+            });
+            addresses.map(|address| address.explain(&wrong)).collect::<Vec<_>>().join("\n")
+        };
+        let said = explained(&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "m,h"), ("REDIS_AUTH_FILE", path)]);
+        for expected in [
+            "redis://h:26379 refuses the user or the password (WRONGPASS), or has none; see REDIS_SENTINEL_AUTH and REDIS_URL",
+            "redis://s:1 refuses the user or the password (WRONGPASS), or has none; see REDIS_AUTH_FILE and REDIS_URL",
+            "redis://p:6379 refuses the user or the password (WRONGPASS), or has none; see REDIS_PERSECOND_AUTH and REDIS_PERSECOND_URL",
+        ] {
+            assert!(said.contains(expected), "{expected} is missing in {said}");
+        }
     }
 
     #[test]

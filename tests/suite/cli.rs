@@ -98,7 +98,18 @@ fn printed_curl(announcement: &str) -> (String, String) {
 fn help_is_in_groups() {
     let help = tollgate(&["--help"]);
     assert_eq!(help.code, Some(0));
-    for group in ["Doors:", "Rules:", "Rules by xDS:", "Store:", "Redis:", "Answers:", "Admin door:", "Log and metrics:", "Traces:"] {
+    for group in [
+        "Doors:",
+        "Rules:",
+        "Rules by xDS:",
+        "Store:",
+        "Redis:",
+        "Redis for limits of a second:",
+        "Answers:",
+        "Admin door:",
+        "Log and metrics:",
+        "Traces:",
+    ] {
         assert!(help.stdout.lines().any(|line| line == group), "{group} is missing in\n{}", help.stdout);
     }
 }
@@ -169,11 +180,13 @@ const WRONG_SETTINGS: &[(&[(&str, &str)], &str)] = &[
     (&[("BACKEND_TYPE", "etcd")], "Invalid setting for BackendType: etcd"),
     (&[("REDIS_URL", "redis:port")], "REDIS_URL has a port that is no number from 1 to 65535; write host:port"),
     (&[("REDIS_SOCKET_TYPE", "udp")], "write tcp or unix"),
-    (&[("REDIS_TYPE", "CLUSTER")], "REDIS_TYPE is CLUSTER: this version counts on a single Redis server"),
+    (&[("REDIS_URL", "one:1,two:1")], "REDIS_URL is a list of addresses: set REDIS_TYPE to CLUSTER or SENTINEL"),
+    (&[("REDIS_TYPE", "SENTINEL")], "REDIS_URL: Expected master name and a list of urls for the sentinels"),
     (&[("REDIS_TYPE", "ring")], "Unrecognized redis type ring"),
     (&[("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/no/ca.pem")], "REDIS_TLS_CACERT: /no/ca.pem: No such file or directory"),
     (&[("REDIS_TIMEOUT", "10")], "10s"),
-    (&[("REDIS_PERSECOND", "true")], "REDIS_PERSECOND is true"),
+    (&[("REDIS_PERSECOND", "true")], "REDIS_PERSECOND_URL is not set; write the server's host:port"),
+    (&[("REDIS_AUTH_FILE", "/no/password")], "REDIS_AUTH_FILE: /no/password: No such file or directory"),
     (&[("STORE_TIMEOUT", "0s")], "write a time from 1us to 60s"),
     (&[("GRPC_SERVER_USE_TLS", "true")], "GRPC_SERVER_TLS_CERT is not set; write the path of a file"),
     (&[("USE_STATSD", "true"), ("USE_PROMETHEUS", "true")], "unable to use more than one stats sink at the same time"),
@@ -206,6 +219,7 @@ const BAD_WITH_CREDENTIALS: &[&[(&str, &str)]] = &[
     &[("REDIS_URL", "redis://:s3cret@one:1,redis://:s3cret@two:1")],
     &[("REDIS_URL", "redis://:1/s3cret@redis")],
     &[("REDIS_URL", "s3cret@redis:6379")],
+    &[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "redis://:s3cret@one:1,two:1")],
     &[("REDIS_URL", "redis:6379"), ("REDIS_AUTH", "user:s3cret"), ("REDIS_TLS", "maybe")],
 ];
 

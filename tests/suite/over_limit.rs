@@ -27,7 +27,7 @@ use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, MICROS_PER_SECOND, Span, Time};
 
 use crate::support::redis::RedisProcess;
-use crate::support::remote::node;
+use crate::support::remote;
 use crate::support::{Code, TestServer, counted, eventually, request};
 
 const START: Time = Time::from_micros(1_700_000_000 * MICROS_PER_SECOND);
@@ -245,7 +245,7 @@ async fn nobody_is_held_back_beyond_its_deadline() {
 async fn a_slot_that_turns_out_to_be_after_the_deadline_is_refused_at_once_and_used() {
     let (metrics, redis) = (Metrics::new(), RedisProcess::start());
     let (clock, hand) = Clock::manual(START);
-    let backend = Backend::Redis(node(&redis, clock.clone(), &metrics));
+    let backend = Backend::Redis(remote::redis(&redis, clock.clone(), &metrics));
     let house = House::on(backend, clock, Policy::default(), metrics);
     let waiters = async |count: u64| {
         eventually("they wait", async || house.counted("tollgate_queue_waiters") == count).await;

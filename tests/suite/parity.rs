@@ -12,7 +12,7 @@ use proptest::test_runner::TestRunner;
 use redis::Value;
 use tollgate::check::{Ask, Check, Hits, Key};
 use tollgate::limit::{Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, RefusedHits, Terms, Unit};
-use tollgate::store::redis::script::{self, Form, Line, Script};
+use tollgate::store::redis::script::{self, Form, Line, Manner, Script};
 use tollgate::time::{Span, Time};
 
 use crate::support::redis::RedisProcess;
@@ -42,6 +42,8 @@ struct Terms2 {
     found: Option<Found>,
 }
 
+const MANNERS: [Manner; 3] = [Manner::Apart, Manner::Together, Manner::Tried];
+
 /// What goes out in one call.
 #[derive(Debug, Clone)]
 struct Batch {
@@ -54,7 +56,7 @@ struct Batch {
 
 #[derive(Debug, Clone)]
 struct Group {
-    together: bool,
+    manner: Manner,
     calls: Vec<Call>,
 }
 
@@ -118,7 +120,7 @@ impl History {
             let limits: [Limit; KEYS] = std::array::from_fn(|number| self.counters[number].limits[usize::from(batch.reloaded[number])]);
             now = batch.gap.after(now, &limits, &retries, &resets);
             let calls = batch.asks.iter().flat_map(|ask| &ask.calls);
-            let asks: Vec<Ask> = batch.asks.iter().map(|group| group.ask(&limits)).collect();
+            let asks: Vec<(Manner, Ask)> = batch.asks.iter().map(|group| group.ask(&limits)).collect();
             let verdicts = twins.ask(&asks, batch.writes, now).map_err(|error| format!("batch {index}: {error}"))?;
             for (call, verdict) in calls.zip(verdicts) {
                 let Ok(verdict) = verdict else { continue };
@@ -140,10 +142,10 @@ impl fmt::Debug for History {
         }
         for (number, Batch { gap, reloaded, asks, writes }) in self.batches.iter().enumerate() {
             writeln!(formatter, "batch {number}: {gap:?} {reloaded:?}, writes {writes:?}")?;
-            for Group { together, calls } in asks {
+            for Group { manner, calls } in asks {
                 let calls =
                     calls.iter().map(|call| format!("{} {:?}{}", call.counter, call.size, if call.veto { "" } else { " (no veto)" }));
-                writeln!(formatter, "    together: {together}: {}", calls.collect::<Vec<_>>().join(", "))?;
+                writeln!(formatter, "    {manner:?}: {}", calls.collect::<Vec<_>>().join(", "))?;
             }
         }
         Ok(())
@@ -151,9 +153,9 @@ impl fmt::Debug for History {
 }
 
 impl Group {
-    fn ask(&self, limits: &[Limit; KEYS]) -> Ask {
+    fn ask(&self, limits: &[Limit; KEYS]) -> (Manner, Ask) {
         let checks = self.calls.iter().map(|call| call.check(&limits[call.counter]));
-        Ask { checks: checks.collect(), together: self.together, deadline: None }
+        (self.manner, Ask { checks: checks.collect(), together: self.manner == Manner::Together, deadline: None })
     }
 }
 
@@ -351,7 +353,8 @@ fn gaps() -> impl Strategy<Value = Gap> {
 }
 
 fn batches() -> impl Strategy<Value = Batch> {
-    let group = (any::<bool>(), prop::collection::vec(calls(), 1..7)).prop_map(|(together, calls)| Group { together, calls });
+    let manners = prop_oneof![3 => Just(Manner::Apart), 3 => Just(Manner::Together), 1 => Just(Manner::Tried)];
+    let group = (manners, prop::collection::vec(calls(), 1..7)).prop_map(|(manner, calls)| Group { manner, calls });
     let reloaded = prop_oneof![2 => Just([false; KEYS]), 1 => any::<[bool; KEYS]>()];
     let writes = prop_oneof![6 => Just(Writes::Taken), 1 => Just(Writes::Refused)];
     (gaps(), reloaded, prop::collection::vec(group, 1..4), writes).prop_map(|(gap, reloaded, asks, writes)| Batch {
@@ -383,12 +386,12 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
         let mut finds: Vec<Option<Found>> = finds(&limit).into_iter().map(Some).collect();
         finds.resize(finds.len().next_multiple_of(KEYS) + KEYS, None);
         for finds in finds.chunks(KEYS) {
-            for (size, together) in calls.iter().flat_map(|&size| [(size, false), (size, true)]) {
+            for (size, manner) in calls.iter().flat_map(|&size| MANNERS.map(|manner| (size, manner))) {
                 let counters = std::array::from_fn(|number| Terms2 { limits: [limit; 2], found: finds[number].clone() });
                 let batch = |gap, size, writes| {
                     let call = |counter, size| Call { size, ..hit(counter) };
-                    let neighbour = |counter| together.then(|| call((counter + 1) % KEYS, Size::Look));
-                    let ask = |counter| Group { together, calls: [call(counter, size)].into_iter().chain(neighbour(counter)).collect() };
+                    let neighbour = |counter| (manner != Manner::Apart).then(|| call((counter + 1) % KEYS, Size::Look));
+                    let ask = |counter| Group { manner, calls: [call(counter, size)].into_iter().chain(neighbour(counter)).collect() };
                     Batch { gap, reloaded: [false; KEYS], asks: (0..KEYS).map(ask).collect(), writes }
                 };
                 let batches = vec![
@@ -416,7 +419,7 @@ fn full_logs() -> History {
     let found = [most - 1, most, most, 1];
     let counters = std::array::from_fn(|number| Terms2 { limits: [limit; 2], found: Some(Found::Log(found[number])) });
     let batch = |gap, size: [Size; KEYS]| {
-        let ask = |number: usize| Group { together: false, calls: vec![Call { size: size[number], ..hit(number) }] };
+        let ask = |number: usize| Group { manner: Manner::Apart, calls: vec![Call { size: size[number], ..hit(number) }] };
         Batch { gap, reloaded: [false; KEYS], asks: (0..KEYS).map(ask).collect(), writes: Writes::Taken }
     };
     let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(3)));
@@ -436,7 +439,7 @@ fn full_logs() -> History {
 /// More checks that differ in nothing but their counters than one digit can count.
 fn many_alike() -> History {
     let counters = std::array::from_fn(|_| Terms2 { limits: [table_limits()[0]; 2], found: None });
-    let asks = (0..12).map(|number| Group { together: false, calls: vec![hit(number % KEYS)] }).collect();
+    let asks = (0..12).map(|number| Group { manner: Manner::Apart, calls: vec![hit(number % KEYS)] }).collect();
     let batch = Batch { gap: Gap::Micros(0), reloaded: [false; KEYS], asks, writes: Writes::Taken };
     History { counters, jitter: Span::ZERO, batches: vec![batch.clone(), batch] }
 }
@@ -471,9 +474,9 @@ fn table_limits() -> Vec<Limit> {
 pub(crate) fn goes_by_the_servers_clock(script: &Script, server: &RedisProcess) -> Result<(), String> {
     let mut connection = server.connection();
     let limit = table_limits()[0];
-    let lines = [Line::new(&check(0, limit, Hits::Add(1)), 0, START, true, Span::ZERO)];
+    let lines = [Line::new(&check(0, limit, Hits::Add(1)), 0, START, Manner::Apart, Span::ZERO)];
     let mut call = redis::pipe();
-    call.cmd("TIME").add_command(script.command([(false, &lines[..])].into_iter(), None, Form::Text)).cmd("TIME");
+    call.cmd("TIME").add_command(script.command([(Manner::Apart, &lines[..])].into_iter(), None, Form::Text)).cmd("TIME");
     let values: Vec<Value> = call.query(&mut connection).map_err(|error| error.to_string())?;
     let time = |value: &Value| redis::from_redis_value::<(u64, u64)>(value.clone()).map(|(seconds, micros)| seconds * 1_000_000 + micros);
     let (before, after) = (time(&values[0]).map_err(|error| error.to_string())?, time(&values[2]).map_err(|error| error.to_string())?);

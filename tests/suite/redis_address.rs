@@ -8,8 +8,13 @@ use clap::Parser;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 use tempfile::TempDir;
-use tollgate::store::redis::NodeOptions;
-use tollgate::store::settings::{BackendChoice, Settings};
+use tollgate::store::redis::address::Address;
+use tollgate::store::redis::deployment::Deployment;
+use tollgate::store::redis::secrets::SecretSource;
+use tollgate::store::redis::settings::Connecting;
+use tollgate::store::settings::Settings;
+use tollgate::telemetry::metric::Metrics;
+use tollgate::watch::Subject as _;
 
 use crate::support::PATIENCE;
 use crate::support::certificates::{Authority, Identity, KeyForm};
@@ -22,30 +27,41 @@ struct Cli {
 }
 
 /// What the settings come to. They are given as flags, which mean the same as their variables.
-fn resolve(settings: &[(&str, &str)]) -> Result<NodeOptions, String> {
+fn connecting(settings: &[(&str, &str)]) -> Result<Connecting, String> {
     let flags = settings.iter().flat_map(|(name, value)| [format!("--{}", name.to_lowercase().replace('_', "-")), (*value).to_owned()]);
     let cli = Cli::try_parse_from(std::iter::once("tollgate".to_owned()).chain(flags)).expect("each of them is right");
-    match cli.store.backend(&[])? {
-        BackendChoice::Redis(redis) => Ok(*redis),
-        BackendChoice::Memory => panic!("{settings:?} means Redis"),
+    cli.store.redis.connecting(&[])
+}
+
+/// The same, where it is one server.
+fn resolve(settings: &[(&str, &str)]) -> Result<Address, String> {
+    match connecting(settings)?.main.deployment {
+        Deployment::Single(address) => Ok(address),
+        other => panic!("{settings:?} mean {other}"),
     }
 }
 
-/// Connects as the settings say, and asks for a sign of life: a server may let in whom it then tells nothing.
-async fn connect(settings: &[(&str, &str)]) -> RedisResult<MultiplexedConnection> {
-    let resolved = resolve(settings).unwrap_or_else(|error| panic!("{settings:?}: {error}"));
+/// Connects, and asks for a sign of life: a server may let in whom it then tells nothing.
+async fn open(address: &Address) -> RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
-    let client = Client::open(resolved.address.connection_info())?;
-    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+    let mut connection = Client::open(address.connection_info())?.get_multiplexed_async_connection_with_config(&config).await?;
     let pong: String = redis::cmd("PING").query_async(&mut connection).await?;
     assert_eq!(pong, "PONG");
     Ok(connection)
 }
 
+async fn connect(settings: &[(&str, &str)]) -> RedisResult<MultiplexedConnection> {
+    open(&resolve(settings).unwrap_or_else(|error| panic!("{settings:?}: {error}"))).await
+}
+
+async fn info(connection: &mut MultiplexedConnection) -> String {
+    redis::cmd("INFO").arg("server").query_async(connection).await.expect("it answers")
+}
+
 /// Asserts that the settings lead to this server and no other, and gives its word about the connection: user, database and more.
 async fn reach(server: &RedisProcess, settings: &[(&str, &str)]) -> String {
     let mut connection = connect(settings).await.unwrap_or_else(|error| panic!("{settings:?}: {error}"));
-    let info: String = redis::cmd("INFO").arg("server").query_async(&mut connection).await.expect("it answers");
+    let info = info(&mut connection).await;
     assert!(info.contains(&format!("process_id:{}\r", server.pid())), "{settings:?} lead elsewhere: {info}");
     redis::cmd("CLIENT").arg("INFO").query_async(&mut connection).await.expect("it answers")
 }
@@ -55,7 +71,7 @@ async fn refusal(settings: &[(&str, &str)]) -> String {
     match connect(settings).await {
         Ok(_) => panic!("{settings:?}: it is let in"),
         Err(error) => {
-            let explained = resolve(settings).expect("it was good").address.explain(&error);
+            let explained = resolve(settings).expect("it was good").explain(&error);
             format!("{explained} ({error:?})")
         }
     }
@@ -74,7 +90,7 @@ async fn a_server_is_reached_by_tcp() {
     {
         reach(&server, &[("REDIS_URL", &url), ("REDIS_SOCKET_TYPE", "tcp")]).await;
     }
-    let info = resolve(&[("REDIS_URL", &server.url())]).expect("it is good").address.connection_info();
+    let info = resolve(&[("REDIS_URL", &server.url())]).expect("it is good").connection_info();
     assert!(info.tcp_settings().nodelay() && info.tcp_settings().keepalive().is_some());
 }
 
@@ -225,6 +241,70 @@ async fn a_client_certificate_is_shown_where_it_is_asked_for() {
         assert!(fs::read_to_string(&key).expect("it is there").contains(heading), "openssl wrote another form than {form:?}");
         reach(&server, &[settings[0], settings[1], ("REDIS_TLS_CLIENT_CERT", text(&cert)), ("REDIS_TLS_CLIENT_KEY", text(&key))]).await;
     }
+}
+
+#[tokio::test]
+async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watched_once() {
+    let authority = Authority::new();
+    let start = || RedisProcess::builder().with_tls(&authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "yes").start();
+    let (main, per_second) = (start(), start());
+    let Identity { cert, key, .. } = authority.sign("client", "DNS:tollgate", KeyForm::Pkcs8);
+    let (ca, main_url, per_second_url) = (authority.cacert(), main.url(), per_second.address());
+    let resolved = connecting(&[
+        ("REDIS_URL", &main_url),
+        ("REDIS_PERSECOND", "true"),
+        ("REDIS_PERSECOND_URL", &per_second_url),
+        ("REDIS_PERSECOND_TLS", "true"),
+        ("REDIS_TLS_CACERT", text(&ca)),
+        ("REDIS_TLS_CLIENT_CERT", text(&cert)),
+        ("REDIS_TLS_CLIENT_KEY", text(&key)),
+    ]);
+    let Connecting { main: pool, per_second: other, secrets, .. } = resolved.expect("it is good");
+    for (server, pool) in [(&main, pool), (&per_second, other.expect("it is set"))] {
+        let Deployment::Single(address) = pool.deployment else { panic!("one server, not {}", pool.deployment) };
+        assert!(info(&mut open(&address).await.expect("it is let in")).await.contains(&format!("process_id:{}\r", server.pid())));
+    }
+    assert_eq!(format!("{secrets:?}").matches(text(&cert)).count(), 1, "{secrets:?}");
+}
+
+#[tokio::test]
+async fn what_is_exchanged_is_for_connections_that_begin_later() {
+    let authority = Authority::new();
+    let [before, after] = ["before", "after"].map(|_| Authority::new());
+    let redis = RedisProcess::builder().with_tls(&authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "yes");
+    let redis = redis.with_user("user app on >1st ~* +@all").start();
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let [password, cert, key] = ["password", "cert", "key"].map(|name| home.path().join(name));
+    let exchange = |content: &str, authority: &Authority, form: KeyForm| {
+        redis.command::<()>(&["CONFIG", "SET", "tls-ca-cert-file", text(&authority.cacert())]);
+        let identity = authority.sign("client", "DNS:tollgate", form);
+        fs::write(&password, content).expect("a file can be written");
+        fs::copy(identity.cert, &cert).expect("a file can be copied");
+        fs::copy(identity.key, &key).expect("a file can be copied");
+    };
+    exchange("app:1st\n", &before, KeyForm::Pkcs8);
+    let (url, ca) = (redis.url(), authority.cacert());
+    let resolved = connecting(&[
+        ("REDIS_URL", &url),
+        ("REDIS_AUTH_FILE", text(&password)),
+        ("REDIS_TLS_CACERT", text(&ca)),
+        ("REDIS_TLS_CLIENT_CERT", text(&cert)),
+        ("REDIS_TLS_CLIENT_KEY", text(&key)),
+    ]);
+    let Connecting { main, secrets, .. } = resolved.expect("it is good");
+    let Deployment::Single(address) = main.deployment else { panic!("one server, not {}", main.deployment) };
+    let mut source = SecretSource::new(secrets, &Metrics::new()).expect("there are files");
+    let mut old = open(&address).await.expect("it is let in");
+
+    exchange("app:2nd", &after, KeyForm::Sec1);
+    redis.command::<()>(&["ACL", "SETUSER", "app", "resetpass", ">2nd"]);
+    assert!(open(&address).await.is_err(), "nobody has read the files again");
+    source.load();
+    // Somewhere else, as a cluster or Sentinel names it, the same is said.
+    for address in [&address, &address.at("127.0.0.1", redis.port())] {
+        open(address).await.expect("it is let in");
+    }
+    info(&mut old).await;
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 
 use serde_json::Value;
@@ -11,7 +12,7 @@ use tempfile::TempDir;
 use crate::support::certificates::{Authority, KeyForm};
 use crate::support::http::Reply;
 use crate::support::redis::RedisProcess;
-use crate::support::{TestServer, limit_of, look_until, tollgate, write};
+use crate::support::{Builder, TestServer, limit_of, look_until, tollgate, write};
 
 /// The names of all settings of the reference, one a line.
 const OF_THE_REFERENCE: &str = include_str!("settings_of_the_reference.txt");
@@ -302,6 +303,87 @@ fn redis_is_reached_only_with_what_it_asks_for() {
         look_until("what is missing is told", || server.log().contains("Redis cannot be reached"));
         assert!(!is_reached(&server), "without {without:?}");
     }
+}
+
+const K: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
+
+/// A service whose calls on [`K`] are counted on that Redis, or not at all: it denies what it cannot count.
+fn counting(redis: &RedisProcess) -> Builder {
+    let address = redis.address();
+    TestServer::with_rules(&limit_of(1_000)).with_env("REDIS_URL", &address).with_env("ON_STORE_ERROR", "deny")
+}
+
+/// Ends every connection to a Redis but the test's, and waits until calls are counted on a new one.
+fn counts_on_a_new_connection(server: &TestServer, redis: &RedisProcess) {
+    let made = || server.metric("tollgate_store_connections_total").unwrap_or_default();
+    let before = made();
+    redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
+    look_until("calls are counted on a new connection", || server.json(K).status == 200 && made() > before);
+}
+
+#[test]
+fn a_password_is_exchanged_without_a_restart() {
+    let redis = RedisProcess::builder().with_user("user app on >1st ~* +@all").start();
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let path = home.path().join("password");
+    write(&path, "app:1st\n");
+    let server = counting(&redis).with_env("REDIS_AUTH_FILE", &path.display().to_string()).start();
+    look_until("it is let in", || server.json(K).status == 200);
+    let (refused, loads) = ("tollgate_redis_secrets_refused", "tollgate_redis_secrets_loads_total{result=\"success\"}");
+    assert_eq!((server.metric(refused), server.metric(loads)), (Some(0.0), Some(0.0)));
+
+    write(&path, "app:2nd\nand more\n");
+    look_until("what is no credential is refused", || server.metric(refused) == Some(1.0));
+    counts_on_a_new_connection(&server, &redis);
+    let said = format!("REDIS_AUTH_FILE: {} has more than one line", path.display());
+    assert_eq!(server.log().matches(&said).count(), 1, "{}", server.log());
+
+    // Redis lets those stay whose password is another by now.
+    redis.command::<()>(&["ACL", "SETUSER", "app", "resetpass", ">2nd"]);
+    assert_eq!(server.json(K).status, 200);
+    write(&path, "app:2nd\n");
+    look_until("it is taken", || server.metric(refused) == Some(0.0));
+    counts_on_a_new_connection(&server, &redis);
+    assert_eq!(server.metric(loads), Some(1.0));
+    assert!(!server.log().contains("2nd"), "{}", server.log());
+}
+
+#[test]
+fn sighup_has_credentials_read_again_whatever_their_files_look_like() {
+    let redis = RedisProcess::builder().with_user("user app on >1st ~* +@all").start();
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let path = home.path().join("password");
+    write(&path, "app:1st");
+    let server = counting(&redis).with_env("REDIS_AUTH_FILE", &path.display().to_string()).start();
+    redis.command::<()>(&["ACL", "SETUSER", "app", "resetpass", ">2nd"]);
+    // As large and as old as before, and so nothing to look at.
+    let file = fs::OpenOptions::new().write(true).open(&path).expect("it is there");
+    let written = file.metadata().and_then(|metadata| metadata.modified()).expect("it has a time");
+    (&file).write_all(b"app:2nd").and_then(|()| file.set_modified(written)).expect("a file can be written");
+    server.signal("HUP");
+    counts_on_a_new_connection(&server, &redis);
+}
+
+#[test]
+fn a_client_certificate_is_exchanged_without_a_restart() {
+    let authority = Authority::new();
+    let redis = RedisProcess::builder().with_tls(&authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "yes").start();
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let [cert, key] = ["cert", "key"].map(|name| home.path().join(name));
+    let exchange = |authority: &Authority| {
+        redis.command::<()>(&["CONFIG", "SET", "tls-ca-cert-file", &authority.cacert().display().to_string()]);
+        let identity = authority.sign("client", "DNS:tollgate", KeyForm::Pkcs8);
+        fs::copy(identity.cert, &cert).expect("a file can be copied");
+        fs::copy(identity.key, &key).expect("a file can be copied");
+    };
+    let (before, after) = (Authority::new(), Authority::new());
+    exchange(&before);
+    let files = [("REDIS_TLS_CACERT", authority.cacert()), ("REDIS_TLS_CLIENT_CERT", cert.clone()), ("REDIS_TLS_CLIENT_KEY", key.clone())];
+    let server = counting(&redis).with_env("REDIS_TLS", "true");
+    let server = files.iter().fold(server, |server, (name, path)| server.with_env(name, &path.display().to_string())).start();
+    look_until("it is let in", || server.json(K).status == 200);
+    exchange(&after);
+    counts_on_a_new_connection(&server, &redis);
 }
 
 const YEAR_S: i64 = 365 * 86_400;

@@ -84,7 +84,7 @@ fn memory() -> Place {
 
 fn redis() -> Place {
     let (server, (clock, hand)) = (RedisProcess::start(), Clock::manual(START));
-    Place { backend: Backend::Redis(remote::node(&server, clock, &Metrics::new())), redis: Some((server, hand)) }
+    Place { backend: Backend::Redis(remote::redis(&server, clock, &Metrics::new())), redis: Some((server, hand)) }
 }
 
 impl Place {

@@ -1,4 +1,4 @@
-//! Where one Redis server is, and how to be let in: every form of REDIS_URL that is out there, and REDIS_AUTH.
+//! Where one Redis server or sentinel is, and how to be let in: every form of REDIS_URL that is out there, and REDIS_AUTH.
 //!
 //! The reference takes `host:port`, the path of a socket and `redis://` URLs, and Redis' own tools a few more; none of the crates at hand
 //! reads them all. Whatever is wrong with an address is told in words about it, and never by quoting it: half of a broken URL may be
@@ -15,10 +15,13 @@ use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _, RedisConnectionInfo, RedisError};
 
 use crate::setting::Secret;
-use crate::store::redis::tls::{Tls, TlsError};
+use crate::store::redis::secrets::Live;
+use crate::store::redis::tls::TlsClient;
 
 /// Where Redis listens unless it is told otherwise.
 const PORT_DEFAULT: u16 = 6379;
+/// Where a sentinel does.
+const SENTINEL_PORT_DEFAULT: u16 = 26379;
 /// How long a connection is silent before it is asked whether it still is one: what the reference's driver does.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 /// How often it is asked again, and how often in vain: a peer that is gone is noticed within half a minute, calls or no calls.
@@ -26,9 +29,33 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TRIES: u32 = 3;
 
 /// One Redis server: where it is, and how to be let in. Shown without credentials.
+///
+/// Clones know the same credentials and certificates, also when these are exchanged.
 #[derive(Clone)]
 pub struct Address {
+    /// As it was written; `auth` and `tls` win over it.
     info: ConnectionInfo,
+    auth: Option<Live<Secret>>,
+    tls: Option<Live<TlsClient>>,
+    named_by: NamedBy,
+}
+
+/// The settings that an operator can mend an address by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamedBy {
+    /// Which has the address.
+    pub url: &'static str,
+    /// Which has user and password, or names a file with them.
+    pub auth: &'static str,
+}
+
+/// What listens at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listener {
+    /// A server of Redis, on port 6379 if no other is said.
+    Server,
+    /// A sentinel, on port 26379 if no other is said.
+    Sentinel,
 }
 
 /// An address as it was read, and what of it has no effect.
@@ -44,16 +71,16 @@ pub struct Parsed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Several servers.
-    #[error("is a list: Redis Cluster and Sentinel are not supported by this version; write the one server to count on, as host:port")]
+    #[error("is a list of addresses")]
     List,
     /// A scheme of something else.
     #[error("has a scheme that is not Redis'; write redis://, rediss:// (with TLS), unix:///path or host:port")]
     Scheme,
     /// `@` where no URL has one.
-    #[error("has an @ behind its host; in a user or a password write / as %2F, ? as %3F, # as %23 and @ as %40, or set REDIS_AUTH")]
+    #[error("has an @ behind its host; in a user or a password write / as %2F, ? as %3F, # as %23 and @ as %40")]
     Unescaped,
     /// `password@host:port`.
-    #[error("has a user or a password, and no scheme; write redis://user:password@host:port, or set REDIS_AUTH")]
+    #[error("has a user or a password, and no scheme; write redis://user:password@host:port")]
     NoScheme,
     /// Percent-encoding that is no text.
     #[error("is not UTF-8 where it is percent-encoded")]
@@ -68,7 +95,7 @@ pub enum AddressError {
     #[error("has no address of IPv6 between its brackets; write [::1]:6379")]
     Brackets,
     /// `2001:db8::1:6379`.
-    #[error("can be read as an address of IPv6 with and without a port; write [::1]:6379, or [::1] for the port {PORT_DEFAULT}")]
+    #[error("can be read as an address of IPv6 with and without a port; write [::1]:6379, or [::1] for the usual port")]
     Ambiguous,
     /// No such port.
     #[error("has a port that is no number from 1 to 65535; write host:port, such as 10.0.0.5:6379")]
@@ -99,13 +126,21 @@ struct Entry {
 }
 
 impl Address {
-    /// Reads REDIS_URL.
+    /// Reads the address of a server, as REDIS_URL has it.
     ///
     /// What begins with `/`, `unix:` or `redis+unix:` is a socket, `rediss:` is TLS, and anything else is TCP.
     ///
     /// # Errors
     /// What is wrong with it, never quoting it.
     pub fn parse(text: &str) -> Result<Parsed, AddressError> {
+        Self::parse_of(Listener::Server, text)
+    }
+
+    /// Reads the address of a server or a sentinel.
+    ///
+    /// # Errors
+    /// What is wrong with it, never quoting it.
+    pub fn parse_of(listener: Listener, text: &str) -> Result<Parsed, AddressError> {
         // Secrets are kept in files, and files end with a line break.
         let text = text.trim();
         if text.starts_with('/') {
@@ -114,12 +149,12 @@ impl Address {
         let Some((scheme, rest)) = text.split_once("://") else {
             return match text.strip_prefix("unix:") {
                 Some(rest) => socket(rest),
-                None => place_alone(text),
+                None => place_alone(listener, text),
             };
         };
         match scheme.to_ascii_lowercase().as_str() {
-            "redis" | "valkey" => server(rest, Security::Plain),
-            "rediss" | "valkeys" => server(rest, Security::Tls),
+            "redis" | "valkey" => server(listener, rest, Security::Plain),
+            "rediss" | "valkeys" => server(listener, rest, Security::Tls),
             "unix" | "redis+unix" | "valkey+unix" => socket(rest),
             // `host:1,redis://…`
             _ if scheme.contains(',') => Err(AddressError::List),
@@ -127,62 +162,98 @@ impl Address {
         }
     }
 
+    /// A server whose place is told later, by [`at`](Self::at), and that nobody has to be let into so far.
+    pub fn nowhere() -> Self {
+        Parsed::new(ConnectionAddr::Tcp(String::new(), 0), RedisConnectionInfo::default()).address
+    }
+
     /// The same server, entered with REDIS_AUTH: a password, or a user and a password with a colon between them. Either of the two wins
     /// over the URL's, as it does in the reference.
     #[must_use]
-    pub fn with_auth(self, auth: &Secret) -> Self {
-        let (user, password) = auth.reveal().split_once(':').unwrap_or(("", auth.reveal()));
-        let mut settings = self.info.redis_settings().clone();
-        if !user.is_empty() {
-            settings = settings.set_username(user);
-        }
-        if !password.is_empty() {
-            settings = settings.set_password(password);
-        }
-        Self { info: self.info.set_redis_settings(settings) }
+    pub fn with_auth(self, auth: Live<Secret>) -> Self {
+        Self { auth: Some(auth), ..self }
     }
 
-    /// The same server, reached by TLS.
-    ///
-    /// # Errors
-    /// What is wrong with the files, or that it is a socket.
-    pub fn with_tls(self, tls: &Tls) -> Result<Self, TlsError> {
-        Ok(Self { info: tls.wrap(self.info)? })
+    /// The same server, reached by TLS. It changes nothing about a Unix socket, which has none.
+    #[must_use]
+    pub fn with_tls(self, tls: Live<TlsClient>) -> Self {
+        if self.is_socket() { self } else { Self { tls: Some(tls), ..self } }
+    }
+
+    /// The same server, with the settings that say where it is and how to be let in.
+    #[must_use]
+    pub fn named_by(self, named_by: NamedBy) -> Self {
+        Self { named_by, ..self }
     }
 
     /// Another server that one is let into in the same way.
     #[must_use]
     pub fn at(&self, host: &str, port: u16) -> Self {
         let addr = match self.info.addr() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure: *insecure, tls_params: tls_params.clone() }
+            ConnectionAddr::TcpTls { insecure, .. } => {
+                ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure: *insecure, tls_params: None }
             }
             _ => ConnectionAddr::Tcp(host.to_owned(), port),
         };
-        Self { info: self.info.clone().set_addr(addr) }
+        Self { info: self.info.clone().set_addr(addr), ..self.clone() }
     }
 
-    /// What a connection is made from.
+    /// Its host, unless it is a socket.
+    pub fn host(&self) -> Option<&str> {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
+            _ => None,
+        }
+    }
+
+    /// What a connection is made from, with the credentials and certificates of this moment: ask again for the next one.
     pub fn connection_info(&self) -> ConnectionInfo {
         let info = self.info.clone();
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_TRIES);
         let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
         // RESP2, which everything speaks that calls itself Redis; nothing here is better in RESP3.
-        let mut settings = info.redis_settings().clone().set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
-        if self.has_user_alone() {
+        let mut settings = self.settings().set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
+        if has_user_alone(&settings) {
             // The reference's driver does the same: there are users with `nopass`.
             settings = settings.set_password("");
         }
-        info.set_redis_settings(settings).set_tcp_settings(tcp)
+        let addr = match (&self.tls, self.place()) {
+            (Some(tls), Some(place)) => tls.load().at(place),
+            _ => info.addr().clone(),
+        };
+        info.set_addr(addr).set_redis_settings(settings).set_tcp_settings(tcp)
+    }
+
+    /// What is said at the beginning of a connection.
+    fn settings(&self) -> RedisConnectionInfo {
+        let mut settings = self.info.redis_settings().clone();
+        let Some(auth) = self.auth.as_ref().map(Live::load) else { return settings };
+        let (user, password) = auth.reveal().split_once(':').unwrap_or(("", auth.reveal()));
+        if !user.is_empty() {
+            settings = settings.set_username(user);
+        }
+        if !password.is_empty() {
+            settings = settings.set_password(password);
+        }
+        settings
+    }
+
+    /// Host and port; `None` for a socket.
+    pub fn place(&self) -> Option<(&str, u16)> {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => Some((host, *port)),
+            _ => None,
+        }
     }
 
     /// Why it cannot be connected to, for the log: what the client's words leave out, and what to look at.
     pub fn explain(&self, error: &RedisError) -> String {
+        let NamedBy { url, auth } = self.named_by;
         if error.kind() == ErrorKind::AuthenticationFailed {
-            return format!("{self} refuses the user or the password (WRONGPASS), or has none; see REDIS_AUTH and REDIS_URL");
+            return format!("{self} refuses the user or the password (WRONGPASS), or has none; see {auth} and {url}");
         }
         match error.code() {
-            Some("NOAUTH") => format!("{self} wants a password (NOAUTH); set REDIS_AUTH"),
+            Some("NOAUTH") => format!("{self} wants a password (NOAUTH); set {auth}"),
             _ => format!("{self}: {error}"),
         }
     }
@@ -194,28 +265,40 @@ impl Address {
 
     /// Whether there is a user, and no password.
     pub fn has_user_alone(&self) -> bool {
-        let settings = self.info.redis_settings();
-        settings.username().is_some() && settings.password().is_none()
+        has_user_alone(&self.settings())
     }
 
     /// Whether it is reached by TLS.
     pub fn is_tls(&self) -> bool {
-        matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })
+        self.tls.is_some() || matches!(self.info.addr(), ConnectionAddr::TcpTls { .. })
+    }
+
+    /// Its database; 0 unless another is said.
+    pub fn database(&self) -> i64 {
+        self.info.redis_settings().db()
+    }
+
+    /// Whether the URL has a user or a password, and another one than this one's.
+    pub fn contradicts(&self, other: &Self) -> bool {
+        let credentials = |address: &Self| {
+            let settings = address.info.redis_settings();
+            (settings.username().map(str::to_owned), settings.password().map(str::to_owned))
+        };
+        credentials(self) != (None, None) && credentials(self) != credentials(other)
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let database = self.info.redis_settings().db();
-        match self.info.addr() {
-            ConnectionAddr::Unix(path) => {
+        let database = self.database();
+        match (self.info.addr(), self.place()) {
+            (ConnectionAddr::Unix(path), _) => {
                 write!(formatter, "unix://{}", path.display())?;
                 return if database == 0 { Ok(()) } else { write!(formatter, "?db={database}") };
             }
-            ConnectionAddr::TcpTls { host, port, .. } => write_place(formatter, "rediss", host, *port)?,
-            ConnectionAddr::Tcp(host, port) => write_place(formatter, "redis", host, *port)?,
+            (_, Some((host, port))) => write_place(formatter, if self.is_tls() { "rediss" } else { "redis" }, host, port)?,
             // The enum may grow; this is how the crate shows what it knows.
-            other => write!(formatter, "{other}")?,
+            (other, None) => write!(formatter, "{other}")?,
         }
         if database == 0 { Ok(()) } else { write!(formatter, "/{database}") }
     }
@@ -227,10 +310,24 @@ impl fmt::Debug for Address {
     }
 }
 
+impl NamedBy {
+    /// The one Redis, if there is no other.
+    pub const MAIN: Self = Self { url: "REDIS_URL", auth: "REDIS_AUTH" };
+}
+
+impl Listener {
+    const fn port(self) -> u16 {
+        match self {
+            Self::Server => PORT_DEFAULT,
+            Self::Sentinel => SENTINEL_PORT_DEFAULT,
+        }
+    }
+}
+
 impl Parsed {
     fn new(place: ConnectionAddr, settings: RedisConnectionInfo) -> Self {
         let info = place.into_connection_info().expect("a place is all it needs").set_redis_settings(settings);
-        Self { address: Address { info }, warnings: Vec::new() }
+        Self { address: Address { info, auth: None, tls: None, named_by: NamedBy::MAIN }, warnings: Vec::new() }
     }
 }
 
@@ -280,7 +377,7 @@ impl Entry {
             settings = settings.set_password(password);
         }
         if self.has_more {
-            warnings.push("of what stands behind ? and # in REDIS_URL, only db, username and password have an effect");
+            warnings.push("of what stands behind ? and #, only db, username and password have an effect");
         }
         let mut parsed = Parsed::new(place, settings);
         parsed.warnings = warnings;
@@ -289,10 +386,10 @@ impl Entry {
 }
 
 /// What follows `redis://`.
-fn server(rest: &str, security: Security) -> Result<Parsed, AddressError> {
+fn server(listener: Listener, rest: &str, security: Security) -> Result<Parsed, AddressError> {
     let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let (credentials, place) = authority.rsplit_once('@').map_or((None, authority), |(credentials, place)| (Some(credentials), place));
-    let (host, port) = match host_and_port(place) {
+    let (host, port) = match host_and_port(listener, place) {
         // The first letters of a password were taken for the place.
         Err(error) if error != AddressError::List && behind.contains('@') => return Err(AddressError::Unescaped),
         place => place?,
@@ -314,15 +411,15 @@ fn socket(rest: &str) -> Result<Parsed, AddressError> {
 }
 
 /// A host, perhaps with a port, and nothing else.
-fn place_alone(text: &str) -> Result<Parsed, AddressError> {
+fn place_alone(listener: Listener, text: &str) -> Result<Parsed, AddressError> {
     if text.contains('@') {
         return Err(AddressError::NoScheme);
     }
-    let (host, port) = host_and_port(text)?;
+    let (host, port) = host_and_port(listener, text)?;
     Ok(Parsed::new(ConnectionAddr::Tcp(host, port), RedisConnectionInfo::default()))
 }
 
-fn host_and_port(place: &str) -> Result<(String, u16), AddressError> {
+fn host_and_port(listener: Listener, place: &str) -> Result<(String, u16), AddressError> {
     if place.contains(',') {
         return Err(AddressError::List);
     }
@@ -334,17 +431,17 @@ fn host_and_port(place: &str) -> Result<(String, u16), AddressError> {
         }
         return match behind.strip_prefix(':') {
             Some(port) => Ok((host.to_owned(), port_of(port)?)),
-            None if behind.is_empty() => Ok((host.to_owned(), PORT_DEFAULT)),
+            None if behind.is_empty() => Ok((host.to_owned(), listener.port())),
             None => Err(AddressError::Port),
         };
     }
     if is_ipv6(place) {
         let is_ambiguous = place.rsplit_once(':').is_some_and(|(host, port)| is_ipv6(host) && port_of(port).is_ok());
-        return if is_ambiguous { Err(AddressError::Ambiguous) } else { Ok((place.to_owned(), PORT_DEFAULT)) };
+        return if is_ambiguous { Err(AddressError::Ambiguous) } else { Ok((place.to_owned(), listener.port())) };
     }
     let (host, port) = match place.rsplit_once(':') {
         Some((host, port)) => (host, port_of(port)?),
-        None => (place, PORT_DEFAULT),
+        None => (place, listener.port()),
     };
     if host.is_empty() {
         return Err(AddressError::NoHost);
@@ -353,6 +450,10 @@ fn host_and_port(place: &str) -> Result<(String, u16), AddressError> {
         return Err(AddressError::Host);
     }
     Ok((host.to_owned(), port))
+}
+
+fn has_user_alone(settings: &RedisConnectionInfo) -> bool {
+    settings.username().is_some() && settings.password().is_none()
 }
 
 fn is_ipv6(text: &str) -> bool {
@@ -494,7 +595,7 @@ mod tests {
     #[test]
     fn redis_auth_wins_over_the_url_part_by_part() {
         for (url, auth, user, password) in AUTH {
-            let address = parsed(url).with_auth(&Secret::read(auth).expect("any text will do"));
+            let address = parsed(url).with_auth(Live::new(Secret::new(*auth)));
             let info = address.connection_info();
             assert_eq!((info.redis_settings().username(), info.redis_settings().password()), (*user, *password), "{url} {auth}");
         }

@@ -12,11 +12,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use crate::check::StoreError;
-use crate::store::redis::Node;
+use crate::store::redis::Redis;
 use crate::store::redis::connection::{Lane, Link};
 use crate::store::redis::health::Trouble;
-use crate::store::redis::script::{Line, Said};
-use crate::store::redis::trip::{self, Back, Trip};
+use crate::store::redis::node::Node;
+use crate::store::redis::redirect::Redirect;
+use crate::store::redis::script::{Line, Manner, Said, WindowForm};
+use crate::store::redis::trip::{Back, Trip, Untold};
 use crate::time::Time;
 
 /// How many checks go out with one call: about half a millisecond of Redis. An ask whose checks are decided together is never split, so
@@ -25,35 +27,56 @@ pub const BATCH_SIZE_MAX: usize = 64;
 /// How many asks of one runtime wait for their turn. More would wait longer than anybody's time-out.
 pub const WAITERS_MAX: usize = 8_192;
 
-/// One runtime's way to Redis. One call is in flight at a time. Dropped, it ends.
+/// How often the script is sent again because Redis says that it has forgotten it: a flush may come in between, but not for ever.
+const FORGOTTEN_MAX: usize = 2;
+
+/// One runtime's way to one server. One call is in flight at a time. When the last clone is dropped, it ends.
 #[derive(Debug, Clone)]
-pub struct Batcher {
+pub struct Batcher(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
     queue: mpsc::Sender<Waiting>,
-    _task: Arc<JoinSet<()>>,
+    _task: JoinSet<()>,
 }
 
-/// What Redis told of one ask's checks, in order.
+/// What a server told of one ask's checks, in order.
 #[derive(Debug)]
 pub struct Told {
     /// What it was asked.
     pub lines: Vec<Line>,
     /// What time it was there.
     pub now: Time,
-    /// What it says of each, or why it says nothing.
-    pub said: SmallVec<[Result<Said, StoreError>; 2]>,
+    /// What it says of each.
+    pub said: SmallVec<[Outcome; 2]>,
+}
+
+/// What a server says of a check, or why it says nothing.
+pub type Outcome = Result<Said, Silence>;
+
+/// Why a server says nothing of a check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Silence {
+    /// It is not the one to ask.
+    Elsewhere(Redirect),
+    /// It has no verdict.
+    None(StoreError),
 }
 
 /// An ask that waits for its turn.
 #[derive(Debug)]
 struct Waiting {
     lines: Vec<Line>,
-    together: bool,
+    manner: Manner,
     reply: oneshot::Sender<Result<Told, StoreError>>,
 }
 
 /// The task.
 struct Task {
+    redis: Arc<Redis>,
     node: Arc<Node>,
+    /// Whether it is one of a cluster's.
+    by_slot: bool,
     lane: Lane,
     queue: mpsc::Receiver<Waiting>,
     /// Taken from the queue, but not sent yet.
@@ -62,22 +85,22 @@ struct Task {
 
 impl Batcher {
     /// Starts on the runtime that this is called on.
-    pub fn start(node: Arc<Node>) -> Self {
+    pub fn start(redis: Arc<Redis>, node: Arc<Node>, by_slot: bool) -> Self {
         let (queue, waiting) = mpsc::channel(WAITERS_MAX);
-        let lane = Lane::open(node.manager.clone(), node.store_timeout.into());
-        let task = Task { node, lane, queue: waiting, pending: VecDeque::new() };
+        let lane = Lane::open(node.manager().clone(), redis.store_timeout.into());
+        let task = Task { redis, node, by_slot, lane, queue: waiting, pending: VecDeque::new() };
         let mut tasks = JoinSet::new();
         tasks.spawn(task.run());
-        Self { queue, _task: Arc::new(tasks) }
+        Self(Arc::new(Inner { queue, _task: tasks }))
     }
 
     /// Waits for the answer to these lines. Whoever stops waiting before they are sent is taken out, uncharged.
     ///
     /// # Errors
     /// There is none, or no room to wait for it.
-    pub async fn ask(&self, lines: Vec<Line>, together: bool) -> Result<Told, StoreError> {
+    pub async fn ask(&self, lines: Vec<Line>, manner: Manner) -> Result<Told, StoreError> {
         let (reply, told) = oneshot::channel();
-        self.queue.try_send(Waiting { lines, together, reply }).map_err(|_| StoreError::Crowded)?;
+        self.0.queue.try_send(Waiting { lines, manner, reply }).map_err(|_| StoreError::Crowded)?;
         told.await.unwrap_or(Err(StoreError::Unreachable))
     }
 }
@@ -106,12 +129,12 @@ impl Task {
             let count = next.lines.len();
             let is_gone = next.reply.is_closed();
             if !is_gone && checks > 0 && checks + count > BATCH_SIZE_MAX {
-                self.node.metrics.full.inc();
+                self.redis.metrics.full.inc();
                 break;
             }
             let next = self.pending.pop_front();
             if is_gone {
-                self.node.metrics.abandoned.inc();
+                self.redis.metrics.abandoned.inc();
             } else {
                 checks += count;
                 batch.extend(next);
@@ -121,52 +144,52 @@ impl Task {
     }
 
     async fn send(&self, mut batch: Vec<Waiting>) {
-        let node = &self.node;
+        let (redis, health) = (&self.redis, &self.node.health);
         keep_order(&mut batch);
-        if node.health.breaker.is_open() {
+        if health.breaker.is_open() {
             return refuse(batch, StoreError::Unreachable);
         }
         let mut link = match self.lane.link().await {
             Ok(link) => link,
             Err(cause) => {
-                node.health.failed(&cause);
+                health.failed(&cause);
                 return refuse(batch, StoreError::Unreachable);
             }
         };
-        let groups = batch.iter().map(|waiting| (waiting.together, waiting.lines.as_slice()));
-        let trip = Trip::new(groups, node.clock.is_manual().then(|| node.clock.now()));
-        node.metrics.checks.observe(f64::from(u32::try_from(trip.checks()).unwrap_or(u32::MAX)));
-        node.metrics.in_flight.inc();
+        let groups = batch.iter().map(|waiting| (waiting.manner, waiting.lines.as_slice()));
+        let trip = Trip::new(groups, self.by_slot, redis.clock.is_manual().then(|| redis.clock.now()));
+        redis.metrics.checks.observe(f64::from(u32::try_from(trip.checks()).unwrap_or(u32::MAX)));
+        redis.metrics.in_flight.inc();
         let result = self.call(&mut link, &trip).await;
-        node.metrics.in_flight.dec();
+        redis.metrics.in_flight.dec();
         match result {
             Ok(back) => {
-                node.health.worked();
+                health.worked();
                 self.deliver(batch, back);
             }
             Err(error) => {
-                node.health.failed(&error.to_string());
-                node.metrics.ambiguous.inc_by(batch.len() as u64);
+                health.failed(&error.to_string());
+                redis.metrics.ambiguous.inc_by(batch.len() as u64);
                 refuse(batch, if error.is_timeout() { StoreError::Late } else { StoreError::Unreachable });
             }
         }
     }
 
     async fn call(&self, link: &mut Link, trip: &Trip<'_>) -> Result<Back, RedisError> {
-        let node = &self.node;
-        let sent = node.clock.now();
-        let mut values = link.call(&trip.commands()).await?;
-        if trip::is_forgotten(&values) {
+        let (redis, node) = (&self.redis, &self.node);
+        let sent = redis.clock.now();
+        let mut values = link.call(trip.commands()).await?;
+        for _ in 0..FORGOTTEN_MAX {
             // Normal life: after a restart, a failover or a flush. The text runs and is remembered in one trip.
-            node.metrics.unknown_script.inc();
-            values.pop();
-            values.extend(link.call(&trip.script()).await?);
+            let Some(again) = trip.again(&values) else { break };
+            redis.metrics.unknown_script.inc();
+            again.mend(&mut values, link.call(&again.commands).await?);
         }
-        let received = node.clock.now();
-        node.metrics.seconds.observe(received.since(sent).as_secs_f64());
+        let received = redis.clock.now();
+        redis.metrics.seconds.observe(received.since(sent).as_secs_f64());
         let back = trip.read(values).inspect_err(|_| link.give_up())?;
         if let Some(now) = back.now {
-            node.redis_clock.hear(now, sent, received);
+            node.clock.hear(now, sent, received);
         }
         if !back.mends.is_empty() && link.call(&back.mends).await.is_err() {
             // The replies are here all the same. The connection is not handed out again, and the next hit of that counter mends it.
@@ -176,24 +199,31 @@ impl Task {
     }
 
     fn deliver(&self, batch: Vec<Waiting>, back: Back) {
-        let node = &self.node;
-        let now = node.clock.now();
-        let redis_now = back.now.unwrap_or(node.redis_clock.at(now));
+        let redis = &self.redis;
+        let now = redis.clock.now();
+        let redis_now = back.now.unwrap_or(self.node.clock.at(now));
         let mut told = back.told.into_iter();
         for waiting in batch {
-            let said = waiting.lines.iter().zip(told.by_ref()).map(|(line, told)| match told {
-                Ok(said) => {
-                    node.last_seen.remember(line.hash(), line.used(&said), now);
-                    Ok(said)
-                }
-                Err(text) => {
-                    node.health.see(Trouble::of_reply(&text), &text);
-                    Err(StoreError::Refused)
-                }
-            });
+            let said = waiting.lines.iter().zip(told.by_ref()).map(|(line, told)| self.hear(waiting.manner, line, told, now));
             let told = Told { now: redis_now, said: said.collect(), lines: waiting.lines };
             if waiting.reply.send(Ok(told)).is_err() {
-                node.metrics.ambiguous.inc();
+                redis.metrics.ambiguous.inc();
+            }
+        }
+    }
+
+    fn hear(&self, manner: Manner, line: &Line, told: Result<Said, Untold>, now: Time) -> Outcome {
+        match told {
+            Ok(said) => {
+                if manner != Manner::Tried {
+                    self.redis.last_seen.remember(line.hash(), line.used(&said), now);
+                }
+                Ok(said)
+            }
+            Err(Untold::Elsewhere(redirect)) => Err(Silence::Elsewhere(redirect)),
+            Err(Untold::Wrong(text)) => {
+                self.node.health.refused(&text);
+                Err(Silence::None(StoreError::Refused))
             }
         }
     }
@@ -204,7 +234,7 @@ fn keep_order(batch: &mut [Waiting]) {
     let mut scripted: SmallVec<[u64; BATCH_SIZE_MAX]> = SmallVec::new();
     for line in batch.iter_mut().flat_map(|waiting| &mut waiting.lines) {
         if line.is_direct() && scripted.contains(&line.hash()) {
-            line.set_known(false);
+            line.set_form(WindowForm::Scripted);
         }
         if !line.is_direct() {
             scripted.push(line.hash());

@@ -3,8 +3,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use tokio::sync::Notify;
-
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 /// So many failures in a row open it. One may be an accident, and each costs somebody a time-out.
@@ -15,21 +13,31 @@ const FAILURES_MAX: u32 = 3;
 pub struct Breaker {
     failures: AtomicU32,
     open: AtomicBool,
-    opened: Notify,
-    state: Gauge,
+    metrics: BreakerMetrics,
+}
+
+/// What the breakers of all servers tell together.
+#[derive(Debug, Clone)]
+pub struct BreakerMetrics {
+    open: Gauge,
     openings: Counter,
+}
+
+impl BreakerMetrics {
+    /// Nothing was given up yet.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self {
+            open: metrics
+                .gauge("tollgate_store_breaker_open", "Servers that are not asked, because they failed: 0 or 1 where there is one."),
+            openings: metrics.counter("tollgate_store_breaker_opened_total", "How often a server was given up for a while."),
+        }
+    }
 }
 
 impl Breaker {
     /// Closed.
-    pub fn new(metrics: &Metrics) -> Self {
-        Self {
-            failures: AtomicU32::new(0),
-            open: AtomicBool::new(false),
-            opened: Notify::new(),
-            state: metrics.gauge("tollgate_store_breaker_open", "1 while Redis is not asked, because it failed; 0 else."),
-            openings: metrics.counter("tollgate_store_breaker_opened_total", "How often Redis was given up for a while."),
-        }
+    pub fn new(metrics: BreakerMetrics) -> Self {
+        Self { failures: AtomicU32::new(0), open: AtomicBool::new(false), metrics }
     }
 
     /// Whether Redis is not asked.
@@ -37,11 +45,9 @@ impl Breaker {
         self.open.load(Relaxed)
     }
 
-    /// A call failed: the connection broke, or no reply came in time.
-    pub fn failed(&self) {
-        if self.failures.fetch_add(1, Relaxed) + 1 >= FAILURES_MAX {
-            self.open();
-        }
+    /// A call failed: the connection broke, or no reply came in time. Says whether that opened it.
+    pub fn failed(&self) -> bool {
+        self.failures.fetch_add(1, Relaxed) + 1 >= FAILURES_MAX && self.open()
     }
 
     /// Redis replied, whatever it said.
@@ -51,25 +57,28 @@ impl Breaker {
         }
     }
 
-    /// Gives Redis up at once.
-    pub fn open(&self) {
-        if !self.open.swap(true, Relaxed) {
-            self.state.set(1);
-            self.openings.inc();
-            self.opened.notify_one();
+    /// Gives Redis up at once. Says whether it was not given up before.
+    pub fn open(&self) -> bool {
+        let opens = !self.open.swap(true, Relaxed);
+        if opens {
+            self.metrics.open.inc();
+            self.metrics.openings.inc();
         }
+        opens
     }
 
     /// Redis is back.
     pub fn close(&self) {
         self.failures.store(0, Relaxed);
-        self.open.store(false, Relaxed);
-        self.state.set(0);
+        if self.open.swap(false, Relaxed) {
+            self.metrics.open.dec();
+        }
     }
+}
 
-    /// Returns when it has been opened. For one waiter.
-    pub async fn opened(&self) {
-        self.opened.notified().await;
+impl Drop for Breaker {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -79,7 +88,7 @@ mod tests {
 
     #[test]
     fn it_opens_after_three_failures_in_a_row() {
-        let breaker = Breaker::new(&Metrics::new());
+        let breaker = Breaker::new(BreakerMetrics::new(&Metrics::new()));
         breaker.failed();
         breaker.failed();
         breaker.worked();

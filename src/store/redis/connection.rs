@@ -16,12 +16,20 @@ use crate::telemetry::metric::{Counter, Gauge, Metrics};
 #[derive(Debug, Clone)]
 pub struct Manager {
     address: Address,
-    client: Client,
     /// It knows how to ask whether a connection lives. Connecting is left to the client: this has time-outs of its own for that.
     redis: RedisConnectionManager,
-    connect_timeout: Duration,
-    reply_timeout: Duration,
-    connections: Connections,
+    timeouts: Timeouts,
+    /// None for servers that count nothing.
+    connections: Option<Connections>,
+}
+
+/// How long to wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// For a connection.
+    pub connect: Duration,
+    /// For a reply.
+    pub reply: Duration,
 }
 
 /// How many connections there are, were made and were closed, also as the reference tells it of its pool.
@@ -32,6 +40,10 @@ pub struct Connections {
     closed: Counter,
 }
 
+const OPEN: &str = "Connections to Redis.";
+const MADE: &str = "Connections to Redis that were made.";
+const CLOSED: &str = "Connections to Redis that were closed, by either side.";
+
 /// Counts as a connection for as long as it lives.
 #[derive(Debug)]
 struct Counted(Connections);
@@ -41,7 +53,7 @@ struct Counted(Connections);
 pub struct Link {
     connection: MultiplexedConnection,
     broken: bool,
-    _counted: Counted,
+    _counted: Option<Counted>,
 }
 
 /// The one connection of a runtime. Its calls go one after the other.
@@ -60,22 +72,32 @@ struct Failures {
 }
 
 impl Connections {
-    /// Of the one Redis that there is.
+    /// Of the Redis that everybody has.
     pub fn new(metrics: &Metrics) -> Self {
-        let made = metrics.counter("tollgate_store_connections_total", "Connections to Redis that were made.");
+        let made = metrics.counter_with("tollgate_store_connections_total", MADE, &[("pool", "main")]);
         Self {
-            open: metrics.reference_gauge("ratelimit.redis_pool.cx_active", "ratelimit_redis_pool_cx_active", "Connections to Redis."),
+            open: metrics.reference_gauge("ratelimit.redis_pool.cx_active", "ratelimit_redis_pool_cx_active", OPEN),
+            closed: metrics.reference_counter("ratelimit.redis_pool.cx_local_close", "ratelimit_redis_pool_cx_local_close", CLOSED, &[]),
+            made: metrics.reference_counter_of(made, "ratelimit.redis_pool.cx_total", "ratelimit_redis_pool_cx_total", MADE),
+        }
+    }
+
+    /// Of the one for limits of a second.
+    pub fn per_second(metrics: &Metrics) -> Self {
+        let made = metrics.counter_with("tollgate_store_connections_total", MADE, &[("pool", "per_second")]);
+        Self {
+            open: metrics.reference_gauge("ratelimit.redis_per_second_pool.cx_active", "ratelimit_redis_per_second_pool_cx_active", OPEN),
             closed: metrics.reference_counter(
-                "ratelimit.redis_pool.cx_local_close",
-                "ratelimit_redis_pool_cx_local_close",
-                "Connections to Redis that were closed, by either side.",
+                "ratelimit.redis_per_second_pool.cx_local_close",
+                "ratelimit_redis_per_second_pool_cx_local_close",
+                CLOSED,
                 &[],
             ),
             made: metrics.reference_counter_of(
                 made,
-                "ratelimit.redis_pool.cx_total",
-                "ratelimit_redis_pool_cx_total",
-                "Connections to Redis that were made.",
+                "ratelimit.redis_per_second_pool.cx_total",
+                "ratelimit_redis_per_second_pool_cx_total",
+                MADE,
             ),
         }
     }
@@ -97,14 +119,13 @@ impl Drop for Counted {
 }
 
 impl Manager {
-    /// For that server. Connecting takes no longer than `connect_timeout`, and a reply no longer than `reply_timeout`.
+    /// For that server.
     ///
     /// # Errors
     /// An address that the client cannot use.
-    pub fn new(address: Address, connect_timeout: Duration, reply_timeout: Duration, connections: Connections) -> Result<Self, RedisError> {
-        let client = Client::open(address.connection_info())?;
+    pub fn new(address: Address, timeouts: Timeouts, connections: Option<Connections>) -> Result<Self, RedisError> {
         let redis = RedisConnectionManager::new(address.connection_info())?;
-        Ok(Self { address, client, redis, connect_timeout, reply_timeout, connections })
+        Ok(Self { address, redis, timeouts, connections })
     }
 
     /// Where it connects to.
@@ -117,8 +138,16 @@ impl Manager {
     /// # Errors
     /// It does not, or not in time.
     pub async fn probe(&self, timeout: Duration) -> Result<(), RedisError> {
-        let mut link = tokio::time::timeout(timeout, self.connect()).await.unwrap_or_else(|_| Err(late("no connection")))?;
-        tokio::time::timeout(self.reply_timeout, self.is_valid(&mut link)).await.unwrap_or_else(|_| Err(late("no reply")))
+        let mut link = self.link_within(timeout).await?;
+        tokio::time::timeout(self.timeouts.reply, self.is_valid(&mut link)).await.unwrap_or_else(|_| Err(late("no reply")))
+    }
+
+    /// A connection of its own, for something that no caller waits for.
+    ///
+    /// # Errors
+    /// It could not be made, or not in time.
+    pub async fn link_within(&self, timeout: Duration) -> Result<Link, RedisError> {
+        tokio::time::timeout(timeout, self.connect()).await.unwrap_or_else(|_| Err(late("no connection")))
     }
 }
 
@@ -127,12 +156,13 @@ impl ManageConnection for Manager {
     type Error = RedisError;
 
     async fn connect(&self) -> Result<Link, RedisError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(Some(self.connect_timeout));
-        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        connection.set_response_timeout(self.reply_timeout);
-        Ok(Link { connection, broken: false, _counted: Counted::new(&self.connections) })
+        let Timeouts { connect, reply } = self.timeouts;
+        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(connect)).set_response_timeout(Some(connect));
+        // Anew for each connection: credentials may be others by now.
+        let client = Client::open(self.address.connection_info())?;
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        connection.set_response_timeout(reply);
+        Ok(Link { connection, broken: false, _counted: self.connections.as_ref().map(Counted::new) })
     }
 
     async fn is_valid(&self, link: &mut Link) -> Result<(), RedisError> {

@@ -3,6 +3,19 @@
 use std::fmt;
 
 use crate::store::redis::address::Address;
+use crate::time::Span;
+
+/// One Redis to count on, however many servers it has. There may be a second one, for limits whose period is a second.
+#[derive(Debug, Clone)]
+pub struct PoolOptions {
+    /// Its servers, and how to be let in.
+    ///
+    /// Credentials and certificates may change while the process lives. An address knows the newest, so whoever connects asks it for its
+    /// [`connection_info`](Address::connection_info) each time, and keeps none.
+    pub deployment: Deployment,
+    /// How long making a connection may take.
+    pub connect_timeout: Span,
+}
 
 /// The servers to count on, as an operator names them.
 #[derive(Debug, Clone)]

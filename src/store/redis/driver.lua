@@ -1,8 +1,8 @@
 -- Decides many checks in one call. KEYS has the key of each check, ARGV the time (or nothing: Redis' own) and an argument for each
--- check, but for two kinds of marks: `T` and a number before arguments says that so many checks are decided together, and `i` with three
--- numbers stands for a run of checks of fixed windows: how many, of how many hits each, and how long their keys live. The reply is the
--- time, then for each check what is spent afterwards, as -1 - spent if it was refused, for some algorithms in a list with more numbers; or
--- the text of an error, which is that check's alone.
+-- check, but for three kinds of marks: `T` and a number before arguments says that so many checks are decided together, `L` that of the next
+-- check nothing is kept, and `i` with three numbers stands for a run of checks of fixed windows: how many, of how many hits each, and how
+-- long their keys live. The reply is the time, then for each check what is spent afterwards, as -1 - spent if it was refused, for some
+-- algorithms in a list with more numbers; or the text of an error, which is that check's alone.
 local now = tonumber(ARGV[1])
 if not now then
   local time = redis.call('TIME')
@@ -62,12 +62,12 @@ local function twins()
     return reply
   end
 
-  local function decide(key, argument)
+  local function decide(key, argument, tried)
     local algorithm, drops, veto, cost, full, deepest, life, rate = read(argument)
     local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
     local after, over, changed = charge(algorithm, spent, state, cost, drops, full, deepest, argument)
     local reply = told(algorithm, key, state, after, over, cost, full)
-    if changed or after ~= spent or not kept then
+    if not tried and (changed or after ~= spent or not kept) then
       algorithm.keep(key, after, state, now, life, rate)
     end
     return reply
@@ -142,7 +142,7 @@ local function count(first, argument, replies)
 end
 
 local replies = {now}
-local key, argument = 1, 2
+local key, argument, tried = 1, 2, false
 while KEYS[key] do
   local code = string.byte(ARGV[argument])
   if code == 105 then -- i
@@ -154,10 +154,12 @@ while KEYS[key] do
       replies[key + index + 1] = ok and checks[index].reply or text_of(checks)
     end
     key, argument = key + length, argument + 1 + length
+  elseif code == 76 then -- L
+    argument, tried = argument + 1, true
   else
-    local ok, reply = pcall(twins().decide, KEYS[key], ARGV[argument])
+    local ok, reply = pcall(twins().decide, KEYS[key], ARGV[argument], tried)
     replies[key + 1] = ok and reply or text_of(reply)
-    key, argument = key + 1, argument + 1
+    key, argument, tried = key + 1, argument + 1, false
   end
 end
 return replies

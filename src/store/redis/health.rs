@@ -1,23 +1,22 @@
-//! What is wrong with Redis: noticed by calls, looked after by one task, which probes, logs each trouble once when it comes and once
-//! when it is over, and tells the process' lifecycle.
+//! What is wrong with a server: noticed by calls, looked at a few times a second by one task, which probes a server that was given up, and
+//! logs each trouble once when it comes and once when it is over.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::MissedTickBehavior;
+use tokio::sync::Notify;
 
-use crate::shutdown::Lifecycle;
 use crate::store::redis::address::Address;
-use crate::store::redis::breaker::Breaker;
+use crate::store::redis::breaker::{Breaker, BreakerMetrics};
 use crate::store::redis::connection::Manager;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::time::{Clock, Span, Time};
 
 /// How often a server that failed is tried again, and troubles are looked at.
-const PROBE_INTERVAL: Duration = Duration::from_millis(200);
+pub const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a probe may take to connect. One that takes longer would be no use to callers.
-const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+pub const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// A trouble that was not seen for this long is over.
 const QUIET: Span = Span::from_secs(1);
 
@@ -41,10 +40,18 @@ pub struct Health {
     pub breaker: Breaker,
     clock: Clock,
     notes: [Note; 4],
-    /// How often the server was there again.
-    recoveries: AtomicU64,
+    /// Rung when somebody should look where the keys are now.
+    doubts: Arc<Notify>,
     /// It answered a probe at least once.
     has_come: AtomicBool,
+    probes_failed: Counter,
+}
+
+/// What all servers tell together.
+#[derive(Debug, Clone)]
+pub struct HealthMetrics {
+    breaker: BreakerMetrics,
+    troubles: [Gauge; 4],
     probes_failed: Counter,
 }
 
@@ -54,15 +61,9 @@ struct Note {
     first: AtomicU64,
     last: AtomicU64,
     text: Mutex<String>,
+    /// It was said to be there.
+    is_told: AtomicBool,
     gauge: Gauge,
-}
-
-/// What was said already.
-#[derive(Debug, Default)]
-struct Told {
-    logged: [bool; 4],
-    /// Whether it may serve, and the line of /ready.
-    state: Option<(bool, String)>,
 }
 
 impl Trouble {
@@ -88,35 +89,58 @@ impl Trouble {
     }
 
     /// The kind of an error that Redis answered with.
-    pub fn of_reply(text: &str) -> Self {
+    fn of_reply(text: &str) -> Self {
         let foreign = ["WRONGTYPE", "not an integer", "not a bucket", "not a number"];
         if foreign.iter().any(|word| text.contains(word)) { Self::ForeignValue } else { Self::Refusing }
     }
 }
 
-impl Health {
-    /// Well, until something else is seen.
+impl HealthMetrics {
+    /// All is well, as far as anybody knows.
     pub fn new(metrics: &Metrics) -> Self {
-        let help = "1 while there is this kind of trouble with Redis; 0 else.";
+        let help = "Servers with this kind of trouble: 0 or 1 where there is one.";
         Self {
-            breaker: Breaker::new(metrics),
+            breaker: BreakerMetrics::new(metrics),
+            troubles: Trouble::ALL.map(|trouble| metrics.gauge_with("tollgate_store_trouble", help, &[("kind", trouble.name())])),
+            probes_failed: metrics.counter("tollgate_store_probes_failed_total", "Probes of a server that was given up, and is not back."),
+        }
+    }
+}
+
+impl Health {
+    /// Well, until something else is seen. `doubts` is rung when it may no longer be the one to ask.
+    pub fn new(metrics: &HealthMetrics, doubts: Arc<Notify>) -> Self {
+        Self {
+            breaker: Breaker::new(metrics.breaker.clone()),
             clock: Clock::system(),
-            notes: Trouble::ALL.map(|trouble| Note {
+            notes: metrics.troubles.clone().map(|gauge| Note {
                 first: AtomicU64::new(0),
                 last: AtomicU64::new(0),
                 text: Mutex::default(),
-                gauge: metrics.gauge_with("tollgate_store_trouble", help, &[("kind", trouble.name())]),
+                is_told: AtomicBool::new(false),
+                gauge,
             }),
-            recoveries: AtomicU64::new(0),
+            doubts,
             has_come: AtomicBool::new(false),
-            probes_failed: metrics.counter("tollgate_store_probes_failed_total", "Probes of a server that was given up, and is not back."),
+            probes_failed: metrics.probes_failed.clone(),
         }
     }
 
     /// A call failed.
     pub fn failed(&self, cause: &str) {
         self.see(Trouble::Unreachable, cause);
-        self.breaker.failed();
+        if self.breaker.failed() {
+            self.doubts.notify_one();
+        }
+    }
+
+    /// The server answered with an error.
+    pub fn refused(&self, text: &str) {
+        self.see(Trouble::of_reply(text), text);
+        // It was the master, or there is no telling who is.
+        if text.contains("READONLY") || text.contains("CLUSTERDOWN") {
+            self.doubts.notify_one();
+        }
     }
 
     /// Something is wrong, but connections are not.
@@ -134,75 +158,49 @@ impl Health {
         self.breaker.worked();
     }
 
-    /// How often the server, once given up, was there again.
-    pub fn recoveries(&self) -> u64 {
-        self.recoveries.load(Relaxed)
-    }
-
     /// Whether the server was ever seen to be there.
     pub fn has_come(&self) -> bool {
         self.has_come.load(Relaxed)
     }
 
-    /// Looks after one server for as long as the process lives. `required` is whether the process may only serve while the server can
-    /// be reached.
-    pub async fn look_after(self: Arc<Self>, manager: Manager, required: bool, lifecycle: Lifecycle) {
-        let mut told = Told::default();
-        let mut interval = tokio::time::interval(PROBE_INTERVAL);
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Whether it is there at the start is worth knowing before the first caller finds out.
-        match manager.probe(PROBE_TIMEOUT).await {
-            Ok(()) => self.has_come.store(true, Relaxed),
-            Err(error) => {
-                self.see(Trouble::Unreachable, &manager.address().explain(&error));
-                self.breaker.open();
-            }
-        }
-        loop {
-            self.tell(&mut told, manager.address(), required, &lifecycle);
-            tokio::select! {
-                _ = interval.tick() => {
-                    if self.breaker.is_open() {
-                        self.probe(&manager).await;
-                    }
-                }
-                // Not at once: one that answers probes and fails calls would be given up, and asked again, a hundred times a second.
-                () = self.breaker.opened() => interval.reset(),
-            }
-        }
+    /// Whether it answers, and counts.
+    pub fn is_well(&self) -> bool {
+        let refuses = self.notes[Trouble::Refusing as usize].first.load(Relaxed) > 0;
+        !refuses && !self.breaker.is_open()
     }
 
-    async fn probe(&self, manager: &Manager) {
+    /// Whether it is there. If it is not, it is not asked until it is.
+    pub async fn probe(&self, manager: &Manager) -> bool {
         match manager.probe(PROBE_TIMEOUT).await {
             Ok(()) => {
-                // Calls go there at once; that the trouble is over is told when that has gone well for a while.
-                self.breaker.close();
                 self.has_come.store(true, Relaxed);
-                self.recoveries.fetch_add(1, Relaxed);
+                true
             }
             Err(error) => {
-                self.probes_failed.inc();
+                // At the start nobody has failed yet, and the first caller need not be the one to find out.
+                if !self.breaker.open() {
+                    self.probes_failed.inc();
+                }
                 self.see(Trouble::Unreachable, &manager.address().explain(&error));
+                false
             }
         }
     }
 
-    fn tell(&self, told: &mut Told, address: &Address, required: bool, lifecycle: &Lifecycle) {
-        for (trouble, logged) in Trouble::ALL.into_iter().zip(&mut told.logged) {
-            self.log(trouble, logged, address);
+    /// Logs what has come, and what is over.
+    pub fn tell(&self, address: &Address) {
+        for trouble in Trouble::ALL {
+            self.log(trouble, address);
         }
-        let troubles: Vec<&str> =
-            Trouble::ALL.into_iter().zip(told.logged).filter(|(_, logged)| *logged).map(|(trouble, _)| trouble.sentence()).collect();
-        let note = if troubles.is_empty() { address.to_string() } else { format!("{address}: {}", troubles.join(", ")) };
-        let state = (!required || !self.breaker.is_open(), note);
-        if told.state.as_ref() != Some(&state) {
-            lifecycle.set_store(state.0, state.1.clone());
-            told.state = Some(state);
-        }
+    }
+
+    /// What was told to be wrong with it, and is not over.
+    pub fn troubles(&self) -> impl Iterator<Item = &'static str> {
+        Trouble::ALL.into_iter().filter(|trouble| self.notes[*trouble as usize].is_told.load(Relaxed)).map(Trouble::sentence)
     }
 
     /// Logs a trouble that has come, or gone.
-    fn log(&self, trouble: Trouble, logged: &mut bool, address: &Address) {
+    fn log(&self, trouble: Trouble, address: &Address) {
         let note = &self.notes[trouble as usize];
         let now = self.clock.now();
         let (first, last) = (note.first.load(Relaxed), note.last.load(Relaxed));
@@ -222,22 +220,23 @@ impl Health {
             Trouble::Slow => first > 0 && lasting(first) > QUIET,
         };
         if over {
-            note.clear();
-            if std::mem::take(logged) {
-                note.gauge.set(0);
+            note.first.store(0, Relaxed);
+            if note.is_told.swap(false, Relaxed) {
+                note.gauge.dec();
                 tracing::warn!(%address, "over: {}", trouble.sentence());
             }
-        } else if comes && !*logged {
-            *logged = true;
-            note.gauge.set(1);
+        } else if comes && !note.is_told.swap(true, Relaxed) {
+            note.gauge.inc();
             let cause = note.text.lock().unwrap_or_else(PoisonError::into_inner).clone();
             tracing::warn!(%address, cause, "{}; calls are answered as on_store_error says", trouble.sentence());
         }
     }
 }
 
-impl Note {
-    fn clear(&self) {
-        self.first.store(0, Relaxed);
+impl Drop for Note {
+    fn drop(&mut self) {
+        if *self.is_told.get_mut() {
+            self.gauge.dec();
+        }
     }
 }

@@ -29,17 +29,52 @@ pub struct Script {
     hash: String,
 }
 
+/// How the checks of a request are decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// Each by itself.
+    Apart,
+    /// All or nothing.
+    Together,
+    /// Each by itself, and nothing of it is kept: what would be said.
+    Tried,
+}
+
 /// One check as Redis gets it.
 #[derive(Debug, Clone)]
 pub struct Line {
     key: Key,
     argument: SmallVec<[u8; 48]>,
     window: Option<Window>,
+    route: Route,
     /// The time by which the window was chosen that the key names.
     at: Time,
     hash: u64,
     /// What one hit costs, in the counter's own units.
     price: u64,
+}
+
+/// How a line gets to the node of a cluster that has its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route {
+    /// Like any other.
+    Plain,
+    /// In a call of its own: of its slot, which is on its way to another node, keys are in both places.
+    Alone,
+    /// The same, to the node that the slot is on its way to. That has to be told that this is known.
+    Asking,
+}
+
+impl Route {
+    /// Whether it travels with no other.
+    pub fn is_alone(self) -> bool {
+        self != Self::Plain
+    }
+
+    /// Whether ASKING has to come before each of its commands.
+    pub fn is_asking(self) -> bool {
+        self == Self::Asking
+    }
 }
 
 /// What Redis says of one check.
@@ -57,8 +92,19 @@ struct Window {
     hits: u64,
     /// How long its key lives, in seconds.
     life: u64,
-    /// Its key is known to be there, so the command alone will do.
-    is_known: bool,
+    form: WindowForm,
+}
+
+/// How such a hit is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WindowForm {
+    /// By the script, with others.
+    Scripted,
+    /// Its key is known to be there: INCRBY.
+    Known,
+    /// Its key may not be there: SET NX with its life, and INCRBY. That costs more than the script in which it travels with others, and less
+    /// than a script of its own.
+    Fresh,
 }
 
 /// What Redis said to one call.
@@ -106,8 +152,11 @@ impl Script {
 
     /// One call for all these checks, but for those that need no script; of each group is said whether it is decided together. `now` is
     /// for Redis to go by, instead of its own clock.
-    pub fn command<'l>(&self, groups: impl Iterator<Item = (bool, &'l [Line])> + Clone, now: Option<Time>, form: Form) -> Cmd {
-        let scripted = |lines: &'l [Line]| lines.iter().filter(|line| !line.is_direct());
+    pub fn command<'l, L>(&self, groups: impl Iterator<Item = (Manner, L)> + Clone, now: Option<Time>, form: Form) -> Cmd
+    where
+        L: IntoIterator<Item = &'l Line>,
+    {
+        let scripted = |lines: L| lines.into_iter().filter(|line| !line.is_direct());
         let (name, script) = match form {
             Form::Hash => ("EVALSHA", &self.hash),
             Form::Text => ("EVAL", &self.text),
@@ -123,16 +172,20 @@ impl Script {
             None => command.arg(""),
         };
         let mut run = Run::default();
-        for (together, lines) in groups {
-            if together {
+        for (manner, lines) in groups {
+            let lines: SmallVec<[&Line; 8]> = scripted(lines).collect();
+            if manner == Manner::Together {
                 run.end(&mut command);
                 command.arg(format!("T{}", lines.len()));
             }
-            for line in scripted(lines) {
+            for line in lines {
                 match line.window {
                     Some(window) => run.add(window, &mut command),
                     None => {
                         run.end(&mut command);
+                        if manner == Manner::Tried {
+                            command.arg("L");
+                        }
                         command.arg(line.argument.as_slice());
                     }
                 }
@@ -168,9 +221,8 @@ impl Run {
 }
 
 impl Line {
-    /// A check at that time, whose counter has that hash here. `apart` is whether it may be decided without looking at others, `jitter`
-    /// what keys of windows outlive them by.
-    pub fn new(check: &Check, hash: u64, at: Time, apart: bool, jitter: Span) -> Self {
+    /// A check at that time, whose counter has that hash here. `jitter` is what keys of windows outlive them by.
+    pub fn new(check: &Check, hash: u64, at: Time, manner: Manner, jitter: Span) -> Self {
         let limit = &check.limit;
         let mut key = check.key.clone();
         let mut argument = SmallVec::new();
@@ -180,9 +232,9 @@ impl Line {
                 let start = fixed_window::start(limit, at).as_micros() / MICROS_PER_SECOND;
                 key.push(itoa::Buffer::new().format(start).as_bytes());
                 let life = limit.period().ceil_secs() + jitter.ceil_secs();
-                if apart && !charge.drops && charge.cost > 0 {
-                    let window = Window { hits: charge.cost.unsigned_abs(), life, is_known: false };
-                    return Self { key, argument, window: Some(window), at, hash, price: 1 };
+                if manner == Manner::Apart && !charge.drops && charge.cost > 0 {
+                    let window = Window { hits: charge.cost.unsigned_abs(), life, form: WindowForm::Scripted };
+                    return Self { key, argument, window: Some(window), route: Route::Plain, at, hash, price: 1 };
                 }
                 (1, life, 0)
             }
@@ -198,7 +250,22 @@ impl Line {
             argument.extend_from_slice(&double(number).to_le_bytes());
         }
         argument.extend_from_slice(check.call().holder);
-        Self { key, argument, window: None, at, hash, price }
+        Self { key, argument, window: None, route: Route::Plain, at, hash, price }
+    }
+
+    /// Where it is counted.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// How it gets there.
+    pub fn route(&self) -> Route {
+        self.route
+    }
+
+    /// Sends it another way.
+    pub fn set_route(&mut self, route: Route) {
+        self.route = route;
     }
 
     /// Whether it is one that a command alone can do, if its key is there.
@@ -206,43 +273,56 @@ impl Line {
         self.window.is_some()
     }
 
-    /// Says whether its key is there: then INCRBY does without the script.
-    pub fn set_known(&mut self, is_known: bool) {
+    /// Says how it is sent, if it is one of those.
+    pub fn set_form(&mut self, form: WindowForm) {
         if let Some(window) = &mut self.window {
-            window.is_known = is_known;
+            window.form = form;
         }
     }
 
-    /// Whether it goes out as a command of its own.
+    /// Whether it goes out as commands of its own.
     pub fn is_direct(&self) -> bool {
-        self.window.is_some_and(|window| window.is_known)
+        self.window.is_some_and(|window| window.form != WindowForm::Scripted)
     }
 
-    /// Adds that command.
+    /// Adds those commands. The reply to the last of them is the one that counts.
     pub fn increment(&self, commands: &mut Pipeline) {
-        commands.cmd("INCRBY").arg(self.key.as_bytes()).arg(self.hits());
+        let key = self.key.as_bytes();
+        if let Some(Window { life, form: WindowForm::Fresh, .. }) = self.window {
+            self.say_asking(commands);
+            commands.cmd("SET").arg(key).arg(0).arg("EX").arg(life).arg("NX");
+        }
+        self.say_asking(commands);
+        commands.cmd("INCRBY").arg(key).arg(self.hits());
+    }
+
+    fn say_asking(&self, commands: &mut Pipeline) {
+        if self.route.is_asking() {
+            commands.cmd("ASKING");
+        }
     }
 
     /// What that command's reply means, as the script would have told it. If the key was not what it was thought to be, `mends` gets what
     /// else is to be done.
     ///
     /// # Errors
-    /// Redis' own, in its words.
-    pub fn told(&self, reply: Value, mends: &mut Pipeline) -> Result<Said, String> {
+    /// Redis' own.
+    pub fn told(&self, reply: Value, mends: &mut Pipeline) -> Result<Said, RedisError> {
         self.used_as_told(reply, mends).map(Said::from)
     }
 
-    fn used_as_told(&self, reply: Value, mends: &mut Pipeline) -> Result<i64, String> {
+    fn used_as_told(&self, reply: Value, mends: &mut Pipeline) -> Result<i64, RedisError> {
         let used = match reply {
             Value::Int(used) => used,
             // Beyond anything that could be counted.
             Value::ServerError(error) if error.details().is_some_and(|text| text.contains("overflow")) => i64::MAX,
-            Value::ServerError(error) => return Err(RedisError::from(error).to_string()),
-            other => return Err(format!("INCRBY replied {other:?}")),
+            Value::ServerError(error) => return Err(error.into()),
+            _ => return Err(strange()),
         };
         let hits = i64::try_from(self.hits()).unwrap_or(i64::MAX);
-        let life = self.window.map_or(0, |window| window.life);
+        let (life, form) = self.window.map_or((0, WindowForm::Known), |window| (window.life, window.form));
         match used.cmp(&hits) {
+            Ordering::Equal if form == WindowForm::Fresh => return Ok(hits),
             Ordering::Greater => return Ok(used.min(EXACT_MAX.cast_signed() - 1)),
             // It had gone: evicted, or Redis began anew.
             Ordering::Equal => mends.cmd("EXPIRE").arg(self.key.as_bytes()).arg(life),
@@ -320,7 +400,7 @@ impl From<i64> for Said {
 }
 
 fn strange() -> RedisError {
-    RedisError::from((redis::ErrorKind::UnexpectedReturnType, "the script's reply has another shape"))
+    RedisError::from((redis::ErrorKind::UnexpectedReturnType, "a reply has another shape than it ever has"))
 }
 
 /// What time TIME told.

@@ -1,4 +1,7 @@
 //! Settings of Redis: what the reference's environment says about it, and what becomes of it here.
+//!
+//! There may be two: one for all limits, or for all but those of a second, and one for these. Both are set in the same way, by names that
+//! begin differently, and read by the same code ([`Said`]).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,46 +9,73 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::setting::{self, Given, Secret};
-use crate::store::redis::address::Address;
-use crate::store::redis::tls::{Names, Tls};
+use crate::store::redis::address::{Address, AddressError, Listener, NamedBy};
+use crate::store::redis::deployment::{Deployment, PoolOptions, Sentinels};
+use crate::store::redis::secrets::{AuthFile, Live, Secrets};
+use crate::store::redis::tls::{Names, Tls, TlsClient};
 use crate::time::Span;
 
 /// Where Redis is if nobody says. The reference looks for the next one, which is nobody's default any more.
 const URL_DEFAULT: &str = "127.0.0.1:6379";
 /// Where the reference looks for a socket. Only with REDIS_SOCKET_TYPE=unix.
 const SOCKET_DEFAULT: &str = "/var/run/nutcracker/ratelimit.sock";
+/// Where it looks for that of the second Redis. Only with REDIS_PERSECOND_SOCKET_TYPE=unix: two servers on one port are nobody's default.
+const PER_SECOND_SOCKET_DEFAULT: &str = "/var/run/nutcracker/ratelimitpersecond.sock";
 /// As in the reference.
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
-/// Settings of the reference that have nothing to do here, and why.
-const WITHOUT_EFFECT: [(&str, &str); 9] = [
-    ("REDIS_POOL_SIZE", "one connection per thread carries all calls"),
-    ("REDIS_PIPELINE_WINDOW", "calls that come together are sent together, without waiting for more"),
-    ("REDIS_PIPELINE_LIMIT", "calls that come together are sent together, without waiting for more"),
-    ("REDIS_CLUSTER_PIPELINE_PARALLELISM", "this version counts on a single Redis server"),
-    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "one connection per thread carries all calls, and no call waits for another's"),
-    ("REDIS_POOL_ON_EMPTY_WAIT_DURATION", "one connection per thread carries all calls, and no call waits for another's"),
+/// What the settings of one Redis are called.
+struct SettingNames {
+    socket_type: &'static str,
+    redis_type: &'static str,
+    url: &'static str,
+    auth: &'static str,
+    auth_file: &'static str,
+    tls: &'static str,
+    timeout: &'static str,
+    sentinel_auth: &'static str,
+    sentinel_auth_file: &'static str,
+    /// Settings of the reference that have nothing to do here, and why.
+    without_effect: [(&'static str, &'static str); 6],
+}
+
+macro_rules! names {
+    ($redis:literal) => {
+        SettingNames {
+            socket_type: concat!($redis, "_SOCKET_TYPE"),
+            redis_type: concat!($redis, "_TYPE"),
+            url: concat!($redis, "_URL"),
+            auth: concat!($redis, "_AUTH"),
+            auth_file: concat!($redis, "_AUTH_FILE"),
+            tls: concat!($redis, "_TLS"),
+            timeout: concat!($redis, "_TIMEOUT"),
+            sentinel_auth: concat!($redis, "_SENTINEL_AUTH"),
+            sentinel_auth_file: concat!($redis, "_SENTINEL_AUTH_FILE"),
+            without_effect: [
+                (concat!($redis, "_POOL_SIZE"), "one connection per thread carries all calls to a server"),
+                (concat!($redis, "_PIPELINE_WINDOW"), "calls that come together are sent together, without waiting for more"),
+                (concat!($redis, "_PIPELINE_LIMIT"), "calls that come together are sent together, without waiting for more"),
+                (concat!($redis, "_CLUSTER_PIPELINE_PARALLELISM"), "all nodes of a cluster are asked at the same time"),
+                (
+                    concat!($redis, "_POOL_ON_EMPTY_BEHAVIOR"),
+                    "one connection per thread carries all calls, and no call waits for another's",
+                ),
+                (
+                    concat!($redis, "_POOL_ON_EMPTY_WAIT_DURATION"),
+                    "one connection per thread carries all calls, and no call waits for another's",
+                ),
+            ],
+        }
+    };
+}
+
+static MAIN: SettingNames = names!("REDIS");
+static PER_SECOND: SettingNames = names!("REDIS_PERSECOND");
+
+/// Settings of the reference about the start that have nothing to do here, and why.
+const WITHOUT_EFFECT: [(&str, &str); 2] = [
     ("REDIS_STARTUP_INITIAL_INTERVAL", "the service starts without Redis and picks it up"),
     ("REDIS_STARTUP_MAX_INTERVAL", "the service starts without Redis and picks it up"),
-    ("REDIS_SENTINEL_AUTH", "this version counts on a single Redis server"),
-];
-/// The switch of a second Redis for limits of a second.
-const PER_SECOND: &str = "REDIS_PERSECOND";
-/// Settings of that Redis.
-const OF_PER_SECOND: [&str; 13] = [
-    "REDIS_PERSECOND_SOCKET_TYPE",
-    "REDIS_PERSECOND_TYPE",
-    "REDIS_PERSECOND_URL",
-    "REDIS_PERSECOND_POOL_SIZE",
-    "REDIS_PERSECOND_AUTH",
-    "REDIS_PERSECOND_TLS",
-    "REDIS_PERSECOND_SENTINEL_AUTH",
-    "REDIS_PERSECOND_PIPELINE_WINDOW",
-    "REDIS_PERSECOND_PIPELINE_LIMIT",
-    "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
-    "REDIS_PERSECOND_TIMEOUT",
-    "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
-    "REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION",
 ];
 
 /// Redis.
@@ -53,25 +83,34 @@ const OF_PER_SECOND: [&str; 13] = [
 #[group(skip)]
 #[command(next_help_heading = "Redis")]
 pub struct Settings {
-    /// Where Redis is: host:port, the path of a socket, or a URL of redis://, rediss:// (with TLS) or unix:// [default: 127.0.0.1:6379; with REDIS_SOCKET_TYPE=unix /var/run/nutcracker/ratelimit.sock]
+    /// Where Redis is: host:port, the path of a socket, or a URL of redis://, rediss:// (with TLS) or unix://; of a cluster host:port,host:port and so on, of Sentinel master,host:port,host:port and so on [default: 127.0.0.1:6379; with REDIS_SOCKET_TYPE=unix /var/run/nutcracker/ratelimit.sock]
     #[arg(long, env = "REDIS_URL", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "ADDRESS", value_parser = setting::given(Secret::read))]
     pub redis_url: Given<Secret>,
     /// tcp or unix; only looked at without REDIS_URL, which shows what it is [default: tcp]
     #[arg(long, env = "REDIS_SOCKET_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = setting::given(socket_type))]
     pub redis_socket_type: Given<SocketType>,
-    /// SINGLE: this version knows no Sentinel and no Cluster [default: SINGLE]
+    /// SINGLE, SENTINEL or CLUSTER [default: SINGLE]
     #[arg(long, env = "REDIS_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = setting::given(setting::text))]
     pub redis_type: Given<String>,
     /// Password, or user:password; wins over the one in REDIS_URL
     #[arg(long, env = "REDIS_AUTH", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PASSWORD", value_parser = setting::given(Secret::read))]
     pub redis_auth: Given<Secret>,
-    /// Connect by TLS, as rediss:// does [default: false]
+    /// A file with the same in one line, read again when it changes
+    #[arg(long, env = "REDIS_AUTH_FILE", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    pub redis_auth_file: Given<String>,
+    /// Password, or user:password, of the sentinels
+    #[arg(long, env = "REDIS_SENTINEL_AUTH", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PASSWORD", value_parser = setting::given(Secret::read))]
+    pub redis_sentinel_auth: Given<Secret>,
+    /// A file with the same in one line, read again when it changes
+    #[arg(long, env = "REDIS_SENTINEL_AUTH_FILE", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    pub redis_sentinel_auth_file: Given<String>,
+    /// Connect by TLS, as rediss:// does, also to the sentinels [default: false]
     #[arg(long, env = "REDIS_TLS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
     pub redis_tls: Given<bool>,
-    /// The only authority to trust, a PEM file [default: the system's authorities]
+    /// The only authority to trust, a PEM file, read again when it changes [default: the system's authorities]
     #[arg(long, env = "REDIS_TLS_CACERT", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
     pub redis_tls_cacert: Given<String>,
-    /// Certificate to show to Redis, a PEM file
+    /// Certificate to show to Redis, a PEM file, read again when it changes
     #[arg(long, env = "REDIS_TLS_CLIENT_CERT", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
     pub redis_tls_client_cert: Given<String>,
     /// Its key, a PEM file
@@ -89,6 +128,46 @@ pub struct Settings {
     /// End if Redis was not reached within so long after the start; 0 is never [default: 0]
     #[arg(long, env = "REDIS_STARTUP_MAX_ELAPSED_TIME", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(setting::span))]
     pub redis_startup_max_elapsed_time: Given<Span>,
+    /// The second Redis.
+    #[command(flatten)]
+    pub per_second: PerSecondSettings,
+}
+
+/// A second Redis, for limits whose period is a second. The files of TLS are those of the first.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+#[command(next_help_heading = "Redis for limits of a second")]
+pub struct PerSecondSettings {
+    /// Count limits of a second on a Redis of their own [default: false]
+    #[arg(long, env = "REDIS_PERSECOND", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    pub redis_persecond: Given<bool>,
+    /// Where it is, as REDIS_URL [default: none; with REDIS_PERSECOND_SOCKET_TYPE=unix /var/run/nutcracker/ratelimitpersecond.sock]
+    #[arg(long, env = "REDIS_PERSECOND_URL", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "ADDRESS", value_parser = setting::given(Secret::read))]
+    pub redis_persecond_url: Given<Secret>,
+    /// tcp or unix, as REDIS_SOCKET_TYPE [default: tcp]
+    #[arg(long, env = "REDIS_PERSECOND_SOCKET_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = setting::given(socket_type))]
+    pub redis_persecond_socket_type: Given<SocketType>,
+    /// SINGLE, SENTINEL or CLUSTER [default: SINGLE]
+    #[arg(long, env = "REDIS_PERSECOND_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = setting::given(setting::text))]
+    pub redis_persecond_type: Given<String>,
+    /// Password, or user:password; wins over the one in REDIS_PERSECOND_URL
+    #[arg(long, env = "REDIS_PERSECOND_AUTH", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PASSWORD", value_parser = setting::given(Secret::read))]
+    pub redis_persecond_auth: Given<Secret>,
+    /// A file with the same in one line, read again when it changes
+    #[arg(long, env = "REDIS_PERSECOND_AUTH_FILE", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    pub redis_persecond_auth_file: Given<String>,
+    /// Password, or user:password, of its sentinels
+    #[arg(long, env = "REDIS_PERSECOND_SENTINEL_AUTH", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PASSWORD", value_parser = setting::given(Secret::read))]
+    pub redis_persecond_sentinel_auth: Given<Secret>,
+    /// A file with the same in one line, read again when it changes
+    #[arg(long, env = "REDIS_PERSECOND_SENTINEL_AUTH_FILE", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    pub redis_persecond_sentinel_auth_file: Given<String>,
+    /// Connect by TLS, also to its sentinels, with the files of REDIS_TLS_* [default: false]
+    #[arg(long, env = "REDIS_PERSECOND_TLS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    pub redis_persecond_tls: Given<bool>,
+    /// How long making a connection may take [default: 10s]
+    #[arg(long, env = "REDIS_PERSECOND_TIMEOUT", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(setting::span))]
+    pub redis_persecond_timeout: Given<Span>,
 }
 
 /// REDIS_SOCKET_TYPE.
@@ -100,15 +179,57 @@ pub enum SocketType {
     Unix,
 }
 
+/// REDIS_TYPE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DeploymentType {
+    Single,
+    Sentinel,
+    Cluster,
+}
+
 /// How to reach Redis: settings in agreement with each other.
 #[derive(Debug, Clone)]
 pub struct Connecting {
-    /// Where, and as whom. Shown without credentials.
-    pub address: Address,
-    /// How long making a connection may take.
-    pub connect_timeout: Span,
+    /// Where to count.
+    pub main: PoolOptions,
+    /// Where to count limits whose period is a second, if not there.
+    pub per_second: Option<PoolOptions>,
+    /// What of it comes from files, and comes anew if somebody watches them.
+    pub secrets: Secrets,
     /// Whether to be healthy only while Redis answers.
     pub health_check_active_connection: bool,
+}
+
+/// What is set for one Redis.
+struct Said<'a> {
+    names: &'static SettingNames,
+    /// Where it is if nobody says; `None` if somebody has to.
+    url_default: Option<&'static str>,
+    url: Option<&'a Secret>,
+    socket_type: Option<SocketType>,
+    redis_type: Option<&'a str>,
+    auth: SaidAuth<'a>,
+    sentinel_auth: SaidAuth<'a>,
+    tls: Option<bool>,
+    timeout: Option<Span>,
+}
+
+/// Credentials, as they are or in a file.
+struct SaidAuth<'a> {
+    setting: &'static str,
+    secret: Option<&'a Secret>,
+    file_setting: &'static str,
+    file: Option<&'a str>,
+}
+
+/// What both have in common, and what comes of reading them besides.
+struct Reading {
+    tls: Tls,
+    /// Made of the files as soon as one of the two connects by TLS.
+    tls_client: Option<Live<TlsClient>>,
+    secrets: Secrets,
+    /// Whole sentences about what has no effect, or another than one might think.
+    warnings: Vec<String>,
 }
 
 impl Settings {
@@ -120,6 +241,9 @@ impl Settings {
             redis_socket_type: Given(socket_type),
             redis_type: Given(redis_type),
             redis_auth: Given(auth),
+            redis_auth_file: Given(auth_file),
+            redis_sentinel_auth: Given(sentinel_auth),
+            redis_sentinel_auth_file: Given(sentinel_auth_file),
             redis_tls: Given(tls),
             redis_tls_cacert: Given(cacert),
             redis_tls_client_cert: Given(client_cert),
@@ -128,16 +252,17 @@ impl Settings {
             redis_timeout: Given(timeout),
             redis_health_check_active_connection: Given(health_check),
             redis_startup_max_elapsed_time: Given(startup),
+            per_second,
         } = self;
-        let texts = [url.is_some(), auth.is_some(), cacert.is_some(), client_cert.is_some(), client_key.is_some()];
+        let secrets = [url.is_some(), auth.is_some(), sentinel_auth.is_some()];
+        let files = [auth_file, sentinel_auth_file, cacert, client_cert, client_key].map(Option::is_some);
         let kinds = [socket_type.is_some(), redis_type.is_some()];
-        let flags = [tls.is_some(), skip.is_some(), health_check.is_some()];
-        let times = [timeout.is_some(), startup.is_some()];
+        let flags = [tls, skip, health_check].map(Option::is_some);
+        let times = [timeout, startup].map(Option::is_some);
         let is_any = |given: &[bool]| given.contains(&true);
-        is_any(&texts)
-            || is_any(&kinds)
-            || is_any(&flags)
-            || is_any(&times)
+        [&secrets[..], &files, &kinds, &flags, &times].into_iter().any(is_any)
+            || per_second.redis_persecond.0.is_some()
+            || per_second.given().is_some()
             || set(environment).any(|(name, _)| without_flag().any(|other| other == name))
     }
 
@@ -155,50 +280,31 @@ impl Settings {
     }
 
     fn resolve(&self, environment: &[(String, String)]) -> Result<(Connecting, Vec<String>), String> {
-        // With BACKEND_TYPE=memory nobody asks, so whoever moves there need not clear it.
-        self.redis_type.0.as_deref().map_or(Ok(()), check_type)?;
-        let mut warnings = without_effect(environment)?;
-        let url_default = if self.redis_socket_type.0 == Some(SocketType::Unix) { SOCKET_DEFAULT } else { URL_DEFAULT };
-        let parsed = Address::parse(self.redis_url.0.as_ref().map_or(url_default, Secret::reveal));
-        let parsed = parsed.map_err(|error| format!("REDIS_URL {error}"))?;
-        warnings.extend(parsed.warnings.into_iter().map(str::to_owned));
-        let mut address = parsed.address;
-        match self.redis_socket_type.0 {
-            Some(SocketType::Unix) if !address.is_socket() => {
-                warnings.push("REDIS_SOCKET_TYPE is unix, and REDIS_URL is no path: connecting by TCP".to_owned());
-            }
-            Some(SocketType::Tcp) if address.is_socket() => {
-                warnings.push("REDIS_SOCKET_TYPE is tcp, and REDIS_URL is the path of a socket: connecting to that".to_owned());
-            }
-            _ => {}
+        let mut reading = Reading { tls: self.tls()?, tls_client: None, secrets: Secrets::default(), warnings: Vec::new() };
+        reading.warn_of(&WITHOUT_EFFECT, environment);
+        let main = self.main().resolve(environment, &mut reading)?;
+        let per_second = self.per_second.resolve(environment, &mut reading)?;
+        if reading.tls_client.is_none() && reading.tls != Tls::default() {
+            reading.warn("REDIS_TLS_* have no effect without REDIS_TLS=true: connecting without TLS");
         }
-        if let Some(auth) = &self.redis_auth.0 {
-            address = address.with_auth(auth);
-            if auth.reveal().ends_with('\n') {
-                warnings.push("REDIS_AUTH ends with a line break, which is sent as a part of the password".to_owned());
-            }
-        }
-        if address.has_user_alone() {
-            warnings.push("Redis is told a user without a password; for a password alone write redis://:password@host:port".to_owned());
-        }
-        let tls = self.tls()?;
-        if address.is_tls() && self.redis_tls.0 == Some(false) {
-            warnings.push("REDIS_TLS is false, and REDIS_URL begins with rediss: connecting by TLS".to_owned());
-        }
-        if address.is_tls() || self.redis_tls.0 == Some(true) {
-            address = address.with_tls(&tls).map_err(|error| error.to_string())?;
-        } else if tls != Tls::default() {
-            warnings.push("REDIS_TLS_* have no effect without REDIS_TLS=true: connecting without TLS".to_owned());
-        }
-        let connect_timeout = match self.redis_timeout.0 {
-            Some(Span::ZERO) => {
-                warnings.push("REDIS_TIMEOUT is 0, which would be for ever: connecting may take 10 s".to_owned());
-                CONNECT_TIMEOUT_DEFAULT.into()
-            }
-            timeout => timeout.unwrap_or(CONNECT_TIMEOUT_DEFAULT.into()),
-        };
         let health_check_active_connection = self.redis_health_check_active_connection.0.unwrap_or(false);
-        Ok((Connecting { address, connect_timeout, health_check_active_connection }, warnings))
+        let Reading { secrets, warnings, .. } = reading;
+        Ok((Connecting { main, per_second, secrets, health_check_active_connection }, warnings))
+    }
+
+    fn main(&self) -> Said<'_> {
+        let url_default = if self.redis_socket_type.0 == Some(SocketType::Unix) { SOCKET_DEFAULT } else { URL_DEFAULT };
+        Said {
+            names: &MAIN,
+            url_default: Some(url_default),
+            url: self.redis_url.0.as_ref(),
+            socket_type: self.redis_socket_type.0,
+            redis_type: self.redis_type.0.as_deref(),
+            auth: SaidAuth::of(&MAIN, &self.redis_auth, &self.redis_auth_file),
+            sentinel_auth: SaidAuth::of_sentinels(&MAIN, &self.redis_sentinel_auth, &self.redis_sentinel_auth_file),
+            tls: self.redis_tls.0,
+            timeout: self.redis_timeout.0,
+        }
     }
 
     fn tls(&self) -> Result<Tls, String> {
@@ -214,9 +320,277 @@ impl Settings {
     }
 }
 
+impl PerSecondSettings {
+    fn resolve(&self, environment: &[(String, String)], reading: &mut Reading) -> Result<Option<PoolOptions>, String> {
+        if self.redis_persecond.0 == Some(true) {
+            return self.said().resolve(environment, reading).map(Some);
+        }
+        let without_flag = || PER_SECOND.without_effect.iter().map(|(name, _)| *name).find(|name| value_of(name, environment).is_some());
+        if let Some(name) = self.given().or_else(without_flag) {
+            reading.warn(format!("{name} has no effect without REDIS_PERSECOND=true: all limits are counted on one Redis"));
+        }
+        Ok(None)
+    }
+
+    /// The first that says how to reach it.
+    fn given(&self) -> Option<&'static str> {
+        // Taken apart, so that none is forgotten.
+        let Self {
+            redis_persecond: _,
+            redis_persecond_url: Given(url),
+            redis_persecond_socket_type: Given(socket_type),
+            redis_persecond_type: Given(redis_type),
+            redis_persecond_auth: Given(auth),
+            redis_persecond_auth_file: Given(auth_file),
+            redis_persecond_sentinel_auth: Given(sentinel_auth),
+            redis_persecond_sentinel_auth_file: Given(sentinel_auth_file),
+            redis_persecond_tls: Given(tls),
+            redis_persecond_timeout: Given(timeout),
+        } = self;
+        let given = [
+            (PER_SECOND.url, url.is_some()),
+            (PER_SECOND.socket_type, socket_type.is_some()),
+            (PER_SECOND.redis_type, redis_type.is_some()),
+            (PER_SECOND.auth, auth.is_some()),
+            (PER_SECOND.auth_file, auth_file.is_some()),
+            (PER_SECOND.sentinel_auth, sentinel_auth.is_some()),
+            (PER_SECOND.sentinel_auth_file, sentinel_auth_file.is_some()),
+            (PER_SECOND.tls, tls.is_some()),
+            (PER_SECOND.timeout, timeout.is_some()),
+        ];
+        given.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
+    }
+
+    fn said(&self) -> Said<'_> {
+        let is_socket = self.redis_persecond_socket_type.0 == Some(SocketType::Unix);
+        Said {
+            names: &PER_SECOND,
+            url_default: is_socket.then_some(PER_SECOND_SOCKET_DEFAULT),
+            url: self.redis_persecond_url.0.as_ref(),
+            socket_type: self.redis_persecond_socket_type.0,
+            redis_type: self.redis_persecond_type.0.as_deref(),
+            auth: SaidAuth::of(&PER_SECOND, &self.redis_persecond_auth, &self.redis_persecond_auth_file),
+            sentinel_auth: SaidAuth::of_sentinels(
+                &PER_SECOND,
+                &self.redis_persecond_sentinel_auth,
+                &self.redis_persecond_sentinel_auth_file,
+            ),
+            tls: self.redis_persecond_tls.0,
+            timeout: self.redis_persecond_timeout.0,
+        }
+    }
+}
+
+impl Said<'_> {
+    fn resolve(&self, environment: &[(String, String)], reading: &mut Reading) -> Result<PoolOptions, String> {
+        let deployment_type = self.deployment_type()?;
+        reading.warn_of(&self.names.without_effect, environment);
+        let deployment = match deployment_type {
+            DeploymentType::Single => Deployment::Single(self.single(reading)?),
+            DeploymentType::Sentinel => Deployment::Sentinel(self.sentinels(reading)?),
+            DeploymentType::Cluster => Deployment::Cluster(self.cluster(reading)?),
+        };
+        if let Some(setting) = self.sentinel_auth.given().filter(|_| deployment_type != DeploymentType::Sentinel) {
+            reading.warn(format!("{setting} has no effect: {} is not SENTINEL", self.names.redis_type));
+        }
+        Ok(PoolOptions { deployment, connect_timeout: self.connect_timeout(reading) })
+    }
+
+    // With BACKEND_TYPE=memory nobody asks, so whoever moves there need not clear it.
+    fn deployment_type(&self) -> Result<DeploymentType, String> {
+        let Some(text) = self.redis_type else { return Ok(DeploymentType::Single) };
+        match text.to_ascii_lowercase().as_str() {
+            "single" => Ok(DeploymentType::Single),
+            "sentinel" => Ok(DeploymentType::Sentinel),
+            "cluster" => Ok(DeploymentType::Cluster),
+            _ => Err(format!("{}: Unrecognized redis type {text}; write SINGLE, SENTINEL or CLUSTER", self.names.redis_type)),
+        }
+    }
+
+    fn single(&self, reading: &mut Reading) -> Result<Address, String> {
+        let address = self.address(Listener::Server, self.url()?, reading)?;
+        match self.socket_type {
+            Some(SocketType::Unix) if !address.is_socket() => {
+                reading.warn(format!("{} is unix, and {} is no path: connecting by TCP", self.names.socket_type, self.names.url));
+            }
+            Some(SocketType::Tcp) if address.is_socket() => {
+                let SettingNames { socket_type, url, .. } = self.names;
+                reading.warn(format!("{socket_type} is tcp, and {url} is the path of a socket: connecting to that"));
+            }
+            _ => {}
+        }
+        let tls = self.tls(&address, reading)?;
+        self.auth.enter(address, tls, self.names.url, reading)
+    }
+
+    fn sentinels(&self, reading: &mut Reading) -> Result<Sentinels, String> {
+        let url = self.names.url;
+        let text = self.url()?.trim();
+        let (master, addresses) = text.split_once(',').unwrap_or((text, ""));
+        let master = master.trim();
+        if addresses.trim_matches([',', ' ']).is_empty() {
+            return Err(format!("{url}: Expected master name and a list of urls for the sentinels; write mymaster,host:port,host:port"));
+        }
+        if master.is_empty() || !master.chars().all(|letter| letter.is_ascii_alphanumeric() || "-._".contains(letter)) {
+            return Err(format!("{url} does not begin with the name of a master; write mymaster,host:port,host:port"));
+        }
+        let (first, others) = self.list(Listener::Sentinel, addresses, reading)?;
+        let tls = self.tls(&first, reading)?;
+        let first = self.sentinel_auth.enter(first, tls.clone(), url, reading)?;
+        let server = self.auth.enter(Address::nowhere(), tls, url, reading)?;
+        Ok(Sentinels { master: master.to_owned(), sentinels: all_entered_as(first, &others), server })
+    }
+
+    fn cluster(&self, reading: &mut Reading) -> Result<Vec<Address>, String> {
+        let (first, others) = self.list(Listener::Server, self.url()?, reading)?;
+        let tls = self.tls(&first, reading)?;
+        let first = self.auth.enter(first, tls, self.names.url, reading)?;
+        Ok(all_entered_as(first, &others))
+    }
+
+    fn url(&self) -> Result<&str, String> {
+        let said = self.url.map(Secret::reveal).or(self.url_default);
+        let SettingNames { url, socket_type, .. } = self.names;
+        said.ok_or_else(|| {
+            format!("{url} is not set; write the server's host:port, or set {socket_type} to unix for {PER_SECOND_SOCKET_DEFAULT}")
+        })
+    }
+
+    /// Addresses with commas between them: the first, and the others, which are entered as that is.
+    fn list(&self, listener: Listener, text: &str, reading: &mut Reading) -> Result<(Address, Vec<Address>), String> {
+        // One alone may have a comma in its password; in a list it is `%2C`.
+        let items: Vec<&str> = match Address::parse_of(listener, text) {
+            Ok(_) => vec![text],
+            Err(_) => text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect(),
+        };
+        let mut addresses = Vec::new();
+        for item in &items {
+            addresses.push(self.address(listener, item, reading)?);
+        }
+        let SettingNames { url, redis_type, .. } = self.names;
+        if addresses.iter().any(Address::is_socket) {
+            return Err(format!("{url} has the path of a socket, and {redis_type} is not SINGLE; write host:port,host:port"));
+        }
+        if addresses.iter().any(|address| address.database() != 0) {
+            return Err(format!("{url} has the number of a database, and {redis_type} is not SINGLE: there is only 0; leave it out"));
+        }
+        let mut addresses = addresses.into_iter();
+        let first = addresses.next().ok_or_else(|| format!("{url} has no address; write host:port,host:port"))?;
+        let others: Vec<Address> = addresses.collect();
+        let with_scheme = others.iter().zip(&items[1..]).filter(|(_, item)| item.contains("://"));
+        if with_scheme.clone().any(|(address, _)| address.is_tls() != first.is_tls()) {
+            reading.warn(format!("{url} has addresses with TLS and without: that of the first counts for all"));
+        }
+        if with_scheme.clone().any(|(address, _)| address.contradicts(&first)) {
+            reading.warn(format!("{url} has several users or passwords: those of the first address count for all"));
+        }
+        Ok((first, others))
+    }
+
+    fn address(&self, listener: Listener, text: &str, reading: &mut Reading) -> Result<Address, String> {
+        let SettingNames { url, redis_type, auth, .. } = self.names;
+        let parsed = Address::parse_of(listener, text).map_err(|error| match error {
+            AddressError::List => {
+                format!("{url} {error}: set {redis_type} to CLUSTER or SENTINEL, or write the one server to count on, as host:port")
+            }
+            AddressError::Unescaped | AddressError::NoScheme => format!("{url} {error}, or set {auth}"),
+            error => format!("{url} {error}"),
+        })?;
+        parsed.warnings.iter().for_each(|warning| reading.warn(format!("{url}: {warning}")));
+        Ok(parsed.address)
+    }
+
+    /// What to say by TLS, if that is how to connect: to servers and sentinels alike, as in the reference.
+    fn tls(&self, address: &Address, reading: &mut Reading) -> Result<Option<Live<TlsClient>>, String> {
+        let SettingNames { tls, url, .. } = self.names;
+        if !address.is_tls() && self.tls != Some(true) {
+            return Ok(None);
+        }
+        if address.is_socket() {
+            return Err(format!("{tls}: there is no TLS on a Unix socket; set it to false, or write the server's host:port into {url}"));
+        }
+        if self.tls == Some(false) {
+            reading.warn(format!("{tls} is false, and {url} begins with rediss: connecting by TLS"));
+        }
+        reading.tls_client().map(Some)
+    }
+
+    fn connect_timeout(&self, reading: &mut Reading) -> Span {
+        if self.timeout == Some(Span::ZERO) {
+            reading.warn(format!("{} is 0, which would be for ever: connecting may take 10 s", self.names.timeout));
+        }
+        self.timeout.filter(|timeout| *timeout > Span::ZERO).unwrap_or(CONNECT_TIMEOUT_DEFAULT.into())
+    }
+}
+
+impl<'a> SaidAuth<'a> {
+    fn of(names: &'static SettingNames, secret: &'a Given<Secret>, file: &'a Given<String>) -> Self {
+        Self { setting: names.auth, secret: secret.0.as_ref(), file_setting: names.auth_file, file: file.0.as_deref() }
+    }
+
+    fn of_sentinels(names: &'static SettingNames, secret: &'a Given<Secret>, file: &'a Given<String>) -> Self {
+        Self { setting: names.sentinel_auth, file_setting: names.sentinel_auth_file, ..Self::of(names, secret, file) }
+    }
+
+    /// Which of the two is set.
+    fn given(&self) -> Option<&'static str> {
+        self.secret.map(|_| self.setting).or(self.file.map(|_| self.file_setting))
+    }
+
+    /// The same address, entered with these credentials and by TLS.
+    fn enter(&self, address: Address, tls: Option<Live<TlsClient>>, url: &'static str, reading: &mut Reading) -> Result<Address, String> {
+        let auth = match (self.secret, self.file) {
+            (Some(_), Some(_)) => return Err(format!("{} and {} are both set; set one of them", self.setting, self.file_setting)),
+            (Some(secret), None) => {
+                if secret.reveal().ends_with('\n') {
+                    reading.warn(format!("{} ends with a line break, which is sent as a part of the password", self.setting));
+                }
+                Some(Live::new(secret.clone()))
+            }
+            (None, Some(path)) => Some(reading.secrets.auth(AuthFile::new(self.file_setting, path)).map_err(|error| error.to_string())?),
+            (None, None) => None,
+        };
+        let address = address.named_by(NamedBy { url, auth: self.given().unwrap_or(self.setting) });
+        let address = if let Some(auth) = auth { address.with_auth(auth) } else { address };
+        let address = if let Some(tls) = tls { address.with_tls(tls) } else { address };
+        if address.has_user_alone() {
+            reading.warn("Redis is told a user without a password; for a password alone write redis://:password@host:port");
+        }
+        Ok(address)
+    }
+}
+
+impl Reading {
+    fn warn(&mut self, warning: impl Into<String>) {
+        self.warnings.push(warning.into());
+    }
+
+    /// Warns of what is set, and is one of these.
+    fn warn_of(&mut self, without_effect: &[(&str, &str)], environment: &[(String, String)]) {
+        let are_set = without_effect.iter().filter(|(name, _)| value_of(name, environment).is_some());
+        are_set.for_each(|(name, reason)| self.warn(format!("{name} has no effect: {reason}")));
+    }
+
+    fn tls_client(&mut self) -> Result<Live<TlsClient>, String> {
+        if let Some(made) = &self.tls_client {
+            return Ok(made.clone());
+        }
+        let made = self.secrets.tls(self.tls.clone()).map_err(|error| error.to_string())?;
+        self.tls_client = Some(made.clone());
+        Ok(made)
+    }
+}
+
 /// Settings of the reference about Redis that have no flag here.
 pub fn without_flag() -> impl Iterator<Item = &'static str> {
-    WITHOUT_EFFECT.map(|(name, _)| name).into_iter().chain([PER_SECOND]).chain(OF_PER_SECOND)
+    let tables = [&WITHOUT_EFFECT[..], &MAIN.without_effect, &PER_SECOND.without_effect];
+    tables.into_iter().flatten().map(|(name, _)| *name)
+}
+
+/// One address, and others that are entered in the same way.
+fn all_entered_as(first: Address, others: &[Address]) -> Vec<Address> {
+    let others: Vec<Address> = others.iter().filter_map(Address::place).map(|(host, port)| first.at(host, port)).collect();
+    std::iter::once(first).chain(others).collect()
 }
 
 /// What is set to something.
@@ -224,25 +598,8 @@ fn set(environment: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
     environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(_, value)| !value.is_empty())
 }
 
-fn without_effect(environment: &[(String, String)]) -> Result<Vec<String>, String> {
-    let mut warnings = Vec::new();
-    let value_of = |wanted: &str| set(environment).find(|(name, _)| *name == wanted).map(|(_, value)| value);
-    if let Some(value) = value_of(PER_SECOND)
-        && setting::flag(value) != Ok(false)
-    {
-        return Err(format!(
-            "{PER_SECOND} is {value}: limits of a second on a Redis of their own are not supported by this version; unset it"
-        ));
-    }
-    if let Some(name) = OF_PER_SECOND.into_iter().find(|name| value_of(name).is_some()) {
-        warnings.push(format!("{name} has no effect: all limits are counted on one Redis"));
-    }
-    for (name, reason) in WITHOUT_EFFECT {
-        if value_of(name).is_some() {
-            warnings.push(format!("{name} has no effect: {reason}"));
-        }
-    }
-    Ok(warnings)
+fn value_of<'e>(wanted: &str, environment: &'e [(String, String)]) -> Option<&'e str> {
+    set(environment).find(|(name, _)| *name == wanted).map(|(_, value)| value)
 }
 
 fn socket_type(text: &str) -> Result<SocketType, String> {
@@ -250,13 +607,5 @@ fn socket_type(text: &str) -> Result<SocketType, String> {
         "tcp" | "tcp4" | "tcp6" => Ok(SocketType::Tcp),
         "unix" => Ok(SocketType::Unix),
         _ => Err("write tcp or unix".to_owned()),
-    }
-}
-
-fn check_type(text: &str) -> Result<(), String> {
-    match text.to_ascii_lowercase().as_str() {
-        "single" => Ok(()),
-        "sentinel" | "cluster" => Err(format!("REDIS_TYPE is {text}: this version counts on a single Redis server; write SINGLE")),
-        _ => Err(format!("REDIS_TYPE: Unrecognized redis type {text}; write SINGLE")),
     }
 }

@@ -1,10 +1,12 @@
 //! TLS to Redis: who is trusted, and who we are.
 //!
-//! Files are read once, when the store is put together, so that what is wrong with them is said at the start and not at the first call.
+//! Files are read when the store is put together, so that what is wrong with them is said at the start and not at the first call; and
+//! again when they change (see `secrets.rs`).
 
+use std::fmt;
 use std::path::PathBuf;
 
-use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
+use redis::{Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo as _, TlsCertificates};
 use rustls::crypto::ring;
 
 use crate::tls::{Identity, PemError, PemFile};
@@ -18,6 +20,13 @@ pub struct Tls {
     pub client: Option<(PathBuf, PathBuf)>,
     /// REDIS_TLS_SKIP_HOSTNAME_VERIFICATION.
     pub names: Names,
+}
+
+/// What connections by TLS are told: what is made of the files.
+#[derive(Clone)]
+pub struct TlsClient {
+    /// Of no place. The Redis client keeps what it makes of certificates nowhere else.
+    addr: ConnectionAddr,
 }
 
 /// Which names a server's certificate may have.
@@ -36,9 +45,6 @@ pub enum TlsError {
     /// A file of no use.
     #[error(transparent)]
     File(#[from] PemError),
-    /// TLS on a Unix socket.
-    #[error("REDIS_TLS: there is no TLS on a Unix socket; set it to false, or write the server's host:port into REDIS_URL")]
-    Socket,
     /// What is left.
     #[error("REDIS_TLS: {0}")]
     Other(#[from] redis::RedisError),
@@ -49,23 +55,24 @@ const CLIENT_CERT: &str = "REDIS_TLS_CLIENT_CERT";
 const CLIENT_KEY: &str = "REDIS_TLS_CLIENT_KEY";
 
 impl Tls {
-    /// The same server by TLS.
+    /// The files that it is made of.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let client = self.client.iter().flat_map(|(cert, key)| [cert, key]);
+        self.ca.iter().chain(client).cloned().collect()
+    }
+
+    /// Reads the files.
     ///
     /// # Errors
-    /// What is wrong with the files, or that it is a Unix socket.
-    pub fn wrap(&self, info: ConnectionInfo) -> Result<ConnectionInfo, TlsError> {
+    /// What is wrong with them.
+    pub fn load(&self) -> Result<TlsClient, TlsError> {
         // The Redis client asks for the process' provider. An error says that there is one already.
         let _ = ring::default_provider().install_default();
-        let (host, port) = match info.addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => (host.clone(), *port),
-            _ => return Err(TlsError::Socket),
-        };
         let certificates = TlsCertificates { client_tls: self.client()?, root_cert: self.authorities()? };
-        let info = info.set_addr(ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None });
-        let info = Client::build_with_tls(info, certificates)?.get_connection_info().clone();
-        let mut addr = info.addr().clone();
+        let nowhere = ConnectionAddr::TcpTls { host: String::new(), port: 0, insecure: false, tls_params: None };
+        let mut addr = Client::build_with_tls(nowhere.into_connection_info()?, certificates)?.get_connection_info().addr().clone();
         addr.set_danger_accept_invalid_hostnames(self.names == Names::Any);
-        Ok(info.set_addr(addr))
+        Ok(TlsClient { addr })
     }
 
     fn client(&self) -> Result<Option<ClientTlsConfig>, TlsError> {
@@ -81,5 +88,23 @@ impl Tls {
         let file = PemFile::new(CACERT, path);
         file.authorities()?;
         Ok(Some(file.bytes()?))
+    }
+}
+
+impl TlsClient {
+    /// A place that is reached by TLS.
+    pub fn at(&self, place: (&str, u16)) -> ConnectionAddr {
+        let mut addr = self.addr.clone();
+        if let ConnectionAddr::TcpTls { host, port, .. } = &mut addr {
+            (*host, *port) = (place.0.to_owned(), place.1);
+        }
+        addr
+    }
+}
+
+impl fmt::Debug for TlsClient {
+    /// Without the key.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("TlsClient")
     }
 }

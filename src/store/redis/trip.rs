@@ -1,19 +1,51 @@
-//! One trip to Redis with the checks of a batch: INCRBY for each window that is known to be there, and the script for all others.
+//! One trip to a server with the checks of a batch: commands for each window that needs no script, and the script for all others. On a
+//! cluster the script is called once for each slot, since the keys of one call have to share one.
 
 use redis::{Pipeline, RedisError, Value};
 
-use crate::store::redis::script::{self, Form, Line, Said, Script};
+use crate::store::redis::cluster;
+use crate::store::redis::redirect::Redirect;
+use crate::store::redis::script::{self, Form, Line, Manner, Route, Said, Script};
 use crate::time::Time;
 
 /// What goes out.
 #[derive(Debug)]
 pub struct Trip<'b> {
-    /// Lines, and whether they are decided together.
-    groups: Vec<(bool, &'b [Line])>,
-    /// How many of them the script is for.
-    scripted: usize,
+    /// What is asked, in order.
+    lines: Vec<&'b Line>,
+    /// Those among them that go by commands of their own, each with the place of the reply that counts.
+    direct: Vec<(usize, usize)>,
+    calls: Vec<Call>,
+    commands: Pipeline,
     /// What Redis is told the time is, instead of being asked.
     now: Option<Time>,
+}
+
+/// One call of the script.
+#[derive(Debug)]
+struct Call {
+    /// Lines, and how they are decided.
+    groups: Vec<(Manner, Vec<usize>)>,
+    /// On a cluster, what others need to have in common with it to travel along.
+    shares: Option<Shares>,
+    /// The place of its reply.
+    reply: usize,
+}
+
+/// What the keys of one call of the script have in common on a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shares {
+    slot: u16,
+    route: Route,
+}
+
+/// Calls of the script that are made once more.
+#[derive(Debug)]
+pub struct Again {
+    /// What goes out.
+    pub commands: Pipeline,
+    /// For each of those calls, the place of its reply among the new ones and among the first.
+    replies: Vec<(usize, usize)>,
 }
 
 /// What came back.
@@ -21,44 +53,100 @@ pub struct Trip<'b> {
 pub struct Back {
     /// What time it is there, if it says so.
     pub now: Option<Time>,
-    /// For each line in order what is said of it, or what is wrong with it.
-    pub told: Vec<Result<Said, String>>,
+    /// For each line in order what is said of it, or why nothing is.
+    pub told: Vec<Result<Said, Untold>>,
     /// What else is to be done: lives of keys that were not there after all.
     pub mends: Pipeline,
 }
 
+/// Why nothing is said of a check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Untold {
+    /// It is not here.
+    Elsewhere(Redirect),
+    /// What is wrong with it, in Redis' words.
+    Wrong(String),
+}
+
 impl<'b> Trip<'b> {
-    /// A trip with these groups of lines.
-    pub fn new(groups: impl Iterator<Item = (bool, &'b [Line])>, now: Option<Time>) -> Self {
-        let groups: Vec<_> = groups.collect();
-        let scripted = groups.iter().flat_map(|(_, lines)| *lines).filter(|line| !line.is_direct()).count();
-        Self { groups, scripted, now }
+    /// A trip with these groups of lines. `by_slot` is for a cluster.
+    pub fn new(groups: impl Iterator<Item = (Manner, &'b [Line])>, by_slot: bool, now: Option<Time>) -> Self {
+        let mut trip = Self { lines: Vec::new(), direct: Vec::new(), calls: Vec::new(), commands: Pipeline::new(), now };
+        for (manner, lines) in groups {
+            let first = trip.lines.len();
+            trip.lines.extend(lines);
+            let (direct, scripted): (Vec<usize>, Vec<usize>) = (first..trip.lines.len()).partition(|&index| trip.lines[index].is_direct());
+            for index in direct {
+                trip.lines[index].increment(&mut trip.commands);
+                trip.direct.push((index, trip.commands.len() - 1));
+            }
+            if !by_slot || manner == Manner::Together {
+                trip.plan(manner, scripted, by_slot);
+            } else {
+                for index in scripted {
+                    trip.plan(manner, vec![index], by_slot);
+                }
+            }
+        }
+        trip.finish();
+        trip
+    }
+
+    /// Finds the call that these lines, which are not to be parted, travel with.
+    fn plan(&mut self, manner: Manner, group: Vec<usize>, by_slot: bool) {
+        let Some(&first) = group.first() else { return };
+        let line = self.lines[first];
+        let shares = by_slot.then(|| Shares { slot: cluster::slot(line.key().as_bytes()), route: line.route() });
+        let travels_alone = by_slot && line.route().is_alone();
+        match self.calls.iter_mut().find(|call| !travels_alone && call.shares == shares) {
+            Some(call) => call.groups.push((manner, group)),
+            None => self.calls.push(Call { groups: vec![(manner, group)], shares, reply: 0 }),
+        }
+    }
+
+    /// Commands come first, then the script. What is last tells the time.
+    fn finish(&mut self) {
+        for index in 0..self.calls.len() {
+            let mut commands = std::mem::take(&mut self.commands);
+            self.call(index, Form::Hash, &mut commands);
+            self.calls[index].reply = commands.len() - 1;
+            self.commands = commands;
+        }
+        if self.calls.is_empty() {
+            self.commands.cmd("TIME");
+        }
+    }
+
+    fn call(&self, index: usize, form: Form, commands: &mut Pipeline) {
+        let call = &self.calls[index];
+        if call.shares.is_some_and(|shares| shares.route.is_asking()) {
+            commands.cmd("ASKING");
+        }
+        let groups = call.groups.iter().map(|(manner, group)| (*manner, group.iter().map(|&index| self.lines[index])));
+        commands.add_command(Script::serving().command(groups, self.now, form));
     }
 
     /// How many checks.
     pub fn checks(&self) -> usize {
-        self.lines().count()
+        self.lines.len()
     }
 
-    /// All that goes out. What is last tells the time.
-    pub fn commands(&self) -> Pipeline {
-        let mut commands = Pipeline::with_capacity(self.checks() + 1);
-        for line in self.lines().filter(|line| line.is_direct()) {
-            line.increment(&mut commands);
-        }
-        if self.scripted > 0 {
-            commands.add_command(Script::serving().command(self.groups.iter().copied(), self.now, Form::Hash));
-        } else {
-            commands.cmd("TIME");
-        }
-        commands
+    /// All that goes out.
+    pub fn commands(&self) -> &Pipeline {
+        &self.commands
     }
 
-    /// The script alone, with its text: for a Redis that has forgotten it.
-    pub fn script(&self) -> Pipeline {
-        let mut commands = Pipeline::with_capacity(1);
-        commands.add_command(Script::serving().command(self.groups.iter().copied(), self.now, Form::Text));
-        commands
+    /// The calls of which Redis says that it has forgotten the script, if there are any: the first one brings its text.
+    pub fn again(&self, values: &[Value]) -> Option<Again> {
+        let mut again = Again { commands: Pipeline::new(), replies: Vec::new() };
+        for (index, call) in self.calls.iter().enumerate() {
+            if values.get(call.reply).is_some_and(is_forgotten) {
+                let form = if again.replies.is_empty() { Form::Text } else { Form::Hash };
+                self.call(index, form, &mut again.commands);
+                again.replies.push((again.commands.len() - 1, call.reply));
+            }
+        }
+        (!again.replies.is_empty()).then_some(again)
     }
 
     /// Reads what came back.
@@ -66,33 +154,53 @@ impl<'b> Trip<'b> {
     /// # Errors
     /// A reply that the script never makes.
     pub fn read(&self, mut values: Vec<Value>) -> Result<Back, RedisError> {
-        let last = values.pop().unwrap_or(Value::Nil).extract_error();
-        let (now, scripted) = match last {
-            Ok(value) if self.scripted > 0 => {
-                let replies = script::replies(value, self.scripted)?;
-                (Some(replies.now), replies.told)
+        let mut take = |reply: usize| values.get_mut(reply).map_or(Value::Nil, |value| std::mem::replace(value, Value::Nil));
+        let mut back = Back { now: self.now, told: vec![Err(Untold::Wrong("no reply".to_owned())); self.checks()], mends: Pipeline::new() };
+        for &(index, reply) in &self.direct {
+            back.told[index] = self.lines[index].told(take(reply), &mut back.mends).map_err(Untold::from);
+        }
+        for call in &self.calls {
+            let lines: Vec<usize> = call.groups.iter().flat_map(|(_, group)| group).copied().collect();
+            match take(call.reply).extract_error() {
+                Ok(value) => {
+                    let replies = script::replies(value, lines.len())?;
+                    back.now = Some(replies.now);
+                    for (index, told) in lines.into_iter().zip(replies.told) {
+                        back.told[index] = told.map_err(Untold::Wrong);
+                    }
+                }
+                Err(error) => {
+                    let untold = Untold::from(error);
+                    for index in lines {
+                        back.told[index] = Err(untold.clone());
+                    }
+                }
             }
-            Ok(value) => (self.now.or(script::time(&value)), Vec::new()),
-            Err(error) => (self.now, vec![Err(error.to_string()); self.scripted]),
-        };
-        let mut mends = Pipeline::new();
-        let (mut direct, mut scripted) = (values.into_iter(), scripted.into_iter());
-        let told = self.lines().map(|line| {
-            if line.is_direct() {
-                line.told(direct.next().unwrap_or(Value::Nil), &mut mends)
-            } else {
-                scripted.next().unwrap_or_else(|| Err("no reply".to_owned()))
-            }
-        });
-        Ok(Back { now, told: told.collect(), mends })
-    }
-
-    fn lines(&self) -> impl Iterator<Item = &'b Line> {
-        self.groups.iter().flat_map(|(_, lines)| *lines)
+        }
+        if self.calls.is_empty() {
+            back.now = self.now.or(script::time(&take(self.commands.len() - 1)));
+        }
+        Ok(back)
     }
 }
 
-/// Whether Redis does not know the script any more.
-pub fn is_forgotten(values: &[Value]) -> bool {
-    matches!(values.last(), Some(Value::ServerError(error)) if error.code() == "NOSCRIPT")
+impl Again {
+    /// Puts the new replies in the place of the first ones.
+    pub fn mend(&self, values: &mut [Value], mut replies: Vec<Value>) {
+        for &(new, first) in &self.replies {
+            if let (Some(new), Some(first)) = (replies.get_mut(new), values.get_mut(first)) {
+                std::mem::swap(first, new);
+            }
+        }
+    }
+}
+
+impl From<RedisError> for Untold {
+    fn from(error: RedisError) -> Self {
+        Redirect::read(&error).map_or_else(|| Self::Wrong(error.to_string()), Self::Elsewhere)
+    }
+}
+
+fn is_forgotten(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
 }

@@ -6,7 +6,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tollgate::check::{Ask, Check, Decisions, StoreError, Verdict};
 use tollgate::limit::{Algorithm, Terms, Unit};
 use tollgate::store::redis::address::Address;
-use tollgate::store::redis::{Node, NodeOptions, Remote};
+use tollgate::store::redis::deployment::{Deployment, PoolOptions};
+use tollgate::store::redis::{Options, Redis, Remote};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, Span, Time};
 
@@ -24,7 +25,7 @@ impl Bench {
     /// A store on the runtime that this is called on, by that clock.
     pub(crate) fn start(clock: Clock) -> Self {
         let (server, metrics) = (RedisProcess::start(), Metrics::new());
-        let remote = node(&server, clock, &metrics).open();
+        let remote = redis(&server, clock, &metrics).open();
         Self { server, remote, metrics }
     }
 
@@ -87,16 +88,17 @@ impl Callers {
 }
 
 /// What a process knows of that server.
-pub(crate) fn node(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> Arc<Node> {
-    let options = NodeOptions {
-        address: Address::parse(&server.url()).expect("it is an address").address,
-        connect_timeout: PATIENCE.into(),
+pub(crate) fn redis(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
+    let address = Address::parse(&server.url()).expect("it is an address").address;
+    let options = Options {
+        main: PoolOptions { deployment: Deployment::Single(address), connect_timeout: PATIENCE.into() },
+        per_second: None,
         store_timeout: PATIENCE.into(),
         required: false,
         expiration_jitter_max: Span::ZERO,
         over_limit_cache_bytes: 0,
     };
-    Arc::new(Node::new(options, clock, metrics).expect("it is an address"))
+    Arc::new(Redis::new(options, clock, metrics).expect("it is an address"))
 }
 
 /// A request of these checks, one by one.

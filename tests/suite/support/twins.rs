@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use tollgate::algorithm::{Counter, decide_together};
 use tollgate::check::{Ask, Check, Hits, Verdict};
 use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Terms, Unit};
-use tollgate::store::redis::script::{self, Form, Line, Script};
+use tollgate::store::redis::script::{self, Form, Line, Manner, Script};
 use tollgate::time::{Span, Time};
 
 use super::kept::{LIFE_MAX, SUM_END, compare, is_stale, life, packed, reading, redis_key, unpacked};
@@ -134,16 +134,17 @@ impl<'s> Twins<'s> {
     ///
     /// # Errors
     /// In what they differ.
-    pub(crate) fn ask(&mut self, asks: &[Ask], writes: Writes, now: Time) -> Result<Vec<Result<Verdict, &'static str>>, String> {
+    pub(crate) fn ask(&mut self, asks: &[(Manner, Ask)], writes: Writes, now: Time) -> Result<Vec<Result<Verdict, &'static str>>, String> {
         let expired = self.model.expire(now)?;
         self.model.is_read_only = writes == Writes::Refused;
         let full = self.model.full_logs(now);
         let mut keys: BTreeSet<Vec<u8>> = self.model.states.keys().chain(&expired).cloned().collect();
-        let expected: Vec<Result<Verdict, &str>> = asks.iter().flat_map(|ask| self.model.decide(ask, self.jitter, now)).collect();
-        keys.extend(asks.iter().flat_map(|ask| &ask.checks).map(|check| redis_key(check, now)));
+        let expected: Vec<Result<Verdict, &str>> =
+            asks.iter().flat_map(|(manner, ask)| self.model.decide(*manner, ask, self.jitter, now)).collect();
+        keys.extend(asks.iter().flat_map(|(_, ask)| &ask.checks).map(|check| redis_key(check, now)));
 
-        let lines: Vec<(bool, SmallVec<[Line; 2]>)> = asks.iter().map(|ask| (ask.together, self.lines(ask, now))).collect();
-        let groups = lines.iter().map(|(together, lines)| (*together, lines.as_slice()));
+        let lines: Vec<(Manner, SmallVec<[Line; 2]>)> = asks.iter().map(|(manner, ask)| (*manner, self.lines(*manner, ask, now))).collect();
+        let groups = lines.iter().map(|(manner, lines)| (*manner, lines.as_slice()));
         let mut call = redis::pipe();
         // In one transaction no time passes for expiry.
         call.atomic();
@@ -174,7 +175,7 @@ impl<'s> Twins<'s> {
         if replies.now != now {
             return Err(format!("it was told that it is {now:?}, and says {:?}", replies.now));
         }
-        let checks = asks.iter().flat_map(|ask| &ask.checks);
+        let checks = asks.iter().flat_map(|(_, ask)| &ask.checks);
         let lines = lines.iter().flat_map(|(_, lines)| lines);
         for (index, ((check, line), (told, expected))) in checks.zip(lines).zip(replies.told.iter().zip(&expected)).enumerate() {
             let said = match told {
@@ -202,8 +203,8 @@ impl<'s> Twins<'s> {
         Ok(expected)
     }
 
-    fn lines(&self, ask: &Ask, now: Time) -> SmallVec<[Line; 2]> {
-        ask.checks.iter().map(|check| Line::new(check, 0, now, !ask.together, self.jitter)).collect()
+    fn lines(&self, manner: Manner, ask: &Ask, now: Time) -> SmallVec<[Line; 2]> {
+        ask.checks.iter().map(|check| Line::new(check, 0, now, manner, self.jitter)).collect()
     }
 }
 
@@ -222,11 +223,18 @@ impl Model {
         Ok(expired)
     }
 
-    fn decide(&mut self, ask: &Ask, jitter: Span, now: Time) -> Vec<Result<Verdict, &'static str>> {
-        if ask.together {
-            return self.decide_together(ask, jitter, now);
+    fn decide(&mut self, manner: Manner, ask: &Ask, jitter: Span, now: Time) -> Vec<Result<Verdict, &'static str>> {
+        match manner {
+            Manner::Apart => ask.checks.iter().map(|check| self.decide_one(check, jitter, now)).collect(),
+            Manner::Together => self.decide_together(ask, jitter, now),
+            Manner::Tried => ask.checks.iter().map(|check| self.try_one(check, now)).collect(),
         }
-        ask.checks.iter().map(|check| self.decide_one(check, jitter, now)).collect()
+    }
+
+    /// Says what would be said, and keeps nothing, so it does not matter whether Redis takes what is written.
+    fn try_one(&self, check: &Check, now: Time) -> Result<Verdict, &'static str> {
+        let loaded = self.load(&redis_key(check, now), &check.limit, now)?;
+        Ok(loaded.counter.decide(&check.limit, now, check.call()).1)
     }
 
     fn decide_one(&mut self, check: &Check, jitter: Span, now: Time) -> Result<Verdict, &'static str> {

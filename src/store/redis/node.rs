@@ -1,0 +1,71 @@
+//! One server, as the whole process knows it: how to connect to it, whether it is well, and what time it is there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use redis::RedisError;
+use tokio::sync::Notify;
+
+use crate::store::redis::address::Address;
+use crate::store::redis::clock::RedisClock;
+use crate::store::redis::connection::{Connections, Manager, Timeouts};
+use crate::store::redis::health::{Health, HealthMetrics};
+
+/// One server. Its address never changes: when another takes its place, that is another node.
+#[derive(Debug)]
+pub struct Node {
+    id: NodeId,
+    manager: Manager,
+    /// Whether it is well.
+    pub health: Health,
+    /// What time it is there.
+    pub clock: RedisClock,
+}
+
+/// Tells nodes of this process apart, also those that are gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(u64);
+
+/// What the nodes of a pool have in common.
+#[derive(Debug, Clone)]
+pub struct NodeParts {
+    /// How long to wait for connections and replies.
+    pub timeouts: Timeouts,
+    /// Counts connections.
+    pub connections: Connections,
+    /// Counts troubles.
+    pub health: HealthMetrics,
+    /// Rung when a node may no longer be the one to ask.
+    pub doubts: Arc<Notify>,
+}
+
+impl Node {
+    /// Nothing is connected yet.
+    ///
+    /// # Errors
+    /// An address that the client cannot use.
+    pub fn new(address: Address, parts: &NodeParts) -> Result<Self, RedisError> {
+        static NODES: AtomicU64 = AtomicU64::new(0);
+        Ok(Self {
+            id: NodeId(NODES.fetch_add(1, Relaxed)),
+            manager: Manager::new(address, parts.timeouts, Some(parts.connections.clone()))?,
+            health: Health::new(&parts.health, parts.doubts.clone()),
+            clock: RedisClock::default(),
+        })
+    }
+
+    /// Which one it is.
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Where it is, as it may be shown.
+    pub fn address(&self) -> &Address {
+        self.manager.address()
+    }
+
+    /// What makes connections to it.
+    pub fn manager(&self) -> &Manager {
+        &self.manager
+    }
+}

@@ -1,0 +1,303 @@
+//! One runtime's way to Redis: each check goes to the server that has its key, all of those are asked at the same time, and what one of them
+//! sends elsewhere is followed there.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+
+use crate::check::{Ask, Check, Decisions, Hits, StoreError, Verdict};
+use crate::limit::RefusedHits;
+use crate::store::redis::Redis;
+use crate::store::redis::batch::{BATCH_SIZE_MAX, Batcher, Silence, Told};
+use crate::store::redis::cluster;
+use crate::store::redis::health::Trouble;
+use crate::store::redis::node::{Node, NodeId};
+use crate::store::redis::redirect::Redirect;
+use crate::store::redis::script::{Line, Manner, Route, WindowForm};
+use crate::store::redis::topology::Pool;
+use crate::time::{Span, Time};
+
+/// How often a check is sent elsewhere, at most. Slots move once in a while; a cluster that sends somebody round and round has no answer.
+pub const REDIRECTS_MAX: usize = 5;
+
+/// One runtime's way to Redis.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    redis: Arc<Redis>,
+    /// For each server that was ever asked and still is one.
+    batchers: Arc<Mutex<HashMap<NodeId, Batcher>>>,
+}
+
+/// How long the answer may take.
+#[derive(Debug, Clone, Copy)]
+struct Within {
+    patience: Span,
+    /// From when on.
+    since: Time,
+}
+
+/// Checks that go to one server.
+#[derive(Debug)]
+struct Part<'r> {
+    pool: &'r Pool,
+    by_slot: bool,
+    node: Arc<Node>,
+    /// Which of the ask's checks they are.
+    indices: SmallVec<[usize; 2]>,
+    lines: Vec<Line>,
+}
+
+/// What goes out for one request. Most often there is one.
+type Parts<'r> = SmallVec<[Part<'r>; 1]>;
+
+/// What became of one server's part.
+#[derive(Debug, Default)]
+struct Heard<'r> {
+    decided: SmallVec<[(usize, Result<Verdict, StoreError>); 2]>,
+    elsewhere: Parts<'r>,
+}
+
+/// What the over-limit cache knows of each check.
+type Known = SmallVec<[Option<Verdict>; 2]>;
+
+impl Remote {
+    /// Nothing is connected yet.
+    pub fn new(redis: Arc<Redis>) -> Self {
+        Self { redis, batchers: Arc::default() }
+    }
+
+    /// The servers.
+    pub fn redis(&self) -> &Arc<Redis> {
+        &self.redis
+    }
+
+    /// Answers every check of an ask, in order, before its deadline and within STORE_TIMEOUT.
+    pub async fn decide(&self, ask: &Ask, now: Time) -> Decisions {
+        let timeout = self.redis.store_timeout;
+        let patience = ask.deadline.map_or(timeout, |deadline| deadline.since(now).min(timeout));
+        let within = Within { patience, since: now };
+        if let Some(cache) = &self.redis.over_limit_cache {
+            let known: Known = ask.checks.iter().map(|check| cache.get(check, now)).collect();
+            if known.iter().any(Option::is_some) {
+                // On the heap, so that calls to which nothing is known are small.
+                return Box::pin(self.ask_for_the_rest(ask, known, within)).await;
+            }
+        }
+        self.ask_redis(&ask.checks, ask.together, within).await
+    }
+
+    /// Asks for what is not known already.
+    async fn ask_for_the_rest(&self, ask: &Ask, known: Known, within: Within) -> Decisions {
+        let vetoed = ask.together && ask.checks.iter().zip(&known).any(|(check, known)| check.veto && known.is_some());
+        let unknown = ask.checks.iter().zip(&known).filter(|(_, known)| known.is_none());
+        let unknown: Vec<Check> = unknown.map(|(check, _)| if vetoed { look(check) } else { check.clone() }).collect();
+        let told = self.ask_redis(&unknown, ask.together && !vetoed, within).await;
+        let mut told = told.into_iter();
+        known.into_iter().map(|known| known.map_or_else(|| told.next().unwrap_or(Err(StoreError::Refused)), Ok)).collect()
+    }
+
+    async fn ask_redis(&self, checks: &[Check], together: bool, within: Within) -> Decisions {
+        if !together || checks.len() < 2 {
+            let parts = self.parts(checks, Manner::Apart, within.since);
+            return self.ask_parts(checks, parts, Manner::Apart, within).await;
+        }
+        let parts = self.parts(checks, Manner::Together, within.since);
+        if is_one_step(&parts, checks.len()) {
+            return self.ask_parts(checks, parts, Manner::Together, within).await;
+        }
+        Box::pin(self.try_and_charge(checks, parts, within)).await
+    }
+
+    /// All or nothing where no one server can decide it: what would be said of each check is asked first, and then each is charged or only
+    /// looked at. Whoever comes in between may take what is left: then a check is refused in the second step, and others are charged
+    /// although the request does not pass. Never does more pass than may.
+    async fn try_and_charge<'r>(&'r self, checks: &[Check], parts: Parts<'r>, within: Within) -> Decisions {
+        let mut decisions = self.ask_parts(checks, parts, Manner::Tried, within).await;
+        let is_over = |decision: &Result<Verdict, StoreError>| decision.is_ok_and(|verdict| verdict.over);
+        let vetoed = checks.iter().zip(&decisions).any(|(check, decision)| check.veto && is_over(decision));
+        let second = |(check, decision): (&Check, &Result<Verdict, StoreError>)| match (vetoed, is_over(decision)) {
+            (true, false) => look(check),
+            _ => check.clone(),
+        };
+        let is_asked_again = |check: &Check, decision: &Result<Verdict, StoreError>| {
+            let stays_refused = vetoed && is_over(decision) && check.limit.refused_hits() == RefusedHits::Drop;
+            decision.is_ok() && !stays_refused
+        };
+        let asked: Vec<usize> = (0..checks.len()).filter(|&index| is_asked_again(&checks[index], &decisions[index])).collect();
+        let again: Vec<Check> = asked.iter().map(|&index| second((&checks[index], &decisions[index]))).collect();
+        let parts = self.parts(&again, Manner::Apart, within.since);
+        let told = self.ask_parts(&again, parts, Manner::Apart, within).await;
+        for (index, decision) in asked.into_iter().zip(told) {
+            decisions[index] = decision;
+        }
+        decisions
+    }
+
+    /// Who is asked for what. Checks that nobody can be asked for are in none.
+    fn parts(&self, checks: &[Check], manner: Manner, now: Time) -> Parts<'_> {
+        let mut parts = Parts::new();
+        for (index, check) in checks.iter().enumerate() {
+            let pool = self.redis.pool_of(check);
+            let layout = pool.layout();
+            let line = self.redis.line(check, &layout, manner, now);
+            if let Some(node) = layout.owner(line.key().as_bytes()) {
+                let part = part_of(&mut parts, pool, node, layout.has_slots());
+                part.indices.push(index);
+                part.lines.push(line);
+            }
+        }
+        parts
+    }
+
+    async fn ask_parts<'r>(&'r self, checks: &[Check], mut parts: Parts<'r>, manner: Manner, within: Within) -> Decisions {
+        let mut decisions: Decisions = checks.iter().map(|_| Err(StoreError::Unreachable)).collect();
+        for _ in 0..=REDIRECTS_MAX {
+            let mut elsewhere = Parts::new();
+            let mut hear = |heard: Heard<'_>| heard.decided.into_iter().for_each(|(index, decision)| decisions[index] = decision);
+            if parts.len() == 1 {
+                let part = parts.pop().expect("there is one");
+                let mut heard = self.ask_part(checks, part, manner, within).await;
+                elsewhere.extend(heard.elsewhere.drain(..));
+                hear(heard);
+            } else {
+                for mut heard in join_all(parts.drain(..).map(|part| self.ask_part(checks, part, manner, within))).await {
+                    elsewhere.extend(heard.elsewhere.drain(..));
+                    hear(heard);
+                }
+            }
+            if elsewhere.is_empty() {
+                return decisions;
+            }
+            parts = elsewhere;
+        }
+        for index in parts.iter().flat_map(|part| &part.indices) {
+            decisions[*index] = Err(StoreError::Refused);
+        }
+        decisions
+    }
+
+    /// Asks one server.
+    async fn ask_part<'r>(&'r self, checks: &[Check], part: Part<'r>, manner: Manner, within: Within) -> Heard<'r> {
+        let Part { pool, by_slot, node, indices, mut lines } = part;
+        let mut heard = Heard::default();
+        let mut asked = 0;
+        while asked < indices.len() {
+            // One after the other: the same key may come again, and is to see what it did before.
+            let rest = if manner == Manner::Together { Vec::new() } else { lines.split_off(lines.len().min(BATCH_SIZE_MAX)) };
+            let indices = &indices[asked..asked + lines.len()];
+            asked += lines.len();
+            match self.told(&node, by_slot, lines, manner, within).await {
+                Ok(told) => {
+                    for ((&index, line), said) in indices.iter().zip(told.lines).zip(&told.said) {
+                        match said {
+                            Ok(said) => {
+                                let verdict = self.redis.conclude(&checks[index], &line, said, told.now, &node);
+                                heard.decided.push((index, Ok(verdict)));
+                            }
+                            Err(Silence::None(error)) => heard.decided.push((index, Err(*error))),
+                            Err(Silence::Elsewhere(redirect)) => match self.follow(pool, &node, redirect) {
+                                Some((node, route)) => heard.goes_to(pool, &node, index, line, route),
+                                None => heard.decided.push((index, Err(StoreError::Refused))),
+                            },
+                        }
+                    }
+                }
+                Err(error) => heard.decided.extend(indices.iter().map(|&index| (index, Err(error)))),
+            }
+            lines = rest;
+        }
+        heard
+    }
+
+    async fn told(&self, node: &Arc<Node>, by_slot: bool, lines: Vec<Line>, manner: Manner, within: Within) -> Result<Told, StoreError> {
+        if node.health.breaker.is_open() {
+            return Err(StoreError::Unreachable);
+        }
+        let gone = self.redis.clock.now().since(within.since);
+        let patience = within.patience.less(gone);
+        if patience == Span::ZERO {
+            return Err(StoreError::Late);
+        }
+        let batcher = self.batcher(node, by_slot);
+        tokio::time::timeout(Duration::from(patience), batcher.ask(lines, manner)).await.unwrap_or_else(|_| {
+            node.health.see(Trouble::Slow, "no reply within the caller's time");
+            Err(StoreError::Late)
+        })
+    }
+
+    /// Where a node sends somebody.
+    fn follow(&self, pool: &Pool, node: &Arc<Node>, redirect: &Redirect) -> Option<(Arc<Node>, Route)> {
+        let [moved, ask, again] = &self.redis.metrics.redirects;
+        let at = |place: &cluster::Place| {
+            let mut place = place.clone();
+            if place.host.is_empty() {
+                node.address().host()?.clone_into(&mut place.host);
+            }
+            pool.node_at(&place)
+        };
+        match redirect {
+            Redirect::Moved(place) => {
+                moved.inc();
+                pool.doubt();
+                Some((at(place)?, Route::Plain))
+            }
+            Redirect::Ask(place) => {
+                ask.inc();
+                Some((at(place)?, Route::Asking))
+            }
+            Redirect::Again => {
+                again.inc();
+                Some((node.clone(), Route::Alone))
+            }
+        }
+    }
+
+    /// The way to a server, opened when it is first asked.
+    fn batcher(&self, node: &Arc<Node>, by_slot: bool) -> Batcher {
+        let mut batchers = self.batchers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(batcher) = batchers.get(&node.id()) {
+            return batcher.clone();
+        }
+        // Those of servers that are gone end when nobody waits for them any more.
+        let is_known = |id: &NodeId| self.redis.pools().any(|pool| pool.layout().nodes().iter().any(|node| node.id() == *id));
+        batchers.retain(|id, _| is_known(id));
+        let batcher = Batcher::start(self.redis.clone(), node.clone(), by_slot);
+        batchers.insert(node.id(), batcher.clone());
+        batcher
+    }
+}
+
+impl<'r> Heard<'r> {
+    fn goes_to(&mut self, pool: &'r Pool, node: &Arc<Node>, index: usize, mut line: Line, route: Route) {
+        line.set_route(route);
+        if route.is_alone() {
+            line.set_form(WindowForm::Fresh);
+        }
+        let part = part_of(&mut self.elsewhere, pool, node, true);
+        part.indices.push(index);
+        part.lines.push(line);
+    }
+}
+
+/// The part of a server, which may be new.
+fn part_of<'p, 'r>(parts: &'p mut Parts<'r>, pool: &'r Pool, node: &Arc<Node>, by_slot: bool) -> &'p mut Part<'r> {
+    let at = parts.iter().position(|part| part.node.id() == node.id()).unwrap_or(parts.len());
+    if at == parts.len() {
+        parts.push(Part { pool, by_slot, node: node.clone(), indices: SmallVec::new(), lines: Vec::new() });
+    }
+    &mut parts[at]
+}
+
+/// Whether one call of the script can decide all of them.
+fn is_one_step(parts: &[Part<'_>], checks: usize) -> bool {
+    let [part] = parts else { return false };
+    let slot = |line: &Line| cluster::slot(line.key().as_bytes());
+    part.lines.len() == checks && (!part.by_slot || part.lines.iter().all(|line| slot(line) == slot(&part.lines[0])))
+}
+
+fn look(check: &Check) -> Check {
+    Check { hits: Hits::Look, ..check.clone() }
+}

@@ -1,0 +1,99 @@
+//! Asks sentinels where the master is.
+//!
+//! All of them are asked: one that was cut off from the others still names the old master. Whoever most of them name is the one, if it says
+//! itself that it is a master, as clients are told to make sure: <https://redis.io/docs/latest/develop/reference/sentinel-clients/>.
+
+use futures_util::future::join_all;
+use redis::{Pipeline, RedisError, Value};
+use tokio::sync::Mutex;
+
+use crate::store::redis::address::Address;
+use crate::store::redis::cluster::Place;
+use crate::store::redis::connection::{Link, Manager, Timeouts};
+use crate::store::redis::health::PROBE_TIMEOUT;
+
+/// Those who know.
+#[derive(Debug)]
+pub struct Sentinels {
+    master: String,
+    each: Vec<Sentinel>,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Sentinel {
+    manager: Manager,
+    /// Kept from one question to the next.
+    link: Mutex<Option<Link>>,
+}
+
+impl Sentinels {
+    /// Nothing is connected yet.
+    ///
+    /// # Errors
+    /// An address that the client cannot use.
+    pub fn new(master: String, addresses: &[Address], timeouts: Timeouts) -> Result<Self, RedisError> {
+        let sentinel = |address: &Address| {
+            let manager = Manager::new(address.clone(), timeouts, None)?;
+            Ok(Sentinel { manager, link: Mutex::default() })
+        };
+        Ok(Self { master, each: addresses.iter().map(sentinel).collect::<Result<_, RedisError>>()? })
+    }
+
+    /// Whom they name, most often named first.
+    ///
+    /// # Errors
+    /// Nobody names anybody; what each said.
+    pub async fn masters(&self) -> Result<Vec<Place>, String> {
+        let mut named: Vec<(usize, Place)> = Vec::new();
+        let mut failures = Vec::new();
+        for answer in join_all(self.each.iter().map(|sentinel| sentinel.master(&self.master))).await {
+            match answer {
+                Ok(place) => match named.iter_mut().find(|(_, known)| *known == place) {
+                    Some((votes, _)) => *votes += 1,
+                    None => named.push((1, place)),
+                },
+                Err(failure) => failures.push(failure),
+            }
+        }
+        if named.is_empty() {
+            return Err(failures.join("; "));
+        }
+        named.sort_by_key(|(votes, _)| std::cmp::Reverse(*votes));
+        Ok(named.into_iter().map(|(_, place)| place).collect())
+    }
+}
+
+impl Sentinel {
+    async fn master(&self, name: &str) -> Result<Place, String> {
+        let address = self.manager.address();
+        let mut kept = self.link.lock().await;
+        let mut link = match kept.take() {
+            Some(link) => link,
+            None => self.manager.link_within(PROBE_TIMEOUT).await.map_err(|error| address.explain(&error))?,
+        };
+        let mut question = Pipeline::with_capacity(1);
+        question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+        let values = link.call(&question).await.map_err(|error| address.explain(&error))?;
+        *kept = Some(link);
+        let said = values.into_iter().next().unwrap_or(Value::Nil).extract_error().map_err(|error| address.explain(&error))?;
+        let Some((host, port)) = redis::from_redis_value::<Option<(String, u16)>>(said).map_err(|error| format!("{address}: {error}"))?
+        else {
+            return Err(format!("{address} knows no master named {name}; see the first part of REDIS_URL"));
+        };
+        Ok(Place { host, port })
+    }
+}
+
+/// Whether a server says of itself that it is a master.
+///
+/// # Errors
+/// It cannot be asked.
+pub async fn is_master(manager: &Manager) -> Result<bool, RedisError> {
+    let mut link = manager.link_within(PROBE_TIMEOUT).await?;
+    let mut question = Pipeline::with_capacity(1);
+    question.cmd("ROLE");
+    let said = link.call(&question).await?.into_iter().next().unwrap_or(Value::Nil).extract_error()?;
+    let Value::Array(parts) = said else { return Ok(false) };
+    Ok(matches!(parts.first(), Some(Value::BulkString(role)) if role == b"master"))
+}

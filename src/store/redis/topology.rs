@@ -1,0 +1,386 @@
+//! Which server a key lives on: the only one, the one that Sentinel names, or the one that serves its slot of a Cluster.
+//!
+//! A [`Pool`] is all servers of one deployment. Its [`Layout`] is what requests go by: a snapshot, replaced whole when the servers move. One
+//! task looks after both, so no request ever waits for somebody to find out where to go.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, Guard};
+use futures_util::future::join_all;
+use redis::RedisError;
+use tokio::time::MissedTickBehavior;
+
+use crate::store::redis::cluster::{self, Place, SLOTS, View};
+use crate::store::redis::connection::Manager;
+use crate::store::redis::deployment::{self, Deployment};
+use crate::store::redis::health::{PROBE_INTERVAL, PROBE_TIMEOUT};
+use crate::store::redis::node::{Node, NodeParts};
+use crate::store::redis::sentinel::{self, Sentinels};
+use crate::telemetry::metric::{Counter, Gauge, Metrics};
+
+/// How many nodes a cluster may have: what Redis itself recommends as the most.
+pub const NODES_MAX: usize = 1_000;
+/// How often to ask sentinels while all is well: a failover in which the old master stays reachable shows in nothing else.
+const SENTINEL_INTERVAL: Duration = Duration::from_secs(1);
+/// How often to ask a cluster while all is well. Whatever matters shows earlier, in redirections and failures.
+const CLUSTER_INTERVAL: Duration = Duration::from_secs(10);
+/// Doubts that come within this time are one.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+/// A slot that nobody serves.
+const NOBODY: u16 = u16::MAX;
+
+/// All servers of one deployment.
+#[derive(Debug)]
+pub struct Pool {
+    deployment: Deployment,
+    finder: Finder,
+    parts: NodeParts,
+    layout: ArcSwap<Layout>,
+    /// Those of the layout, and those that somebody was sent to since.
+    nodes: Mutex<HashMap<Place, Arc<Node>>>,
+    /// Nobody could tell where the servers are, and that was logged.
+    is_lost: AtomicBool,
+    /// How often a server, once given up, was there again.
+    recoveries: AtomicU64,
+    metrics: TopologyMetrics,
+}
+
+/// Where keys live, as far as it is known.
+#[derive(Debug, Default)]
+pub struct Layout {
+    /// Nobody, until somebody is found.
+    nodes: Vec<Arc<Node>>,
+    /// For each slot of a cluster its node's place among those; [`NOBODY`] where there is none.
+    slots: Option<Box<[u16]>>,
+}
+
+/// What all pools tell together.
+#[derive(Debug, Clone)]
+pub struct TopologyMetrics {
+    nodes: Gauge,
+    changes: Counter,
+    failures: Counter,
+}
+
+/// Who is asked where the servers are.
+#[derive(Debug)]
+enum Finder {
+    /// Nobody needs to be.
+    Settled,
+    Sentinels(Sentinels),
+    Seeds(Vec<Manager>),
+}
+
+impl TopologyMetrics {
+    /// No server is known yet.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self {
+            nodes: metrics.gauge("tollgate_store_nodes", "Servers of Redis that are asked: masters, as far as they are known."),
+            changes: metrics.counter(
+                "tollgate_store_topology_changes_total",
+                "How often the servers of Redis turned out to be others, or to serve other slots: failovers, and slots that moved.",
+            ),
+            failures: metrics.counter(
+                "tollgate_store_topology_failures_total",
+                "How often nobody could tell where the servers of Redis are: no sentinel, or no node of the cluster.",
+            ),
+        }
+    }
+}
+
+impl Layout {
+    /// The only server.
+    fn of_one(node: Arc<Node>) -> Self {
+        Self { nodes: vec![node], slots: None }
+    }
+
+    /// All servers.
+    pub fn nodes(&self) -> &[Arc<Node>] {
+        &self.nodes
+    }
+
+    /// Whether keys of one command must share a slot.
+    pub fn has_slots(&self) -> bool {
+        self.slots.is_some()
+    }
+
+    /// Who has this key, if anybody.
+    pub fn owner(&self, key: &[u8]) -> Option<&Arc<Node>> {
+        match &self.slots {
+            None => self.nodes.first(),
+            Some(slots) => self.nodes.get(usize::from(slots[usize::from(cluster::slot(key))])),
+        }
+    }
+
+    fn serves_the_same(&self, other: &Self) -> bool {
+        let ids = |layout: &Self| layout.nodes.iter().map(|node| node.id()).collect::<Vec<_>>();
+        self.slots == other.slots && ids(self) == ids(other)
+    }
+
+    fn has_the_same_nodes(&self, other: &Self) -> bool {
+        let ids = |layout: &Self| layout.nodes.iter().map(|node| node.id()).collect::<BTreeSet<_>>();
+        ids(self) == ids(other)
+    }
+}
+
+impl Pool {
+    /// Nothing is connected yet.
+    ///
+    /// # Errors
+    /// An address that the client cannot use.
+    pub fn new(deployment: Deployment, parts: NodeParts, metrics: TopologyMetrics) -> Result<Self, RedisError> {
+        let timeouts = parts.timeouts;
+        let (finder, layout) = match &deployment {
+            Deployment::Single(address) => {
+                metrics.nodes.inc();
+                (Finder::Settled, Layout::of_one(Arc::new(Node::new(address.clone(), &parts)?)))
+            }
+            Deployment::Sentinel(deployment::Sentinels { master, sentinels, .. }) => {
+                (Finder::Sentinels(Sentinels::new(master.clone(), sentinels, timeouts)?), Layout::default())
+            }
+            Deployment::Cluster(seeds) => {
+                let managers = seeds.iter().map(|seed| Manager::new(seed.clone(), timeouts, None)).collect::<Result<_, RedisError>>()?;
+                (Finder::Seeds(managers), Layout::default())
+            }
+        };
+        Ok(Self {
+            deployment,
+            finder,
+            parts,
+            layout: ArcSwap::from_pointee(layout),
+            nodes: Mutex::default(),
+            is_lost: AtomicBool::new(false),
+            recoveries: AtomicU64::new(0),
+            metrics,
+        })
+    }
+
+    /// Where keys live at the moment.
+    pub fn layout(&self) -> Guard<Arc<Layout>> {
+        self.layout.load()
+    }
+
+    /// Its servers, as an operator names them.
+    pub fn deployment(&self) -> &Deployment {
+        &self.deployment
+    }
+
+    /// The server to which another one has sent somebody. `None` if there are too many, or its place is none.
+    pub fn node_at(&self, place: &Place) -> Option<Arc<Node>> {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = nodes.get(place) {
+            return Some(node.clone());
+        }
+        if nodes.len() >= NODES_MAX {
+            return None;
+        }
+        let address = match &self.deployment {
+            Deployment::Single(_) => return None,
+            Deployment::Sentinel(sentinels) => &sentinels.server,
+            Deployment::Cluster(seeds) => seeds.first()?,
+        };
+        let node = Arc::new(Node::new(address.at(&place.host, place.port), &self.parts).ok()?);
+        nodes.insert(place.clone(), node.clone());
+        Some(node)
+    }
+
+    /// Somebody was sent elsewhere: it should be looked where the keys are now.
+    pub fn doubt(&self) {
+        self.parts.doubts.notify_one();
+    }
+
+    /// Whether any server was ever seen to be there.
+    pub fn has_come(&self) -> bool {
+        self.layout().nodes.iter().any(|node| node.health.has_come())
+    }
+
+    /// Whether any server was reached, and not lost since.
+    pub fn is_reachable(&self) -> bool {
+        self.layout().nodes.iter().any(|node| node.health.has_come() && !node.health.breaker.is_open())
+    }
+
+    /// How often a server, once given up, was there again.
+    pub fn recoveries(&self) -> u64 {
+        self.recoveries.load(Relaxed)
+    }
+
+    /// What an operator should know of it: the servers, and what is wrong with them.
+    pub fn note(&self) -> String {
+        let mut notes = Vec::new();
+        if self.is_lost.load(Relaxed) {
+            notes.push(LOST.to_owned());
+        }
+        let is_one = matches!(self.deployment, Deployment::Single(_));
+        for node in &self.layout().nodes {
+            let troubles: Vec<&str> = node.health.troubles().collect();
+            if !troubles.is_empty() {
+                let troubles = troubles.join(", ");
+                notes.push(if is_one { troubles } else { format!("{}: {troubles}", node.address()) });
+            }
+        }
+        let separator = if notes.is_empty() { "" } else { ": " };
+        format!("{}{separator}{}", self.deployment, notes.join("; "))
+    }
+
+    /// Probes servers, tells of their troubles and finds out where they are, for as long as the process lives.
+    pub async fn look_after(&self) {
+        tokio::join!(self.keep_nodes(), self.keep_layout());
+    }
+
+    async fn keep_nodes(&self) {
+        let mut rounds = tokio::time::interval(PROBE_INTERVAL);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            rounds.tick().await;
+            let layout = self.layout.load_full();
+            join_all(layout.nodes.iter().map(|node| self.keep(node))).await;
+        }
+    }
+
+    async fn keep(&self, node: &Node) {
+        let health = &node.health;
+        health.tell(node.address());
+        // Whether it is there at the start is worth knowing before the first caller finds out.
+        if (health.breaker.is_open() || !health.has_come()) && health.probe(node.manager()).await {
+            self.welcome(node);
+        }
+    }
+
+    /// A server is there. Calls go to it at once; that its trouble is over is told when that has gone well for a while.
+    fn welcome(&self, node: &Node) {
+        if node.health.breaker.is_open() {
+            node.health.breaker.close();
+            self.recoveries.fetch_add(1, Relaxed);
+        }
+    }
+
+    async fn keep_layout(&self) {
+        loop {
+            let found = match &self.finder {
+                Finder::Settled => return,
+                Finder::Sentinels(sentinels) => self.ask_sentinels(sentinels).await,
+                Finder::Seeds(seeds) => self.ask_cluster(seeds).await,
+            };
+            self.tell(found.err());
+            let is_well = !self.is_lost.load(Relaxed) && self.layout().nodes.iter().all(|node| node.health.is_well());
+            let pause = match &self.finder {
+                _ if !is_well => PROBE_INTERVAL,
+                Finder::Sentinels(_) => SENTINEL_INTERVAL,
+                _ => CLUSTER_INTERVAL,
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.parts.doubts.notified() => tokio::time::sleep(DEBOUNCE).await,
+            }
+        }
+    }
+
+    /// Logs once that nobody knows where the servers are, and once that somebody does.
+    fn tell(&self, failure: Option<String>) {
+        if let Some(cause) = failure {
+            self.metrics.failures.inc();
+            if !self.is_lost.swap(true, Relaxed) {
+                tracing::warn!(deployment = %self.deployment, cause, "{LOST}; what was last known is gone by");
+            }
+        } else if self.is_lost.swap(false, Relaxed) {
+            tracing::warn!(deployment = %self.deployment, "over: {LOST}");
+        }
+    }
+
+    async fn ask_sentinels(&self, sentinels: &Sentinels) -> Result<(), String> {
+        let known = self.layout().nodes.first().cloned();
+        for place in sentinels.masters().await? {
+            let Some(node) = self.node_at(&place) else { continue };
+            if known.as_ref().is_some_and(|known| known.id() == node.id()) {
+                return Ok(());
+            }
+            match sentinel::is_master(node.manager()).await {
+                Ok(true) => {
+                    self.lay_out(Layout::of_one(node));
+                    return Ok(());
+                }
+                // Somebody named it who was cut off, or it has not been promoted yet.
+                Ok(false) => {}
+                Err(error) => node.health.failed(&node.address().explain(&error)),
+            }
+        }
+        // While the master is gone and no other one is found, that is what is told.
+        if known.is_some() { Ok(()) } else { Err("no sentinel names a server that says it is a master".to_owned()) }
+    }
+
+    async fn ask_cluster(&self, seeds: &[Manager]) -> Result<(), String> {
+        let layout = self.layout.load_full();
+        let (well, ill): (Vec<_>, Vec<_>) = layout.nodes.iter().partition(|node| !node.health.breaker.is_open());
+        let managers = well.into_iter().chain(ill).map(|node| node.manager()).chain(seeds);
+        let (mut failure, mut doubtful) = (String::new(), None);
+        for manager in managers {
+            match view(manager).await {
+                Ok(view) if view.is_ok => return self.see(manager, &view),
+                // It may be cut off from the others.
+                Ok(view) => doubtful = doubtful.or(Some((manager, view))),
+                Err(error) => failure = error,
+            }
+        }
+        let (manager, view) = doubtful.ok_or(failure)?;
+        self.see(manager, &view)
+    }
+
+    /// What a node has said of the cluster is the layout from now on.
+    fn see(&self, teller: &Manager, view: &View) -> Result<(), String> {
+        let mut nodes: Vec<Arc<Node>> = Vec::new();
+        let mut slots = vec![NOBODY; usize::from(SLOTS)];
+        // In an order that does not depend on who was asked.
+        let mut ranges: Vec<_> = view.ranges.iter().collect();
+        ranges.sort_by_key(|range| range.first);
+        for range in ranges {
+            let mut place = range.master.clone();
+            if place.host.is_empty() {
+                teller.address().host().unwrap_or_default().clone_into(&mut place.host);
+            }
+            let node = self.node_at(&place).ok_or_else(|| format!("there are more than {NODES_MAX} nodes (nodes_max)"))?;
+            let index = nodes.iter().position(|known| known.id() == node.id()).unwrap_or_else(|| {
+                nodes.push(node);
+                nodes.len() - 1
+            });
+            slots[usize::from(range.first)..=usize::from(range.last)].fill(u16::try_from(index).unwrap_or(NOBODY));
+        }
+        self.lay_out(Layout { nodes, slots: Some(slots.into()) });
+        Ok(())
+    }
+
+    fn lay_out(&self, layout: Layout) {
+        let before = self.layout.load_full();
+        if layout.serves_the_same(&before) {
+            return;
+        }
+        if !before.nodes.is_empty() {
+            self.metrics.changes.inc();
+            if !layout.has_the_same_nodes(&before) {
+                self.recoveries.fetch_add(1, Relaxed);
+                let names = layout.nodes.iter().map(|node| node.address().to_string()).collect::<Vec<_>>().join(", ");
+                tracing::warn!(deployment = %self.deployment, "Redis is now at {names}");
+            }
+        }
+        self.metrics.nodes.add(signed(layout.nodes.len()) - signed(before.nodes.len()));
+        let is_kept = |node: &Arc<Node>| layout.nodes.iter().any(|kept| kept.id() == node.id());
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, node| is_kept(node));
+        self.layout.store(Arc::new(layout));
+    }
+}
+
+const LOST: &str = "nobody tells where the servers of Redis are";
+
+/// What a node says of its cluster.
+async fn view(manager: &Manager) -> Result<View, String> {
+    let explain = |error: &RedisError| manager.address().explain(error);
+    let mut link = manager.link_within(PROBE_TIMEOUT).await.map_err(|error| explain(&error))?;
+    let values = link.call(&View::question()).await.map_err(|error| explain(&error))?;
+    View::read(values).map_err(|cause| format!("{}: {cause}", manager.address()))
+}
+
+fn signed(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
