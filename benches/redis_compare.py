@@ -207,7 +207,7 @@ def fill(sides, generator):
         for number, key in enumerate(("user", "bucket") if side.name == TOLLGATE else ("user",), start=1):
             options = ["--keys", str(KEYS), "--key", key, "--descriptors", str(DESCRIPTORS)]
             for seed in range(FILL_ROUNDS_MAX):
-                side.load(generator, 1, 0, [*options, "--seed", str(seed)])
+                load(generator, side.server.target, [side.server.pid], 1, 0, [*options, "--seed", str(seed)])
                 if side.redis.counters() >= (number - 1 + FILLED) * KEYS:
                     break
             else:
@@ -316,7 +316,8 @@ def main():
                 on = f", Redis {side.redis.kind} on {side.redis.url}" if side.redis else ""
                 print(f"{side.name}: {' '.join(words)} on {side.server.target}{on}")
             version = next(iter(sides.values())).redis.servers[0].info("server")["redis_version"]
-            print(f"Redis {version}, {os.cpu_count()} cores, {KEYS} keys, rounds of {args.seconds:g} s after {args.warmup:g} s\n", flush=True)
+            rounds = f"rounds of {args.seconds:g} s after {args.warmup:g} s"
+            print(f"Redis {version}, {os.cpu_count()} cores, {KEYS} keys, {rounds}\n", flush=True)
             fill([side for side in sides.values() if side.redis], programs["load"])
             found, failures = measure(args, sides, loads, programs["load"], for_load)
         finally:

@@ -18,8 +18,8 @@ FORMED_TIMEOUT_S = 30
 SLOTS = 16384
 # A cluster's servers talk to each other on the port that is so much higher.
 BUS_OFFSET = 10000
-# Below those that Linux gives to outgoing connections, so that a server that is killed finds its port free when it starts again.
-PORTS = range(20000, 30000)
+# Below those that Linux gives to outgoing connections, both of them, so that a server that is killed finds them free when it starts again.
+PORTS = range(20000, 22700)
 ASK_TIMEOUT_S = 5
 SINGLE, SENTINEL, CLUSTER = "single", "sentinel", "cluster"
 
@@ -125,13 +125,12 @@ class Sentinel(Single):
 
     def whole(self):
         """One master, which all sentinels have for it, and one replica that follows it."""
-        masters, following = self.masters(), [server for server in self.servers if server.info("replication").get("master_link_status") == "up"]
-        told = [info_of_master(each) for each in self.sentinels]
-        agreed = all(
-            (of["num-other-sentinels"], of["num-slaves"], of["port"], of["flags"]) == (str(SENTINELS - 1), "1", str(masters[0].announced), "master")
-            for of in told if masters
-        )
-        return len(masters) == len(following) == 1 and agreed
+        masters = self.masters()
+        following = [server for server in self.servers if server.info("replication").get("master_link_status") == "up"]
+        if not len(masters) == len(following) == 1:
+            return False
+        whole = {"num-other-sentinels": str(SENTINELS - 1), "num-slaves": "1", "port": str(masters[0].announced), "flags": "master"}
+        return all(whole.items() <= info_of_master(each).items() for each in self.sentinels)
 
     def stop(self):
         for each in self.sentinels:

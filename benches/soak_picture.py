@@ -1,9 +1,10 @@
-"""Draws a soak: rate, latency, memory and file descriptors over time, with what was broken when. Hand-written SVG, for a light page or a dark."""
+"""Draws a soak: rate, latency, memory and file descriptors over time, and what was broken when. For a light page or a dark one."""
 
 import html
 
 WIDTH, LEFT, RIGHT, TOP = 760, 56, 12, 46
-PANEL, GAP = 92, 34
+# A panel's height, that of the words above it, and both with the space to the next.
+PANEL, TITLE, GAP = 92, 16, 34
 LETTERS_Y = 38
 LEGEND_LINE = 15
 LEGEND_COLUMNS = 3
@@ -26,6 +27,7 @@ class Canvas:
 
     def __init__(self, duration, panels, legend_lines):
         self.duration = duration
+        self.bottom = TOP + panels * (PANEL + GAP) - GAP + TITLE
         self.height = TOP + panels * (PANEL + GAP) + legend_lines * LEGEND_LINE + 8
         self.parts = []
 
@@ -40,9 +42,9 @@ class Canvas:
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
         self.parts.append(f'<path class="{kind}" d="M{path}"/>')
 
-    def panel(self, number, lines, bound=None):
+    def panel(self, number, lines, bound=None, note=""):
         """Each of at most two lines: its words, its points of time and value."""
-        top = TOP + number * (PANEL + GAP) + 16
+        top = TOP + number * (PANEL + GAP) + TITLE
         bottom = top + PANEL
         most = ceiling(max([value for _, points in lines for _, value in points] + ([bound] if bound else [])))
         y = lambda value: bottom - PANEL * value / most
@@ -51,6 +53,7 @@ class Canvas:
             self.text(LEFT - 5, y(most * part) + 4, f"{most * part:,.4g}" if most < 1000 else f"{most * part:,.0f}", "end")
         if bound:
             self.line("bound", [(LEFT, y(bound)), (WIDTH - RIGHT, y(bound))])
+        self.text(WIDTH - RIGHT, top - 6, note, "end")
         place = LEFT
         for kind, (words, points) in zip("ab", lines):
             self.text(place, top - 6, words, kind=f"of-{kind}")
@@ -75,26 +78,27 @@ def draw(path, deployment, duration, deadline_ms, found):
     canvas.text(8, 18, title)
     for fault in faults:
         x, wide = canvas.x(fault["from"]), max(canvas.x(fault["to"]) - canvas.x(fault["from"]), 1.5)
-        canvas.parts.append(f'<rect class="fault" x="{x:.1f}" y="{LETTERS_Y + 3}" width="{wide:.1f}" height="{TOP + 4 * (PANEL + GAP) - GAP - LETTERS_Y + 13}"/>')
+        place = f'x="{x:.1f}" y="{LETTERS_Y + 3}" width="{wide:.1f}" height="{canvas.bottom - LETTERS_Y - 3}"'
+        canvas.parts.append(f'<rect class="fault" {place}/>')
         canvas.text(x, LETTERS_Y, fault["letter"], kind="letter")
 
     by_second = lambda name: [(number + 0.5, second[name]) for number, second in enumerate(seconds)]
     by_sample = lambda name: [(sample["at"], sample[name]) for sample in samples if sample["at"] <= duration]
-    instead = [
-        (after["at"], (after["instead"] - before["instead"]) / (after["at"] - before["at"])) for before, after in zip(samples, samples[1:])
-    ]
-    canvas.panel(0, [("answers a second", by_second("answered")), ("verdicts by policy a second", [each for each in instead if each[0] <= duration])])
-    canvas.panel(1, [("latency, ms: the longest of a second", by_second("max_ms")), ("p99", by_second("p99_ms"))], deadline_ms)
+    rate = lambda before, after: (after["instead"] - before["instead"]) / (after["at"] - before["at"])
+    instead = [(after["at"], rate(before, after)) for before, after in zip(samples, samples[1:]) if after["at"] <= duration]
+    canvas.panel(0, [("answers a second", by_second("answered")), ("verdicts by policy, two an answer", instead)])
+    late = found["run"]["late"]
+    note = f"late by the service: {late['by_itself']}, by the machine: {late['excused']}"
+    canvas.panel(1, [("latency, ms: the longest of a second", by_second("max_ms")), ("p99", by_second("p99_ms"))], deadline_ms, note)
     canvas.panel(2, [("resident memory, MiB", by_sample("rss_mib"))])
     canvas.panel(3, [("file descriptors", by_sample("fds")), ("threads", by_sample("threads"))])
 
-    bottom = TOP + 4 * (PANEL + GAP) - GAP + 16
     step = 60 if duration > 200 else 10
     for at in range(0, duration + 1, step):
-        canvas.text(canvas.x(at), bottom + 14, f"{at} s", "end" if at == duration else "middle")
+        canvas.text(canvas.x(at), canvas.bottom + 14, f"{at} s", "end" if at == duration else "middle")
     column = (WIDTH - 16) / LEGEND_COLUMNS
     for number, (letter, name) in enumerate(names):
-        x, y = 8 + column * (number % LEGEND_COLUMNS), bottom + 34 + LEGEND_LINE * (number // LEGEND_COLUMNS)
+        x, y = 8 + column * (number % LEGEND_COLUMNS), canvas.bottom + 34 + LEGEND_LINE * (number // LEGEND_COLUMNS)
         canvas.text(x, y, letter, kind="letter")
         canvas.text(x + 12, y, name)
     with open(path, "w") as file:
