@@ -38,6 +38,8 @@ const DECISIONS_PER_ROUND: u64 = 64 * 128;
 const LONE_CALLS_PER_ROUND: u64 = 2_048;
 /// `batch_size_max`
 const BATCH: u64 = 64;
+/// The same checks, in calls of their own.
+const APART: &[u64] = &[1; 64];
 /// Of a service with less to do.
 const SMALL_BATCH: u64 = 16;
 /// What docs/operations.md reckons with.
@@ -105,7 +107,7 @@ fn main() {
             redis.time(case, REDIS, DECISIONS_PER_ROUND / BATCH, &[BATCH]);
             redis.time(case, REDIS_SMALL, DECISIONS_PER_ROUND / SMALL_BATCH, &[SMALL_BATCH]);
             redis.time(case, REDIS_ALONE, LONE_CALLS_PER_ROUND, &[1]);
-            redis.time(case, REDIS_APART, DECISIONS_PER_ROUND / BATCH, &[1; BATCH as usize]);
+            redis.time(case, REDIS_APART, DECISIONS_PER_ROUND / BATCH, APART);
         }
     }
     report(&mut redis, &mut cases);
@@ -223,7 +225,9 @@ impl Redis {
             }
             case.asked[REDIS] += checks;
             if lines.iter().all(Line::is_direct) {
-                lines.iter().for_each(|line| line.increment(&mut commands));
+                for line in &lines {
+                    line.increment(&mut commands);
+                }
             } else {
                 commands.add_command(Script::serving().command([(Manner::Apart, &lines[..])].into_iter(), Some(now), Form::Hash));
                 scripts += 1;
@@ -255,7 +259,8 @@ impl Redis {
 
     /// What the server's main thread has used.
     fn cpu_micros(&mut self) -> f64 {
-        let seconds: f64 = ["used_cpu_user:", "used_cpu_sys:"].map(|name| self.told("CPU", name).parse::<f64>().expect("a number")).iter().sum();
+        let seconds: f64 =
+            ["used_cpu_user:", "used_cpu_sys:"].map(|name| self.told("CPU", name).parse::<f64>().expect("a number")).iter().sum();
         seconds * 1e6
     }
 
@@ -318,7 +323,9 @@ fn report(redis: &mut Redis, cases: &mut [Case]) {
 
 /// What a Redis has to have, and for how long it lasts.
 fn report_needs(redis: &mut Redis, cases: &[Case]) {
-    println!("\n| | bytes a counter | µs at {BATCH} a call | at {SMALL_BATCH} | at 1 | in a cluster | decisions per core-second | in a cluster | alone |");
+    println!(
+        "\n| | bytes a counter | µs at {BATCH} a call | at {SMALL_BATCH} | at 1 | in a cluster | decisions per core-second | in a cluster | alone |"
+    );
     println!("|---|---|---|---|---|---|---|---|---|");
     let mut example = String::new();
     for case in cases {
