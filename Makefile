@@ -12,7 +12,7 @@ IMAGE ?= tollgate:latest
 OUTPUT ?= file
 PROFILE ?= release
 
-.PHONY: help run test unit mutants e2e helm helm-goldens compat image image-check lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms soak ghz fuzz ci
+.PHONY: help run test redis unit mutants e2e helm helm-goldens compat image image-check lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms soak ghz fuzz ci
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -22,7 +22,10 @@ run: ## build and serve the sample rules of config/
 
 test: unit mutants e2e helm ## all tests; installs what they need into .tools
 
-unit: ## unit, property and suite tests
+redis: ## the Redis and Valkey servers that the suite runs on, beside the one on the PATH; builds them into .tools, once
+	tests/install-redis.sh
+
+unit: redis ## unit, property and suite tests
 	$(CARGO) test --lib --bins --test suite --test architecture
 
 mutants: ## two minutes: a test finds out every change of one token of the Lua

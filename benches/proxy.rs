@@ -16,7 +16,8 @@ use clap::{CommandFactory as _, Parser};
 use crate::proxy::{Fault, Proxy};
 
 /// Does what lines of stdin say, and ends with it: `before PORT` stands in front of that local port, and answers with the port to come to
-/// instead; `PORT FAULT` does something to what passes there from now on: `none`, `late MS`, `reset-half 0|1`, `stall`, `stall-half 0|1`.
+/// instead; `PORT FAULT` does something to what passes there from now on: `none`, `late MS`, `lossy MS`, `reset-half 0|1`, `stall` or
+/// `stall-half 0|1`.
 #[derive(Parser)]
 #[command(name = "proxy")]
 struct Args {
@@ -52,10 +53,15 @@ fn main() -> anyhow::Result<()> {
 fn read(words: &[&str]) -> anyhow::Result<Fault> {
     Ok(match *words {
         ["none"] => Fault::None,
-        ["late", ms] => Fault::Delay(Duration::from_millis(ms.parse().context("read the milliseconds")?)),
+        ["late", ms] => Fault::Delay(read_ms(ms)?),
+        ["lossy", ms] => Fault::Lossy(read_ms(ms)?),
         ["reset-half", half] => Fault::ResetHalf(half.parse().context("read which half")?),
         ["stall"] => Fault::Stall,
         ["stall-half", half] => Fault::StallHalf(half.parse().context("read which half")?),
         _ => bail!("{:?} is no fault", words.join(" ")),
     })
+}
+
+fn read_ms(word: &str) -> anyhow::Result<Duration> {
+    Ok(Duration::from_millis(word.parse().context("read the milliseconds")?))
 }

@@ -225,7 +225,7 @@ impl Limiter {
         let now = clock.now();
         let mut plan = plan(rules, query, policy.modes, now)?;
         let place = self.queue.place_for(&mut plan.ask);
-        let trip = span.as_ref().filter(|_| self.store.is_remote()).map(|span| told::redis(span, &plan.ask));
+        let trip = span.as_ref().and_then(|span| Some(told::redis(span, self.store.trip(&plan.ask)?)));
         let decisions = self.store.decide(&plan.ask, now).await;
         if let Some(trip) = trip {
             told::redis_said(trip, &decisions);

@@ -30,6 +30,15 @@ pub enum Store {
     Redis(redis::Remote),
 }
 
+/// What an ask is to a store that is somewhere else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trip {
+    /// Checks that go to the store that everybody has.
+    pub checks: usize,
+    /// Checks that go to one of their own, since their period is a second.
+    pub per_second_checks: usize,
+}
+
 impl Backend {
     /// A way to it for the runtime that this is called on.
     pub fn open(&self) -> Store {
@@ -83,9 +92,12 @@ fn full_logs(use_of: &str, metrics: &Metrics) -> Counter {
 }
 
 impl Store {
-    /// Whether asking it is a trip to somewhere else.
-    pub const fn is_remote(&self) -> bool {
-        matches!(self, Self::Redis(_))
+    /// The trip that asking this is; none, if it is none to anywhere.
+    pub fn trip(&self, ask: &Ask) -> Option<Trip> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(remote) => Some(remote.redis().trip(ask)),
+        }
     }
 
     /// Answers every check of an ask, in order. Memory never waits.

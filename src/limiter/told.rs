@@ -6,12 +6,13 @@ use std::fmt::{self, Write as _};
 
 use smallvec::SmallVec;
 
-use crate::check::{Ask, Decisions, StoreError, Verdicts};
+use crate::check::{Decisions, StoreError, Verdicts};
 use crate::limit::Limit;
 use crate::limiter::answer::Answer;
 use crate::limiter::fallback::Fallback;
 use crate::rules::query::{Descriptor, Query};
 use crate::rules::{Plan, Step};
+use crate::store::Trip;
 use crate::telemetry::traces::LiveSpan;
 use crate::time::Span;
 
@@ -64,11 +65,10 @@ pub fn execution(within: &LiveSpan, query: &Query<'_>) -> LiveSpan {
 }
 
 /// The span of a trip to Redis.
-pub fn redis(within: &LiveSpan, ask: &Ask) -> LiveSpan {
+pub fn redis(within: &LiveSpan, trip: Trip) -> LiveSpan {
     let mut span = within.child(REDIS);
-    span.tell_number("pipeline length", length(ask.checks.len()));
-    // There is one Redis for all units.
-    span.tell_number("perSecondPipeline length", 0);
+    span.tell_number("pipeline length", length(trip.checks));
+    span.tell_number("perSecondPipeline length", length(trip.per_second_checks));
     span
 }
 

@@ -11,10 +11,9 @@ use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
 use crate::algorithm::fixed_window;
-use crate::check::{Check, Hits, Verdict};
+use crate::check::{Ask, Check, Hits, Verdict};
 use crate::limit::{Algorithm, Limit};
 use crate::shutdown::Lifecycle;
-use crate::store::full_logs;
 use crate::store::redis::connection::{Connections, Timeouts};
 use crate::store::redis::deployment::PoolOptions;
 use crate::store::redis::health::{HealthMetrics, PROBE_INTERVAL};
@@ -23,6 +22,7 @@ use crate::store::redis::node::{Node, NodeParts};
 use crate::store::redis::over_limit_cache::OverLimitCache;
 use crate::store::redis::script::{Line, Manner, Said, WindowForm};
 use crate::store::redis::topology::{Layout, Pool, TopologyMetrics};
+use crate::store::{Trip, full_logs};
 use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
 use crate::time::{Clock, Span, Time};
 
@@ -160,6 +160,13 @@ impl Redis {
     /// Where a check is counted.
     fn pool_of(&self, check: &Check) -> &Pool {
         self.per_second.as_ref().filter(|_| is_per_second(&check.limit)).unwrap_or(&self.main)
+    }
+
+    /// How many checks of an ask go to which Redis.
+    pub fn trip(&self, ask: &Ask) -> Trip {
+        let is_apart = |check: &&Check| self.per_second.is_some() && is_per_second(&check.limit);
+        let per_second_checks = ask.checks.iter().filter(is_apart).count();
+        Trip { checks: ask.checks.len() - per_second_checks, per_second_checks }
     }
 
     /// Whether all servers were seen to be there, or one of each cluster.

@@ -16,11 +16,15 @@ from pathlib import Path
 import yaml
 
 import pod
-from chart import CHART, KUBERNETES, ROOT, Failed, helm, of_kind, rendered, run, template, value_sets
+from chart import CHART, KUBERNETES, NAMESPACE, RELEASE, ROOT, Failed, helm, of_kind, rendered, run, template, value_sets
 
 HERE = Path(__file__).resolve().parent
 REWRITE = os.environ.get("REWRITE") == "1"
 REWRITE_HINT = "if that is meant, run `make helm-goldens` and commit what it writes"
+PROMETHEUS = ROOT / "deploy" / "prometheus"
+SEVERITIES = ("critical", "warning", "info")
+# What everything-values.yaml says.
+RUNBOOK = "https://runbooks.example.com/tollgate"
 # Variables that are somebody else's.
 NOT_OURS = {"PATH", "POD_IP"}
 
@@ -151,21 +155,61 @@ def package():
 
 
 def alerts():
-    """promtool takes the alerts, they go off in the cases of alerts_test.yaml, and each says what to do"""
+    """each alert says what to do and where it is written down, goes off when it must, and is silent when it must be"""
+    rules, cases = (PROMETHEUS / f"tollgate-alerts{suffix}.yaml" for suffix in ("", "_test"))
+    for command in (("check", "rules", rules.name), ("test", "rules", cases.name)):
+        promtool(*command, directory=PROMETHEUS)
+    tests = [test for group in yaml.safe_load(cases.read_text())["tests"] for test in group.get("promql_expr_test", [])]
+    for alert in rules_of(yaml.safe_load(rules.read_text())):
+        name = alert["alert"]
+        expected = [bool(test["exp_samples"]) for test in tests if f'ALERTS{{alertname="{name}",' in test["expr"]]
+        if set(expected) != {True, False}:
+            raise Failed(f"{cases.relative_to(ROOT)} has to have {name} go off, and be silent")
+        if alert["labels"]["severity"] not in SEVERITIES or not {"summary", "description"} <= set(alert["annotations"]):
+            raise Failed(f"{name} needs a severity of {', '.join(SEVERITIES)}, a summary, and a description of what to do")
+        page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+        if anchor != name.lower() or anchor not in anchors(ROOT / page):
+            raise Failed(f"{name}: {page} has no place #{name.lower()} that runbook_url leads to")
+
+
+def chart_alerts():
+    """the chart's alerts are those of deploy/prometheus, for the pods of the release alone, and with the labels that its values say"""
     (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
+    selector = f'namespace="{NAMESPACE}",pod=~"{RELEASE}-limits-.+"'
+    text = (PROMETHEUS / "tollgate-alerts.yaml").read_text().replace('job="tollgate"', selector).replace("docs/operations.md#", f"{RUNBOOK}#")
+    expected = rules_of(yaml.safe_load(text))
+    for alert in expected:
+        alert["labels"]["team"] = "platform"
+    if rules_of(rule["spec"]) != expected:
+        raise Failed("the rendered PrometheusRule is not deploy/prometheus/tollgate-alerts.yaml with another selector and more labels")
     with tempfile.TemporaryDirectory() as directory:
         (Path(directory) / "rules.yaml").write_text(yaml.safe_dump(rule["spec"]))
         (Path(directory) / "test.yaml").write_text((HERE / "alerts_test.yaml").read_text())
         for command in (("check", "rules", "rules.yaml"), ("test", "rules", "test.yaml")):
-            good, out, error = run("promtool", *command, cwd=directory)
-            if not good:
-                raise Failed(f"promtool {' '.join(command)}: {out}{error}")
+            promtool(*command, directory=directory)
+
+
+def promtool(*command, directory):
+    good, out, error = run("promtool", *command, cwd=directory)
+    if not good:
+        raise Failed(f"promtool {' '.join(command)}: {out}{error}")
+
+
+def rules_of(file):
+    return [rule for group in file["groups"] for rule in group["rules"]]
+
+
+def anchors(page):
+    """What a link may lead to in a page: a name that stands there, or a heading."""
+    text = page.read_text()
+    headings = (re.sub(r"[^-_ \w]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)", text, re.MULTILINE))
+    return {*headings, *re.findall(r'<a id="([^"]+)">', text)}
 
 
 def expressions():
     """What alerts and panels compute, as Prometheus is asked for it."""
     (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
-    alerts = [alert["expr"] for group in rule["spec"]["groups"] for alert in group["rules"]]
+    alerts = [alert["expr"] for alert in rules_of(rule["spec"])]
     dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
     panels = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     choices = [re.search(r"label_values\((.*),", each["definition"])[1] for each in dashboard["templating"]["list"] if "definition" in each]
@@ -184,7 +228,7 @@ def expressions_fit():
     page = "\n".join(metrics_page(rendered("--values", path)) for path in value_sets().values())
     metrics = set(re.findall(r"^(\w+)", page, re.MULTILINE))
     # key2 is there with rules of two levels; the others are Prometheus' own, by where it scrapes.
-    labels = set(re.findall(r"[{,](\w+)=", page)) | {"key2", "pod", "namespace"}
+    labels = set(re.findall(r"[{,](\w+)=", page)) | {"key2", "pod", "namespace", "instance"}
     for text in texts:
         named = set(re.findall(r"\b(?:tollgate|ratelimit|process|go)_\w+", text)) - metrics
         by = {label for group in re.findall(r"by \((.*?)\)", text) for label in group.split(", ")}
@@ -207,6 +251,29 @@ def readme_command():
     if not command:
         raise Failed("README.md has no `helm install NAME helm/tollgate …`")
     return shlex.split(command[2].replace("\\\n", " "))
+
+
+def readme_redis():
+    """The variables of each command of the README's section on Redis."""
+    section = re.search(r"^## Redis\n(.*?)^## ", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[1]
+    commands = re.findall(r"^((?:REDIS_\w+=\S+ )+)tollgate config$", section, re.MULTILINE)
+    if len(commands) < 4:
+        raise Failed("README.md has no four commands `REDIS_…=… tollgate config`")
+    return [dict(pair.split("=", 1) for pair in command.split()) for command in commands]
+
+
+def counts_on(variables):
+    """The binary counts on servers that are as these variables say."""
+    variables = [{"name": name, "value": value} for name, value in {"BACKEND_TYPE": "redis", **variables}.items()]
+    minute, second = ({"unit": unit, "requests_per_unit": 1} for unit in ("minute", "second"))
+    descriptors = [{"key": "demo", "value": "once_a_minute", "rate_limit": minute}, {"key": "often", "rate_limit": second}]
+    rules = {"shop": {"descriptors": descriptors}}
+    with start(rendered("--set-json", f"extraEnv={json.dumps(variables)}", "--set-json", f"rules.domains={json.dumps(rules)}")) as service:
+        check_answers(service)
+        service.ask("shop", often="x")
+        for prefix, key in (("REDIS", "once_a_minute"), (list(service.redis)[-1], "often")):
+            if key not in service.redis[prefix][-1].command("KEYS", "*"):
+                raise Failed(f"{prefix} has no key of {key}; it said:\n{service.said()}")
 
 
 def start(text):
@@ -251,6 +318,8 @@ def serves(text):
 
 
 def check_answers(service):
+    # The first calls of a thread connect to its servers; what comes before those are known, or connected to, is answered by policy.
+    service.eventually("it counts", lambda: all_count(service))
     # Three, because a minute may end between two of them.
     statuses = [service.ask("shop", demo="once_a_minute")[0] for _ in range(3)]
     if "CONFIG_TYPE" in service.environment:
@@ -262,13 +331,26 @@ def check_answers(service):
         raise Failed(f"once a minute is answered with {statuses}; it said:\n{service.said()}")
 
 
+def all_count(service):
+    """Whether none of a few looks is answered by policy."""
+    before = fallbacks(service)
+    for _ in range(8):
+        service.ask("shop", hits=0, demo="once_a_minute")
+    return fallbacks(service) == before
+
+
+def fallbacks(service):
+    return sorted(re.findall(r"^tollgate_store_fallbacks_total.*", service.fetch("admin", "/metrics")[1], re.MULTILINE))
+
+
 def check_settings(service):
     if unknown := set(service.environment) - settings() - NOT_OURS:
         raise Failed(f"the chart sets what `tollgate --help` does not list: {', '.join(sorted(unknown))}")
     lines = service.said().splitlines()
     useless = [line for line in lines if re.search("has no effect|have no effect|did you mean|is no setting", line)]
-    # Collectors and control planes are not there to be reached.
-    is_about_others = re.compile("xds|control plane|trac|otel|otlp", re.IGNORECASE)
+    # Collectors and control planes are not there to be reached; of once a minute there is no share for each of several pods; and the machine
+    # may be busy.
+    is_about_others = re.compile("xds|control plane|trac|otel|otlp|less than REPLICAS|later than callers wait", re.IGNORECASE)
     is_loud = re.compile(r'"level":"(warn|error)|\b(WARN|ERROR)\b|^warning')
     loud = [line for line in lines if is_loud.search(line) and not is_about_others.search(line)]
     if useless or loud:
@@ -357,11 +439,13 @@ def envoy_takes(http_filter, host):
 
 def main():
     began = time.monotonic()
-    checks = [lint, readme, goldens, refusals, kubernetes_takes_it, package, restarts, alerts, filters, expressions_fit, defaults_start, rules_are_swapped]
+    checks = [lint, readme, goldens, refusals, kubernetes_takes_it, package, restarts, alerts, chart_alerts, filters, expressions_fit, defaults_start, rules_are_swapped]
     named = [(check.__doc__, check) for check in checks]
     for path in value_sets().values():
         named.append((f"the binary serves what {path.name} renders", lambda path=path: serves(rendered("--values", path))))
     named.append(("the binary serves what the README's command renders", lambda: serves(rendered(*readme_command()))))
+    for variables in readme_redis():
+        named.append((f"the binary counts on what the README's {' '.join(variables)} says", lambda variables=variables: counts_on(variables)))
     failures = 0
     for what, check in named:
         try:

@@ -23,11 +23,15 @@ from chart import ROOT, Failed, of_kind
 PATIENCE_S = 20
 PASSWORD = "s3cret"
 SAN = "envoy.example.com"
-# Values of Secrets, by name and key: what somebody has put there before the chart is installed. REDIS stands for an address.
+# Sets of variables that each name a Redis.
+POOLS = ("REDIS", "REDIS_PERSECOND")
+# What the sentinels call the master.
+MASTER = "mymaster"
+# Secrets: what somebody has put there before the chart is installed. Those of other names have certificates. REDIS stands for an address.
 SECRETS = {
-    ("redis-auth", "password"): PASSWORD,
-    ("redis-auth", "both"): f"default:{PASSWORD}",
-    ("redis-address", "url"): "REDIS",
+    "redis-auth": {"password": PASSWORD, "both": f"default:{PASSWORD}"},
+    "sentinel-auth": {"password": PASSWORD},
+    "redis-address": {"url": "REDIS"},
 }
 FIELDS = {"metadata.name": "my-pod", "status.podIP": "127.0.0.1"}
 
@@ -81,6 +85,46 @@ class Process:
         self.process.wait()
 
 
+class Server(Process):
+    """A redis-server of a pod, or a sentinel if it has a file of configuration."""
+
+    def __init__(self, pod, name, more, declared, prefix, has_password, config=None):
+        (self.port,) = free_ports(1)
+        with_tls = declared.get(f"{prefix}_TLS") == "true"
+        self.address, self.has_password = f"127.0.0.1:{self.port}", has_password
+        directory = pod.directory / name
+        directory.mkdir()
+        port = ["--port", "0", "--tls-port", self.port] if with_tls else ["--port", self.port]
+        words = ["redis-server", *([config] if config else []), "--bind", "127.0.0.1", "--dir", directory, *port, *more]
+        words += ["--sentinel"] if config else ["--save", ""]
+        self.client = ["redis-cli", "-p", str(self.port)]
+        if with_tls:
+            files = pod.authority.directory
+            words += ["--tls-cert-file", files / "tls.crt", "--tls-key-file", files / "tls.key", "--tls-ca-cert-file", files / "ca.crt"]
+            words += ["--tls-auth-clients", "yes" if "REDIS_TLS_CLIENT_CERT" in declared else "no"]
+            words += ["--tls-cluster", "yes", "--tls-replication", "yes"]
+            pair = ["--cert", files / "tls.crt", "--key", files / "tls.key"]
+            self.client += map(str, ["--tls", "--cacert", files / "ca.crt", *pair])
+        if has_password:
+            words += ["--requirepass", PASSWORD]
+            self.client += ["--no-auth-warning", "-a", PASSWORD]
+        super().__init__(list(map(str, words)), {"PATH": os.environ["PATH"]}, pod.directory / f"{name}.log")
+
+    def command(self, *words):
+        return subprocess.run([*self.client, *words], capture_output=True, text=True).stdout
+
+    def until(self, expected, *words):
+        give_up = time.monotonic() + PATIENCE_S
+        while expected not in self.command(*words):
+            if self.ended() or time.monotonic() > give_up:
+                raise Failed(f"{' '.join(words)} does not say {expected}; the server said:\n{self.said()}")
+            time.sleep(0.02)
+
+    def ready(self):
+        self.until("PONG", "PING")
+        return self
+
+
 class Pod:
     """Tollgate, started as the Deployment of `text` says."""
 
@@ -92,7 +136,7 @@ class Pod:
         self.container = next(each for each in self.spec["containers"] if each["name"] == "tollgate")
         names = [port["name"] for port in self.container["ports"]]
         self.ports = dict(zip(names, free_ports(len(names))))
-        self.redis = self.process = None
+        self.redis, self.process = {}, None
 
     def __enter__(self):
         return self
@@ -101,9 +145,8 @@ class Pod:
         self.stop()
 
     def stop(self):
-        for process in (self.process, self.redis):
-            if process is not None:
-                process.stop()
+        for process in [*[self.process][: self.process is not None], *(server for servers in self.redis.values() for server in servers)]:
+            process.stop()
         shutil.rmtree(self.directory)
 
     # What the kubelet does.
@@ -117,8 +160,9 @@ class Pod:
             if files is not None:
                 publish(self.mounted(mount["mountPath"]), files)
         declared = self.variables()
-        if "REDIS_URL" in declared:
-            self.redis = self.start_redis(declared)
+        for prefix in POOLS:
+            if f"{prefix}_URL" in declared:
+                self.start_pool(prefix, declared)
         self.environment = {name: self.here(name, value) for name, value in declared.items()}
         # What a container has anyway, and where the doors are that no value of the chart says: 0.0.0.0 is for pods.
         self.environment |= {"PATH": "/bin", "HOST": "127.0.0.1", "GRPC_HOST": "127.0.0.1", "DEBUG_HOST": "127.0.0.1"}
@@ -135,7 +179,7 @@ class Pod:
             if not maps:
                 raise Failed(f"volume {volume['name']}: there is no ConfigMap {name}")
             return maps[0]["data"]
-        return self.authority.files() if "secret" in volume else None
+        return SECRETS.get(volume["secret"]["secretName"]) or self.authority.files() if "secret" in volume else None
 
     def variables(self):
         """The environment as declared, with what it refers to; the last of a name wins. What `envFrom` adds is its owner's business."""
@@ -143,7 +187,7 @@ class Pod:
         for variable in self.container["env"]:
             source = variable.get("valueFrom", {})
             if "secretKeyRef" in source:
-                value = SECRETS[source["secretKeyRef"]["name"], source["secretKeyRef"]["key"]]
+                value = SECRETS[source["secretKeyRef"]["name"]][source["secretKeyRef"]["key"]]
             elif "fieldRef" in source:
                 value = FIELDS[source["fieldRef"]["fieldPath"]]
             else:
@@ -158,8 +202,8 @@ class Pod:
             return str(self.ports[port])
         if name == "PROMETHEUS_ADDR":
             return f"127.0.0.1:{self.ports['metrics']}"
-        if name == "REDIS_URL":
-            return f"127.0.0.1:{self.redis_port}"
+        if name in (f"{prefix}_URL" for prefix in POOLS):
+            return self.redis[name.removesuffix("_URL")][0].address
         if name == "OTEL_EXPORTER_OTLP_ENDPOINT":
             return f"http://127.0.0.1:{free_ports(1)[0]}"
         if name == "CONFIG_GRPC_XDS_SERVER_URL":
@@ -168,24 +212,29 @@ class Pod:
             return str(self.mounted(value))
         return value
 
-    def start_redis(self, declared):
-        (self.redis_port,) = free_ports(1)
-        with_tls = declared.get("REDIS_TLS") == "true"
-        port = ["--port", "0", "--tls-port", str(self.redis_port)] if with_tls else ["--port", str(self.redis_port)]
-        words = ["redis-server", "--bind", "127.0.0.1", "--save", "", "--dir", str(self.directory), *port]
-        if with_tls:
-            files = self.authority.directory
-            words += ["--tls-cert-file", files / "tls.crt", "--tls-key-file", files / "tls.key", "--tls-ca-cert-file", files / "ca.crt"]
-            words += ["--tls-auth-clients", "yes" if "REDIS_TLS_CLIENT_CERT" in declared else "no"]
-        if "REDIS_AUTH" in declared:
-            words += ["--requirepass", PASSWORD]
-        redis = Process(list(map(str, words)), {"PATH": os.environ["PATH"]}, self.directory / "redis.log")
-        give_up = time.monotonic() + PATIENCE_S
-        while "Ready to accept connections" not in redis.said():
-            if redis.ended() or time.monotonic() > give_up:
-                raise Failed(f"redis-server does not start:\n{redis.said()}")
-            time.sleep(0.02)
-        return redis
+    def start_pool(self, prefix, declared):
+        """The Redis that one set of variables wants: alone, behind a sentinel, or as a cluster of one node."""
+        kind = declared.get(f"{prefix}_TYPE", "single")
+        # Unless told otherwise, nodes talk to each other 10,000 ports higher, where there may be none.
+        words = ["--cluster-enabled", "yes", "--cluster-port", free_ports(1)[0]] if kind == "cluster" else []
+        server = Server(self, f"{prefix}.redis", words, declared, prefix, f"{prefix}_AUTH_FILE" in declared)
+        self.redis[prefix] = [server]
+        server.ready()
+        if kind == "cluster":
+            server.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+            server.until("cluster_state:ok", "CLUSTER", "INFO")
+        if kind == "sentinel":
+            self.redis[prefix].insert(0, self.start_sentinel(prefix, declared, server))
+
+    def start_sentinel(self, prefix, declared, master):
+        config = self.directory / f"{prefix}.sentinel.conf"
+        lines = [f"sentinel monitor {MASTER} 127.0.0.1 {master.port} 1"]
+        if master.has_password:
+            lines.append(f"sentinel auth-pass {MASTER} {PASSWORD}")
+        config.write_text("\n".join(lines) + "\n")
+        sentinel = Server(self, f"{prefix}.sentinel", [], declared, prefix, f"{prefix}_SENTINEL_AUTH_FILE" in declared, config)
+        sentinel.address = f"{MASTER},{sentinel.address}"
+        return sentinel.ready()
 
     # What a test looks at.
 
@@ -214,9 +263,10 @@ class Pod:
         except (OSError, urllib.error.URLError):
             return None, ""
 
-    def ask(self, domain, **entries):
+    def ask(self, domain, hits=1, **entries):
         pairs = [{"key": key, "value": value} for key, value in entries.items()]
-        return self.fetch("http", "/json", json.dumps({"domain": domain, "descriptors": [{"entries": pairs}]}).encode())
+        body = {"domain": domain, "descriptors": [{"entries": pairs, "hitsAddend": hits}]}
+        return self.fetch("http", "/json", json.dumps(body).encode())
 
     def probe(self, name):
         """What the kubelet is told by one of the probes."""

@@ -168,6 +168,25 @@ fn where_half_of_the_connections_stall_the_others_do_not() {
 }
 
 #[test]
+fn where_packets_are_lost_everything_comes_late_some_much_later_and_in_order() {
+    let proxy = Proxy::before(echo_server());
+    let mut stream = connect(&proxy);
+    let clock = Clock::system();
+    proxy.set(Fault::Lossy(DELAY));
+    let lateness = (0..8).map(|_| {
+        let sent_at = clock.now();
+        assert!(is_answered(&mut stream));
+        Duration::from(clock.now().since(sent_at))
+    });
+    let lateness: Vec<Duration> = lateness.collect();
+    assert!(lateness.iter().all(|late| *late >= DELAY), "{lateness:?}");
+    assert!(lateness.iter().any(|late| *late >= DELAY * 3), "none was lost: {lateness:?}");
+    assert!(lateness.iter().any(|late| *late < DELAY * 3), "all were lost: {lateness:?}");
+    proxy.set(Fault::None);
+    assert!(is_answered(&mut stream), "what was sent before has come");
+}
+
+#[test]
 fn a_server_that_is_not_there_looks_as_if_it_hung_up() {
     let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr()).expect("there is a free port");
     let proxy = Proxy::before(nobody.port());

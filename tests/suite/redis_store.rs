@@ -312,7 +312,11 @@ fn every_metric_that_the_documentation_names_is_there_with_its_help() {
     let authority = Authority::new();
     let identity = authority.sign("server", "DNS:localhost", KeyForm::Pkcs8);
     let path = |path: &Path| path.display().to_string();
+    let secrets = tempfile::TempDir::new().expect("a temporary directory can be made");
+    let password = secrets.path().join("password");
+    fs::write(&password, "s3cret\n").expect("a file can be written");
     let everything = on_redis(&limit_of(1), NOWHERE)
+        .with_env("REDIS_AUTH_FILE", &path(&password))
         .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
         .with_env("TRACING_ENABLED", "true")
         .with_env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
@@ -322,12 +326,14 @@ fn every_metric_that_the_documentation_names_is_there_with_its_help() {
         .start();
     let by_xds = TestServer::with_xds(NOWHERE).start();
     let page = everything.admin("/metrics") + &by_xds.admin("/metrics") + &metrics_of_a_rule_that_counts_everything();
-    for file in ["docs/operations.md", "docs/architecture.md", "README.md"] {
+    for file in ["docs/operations.md", "docs/architecture.md", "README.md", "deploy/prometheus/tollgate-alerts.yaml"] {
         let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("it is there");
-        let names =
-            text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_')).filter(|word| word.starts_with("tollgate_"));
-        for name in names {
-            assert!(page.contains(&format!("# HELP {name} ")), "{file} names {name}, which /metrics does not have");
+        let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
+        for name in words.filter(|word| ["tollgate_", "ratelimit_service_"].iter().any(|beginning| word.starts_with(beginning))) {
+            // What a histogram is told as.
+            let of_histogram = ["_bucket", "_count"].iter().find_map(|end| name.strip_suffix(end));
+            let is_there = [Some(name), of_histogram].into_iter().flatten().any(|name| page.contains(&format!("# HELP {name} ")));
+            assert!(is_there, "{file} names {name}, which /metrics does not have");
         }
     }
 }

@@ -10,8 +10,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::certificates::{Authority, KeyForm};
+use crate::support::cluster::ClusterProcess;
 use crate::support::http::Reply;
 use crate::support::redis::RedisProcess;
+use crate::support::sentinel::SentinelProcess;
 use crate::support::{Builder, TestServer, limit_of, look_until, tollgate, write};
 
 /// The names of all settings of the reference, one a line.
@@ -31,9 +33,6 @@ const MAY_BE_WITHOUT_EFFECT: [&str; 11] = [
     "REDIS_STARTUP_INITIAL_INTERVAL",
     "REDIS_STARTUP_MAX_INTERVAL",
 ];
-
-/// Sentinel, Cluster and a second Redis are not there yet, and the page says so.
-const NOT_YET: &str = "not yet";
 
 /// A row of the page.
 #[derive(Debug)]
@@ -96,7 +95,6 @@ fn every_setting_has_one_row_on_the_page_and_every_row_a_test_that_names_it() {
                 let may = |name: &String| MAY_BE_WITHOUT_EFFECT.iter().any(|begin| name.starts_with(begin));
                 assert!(row.names.iter().all(may), "{:?} ought to have an effect", row.names);
             }
-            NOT_YET => assert!(row.names.iter().all(|name| name.starts_with("REDIS_")), "{row:?}"),
             other => panic!("`{other}` is none of the words of the page: {row:?}"),
         }
     }
@@ -125,9 +123,10 @@ fn what_has_no_effect_is_warned_about_by_name_and_nothing_else_is() {
     assert!(without.len() > 20, "{without:?}");
     let redis = RedisProcess::start();
     let server = without.iter().fold(TestServer::with_rules(&limit_of(1)), |server, name| server.with_env(name, "1"));
-    let server = server.with_env("REDIS_URL", &redis.url()).start();
+    let server = server.with_env("REDIS_URL", &redis.url()).with_env("REDIS_PERSECOND", "true");
+    let server = server.with_env("REDIS_PERSECOND_URL", &redis.url()).start();
     let log = server.log();
-    for name in without.iter().filter(|name| !name.starts_with("REDIS_PERSECOND_")) {
+    for name in without {
         assert_eq!(log.matches(&format!("{name} has no effect: ")).count(), 1, "{name}: {log}");
     }
 }
@@ -315,7 +314,7 @@ fn counting(redis: &RedisProcess) -> Builder {
 
 /// Ends every connection to a Redis but the test's, and waits until calls are counted on a new one.
 fn counts_on_a_new_connection(server: &TestServer, redis: &RedisProcess) {
-    let made = || server.metric("tollgate_store_connections_total").unwrap_or_default();
+    let made = || server.metric("ratelimit_redis_pool_cx_total").unwrap_or_default();
     let before = made();
     redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
     look_until("calls are counted on a new connection", || server.json(K).status == 200 && made() > before);
@@ -386,6 +385,169 @@ fn a_client_certificate_is_exchanged_without_a_restart() {
     counts_on_a_new_connection(&server, &redis);
 }
 
+const OF_A_SECOND: &str = "
+domain: d
+descriptors:
+  - {key: k, rate_limit: {unit: year, requests_per_unit: 1000}}
+  - {key: s, rate_limit: {unit: second, requests_per_unit: 1000}}
+";
+const S: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"s","value":"v"}]}]}"#;
+const K_AND_S: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]},{"entries":[{"key":"s","value":"v"}]}]}"#;
+
+/// A service with rules of a year and of a second, which denies what it cannot count on Redis.
+fn with_both_periods(settings: &[(&str, &str)]) -> Builder {
+    let server = TestServer::with_rules(OF_A_SECOND).with_env("ON_STORE_ERROR", "deny");
+    settings.iter().fold(server, |server, (name, value)| server.with_env(name, value))
+}
+
+#[test]
+fn limits_of_a_second_are_counted_on_a_redis_of_their_own() {
+    let (main, second) = (RedisProcess::start(), RedisProcess::start());
+    let (url, second_url) = (main.address(), second.url());
+    let settings = [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND_URL", &second_url)];
+    let begins = |redis: &RedisProcess| -> Vec<String> {
+        let keys: Vec<String> = redis.command(&["KEYS", "*"]);
+        keys.into_iter().map(|key| key.chars().take("d_k_v".len()).collect()).collect()
+    };
+    let server = with_both_periods(&[&settings[..], &[("REDIS_PERSECOND", "true")]].concat()).start();
+    assert!(server.announcement().contains(&url) && server.announcement().contains(&second_url), "{}", server.announcement());
+    look_until("both are reached", || server.json(K_AND_S).status == 200);
+    assert_eq!((begins(&main), begins(&second)[0].as_str()), (vec!["d_k_v".to_owned()], "d_s_v"));
+    assert!(begins(&second).iter().all(|key| key == "d_s_v"), "{:?}", begins(&second));
+    assert!(server.metric("ratelimit_redis_per_second_pool_cx_total").is_some_and(|made| made > 0.0));
+
+    let before: usize = second.command(&["DBSIZE"]);
+    let server = with_both_periods(&[&settings[..], &[("REDIS_PERSECOND", "false")]].concat()).start();
+    look_until("it is reached", || server.json(K_AND_S).status == 200);
+    assert!(begins(&main).contains(&"d_s_v".to_owned()), "all are counted on the one");
+    assert_eq!(second.command::<usize>(&["DBSIZE"]), before);
+    assert!(server.log().contains("REDIS_PERSECOND_URL has no effect without REDIS_PERSECOND=true"), "{}", server.log());
+}
+
+#[test]
+fn the_second_redis_is_where_the_reference_has_it_only_with_its_socket_type() {
+    let redis = RedisProcess::start();
+    let (url, socket) = (redis.url(), redis.socket().display().to_string());
+    let settings = [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND", "true")];
+    let server = with_both_periods(&[&settings[..], &[("REDIS_PERSECOND_SOCKET_TYPE", "unix")]].concat()).start();
+    assert!(server.announcement().contains("unix:///var/run/nutcracker/ratelimitpersecond.sock"), "{}", server.announcement());
+    for socket_type in ["tcp", ""] {
+        let ran = with_both_periods(&[&settings[..], &[("REDIS_PERSECOND_SOCKET_TYPE", socket_type)]].concat()).start_and_fail();
+        assert!(ran.code == Some(78) && ran.stderr.contains("REDIS_PERSECOND_URL is not set; write the server's host:port"), "{ran:?}");
+    }
+    // The address shows what it is.
+    let by_socket = [("REDIS_PERSECOND_SOCKET_TYPE", "tcp"), ("REDIS_PERSECOND_URL", socket.as_str())];
+    let server = with_both_periods(&[&settings[..], &by_socket].concat()).start();
+    look_until("it is reached", || server.json(S).status == 200);
+}
+
+/// Settings of a second Redis, each of which is needed to reach it.
+#[test]
+fn the_second_redis_is_reached_only_with_what_it_asks_for() {
+    let authority = Authority::new();
+    let main = RedisProcess::start();
+    let second = RedisProcess::builder().with_tls(&authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "no");
+    let second = second.with_password("s3cret").start();
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let path = home.path().join("password");
+    write(&path, "s3cret\n");
+    let (ca, path) = (authority.cacert().display().to_string(), path.display().to_string());
+    let (url, second_url) = (main.url(), second.address());
+    let start = |settings: &[(&str, &str)]| {
+        let always =
+            [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", &second_url), ("REDIS_TLS_CACERT", &ca)];
+        with_both_periods(&[&always[..], settings].concat()).start()
+    };
+    let (auth, file, tls) =
+        (("REDIS_PERSECOND_AUTH", "s3cret"), ("REDIS_PERSECOND_AUTH_FILE", path.as_str()), ("REDIS_PERSECOND_TLS", "true"));
+    for settings in [[auth, tls], [file, tls]] {
+        let server = start(&settings);
+        look_until("it is reached", || server.json(K_AND_S).status == 200);
+    }
+    // What is said of the first Redis is not said to the second.
+    for settings in [&[tls][..], &[auth], &[("REDIS_AUTH", "s3cret"), tls]] {
+        let server = start(settings);
+        look_until("what is missing is told", || server.log().contains("Redis cannot be reached"));
+        assert_eq!(server.json(S).status, 429, "{settings:?}");
+    }
+    let server = start(&[tls]);
+    look_until("the first is reached", || server.json(K).status == 200);
+    look_until("what to set is told", || server.log().contains("wants a password (NOAUTH); set REDIS_PERSECOND_AUTH"));
+}
+
+#[test]
+fn a_cluster_is_counted_on_if_its_type_is_set() {
+    let (cluster, single) = (ClusterProcess::start(), RedisProcess::start());
+    let (nodes, url) = (cluster.url(), single.url());
+    // Each in a slot of its own.
+    let ask = |server: &TestServer, key: &str| {
+        (0..30).all(|value| {
+            let body = format!(r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"{key}","value":"{value}"}}]}}]}}"#);
+            server.json(&body).status == 200
+        })
+    };
+    let server = with_both_periods(&[("REDIS_TYPE", "Cluster"), ("REDIS_URL", &nodes)]).start();
+    look_until("every node is reached", || ask(&server, "k"));
+    assert_eq!(cluster.keys("d_k_*").len(), 30);
+
+    let second = [("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_TYPE", "CLUSTER"), ("REDIS_PERSECOND_URL", &nodes)];
+    let server = with_both_periods(&[&[("REDIS_URL", url.as_str())], &second[..]].concat()).start();
+    look_until("every node is reached", || ask(&server, "s"));
+    assert!(cluster.keys("d_s_*").len() >= 30 && single.command::<usize>(&["DBSIZE"]) == 0);
+
+    // Of one node it is known that it is one of several only if that is said.
+    let one = nodes.split(',').next().expect("there is one");
+    let server = with_both_periods(&[("REDIS_TYPE", "cluster"), ("REDIS_URL", one)]).start();
+    look_until("every node is reached", || ask(&server, "k"));
+    let ran = with_both_periods(&[("REDIS_URL", nodes.as_str())]).start_and_fail();
+    assert!(ran.code == Some(78) && ran.stderr.contains("REDIS_URL is a list of addresses: set REDIS_TYPE to CLUSTER"), "{ran:?}");
+}
+
+#[test]
+fn sentinels_have_credentials_of_their_own() {
+    let deployment = SentinelProcess::builder().with_password("of-servers").with_sentinel_password("of-sentinels").start();
+    let single = RedisProcess::start();
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let [of_servers, of_sentinels] = ["of-servers", "of-sentinels"].map(|password| {
+        let path = home.path().join(password);
+        write(&path, &format!("{password}\n"));
+        path.display().to_string()
+    });
+    let (sentinels, url) = (deployment.url(), single.url());
+    let main = [("REDIS_TYPE", "sentinel"), ("REDIS_URL", sentinels.as_str())];
+    let second = [
+        ("REDIS_URL", url.as_str()),
+        ("REDIS_PERSECOND", "true"),
+        ("REDIS_PERSECOND_TYPE", "sentinel"),
+        ("REDIS_PERSECOND_URL", sentinels.as_str()),
+    ];
+    let ways: [(&[(&str, &str)], _, &str); 4] = [
+        (&main, [("REDIS_AUTH", "of-servers"), ("REDIS_SENTINEL_AUTH", "of-sentinels")], K),
+        (&main, [("REDIS_AUTH_FILE", &of_servers), ("REDIS_SENTINEL_AUTH_FILE", &of_sentinels)], K),
+        (&second, [("REDIS_PERSECOND_AUTH", "of-servers"), ("REDIS_PERSECOND_SENTINEL_AUTH", "of-sentinels")], S),
+        (&second, [("REDIS_PERSECOND_AUTH_FILE", &of_servers), ("REDIS_PERSECOND_SENTINEL_AUTH_FILE", &of_sentinels)], S),
+    ];
+    for (settings, credentials, body) in ways {
+        let server = with_both_periods(&[settings, &credentials].concat()).start();
+        look_until("the master is reached", || server.json(body).status == 200);
+        assert!(deployment.master().command::<usize>(&["DBSIZE"]) > 0);
+        deployment.master().command::<()>(&["FLUSHALL"]);
+    }
+    // What is for the servers is not told to sentinels, and the other way round.
+    for (credentials, missing) in
+        [(("REDIS_AUTH", "of-servers"), "REDIS_SENTINEL_AUTH"), (("REDIS_SENTINEL_AUTH", "of-sentinels"), "REDIS_AUTH")]
+    {
+        let server = with_both_periods(&[&main[..], &[credentials]].concat()).start();
+        let told = format!("wants a password (NOAUTH); set {missing}");
+        look_until("what to set is told", || server.log().contains(&told));
+        assert_eq!(server.json(K).status, 429);
+    }
+    let other = sentinels.replace("mymaster", "other");
+    let unknown = [("REDIS_PERSECOND_URL", other.as_str()), ("REDIS_PERSECOND_SENTINEL_AUTH", "of-sentinels")];
+    let server = with_both_periods(&[&second[..], &unknown].concat()).start();
+    look_until("it is told", || server.log().contains("knows no master named other; see the first part of REDIS_PERSECOND_URL"));
+}
+
 const YEAR_S: i64 = 365 * 86_400;
 
 #[test]
@@ -448,4 +610,10 @@ fn making_a_connection_takes_as_long_as_is_set() {
     let body = TIGHT.replace("tight", "k");
     let server = start("50ms");
     look_until("nobody waits longer to connect", || server.json(&body).status == 429);
+
+    let redis = RedisProcess::start();
+    let url = redis.url();
+    let settings = [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", &address)];
+    let server = with_both_periods(&settings).with_env("STORE_TIMEOUT", "60s").with_env("REDIS_PERSECOND_TIMEOUT", "50ms").start();
+    look_until("nor to the second", || server.json(S).status == 429);
 }

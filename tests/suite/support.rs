@@ -26,6 +26,9 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 pub(crate) use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
 pub(crate) mod certificates;
+pub(crate) mod cluster;
+pub(crate) mod counting;
+pub(crate) mod faketime;
 pub(crate) mod http;
 pub(crate) mod kept;
 pub(crate) mod otlp;
@@ -33,10 +36,13 @@ pub(crate) mod proxy;
 pub(crate) mod raw_grpc;
 pub(crate) mod redis;
 pub(crate) mod remote;
+pub(crate) mod scene;
+pub(crate) mod sentinel;
 pub(crate) mod starvation;
 pub(crate) mod statsd;
 pub(crate) mod traffic;
 pub(crate) mod twins;
+pub(crate) mod versions;
 pub(crate) mod xds;
 
 /// How long anything may take that should happen at once. The machine may be busy with other tests.

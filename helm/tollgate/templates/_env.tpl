@@ -5,6 +5,36 @@
 {{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ toString . }}{{ end }}
 {{- end }}
 
+{{/* Where a Redis is. Arguments: what its variables begin with, and its values. */}}
+{{- define "tollgate.redisPlace" -}}
+{{- $begin := index . 0 }}
+{{- with index . 1 }}
+{{- if ne .type "single" }}
+- {name: {{ $begin }}_TYPE, value: {{ .type | quote }}}
+{{- end }}
+{{- if .url }}
+- {name: {{ $begin }}_URL, value: {{ .url | quote }}}
+{{- else }}
+- name: {{ $begin }}_URL
+  valueFrom: {secretKeyRef: {name: {{ .urlFrom.secretName | quote }}, key: {{ .urlFrom.key | quote }}}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Where its passwords are mounted. Arguments: the same, and between them what their volumes' names begin with. */}}
+{{- define "tollgate.redisSecretFiles" -}}
+{{- $begin := index . 0 }}
+{{- $volume := index . 1 }}
+{{- with index . 2 }}
+{{- if .auth.existingSecret }}
+- {name: {{ $begin }}_AUTH_FILE, value: {{ printf "/etc/tollgate/%s-auth/%s" $volume .auth.key | quote }}}
+{{- end }}
+{{- if .sentinelAuth.existingSecret }}
+- {name: {{ $begin }}_SENTINEL_AUTH_FILE, value: {{ printf "/etc/tollgate/%s-sentinel-auth/%s" $volume .sentinelAuth.key | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "tollgate.chartEnv" -}}
 {{- $values := .Values }}
 - {name: LOG_LEVEL, value: {{ $values.log.level | quote }}}
@@ -53,24 +83,30 @@
 - {name: BACKEND_TYPE, value: redis}
 {{- if $values.redis.dev.enabled }}
 - {name: REDIS_URL, value: {{ printf "%s-redis:6379" (include "tollgate.fullname" .) | quote }}}
-{{- else if $values.redis.url }}
-- {name: REDIS_URL, value: {{ $values.redis.url | quote }}}
 {{- else }}
-- name: REDIS_URL
-  valueFrom: {secretKeyRef: {name: {{ $values.redis.urlFrom.secretName | quote }}, key: {{ $values.redis.urlFrom.key | quote }}}}
+{{ include "tollgate.redisPlace" (list "REDIS" $values.redis) | trim }}
 {{- end }}
-{{- if $values.redis.auth.existingSecret }}
-- name: REDIS_AUTH
-  valueFrom: {secretKeyRef: {name: {{ $values.redis.auth.existingSecret | quote }}, key: {{ $values.redis.auth.key | quote }}}}
+{{- with include "tollgate.redisSecretFiles" (list "REDIS" "redis" $values.redis) | trim }}
+{{ . }}
 {{- end }}
 {{- if $values.redis.tls.enabled }}
 - {name: REDIS_TLS, value: "true"}
+{{- end }}
 {{- if $values.redis.tls.existingSecret }}
 - {name: REDIS_TLS_CACERT, value: /etc/tollgate/redis-tls/ca.crt}
 {{- end }}
 {{- if $values.redis.tls.clientCertificate }}
 - {name: REDIS_TLS_CLIENT_CERT, value: /etc/tollgate/redis-tls/tls.crt}
 - {name: REDIS_TLS_CLIENT_KEY, value: /etc/tollgate/redis-tls/tls.key}
+{{- end }}
+{{- if include "tollgate.onSecondRedis" . }}
+- {name: REDIS_PERSECOND, value: "true"}
+{{ include "tollgate.redisPlace" (list "REDIS_PERSECOND" $values.redis.perSecond) | trim }}
+{{- with include "tollgate.redisSecretFiles" (list "REDIS_PERSECOND" "redis-per-second" $values.redis.perSecond) | trim }}
+{{ . }}
+{{- end }}
+{{- if $values.redis.perSecond.tls }}
+- {name: REDIS_PERSECOND_TLS, value: "true"}
 {{- end }}
 {{- end }}
 - {name: LOCAL_CACHE_SIZE_IN_BYTES, value: {{ include "tollgate.text" $values.localCacheSizeInBytes | quote }}}

@@ -61,6 +61,24 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if or .Values.redis.url .Values.redis.urlFrom.secretName .Values.redis.dev.enabled }}true{{ end }}
 {{- end }}
 
+{{/* "true" if limits of a second are counted in a Redis of their own. */}}
+{{- define "tollgate.onSecondRedis" -}}
+{{- if or .Values.redis.perSecond.url .Values.redis.perSecond.urlFrom.secretName }}true{{ end }}
+{{- end }}
+
+{{/* Secrets with credentials of Redis, as a YAML map of what each is mounted as. */}}
+{{- define "tollgate.redisSecrets" -}}
+{{- with .Values.redis }}
+{{- $all := dict "redis-auth" .auth "redis-sentinel-auth" .sentinelAuth "redis-tls" .tls }}
+{{- $_ := merge $all (dict "redis-per-second-auth" .perSecond.auth "redis-per-second-sentinel-auth" .perSecond.sentinelAuth) }}
+{{- range $name, $values := $all }}
+{{- with $values.existingSecret }}
+{{ $name }}: {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The ConfigMap with the rules, or nothing where they come from elsewhere. */}}
 {{- define "tollgate.rulesConfigMap" -}}
 {{- if .Values.rules.existingConfigMap }}
@@ -124,14 +142,38 @@ What is wrong with values that are right one by one. The schema has looked at ea
 {{- if gt (len $addresses) 1 }}
 {{- fail "redis.url, redis.urlFrom.secretName and redis.dev.enabled each say where Redis is: set one of them" }}
 {{- end }}
-{{- if and (not $onRedis) (or $values.redis.auth.existingSecret $values.redis.tls.enabled) }}
-{{- fail "redis.auth and redis.tls say how to talk to Redis, and nothing says where it is: set redis.url" }}
+{{- if and (not $onRedis) (or $values.redis.auth.existingSecret $values.redis.sentinelAuth.existingSecret $values.redis.tls.enabled) }}
+{{- fail "redis.auth, redis.sentinelAuth and redis.tls say how to talk to Redis, and nothing says where it is: set redis.url" }}
+{{- end }}
+{{- $onSecondRedis := include "tollgate.onSecondRedis" . }}
+{{- if and $onSecondRedis (not $onRedis) }}
+{{- fail "redis.perSecond is for limits of a second, and nothing says where all others are counted: set redis.url" }}
+{{- end }}
+{{- if and (not $onSecondRedis) (or $values.redis.perSecond.auth.existingSecret $values.redis.perSecond.tls (ne $values.redis.perSecond.type "single")) }}
+{{- fail "redis.perSecond says how to talk to a second Redis, and not where it is: set redis.perSecond.url" }}
+{{- end }}
+{{- if and $values.redis.perSecond.url $values.redis.perSecond.urlFrom.secretName }}
+{{- fail "redis.perSecond.url and redis.perSecond.urlFrom.secretName each say where the second Redis is: set one of them" }}
+{{- end }}
+{{- if and $values.redis.dev.enabled (ne $values.redis.type "single") }}
+{{- fail (printf "redis.dev.enabled brings one server, and redis.type is %s: set redis.url to yours, or redis.type=single" $values.redis.type) }}
+{{- end }}
+{{- range $name, $redis := dict "redis" $values.redis "redis.perSecond" $values.redis.perSecond }}
+{{- if and (eq $redis.type "sentinel") $redis.url (not (contains "," $redis.url)) }}
+{{- fail (printf "%s.type is sentinel: %s.url is MASTER,HOST:PORT,… with what the sentinels call the master, and where they are" $name $name) }}
+{{- end }}
+{{- if and (eq $redis.type "single") (contains "," $redis.url) }}
+{{- fail (printf "%s.url has several addresses, and %s.type is single: set it to sentinel or cluster" $name $name) }}
+{{- end }}
+{{- if and $redis.sentinelAuth.existingSecret (ne $redis.type "sentinel") }}
+{{- fail (printf "%s.sentinelAuth is for sentinels: set %s.type=sentinel" $name $name) }}
+{{- end }}
 {{- end }}
 {{- if and $values.redis.tls.clientCertificate (not $values.redis.tls.existingSecret) }}
 {{- fail "redis.tls.clientCertificate is true: set redis.tls.existingSecret to a Secret with tls.crt and tls.key" }}
 {{- end }}
-{{- if and (not $values.redis.tls.enabled) (or $values.redis.tls.existingSecret $values.redis.tls.clientCertificate) }}
-{{- fail "redis.tls.existingSecret has no effect unless redis.tls.enabled=true" }}
+{{- if and (not $values.redis.tls.enabled) (not $values.redis.perSecond.tls) (or $values.redis.tls.existingSecret $values.redis.tls.clientCertificate) }}
+{{- fail "redis.tls.existingSecret has no effect unless redis.tls.enabled=true or redis.perSecond.tls=true" }}
 {{- end }}
 {{- if and $values.tls.enabled (not $values.tls.secretName) }}
 {{- fail "tls.enabled is true: set tls.secretName to a Secret with tls.crt and tls.key" }}

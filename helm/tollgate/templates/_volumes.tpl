@@ -13,8 +13,8 @@
 {{- if and .Values.xds.enabled .Values.xds.tls.enabled }}
 - {name: xds-tls, secret: {secretName: {{ .Values.xds.tls.secretName | quote }}}}
 {{- end }}
-{{- with .Values.redis.tls.existingSecret }}
-- {name: redis-tls, secret: {secretName: {{ . | quote }}}}
+{{- range $name, $secret := include "tollgate.redisSecrets" . | fromYaml }}
+- {name: {{ $name }}, secret: {secretName: {{ $secret | quote }}}}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
@@ -34,8 +34,8 @@
 {{- if and .Values.xds.enabled .Values.xds.tls.enabled }}
 - {name: xds-tls, mountPath: /etc/tollgate/xds-tls, readOnly: true}
 {{- end }}
-{{- if .Values.redis.tls.existingSecret }}
-- {name: redis-tls, mountPath: /etc/tollgate/redis-tls, readOnly: true}
+{{- range $name, $_ := include "tollgate.redisSecrets" . | fromYaml }}
+- {name: {{ $name }}, mountPath: /etc/tollgate/{{ $name }}, readOnly: true}
 {{- end }}
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}

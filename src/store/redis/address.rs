@@ -200,10 +200,7 @@ impl Address {
 
     /// Its host, unless it is a socket.
     pub fn host(&self) -> Option<&str> {
-        match self.info.addr() {
-            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
-            _ => None,
-        }
+        self.place().map(|(host, _)| host)
     }
 
     /// What a connection is made from, with the credentials and certificates of this moment: ask again for the next one.
@@ -256,6 +253,11 @@ impl Address {
             Some("NOAUTH") => format!("{self} wants a password (NOAUTH); set {auth}"),
             _ => format!("{self}: {error}"),
         }
+    }
+
+    /// The setting that says where it is, or where one is asked for its place.
+    pub fn url_setting(&self) -> &'static str {
+        self.named_by.url
     }
 
     /// Whether it is a Unix socket.

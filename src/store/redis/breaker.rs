@@ -13,6 +13,8 @@ const FAILURES_MAX: u32 = 3;
 pub struct Breaker {
     failures: AtomicU32,
     open: AtomicBool,
+    /// Nobody is to ask the server any more, so it does not matter.
+    retired: AtomicBool,
     metrics: BreakerMetrics,
 }
 
@@ -37,7 +39,7 @@ impl BreakerMetrics {
 impl Breaker {
     /// Closed.
     pub fn new(metrics: BreakerMetrics) -> Self {
-        Self { failures: AtomicU32::new(0), open: AtomicBool::new(false), metrics }
+        Self { failures: AtomicU32::new(0), open: AtomicBool::new(false), retired: AtomicBool::new(false), metrics }
     }
 
     /// Whether Redis is not asked.
@@ -59,7 +61,7 @@ impl Breaker {
 
     /// Gives Redis up at once. Says whether it was not given up before.
     pub fn open(&self) -> bool {
-        let opens = !self.open.swap(true, Relaxed);
+        let opens = !self.retired.load(Relaxed) && !self.open.swap(true, Relaxed);
         if opens {
             self.metrics.open.inc();
             self.metrics.openings.inc();
@@ -73,6 +75,12 @@ impl Breaker {
         if self.open.swap(false, Relaxed) {
             self.metrics.open.dec();
         }
+    }
+
+    /// Another server has taken its place. Calls that are still under way say nothing of anybody who is asked.
+    pub fn retire(&self) {
+        self.retired.store(true, Relaxed);
+        self.close();
     }
 }
 
@@ -102,5 +110,8 @@ mod tests {
         breaker.close();
         breaker.failed();
         assert!(!breaker.is_open(), "it counts anew");
+        breaker.open();
+        breaker.retire();
+        assert!(!breaker.open() && !breaker.is_open(), "nobody is to ask it");
     }
 }

@@ -194,6 +194,18 @@ impl Health {
         }
     }
 
+    /// It is not asked any more: what was told to be wrong with it is over.
+    pub fn dismiss(&self, address: &Address) {
+        self.breaker.retire();
+        for trouble in Trouble::ALL {
+            let note = &self.notes[trouble as usize];
+            if note.is_told.swap(false, Relaxed) {
+                note.gauge.dec();
+                tracing::warn!(%address, "over: {}; it is not asked any more", trouble.sentence());
+            }
+        }
+    }
+
     /// What was told to be wrong with it, and is not over.
     pub fn troubles(&self) -> impl Iterator<Item = &'static str> {
         Trouble::ALL.into_iter().filter(|trouble| self.notes[*trouble as usize].is_told.load(Relaxed)).map(Trouble::sentence)

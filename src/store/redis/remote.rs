@@ -64,9 +64,16 @@ struct Heard<'r> {
 type Known = SmallVec<[Option<Verdict>; 2]>;
 
 impl Remote {
-    /// Nothing is connected yet.
+    /// For the runtime that this is called on. Servers that are known are being connected to, so that the first caller need not wait for it.
     pub fn new(redis: Arc<Redis>) -> Self {
-        Self { redis, batchers: Arc::default() }
+        let remote = Self { redis, batchers: Arc::default() };
+        for pool in remote.redis.pools() {
+            let layout = pool.layout();
+            for node in layout.nodes() {
+                remote.batcher(node, layout.has_slots());
+            }
+        }
+        remote
     }
 
     /// The servers.

@@ -79,7 +79,7 @@ impl Sentinel {
         let said = values.into_iter().next().unwrap_or(Value::Nil).extract_error().map_err(|error| address.explain(&error))?;
         let Some((host, port)) = redis::from_redis_value::<Option<(String, u16)>>(said).map_err(|error| format!("{address}: {error}"))?
         else {
-            return Err(format!("{address} knows no master named {name}; see the first part of REDIS_URL"));
+            return Err(format!("{address} knows no master named {name}; see the first part of {}", address.url_setting()));
         };
         Ok(Place { host, port })
     }

@@ -292,6 +292,7 @@ impl Pool {
 
     async fn ask_sentinels(&self, sentinels: &Sentinels) -> Result<(), String> {
         let known = self.layout().nodes.first().cloned();
+        let mut cause = "no sentinel names a server that says it is a master".to_owned();
         for place in sentinels.masters().await? {
             let Some(node) = self.node_at(&place) else { continue };
             if known.as_ref().is_some_and(|known| known.id() == node.id()) {
@@ -304,11 +305,14 @@ impl Pool {
                 }
                 // Somebody named it who was cut off, or it has not been promoted yet.
                 Ok(false) => {}
-                Err(error) => node.health.failed(&node.address().explain(&error)),
+                Err(error) => {
+                    cause = node.address().explain(&error);
+                    node.health.failed(&cause);
+                }
             }
         }
         // While the master is gone and no other one is found, that is what is told.
-        if known.is_some() { Ok(()) } else { Err("no sentinel names a server that says it is a master".to_owned()) }
+        if known.is_some() { Ok(()) } else { Err(cause) }
     }
 
     async fn ask_cluster(&self, seeds: &[Manager]) -> Result<(), String> {
@@ -367,7 +371,11 @@ impl Pool {
         self.metrics.nodes.add(signed(layout.nodes.len()) - signed(before.nodes.len()));
         let is_kept = |node: &Arc<Node>| layout.nodes.iter().any(|kept| kept.id() == node.id());
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, node| is_kept(node));
+        let gone: Vec<_> = before.nodes.iter().filter(|node| !is_kept(node)).collect();
         self.layout.store(Arc::new(layout));
+        for node in gone {
+            node.health.dismiss(node.address());
+        }
     }
 }
 

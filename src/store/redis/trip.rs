@@ -197,10 +197,33 @@ impl Again {
 
 impl From<RedisError> for Untold {
     fn from(error: RedisError) -> Self {
-        Redirect::read(&error).map_or_else(|| Self::Wrong(error.to_string()), Self::Elsewhere)
+        // The library has words of its own, such as ClusterDown for CLUSTERDOWN; Redis' are what people and the rest of this look for.
+        let words = || match error.code() {
+            Some(code) => format!("{code} {}", error.detail().unwrap_or_default()),
+            None => error.to_string(),
+        };
+        Redirect::read(&error).map_or_else(|| Self::Wrong(words()), Self::Elsewhere)
     }
 }
 
 fn is_forgotten(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{ErrorKind, ServerErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_told_in_the_words_of_redis() {
+        let words = |kind, detail: &str| match Untold::from(RedisError::from((ErrorKind::Server(kind), "", detail.to_owned()))) {
+            Untold::Wrong(text) => text,
+            Untold::Elsewhere(redirect) => panic!("{redirect:?}"),
+        };
+        assert_eq!(words(ServerErrorKind::ClusterDown, "The cluster is down"), "CLUSTERDOWN The cluster is down");
+        assert_eq!(words(ServerErrorKind::ReadOnly, "You can't write"), "READONLY You can't write");
+        assert_eq!(words(ServerErrorKind::ResponseError, "value is not an integer"), "ERR value is not an integer");
+    }
 }

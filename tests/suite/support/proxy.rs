@@ -22,6 +22,8 @@ use tokio::time::{Instant, sleep_until};
 
 /// More than any reply of a test has.
 const READ_BYTES_MAX: usize = 64 * 1024;
+/// How often TCP sends a packet again before this fault lets it through: by then it has waited 63 times as long as at first.
+const LOSSES_MAX: u32 = 5;
 
 /// A running proxy. Dropped, it ends, and all its connections with it.
 pub(crate) struct Proxy {
@@ -48,6 +50,24 @@ pub(crate) enum Fault {
     Stall,
     /// The same for half of the connections, those whose number leaves this remainder when it is divided by two.
     StallHalf(usize),
+    /// Half of the packets are lost, and the others take so long to and fro: what TCP makes of that, which sends again what was lost, after
+    /// ever longer, and hands out nothing before what was sent earlier.
+    Lossy(Duration),
+}
+
+/// A way through the proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Request,
+    Reply,
+}
+
+/// When pieces arrive that are sent one after the other.
+struct Flight {
+    direction: Direction,
+    /// Draws, by the state of a generator of its own for each connection and way: a test sees the same each time.
+    draws: u64,
+    last: Instant,
 }
 
 /// What the test and the proxy's thread share.
@@ -149,9 +169,43 @@ impl Shared {
         let _ = self.fault.subscribe().wait_for(|fault| !stalls(fault)).await;
     }
 
+    /// How a connection ends in the middle of the reply that is to be sent now, if it does.
+    fn end_of_a_reply(&self, number: usize) -> Option<End> {
+        if self.now() == Fault::ResetHalf(number % 2) { Some(End::Reset) } else { self.takes_a_cut().then_some(End::Closed) }
+    }
+
     /// Whether the reply that is to be sent now is one of those to be cut.
     fn takes_a_cut(&self) -> bool {
         self.cuts.fetch_update(SeqCst, SeqCst, |cuts| cuts.checked_sub(1)).is_ok()
+    }
+}
+
+impl Flight {
+    fn new(number: usize, direction: Direction) -> Self {
+        Self { direction, draws: 2 * number as u64 + u64::from(direction == Direction::Reply), last: Instant::now() }
+    }
+
+    /// When the next piece arrives that is sent now.
+    fn arrival(&mut self, fault: Fault) -> Instant {
+        let late = match fault {
+            Fault::Delay(delay) if self.direction == Direction::Reply => delay,
+            // Each way is half of it. TCP sends again after twice what it takes to and fro, and then after twice as long each time.
+            Fault::Lossy(round_trip) => {
+                let losses = self.draw().trailing_ones().min(LOSSES_MAX);
+                round_trip / 2 + round_trip * 2 * ((1 << losses) - 1)
+            }
+            _ => Duration::ZERO,
+        };
+        self.last = self.last.max(Instant::now() + late);
+        self.last
+    }
+
+    /// The next number of SplitMix64.
+    fn draw(&mut self) -> u64 {
+        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.draws ^ (self.draws >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
     }
 }
 
@@ -176,6 +230,8 @@ async fn serve(listener: &TcpListener, port: u16, shared: &Arc<Shared>) {
         let Ok((client, _)) = listener.accept().await else { continue };
         let counted = Counted::new(shared);
         connections.spawn(async move {
+            // Who connects sends a packet first, too.
+            sleep_until(Flight::new(number, Direction::Request).arrival(counted.0.now())).await;
             // A server that is not there looks like one that hangs up.
             if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
                 pass(client, server, number, &counted.0).await;
@@ -193,8 +249,8 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, number: usize, share
     let end = {
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
         tokio::select! {
-            () = pass_requests(from_client, to_server, number, shared) => End::Closed,
-            end = pass_replies(from_server, to_client, number, shared) => end,
+            end = pass_pieces(from_client, to_server, number, Direction::Request, shared) => end,
+            end = pass_pieces(from_server, to_client, number, Direction::Reply, shared) => end,
             _ = fault.wait_for(|fault| *fault == Fault::Refuse) => End::Reset,
         }
     };
@@ -204,22 +260,13 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, number: usize, share
     }
 }
 
-async fn pass_requests(mut client: ReadHalf<'_>, mut server: WriteHalf<'_>, number: usize, shared: &Shared) {
-    while let Some(bytes) = read(&mut client).await {
-        shared.wait_out_a_stall(number).await;
-        if server.write_all(&bytes).await.is_err() {
-            return;
-        }
-    }
-}
-
-async fn pass_replies(mut server: ReadHalf<'_>, mut client: WriteHalf<'_>, number: usize, shared: &Shared) -> End {
+async fn pass_pieces(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, number: usize, direction: Direction, shared: &Shared) -> End {
     let (queue, mut queued) = mpsc::unbounded_channel();
-    // Apart, so that a reply that is delayed holds up only those behind it.
+    // Apart, so that a piece that is late holds up only those behind it.
     let reading = async move {
-        while let Some(bytes) = read(&mut server).await {
-            let delay = if let Fault::Delay(delay) = shared.now() { delay } else { Duration::ZERO };
-            if queue.send((Instant::now() + delay, bytes)).is_err() {
+        let mut flight = Flight::new(number, direction);
+        while let Some(bytes) = read(&mut from).await {
+            if queue.send((flight.arrival(shared.now()), bytes)).is_err() {
                 return;
             }
         }
@@ -228,10 +275,9 @@ async fn pass_replies(mut server: ReadHalf<'_>, mut client: WriteHalf<'_>, numbe
         while let Some((due_at, bytes)) = queued.recv().await {
             sleep_until(due_at).await;
             shared.wait_out_a_stall(number).await;
-            let end =
-                if shared.now() == Fault::ResetHalf(number % 2) { Some(End::Reset) } else { shared.takes_a_cut().then_some(End::Closed) };
+            let end = (direction == Direction::Reply).then(|| shared.end_of_a_reply(number)).flatten();
             let sent = if end.is_some() { &bytes[..bytes.len() / 2] } else { &bytes };
-            if client.write_all(sent).await.is_err() {
+            if to.write_all(sent).await.is_err() {
                 return End::Closed;
             }
             if let Some(end) = end {

@@ -1,9 +1,11 @@
 //! A redis-server of one test, gone with it. Meanwhile it can be stopped, killed, and started again where it was.
 //!
-//! It has a Unix socket in a directory of its own whatever else it listens on: by that the test talks to it, past TLS and ports.
+//! It has a Unix socket in a directory of its own whatever else it listens on: by that the test talks to it, past TLS and ports. One of
+//! these may also be a sentinel (`support/sentinel.rs`), or a node of a cluster (`support/cluster.rs`).
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -13,13 +15,19 @@ use ::redis::{Client, Connection, ConnectionAddr, FromRedisValue, IntoConnection
 use tempfile::TempDir;
 
 use super::certificates::Identity;
+use super::faketime::FakeTime;
+use super::versions::{ON_PATH, Version};
 use super::{PATIENCE, look_until};
 
 /// Below those that Linux gives to clients (from 32,768): none is taken by somebody's connection while the server is away, and no client
 /// that tries again and again to reach a server that is away is connected to itself.
-const PORTS: std::ops::Range<u16> = 20_000..32_000;
+const PORTS: Range<u16> = 22_000..32_000;
+/// Of nodes of a cluster: so much higher up they talk to each other, which is below PORTS, too.
+const CLUSTER_PORTS: Range<u16> = 10_000..12_000;
+/// By Redis' own rule, which 6.2 leaves no choice about.
+pub(crate) const BUS_PORT_OFFSET: u16 = 10_000;
 
-/// A running server, which keeps nothing on disk. Dropped, it is killed; in a test that fails, its log is shown.
+/// A running server, which keeps nothing on disk unless it is told to. Dropped, it is killed; in a test that fails, its log is shown.
 pub(crate) struct RedisProcess {
     /// `None` while it is killed.
     child: Option<Child>,
@@ -32,7 +40,13 @@ pub(crate) struct RedisProcess {
 pub(crate) struct Builder {
     home: Home,
     door: Door,
+    version: Version,
+    /// It is a sentinel, which is told what it is in a file that it writes again itself.
+    is_sentinel: bool,
+    /// It has a second port, as a node of a cluster.
+    has_bus: bool,
     arguments: Vec<String>,
+    clock: Option<FakeTime>,
 }
 
 /// Its directory, and how the test itself is let in.
@@ -57,7 +71,15 @@ impl RedisProcess {
     /// A server with options.
     pub(crate) fn builder() -> Builder {
         let directory = TempDir::new().expect("a temporary directory can be made");
-        Builder { home: Home { directory, password: None }, door: Door::Tcp, arguments: Vec::new() }
+        Builder {
+            home: Home { directory, password: None },
+            door: Door::Tcp,
+            version: ON_PATH,
+            is_sentinel: false,
+            has_bus: false,
+            arguments: Vec::new(),
+            clock: None,
+        }
     }
 
     /// As an operator writes it: `127.0.0.1:port`, or the path of its socket.
@@ -105,7 +127,7 @@ impl RedisProcess {
 
     /// The number behind that name in a section of INFO, if it is there.
     pub(crate) fn info(&self, section: &str, name: &str) -> Option<u64> {
-        let info: String = ::redis::from_redis_value(self.command(&["INFO", section])).expect("it is text");
+        let info = self.text(&["INFO", section]);
         let rest = info.lines().find_map(|line| line.strip_prefix(name))?;
         Some(rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().expect("a number"))
     }
@@ -115,9 +137,41 @@ impl RedisProcess {
         self.options.home.command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// How many connections others than the test have.
+    /// The same for what answers with a text, which some versions mark as such.
+    pub(crate) fn text(&self, words: &[&str]) -> String {
+        ::redis::from_redis_value(self.command(words)).expect("it is text")
+    }
+
+    /// Runs a command that may be refused, and gives whether it was not.
+    pub(crate) fn tries(&self, words: &[&str]) -> bool {
+        self.options.home.command::<::redis::Value>(words).is_ok()
+    }
+
+    /// Whether it is a master, or alone.
+    pub(crate) fn is_master(&self) -> bool {
+        self.text(&["INFO", "replication"]).contains("role:master")
+    }
+
+    /// Whether it is a replica that has all that its master has.
+    pub(crate) fn follows_its_master(&self) -> bool {
+        self.text(&["INFO", "replication"]).contains("master_link_status:up")
+    }
+
+    /// What lets everybody in.
+    pub(crate) fn password(&self) -> Option<&str> {
+        self.options.home.password.as_deref()
+    }
+
+    /// How many connections others than the test have, than nodes of its cluster, and than sentinels.
     pub(crate) fn clients(&self) -> usize {
-        self.command::<String>(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() - 1
+        let list = self.text(&["CLIENT", "LIST", "TYPE", "normal"]);
+        // Who moves keys keeps a connection for a while, and sentinels look after it for ever.
+        list.lines().filter(|line| !line.contains("cmd=restore") && !line.contains("name=sentinel-")).count() - 1
+    }
+
+    /// Its clock, if it has one of its own.
+    pub(crate) fn clock(&self) -> &FakeTime {
+        self.options.clock.as_ref().expect("it was built with one")
     }
 
     /// Sends SIGSTOP: it stays connected, and says nothing.
@@ -139,7 +193,20 @@ impl RedisProcess {
         }
     }
 
-    /// Kills it if it runs, starts it where it was, empty, and waits until it answers.
+    /// Has it keep what it knows, and end. It has it again when it is restarted.
+    pub(crate) fn shut_down(&mut self) {
+        // It hangs up instead of an answer.
+        let _ = self.options.home.command::<()>(&["SHUTDOWN", "SAVE"]);
+        let mut child = self.child.take().expect("it runs");
+        look_until("redis-server has ended", || child.try_wait().expect("it is our child").is_some());
+    }
+
+    /// Whether it runs, as far as the test has not killed it.
+    pub(crate) fn runs(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// Kills it if it runs, starts it where it was, with what it kept, which is nothing unless it was shut down, and waits until it answers.
     pub(crate) fn restart(&mut self) {
         self.kill();
         self.child = self.options.try_start(self.port);
@@ -154,6 +221,31 @@ impl RedisProcess {
 }
 
 impl Builder {
+    /// Another server than the one on the PATH.
+    pub(crate) fn of(mut self, version: Version) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// A clock that the test sets.
+    pub(crate) fn with_own_clock(mut self) -> Self {
+        self.clock = Some(FakeTime::new(self.home.directory.path()));
+        self
+    }
+
+    /// A node of a cluster, which nobody has told of others yet.
+    pub(crate) fn with_cluster_enabled(mut self) -> Self {
+        self.has_bus = true;
+        self.with_arguments(&["--cluster-enabled", "yes"])
+    }
+
+    /// A sentinel, with these lines of configuration.
+    pub(crate) fn as_sentinel(mut self, lines: &str) -> Self {
+        self.is_sentinel = true;
+        fs::write(self.home.configuration(), lines).expect("a file can be written");
+        self
+    }
+
     /// Nothing but a Unix socket.
     pub(crate) fn with_nothing_but_a_socket(mut self) -> Self {
         self.door = Door::Socket;
@@ -164,12 +256,10 @@ impl Builder {
     pub(crate) fn with_tls(mut self, identity: &Identity, auth_clients: &str) -> Self {
         self.door = Door::Tls;
         let path = |path: &Path| path.display().to_string();
-        self.with_arguments(&["--tls-cert-file", &path(&identity.cert), "--tls-key-file", &path(&identity.key)]).with_arguments(&[
-            "--tls-ca-cert-file",
-            &path(&identity.ca),
-            "--tls-auth-clients",
-            auth_clients,
-        ])
+        self.with_arguments(&["--tls-cert-file", &path(&identity.cert), "--tls-key-file", &path(&identity.key)])
+            .with_arguments(&["--tls-ca-cert-file", &path(&identity.ca), "--tls-auth-clients", auth_clients])
+            // To whom it connects itself: a master, or who is looked after.
+            .with_arguments(&["--tls-replication", "yes"])
     }
 
     /// A password for everybody.
@@ -195,7 +285,7 @@ impl Builder {
     pub(crate) fn start(self) -> RedisProcess {
         loop {
             // Free now; if somebody is faster, there are others.
-            let port = free_port();
+            let port = self.free_port();
             if let Some(child) = self.try_start(port) {
                 return self.started(child, port);
             }
@@ -208,25 +298,38 @@ impl Builder {
         Some(self.started(child, port))
     }
 
+    /// One that nobody has, and that no other test of this process is given.
+    pub(crate) fn free_port(&self) -> u16 {
+        if self.has_bus { free_port(&CLUSTER_PORTS, &[0, BUS_PORT_OFFSET]) } else { free_port(&PORTS, &[0]) }
+    }
+
     fn started(self, child: Child, port: u16) -> RedisProcess {
         RedisProcess { child: Some(child), options: self, port }
     }
 
     /// `None` if the port is taken.
     fn try_start(&self, port: u16) -> Option<Child> {
-        let (tcp, tls) = match self.door {
-            Door::Tcp => (port, 0),
-            Door::Tls => (0, port),
-            Door::Socket => (0, 0),
+        let mut command = Command::new(self.version.program());
+        if self.is_sentinel {
+            command.arg(self.home.configuration()).arg("--sentinel");
+        } else {
+            // A sentinel has nothing to save.
+            command.args(["--save", "", "--appendonly", "no"]);
+        }
+        let port = port.to_string();
+        match self.door {
+            Door::Tcp => command.args(["--port", &port]),
+            Door::Tls => command.args(["--port", "0", "--tls-port", &port]),
+            Door::Socket => command.args(["--port", "0"]),
         };
-        let mut command = Command::new("redis-server");
-        command.args(["--port", &tcp.to_string(), "--tls-port", &tls.to_string()]);
         // The minus is for machines without IPv6.
-        command.args(["--bind", "127.0.0.1", "-::1", "--save", "", "--appendonly", "no"]);
+        command.args(["--bind", "127.0.0.1", "-::1"]);
         command.arg("--dir").arg(self.home.directory.path()).arg("--logfile").arg(self.home.log());
         command.arg("--unixsocket").arg(self.home.socket()).args(&self.arguments);
+        command.envs(self.clock.iter().flat_map(FakeTime::environment));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("redis-server: {error}; get it by `apt-get install redis-server`"));
+        let child = command.spawn();
+        let mut child = child.unwrap_or_else(|error| panic!("{}: {error}; {}", self.version.name, self.version.how_to_get_it()));
         let mut has_ended = false;
         look_until("redis-server answers", || {
             has_ended = child.try_wait().expect("it is our child").is_some();
@@ -245,6 +348,10 @@ impl Home {
 
     fn log(&self) -> PathBuf {
         self.directory.path().join("log")
+    }
+
+    fn configuration(&self) -> PathBuf {
+        self.directory.path().join("redis.conf")
     }
 
     fn connection(&self) -> RedisResult<Connection> {
@@ -274,13 +381,13 @@ impl Drop for RedisProcess {
     }
 }
 
-/// A port that nobody has, and that no other test of this process is given.
-fn free_port() -> u16 {
+/// A port of these that nobody has, nor those so much higher up, and that no other test of this process is given.
+fn free_port(range: &Range<u16>, offsets: &[u16]) -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
-    let ports = PORTS.end - PORTS.start;
+    let ports = range.end - range.start;
     // Runs side by side begin in different places.
     let begin = u16::try_from(process::id().wrapping_mul(64) % u32::from(ports)).expect("it is below ports");
-    let candidates = (0..ports).map(|_| PORTS.start + (begin + TAKEN.fetch_add(1, Relaxed) % ports) % ports);
-    let mut free = candidates.filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());
-    free.next().expect("some port is free")
+    let candidates = (0..ports).map(|_| range.start + (begin + TAKEN.fetch_add(1, Relaxed) % ports) % ports);
+    let is_free = |port: &u16| offsets.iter().all(|offset| TcpListener::bind((Ipv4Addr::LOCALHOST, port + offset)).is_ok());
+    candidates.into_iter().find(is_free).expect("some port is free")
 }

@@ -1,0 +1,165 @@
+//! What docs/operations.md tells people to do, done to the letter.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use redis::Value;
+use serde_json::json;
+
+use crate::support::cluster::ClusterProcess;
+use crate::support::redis::RedisProcess;
+use crate::support::sentinel::SentinelProcess;
+use crate::support::{Builder, TestServer, look_until};
+
+/// A rule of each kind of counter there is in Redis, whose failures show.
+const EVERY_ALGORITHM: &str = "
+domain: d
+metadata: {tollgate: {defaults: {on_store_error: error}}}
+descriptors:
+  - {key: fixed, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: dropping, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {refused_hits: drop}}}
+  - {key: sliding, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: sliding_window}}}
+  - {key: cut, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: sliding_window, buckets: 4}}}
+  - {key: log, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: sliding_log}}}
+  - {key: bucket, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: token_bucket}}}
+  - {key: even, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: leaky_bucket, burst: 2}}}
+  - key: at_once
+    descriptors:
+      - {key: id, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: concurrency, lease_by: id, lease: 1h}}}
+";
+/// Who asks the sentinels; the last word is all that it may do.
+const OF_SENTINELS: &str = "tollgate on >s3cret ~* &* -@all +sentinel|get-master-addr-by-name";
+const KEYS: [&str; 7] = ["fixed", "dropping", "sliding", "cut", "log", "bucket", "even"];
+
+#[test]
+fn a_user_who_may_do_what_the_page_says_can_count_in_every_way() {
+    let redis = RedisProcess::start();
+    allow(&redis);
+    // What was not sent yet has to be sent whole, which takes another permission than the rest.
+    redis.command::<()>(&["SCRIPT", "FLUSH"]);
+    let server = as_user(&redis.address()).start();
+    count_in_every_way(&server);
+    refused_nothing(&redis);
+}
+
+#[test]
+fn so_can_one_of_a_cluster_while_slots_move() {
+    let cluster = ClusterProcess::start();
+    cluster.living().for_each(allow);
+    let server = as_user(&cluster.url()).with_env("REDIS_TYPE", "cluster").start();
+    count_in_every_way(&server);
+    let key = cluster.keys("*:log:*").pop().expect("a log was written");
+    let slot = cluster.slot_of(&key);
+    let migration = cluster.begin_to_migrate(slot, (cluster.owner_of(slot) + 1) % cluster.len());
+    migration.move_keys();
+    count_in_every_way(&server);
+    migration.finish();
+    count_in_every_way(&server);
+    let redirected = |kind: &str| server.metric(&format!("tollgate_store_redirects_total{{kind=\"{kind}\"}}")).unwrap_or_default();
+    assert!(redirected("ask") > 0.0 && redirected("moved") > 0.0, "it has to be sent elsewhere to be allowed to go there");
+    cluster.living().for_each(refused_nothing);
+}
+
+#[test]
+fn so_can_one_who_is_let_in_by_sentinels() {
+    let deployment = SentinelProcess::builder().with_sentinel_user(OF_SENTINELS).start();
+    let permission = OF_SENTINELS.split_whitespace().last().expect("there is one");
+    assert!(page().contains(&format!("needs `{permission}`")), "the page names what a user of the sentinels needs");
+    allow(deployment.master());
+    let server = as_user(&deployment.url()).with_env("REDIS_TYPE", "sentinel").with_env("REDIS_SENTINEL_AUTH", "tollgate:s3cret").start();
+    count_in_every_way(&server);
+    refused_nothing(deployment.master());
+}
+
+#[test]
+fn the_page_names_every_command_that_is_sent_and_no_other() {
+    let page: BTreeSet<String> = words_after("ACL SETUSER tollgate").iter().filter_map(|word| word.strip_prefix('+')).map(base).collect();
+    // PING is sent by the library, and the script by either of two names, which are no constants of a command.
+    let mut sent: BTreeSet<String> = ["ping", "eval", "evalsha"].map(str::to_owned).into();
+    for file in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
+        let text = fs::read_to_string(&file).expect("it is there");
+        let code = text.split("#[cfg(test)]").next().expect("there is always a first");
+        for beginning in ["redis.call('", "redis.pcall('", ".cmd(\""] {
+            sent.extend(
+                code.split(beginning).skip(1).map(|rest| rest.split(['\'', '"']).next().expect("there is always a first")).map(base),
+            );
+        }
+    }
+    // What sentinels are asked is for a user of theirs.
+    sent.remove("sentinel");
+    assert_eq!(page, sent);
+}
+
+/// The command that a permission is for, or that is sent.
+fn base(name: &str) -> String {
+    name.split('|').next().expect("there is always a first").to_lowercase()
+}
+
+/// All files of Rust and Lua in a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("it is there").map(|entry| entry.expect("it can be read").path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let is_source = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "rs" || extension == "lua");
+    files.into_iter().filter(is_source).chain(folders.iter().flat_map(|folder| sources(folder))).collect()
+}
+
+/// Makes the user of the page.
+fn allow(redis: &RedisProcess) {
+    let words = words_after("ACL SETUSER tollgate");
+    let words = words.iter().map(|word| if word == ">PASSWORD" { ">s3cret" } else { word });
+    let command: Vec<&str> = ["ACL", "SETUSER", "tollgate"].into_iter().chain(words).collect();
+    redis.command::<()>(&command);
+}
+
+/// Whoever was refused something is in that log.
+fn refused_nothing(redis: &RedisProcess) {
+    assert_eq!(redis.command::<Value>(&["ACL", "LOG"]), Value::Array(Vec::new()), "what it was not allowed to do");
+}
+
+/// A service that counts as that user. A busy machine is not what this is about.
+fn as_user(url: &str) -> Builder {
+    let server = TestServer::with_rules(EVERY_ALGORITHM).with_env("REDIS_URL", url).with_env("REDIS_AUTH", "tollgate:s3cret");
+    server.with_env("STORE_TIMEOUT", "10s")
+}
+
+fn page() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md")).expect("it is there")
+}
+
+/// The words of a block of the page that begins like this, behind that.
+fn words_after(beginning: &str) -> Vec<String> {
+    let page = page();
+    let (_, rest) = page.split_once(beginning).unwrap_or_else(|| panic!("docs/operations.md has no {beginning}"));
+    let block = rest.split("```").next().expect("there is always a first");
+    block.split_whitespace().map(str::to_owned).collect()
+}
+
+fn count_in_every_way(server: &TestServer) {
+    look_until("it knows its servers", || server.metric("tollgate_store_nodes").unwrap_or_default() > 0.0);
+    for (what, status) in ask_for_everything(server) {
+        assert!([200, 429].contains(&status), "{what}: {status}");
+    }
+}
+
+/// Calls that use every algorithm in every way, and the status of each.
+fn ask_for_everything(server: &TestServer) -> Vec<(String, u16)> {
+    let hits = |descriptor: &serde_json::Value, hits: u64, is_negative: bool| {
+        let mut descriptor = descriptor.clone();
+        descriptor["hitsAddend"] = json!(hits);
+        descriptor["isNegativeHits"] = json!(is_negative);
+        descriptor
+    };
+    let holder = |name: usize| json!({"entries": [{"key": "at_once"}, {"key": "id", "value": name.to_string()}]});
+    let mut descriptors: Vec<serde_json::Value> = KEYS.iter().map(|key| json!({"entries": [{"key": key}]})).collect();
+    descriptors.extend((0..4).map(holder));
+    let mut told = Vec::new();
+    for descriptor in &descriptors {
+        // Hits until it is over, a look, some that are given back, more than there is room for, and one that finds what it left.
+        for (count, is_negative) in [(1, false), (1, false), (1, false), (1, false), (0, false), (1, true), (5, false), (1, false)] {
+            let body = json!({"domain": "d", "descriptors": [hits(descriptor, count, is_negative)]}).to_string();
+            told.push((body.clone(), server.json(&body).status));
+        }
+    }
+    told
+}

@@ -1,0 +1,335 @@
+//! What befalls servers that belong together, and what befalls one that only several servers, clocks or files can show: under load, and
+//! with the promises of every fault (`support/scene.rs`).
+//!
+//! Where Redis mends itself, by a failover, it is well again when it says so itself; from then on the service has a second.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::support::cluster::ClusterProcess;
+use crate::support::counting::{ALGORITHMS, Counting, patient, rules};
+use crate::support::proxy::Fault;
+use crate::support::redis::RedisProcess;
+use crate::support::scene::{AWAY, REFUSING, Scene, Single, UNREACHABLE};
+use crate::support::sentinel::SentinelProcess;
+use crate::support::versions::REDIS_6_2;
+use crate::support::{Code, TestServer, look_until, request};
+
+/// How long a failover of the tests' Sentinel or Cluster takes, more or less.
+const FAILOVER: Duration = Duration::from_secs(3);
+/// The node of a cluster that something befalls. With replicas, the one of its own is three further on.
+const NODE: usize = 1;
+const HOUR_SECONDS: i64 = 3_600;
+
+fn behind_sentinel() -> Scene<SentinelProcess> {
+    // What the replica had not been told is lost.
+    Scene::new(SentinelProcess::start(), &[]).that_forgets()
+}
+
+fn on_cluster_with_replicas() -> Scene<ClusterProcess> {
+    Scene::new(ClusterProcess::builder().with_replicas(1).start(), &[]).that_forgets()
+}
+
+fn on_cluster_that_serves_what_it_has() -> Scene<ClusterProcess> {
+    Scene::new(ClusterProcess::builder().with_arguments(&["--cluster-require-full-coverage", "no"]).start(), &[]).that_forgets()
+}
+
+#[test]
+fn sentinel_fails_over_to_a_replica() {
+    behind_sentinel().under_load(
+        AWAY,
+        |scene| scene.servers.fail_over(),
+        |report| {
+            report.may_be_told(REFUSING);
+        },
+    );
+}
+
+#[test]
+fn the_master_of_sentinel_is_killed() {
+    behind_sentinel().under_load(
+        FAILOVER,
+        |scene| {
+            let master = scene.servers.master_by_name().expect("they agree");
+            scene.servers.master_mut().kill();
+            scene.servers.wait_until_replaced(master);
+        },
+        |report| {
+            report.was_answered_by_policy();
+            report.is_told(UNREACHABLE);
+        },
+    );
+}
+
+#[test]
+fn a_node_with_a_replica_is_killed() {
+    on_cluster_with_replicas().under_load(
+        FAILOVER,
+        |scene| {
+            let node = scene.servers.a_master_with_a_replica();
+            scene.servers.server_mut(node).kill();
+            scene.servers.wait_until_replaced(node);
+        },
+        |report| {
+            report.was_answered_by_policy();
+            report.is_told(UNREACHABLE);
+        },
+    );
+}
+
+#[test]
+fn a_node_with_a_replica_is_stopped() {
+    on_cluster_with_replicas().under_load(
+        FAILOVER,
+        |scene| {
+            let node = scene.servers.a_master_with_a_replica();
+            scene.servers.server(node).stop();
+            scene.servers.wait_until_replaced_by_all_but(node);
+        },
+        |report| {
+            report.was_answered_by_policy();
+            report.is_told(UNREACHABLE);
+        },
+    );
+}
+
+#[test]
+fn a_node_without_a_replica_is_killed_and_comes_back() {
+    on_cluster_that_serves_what_it_has().under_load(
+        AWAY,
+        |scene| {
+            scene.servers.server_mut(NODE).kill();
+            thread::sleep(AWAY);
+            scene.servers.server_mut(NODE).restart();
+            scene.servers.wait_until_whole();
+        },
+        |report| {
+            report.was_answered_by_policy();
+            report.may_be_told(UNREACHABLE);
+        },
+    );
+}
+
+#[test]
+fn a_node_without_a_replica_is_stopped_for_a_second() {
+    on_cluster_that_serves_what_it_has().under_load(
+        AWAY,
+        |scene| {
+            scene.servers.server(NODE).stop();
+            thread::sleep(AWAY);
+            scene.servers.server(NODE).cont();
+            scene.servers.wait_until_whole();
+        },
+        |report| {
+            report.was_answered_by_policy();
+            report.may_be_told(UNREACHABLE);
+        },
+    );
+}
+
+/// The nodes see each other: nothing fails over, and what lives on the others is counted all the while.
+#[test]
+fn a_partition_between_the_service_and_one_node() {
+    let cluster = ClusterProcess::builder().behind_proxies().start();
+    Scene::new(cluster, &[]).under_load(
+        AWAY,
+        |scene| {
+            scene.servers.proxy(NODE).set(Fault::Stall);
+            thread::sleep(AWAY);
+            scene.servers.proxy(NODE).set(Fault::None);
+        },
+        |report| {
+            report.was_answered_by_policy();
+            report.is_told(UNREACHABLE);
+        },
+    );
+}
+
+/// No client notices.
+#[test]
+fn slots_are_moved() {
+    Scene::new(ClusterProcess::start(), &[]).under_load(
+        AWAY * 2,
+        |scene| {
+            let keys = scene.servers.keys("d_*");
+            let mut slots: Vec<u16> = keys.iter().map(|key| scene.servers.slot_of(key)).collect();
+            slots.truncate(100);
+            slots.dedup();
+            for slot in slots {
+                scene.servers.migrate(slot, (scene.servers.owner_of(slot) + 1) % 3);
+            }
+        },
+        |report| {
+            report.was_answered_by_redis(4);
+            assert!(report.told().is_empty() || report.is_excused(), "{:?}", report.said);
+        },
+    );
+}
+
+#[test]
+fn half_of_the_packets_lost_and_200_ms_to_and_fro() {
+    let long = AWAY * 3;
+    Scene::proxied().under_load(
+        long,
+        |scene| {
+            scene.proxy().set(Fault::Lossy(Duration::from_millis(200)));
+            thread::sleep(long);
+            scene.proxy().set(Fault::None);
+        },
+        |report| {
+            report.was_answered_by_policy();
+            report.is_told(UNREACHABLE);
+        },
+    );
+}
+
+/// It reads what it kept, a key each ms, and says so to whoever asks meanwhile.
+#[test]
+fn loading() {
+    let redis = RedisProcess::builder().with_arguments(&["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"]);
+    let redis = redis.start();
+    let fill = "for number = 1, 1500 do redis.call('SET', 'ballast ' .. number, string.rep('x', 50)) end";
+    redis.command::<()>(&["EVAL", fill, "0"]);
+    Scene::of(redis, &[]).under_load(
+        AWAY * 2,
+        |scene| {
+            scene.servers.redis.shut_down();
+            scene.servers.redis.restart();
+        },
+        |report| {
+            report.was_answered_by_policy();
+            let refused = report.said.log.iter().any(|line| line.contains(REFUSING) || line.contains("LOADING"));
+            assert!(refused || report.is_excused(), "it was asked while it loaded: {:?}", report.said);
+            report.each_is_told_at_most_once();
+        },
+    );
+}
+
+/// First Redis knows both passwords, then the service learns the new one, and then the old one is gone, with all who came by it.
+#[test]
+fn a_password_is_rotated() {
+    rotating(|scene, file| {
+        scene.servers.redis.command::<()>(&["ACL", "SETUSER", "app", &format!(">second{}", scene.play)]);
+        write_password(file, scene.play);
+        // As long as an operator would give it, at the least.
+        thread::sleep(AWAY);
+        scene.servers.redis.command::<()>(&["ACL", "SETUSER", "app", "resetpass", &format!(">second{}", scene.play)]);
+        scene.servers.redis.command::<usize>(&["CLIENT", "KILL", "USER", "app"]);
+    })
+    .under(|report| {
+        assert!(report.said.other.iter().all(|verdicts| *verdicts <= 8), "those under way when connections were killed: {:?}", report.said);
+        report.may_be_told(UNREACHABLE);
+    });
+}
+
+/// Redis knows the new password before the service does.
+#[test]
+fn a_password_is_changed_before_the_service_is_told() {
+    rotating(|scene, file| {
+        scene.servers.redis.command::<()>(&["ACL", "SETUSER", "app", "resetpass", &format!(">second{}", scene.play)]);
+        scene.servers.redis.command::<usize>(&["CLIENT", "KILL", "USER", "app"]);
+        thread::sleep(AWAY);
+        write_password(file, scene.play);
+    })
+    .under(|report| {
+        report.was_answered_by_policy();
+        report.is_told(UNREACHABLE);
+    });
+}
+
+/// The host's clock is set an hour ahead, an hour behind, and right again. The windows of the scene are a year long: nobody notices.
+#[test]
+fn the_clock_of_redis_jumps() {
+    Scene::of(RedisProcess::builder().of(REDIS_6_2).with_own_clock().start(), &[]).under_load(
+        AWAY,
+        |scene| {
+            for offset in [HOUR_SECONDS, -HOUR_SECONDS, 0] {
+                scene.servers.redis.clock().set(offset);
+                thread::sleep(AWAY / 3);
+            }
+        },
+        |report| {
+            report.was_answered_by_redis(4);
+            assert!(report.told().is_empty() || report.is_excused(), "{:?}", report.said);
+        },
+    );
+}
+
+#[tokio::test]
+async fn a_clock_an_hour_off_gives_nothing_away_and_locks_nobody_out() {
+    const LIMIT: u32 = 8;
+    let redis = RedisProcess::builder().of(REDIS_6_2).with_own_clock().start();
+    let minutes = "  - {key: minute, rate_limit: {unit: minute, requests_per_unit: 1000}}\n";
+    let server = patient(TestServer::with_rules(&(rules(LIMIT, "") + minutes)), &[("REDIS_URL", redis.address())]).start();
+    let mut counting = Counting::at(&server).await;
+    for offset in [0, HOUR_SECONDS, -HOUR_SECONDS, 0] {
+        redis.clock().set(offset);
+        for (key, algorithm) in ALGORITHMS {
+            assert_eq!(counting.admitted(key, "v", 2).await, 2, "{algorithm}: there is room, whatever time it is");
+        }
+        // Its window is chosen by the clock of Redis.
+        let answer = counting.client.call(request("d", &[&[("minute", "v")]])).await.expect("a verdict");
+        let reset = answer.statuses[0].duration_until_reset.as_ref().expect("it is told").seconds;
+        assert!((1..=60).contains(&reset), "{reset} s, with the clock {offset} s off");
+    }
+    for offset in [0, HOUR_SECONDS, -HOUR_SECONDS] {
+        redis.clock().set(offset);
+        for (key, algorithm) in ALGORITHMS {
+            let answer = counting.ask(&[(key, "v")]).await;
+            assert_eq!(answer.overall_code(), Code::OverLimit, "{algorithm}: nothing was given away");
+            let wait = answer.statuses[0].duration_until_reset.as_ref().expect("it is told").seconds;
+            // With windows that are cut, one that leaves a piece later counts whole until then.
+            assert!(wait <= 2 * 366 * 86_400, "{algorithm}: {wait} s");
+        }
+    }
+}
+
+/// A service that knows its password from a file, and what is done to both.
+struct Rotating<F> {
+    scene: Scene<Single>,
+    file: TempDir,
+    fault: F,
+}
+
+fn rotating<F: Fn(&mut Scene<Single>, &TempDir)>(fault: F) -> Rotating<F> {
+    let redis = RedisProcess::builder().with_user("user app on >second0 ~* &* +@all").start();
+    let file = TempDir::new().expect("a temporary directory can be made");
+    write_password(&file, 0);
+    let path = file.path().join("auth").display().to_string();
+    let scene = Scene::of(redis, &[("REDIS_AUTH_FILE", &path)]);
+    Rotating { scene, file, fault }
+}
+
+/// As most tools do it: a new file takes the place of the old one.
+fn write_password(directory: &TempDir, number: u32) {
+    let (new, file) = (directory.path().join("new"), directory.path().join("auth"));
+    fs::write(&new, format!("app:second{number}\n")).expect("a file can be written");
+    fs::rename(new, file).expect("both are in one directory");
+}
+
+impl<F: Fn(&mut Scene<Single>, &TempDir)> Rotating<F> {
+    fn under(self, this_one: impl Fn(&crate::support::scene::Report)) {
+        let Self { scene, file, fault } = self;
+        scene.under_load(AWAY, |scene| fault(scene, &file), this_one);
+    }
+}
+
+#[test]
+fn who_waits_for_a_cluster_that_comes_late_is_answered_by_policy_until_then() {
+    let mut cluster = ClusterProcess::start();
+    for number in 0..3 {
+        cluster.server_mut(number).kill();
+    }
+    let scene = Scene::new(cluster, &[]);
+    scene.wait_until_redis_does_not_count();
+    look_until("the log says so", || scene.server.log().contains("WARN"));
+    let mut scene = scene;
+    for number in 0..3 {
+        scene.servers.server_mut(number).restart();
+    }
+    scene.servers.wait_until_whole();
+    scene.wait_until_redis_counts();
+}
