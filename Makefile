@@ -6,11 +6,13 @@ GHZ := $(CURDIR)/.tools/bin/ghz
 FUZZ_SECONDS ?= 300
 ROUNDS ?= 5
 SECONDS ?= 4
+DURATION ?= 600
+DEPLOYMENT ?= cluster
 IMAGE ?= tollgate:latest
 OUTPUT ?= file
 PROFILE ?= release
 
-.PHONY: help run test redis unit mutants e2e helm helm-goldens compat image image-check lint format docs deny bench bench-redis bench-lookup bench-algorithms ghz fuzz ci
+.PHONY: help run test redis unit mutants e2e helm helm-goldens compat image image-check lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms soak ghz fuzz ci
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -79,11 +81,17 @@ bench: ## compare with a bare tonic server, in one run: see benches/README.md
 bench-redis: ## the Redis store beside envoyproxy/ratelimit, in one run: REFERENCE=path/to/ratelimit, ROUNDS, SECONDS of each load
 	benches/redis.sh "$(REFERENCE)" --rounds $(ROUNDS) --seconds $(SECONDS)
 
+bench-cluster: ## the same on a cluster of three servers each: REFERENCE=path/to/ratelimit, ROUNDS, SECONDS
+	benches/redis.sh "$(REFERENCE)" --cluster --rounds $(ROUNDS) --seconds $(SECONDS)
+
 bench-lookup: ## a look-up among 100,000 rules, and loading them
 	$(CARGO) bench --bench lookup
 
 bench-algorithms: ## bytes and µs of each algorithm, in memory and on a redis-server of its own
 	$(CARGO) bench --bench algorithms
+
+soak: ## ten minutes with a fault of Redis every ten seconds, drawn to docs/images/soak.svg: DURATION, DEPLOYMENT=single|sentinel|cluster, SEED
+	benches/soak.py --deployment $(DEPLOYMENT) --duration $(DURATION) --seed $(or $(SEED),1)
 
 ghz: ## each load of benches/ghz against a service of its own, counted by both; installs ghz into .tools
 	@test -x $(GHZ) || { command -v go >/dev/null || { echo "ghz needs Go to be installed: https://go.dev"; exit 1; }; GOBIN=$(CURDIR)/.tools/bin go install github.com/bojand/ghz/cmd/ghz@v0.121.0; }

@@ -2,6 +2,9 @@
 //!
 //! Every counter is asked as fast as its limit allows, by a clock of its own, so that logs and sets are as long as they get. Algorithms take
 //! turns within each round, and what is compared are medians over rounds of one run: absolute times of two runs differ by half.
+//!
+//! Two tables come of it: what algorithms cost beside each other (docs/algorithms.md), and what a Redis has to have for them
+//! (docs/operations.md).
 
 use std::fs;
 use std::hint::black_box;
@@ -9,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redis::Connection;
+use redis::{Connection, Value};
 use tempfile::TempDir;
 use tollgate::algorithm::Counter;
 use tollgate::check::{Ask, Check, Hits, Key};
@@ -17,14 +20,16 @@ use tollgate::limit::{Algorithm, Limit, RefusedHits, Terms, Unit};
 use tollgate::rules::key::{KeyFormat, KeyHead, KeyTail, counter_key};
 use tollgate::rules::query::Entry;
 use tollgate::store::memory::Counters;
-use tollgate::store::redis::script::{self, Form, Line, Manner, Script};
+use tollgate::store::redis::script::{self, Form, Line, Manner, Script, WindowForm};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Span, Time};
 
 /// Hits a minute, and holders at once: a log of a hundred entries, a set of fifty names.
 const REQUESTS: u32 = 100;
-/// Counters of each algorithm.
+/// Counters of each algorithm, where time is measured.
 const KEYS: u64 = 256;
+/// The same where Redis' memory is: enough that buffers of a connection are nothing beside them, and its tables neither full nor empty.
+const KEYS_OF_MEMORY: u64 = 3_000;
 /// How often each counter is asked before anything is measured: twice what its state remembers.
 const FILL_PASSES: u64 = 220;
 const ROUNDS: usize = 15;
@@ -33,6 +38,13 @@ const DECISIONS_PER_ROUND: u64 = 64 * 128;
 const LONE_CALLS_PER_ROUND: u64 = 2_048;
 /// `batch_size_max`
 const BATCH: u64 = 64;
+/// The same checks, in calls of their own.
+const APART: &[u64] = &[1; 64];
+/// Of a service with less to do.
+const SMALL_BATCH: u64 = 16;
+/// What docs/operations.md reckons with.
+const CLIENTS: f64 = 1e6;
+const DECISIONS_PER_SECOND: f64 = 20_000.0;
 /// What an entry takes in memory at most, with its place in the table: ENTRY_BYTES of the memory store.
 const ENTRY_BYTES: usize = 72;
 /// 2023-11-14, on an edge of no unit.
@@ -41,13 +53,14 @@ const START: Time = Time::from_micros(1_700_000_000_123_456);
 /// An algorithm under load.
 struct Case {
     label: &'static str,
+    terms: Terms,
     limit: Limit,
     keys: Vec<Key>,
     way: Way,
     counters: Counters,
     /// How many decisions were asked for, in memory and on Redis.
     asked: [u64; 2],
-    costs: [Vec<f64>; 3],
+    costs: [Vec<f64>; 5],
 }
 
 /// How Redis is asked.
@@ -62,6 +75,9 @@ enum Way {
 const MEMORY: usize = 0;
 const REDIS: usize = 1;
 const REDIS_ALONE: usize = 2;
+const REDIS_SMALL: usize = 3;
+/// As a cluster is asked, where hardly two checks share a slot: so many calls of one check each, in one trip.
+const REDIS_APART: usize = 4;
 
 /// A server without persistence, gone with the bench.
 struct Redis {
@@ -77,9 +93,7 @@ fn main() {
         for _ in 0..KEYS * FILL_PASSES {
             case.decide();
         }
-        for _ in 0..KEYS * FILL_PASSES / BATCH {
-            redis.decide(case, BATCH);
-        }
+        redis.fill(case, FILL_PASSES);
     }
     for _ in 0..ROUNDS {
         for case in &mut cases {
@@ -90,19 +104,14 @@ fn main() {
             case.costs[MEMORY].push(micros(begun.elapsed()) / figure(DECISIONS_PER_ROUND));
         }
         for case in &mut cases {
-            let before = redis.cpu_micros();
-            for _ in 0..DECISIONS_PER_ROUND / BATCH {
-                redis.decide(case, BATCH);
-            }
-            case.costs[REDIS].push((redis.cpu_micros() - before) / figure(DECISIONS_PER_ROUND));
-            let before = redis.cpu_micros();
-            for _ in 0..LONE_CALLS_PER_ROUND {
-                redis.decide(case, 1);
-            }
-            case.costs[REDIS_ALONE].push((redis.cpu_micros() - before) / figure(LONE_CALLS_PER_ROUND));
+            redis.time(case, REDIS, DECISIONS_PER_ROUND / BATCH, &[BATCH]);
+            redis.time(case, REDIS_SMALL, DECISIONS_PER_ROUND / SMALL_BATCH, &[SMALL_BATCH]);
+            redis.time(case, REDIS_ALONE, LONE_CALLS_PER_ROUND, &[1]);
+            redis.time(case, REDIS_APART, DECISIONS_PER_ROUND / BATCH, APART);
         }
     }
     report(&mut redis, &mut cases);
+    report_needs(&mut redis, &cases);
 }
 
 fn cases() -> Vec<Case> {
@@ -120,20 +129,21 @@ fn cases() -> Vec<Case> {
         ("token_bucket, leaky_bucket", terms(Algorithm::TokenBucket), Way::Script),
         ("concurrency, 50 holders", Terms { lease: Some(Span::from_secs(600)), ..terms(Algorithm::Concurrency) }, Way::Script),
     ];
-    cases.into_iter().enumerate().map(|(number, (label, terms, way))| Case::new(number, label, &terms, way)).collect()
+    cases.into_iter().enumerate().map(|(number, (label, terms, way))| Case::new(number, label, terms, way, KEYS)).collect()
 }
 
 impl Case {
-    fn new(number: usize, label: &'static str, terms: &Terms, way: Way) -> Self {
-        let limit = Limit::new(terms).expect("the bench's limits are right");
+    fn new(number: usize, label: &'static str, terms: Terms, way: Way, keys: u64) -> Self {
+        let limit = Limit::new(&terms).expect("the bench's limits are right");
         // Two cases of one algorithm have counters of their own.
         let head = KeyHead::new(KeyFormat::Safe, "", &format!("shop{number}"));
         let tail = KeyTail::new(KeyFormat::Safe, &limit, 1);
         let key = |user: u64| counter_key(&head, [Entry { key: "user", value: &format!("u{user:04}") }].into_iter(), &tail);
         Self {
             label,
+            terms,
             limit,
-            keys: (0..KEYS).map(key).collect(),
+            keys: (0..keys).map(key).collect(),
             way,
             counters: Counters::new(1 << 28, "bench", &Metrics::new()),
             asked: [0; 2],
@@ -143,8 +153,9 @@ impl Case {
 
     /// The check that is asked for then, and when that is.
     fn check(&self, asked: u64) -> (Check, Time) {
-        let (key, pass) = (&self.keys[usize::try_from(asked % KEYS).expect("it is below KEYS")], asked / KEYS);
-        let apart = self.limit.period().as_micros().min(60_000_000) / u64::from(REQUESTS) / KEYS;
+        let keys = self.keys.len() as u64;
+        let (key, pass) = (&self.keys[usize::try_from(asked % keys).expect("it is below their number")], asked / keys);
+        let apart = self.limit.period().as_micros().min(60_000_000) / u64::from(REQUESTS) / keys;
         let now = START.plus(Span::from_micros(asked * apart));
         // A bucket stays half spent; untouched it would be forgotten between two rounds.
         let hits = if pass == 0 && self.limit.algorithm().is_bucket() { u64::from(REQUESTS) / 2 } else { 1 };
@@ -195,34 +206,81 @@ impl Redis {
         Self { child, _directory: directory, connection }
     }
 
-    fn decide(&mut self, case: &mut Case, checks: u64) {
-        let (_, now) = case.check(case.asked[REDIS]);
-        let mut lines = Vec::new();
-        for asked in case.asked[REDIS]..case.asked[REDIS] + checks {
-            lines.push(Line::new(&case.check(asked).0, 0, now, Manner::Apart, Span::ZERO));
-        }
-        case.asked[REDIS] += checks;
-        if case.way == Way::Command {
-            let mut commands = redis::pipe();
-            for line in &lines {
-                line.increment(&mut commands);
+    /// Asks for so many checks in each of these calls, all of them in one trip.
+    fn decide(&mut self, case: &mut Case, calls: &[u64]) {
+        let form = match (case.way, calls) {
+            (Way::Command, _) => WindowForm::Known,
+            (Way::Script, [_]) => WindowForm::Scripted,
+            // Whose slots differ.
+            (Way::Script, _) => WindowForm::Fresh,
+        };
+        let (mut commands, mut scripts) = (redis::pipe(), 0);
+        for &checks in calls {
+            let (_, now) = case.check(case.asked[REDIS]);
+            let mut lines = Vec::new();
+            for asked in case.asked[REDIS]..case.asked[REDIS] + checks {
+                let mut line = Line::new(&case.check(asked).0, 0, now, Manner::Apart, Span::ZERO);
+                line.set_form(form);
+                lines.push(line);
             }
-            let () = commands.query(&mut self.connection).expect("Redis counts");
-            return;
+            case.asked[REDIS] += checks;
+            if lines.iter().all(Line::is_direct) {
+                for line in &lines {
+                    line.increment(&mut commands);
+                }
+            } else {
+                commands.add_command(Script::serving().command([(Manner::Apart, &lines[..])].into_iter(), Some(now), Form::Hash));
+                scripts += 1;
+            }
         }
-        let command = Script::serving().command([(Manner::Apart, &lines[..])].into_iter(), Some(now), Form::Hash);
-        let replies = script::replies(command.query(&mut self.connection).expect("Redis decides"), lines.len()).expect("a reply");
-        assert!(replies.told.iter().all(Result::is_ok), "{}: {:?}", case.label, replies.told);
+        let answers: Vec<Value> = commands.query(&mut self.connection).expect("Redis decides");
+        for (answer, &checks) in answers.into_iter().zip(calls).take(scripts) {
+            let replies = script::replies(answer, usize::try_from(checks).expect("it is small")).expect("a reply");
+            assert!(replies.told.iter().all(Result::is_ok), "{}: {:?}", case.label, replies.told);
+        }
+    }
+
+    /// Asks each counter so often.
+    fn fill(&mut self, case: &mut Case, passes: u64) {
+        for _ in 0..(case.keys.len() as u64 * passes).div_ceil(BATCH) {
+            self.decide(case, &[BATCH]);
+        }
+    }
+
+    /// What a decision costs in so many trips.
+    fn time(&mut self, case: &mut Case, what: usize, trips: u64, calls: &[u64]) {
+        let before = self.cpu_micros();
+        for _ in 0..trips {
+            self.decide(case, calls);
+        }
+        let decisions = trips * calls.iter().sum::<u64>();
+        case.costs[what].push((self.cpu_micros() - before) / figure(decisions));
     }
 
     /// What the server's main thread has used.
     fn cpu_micros(&mut self) -> f64 {
-        let info: String = redis::cmd("INFO").arg("CPU").query(&mut self.connection).expect("Redis tells");
-        let seconds = |name: &str| -> f64 {
-            let line = info.lines().find_map(|line| line.strip_prefix(name)).expect("it is told");
-            line.trim().parse().expect("it is a number")
-        };
-        (seconds("used_cpu_user:") + seconds("used_cpu_sys:")) * 1e6
+        let seconds: f64 =
+            ["used_cpu_user:", "used_cpu_sys:"].map(|name| self.told("CPU", name).parse::<f64>().expect("a number")).iter().sum();
+        seconds * 1e6
+    }
+
+    fn told(&mut self, section: &str, name: &str) -> String {
+        let info: String = redis::cmd("INFO").arg(section).query(&mut self.connection).expect("Redis tells");
+        info.lines().find_map(|line| line.strip_prefix(name)).expect("it is told").trim().to_owned()
+    }
+
+    /// What a counter of this kind takes of `used_memory`, with its key and its places in Redis' tables.
+    fn bytes_of_memory(&mut self, case: &Case) -> f64 {
+        let mut case = Case::new(0, case.label, case.terms, Way::Script, KEYS_OF_MEMORY);
+        let () = redis::cmd("FLUSHALL").arg("SYNC").query(&mut self.connection).expect("Redis forgets");
+        let used = |redis: &mut Self| redis.told("MEMORY", "used_memory:").parse::<f64>().expect("a number");
+        let before = used(self);
+        // A window is whole with its first hit, and the next one would be another key.
+        let passes = if case.limit.algorithm() == Algorithm::FixedWindow { 1 } else { FILL_PASSES };
+        self.fill(&mut case, passes);
+        let keys: u64 = redis::cmd("DBSIZE").query(&mut self.connection).expect("Redis counts");
+        assert!(keys >= KEYS_OF_MEMORY, "{}: {keys} keys", case.label);
+        (used(self) - before) / figure(keys)
     }
 
     /// What a counter takes with its key: the median of all that there are.
@@ -246,8 +304,7 @@ impl Drop for Redis {
 }
 
 fn report(redis: &mut Redis, cases: &mut [Case]) {
-    let version: String = redis::cmd("INFO").arg("SERVER").query(&mut redis.connection).expect("Redis tells");
-    let version = version.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("?").to_owned();
+    let version = redis.told("SERVER", "redis_version:");
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")).map_or("?", |name| name.trim_start_matches([' ', '\t', ':']));
     println!("{REQUESTS} a minute, asked as fast as that; {ROUNDS} rounds; Redis {version}; {cpu}\n");
@@ -255,13 +312,48 @@ fn report(redis: &mut Redis, cases: &mut [Case]) {
     println!("|---|---|---|---|---|---|---|---|---|");
     let base: Vec<f64> = cases[0].costs.iter().map(|costs| median(costs)).collect();
     for case in cases {
-        let costs = case.costs.iter().zip(&base).map(|(costs, base)| {
+        let costs = case.costs[..=REDIS_ALONE].iter().zip(&base).map(|(costs, base)| {
             let cost = median(costs);
             format!("{cost:.2} | {:.1}×", cost / base)
         });
         let costs: Vec<String> = costs.collect();
         println!("| {} | {} | {:.0} | {} |", case.label, case.bytes(), redis.bytes(case), costs.join(" | "));
     }
+}
+
+/// What a Redis has to have, and for how long it lasts.
+fn report_needs(redis: &mut Redis, cases: &[Case]) {
+    println!(
+        "\n| | bytes a counter | µs at {BATCH} a call | at {SMALL_BATCH} | at 1 | in a cluster | decisions per core-second | in a cluster | alone |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let mut example = String::new();
+    for case in cases {
+        let bytes = redis.bytes_of_memory(case);
+        let cost = |what: usize| median(&case.costs[what]);
+        let costs = [REDIS, REDIS_SMALL, REDIS_ALONE, REDIS_APART].map(|what| format!("{:.1}", cost(what))).join(" | ");
+        // Two digits: a third would differ from run to run.
+        let rates = [REDIS, REDIS_APART, REDIS_ALONE].map(|what| format!("{:.0},000", two_digits(1e3 / cost(what)))).join(" | ");
+        println!("| {} | {} | {costs} | {rates} |", case.label, two_digits(bytes));
+        if case.limit.algorithm() == Algorithm::TokenBucket {
+            let core = |what| 100.0 * DECISIONS_PER_SECOND * cost(what) / 1e6;
+            example = format!(
+                "{CLIENTS:.0} clients with a {} each, asked {DECISIONS_PER_SECOND:.0} times a second in all: {:.0} MB, and {:.0} % of a core in calls of \
+                 {BATCH}, {:.0} % in calls of {SMALL_BATCH}, {:.0} % in calls of one.",
+                case.label,
+                CLIENTS * bytes / 1e6,
+                core(REDIS),
+                core(REDIS_SMALL),
+                core(REDIS_ALONE)
+            );
+        }
+    }
+    println!("\n{example}");
+}
+
+fn two_digits(value: f64) -> f64 {
+    let unit = 10_f64.powf(value.log10().floor() - 1.0);
+    (value / unit).round() * unit
 }
 
 fn median(values: &[f64]) -> f64 {

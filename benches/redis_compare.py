@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Measures Tollgate on Redis beside envoyproxy/ratelimit on Redis, and beside a bare tonic server, in one run; prints ratios of medians.
 
-    benches/redis_compare.py path/to/ratelimit [--rounds N] [--seconds S] [-- OPTIONS OF load]
+    benches/redis_compare.py path/to/ratelimit [--cluster] [--rounds N] [--seconds S] [-- OPTIONS OF load]
 
-Each service has a redis-server process of its own, and both have the same rules and the same environment but for ports. In every round
-each kind of load goes to one service right after the other, in turns of who is first, so that whatever else the machine does hits both.
-CPU time is that of the whole process in the measured part of a load, over the requests that were answered in it.
+Each service has a Redis of its own, a process or with --cluster three, and both have the same rules and the same environment but for
+ports. In every round each kind of load goes to one service right after the other, in turns of who is first, so that whatever else the
+machine does hits both. CPU time is that of whole processes in the measured part of a load, over the requests that were answered in it;
+a cluster's is the sum of its servers'.
 
 A load counts only if every request was answered OK, and if the service asked Redis for as many counters as it answered for. One that
 does not is told, left out of the medians, and makes the exit status 1.
@@ -17,13 +18,12 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import statistics
 import sys
 import tempfile
-import urllib.request
 
-from servers import PACKAGE, Failed, Server, build, load, ratio
+from redis_servers import Cluster, Single
+from servers import PACKAGE, Failed, Server, Service, build, free_ports, load, plain_environment, ratio, rules_directory, total
 
 RULES = os.path.join(PACKAGE, "benches", "rules", "bench.yaml")
 KEYS = 100_000
@@ -31,28 +31,28 @@ DESCRIPTORS = 10
 # Counters are made before anything is measured: a new key costs Redis more, and a slow service would meet more of them in a round.
 FILLED = 0.95
 FILL_ROUNDS_MAX = 60
-# What both services get besides ports: what deployments of the reference say, which everything here is to be replaced in.
-ENVIRONMENT = {
-    "HOST": "127.0.0.1",
-    "GRPC_HOST": "127.0.0.1",
-    "DEBUG_HOST": "127.0.0.1",
-    "RUNTIME_SUBDIRECTORY": "ratelimit",
-    "RUNTIME_WATCH_ROOT": "false",
-    "REDIS_SOCKET_TYPE": "tcp",
-    "REDIS_TYPE": "SINGLE",
-    "USE_STATSD": "false",
-    "LOG_LEVEL": "error",
-}
 TOLLGATE, REFERENCE, BARE = "tollgate", "reference", "bare tonic"
+IN_FLIGHT = ["--in-flight", "64"]
+# A request at a time: what a round trip costs its caller, and how many it takes.
+ALONE = ["--in-flight", "1", "--connections", "1"]
+MANY = ["--descriptors", str(DESCRIPTORS)]
+BOTH = [TOLLGATE, REFERENCE]
 # The loads of a round: options of `load`, and who gets them.
 LOADS = {
-    "64 in flight": (["--in-flight", "64"], [TOLLGATE, REFERENCE, BARE]),
-    "512 in flight": (["--in-flight", "512"], [TOLLGATE, REFERENCE]),
-    "9,000 a second": (["--rate", "9000"], [TOLLGATE, REFERENCE]),
-    f"{DESCRIPTORS} descriptors": (["--in-flight", "64", "--descriptors", str(DESCRIPTORS)], [TOLLGATE, REFERENCE]),
-    "token bucket": (["--in-flight", "64", "--key", "bucket"], [TOLLGATE]),
+    "64 in flight": (IN_FLIGHT, [TOLLGATE, REFERENCE, BARE]),
+    "512 in flight": (["--in-flight", "512"], BOTH),
+    "9,000 a second": (["--rate", "9000"], BOTH),
+    f"{DESCRIPTORS} descriptors": (IN_FLIGHT + MANY, BOTH),
+    "token bucket": ([*IN_FLIGHT, "--key", "bucket"], [TOLLGATE]),
 }
-# What is wanted: the words, a figure, of Tollgate in one load, over that of whom in which, and the bound.
+LOADS_OF_CLUSTER = {
+    "64 in flight": (IN_FLIGHT, BOTH),
+    "token bucket": ([*IN_FLIGHT, "--key", "bucket"], [TOLLGATE]),
+    f"{DESCRIPTORS} descriptors": (IN_FLIGHT + MANY, BOTH),
+    "alone": (ALONE, BOTH),
+    f"alone, {DESCRIPTORS}": (ALONE + MANY, BOTH),
+}
+# What is wanted: the words, a figure, of Tollgate in one load, over that of whom in which, and the bound. What has none is told only.
 AIMS = [
     ("service + Redis CPU per decision, 64 in flight", "both", "64 in flight", REFERENCE, "64 in flight", "at most", 1 / 6),
     ("Redis CPU per decision, fixed_window", "redis", "64 in flight", REFERENCE, "64 in flight", "at most", 0.3),
@@ -62,6 +62,19 @@ AIMS = [
     ("p99 at 9,000 a second", "p99", "9,000 a second", REFERENCE, "9,000 a second", "at most", 0.3),
     ("service + Redis CPU per request of 10 descriptors", "both", "10 descriptors", REFERENCE, "10 descriptors", "at most", 1 / 3),
     ("service CPU per decision over a bare tonic server's", "service", "64 in flight", BARE, "64 in flight", "at most", 1),
+]
+AIMS_OF_CLUSTER = [
+    ("Redis CPU per decision, fixed_window", "redis", "64 in flight", REFERENCE, "64 in flight", "at most", 0.6),
+    ("Redis CPU per decision, token_bucket over its fixed window", "redis", "token bucket", REFERENCE, "64 in flight", "told", None),
+    ("Redis CPU per request of 10 descriptors", "redis", "10 descriptors", REFERENCE, "10 descriptors", "told", None),
+    ("service CPU per decision", "service", "64 in flight", REFERENCE, "64 in flight", "told", None),
+    ("decisions per second, 64 in flight", "per second", "64 in flight", REFERENCE, "64 in flight", "told", None),
+    ("p99, 64 in flight", "p99", "64 in flight", REFERENCE, "64 in flight", "told", None),
+    # A server that was read from more than once in a request was asked again after its first answer, or for each counter alone.
+    ("reads by a server in a request of 10 descriptors, alone", "reads", "alone, 10", None, "", "at most", 1),
+    ("the same beside the reference", "reads", "alone, 10", REFERENCE, "alone, 10", "told", None),
+    ("p50 of 10 descriptors over that of one, alone", "p50", "alone, 10", TOLLGATE, "alone", "told", None),
+    ("p50 of 10 descriptors, alone", "p50", "alone, 10", REFERENCE, "alone, 10", "told", None),
 ]
 # What is known of a load: title and format.
 FIGURES = {
@@ -76,12 +89,13 @@ FIGURES = {
     "generator share": ("of all three", "{:.0%}"),
     "elsewhere": ("others' cores", "{:.2f}"),
     "batch": ("checks a call", "{:.1f}"),
+    "reads": ("reads a server", "{:.3f}"),
     "rss": ("service RSS", "{:.1f} MiB"),
 }
 
 
 class Side:
-    """A server with the Redis that is behind it."""
+    """A service with the Redis that is behind it."""
 
     def __init__(self, name, server, redis=None):
         self.name, self.server, self.redis = name, server, redis
@@ -99,11 +113,14 @@ class Side:
     def load(self, generator, seconds, warmup, options):
         """The figures of one load."""
         descriptors = int(options[options.index("--descriptors") + 1]) if "--descriptors" in options else 1
-        processes = [self.server.pid] + ([self.redis.pid] if self.redis else [])
+        servers = self.redis.servers if self.redis else []
+        processes = [self.server.pid, *(server.pid for server in servers)]
+        reads = [reads_of(server) for server in servers]
         known, busy = self.told(), busy_s() - cpu_s(processes)
         run = load(generator, self.server.target, processes, seconds, warmup, options)
         new = {name: value - known[name] for name, value in self.told().items()}
         elsewhere = busy_s() - cpu_s(processes) - busy
+        reads = [reads_of(server) - before for server, before in zip(servers, reads)]
 
         answered = sum(run[part]["ok"] + run[part]["over_limit"] for part in ("warmup", "requests"))
         refused = sum(run[part]["over_limit"] for part in ("warmup", "requests"))
@@ -128,7 +145,8 @@ class Side:
             "rss": run["processes"][0]["resident_kib"] / 1024,
         }
         if redis:
-            figures["redis"] = redis[0]
+            figures["redis"] = sum(redis)
+            figures["reads"] = max(reads) / answered
         if run["sent_late_ms"]:
             figures["late"] = run["sent_late_ms"]["p99"]
         if new.get("calls"):
@@ -142,66 +160,29 @@ class Side:
 
 class Tollgate(Side):
     def __init__(self, program, rules_root, redis):
-        ports = free_ports(3)
-        environment = service_environment(rules_root, redis, ports) | {"DRAIN_PERIOD": "0"}
-        self.metrics = f"http://127.0.0.1:{ports[2]}/metrics"
-        super().__init__(TOLLGATE, Server([program], environment, f"127.0.0.1:{ports[0]}"), redis)
+        super().__init__(TOLLGATE, Service(program, rules_root, redis.environment() | {"DRAIN_PERIOD": "0"}), redis)
 
     def told(self):
-        with urllib.request.urlopen(self.metrics, timeout=5) as page:
-            page = page.read().decode()
-        total = lambda name: sum(float(value) for value in re.findall(rf"(?m)^{name}(?:{{.*}})? (\S+)$", page))
+        page = self.server.metrics()
         return {
-            "asked": total("tollgate_store_batch_checks_sum"),
-            "calls": total("tollgate_store_batch_checks_count"),
-            "instead": total("tollgate_store_fallbacks_total"),
+            "asked": total(page, "tollgate_store_batch_checks_sum"),
+            "calls": total(page, "tollgate_store_batch_checks_count"),
+            "instead": total(page, "tollgate_store_fallbacks_total"),
         }
 
 
 class Reference(Side):
-    def __init__(self, program, rules_root, redis):
-        ports = free_ports(3)
-        server = Server([program], service_environment(rules_root, redis, ports), f"127.0.0.1:{ports[0]}")
-        super().__init__(REFERENCE, server, redis)
+    def __init__(self, program, rules_root, redis, settings):
+        super().__init__(REFERENCE, Service(program, rules_root, redis.environment() | settings), redis)
 
     def told(self):
-        calls = re.search(r"cmdstat_incrby:calls=(\d+)", ask_redis(self.redis, "INFO commandstats"))
-        return {"asked": int(calls[1]) if calls else 0}
+        calls = [re.match(r"calls=(\d+)", server.info("commandstats").get("cmdstat_incrby", "calls=0")) for server in self.redis.servers]
+        return {"asked": sum(int(of[1]) for of in calls)}
 
 
-def redis_server(program, directory):
-    (port,) = free_ports(1)
-    words = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", directory]
-    return Server(words, plain_environment(), f"127.0.0.1:{port}")
-
-
-def ask_redis(redis, command):
-    """Redis' answer to an inline command: a number, or a text."""
-    host, port = redis.target.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=5) as connection, connection.makefile("rwb") as stream:
-        stream.write(command.encode() + b"\r\n")
-        stream.flush()
-        head = stream.readline().decode().strip()
-        return stream.read(int(head[1:])).decode() if head.startswith("$") else head[1:]
-
-
-def free_ports(count):
-    """Ports that nobody listens on just now. Held together, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [held.getsockname()[1] for held in sockets]
-    for held in sockets:
-        held.close()
-    return ports
-
-
-def plain_environment():
-    """Without whatever settings the shell at hand has."""
-    return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-
-
-def service_environment(rules_root, redis, ports):
-    names = dict(zip(("GRPC_PORT", "PORT", "DEBUG_PORT"), map(str, ports)))
-    return plain_environment() | ENVIRONMENT | {"RUNTIME_ROOT": rules_root, "REDIS_URL": redis.target} | names
+def reads_of(server):
+    """How often it found something to read on its connections. What is asked here to know it is a read, too, of thousands."""
+    return int(server.info("stats")["total_reads_processed"])
 
 
 def cpu_s(pids):
@@ -226,20 +207,20 @@ def fill(sides, generator):
         for number, key in enumerate(("user", "bucket") if side.name == TOLLGATE else ("user",), start=1):
             options = ["--keys", str(KEYS), "--key", key, "--descriptors", str(DESCRIPTORS)]
             for seed in range(FILL_ROUNDS_MAX):
-                side.load(generator, 1, 0, [*options, "--seed", str(seed)])
-                if int(ask_redis(side.redis, "DBSIZE")) >= (number - 1 + FILLED) * KEYS:
+                load(generator, side.server.target, [side.server.pid], 1, 0, [*options, "--seed", str(seed)])
+                if side.redis.counters() >= (number - 1 + FILLED) * KEYS:
                     break
             else:
-                raise Failed(f"{side.name} did not make {KEYS} counters: its Redis has {ask_redis(side.redis, 'DBSIZE')}")
+                raise Failed(f"{side.name} did not make {KEYS} counters: its Redis has {side.redis.counters()}")
 
 
-def measure(args, sides, generator, for_load):
+def measure(args, sides, loads, generator, for_load):
     """The figures of each round by load and side, nothing for loads that failed; and how many did."""
     found, failures = {}, 0
     shown = [name for name in FIGURES if name != "late"]
     print("round  load            side      " + "".join(f"{FIGURES[name][0]:>15}" for name in shown))
     for number in range(1, args.rounds + 1):
-        for title, (options, names) in LOADS.items():
+        for title, (options, names) in loads.items():
             for name in names if number % 2 else reversed(names):
                 try:
                     same_for_all = ["--keys", str(KEYS), "--seed", str(number)]
@@ -262,20 +243,26 @@ def medians(rounds):
     return {name: statistics.median(of_name) for name, of_name in values.items() if of_name}
 
 
-def print_aims(found):
+def print_aims(aims, found):
     print("\n| measure | aim | found | Tollgate | against | by round | rounds |\n|---|---|---|---|---|---|---|")
-    for words, name, load_of_a, other, load_of_b, side_of_bound, bound in AIMS:
-        pairs = [(a[name], b[name]) for a, b in zip(found[load_of_a, TOLLGATE], found[load_of_b, other]) if a and b]
+    for words, name, load_of_a, other, load_of_b, side_of_bound, bound in aims:
+        ours = found[load_of_a, TOLLGATE]
+        # Where there is nobody to compare with, the figure itself is bounded.
+        theirs = found[load_of_b, other] if other else [{name: 1}] * len(ours)
+        pairs = [(a[name], b[name]) for a, b in zip(ours, theirs) if a and b]
+        aim = f"{side_of_bound} {bound:.3g}" if bound else side_of_bound
         if not pairs:
-            print(f"| {words} | {side_of_bound} {bound:.3g} | nothing |  |  |  | 0 |")
+            print(f"| {words} | {aim} | nothing |  |  |  | 0 |")
             continue
         a, b = (statistics.median(values) for values in zip(*pairs))
         value, by_round = ratio(a, b), [ratio(*pair) for pair in pairs]
-        met = value <= bound if side_of_bound == "at most" else value >= bound
+        met = {"at most": lambda: value <= bound, "at least": lambda: value >= bound}.get(side_of_bound)
+        verdict = "" if met is None else ", met" if met() else ", **missed**"
         form = FIGURES[name][1]
+        against = f"{form.format(b)}, {other}" + (f", {load_of_b}" if other == TOLLGATE else "") if other else ""
         print(
-            f"| {words} | {side_of_bound} {bound:.3g} | {value:.3f}, {'met' if met else '**missed**'} | {form.format(a)} "
-            f"| {form.format(b)}, {other} | {min(by_round):.3f} to {max(by_round):.3f} | {len(pairs)} |"
+            f"| {words} | {aim} | {value:.3f}{verdict} | {form.format(a)} "
+            f"| {against} | {min(by_round):.3f} to {max(by_round):.3f} | {len(pairs)} |"
         )
 
 
@@ -297,37 +284,46 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="loads of each kind per service [5]")
     parser.add_argument("--seconds", type=float, default=4, help="measured part of a load [4]")
     parser.add_argument("--warmup", type=float, default=1, help="seconds of load before it [1]")
+    parser.add_argument("--cluster", action="store_true", help="on clusters of three servers, without replicas")
+    parser.add_argument(
+        "--reference-setting", action="append", default=[], metavar="NAME=VALUE", help="for the reference alone, beside its defaults"
+    )
     parser.add_argument("--redis-server", default="redis-server", metavar="PROGRAM", help="[redis-server]")
     args = parser.parse_args(options)
     if args.rounds < 1 or args.seconds <= 0:
         parser.error("--rounds must be at least 1, and --seconds above 0")
+    settings = dict(setting.partition("=")[::2] for setting in args.reference_setting)
+    loads, aims = (LOADS_OF_CLUSTER, AIMS_OF_CLUSTER) if args.cluster else (LOADS, AIMS)
     # So that servers are stopped on a termination too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
     programs = build()
     sides = {}
     with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as directory:
-        rules = os.path.join(directory, ENVIRONMENT["RUNTIME_SUBDIRECTORY"], "config")
-        os.makedirs(rules)
-        shutil.copy(RULES, rules)
-        redis = lambda: redis_server(args.redis_server, directory)
+        shutil.copy(RULES, rules_directory(directory))
+        redis = lambda: (Cluster if args.cluster else Single)(args.redis_server, directory)
         try:
             for side in (
                 Tollgate(programs["tollgate"], directory, redis()),
-                Reference(os.path.abspath(args.reference), directory, redis()),
+                Reference(os.path.abspath(args.reference), directory, redis(), settings),
                 Side(BARE, bare_server(programs["bare_server"])),
             ):
+                if not any(side.name in names for _, names in loads.values()):
+                    continue
                 sides[side.name] = side
                 side.start()
-                print(f"{side.name}: {shlex.join(side.server.words)} on {side.server.target}" + (f", Redis on {side.redis.target}" if side.redis else ""))
-            version = re.search(r"redis_version:(\S+)", ask_redis(sides[TOLLGATE].redis, "INFO server"))[1]
-            print(f"Redis {version}, {os.cpu_count()} cores, {KEYS} keys, rounds of {args.seconds:g} s after {args.warmup:g} s\n", flush=True)
-            fill([sides[TOLLGATE], sides[REFERENCE]], programs["load"])
-            found, failures = measure(args, sides, programs["load"], for_load)
+                words = [*(f"{name}={value}" for name, value in settings.items() if side.name == REFERENCE), shlex.join(side.server.words)]
+                on = f", Redis {side.redis.kind} on {side.redis.url}" if side.redis else ""
+                print(f"{side.name}: {' '.join(words)} on {side.server.target}{on}")
+            version = next(iter(sides.values())).redis.servers[0].info("server")["redis_version"]
+            rounds = f"rounds of {args.seconds:g} s after {args.warmup:g} s"
+            print(f"Redis {version}, {os.cpu_count()} cores, {KEYS} keys, {rounds}\n", flush=True)
+            fill([side for side in sides.values() if side.redis], programs["load"])
+            found, failures = measure(args, sides, loads, programs["load"], for_load)
         finally:
             for side in sides.values():
                 side.stop()
-    print_aims(found)
+    print_aims(aims, found)
     print_medians(found)
     if failures:
         raise Failed(f"{failures} of the loads failed, see above; they are in no median")

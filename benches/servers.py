@@ -2,17 +2,31 @@
 
 import json
 import os
+import re
 import shlex
 import socket
 import subprocess
 import tempfile
 import time
+import urllib.request
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # A server that reads rules and connects to Redis is up in well under a second; a cold disk may take a few.
 START_TIMEOUT_S = 15
 # Long enough to end in order, short enough not to wait for a drain period.
 STOP_TIMEOUT_S = 3
+
+
+# What every rate limit service gets besides ports and a store: what deployments of the reference say, and Tollgate takes over.
+ENVIRONMENT = {
+    "HOST": "127.0.0.1",
+    "GRPC_HOST": "127.0.0.1",
+    "DEBUG_HOST": "127.0.0.1",
+    "RUNTIME_SUBDIRECTORY": "ratelimit",
+    "RUNTIME_WATCH_ROOT": "false",
+    "USE_STATSD": "false",
+    "LOG_LEVEL": "error",
+}
 
 
 class Failed(Exception):
@@ -61,6 +75,31 @@ class Server:
             self.process.wait()
 
 
+class Service(Server):
+    """A rate limit service, Tollgate or the reference, with rules of `rules_directory(root)`."""
+
+    def __init__(self, program, root, settings):
+        grpc, http, admin = free_ports(3)
+        ports = {"GRPC_PORT": str(grpc), "PORT": str(http), "DEBUG_PORT": str(admin)}
+        super().__init__([program], plain_environment() | ENVIRONMENT | {"RUNTIME_ROOT": root} | ports | settings, f"127.0.0.1:{grpc}")
+        self.page = f"http://127.0.0.1:{admin}/metrics"
+
+    def metrics(self):
+        with urllib.request.urlopen(self.page, timeout=5) as page:
+            return page.read().decode()
+
+
+def total(page, name):
+    """The sum over all labels of a metric of that page."""
+    return sum(float(value) for value in re.findall(rf"(?m)^{name}(?:{{.*}})? (\S+)$", page))
+
+
+def rules_directory(root):
+    path = os.path.join(root, ENVIRONMENT["RUNTIME_SUBDIRECTORY"], "config")
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
 def listens(target):
     host, port = target.rsplit(":", 1)
     try:
@@ -68,6 +107,20 @@ def listens(target):
         return True
     except OSError:
         return False
+
+
+def free_ports(count):
+    """Ports that nobody listens on just now. Held together, so that they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [held.getsockname()[1] for held in sockets]
+    for held in sockets:
+        held.close()
+    return ports
+
+
+def plain_environment():
+    """Without whatever settings the shell at hand has."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
 
 
 def build():

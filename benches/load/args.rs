@@ -53,9 +53,9 @@ pub struct Args {
     #[arg(long, default_value = "bench")]
     pub domain: String,
 
-    /// Key of every descriptor's one entry.
-    #[arg(long, default_value = "user")]
-    pub key: String,
+    /// Key of a descriptor's one entry; of several, separated by commas, the descriptors of a request have them in turn.
+    #[arg(long, default_value = "user", value_delimiter = ',')]
+    pub key: Vec<String>,
 
     /// What the entry's value begins with; a number follows. Another prefix means untouched counters.
     #[arg(long, value_name = "TEXT", default_value = "u")]
@@ -93,6 +93,15 @@ pub struct Args {
     /// in a window that outlasts the run, with untouched counters (--value-prefix); the warm-up counts too.
     #[arg(long, value_name = "N")]
     pub check_limit: Option<u64>,
+
+    /// With --json: what came in each second, from the beginning of the warm-up.
+    #[arg(long, requires = "json")]
+    pub timeline: bool,
+
+    /// With --json and --deadline: tells apart the late answers that threads of --pid and this one would have been in time for, had they
+    /// had a processor whenever they were ready to run. Asks Linux every 5 ms. They count as late all the same.
+    #[arg(long, requires_all = ["json", "deadline"])]
+    pub watch: bool,
 
     /// Exit status 0 even if requests failed, were not answered or not in time.
     #[arg(long)]

@@ -24,7 +24,7 @@ use crate::load::link::{Connections, Link, Sender};
 use crate::load::process::{self, CpuTime, Memory};
 use crate::load::request::{Bodies, Body, Head};
 use crate::load::schedule::{Part, Schedule, Turn, Turns};
-use crate::load::tally::{Fate, Loss, Tally};
+use crate::load::tally::{Fate, Loss, Tally, Timeline};
 
 /// What a run came to.
 pub struct Outcome {
@@ -39,6 +39,9 @@ pub struct Outcome {
     pub processes: Vec<ProcessCost>,
     /// CPU time of the generator itself.
     pub own_cpu_us: u64,
+    /// When the first turn was due.
+    pub origin: Instant,
+    pub timeline: Option<Timeline>,
     pub limit_check: Option<Verdict>,
 }
 
@@ -63,6 +66,7 @@ struct Run {
     warmup: RefCell<Tally>,
     measured: RefCell<Tally>,
     answered: Cell<u64>,
+    timeline: Option<RefCell<Timeline>>,
     limit_check: Option<RefCell<LimitCheck>>,
 }
 
@@ -147,6 +151,8 @@ pub async fn run(args: &Args) -> anyhow::Result<Outcome> {
         connections,
         processes,
         own_cpu_us,
+        origin,
+        timeline: run.timeline.map(RefCell::into_inner),
         limit_check: run.limit_check.map(|check| check.into_inner().verdict()),
     })
 }
@@ -170,6 +176,7 @@ impl Run {
             warmup: RefCell::new(Tally::new(args.deadline)),
             measured: RefCell::new(Tally::new(args.deadline)),
             answered: Cell::new(0),
+            timeline: args.timeline.then(|| RefCell::new(Timeline::new(origin))),
             limit_check: limit_check.map(RefCell::new),
         })
     }
@@ -261,6 +268,9 @@ impl Run {
             if let Some(told) = told {
                 check.borrow_mut().record(body.value, &told);
             }
+        }
+        if let Some(timeline) = &self.timeline {
+            timeline.borrow_mut().record(&fate, turn.due_at, sent_at, answered_at);
         }
         if matches!(fate, Fate::Answered(_)) && self.part.get() == Some(Part::Measured) {
             self.answered.set(self.answered.get() + 1);

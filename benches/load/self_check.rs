@@ -16,11 +16,13 @@ use crate::load::clock::now;
 use crate::load::draw::{Draw, Random};
 use crate::load::limit_check::{LimitCheck, Told};
 use crate::load::request::{Bodies, FRAME_HEADER_LEN, Head};
-use crate::load::tally::{Fate, Loss, Tally};
+use crate::load::tally::{Fate, Loss, Tally, Timeline};
 
 /// Panics at the first thing that is wrong.
 pub fn run() {
     requests_say_what_was_asked_for();
+    several_keys_take_turns();
+    a_second_has_the_answers_that_came_in_it();
     answers_are_read_as_prost_reads_them();
     broken_answers_are_called_so();
     zipf_follows_its_law();
@@ -49,6 +51,32 @@ fn requests_say_what_was_asked_for() {
             .collect();
         assert!(numbers.iter().all(|&number| number < 200) && numbers[0] == body.value, "{numbers:?}");
     }
+}
+
+fn several_keys_take_turns() {
+    let args = args(&["--key=a,b", "--descriptors=3"]);
+    let body = Bodies::new(&args).expect("the arguments are in order").next();
+    let request = RateLimitRequest::decode(&body.bytes[FRAME_HEADER_LEN..]).expect("a request is protobuf");
+    let keys: Vec<&str> = request.descriptors.iter().map(|descriptor| &*descriptor.entries[0].key).collect();
+    assert_eq!(keys, ["a", "b", "a"]);
+}
+
+fn a_second_has_the_answers_that_came_in_it() {
+    let (origin, ms) = (now(), Duration::from_millis);
+    let mut timeline = Timeline::new(origin);
+    // From the beginning: due, sent, ended.
+    for (fate, due, sent, ended) in [
+        (Fate::Answered(Answer::Ok), 0, 1, 3),
+        (Fate::Answered(Answer::OverLimit), 900, 905, 999),
+        (Fate::Answered(Answer::Grpc(14)), 950, 950, 2_100),
+        (Fate::Unanswered(Loss::Timeout), 2_000, 2_000, 3_000),
+    ] {
+        timeline.record(&fate, origin + ms(due), origin + ms(sent), origin + ms(ended));
+    }
+    let shown: Vec<_> = timeline.seconds().iter().map(|second| (second.answered, second.failed, second.late_max)).collect();
+    assert_eq!(shown, [(2, 0, 5_000_000), (0, 0, 0), (0, 1, 0)]);
+    let [first, _, third] = timeline.seconds() else { panic!("three are over") };
+    assert!((94_000_000..94_100_000).contains(&first.max) && (1_149_000_000..1_152_000_000).contains(&third.max));
 }
 
 fn answers_are_read_as_prost_reads_them() {

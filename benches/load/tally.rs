@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,31 @@ pub struct Tally {
     deadline: Option<Duration>,
 }
 
+/// What came in each second of a run.
+pub struct Timeline {
+    origin: Instant,
+    /// The second that is not over: its number, and how long its answers took.
+    second: u64,
+    took: Histogram<u64>,
+    current: Second,
+    over: Vec<Second>,
+}
+
+/// A second, counted from the run's beginning. An answer belongs to the one in which it came.
+#[derive(Default)]
+pub struct Second {
+    /// OK and OVER_LIMIT.
+    pub answered: u64,
+    /// Everything else that became of a request.
+    pub failed: u64,
+    /// From sent to answered, in ns.
+    pub p50: u64,
+    pub p99: u64,
+    pub max: u64,
+    /// From due to sent, in ns.
+    pub late_max: u64,
+}
+
 /// Below this a histogram does not tell times apart.
 const RESOLUTION_NS: u64 = 1_000;
 /// A longer time counts as this; --timeout is rarely above a second.
@@ -63,10 +89,6 @@ const SIGNIFICANT_DIGITS: u8 = 3;
 
 impl Tally {
     pub fn new(deadline: Option<Duration>) -> Self {
-        let histogram = || {
-            Histogram::new_with_bounds(RESOLUTION_NS, LATENCY_MAX_NS, SIGNIFICANT_DIGITS)
-                .expect("the bounds are in order and three digits are allowed")
-        };
         Self {
             sent: 0,
             ok: 0,
@@ -123,6 +145,38 @@ impl Tally {
     }
 }
 
+impl Timeline {
+    pub fn new(origin: Instant) -> Self {
+        Self { origin, second: 0, took: histogram(), current: Second::default(), over: Vec::new() }
+    }
+
+    pub fn record(&mut self, fate: &Fate, due_at: Instant, sent_at: Instant, ended_at: Instant) {
+        let second = (ended_at - self.origin).as_secs();
+        while self.second < second {
+            self.turn();
+        }
+        match fate {
+            Fate::Answered(Answer::Ok | Answer::OverLimit) => self.current.answered += 1,
+            _ => self.current.failed += 1,
+        }
+        self.took.saturating_record(nanoseconds(ended_at - sent_at));
+        self.current.late_max = self.current.late_max.max(nanoseconds(sent_at - due_at));
+    }
+
+    /// All seconds that are over, without the one in which the run ended.
+    pub fn seconds(&self) -> &[Second] {
+        &self.over
+    }
+
+    fn turn(&mut self) {
+        let quantile = |quantile| self.took.value_at_quantile(quantile);
+        let (p50, p99, max) = (quantile(0.5), quantile(0.99), self.took.max());
+        self.over.push(Second { p50, p99, max, ..mem::take(&mut self.current) });
+        self.took.reset();
+        self.second += 1;
+    }
+}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -133,6 +187,11 @@ impl fmt::Display for Loss {
             Self::Disconnected => f.write_str("connection lost"),
         }
     }
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(RESOLUTION_NS, LATENCY_MAX_NS, SIGNIFICANT_DIGITS)
+        .expect("the bounds are in order and three digits are allowed")
 }
 
 fn nanoseconds(span: Duration) -> u64 {

@@ -47,6 +47,7 @@ mod operations;
 mod over_limit;
 mod overlay;
 mod parity;
+mod proxies;
 mod races;
 mod redis_address;
 mod redis_batches;

@@ -2,6 +2,8 @@
 //!
 //! It has a thread of its own, so that it breaks things on time while a test waits. What it calls a reply is what came from the server
 //! in one read: for a request at a time, with a reply that is not large, that is the reply.
+//!
+//! The soak of benches/ uses it, too, which is why it knows nothing of this suite, and its own tests are in another file.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
@@ -46,6 +48,8 @@ pub(crate) enum Fault {
     Refuse,
     /// Connections stay open, and new ones are accepted, but nothing passes in either direction. It does when the fault has ended.
     Stall,
+    /// The same for half of the connections, those whose number leaves this remainder when it is divided by two.
+    StallHalf(usize),
     /// Half of the packets are lost, and the others take so long to and fro: what TCP makes of that, which sends again what was lost, after
     /// ever longer, and hands out nothing before what was sent earlier.
     Lossy(Duration),
@@ -159,9 +163,10 @@ impl Shared {
         *self.fault.borrow()
     }
 
-    async fn wait_out_a_stall(&self) {
+    async fn wait_out_a_stall(&self, number: usize) {
+        let stalls = |fault: &Fault| *fault == Fault::Stall || *fault == Fault::StallHalf(number % 2);
         // The sender lives in what is borrowed here.
-        let _ = self.fault.subscribe().wait_for(|fault| *fault != Fault::Stall).await;
+        let _ = self.fault.subscribe().wait_for(|fault| !stalls(fault)).await;
     }
 
     /// How a connection ends in the middle of the reply that is to be sent now, if it does.
@@ -269,7 +274,7 @@ async fn pass_pieces(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, number: usiz
     let writing = async {
         while let Some((due_at, bytes)) = queued.recv().await {
             sleep_until(due_at).await;
-            shared.wait_out_a_stall().await;
+            shared.wait_out_a_stall(number).await;
             let end = (direction == Direction::Reply).then(|| shared.end_of_a_reply(number)).flatten();
             let sent = if end.is_some() { &bytes[..bytes.len() / 2] } else { &bytes };
             if to.write_all(sent).await.is_err() {
@@ -295,180 +300,4 @@ async fn read(from: &mut ReadHalf<'_>) -> Option<Vec<u8>> {
     let length = from.read(&mut bytes).await.ok().filter(|length| *length > 0)?;
     bytes.truncate(length);
     Some(bytes)
-}
-
-/// That it does what the tests of other things rely on.
-mod tests {
-    use std::io::{ErrorKind, Read as _, Write as _};
-    use std::net::{TcpListener, TcpStream};
-
-    use tollgate::time::{Clock, Span};
-
-    use super::*;
-    use crate::support::{PATIENCE, look_until};
-
-    const DELAY: Duration = Duration::from_millis(60);
-
-    /// Answers whatever it reads with the same, on any number of connections.
-    fn echo_server() -> u16 {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port");
-        let port = listener.local_addr().expect("it is bound").port();
-        thread::spawn(move || {
-            for client in listener.incoming() {
-                let mut client = client.expect("the proxy connects");
-                thread::spawn(move || {
-                    let mut bytes = [0; 64];
-                    while let Ok(length @ 1..) = client.read(&mut bytes) {
-                        if client.write_all(&bytes[..length]).is_err() {
-                            return;
-                        }
-                    }
-                });
-            }
-        });
-        port
-    }
-
-    fn connect(proxy: &Proxy) -> TcpStream {
-        let opened = proxy.opened();
-        let stream = TcpStream::connect(proxy.addr()).expect("the proxy listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("it is a socket");
-        // So that connections are numbered as a test opens them.
-        look_until("it is accepted", || proxy.opened() > opened);
-        stream
-    }
-
-    fn ask(stream: &mut TcpStream) -> std::io::Result<[u8; 4]> {
-        let mut reply = [0; 4];
-        stream.write_all(b"ping")?;
-        stream.read_exact(&mut reply).map(|()| reply)
-    }
-
-    fn is_answered(stream: &mut TcpStream) -> bool {
-        ask(stream).is_ok_and(|reply| reply == *b"ping")
-    }
-
-    /// What comes after a request, and how it ends.
-    fn ending(stream: &mut TcpStream) -> (Vec<u8>, Option<ErrorKind>) {
-        let mut reply = Vec::new();
-        let _ = stream.write_all(b"ping");
-        let end = stream.read_to_end(&mut reply).err().map(|error| error.kind());
-        (reply, end)
-    }
-
-    #[test]
-    fn what_nothing_happens_to_passes_and_is_counted() {
-        let proxy = Proxy::before(echo_server());
-        let mut streams: Vec<_> = (0..3).map(|_| connect(&proxy)).collect();
-        assert!(streams.iter_mut().all(is_answered));
-        assert_eq!((proxy.opened(), proxy.open()), (3, 3));
-        streams.truncate(1);
-        look_until("two are closed", || proxy.open() == 1);
-        assert!(is_answered(&mut streams[0]));
-        drop(proxy);
-        assert_eq!(ending(&mut streams[0]).0, b"");
-    }
-
-    #[test]
-    fn a_late_reply_is_late_and_holds_up_none_behind_it() {
-        let proxy = Proxy::before(echo_server());
-        let mut stream = connect(&proxy);
-        proxy.set(Fault::Delay(DELAY));
-        let clock = Clock::system();
-        let sent_at = clock.now();
-        let took = |since| Duration::from(clock.now().since(since));
-        assert!(is_answered(&mut stream));
-        assert!(took(sent_at) >= DELAY);
-        // Two that are under way at once are late at once.
-        let sent_at = clock.now();
-        stream.write_all(b"ping").expect("it is open");
-        thread::sleep(DELAY / 2);
-        stream.write_all(b"pong").expect("it is open");
-        let mut replies = [0; 8];
-        stream.read_exact(&mut replies).expect("both are answered");
-        assert_eq!(&replies, b"pingpong");
-        assert!(took(sent_at) >= DELAY * 3 / 2 && clock.now() < sent_at.plus(Span::from(DELAY * 5 / 2)), "{:?}", took(sent_at));
-        proxy.set(Fault::None);
-        let sent_at = clock.now();
-        assert!(is_answered(&mut stream) && took(sent_at) < DELAY);
-    }
-
-    #[test]
-    fn every_second_connection_is_reset_in_mid_reply() {
-        let proxy = Proxy::before(echo_server());
-        let mut streams: Vec<_> = (0..4).map(|_| connect(&proxy)).collect();
-        proxy.set(Fault::ResetHalf(1));
-        for (number, stream) in streams.iter_mut().enumerate() {
-            if number % 2 == 0 {
-                assert!(is_answered(stream));
-            } else {
-                assert_eq!(ending(stream).1, Some(ErrorKind::ConnectionReset));
-            }
-        }
-        look_until("half are closed", || proxy.open() == 2);
-    }
-
-    #[test]
-    fn a_reply_is_cut_in_half_and_only_that_one() {
-        let proxy = Proxy::before(echo_server());
-        let mut streams: Vec<_> = (0..2).map(|_| connect(&proxy)).collect();
-        proxy.cut_next(1);
-        assert_eq!(ending(&mut streams[0]), (b"pi".to_vec(), None));
-        assert_eq!(proxy.cuts_left(), 0);
-        assert!(is_answered(&mut streams[1]));
-    }
-
-    #[test]
-    fn where_connections_are_refused_none_stays_and_none_opens() {
-        let proxy = Proxy::before(echo_server());
-        let mut stream = connect(&proxy);
-        assert!(is_answered(&mut stream));
-        proxy.set(Fault::Refuse);
-        assert!(!is_answered(&mut stream) && !is_answered(&mut connect(&proxy)));
-        proxy.set(Fault::None);
-        assert!(is_answered(&mut connect(&proxy)));
-    }
-
-    #[test]
-    fn a_stall_holds_everything_back_and_loses_nothing() {
-        let proxy = Proxy::before(echo_server());
-        let mut stream = connect(&proxy);
-        proxy.set(Fault::Stall);
-        for stream in [&mut stream, &mut connect(&proxy)] {
-            stream.set_read_timeout(Some(DELAY)).expect("it is a socket");
-            assert_eq!(ask(stream).expect_err("nothing comes").kind(), ErrorKind::WouldBlock);
-        }
-        stream.set_read_timeout(Some(PATIENCE)).expect("it is a socket");
-        proxy.set(Fault::None);
-        let mut reply = [0; 4];
-        stream.read_exact(&mut reply).expect("it comes now");
-        assert_eq!(&reply, b"ping");
-    }
-
-    #[test]
-    fn where_packets_are_lost_everything_comes_late_some_much_later_and_in_order() {
-        let proxy = Proxy::before(echo_server());
-        let mut stream = connect(&proxy);
-        let clock = Clock::system();
-        proxy.set(Fault::Lossy(DELAY));
-        let lateness = (0..8).map(|_| {
-            let sent_at = clock.now();
-            assert!(is_answered(&mut stream));
-            Duration::from(clock.now().since(sent_at))
-        });
-        let lateness: Vec<Duration> = lateness.collect();
-        assert!(lateness.iter().all(|late| *late >= DELAY), "{lateness:?}");
-        assert!(lateness.iter().any(|late| *late >= DELAY * 3), "none was lost: {lateness:?}");
-        assert!(lateness.iter().any(|late| *late < DELAY * 3), "all were lost: {lateness:?}");
-        proxy.set(Fault::None);
-        assert!(is_answered(&mut stream), "what was sent before has come");
-    }
-
-    #[test]
-    fn a_server_that_is_not_there_looks_as_if_it_hung_up() {
-        let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr()).expect("there is a free port");
-        let proxy = Proxy::before(nobody.port());
-        assert!(!is_answered(&mut connect(&proxy)));
-        look_until("it is closed", || proxy.open() == 0);
-    }
 }

@@ -1,0 +1,414 @@
+#!/usr/bin/env python3
+"""Loads the release binary at half of what it can do for minutes, breaks its Redis every ten seconds, and says whether anything gave.
+
+    benches/soak.py [--deployment single|sentinel|cluster] [--duration SECONDS] [--seed N]
+
+Real processes: the service, its redis-servers (Sentinel: a master, a replica and three sentinels; Cluster: three masters with a replica
+each), proxies in front of them, and a generator that says grpc-timeout: 20m with every request, as Envoy does. What breaks comes from a
+shuffled deck, by the seed, each kind once before any comes again, and an outage first: what only an outage makes is there before
+anything is compared.
+
+It holds the service to this, and its exit status says whether it held:
+
+- every request that fell due was sent and answered with OK or OVER_LIMIT, on connections that stayed;
+- no answer was late, by the client's clock and from when its request was sent. Where the machine is to blame it is said and counted: a
+  late answer is excused if threads of service and client, by Linux' own account, were ready to run and had no processor for as long as
+  it was late. A run with many of those says nothing, and fails as well;
+- resident memory, file descriptors and threads are after the last fault what they were after the first ones, give or take what stands
+  below;
+- at the end Redis is asked again.
+
+It prints what each kind of fault did and draws docs/images/soak.svg.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from http.client import HTTPException
+
+import soak_picture
+from redis_servers import CLUSTER, MASTER, SENTINEL, SINGLE, Cluster, Refused, Sentinel, Single, accepted, ask
+from servers import PACKAGE, Failed, Service, build, load, rules_directory, total
+
+FAULT_EVERY_S = 10
+DEADLINE_MS = 20
+# A late answer is waited for, so that it is told from none at all, even where the machine stands still for a moment.
+TIMEOUT_S = 10
+# From the last fault on: the last ten seconds, and those answers.
+GENERATOR_ENDS_S = 2 * FAULT_EVERY_S + 3 * TIMEOUT_S
+SATURATION_S, SATURATION_WARMUP_S = 5, 2
+# Half of what it can do leaves room for a fault to show, and for a machine that does other things as well.
+LOAD = 0.5
+# Each request asks for a fixed window, plain commands, and a token bucket, the script.
+COUNTERS = 2
+KEYS = ["--key", "user,bucket", "--descriptors", str(COUNTERS), "--keys", "10000"]
+SAMPLE_EVERY_S = 1
+# What the first faults leave behind, tables of counters for the time without Redis, is there by then.
+WARMUP_SHARE = 0.2
+# What may be so much higher in the second half than in the first: figure, words, format, bound. An allocator keeps what it was given, in
+# steps; connections to Redis are being made or mended at the moment of a look.
+GROWTHS = [
+    ("rss_mib", "MiB of resident memory", "{:.1f}", 8),
+    ("fds", "file descriptors", "{}", 4),
+    ("threads", "threads", "{}", 0),
+]
+# With more of its answers late because of the machine, a run tells of the machine.
+EXCUSED_SHARE_MAX = 0.001
+LATE_NAMED_MAX = 5
+# Of the verdicts of a Redis that is well: an answer that a busy machine brings after 12 ms is one by policy.
+SPORADIC_SHARE_MAX = 0.01
+# The fault that wants a deployment that is whole. Where it is not yet, after the fault before, nothing is done, which is told.
+PLANNED = "P"
+RULES = """domain: bench
+descriptors:
+  - key: user
+    rate_limit: {{unit: minute, requests_per_unit: {limit}}}
+  - key: bucket
+    rate_limit: {{unit: minute, requests_per_unit: {limit}}}
+    metadata: {{tollgate: {{algorithm: token_bucket, burst: 20}}}}
+"""
+LIMIT = 50
+
+
+class Proxies:
+    """Stands in front of all servers, in one process."""
+
+    def __init__(self, program):
+        self.process = subprocess.Popen([program, "--stdin"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.ports = []
+
+    def before(self, port):
+        self.ports.append(port)
+        self.tell(f"before {port}")
+        return int(self.process.stdout.readline())
+
+    def tell(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def all(self, fault):
+        for port in self.ports:
+            self.tell(f"{port} {fault}")
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+class Scene:
+    """The service and its Redis, and what can be done to them. Every fault is over when its method returns."""
+
+    def __init__(self, redis, proxies, service, rules, chance):
+        self.redis, self.proxies, self.service, self.rules, self.chance = redis, proxies, service, rules, chance
+        self.reloads = 0
+
+    def kinds(self):
+        """By the letter that stands for it in the picture: what it is called, and how it is done."""
+        kinds = {
+            "K": ("kill -9, started again", self.killed),
+            "S": ("SIGSTOP for 1 to 3 s", self.stopped),
+            "D": ("replies 25 ms late for 3 s", lambda: self.broken(3, "late 25")),
+            "N": ("half of the packets lost, the others 200 ms late, for 3 s", lambda: self.broken(3, "lossy 200")),
+            "R": ("connections reset in mid-reply for 2 s", self.reset),
+            "H": ("half of the connections stalled for 2 s", lambda: self.broken(2, f"stall-half {self.chance.randrange(2)}")),
+            "F": ("SCRIPT FLUSH", lambda: self.ask_masters("SCRIPT", "FLUSH")),
+            "C": ("CLIENT KILL", lambda: self.ask_masters("CLIENT", "KILL", "TYPE", "normal")),
+            "L": ("rules loaded anew", self.reloaded),
+        }
+        if self.redis.kind != SINGLE:
+            kinds[PLANNED] = ("failover as planned", self.failed_over)
+        return kinds
+
+    def victim(self):
+        masters = self.redis.masters()
+        return self.chance.choice(masters or self.redis.servers)
+
+    def killed(self):
+        server = self.victim()
+        server.kill()
+        time.sleep(self.chance.uniform(0.5, 4))
+        server.start()
+
+    def stopped(self):
+        server = self.victim()
+        server.signal(signal.SIGSTOP)
+        try:
+            time.sleep(self.chance.uniform(1, 3))
+        finally:
+            server.signal(signal.SIGCONT)
+
+    def broken(self, seconds, fault):
+        self.proxies.all(fault)
+        try:
+            time.sleep(seconds)
+        finally:
+            self.proxies.all("none")
+
+    def reset(self):
+        for half in range(10):
+            self.broken(0.2, f"reset-half {half % 2}")
+
+    def ask_masters(self, *words):
+        for server in self.redis.masters():
+            accepted(server, *words)
+
+    def reloaded(self):
+        self.reloads += 1
+        write(self.rules, RULES.format(limit=LIMIT + self.reloads % 2))
+
+    def failed_over(self):
+        if self.redis.kind == SENTINEL:
+            ask(int(self.redis.sentinels[0].target.rsplit(":", 1)[1]), "SENTINEL", "FAILOVER", MASTER)
+            return
+        replicas = [server for server in self.redis.servers if server.ask("ROLE")[0] == "slave"]
+        self.chance.choice(replicas).ask("CLUSTER", "FAILOVER")
+
+    def is_whole(self):
+        """Not while a server is away."""
+        try:
+            return self.redis.whole()
+        except (OSError, Failed, KeyError):
+            return False
+
+
+class Sampler:
+    """Looks at the service once a second, on a thread of its own."""
+
+    def __init__(self, service, begin):
+        self.service, self.begin = service, begin
+        self.samples, self.ended = [], threading.Event()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        number = 0
+        while not self.ended.wait(max(self.begin + number * SAMPLE_EVERY_S - time.monotonic(), 0)):
+            number += 1
+            if self.service.process.poll() is not None:
+                return
+            try:
+                self.samples.append(self.look())
+            except (OSError, HTTPException):
+                # It is too busy to say. The generator knows more about that.
+                continue
+
+    def look(self):
+        with open(f"/proc/{self.service.pid}/status") as status:
+            status = status.read()
+        of = lambda name: int(re.search(rf"(?m)^{name}:\s+(\d+)", status)[1])
+        fds = len(os.listdir(f"/proc/{self.service.pid}/fd"))
+        page = self.service.metrics()
+        return {
+            "at": time.monotonic() - self.begin,
+            "rss_mib": of("VmRSS") / 1024,
+            "threads": of("Threads"),
+            "fds": fds,
+            "instead": total(page, "tollgate_store_fallbacks_total"),
+        }
+
+    def stop(self):
+        self.ended.set()
+        self.thread.join()
+        return self.samples
+
+
+def play(scene, duration, begin):
+    """Breaks something every so often until it is time to stop. What was done, from when to when, and how often it could not be."""
+    faults, deck, left_out = [], ["K"], 0
+    kinds = scene.kinds()
+    at = FAULT_EVERY_S
+    # The last ten seconds are for getting well.
+    while at <= duration - FAULT_EVERY_S:
+        time.sleep(max(begin + at - time.monotonic(), 0))
+        if not deck:
+            deck = sorted(kinds)
+            scene.chance.shuffle(deck)
+        letter = deck.pop()
+        name, fault = kinds[letter]
+        from_s = time.monotonic() - begin
+        try:
+            if letter == PLANNED and not scene.is_whole():
+                raise Refused("there is no replica that could take over yet")
+            fault()
+            faults.append({"letter": letter, "name": name, "from": from_s, "to": time.monotonic() - begin})
+            print(f"{from_s:7.1f} s  {name}", flush=True)
+        except (OSError, Refused) as error:
+            left_out += 1
+            print(f"{from_s:7.1f} s  {name}: left out, {error}", flush=True)
+        at += FAULT_EVERY_S
+    return faults, left_out
+
+
+def soak(args, programs, directory):
+    chance = random.Random(args.seed)
+    proxies = Proxies(programs["proxy"])
+    started = [proxies]
+    try:
+        redis = deployment(args, directory, proxies)
+        started.append(redis)
+        redis.start()
+        rules = os.path.join(rules_directory(directory), "soak.yaml")
+        write(rules, RULES.format(limit=LIMIT))
+        service = Service(programs["tollgate"], directory, redis.environment() | {"LOG_LEVEL": "warn", "DRAIN_PERIOD": "0"})
+        started.append(service)
+        service.start()
+
+        closed = load(programs["load"], service.target, [service.pid], SATURATION_S, SATURATION_WARMUP_S, KEYS)
+        rate = args.rate or round(closed["per_second"] * LOAD, -2)
+        told = f"{redis.kind}: {closed['per_second']:.0f} requests of two counters a second with 64 in flight"
+        print(f"{told}; {rate:.0f} a second from here on", flush=True)
+        command = [programs["load"], "--json", "--timeline", "--watch", "--allow-errors", "--target", service.target, *KEYS]
+        command += ["--rate", str(rate), "--deadline", f"{DEADLINE_MS}ms", "--timeout", f"{TIMEOUT_S}s"]
+        command += ["--duration", f"{args.duration}s", "--warmup", "0s"]
+        begin = time.monotonic()
+        generator = subprocess.Popen([*command, "--pid", str(service.pid)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        sampler = Sampler(service, begin)
+        try:
+            faults, left_out = play(Scene(redis, proxies, service, rules, chance), args.duration, begin)
+            said, _ = generator.communicate(timeout=GENERATOR_ENDS_S)
+        finally:
+            samples = sampler.stop()
+            generator.kill()
+            generator.wait()
+        try:
+            run = json.loads(said)
+        except ValueError as error:
+            raise Failed(f"the generator gave no result; the service said:\n{service.said()}") from error
+        if service.process.poll() is not None:
+            raise Failed(f"the service has ended; it said:\n{service.said()}")
+        return {"run": run, "rate": rate, "saturation": closed["per_second"], "faults": faults, "left_out": left_out, "samples": samples}
+    finally:
+        for each in reversed(started):
+            each.stop()
+
+
+def deployment(args, directory, proxies):
+    if args.deployment == CLUSTER:
+        return Cluster(args.redis_server, directory, proxies.before, replicas=1)
+    return {SINGLE: Single, SENTINEL: Sentinel}[args.deployment](args.redis_server, directory, proxies.before)
+
+
+def judge(found, duration):
+    """What was asked of it, what came of that, and whether it held."""
+    return judge_answers(found["run"]) + judge_process(found["samples"], duration, found["rate"])
+
+
+def judge_answers(run):
+    requests, late = run["requests"], run["late"]
+    excused, by_itself = late["excused"], late["by_itself"]
+    # CANCELLED is what the service's gRPC answers by itself when the time of a call is over: late, and counted there.
+    errors = {name: count for name, count in requests["errors"].items() if name != "CANCELLED" or count > excused}
+    answered = requests["ok"] + requests["over_limit"] + sum(requests["errors"].values())
+    unanswered = sum(requests["unanswered"].values())
+    named = "".join(f", {each['took_ms']:.1f} ms at {each['at_s']:.1f} s" for each in late["shown"][:LATE_NAMED_MAX])
+    waited = f"threads waited for a processor for {late['waited_share']:.1%} of the time, added up"
+    return [
+        (
+            "sent = answered",
+            f"{requests['sent']} = {answered}, {unanswered} unanswered, {requests['unsent']} not sent in time",
+            requests["sent"] == answered and not unanswered and not requests["unsent"],
+        ),
+        ("no errors", json.dumps(errors) if errors else "none", not errors),
+        ("clients' connections stay", f"{run['connections_lost']} lost", run["connections_lost"] == 0),
+        (f"no answer after {DEADLINE_MS} ms", f"{by_itself} late{named}", not by_itself),
+        (
+            f"the machine is to blame for at most {EXCUSED_SHARE_MAX:.1%} of answers",
+            f"{excused} of {answered} late because of it; {waited}",
+            excused <= answered * EXCUSED_SHARE_MAX,
+        ),
+    ]
+
+
+def judge_process(samples, duration, rate):
+    after = [sample for sample in samples if sample["at"] >= duration * WARMUP_SHARE]
+    middle = len(after) // 2
+    first, second = after[:middle], after[middle:]
+    if not first or not second:
+        raise Failed(f"the service was not seen often enough to tell: {len(samples)} times")
+    verdicts = []
+    for name, words, form, growth_max in GROWTHS:
+        before, at_last = (max(sample[name] for sample in part) for part in (first, second))
+        told = f"{form.format(before)}, then {form.format(at_last)}"
+        verdicts.append((f"{words} grow by {growth_max} at most", told, at_last - before <= growth_max))
+    begin, end = samples[-3], samples[-1]
+    share = (end["instead"] - begin["instead"]) / (end["at"] - begin["at"]) / (rate * COUNTERS)
+    told = f"{share:.2%} of verdicts by policy in the last seconds"
+    return [*verdicts, ("Redis is asked again at the end", told, share <= SPORADIC_SHARE_MAX)]
+
+
+def print_faults(found):
+    """What each kind of fault did to clients, from its beginning to that of the next."""
+    seconds, samples = found["run"]["timeline"], found["samples"]
+    kinds = {}
+    for fault in found["faults"]:
+        kinds.setdefault((fault["letter"], fault["name"]), []).append(fault)
+    print("\n| | fault | times | p99, longest answer | verdicts by policy | the last of them after |\n|---|---|---|---|---|---|")
+    for (letter, name), faults in sorted(kinds.items()):
+        begins = [int(fault["from"]) for fault in faults]
+        under = [second for begin in begins for second in seconds[begin : begin + FAULT_EVERY_S] if second["answered"]]
+        p99 = statistics.median(second["p99_ms"] for second in under)
+        longest = max(second["max_ms"] for second in under)
+        instead, last = zip(*(by_policy(samples, fault) for fault in faults))
+        lasted = f"{max(last):.0f} s" if any(instead) else ""
+        print(f"| {letter} | {name} | {len(faults)} | {p99:.1f}, {longest:.1f} ms | {sum(instead):.0f} | {lasted} |")
+
+
+def by_policy(samples, fault):
+    """How many verdicts were given by policy from a fault's beginning to the next one, and how long after the beginning the last was."""
+    within = [sample for sample in samples if fault["from"] - SAMPLE_EVERY_S <= sample["at"] < fault["from"] + FAULT_EVERY_S]
+    grown = [after["at"] - fault["from"] for before, after in zip(within, within[1:]) if after["instead"] > before["instead"]]
+    return (within[-1]["instead"] - within[0]["instead"] if within else 0), max(grown, default=0)
+
+
+def write(path, text):
+    """Whole or not at all, as an editor does."""
+    with open(path + ".new", "w") as file:
+        file.write(text)
+    os.rename(path + ".new", path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--deployment", choices=[SINGLE, SENTINEL, CLUSTER], default=CLUSTER, help="[cluster]")
+    parser.add_argument("--duration", type=int, default=600, metavar="SECONDS", help="[600]")
+    parser.add_argument("--seed", type=int, default=1, help="the same seed breaks the same things at the same time [1]")
+    parser.add_argument("--rate", type=float, help="requests a second [half of what a short run can do]")
+    picture = os.path.join(PACKAGE, "docs", "images", "soak.svg")
+    parser.add_argument("--picture", default=picture, metavar="PATH", help="[docs/images/soak.svg]")
+    parser.add_argument("--redis-server", default="redis-server", metavar="PROGRAM", help="[redis-server]")
+    args = parser.parse_args()
+    if args.duration < 6 * FAULT_EVERY_S:
+        parser.error(f"--duration must be at least {6 * FAULT_EVERY_S}, of which each half has a few faults")
+    # So that servers are stopped on a termination too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+    programs = build()
+    with tempfile.TemporaryDirectory(prefix="tollgate-soak-") as directory:
+        found = soak(args, programs, directory)
+    verdicts = judge(found, args.duration)
+    print_faults(found)
+    print("\n| asked of it | found | |\n|---|---|---|")
+    for asked, seen, held in verdicts:
+        print(f"| {asked} | {seen} | {'held' if held else '**broken**'} |")
+    if found["left_out"]:
+        print(f"\n{found['left_out']} faults were left out, see above.")
+    soak_picture.draw(args.picture, args.deployment, args.duration, DEADLINE_MS, found)
+    print(f"\ndrawn to {args.picture}")
+    if not all(held for _, _, held in verdicts):
+        raise Failed("it did not hold")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failed as error:
+        sys.exit(f"soak: {error}")
