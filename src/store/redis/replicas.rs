@@ -204,14 +204,16 @@ impl Members {
 
     /// Who is there at this time: what was heard, once everybody had the time to be. Whoever does not hear itself hears nobody.
     fn learn(&mut self, own: &str, now: Time) -> Option<Share> {
-        let since = self.listens_since?;
-        if now.since(since) >= self.beats(BEATS_FIRST) && self.heard.contains_key(own) {
+        if let Some(since) = self.listens_since
+            && now.since(since) >= self.beats(BEATS_FIRST)
+        {
             let silent = self.beats(BEATS_MISSED_MAX);
             self.heard.retain(|_, heard| now.since((*heard).max(since)) <= silent);
-            let rank = self.heard.keys().position(|name| name == own)?;
-            let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-            let replicas = NonZeroU32::new(number(self.heard.len())).unwrap_or(NonZeroU32::MIN);
-            self.known = Some(Share::ranked(replicas, number(rank)));
+            if let Some(rank) = self.heard.keys().position(|name| name == own) {
+                let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+                let replicas = NonZeroU32::new(number(self.heard.len())).unwrap_or(NonZeroU32::MIN);
+                self.known = Some(Share::ranked(replicas, number(rank)));
+            }
         }
         self.known
     }
