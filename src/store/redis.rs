@@ -4,11 +4,11 @@
 //! the caller's time is over: a verdict, or why there is none.
 
 use std::fmt;
-use std::future::pending;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{join_all, select_all};
 use redis::RedisError;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
@@ -153,27 +153,14 @@ impl Redis {
     /// Probes servers, finds out where they are, tells of their troubles, and keeps what is counted in their place in order, for as long as
     /// the process lives.
     pub async fn look_after(self: Arc<Self>, lifecycle: Lifecycle) {
-        let main = self.main.look_after(|node| {
-            let redis = self.clone();
-            async move { redis.hand_back(&redis.main, &node, HAND_BACK_TIME_MAX).await != Ended::Gone }
-        });
-        let per_second = async {
-            if let Some(pool) = &self.per_second {
-                let back = |node: Arc<Node>| {
-                    let redis = self.clone();
-                    async move {
-                        let Some(pool) = &redis.per_second else { return true };
-                        redis.hand_back(pool, &node, HAND_BACK_TIME_MAX).await != Ended::Gone
-                    }
-                };
-                pool.look_after(back).await;
-            }
-        };
+        let redis: &Self = &self;
+        let pools = redis
+            .pools()
+            .map(|pool| pool.look_after(move |node| async move { redis.hand_back(pool, &node, HAND_BACK_TIME_MAX).await != Ended::Gone }));
         // Whichever server it is: what is published on one node of a cluster is heard on all.
         let home = || self.main.layout().nodes().iter().find(|node| !node.health.breaker.is_open()).cloned();
         tokio::join!(
-            main,
-            per_second,
+            join_all(pools),
             self.replicas.look_after(home, &self.clock, &lifecycle),
             self.stand_in.look_after(self.clock.clone()),
             self.hand_back_the_rest(),
@@ -261,15 +248,10 @@ impl Redis {
     async fn hand_back_the_rest(&self) {
         let mut interval = tokio::time::interval(HAND_BACK_INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let per_second_moved = async || match &self.per_second {
-            Some(pool) => pool.moved().await,
-            None => pending().await,
-        };
         loop {
             tokio::select! {
                 _ = interval.tick() => {}
-                () = self.main.moved() => {}
-                () = per_second_moved() => {}
+                _ = select_all(self.pools().map(|pool| Box::pin(pool.moved()))) => {}
             }
             let mut are_all_there = true;
             for pool in self.pools() {
