@@ -117,7 +117,7 @@ class Scene:
             "K": ("kill -9, started again", self.killed),
             "S": ("SIGSTOP for 1 to 3 s", self.stopped),
             "D": ("replies 25 ms late for 3 s", lambda: self.broken(3, "late 25")),
-            "N": ("half of the packets lost, the others 200 ms late, for 3 s", lambda: self.broken(3, "lossy 200")),
+            "N": ("half of the packets lost, +200 ms, for 3 s", lambda: self.broken(3, "lossy 200")),
             "R": ("connections reset in mid-reply for 2 s", self.reset),
             "H": ("half of the connections stalled for 2 s", lambda: self.broken(2, f"stall-half {self.chance.randrange(2)}")),
             "F": ("SCRIPT FLUSH", lambda: self.ask_masters("SCRIPT", "FLUSH")),

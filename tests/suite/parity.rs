@@ -403,6 +403,7 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
             }
         }
     }
+    histories.extend(table_limits().into_iter().filter(|limit| algorithms.contains(&limit.algorithm())).map(give_backs_beside_a_veto));
     if algorithms.contains(&Algorithm::FixedWindow) {
         histories.push(many_alike());
     }
@@ -432,6 +433,26 @@ fn full_logs() -> History {
         batch(Gap::Micros(1_000_000 - 5_000), [add; KEYS]),
         batch(Gap::Micros(1), [add; KEYS]),
         batch(Gap::Back(2_000), [add; KEYS]),
+    ];
+    History { counters, jitter: Span::ZERO, batches }
+}
+
+/// What is given back to a counter in debt, in a request that another one refuses: it stays in debt, and is told as it stands.
+fn give_backs_beside_a_veto(limit: Limit) -> History {
+    let counters = std::array::from_fn(|_| Terms2 { limits: [limit; 2], found: None });
+    let call = |counter, size| Call { size, ..hit(counter) };
+    let batch = |gap, asks| Batch { gap, reloaded: [false; KEYS], asks, writes: Writes::Taken };
+    let alone = |size| (0..KEYS).map(|counter| Group { manner: Manner::Apart, calls: vec![call(counter, size)] }).collect();
+    let vetoed = |hits| {
+        let calls = vec![call(0, Size::Add(Amount::Hits(1))), call(1, Size::GiveBack(Amount::Hits(hits))), call(2, Size::Look)];
+        vec![Group { manner: Manner::Together, calls }]
+    };
+    let batches = vec![
+        batch(Gap::Micros(0), alone(Size::Add(Amount::Capacity(8, 0)))),
+        batch(Gap::Micros(1), alone(Size::Add(Amount::Hits(1)))),
+        batch(Gap::Micros(1), alone(Size::Add(Amount::Hits(3)))),
+        batch(Gap::Micros(1), vetoed(1)),
+        batch(Gap::Micros(1), vetoed(3)),
     ];
     History { counters, jitter: Span::ZERO, batches }
 }
