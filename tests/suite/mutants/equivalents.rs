@@ -525,6 +525,10 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
             ("full", "cost"),
             ("cost", "first"),
             ("cost", "index"),
+            ("full", "deepest"),
+            ("full", "first"),
+            ("full", "index"),
+            ("full", "now"),
             ("full", "arguments"),
             ("full", "count"),
         ],
@@ -559,6 +563,12 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
     },
     Equivalent { file: "driver.lua", source: "local time = redis.call('TIME')", changes: &[("call", "pcall")], reason: "TIME cannot fail" },
     Equivalent { file: "driver.lua", source: "if code == 105 then -- i", changes: &[("==", ">=")], reason: "no argument begins with more" },
+    Equivalent {
+        file: "driver.lua",
+        source: "elseif code == 76 then -- L",
+        changes: &[("==", ">=")],
+        reason: "only `T` and `i` are more, and those were asked",
+    },
     Equivalent {
         file: "driver.lua",
         source: "elseif code == 84 then -- T",
