@@ -1,7 +1,7 @@
 //! Settings of Redis: what the reference's environment says about it, and what becomes of it here.
 //!
 //! There may be two: one for all limits, or for all but those of a second, and one for these. Both are set in the same way, by names that
-//! begin differently, and read by the same code ([`Said`]).
+//! begin differently, and read by the same code (`Said`).
 
 use std::path::PathBuf;
 use std::time::Duration;
