@@ -27,9 +27,6 @@ pub const BATCH_SIZE_MAX: usize = 64;
 /// How many asks of one runtime wait for their turn. More would wait longer than anybody's time-out.
 pub const WAITERS_MAX: usize = 8_192;
 
-/// How often the script is sent again because Redis says that it has forgotten it: a flush may come in between, but not for ever.
-pub const FORGOTTEN_MAX: usize = 2;
-
 /// One runtime's way to one server. One call is in flight at a time. When the last clone is dropped, it ends.
 #[derive(Debug, Clone)]
 pub struct Batcher(Arc<Inner>);
@@ -178,13 +175,7 @@ impl Task {
     async fn call(&self, link: &mut Link, trip: &Trip<'_>) -> Result<Back, RedisError> {
         let (redis, node) = (&self.redis, &self.node);
         let sent = redis.clock.now();
-        let mut values = link.call(trip.commands()).await?;
-        for _ in 0..FORGOTTEN_MAX {
-            // Normal life: after a restart, a failover or a flush. The text runs and is remembered in one trip.
-            let Some(again) = trip.again(&values) else { break };
-            redis.metrics.unknown_script.inc();
-            again.mend(&mut values, link.call(&again.commands).await?);
-        }
+        let values = trip.send(link, || redis.metrics.unknown_script.inc()).await?;
         let received = redis.clock.now();
         redis.metrics.seconds.observe(received.since(sent).as_secs_f64());
         let back = trip.read(values).inspect_err(|_| link.give_up())?;

@@ -5,6 +5,8 @@
 use crc16::{State, XMODEM};
 use redis::{Pipeline, Value};
 
+use crate::store::redis::address::Address;
+
 /// How many slots a cluster has.
 pub const SLOTS: u16 = 16_384;
 
@@ -42,6 +44,13 @@ impl Place {
     pub fn read(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         Some(Self { host: host.trim_matches(['[', ']']).to_owned(), port: port.parse().ok()? })
+    }
+
+    /// The same with a host, where the one who told of it left that out.
+    #[must_use]
+    pub fn told_by(&self, teller: &Address) -> Self {
+        let host = if self.host.is_empty() { teller.host().unwrap_or_default() } else { &self.host };
+        Self { host: host.to_owned(), port: self.port }
     }
 }
 

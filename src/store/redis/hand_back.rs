@@ -6,7 +6,6 @@ use redis::RedisError;
 
 use crate::check::Check;
 use crate::store::redis::Redis;
-use crate::store::redis::batch::FORGOTTEN_MAX;
 use crate::store::redis::connection::Link;
 use crate::store::redis::health::PROBE_TIMEOUT;
 use crate::store::redis::node::Node;
@@ -35,12 +34,7 @@ impl<'r> Returned<'r> {
         let clock = &self.redis.clock;
         let groups = [(Manner::Apart, lines)].into_iter();
         let trip = Trip::new(groups, layout.has_slots(), clock.is_manual().then(|| clock.now()));
-        let mut values = link.call(trip.commands()).await?;
-        for _ in 0..FORGOTTEN_MAX {
-            let Some(again) = trip.again(&values) else { break };
-            again.mend(&mut values, link.call(&again.commands).await?);
-        }
-        let back = trip.read(values)?;
+        let back = trip.read(trip.send(link, || {}).await?)?;
         if !back.mends.is_empty() {
             // The replies are here all the same, and the next hit of that counter mends it.
             let _ = link.call(&back.mends).await;

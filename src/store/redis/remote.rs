@@ -163,16 +163,15 @@ impl Remote {
         let mut decisions: Decisions = checks.iter().map(|_| Err(StoreError::Unreachable)).collect();
         for _ in 0..=REDIRECTS_MAX {
             let mut elsewhere = Parts::new();
-            let mut hear = |heard: Heard<'_>| heard.decided.into_iter().for_each(|(index, decision)| decisions[index] = decision);
-            if parts.len() == 1 {
-                let part = parts.pop().expect("there is one");
-                let mut heard = self.ask_part(checks, part, manner, within).await;
-                elsewhere.extend(heard.elsewhere.drain(..));
-                hear(heard);
-            } else {
-                for mut heard in join_all(parts.drain(..).map(|part| self.ask_part(checks, part, manner, within))).await {
-                    elsewhere.extend(heard.elsewhere.drain(..));
-                    hear(heard);
+            let heard: SmallVec<[Heard<'_>; 1]> = match parts.pop() {
+                // As it is most often, and then it needs no place on the heap.
+                Some(alone) if parts.is_empty() => SmallVec::from_iter([self.ask_part(checks, alone, manner, within).await]),
+                last => join_all(parts.drain(..).chain(last).map(|part| self.ask_part(checks, part, manner, within))).await.into(),
+            };
+            for Heard { decided, elsewhere: sent_on } in heard {
+                elsewhere.extend(sent_on);
+                for (index, decision) in decided {
+                    decisions[index] = decision;
                 }
             }
             if elsewhere.is_empty() {
@@ -244,13 +243,7 @@ impl Remote {
     /// Where a node sends somebody.
     fn follow(&self, pool: &Pool, node: &Arc<Node>, redirect: &Redirect) -> Option<(Arc<Node>, Route)> {
         let [moved, ask, again] = &self.redis.metrics.redirects;
-        let at = |place: &cluster::Place| {
-            let mut place = place.clone();
-            if place.host.is_empty() {
-                node.address().host()?.clone_into(&mut place.host);
-            }
-            pool.node_at(&place)
-        };
+        let at = |place: &cluster::Place| pool.node_at(&place.told_by(node.address()));
         match redirect {
             Redirect::Moved(place) => {
                 moved.inc();

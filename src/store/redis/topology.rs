@@ -354,11 +354,9 @@ impl Pool {
         let mut ranges: Vec<_> = view.ranges.iter().collect();
         ranges.sort_by_key(|range| range.first);
         for range in ranges {
-            let mut place = range.master.clone();
-            if place.host.is_empty() {
-                teller.address().host().unwrap_or_default().clone_into(&mut place.host);
-            }
-            let node = self.node_at(&place).ok_or_else(|| format!("there are more than {NODES_MAX} nodes (nodes_max)"))?;
+            let node = self
+                .node_at(&range.master.told_by(teller.address()))
+                .ok_or_else(|| format!("there are more than {NODES_MAX} nodes (nodes_max)"))?;
             let index = nodes.iter().position(|known| known.id() == node.id()).unwrap_or_else(|| {
                 nodes.push(node);
                 nodes.len() - 1

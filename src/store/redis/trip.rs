@@ -4,9 +4,13 @@
 use redis::{Pipeline, RedisError, Value};
 
 use crate::store::redis::cluster;
+use crate::store::redis::connection::Link;
 use crate::store::redis::redirect::Redirect;
 use crate::store::redis::script::{self, Form, Line, Manner, Route, Said, Script};
 use crate::time::Time;
+
+/// How often the script is sent again because Redis says that it has forgotten it: a flush may come in between, but not for ever.
+const FORGOTTEN_MAX: usize = 2;
 
 /// What goes out.
 #[derive(Debug)]
@@ -41,9 +45,9 @@ struct Shares {
 
 /// Calls of the script that are made once more.
 #[derive(Debug)]
-pub struct Again {
+struct Again {
     /// What goes out.
-    pub commands: Pipeline,
+    commands: Pipeline,
     /// For each of those calls, the place of its reply among the new ones and among the first.
     replies: Vec<(usize, usize)>,
 }
@@ -106,15 +110,15 @@ impl<'b> Trip<'b> {
 
     /// Commands come first, then the script. What is last tells the time.
     fn finish(&mut self) {
+        let mut commands = std::mem::take(&mut self.commands);
         for index in 0..self.calls.len() {
-            let mut commands = std::mem::take(&mut self.commands);
             self.call(index, Form::Hash, &mut commands);
             self.calls[index].reply = commands.len() - 1;
-            self.commands = commands;
         }
         if self.calls.is_empty() {
-            self.commands.cmd("TIME");
+            commands.cmd("TIME");
         }
+        self.commands = commands;
     }
 
     fn call(&self, index: usize, form: Form, commands: &mut Pipeline) {
@@ -131,13 +135,23 @@ impl<'b> Trip<'b> {
         self.lines.len()
     }
 
-    /// All that goes out.
-    pub fn commands(&self) -> &Pipeline {
-        &self.commands
+    /// Sends everything, and what Redis has forgotten of the script once more: that is normal life after a restart, a failover or a flush.
+    /// The text runs and is remembered in one trip. `forgotten` is called each time.
+    ///
+    /// # Errors
+    /// Whatever breaks the connection.
+    pub async fn send(&self, link: &mut Link, forgotten: impl Fn()) -> Result<Vec<Value>, RedisError> {
+        let mut values = link.call(&self.commands).await?;
+        for _ in 0..FORGOTTEN_MAX {
+            let Some(again) = self.again(&values) else { break };
+            forgotten();
+            again.mend(&mut values, link.call(&again.commands).await?);
+        }
+        Ok(values)
     }
 
     /// The calls of which Redis says that it has forgotten the script, if there are any: the first one brings its text.
-    pub fn again(&self, values: &[Value]) -> Option<Again> {
+    fn again(&self, values: &[Value]) -> Option<Again> {
         let mut again = Again { commands: Pipeline::new(), replies: Vec::new() };
         for (index, call) in self.calls.iter().enumerate() {
             if values.get(call.reply).is_some_and(is_forgotten) {
@@ -186,7 +200,7 @@ impl<'b> Trip<'b> {
 
 impl Again {
     /// Puts the new replies in the place of the first ones.
-    pub fn mend(&self, values: &mut [Value], mut replies: Vec<Value>) {
+    fn mend(&self, values: &mut [Value], mut replies: Vec<Value>) {
         for &(new, first) in &self.replies {
             if let (Some(new), Some(first)) = (replies.get_mut(new), values.get_mut(first)) {
                 std::mem::swap(first, new);
