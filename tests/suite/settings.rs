@@ -400,16 +400,9 @@ fn with_both_periods(settings: &[(&str, &str)]) -> Builder {
     settings.iter().fold(server, |server, (name, value)| server.with_env(name, value))
 }
 
-/// Whether the log says so of a Redis that cannot be reached. Such a trouble is told once, with its first cause, and where a machine is busy
-/// that may be a probe that took too long: then the next service is asked.
-fn is_told(start: impl Fn() -> TestServer, told: &str) -> bool {
-    (0..10).any(|_| {
-        let server = start();
-        let has_trouble =
-            |log: &str| log.contains("Redis cannot be reached") || log.contains("nobody tells where the servers of Redis are");
-        look_until("what is wrong is told", || has_trouble(&server.log()));
-        server.log().contains(told)
-    })
+/// Waits until it says so of its store.
+fn is_told(server: &TestServer, told: &str) {
+    look_until(&format!("it is told: {told}"), || server.get("/ready").body.contains(told));
 }
 
 #[test]
@@ -484,7 +477,7 @@ fn the_second_redis_is_reached_only_with_what_it_asks_for() {
     }
     let server = start(&[tls]);
     look_until("the first is reached", || server.json(K).status == 200);
-    assert!(is_told(|| start(&[tls]), "wants a password (NOAUTH); set REDIS_PERSECOND_AUTH"));
+    is_told(&server, "wants a password (NOAUTH); set REDIS_PERSECOND_AUTH");
 }
 
 #[test]
@@ -549,14 +542,14 @@ fn sentinels_have_credentials_of_their_own() {
     for (credentials, missing) in
         [(("REDIS_AUTH", "of-servers"), "REDIS_SENTINEL_AUTH"), (("REDIS_SENTINEL_AUTH", "of-sentinels"), "REDIS_AUTH")]
     {
-        let start = || with_both_periods(&[&main[..], &[credentials]].concat()).start();
-        assert!(is_told(start, &format!("wants a password (NOAUTH); set {missing}")), "{credentials:?}");
-        assert_eq!(start().json(K).status, 429);
+        let server = with_both_periods(&[&main[..], &[credentials]].concat()).start();
+        is_told(&server, &format!("wants a password (NOAUTH); set {missing}"));
+        assert_eq!(server.json(K).status, 429, "{credentials:?}");
     }
     let other = sentinels.replace("mymaster", "other");
     let unknown = [("REDIS_PERSECOND_URL", other.as_str()), ("REDIS_PERSECOND_SENTINEL_AUTH", "of-sentinels")];
-    let start = || with_both_periods(&[&second[..], &unknown].concat()).start();
-    assert!(is_told(start, "knows no master named other; see the first part of REDIS_PERSECOND_URL"));
+    let server = with_both_periods(&[&second[..], &unknown].concat()).start();
+    is_told(&server, "knows no master named other; see the first part of REDIS_PERSECOND_URL");
 }
 
 const YEAR_S: i64 = 365 * 86_400;

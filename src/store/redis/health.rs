@@ -60,7 +60,8 @@ pub struct HealthMetrics {
 struct Note {
     first: AtomicU64,
     last: AtomicU64,
-    text: Mutex<String>,
+    /// As it was last seen: what came first may have been a connection that broke, and what lasts a password that is refused.
+    cause: Mutex<String>,
     /// It was said to be there.
     is_told: AtomicBool,
     gauge: Gauge,
@@ -116,7 +117,7 @@ impl Health {
             notes: metrics.troubles.clone().map(|gauge| Note {
                 first: AtomicU64::new(0),
                 last: AtomicU64::new(0),
-                text: Mutex::default(),
+                cause: Mutex::default(),
                 is_told: AtomicBool::new(false),
                 gauge,
             }),
@@ -148,8 +149,14 @@ impl Health {
         let note = &self.notes[trouble as usize];
         let now = self.clock.now().as_micros();
         note.last.store(now, Relaxed);
-        if note.first.load(Relaxed) == 0 && note.first.swap(now, Relaxed) == 0 {
-            text.clone_into(&mut note.text.lock().unwrap_or_else(PoisonError::into_inner));
+        // Whoever has it at this moment has a cause that is as new.
+        if let Ok(mut cause) = note.cause.try_lock()
+            && *cause != text
+        {
+            text.clone_into(&mut cause);
+        }
+        if note.first.load(Relaxed) == 0 {
+            note.first.store(now, Relaxed);
         }
     }
 
@@ -206,9 +213,10 @@ impl Health {
         }
     }
 
-    /// What was told to be wrong with it, and is not over.
-    pub fn troubles(&self) -> impl Iterator<Item = &'static str> {
-        Trouble::ALL.into_iter().filter(|trouble| self.notes[*trouble as usize].is_told.load(Relaxed)).map(Trouble::sentence)
+    /// What was told to be wrong with it and is not over, with what it was last seen by.
+    pub fn troubles(&self) -> impl Iterator<Item = String> {
+        let there = Trouble::ALL.into_iter().filter(|trouble| self.notes[*trouble as usize].is_told.load(Relaxed));
+        there.map(|trouble| format!("{} ({})", trouble.sentence(), self.notes[trouble as usize].cause()))
     }
 
     /// Logs a trouble that has come, or gone.
@@ -239,9 +247,14 @@ impl Health {
             }
         } else if comes && !note.is_told.swap(true, Relaxed) {
             note.gauge.inc();
-            let cause = note.text.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            tracing::warn!(%address, cause, "{}; calls are answered as on_store_error says", trouble.sentence());
+            tracing::warn!(%address, cause = note.cause(), "{}; calls are answered as on_store_error says", trouble.sentence());
         }
+    }
+}
+
+impl Note {
+    fn cause(&self) -> String {
+        self.cause.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

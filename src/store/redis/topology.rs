@@ -4,8 +4,8 @@
 //! task looks after both, so no request ever waits for somebody to find out where to go.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
@@ -42,8 +42,8 @@ pub struct Pool {
     layout: ArcSwap<Layout>,
     /// Those of the layout, and those that somebody was sent to since.
     nodes: Mutex<HashMap<Place, Arc<Node>>>,
-    /// Nobody could tell where the servers are, and that was logged.
-    is_lost: AtomicBool,
+    /// Why nobody can tell where the servers are, while nobody can. It was logged when it came.
+    lost: Mutex<Option<String>>,
     /// Rung when the layout is another.
     moved: Notify,
     /// How often a server, once given up, was there again.
@@ -155,7 +155,7 @@ impl Pool {
             parts,
             layout: ArcSwap::from_pointee(layout),
             nodes: Mutex::default(),
-            is_lost: AtomicBool::new(false),
+            lost: Mutex::default(),
             moved: Notify::new(),
             recoveries: AtomicU64::new(0),
             metrics,
@@ -214,12 +214,12 @@ impl Pool {
     /// What an operator should know of it: the servers, and what is wrong with them.
     pub fn note(&self) -> String {
         let mut notes = Vec::new();
-        if self.is_lost.load(Relaxed) {
-            notes.push(LOST.to_owned());
+        if let Some(cause) = &*self.lost() {
+            notes.push(format!("{LOST} ({cause})"));
         }
         let is_one = matches!(self.deployment, Deployment::Single(_));
         for node in &self.layout().nodes {
-            let troubles: Vec<&str> = node.health.troubles().collect();
+            let troubles: Vec<String> = node.health.troubles().collect();
             if !troubles.is_empty() {
                 let troubles = troubles.join(", ");
                 notes.push(if is_one { troubles } else { format!("{}: {troubles}", node.address()) });
@@ -279,7 +279,7 @@ impl Pool {
                 Finder::Seeds(seeds) => self.ask_cluster(seeds).await,
             };
             self.tell(found.err());
-            let is_well = !self.is_lost.load(Relaxed) && self.layout().nodes.iter().all(|node| node.health.is_well());
+            let is_well = self.lost().is_none() && self.layout().nodes.iter().all(|node| node.health.is_well());
             let pause = match &self.finder {
                 _ if !is_well => PROBE_INTERVAL,
                 Finder::Sentinels(_) => SENTINEL_INTERVAL,
@@ -294,14 +294,20 @@ impl Pool {
 
     /// Logs once that nobody knows where the servers are, and once that somebody does.
     fn tell(&self, failure: Option<String>) {
-        if let Some(cause) = failure {
+        if failure.is_some() {
             self.metrics.failures.inc();
-            if !self.is_lost.swap(true, Relaxed) {
-                tracing::warn!(deployment = %self.deployment, cause, "{LOST}; what was last known is gone by");
-            }
-        } else if self.is_lost.swap(false, Relaxed) {
-            tracing::warn!(deployment = %self.deployment, "over: {LOST}");
         }
+        let mut lost = self.lost();
+        match (&*lost, &failure) {
+            (None, Some(cause)) => tracing::warn!(deployment = %self.deployment, cause, "{LOST}; what was last known is gone by"),
+            (Some(_), None) => tracing::warn!(deployment = %self.deployment, "over: {LOST}"),
+            _ => {}
+        }
+        *lost = failure;
+    }
+
+    fn lost(&self) -> MutexGuard<'_, Option<String>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn ask_sentinels(&self, sentinels: &Sentinels) -> Result<(), String> {
