@@ -102,7 +102,7 @@ def main():
     # So that servers are stopped on a termination too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
-    programs = {"load": args.load} if args.load else build()
+    programs = {"load": args.load} if args.load else build("load", "bare_server")
     sides = []
     try:
         sides.append(Side("A", args.a, args.a_target, args.a_pid, programs))

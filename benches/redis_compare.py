@@ -297,7 +297,7 @@ def main():
     # So that servers are stopped on a termination too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
-    programs = build()
+    programs = build("load", "bare_server")
     sides = {}
     with tempfile.TemporaryDirectory(prefix="tollgate-bench-") as directory:
         shutil.copy(RULES, rules_directory(directory))

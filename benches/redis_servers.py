@@ -1,5 +1,6 @@
 """Redis of a measurement's own: one server, servers behind Sentinel, or a cluster. Without persistence; gone when they are stopped."""
 
+import contextlib
 import os
 import random
 import signal
@@ -33,8 +34,17 @@ class RedisServer(Server):
 
     def __init__(self, program, directory, port, announced=None, options=()):
         self.port, self.announced = port, announced or port
+        # What a replica is sent first it keeps in that file, and would come back with when it is started again: it is its own, so that it
+        # is not another one's, and it is removed.
+        self.dump = os.path.join(directory, f"dump-{port}.rdb")
         words = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", directory]
+        words += ["--dbfilename", os.path.basename(self.dump)]
         super().__init__([*words, *options], plain_environment(), f"127.0.0.1:{port}")
+
+    def start(self):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self.dump)
+        super().start()
 
     def ask(self, *words):
         """The reply: a number, a text, or a list of those."""

@@ -123,11 +123,12 @@ def plain_environment():
     return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
 
 
-def build():
-    """This package's programs, by name."""
+def build(*benches):
+    """The service, and these of this package's other programs, by name."""
     # The service last and without what only tests and benches need: cargo leaves one binary of that name, and the one to measure is the
     # one that is shipped.
-    return cargo("bench", "--no-run", "--bench", "load", "--bench", "bare_server") | cargo("build", "--release", "--bin", "tollgate")
+    wanted = [word for bench in benches for word in ("--bench", bench)]
+    return cargo("bench", "--no-run", *wanted) | cargo("build", "--release", "--bin", "tollgate")
 
 
 def cargo(*words):

@@ -46,7 +46,8 @@ TIMEOUT_S = 10
 # From the last fault on: the last ten seconds, and those answers.
 GENERATOR_ENDS_S = 2 * FAULT_EVERY_S + 3 * TIMEOUT_S
 SATURATION_S, SATURATION_WARMUP_S = 5, 2
-# Half of what it can do leaves room for a fault to show, and for a machine that does other things as well.
+# Saturated is a machine whose processors are: half of that leaves room for a fault to show. Who waits for answers before asking again fills
+# batches better than who comes when he comes, so what half as many requests take is measured, and the rate goes by that.
 LOAD = 0.5
 # Each request asks for a fixed window, plain commands, and a token bucket, the script.
 COUNTERS = 2
@@ -64,6 +65,8 @@ GROWTHS = [
 # With more of its answers late because of the machine, a run tells of the machine.
 EXCUSED_SHARE_MAX = 0.001
 LATE_NAMED_MAX = 5
+# Of a processor in one second. A virtual machine is not told of less than a hundredth.
+STOLEN_NOTICED = 0.1
 # Of the verdicts of a Redis that is well: an answer that a busy machine brings after 12 ms is one by policy.
 SPORADIC_SHARE_MAX = 0.01
 # The fault that wants a deployment that is whole. Where it is not yet, after the fault before, nothing is done, which is told.
@@ -213,7 +216,7 @@ class Sampler:
             "threads": of("Threads"),
             "fds": fds,
             "instead": total(page, "tollgate_store_fallbacks_total"),
-        }
+        } | processors()
 
     def stop(self):
         self.ended.set()
@@ -262,10 +265,8 @@ def soak(args, programs, directory):
         started.append(service)
         service.start()
 
-        closed = load(programs["load"], service.target, [service.pid], SATURATION_S, SATURATION_WARMUP_S, KEYS)
-        rate = args.rate or round(closed["per_second"] * LOAD, -2)
-        told = f"{redis.kind}: {closed['per_second']:.0f} requests of two counters a second with 64 in flight"
-        print(f"{told}; {rate:.0f} a second from here on", flush=True)
+        rate = args.rate or half_of_saturation(programs["load"], service)
+        print(f"{redis.kind}: {rate:.0f} requests of two counters a second from here on", flush=True)
         command = [programs["load"], "--json", "--timeline", "--watch", "--allow-errors", "--target", service.target, *KEYS]
         command += ["--rate", str(rate), "--deadline", f"{DEADLINE_MS}ms", "--timeout", f"{TIMEOUT_S}s"]
         command += ["--duration", f"{args.duration}s", "--warmup", "0s"]
@@ -285,10 +286,30 @@ def soak(args, programs, directory):
             raise Failed(f"the generator gave no result; the service said:\n{service.said()}") from error
         if service.process.poll() is not None:
             raise Failed(f"the service has ended; it said:\n{service.said()}")
-        return {"run": run, "rate": rate, "saturation": closed["per_second"], "faults": faults, "left_out": left_out, "samples": samples}
+        return {"run": run, "rate": rate, "faults": faults, "left_out": left_out, "samples": samples}
     finally:
         for each in reversed(started):
             each.stop()
+
+
+def half_of_saturation(generator, service):
+    """At how many requests a second the machine, with everything on it, is busy for half of the time."""
+    times = [service.target, [service.pid], SATURATION_S, SATURATION_WARMUP_S]
+    saturated = load(generator, *times, KEYS)["per_second"]
+    began, before = time.monotonic(), processors()
+    load(generator, *times, [*KEYS, "--rate", str(round(saturated * LOAD))])
+    after, took = processors(), time.monotonic() - began
+    busy = (after["busy_s"] - before["busy_s"]) / took / os.cpu_count()
+    print(f"saturated at {saturated:.0f} requests a second, and with half of that busy for {busy:.0%} of the time", flush=True)
+    return round(saturated * LOAD * min(LOAD / busy, 1), -2)
+
+
+def processors():
+    """For how many seconds, summed over processors, this machine has been busy so far, and how many its host has taken from it."""
+    with open("/proc/stat") as stat:
+        user, nice, system, _, _, irq, softirq, steal = map(int, stat.readline().split()[1:9])
+    ticks = os.sysconf("SC_CLK_TCK")
+    return {"busy_s": (user + nice + system + irq + softirq + steal) / ticks, "stolen_s": steal / ticks}
 
 
 def deployment(args, directory, proxies):
@@ -299,10 +320,12 @@ def deployment(args, directory, proxies):
 
 def judge(found, duration):
     """What was asked of it, what came of that, and whether it held."""
-    return judge_answers(found["run"]) + judge_process(found["samples"], duration, found["rate"])
+    samples = found["samples"]
+    stolen = [after["stolen_s"] - before["stolen_s"] for before, after in zip(samples, samples[1:])]
+    return judge_answers(found["run"], stolen) + judge_process(samples, duration, found["rate"])
 
 
-def judge_answers(run):
+def judge_answers(run, stolen):
     requests, late = run["requests"], run["late"]
     excused, by_itself = late["excused"], late["by_itself"]
     # CANCELLED is what the service's gRPC answers by itself when the time of a call is over: late, and counted there.
@@ -310,7 +333,9 @@ def judge_answers(run):
     answered = requests["ok"] + requests["over_limit"] + sum(requests["errors"].values())
     unanswered = sum(requests["unanswered"].values())
     named = "".join(f", {each['took_ms']:.1f} ms at {each['at_s']:.1f} s" for each in late["shown"][:LATE_NAMED_MAX])
+    robbed = sum(seconds > STOLEN_NOTICED * SAMPLE_EVERY_S for seconds in stolen)
     waited = f"threads waited for a processor for {late['waited_share']:.1%} of the time, added up"
+    waited += f"; in {robbed} of {len(stolen)} seconds the machine's host took more than {STOLEN_NOTICED:.0%} of one"
     return [
         (
             "sent = answered",
@@ -391,7 +416,7 @@ def main():
     # So that servers are stopped on a termination too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
-    programs = build()
+    programs = build("load", "proxy")
     with tempfile.TemporaryDirectory(prefix="tollgate-soak-") as directory:
         found = soak(args, programs, directory)
     verdicts = judge(found, args.duration)
