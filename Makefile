@@ -26,7 +26,8 @@ redis: ## the Redis and Valkey servers that the suite runs on, beside the one on
 	tests/install-redis.sh
 
 unit: redis ## unit, property and suite tests
-	$(CARGO) test --lib --bins --test suite --test architecture
+	$(CARGO) test --lib --bins --test suite --test architecture -- --skip alone::
+	$(CARGO) test --test suite -- alone:: --test-threads=1
 
 mutants: ## two minutes: a test finds out every change of one token of the Lua
 	$(CARGO) test --test suite every_mutant -- --ignored --nocapture

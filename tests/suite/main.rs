@@ -25,6 +25,7 @@ mod load {
     pub mod tally;
 }
 
+mod alone;
 mod bad_input;
 mod cli;
 mod cluster;
@@ -33,7 +34,6 @@ mod connections;
 mod differences;
 mod door_tls;
 mod doors;
-mod faults;
 mod json;
 mod keys;
 mod laws;
@@ -48,7 +48,6 @@ mod over_limit;
 mod overlay;
 mod parity;
 mod proxies;
-mod races;
 mod redis_address;
 mod redis_batches;
 mod redis_store;
@@ -59,7 +58,6 @@ mod sentinel;
 mod settings;
 mod simulate;
 mod store;
-mod topology_faults;
 mod traces;
 mod wire;
 mod xds;

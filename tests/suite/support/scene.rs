@@ -4,7 +4,7 @@
 //! before its deadline; the service stays healthy; no more is let through than docs/operations.md says; once Redis is well it counts
 //! within a second; each trouble is told once when it comes and once when it is over; and no connection is left behind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -53,6 +53,11 @@ pub(crate) const REFUSING: &str = "Redis refuses to count";
 pub(crate) const FOREIGN: &str = "something else than a counter stands at a key";
 /// So many counters that each node of a cluster has some of them, whichever those are.
 const PROBES: usize = 32;
+
+/// How often something happens once more that leaves nothing behind.
+const ROUNDS: usize = 3;
+/// What an allocator may keep of it.
+const GROWTH_MAX_KIB: u64 = 4 * 1024;
 
 /// What the service counts on.
 pub(crate) trait Servers {
@@ -115,17 +120,18 @@ pub(crate) struct History {
     outages: u64,
     /// What is logged about troubles with Redis.
     pub(crate) log: Vec<String>,
+    /// What `/ready` said of the store while something was broken.
+    pub(crate) ready: BTreeSet<String>,
 }
 
 /// Sets a flag, whatever happens.
 struct StoreOnDrop<'f>(&'f AtomicBool);
 
 /// What a process holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) descriptors: usize,
-    pub(crate) threads: usize,
-    pub(crate) redis_connections: usize,
+struct Held {
+    descriptors: usize,
+    threads: usize,
+    redis_connections: usize,
 }
 
 impl Servers for Single {
@@ -278,27 +284,31 @@ impl<S: Servers> Scene<S> {
         let length = LEAD + lasts + RECOVERY_MAX + TRAIL;
         let traffic = Traffic::to(&self.server, &POLICIES.map(|policy| self.options(policy, length)));
         thread::sleep(LEAD);
-        let mended = self.while_healthy(fault);
+        let (mended, ready) = self.while_healthy(fault);
         let recovery = self.wait_until_redis_counts().since(mended).into();
         let [local, allow, deny, error] = traffic.finish();
         self.wait_until_nothing_is_wrong();
         look_until("every thread has its one connection, and there is no other", || self.has_few_connections());
-        let said = self.history().since(&before);
+        let said = History { ready, ..self.history().since(&before) };
         let report = Report { granted: self.granted, recovery, local, allow, deny, error, said };
         println!("play {}: {report:#?}", self.play);
         report
     }
 
-    /// Asks for health all the while. Gives when the fault ended.
-    fn while_healthy(&mut self, fault: impl Fn(&mut Self)) -> Time {
+    /// Asks for health all the while. Gives when the fault ended, and what was said of the store until then.
+    fn while_healthy(&mut self, fault: impl Fn(&mut Self)) -> (Time, BTreeSet<String>) {
         let (http, over) = (self.server.http, AtomicBool::new(false));
         thread::scope(|scope| {
             let asking = scope.spawn(|| {
+                let mut ready = BTreeSet::new();
                 while !over.load(Relaxed) {
                     let reply = http::get(http, "/healthcheck");
                     assert_eq!((reply.status, &*reply.body), (200, "OK"));
+                    let page = http::get(http, "/ready").body;
+                    ready.extend(page.lines().filter(|line| line.starts_with("store: ")).map(str::to_owned));
                     thread::sleep(HEALTH_INTERVAL);
                 }
+                ready
             });
             let mended = {
                 // Also when the fault fails: nobody else would end the asking.
@@ -306,8 +316,7 @@ impl<S: Servers> Scene<S> {
                 fault(self);
                 self.clock.now()
             };
-            asking.join().expect("it is healthy whatever happens to Redis");
-            mended
+            (mended, asking.join().expect("it is healthy whatever happens to Redis"))
         })
     }
 
@@ -339,7 +348,7 @@ impl<S: Servers> Scene<S> {
     }
 
     /// No server that runs has more than it may.
-    pub(crate) fn has_few_connections(&self) -> bool {
+    fn has_few_connections(&self) -> bool {
         let max = self.servers.connections_max();
         self.servers.all().into_iter().filter(|redis| redis.runs()).all(|redis| redis.clients() <= max)
     }
@@ -363,10 +372,27 @@ impl<S: Servers> Scene<S> {
             other: POLICIES.map(|policy| verdicts(policy, false)),
             outages: sum("tollgate_store_breaker_opened_total", &|_| true),
             log: self.server.log().lines().filter(is_of_redis).filter(is_trouble).map(str::to_owned).collect(),
+            ready: BTreeSet::new(),
         }
     }
 
-    pub(crate) fn held(&self) -> Held {
+    /// Has the same happen again and again. What is opened once and kept, such as connections, is there after the first few times; from
+    /// then on nothing grows.
+    pub(crate) fn leaves_nothing_behind(mut self, first: usize, mut round: impl FnMut(&mut Self)) {
+        (0..first).for_each(|_| round(&mut self));
+        let (held, resident) = (self.held(), self.resident_kib());
+        (0..ROUNDS).for_each(|_| round(&mut self));
+        // Connections that are made when they are needed may not have been there yet.
+        let descriptors_max = held.descriptors + self.servers.connections_max().saturating_sub(held.redis_connections);
+        look_until("it holds no more than before", || {
+            let now = self.held();
+            now.descriptors <= descriptors_max && now.threads <= held.threads && self.has_few_connections()
+        });
+        let grown = self.resident_kib().saturating_sub(resident);
+        assert!(grown < GROWTH_MAX_KIB, "{grown} KiB more than the {resident} KiB before {ROUNDS} rounds");
+    }
+
+    fn held(&self) -> Held {
         let count = |what: &str| fs::read_dir(format!("/proc/{}/{what}", self.server.pid())).expect("it runs").count();
         Held {
             descriptors: count("fd"),
@@ -375,7 +401,7 @@ impl<S: Servers> Scene<S> {
         }
     }
 
-    pub(crate) fn resident_kib(&self) -> u64 {
+    fn resident_kib(&self) -> u64 {
         crate::load::process::Memory::of(&self.server.pid().to_string()).expect("it runs").resident_kib
     }
 }

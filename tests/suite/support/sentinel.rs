@@ -237,12 +237,14 @@ fn state(sentinel: &RedisProcess, name: &str) -> String {
 
 /// That it does what the tests of other things rely on.
 mod tests {
+    use std::thread;
+
     use super::*;
     use crate::support::versions::{REDIS_6_2, VALKEY_9_1};
 
     #[test]
     fn a_replica_takes_over_when_it_is_told_to_and_when_the_master_is_killed() {
-        for version in [ON_PATH, REDIS_6_2, VALKEY_9_1] {
+        let each = |version| {
             let mut deployment = SentinelProcess::builder().of(version).with_replicas(2).start();
             assert_eq!(deployment.master_by_name(), Some(0));
             deployment.fail_over();
@@ -250,7 +252,13 @@ mod tests {
             deployment.master_mut().kill();
             deployment.wait_until_replaced(second);
             deployment.master().command::<()>(&["SET", "k", "v"]);
-        }
+        };
+        // Sentinels take their time.
+        thread::scope(|scope| {
+            for version in [ON_PATH, REDIS_6_2, VALKEY_9_1] {
+                scope.spawn(move || each(version));
+            }
+        });
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::support::look_until;
 use crate::support::proxy::Fault;
 use crate::support::redis::RedisProcess;
-use crate::support::scene::{AWAY, FOREIGN, REFUSING, SLOW, Scene, Servers as _, Single, UNREACHABLE};
+use crate::support::scene::{AWAY, FOREIGN, REFUSING, SLOW, Scene, Single, UNREACHABLE};
 use crate::support::traffic::Traffic;
 
 #[test]
@@ -216,21 +216,7 @@ fn a_wrong_type_at_one_key() {
 
 #[test]
 fn outage_after_outage_leaves_nothing_behind() {
-    const OUTAGES: usize = 3;
-    let mut scene = Scene::proxied();
-    // Whatever is opened once and kept, such as a pool's connections, is there after the first ones.
-    break_in_every_way(&mut scene);
-    break_in_every_way(&mut scene);
-    let (held, resident) = (scene.held(), scene.resident_kib());
-    for _ in 0..OUTAGES {
-        break_in_every_way(&mut scene);
-    }
-    look_until("it holds no more than before", || {
-        let now = scene.held();
-        now.descriptors <= held.descriptors && now.threads <= held.threads && now.redis_connections <= scene.servers.connections_max()
-    });
-    let grown = scene.resident_kib().saturating_sub(resident);
-    assert!(grown < 4 * 1024, "{grown} KiB more than the {resident} KiB before {OUTAGES} rounds of outages");
+    Scene::proxied().leaves_nothing_behind(2, break_in_every_way);
 }
 
 /// One outage of each kind, each as long as it takes to be noticed.
