@@ -3,12 +3,16 @@
 
 mod model;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate::time::{Clock, Span};
 
+use crate::support::cluster::ClusterProcess;
+use crate::support::proxy::Fault;
 use crate::support::redis::RedisProcess;
-use crate::support::{Client, Code, TestServer, limit_of, look_until, request};
+use crate::support::scene::Servers;
+use crate::support::sentinel::SentinelProcess;
+use crate::support::{Client, Code, TestServer, eventually, limit_of, look_until, request};
 
 /// How much of each value.
 pub(crate) const LIMIT: u64 = 30;
@@ -65,12 +69,30 @@ async fn passed(clients: &mut [Client], key: &str, calls: usize) -> u64 {
     passed
 }
 
+/// How many of so many calls for each of these pass: the different numbers that there are.
+async fn passed_of_each(client: &mut Client, counters: &[(&str, String)], calls: usize) -> BTreeSet<u64> {
+    let mut numbers = BTreeSet::new();
+    for (key, value) in counters {
+        let mut passed = 0;
+        for _ in 0..calls {
+            passed += u64::from(client.ask("d", &[(key, value)]).await == Code::Ok);
+        }
+        numbers.insert(passed);
+    }
+    numbers
+}
+
+/// Learns what is left, and uses up nothing.
+async fn look_at(client: &mut Client, key: &str, value: &str) {
+    let mut look = request("d", &[&[(key, value)]]);
+    look.descriptors[0].hits_addend = Some(0);
+    client.call(look).await.expect("there is an answer");
+}
+
 /// Everybody learns what Redis says.
 async fn look(clients: &mut [Client], key: &str) {
-    let mut look = request("d", &[&[(key, "v")]]);
-    look.descriptors[0].hits_addend = Some(0);
     for client in clients {
-        client.call(look.clone()).await.expect("there is an answer");
+        look_at(client, key, "v").await;
     }
 }
 
@@ -152,6 +174,70 @@ async fn with_three_replicas_a_client_gets_its_limit_over_an_outage_that_all_of_
     for key in KEYS {
         let later = passed(&mut clients, key, 60).await;
         assert_eq!(got[key] + later, LIMIT, "{key}, {later} of them later");
+    }
+}
+
+/// A service on servers that belong together, which is the only one there.
+fn alone_on(servers: &impl Servers) -> [TestServer; 1] {
+    let builder = TestServer::with_rules(RULES).with_env("WORKERS", "1");
+    let server = servers.settings().into_iter().fold(builder, |server, (name, value)| server.with_env(name, &value)).start();
+    look_until("it has heard itself", || alive(&server) == 1);
+    [server]
+}
+
+/// Slots move while nobody of us can see it: what is owed follows them.
+#[tokio::test]
+async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
+    const VALUES: usize = 6;
+    let cluster = ClusterProcess::builder().behind_proxies().start();
+    let servers = alone_on(&cluster);
+    let mut client = servers[0].client().await;
+    let counters: Vec<_> = KEYS.into_iter().flat_map(|key| (0..VALUES).map(move |value| (key, value.to_string()))).collect();
+    wait_until_redis_counts(&servers);
+    assert_eq!(passed_of_each(&mut client, &counters, 9).await, BTreeSet::from([9]));
+    (0..cluster.len()).for_each(|node| cluster.proxy(node).set(Fault::Refuse));
+    eventually("each node is given up", async || {
+        for (key, value) in &counters {
+            look_at(&mut client, key, value).await;
+        }
+        servers[0].metric("tollgate_store_breaker_open") == Some(3.0)
+    })
+    .await;
+    assert_eq!(passed_of_each(&mut client, &counters, 11).await, BTreeSet::from([11]));
+    for key in cluster.keys("tg:d:bucket:*") {
+        let slot = cluster.slot_of(&key);
+        cluster.migrate(slot, (cluster.owner_of(slot) + 1) % cluster.len());
+    }
+    (0..cluster.len()).for_each(|node| cluster.proxy(node).set(Fault::None));
+    let owed = counters.len() as u64 * 11;
+    look_until("all of it is handed back", || handed_back(&servers) >= owed);
+    assert_eq!(handed_back(&servers), owed);
+    look_until("each node is asked again", || servers[0].metric("tollgate_store_breaker_open") == Some(0.0));
+    assert_eq!(passed_of_each(&mut client, &counters, 40).await, BTreeSet::from([10]));
+}
+
+#[tokio::test]
+async fn behind_sentinel_a_new_master_is_told_what_passed_while_there_was_none() {
+    let mut deployment = SentinelProcess::start();
+    let servers = alone_on(&deployment);
+    wait_until_redis_counts(&servers);
+    let mut clients = clients(&servers).await;
+    for key in KEYS {
+        assert_eq!(passed(&mut clients, key, 9).await, 9);
+    }
+    assert_eq!(deployment.master().command::<usize>(&["WAIT", "1", "10000"]), 1, "its replica has everything");
+    let lost = deployment.master_by_name().expect("they agree");
+    deployment.master_mut().kill();
+    wait_until_redis_is_given_up(&servers);
+    for key in KEYS {
+        assert_eq!(passed(&mut clients, key, 11).await, 11, "{key}");
+    }
+    deployment.wait_until_replaced(lost);
+    wait_until_redis_counts(&servers);
+    look_until("all of it is handed back", || handed_back(&servers) >= 44);
+    assert_eq!(handed_back(&servers), 44);
+    for key in KEYS {
+        assert_eq!(passed(&mut clients, key, 40).await, 10, "{key}");
     }
 }
 

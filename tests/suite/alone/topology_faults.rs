@@ -184,7 +184,8 @@ fn half_of_the_packets_lost_and_200_ms_to_and_fro() {
         },
         |report| {
             report.was_answered_by_policy();
-            report.is_told(UNREACHABLE);
+            // A connection that is lucky now and then is a slow one.
+            report.one_is_told_to_be_away();
         },
     );
 }
