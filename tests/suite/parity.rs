@@ -410,6 +410,9 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
     if algorithms.contains(&Algorithm::SlidingLog) {
         histories.push(full_logs());
     }
+    if algorithms.contains(&Algorithm::Concurrency) {
+        histories.push(fewer_places());
+    }
     histories
 }
 
@@ -454,6 +457,23 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
         batch(Gap::Micros(1), vetoed(1)),
         batch(Gap::Micros(1), vetoed(3)),
     ];
+    History { counters, jitter: Span::ZERO, batches }
+}
+
+/// Somebody gives a place back and somebody else asks for one, in one call, where there are fewer places than leases: more than one of
+/// them has to end first, and not all.
+fn fewer_places() -> History {
+    let held = |places| Terms { lease: Some(Span::from_secs(30)), ..Terms::new(places, Unit::Second, Algorithm::Concurrency) };
+    let limits = |fewer| [4, fewer].map(|places| Limit::new(&held(places)).expect("a limit"));
+    let counters = std::array::from_fn(|number| Terms2 { limits: limits([1, 2][number % 2]), found: None });
+    let call = |counter, holder| Call { holder, ..hit(counter) };
+    let batch = |reloaded, calls: &dyn Fn(usize) -> Vec<Call>| {
+        let asks = (0..KEYS).map(|counter| Group { manner: Manner::Apart, calls: calls(counter) }).collect();
+        Batch { gap: Gap::Micros(1_000_000), reloaded: [reloaded; KEYS], asks, writes: Writes::Taken }
+    };
+    let mut batches: Vec<Batch> = (0..4).map(|holder| batch(false, &|counter| vec![call(counter, holder)])).collect();
+    let give_back = Size::GiveBack(Amount::Hits(1));
+    batches.push(batch(true, &|counter| vec![Call { size: give_back, ..call(counter, 3) }, call(counter, 4)]));
     History { counters, jitter: Span::ZERO, batches }
 }
 

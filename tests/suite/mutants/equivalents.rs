@@ -363,6 +363,12 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
     },
     Equivalent {
         file: "concurrency.lua",
+        source: "redis.call('ZREM', key, name)",
+        changes: &[("call", "pcall")],
+        reason: "what refuses it leaves the name there, so that PEXPIRE comes next, which is refused as well",
+    },
+    Equivalent {
+        file: "concurrency.lua",
         source: "local last = tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])",
         changes: &[("call", "pcall")],
         reason: "Redis has just looked at the same key, or taken a write to it",
