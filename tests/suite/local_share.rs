@@ -4,6 +4,7 @@
 mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
 
 use tollgate::time::{Clock, Span};
 
@@ -61,10 +62,15 @@ async fn clients(servers: &[TestServer]) -> Vec<Client> {
 
 /// How many of so many calls pass, which go to one replica after the other.
 async fn passed(clients: &mut [Client], key: &str, calls: usize) -> u64 {
+    passed_of(clients, (key, "v"), calls).await
+}
+
+/// The same of any counter.
+async fn passed_of(clients: &mut [Client], counter: (&str, &str), calls: usize) -> u64 {
     let mut passed = 0;
     for at in 0..calls {
         let client = at % clients.len();
-        passed += u64::from(clients[client].ask("d", &[(key, "v")]).await == Code::Ok);
+        passed += u64::from(clients[client].ask("d", &[counter]).await == Code::Ok);
     }
     passed
 }
@@ -73,11 +79,7 @@ async fn passed(clients: &mut [Client], key: &str, calls: usize) -> u64 {
 async fn passed_of_each(client: &mut Client, counters: &[(&str, String)], calls: usize) -> BTreeSet<u64> {
     let mut numbers = BTreeSet::new();
     for (key, value) in counters {
-        let mut passed = 0;
-        for _ in 0..calls {
-            passed += u64::from(client.ask("d", &[(key, value)]).await == Code::Ok);
-        }
-        numbers.insert(passed);
+        numbers.insert(passed_of(slice::from_mut(client), (key, value), calls).await);
     }
     numbers
 }

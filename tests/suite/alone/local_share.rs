@@ -106,29 +106,26 @@ fn holds_the_bound(got: &[u64]) {
     assert!(all <= limits * 6 / 5 && all >= limits * 9 / 10, "{all} of {limits}: {got:?}");
 }
 
+/// Of a Redis that goes in this way and comes back.
+fn holds_over(away: impl AsyncFnOnce(&mut RedisProcess)) {
+    by_itself(async { holds_the_bound(&under_load(&mut persistent(), away, 30).await) });
+}
+
 #[test]
 fn under_load_a_redis_that_is_killed_and_comes_back_has_let_through_hardly_more_than_the_limits() {
-    by_itself(async {
-        let mut redis = persistent();
-        let away = async |redis: &mut RedisProcess| {
-            redis.kill();
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            redis.restart();
-        };
-        holds_the_bound(&under_load(&mut redis, away, 30).await);
+    holds_over(async |redis| {
+        redis.kill();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        redis.restart();
     });
 }
 
 #[test]
 fn under_load_a_redis_that_stands_still_and_goes_on_has_let_through_hardly_more_than_the_limits() {
-    by_itself(async {
-        let mut redis = persistent();
-        let away = async |redis: &mut RedisProcess| {
-            redis.stop();
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            redis.cont();
-        };
-        holds_the_bound(&under_load(&mut redis, away, 30).await);
+    holds_over(async |redis| {
+        redis.stop();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        redis.cont();
     });
 }
 
