@@ -73,7 +73,7 @@ docs: ## every public item is documented, every link leads somewhere
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --lib
 
 deny: ## licences, duplicates and sources as deny.toml says; installs cargo-deny into .tools
-	@test -x .tools/bin/cargo-deny || $(CARGO) install --locked --root .tools cargo-deny
+	@test -x .tools/bin/cargo-deny || $(CARGO) install --locked --debug --root .tools cargo-deny
 	.tools/bin/cargo-deny check licenses bans sources
 
 bench: ## compare with a bare tonic server, in one run: see benches/README.md

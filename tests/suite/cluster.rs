@@ -13,7 +13,7 @@ use crate::support::cluster::ClusterProcess;
 use crate::support::counting::{ALGORITHMS, Counting, patient, rules, service};
 use crate::support::redis::RedisProcess;
 use crate::support::scene::Servers as _;
-use crate::support::{Code, TestServer, eventually, look_until, request};
+use crate::support::{Code, TestServer, look_until, request};
 
 const LIMIT: u32 = 4;
 /// So many that each of three nodes has some.
@@ -368,6 +368,8 @@ descriptors:
             builder = builder.with_env(name, value);
         }
         let server = builder.start();
+        let servers = 1.0 + f64::from(u32::try_from(cluster.len()).expect("few"));
+        look_until("both are known", || server.metric("tollgate_store_nodes") == Some(servers));
         let mut client = server.client().await;
         let values = values();
         for value in &values {
@@ -377,7 +379,6 @@ descriptors:
                 let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|entry| &entry[..]).collect();
                 client.call(request("d", &descriptors)).await.map(|answer| answer.overall_code())
             };
-            eventually("both count", async || ask(&["second"]).await.is_ok()).await;
             assert_eq!(ask(&["second", "year"]).await.expect("a verdict"), Code::Ok);
             assert_eq!(ask(&["second", "year"]).await.expect("a verdict"), Code::OverLimit);
         }

@@ -13,7 +13,7 @@ use crate::support::proxy::Fault;
 use crate::support::redis::RedisProcess;
 use crate::support::scene::Servers;
 use crate::support::sentinel::SentinelProcess;
-use crate::support::{Client, Code, TestServer, eventually, limit_of, look_until, request};
+use crate::support::{Builder, Client, Code, TestServer, eventually, limit_of, look_until, request};
 
 /// How much of each value.
 pub(crate) const LIMIT: u64 = 30;
@@ -36,13 +36,17 @@ pub(crate) fn persistent() -> RedisProcess {
     RedisProcess::builder().with_arguments(&["--appendonly", "yes", "--appendfsync", "always"]).start()
 }
 
-fn replica(redis: &RedisProcess) -> TestServer {
-    TestServer::with_rules(RULES).with_env("REDIS_URL", &redis.url()).with_env("WORKERS", "1").with_env("DRAIN_PERIOD", "1s").start()
+pub(crate) fn replica(redis: &RedisProcess) -> Builder {
+    TestServer::with_rules(RULES).with_env("REDIS_URL", &redis.url()).with_env("WORKERS", "1").with_env("DRAIN_PERIOD", "1s")
+}
+
+fn replicas(redis: &RedisProcess, count: u32) -> Vec<TestServer> {
+    started(count, || replica(redis))
 }
 
 /// So many replicas, each of which has heard of all the others.
-pub(crate) fn replicas(redis: &RedisProcess, count: u32) -> Vec<TestServer> {
-    let servers: Vec<_> = (0..count).map(|_| replica(redis)).collect();
+pub(crate) fn started(count: u32, replica: impl Fn() -> Builder) -> Vec<TestServer> {
+    let servers: Vec<_> = (0..count).map(|_| replica().start()).collect();
     look_until("they have heard of each other", || servers.iter().all(|server| alive(server) == count));
     servers
 }
@@ -292,7 +296,7 @@ async fn what_is_heard_of_other_replicas_goes_before_what_is_set() {
 async fn replicas_come_and_go() {
     let redis = RedisProcess::start();
     let mut servers = replicas(&redis, 2);
-    servers.push(replica(&redis));
+    servers.push(replica(&redis).start());
     let clock = Clock::system();
     let begun = clock.now();
     look_until("the third is heard of", || servers.iter().all(|server| alive(server) == 3));

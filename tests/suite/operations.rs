@@ -117,10 +117,9 @@ fn refused_nothing(redis: &RedisProcess) {
     assert_eq!(redis.command::<Value>(&["ACL", "LOG"]), Value::Array(Vec::new()), "what it was not allowed to do");
 }
 
-/// A service that counts as that user. A busy machine is not what this is about.
+/// A service that counts as that user.
 fn as_user(url: &str) -> Builder {
-    let server = TestServer::with_rules(EVERY_ALGORITHM).with_env("REDIS_URL", url).with_env("REDIS_AUTH", "tollgate:s3cret");
-    server.with_env("STORE_TIMEOUT", "10s")
+    TestServer::with_rules(EVERY_ALGORITHM).with_env("REDIS_URL", url).with_env("REDIS_AUTH", "tollgate:s3cret")
 }
 
 fn page() -> String {

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use tollgate::time::{Clock, Span};
+use tollgate::time::Clock;
 
 use crate::support::proxy::{Fault, Proxy};
 use crate::support::{PATIENCE, look_until};
@@ -78,22 +78,28 @@ fn a_late_reply_is_late_and_holds_up_none_behind_it() {
     let mut stream = connect(&proxy);
     proxy.set(Fault::Delay(DELAY));
     let clock = Clock::system();
-    let sent_at = clock.now();
     let took = |since| Duration::from(clock.now().since(since));
-    assert!(is_answered(&mut stream));
-    assert!(took(sent_at) >= DELAY);
-    // Two that are under way at once are late at once.
-    let sent_at = clock.now();
-    stream.write_all(b"ping").expect("it is open");
-    thread::sleep(DELAY / 2);
-    stream.write_all(b"pong").expect("it is open");
-    let mut replies = [0; 8];
-    stream.read_exact(&mut replies).expect("both are answered");
-    assert_eq!(&replies, b"pingpong");
-    assert!(took(sent_at) >= DELAY * 3 / 2 && clock.now() < sent_at.plus(Span::from(DELAY * 5 / 2)), "{:?}", took(sent_at));
+    let mut ping = || {
+        let sent_at = clock.now();
+        assert!(is_answered(&mut stream));
+        took(sent_at)
+    };
+    assert!(ping() >= DELAY);
     proxy.set(Fault::None);
-    let sent_at = clock.now();
-    assert!(is_answered(&mut stream) && took(sent_at) < DELAY);
+    look_until("it is in time again", || ping() < DELAY);
+    proxy.set(Fault::Delay(DELAY));
+    // Two that are under way at once are late at once, unless the machine runs nobody meanwhile.
+    look_until("neither waits for the other", || {
+        let sent_at = clock.now();
+        stream.write_all(b"ping").expect("it is open");
+        thread::sleep(DELAY / 2);
+        stream.write_all(b"pong").expect("it is open");
+        let mut replies = [0; 8];
+        stream.read_exact(&mut replies).expect("both are answered");
+        assert_eq!(&replies, b"pingpong");
+        assert!(took(sent_at) >= DELAY * 3 / 2, "{:?}", took(sent_at));
+        took(sent_at) < DELAY * 5 / 2
+    });
 }
 
 #[test]
@@ -173,15 +179,16 @@ fn where_packets_are_lost_everything_comes_late_some_much_later_and_in_order() {
     let mut stream = connect(&proxy);
     let clock = Clock::system();
     proxy.set(Fault::Lossy(DELAY));
-    let lateness = (0..8).map(|_| {
+    let mut lateness = || {
         let sent_at = clock.now();
         assert!(is_answered(&mut stream));
         Duration::from(clock.now().since(sent_at))
-    });
-    let lateness: Vec<Duration> = lateness.collect();
-    assert!(lateness.iter().all(|late| *late >= DELAY), "{lateness:?}");
-    assert!(lateness.iter().any(|late| *late >= DELAY * 3), "none was lost: {lateness:?}");
-    assert!(lateness.iter().any(|late| *late < DELAY * 3), "all were lost: {lateness:?}");
+    };
+    let first: Vec<Duration> = (0..8).map(|_| lateness()).collect();
+    assert!(first.iter().all(|late| *late >= DELAY), "{first:?}");
+    assert!(first.iter().any(|late| *late >= DELAY * 3), "none was lost: {first:?}");
+    // On a busy machine what was not lost may look as if it was.
+    look_until("one is not lost", || lateness() < DELAY * 3);
     proxy.set(Fault::None);
     assert!(is_answered(&mut stream), "what was sent before has come");
 }

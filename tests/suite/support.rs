@@ -47,6 +47,7 @@ pub(crate) mod xds;
 
 /// How long anything may take that should happen at once. The machine may be busy with other tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+const STORE_TIMEOUT: &str = "STORE_TIMEOUT";
 /// How often to look meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -218,6 +219,11 @@ impl Builder {
         self
     }
 
+    /// Waits for Redis no longer than it does in production, for tests that look at what is late.
+    pub(crate) fn with_the_default_store_timeout(self) -> Self {
+        self.with_env(STORE_TIMEOUT, "")
+    }
+
     /// Whoever was to read its log has gone.
     pub(crate) fn with_nobody_to_read_its_log(mut self) -> Self {
         let (_, log) = std::io::pipe().expect("a pipe can be made");
@@ -227,7 +233,7 @@ impl Builder {
 
     /// Starts it, and waits until its ports are bound and its rules were looked at.
     pub(crate) fn start(mut self) -> TestServer {
-        self.set_ports();
+        self.set_defaults();
         let mut process = Process::start(self.command, self.home, self.log);
         look_until("the server says where it is", || {
             let has_ended = process.child.try_wait().expect("it is our child").is_some();
@@ -248,11 +254,13 @@ impl Builder {
 
     /// Starts what is not going to serve, and waits for its end.
     pub(crate) fn start_and_fail(mut self) -> Ran {
-        self.set_ports();
+        self.set_defaults();
         finish(self.command, self.home, self.log)
     }
 
-    fn set_ports(&mut self) {
+    fn set_defaults(&mut self) {
+        // Where a busy machine runs nobody for a while, whatever is counted exactly is still counted by Redis.
+        self.default_env(STORE_TIMEOUT, "10s");
         for name in ["HOST", "GRPC_HOST", "DEBUG_HOST"] {
             self.default_env(name, "127.0.0.1");
         }

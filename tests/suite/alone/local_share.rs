@@ -14,7 +14,7 @@ use tollgate::shutdown::Lifecycle;
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, Span};
 
-use crate::local_share::{LIMIT, handed_back, persistent, redis_counts, replicas};
+use crate::local_share::{LIMIT, handed_back, persistent, redis_counts, replica, started};
 use crate::support::redis::RedisProcess;
 use crate::support::remote::redis_at;
 use crate::support::{Code, TestServer, alone, counted, eventually, request};
@@ -75,7 +75,7 @@ impl Crowd {
 
 /// Three replicas under load lose a Redis that keeps what it has, in this way, and find it again; everybody asks until nothing is left.
 async fn under_load(redis: &mut RedisProcess, away: impl AsyncFnOnce(&mut RedisProcess), values: u64) -> Vec<u64> {
-    let servers = replicas(redis, 3);
+    let servers = started(3, || replica(redis).with_the_default_store_timeout());
     let crowd = Crowd::start(&servers, values, Duration::from_millis(3)).await;
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     away(redis).await;

@@ -44,7 +44,7 @@ pub(crate) fn service(limit: u32, settings: &[(&'static str, String)]) -> TestSe
 
 /// The same for other rules.
 pub(crate) fn patient(builder: Builder, settings: &[(&'static str, String)]) -> Builder {
-    let builder = builder.with_env("ON_STORE_ERROR", "error").with_env("STORE_TIMEOUT", "10s");
+    let builder = builder.with_env("ON_STORE_ERROR", "error");
     settings.iter().fold(builder, |builder, (name, value)| builder.with_env(name, value))
 }
 

@@ -210,7 +210,7 @@ impl Scene<Single> {
 
 impl<S: Servers> Scene<S> {
     pub(crate) fn new(servers: S, settings: &[(&str, &str)]) -> Self {
-        let mut builder = TestServer::with_rules(&rules()).with_env("WORKERS", &WORKERS.to_string());
+        let mut builder = TestServer::with_rules(&rules()).with_env("WORKERS", &WORKERS.to_string()).with_the_default_store_timeout();
         for (name, value) in servers.settings() {
             builder = builder.with_env(name, &value);
         }
