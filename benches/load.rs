@@ -69,7 +69,7 @@ fn measure(args: &Args) -> anyhow::Result<bool> {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).context("build the runtime")?;
     let watch = if args.watch {
         let own_thread = fs::canonicalize("/proc/thread-self").context("find this thread in /proc")?;
-        Some(Watch::start(&args.pids, vec![own_thread], now, |later, earlier| later - earlier))
+        Some(Watch::start(&args.pids, vec![own_thread], now))
     } else {
         None
     };

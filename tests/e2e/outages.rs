@@ -140,7 +140,7 @@ descriptors:
         let [mut gone_at, mut back_at, mut counting_at] = [site.clock.now(); 3];
         let clock = site.clock.clone();
         let processes = [site.tollgate.pid(), site.envoy.pid()];
-        let watch = Watch::start(&processes, Vec::new(), move || clock.now(), |later, earlier| later.since(earlier).into());
+        let watch = Watch::start(&processes, Vec::new(), move || clock.now());
         let seen = site.under_traffic(2, "/search", |_| {
             more(&site, Outcome::Passed);
             gone_at = site.clock.now();

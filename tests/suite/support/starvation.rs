@@ -1,22 +1,26 @@
 //! Watches for how long threads have to wait for a processor.
 //!
 //! A machine that is busy with other things runs nobody in time, and that says nothing about the service. Linux knows for every thread
-//! how long it was ready and not run, and a virtual machine how long it was not run itself: what is late may be excused by that. Where
-//! Linux does not say, the watch's own sleep does: what it overslept, nobody ran in.
+//! how long it was ready and not run, and a virtual machine how long it was not run itself: what is late may be excused by that. Not every
+//! host tells its machines, so on each processor a sentry sleeps and wakes: what it oversleeps, nobody ran there.
 //!
 //! The tests with a real Envoy use it, too, which is why it knows nothing of this suite.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use tollgate::time::Clock;
 
 /// A thread that looks again and again. `T` is what time is told in.
 pub(crate) struct Watch<T> {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Looks<T>>,
+    sentries: Vec<JoinHandle<()>>,
 }
 
 /// What it saw.
@@ -26,47 +30,42 @@ struct Look<T> {
     at: T,
     /// How long threads have waited so far, as Linux says.
     waited: Duration,
-    /// How long the watch has overslept so far.
+    /// How long sentries have overslept so far.
     overslept: Duration,
 }
 
 /// How often to look. How long somebody waited may be seen one look later.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// A look itself takes some of the time, and a timer is not exact.
-const INTERVAL_MAX: Duration = Duration::from_millis(10);
+/// How long a sentry sleeps, and what it may oversleep, because a timer is not exact.
+const NAP: Duration = Duration::from_millis(1);
 
 impl<T: Copy + Ord + Send + 'static> Watch<T> {
-    /// Watches all threads of these processes, and these threads, which are directories of `/proc`. `since` is how much later its first
-    /// argument is than its second.
-    pub(crate) fn start(
-        processes: &[u32],
-        threads: Vec<PathBuf>,
-        now: impl Fn() -> T + Send + 'static,
-        since: impl Fn(T, T) -> Duration + Send + 'static,
-    ) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
+    /// Watches all threads of these processes, and these threads, which are directories of `/proc`.
+    pub(crate) fn start(processes: &[u32], threads: Vec<PathBuf>, now: impl Fn() -> T + Send + 'static) -> Self {
+        let (stop, overslept) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let sentries = (0..processors).map(|processor| sentry(processor, stop.clone(), overslept.clone())).collect();
         let stopped = stop.clone();
         let processes: Vec<String> = processes.iter().map(|process| format!("/proc/{process}/task")).collect();
         let thread = thread::spawn(move || {
             let mut looks: Vec<Look<T>> = Vec::new();
-            let mut overslept = Duration::ZERO;
             while !stopped.load(Relaxed) {
                 let theirs = processes.iter().filter_map(|tasks| fs::read_dir(tasks).ok()).flatten().flatten();
                 let all = theirs.map(|entry| entry.path()).chain(threads.iter().cloned());
                 let so_far: Duration = all.filter_map(|thread| waited(&thread)).sum();
-                let at = now();
-                overslept += looks.last().map_or(Duration::ZERO, |last| since(at, last.at).saturating_sub(INTERVAL_MAX));
-                looks.push(Look { at, waited: so_far + stolen(), overslept });
+                let overslept = Duration::from_micros(overslept.load(Relaxed));
+                looks.push(Look { at: now(), waited: so_far + stolen(), overslept });
                 thread::sleep(INTERVAL);
             }
             Looks(looks)
         });
-        Self { stop, thread }
+        Self { stop, thread, sentries }
     }
 
     /// Ends it.
     pub(crate) fn stop(self) -> Looks<T> {
         self.stop.store(true, Relaxed);
+        self.sentries.into_iter().for_each(|sentry| sentry.join().expect("it only sleeps"));
         self.thread.join().expect("it only looks")
     }
 }
@@ -90,6 +89,23 @@ impl<T> Look<T> {
         let Some((first, last)) = first.zip(last) else { return Duration::ZERO };
         last.waited.saturating_sub(first.waited).max(last.overslept.saturating_sub(first.overslept))
     }
+}
+
+/// Sleeps and wakes on that processor, and adds up in µs what it oversleeps.
+fn sentry(processor: usize, stop: Arc<AtomicBool>, overslept: Arc<AtomicU64>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let mut only_this = CpuSet::new();
+        only_this.set(processor);
+        // Where it must not be there, it watches wherever it is.
+        let _ = sched_setaffinity(None, &only_this);
+        let clock = Clock::system();
+        while !stop.load(Relaxed) {
+            let begun = clock.now();
+            thread::sleep(NAP);
+            let late = Duration::from(clock.now().since(begun)).saturating_sub(2 * NAP);
+            overslept.fetch_add(u64::try_from(late.as_micros()).unwrap_or(u64::MAX), Relaxed);
+        }
+    })
 }
 
 /// How long the machine itself was ready to run and was not run, if it is a virtual one.

@@ -78,7 +78,7 @@ impl<const N: usize> Traffic<N> {
             })
         });
         let threads = threads.iter().take(N).flatten().collect();
-        Self { began: now(), generators, watch: Watch::start(&[server.pid()], threads, now, |later, earlier| later - earlier) }
+        Self { began: now(), generators, watch: Watch::start(&[server.pid()], threads, now) }
     }
 
     /// Waits for its end.
