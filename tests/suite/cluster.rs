@@ -13,6 +13,7 @@ use crate::support::cluster::ClusterProcess;
 use crate::support::counting::{ALGORITHMS, Counting, patient, rules, service};
 use crate::support::redis::RedisProcess;
 use crate::support::scene::Servers as _;
+use crate::support::versions::REDIS_6_2;
 use crate::support::{Code, TestServer, look_until, request};
 
 const LIMIT: u32 = 4;
@@ -343,6 +344,36 @@ async fn tls_with_certificates_of_both_sides_and_a_password_lead_to_every_node()
         let slot = cluster.slot_of(&key);
         cluster.migrate(slot, (cluster.owner_of(slot) + 1) % 3);
         assert_eq!(counting.admitted("log", auth, 1).await, 0);
+    }
+}
+
+/// An hour ahead, an hour behind and right, side by side; and slots move from one to another.
+#[tokio::test]
+async fn clocks_that_differ_by_hours_give_nothing_away_and_lock_nobody_out() {
+    let cluster = ClusterProcess::builder().of(REDIS_6_2).with_own_clocks().start();
+    for (number, offset_seconds) in [3_600, -3_600, 0].into_iter().enumerate() {
+        cluster.server(number).clock().set(offset_seconds);
+    }
+    let move_everything = || {
+        for key in cluster.keys("*") {
+            let slot = cluster.slot_of(&key);
+            cluster.migrate(slot, (cluster.owner_of(slot) + 1) % cluster.len());
+        }
+    };
+    let (_server, mut counting) = on(&cluster, LIMIT).await;
+    let values = &values()[..6];
+    let all: Vec<_> = ALGORITHMS.into_iter().flat_map(|(key, _)| counters(key, values)).collect();
+    for (asked, admitted) in [(LIMIT / 2, LIMIT / 2), (LIMIT, LIMIT - LIMIT / 2), (1, 0), (1, 0)] {
+        for (key, value) in &all {
+            assert_eq!(counting.admitted(key, value, asked).await, admitted, "{key}: {value}");
+        }
+        move_everything();
+    }
+    for counter in all {
+        let answer = counting.ask(&[counter]).await;
+        let wait = answer.statuses[0].duration_until_reset.as_ref().expect("it is told").seconds;
+        // With windows that are cut, one that leaves a piece later counts whole until then.
+        assert!(wait <= 2 * 366 * 86_400, "{counter:?}: {wait} s");
     }
 }
 

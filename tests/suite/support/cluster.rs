@@ -33,6 +33,7 @@ pub(crate) struct Builder<'i> {
     has_proxies: bool,
     tls: Option<(&'i Identity, &'static str)>,
     password: Option<&'static str>,
+    has_own_clocks: bool,
     arguments: Vec<String>,
 }
 
@@ -67,7 +68,16 @@ impl ClusterProcess {
 
     /// A cluster with options.
     pub(crate) fn builder<'i>() -> Builder<'i> {
-        Builder { version: ON_PATH, masters: 3, replicas: 0, has_proxies: false, tls: None, password: None, arguments: Vec::new() }
+        Builder {
+            version: ON_PATH,
+            masters: 3,
+            replicas: 0,
+            has_proxies: false,
+            tls: None,
+            password: None,
+            has_own_clocks: false,
+            arguments: Vec::new(),
+        }
     }
 
     /// Masters, as an operator writes them: `127.0.0.1:port,127.0.0.1:port`.
@@ -276,6 +286,11 @@ impl<'i> Builder<'i> {
         Self { password: Some(password), ..self }
     }
 
+    /// A clock for each node that the test sets.
+    pub(crate) fn with_own_clocks(self) -> Self {
+        Self { has_own_clocks: true, ..self }
+    }
+
     /// Any other options for each node.
     pub(crate) fn with_arguments(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
@@ -315,6 +330,9 @@ impl<'i> Builder<'i> {
         }
         if let Some(password) = self.password {
             builder = builder.with_password(password).with_arguments(&["--masterauth", password]);
+        }
+        if self.has_own_clocks {
+            builder = builder.with_own_clock();
         }
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         // A replica takes over whatever it has missed.

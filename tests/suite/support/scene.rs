@@ -134,6 +134,12 @@ struct Held {
     redis_connections: usize,
 }
 
+impl Single {
+    pub(crate) fn direct(redis: RedisProcess) -> Self {
+        Self { redis, proxy: None }
+    }
+}
+
 impl Servers for Single {
     fn settings(&self) -> Vec<(&'static str, String)> {
         vec![("REDIS_URL", self.proxy.as_ref().map_or(self.redis.url(), |proxy| format!("redis://{}", proxy.addr())))]
@@ -200,7 +206,7 @@ impl Scene<Single> {
     }
 
     pub(crate) fn of(redis: RedisProcess, settings: &[(&str, &str)]) -> Self {
-        Self::new(Single { redis, proxy: None }, settings)
+        Self::new(Single::direct(redis), settings)
     }
 
     pub(crate) fn proxy(&self) -> &Proxy {
