@@ -29,7 +29,7 @@ unit: redis ## unit, property and suite tests
 	$(CARGO) test --lib --bins --test suite --test architecture -- --skip alone::
 	$(CARGO) test --test suite -- alone:: --test-threads=1
 
-mutants: ## eight minutes and more: a test finds out every change of one token of the Lua
+mutants: ## a test finds out every change of one token of the Lua: MUTANTS_OF=file.lua, MUTANTS_LISTED=1 for those that are listed as equal, too
 	$(CARGO) test --test suite every_mutant -- --ignored --nocapture
 
 e2e: ## a real Envoy in front; installs it into .tools

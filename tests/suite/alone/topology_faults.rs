@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::{ALGORITHMS, Counting, patient, rules};
-use crate::support::proxy::Fault;
+use crate::support::proxy::{Fault, Proxy};
 use crate::support::redis::RedisProcess;
 use crate::support::scene::{AWAY, Report, Scene, Servers, Single, UNREACHABLE};
 use crate::support::sentinel::SentinelProcess;
@@ -20,6 +20,8 @@ use crate::support::{Code, TestServer, look_until, request};
 
 /// How long a failover of the tests' Sentinel or Cluster takes, more or less.
 const FAILOVER: Duration = Duration::from_secs(3);
+/// How long packets are lost: long enough that a connection is given up.
+const LOSSY: Duration = Duration::from_secs(3);
 /// The node of a cluster that something befalls. With replicas, the one of its own is three further on.
 const NODE: usize = 1;
 const HOUR_SECONDS: i64 = 3_600;
@@ -151,6 +153,20 @@ fn a_partition_between_the_service_and_one_node() {
     );
 }
 
+/// Only what lives on it suffers.
+#[test]
+fn half_of_the_packets_to_one_node_lost_and_200_ms_to_and_fro() {
+    let cluster = ClusterProcess::builder().behind_proxies().start();
+    Scene::new(cluster, &[]).under_load(
+        LOSSY,
+        |scene| loses_packets(scene.servers.proxy(NODE)),
+        |report| {
+            report.was_answered_by_policy();
+            report.one_is_told_to_be_away();
+        },
+    );
+}
+
 /// No client notices.
 #[test]
 fn slots_are_moved() {
@@ -174,20 +190,21 @@ fn slots_are_moved() {
 
 #[test]
 fn half_of_the_packets_lost_and_200_ms_to_and_fro() {
-    let long = AWAY * 3;
     Scene::proxied().under_load(
-        long,
-        |scene| {
-            scene.proxy().set(Fault::Lossy(Duration::from_millis(200)));
-            thread::sleep(long);
-            scene.proxy().set(Fault::None);
-        },
+        LOSSY,
+        |scene| loses_packets(scene.proxy()),
         |report| {
             report.was_answered_by_policy();
             // A connection that is lucky now and then is a slow one.
             report.one_is_told_to_be_away();
         },
     );
+}
+
+fn loses_packets(proxy: &Proxy) {
+    proxy.set(Fault::Lossy(Duration::from_millis(200)));
+    thread::sleep(LOSSY);
+    proxy.set(Fault::None);
 }
 
 /// It reads what it kept, a key each ms, and says so to whoever asks meanwhile.
