@@ -362,6 +362,65 @@ fn what_was_refused_is_owed_and_what_was_lost_is_not_sent_again() {
     assert_eq!(replica.count(&check(limit, Hits::Look), false, START).used, 6);
 }
 
+/// A server that has lost a counter to another one, which is told while this one's answer is on its way.
+struct Former<'r> {
+    replica: &'r StandIn,
+    asked: usize,
+}
+
+/// The one that has it now.
+struct Present {
+    asked: usize,
+}
+
+impl Creditor for Former<'_> {
+    fn owns(&self, _: &Check) -> bool {
+        true
+    }
+
+    fn now(&self) -> Time {
+        START
+    }
+
+    async fn charge(&mut self, parcels: &[Parcel]) -> Vec<Fate> {
+        self.asked += parcels.len();
+        let mut present = Present { asked: 0 };
+        Box::pin(self.replica.hand_back(&mut present, FOR_EVER)).await;
+        assert_eq!(present.asked, 0, "nothing is sent twice");
+        vec![Fate::Refused; parcels.len()]
+    }
+}
+
+impl Creditor for Present {
+    fn owns(&self, _: &Check) -> bool {
+        true
+    }
+
+    fn now(&self) -> Time {
+        START
+    }
+
+    async fn charge(&mut self, parcels: &[Parcel]) -> Vec<Fate> {
+        self.asked += parcels.len();
+        vec![Fate::Charged; parcels.len()]
+    }
+}
+
+#[test]
+fn what_one_server_refuses_while_another_one_is_told_is_still_owed() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {
+        let replica = Replica::new(Share::one_of(NonZeroU32::MIN));
+        replica.count(&check(limit(algorithm, 9), Hits::Add(4)), false, START);
+        let runtime = runtime::Builder::new_current_thread().build().expect("a runtime can be built");
+        let mut former = Former { replica: &replica.stand_in, asked: 0 };
+        assert_eq!(runtime.block_on(replica.stand_in.hand_back(&mut former, FOR_EVER)), Ended::Refused);
+        assert!(former.asked == 1 && replica.stand_in.owes(), "{algorithm}");
+        assert_eq!(runtime.block_on(replica.stand_in.hand_back(&mut Present { asked: 0 }, FOR_EVER)), Ended::Paid);
+        assert_eq!(counted(&replica.metrics, "tollgate_handed_back_hits_total"), 4, "{algorithm}");
+        assert!(!replica.stand_in.owes(), "{algorithm}");
+    }
+}
+
 #[test]
 fn what_redis_may_have_counted_counts_here_and_is_not_handed_back() {
     let limit = limit(Algorithm::FixedWindow, 9);

@@ -61,6 +61,9 @@ struct Debt {
     /// This replica's share.
     own: Limit,
     owed: Owed,
+    /// How often something of it has been taken and is not settled: while its slot moves, the node that had it and the one that has it may
+    /// be told at the same time.
+    under_way: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -169,11 +172,15 @@ impl Ledger {
         let mut debts = lock(&self.shards[self.shard_of(&key.counter)]);
         let debt = debts.get_mut(key)?;
         let Some(parcel) = debt.parcel(counters, key, now) else {
-            debts.remove(key);
-            self.count.fetch_sub(1, Relaxed);
-            forget(counters, key);
+            // What is under way may yet be owed again.
+            if debt.under_way == 0 {
+                debts.remove(key);
+                self.count.fetch_sub(1, Relaxed);
+                forget(counters, key);
+            }
             return None;
         };
+        debt.under_way += 1;
         let spent = counters.spent_at(&key.counter, &debt.own, now);
         let none = debt.owed.none(|| Counter::of(&debt.own, now, spent));
         let owed = std::mem::replace(&mut debt.owed, none);
@@ -184,10 +191,12 @@ impl Ledger {
     pub fn settle(&self, counters: &Counters, taken: Taken, fate: Fate) {
         let Taken { key, owed, .. } = taken;
         let mut debts = lock(&self.shards[self.shard_of(&key.counter)]);
+        // Whatever is under way keeps it there.
         let Some(debt) = debts.get_mut(&key) else { return };
+        debt.under_way -= 1;
         if matches!(fate, Fate::Refused | Fate::Unsent) {
             debt.owed.add(owed);
-        } else if debt.owed.is_none() {
+        } else if debt.owed.is_none() && debt.under_way == 0 {
             debts.remove(&key);
             self.count.fetch_sub(1, Relaxed);
             // It goes on from what the server says. Where nobody knows what the server has, this process' own count is the better one.
@@ -237,7 +246,7 @@ impl Locked<'_> {
                     Kind::Concurrency => Owed::Place(None),
                     Kind::FixedWindow | Kind::SlidingWindow | Kind::SubWindows | Kind::SlidingLog => Owed::Hits(Recent::default()),
                 };
-                vacant.insert(Debt { check: whole.clone(), own: own.limit, owed })
+                vacant.insert(Debt { check: whole.clone(), own: own.limit, owed, under_way: 0 })
             }
         };
         match &mut debt.owed {
