@@ -51,7 +51,7 @@ fn so_can_one_of_a_cluster_while_slots_move() {
     count_in_every_way(&server);
     let key = cluster.keys("*:log:*").pop().expect("a log was written");
     let slot = cluster.slot_of(&key);
-    let migration = cluster.begin_to_migrate(slot, (cluster.owner_of(slot) + 1) % cluster.len());
+    let migration = cluster.begin_to_migrate(slot);
     migration.move_keys();
     count_in_every_way(&server);
     migration.finish();

@@ -51,6 +51,14 @@ fn is_answered(stream: &mut TcpStream) -> bool {
     ask(stream).is_ok_and(|reply| reply == *b"ping")
 }
 
+/// How long an answer takes.
+fn lateness(stream: &mut TcpStream) -> Duration {
+    let clock = Clock::system();
+    let sent_at = clock.now();
+    assert!(is_answered(stream));
+    clock.now().since(sent_at).into()
+}
+
 /// What comes after a request, and how it ends.
 fn ending(stream: &mut TcpStream) -> (Vec<u8>, Option<ErrorKind>) {
     let mut reply = Vec::new();
@@ -77,18 +85,12 @@ fn a_late_reply_is_late_and_holds_up_none_behind_it() {
     let proxy = Proxy::before(echo_server());
     let mut stream = connect(&proxy);
     proxy.set(Fault::Delay(DELAY));
-    let clock = Clock::system();
-    let took = |since| Duration::from(clock.now().since(since));
-    let mut ping = || {
-        let sent_at = clock.now();
-        assert!(is_answered(&mut stream));
-        took(sent_at)
-    };
-    assert!(ping() >= DELAY);
+    assert!(lateness(&mut stream) >= DELAY);
     proxy.set(Fault::None);
-    look_until("it is in time again", || ping() < DELAY);
+    look_until("it is in time again", || lateness(&mut stream) < DELAY);
     proxy.set(Fault::Delay(DELAY));
     // Two that are under way at once are late at once, unless the machine runs nobody meanwhile.
+    let clock = Clock::system();
     look_until("neither waits for the other", || {
         let sent_at = clock.now();
         stream.write_all(b"ping").expect("it is open");
@@ -97,8 +99,9 @@ fn a_late_reply_is_late_and_holds_up_none_behind_it() {
         let mut replies = [0; 8];
         stream.read_exact(&mut replies).expect("both are answered");
         assert_eq!(&replies, b"pingpong");
-        assert!(took(sent_at) >= DELAY * 3 / 2, "{:?}", took(sent_at));
-        took(sent_at) < DELAY * 5 / 2
+        let took = Duration::from(clock.now().since(sent_at));
+        assert!(took >= DELAY * 3 / 2, "{took:?}");
+        took < DELAY * 5 / 2
     });
 }
 
@@ -177,18 +180,12 @@ fn where_half_of_the_connections_stall_the_others_do_not() {
 fn where_packets_are_lost_everything_comes_late_some_much_later_and_in_order() {
     let proxy = Proxy::before(echo_server());
     let mut stream = connect(&proxy);
-    let clock = Clock::system();
     proxy.set(Fault::Lossy(DELAY));
-    let mut lateness = || {
-        let sent_at = clock.now();
-        assert!(is_answered(&mut stream));
-        Duration::from(clock.now().since(sent_at))
-    };
-    let first: Vec<Duration> = (0..8).map(|_| lateness()).collect();
+    let first: Vec<Duration> = (0..8).map(|_| lateness(&mut stream)).collect();
     assert!(first.iter().all(|late| *late >= DELAY), "{first:?}");
     assert!(first.iter().any(|late| *late >= DELAY * 3), "none was lost: {first:?}");
     // On a busy machine what was not lost may look as if it was.
-    look_until("one is not lost", || lateness() < DELAY * 3);
+    look_until("one is not lost", || lateness(&mut stream) < DELAY * 3);
     proxy.set(Fault::None);
     assert!(is_answered(&mut stream), "what was sent before has come");
 }

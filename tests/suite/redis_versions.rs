@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::support::certificates::{Authority, KeyForm};
 use crate::support::cluster::ClusterProcess;
-use crate::support::counting::{ALGORITHMS, Counting, patient, rules, service};
+use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, rules, service};
 use crate::support::redis::RedisProcess;
 use crate::support::scene::Servers as _;
 use crate::support::sentinel::SentinelProcess;
@@ -66,7 +66,7 @@ async fn alone_it_counts(version: Version) {
         assert!((1..=2 * YEAR_SECONDS + 300).contains(&life), "{}: {key} lives for {life} s", version.name);
     }
 
-    let together = patient(TestServer::with_rules(&rules(LIMIT, "metadata: {tollgate: {together: true}}\n")), &url).start();
+    let together = answered_by_redis(TestServer::with_rules(&rules(LIMIT, "metadata: {tollgate: {together: true}}\n")), &url).start();
     let mut counting = Counting::at(&together).await;
     consumes_nothing_when_refused(&mut counting).await;
 }
@@ -135,7 +135,7 @@ async fn as_a_cluster_it_counts(version: Version) {
     // On their way, and there.
     let key = cluster.keys("*log*").pop().expect("logs were counted");
     let slot = cluster.slot_of(&key);
-    let migration = cluster.begin_to_migrate(slot, (cluster.owner_of(slot) + 1) % 3);
+    let migration = cluster.begin_to_migrate(slot);
     migration.move_keys();
     let over = |answer: tollgate::proto::envoy::service::ratelimit::v3::RateLimitResponse| answer.overall_code() == Code::OverLimit;
     for value in ["a", "b"] {

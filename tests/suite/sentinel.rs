@@ -5,7 +5,7 @@ use std::path::Path;
 use tonic::Code as GrpcCode;
 
 use crate::support::certificates::{Authority, KeyForm};
-use crate::support::counting::{ALGORITHMS, Counting, patient, service};
+use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, service};
 use crate::support::redis::RedisProcess;
 use crate::support::scene::{AWAY, Scene, Servers as _};
 use crate::support::sentinel::SentinelProcess;
@@ -171,7 +171,7 @@ descriptors:
         ("REDIS_PERSECOND_TYPE", "sentinel".to_owned()),
         ("REDIS_PERSECOND_URL", per_second.url()),
     ];
-    let server = patient(TestServer::with_rules(rules), &settings).start();
+    let server = answered_by_redis(TestServer::with_rules(rules), &settings).start();
     let mut client = server.client().await;
     let mut ask = async |key: &str| client.call(request("d", &[&[(key, "v")]])).await.map(|answer| answer.overall_code());
     eventually("both count", async || ask("second").await.is_ok() && ask("year").await.is_ok()).await;

@@ -124,8 +124,7 @@ impl Replica {
 
     fn hand_back(&mut self, server: &mut Server, now: Time, fate: Fate) -> Ended {
         let mut returned = Returned { server, seen: &mut self.seen, now, fate };
-        let runtime = runtime::Builder::new_current_thread().build().expect("a runtime can be built");
-        runtime.block_on(self.stand_in.hand_back(&mut returned, FOR_EVER))
+        wait_for(self.stand_in.hand_back(&mut returned, FOR_EVER))
     }
 }
 
@@ -223,6 +222,10 @@ impl World {
             })
         })
     }
+}
+
+fn wait_for<T>(future: impl Future<Output = T>) -> T {
+    runtime::Builder::new_current_thread().build().expect("a runtime can be built").block_on(future)
 }
 
 fn check(limit: Limit, hits: Hits) -> Check {
@@ -363,59 +366,40 @@ fn what_was_refused_is_owed_and_what_was_lost_is_not_sent_again() {
 }
 
 /// A server that has lost a counter to another one, which is told while this one's answer is on its way.
-struct Former<'r> {
-    replica: &'r StandIn,
-    asked: usize,
-}
-
-/// The one that has it now.
-struct Present {
+struct Former<'w> {
+    present: Returned<'w>,
+    stand_in: &'w StandIn,
     asked: usize,
 }
 
 impl Creditor for Former<'_> {
-    fn owns(&self, _: &Check) -> bool {
-        true
+    fn owns(&self, check: &Check) -> bool {
+        self.present.owns(check)
     }
 
     fn now(&self) -> Time {
-        START
+        self.present.now()
     }
 
     async fn charge(&mut self, parcels: &[Parcel]) -> Vec<Fate> {
         self.asked += parcels.len();
-        let mut present = Present { asked: 0 };
-        Box::pin(self.replica.hand_back(&mut present, FOR_EVER)).await;
-        assert_eq!(present.asked, 0, "nothing is sent twice");
+        Box::pin(self.stand_in.hand_back(&mut self.present, FOR_EVER)).await;
+        assert_eq!(*self.present.seen, None, "nothing is sent twice");
         vec![Fate::Refused; parcels.len()]
-    }
-}
-
-impl Creditor for Present {
-    fn owns(&self, _: &Check) -> bool {
-        true
-    }
-
-    fn now(&self) -> Time {
-        START
-    }
-
-    async fn charge(&mut self, parcels: &[Parcel]) -> Vec<Fate> {
-        self.asked += parcels.len();
-        vec![Fate::Charged; parcels.len()]
     }
 }
 
 #[test]
 fn what_one_server_refuses_while_another_one_is_told_is_still_owed() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {
-        let replica = Replica::new(Share::one_of(NonZeroU32::MIN));
-        replica.count(&check(limit(algorithm, 9), Hits::Add(4)), false, START);
-        let runtime = runtime::Builder::new_current_thread().build().expect("a runtime can be built");
-        let mut former = Former { replica: &replica.stand_in, asked: 0 };
-        assert_eq!(runtime.block_on(replica.stand_in.hand_back(&mut former, FOR_EVER)), Ended::Refused);
+        let limit = limit(algorithm, 9);
+        let (mut replica, mut server) = (Replica::new(Share::one_of(NonZeroU32::MIN)), Server::new(limit));
+        replica.count(&check(limit, Hits::Add(4)), false, START);
+        let present = Returned { server: &mut server, seen: &mut replica.seen, now: START, fate: Fate::Charged };
+        let mut former = Former { present, stand_in: &replica.stand_in, asked: 0 };
+        assert_eq!(wait_for(replica.stand_in.hand_back(&mut former, FOR_EVER)), Ended::Refused);
         assert!(former.asked == 1 && replica.stand_in.owes(), "{algorithm}");
-        assert_eq!(runtime.block_on(replica.stand_in.hand_back(&mut Present { asked: 0 }, FOR_EVER)), Ended::Paid);
+        assert_eq!(replica.hand_back(&mut server, START, Fate::Charged), Ended::Paid);
         assert_eq!(counted(&replica.metrics, "tollgate_handed_back_hits_total"), 4, "{algorithm}");
         assert!(!replica.stand_in.owes(), "{algorithm}");
     }

@@ -140,19 +140,19 @@ impl ClusterProcess {
         self.server(self.owner_of(self.slot_of(key))).command(&["GET", key])
     }
 
-    /// Sets a slot on its way: the one who has it asks for keys that have gone to be asked for elsewhere (ASK), the other one takes them.
-    pub(crate) fn begin_to_migrate(&self, slot: u16, to: usize) -> Migration<'_> {
+    /// Sets a slot on its way to the next master: the one who has it asks for keys that have gone to be asked for elsewhere (ASK), the other one takes them.
+    pub(crate) fn begin_to_migrate(&self, slot: u16) -> Migration<'_> {
         let from = self.owner_of(slot);
-        assert_ne!(from, to, "it is there already");
+        let to = (from + 1) % self.masters;
         let number = slot.to_string();
         self.server(to).command::<()>(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &self.nodes[from].id]);
         self.server(from).command::<()>(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &self.nodes[to].id]);
         Migration { cluster: self, slot, from, to }
     }
 
-    /// Moves a slot with all of its keys to another master.
-    pub(crate) fn migrate(&self, slot: u16, to: usize) {
-        let migration = self.begin_to_migrate(slot, to);
+    /// Moves a slot with all of its keys to the next master.
+    pub(crate) fn migrate(&self, slot: u16) {
+        let migration = self.begin_to_migrate(slot);
         migration.move_keys();
         migration.finish();
     }
@@ -399,7 +399,7 @@ mod tests {
             let to = (from + 1) % 3;
             assert_eq!(incr(cluster.server(from), "k"), Ok(1));
             assert_eq!(kind(incr(cluster.server(to), "k")), ErrorKind::Server(ServerErrorKind::Moved));
-            let migration = cluster.begin_to_migrate(slot, to);
+            let migration = cluster.begin_to_migrate(slot);
             assert_eq!(incr(cluster.server(from), "k"), Ok(2), "it is still there");
             assert_eq!(migration.move_some_keys(10), 1);
             assert_eq!(kind(incr(cluster.server(from), "k")), ErrorKind::Server(ServerErrorKind::Ask));

@@ -39,11 +39,11 @@ pub(crate) fn rules(limit: u32, top: &str) -> String {
 
 /// A service with such rules, which nobody but Redis answers for, however busy the machine is.
 pub(crate) fn service(limit: u32, settings: &[(&'static str, String)]) -> TestServer {
-    patient(TestServer::with_rules(&rules(limit, "")), settings).start()
+    answered_by_redis(TestServer::with_rules(&rules(limit, "")), settings).start()
 }
 
 /// The same for other rules.
-pub(crate) fn patient(builder: Builder, settings: &[(&'static str, String)]) -> Builder {
+pub(crate) fn answered_by_redis(builder: Builder, settings: &[(&'static str, String)]) -> Builder {
     let builder = builder.with_env("ON_STORE_ERROR", "error");
     settings.iter().fold(builder, |builder, (name, value)| builder.with_env(name, value))
 }
@@ -90,6 +90,15 @@ impl Counting {
                 assert_eq!(self.admitted(key, value, limit + 2).await, limit, "{algorithm}: {value}");
             }
         }
+    }
+
+    /// This counter is over its limit, and whoever is told so is locked out for no longer than a limit of a year can take.
+    pub(crate) async fn is_over_but_not_for_ever(&mut self, counter: (&str, &str)) {
+        let answer = self.ask(&[counter]).await;
+        assert_eq!(answer.overall_code(), Code::OverLimit, "{counter:?}: nothing was given away");
+        let wait = answer.statuses[0].duration_until_reset.as_ref().expect("it is told").seconds;
+        // With windows that are cut, one that leaves a piece later counts whole until then.
+        assert!(wait <= 2 * 366 * 86_400, "{counter:?}: {wait} s");
     }
 
     /// Waits until Redis counts, for each of these counters. Whatever it takes for that is counted, too.
