@@ -1,7 +1,6 @@
 # What CI runs is what you run. `make help` lists it.
 .DEFAULT_GOAL := help
 CARGO ?= cargo
-ENVOY := $(CURDIR)/.tools/envoy/bin/envoy
 GHZ := $(CURDIR)/.tools/bin/ghz
 FUZZ_SECONDS ?= 300
 ROUNDS ?= 5
@@ -12,29 +11,53 @@ IMAGE ?= tollgate:latest
 OUTPUT ?= file
 PROFILE ?= release
 
-.PHONY: help run test redis unit mutants e2e helm helm-goldens compat image image-check lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools unit mutants e2e helm helm-goldens compat image image-check lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms soak ghz fuzz ci
 
-help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 run: ## build and serve the sample rules of config/
 	$(CARGO) run --release
 
-test: unit mutants e2e helm ## all tests; installs what they need into .tools
+check: ## the quick check, Rust only: format, clippy, unit and in-process tests
+	@tests/requirements.sh rust lint cc
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) test --lib --bins --test architecture
 
-redis: ## the Redis and Valkey servers that the suite runs on, beside the one on the PATH; builds them into .tools, once
-	tests/install-redis.sh
+test: tools unit e2e helm ## all tests that need no system packages; installs what they need into .tools
 
-unit: redis ## unit, property and suite tests
-	$(CARGO) test --lib --bins --test suite --test architecture -- --skip alone::
+test-all: ## all tests, also those that need system packages (Redis with TLS, namespaces, libfaketime, promtool), and the long ones
+	@tests/system.py --missing
+	$(MAKE) test
+	tests/system.py
+
+requirements:
+	@tests/requirements.sh linux rust cc python
+
+tools: requirements ## install Redis, Valkey, Envoy, Go and the programs built with it into .tools, once
+	tests/tools.py suite e2e helm
+
+unit: requirements ## unit tests, and the suite that runs the binary on Redis
+	@tests/tools.py suite
+	$(CARGO) test --lib --bins --test suite --test architecture -- --skip system:: --skip alone::
 	$(CARGO) test --test suite -- alone:: --test-threads=1
 
-mutants: ## a test finds out every change of one token of the Lua: MUTANTS_OF=file.lua, MUTANTS_LISTED=1 for those that are listed as equal, too
-	$(CARGO) test --test suite every_mutant -- --ignored --nocapture
+e2e: requirements ## end-to-end tests with a real Envoy
+	@tests/tools.py e2e
+	$(CARGO) test --test e2e -- --skip system::
 
-e2e: ## a real Envoy in front; installs it into .tools
-	tests/e2e/install.sh
-	TOLLGATE_ENVOY=$(ENVOY) $(CARGO) test --test e2e
+helm: requirements ## the chart without a cluster: what it renders, and the binary with that
+	@tests/tools.py helm
+	$(CARGO) build --quiet --bin tollgate
+	PYTHONDONTWRITEBYTECODE=1 .tools/python/bin/python3 tests/helm/check.py
+
+helm-goldens: ## rewrite what the chart renders, and the table of its README
+	REWRITE=1 $(MAKE) helm
+
+mutants: requirements ## change each token of the Lua scripts; a test must notice. MUTANTS_OF=file.lua, MUTANTS_LISTED=1 tries known equivalents too
+	@tests/tools.py suite
+	$(CARGO) test --test suite every_mutant -- --ignored --nocapture
 
 compat: ## recorded answers of envoyproxy/ratelimit, and 200 random rounds beside it: KIT=path to a conformance kit, REFERENCE=path to a built one
 ifdef KIT
@@ -46,14 +69,6 @@ else
 	@echo "With a built envoyproxy/ratelimit, random rounds are compared side by side: make compat KIT=path REFERENCE=path. To build one:"
 	@echo "  git clone https://github.com/envoyproxy/ratelimit && cd ratelimit && CGO_ENABLED=0 go build -o ratelimit ./src/service_cmd"
 endif
-
-helm: ## the chart without a cluster, and the real binary with what it renders; installs Helm and schemas into .tools
-	tests/e2e/install.sh
-	$(CARGO) build --quiet --bin tollgate
-	tests/helm/run.sh
-
-helm-goldens: ## writes what the chart renders, and the table of its README, anew
-	REWRITE=1 $(MAKE) helm
 
 image: ## the image for amd64 and arm64, into target/image; IMAGE=name:tag OUTPUT=file|push|load. Needs docker with buildx
 	deploy/image/make.sh "$(IMAGE)" "$(OUTPUT)"

@@ -9,9 +9,25 @@ mod site;
 mod concurrency;
 mod connections;
 mod costs;
-mod deployments;
 mod headers;
 mod limits;
 mod llm;
 mod outages;
 mod over_limit;
+mod system;
+
+/// Support that these tests share with the suite.
+#[path = "../suite/support"]
+#[expect(dead_code, reason = "the suite needs more of it")]
+mod suite {
+    use std::time::Duration;
+
+    pub(crate) mod certificates;
+    pub(crate) mod http;
+    pub(crate) mod tools;
+    pub(crate) mod versions;
+    pub(crate) mod xds;
+
+    /// How long to wait for something that is immediate on an idle machine.
+    const PATIENCE: Duration = Duration::from_secs(30);
+}

@@ -1,42 +1,39 @@
 //! Counting on a Redis Cluster: exact over all slots, while they move, and when a node is lost.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::thread;
 
 use tonic::Code as GrpcCode;
 
-use crate::support::certificates::{Authority, KeyForm};
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, rules, service};
 use crate::support::redis::RedisProcess;
 use crate::support::scene::Servers as _;
-use crate::support::versions::REDIS_6_2;
 use crate::support::{Code, TestServer, look_until, request};
 
 const LIMIT: u32 = 4;
 /// So many that each of three nodes has some.
 const VALUES: usize = 24;
 
-fn values() -> Vec<String> {
+pub(crate) fn values() -> Vec<String> {
     (0..VALUES).map(|value| value.to_string()).collect()
 }
 
 /// A counter of an algorithm for each value.
-fn counters<'v>(key: &'static str, values: &'v [String]) -> Vec<(&'static str, &'v str)> {
+pub(crate) fn counters<'v>(key: &'static str, values: &'v [String]) -> Vec<(&'static str, &'v str)> {
     values.iter().map(|value| (key, &**value)).collect()
 }
 
 /// A service on a cluster, when it counts on each of its nodes.
-async fn on(cluster: &ClusterProcess, limit: u32) -> (TestServer, Counting) {
+pub(crate) async fn on(cluster: &ClusterProcess, limit: u32) -> (TestServer, Counting) {
     let server = service(limit, &cluster.settings());
     let counting = ready(&server).await;
     (server, counting)
 }
 
-async fn ready(server: &TestServer) -> Counting {
+pub(crate) async fn ready(server: &TestServer) -> Counting {
     let (mut counting, values) = (Counting::at(server).await, values());
     let anything: Vec<String> = values.iter().map(|value| format!("anything {value}")).collect();
     counting.wait_for_verdicts(&counters("leaky", &anything)).await;
@@ -317,61 +314,6 @@ async fn a_node_that_forgot_the_script_is_sent_it_again() {
             .await;
     }
     assert!(server.metric("tollgate_store_script_unknown_total") > before);
-}
-
-#[tokio::test]
-async fn tls_with_certificates_of_both_sides_and_a_password_lead_to_every_node() {
-    let authority = Authority::new();
-    let identity = authority.sign("redis", "IP:127.0.0.1", KeyForm::Pkcs8);
-    let path = |path: &Path| path.display().to_string();
-    let cluster = ClusterProcess::builder().with_tls(&identity, "yes").with_password("s3cret").start();
-    for server in cluster.living() {
-        server.command::<()>(&["ACL", "SETUSER", "app", "on", ">also-s3cret", "~*", "&*", "+@all"]);
-    }
-    for auth in ["s3cret", "app:also-s3cret"] {
-        let settings = [
-            ("REDIS_AUTH", auth.to_owned()),
-            ("REDIS_TLS", "true".to_owned()),
-            ("REDIS_TLS_CACERT", path(&identity.ca)),
-            ("REDIS_TLS_CLIENT_CERT", path(&identity.cert)),
-            ("REDIS_TLS_CLIENT_KEY", path(&identity.key)),
-        ];
-        let server = service(LIMIT, &[cluster.settings(), settings.to_vec()].concat());
-        let mut counting = ready(&server).await;
-        counting.admits_exactly(LIMIT, [auth]).await;
-        // Where a slot goes, credentials go as well.
-        let key = cluster.keys("*log*").pop().expect("logs were counted");
-        let slot = cluster.slot_of(&key);
-        cluster.migrate(slot);
-        assert_eq!(counting.admitted("log", auth, 1).await, 0);
-    }
-}
-
-/// An hour ahead, an hour behind and right, side by side; and slots move from one to another.
-#[tokio::test]
-async fn clocks_that_differ_by_hours_give_nothing_away_and_lock_nobody_out() {
-    let cluster = ClusterProcess::builder().of(REDIS_6_2).with_own_clocks().start();
-    for (number, offset_seconds) in [3_600, -3_600, 0].into_iter().enumerate() {
-        cluster.server(number).clock().set(offset_seconds);
-    }
-    let move_everything = || {
-        for key in cluster.keys("*") {
-            let slot = cluster.slot_of(&key);
-            cluster.migrate(slot);
-        }
-    };
-    let (_server, mut counting) = on(&cluster, LIMIT).await;
-    let values = &values()[..6];
-    let all: Vec<_> = ALGORITHMS.into_iter().flat_map(|(key, _)| counters(key, values)).collect();
-    for (asked, admitted) in [(LIMIT / 2, LIMIT / 2), (LIMIT, LIMIT - LIMIT / 2), (1, 0), (1, 0)] {
-        for (key, value) in &all {
-            assert_eq!(counting.admitted(key, value, asked).await, admitted, "{key}: {value}");
-        }
-        move_everything();
-    }
-    for counter in all {
-        counting.is_over_but_not_for_ever(counter).await;
-    }
 }
 
 #[tokio::test]

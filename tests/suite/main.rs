@@ -58,6 +58,7 @@ mod sentinel;
 mod settings;
 mod simulate;
 mod store;
+mod system;
 mod traces;
 mod wire;
 mod xds;

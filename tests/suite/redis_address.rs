@@ -10,14 +10,11 @@ use redis::{AsyncConnectionConfig, Client, RedisResult};
 use tempfile::TempDir;
 use tollgate::store::redis::address::Address;
 use tollgate::store::redis::deployment::Deployment;
-use tollgate::store::redis::secrets::SecretSource;
 use tollgate::store::redis::settings::Connecting;
 use tollgate::store::settings::Settings;
-use tollgate::telemetry::metric::Metrics;
-use tollgate::watch::Subject as _;
 
 use crate::support::PATIENCE;
-use crate::support::certificates::{Authority, Identity, KeyForm};
+use crate::support::certificates::{Authority, KeyForm};
 use crate::support::redis::RedisProcess;
 
 #[derive(Parser)]
@@ -27,7 +24,7 @@ struct Cli {
 }
 
 /// What the settings come to. They are given as flags, which mean the same as their variables.
-fn connecting(settings: &[(&str, &str)]) -> Result<Connecting, String> {
+pub(crate) fn connecting(settings: &[(&str, &str)]) -> Result<Connecting, String> {
     let flags = settings.iter().flat_map(|(name, value)| [format!("--{}", name.to_lowercase().replace('_', "-")), (*value).to_owned()]);
     let cli = Cli::try_parse_from(std::iter::once("tollgate".to_owned()).chain(flags)).expect("each of them is right");
     cli.store.redis.connecting(&[])
@@ -42,7 +39,7 @@ fn resolve(settings: &[(&str, &str)]) -> Result<Address, String> {
 }
 
 /// Connects, and asks for a sign of life: a server may let in whom it then tells nothing.
-async fn open(address: &Address) -> RedisResult<MultiplexedConnection> {
+pub(crate) async fn open(address: &Address) -> RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
     let mut connection = Client::open(address.connection_info())?.get_multiplexed_async_connection_with_config(&config).await?;
     let pong: String = redis::cmd("PING").query_async(&mut connection).await?;
@@ -54,12 +51,12 @@ async fn connect(settings: &[(&str, &str)]) -> RedisResult<MultiplexedConnection
     open(&resolve(settings).unwrap_or_else(|error| panic!("{settings:?}: {error}"))).await
 }
 
-async fn info(connection: &mut MultiplexedConnection) -> String {
+pub(crate) async fn info(connection: &mut MultiplexedConnection) -> String {
     redis::cmd("INFO").arg("server").query_async(connection).await.expect("it answers")
 }
 
 /// Asserts that the settings lead to this server and no other, and gives its word about the connection: user, database and more.
-async fn reach(server: &RedisProcess, settings: &[(&str, &str)]) -> String {
+pub(crate) async fn reach(server: &RedisProcess, settings: &[(&str, &str)]) -> String {
     let mut connection = connect(settings).await.unwrap_or_else(|error| panic!("{settings:?}: {error}"));
     let info = info(&mut connection).await;
     assert!(info.contains(&format!("process_id:{}\r", server.pid())), "{settings:?} lead elsewhere: {info}");
@@ -67,7 +64,7 @@ async fn reach(server: &RedisProcess, settings: &[(&str, &str)]) -> String {
 }
 
 /// Asserts that nobody is let in, and gives the reason.
-async fn refusal(settings: &[(&str, &str)]) -> String {
+pub(crate) async fn refusal(settings: &[(&str, &str)]) -> String {
     match connect(settings).await {
         Ok(_) => panic!("{settings:?}: it is let in"),
         Err(error) => {
@@ -77,7 +74,7 @@ async fn refusal(settings: &[(&str, &str)]) -> String {
     }
 }
 
-fn text(path: &Path) -> &str {
+pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("temporary directories have plain names")
 }
 
@@ -190,121 +187,6 @@ async fn the_database_is_the_one_that_is_named() {
         server.command::<()>(&["FLUSHALL"]);
     }
     assert!(refusal(&[("REDIS_URL", &format!("{}/99", server.url()))]).await.contains("refused"));
-}
-
-#[tokio::test]
-async fn tls_trusts_the_authority_that_is_named() {
-    let authority = Authority::new();
-    let server = RedisProcess::builder().with_tls(&authority.sign("server", "DNS:localhost,IP:127.0.0.1", KeyForm::Pkcs8), "no").start();
-    let ca = authority.cacert();
-    let ca = ("REDIS_TLS_CACERT", text(&ca));
-    reach(&server, &[("REDIS_URL", &server.url()), ca]).await;
-    reach(&server, &[("REDIS_URL", &server.address()), ("REDIS_TLS", "true"), ca]).await;
-    reach(&server, &[("REDIS_URL", &format!("redis://localhost:{}", server.port())), ("REDIS_TLS", "true"), ca]).await;
-    // Without it the system's are asked, and in plain text nobody answers.
-    refusal(&[("REDIS_URL", &server.url())]).await;
-    refusal(&[("REDIS_URL", &server.address()), ca]).await;
-}
-
-#[tokio::test]
-async fn a_server_of_another_authority_is_refused() {
-    let (one, other) = (Authority::new(), Authority::new());
-    let server = RedisProcess::builder().with_tls(&one.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "no").start();
-    let ca = other.cacert();
-    for skip in ["false", "true"] {
-        let error =
-            refusal(&[("REDIS_URL", &server.url()), ("REDIS_TLS_CACERT", text(&ca)), ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", skip)]).await;
-        assert!(error.contains("invalid peer certificate"), "{error}");
-    }
-}
-
-#[tokio::test]
-async fn a_server_of_another_name_is_refused_unless_names_do_not_matter() {
-    let authority = Authority::new();
-    let server = RedisProcess::builder().with_tls(&authority.sign("server", "DNS:redis.example", KeyForm::Pkcs8), "no").start();
-    let (url, ca) = (server.url(), authority.cacert());
-    let settings = [("REDIS_URL", url.as_str()), ("REDIS_TLS_CACERT", text(&ca)), ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false")];
-    let error = refusal(&settings).await;
-    assert!(error.contains("NotValidForName") || error.contains("not valid for name"), "{error}");
-    reach(&server, &[settings[0], settings[1], ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true")]).await;
-}
-
-#[tokio::test]
-async fn a_client_certificate_is_shown_where_it_is_asked_for() {
-    let authority = Authority::new();
-    let server = RedisProcess::builder().with_tls(&authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "yes").start();
-    let (url, ca) = (server.url(), authority.cacert());
-    let settings = [("REDIS_URL", url.as_str()), ("REDIS_TLS_CACERT", text(&ca))];
-    refusal(&settings).await;
-    for (form, heading) in [(KeyForm::Pkcs8, "BEGIN PRIVATE KEY"), (KeyForm::Pkcs1, "BEGIN RSA PRIVATE KEY")] {
-        let Identity { cert, key, .. } = authority.sign("client", "DNS:tollgate", form);
-        assert!(fs::read_to_string(&key).expect("it is there").contains(heading), "openssl wrote another form than {form:?}");
-        reach(&server, &[settings[0], settings[1], ("REDIS_TLS_CLIENT_CERT", text(&cert)), ("REDIS_TLS_CLIENT_KEY", text(&key))]).await;
-    }
-}
-
-#[tokio::test]
-async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watched_once() {
-    let authority = Authority::new();
-    let start = || RedisProcess::builder().with_tls(&authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "yes").start();
-    let (main, per_second) = (start(), start());
-    let Identity { cert, key, .. } = authority.sign("client", "DNS:tollgate", KeyForm::Pkcs8);
-    let (ca, main_url, per_second_url) = (authority.cacert(), main.url(), per_second.address());
-    let resolved = connecting(&[
-        ("REDIS_URL", &main_url),
-        ("REDIS_PERSECOND", "true"),
-        ("REDIS_PERSECOND_URL", &per_second_url),
-        ("REDIS_PERSECOND_TLS", "true"),
-        ("REDIS_TLS_CACERT", text(&ca)),
-        ("REDIS_TLS_CLIENT_CERT", text(&cert)),
-        ("REDIS_TLS_CLIENT_KEY", text(&key)),
-    ]);
-    let Connecting { main: pool, per_second: other, secrets, .. } = resolved.expect("it is good");
-    for (server, pool) in [(&main, pool), (&per_second, other.expect("it is set"))] {
-        let Deployment::Single(address) = pool.deployment else { panic!("one server, not {}", pool.deployment) };
-        assert!(info(&mut open(&address).await.expect("it is let in")).await.contains(&format!("process_id:{}\r", server.pid())));
-    }
-    assert_eq!(format!("{secrets:?}").matches(text(&cert)).count(), 1, "{secrets:?}");
-}
-
-#[tokio::test]
-async fn what_is_exchanged_is_for_connections_that_begin_later() {
-    let authority = Authority::new();
-    let [before, after] = ["before", "after"].map(|_| Authority::new());
-    let redis = RedisProcess::builder().with_tls(&authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "yes");
-    let redis = redis.with_user("user app on >1st ~* +@all").start();
-    let home = TempDir::new().expect("a temporary directory can be made");
-    let [password, cert, key] = ["password", "cert", "key"].map(|name| home.path().join(name));
-    let exchange = |content: &str, authority: &Authority, form: KeyForm| {
-        redis.command::<()>(&["CONFIG", "SET", "tls-ca-cert-file", text(&authority.cacert())]);
-        let identity = authority.sign("client", "DNS:tollgate", form);
-        fs::write(&password, content).expect("a file can be written");
-        fs::copy(identity.cert, &cert).expect("a file can be copied");
-        fs::copy(identity.key, &key).expect("a file can be copied");
-    };
-    exchange("app:1st\n", &before, KeyForm::Pkcs8);
-    let (url, ca) = (redis.url(), authority.cacert());
-    let resolved = connecting(&[
-        ("REDIS_URL", &url),
-        ("REDIS_AUTH_FILE", text(&password)),
-        ("REDIS_TLS_CACERT", text(&ca)),
-        ("REDIS_TLS_CLIENT_CERT", text(&cert)),
-        ("REDIS_TLS_CLIENT_KEY", text(&key)),
-    ]);
-    let Connecting { main, secrets, .. } = resolved.expect("it is good");
-    let Deployment::Single(address) = main.deployment else { panic!("one server, not {}", main.deployment) };
-    let mut source = SecretSource::new(secrets, &Metrics::new()).expect("there are files");
-    let mut old = open(&address).await.expect("it is let in");
-
-    exchange("app:2nd", &after, KeyForm::Sec1);
-    redis.command::<()>(&["ACL", "SETUSER", "app", "resetpass", ">2nd"]);
-    assert!(open(&address).await.is_err(), "nobody has read the files again");
-    source.load();
-    // Somewhere else, as a cluster or Sentinel names it, the same is said.
-    for address in [&address, &address.at("127.0.0.1", redis.port())] {
-        open(address).await.expect("it is let in");
-    }
-    info(&mut old).await;
 }
 
 #[test]

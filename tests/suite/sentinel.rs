@@ -1,10 +1,7 @@
 //! Counting behind Sentinel: the master is found, and found again when it is another.
 
-use std::path::Path;
-
 use tonic::Code as GrpcCode;
 
-use crate::support::certificates::{Authority, KeyForm};
 use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, service};
 use crate::support::redis::RedisProcess;
 use crate::support::scene::{AWAY, Scene, Servers as _};
@@ -133,27 +130,6 @@ async fn a_sentinel_that_names_a_replica_is_not_believed() {
     let refused = server.client().await.call(request("d", &[&[("log", "v"), ("caller", "")]])).await.expect_err("there is no master");
     assert_eq!(refused.code(), GrpcCode::Unavailable);
     look_until("the log says why", || server.log().contains("no sentinel names a server that says it is a master"));
-}
-
-#[tokio::test]
-async fn tls_with_certificates_of_both_sides_reaches_sentinels_and_servers() {
-    let authority = Authority::new();
-    let identity = authority.sign("redis", "IP:127.0.0.1", KeyForm::Pkcs8);
-    let path = |path: &Path| path.display().to_string();
-    let deployment = SentinelProcess::builder().with_tls(&identity, "yes").start();
-    let tls = [
-        ("REDIS_TLS", "true".to_owned()),
-        ("REDIS_TLS_CACERT", path(&identity.ca)),
-        ("REDIS_TLS_CLIENT_CERT", path(&identity.cert)),
-        ("REDIS_TLS_CLIENT_KEY", path(&identity.key)),
-    ];
-    let server = service(LIMIT, &[deployment.settings(), tls.to_vec()].concat());
-    let mut counting = Counting::at(&server).await;
-    counting.wait_for_verdicts(&ANYTHING).await;
-    counting.admits_exactly(LIMIT, ["v"]).await;
-    deployment.fail_over();
-    counting.wait_for_verdicts(&ANYTHING).await;
-    counting.admits_exactly(LIMIT, ["w"]).await;
 }
 
 #[tokio::test]

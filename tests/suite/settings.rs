@@ -9,7 +9,6 @@ use std::path::Path;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::certificates::{Authority, KeyForm};
 use crate::support::cluster::ClusterProcess;
 use crate::support::http::Reply;
 use crate::support::redis::RedisProcess;
@@ -151,7 +150,7 @@ descriptors:
   - {key: tight, metadata: {owner: ann}, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: loose, metadata: {owner: bob}, rate_limit: {unit: year, requests_per_unit: 10}}
 ";
-const TIGHT: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"tight","value":"v"}]}]}"#;
+pub(crate) const TIGHT: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"tight","value":"v"}]}]}"#;
 const LOOSE: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"loose","value":"v"}]}]}"#;
 const BOTH: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"tight","value":"v"}]},{"entries":[{"key":"loose","value":"v"}]}]}"#;
 
@@ -262,58 +261,16 @@ fn rules_are_where_runtime_settings_say_and_are_named_as_they_say() {
     assert!(named.contains(" good.yaml: duplicate domain 'd'"), "{named}");
 }
 
-/// Settings of a Redis, each of which is needed to reach it.
-#[test]
-fn redis_is_reached_only_with_what_it_asks_for() {
-    let authority = Authority::new();
-    let server_identity = authority.sign("server", "DNS:elsewhere.test", KeyForm::Pkcs8);
-    let client = authority.sign("client", "DNS:client.test", KeyForm::Pkcs1);
-    let redis = RedisProcess::builder().with_tls(&server_identity, "yes").with_password("s3cret").start();
-    let text = |path: &Path| path.display().to_string();
-    let address = redis.address();
-    let settings = [
-        ("REDIS_URL", address.trim_start_matches("rediss://").to_owned()),
-        ("REDIS_AUTH", "s3cret".to_owned()),
-        ("REDIS_TLS", "true".to_owned()),
-        ("REDIS_TLS_CACERT", text(&authority.cacert())),
-        ("REDIS_TLS_CLIENT_CERT", text(&client.cert)),
-        ("REDIS_TLS_CLIENT_KEY", text(&client.key)),
-        ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true".to_owned()),
-    ];
-    let start = |without: &[&str]| {
-        let set = settings.iter().filter(|(name, _)| !without.contains(name));
-        let server = TestServer::with_rules(&limit_of(1)).with_env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
-        set.fold(server, |server, (name, value)| server.with_env(name, value)).start()
-    };
-    let is_reached = |server: &TestServer| server.get("/healthcheck").status == 200;
-    let server = start(&[]);
-    look_until("it is reached", || is_reached(&server));
-    assert_eq!((server.json(TIGHT.replace("tight", "k").as_str()).status, redis.command::<usize>(&["DBSIZE"])), (200, 1));
-
-    let groups = [
-        &["REDIS_AUTH"][..],
-        &["REDIS_TLS"],
-        &["REDIS_TLS_CACERT"],
-        &["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"],
-        &["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"],
-    ];
-    for without in groups {
-        let server = start(without);
-        look_until("what is missing is told", || server.log().contains("Redis cannot be reached"));
-        assert!(!is_reached(&server), "without {without:?}");
-    }
-}
-
-const K: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
+pub(crate) const K: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
 
 /// A service whose calls on [`K`] are counted on that Redis, or not at all: it denies what it cannot count.
-fn counting(redis: &RedisProcess) -> Builder {
+pub(crate) fn counting(redis: &RedisProcess) -> Builder {
     let address = redis.address();
     TestServer::with_rules(&limit_of(1_000)).with_env("REDIS_URL", &address).with_env("ON_STORE_ERROR", "deny")
 }
 
 /// Ends every connection to a Redis but the test's, and waits until calls are counted on a new one.
-fn counts_on_a_new_connection(server: &TestServer, redis: &RedisProcess) {
+pub(crate) fn counts_on_a_new_connection(server: &TestServer, redis: &RedisProcess) {
     let made = || server.metric("ratelimit_redis_pool_cx_total").unwrap_or_default();
     let before = made();
     redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
@@ -363,45 +320,24 @@ fn sighup_has_credentials_read_again_whatever_their_files_look_like() {
     counts_on_a_new_connection(&server, &redis);
 }
 
-#[test]
-fn a_client_certificate_is_exchanged_without_a_restart() {
-    let authority = Authority::new();
-    let redis = RedisProcess::builder().with_tls(&authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "yes").start();
-    let home = TempDir::new().expect("a temporary directory can be made");
-    let [cert, key] = ["cert", "key"].map(|name| home.path().join(name));
-    let exchange = |authority: &Authority| {
-        redis.command::<()>(&["CONFIG", "SET", "tls-ca-cert-file", &authority.cacert().display().to_string()]);
-        let identity = authority.sign("client", "DNS:tollgate", KeyForm::Pkcs8);
-        fs::copy(identity.cert, &cert).expect("a file can be copied");
-        fs::copy(identity.key, &key).expect("a file can be copied");
-    };
-    let (before, after) = (Authority::new(), Authority::new());
-    exchange(&before);
-    let files = [("REDIS_TLS_CACERT", authority.cacert()), ("REDIS_TLS_CLIENT_CERT", cert.clone()), ("REDIS_TLS_CLIENT_KEY", key.clone())];
-    let server = counting(&redis).with_env("REDIS_TLS", "true");
-    let server = files.iter().fold(server, |server, (name, path)| server.with_env(name, &path.display().to_string())).start();
-    look_until("it is let in", || server.json(K).status == 200);
-    exchange(&after);
-    counts_on_a_new_connection(&server, &redis);
-}
-
 const OF_A_SECOND: &str = "
 domain: d
 descriptors:
   - {key: k, rate_limit: {unit: year, requests_per_unit: 1000}}
   - {key: s, rate_limit: {unit: second, requests_per_unit: 1000}}
 ";
-const S: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"s","value":"v"}]}]}"#;
-const K_AND_S: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]},{"entries":[{"key":"s","value":"v"}]}]}"#;
+pub(crate) const S: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"s","value":"v"}]}]}"#;
+pub(crate) const K_AND_S: &str =
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]},{"entries":[{"key":"s","value":"v"}]}]}"#;
 
 /// A service with rules of a year and of a second, which denies what it cannot count on Redis.
-fn with_both_periods(settings: &[(&str, &str)]) -> Builder {
+pub(crate) fn with_both_periods(settings: &[(&str, &str)]) -> Builder {
     let server = TestServer::with_rules(OF_A_SECOND).with_env("ON_STORE_ERROR", "deny");
     settings.iter().fold(server, |server, (name, value)| server.with_env(name, value))
 }
 
 /// Waits until it says so of its store.
-fn is_told(server: &TestServer, told: &str) {
+pub(crate) fn is_told(server: &TestServer, told: &str) {
     look_until(&format!("it is told: {told}"), || server.get("/ready").body.contains(told));
 }
 
@@ -444,40 +380,6 @@ fn the_second_redis_is_where_the_reference_has_it_only_with_its_socket_type() {
     let by_socket = [("REDIS_PERSECOND_SOCKET_TYPE", "tcp"), ("REDIS_PERSECOND_URL", socket.as_str())];
     let server = with_both_periods(&[&settings[..], &by_socket].concat()).start();
     look_until("it is reached", || server.json(S).status == 200);
-}
-
-/// Settings of a second Redis, each of which is needed to reach it.
-#[test]
-fn the_second_redis_is_reached_only_with_what_it_asks_for() {
-    let authority = Authority::new();
-    let main = RedisProcess::start();
-    let second = RedisProcess::builder().with_tls(&authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "no");
-    let second = second.with_password("s3cret").start();
-    let home = TempDir::new().expect("a temporary directory can be made");
-    let path = home.path().join("password");
-    write(&path, "s3cret\n");
-    let (ca, path) = (authority.cacert().display().to_string(), path.display().to_string());
-    let (url, second_url) = (main.url(), second.address());
-    let start = |settings: &[(&str, &str)]| {
-        let always =
-            [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", &second_url), ("REDIS_TLS_CACERT", &ca)];
-        with_both_periods(&[&always[..], settings].concat()).start()
-    };
-    let (auth, file, tls) =
-        (("REDIS_PERSECOND_AUTH", "s3cret"), ("REDIS_PERSECOND_AUTH_FILE", path.as_str()), ("REDIS_PERSECOND_TLS", "true"));
-    for settings in [[auth, tls], [file, tls]] {
-        let server = start(&settings);
-        look_until("it is reached", || server.json(K_AND_S).status == 200);
-    }
-    // What is said of the first Redis is not said to the second.
-    for settings in [&[tls][..], &[auth], &[("REDIS_AUTH", "s3cret"), tls]] {
-        let server = start(settings);
-        look_until("what is missing is told", || server.log().contains("Redis cannot be reached"));
-        assert_eq!(server.json(S).status, 429, "{settings:?}");
-    }
-    let server = start(&[tls]);
-    look_until("the first is reached", || server.json(K).status == 200);
-    is_told(&server, "wants a password (NOAUTH); set REDIS_PERSECOND_AUTH");
 }
 
 #[test]

@@ -40,6 +40,7 @@ pub(crate) mod scene;
 pub(crate) mod sentinel;
 pub(crate) mod starvation;
 pub(crate) mod statsd;
+pub(crate) mod tools;
 pub(crate) mod traffic;
 pub(crate) mod twins;
 pub(crate) mod versions;

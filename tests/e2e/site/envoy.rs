@@ -1,15 +1,15 @@
 //! Envoy, with a file of `deploy/envoy` in which only ports and time-outs are others.
 
 use std::collections::HashMap;
-use std::env;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::site::http;
 use crate::site::ports::Ports;
 use crate::site::process::Process;
+use crate::suite::tools::tool;
 
 /// Of a verdict and of a connection, in the files.
 const TIMEOUT_THERE: &str = "timeout: 0.25s";
@@ -34,7 +34,7 @@ impl Envoy {
     pub(crate) fn start_with(config: &str, admin: SocketAddr, home: &Path) -> Self {
         let file = home.join("envoy.yaml");
         fs::write(&file, config).expect("the test's directory is there");
-        let mut command = Command::new(binary());
+        let mut command = Command::new(tool("envoy"));
         command.arg("-c").arg(&file).args(["--concurrency", "1", "-l", "warning"]);
         // Without it each Envoy leaves a file in /dev/shm for ever, and those of one base id are in each other's way.
         command.arg("--disable-hot-restart");
@@ -83,11 +83,4 @@ pub(crate) fn with_backend(config: &str, sample: SocketAddr, other: SocketAddr) 
 pub(crate) fn replaced(text: &str, there: &str, here: &str) -> String {
     assert!(text.contains(there), "there is no `{there}` in\n{text}");
     text.replace(there, here)
-}
-
-fn binary() -> PathBuf {
-    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/envoy/bin/envoy");
-    let path = env::var_os("TOLLGATE_ENVOY").map_or(installed, PathBuf::from);
-    assert!(path.exists(), "there is no Envoy at {}: run make e2e, or tests/e2e/install.sh, which installs it into .tools", path.display());
-    path
 }

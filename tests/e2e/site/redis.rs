@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use redis::{Client, FromRedisValue, RedisResult};
 
 use crate::site::ports::Ports;
 use crate::site::process::Process;
+use crate::suite::versions::DEFAULT;
 
 /// It answers at once, or it is stopped.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,7 +44,7 @@ impl RedisServer {
 
     /// Starts it where it was, with what was saved there or else empty, and waits until it answers.
     pub(crate) fn start_again(&self) {
-        let mut command = Command::new(binary());
+        let mut command = Command::new(DEFAULT.program());
         command.args(["--port", &self.addr.port().to_string(), "--bind", &self.addr.ip().to_string(), "--save", "", "--appendonly", "no"]);
         command.current_dir(&self.home);
         let mut slot = self.slot();
@@ -88,13 +89,4 @@ impl RedisServer {
     fn slot(&self) -> MutexGuard<'_, Option<Process>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn binary() -> &'static str {
-    let found = Command::new("redis-server").arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).status();
-    assert!(
-        found.is_ok(),
-        "there is no redis-server: install Redis 6.2 or later (Debian: apt-get install redis-server; macOS: brew install redis)"
-    );
-    "redis-server"
 }

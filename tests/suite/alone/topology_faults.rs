@@ -10,13 +10,11 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::support::cluster::ClusterProcess;
-use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, rules};
+use crate::support::look_until;
 use crate::support::proxy::{Fault, Proxy};
 use crate::support::redis::RedisProcess;
 use crate::support::scene::{AWAY, Report, Scene, Servers, Single, UNREACHABLE};
 use crate::support::sentinel::SentinelProcess;
-use crate::support::versions::REDIS_6_2;
-use crate::support::{TestServer, look_until, request};
 
 /// How long a failover of the tests' Sentinel or Cluster takes, more or less.
 const FAILOVER: Duration = Duration::from_secs(3);
@@ -24,7 +22,6 @@ const FAILOVER: Duration = Duration::from_secs(3);
 const LOSSY: Duration = Duration::from_secs(3);
 /// The node of a cluster that something befalls. With replicas, the one of its own is three further on.
 const NODE: usize = 1;
-const HOUR_SECONDS: i64 = 3_600;
 
 fn behind_sentinel() -> Scene<SentinelProcess> {
     // What the replica had not been told is lost.
@@ -281,49 +278,6 @@ fn a_password_is_changed_before_the_service_is_told() {
             report.is_told(UNREACHABLE);
         },
     );
-}
-
-/// The host's clock is set an hour ahead, an hour behind, and right again. The windows of the scene are a year long: nobody notices.
-#[test]
-fn the_clock_of_redis_jumps() {
-    Scene::of(RedisProcess::builder().of(REDIS_6_2).with_own_clock().start(), &[]).under_load(
-        AWAY,
-        |scene| {
-            for offset in [HOUR_SECONDS, -HOUR_SECONDS, 0] {
-                scene.servers.redis.clock().set(offset);
-                thread::sleep(AWAY / 3);
-            }
-        },
-        |report| {
-            report.was_answered_by_redis(4);
-            assert!(report.told().is_empty() || report.is_excused(), "{:?}", report.said);
-        },
-    );
-}
-
-#[tokio::test]
-async fn a_clock_an_hour_off_gives_nothing_away_and_locks_nobody_out() {
-    const LIMIT: u32 = 8;
-    let redis = RedisProcess::builder().of(REDIS_6_2).with_own_clock().start();
-    let minutes = "  - {key: minute, rate_limit: {unit: minute, requests_per_unit: 1000}}\n";
-    let server = answered_by_redis(TestServer::with_rules(&(rules(LIMIT, "") + minutes)), &[("REDIS_URL", redis.address())]).start();
-    let mut counting = Counting::at(&server).await;
-    for offset in [0, HOUR_SECONDS, -HOUR_SECONDS, 0] {
-        redis.clock().set(offset);
-        for (key, algorithm) in ALGORITHMS {
-            assert_eq!(counting.admitted(key, "v", 2).await, 2, "{algorithm}: there is room, whatever time it is");
-        }
-        // Its window is chosen by the clock of Redis.
-        let answer = counting.client.call(request("d", &[&[("minute", "v")]])).await.expect("a verdict");
-        let reset = answer.statuses[0].duration_until_reset.as_ref().expect("it is told").seconds;
-        assert!((1..=60).contains(&reset), "{reset} s, with the clock {offset} s off");
-    }
-    for offset in [0, HOUR_SECONDS, -HOUR_SECONDS] {
-        redis.clock().set(offset);
-        for (key, _) in ALGORITHMS {
-            counting.is_over_but_not_for_ever((key, "v")).await;
-        }
-    }
 }
 
 /// A service that knows its password from a file, and what is done to both.

@@ -11,7 +11,7 @@ use super::certificates::Identity;
 use super::look_until;
 use super::proxy::Proxy;
 use super::redis::{self, BUS_PORT_OFFSET, RedisProcess};
-use super::versions::{ON_PATH, Version};
+use super::versions::{DEFAULT, Version};
 
 /// All slots of a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
@@ -69,7 +69,7 @@ impl ClusterProcess {
     /// A cluster with options.
     pub(crate) fn builder<'i>() -> Builder<'i> {
         Builder {
-            version: ON_PATH,
+            version: DEFAULT,
             masters: 3,
             replicas: 0,
             has_proxies: false,
@@ -261,7 +261,7 @@ impl ClusterProcess {
 }
 
 impl<'i> Builder<'i> {
-    /// Other servers than the one on the PATH.
+    /// Other servers than the default one.
     pub(crate) fn of(self, version: Version) -> Self {
         Self { version, ..self }
     }
@@ -379,7 +379,7 @@ mod tests {
     use ::redis::{ErrorKind, RedisResult, ServerErrorKind};
 
     use super::*;
-    use crate::support::versions::{REDIS_6_2, VALKEY_9_1};
+    use crate::support::versions::{DEFAULT, VALKEY_9_1};
 
     /// What a node says to a client who knows nothing of clusters.
     fn incr(server: &RedisProcess, key: &str) -> RedisResult<i64> {
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_slot_on_its_way_is_asked_for_at_both_ends() {
-        for version in [ON_PATH, REDIS_6_2, VALKEY_9_1] {
+        for version in [DEFAULT, VALKEY_9_1] {
             let cluster = ClusterProcess::builder().of(version).start();
             let slot = cluster.slot_of("k");
             let from = cluster.owner_of(slot);

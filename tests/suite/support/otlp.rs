@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
-use std::time::SystemTime;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::certificates::Identity;
 use super::look_until;
+use super::tools::tool;
 
 /// A running collector. Dropped, it is killed.
 pub(crate) struct Collector {
@@ -62,9 +60,9 @@ impl Collector {
     fn start_with(arguments: &[&str]) -> Self {
         let home = TempDir::new().expect("a temporary directory can be made");
         let [stdout, stderr] = ["stdout", "stderr"].map(|name| File::create(home.path().join(name)).expect("a file can be made"));
-        let mut command = Command::new(binary());
+        let mut command = Command::new(tool("otel-collector"));
         // It ends with its standard input, so it is gone even if this process is killed.
-        let child = command.args(arguments).stdin(Stdio::piped()).stdout(stdout).stderr(stderr).spawn().expect("it was just built");
+        let child = command.args(arguments).stdin(Stdio::piped()).stdout(stdout).stderr(stderr).spawn().expect("it is a program");
         let told = || fs::read_to_string(home.path().join("stdout")).expect("what it prints is text");
         let failed = || fs::read_to_string(home.path().join("stderr")).unwrap_or_default();
         look_until("the collector says where it is", || {
@@ -135,27 +133,4 @@ fn attributes(told: &Value) -> BTreeMap<String, String> {
     let value =
         |value: &Value| value.as_object().and_then(|value| value.values().next()).and_then(|value| value.as_str().map(str::to_owned));
     list.iter().map(|pair| (pair["key"].as_str().expect("it has a key").to_owned(), value(&pair["value"]).unwrap_or_default())).collect()
-}
-
-/// Builds it, if that was not done since its source has changed.
-fn binary() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let (source, built) = (root.join("tests/otel-collector"), root.join(".tools/bin/otel-collector"));
-        let changed = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
-        if ["main.go", "go.mod"].iter().all(|file| changed(&source.join(file)) < changed(&built)) {
-            return built;
-        }
-        fs::create_dir_all(root.join(".tools/bin")).expect(".tools can be made");
-        // Under a name of its own until it is whole: other tests may build it, too.
-        let new = built.with_extension(std::process::id().to_string());
-        let go = [Path::new("/usr/local/go/bin/go")].into_iter().find(|path| path.exists()).unwrap_or(Path::new("go"));
-        let ran = Command::new(go).args(["build", "-buildvcs=false", "-o"]).arg(&new).arg(".").current_dir(&source).output();
-        let ran =
-            ran.unwrap_or_else(|error| panic!("go: {error}; traces are tested against a collector in Go: get it from https://go.dev/dl"));
-        assert!(ran.status.success(), "build {}: {}", source.display(), String::from_utf8_lossy(&ran.stderr));
-        fs::rename(new, &built).expect("both are in one directory");
-        built
-    })
 }

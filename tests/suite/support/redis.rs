@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use super::certificates::Identity;
 use super::faketime::FakeTime;
-use super::versions::{ON_PATH, Version};
+use super::versions::{DEFAULT, ON_PATH, Version};
 use super::{PATIENCE, look_until};
 
 /// Below those that Linux gives to clients (from 32,768): none is taken by somebody's connection while the server is away, and no client
@@ -74,7 +74,7 @@ impl RedisProcess {
         Builder {
             home: Home { directory, password: None },
             door: Door::Tcp,
-            version: ON_PATH,
+            version: DEFAULT,
             is_sentinel: false,
             has_bus: false,
             arguments: Vec::new(),
@@ -232,7 +232,7 @@ impl RedisProcess {
 }
 
 impl Builder {
-    /// Another server than the one on the PATH.
+    /// Another server than the default one.
     pub(crate) fn of(mut self, version: Version) -> Self {
         self.version = version;
         self
@@ -263,8 +263,10 @@ impl Builder {
         self
     }
 
-    /// TLS instead of plain text, and whether clients must show a certificate of the same authority.
+    /// TLS instead of plain text, and whether clients must show a certificate of the same authority. The server is the one on the PATH:
+    /// those of `.tools` have no TLS.
     pub(crate) fn with_tls(mut self, identity: &Identity, auth_clients: &str) -> Self {
+        self.version = ON_PATH;
         self.door = Door::Tls;
         let path = |path: &Path| path.display().to_string();
         self.with_arguments(&["--tls-cert-file", &path(&identity.cert), "--tls-key-file", &path(&identity.key)])

@@ -5,7 +5,7 @@
 use super::certificates::Identity;
 use super::look_until;
 use super::redis::{self, RedisProcess};
-use super::versions::{ON_PATH, Version};
+use super::versions::{DEFAULT, Version};
 
 /// What the sentinels call it.
 pub(crate) const MASTER: &str = "mymaster";
@@ -41,7 +41,7 @@ impl SentinelProcess {
     /// A deployment with options.
     pub(crate) fn builder<'i>() -> Builder<'i> {
         Builder {
-            version: ON_PATH,
+            version: DEFAULT,
             replicas: 1,
             tls: None,
             password: None,
@@ -240,7 +240,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::support::versions::{REDIS_6_2, VALKEY_9_1};
+    use crate::support::versions::VALKEY_9_1;
 
     #[test]
     fn a_replica_takes_over_when_it_is_told_to_and_when_the_master_is_killed() {
@@ -255,7 +255,7 @@ mod tests {
         };
         // Sentinels take their time.
         thread::scope(|scope| {
-            for version in [ON_PATH, REDIS_6_2, VALKEY_9_1] {
+            for version in [DEFAULT, VALKEY_9_1] {
                 scope.spawn(move || each(version));
             }
         });

@@ -1,45 +1,48 @@
-//! The servers that tests run on: the redis-server that the machine has, and those that `tests/install-redis.sh` keeps beside it.
+//! The servers that tests run on: which there are, and where each is.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-/// A server, by the name and version that tests tell of it.
+use super::tools::tool;
+
+/// A server, by the name that failing tests show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) name: &'static str,
-    /// Whether it speaks TLS.
-    pub(crate) has_tls: bool,
     program: Program,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Program {
-    OnPath,
-    /// The directory of `.tools/redis` that it is in.
+    /// In `.tools/bin`, by this name.
     Installed(&'static str),
+    OnPath,
 }
 
-/// What a test runs on that does not care.
-pub(crate) const ON_PATH: Version = Version { name: "the redis-server on the PATH", has_tls: true, program: Program::OnPath };
-/// The oldest that counts. Its allocator is the C library's: libfaketime needs that.
-pub(crate) const REDIS_6_2: Version = Version { name: "Redis 6.2", has_tls: true, program: Program::Installed("redis-6.2") };
-pub(crate) const REDIS_8_0: Version = Version { name: "Redis 8.0", has_tls: true, program: Program::Installed("redis-8.0") };
-/// As it comes from PyPI.
-pub(crate) const VALKEY_9_1: Version = Version { name: "Valkey 9.1", has_tls: false, program: Program::Installed("valkey-9.1") };
+/// The oldest supported version.
+pub(crate) const REDIS_6_2: Version = Version { name: "Redis 6.2", program: Program::Installed("redis-server-6.2") };
+/// Its allocator is the C library's, which libfaketime needs.
+pub(crate) const VALKEY_9_1: Version = Version { name: "Valkey 9.1", program: Program::Installed("valkey-server-9.1") };
+/// What a test runs on that names no version. PyPI has Redis for x86_64 only, so on other machines this is Valkey.
+pub(crate) const DEFAULT: Version = if cfg!(target_arch = "x86_64") { REDIS_6_2 } else { VALKEY_9_1 };
+/// From Maven, for `system::versions`.
+pub(crate) const REDIS_7_0: Version = Version { name: "Redis 7.0", program: Program::Installed("redis-7.0") };
+/// The distribution's server, for `system::` only: it is the one with TLS, and its version is the machine's choice.
+pub(crate) const ON_PATH: Version = Version { name: "the redis-server on the PATH", program: Program::OnPath };
 
 impl Version {
-    /// What to start.
+    /// The program to start.
     pub(crate) fn program(&self) -> PathBuf {
         match self.program {
+            Program::Installed(name) => tool(name),
             Program::OnPath => PathBuf::from("redis-server"),
-            Program::Installed(directory) => Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/redis").join(directory).join("server"),
         }
     }
 
-    /// How to get it.
+    /// How to get it where it does not start.
     pub(crate) fn how_to_get_it(&self) -> &'static str {
         match self.program {
-            Program::OnPath => "get it by `apt-get install redis-server`",
-            Program::Installed(_) => "get it by `make redis`, which runs tests/install-redis.sh",
+            Program::Installed(_) => "install it with `make tools`",
+            Program::OnPath => "install it with `apt-get install redis-server`",
         }
     }
 }

@@ -2,9 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::OnceLock;
 
 use prost::Message as _;
 use prost_types::Any;
@@ -25,6 +23,7 @@ use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::certificates::Identity;
+use super::tools::tool;
 use super::{PATIENCE, http};
 
 /// What rules are.
@@ -83,8 +82,8 @@ impl ControlPlane {
     }
 
     fn run(arguments: &[&str]) -> Self {
-        let mut command = Command::new(built());
-        let mut child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it was built");
+        let mut command = Command::new(tool("xds-server"));
+        let mut child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it is a program");
         let stdin = child.stdin.take().expect("it is a pipe");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("it is a pipe")).read_line(&mut line).expect("it says that it is ready");
@@ -120,21 +119,6 @@ impl Drop for ControlPlane {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// The program, built once for all tests.
-fn built() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("xds-server");
-        let go = if Path::new("/usr/local/go/bin/go").exists() { "/usr/local/go/bin/go" } else { "go" };
-        let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/xds-server");
-        let ran = Command::new(go).args(["build", "-o"]).arg(&program).arg(".").current_dir(home).output();
-        let ran =
-            ran.unwrap_or_else(|error| panic!("go: {error}; the control plane of these tests needs Go: get it from https://go.dev/dl"));
-        assert!(ran.status.success(), "go build in tests/xds-server: {}", String::from_utf8_lossy(&ran.stderr));
-        program
-    })
 }
 
 impl Puppet {

@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use crate::deployments::machine::{Machine, run};
-use crate::deployments::volume::Volume;
 use crate::site::http::{self, Reply};
 use crate::site::process::Process;
+use crate::system::deployments::machine::{Machine, run};
+use crate::system::deployments::volume::Volume;
 
 /// Of the deployments; the image's own is another.
 const UID: &str = "65534";

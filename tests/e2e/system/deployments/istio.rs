@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 
-use crate::deployments::machine::{self, Machine};
-use crate::deployments::pod::{Pod, at, get};
-use crate::deployments::sample::{Sample, indented};
-use crate::deployments::volume::Volume;
 use crate::site::envoy::{self, Envoy};
 use crate::site::eventually;
 use crate::site::http::{self, Reply};
 use crate::site::redis::RedisServer;
+use crate::system::deployments::machine::{self, Machine};
+use crate::system::deployments::pod::{Pod, at, get};
+use crate::system::deployments::sample::{Sample, indented};
+use crate::system::deployments::volume::Volume;
 
 /// Of the sample, to the letter.
 const ENVIRONMENT: [(&str, &str); 10] = [

@@ -10,17 +10,3 @@ mod machine;
 mod pod;
 mod sample;
 mod volume;
-
-/// What the suite has for its tests, and these need as well.
-#[path = "../suite/support"]
-#[expect(dead_code, reason = "the suite needs more of it")]
-mod suite {
-    use std::time::Duration;
-
-    pub(crate) mod certificates;
-    pub(crate) mod http;
-    pub(crate) mod xds;
-
-    /// How long anything may take that happens at once on an idle machine.
-    const PATIENCE: Duration = Duration::from_secs(30);
-}

@@ -6,15 +6,15 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use crate::deployments::machine::{self, Machine};
-use crate::deployments::pod::{Pod, at, get};
-use crate::deployments::suite::certificates::{Authority, Identity, KeyForm};
-use crate::deployments::suite::xds::{ControlPlane, NODE};
-use crate::deployments::volume::Volume;
 use crate::site::envoy::{self, Envoy};
 use crate::site::eventually;
 use crate::site::http::{Connection, Reply, Request};
 use crate::site::redis::RedisServer;
+use crate::suite::certificates::{Authority, Identity, KeyForm};
+use crate::suite::xds::{ControlPlane, NODE};
+use crate::system::deployments::machine::{self, Machine};
+use crate::system::deployments::pod::{Pod, at, get};
+use crate::system::deployments::volume::Volume;
 
 /// In every one of its deployments, to the letter, with metrics on as they are unless they are switched off.
 const ENVIRONMENT: [(&str, &str); 23] = [
@@ -113,7 +113,7 @@ fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
 #[test]
 fn traces_for_a_collector_that_is_not_there_and_the_mapping_of_metrics_change_nothing_else() {
     machine::on_its_own(&NAMES, |machine| {
-        let mapping = [("conf.yaml", include_str!("../../suite/metrics/envoy_gateway.yaml"))];
+        let mapping = [("conf.yaml", include_str!("../../../suite/metrics/envoy_gateway.yaml"))];
         let mut site = Site::start(machine, &[&ENVIRONMENT[..], &TRACING].concat(), &mapping);
         site.serve(&rules());
         assert_eq!(site.statuses("/elsewhere", 3), [200, 200, 429]);

