@@ -9,6 +9,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "tollgate"
+# Where tests/tools.py installs programs.
+TOOLS = ROOT / ".tools" / "bin"
 # The oldest that Chart.yaml allows, and the newest there is a schema of.
 KUBERNETES = ("1.27.0", "1.37.0")
 RELEASE, NAMESPACE = "my", "limits"
@@ -34,7 +36,7 @@ def helm(*words):
     """Helm, without the caller's cluster, repositories and plugins."""
     with tempfile.TemporaryDirectory() as home:
         environment = {"PATH": os.environ["PATH"], "HOME": home, "KUBECONFIG": os.path.join(home, "none")}
-        return run(os.environ["HELM"], *words, env=environment)
+        return run(TOOLS / "helm", *words, env=environment)
 
 
 def template(*options, kubernetes=KUBERNETES[0]):

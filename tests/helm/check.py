@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 import pod
-from chart import CHART, KUBERNETES, NAMESPACE, RELEASE, ROOT, Failed, helm, of_kind, rendered, run, template, value_sets
+from chart import CHART, KUBERNETES, NAMESPACE, RELEASE, ROOT, TOOLS, Failed, helm, of_kind, rendered, run, template, value_sets
 
 HERE = Path(__file__).resolve().parent
 REWRITE = os.environ.get("REWRITE") == "1"
@@ -86,7 +86,7 @@ def kubeconform(schemas, text):
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(text)
         file.flush()
-        good, out, error = run(os.environ["KUBECONFORM"], "-strict", *places, file.name)
+        good, out, error = run(TOOLS / "kubeconform", "-strict", *places, file.name)
     return good, out + error
 
 
@@ -155,10 +155,8 @@ def package():
 
 
 def alerts():
-    """each alert says what to do and where it is written down, goes off when it must, and is silent when it must be"""
+    """each alert has a series that it goes off for and one that it does not, says what to do and where that is written down"""
     rules, cases = (PROMETHEUS / f"tollgate-alerts{suffix}.yaml" for suffix in ("", "_test"))
-    for command in (("check", "rules", rules.name), ("test", "rules", cases.name)):
-        promtool(*command, directory=PROMETHEUS)
     tests = [test for group in yaml.safe_load(cases.read_text())["tests"] for test in group.get("promql_expr_test", [])]
     for alert in rules_of(yaml.safe_load(rules.read_text())):
         name = alert["alert"]
@@ -182,17 +180,6 @@ def chart_alerts():
         alert["labels"]["team"] = "platform"
     if rules_of(rule["spec"]) != expected:
         raise Failed("the rendered PrometheusRule is not deploy/prometheus/tollgate-alerts.yaml with another selector and more labels")
-    with tempfile.TemporaryDirectory() as directory:
-        (Path(directory) / "rules.yaml").write_text(yaml.safe_dump(rule["spec"]))
-        (Path(directory) / "test.yaml").write_text((HERE / "alerts_test.yaml").read_text())
-        for command in (("check", "rules", "rules.yaml"), ("test", "rules", "test.yaml")):
-            promtool(*command, directory=directory)
-
-
-def promtool(*command, directory):
-    good, out, error = run("promtool", *command, cwd=directory)
-    if not good:
-        raise Failed(f"promtool {' '.join(command)}: {out}{error}")
 
 
 def rules_of(file):
@@ -217,14 +204,8 @@ def expressions():
 
 
 def expressions_fit():
-    """every expression of an alert or a panel is one, and the metrics and labels in it are on the page of the real binary"""
+    """the metrics and labels in every expression of an alert or a panel are on the page of the real binary"""
     texts = expressions()
-    with tempfile.TemporaryDirectory() as directory:
-        rules = [{"record": f"expression:{index}", "expr": text} for index, text in enumerate(texts)]
-        (Path(directory) / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
-        good, out, error = run("promtool", "check", "rules", "rules.yaml", cwd=directory)
-        if not good:
-            raise Failed(out + error)
     pages = [metrics_page(rendered("--values", path)) for path in value_sets().values()]
     # Statsd's own are there where it is told, which is where Prometheus has no port.
     pages.append(metrics_page(rendered("--set", "metrics.enabled=false"), port="admin"))
@@ -436,7 +417,7 @@ def envoy_takes(http_filter, host):
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(config, file)
         file.flush()
-        good, out, error = run(ROOT / ".tools" / "envoy" / "bin" / "envoy", "--mode", "validate", "-c", file.name, "-l", "error")
+        good, out, error = run(TOOLS / "envoy", "--mode", "validate", "-c", file.name, "-l", "error")
     return good, out + error
 
 

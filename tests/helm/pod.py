@@ -4,8 +4,10 @@ The kubelet's part is played here: ConfigMaps and Secrets are laid out as it doe
 and fields; ports become free ones of 127.0.0.1, and addresses of others lead to servers that belong to the test.
 """
 
+import contextlib
 import json
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -17,11 +19,16 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import trustme
+
 from chart import ROOT, Failed, of_kind
+from tls_proxy import TlsProxy
 
 # A debug build on a machine that does other things as well.
 PATIENCE_S = 20
 PASSWORD = "s3cret"
+# As in tests/suite/support/versions.rs: PyPI has Redis for x86_64 only.
+SERVER = ROOT / ".tools" / "bin" / ("redis-server-6.2" if platform.machine() == "x86_64" else "valkey-server-9.1")
 SAN = "envoy.example.com"
 # Sets of variables that each name a Redis.
 POOLS = ("REDIS", "REDIS_PERSECOND")
@@ -42,24 +49,15 @@ class Authority:
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="tollgate-authority-")
         self.directory = Path(self.folder.name)
-        self.openssl("req", "-x509", *self.key("ca"), "-subj", "/CN=authority", "-days", "2", "-out", self.directory / "ca.crt")
-        self.sign("tls", f"DNS:{SAN},DNS:localhost,IP:127.0.0.1")
-        self.sign("stranger", "DNS:stranger.example.com")
+        self.ca = trustme.CA()
+        self.ca.cert_pem.write_to_path(self.directory / "ca.crt")
+        self.sign("tls", SAN, "localhost", "127.0.0.1")
+        self.sign("stranger", "stranger.example.com")
 
-    def sign(self, name, names):
-        directory = self.directory
-        (directory / "names").write_text(f"subjectAltName={names}\n")
-        self.openssl("req", *self.key(name), "-subj", f"/CN={name}", "-out", directory / "request")
-        signer = ("-CA", directory / "ca.crt", "-CAkey", directory / "ca.key", "-CAcreateserial", "-days", "2")
-        self.openssl("x509", "-req", "-in", directory / "request", *signer, "-extfile", directory / "names", "-out", directory / f"{name}.crt")
-
-    def key(self, name):
-        return ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", self.directory / f"{name}.key")
-
-    def openssl(self, *words):
-        done = subprocess.run(["openssl", *map(str, words)], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise Failed(f"openssl {words[0]}: {done.stderr}")
+    def sign(self, name, *hosts):
+        signed = self.ca.issue_cert(*hosts, common_name=name)
+        signed.private_key_pem.write_to_path(self.directory / f"{name}.key")
+        signed.cert_chain_pems[0].write_to_path(self.directory / f"{name}.crt")
 
     def files(self):
         return {name: (self.directory / name).read_text() for name in ("ca.crt", "tls.crt", "tls.key")}
@@ -86,32 +84,43 @@ class Process:
 
 
 class Server(Process):
-    """A redis-server of a pod, or a sentinel if it has a file of configuration."""
+    """A Redis server of a pod, or a sentinel if it has a file of configuration. The server itself speaks plain text on `port`."""
 
     def __init__(self, pod, name, more, declared, prefix, has_password, config=None):
-        (self.port,) = free_ports(1)
-        with_tls = declared.get(f"{prefix}_TLS") == "true"
-        self.address, self.has_password = f"127.0.0.1:{self.port}", has_password
+        self.port, tls_port = server_ports()
+        self.has_password, self.proxy = has_password, None
+        public_port = self.port
+        if declared.get(f"{prefix}_TLS") == "true":
+            public_port = tls_port
+            files = [pod.authority.directory / name for name in ("tls.crt", "tls.key", "ca.crt")]
+            self.proxy = TlsProxy(public_port, self.port, *files, "REDIS_TLS_CLIENT_CERT" in declared)
+        self.address = f"127.0.0.1:{public_port}"
         directory = pod.directory / name
         directory.mkdir()
-        port = ["--port", "0", "--tls-port", self.port] if with_tls else ["--port", self.port]
-        words = ["redis-server", *([config] if config else []), "--bind", "127.0.0.1", "--dir", directory, *port, *more]
+        words = [SERVER, *([config] if config else []), "--bind", "127.0.0.1", "--dir", directory, "--port", self.port, *more]
         words += ["--sentinel"] if config else ["--save", ""]
-        self.client = ["redis-cli", "-p", str(self.port)]
-        if with_tls:
-            files = pod.authority.directory
-            words += ["--tls-cert-file", files / "tls.crt", "--tls-key-file", files / "tls.key", "--tls-ca-cert-file", files / "ca.crt"]
-            words += ["--tls-auth-clients", "yes" if "REDIS_TLS_CLIENT_CERT" in declared else "no"]
-            words += ["--tls-cluster", "yes", "--tls-replication", "yes"]
-            pair = ["--cert", files / "tls.crt", "--key", files / "tls.key"]
-            self.client += map(str, ["--tls", "--cacert", files / "ca.crt", *pair])
+        if "--cluster-enabled" in more:
+            words += ["--cluster-announce-port", public_port]
         if has_password:
             words += ["--requirepass", PASSWORD]
-            self.client += ["--no-auth-warning", "-a", PASSWORD]
         super().__init__(list(map(str, words)), {"PATH": os.environ["PATH"]}, pod.directory / f"{name}.log")
 
+    def stop(self):
+        super().stop()
+        if self.proxy:
+            self.proxy.stop()
+
     def command(self, *words):
-        return subprocess.run([*self.client, *words], capture_output=True, text=True).stdout
+        """The reply as text, a line for each element; empty while there is no answer."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection, connection.makefile("rwb") as stream:
+                for command in [("AUTH", PASSWORD)] * self.has_password + [words]:
+                    stream.write(b"*%d\r\n" % len(command) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word.encode()) for word in command))
+                    stream.flush()
+                    reply = read_reply(stream)
+                return reply
+        except OSError:
+            return ""
 
     def until(self, expected, *words):
         give_up = time.monotonic() + PATIENCE_S
@@ -215,13 +224,12 @@ class Pod:
     def start_pool(self, prefix, declared):
         """The Redis that one set of variables wants: alone, behind a sentinel, or as a cluster of one node."""
         kind = declared.get(f"{prefix}_TYPE", "single")
-        # Unless told otherwise, nodes talk to each other 10,000 ports higher, where there may be none.
-        words = ["--cluster-enabled", "yes", "--cluster-port", free_ports(1)[0]] if kind == "cluster" else []
+        words = ["--cluster-enabled", "yes"] if kind == "cluster" else []
         server = Server(self, f"{prefix}.redis", words, declared, prefix, f"{prefix}_AUTH_FILE" in declared)
         self.redis[prefix] = [server]
         server.ready()
         if kind == "cluster":
-            server.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+            server.command("CLUSTER", "ADDSLOTS", *map(str, range(16_384)))
             server.until("cluster_state:ok", "CLUSTER", "INFO")
         if kind == "sentinel":
             self.redis[prefix].insert(0, self.start_sentinel(prefix, declared, server))
@@ -314,6 +322,27 @@ def free_ports(count):
     for each in sockets:
         each.close()
     return ports
+
+
+def server_ports():
+    """A free port whose cluster bus port, 10,000 higher, is free as well, and a second free port."""
+    while True:
+        port, other = free_ports(2)
+        if port < 55_536:
+            with contextlib.suppress(OSError), socket.socket() as bus:
+                bus.bind(("127.0.0.1", port + 10_000))
+                return port, other
+
+
+def read_reply(stream):
+    """One reply of Redis, as text."""
+    line = stream.readline()
+    kind, rest = line[:1], line[1:-2]
+    if kind == b"$":
+        return stream.read(int(rest) + 2)[:-2].decode() if int(rest) >= 0 else ""
+    if kind == b"*":
+        return "\n".join(read_reply(stream) for _ in range(int(rest)))
+    return rest.decode()
 
 
 def binary():
