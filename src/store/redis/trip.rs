@@ -184,7 +184,7 @@ impl<'b> Trip<'b> {
                     }
                 }
                 Err(error) => {
-                    let untold = Untold::from(error);
+                    let untold = Untold::from(error).of_a_call(lines.len());
                     for index in lines {
                         back.told[index] = Err(untold.clone());
                     }
@@ -205,6 +205,17 @@ impl Again {
             if let (Some(new), Some(first)) = (replies.get_mut(new), values.get_mut(first)) {
                 std::mem::swap(first, new);
             }
+        }
+    }
+}
+
+impl Untold {
+    /// The same for each of so many checks that one call asked for. Redis 6.2 answers ASK as soon as one key of a call has moved, later
+    /// versions when all have; so of several keys each is asked for alone, where it was.
+    fn of_a_call(self, checks: usize) -> Self {
+        match self {
+            Self::Elsewhere(Redirect::Ask(_)) if checks > 1 => Self::Elsewhere(Redirect::Again),
+            untold => untold,
         }
     }
 }
