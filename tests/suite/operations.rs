@@ -104,11 +104,13 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     files.into_iter().filter(is_source).chain(folders.iter().flat_map(|folder| sources(folder))).collect()
 }
 
-/// Makes the user of the page.
+/// Makes the user of the page, with the permission that the page has for all versions but 7.0.
 fn allow(redis: &RedisProcess) {
+    const BESIDES: &str = "+client|setinfo";
+    assert!(page().contains(&format!("`{BESIDES}`")), "the page names what else a user needs");
     let words = words_after("ACL SETUSER tollgate");
     let words = words.iter().map(|word| if word == ">PASSWORD" { ">s3cret" } else { word });
-    let command: Vec<&str> = ["ACL", "SETUSER", "tollgate"].into_iter().chain(words).collect();
+    let command: Vec<&str> = ["ACL", "SETUSER", "tollgate"].into_iter().chain(words).chain([BESIDES]).collect();
     redis.command::<()>(&command);
 }
 
