@@ -1,30 +1,36 @@
-//! Certificates made for one test by `openssl`, which also writes keys in the old form that Go's tools make.
+//! Certificates made for one test, with keys in each form that operators have.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use pem::Pem;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose, PublicKeyData as _, SanType,
+    SerialNumber, date_time_ymd,
+};
 use tempfile::TempDir;
 
-/// What is asked for is said here, and not by the machine's openssl.cnf.
-const CONFIG: &str = "\
-[req]
-distinguished_name = name
-prompt = no
-x509_extensions = authority
-[name]
-CN = tollgate test
-[authority]
-basicConstraints = critical,CA:TRUE
-keyUsage = critical,keyCertSign
-";
+/// For [`KeyForm::Pkcs1`], in PKCS#8: ring makes no RSA keys. It protects nothing.
+const RSA_KEY: &str = include_str!("rsa-key-for-tests-only.pem");
+/// The algorithm and lengths before the RSAPrivateKey (PKCS#1) of a 2048-bit key in PKCS#8.
+const RSA_HEADER_LEN: usize = 26;
+/// Where ring's PKCS#8 of a P-256 key has the 32 bytes of the private key.
+const EC_SECRET_START: usize = 36;
+const EC_SECRET_LEN: usize = 32;
+/// The object identifier of P-256, in DER.
+const P256: [u8; 10] = [0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
 
-/// Somebody who signs certificates.
+/// When every certificate expires, in seconds since 1970: the first of January 2100.
+pub(crate) const EXPIRES_AT_S: f64 = 4_102_444_800.0;
+
+/// A certificate authority.
 pub(crate) struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
     directory: TempDir,
 }
 
-/// A certificate, its key, and who has signed it. Files of the [`Authority`], gone with it.
+/// A certificate, its key, and the authority's certificate. Files of the [`Authority`], gone with it.
 pub(crate) struct Identity {
     pub(crate) cert: PathBuf,
     pub(crate) key: PathBuf,
@@ -34,26 +40,28 @@ pub(crate) struct Identity {
 /// How a key is written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum KeyForm {
-    /// `BEGIN PRIVATE KEY`.
+    /// `BEGIN PRIVATE KEY`, as Rust and newer OpenSSL write it.
     Pkcs8,
-    /// `BEGIN RSA PRIVATE KEY`.
+    /// `BEGIN RSA PRIVATE KEY`, as Envoy Gateway and other Go programs write it.
     Pkcs1,
-    /// `BEGIN EC PRIVATE KEY`, behind the `BEGIN EC PARAMETERS` that openssl writes before it.
+    /// `BEGIN EC PRIVATE KEY` after `BEGIN EC PARAMETERS`, as `openssl ecparam -genkey` writes it.
     Sec1,
 }
 
 impl Authority {
-    /// A new one.
+    /// An authority with a key of its own.
     pub(crate) fn new() -> Self {
         Self::with_key(KeyForm::Pkcs8)
     }
 
-    /// A new one with a key of this form.
+    /// An authority whose key has this form.
     pub(crate) fn with_key(form: KeyForm) -> Self {
-        let authority = Self { directory: TempDir::new().expect("a temporary directory can be made") };
-        fs::write(authority.path("openssl.cnf"), CONFIG).expect("a file can be written");
-        authority.make_key("ca.key", form);
-        authority.openssl(&["req", "-x509", "-config", "openssl.cnf", "-key", "ca.key", "-out", "ca.pem", "-days", "2"], &[]);
+        let mut params = params("tollgate test authority", "");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let issuer = CertifiedIssuer::self_signed(params, form.key()).expect("the parameters are right");
+        let authority = Self { issuer, directory: TempDir::new().expect("a temporary directory can be made") };
+        authority.write("ca.pem", &authority.issuer.pem());
         authority
     }
 
@@ -64,31 +72,63 @@ impl Authority {
 
     /// A certificate for these names, such as `DNS:localhost,IP:127.0.0.1`.
     pub(crate) fn sign(&self, file: &str, names: &str, form: KeyForm) -> Identity {
-        let [key, request, cert, extensions] = ["key", "csr", "pem", "ext"].map(|extension| format!("{file}.{extension}"));
-        self.make_key(&key, form);
-        let text = format!("basicConstraints = CA:FALSE\nsubjectAltName = {names}\n");
-        fs::write(self.path(&extensions), text).expect("a file can be written");
-        self.openssl(&["req", "-new", "-config", "openssl.cnf", "-key", &key, "-out", &request], &[]);
-        let signed_by = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", &extensions];
-        self.openssl(&["x509", "-req", "-in", &request, "-out", &cert], &signed_by);
+        let (cert, key) = (format!("{file}.pem"), format!("{file}.key"));
+        let pair = form.key();
+        let signed = params("tollgate test", names).signed_by(&pair, &self.issuer).expect("the parameters are right");
+        self.write(&cert, &signed.pem());
+        self.write(&key, &form.pem(&pair));
         Identity { cert: self.path(&cert), key: self.path(&key), ca: self.cacert() }
     }
 
-    fn make_key(&self, file: &str, form: KeyForm) {
-        match form {
-            KeyForm::Pkcs1 => self.openssl(&["genrsa", "-traditional", "-out", file, "2048"], &[]),
-            KeyForm::Sec1 => self.openssl(&["ecparam", "-genkey", "-name", "prime256v1", "-out", file], &[]),
-            KeyForm::Pkcs8 => self.openssl(&["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", file], &[]),
-        }
+    fn write(&self, file: &str, text: &str) {
+        fs::write(self.path(file), text).expect("a file can be written");
     }
 
     fn path(&self, file: &str) -> PathBuf {
         self.directory.path().join(Path::new(file))
     }
+}
 
-    fn openssl(&self, arguments: &[&str], more: &[&str]) {
-        let ran = Command::new("openssl").args(arguments).args(more).current_dir(self.directory.path()).output();
-        let ran = ran.unwrap_or_else(|error| panic!("openssl: {error}; get it by `apt-get install openssl`"));
-        assert!(ran.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+impl KeyForm {
+    fn key(self) -> KeyPair {
+        match self {
+            Self::Pkcs1 => KeyPair::from_pem(RSA_KEY).expect("it is a key in PKCS#8"),
+            Self::Pkcs8 | Self::Sec1 => KeyPair::generate().expect("a P-256 key can be made"),
+        }
     }
+
+    fn pem(self, key: &KeyPair) -> String {
+        let pkcs8 = key.serialized_der();
+        match self {
+            Self::Pkcs8 => key.serialize_pem(),
+            Self::Pkcs1 => pem::encode(&Pem::new("RSA PRIVATE KEY", &pkcs8[RSA_HEADER_LEN..])),
+            Self::Sec1 => {
+                let secret = &pkcs8[EC_SECRET_START..][..EC_SECRET_LEN];
+                // ECPrivateKey of RFC 5915: version 1, the private key, the curve, the public key.
+                let head: &[u8] = &[0x30, 0x77, 0x02, 0x01, 0x01, 0x04, 0x20];
+                let der = [head, secret, &[0xa0, 0x0a], &P256, &[0xa1, 0x44, 0x03, 0x42, 0x00], key.der_bytes()].concat();
+                pem::encode(&Pem::new("EC PARAMETERS", P256)) + &pem::encode(&Pem::new("EC PRIVATE KEY", der))
+            }
+        }
+    }
+}
+
+/// The parameters of a certificate of that subject, for these names. The subject of an authority is another than those that it signs: with
+/// the same RSA key, they would look self-signed.
+fn params(subject: &str, names: &str) -> CertificateParams {
+    /// Certificates of one authority may share a key, and differ all the same.
+    static SERIAL: AtomicU64 = AtomicU64::new(1);
+    let name = |name: &str| match name.split_once(':') {
+        Some(("DNS", host)) => SanType::DnsName(host.try_into().expect("it is ASCII")),
+        Some(("IP", addr)) => SanType::IpAddress(addr.parse().expect("it is an address")),
+        _ => panic!("`DNS:host` or `IP:address`, not {name}"),
+    };
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = names.split(',').filter(|name| !name.is_empty()).map(name).collect();
+    params.distinguished_name.push(DnType::CommonName, subject);
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.not_after = date_time_ymd(2100, 1, 1);
+    params.use_authority_key_identifier_extension = true;
+    params.serial_number = Some(SerialNumber::from(SERIAL.fetch_add(1, Relaxed)));
+    params
 }

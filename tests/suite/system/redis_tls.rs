@@ -71,7 +71,7 @@ async fn a_client_certificate_is_shown_where_it_is_asked_for() {
     refusal(&settings).await;
     for (form, heading) in [(KeyForm::Pkcs8, "BEGIN PRIVATE KEY"), (KeyForm::Pkcs1, "BEGIN RSA PRIVATE KEY")] {
         let Identity { cert, key, .. } = authority.sign("client", "DNS:tollgate", form);
-        assert!(fs::read_to_string(&key).expect("it is there").contains(heading), "openssl wrote another form than {form:?}");
+        assert!(fs::read_to_string(&key).expect("it is there").contains(heading), "{form:?}");
         reach(&server, &[settings[0], settings[1], ("REDIS_TLS_CLIENT_CERT", text(&cert)), ("REDIS_TLS_CLIENT_KEY", text(&key))]).await;
     }
 }
