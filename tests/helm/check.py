@@ -10,7 +10,6 @@ import re
 import shlex
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import yaml
@@ -422,7 +421,6 @@ def envoy_takes(http_filter, host):
 
 
 def main():
-    began = time.monotonic()
     checks = [lint, readme, goldens, refusals, kubernetes_takes_it, package, restarts, alerts, chart_alerts, filters, expressions_fit, defaults_start, rules_are_swapped]
     named = [(check.__doc__, check) for check in checks]
     for path in value_sets().values():
@@ -439,7 +437,7 @@ def main():
             print(f"FAILED  {what}\n        {str(error).strip()}", flush=True)
         else:
             print(f"ok      {what}", flush=True)
-    print(f"{len(named) - failures} of {len(named)} checks hold, in {time.monotonic() - began:.0f} s")
+    print(f"{len(named) - failures} passed, {failures} failed")
     return 1 if failures else 0
 
 
