@@ -29,12 +29,7 @@ mod load {
     pub mod tally;
 }
 
-#[path = "../tests/suite/support/starvation.rs"]
-#[expect(unused_imports, reason = "it has tests of its own")]
-mod starvation;
-
 use std::env;
-use std::fs;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -42,9 +37,7 @@ use clap::Parser as _;
 use tokio::runtime::{Builder, LocalOptions};
 
 use crate::load::args::Args;
-use crate::load::clock::now;
 use crate::load::{report, run, self_check};
-use crate::starvation::Watch;
 
 fn main() -> ExitCode {
     if env::args_os().len() == 1 {
@@ -67,13 +60,7 @@ fn measure(args: &Args) -> anyhow::Result<bool> {
     args.validate()?;
     // One thread and no `Send`: nothing here needs a lock, and the server keeps the other core.
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).context("build the runtime")?;
-    let watch = if args.watch {
-        let own_thread = fs::canonicalize("/proc/thread-self").context("find this thread in /proc")?;
-        Some(Watch::start(&args.pids, vec![own_thread], now))
-    } else {
-        None
-    };
     let outcome = runtime.block_on(run::run(args))?;
-    report::print(args, &outcome, watch.map(Watch::stop).as_ref())?;
+    report::print(args, &outcome)?;
     Ok(outcome.is_clean() || args.allow_errors)
 }

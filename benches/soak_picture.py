@@ -87,8 +87,7 @@ def draw(path, deployment, duration, deadline_ms, found):
     rate = lambda before, after: (after["instead"] - before["instead"]) / (after["at"] - before["at"])
     instead = [(after["at"], rate(before, after)) for before, after in zip(samples, samples[1:]) if after["at"] <= duration]
     canvas.panel(0, [("answers a second", by_second("answered")), ("verdicts by policy, two an answer", instead)])
-    late = found["run"]["late"]
-    note = f"late by the service: {late['by_itself']}, by the machine: {late['excused']}"
+    note = f"{found['run']['late']['count']:,} after {deadline_ms} ms"
     canvas.panel(1, [("latency, ms: the longest of a second", by_second("max_ms")), ("p99", by_second("p99_ms"))], deadline_ms, note)
     canvas.panel(2, [("resident memory, MiB", by_sample("rss_mib"))])
     canvas.panel(3, [("file descriptors", by_sample("fds")), ("threads", by_sample("threads"))])

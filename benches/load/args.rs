@@ -98,11 +98,6 @@ pub struct Args {
     #[arg(long, requires = "json")]
     pub timeline: bool,
 
-    /// With --json and --deadline: tells apart the late answers that threads of --pid and this one would have been in time for, had they
-    /// had a processor whenever they were ready to run. Asks Linux every 5 ms. They count as late all the same.
-    #[arg(long, requires_all = ["json", "deadline"])]
-    pub watch: bool,
-
     /// Exit status 0 even if requests failed, were not answered or not in time.
     #[arg(long)]
     pub allow_errors: bool,

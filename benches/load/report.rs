@@ -1,7 +1,5 @@
 //! Prints what a run came to: a table to read, or one JSON object for scripts.
 
-use std::time::Instant;
-
 use anyhow::Context as _;
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
@@ -9,7 +7,6 @@ use serde_json::{Map, Value, json};
 use crate::load::args::{Args, Pick};
 use crate::load::run::{Outcome, ProcessCost};
 use crate::load::tally::{Second, Tally};
-use crate::starvation::Looks;
 
 /// The quantiles that are shown, by the name each has in JSON.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
@@ -17,10 +14,10 @@ const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), 
 /// More of them are no news, and make a long line.
 const LATE_SHOWN_MAX: usize = 100;
 
-/// Prints the outcome in the form that was asked for, and with --watch what threads waited for.
-pub fn print(args: &Args, outcome: &Outcome, looks: Option<&Looks<Instant>>) -> anyhow::Result<()> {
+/// Prints the outcome in the form that was asked for.
+pub fn print(args: &Args, outcome: &Outcome) -> anyhow::Result<()> {
     if args.json {
-        println!("{}", serde_json::to_string(&in_json(args, outcome, looks)).context("write JSON")?);
+        println!("{}", serde_json::to_string(&in_json(args, outcome)).context("write JSON")?);
     } else {
         print_table(args, outcome);
     }
@@ -119,7 +116,7 @@ fn print_cost(outcome: &Outcome) {
     println!("{:<12}{:.2} µs per request by this generator", "cpu", outcome.per_request(outcome.own_cpu_us));
 }
 
-fn in_json(args: &Args, outcome: &Outcome, looks: Option<&Looks<Instant>>) -> Value {
+fn in_json(args: &Args, outcome: &Outcome) -> Value {
     let connections = &outcome.connections;
     let per_request = |us: Option<u64>| us.map(|us| outcome.per_request(us));
     let process = |process: &ProcessCost| {
@@ -155,7 +152,7 @@ fn in_json(args: &Args, outcome: &Outcome, looks: Option<&Looks<Instant>>) -> Va
             "under_granted": check.under_granted,
         })),
         "timeline": outcome.timeline.as_ref().map(|timeline| timeline.seconds().iter().map(second).collect::<Vec<_>>()),
-        "late": looks.map(|looks| late(args, outcome, looks)),
+        "late": args.deadline.map(|_| late(outcome)),
         "clean": outcome.is_clean(),
     })
 }
@@ -171,27 +168,16 @@ fn second(second: &Second) -> Value {
     })
 }
 
-/// The late answers of the measured part: how many there are, how many of them the machine is to blame for, and the others, by name.
-fn late(args: &Args, outcome: &Outcome, looks: &Looks<Instant>) -> Value {
-    let deadline = args.deadline.unwrap_or_default();
-    let overdue = outcome.measured.overdue.iter();
-    let (excused, by_itself): (Vec<_>, Vec<_>) = overdue.partition(|under_way| {
-        // Had it been run whenever it was ready, it would have been in time.
-        looks.waited(under_way.start, under_way.end) >= (under_way.end - under_way.start).saturating_sub(deadline)
-    });
-    let shown = by_itself.iter().take(LATE_SHOWN_MAX).map(|under_way| {
+/// Answers of the measured part that came after the deadline: how many, and when the first of them came.
+fn late(outcome: &Outcome) -> Value {
+    let overdue = &outcome.measured.overdue;
+    let shown = overdue.iter().take(LATE_SHOWN_MAX).map(|under_way| {
         json!({
             "at_s": (under_way.end - outcome.origin).as_secs_f64(),
             "took_ms": (under_way.end - under_way.start).as_secs_f64() * 1e3,
-            "waited_ms": looks.waited(under_way.start, under_way.end).as_secs_f64() * 1e3,
         })
     });
-    json!({
-        "excused": excused.len(),
-        "by_itself": by_itself.len(),
-        "shown": shown.collect::<Vec<_>>(),
-        "waited_share": looks.waited_in_all().as_secs_f64() / outcome.span.as_secs_f64(),
-    })
+    json!({ "count": overdue.len(), "shown": shown.collect::<Vec<_>>() })
 }
 
 fn account(tally: &Tally) -> Value {
