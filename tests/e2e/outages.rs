@@ -2,12 +2,9 @@
 //! accounted for.
 
 use std::collections::BTreeSet;
-use std::thread;
 use std::time::Duration;
 
-use crate::site::plays::{in_time, until_in_time};
 use crate::site::redis::RedisServer;
-use crate::site::starvation::Watch;
 use crate::site::{Counts, Glimpse, Outcome, Site, Store, eventually};
 
 const CLIENTS: usize = 4;
@@ -106,26 +103,21 @@ descriptors:
 }
 
 #[test]
-fn while_redis_is_killed_every_request_gets_a_verdict_in_time() {
+fn while_redis_is_killed_every_request_gets_a_verdict() {
     for policy in POLICIES {
-        verdicts_come_in_time(policy, RedisServer::kill, RedisServer::start_again);
+        every_request_gets_a_verdict(policy, RedisServer::kill, RedisServer::start_again);
     }
 }
 
 #[test]
-fn while_redis_is_stopped_every_request_gets_a_verdict_in_time() {
+fn while_redis_is_stopped_every_request_gets_a_verdict() {
     for policy in POLICIES {
-        verdicts_come_in_time(policy, RedisServer::stop, RedisServer::cont);
+        every_request_gets_a_verdict(policy, RedisServer::stop, RedisServer::cont);
     }
 }
 
-/// Envoy waits 20 ms, its default. It must never have to do without a verdict, unless the machine does not run it or Tollgate in time; and
-/// what the verdict is, the policy says.
-fn verdicts_come_in_time(policy: &str, goes: fn(&RedisServer), comes_back: fn(&RedisServer)) {
-    const AWAY: Duration = Duration::from_secs(1);
-    /// Tollgate leaves so much of those 20 ms for what is late by itself. Where a machine adds to that, nobody can promise anything.
-    const MARGIN: Duration = Duration::from_millis(2);
-    const RECOVERY_MAX: Duration = Duration::from_secs(1);
+/// Envoy never has to do without a verdict, and what the verdict is, the policy says.
+fn every_request_gets_a_verdict(policy: &str, begin: fn(&RedisServer), end: fn(&RedisServer)) {
     let rules = "
 domain: web
 descriptors:
@@ -134,47 +126,26 @@ descriptors:
       - key: remote_address
         rate_limit: {unit: year, requests_per_unit: 1000000}
 ";
-    until_in_time(|| {
-        let site = Site::with("envoy.yaml").alone().on(Store::Redis).with_envoys_own_timeout();
-        let site = site.with_rules("web.yaml", rules).with_env("ON_STORE_ERROR", policy).start();
-        let [mut gone_at, mut back_at, mut counting_at] = [site.clock.now(); 3];
-        let clock = site.clock.clone();
-        let processes = [site.tollgate.pid(), site.envoy.pid()];
-        let watch = Watch::start(&processes, Vec::new(), move || clock.now());
-        let seen = site.under_traffic(2, "/search", |_| {
-            more(&site, Outcome::Passed);
-            gone_at = site.clock.now();
-            goes(site.redis());
-            // As long as it takes to see what the policy does, and then what it does when nobody asks Redis any more.
-            more(&site, if policy == "deny" { Outcome::Refused } else { Outcome::Passed });
-            thread::sleep(AWAY);
-            comes_back(site.redis());
-            back_at = site.clock.now();
-            let hits = site.redis().hits();
-            eventually("Redis counts again", || (site.redis().hits() > hits).then_some(()));
-            counting_at = site.clock.now();
-            more(&site, Outcome::Passed);
-        });
-
-        let looks = watch.stop();
-        let seen: Vec<Glimpse> = seen.into_iter().flatten().collect();
-        let of = |outcome: Outcome| seen.iter().filter(move |glimpse| glimpse.outcome == outcome);
-        let (unasked, asked): (Vec<&Glimpse>, Vec<&Glimpse>) = of(Outcome::Passed).partition(|glimpse| glimpse.limit == 0);
-        let refused: Vec<&Glimpse> = of(Outcome::Refused).collect();
-        let error = unasked.len() as u64;
-        site.adds_up_to(Counts { ok: asked.len() as u64, over_limit: refused.len() as u64, error, failure_mode_allowed: error });
-        assert_eq!(policy == "deny", !refused.is_empty(), "{policy}");
-        // On a machine that stands still for a moment, Redis may be late though nobody has touched it.
-        let was_away = |glimpse: &&Glimpse| glimpse.received_at > gone_at && glimpse.sent_at < counting_at;
-        in_time(refused.iter().all(was_away), || format!("{policy}: refused while Redis was there"))?;
-
-        for glimpse in unasked {
-            let waited = looks.waited(glimpse.sent_at, glimpse.received_at);
-            in_time(waited > MARGIN, || format!("{policy}: no verdict for {glimpse:?}, and threads had to wait for {waited:?} only"))?;
-        }
-        let recovery = Duration::from(counting_at.since(back_at));
-        in_time(recovery < RECOVERY_MAX, || format!("{policy}: Redis is asked again {recovery:?} after it was well"))
+    let site = Site::with("envoy.yaml").on(Store::Redis).with_default_store_timeout();
+    let site = site.with_rules("web.yaml", rules).with_env("ON_STORE_ERROR", policy).start();
+    let seen = site.under_traffic(2, "/search", |_| {
+        more(&site, Outcome::Passed);
+        begin(site.redis());
+        let before = site.tollgate.fallbacks(policy);
+        eventually("the policy answers", || (site.tollgate.fallbacks(policy) >= before + SOME).then_some(()));
+        end(site.redis());
+        let hits = site.redis().hits();
+        eventually("Redis counts again", || (site.redis().hits() > hits).then_some(()));
+        more(&site, Outcome::Passed);
     });
+
+    let (passed, refused): (Vec<Glimpse>, Vec<Glimpse>) =
+        seen.into_iter().flatten().partition(|glimpse| glimpse.outcome == Outcome::Passed);
+    assert!(passed.iter().all(|glimpse| glimpse.limit > 0), "{policy}: a request passed without a verdict");
+    // The limit is never reached: only the policy refuses.
+    let by_policy = if policy == "deny" { site.tollgate.fallbacks(policy) } else { 0 };
+    assert_eq!(refused.len() as u64, by_policy, "{policy}");
+    site.adds_up_to(Counts { ok: passed.len() as u64, over_limit: refused.len() as u64, ..Counts::default() });
 }
 
 /// Waits for some more requests of that outcome.

@@ -4,7 +4,6 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -22,17 +21,14 @@ pub(crate) use crate::site::process::eventually;
 
 pub(crate) mod envoy;
 pub(crate) mod http;
-pub(crate) mod plays;
 pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod redis;
 pub(crate) mod service;
-#[path = "../suite/support/starvation.rs"]
-pub(crate) mod starvation;
 pub(crate) mod upstream;
 
-/// How far the clocks of two processes drift apart in a test, at most: each ties its monotonic clock to the epoch when it starts.
-const CLOCK_SKEW: Duration = Duration::from_millis(5);
+/// How far the clocks of two processes may be apart: each ties its monotonic clock to the epoch when it starts, and may be interrupted then.
+const CLOCK_SKEW: Duration = Duration::from_secs(1);
 
 /// How long Tollgate waits for Redis where a test does not say: as in Envoy's files, a busy machine must not look like an outage.
 const PATIENCE: &str = "10s";
@@ -49,14 +45,6 @@ pub(crate) struct Site {
     tally: Tally,
     rules: PathBuf,
     _home: TempDir,
-    _turn: Turn,
-}
-
-/// Whether others may run at the same time.
-#[derive(Debug)]
-pub(crate) enum Turn {
-    Shared { _turn: RwLockReadGuard<'static, ()> },
-    Alone { _turn: RwLockWriteGuard<'static, ()> },
 }
 
 /// A site that is not started yet.
@@ -64,7 +52,6 @@ pub(crate) enum Turn {
 pub(crate) struct Builder {
     config: String,
     store: Store,
-    is_alone: bool,
     is_patient: bool,
     variables: Vec<(&'static str, String)>,
     upstream: Option<Upstream>,
@@ -158,17 +145,7 @@ impl Site {
         }
         let ports = Ports::take();
         let config = envoy::config(config, &ports);
-        Builder {
-            config,
-            store: Store::Memory,
-            is_alone: false,
-            is_patient: true,
-            variables: Vec::new(),
-            upstream: None,
-            ports,
-            rules,
-            home,
-        }
+        Builder { config, store: Store::Memory, is_patient: true, variables: Vec::new(), upstream: None, ports, rules, home }
     }
 
     /// The same site with every store, one after the other: what clients see must not depend on it.
@@ -301,12 +278,6 @@ impl Builder {
         self
     }
 
-    /// While this site runs no other does: for what must not be late because the machine is busy.
-    pub(crate) fn alone(mut self) -> Self {
-        self.is_alone = true;
-        self
-    }
-
     /// Counts in this store.
     pub(crate) fn on(mut self, store: Store) -> Self {
         self.store = store;
@@ -327,9 +298,8 @@ impl Builder {
         self
     }
 
-    /// Lets Envoy wait for a verdict as long as it does where its file does not say, which is 20 ms, and Tollgate for Redis as it does.
-    pub(crate) fn with_envoys_own_timeout(mut self) -> Self {
-        self.config = envoy::without_timeout(&self.config);
+    /// Leaves STORE_TIMEOUT at its default.
+    pub(crate) fn with_default_store_timeout(mut self) -> Self {
         self.is_patient = false;
         self
     }
@@ -348,8 +318,7 @@ impl Builder {
 
     /// Starts both, and waits until they serve.
     pub(crate) fn start(self) -> Site {
-        let Self { config, store, is_alone, is_patient, mut variables, upstream, ports, rules, home } = self;
-        let turn = Turn::take(is_alone);
+        let Self { config, store, is_patient, mut variables, upstream, ports, rules, home } = self;
         let redis = (store == Store::Redis).then(|| RedisServer::start(&ports, home.path()));
         variables.extend(redis.iter().map(|redis| ("REDIS_URL", redis.url())));
         if is_patient && redis.is_some() {
@@ -357,26 +326,13 @@ impl Builder {
         }
         let tollgate = Service::start(&variables, &rules, &ports, home.path());
         let envoy = Envoy::start(&config, &ports, home.path());
-        Site { envoy, tollgate, redis, upstream, clock: Clock::system(), ports, tally: Tally::default(), rules, _home: home, _turn: turn }
+        Site { envoy, tollgate, redis, upstream, clock: Clock::system(), ports, tally: Tally::default(), rules, _home: home }
     }
 }
 
 impl Store {
     /// Every one of them.
     pub(crate) const ALL: [Self; 2] = [Self::Memory, Self::Redis];
-}
-
-impl Turn {
-    /// Waits for it.
-    pub(crate) fn take(is_alone: bool) -> Self {
-        static TURNS: RwLock<()> = RwLock::new(());
-        // A test that failed has not broken anything that the next one relies on.
-        if is_alone {
-            Self::Alone { _turn: TURNS.write().unwrap_or_else(PoisonError::into_inner) }
-        } else {
-            Self::Shared { _turn: TURNS.read().unwrap_or_else(PoisonError::into_inner) }
-        }
-    }
 }
 
 impl Tally {
@@ -439,11 +395,10 @@ impl Timed {
         assert!((least..=most).contains(&said), "{header} is {said}, and not in {least}..={most}: {:?}", self.reply);
     }
 
-    /// When the aligned window ends that this request was in.
+    /// When the aligned window ends that this request was in. A window may end while the request is under way.
     pub(crate) fn end_of_window(&self, period: Span) -> RangeInclusive<Time> {
-        let begin = self.sent_at.as_micros() / period.as_micros() * period.as_micros();
-        let end = Time::from_micros(begin).plus(period);
-        end..=end
+        let end = |time: Time| Time::from_micros(time.as_micros() / period.as_micros() * period.as_micros()).plus(period);
+        end(self.sent_at)..=end(self.received_at)
     }
 
     /// So long after this request, of which nobody but Tollgate knows when it was.

@@ -19,7 +19,7 @@ const TIMEOUT_HERE: &str = "timeout: 10s";
 /// A running Envoy.
 #[derive(Debug)]
 pub(crate) struct Envoy {
-    process: Process,
+    _process: Process,
     admin: SocketAddr,
 }
 
@@ -40,12 +40,7 @@ impl Envoy {
         command.arg("--disable-hot-restart");
         let mut process = Process::start("envoy", command, home.join("envoy.log"));
         process.wait_until_ready(|| http::get(admin, "/ready").is_ok_and(|reply| reply.status == 200));
-        Self { process, admin }
-    }
-
-    /// The number of its process.
-    pub(crate) fn pid(&self) -> u32 {
-        self.process.pid()
+        Self { _process: process, admin }
     }
 
     /// Its counters. One that never counted is not there.
@@ -64,13 +59,6 @@ pub(crate) fn config(name: &str, ports: &Ports) -> String {
         .iter()
         .fold(text, |text, (there, here)| replaced(&text, &format!("port_value: {there}}}"), &format!("port_value: {}}}", here.port())));
     replaced(&text, TIMEOUT_THERE, TIMEOUT_HERE)
-}
-
-/// The same without the line that says how long to wait for a verdict. How long to wait for a connection still is.
-pub(crate) fn without_timeout(config: &str) -> String {
-    let is_it = |line: &&str| line.trim() == TIMEOUT_HERE;
-    assert_eq!(config.lines().filter(is_it).count(), 1, "one line says how long to wait in\n{config}");
-    config.lines().filter(|line| !is_it(line)).collect::<Vec<_>>().join("\n")
 }
 
 /// The same with another backend: what listens at the sample's port stays, and nobody asks it.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tollgate::time::Clock;
 
-/// How long anything may take that happens at once on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long anything may take that happens at once on an idle machine. It only bounds a hang.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How often to look meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 

@@ -60,11 +60,6 @@ impl Service {
         assert!(status.success(), "tollgate ended with {status}");
     }
 
-    /// The number of its process.
-    pub(crate) fn pid(&self) -> u32 {
-        self.slot().as_ref().expect("it was started").pid()
-    }
-
     /// One of its counters, by its statsd name. One that never counted is not there.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         let page = http::get(self.admin, "/stats").expect("Tollgate's admin page answers");
@@ -77,6 +72,14 @@ impl Service {
         let page = http::get(self.admin, "/metrics").expect("Tollgate's admin page answers");
         let value = page.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.unwrap_or_else(|| panic!("there is no {name}")).parse().expect("it is a whole number")
+    }
+
+    /// Verdicts that this `on_store_error` gave so far.
+    pub(crate) fn fallbacks(&self, policy: &str) -> u64 {
+        let page = http::get(self.admin, "/metrics").expect("Tollgate's admin page answers").body;
+        let series = page.lines().filter_map(|line| line.strip_prefix("tollgate_store_fallbacks_total")?.rsplit_once(' '));
+        let series = series.filter(|(labels, _)| labels.contains(&format!("policy=\"{policy}\"")));
+        series.map(|(_, count)| count.parse::<u64>().expect("a counter is a whole number")).sum()
     }
 
     /// Asks it without Envoy.

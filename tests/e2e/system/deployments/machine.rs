@@ -13,8 +13,6 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::site::Turn;
-
 /// Where the test that is inside keeps its files. Set by the one outside, so that it is gone when the mounts are.
 const HOME: &str = "TOLLGATE_TEST_MACHINE";
 /// Every Linux of these days lets root do it so. As another user it takes a user namespace, too.
@@ -40,7 +38,6 @@ pub(crate) fn on_its_own<F: Fn(&Machine)>(names: &[(&str, &str)], story: F) {
         return;
     }
     let home = TempDir::new().expect("a temporary directory can be made");
-    let _turn = Turn::take(false);
     // The story is a closure of the test.
     let (_, name) = any::type_name::<F>().split_once("::").expect("it is in a crate");
     let name = name.strip_suffix("::{{closure}}").expect("it is a closure");
