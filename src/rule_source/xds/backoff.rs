@@ -98,6 +98,12 @@ mod tests {
     }
 
     #[test]
+    fn a_factor_beyond_what_a_duration_can_hold_makes_every_wait_the_longest() {
+        let mut backoff = Backoff::new(policy(1e30, Spread::None));
+        assert_eq!([backoff.wait(), backoff.wait(), backoff.wait()], [100 * MS, 1_000 * MS, 1_000 * MS]);
+    }
+
+    #[test]
     fn waits_that_are_spread_are_shortened_by_up_to_half() {
         let waits: Vec<Duration> = (0..100).map(|_| Backoff::new(policy(2.0, Spread::Half)).wait()).collect();
         assert!(waits.iter().all(|wait| (50 * MS..=100 * MS).contains(wait)), "{waits:?}");

@@ -182,3 +182,40 @@ fn interval(text: &str) -> Result<Span, String> {
 fn factor(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor >= 0.0).ok_or_else(|| "write a number, such as 2".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        xds: Settings,
+    }
+
+    fn backoff(environment: &[(&str, &str)]) -> Policy {
+        let flag = |(name, value): &(&str, &str)| format!("--{}={value}", name.to_lowercase().replace('_', "-"));
+        let arguments = iter::once("tollgate".to_owned()).chain(environment.iter().map(flag));
+        Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{environment:?}: {error}")).xds.backoff()
+    }
+
+    #[test]
+    fn settings_choose_the_backoff() {
+        let default = Policy { initial: Duration::from_millis(200), max: Duration::from_secs(30), factor: 2.0, spread: Spread::Half };
+        assert_eq!(backoff(&[]), default);
+        let all = [
+            ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "100ms"),
+            ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "400ms"),
+            ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "1.5"),
+            ("XDS_CLIENT_BACKOFF_JITTER", "false"),
+        ];
+        let expected = Policy { initial: Duration::from_millis(100), max: Duration::from_millis(400), factor: 1.5, spread: Spread::None };
+        assert_eq!(backoff(&all), expected);
+        let longer = backoff(&[("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "1min")]);
+        assert_eq!(longer.max, longer.initial, "the longest wait is no shorter than the first");
+    }
+}
