@@ -41,8 +41,7 @@ tools: requirements ## install Redis, Valkey, Envoy, Go and the programs built w
 
 unit: requirements ## unit tests, and the suite that runs the binary on Redis
 	@tests/tools.py suite
-	$(CARGO) test --lib --bins --test suite --test architecture -- --skip system:: --skip alone::
-	$(CARGO) test --test suite -- alone:: --test-threads=1
+	$(CARGO) test --lib --bins --test suite --test architecture -- --skip system::
 
 e2e: requirements ## end-to-end tests with a real Envoy
 	@tests/tools.py e2e

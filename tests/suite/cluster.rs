@@ -9,8 +9,8 @@ use tonic::Code as GrpcCode;
 
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, rules, service};
+use crate::support::fault::Servers as _;
 use crate::support::redis::RedisProcess;
-use crate::support::scene::Servers as _;
 use crate::support::{Code, TestServer, look_until, request};
 
 const LIMIT: u32 = 4;
@@ -209,7 +209,7 @@ async fn a_replica_goes_on_counting_where_its_lost_master_was() {
         assert_eq!(counting.admitted("log", value, LIMIT).await, LIMIT - 2, "{value}");
     }
     assert_eq!(server.metric("tollgate_store_nodes"), Some(3.0));
-    assert!(server.log().contains("Redis is now at"), "{}", server.log());
+    look_until("the log says so", || server.log().contains("Redis is now at"));
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn of_a_node_that_is_lost_for_good_only_its_own_counters_go_by_policy() {
             }
         }
     }
-    assert_eq!(server.metric(r#"tollgate_store_trouble{kind="unreachable"}"#), Some(1.0), "one node");
+    look_until("one node is unreachable", || server.metric(r#"tollgate_store_trouble{kind="unreachable"}"#) == Some(1.0));
     cluster.server_mut(1).restart();
     cluster.wait_until_whole();
     counting.wait_for_verdicts(&counters("counted", &values)).await;

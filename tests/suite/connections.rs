@@ -11,10 +11,10 @@ use hyper_util::rt::TokioIo;
 use tempfile::TempDir;
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tonic::transport::Endpoint;
 use tower::service_fn;
 
-use crate::load::clock::now;
 use crate::support::{Builder, Client, Code, PATIENCE, TestServer, eventually, http, limit_of, raw_grpc, request};
 
 fn server() -> Builder {
@@ -143,10 +143,10 @@ async fn each_door_is_where_its_host_and_port_say() {
 }
 
 #[tokio::test]
-async fn connections_that_began_together_end_one_by_one_and_lose_no_call() {
+async fn connections_end_at_their_age_and_lose_no_call() {
     const CONNECTIONS: usize = 12;
     let server = server().with_env("GRPC_MAX_CONNECTION_AGE", "2s").with_env("WORKERS", "2").start();
-    let began = now();
+    let began = Instant::now();
     let mut callers = JoinSet::new();
     for _ in 0..CONNECTIONS {
         let addr = server.grpc;
@@ -156,17 +156,15 @@ async fn connections_that_began_together_end_one_by_one_and_lose_no_call() {
             while let Some(begun) = connection.try_begin().await {
                 assert_eq!(begun.finish(&call()).await.status, tonic::Code::Ok);
             }
-            let age = now() - began;
+            let age = began.elapsed();
             let mut next = raw_grpc::Connection::open(addr).await;
             assert_eq!(next.begin().await.finish(&call()).await.status, tonic::Code::Ok, "whoever comes back is served");
             age
         });
     }
     let ages = callers.join_all().await;
-    let (first, last) = (ages.iter().min().expect("there are some"), ages.iter().max().expect("there are some"));
-    assert!(*first >= Duration::from_millis(1_790), "a tenth less than 2 s at most: {ages:?}");
-    // They were drawn from 400 ms.
-    assert!(*last >= *first + Duration::from_millis(80), "they end one by one: {ages:?}");
+    // A tenth less than 2 s at most.
+    assert!(ages.iter().all(|age| *age >= Duration::from_millis(1_790)), "{ages:?}");
     assert!(server.metric("tollgate_connections_aged_total") >= Some(12.0));
     assert_eq!(server.metric("tollgate_connections_cut_total"), Some(0.0));
 }
@@ -191,7 +189,6 @@ async fn what_is_in_flight_when_the_grace_is_over_is_cut_off() {
     let mut begun = connection.begin().await;
     begun.send(&call()[..7]);
     eventually("it is told to go", async || connection.is_told_to_go().await).await;
-    assert_eq!(server.metric("tollgate_connections_cut_total"), Some(0.0), "told before it is cut off");
     eventually("it is cut off", async || server.metric("tollgate_connections") == Some(0.0)).await;
     assert_eq!(server.metric("tollgate_connections_cut_total"), Some(1.0));
 }

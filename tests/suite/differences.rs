@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use crate::support::read_test_file;
+
 #[test]
 fn every_difference_names_a_test_that_is_there_and_every_defect_case_is_on_the_page() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -16,7 +18,7 @@ fn every_difference_names_a_test_that_is_there_and_every_defect_case_is_on_the_p
         assert!(!theirs.is_empty() && !ours.is_empty(), "{row:?}");
         let (file, test) = asserted.split_once(": ").unwrap_or_else(|| panic!("`file: test`, not {asserted}"));
         let wanted = if file.starts_with("cases/") { format!("case: {test}\n") } else { format!("fn {test}(") };
-        assert!(read(&format!("tests/suite/{file}")).contains(&wanted), "tests/suite/{file} has no {wanted}");
+        assert!(read_test_file(file).contains(&wanted), "{file} has no {wanted}");
     }
     for line in read("tests/suite/cases/defects.yaml").lines() {
         if let Some(number) = line.trim().strip_prefix("defect: ") {

@@ -2,30 +2,6 @@
 
 mod support;
 
-/// The parts of the load generator that make load, without those that print.
-#[path = "../../benches/load"]
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    reason = "a run's counts and times stay far below 2^53"
-)]
-#[expect(dead_code, reason = "what only its reports show")]
-mod load {
-    pub mod answer;
-    pub mod args;
-    pub mod clock;
-    pub mod draw;
-    pub mod limit_check;
-    pub mod link;
-    pub mod process;
-    pub mod request;
-    pub mod run;
-    pub mod schedule;
-    pub mod tally;
-}
-
-mod alone;
 mod bad_input;
 mod cli;
 mod cluster;
@@ -34,12 +10,14 @@ mod connections;
 mod differences;
 mod door_tls;
 mod doors;
+mod faults;
 mod json;
 mod keys;
 mod laws;
 mod lifecycle;
 mod limit_changes;
 mod local_share;
+mod local_share_under_load;
 mod metrics;
 mod mixed_fleet;
 mod mutants;
@@ -48,12 +26,14 @@ mod over_limit;
 mod overlay;
 mod parity;
 mod proxies;
+mod races;
 mod redis_address;
 mod redis_batches;
 mod redis_store;
 mod redis_versions;
 mod refusals;
 mod reload;
+mod reload_under_load;
 mod sentinel;
 mod settings;
 mod simulate;

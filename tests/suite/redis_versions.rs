@@ -4,8 +4,8 @@
 
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, rules, service};
+use crate::support::fault::Servers as _;
 use crate::support::redis::RedisProcess;
-use crate::support::scene::Servers as _;
 use crate::support::sentinel::SentinelProcess;
 #[cfg(target_arch = "x86_64")]
 use crate::support::versions::REDIS_6_2;

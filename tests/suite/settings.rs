@@ -13,7 +13,7 @@ use crate::support::cluster::ClusterProcess;
 use crate::support::http::Reply;
 use crate::support::redis::RedisProcess;
 use crate::support::sentinel::SentinelProcess;
-use crate::support::{Builder, TestServer, limit_of, look_until, tollgate, write};
+use crate::support::{Builder, TestServer, limit_of, look_until, read_test_file, tollgate, write};
 
 /// The names of all settings of the reference, one a line.
 const OF_THE_REFERENCE: &str = include_str!("settings_of_the_reference.txt");
@@ -81,9 +81,7 @@ fn every_setting_has_one_row_on_the_page_and_every_row_a_test_that_names_it() {
         match &*row.here {
             "same" | "more" | "differs" | "refused" => {
                 let (file, case) = row.asserted_by.split_once(": ").unwrap_or_else(|| panic!("`file: test`, not {row:?}"));
-                let folder = if file.starts_with("e2e/") { "tests" } else { "tests/suite" };
-                let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(file);
-                let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                let text = read_test_file(file);
                 assert!(text.contains(&format!("fn {case}(")), "{file} has no {case}");
                 // Hosts and ports of a test's server are set where it is built.
                 let is_named =
@@ -300,7 +298,7 @@ fn a_password_is_exchanged_without_a_restart() {
     write(&path, "app:2nd\n");
     look_until("it is taken", || server.metric(refused) == Some(0.0));
     counts_on_a_new_connection(&server, &redis);
-    assert_eq!(server.metric(loads), Some(1.0));
+    look_until("the load is counted", || server.metric(loads) == Some(1.0));
     assert!(!server.log().contains("2nd"), "{}", server.log());
 }
 

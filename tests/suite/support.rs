@@ -7,7 +7,6 @@ use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -29,6 +28,7 @@ pub(crate) mod certificates;
 pub(crate) mod cluster;
 pub(crate) mod counting;
 pub(crate) mod faketime;
+pub(crate) mod fault;
 pub(crate) mod http;
 pub(crate) mod kept;
 pub(crate) mod otlp;
@@ -36,9 +36,7 @@ pub(crate) mod proxy;
 pub(crate) mod raw_grpc;
 pub(crate) mod redis;
 pub(crate) mod remote;
-pub(crate) mod scene;
 pub(crate) mod sentinel;
-pub(crate) mod starvation;
 pub(crate) mod statsd;
 pub(crate) mod tools;
 pub(crate) mod traffic;
@@ -46,8 +44,8 @@ pub(crate) mod twins;
 pub(crate) mod versions;
 pub(crate) mod xds;
 
-/// How long anything may take that should happen at once. The machine may be busy with other tests.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How long anything may take that should happen at once. It only bounds a hang: the machine may be busy with anything else.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 const STORE_TIMEOUT: &str = "STORE_TIMEOUT";
 /// How often to look meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
@@ -406,10 +404,19 @@ pub(crate) fn limit_of(requests: u32) -> String {
     format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{unit: year, requests_per_unit: {requests}}}\n")
 }
 
-/// Writes a file, and the directories above it.
-pub(crate) fn write(path: &Path, text: &str) {
-    fs::create_dir_all(path.parent().expect("a file is in a directory")).expect("directories can be made");
-    fs::write(path, text).expect("a file can be written");
+/// Writes a file, and the directories above it. A service that watches it finds the old content or the new, and no part of it.
+pub(crate) fn write(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) {
+    let directory = path.parent().expect("a file is in a directory");
+    fs::create_dir_all(directory).expect("directories can be made");
+    // Directories of rules are read without files whose names begin with a dot.
+    let new = directory.join(".new");
+    fs::write(&new, content).expect("a file can be written");
+    fs::rename(new, path).expect("both are in one directory");
+}
+
+/// Copies a file in the same way.
+pub(crate) fn copy(from: &Path, to: &Path) {
+    write(to, &fs::read(from).expect("the file can be read"));
 }
 
 /// Waits until something is so.
@@ -434,8 +441,20 @@ pub(crate) fn look_until(what: &str, mut is_so: impl FnMut() -> bool) {
     panic!("in {PATIENCE:?} it did not happen that {what}");
 }
 
-/// One at a time: what measures milliseconds, and what would starve it of the machine.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// The text of a file with tests, as `docs/compatibility.md` names it: below `src/`, or below `tests/` (`e2e/…`) or `tests/suite/`.
+pub(crate) fn read_test_file(file: &str) -> String {
+    let folder = match file.split('/').next() {
+        Some("src") => "",
+        Some("e2e") => "tests",
+        _ => "tests/suite",
+    };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(file);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Resident memory of a process.
+pub(crate) fn resident_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let words = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux says how much");
+    words.trim().trim_end_matches(" kB").parse().expect("it is a number")
 }

@@ -1,6 +1,7 @@
 //! Tests that need more of the machine than `make test` asks for, or much longer: `make test-all` runs them, a module at a time.
 
 mod clocks;
+mod long_faults;
 mod prometheus;
 mod redis_tls;
 mod versions;

@@ -182,17 +182,6 @@ impl ClusterProcess {
         look_until("the cluster is whole, and all agree", || self.agreed().is_some_and(|view| view.is_whole));
     }
 
-    /// Starts what was killed, and waits until everybody has a part again.
-    pub(crate) fn bring_back(&mut self) {
-        for node in self.nodes.iter_mut().filter(|node| !node.server.runs()) {
-            node.server.restart();
-        }
-        look_until("replicas have what their masters have", || {
-            self.living().all(|server| server.is_master() || server.follows_its_master())
-        });
-        self.wait_until_whole();
-    }
-
     /// What all nodes say that run, if they say the same.
     fn agreed(&self) -> Option<View> {
         let mut views = self.living().map(|server| self.view(server));

@@ -6,6 +6,7 @@ use http::Request;
 use prost::Message;
 use prost::bytes::Bytes;
 use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -54,14 +55,26 @@ impl Connection {
 
     /// Sends the head of a call.
     pub(crate) async fn begin(&mut self) -> Call {
-        self.try_begin().await.expect("the connection is open")
+        self.begin_within(None).await
     }
 
-    /// The same; `None` if the server takes no more calls.
+    /// Sends the head of a call with this grpc-timeout.
+    pub(crate) async fn begin_within(&mut self, timeout: Option<Duration>) -> Call {
+        self.open_call(timeout).await.expect("the connection is open")
+    }
+
+    /// The same as [`Self::begin`]; `None` if the server takes no more calls.
     pub(crate) async fn try_begin(&mut self) -> Option<Call> {
+        self.open_call(None).await
+    }
+
+    async fn open_call(&mut self, timeout: Option<Duration>) -> Option<Call> {
         let uri = format!("http://{}{PATH}", self.addr);
-        let head =
-            Request::post(uri).header("content-type", "application/grpc").header("te", "trailers").body(()).expect("it is a request");
+        let mut head = Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
+        if let Some(timeout) = timeout {
+            head = head.header("grpc-timeout", format!("{}m", timeout.as_millis()));
+        }
+        let head = head.body(()).expect("it is a request");
         let mut requests = self.requests.clone().ready().await.ok()?;
         let (response, body) = requests.send_request(head, false).ok()?;
         Some(Call { body, response })

@@ -224,6 +224,11 @@ impl RedisProcess {
         assert!(self.child.is_some(), "somebody has taken port {}", self.port);
     }
 
+    /// Starts it where it was, with what it kept, and does not wait until it answers.
+    pub(crate) fn begin_restart(&mut self) {
+        self.child = Some(self.options.spawn(self.port));
+    }
+
     fn signal(&self, name: &str) {
         // It was not waited for, so its number is nobody else's.
         let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status();
@@ -322,6 +327,18 @@ impl Builder {
 
     /// `None` if the port is taken.
     fn try_start(&self, port: u16) -> Option<Child> {
+        let mut child = self.spawn(port);
+        let mut has_ended = false;
+        look_until("redis-server answers", || {
+            has_ended = child.try_wait().expect("it is our child").is_some();
+            has_ended || self.home.command::<String>(&["PING"]).is_ok()
+        });
+        let log = fs::read_to_string(self.home.log()).unwrap_or_default();
+        assert!(!has_ended || log.contains("Address already in use"), "redis-server ended: {log}");
+        (!has_ended).then_some(child)
+    }
+
+    fn spawn(&self, port: u16) -> Child {
         let mut command = Command::new(self.version.program());
         if self.is_sentinel {
             command.arg(self.home.configuration()).arg("--sentinel");
@@ -342,15 +359,7 @@ impl Builder {
         command.envs(self.clock.iter().flat_map(FakeTime::environment));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn();
-        let mut child = child.unwrap_or_else(|error| panic!("{}: {error}; {}", self.version.name, self.version.how_to_get_it()));
-        let mut has_ended = false;
-        look_until("redis-server answers", || {
-            has_ended = child.try_wait().expect("it is our child").is_some();
-            has_ended || self.home.command::<String>(&["PING"]).is_ok()
-        });
-        let log = fs::read_to_string(self.home.log()).unwrap_or_default();
-        assert!(!has_ended || log.contains("Address already in use"), "redis-server ended: {log}");
-        (!has_ended).then_some(child)
+        child.unwrap_or_else(|error| panic!("{}: {error}; {}", self.version.name, self.version.how_to_get_it()))
     }
 }
 

@@ -94,23 +94,6 @@ impl SentinelProcess {
         });
     }
 
-    /// Starts what was killed, as replicas of the master that there is now, and waits until they have what it has.
-    pub(crate) fn bring_back(&mut self) {
-        let master = self.master_by_name().expect("they agree");
-        let port = self.servers[master].port().to_string();
-        for (_, server) in self.servers.iter_mut().enumerate().filter(|(number, _)| *number != master) {
-            if !server.runs() {
-                server.restart();
-                // A sentinel would do the same, later.
-                server.command::<()>(&["REPLICAOF", "127.0.0.1", &port]);
-            }
-        }
-        for sentinel in self.sentinels.iter_mut().filter(|sentinel| !sentinel.runs()) {
-            sentinel.restart();
-        }
-        self.wait_until_known();
-    }
-
     /// Those who run and say what is so. The liar is the first one.
     fn honest(&self) -> impl Iterator<Item = &RedisProcess> {
         self.sentinels[self.sentinels.len() - SENTINELS..].iter().filter(|sentinel| sentinel.runs())

@@ -1,199 +1,202 @@
-//! Calls under way while something happens to the service: generators of the project's load (benches/load), each on a thread of its own.
+//! Clients that keep calling while something happens to the service.
+//!
+//! Every call is awaited and recorded, so none can get lost. How long an answer takes is not looked at here: that depends on the machine,
+//! and is asserted in process under a paused clock.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::ops::Range;
+use std::net::SocketAddr;
 use std::panic;
-use std::sync::mpsc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use clap::Parser as _;
-use tokio::runtime::{Builder, LocalOptions};
+use prost::Message as _;
+use tokio::runtime;
+use tokio::task::JoinSet;
+use tollgate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
-use super::TestServer;
-use super::starvation::{Looks, Watch};
-use crate::load::args::Args;
-use crate::load::clock::now;
-use crate::load::run;
+use super::raw_grpc::{Connection, Ended, frame};
+use super::{Code, TestServer, look_until, request};
 
-/// Generators that run.
+/// Clients for each set of calls, each on a connection of its own.
+pub(crate) const CLIENTS: usize = 2;
+/// Between two calls of a client, so that the machine has time for everything else.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Running clients. They stop when this is dropped.
 pub(crate) struct Traffic<const N: usize> {
-    began: Instant,
-    generators: [JoinHandle<Unjudged>; N],
-    watch: Watch<Instant>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<[Answers; N]>>,
 }
 
-/// What the clients of one generator saw.
-#[derive(Debug)]
-#[expect(dead_code, reason = "shown where a test fails")]
-pub(crate) struct Seen {
-    pub(crate) sent: u64,
+/// What a group of clients asks for, in domain `d`.
+#[derive(Debug, Clone)]
+pub(crate) struct Calls {
+    pub(crate) key: &'static str,
+    /// Number of distinct values, `0`, `1`, … The first client asks for all of them in turn, the others for the first half.
+    pub(crate) values: usize,
+    /// Sent as grpc-timeout.
+    pub(crate) deadline: Option<Duration>,
+}
+
+/// The answers to one group of clients.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Answers {
+    pub(crate) values: Vec<ValueAnswers>,
+    /// The status of each call that failed.
+    pub(crate) errors: Vec<tonic::Code>,
+}
+
+/// The answers for one value.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ValueAnswers {
     pub(crate) ok: u64,
     pub(crate) over_limit: u64,
-    /// By name of the gRPC status.
-    pub(crate) errors: BTreeMap<String, u64>,
-    /// By reason.
-    pub(crate) unanswered: BTreeMap<String, u64>,
-    pub(crate) unsent: u64,
-    /// How long those answers took that took longer than --deadline, without those that the machine held up.
-    pub(crate) overdue: Vec<Duration>,
-    /// Answers that took longer because a thread of the clients or of the service was ready to run, and was not run.
-    pub(crate) starved: usize,
-    latency_max: Duration,
-    pub(crate) connections_lost: u64,
-    /// With --check-limit: how many values were let through for more.
-    pub(crate) over_granted: u64,
-    /// For how much of the time threads of clients and service, taken together, were ready to run, and were not run.
-    pub(crate) waited_percent: u128,
-    /// Times are not to be looked at, therefore.
-    pub(crate) is_excused: bool,
+    pub(crate) errors: u64,
 }
 
-/// What gRPC answers by itself when the time of a call is over.
-const LATE: &str = "CANCELLED";
-/// From here on a machine has so much else to do that times may say nothing of anybody. With nothing else it is 1 to 3.
-const BUSY_PERCENT_MIN: u128 = 10;
-
-/// What a generator saw, before it is known what the machine did meanwhile.
-struct Unjudged {
-    seen: Seen,
-    deadline: Option<Duration>,
-    overdue: Vec<Range<Instant>>,
+struct Shared {
+    stopped: AtomicBool,
+    /// Calls answered so far, by client.
+    answered: Vec<AtomicUsize>,
 }
 
 impl<const N: usize> Traffic<N> {
-    /// Sends calls to a server without a warm-up, from a generator for each of these options.
-    pub(crate) fn to(server: &TestServer, options: &[Vec<String>; N]) -> Self {
-        let (own_thread, threads) = mpsc::channel();
-        let generators = options.each_ref().map(|options| {
-            let target = format!("--target={}", server.grpc);
-            let words = ["load", &target, "--warmup=0s"].into_iter().chain(options.iter().map(String::as_str));
-            let args = Args::try_parse_from(words).expect("the options are in order");
-            args.validate().expect("the options are in order");
-            let own_thread = own_thread.clone();
-            thread::spawn(move || {
-                own_thread.send(fs::canonicalize("/proc/thread-self")).expect("the test waits");
-                generate(&args)
-            })
+    /// Starts [`CLIENTS`] clients for each group.
+    pub(crate) fn start(server: &TestServer, groups: [Calls; N]) -> Self {
+        let answered = (0..N * CLIENTS).map(|_| AtomicUsize::new(0)).collect();
+        let shared = Arc::new(Shared { stopped: AtomicBool::new(false), answered });
+        let (addr, running) = (server.grpc, shared.clone());
+        let thread = thread::spawn(move || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built");
+            runtime.block_on(call_until_stopped(addr, groups, running))
         });
-        let threads = threads.iter().take(N).flatten().collect();
-        Self { began: now(), generators, watch: Watch::start(&[server.pid()], threads, now) }
+        Self { shared, thread: Some(thread) }
     }
 
-    /// Waits for its end.
-    pub(crate) fn finish(self) -> [Seen; N] {
-        let ended = self.generators.map(JoinHandle::join);
-        let looks = self.watch.stop();
-        let waited_percent = looks.waited_in_all().as_millis() * 100 / (now() - self.began).as_millis();
-        ended.map(|ended| {
-            let seen = ended.unwrap_or_else(|panic| panic::resume_unwind(panic)).judge(&looks);
-            Seen { waited_percent, ..seen }
-        })
+    /// Waits until every client has had so many more answers.
+    pub(crate) fn wait_for_answers(&self, each: usize) {
+        let before: Vec<usize> = self.answered();
+        look_until("every client has its answers", || {
+            assert!(!self.thread.as_ref().expect("it is running").is_finished(), "a client failed, see above");
+            self.answered().iter().zip(&before).all(|(now, before)| now - before >= each)
+        });
+    }
+
+    /// Stops all clients after their current call.
+    pub(crate) fn finish(mut self) -> [Answers; N] {
+        self.shared.stopped.store(true, Relaxed);
+        let ended = self.thread.take().expect("it is running").join();
+        ended.unwrap_or_else(|panic| panic::resume_unwind(panic))
+    }
+
+    fn answered(&self) -> Vec<usize> {
+        self.shared.answered.iter().map(|answered| answered.load(Relaxed)).collect()
     }
 }
 
-impl Unjudged {
-    /// Tells apart what was late by itself, and what the machine held up.
-    fn judge(self, looks: &Looks<Instant>) -> Seen {
-        let mut seen = self.seen;
-        for under_way in self.overdue {
-            let took = under_way.end - under_way.start;
-            let late = took.saturating_sub(self.deadline.expect("nothing is overdue without a deadline"));
-            // Had it been run whenever it was ready, it would have been in time.
-            if looks.waited(under_way.start, under_way.end) >= late {
-                seen.starved += 1;
-            } else {
-                seen.overdue.push(took);
-            }
+impl<const N: usize> Drop for Traffic<N> {
+    fn drop(&mut self) {
+        // Also when a test fails: its clients would go on forever.
+        self.shared.stopped.store(true, Relaxed);
+    }
+}
+
+impl Answers {
+    /// Calls with a verdict of OK.
+    pub(crate) fn ok(&self) -> u64 {
+        self.values.iter().map(|value| value.ok).sum()
+    }
+
+    /// Calls with a verdict of OVER_LIMIT.
+    pub(crate) fn over_limit(&self) -> u64 {
+        self.values.iter().map(|value| value.over_limit).sum()
+    }
+
+    fn record(&mut self, value: usize, ended: &Ended) {
+        let counts = &mut self.values[value];
+        if ended.status != tonic::Code::Ok {
+            counts.errors += 1;
+            self.errors.push(ended.status);
+            return;
         }
-        seen
+        let message = ended.message.clone().expect("a call that succeeds has a message");
+        match RateLimitResponse::decode(message).expect("the message is a response").overall_code() {
+            Code::Ok => counts.ok += 1,
+            Code::OverLimit => counts.over_limit += 1,
+            Code::Unknown => panic!("a response without a code"),
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        for (sum, value) in self.values.iter_mut().zip(other.values) {
+            sum.ok += value.ok;
+            sum.over_limit += value.over_limit;
+            sum.errors += value.errors;
+        }
+        self.errors.extend(other.errors);
     }
 }
 
-impl Seen {
-    /// Fails unless every call that fell due was sent and answered, and in time.
-    pub(crate) fn is_complete(&self) {
-        let errors: u64 = self.errors.values().sum();
-        assert!(self.sent > 0 && self.unsent == 0 && self.unanswered.is_empty() && self.connections_lost == 0, "{self:?}");
-        assert_eq!(self.sent, self.ok + self.over_limit + errors, "calls sent, and answers received: {self:?}");
-        assert!(self.overdue.is_empty() || self.is_excused, "answers after the deadline: {self:?}");
+async fn call_until_stopped<const N: usize>(addr: SocketAddr, groups: [Calls; N], shared: Arc<Shared>) -> [Answers; N] {
+    let mut answers = groups.each_ref().map(|calls| Answers { values: vec![ValueAnswers::default(); calls.values], errors: Vec::new() });
+    let mut clients = JoinSet::new();
+    for (group, calls) in groups.into_iter().enumerate() {
+        for client in 0..CLIENTS {
+            let (calls, shared, answers) = (calls.clone(), shared.clone(), answers[group].clone());
+            clients.spawn(async move { (group, run_client(addr, calls, client, shared, group * CLIENTS + client, answers).await) });
+        }
     }
-
-    /// Whether answers came after their deadline: by themselves, or because the whole machine stood still for a moment, which a second try
-    /// tells apart.
-    pub(crate) fn is_overdue(&self) -> bool {
-        !self.overdue.is_empty()
+    while let Some(ended) = clients.join_next().await {
+        let (group, seen) = ended.unwrap_or_else(|error| panic::resume_unwind(error.into_panic()));
+        answers[group].add(seen);
     }
-
-    /// Whether the machine was busy with other things.
-    pub(crate) fn was_held_up(&self) -> bool {
-        self.waited_percent >= BUSY_PERCENT_MIN
-    }
-
-    /// Fails if an answer was another error than these, or none of OK and OVER_LIMIT.
-    pub(crate) fn has_no_error_but(&self, names: &[&str]) {
-        let is_expected = |error: &String| names.contains(&&**error) || (error == LATE && (self.starved > 0 || self.is_excused));
-        assert!(self.errors.keys().all(is_expected), "{self:?}");
-    }
+    answers
 }
 
-/// Runs a generator on this thread.
-fn generate(args: &Args) -> Unjudged {
-    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).expect("a runtime can be built");
-    let outcome = runtime.block_on(run::run(args)).expect("the server is there, and every call is accounted for");
-    let tally = outcome.measured;
-    let seen = Seen {
-        sent: tally.sent,
-        ok: tally.ok,
-        over_limit: tally.over_limit,
-        errors: tally.errors.iter().map(|(error, count)| (error.to_string(), *count)).collect(),
-        unanswered: tally.unanswered.iter().map(|(loss, count)| (loss.to_string(), *count)).collect(),
-        unsent: tally.unsent,
-        overdue: Vec::new(),
-        starved: 0,
-        latency_max: Duration::from_nanos(tally.latency.max()),
-        connections_lost: outcome.connections.lost.get(),
-        over_granted: outcome.limit_check.map_or(0, |check| check.over_granted),
-        waited_percent: 0,
-        is_excused: false,
-    };
-    Unjudged { seen, deadline: args.deadline, overdue: tally.overdue }
+/// Calls on one connection, which must stay open.
+async fn run_client(addr: SocketAddr, calls: Calls, client: usize, shared: Arc<Shared>, number: usize, mut answers: Answers) -> Answers {
+    let mut connection = Connection::open(addr).await;
+    let values = if client == 0 { calls.values } else { calls.values.div_ceil(2) };
+    for value in (0..values).cycle() {
+        if shared.stopped.load(Relaxed) {
+            break;
+        }
+        let message = frame(&request("d", &[&[(calls.key, &value.to_string())]]));
+        let ended = connection.begin_within(calls.deadline).await.finish(&message).await;
+        answers.record(value, &ended);
+        shared.answered[number].fetch_add(1, Relaxed);
+        tokio::time::sleep(PAUSE).await;
+    }
+    answers
 }
 
-/// That it tells good from bad, which the tests of other things rely on.
 mod tests {
     use super::*;
     use crate::support::limit_of;
 
-    const PAUSE: Duration = Duration::from_millis(200);
-
-    fn options(length: Duration) -> Vec<String> {
-        let length = format!("--duration={length:?}");
-        ["--domain=d", "--key=k", "--pick=one", "--rate=100", "--connections=2", "--deadline=50ms", &length].map(str::to_owned).to_vec()
+    fn calls(values: usize) -> Calls {
+        Calls { key: "k", values, deadline: None }
     }
 
     #[test]
-    fn what_goes_well_is_called_so() {
-        let server = TestServer::with_rules(&limit_of(1_000)).start();
-        for seen in Traffic::to(&server, &[options(Duration::from_secs(1)), options(Duration::from_secs(1))]).finish() {
-            seen.is_complete();
-            seen.has_no_error_but(&[]);
-            assert_eq!((seen.sent, seen.ok), (100, 100), "{seen:?}");
-        }
+    fn every_answer_is_recorded_once() {
+        let server = TestServer::with_rules(&limit_of(3)).start();
+        let traffic = Traffic::start(&server, [calls(4)]);
+        traffic.wait_for_answers(20);
+        let [answers] = traffic.finish();
+        assert!(answers.errors.is_empty() && answers.values.iter().all(|value| value.ok == 3), "{answers:?}");
+        let total = server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#).expect("it has counted");
+        assert_eq!(total.to_string(), (answers.ok() + answers.over_limit()).to_string());
     }
 
     #[test]
-    fn a_service_that_stands_still_is_late_or_silent() {
-        let server = TestServer::with_rules(&limit_of(1_000)).start();
-        let patient = options(PAUSE * 4);
-        let impatient = [&patient[..], &["--timeout=100ms".to_owned()]].concat();
-        let traffic = Traffic::to(&server, &[patient, impatient]);
-        server.signal("STOP");
-        thread::sleep(PAUSE);
-        server.signal("CONT");
-        let [patient, impatient] = traffic.finish();
-        assert!(patient.overdue.len() + patient.starved > 5 && patient.unanswered.is_empty(), "{patient:?}");
-        assert!(impatient.unanswered["timeout"] > 5, "{impatient:?}");
+    fn a_lost_connection_fails_the_test() {
+        let server = TestServer::with_rules(&limit_of(3)).start();
+        let traffic = Traffic::start(&server, [calls(4)]);
+        traffic.wait_for_answers(1);
+        drop(server);
+        look_until("the clients notice", || traffic.thread.as_ref().expect("it is running").is_finished());
+        assert!(panic::catch_unwind(panic::AssertUnwindSafe(|| traffic.finish())).is_err());
     }
 }

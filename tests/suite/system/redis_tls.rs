@@ -18,8 +18,8 @@ use crate::settings::{K, K_AND_S, S, TIGHT, counting, counts_on_a_new_connection
 use crate::support::certificates::{Authority, Identity, KeyForm};
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::{Counting, service};
+use crate::support::fault::Servers as _;
 use crate::support::redis::RedisProcess;
-use crate::support::scene::Servers as _;
 use crate::support::sentinel::SentinelProcess;
 use crate::support::{TestServer, limit_of, look_until, write};
 

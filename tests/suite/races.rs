@@ -1,0 +1,91 @@
+//! Three services with eight clients each share one counter in Redis: together they grant exactly the limit, in every round.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Barrier, Mutex};
+use std::thread;
+
+use tokio::runtime;
+
+use crate::support::redis::RedisProcess;
+use crate::support::{Code, TestServer, request};
+
+const SERVICES: usize = 3;
+const CLIENTS: usize = 8;
+const ROUNDS: usize = 100;
+/// Calls of each client in a round: all together, twice what the limit allows.
+const CALLS: usize = 4;
+const LIMIT: usize = SERVICES * CLIENTS * CALLS / 2;
+
+#[test]
+fn fixed_window_is_exact_across_services() {
+    grants_exactly_the_limit("fixed_window");
+}
+
+#[test]
+fn token_bucket_is_exact_across_services() {
+    grants_exactly_the_limit("token_bucket");
+}
+
+#[test]
+fn sliding_window_is_exact_across_services() {
+    grants_exactly_the_limit("sliding_window");
+}
+
+#[test]
+fn sliding_window_with_buckets_is_exact_across_services() {
+    grants_exactly_the_limit("sliding_window, buckets: 6");
+}
+
+#[test]
+fn sliding_log_is_exact_across_services() {
+    grants_exactly_the_limit("sliding_log");
+}
+
+#[test]
+fn concurrency_is_exact_across_services() {
+    grants_exactly_the_limit("concurrency, lease: 24h, lease_by: caller");
+}
+
+fn grants_exactly_the_limit(algorithm: &str) {
+    let redis = RedisProcess::start();
+    // Concurrency names the holder by the last entry; the other algorithms count one value of it.
+    let rules = format!(
+        "domain: d\ndescriptors:\n  - key: round\n    descriptors:\n      - key: caller\n        rate_limit: {{unit: year, requests_per_unit: {LIMIT}}}\n        metadata: {{tollgate: {{algorithm: {algorithm}}}}}\n"
+    );
+    let names_holders = algorithm.contains("lease_by");
+    let start = || {
+        // Every verdict is Redis' own.
+        TestServer::with_rules(&rules).with_env("REDIS_URL", &redis.url()).with_env("ON_STORE_ERROR", "error").start()
+    };
+    let services: Vec<TestServer> = (0..SERVICES).map(|_| start()).collect();
+    let granted: Vec<AtomicUsize> = (0..ROUNDS).map(|_| AtomicUsize::new(0)).collect();
+    let errors = Mutex::new(Vec::new());
+    let barrier = Barrier::new(SERVICES * CLIENTS);
+    thread::scope(|scope| {
+        for (number, service) in services.iter().flat_map(|service| [service; CLIENTS]).enumerate() {
+            let (granted, barrier, errors) = (&granted, &barrier, &errors);
+            scope.spawn(move || {
+                let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built");
+                runtime.block_on(async {
+                    let mut client = service.client().await;
+                    for (round, granted) in granted.iter().enumerate() {
+                        barrier.wait();
+                        for call in 0..CALLS {
+                            let caller = if names_holders { format!("{number} {call}") } else { String::new() };
+                            match client.call(request("d", &[&[("round", &round.to_string()), ("caller", &caller)]])).await {
+                                Ok(answer) if answer.overall_code() == Code::Ok => _ = granted.fetch_add(1, Relaxed),
+                                Ok(_) => {}
+                                // Not a panic: the other clients would wait for this one forever.
+                                Err(error) => errors.lock().expect("no client panics with it").push(error),
+                            }
+                        }
+                    }
+                });
+            });
+        }
+    });
+    let errors = errors.into_inner().expect("no client panics with it");
+    assert!(errors.is_empty(), "{} errors, such as {}", errors.len(), errors[0]);
+    let granted: Vec<usize> = granted.into_iter().map(AtomicUsize::into_inner).collect();
+    assert_eq!(granted, [LIMIT; ROUNDS]);
+}
