@@ -31,7 +31,7 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 0}
   - key: place
     rate_limit: {unit: year, requests_per_unit: 10}
-    metadata: {tollgate: {algorithm: concurrency, lease_by: place, lease: 30s}}
+    metadata: {tollgate: {algorithm: concurrency, lease_by: place, lease: 24h}}
 ";
 
 /// What a client sends first over TLS: a ClientHello, without its end.

@@ -20,7 +20,7 @@ use tower::service_fn;
 
 use crate::support::certificates::{Authority, EXPIRES_AT_S, Identity, KeyForm};
 use crate::support::http::Connection;
-use crate::support::{Builder, Client, Code, PATIENCE, TestServer, eventually, limit_of, raw_grpc, request};
+use crate::support::{Builder, Client, Code, PATIENCE, TestServer, copy, eventually, limit_of, raw_grpc, request, write};
 
 const NAMES: &str = "DNS:localhost";
 
@@ -231,7 +231,7 @@ async fn a_secret_that_is_turned_shows_new_connections_the_new_certificate_and_e
     drop(stop);
     let calls: Vec<usize> = callers.join_all().await;
     assert!(calls.iter().all(|calls| *calls > 0), "{calls:?}");
-    assert_eq!(server.metric("tollgate_tls_loads_total{result=\"success\"}"), Some(3.0));
+    eventually("every load is counted", async || server.metric("tollgate_tls_loads_total{result=\"success\"}") == Some(3.0)).await;
     assert_eq!(server.metric("tollgate_tls_loads_total{result=\"error\"}"), Some(0.0));
 }
 
@@ -248,7 +248,7 @@ async fn a_broken_pair_keeps_the_old_one_until_a_good_one_comes() {
     assert_eq!(refused(), Some(0.0));
     let mut old = client(&server, any_version(&authority.cacert(), None)).await.expect("it is let in");
 
-    fs::copy(&second.cert, &cert).expect("a file can be copied");
+    copy(&second.cert, &cert);
     eventually("the certificate without its key is refused", async || refused() == Some(1.0)).await;
     assert_eq!(shown(&server, &authority.cacert()).await, read(&first.cert));
     let said = "the new certificates of the gRPC port are refused";
@@ -256,14 +256,14 @@ async fn a_broken_pair_keeps_the_old_one_until_a_good_one_comes() {
     assert!(server.log().contains("GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"), "{}", server.log());
     assert_eq!(server.metric("tollgate_tls_loads_total{result=\"error\"}"), Some(1.0));
 
-    fs::copy(&second.key, &key).expect("a file can be copied");
+    copy(&second.key, &key);
     eventually("the pair is taken", async || refused() == Some(0.0)).await;
     assert_eq!(shown(&server, &authority.cacert()).await, read(&second.cert));
     assert_eq!(old.ask("d", &[("k", "")]).await, Code::Ok, "who was connected stays so");
 
     fs::remove_file(&key).expect("it is there");
     eventually("a key that is gone is told of", async || refused() == Some(1.0)).await;
-    fs::copy(&second.key, &key).expect("a file can be copied");
+    copy(&second.key, &key);
     eventually("it is taken again", async || refused() == Some(0.0)).await;
     assert_eq!(ask(&server, any_version(&authority.cacert(), None)).await, Ok(Code::Ok));
 }
@@ -283,10 +283,10 @@ async fn the_clients_authority_is_exchanged_without_a_restart() {
 
     // As a rotation goes: both for a while, then the new one alone.
     let both = [fs::read(before.cacert()).expect("it is there"), fs::read(after.cacert()).expect("it is there")].concat();
-    fs::write(&ca, both).expect("a file can be written");
+    write(&ca, &both);
     eventually("the new one is let in", async || ask(&server, any_version(&servers.cacert(), Some(&new))).await.is_ok()).await;
     assert_eq!(ask(&server, any_version(&servers.cacert(), Some(&old))).await, Ok(Code::Ok));
-    fs::copy(after.cacert(), &ca).expect("a file can be copied");
+    copy(&after.cacert(), &ca);
     eventually("the old one is refused", async || ask(&server, any_version(&servers.cacert(), Some(&old))).await.is_err()).await;
     assert_eq!(ask(&server, any_version(&servers.cacert(), Some(&new))).await, Ok(Code::Ok));
     assert_eq!(connected.ask("d", &[("k", "")]).await, Code::Ok, "who was connected stays so");

@@ -131,8 +131,8 @@ fn a_holder_without_a_name_is_400_with_the_reason() {
 domain: d
 descriptors:
   - key: holder
-    rate_limit: {unit: hour, requests_per_unit: 1}
-    metadata: {tollgate: {algorithm: concurrency, lease_by: holder, lease: 30s}}
+    rate_limit: {unit: year, requests_per_unit: 1}
+    metadata: {tollgate: {algorithm: concurrency, lease_by: holder, lease: 24h}}
 ";
     let server = TestServer::with_rules(rules).start();
     let reply = server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"holder"}]}]}"#);

@@ -60,7 +60,8 @@ async fn after_draining_it_ends_by_itself_though_clients_stay_connected() {
 
 #[tokio::test]
 async fn no_call_is_lost_by_clients_that_go_on_calling_until_health_fails() {
-    let mut server = server("1s", NEVER).start();
+    // Longer than a client needs to ask for health.
+    let mut server = server("3s", NEVER).start();
     let mut callers = JoinSet::new();
     for _ in 0..4 {
         let mut client = server.client().await;

@@ -6,7 +6,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use tollgate::time::{Clock, Span as Period};
 use tonic::metadata::{AsciiMetadataKey, MetadataMap};
 use tonic::{Code, Request};
 
@@ -23,6 +22,8 @@ const JSON: &str = "NewJsonHandler Remaining Execution";
 const JSON_BODY: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#;
 /// The process ends at once, and not after the drain.
 const NO_DRAIN: (&str, &str) = ("DRAIN_PERIOD", "0");
+/// Longer than any test waits for anything, in ms.
+const NEVER_MS: &str = "600000";
 
 /// Traced over http, as Envoy Gateway asks for it.
 fn traced(collector: &Collector) -> Builder {
@@ -367,7 +368,11 @@ async fn a_collector_that_hangs_costs_spans_and_nothing_else() {
 async fn assert_nobody_waits_for(collector: SocketAddr, protocol: &str) {
     let given = |timeout_ms: &str| {
         let server = traced_to(TestServer::with_rules(&limit_of(100_000)), collector).with_env("TRACING_EXPORTER_PROTOCOL", protocol);
-        server.with_env("OTEL_EXPORTER_OTLP_TIMEOUT", timeout_ms).with_env(NO_DRAIN.0, NO_DRAIN.1).start()
+        server
+            .with_env("OTEL_EXPORTER_OTLP_TIMEOUT", timeout_ms)
+            .with_env("SHUTDOWN_TIMEOUT", "10m")
+            .with_env(NO_DRAIN.0, NO_DRAIN.1)
+            .start()
     };
     let mut hasty = given("300");
     call(&hasty, &[]).await;
@@ -375,39 +380,27 @@ async fn assert_nobody_waits_for(collector: SocketAddr, protocol: &str) {
     assert!(hasty.metric("tollgate_span_exports_failed_total") >= Some(1.0));
     assert_eq!(hasty.metric("tollgate_spans_sent_total"), Some(0.0));
     assert_eq!(hasty.log().matches("spans cannot be sent; calls are answered all the same").count(), 1, "{}", hasty.log());
-    assert_ends_soon(&mut hasty).await;
+    assert_ends(&mut hasty).await;
 
     // More than the queue has room for, while the first of them are still tried.
-    let mut patient = given("30000");
-    let (client, clock) = (patient.client().await, Clock::system());
+    let mut patient = given(NEVER_MS);
+    let client = patient.client().await;
     let calls = (0..2_000).map(|_| {
-        let (mut client, clock) = (client.clone(), clock.clone());
-        async move {
-            let began = clock.now();
-            client.ask("d", &[("k", "")]).await;
-            clock.now().since(began)
-        }
+        let mut client = client.clone();
+        async move { client.ask("d", &[("k", "")]).await }
     });
-    let mut calls: JoinSet<Period> = calls.collect();
-    let mut slowest = Period::ZERO;
-    while let Some(took) = calls.join_next().await {
-        slowest = slowest.max(took.expect("it was answered"));
-    }
-    // All of them came at once, to a machine that may be busy; but none has waited for the collector.
-    assert!(slowest < Period::from_secs(20), "{slowest}");
+    // None of them waits for the collector.
+    calls.collect::<JoinSet<Overall>>().join_all().await;
+    assert_eq!(patient.metric(r#"tollgate_spans_lost_total{cause="failed"}"#), Some(0.0), "the first are still tried");
     let lost = patient.metric(r#"tollgate_spans_lost_total{cause="full"}"#).expect("it is on the page");
     assert!((1_000.0..=1_952.0).contains(&lost), "{lost} of 4,000, where 2,048 have room");
-    assert_ends_soon(&mut patient).await;
+    assert_ends(&mut patient).await;
 }
 
-/// Three seconds, and what a busy machine takes.
-async fn assert_ends_soon(server: &mut TestServer) {
-    let clock = Clock::system();
-    let stopped = clock.now();
+/// It ends, though the last spans cannot be sent. Without a bound of its own that would take until SHUTDOWN_TIMEOUT, which is ten minutes.
+async fn assert_ends(server: &mut TestServer) {
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
-    let took = clock.now().since(stopped);
-    assert!(took < Period::from_secs(10), "it took {took} to end");
 }
 
 #[tokio::test]
@@ -421,10 +414,10 @@ async fn the_last_spans_are_sent_at_the_end_and_a_collector_that_hangs_delays_it
 
     let silent = TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let server = traced_to(TestServer::with_rules(&limit_of(1)), silent.local_addr().expect("it is bound"));
-    // It would be given half a minute, but for the end.
-    let mut server = server.with_env("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "30000").with_env(NO_DRAIN.0, NO_DRAIN.1).start();
+    let server = server.with_env("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", NEVER_MS).with_env("SHUTDOWN_TIMEOUT", "10m");
+    let mut server = server.with_env(NO_DRAIN.0, NO_DRAIN.1).start();
     call(&server, &[]).await;
-    assert_ends_soon(&mut server).await;
+    assert_ends(&mut server).await;
     assert!(server.log().contains("the collector has not taken the last spans in time"), "{}", server.log());
 }
 

@@ -18,7 +18,7 @@ use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving
 
 use crate::support::certificates::{Authority, KeyForm};
 use crate::support::xds::{ControlPlane, NODE, Puppet, Stream, TYPE_URL, response, rules_of};
-use crate::support::{Builder, Client, Code, TestServer, eventually, limit_of, request};
+use crate::support::{Builder, Client, Code, TestServer, eventually, limit_of, request, write};
 
 /// Names that Envoy Gateway's certificates have.
 const GATEWAY: &str = "DNS:envoy-gateway,DNS:envoy-gateway.envoy-gateway-system";
@@ -122,28 +122,30 @@ async fn an_overlay_is_laid_over_what_came_and_again_when_it_changes() {
     let overlay = |algorithm: &str| format!("overlays: [{{domain: '*', tollgate: {{defaults: {{algorithm: {algorithm}}}}}}}]\n");
     let directory = TempDir::new().expect("a temporary directory can be made");
     let path = directory.path().join("overlay.yaml");
-    fs::write(&path, overlay("token_bucket")).expect("a file can be written");
+    write(&path, &overlay("token_bucket"));
     let plane = ControlPlane::start();
     plane.serve("1", &json!([resource("d", 5)]));
     let server = asking(plane.addr).with_env("TOLLGATE_OVERLAY", &path.display().to_string()).start();
     let page = || server.admin("/explain?domain=d&descriptor=k%3D1");
     eventually("the overlay counts", async || page().contains("algorithm: token_bucket (by the overlay's defaults, ")).await;
+    // Metrics are updated after the rules are in force.
+    metric(&server, "ratelimit_service_config_load_success", 1.0).await;
     let hash = server.metric("tollgate_rules_hash");
 
-    fs::write(&path, overlay("sliding_log")).expect("a file can be written");
+    write(&path, &overlay("sliding_log"));
     eventually("the new overlay counts", async || page().contains("algorithm: sliding_log")).await;
-    assert_ne!(server.metric("tollgate_rules_hash"), hash);
+    eventually("the hash is that of the new overlay", async || server.metric("tollgate_rules_hash") != hash).await;
 
-    fs::write(&path, overlay("sliding_frog")).expect("a file can be written");
+    write(&path, &overlay("sliding_frog"));
     metric(&server, "tollgate_rules_refused", 1.0).await;
     assert!(page().contains("algorithm: sliding_log"));
 
     // Also while nobody is there to send the rules once more.
     drop(plane);
     metric(&server, "tollgate_xds_connected", 0.0).await;
-    fs::write(&path, overlay("token_bucket")).expect("a file can be written");
+    write(&path, &overlay("token_bucket"));
     eventually("the overlay counts", async || page().contains("algorithm: token_bucket")).await;
-    assert_eq!(server.metric("tollgate_rules_hash"), hash);
+    eventually("the hash is that of the first overlay", async || server.metric("tollgate_rules_hash") == hash).await;
 }
 
 #[tokio::test]
@@ -572,11 +574,10 @@ async fn neither_a_server_that_says_nothing_nor_one_that_cannot_be_reached_holds
         } else if addr == idle {
             held = Some(puppet.stream().await);
         }
-        let began = Instant::now();
         server.signal("TERM");
         assert_eq!(server.exit_code().await, Some(0), "{addr} {tls}");
-        // A connection is waited for for 10 s.
-        assert!(began.elapsed() < Duration::from_secs(8), "{addr} {tls}: {:?}", began.elapsed());
+        // How an attempt to connect ended would be logged.
+        assert!(addr == nowhere || !server.log().contains("no stream of the xDS server"), "{addr} {tls}: {}", server.log());
         drop((held, connection));
     }
 }
@@ -710,8 +711,8 @@ async fn pods_with_the_same_rules_show_the_same_hash() {
         assert_ne!(both, of_files(&other).await, "{other:?}");
     }
     let root = TempDir::new().expect("a temporary directory");
-    crate::support::write(&root.path().join("config/a.yaml"), &one);
-    crate::support::write(&root.path().join("config/b.yaml"), &two);
+    write(&root.path().join("config/a.yaml"), &one);
+    write(&root.path().join("config/b.yaml"), &two);
     assert_eq!(both, hash(&TestServer::with_runtime_root(root.path()).start()).await, "wherever they lie");
 
     let mut puppet = Puppet::start().await;
