@@ -6,7 +6,9 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
 
 /// Microseconds in a second.
 pub const MICROS_PER_SECOND: u64 = 1_000_000;
@@ -31,6 +33,7 @@ pub enum Clock {
 /// See [`Clock::System`].
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock {
+    /// Tokio's, so that it follows the paused clock of a test. Otherwise it is the standard library's.
     started: Instant,
     started_at: Time,
 }
@@ -132,6 +135,11 @@ impl Clock {
         Self::System(SystemClock::start())
     }
 
+    /// A clock that shows `time` now and runs on from there. A test under tokio's paused clock sees the same times in each run.
+    pub fn starting_at(time: Time) -> Self {
+        Self::System(SystemClock::starting_at(time))
+    }
+
     /// A clock that stands at `time` until it is moved.
     pub fn manual(time: Time) -> (Self, ManualClock) {
         let clock = ManualClock(Arc::new(AtomicU64::new(time.0)));
@@ -157,7 +165,11 @@ impl SystemClock {
     fn start() -> Self {
         // A machine that believes itself before 1970 counts from zero: windows are then aligned to its start.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started: Instant::now(), started_at: Time(Span::from(since_epoch).0) }
+        Self::starting_at(Time(Span::from(since_epoch).0))
+    }
+
+    fn starting_at(time: Time) -> Self {
+        Self { started: Instant::now(), started_at: time }
     }
 }
 

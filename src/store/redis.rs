@@ -21,6 +21,7 @@ use crate::limit::{Algorithm, Limit, Share};
 use crate::shutdown::Lifecycle;
 use crate::store::redis::connection::{Connections, Timeouts};
 use crate::store::redis::deployment::PoolOptions;
+use crate::store::redis::dialer::Dialer;
 use crate::store::redis::hand_back::Returned;
 use crate::store::redis::health::{HealthMetrics, PROBE_INTERVAL};
 use crate::store::redis::last_seen::LastSeen;
@@ -43,6 +44,7 @@ pub mod clock;
 pub mod cluster;
 pub mod connection;
 pub mod deployment;
+pub mod dialer;
 pub mod hand_back;
 pub mod health;
 pub mod last_seen;
@@ -86,6 +88,8 @@ pub struct Options {
     pub replicas: NonZeroU32,
     /// What all keys begin with.
     pub key_prefix: Box<str>,
+    /// How connections are opened.
+    pub dialer: Dialer,
 }
 
 /// Redis, for the whole process.
@@ -126,7 +130,14 @@ impl Redis {
         let (health, topology) = (HealthMetrics::new(metrics), TopologyMetrics::new(metrics));
         let pool = |pool: PoolOptions, connections: Connections| {
             let timeouts = Timeouts { connect: pool.connect_timeout.into(), reply: options.store_timeout.into() };
-            let parts = NodeParts { timeouts, connections, health: health.clone(), doubts: Arc::new(Notify::new()) };
+            let parts = NodeParts {
+                timeouts,
+                dialer: options.dialer.clone(),
+                clock: clock.clone(),
+                connections,
+                health: health.clone(),
+                doubts: Arc::new(Notify::new()),
+            };
             Pool::new(pool.deployment, parts, topology.clone())
         };
         let database = options.main.deployment.database();

@@ -79,6 +79,7 @@ impl Settings {
             over_limit_cache_bytes: self.local_cache_size_in_bytes,
             replicas: NonZeroU32::MIN,
             key_prefix: Box::default(),
+            dialer: redis::dialer::Dialer::Network,
         };
         Ok(BackendChoice::Redis(Box::new(options), connecting.secrets))
     }

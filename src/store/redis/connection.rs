@@ -6,10 +6,11 @@ use std::time::Duration;
 use bb8::{ErrorSink, ManageConnection, Pool, PooledConnection};
 use bb8_redis::RedisConnectionManager;
 use redis::aio::{MultiplexedConnection, PubSubStream};
-use redis::{AsyncConnectionConfig, Client, ErrorKind, Pipeline, RedisError, Value};
+use redis::{ErrorKind, Pipeline, RedisError, Value};
 use tokio::sync::watch;
 
 use crate::store::redis::address::Address;
+use crate::store::redis::dialer::Dialer;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 /// Makes connections.
@@ -19,6 +20,7 @@ pub struct Manager {
     /// It knows how to ask whether a connection lives. Connecting is left to the client: this has time-outs of its own for that.
     redis: RedisConnectionManager,
     timeouts: Timeouts,
+    dialer: Dialer,
     /// None for servers that count nothing.
     connections: Option<Connections>,
 }
@@ -123,9 +125,9 @@ impl Manager {
     ///
     /// # Errors
     /// An address that the client cannot use.
-    pub fn new(address: Address, timeouts: Timeouts, connections: Option<Connections>) -> Result<Self, RedisError> {
+    pub fn new(address: Address, timeouts: Timeouts, dialer: Dialer, connections: Option<Connections>) -> Result<Self, RedisError> {
         let redis = RedisConnectionManager::new(address.connection_info())?;
-        Ok(Self { address, redis, timeouts, connections })
+        Ok(Self { address, redis, timeouts, dialer, connections })
     }
 
     /// Where it connects to.
@@ -148,7 +150,7 @@ impl Manager {
     /// It cannot be listened to, or not in time.
     pub async fn listen(&self, channel: &str, timeout: Duration) -> Result<PubSubStream, RedisError> {
         let listening = async {
-            let mut connection = Client::open(self.address.connection_info())?.get_async_pubsub().await?;
+            let mut connection = self.dialer.connect_to_subscribe(&self.address).await?;
             connection.subscribe(channel).await?;
             Ok(connection.into_on_message())
         };
@@ -170,10 +172,7 @@ impl ManageConnection for Manager {
 
     async fn connect(&self) -> Result<Link, RedisError> {
         let Timeouts { connect, reply } = self.timeouts;
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(connect)).set_response_timeout(Some(connect));
-        // Anew for each connection: credentials may be others by now.
-        let client = Client::open(self.address.connection_info())?;
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let mut connection = self.dialer.connect(&self.address, connect).await?;
         connection.set_response_timeout(reply);
         Ok(Link { connection, broken: false, _counted: self.connections.as_ref().map(Counted::new) })
     }

@@ -110,10 +110,10 @@ impl HealthMetrics {
 
 impl Health {
     /// Well, until something else is seen. `doubts` is rung when it may no longer be the one to ask.
-    pub fn new(metrics: &HealthMetrics, doubts: Arc<Notify>) -> Self {
+    pub fn new(metrics: &HealthMetrics, clock: Clock, doubts: Arc<Notify>) -> Self {
         Self {
             breaker: Breaker::new(metrics.breaker.clone()),
-            clock: Clock::system(),
+            clock,
             notes: metrics.troubles.clone().map(|gauge| Note {
                 first: AtomicU64::new(0),
                 last: AtomicU64::new(0),

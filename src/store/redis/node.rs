@@ -9,7 +9,9 @@ use tokio::sync::Notify;
 use crate::store::redis::address::Address;
 use crate::store::redis::clock::RedisClock;
 use crate::store::redis::connection::{Connections, Manager, Timeouts};
+use crate::store::redis::dialer::Dialer;
 use crate::store::redis::health::{Health, HealthMetrics};
+use crate::time::Clock;
 
 /// One server. Its address never changes: when another takes its place, that is another node.
 #[derive(Debug)]
@@ -33,6 +35,10 @@ pub struct NodeId(u64);
 pub struct NodeParts {
     /// How long to wait for connections and replies.
     pub timeouts: Timeouts,
+    /// Opens their connections.
+    pub dialer: Dialer,
+    /// The clock of this process.
+    pub clock: Clock,
     /// Counts connections.
     pub connections: Connections,
     /// Counts troubles.
@@ -50,8 +56,8 @@ impl Node {
         static NODES: AtomicU64 = AtomicU64::new(0);
         Ok(Self {
             id: NodeId(NODES.fetch_add(1, Relaxed)),
-            manager: Manager::new(address, parts.timeouts, Some(parts.connections.clone()))?,
-            health: Health::new(&parts.health, parts.doubts.clone()),
+            manager: Manager::new(address, parts.timeouts, parts.dialer.clone(), Some(parts.connections.clone()))?,
+            health: Health::new(&parts.health, parts.clock.clone(), parts.doubts.clone()),
             clock: RedisClock::default(),
             recoveries: AtomicU64::new(0),
         })

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 
 use crate::store::redis::address::Address;
 use crate::store::redis::cluster::Place;
-use crate::store::redis::connection::{Link, Manager, Timeouts};
+use crate::store::redis::connection::{Link, Manager};
 use crate::store::redis::health::PROBE_TIMEOUT;
 
 /// Those who know.
@@ -32,11 +32,12 @@ impl Sentinels {
     ///
     /// # Errors
     /// An address that the client cannot use.
-    pub fn new(master: String, addresses: &[Address], timeouts: Timeouts) -> Result<Self, RedisError> {
-        let sentinel = |address: &Address| {
-            let manager = Manager::new(address.clone(), timeouts, None)?;
-            Ok(Sentinel { manager, link: Mutex::default() })
-        };
+    pub fn new(
+        master: String,
+        addresses: &[Address],
+        manager: impl Fn(&Address) -> Result<Manager, RedisError>,
+    ) -> Result<Self, RedisError> {
+        let sentinel = |address| Ok(Sentinel { manager: manager(address)?, link: Mutex::default() });
         Ok(Self { master, each: addresses.iter().map(sentinel).collect::<Result<_, RedisError>>()? })
     }
 

@@ -14,6 +14,7 @@ use redis::RedisError;
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
+use crate::store::redis::address::Address;
 use crate::store::redis::cluster::{self, Place, SLOTS, View};
 use crate::store::redis::connection::Manager;
 use crate::store::redis::deployment::{self, Deployment};
@@ -135,17 +136,17 @@ impl Pool {
     /// # Errors
     /// An address that the client cannot use.
     pub fn new(deployment: Deployment, parts: NodeParts, metrics: TopologyMetrics) -> Result<Self, RedisError> {
-        let timeouts = parts.timeouts;
+        let manager = |address: &Address| Manager::new(address.clone(), parts.timeouts, parts.dialer.clone(), None);
         let (finder, layout) = match &deployment {
             Deployment::Single(address) => {
                 metrics.nodes.inc();
                 (Finder::Settled, Layout::of_one(Arc::new(Node::new(address.clone(), &parts)?)))
             }
             Deployment::Sentinel(deployment::Sentinels { master, sentinels, .. }) => {
-                (Finder::Sentinels(Sentinels::new(master.clone(), sentinels, timeouts)?), Layout::default())
+                (Finder::Sentinels(Sentinels::new(master.clone(), sentinels, manager)?), Layout::default())
             }
             Deployment::Cluster(seeds) => {
-                let managers = seeds.iter().map(|seed| Manager::new(seed.clone(), timeouts, None)).collect::<Result<_, RedisError>>()?;
+                let managers = seeds.iter().map(manager).collect::<Result<_, RedisError>>()?;
                 (Finder::Seeds(managers), Layout::default())
             }
         };

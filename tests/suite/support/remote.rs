@@ -8,6 +8,7 @@ use tollgate::check::{Ask, Check, Decisions, StoreError, Verdict};
 use tollgate::limit::{Algorithm, Terms, Unit};
 use tollgate::store::redis::address::Address;
 use tollgate::store::redis::deployment::{Deployment, PoolOptions};
+use tollgate::store::redis::dialer::Dialer;
 use tollgate::store::redis::{Options, Redis, Remote};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, Span, Time};
@@ -105,6 +106,7 @@ pub(crate) fn redis_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Redis>
         over_limit_cache_bytes: 0,
         replicas: NonZeroU32::MIN,
         key_prefix: Box::default(),
+        dialer: Dialer::Network,
     };
     Arc::new(Redis::new(options, clock, metrics).expect("it is an address"))
 }

@@ -1,0 +1,75 @@
+//! Opens the byte stream of a connection to Redis: over the network, or from a function.
+//!
+//! Everything that connects (calls, probes, heartbeats, discovery) goes through a [`Dialer`]. Tests supply in-memory streams, which
+//! stay exact under a paused clock; sockets do not, because the clock moves on while their bytes are on the way.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::{AsyncStream, MultiplexedConnection, PubSub};
+use redis::{AsyncConnectionConfig, Client, RedisError};
+
+use crate::store::redis::address::Address;
+
+/// How byte streams to Redis are opened.
+#[derive(Clone, Default)]
+pub enum Dialer {
+    /// By TCP, TLS or a Unix socket, as the address says.
+    #[default]
+    Network,
+    /// By this function, which gets the address.
+    Streams(Arc<dyn Fn(&Address) -> Dialing + Send + Sync>),
+}
+
+/// A stream that is being opened.
+pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+
+/// An open stream.
+pub type Stream = Pin<Box<dyn AsyncStream + Send + Sync>>;
+
+impl Dialer {
+    /// A connection for calls. It uses the credentials and certificates that the address has at this moment.
+    ///
+    /// # Errors
+    /// Redis cannot be reached within that time, or rejects the credentials.
+    pub async fn connect(&self, address: &Address, within: Duration) -> Result<MultiplexedConnection, RedisError> {
+        let info = address.connection_info();
+        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(within)).set_response_timeout(Some(within));
+        match self {
+            Self::Network => Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await,
+            Self::Streams(dial) => {
+                let connecting =
+                    async { MultiplexedConnection::new_with_config(info.redis_settings(), dial(address).await?, config).await };
+                let timed_out = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
+                let (connection, driver) = tokio::time::timeout(within, connecting).await.unwrap_or_else(timed_out)?;
+                #[expect(clippy::disallowed_methods, reason = "it ends with the last clone of its connection, as for the network")]
+                tokio::spawn(driver);
+                Ok(connection)
+            }
+        }
+    }
+
+    /// A connection for subscriptions. The caller bounds the time.
+    ///
+    /// # Errors
+    /// Redis cannot be reached, or rejects the credentials.
+    pub async fn connect_to_subscribe(&self, address: &Address) -> Result<PubSub, RedisError> {
+        let info = address.connection_info();
+        match self {
+            Self::Network => Client::open(info)?.get_async_pubsub().await,
+            Self::Streams(dial) => PubSub::new(info.redis_settings(), dial(address).await?).await,
+        }
+    }
+}
+
+impl fmt::Debug for Dialer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Network => "Network",
+            Self::Streams(_) => "Streams",
+        })
+    }
+}
