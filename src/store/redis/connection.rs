@@ -1,13 +1,14 @@
 //! Connections to Redis: made and mended by bb8, which needs to be told four things that its manager for Redis does not know: when a
 //! connection is broken, that it need not be asked before each use, how long a reply may take, and to give up quickly.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bb8::{ErrorSink, ManageConnection, Pool, PooledConnection};
 use bb8_redis::RedisConnectionManager;
 use redis::aio::{MultiplexedConnection, PubSubStream};
 use redis::{ErrorKind, Pipeline, RedisError, Value};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::store::redis::address::Address;
 use crate::store::redis::dialer::Dialer;
@@ -21,6 +22,8 @@ pub struct Manager {
     redis: RedisConnectionManager,
     timeouts: Timeouts,
     dialer: Dialer,
+    /// Starts attempts to connect again.
+    restart: Arc<Notify>,
     /// None for servers that count nothing.
     connections: Option<Connections>,
 }
@@ -127,12 +130,20 @@ impl Manager {
     /// An address that the client cannot use.
     pub fn new(address: Address, timeouts: Timeouts, dialer: Dialer, connections: Option<Connections>) -> Result<Self, RedisError> {
         let redis = RedisConnectionManager::new(address.connection_info())?;
-        Ok(Self { address, redis, timeouts, dialer, connections })
+        Ok(Self { address, redis, timeouts, dialer, restart: Arc::default(), connections })
     }
 
     /// Where it connects to.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Starts attempts to connect again, because the server is known to be reachable now.
+    ///
+    /// An attempt whose first packet was lost in an outage may hang for seconds longer: TCP sends that packet again after 1 s, 3 s, 7 s
+    /// and so on. It would keep the one connection of a runtime from being made.
+    pub fn restart_connecting(&self) {
+        self.restart.notify_waiters();
     }
 
     /// Whether the server answers: a connection of its own, and a PING on it.
@@ -172,7 +183,14 @@ impl ManageConnection for Manager {
 
     async fn connect(&self) -> Result<Link, RedisError> {
         let Timeouts { connect, reply } = self.timeouts;
-        let mut connection = self.dialer.connect(&self.address, connect).await?;
+        let mut connection = loop {
+            let restart = self.restart.notified();
+            tokio::select! {
+                biased;
+                connected = self.dialer.connect(&self.address, connect) => break connected?,
+                () = restart => {}
+            }
+        };
         connection.set_response_timeout(reply);
         Ok(Link { connection, broken: false, _counted: self.connections.as_ref().map(Counted::new) })
     }

@@ -71,6 +71,7 @@ impl Node {
     /// It is asked again.
     pub fn recovered(&self) {
         self.recoveries.fetch_add(1, Relaxed);
+        self.manager.restart_connecting();
     }
 
     /// Tells one outage of one server from any other.
