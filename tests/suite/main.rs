@@ -11,6 +11,7 @@ mod differences;
 mod door_tls;
 mod doors;
 mod faults;
+mod in_process;
 mod json;
 mod keys;
 mod laws;

@@ -1,0 +1,8 @@
+//! Promises about time and faults, in process: the limiter and the Redis store over a scripted Redis, under tokio's paused clock.
+//!
+//! Nothing here sleeps, opens a socket or depends on how busy the machine is, so times are asserted exactly. What only a real Redis or a
+//! real process can show is tested elsewhere; see tests/README.md.
+
+mod breaker;
+mod deadlines;
+mod fault_log;

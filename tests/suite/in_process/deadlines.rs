@@ -1,0 +1,87 @@
+//! Every call is answered within the caller's deadline, or within STORE_TIMEOUT, whatever Redis does; and its rule decides how.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tollgate::check::StoreError;
+use tollgate::time::Clock;
+
+use crate::support::in_process::{ADDRESS, Called, GRPC_TIMEOUT, POLICIES, START, STORE_TIMEOUT, Service, Verdict, WITHIN, millis, single};
+use crate::support::scripted_redis::{Fault, Network};
+
+const SOON: Duration = Duration::ZERO;
+
+/// Whether the service has connected before the fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Connected,
+    NotConnected,
+}
+
+/// What a call costs that meets a fault, with Envoy's deadline and without any, and why it has no verdict.
+const CASES: [(Fault, Before, [(Duration, StoreError); 2]); 16] = {
+    use Before::{Connected, NotConnected};
+    use StoreError::{Late, Refused, Unreachable};
+    const LATE: [(Duration, StoreError); 2] = [(WITHIN, Late), (STORE_TIMEOUT, Late)];
+    const LOST: [(Duration, StoreError); 2] = [(SOON, Unreachable), (SOON, Unreachable)];
+    const ERROR: [(Duration, StoreError); 2] = [(SOON, Refused), (SOON, Refused)];
+    [
+        (Fault::NoReply, Connected, LATE),
+        (Fault::Stopped, Connected, LATE),
+        (Fault::Stopped, NotConnected, LATE),
+        (Fault::Unreachable, Connected, LATE),
+        (Fault::Unreachable, NotConnected, LATE),
+        (Fault::HalfReply, Connected, LATE),
+        (Fault::Delay(millis(500)), Connected, LATE),
+        (Fault::CloseInReply, Connected, LOST),
+        (Fault::CloseBeforeRunning, Connected, LOST),
+        (Fault::Refuse, Connected, LOST),
+        (Fault::Refuse, NotConnected, LOST),
+        (Fault::Error("LOADING Redis is loading the dataset in memory"), Connected, ERROR),
+        (Fault::Error("READONLY You can't write against a read only replica."), Connected, ERROR),
+        (Fault::Error("OOM command not allowed when used memory > 'maxmemory'."), Connected, ERROR),
+        (Fault::Error("NOAUTH Authentication required."), Connected, ERROR),
+        (Fault::Error("NOAUTH Authentication required."), NotConnected, ERROR),
+    ]
+};
+
+/// The verdict of a policy on a first hit.
+fn verdict_by(policy: &str, cause: StoreError) -> Verdict {
+    match policy {
+        "deny" => Verdict::OverLimit,
+        "error" => Verdict::Error(cause),
+        _ => Verdict::Ok,
+    }
+}
+
+async fn service(before: Before) -> (Network, Service) {
+    let clock = Clock::starting_at(START);
+    let network = Network::new(clock.clone());
+    network.server(ADDRESS);
+    let service = Service::new(&network, single(), clock);
+    if before == Before::Connected {
+        assert_eq!(service.ask("error", "before").await.verdict, Verdict::Ok);
+    }
+    (network, service)
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_fault_is_answered_in_time_by_the_policy_of_the_rule() {
+    let mut wrong = Vec::new();
+    for (fault, before, expected) in CASES {
+        for (grpc_timeout, (took, cause)) in [Some(GRPC_TIMEOUT), None].into_iter().zip(expected) {
+            for policy in POLICIES {
+                let case = format!("{fault:?}, {before:?}, {grpc_timeout:?}, {policy}");
+                let (network, service) = service(before).await;
+                network.server(ADDRESS).fail(fault);
+                let called = service.ask_within(policy, "v", grpc_timeout).await;
+                let fallbacks = BTreeMap::from([((policy.to_owned(), cause.name().to_owned()), 1)]);
+                let (seen, expected) = ((called, service.fallbacks()), (Called { verdict: verdict_by(policy, cause), took }, fallbacks));
+                if seen != expected {
+                    wrong.push(format!("{case}: {seen:?} instead of {expected:?}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

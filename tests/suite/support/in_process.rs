@@ -1,0 +1,333 @@
+//! A whole service without its listeners, in this process: limiter, rules and store, counting on a scripted Redis.
+//!
+//! Tests run it under tokio's paused clock (`#[tokio::test(start_paused = true)]`), which its own clock follows. So the time that a call
+//! takes is exact, and an hour passes in no time.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tollgate::api::convert;
+use tollgate::check::StoreError;
+use tollgate::config::{self, Source};
+use tollgate::limiter::fallback::Fallback;
+use tollgate::limiter::{self, Limiter, Parts, Policy, Refusal};
+use tollgate::rules::query::Query;
+use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use tollgate::rules::{LiveRules, OnStoreError};
+use tollgate::shutdown::Lifecycle;
+use tollgate::store::Backend;
+use tollgate::store::redis::address::Address;
+use tollgate::store::redis::deployment::{Deployment, PoolOptions, Sentinels};
+use tollgate::store::redis::{Options, Redis};
+use tollgate::telemetry::metric::Metrics;
+use tollgate::time::{Clock, Span, Time};
+
+use super::scripted_redis::Network;
+use super::{counted, request};
+
+/// When every test starts: on no edge of any unit.
+pub(crate) const START: Time = Time::from_micros(1_700_000_000_000_000);
+/// The default of STORE_TIMEOUT.
+pub(crate) const STORE_TIMEOUT: Duration = Duration::from_millis(100);
+/// Envoy's default.
+pub(crate) const GRPC_TIMEOUT: &str = "20m";
+/// What of it the store has: the rest is for the way back (`convert::deadline`).
+pub(crate) const WITHIN: Duration = millis(12);
+/// More turns than any chain of tasks takes that wait for nothing but each other.
+const SETTLE_TURNS: usize = 100;
+const CALL_INTERVAL: Duration = millis(50);
+/// How often to look whether Redis counts again.
+const LOOK_INTERVAL: Duration = millis(10);
+/// The default of REDIS_TIMEOUT.
+const CONNECT_TIMEOUT: Span = Span::from_secs(10);
+/// Where a single Redis is.
+pub(crate) const ADDRESS: &str = "10.0.0.1:6379";
+/// What is answered where Redis gives no verdict, each the key of a rule that says so.
+pub(crate) const POLICIES: [&str; 4] = ["local", "allow", "deny", "error"];
+/// The limit of those rules, in a year.
+pub(crate) const LIMIT: u64 = 6;
+/// What the log says of each kind of fault.
+pub(crate) const UNREACHABLE: &str = "Redis cannot be reached";
+pub(crate) const REFUSING: &str = "Redis refuses to count";
+pub(crate) const FOREIGN: &str = "something else than a counter stands at a key";
+pub(crate) const SLOW: &str = "Redis answers later than callers wait";
+
+/// The service.
+pub(crate) struct Service {
+    pub(crate) redis: Arc<Redis>,
+    pub(crate) limiter: Limiter,
+    pub(crate) metrics: Metrics,
+    pub(crate) clock: Clock,
+    pub(crate) lifecycle: Lifecycle,
+    background: JoinSet<()>,
+}
+
+/// How one call ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Called {
+    pub(crate) verdict: Verdict,
+    pub(crate) took: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Ok,
+    OverLimit,
+    /// UNAVAILABLE, with the reason.
+    Error(StoreError),
+}
+
+/// Callers that keep calling.
+pub(crate) struct Traffic {
+    callers: JoinSet<Vec<Called>>,
+    until: watch::Sender<bool>,
+}
+
+/// What this thread logs while it exists. A paused clock needs a runtime of one thread, so that is all that a test logs.
+pub(crate) struct Log(());
+
+thread_local! {
+    static LOG: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+}
+
+/// Appends to the [`Log`] of its thread.
+struct LogWriter;
+
+/// The deployment of one server at [`ADDRESS`].
+pub(crate) fn single() -> Deployment {
+    Deployment::Single(address(ADDRESS))
+}
+
+/// A cluster with these seeds.
+pub(crate) fn cluster(seeds: &[&str]) -> Deployment {
+    Deployment::Cluster(seeds.iter().map(|seed| address(seed)).collect())
+}
+
+/// The master `m` of these sentinels.
+pub(crate) fn sentinel(sentinels: &[&str]) -> Deployment {
+    let sentinels = sentinels.iter().map(|sentinel| address(sentinel)).collect();
+    Deployment::Sentinel(Sentinels { master: "m".to_owned(), sentinels, server: Address::nowhere() })
+}
+
+pub(crate) fn address(place: &str) -> Address {
+    Address::parse(place).expect("an address").address
+}
+
+/// Redis as a process knows it, with the default time-outs.
+pub(crate) fn redis(network: &Network, deployment: Deployment, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
+    let options = Options {
+        main: PoolOptions { deployment, connect_timeout: CONNECT_TIMEOUT },
+        per_second: None,
+        store_timeout: STORE_TIMEOUT.into(),
+        required: false,
+        expiration_jitter_max: Span::ZERO,
+        over_limit_cache_bytes: 0,
+        replicas: NonZeroU32::MIN,
+        key_prefix: Box::default(),
+        dialer: network.dialer(),
+    };
+    Arc::new(Redis::new(options, clock, metrics).expect("an address"))
+}
+
+/// A rule for each policy, with limits of a year.
+fn rules() -> String {
+    let rule = |policy: &str| {
+        format!(
+            "  - key: {policy}\n    rate_limit: {{unit: year, requests_per_unit: {LIMIT}}}\n    metadata: {{tollgate: {{on_store_error: {policy}}}}}\n"
+        )
+    };
+    format!("domain: d\ndescriptors:\n{}", POLICIES.map(rule).concat())
+}
+
+impl Service {
+    /// One that has connected to nothing yet, and has no background tasks: no probes, no discovery, no heartbeats.
+    pub(crate) fn new(network: &Network, deployment: Deployment, clock: Clock) -> Self {
+        Self::with_rules(network, deployment, clock, &rules())
+    }
+
+    pub(crate) fn with_rules(network: &Network, deployment: Deployment, clock: Clock, rules: &str) -> Self {
+        let metrics = Metrics::new();
+        let redis = redis(network, deployment, clock.clone(), &metrics);
+        let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
+        let source = Source { name: "rules".into(), path: "rules.yaml".into(), text: rules.into() };
+        let live = Arc::new(LiveRules::default());
+        live.replace(config::load(&[source], &config::Options::new(stats.clone())).expect("valid rules").rules);
+        let fallback = Fallback::new(OnStoreError::Local, &metrics);
+        let backend = Backend::Redis(redis.clone());
+        let parts = Parts { rules: live, backend, fallback, clock: clock.clone(), stats, policy: Policy::default() };
+        let limiter = Arc::new(limiter::Shared::new(parts, &metrics)).open();
+        Self { redis, limiter, metrics, clock, lifecycle: Lifecycle::default(), background: JoinSet::new() }
+    }
+
+    /// One on the server at [`ADDRESS`], with its background tasks, which has seen that Redis counts.
+    pub(crate) async fn started(network: &Network, clock: Clock) -> Self {
+        let mut service = Self::new(network, single(), clock);
+        service.start().await;
+        assert_eq!(service.ask("error", "start").await.verdict, Verdict::Ok, "Redis counts");
+        service
+    }
+
+    /// Starts the background tasks, and lets them do what takes no time.
+    pub(crate) async fn start(&mut self) {
+        let (redis, lifecycle) = (self.redis.clone(), self.lifecycle.clone());
+        self.background.spawn(async move { redis.look_after(lifecycle).await });
+        settle().await;
+    }
+
+    /// One hit by a caller without a deadline.
+    pub(crate) async fn ask(&self, key: &str, value: &str) -> Called {
+        self.ask_within(key, value, None).await
+    }
+
+    /// One hit by a caller that sends this grpc-timeout.
+    pub(crate) async fn ask_within(&self, key: &str, value: &str, grpc_timeout: Option<&str>) -> Called {
+        ask(&self.limiter, key, value, grpc_timeout).await
+    }
+
+    /// Calls with Envoy's deadline, for each policy one every 50 ms, until it is dropped or finished.
+    pub(crate) fn traffic(&self) -> Traffic {
+        let mut callers = JoinSet::new();
+        let until = watch::Sender::new(false);
+        for policy in POLICIES {
+            let (limiter, mut until) = (self.limiter.clone(), until.subscribe());
+            callers.spawn(async move {
+                let (mut called, mut calls) = (Vec::new(), tokio::time::interval(CALL_INTERVAL));
+                while !*until.borrow_and_update() {
+                    calls.tick().await;
+                    let value = format!("traffic {}", called.len());
+                    called.push(ask(&limiter, policy, &value, Some(GRPC_TIMEOUT)).await);
+                }
+                called
+            });
+        }
+        Traffic { callers, until }
+    }
+
+    /// Calls until Redis gives a verdict, and returns how long that took.
+    pub(crate) async fn recovery(&self) -> Duration {
+        let began = Instant::now();
+        for number in 0.. {
+            if self.ask_within("error", &format!("recovery {number}"), Some(GRPC_TIMEOUT)).await.verdict == Verdict::Ok {
+                break;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "Redis does not count again");
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+        began.elapsed()
+    }
+
+    /// A metric without labels.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        counted(&self.metrics, name)
+    }
+
+    /// How many verdicts policies gave, by policy and cause. Only those that are not zero.
+    pub(crate) fn fallbacks(&self) -> BTreeMap<(String, String), u64> {
+        let page = self.metrics.page();
+        let series = page.lines().filter_map(|line| line.strip_prefix("tollgate_store_fallbacks_total{")?.split_once("} "));
+        let label = |labels: &str, name: &str| {
+            let value = labels.split(',').find_map(|label| label.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'));
+            value.expect("it has this label").to_owned()
+        };
+        let counts = series.map(|(labels, count)| ((label(labels, "policy"), label(labels, "cause")), count.parse().expect("a number")));
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+impl Traffic {
+    /// Stops, asserts that every call was answered in time, and returns them.
+    pub(crate) async fn finish(self) -> Vec<Called> {
+        self.until.send_replace(true);
+        let called = self.callers.join_all().await.concat();
+        let late: Vec<_> = called.iter().filter(|called| called.took > WITHIN).collect();
+        assert!(late.is_empty(), "{} of {} are late: {:?}", late.len(), called.len(), late[0]);
+        called
+    }
+}
+
+/// One hit by a caller that may send a grpc-timeout.
+pub(crate) async fn ask(limiter: &Limiter, key: &str, value: &str, grpc_timeout: Option<&str>) -> Called {
+    let (began, request) = (Instant::now(), request("d", &[&[(key, value)]]));
+    let now = limiter.clock().now();
+    let deadline = grpc_timeout.map(|timeout| convert::deadline(timeout, now).expect("a grpc-timeout"));
+    let verdict = match limiter.answer(&Query { deadline, ..convert::query(&request) }).await {
+        Ok(answer) if answer.over_limit => Verdict::OverLimit,
+        Ok(_) => Verdict::Ok,
+        Err(Refusal::Store(error)) => Verdict::Error(error),
+        Err(refusal) => panic!("{refusal}"),
+    };
+    Called { verdict, took: began.elapsed() }
+}
+
+/// Lets all tasks do what takes no time.
+pub(crate) async fn settle() {
+    for _ in 0..SETTLE_TURNS {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Lets this much time pass, with everything that happens in it.
+pub(crate) async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+    settle().await;
+}
+
+pub(crate) const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        LOG.set(None);
+    }
+}
+
+impl io::Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        LOG.with_borrow_mut(|log| log.iter_mut().for_each(|log| log.extend_from_slice(bytes)));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    pub(crate) fn capture() -> Self {
+        // One for all threads: tracing caches per process whether anything listens to an event.
+        static SUBSCRIBER: Once = Once::new();
+        SUBSCRIBER.call_once(|| {
+            tracing_subscriber::fmt().with_ansi(false).without_time().with_target(false).with_writer(|| LogWriter).init();
+        });
+        LOG.set(Some(Vec::new()));
+        Self(())
+    }
+
+    /// The lines so far that report a fault of Redis, or its end.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        self.lines(&[UNREACHABLE, REFUSING, FOREIGN, SLOW])
+    }
+
+    /// The lines so far that have one of these texts.
+    pub(crate) fn lines(&self, texts: &[&str]) -> Vec<String> {
+        let log = LOG.with_borrow(|log| String::from_utf8(log.clone().unwrap_or_default()).expect("text"));
+        log.lines().filter(|line| texts.iter().any(|text| line.contains(text))).map(str::to_owned).collect()
+    }
+
+    /// Asserts that this fault was logged once, and that it is over once if it `is_over`; and that no other was.
+    pub(crate) fn assert_logged_once(&self, fault: &str, is_over: bool) {
+        let lines = self.faults();
+        let is_start = |line: &str| line.contains(fault) && !line.contains("over: ");
+        let expected = 1 + usize::from(is_over);
+        assert!(lines.len() == expected && is_start(&lines[0]), "{lines:#?}");
+        assert!(!is_over || lines[1].contains(&format!("over: {fault}")), "{lines:#?}");
+    }
+}

@@ -1,0 +1,337 @@
+//! A Redis in memory that behaves as a test says: it answers, is late, returns errors, or breaks connections.
+//!
+//! Clients connect through [`Network::dialer`] over in-memory streams. Nothing here uses a socket, a thread or the real time, so under
+//! tokio's paused clock every test is deterministic and its times are exact. It counts fixed windows and buckets, which is enough to see
+//! what was counted how often; `parity.rs` tests the script itself on a real Redis.
+
+mod commands;
+mod resp;
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tollgate::store::redis::dialer::Dialer;
+use tollgate::time::{Clock, Time};
+
+use commands::{Database, Session};
+
+pub(crate) use commands::Redirect;
+pub(crate) use resp::Reply;
+
+/// More than the longest pipeline of a test, the text of the script included.
+const STREAM_BYTES_MAX: usize = 1 << 18;
+/// When a lost packet that opens a TCP connection is sent again; the wait doubles each time.
+const RECONNECT_AFTER: Duration = Duration::from_secs(1);
+
+/// Servers by their address. Clones are the same network.
+#[derive(Clone)]
+pub(crate) struct Network {
+    servers: Arc<Mutex<BTreeMap<String, Arc<ScriptedRedis>>>>,
+    clock: Clock,
+}
+
+/// One server.
+pub(crate) struct ScriptedRedis {
+    clock: Clock,
+    database: Mutex<Database>,
+    plan: watch::Sender<Plan>,
+    /// What arrived, by command, and when.
+    received: Mutex<BTreeMap<String, Vec<Time>>>,
+    opened: AtomicUsize,
+    connections: Mutex<JoinSet<()>>,
+}
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Connections are refused, and open ones are closed.
+    Refuse,
+    /// Packets are lost: connecting takes until a packet arrives after the fault, and nothing is read from open connections.
+    Unreachable,
+    /// The process is stopped: it accepts connections, and reads what they send when the fault is over.
+    Stopped,
+    /// Runs commands and never replies.
+    NoReply,
+    /// Runs commands and replies this much later.
+    Delay(Duration),
+    /// Closes the connection when commands arrive, and runs none of them.
+    CloseBeforeRunning,
+    /// Runs commands, sends half of the replies and closes the connection.
+    CloseInReply,
+    /// Runs commands, sends half of the replies and nothing more.
+    HalfReply,
+    /// Replies with this error instead of running commands: `LOADING`, `NOAUTH` and the like to all of them, `OOM`, `READONLY` and
+    /// `MASTERDOWN` to those that write.
+    Error(&'static str),
+}
+
+/// Which fault there is, and where.
+#[derive(Debug, Clone, Copy, Default)]
+struct Plan {
+    fault: Option<Fault>,
+    /// Only for connections whose number leaves this remainder when it is divided by two.
+    half: Option<usize>,
+    /// Only for so many more batches that count hits.
+    batches: Option<u32>,
+}
+
+impl Network {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { servers: Arc::default(), clock }
+    }
+
+    /// The server at `host:port`, which exists from now on.
+    pub(crate) fn server(&self, address: &str) -> Arc<ScriptedRedis> {
+        let mut servers = self.servers.lock().unwrap();
+        servers.entry(address.to_owned()).or_insert_with(|| Arc::new(ScriptedRedis::new(self.clock.clone()))).clone()
+    }
+
+    /// Connects to these servers, and to none at any other address.
+    pub(crate) fn dialer(&self) -> Dialer {
+        let servers = self.servers.clone();
+        Dialer::Streams(Arc::new(move |address| {
+            let (host, port) = address.place().expect("tests use no sockets");
+            let server = servers.lock().unwrap().get(&format!("{host}:{port}")).cloned();
+            Box::pin(async move {
+                let server = server.ok_or(io::ErrorKind::ConnectionRefused)?;
+                Ok(Box::pin(server.accept().await?) as _)
+            })
+        }))
+    }
+}
+
+impl ScriptedRedis {
+    fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            database: Mutex::default(),
+            plan: watch::Sender::new(Plan::default()),
+            received: Mutex::default(),
+            opened: AtomicUsize::new(0),
+            connections: Mutex::default(),
+        }
+    }
+
+    /// From now on there is this fault.
+    pub(crate) fn fail(&self, fault: Fault) {
+        self.plan.send_replace(Plan { fault: Some(fault), ..Plan::default() });
+    }
+
+    /// The same for every other connection: those whose number leaves this remainder when it is divided by two.
+    pub(crate) fn fail_half(&self, remainder: usize, fault: Fault) {
+        self.plan.send_replace(Plan { fault: Some(fault), half: Some(remainder), ..Plan::default() });
+    }
+
+    /// The same for so many batches of commands that count hits.
+    pub(crate) fn fail_next(&self, batches: u32, fault: Fault) {
+        self.plan.send_replace(Plan { fault: Some(fault), batches: Some(batches), ..Plan::default() });
+    }
+
+    /// From now on there is no fault.
+    pub(crate) fn recover(&self) {
+        self.plan.send_replace(Plan::default());
+    }
+
+    /// Replies this to a command, such as `CLUSTER SLOTS`.
+    pub(crate) fn reply(&self, command: &str, reply: Reply) {
+        self.database().canned.insert(command.to_owned(), reply);
+    }
+
+    /// Redirects commands on keys of this slot.
+    pub(crate) fn redirect(&self, slot: u16, redirect: Option<Redirect>) {
+        let redirects = &mut self.database().redirects;
+        match redirect {
+            Some(redirect) => redirects.insert(slot, redirect),
+            None => redirects.remove(&slot),
+        };
+    }
+
+    /// Forgets the script, as SCRIPT FLUSH or a restart does.
+    pub(crate) fn forget_script(&self) {
+        self.database().knows_script = false;
+    }
+
+    /// Forgets all counters and the script, as a restart without persistence does.
+    pub(crate) fn flush(&self) {
+        self.database().clear();
+    }
+
+    /// Puts something at every key with this prefix, or at this key, that is no counter. `false` removes it.
+    pub(crate) fn set_foreign(&self, prefix: &str, is_there: bool) {
+        self.database().set_foreign(prefix, is_there);
+    }
+
+    /// How many hits are counted at keys with this prefix. Only for fixed windows.
+    pub(crate) fn hits(&self, prefix: &str) -> i64 {
+        self.database().hits(prefix)
+    }
+
+    /// How many of a command have arrived. Commands with subcommands have both words: `CLUSTER SLOTS`.
+    pub(crate) fn received(&self, command: &str) -> usize {
+        self.received_at(command).len()
+    }
+
+    /// When they arrived.
+    pub(crate) fn received_at(&self, command: &str) -> Vec<Time> {
+        self.received.lock().unwrap().get(command).cloned().unwrap_or_default()
+    }
+
+    /// Forgets what has arrived so far.
+    pub(crate) fn forget_received(&self) {
+        self.received.lock().unwrap().clear();
+    }
+
+    /// How many connections were ever opened.
+    pub(crate) fn opened(&self) -> usize {
+        self.opened.load(Relaxed)
+    }
+
+    /// How many connections are open.
+    pub(crate) fn open(&self) -> usize {
+        let mut connections = self.connections.lock().unwrap();
+        while connections.try_join_next().is_some() {}
+        connections.len()
+    }
+
+    async fn accept(self: Arc<Self>) -> io::Result<DuplexStream> {
+        let mut wait = RECONNECT_AFTER;
+        while self.fault(self.opened()) == Some(Fault::Unreachable) {
+            tokio::time::sleep(wait).await;
+            wait *= 2;
+        }
+        if self.fault(self.opened()) == Some(Fault::Refuse) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let number = self.opened.fetch_add(1, Relaxed);
+        let (client, stream) = tokio::io::duplex(STREAM_BYTES_MAX);
+        let connection = Connection::new(self.clone(), stream, number).serve();
+        self.connections.lock().unwrap().spawn(async {
+            // It ends when either side closes it.
+            let _ = connection.await;
+        });
+        Ok(client)
+    }
+
+    fn fault(&self, connection: usize) -> Option<Fault> {
+        self.plan.borrow().fault(connection)
+    }
+
+    /// The fault that these commands meet.
+    fn fault_of(&self, connection: usize, commands: &[Vec<Vec<u8>>]) -> Option<Fault> {
+        let counts = commands.iter().any(|command| matches!(command[0].as_slice(), b"EVALSHA" | b"EVAL" | b"INCRBY"));
+        let mut fault = self.fault(connection);
+        self.plan.send_if_modified(|plan| {
+            match &mut plan.batches {
+                None => {}
+                Some(batches) if counts && *batches > 0 => *batches -= 1,
+                Some(_) => fault = None,
+            }
+            false
+        });
+        fault
+    }
+
+    fn database(&self) -> MutexGuard<'_, Database> {
+        self.database.lock().unwrap()
+    }
+
+    fn record(&self, command: &[Vec<u8>]) -> String {
+        let name = commands::name(command);
+        self.received.lock().unwrap().entry(name.clone()).or_default().push(self.clock.now());
+        name
+    }
+}
+
+impl Plan {
+    fn fault(&self, connection: usize) -> Option<Fault> {
+        self.fault.filter(|_| self.half.is_none_or(|half| connection % 2 == half))
+    }
+}
+
+/// One connection of a client.
+struct Connection {
+    server: Arc<ScriptedRedis>,
+    number: usize,
+    reader: BufReader<ReadHalf<DuplexStream>>,
+    writer: WriteHalf<DuplexStream>,
+    session: Session,
+    /// What is published on the channels that the client subscribes to.
+    published: mpsc::UnboundedReceiver<Vec<u8>>,
+}
+
+impl Connection {
+    fn new(server: Arc<ScriptedRedis>, stream: DuplexStream, number: usize) -> Self {
+        let (reader, writer) = tokio::io::split(stream);
+        let (publish, published) = mpsc::unbounded_channel();
+        let reader = BufReader::with_capacity(STREAM_BYTES_MAX, reader);
+        Self { server, number, reader, writer, session: Session::new(publish), published }
+    }
+
+    async fn serve(mut self) -> io::Result<()> {
+        let mut plan = self.server.plan.subscribe();
+        let number = self.number;
+        loop {
+            tokio::select! {
+                data = self.reader.fill_buf() => if data?.is_empty() { return Ok(()) },
+                Some(message) = self.published.recv() => {
+                    self.writer.write_all(&message).await?;
+                    continue;
+                }
+                () = until(&mut plan, |plan| plan.fault(number) == Some(Fault::Refuse)) => return Ok(()),
+            }
+            until(&mut plan, |plan| !matches!(plan.fault(number), Some(Fault::Stopped | Fault::Unreachable))).await;
+            let commands = self.read_commands().await?;
+            let fault = self.server.fault_of(number, &commands);
+            if fault == Some(Fault::CloseBeforeRunning) {
+                return Ok(());
+            }
+            let replies = self.run(&commands, fault);
+            match fault {
+                Some(Fault::NoReply) => {}
+                Some(Fault::CloseInReply) => return self.writer.write_all(&replies[..replies.len() / 2]).await,
+                Some(Fault::HalfReply) => {
+                    self.writer.write_all(&replies[..replies.len() / 2]).await?;
+                    // The rest never comes. The client closes the connection.
+                    return pending().await;
+                }
+                Some(Fault::Delay(delay)) => {
+                    tokio::time::sleep(delay).await;
+                    self.writer.write_all(&replies).await?;
+                }
+                _ => self.writer.write_all(&replies).await?,
+            }
+        }
+    }
+
+    /// What has arrived: at least one command.
+    async fn read_commands(&mut self) -> io::Result<Vec<Vec<Vec<u8>>>> {
+        let mut commands = Vec::new();
+        while commands.is_empty() || !self.reader.buffer().is_empty() {
+            commands.push(resp::read_command(&mut self.reader).await?);
+        }
+        Ok(commands)
+    }
+
+    fn run(&mut self, commands: &[Vec<Vec<u8>>], fault: Option<Fault>) -> Vec<u8> {
+        let error = if let Some(Fault::Error(error)) = fault { Some(error) } else { None };
+        let mut bytes = Vec::new();
+        for command in commands {
+            let name = self.server.record(command);
+            let now = self.server.clock.now();
+            self.server.database().run(&name, command, error, &mut self.session, now).write(&mut bytes);
+        }
+        bytes
+    }
+}
+
+/// Waits until the plan is so. The server, and so the sender, outlives its connections.
+async fn until(plan: &mut watch::Receiver<Plan>, is_so: impl Fn(&Plan) -> bool) {
+    plan.wait_for(is_so).await.map(drop).expect("the server is there");
+}
