@@ -184,8 +184,10 @@ impl Health {
                 true
             }
             Err(error) => {
-                // At the start nobody has failed yet, and the first caller need not be the one to find out.
-                if !self.breaker.open() {
+                // At the start no call has failed yet, and the first caller need not be the one to find out.
+                if self.breaker.open() {
+                    self.doubts.notify_one();
+                } else {
                     self.probes_failed.inc();
                 }
                 self.see(Trouble::Unreachable, &manager.address().explain(&error));
