@@ -3,6 +3,12 @@
 //! Nothing here sleeps, opens a socket or depends on how busy the machine is, so times are asserted exactly. What only a real Redis or a
 //! real process can show is tested elsewhere; see tests/README.md.
 
+mod batches;
 mod breaker;
+mod cluster;
 mod deadlines;
 mod fault_log;
+mod passwords;
+mod peers;
+mod queue;
+mod sentinel;

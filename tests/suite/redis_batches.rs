@@ -1,14 +1,13 @@
-//! Many checks go to Redis with one call: how many calls there are, who travels with whom, and that nobody pays for a neighbour.
+//! Many checks go to Redis in one call: how many calls there are, and what each check gets from a real Redis. When a call goes out, and
+//! with which others, is tested in `in_process/batches.rs`.
 
 use redis::Value;
-use tokio::task::AbortHandle;
 use tollgate::algorithm::Counter;
-use tollgate::check::{Ask, Check, Hits, Key, StoreError, Verdict};
+use tollgate::check::{Check, Hits, Key, StoreError, Verdict};
 use tollgate::limit::{Algorithm, Limit, RefusedHits, Terms, Unit};
 use tollgate::store::redis::batch::BATCH_SIZE_MAX;
 use tollgate::time::{Clock, Time};
 
-use crate::support::eventually;
 use crate::support::kept::redis_key;
 use crate::support::remote::{Bench, Callers, all_at_once, ask, ask_together};
 
@@ -293,73 +292,4 @@ async fn a_window_is_charged_in_order_whichever_way_each_check_goes() {
             assert_eq!(used, expected.map(|used| Ok(used + 12 * round + 6 * turn as u64)));
         }
     }
-}
-
-#[tokio::test]
-async fn who_comes_alone_goes_at_once_and_alone() {
-    let bench = bench_at_start().await;
-    for (number, check) in checks(20).into_iter().enumerate() {
-        bench.remote.decide(&ask([check]), START).await;
-        assert_eq!(bench.calls("evalsha"), number as u64 + 1);
-    }
-}
-
-/// Callers that come while Redis does not answer, behind one whose call is under way.
-async fn behind_a_call(bench: &Bench, asks: impl IntoIterator<Item = Ask>) -> (Callers, Vec<AbortHandle>) {
-    bench.server.command::<()>(&["CLIENT", "PAUSE", "60000", "WRITE"]);
-    let mut callers = Callers::default();
-    callers.ask(&bench.remote, ask([check("first:", limit(Algorithm::FixedWindow, 9, RefusedHits::Count), Hits::Add(1))]), START);
-    eventually("the first call is under way", async || bench.metric("tollgate_store_calls_in_flight") == 1).await;
-    let handles = asks.into_iter().map(|ask| callers.ask(&bench.remote, ask, START)).collect();
-    callers.settle().await;
-    (callers, handles)
-}
-
-#[tokio::test]
-async fn what_comes_while_a_call_is_under_way_goes_with_the_next_one() {
-    for (count, calls) in [(1, 2), (64, 2), (65, 3), (200, 5)] {
-        let bench = bench_at_start().await;
-        let checks = checks(count);
-        let (callers, _) = behind_a_call(&bench, checks.iter().map(|check| ask([check.clone()]))).await;
-        bench.server.command::<()>(&["CLIENT", "UNPAUSE"]);
-        let answers = callers.answers().await;
-        assert_eq!(bench.calls("evalsha"), calls, "{count} callers behind one");
-        for (check, answer) in checks.iter().zip(&answers[1..]) {
-            assert_eq!(answer[..], [Ok(first_verdict(check, START))]);
-        }
-        assert_eq!(bench.metric("tollgate_store_batches_full_total"), calls - 2, "{count} callers behind one");
-    }
-}
-
-#[tokio::test]
-async fn who_has_gone_before_the_call_is_sent_is_not_counted_and_strands_nobody() {
-    let bench = bench_at_start().await;
-    let checks = checks(9);
-    let (callers, handles) = behind_a_call(&bench, checks.iter().map(|check| ask([check.clone()]))).await;
-    for handle in handles.iter().step_by(2) {
-        handle.abort();
-    }
-    callers.settle().await;
-    bench.server.command::<()>(&["CLIENT", "UNPAUSE"]);
-    let answers = callers.answers().await;
-    assert_eq!(answers.len(), 1 + 4);
-    for (check, answer) in checks.iter().skip(1).step_by(2).zip(&answers[1..]) {
-        assert_eq!(answer[..], [Ok(first_verdict(check, START))], "{check:?}");
-    }
-    assert_eq!(bench.metric("tollgate_store_abandoned_total"), 5);
-    let looks = checks.iter().step_by(2).map(|check| Check { hits: Hits::Look, ..check.clone() });
-    let looks = bench.remote.decide(&ask(looks), START).await;
-    assert!(looks.iter().all(|look| look.is_ok_and(|verdict| verdict.used == 0)), "{looks:?}");
-    assert_eq!(bench.metric("tollgate_store_ambiguous_total"), 0);
-}
-
-#[tokio::test]
-async fn who_has_gone_after_the_call_was_sent_is_counted_and_told_of() {
-    let bench = bench_at_start().await;
-    let (callers, _) = behind_a_call(&bench, []).await;
-    drop(callers);
-    bench.server.command::<()>(&["CLIENT", "UNPAUSE"]);
-    eventually("it is told of", async || bench.metric("tollgate_store_ambiguous_total") == 1).await;
-    let count: Value = bench.server.command(&["GET", "first:1699920000"]);
-    assert_eq!(count, Value::BulkString(b"1".to_vec()));
 }

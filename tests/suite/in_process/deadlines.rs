@@ -6,7 +6,9 @@ use std::time::Duration;
 use tollgate::check::StoreError;
 use tollgate::time::Clock;
 
-use crate::support::in_process::{ADDRESS, Called, GRPC_TIMEOUT, POLICIES, START, STORE_TIMEOUT, Service, Verdict, WITHIN, millis, single};
+use crate::support::in_process::{
+    ADDRESS, Called, GRPC_TIMEOUT, POLICIES, START, STORE_TIMEOUT, Service, Verdict, WITHIN, millis, settle, single,
+};
 use crate::support::scripted_redis::{Fault, Network};
 
 const SOON: Duration = Duration::ZERO;
@@ -18,13 +20,17 @@ enum Before {
     NotConnected,
 }
 
-/// What a call costs that meets a fault, with Envoy's deadline and without any, and why it has no verdict.
-const CASES: [(Fault, Before, [(Duration, StoreError); 2]); 16] = {
+/// How long a call takes that meets a fault, and why it has no verdict.
+type Cost = (Duration, StoreError);
+/// A fault, and the cost with Envoy's deadline and without any.
+type Case = (Fault, Before, [Cost; 2]);
+
+const CASES: [Case; 16] = {
     use Before::{Connected, NotConnected};
     use StoreError::{Late, Refused, Unreachable};
-    const LATE: [(Duration, StoreError); 2] = [(WITHIN, Late), (STORE_TIMEOUT, Late)];
-    const LOST: [(Duration, StoreError); 2] = [(SOON, Unreachable), (SOON, Unreachable)];
-    const ERROR: [(Duration, StoreError); 2] = [(SOON, Refused), (SOON, Refused)];
+    const LATE: [Cost; 2] = [(WITHIN, Late), (STORE_TIMEOUT, Late)];
+    const LOST: [Cost; 2] = [(SOON, Unreachable), (SOON, Unreachable)];
+    const ERROR: [Cost; 2] = [(SOON, Refused), (SOON, Refused)];
     [
         (Fault::NoReply, Connected, LATE),
         (Fault::Stopped, Connected, LATE),
@@ -84,4 +90,32 @@ async fn every_fault_is_answered_in_time_by_the_policy_of_the_rule() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forgotten_script_that_is_sent_again_stays_within_the_deadline() {
+    for (round_trip, expected) in [
+        (millis(5), Called { verdict: Verdict::Ok, took: millis(10) }),
+        (millis(7), Called { verdict: Verdict::Error(StoreError::Late), took: WITHIN }),
+    ] {
+        let (network, service) = service(Before::Connected).await;
+        network.server(ADDRESS).forget_script();
+        network.server(ADDRESS).fail(Fault::Delay(round_trip));
+        assert_eq!(service.ask_within("error", "v", Some(GRPC_TIMEOUT)).await, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_behind_a_call_in_flight_counts_towards_the_deadline() {
+    let (network, service) = service(Before::Connected).await;
+    network.server(ADDRESS).fail(Fault::Delay(millis(8)));
+    let ask = |value| service.ask_within("error", value, Some(GRPC_TIMEOUT));
+    let (first, second) = tokio::join!(ask("first"), async {
+        // It goes out when the first reply is there, at 8 ms, and has 5 ms left then.
+        settle().await;
+        tokio::time::sleep(millis(1)).await;
+        ask("second").await
+    });
+    assert_eq!(first, Called { verdict: Verdict::Ok, took: millis(8) });
+    assert_eq!(second, Called { verdict: Verdict::Error(StoreError::Late), took: WITHIN });
 }

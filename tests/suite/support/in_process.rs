@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU32;
+use std::rc::Rc;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -91,10 +92,10 @@ pub(crate) struct Traffic {
 }
 
 /// What this thread logs while it exists. A paused clock needs a runtime of one thread, so that is all that a test logs.
-pub(crate) struct Log(());
+pub(crate) struct Log(Rc<RefCell<Vec<u8>>>);
 
 thread_local! {
-    static LOG: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+    static LOG: RefCell<Option<Rc<RefCell<Vec<u8>>>>> = const { RefCell::new(None) };
 }
 
 /// Appends to the [`Log`] of its thread.
@@ -291,7 +292,7 @@ impl Drop for Log {
 
 impl io::Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        LOG.with_borrow_mut(|log| log.iter_mut().for_each(|log| log.extend_from_slice(bytes)));
+        LOG.with_borrow(|log| log.iter().for_each(|log| log.borrow_mut().extend_from_slice(bytes)));
         Ok(bytes.len())
     }
 
@@ -307,8 +308,9 @@ impl Log {
         SUBSCRIBER.call_once(|| {
             tracing_subscriber::fmt().with_ansi(false).without_time().with_target(false).with_writer(|| LogWriter).init();
         });
-        LOG.set(Some(Vec::new()));
-        Self(())
+        let log = Self(Rc::default());
+        LOG.set(Some(log.0.clone()));
+        log
     }
 
     /// The lines so far that report a fault of Redis, or its end.
@@ -318,7 +320,7 @@ impl Log {
 
     /// The lines so far that have one of these texts.
     pub(crate) fn lines(&self, texts: &[&str]) -> Vec<String> {
-        let log = LOG.with_borrow(|log| String::from_utf8(log.clone().unwrap_or_default()).expect("text"));
+        let log = String::from_utf8(self.0.borrow().clone()).expect("text");
         log.lines().filter(|line| texts.iter().any(|text| line.contains(text))).map(str::to_owned).collect()
     }
 

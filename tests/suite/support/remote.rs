@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tollgate::check::{Ask, Check, Decisions, StoreError, Verdict};
 use tollgate::limit::{Algorithm, Terms, Unit};
 use tollgate::store::redis::address::Address;
@@ -64,21 +64,14 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// One more. It can be made to go away.
-    pub(crate) fn ask(&mut self, remote: &Remote, ask: Ask, now: Time) -> AbortHandle {
+    /// One more.
+    pub(crate) fn ask(&mut self, remote: &Remote, ask: Ask, now: Time) {
         let (remote, number) = (remote.clone(), self.count);
         self.count += 1;
-        self.tasks.spawn(async move { (number, remote.decide(&ask, now).await) })
+        self.tasks.spawn(async move { (number, remote.decide(&ask, now).await) });
     }
 
-    /// Lets everybody on this runtime do what can be done without waiting for anybody outside.
-    pub(crate) async fn settle(&self) {
-        for _ in 0..(self.count + 100) {
-            tokio::task::yield_now().await;
-        }
-    }
-
-    /// The answers, in the order of the callers, of those that have not gone away.
+    /// The answers, in the order of the callers.
     pub(crate) async fn answers(mut self) -> Vec<Decisions> {
         let mut answers = Vec::new();
         while let Some(answer) = self.tasks.join_next().await {

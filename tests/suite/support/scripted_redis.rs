@@ -89,7 +89,7 @@ impl Network {
 
     /// The server at `host:port`, which exists from now on.
     pub(crate) fn server(&self, address: &str) -> Arc<ScriptedRedis> {
-        let mut servers = self.servers.lock().unwrap();
+        let mut servers = lock(&self.servers);
         servers.entry(address.to_owned()).or_insert_with(|| Arc::new(ScriptedRedis::new(self.clock.clone()))).clone()
     }
 
@@ -98,7 +98,7 @@ impl Network {
         let servers = self.servers.clone();
         Dialer::Streams(Arc::new(move |address| {
             let (host, port) = address.place().expect("tests use no sockets");
-            let server = servers.lock().unwrap().get(&format!("{host}:{port}")).cloned();
+            let server = lock(&servers).get(&format!("{host}:{port}")).cloned();
             Box::pin(async move {
                 let server = server.ok_or(io::ErrorKind::ConnectionRefused)?;
                 Ok(Box::pin(server.accept().await?) as _)
@@ -144,6 +144,11 @@ impl ScriptedRedis {
         self.database().canned.insert(command.to_owned(), reply);
     }
 
+    /// Accepts only connections that authenticate with one of these. Open connections stay authenticated.
+    pub(crate) fn set_passwords(&self, passwords: &[&str]) {
+        self.database().passwords = passwords.iter().map(|&password| password.to_owned()).collect();
+    }
+
     /// Redirects commands on keys of this slot.
     pub(crate) fn redirect(&self, slot: u16, redirect: Option<Redirect>) {
         let redirects = &mut self.database().redirects;
@@ -156,11 +161,6 @@ impl ScriptedRedis {
     /// Forgets the script, as SCRIPT FLUSH or a restart does.
     pub(crate) fn forget_script(&self) {
         self.database().knows_script = false;
-    }
-
-    /// Forgets all counters and the script, as a restart without persistence does.
-    pub(crate) fn flush(&self) {
-        self.database().clear();
     }
 
     /// Puts something at every key with this prefix, or at this key, that is no counter. `false` removes it.
@@ -180,12 +180,12 @@ impl ScriptedRedis {
 
     /// When they arrived.
     pub(crate) fn received_at(&self, command: &str) -> Vec<Time> {
-        self.received.lock().unwrap().get(command).cloned().unwrap_or_default()
+        lock(&self.received).get(command).cloned().unwrap_or_default()
     }
 
     /// Forgets what has arrived so far.
     pub(crate) fn forget_received(&self) {
-        self.received.lock().unwrap().clear();
+        lock(&self.received).clear();
     }
 
     /// How many connections were ever opened.
@@ -195,7 +195,7 @@ impl ScriptedRedis {
 
     /// How many connections are open.
     pub(crate) fn open(&self) -> usize {
-        let mut connections = self.connections.lock().unwrap();
+        let mut connections = lock(&self.connections);
         while connections.try_join_next().is_some() {}
         connections.len()
     }
@@ -212,7 +212,7 @@ impl ScriptedRedis {
         let number = self.opened.fetch_add(1, Relaxed);
         let (client, stream) = tokio::io::duplex(STREAM_BYTES_MAX);
         let connection = Connection::new(self.clone(), stream, number).serve();
-        self.connections.lock().unwrap().spawn(async {
+        lock(&self.connections).spawn(async {
             // It ends when either side closes it.
             let _ = connection.await;
         });
@@ -239,12 +239,12 @@ impl ScriptedRedis {
     }
 
     fn database(&self) -> MutexGuard<'_, Database> {
-        self.database.lock().unwrap()
+        lock(&self.database)
     }
 
     fn record(&self, command: &[Vec<u8>]) -> String {
         let name = commands::name(command);
-        self.received.lock().unwrap().entry(name.clone()).or_default().push(self.clock.now());
+        lock(&self.received).entry(name.clone()).or_default().push(self.clock.now());
         name
     }
 }
@@ -334,4 +334,8 @@ impl Connection {
 /// Waits until the plan is so. The server, and so the sender, outlives its connections.
 async fn until(plan: &mut watch::Receiver<Plan>, is_so: impl Fn(&Plan) -> bool) {
     plan.wait_for(is_so).await.map(drop).expect("the server is there");
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nothing panics while it is locked")
 }

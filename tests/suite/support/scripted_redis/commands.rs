@@ -9,6 +9,7 @@ use tollgate::time::Time;
 use super::resp::Reply;
 
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 /// Codes of the script's arguments: `Kind` plus one.
 const WINDOW: u8 = 1;
@@ -21,6 +22,8 @@ pub(super) struct Database {
     foreign: Vec<Vec<u8>>,
     subscribers: Vec<(Vec<u8>, mpsc::UnboundedSender<Vec<u8>>)>,
     pub(super) knows_script: bool,
+    /// Passwords that AUTH accepts; none if it is not needed.
+    pub(super) passwords: Vec<String>,
     pub(super) canned: HashMap<String, Reply>,
     pub(super) redirects: HashMap<u16, Redirect>,
 }
@@ -29,6 +32,7 @@ pub(super) struct Database {
 pub(super) struct Session {
     publish: mpsc::UnboundedSender<Vec<u8>>,
     is_asking: bool,
+    is_authenticated: bool,
 }
 
 /// Where a node sends clients that ask for keys of a slot.
@@ -36,8 +40,6 @@ pub(super) struct Session {
 pub(crate) enum Redirect {
     Moved(String),
     Ask(String),
-    /// To commands without ASKING.
-    TryAgain,
     /// The slot is being imported: only commands after ASKING run, and others are sent there.
     Importing(String),
 }
@@ -60,16 +62,11 @@ pub(super) fn name(command: &[Vec<u8>]) -> String {
 
 impl Session {
     pub(super) fn new(publish: mpsc::UnboundedSender<Vec<u8>>) -> Self {
-        Self { publish, is_asking: false }
+        Self { publish, is_asking: false, is_authenticated: false }
     }
 }
 
 impl Database {
-    pub(super) fn clear(&mut self) {
-        self.counters.clear();
-        self.knows_script = false;
-    }
-
     pub(super) fn set_foreign(&mut self, prefix: &str, is_there: bool) {
         self.foreign.retain(|known| known != prefix.as_bytes());
         if is_there {
@@ -86,6 +83,14 @@ impl Database {
         if let Some(error) = error.filter(|error| is_for_all(error) || matches!(name, "INCRBY" | "SET" | "EXPIRE")) {
             return Reply::error(error);
         }
+        if name == "AUTH" {
+            session.is_authenticated =
+                command.last().is_some_and(|given| self.passwords.iter().any(|password| password.as_bytes() == given));
+            return if session.is_authenticated { Reply::Status("OK") } else { Reply::error(WRONG_PASSWORD) };
+        }
+        if !session.is_authenticated && !self.passwords.is_empty() {
+            return Reply::error("NOAUTH Authentication required.");
+        }
         if let Some(reply) = self.canned.get(name) {
             return reply.clone();
         }
@@ -95,7 +100,7 @@ impl Database {
         }
         match name {
             "PING" => Reply::Status("PONG"),
-            "AUTH" | "SELECT" | "CLIENT SETINFO" | "ASKING" | "EXPIRE" => Reply::Status("OK"),
+            "SELECT" | "CLIENT SETINFO" | "ASKING" | "EXPIRE" => Reply::Status("OK"),
             "TIME" => {
                 let (seconds, micros) = (now.as_micros() / 1_000_000, now.as_micros() % 1_000_000);
                 Reply::List(vec![Reply::Text(seconds.to_string()), Reply::Text(micros.to_string())])
@@ -123,13 +128,11 @@ impl Database {
             "EVAL" | "EVALSHA" => command.get(3)?,
             _ => return None,
         };
-        let keys = if name.starts_with("EVAL") { number(&command[2]) } else { 1 };
         let slot = cluster::slot(key);
         match self.redirects.get(&slot)? {
             Redirect::Moved(to) => Some(Reply::Error(format!("MOVED {slot} {to}"))),
             Redirect::Ask(to) => Some(Reply::Error(format!("ASK {slot} {to}"))),
             Redirect::Importing(from) => (!was_asking).then(|| Reply::Error(format!("MOVED {slot} {from}"))),
-            Redirect::TryAgain => (keys > 1).then(|| Reply::error("TRYAGAIN Multiple keys request during rehashing of slot")),
         }
     }
 
@@ -170,7 +173,7 @@ impl Database {
             match argument[0] {
                 b'i' => {
                     let run = String::from_utf8_lossy(&argument[1..]).into_owned();
-                    let [length, hits, _] = run.split(' ').map(|number| number.parse().unwrap()).collect::<Vec<i64>>()[..] else {
+                    let [length, hits, _] = run.split(' ').map(|number| number.parse().expect("a number")).collect::<Vec<i64>>()[..] else {
                         panic!("{run} has three numbers");
                     };
                     for key in keys.by_ref().take(usize::try_from(length).expect("a length")) {

@@ -54,7 +54,9 @@ impl Reply {
             Self::Text(text) => bytes.extend(format!("${}\r\n{text}\r\n", text.len()).into_bytes()),
             Self::List(items) => {
                 bytes.extend(format!("*{}\r\n", items.len()).into_bytes());
-                items.iter().for_each(|item| item.write(bytes));
+                for item in items {
+                    item.write(bytes);
+                }
             }
             Self::Nil => bytes.extend(b"$-1\r\n"),
         }

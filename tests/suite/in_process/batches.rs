@@ -1,0 +1,212 @@
+//! Calls that arrive while one is in flight go out together with the next one. A single call never waits, and no call pays for another.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+use tollgate::check::{Ask, Check, Decisions, Hits, Key, StoreError};
+use tollgate::limit::{Algorithm, Limit, Terms, Unit};
+use tollgate::store::redis::Remote;
+use tollgate::telemetry::metric::Metrics;
+use tollgate::time::Clock;
+
+use crate::support::counted;
+use crate::support::in_process::{ADDRESS, START, STORE_TIMEOUT, millis, redis, settle, single};
+use crate::support::remote::ask;
+use crate::support::scripted_redis::{Fault, Network, Reply, ScriptedRedis};
+
+/// How long a call is in flight.
+const ROUND_TRIP: Duration = millis(10);
+
+struct World {
+    server: Arc<ScriptedRedis>,
+    remote: Remote,
+    metrics: Metrics,
+    clock: Clock,
+}
+
+/// Callers that have asked.
+struct Callers {
+    asking: JoinSet<(usize, Decisions, Duration)>,
+    began: Instant,
+}
+
+/// A hit on a counter of its own.
+fn check(name: &str) -> Check {
+    let limit = Limit::new(&Terms::new(9, Unit::Year, Algorithm::FixedWindow)).expect("a limit");
+    Check::new(Key::from(&*format!("{name}:")), limit, Hits::Add(1))
+}
+
+/// One that is connected, and whose Redis knows the script.
+async fn world() -> World {
+    let (clock, metrics) = (Clock::starting_at(START), Metrics::new());
+    let network = Network::new(clock.clone());
+    let server = network.server(ADDRESS);
+    let remote = redis(&network, single(), clock.clone(), &metrics).open();
+    let world = World { server, remote, metrics, clock };
+    assert!(world.decide([check("start")]).await[0].is_ok());
+    world.server.forget_received();
+    world
+}
+
+impl World {
+    async fn decide(&self, checks: impl IntoIterator<Item = Check>) -> Decisions {
+        self.remote.decide(&ask(checks), self.clock.now()).await
+    }
+
+    fn metric(&self, name: &str) -> u64 {
+        counted(&self.metrics, name)
+    }
+}
+
+impl Callers {
+    fn new() -> Self {
+        Self { asking: JoinSet::new(), began: Instant::now() }
+    }
+
+    fn ask(&mut self, world: &World, ask: Ask) -> AbortHandle {
+        let (remote, now, number, began) = (world.remote.clone(), world.clock.now(), self.asking.len(), self.began);
+        self.asking.spawn(async move {
+            let decisions = remote.decide(&ask, now).await;
+            (number, decisions, began.elapsed())
+        })
+    }
+
+    /// For each caller, in order, whether all its checks have verdicts, and how long after the first call that was; without those that
+    /// were canceled.
+    async fn answers(mut self) -> Vec<(Result<(), StoreError>, Duration)> {
+        let mut answers = Vec::new();
+        while let Some(answer) = self.asking.join_next().await {
+            answers.extend(answer.ok());
+        }
+        answers.sort_by_key(|(number, ..)| *number);
+        let verdict = |decisions: Decisions| decisions.into_iter().try_for_each(|decision| decision.map(drop));
+        answers.into_iter().map(|(_, decisions, took)| (verdict(decisions), took)).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_single_call_goes_out_at_once() {
+    let world = world().await;
+    world.server.fail(Fault::Delay(ROUND_TRIP));
+    for call in 0..20 {
+        let began = Instant::now();
+        assert!(world.decide([check(&format!("{call}"))]).await[0].is_ok());
+        assert_eq!((began.elapsed(), world.server.received("EVALSHA")), (ROUND_TRIP, call + 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_arrive_while_one_is_in_flight_go_out_together() {
+    // How many wait, and how many batches that makes behind the first one.
+    for (waiting, batches) in [(1, 1), (64, 1), (65, 2), (200, 4)] {
+        let world = world().await;
+        world.server.fail(Fault::Delay(ROUND_TRIP));
+        let mut callers = Callers::new();
+        for call in 0..=waiting {
+            callers.ask(&world, ask([check(&format!("{call}"))]));
+            // So the first one is in flight before the others arrive.
+            settle().await;
+        }
+        let answers = callers.answers().await;
+        for (call, answer) in answers.iter().enumerate() {
+            let batch = u32::try_from(call.div_ceil(64)).expect("few");
+            assert_eq!(*answer, (Ok(()), ROUND_TRIP * (1 + batch)), "{call} of {waiting}");
+        }
+        assert_eq!(world.server.received("EVALSHA"), 1 + batches, "{waiting}");
+        assert_eq!(world.metric("tollgate_store_batches_full_total"), batches as u64 - 1, "{waiting}");
+        assert_eq!(world.server.hits(""), 1 + 1 + waiting, "each is counted once");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn canceling_a_caller_before_its_batch_is_sent_takes_it_out() {
+    let world = world().await;
+    world.server.fail(Fault::Delay(ROUND_TRIP));
+    let mut callers = Callers::new();
+    callers.ask(&world, ask([check("first")]));
+    settle().await;
+    let handles: Vec<_> = (0..9).map(|call| callers.ask(&world, ask([check(&format!("waiting {call}"))]))).collect();
+    settle().await;
+    handles.iter().step_by(2).for_each(AbortHandle::abort);
+    let answers = callers.answers().await;
+    assert_eq!(answers, [[(Ok(()), ROUND_TRIP)].as_slice(), &[(Ok(()), ROUND_TRIP * 2); 4]].concat());
+    assert_eq!(world.server.hits("waiting "), 4);
+    assert_eq!((world.metric("tollgate_store_abandoned_total"), world.metric("tollgate_store_ambiguous_total")), (5, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn canceling_a_caller_in_flight_neither_cancels_nor_delays_the_others() {
+    let world = world().await;
+    world.server.fail(Fault::Delay(ROUND_TRIP));
+    let mut callers = Callers::new();
+    callers.ask(&world, ask([check("first")]));
+    settle().await;
+    let handles: Vec<_> = (0..9).map(|call| callers.ask(&world, ask([check(&format!("waiting {call}"))]))).collect();
+    tokio::time::sleep(ROUND_TRIP + millis(5)).await;
+    handles.iter().step_by(2).for_each(AbortHandle::abort);
+    let answers = callers.answers().await;
+    assert_eq!(answers, [[(Ok(()), ROUND_TRIP)].as_slice(), &[(Ok(()), ROUND_TRIP * 2); 4]].concat());
+    settle().await;
+    assert_eq!(world.server.hits("waiting "), 9, "those that were sent are counted");
+    assert_eq!((world.metric("tollgate_store_abandoned_total"), world.metric("tollgate_store_ambiguous_total")), (0, 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forgotten_script_is_sent_once_with_the_same_checks() {
+    let world = world().await;
+    world.server.forget_script();
+    let decisions = world.decide((0..8).map(|number| check(&format!("{number}")))).await;
+    assert!(decisions.iter().all(|decision| decision.is_ok_and(|verdict| verdict.used == 1)), "{decisions:?}");
+    assert_eq!((world.server.received("EVALSHA"), world.server.received("EVAL")), (1, 1));
+    assert!(world.decide([check("next")]).await[0].is_ok());
+    assert_eq!((world.server.received("EVALSHA"), world.server.received("EVAL")), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redis_that_keeps_no_script_is_asked_three_times_at_most() {
+    let world = world().await;
+    for command in ["EVALSHA", "EVAL"] {
+        world.server.reply(command, Reply::error("NOSCRIPT No matching script."));
+    }
+    assert_eq!(world.decide([check("v")]).await[0], Err(StoreError::Refused));
+    assert_eq!((world.server.received("EVALSHA"), world.server.received("EVAL")), (1, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_sent_on_a_connection_that_breaks_is_not_sent_again() {
+    for (fault, counted) in [(Fault::CloseInReply, 1), (Fault::HalfReply, 1), (Fault::NoReply, 1), (Fault::CloseBeforeRunning, 0)] {
+        let world = world().await;
+        world.server.fail_next(1, fault);
+        assert!(world.decide([check("v")]).await[0].is_err(), "{fault:?}");
+        tokio::time::sleep(STORE_TIMEOUT * 3).await;
+        assert_eq!(world.server.hits("v:"), counted, "{fault:?}");
+        assert_eq!(world.metric("tollgate_store_ambiguous_total"), 1, "{fault:?}");
+        // The next call has a new connection.
+        assert!(world.decide([check("next")]).await[0].is_ok(), "{fault:?}");
+        assert_eq!(world.server.hits("v:"), counted, "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_error_of_one_check_does_not_affect_its_neighbors() {
+    let world = world().await;
+    world.server.set_foreign("foreign", true);
+    let checks = ["a", "foreign", "b"].map(check);
+    for expected in 1..4 {
+        // The first time by the script, then by INCRBY.
+        let used: Vec<_> = world.decide(checks.clone()).await.into_iter().map(|decision| decision.map(|verdict| verdict.used)).collect();
+        assert_eq!(used, [Ok(expected), Err(StoreError::Refused), Ok(expected)]);
+    }
+    // And if they are calls of their own.
+    world.server.fail(Fault::Delay(ROUND_TRIP));
+    let mut callers = Callers::new();
+    callers.ask(&world, ask([check("first")]));
+    settle().await;
+    for check in checks {
+        callers.ask(&world, ask([check]));
+    }
+    let verdicts: Vec<_> = callers.answers().await.into_iter().map(|(verdict, _)| verdict).collect();
+    assert_eq!(verdicts, [Ok(()), Ok(()), Err(StoreError::Refused), Ok(())]);
+}

@@ -1,0 +1,324 @@
+//! Where a check goes in a Redis Cluster: what nodes say of slots, redirections, and nodes that come and go.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::check::StoreError;
+use tollgate::store::redis::cluster::slot;
+use tollgate::time::Clock;
+
+use crate::support::in_process::{Called, GRPC_TIMEOUT, Log, START, Service, UNREACHABLE, Verdict, WITHIN, cluster, millis, pass, settle};
+use crate::support::scripted_redis::{Fault, Network, Redirect, Reply, ScriptedRedis};
+
+const NODES: [&str; 3] = ["10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379"];
+/// The slots of those nodes.
+const RANGES: [(u16, u16, &str); 3] = [(0, 5_460, NODES[0]), (5_461, 10_922, NODES[1]), (10_923, 16_383, NODES[2])];
+const SLOTS: &str = "CLUSTER SLOTS";
+/// How often nodes are asked for their slots while all is well.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
+/// How long after a redirection they are asked.
+const DEBOUNCE: Duration = millis(50);
+const RECOVERY_MAX: Duration = Duration::from_secs(1);
+const LOST: &str = "nobody tells where the servers of Redis are";
+
+struct World {
+    network: Network,
+    service: Service,
+}
+
+async fn world() -> World {
+    world_where(None).await
+}
+
+/// One whose second node has this fault from the start.
+async fn world_where(fault: Option<Fault>) -> World {
+    let clock = Clock::starting_at(START);
+    let network = Network::new(clock.clone());
+    say(&network, &RANGES);
+    if let Some(fault) = fault {
+        network.server(NODES[1]).fail(fault);
+    }
+    let mut service = Service::new(&network, cluster(&NODES), clock);
+    service.start().await;
+    World { network, service }
+}
+
+/// All nodes say that these are the slots.
+fn say(network: &Network, ranges: &[(u16, u16, &str)]) {
+    for node in NODES.iter().chain(ranges.iter().map(|(_, _, node)| node)) {
+        network.server(node).reply(SLOTS, Reply::cluster_slots(ranges));
+        network.server(node).reply("CLUSTER INFO", Reply::text("cluster_state:ok\r\n"));
+    }
+}
+
+/// The slot of the counter of a value, by the key that it has in Redis.
+fn slot_of(value: &str) -> u16 {
+    let year = 365 * 86_400;
+    slot(format!("d_error_{value}_{}", START.as_micros() / 1_000_000 / year * year).as_bytes())
+}
+
+fn node_of(value: &str) -> &'static str {
+    let slot = slot_of(value);
+    RANGES.iter().find(|(first, last, _)| (first..=last).contains(&&slot)).expect("all slots are served").2
+}
+
+/// Values whose counters live on a node.
+fn values_on(node: &str) -> impl Iterator<Item = String> {
+    (0..).map(|number| number.to_string()).filter(move |value| node_of(value) == node)
+}
+
+fn value_on(node: &str) -> String {
+    values_on(node).next().expect("there are more than enough")
+}
+
+impl World {
+    fn node(&self, number: usize) -> Arc<ScriptedRedis> {
+        self.network.server(NODES[number])
+    }
+
+    async fn ask(&self, value: &str) -> Called {
+        self.service.ask("error", value).await
+    }
+
+    /// How often any node was asked for its slots.
+    fn refreshes(&self) -> usize {
+        NODES.iter().map(|node| self.network.server(node).received(SLOTS)).sum()
+    }
+
+    fn hits(&self, node: usize, value: &str) -> i64 {
+        self.node(node).hits(&format!("d_error_{value}_"))
+    }
+}
+
+const OK: Called = Called { verdict: Verdict::Ok, took: Duration::ZERO };
+const fn error(error: StoreError) -> Called {
+    Called { verdict: Verdict::Error(error), took: Duration::ZERO }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_slot_is_asked_for_at_its_owner() {
+    let world = world().await;
+    for number in 0..500 {
+        let value = number.to_string();
+        assert_eq!(world.ask(&value).await, OK);
+        let owner = NODES.iter().position(|node| *node == node_of(&value)).expect("one of them");
+        for node in 0..NODES.len() {
+            assert_eq!(world.hits(node, &value), i64::from(node == owner), "{value} on node {node}");
+        }
+    }
+    assert_eq!(world.service.metric("tollgate_store_nodes"), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_are_asked_for_every_ten_seconds_while_all_is_well() {
+    let world = world().await;
+    let before = world.refreshes();
+    pass(REFRESH_INTERVAL * 3 + millis(1)).await;
+    assert_eq!(world.refreshes() - before, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn moved_is_followed_at_once_and_refreshes_the_slots_once() {
+    let world = world().await;
+    pass(millis(100)).await;
+    let values: Vec<String> = values_on(NODES[0]).take(20).collect();
+    for value in &values {
+        world.node(0).redirect(slot_of(value), Some(Redirect::Moved(NODES[1].to_owned())));
+    }
+    let before = world.refreshes();
+    for value in &values {
+        assert_eq!(world.ask(value).await, OK);
+        assert_eq!((world.hits(0, value), world.hits(1, value)), (0, 1));
+    }
+    assert_eq!(world.refreshes(), before);
+    say(&world.network, &[(0, 10_922, NODES[1]), (10_923, 16_383, NODES[2])]);
+    pass(DEBOUNCE).await;
+    assert_eq!(world.refreshes(), before + 1, "twenty redirections are one refresh");
+    assert_eq!(world.service.metric("tollgate_store_nodes"), 2);
+    world.node(0).forget_received();
+    for value in &values {
+        assert_eq!(world.ask(value).await, OK);
+    }
+    assert_eq!((world.node(0).received("EVALSHA"), world.node(0).received("INCRBY")), (0, 0), "no detour any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ask_is_followed_and_changes_no_slot() {
+    let world = world().await;
+    let value = value_on(NODES[0]);
+    world.node(0).redirect(slot_of(&value), Some(Redirect::Ask(NODES[1].to_owned())));
+    world.node(1).redirect(slot_of(&value), Some(Redirect::Importing(NODES[0].to_owned())));
+    let before = world.refreshes();
+    for hits in 1..4 {
+        let asked = world.node(0).received("INCRBY");
+        assert_eq!(world.ask(&value).await, OK);
+        assert_eq!((world.hits(0, &value), world.hits(1, &value)), (0, hits));
+        assert_eq!(world.node(0).received("INCRBY"), asked + 1, "its owner is asked first each time");
+    }
+    pass(millis(1_000)).await;
+    assert_eq!(world.refreshes(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_send_a_check_round_and_round_are_asked_six_times_and_no_longer_than_the_deadline() {
+    let world = world().await;
+    let value = value_on(NODES[0]);
+    assert_eq!(world.ask(&value).await, OK);
+    for (node, other) in [(0, 1), (1, 0)] {
+        world.node(node).redirect(slot_of(&value), Some(Redirect::Moved(NODES[other].to_owned())));
+        world.node(node).forget_received();
+    }
+    assert_eq!(world.ask(&value).await, error(StoreError::Refused));
+    assert_eq!(world.node(0).received("INCRBY") + world.node(1).received("INCRBY"), 6);
+    for node in [0, 1] {
+        world.node(node).fail(Fault::Delay(millis(5)));
+    }
+    let called = world.service.ask_within("error", &value, Some(GRPC_TIMEOUT)).await;
+    assert_eq!(called, Called { verdict: Verdict::Error(StoreError::Late), took: WITHIN });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_says_try_again_is_asked_again_no_longer_than_the_deadline() {
+    let world = world().await;
+    let value = value_on(NODES[0]);
+    world.node(0).fail(Fault::Delay(millis(7)));
+    world.node(0).reply("INCRBY", Reply::error("TRYAGAIN Multiple keys request during rehashing of slot"));
+    let called = world.service.ask_within("error", &value, Some(GRPC_TIMEOUT)).await;
+    assert_eq!(called, Called { verdict: Verdict::Error(StoreError::Late), took: WITHIN });
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_that_no_node_serves_go_by_policy_at_once_and_others_are_counted() {
+    let world = world().await;
+    let served = value_on(NODES[0]);
+    say(&world.network, &[RANGES[0], RANGES[2]]);
+    pass(REFRESH_INTERVAL).await;
+    for value in values_on(NODES[1]).take(20) {
+        assert_eq!(world.ask(&value).await, error(StoreError::Unreachable));
+    }
+    assert_eq!(world.ask(&served).await, OK);
+    assert_eq!(world.service.metric("tollgate_store_nodes"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_leaves_out_its_host_is_where_it_was_asked() {
+    let clock = Clock::starting_at(START);
+    let network = Network::new(clock.clone());
+    let node = network.server(NODES[2]);
+    node.reply(SLOTS, Reply::cluster_slots(&[(0, 16_383, ":6379")]));
+    node.reply("CLUSTER INFO", Reply::text("cluster_state:ok\r\n"));
+    let mut service = Service::new(&network, cluster(&[NODES[2]]), clock);
+    service.start().await;
+    assert_eq!(service.ask("error", "v").await, OK);
+    assert_eq!(node.hits("d_error_v_"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_breaker_that_opens_refreshes_the_slots() {
+    const NEW: &str = "10.0.0.4:6379";
+    let world = world().await;
+    let value = value_on(NODES[0]);
+    assert_eq!(world.ask(&value).await, OK);
+    say(&world.network, &[(0, 5_460, NEW), RANGES[1], RANGES[2]]);
+    world.node(0).fail(Fault::Refuse);
+    for _ in 0..3 {
+        assert_eq!(world.ask(&value).await, error(StoreError::Unreachable));
+    }
+    pass(DEBOUNCE).await;
+    assert_eq!(world.ask(&value).await, OK);
+    assert_eq!(world.network.server(NEW).hits(&format!("d_error_{value}_")), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_fails_over_is_logged_once_and_its_slots_are_counted_as_soon_as_the_topology_says_so() {
+    for fault in [Fault::Refuse, Fault::Stopped, Fault::Unreachable] {
+        let log = Log::capture();
+        let world = world().await;
+        let traffic = world.service.traffic();
+        pass(millis(500)).await;
+        world.node(1).fail(fault);
+        pass(millis(3_000)).await;
+        let value = value_on(NODES[1]);
+        assert_eq!(world.ask(&value).await, error(StoreError::Unreachable), "{fault:?}: the breaker is open");
+        say(&world.network, &[RANGES[0], (5_461, 10_922, "10.0.0.5:6379"), RANGES[2]]);
+        // Nodes are asked every 200 ms while one of them is away, and one that does not answer takes no time from the others.
+        pass(RECOVERY_MAX).await;
+        assert_eq!(world.ask(&value).await, OK, "{fault:?}");
+        pass(millis(3_000)).await;
+        traffic.finish().await;
+        log.assert_logged_once(UNREACHABLE, true);
+        let lines = log.faults();
+        assert!(lines.iter().all(|line| line.contains("10.0.0.2")) && lines[1].contains("not asked any more"), "{lines:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_slots_of_a_node_that_was_never_reached_are_counted_as_soon_as_the_topology_says_so() {
+    for fault in [Fault::Refuse, Fault::Stopped, Fault::Unreachable] {
+        let world = world_where(Some(fault)).await;
+        pass(millis(3_000)).await;
+        say(&world.network, &[RANGES[0], (5_461, 10_922, "10.0.0.5:6379"), RANGES[2]]);
+        pass(RECOVERY_MAX).await;
+        assert_eq!(world.ask(&value_on(NODES[1])).await, OK, "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_one_node_is_away_the_others_count_without_waiting() {
+    for fault in [Fault::Refuse, Fault::Stopped, Fault::Unreachable] {
+        let log = Log::capture();
+        let world = world().await;
+        world.node(1).fail(fault);
+        let traffic = world.service.traffic();
+        pass(millis(2_000)).await;
+        for value in values_on(NODES[0]).chain([String::new()]).take(50) {
+            assert_eq!(world.ask(&value).await, OK, "{fault:?}");
+        }
+        world.node(1).recover();
+        pass(RECOVERY_MAX).await;
+        assert_eq!(world.ask(&value_on(NODES[1])).await, OK, "{fault:?}");
+        pass(millis(2_000)).await;
+        traffic.finish().await;
+        log.assert_logged_once(UNREACHABLE, true);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_whose_nodes_do_not_tell_their_slots_is_used_as_it_was_and_logged_once() {
+    let log = Log::capture();
+    let world = world().await;
+    for node in NODES {
+        world.network.server(node).reply(SLOTS, Reply::error("ERR This instance has cluster support disabled"));
+    }
+    pass(millis(60_000)).await;
+    assert_eq!(log.lines(&[LOST]).len(), 1, "{:?}", log.lines(&[LOST]));
+    for number in 0..20 {
+        assert_eq!(world.ask(&number.to_string()).await, OK);
+    }
+    say(&world.network, &RANGES);
+    pass(millis(300)).await;
+    let lines = log.lines(&[LOST]);
+    assert!(lines.len() == 2 && lines[1].contains("over: "), "{lines:?}");
+    assert_eq!(log.faults(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_that_move_back_and_forth_are_no_fault() {
+    let log = Log::capture();
+    let world = world().await;
+    let traffic = world.service.traffic();
+    for round in 0..20 {
+        let (from, to) = (round % 2, (round + 1) % 2);
+        for slot in 0..5_461 {
+            world.node(from).redirect(slot, Some(Redirect::Moved(NODES[to].to_owned())));
+            world.node(to).redirect(slot, None);
+        }
+        let owner = NODES[to];
+        say(&world.network, &[(0, 5_460, owner), RANGES[1], RANGES[2]]);
+        pass(millis(200)).await;
+    }
+    traffic.finish().await;
+    settle().await;
+    assert_eq!(log.faults(), [""; 0]);
+    assert!(world.service.fallbacks().is_empty(), "{:?}", world.service.fallbacks());
+}

@@ -1,0 +1,95 @@
+//! A password of Redis that is rotated, or changed on one side first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::setting::Secret;
+use tollgate::store::redis::deployment::Deployment;
+use tollgate::store::redis::secrets::Live;
+use tollgate::time::Clock;
+
+use crate::support::in_process::{ADDRESS, Log, START, Service, UNREACHABLE, address, millis, pass, settle};
+use crate::support::scripted_redis::{Fault, Network, ScriptedRedis};
+
+const RECOVERY_MAX: Duration = Duration::from_secs(1);
+
+struct World {
+    server: Arc<ScriptedRedis>,
+    service: Service,
+    /// The password that the service uses for new connections.
+    password: Live<Secret>,
+}
+
+async fn world() -> World {
+    let clock = Clock::starting_at(START);
+    let network = Network::new(clock.clone());
+    let server = network.server(ADDRESS);
+    server.set_passwords(&["first"]);
+    let password = Live::new(Secret::new("first"));
+    let deployment = Deployment::Single(address(ADDRESS).with_auth(password.clone()));
+    let mut service = Service::new(&network, deployment, clock);
+    service.start().await;
+    World { server, service, password }
+}
+
+/// Closes all connections.
+async fn disconnect(server: &ScriptedRedis) {
+    server.fail(Fault::Refuse);
+    settle().await;
+    server.recover();
+}
+
+#[tokio::test(start_paused = true)]
+async fn rotating_a_password_that_both_sides_know_meanwhile_is_no_fault() {
+    let log = Log::capture();
+    let world = world().await;
+    let traffic = world.service.traffic();
+    pass(millis(500)).await;
+    world.server.set_passwords(&["first", "second"]);
+    world.password.store(Secret::new("second"));
+    pass(millis(500)).await;
+    world.server.set_passwords(&["second"]);
+    world.server.fail_next(1, Fault::CloseBeforeRunning);
+    pass(millis(2_000)).await;
+    traffic.finish().await;
+    assert_eq!(log.faults(), [""; 0]);
+    // Four callers call at the same time, so the connection that was closed carried four calls at most.
+    let by_policy: u64 = world.service.fallbacks().values().sum();
+    assert!((1..=4).contains(&by_policy), "{by_policy}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_password_that_only_redis_knows_is_one_outage_until_the_service_knows_it() {
+    let log = Log::capture();
+    let world = world().await;
+    let traffic = world.service.traffic();
+    pass(millis(500)).await;
+    world.server.set_passwords(&["second"]);
+    disconnect(&world.server).await;
+    pass(millis(5_000)).await;
+    log.assert_logged_once(UNREACHABLE, false);
+    assert!(log.faults()[0].contains("WRONGPASS"), "{:?}", log.faults());
+    world.password.store(Secret::new("second"));
+    let recovery = world.service.recovery().await;
+    assert!(recovery <= RECOVERY_MAX, "{recovery:?}");
+    pass(millis(3_000)).await;
+    traffic.finish().await;
+    log.assert_logged_once(UNREACHABLE, true);
+    assert!(!log.faults().concat().contains("second"), "credentials are not logged");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_password_that_redis_takes_back_is_one_outage_until_it_is_valid_again() {
+    let log = Log::capture();
+    let world = world().await;
+    let traffic = world.service.traffic();
+    world.server.set_passwords(&["other"]);
+    disconnect(&world.server).await;
+    pass(millis(5_000)).await;
+    world.server.set_passwords(&["first"]);
+    let recovery = world.service.recovery().await;
+    assert!(recovery <= RECOVERY_MAX, "{recovery:?}");
+    pass(millis(3_000)).await;
+    traffic.finish().await;
+    log.assert_logged_once(UNREACHABLE, true);
+}

@@ -1,0 +1,76 @@
+//! How Tollgate replicas learn of each other from heartbeats through Redis, and how soon.
+
+use tollgate::shutdown::Phase;
+use tollgate::time::Clock;
+
+use crate::support::in_process::{ADDRESS, START, Service, millis, pass, single};
+use crate::support::scripted_redis::{Fault, Network};
+
+async fn replicas(count: u32) -> (Network, Vec<Service>) {
+    let clock = Clock::starting_at(START);
+    let network = Network::new(clock.clone());
+    network.server(ADDRESS);
+    let mut replicas = Vec::new();
+    for _ in 0..count {
+        let mut replica = Service::new(&network, single(), clock.clone());
+        replica.start().await;
+        replicas.push(replica);
+    }
+    (network, replicas)
+}
+
+fn known(replicas: &[Service]) -> Vec<u64> {
+    replicas.iter().map(|replica| replica.metric("tollgate_replicas")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_know_each_other_after_three_seconds() {
+    let (network, mut replicas) = replicas(3).await;
+    pass(millis(3_000)).await;
+    assert_eq!(known(&replicas), [3, 3, 3]);
+    let mut fourth = Service::new(&network, single(), replicas[0].clock.clone());
+    fourth.start().await;
+    replicas.push(fourth);
+    pass(millis(3_000)).await;
+    assert_eq!(known(&replicas), [4, 4, 4, 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_drains_is_forgotten_at_once() {
+    let (_network, replicas) = replicas(3).await;
+    pass(millis(3_000)).await;
+    replicas[2].lifecycle.enter(Phase::Draining);
+    // Each replica looks at what it heard once a second.
+    pass(millis(1_000)).await;
+    assert_eq!(known(&replicas[..2]), [2, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_is_killed_is_forgotten_after_ten_seconds() {
+    let (_network, mut replicas) = replicas(3).await;
+    pass(millis(3_000)).await;
+    drop(replicas.pop());
+    // Its last heartbeat was up to a second ago, and each replica looks at what it heard once a second.
+    pass(millis(9_000)).await;
+    assert_eq!(known(&replicas), [3, 3]);
+    pass(millis(2_000)).await;
+    assert_eq!(known(&replicas), [2, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_are_remembered_while_redis_is_away() {
+    for fault in [Fault::Refuse, Fault::Stopped, Fault::Unreachable] {
+        let (network, mut replicas) = replicas(3).await;
+        pass(millis(3_000)).await;
+        network.server(ADDRESS).fail(fault);
+        pass(millis(60_000)).await;
+        assert_eq!(known(&replicas), [3, 3, 3], "{fault:?}");
+        // One of them is killed meanwhile. It is forgotten when the others could have heard it.
+        drop(replicas.pop());
+        network.server(ADDRESS).recover();
+        pass(millis(5_000)).await;
+        assert_eq!(known(&replicas), [3, 3], "{fault:?}");
+        pass(millis(20_000)).await;
+        assert_eq!(known(&replicas), [2, 2], "{fault:?}");
+    }
+}

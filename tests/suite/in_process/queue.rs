@@ -1,0 +1,130 @@
+//! `on_limit: queue` on Redis: a request waits until its slot begins, however long Redis takes to book it. See also `over_limit.rs`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{AbortHandle, JoinSet};
+use tollgate::time::Clock;
+
+use crate::support::counted;
+use crate::support::in_process::{ADDRESS, Called, START, Service, Verdict, ask, millis, settle, single};
+use crate::support::scripted_redis::{Fault, Network, ScriptedRedis};
+
+/// A slot each 100 ms. Five requests may wait.
+const RULES: &str = "
+domain: d
+descriptors:
+  - key: turn
+    rate_limit: {unit: second, requests_per_unit: 10}
+    metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 500ms}}
+";
+
+struct World {
+    server: Arc<ScriptedRedis>,
+    service: Service,
+    callers: JoinSet<(usize, Called)>,
+}
+
+async fn world() -> World {
+    let clock = Clock::starting_at(START);
+    let network = Network::new(clock.clone());
+    let server = network.server(ADDRESS);
+    let service = Service::with_rules(&network, single(), clock, RULES);
+    ask(&service.limiter, "turn", "start", None).await;
+    World { server, service, callers: JoinSet::new() }
+}
+
+impl World {
+    async fn ask(&mut self, grpc_timeout: Option<&'static str>) -> AbortHandle {
+        let (limiter, number) = (self.service.limiter.clone(), self.callers.len());
+        let handle = self.callers.spawn(async move { (number, ask(&limiter, "turn", "v", grpc_timeout).await) });
+        // The next one comes later.
+        settle().await;
+        handle
+    }
+
+    /// What callers saw, in the order in which they came, without those that were canceled.
+    async fn answers(&mut self) -> Vec<(Verdict, Duration)> {
+        let mut called = Vec::new();
+        while let Some(ended) = self.callers.join_next().await {
+            called.extend(ended.ok());
+        }
+        called.sort_by_key(|(number, _)| *number);
+        called.into_iter().map(|(_, called)| (called.verdict, called.took)).collect()
+    }
+}
+
+/// Answers after so many ms.
+fn served(millis_after: &[u64]) -> Vec<(Verdict, Duration)> {
+    millis_after.iter().map(|&after| (Verdict::Ok, millis(after))).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_request_waits_for_its_slot_and_one_that_would_wait_beyond_max_wait_is_over_limit_at_once() {
+    let mut world = world().await;
+    for _ in 0..7 {
+        world.ask(None).await;
+    }
+    let over_limit = vec![(Verdict::OverLimit, Duration::ZERO)];
+    assert_eq!(world.answers().await, [served(&[0, 100, 200, 300, 400, 500]), over_limit].concat());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_that_redis_takes_is_part_of_the_wait() {
+    let mut world = world().await;
+    world.ask(None).await;
+    world.server.fail(Fault::Delay(millis(30)));
+    // Booked at once, known after 30 ms.
+    world.ask(None).await;
+    // Booked when the call before it was answered, known after 60 ms.
+    world.ask(None).await;
+    assert_eq!(world.answers().await, served(&[0, 100, 200]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_begins_after_the_deadline_is_not_booked() {
+    let mut world = world().await;
+    // 400 ms leave 320 ms for the answer.
+    for grpc_timeout in [None, Some("400m"), Some("400m"), Some("400m"), Some("400m"), None] {
+        world.ask(grpc_timeout).await;
+    }
+    let answers = world.answers().await;
+    assert_eq!(answers[4], (Verdict::OverLimit, Duration::ZERO));
+    assert_eq!([&answers[..4], &answers[5..]].concat(), served(&[0, 100, 200, 300, 400]));
+    assert_eq!(counted(&world.service.metrics, "tollgate_queue_wasted_slots_total{cause=\"late\"}"), 0);
+}
+
+/// ```text
+///  asked: a slot within 240 ms       deadline   slot
+///    |--------- Redis is stopped --------|-------|----> time
+///    0           70 ms: booked        240 ms  300 ms
+/// ```
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_redis_books_too_late_for_the_deadline_is_over_limit_at_once_and_lost() {
+    let mut world = world().await;
+    for _ in 0..3 {
+        world.ask(None).await;
+    }
+    world.server.fail(Fault::Stopped);
+    world.ask(Some("300m")).await;
+    tokio::time::sleep(millis(70)).await;
+    world.server.recover();
+    settle().await;
+    world.ask(None).await;
+    let late = vec![(Verdict::OverLimit, millis(70))];
+    // The last one has the slot at 400 ms, and came at 70 ms.
+    assert_eq!(world.answers().await, [served(&[0, 100, 200]), late, served(&[330])].concat());
+    assert_eq!(counted(&world.service.metrics, "tollgate_queue_wasted_slots_total{cause=\"late\"}"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_canceled_caller_has_used_its_slot_and_blocks_no_other() {
+    let mut world = world().await;
+    world.ask(None).await;
+    let canceled = world.ask(None).await;
+    world.ask(None).await;
+    canceled.abort();
+    world.ask(None).await;
+    assert_eq!(world.answers().await, served(&[0, 200, 300]));
+    assert_eq!(counted(&world.service.metrics, "tollgate_queue_wasted_slots_total{cause=\"gone\"}"), 1);
+}
