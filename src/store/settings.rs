@@ -323,6 +323,10 @@ mod tests {
     /// Settings, and what the only warning contains.
     const WARNED: &[(&[(&str, &str)], &str)] = &[
         (&[("REDIS_POOL_SIZE", "20")], "REDIS_POOL_SIZE has no effect: one connection per thread carries all calls"),
+        (
+            &[("REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "true")],
+            "REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR has no effect: a connection whose server replies READONLY is always closed",
+        ),
         (&[("REDIS_STARTUP_MAX_INTERVAL", "1m")], "the service starts without Redis and picks it up"),
         (&[("REDIS_SENTINEL_AUTH", "s3cret")], "REDIS_SENTINEL_AUTH has no effect: REDIS_TYPE is not SENTINEL"),
         (&[("REDIS_SENTINEL_AUTH_FILE", "/f")], "REDIS_SENTINEL_AUTH_FILE has no effect: REDIS_TYPE is not SENTINEL"),

@@ -10,6 +10,7 @@ use tollgate::time::{Clock, Time};
 use tonic::Code as GrpcCode;
 
 use crate::support::certificates::{Authority, KeyForm};
+use crate::support::proxy::Proxy;
 use crate::support::redis::RedisProcess;
 use crate::support::{Builder, Client, Code, TestServer, descriptor, eventually, limit_of, look_until, request};
 
@@ -171,6 +172,22 @@ async fn each_of_several_replicas_lets_its_share_through() {
     let server = on_redis(&limit_of(10), NOWHERE).with_env("REPLICAS", "4").start();
     let mut client = server.client().await;
     assert_eq!(codes(&mut client, "k", 3).await, [Code::Ok, Code::Ok, Code::OverLimit]);
+}
+
+#[tokio::test]
+async fn a_master_that_became_a_replica_is_left_for_the_one_that_its_address_leads_to_now() {
+    // Only Redis lets anything pass.
+    let rules = format!("metadata: {{tollgate: {{defaults: {{on_store_error: deny}}}}}}\n{}", limit_of(1_000_000).trim_start());
+    let (old, new) = (RedisProcess::start(), RedisProcess::start());
+    let proxy = Proxy::before(old.port());
+    let server = on_redis(&rules, &proxy.addr().to_string()).start();
+    let mut client = server.client().await;
+    let keys = |redis: &RedisProcess| redis.command::<Vec<String>>(&["KEYS", "*"]).len();
+    eventually("the old master counts", async || client.ask("d", &[("k", "v")]).await == Code::Ok && keys(&old) == 1).await;
+    // It keeps its connections. Port 1 is nobody's.
+    old.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    proxy.repoint(new.port());
+    eventually("the new master counts", async || client.ask("d", &[("k", "v")]).await == Code::Ok && keys(&new) == 1).await;
 }
 
 #[tokio::test]

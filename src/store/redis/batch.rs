@@ -186,6 +186,10 @@ impl Task {
             // The replies are here all the same. The connection is not handed out again, and the next hit of that counter mends it.
             node.health.see(Trouble::Unreachable, "a key's life could not be set");
         }
+        if back.is_read_only() {
+            // The server was the master. Its address may lead to another one by now, which only a new connection finds.
+            link.give_up();
+        }
         Ok(back)
     }
 

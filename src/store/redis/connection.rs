@@ -217,7 +217,7 @@ impl Link {
         Ok(values)
     }
 
-    /// A reply made no sense, so the next one may not either.
+    /// Closes the connection once it is given back: its next reply may make no sense, or the wrong server sends it.
     pub fn give_up(&mut self) {
         self.broken = true;
     }

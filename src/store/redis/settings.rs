@@ -72,8 +72,9 @@ macro_rules! names {
 static MAIN: SettingNames = names!("REDIS");
 static PER_SECOND: SettingNames = names!("REDIS_PERSECOND");
 
-/// Settings of the reference about the start that have nothing to do here, and why.
-const WITHOUT_EFFECT: [(&str, &str); 2] = [
+/// Settings of the reference that have nothing to do here, and why.
+const WITHOUT_EFFECT: [(&str, &str); 3] = [
+    ("REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "a connection whose server replies READONLY is always closed"),
     ("REDIS_STARTUP_INITIAL_INTERVAL", "the service starts without Redis and picks it up"),
     ("REDIS_STARTUP_MAX_INTERVAL", "the service starts without Redis and picks it up"),
 ];

@@ -198,6 +198,13 @@ impl<'b> Trip<'b> {
     }
 }
 
+impl Back {
+    /// Whether the server refused a write because it is a replica of another one.
+    pub fn is_read_only(&self) -> bool {
+        self.told.iter().any(|told| matches!(told, Err(Untold::Wrong(text)) if text.contains("READONLY")))
+    }
+}
+
 impl Again {
     /// Puts the new replies in the place of the first ones.
     fn mend(&self, values: &mut [Value], mut replies: Vec<Value>) {

@@ -8,7 +8,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
@@ -72,6 +72,8 @@ struct Flight {
 
 /// What the test and the proxy's thread share.
 struct Shared {
+    /// Where connections go that are opened from now on.
+    port: AtomicU16,
     fault: watch::Sender<Fault>,
     /// How many replies are still to be cut in half.
     cuts: AtomicU32,
@@ -95,6 +97,7 @@ impl Proxy {
     /// In front of a local port, on a port of its own.
     pub(crate) fn before(port: u16) -> Self {
         let shared = Arc::new(Shared {
+            port: AtomicU16::new(port),
             fault: watch::Sender::new(Fault::None),
             cuts: AtomicU32::new(0),
             opened: AtomicUsize::new(0),
@@ -109,7 +112,7 @@ impl Proxy {
                 let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("there is a free port");
                 listening.send(listener.local_addr().expect("it is bound")).expect("the test waits");
                 tokio::select! {
-                    () = serve(&listener, port, &serving) => {}
+                    () = serve(&listener, &serving) => {}
                     _ = stopped => {}
                 }
             });
@@ -120,6 +123,11 @@ impl Proxy {
     /// Where it listens.
     pub(crate) fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Sends connections that are opened from now on to another local port, as a name or a virtual address does after a failover.
+    pub(crate) fn repoint(&self, port: u16) {
+        self.shared.port.store(port, SeqCst);
     }
 
     /// Does this from now on, to the connections that are open and to those that will be.
@@ -224,7 +232,7 @@ impl Drop for Counted {
 }
 
 /// Accepts for ever.
-async fn serve(listener: &TcpListener, port: u16, shared: &Arc<Shared>) {
+async fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
     let mut connections = JoinSet::new();
     for number in 0_usize.. {
         let Ok((client, _)) = listener.accept().await else { continue };
@@ -233,6 +241,7 @@ async fn serve(listener: &TcpListener, port: u16, shared: &Arc<Shared>) {
             // Who connects sends a packet first, too.
             sleep_until(Flight::new(number, Direction::Request).arrival(counted.0.now())).await;
             // A server that is not there looks like one that hangs up.
+            let port = counted.0.port.load(SeqCst);
             if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
                 pass(client, server, number, &counted.0).await;
             }
