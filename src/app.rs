@@ -159,6 +159,8 @@ impl App {
             // Nobody else reads the keys of a store in memory, so they have the form in which no two counters can share one.
             key_format: if let Backend::Redis(_) = backend { settings.rules.cache_key_format } else { KeyFormat::Safe },
             default_algorithm: settings.rules.default_algorithm.0,
+            months: settings.rules.use_calendar_month_rate_limit,
+            metric_dots: settings.rules.sanitize_descriptor_metric_dots,
             ..Options::new(stats.clone())
         };
         let health = HealthPolicy {

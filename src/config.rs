@@ -10,8 +10,9 @@ use crate::config::error::{Finding, Findings, SourceFindings};
 use crate::config::overlay::Overlay;
 use crate::config::schema::RulesFile;
 use crate::config::yaml::Spot;
-use crate::limit::Algorithm;
+use crate::limit::{Algorithm, Months};
 use crate::rules::stats::StatsTable;
+use crate::rules::tree::Dots;
 use crate::rules::{KeyFormat, RuleSet};
 
 pub mod chosen;
@@ -64,6 +65,10 @@ pub struct Options {
     pub key_format: KeyFormat,
     /// DEFAULT_ALGORITHM: where nothing else says how to count.
     pub default_algorithm: Option<Algorithm>,
+    /// USE_CALENDAR_MONTH_RATE_LIMIT.
+    pub months: Months,
+    /// SANITIZE_DESCRIPTOR_METRIC_DOTS.
+    pub metric_dots: Dots,
     /// TOLLGATE_OVERLAY: blocks for rules that somebody else writes.
     pub overlay: Option<Source>,
     /// Where rules find their counters.
@@ -78,6 +83,8 @@ impl Options {
             key_prefix: Box::default(),
             key_format: KeyFormat::Reference,
             default_algorithm: None,
+            months: Months::ThirtyDays,
+            metric_dots: Dots::Keep,
             overlay: None,
             stats,
         }

@@ -8,6 +8,8 @@ use std::num::NonZeroU32;
 
 use crate::time::{MICROS_PER_SECOND, Span, Time};
 
+pub mod calendar;
+
 /// Whole numbers up to here are exact in an IEEE double, which is what a Lua number is.
 pub const EXACT_MAX: u64 = 1 << 53;
 
@@ -15,7 +17,7 @@ pub const EXACT_MAX: u64 = 1 << 53;
 const PERIOD_MAX: Span = Span::from_secs(100 * 365 * 86_400);
 
 /// The periods that rules name. A month has 30 days and a year 365, and weeks begin on Thursdays: windows are cut from the epoch,
-/// as in the reference.
+/// as in the reference. [`Months::Calendar`] is the exception.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// 1 s
@@ -28,10 +30,32 @@ pub enum Unit {
     Day,
     /// 7 days
     Week,
-    /// 30 days
+    /// 30 days; see [`Months`]
     Month,
     /// 365 days
     Year,
+}
+
+/// The month of a fixed window whose period is one [`Unit::Month`]. To every other limit a month is 30 days: sliding windows,
+/// logs and buckets count any 30 days, and calendar months of different lengths cannot be multiplied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Months {
+    /// 30 days, counted from the epoch.
+    #[default]
+    ThirtyDays,
+    /// A calendar month in UTC.
+    Calendar,
+}
+
+/// An aligned window: at least its start, and less than its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// How many windows have ended since the epoch.
+    pub index: u64,
+    /// Its first moment.
+    pub start: Time,
+    /// The first moment of the next window.
+    pub end: Time,
 }
 
 /// The shortest time that it makes sense to hold a call back for: the timer of an answer goes by whole milliseconds.
@@ -92,6 +116,8 @@ pub struct Terms {
     pub unit: Unit,
     /// The period is so many units.
     pub unit_multiplier: u32,
+    /// What a month is to a fixed window.
+    pub months: Months,
     /// How to count.
     pub algorithm: Algorithm,
     /// How deep a bucket is; if absent, `requests` for a token bucket and 1 for a leaky one. Only for buckets.
@@ -117,6 +143,7 @@ pub struct Limit {
     algorithm: Algorithm,
     tick: Tick,
     refused_hits: RefusedHits,
+    months: Months,
 }
 
 /// One replica's part of what several let through without seeing each other.
@@ -341,7 +368,34 @@ impl Tick {
 impl Terms {
     /// So many in a unit, and nothing else said.
     pub const fn new(requests: u32, unit: Unit, algorithm: Algorithm) -> Self {
-        Self { requests, unit, unit_multiplier: 1, algorithm, burst: None, buckets: None, refused_hits: None, max_wait: None, lease: None }
+        Self {
+            requests,
+            unit,
+            unit_multiplier: 1,
+            months: Months::ThirtyDays,
+            algorithm,
+            burst: None,
+            buckets: None,
+            refused_hits: None,
+            max_wait: None,
+            lease: None,
+        }
+    }
+
+    /// The limit of these terms with another number and unit. The period is one unit. A burst that is stated keeps its proportion to the
+    /// number, rounded half up, from 1 to what can be counted exactly.
+    ///
+    /// # Errors
+    /// As [`Limit::new`].
+    pub fn with_rate(&self, requests: u32, unit: Unit) -> Result<Limit, LimitError> {
+        let burst = self.burst.map(|burst| in_proportion(burst, self.requests, requests));
+        let terms = Self { requests, unit, unit_multiplier: 1, burst, ..*self };
+        match Limit::new(&terms) {
+            Err(LimitError::BurstTooLarge { burst_max, .. }) => {
+                Limit::new(&Self { burst: Some(u32::try_from(burst_max).unwrap_or(u32::MAX)), ..terms })
+            }
+            limit => limit,
+        }
     }
 
     /// The period that they name.
@@ -374,6 +428,17 @@ impl Terms {
         }
         Ok(())
     }
+}
+
+/// A burst for `to` requests where `burst` is for `from`. It is in no proportion to zero requests, and stays then.
+fn in_proportion(burst: u32, from: u32, to: u32) -> u32 {
+    if from == 0 {
+        return burst;
+    }
+    let (burst, from, to) = (u64::from(burst), u64::from(from), u64::from(to));
+    // At most 2^64 - 2^33 + 1, and half of `from`: below 2^64.
+    let scaled = (burst * to + from / 2) / from;
+    u32::try_from(scaled).unwrap_or(u32::MAX).max(1)
 }
 
 impl Share {
@@ -428,10 +493,15 @@ impl Limit {
             algorithm,
             tick: Tick::Micro,
             refused_hits,
+            months: Months::ThirtyDays,
         };
         match algorithm {
             // It only adds, so any number is exact; and its start is a whole second.
-            Algorithm::FixedWindow => Ok(Self { tick: Tick::Second, ..limit }),
+            Algorithm::FixedWindow => {
+                let is_one_month = terms.unit == Unit::Month && terms.unit_multiplier == 1;
+                let months = if is_one_month { terms.months } else { Months::ThirtyDays };
+                Ok(Self { tick: Tick::Second, months, ..limit })
+            }
             Algorithm::SlidingLog => Ok(limit),
             Algorithm::SlidingWindow => match terms.buckets {
                 None => limit.fading(),
@@ -533,9 +603,31 @@ impl Limit {
         self.capacity
     }
 
-    /// The period; of what is held at once, the lease.
+    /// The period; of what is held at once, the lease. 30 days stand for a calendar month: see [`window`](Self::window).
     pub const fn period(&self) -> Span {
         self.period
+    }
+
+    /// What a month is to it: [`Months::Calendar`] only if its windows are calendar months.
+    pub const fn months(&self) -> Months {
+        self.months
+    }
+
+    /// The aligned window that `now` lies in.
+    pub fn window(&self, now: Time) -> Window {
+        match self.months {
+            Months::ThirtyDays => {
+                let period = self.period.as_micros();
+                let index = now.as_micros() / period;
+                let start = Time::from_micros(index * period);
+                Window { index, start, end: start.plus(self.period) }
+            }
+            Months::Calendar => {
+                let index = calendar::month_of(now.as_micros() / MICROS_PER_SECOND);
+                let begins = |month: u64| Time::from_micros(calendar::month_start(month) * MICROS_PER_SECOND);
+                Window { index, start: begins(index), end: begins(index + 1) }
+            }
+        }
     }
 
     /// The unit that is the period, if one is.
@@ -585,6 +677,7 @@ impl fmt::Display for Limit {
         }
         write!(formatter, "{} per ", self.requests)?;
         match self.unit() {
+            Some(unit) if self.months == Months::Calendar => write!(formatter, "calendar {unit}")?,
             Some(unit) => write!(formatter, "{unit}")?,
             None => write!(formatter, "{}", self.period)?,
         }
@@ -666,5 +759,74 @@ mod tests {
         assert_eq!(Unit::of(Span::from_secs(300)), None);
         assert_eq!(Unit::from_name("HoUr"), Some(Unit::Hour));
         assert_eq!(Unit::from_name("hours"), None);
+    }
+
+    #[test]
+    fn only_a_fixed_window_of_one_month_is_a_calendar_month() {
+        let months = |unit, unit_multiplier, algorithm| {
+            let terms = Terms { unit_multiplier, months: Months::Calendar, ..Terms::new(5, unit, algorithm) };
+            Limit::new(&terms).expect("countable").months()
+        };
+        assert_eq!(months(Unit::Month, 1, Algorithm::FixedWindow), Months::Calendar);
+        assert_eq!(months(Unit::Month, 2, Algorithm::FixedWindow), Months::ThirtyDays);
+        assert_eq!(months(Unit::Day, 30, Algorithm::FixedWindow), Months::ThirtyDays);
+        assert_eq!(months(Unit::Year, 1, Algorithm::FixedWindow), Months::ThirtyDays);
+        for algorithm in [Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+            assert_eq!(months(Unit::Month, 1, algorithm), Months::ThirtyDays, "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn a_window_is_a_part_of_the_time_since_the_epoch_or_a_calendar_month() {
+        let window = |months: Months, secs: u64| {
+            let terms = Terms { months, ..Terms::new(5, Unit::Month, Algorithm::FixedWindow) };
+            let Window { index, start, end } =
+                Limit::new(&terms).expect("countable").window(Time::from_micros(secs * MICROS_PER_SECOND + 7));
+            (index, start.as_micros() / MICROS_PER_SECOND, end.as_micros() / MICROS_PER_SECOND)
+        };
+        // 2024-02-29T23:59:59Z, the last second of a leap day.
+        assert_eq!(window(Months::Calendar, 1_709_251_199), (649, 1_706_745_600, 1_709_251_200));
+        assert_eq!(window(Months::ThirtyDays, 1_709_251_199), (659, 1_708_128_000, 1_710_720_000));
+    }
+
+    #[test]
+    fn a_stated_burst_keeps_its_proportion_to_the_number_within_bounds() {
+        let burst = |stated: Option<u32>, from: u32, to: u32| {
+            let terms = Terms { burst: stated, unit_multiplier: 5, ..Terms::new(from, Unit::Minute, Algorithm::TokenBucket) };
+            terms.with_rate(to, Unit::Hour).expect("countable").capacity()
+        };
+        assert_eq!(burst(Some(20), 10, 50), 100);
+        assert_eq!(burst(Some(20), 10, 1), 2);
+        // Half of a hit is rounded up, less is rounded down, and nothing is rounded to none.
+        assert_eq!((burst(Some(3), 2, 1), burst(Some(4), 3, 1), burst(Some(1), 100, 1)), (2, 1, 1));
+        // Without a stated burst the algorithm's default holds.
+        assert_eq!(burst(None, 10, 50), 50);
+        // A burst is in no proportion to zero requests; and with zero requests there is none.
+        assert_eq!((burst(Some(20), 0, 50), burst(Some(20), 10, 0)), (20, 0));
+        assert_eq!(burst(Some(u32::MAX), 1, u32::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn a_burst_that_cannot_be_counted_is_cut_to_the_largest_that_can() {
+        let terms = Terms { burst: Some(2), ..Terms::new(1, Unit::Second, Algorithm::TokenBucket) };
+        let limit = terms.with_rate(u32::MAX, Unit::Year).expect("cut");
+        assert_eq!((limit.requests(), limit.tick()), (u32::MAX, Tick::Second));
+        assert!((285_000_000..286_000_000).contains(&limit.capacity()), "{limit}");
+    }
+
+    #[test]
+    fn another_number_and_unit_change_nothing_else() {
+        let terms = Terms {
+            unit_multiplier: 5,
+            burst: Some(10),
+            refused_hits: Some(RefusedHits::Count),
+            max_wait: Some(Span::from_secs(1)),
+            ..Terms::new(10, Unit::Minute, Algorithm::LeakyBucket)
+        };
+        let limit = terms.with_rate(20, Unit::Hour).expect("countable");
+        assert_eq!(limit.to_string(), "20 per hour, leaky_bucket, burst 20, queue up to 1 s, refused hits count");
+        let held = Terms { lease: Some(Span::from_secs(30)), ..Terms::new(2, Unit::Second, Algorithm::Concurrency) };
+        assert_eq!(held.with_rate(7, Unit::Year).expect("countable").to_string(), "7 at once, concurrency, lease 30 s");
+        assert_eq!(held.with_rate(HOLDERS_MAX + 1, Unit::Year), Err(LimitError::TooManyHolders(HOLDERS_MAX + 1)));
     }
 }

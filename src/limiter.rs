@@ -12,7 +12,7 @@ use crate::limiter::refusals::Refusals;
 use crate::limiter::told::{Silent, Told};
 use crate::rules::query::Query;
 use crate::rules::stats::{Instead, Outcome, RuleStats, StatsTable};
-use crate::rules::{LiveRules, OnLimit, Plan, Step, plan};
+use crate::rules::{LiveRules, Plan, Step, plan};
 use crate::store::{Backend, Store};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::LiveSpan;
@@ -142,7 +142,7 @@ impl Shared {
             ),
             invalid: metrics.counter(
                 "tollgate_invalid_requests_total",
-                "Calls refused with INVALID_ARGUMENT: more than descriptors_max descriptors, a limit with an unknown unit, a holder without a name.",
+                "Calls refused with INVALID_ARGUMENT: more than descriptors_max descriptors, a limit that cannot be counted, a holder without a name.",
             ),
             global_shadow_mode: metrics.reference_counter(
                 "ratelimit.service.global_shadow_mode",
@@ -293,9 +293,9 @@ impl Limiter {
 
 /// What was done instead of refusing a check.
 fn instead(step: &Step<'_>, verdict: &Verdict, answer: &Answer) -> Instead {
-    match step {
-        Step::Counted { rule, .. } if rule.shadow_mode => Instead::Shadowed,
-        Step::Counted { rule, .. } if answer.degraded && matches!(rule.on_limit, OnLimit::Degrade { .. }) => Instead::Degraded,
+    match step.rule() {
+        _ if step.in_shadow() => Instead::Shadowed,
+        Some(rule) if answer.degraded && rule.degrades() => Instead::Degraded,
         _ if overflow::is_booked(verdict) && !answer.over_limit => Instead::Queued,
         _ => Instead::Nothing,
     }

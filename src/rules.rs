@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::limit::{Algorithm, Limit};
+use crate::limit::{Algorithm, Limit, Terms};
 use crate::rules::key::KeyTail;
 use crate::rules::stats::RuleStats;
 
@@ -13,6 +13,7 @@ pub mod explain;
 pub mod key;
 pub mod live;
 pub mod lookup;
+pub mod overrides;
 pub mod plan;
 pub mod query;
 pub mod series;
@@ -37,6 +38,9 @@ pub struct Rule {
     pub path: Box<str>,
     /// What it allows.
     pub allowance: Allowance,
+    /// What a limit in a request takes over, besides its number and unit. `None` where no `tollgate` block and no DEFAULT_ALGORITHM
+    /// says anything about the rule.
+    pub override_terms: Option<Box<Terms>>,
     /// The name by which others replace it and clients know it; may be empty.
     pub name: Box<str>,
     /// Rules of these names do not apply where this one does.
@@ -214,6 +218,11 @@ impl Rule {
             Allowance::Unlimited { .. } => None,
             Allowance::Limited(limit) => Some(limit),
         }
+    }
+
+    /// Whether a request beyond the limit passes, with a note to the upstream.
+    pub const fn degrades(&self) -> bool {
+        matches!(self.on_limit, OnLimit::Degrade { .. })
     }
 
     /// Whether the value of a request's last entry names who holds a place, and is no part of what is counted.

@@ -57,6 +57,7 @@ const ABSENT: &[(&[&str], &[&str], &str)] = &[
             "rules/explain.rs",
             "rules/key.rs",
             "rules/lookup.rs",
+            "rules/overrides.rs",
             "rules/plan.rs",
             "rules/query.rs",
             "rules/series.rs",

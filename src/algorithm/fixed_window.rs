@@ -1,4 +1,4 @@
-//! Fixed window: at most N hits in each window aligned to the epoch.
+//! Fixed window: at most N hits in each window aligned to the epoch, or to the calendar month.
 //!
 //! The promise is per window, so up to 2N can pass around an edge. Its state is a start and a count, and it counts in the same way as
 //! the reference's INCRBY: with `refused_hits: count` a call that does not fit uses up quota all the same.
@@ -26,7 +26,7 @@ impl Decide for FixedWindow {
     /// A window that has not begun yet means that the clock went back. Its count is kept, so nobody is let in sooner, and it ends with
     /// the present window, so nobody waits longer than one period.
     fn at(self, limit: &Limit, now: Time) -> Self {
-        let start = start(limit, now);
+        let start = limit.window(now).start;
         Self { start, used: if self.start < start { 0 } else { self.used } }
     }
 
@@ -44,17 +44,11 @@ impl Decide for FixedWindow {
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let requests = u64::from(limit.requests());
-        let ends_after = self.start.plus(limit.period()).since(now);
+        let ends_after = limit.window(self.start).end.since(now);
         let fits_a_fresh_window = match call.hits {
             Hits::Add(hits) => hits <= requests,
             Hits::Look | Hits::GiveBack(_) => true,
         };
         Verdict::of_hits(limit, self.used, over, (over && fits_a_fresh_window).then_some(ends_after), ends_after)
     }
-}
-
-/// When the window begins that `now` lies in. On Redis it is part of the key.
-pub fn start(limit: &Limit, now: Time) -> Time {
-    let period = limit.period().as_micros();
-    Time::from_micros(now.as_micros() / period * period)
 }

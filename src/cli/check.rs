@@ -8,10 +8,10 @@ use crate::cli::{Failure, say};
 use crate::config::error::{Draft, Findings};
 use crate::config::yaml::Spot;
 use crate::config::{self, Loaded, Options, Source};
-use crate::limit::{Algorithm, Limit, Unit};
+use crate::limit::{Algorithm, Limit, Months, Unit};
 use crate::rule_source::files::Directory;
 use crate::rule_source::overlay::OverlayFile;
-use crate::rule_source::settings::{default_algorithm, key_format};
+use crate::rule_source::settings::{default_algorithm, key_format, months};
 use crate::rules::collisions::{COLLISIONS_MAX, Call, Collision, PAIRS_MAX, collisions};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::{KeyFormat, OnLimit, Rule};
@@ -51,6 +51,10 @@ pub struct Reading {
     #[arg(long, env = "DEFAULT_ALGORITHM", default_value = "", hide_default_value = true, value_name = "ALGORITHM",
         value_parser = setting::given(default_algorithm))]
     default_algorithm: Given<Algorithm>,
+    /// Count fixed windows of one month by calendar months in UTC instead of 30 days
+    #[arg(long, env = "USE_CALENDAR_MONTH_RATE_LIMIT", default_value = "false", value_name = "BOOL", value_parser = months,
+        num_args = 0..=1, default_missing_value = "true")]
+    use_calendar_month_rate_limit: Months,
     /// A file of `tollgate` blocks for rules that somebody else writes, by domain and path
     #[arg(long, env = "TOLLGATE_OVERLAY", value_name = "FILE")]
     tollgate_overlay: Option<String>,
@@ -99,6 +103,7 @@ pub fn load(directory: PathBuf, reading: &Reading) -> Result<Checked, Failure> {
         key_prefix: reading.cache_key_prefix.as_str().into(),
         key_format: reading.cache_key_format,
         default_algorithm: reading.default_algorithm.0,
+        months: reading.use_calendar_month_rate_limit,
         overlay,
         ..Options::new(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()))
     };

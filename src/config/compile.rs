@@ -15,7 +15,7 @@ use crate::config::yaml::Spot;
 use crate::config::{Located, Options, Source};
 use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit, Terms, Unit};
 use crate::rules::key::{KeyHead, KeyTail};
-use crate::rules::tree::{Domain, Level, Node, RuleSet};
+use crate::rules::tree::{Domain, Level, Node, OverrideDefaults, RuleSet};
 use crate::rules::{Allowance, Naming, Origin, Rule, SaidBy, series};
 
 const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, year";
@@ -45,6 +45,8 @@ struct Building {
 struct Context<'c> {
     /// `domain.key_value…`, without the descriptor itself.
     path: &'c str,
+    /// The same as the name of metrics.
+    metric_path: &'c str,
     domain: &'c str,
     defaults: Option<&'c Block>,
     overlay: &'c InDomain<'c>,
@@ -97,6 +99,7 @@ impl<'o> Compiler<'o> {
         let defaults = file.block.as_ref().and_then(|block| block.defaults.as_ref());
         let context = Context {
             path: &name,
+            metric_path: &name,
             domain: &name,
             defaults,
             overlay: &overlay,
@@ -117,7 +120,10 @@ impl<'o> Compiler<'o> {
 impl Building {
     fn new(name: &str, options: &Options) -> Self {
         let key_head = KeyHead::new(options.key_format, &options.key_prefix, name);
-        let domain = Domain { name: name.into(), key_head, together: false, root: Level::default() };
+        let algorithm = options.default_algorithm.unwrap_or(Algorithm::FixedWindow);
+        let override_defaults = OverrideDefaults { algorithm, months: options.months };
+        let metric_dots = options.metric_dots;
+        let domain = Domain { name: name.into(), key_head, together: false, metric_dots, override_defaults, root: Level::default() };
         Self { domain, labels: HashSet::new(), block_from: None, together: None }
     }
 }
@@ -142,13 +148,14 @@ impl Context<'_> {
             }
             let label = label(&spec.key.value, &spec.value.value);
             let path = format!("{}.{label}", self.path);
+            let metric_path = format!("{}.{}", self.metric_path, self.options.metric_dots.part(&label));
             if !labels.insert(label.clone()) {
                 let hint = "keep one of them; the reference joins key and value with an underscore before it compares them";
                 problem(spec.key.spot, format!("duplicate descriptor composite key '{path}'"), hint);
                 continue;
             }
             let by_value = self.by_value || spec.value_to_metric;
-            level.insert(Context { path: &path, by_value, ..self }.node(label.into(), spec, &place, findings));
+            level.insert(Context { path: &path, metric_path: &metric_path, by_value, ..self }.node(label.into(), spec, &place, findings));
         }
     }
 
@@ -184,7 +191,8 @@ impl Context<'_> {
         let chosen = Chosen::new(self.layers(spec));
         let choices = chosen.choices();
         self.overlay.note(self.path_in_domain(), &choices);
-        let allowance = allowance(spec, rate_limit, &chosen, place, findings);
+        let terms = self.terms(rate_limit, &chosen);
+        let allowance = allowance(spec, rate_limit, &chosen, terms, place, findings);
         for name in &rate_limit.replaces {
             let text = if name.value.is_empty() {
                 "should not have an empty replaces entry"
@@ -203,7 +211,7 @@ impl Context<'_> {
         };
         let allowance = allowance?;
         tell_what_is_odd(spec, &allowance, &chosen, place, findings);
-        let stats = self.options.stats.of_rule(&series::sanitized(self.path.to_owned()));
+        let stats = self.options.stats.of_rule(&series::sanitized(self.metric_path.to_owned()));
         Some(Rule {
             path: self.path.into(),
             name: rate_limit.name.as_str().into(),
@@ -219,10 +227,18 @@ impl Context<'_> {
             },
             on_limit: chosen.on_limit(),
             on_store_error: chosen.on_store_error(),
+            override_terms: terms.filter(|_| !choices.is_empty()).map(Box::new),
             choices,
             origin: Origin { file: self.source.path.clone(), line: spec.spot.line, column: spec.spot.column },
             allowance,
         })
+    }
+
+    /// The terms of a limit; `None` without a unit.
+    fn terms(self, rate_limit: &RateLimitSpec, chosen: &Chosen<'_>) -> Option<Terms> {
+        let unit = Unit::from_name(&rate_limit.unit.value)?;
+        let rate = Terms::new(rate_limit.requests_per_unit, unit, Algorithm::FixedWindow);
+        Some(chosen.terms(Terms { months: self.options.months, ..rate }))
     }
 
     /// Who has a say in what a rule means.
@@ -245,16 +261,16 @@ fn allowance(
     descriptor: &DescriptorSpec,
     spec: &RateLimitSpec,
     chosen: &Chosen<'_>,
+    terms: Option<Terms>,
     place: &str,
     findings: &mut SourceFindings<'_>,
 ) -> Option<Allowance> {
-    let unit = Unit::from_name(&spec.unit.value);
     let mut problem = |spot: Spot, text: String, hint: &str| {
         findings.problem(Draft { spot, place, text, hint: Some(hint.to_owned()) });
         None
     };
     if spec.unlimited {
-        if unit.is_some() {
+        if terms.is_some() {
             return problem(spec.unit.spot, "should not specify rate limit unit when unlimited".to_owned(), "remove unit, or unlimited");
         }
         if let Some(block) = &descriptor.block {
@@ -262,7 +278,7 @@ fn allowance(
         }
         return Some(Allowance::Unlimited { requests_per_unit: spec.requests_per_unit });
     }
-    let Some(unit) = unit else {
+    let Some(terms) = terms else {
         if spec.unit_misspelled && spec.unit.value.is_empty() {
             return None;
         }
@@ -275,7 +291,7 @@ fn allowance(
     for (spot, misfit) in &misfits {
         findings.problem(Draft { spot: *spot, place, text: misfit.to_string(), hint: chosen.said_elsewhere() });
     }
-    match Limit::new(&chosen.terms(Terms::new(spec.requests_per_unit, unit, Algorithm::FixedWindow))) {
+    match Limit::new(&terms) {
         Ok(limit) => misfits.is_empty().then_some(Allowance::Limited(limit)),
         Err(error) => {
             let spot = chosen.spot_of(&error).unwrap_or(spec.spot);

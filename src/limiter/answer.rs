@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::limit::{Algorithm, Limit, Unit};
+use crate::limit::{Algorithm, Limit, Months, Unit};
 use crate::rules::Metadata;
 
 /// An answer, in our words.
@@ -48,7 +48,7 @@ pub struct StatusLimit {
     pub requests: u32,
     /// The unit that is the period, if one is.
     pub unit: Option<Unit>,
-    /// The period in whole seconds. What is held at once has none.
+    /// The period in whole seconds. `None` for what is held at once, and for calendar months, whose lengths differ.
     pub period_secs: Option<u64>,
     /// The rule's name; may be empty.
     pub name: Box<str>,
@@ -66,7 +66,8 @@ pub struct Header {
 impl StatusLimit {
     /// A limit under the name of its rule.
     pub fn new(limit: &Limit, name: &str) -> Self {
-        let period_secs = (limit.algorithm() != Algorithm::Concurrency).then(|| limit.period().ceil_secs());
+        let has_one_length = limit.algorithm() != Algorithm::Concurrency && limit.months() == Months::ThirtyDays;
+        let period_secs = has_one_length.then(|| limit.period().ceil_secs());
         Self { requests: limit.requests(), unit: limit.unit(), period_secs, name: name.into() }
     }
 }

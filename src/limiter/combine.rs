@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::check::Verdicts;
+use crate::check::{Hits, Verdicts};
 use crate::limiter::answer::{Answer, Status, StatusLimit};
 use crate::limiter::headers::{Told, headers, request_headers};
 use crate::limiter::metadata::{dynamic_metadata, tell_degraded};
@@ -60,37 +60,37 @@ pub fn combine(query: &Query<'_>, plan: &Plan<'_>, verdicts: &Verdicts, policy: 
 
 /// The rules that are over and let the request pass, in order.
 fn degraded<'r>(plan: &Plan<'r>, verdicts: &Verdicts) -> SmallVec<[&'r Rule; 2]> {
-    let degraded = plan.steps.iter().filter_map(|step| match step {
-        Step::Counted { rule, check, .. } if verdicts[*check].over && degrades(rule) && !rule.shadow_mode => Some(*rule),
-        _ => None,
+    let degraded = plan.steps.iter().filter_map(|step| {
+        let (rule, check) = (step.rule()?, step.check()?);
+        (is_over(plan, verdicts, check) && rule.degrades() && !step.in_shadow()).then_some(rule)
     });
     degraded.collect()
 }
 
-fn degrades(rule: &Rule) -> bool {
-    matches!(rule.on_limit, OnLimit::Degrade { .. })
+/// Whether there was no room for the hits of a check. Giving back is never over, as in the reference.
+fn is_over(plan: &Plan<'_>, verdicts: &Verdicts, check: usize) -> bool {
+    verdicts[check].over && !matches!(plan.ask.checks[check].hits, Hits::GiveBack(_))
 }
 
 /// What the first rule says that refuses and has something to say.
 fn body(plan: &Plan<'_>, refuses: impl Fn(usize) -> bool) -> Option<Box<str>> {
-    plan.steps.iter().enumerate().find_map(|(index, step)| match step {
-        Step::Counted { rule: Rule { on_limit: OnLimit::Reject { body }, .. }, .. } if refuses(index) => body.clone(),
+    plan.steps.iter().enumerate().find_map(|(index, step)| match &step.rule()?.on_limit {
+        OnLimit::Reject { body } if refuses(index) => body.clone(),
         _ => None,
     })
 }
 
 fn status(step: &Step<'_>, plan: &Plan<'_>, verdicts: &Verdicts) -> Status {
-    let (lets_pass, name): (bool, &str) = match step {
-        Step::Unlimited(_) => return Status { remaining: u32::MAX, ..Status::default() },
-        Step::NoRule | Step::Replaced(_) => return Status::default(),
-        Step::Override { .. } => (false, ""),
-        Step::Counted { rule, .. } => (rule.shadow_mode || degrades(rule), &rule.name),
-    };
+    if let Step::Unlimited(_) = step {
+        return Status { remaining: u32::MAX, ..Status::default() };
+    }
     let Some(check) = step.check() else { return Status::default() };
+    let name = step.rule().map_or("", |rule| &rule.name);
+    let lets_pass = step.in_shadow() || step.rule().is_some_and(Rule::degrades);
     let (limit, verdict) = (&plan.ask.checks[check].limit, &verdicts[check]);
     let reset = if verdict.over { verdict.retry_after.unwrap_or(verdict.reset_after) } else { verdict.reset_after };
     Status {
-        over_limit: verdict.over && !lets_pass,
+        over_limit: is_over(plan, verdicts, check) && !lets_pass,
         limit: Some(StatusLimit::new(limit, name)),
         remaining: verdict.remaining,
         reset_secs: reset.ceil_secs().max(1),

@@ -76,10 +76,7 @@ impl Fallback {
 
     /// What a step's rule wants where the store has no verdict.
     pub fn policy(&self, step: &Step<'_>) -> OnStoreError {
-        match step {
-            Step::Counted { rule, .. } => rule.on_store_error.unwrap_or(self.policy),
-            Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) | Step::Override { .. } => self.policy,
-        }
+        step.rule().and_then(|rule| rule.on_store_error).unwrap_or(self.policy)
     }
 
     /// What each check's rule wants.

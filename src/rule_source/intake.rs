@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use crate::config::{self, Input, Options, Source};
+use crate::limit::Months;
 use crate::rule_source::overlay::OverlayFile;
 use crate::rules::LiveRules;
 use crate::shutdown::Lifecycle;
@@ -97,6 +98,8 @@ impl Intake {
     pub fn take(&self, inputs: &[impl Input], overlay: Option<Source>, hash: RulesHash) -> Result<(), Vec<String>> {
         let hash = hash.and(overlay.iter().map(|source| ("TOLLGATE_OVERLAY", source.text.as_bytes())));
         let hash = hash.and(self.options.default_algorithm.iter().map(|algorithm| ("DEFAULT_ALGORITHM", algorithm.name().as_bytes())));
+        let months = (self.options.months == Months::Calendar).then_some(("USE_CALENDAR_MONTH_RATE_LIMIT", "true".as_bytes()));
+        let hash = hash.and(months);
         let loaded = match config::load(inputs, &Options { overlay, ..self.options.clone() }) {
             Ok(loaded) => loaded,
             Err(problems) => return Err(self.refuse(problems.iter().map(ToString::to_string).collect())),

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::limit::Algorithm;
+use crate::limit::{Algorithm, Months};
 use crate::rule_source::files::Directory;
 use crate::rule_source::overlay::OverlayFile;
 use crate::rule_source::{Origin, xds};
 use crate::rules::KeyFormat;
+use crate::rules::tree::Dots;
 use crate::setting::{self, Given};
 
 const RUNTIME_ROOT_DEFAULT: &str = "/srv/runtime_data/current";
@@ -67,6 +68,14 @@ pub struct Settings {
     #[arg(long, env = "DEFAULT_ALGORITHM", default_value = "", hide_default_value = true, value_name = "ALGORITHM",
         value_parser = setting::given(default_algorithm))]
     pub default_algorithm: Given<Algorithm>,
+    /// Count fixed windows of one month by calendar months in UTC instead of 30 days
+    #[arg(long, env = "USE_CALENDAR_MONTH_RATE_LIMIT", default_value = "false", value_name = "BOOL", value_parser = months,
+        num_args = 0..=1, default_missing_value = "true")]
+    pub use_calendar_month_rate_limit: Months,
+    /// Write dots in keys and values as `_` in the names of metrics, where dots part the levels
+    #[arg(long, env = "SANITIZE_DESCRIPTOR_METRIC_DOTS", default_value = "false", value_name = "BOOL", value_parser = metric_dots,
+        num_args = 0..=1, default_missing_value = "true")]
+    pub sanitize_descriptor_metric_dots: Dots,
     /// A file of `tollgate` blocks for rules that somebody else writes, by domain and path
     #[arg(long, env = "TOLLGATE_OVERLAY", value_name = "FILE")]
     pub tollgate_overlay: Option<String>,
@@ -141,6 +150,18 @@ pub fn default_algorithm(text: &str) -> Result<Algorithm, String> {
         let names: Vec<&str> = alone.iter().map(|algorithm| algorithm.name()).collect();
         format!("write one of {}", names.join(", "))
     })
+}
+
+/// Reads USE_CALENDAR_MONTH_RATE_LIMIT.
+///
+/// # Errors
+/// Neither true nor false.
+pub fn months(text: &str) -> Result<Months, String> {
+    setting::flag(text).map(|calendar| if calendar { Months::Calendar } else { Months::ThirtyDays })
+}
+
+fn metric_dots(text: &str) -> Result<Dots, String> {
+    setting::flag(text).map(|replace| if replace { Dots::Replace } else { Dots::Keep })
 }
 
 fn config_type(text: &str) -> Result<ConfigType, String> {

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::check::Hits;
 use crate::limit::{Algorithm, Limit};
 use crate::rules::lookup::{End, Hop, Observer, lookup};
+use crate::rules::overrides;
 use crate::rules::plan::{Modes, Plan, Step, plan};
 use crate::rules::query::{Descriptor, Entry, Query};
 use crate::rules::tree::{Domain, Found, RuleSet};
@@ -63,8 +64,9 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> String {
     }
     for (descriptor, step) in query.descriptors.iter().zip(&plan.steps) {
         let mut notes = Notes::default();
-        if descriptor.limit.is_none() {
-            lookup(domain, descriptor, &mut notes);
+        lookup(domain, descriptor, &mut notes);
+        if let Some(source) = override_source(step, domain) {
+            notes.line(&source);
         }
         let words: Vec<String> = descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
         let _ = writeln!(text, "descriptor {}\n{}  {}", words.join(","), notes.0, outcome(step, &plan, domain));
@@ -79,18 +81,21 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
         Step::Replaced(rule) => format!("=> not counted: another rule of the request replaces `{}`", rule.name),
         Step::Override { check, .. } | Step::Counted { check, .. } => {
             let check = &plan.ask.checks[*check];
-            let rule = if let Step::Counted { rule, .. } = step { Some(rule) } else { None };
-            let format = rule.map_or(domain.key_head.format(), |rule| rule.key_tail.format());
+            let rule = step.rule();
+            let format = match step {
+                Step::Counted { rule, .. } => rule.key_tail.format(),
+                _ => overrides::key_tail(domain, &check.limit).format(),
+            };
             let mut text = format!("=> limit {}\n     key   {} ({})", check.limit, check.key, key_note(format, &check.limit));
             if let Some(holder) = &check.holder {
                 let _ = write!(text, "\n     holder {}", String::from_utf8_lossy(holder));
             }
             if let Some(rule) = rule {
-                text += &over_the_limit(rule);
+                text += &over_the_limit(rule, step);
                 for choice in &rule.choices {
                     let _ = write!(text, "\n     {choice}");
                 }
-                if rule.quota_mode {
+                if rule.quota_mode && matches!(step, Step::Counted { .. }) {
                     text += "\n     quota_mode: refuses when every quota of the request is used up";
                 }
             }
@@ -99,10 +104,22 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
     }
 }
 
+/// Where a limit in a request comes from.
+fn override_source(step: &Step<'_>, domain: &Domain) -> Option<String> {
+    let Step::Override { rule, .. } = step else { return None };
+    Some(match (rule, domain.override_defaults.algorithm) {
+        (Some(rule), _) => format!("number and unit are stated by the request, everything else by rule {}", rule.path),
+        (None, Algorithm::FixedWindow) => {
+            "the limit is stated by the request, and no tollgate block applies: a fixed window, as in envoyproxy/ratelimit".to_owned()
+        }
+        (None, algorithm) => format!("the limit is stated by the request, and counted by DEFAULT_ALGORITHM: {algorithm}"),
+    })
+}
+
 /// What happens to a request beyond the limit, where that is not the usual.
-fn over_the_limit(rule: &Rule) -> String {
+fn over_the_limit(rule: &Rule, step: &Step<'_>) -> String {
     match &rule.on_limit {
-        _ if rule.shadow_mode => "\n     shadow_mode: counted, never refused".to_owned(),
+        _ if step.in_shadow() => "\n     shadow_mode: counted, never refused".to_owned(),
         OnLimit::Reject { body: None } => String::new(),
         OnLimit::Reject { body: Some(body) } => format!("\n     on_limit: reject: the refusal's body is {body:?}"),
         OnLimit::Queue => "\n     on_limit: queue: held back until there is room, refused if that takes longer".to_owned(),

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
 use crate::check::Key;
-use crate::limit::{Algorithm, Limit, RefusedHits};
+use crate::limit::{Algorithm, Limit, Months, RefusedHits};
 use crate::rules::query::Entry;
 
 /// Names of holders that are longer than this are hashed instead, for the same reason. No id of a request or of a session comes near it.
@@ -101,7 +101,11 @@ impl KeyTail {
         }
         let end = if is_window { ":" } else { "" };
         let cut = if limit.buckets() > 0 { format!("-{}", limit.buckets()) } else { String::new() };
-        let period = if limit.algorithm() == Algorithm::Concurrency { 0 } else { limit.period_ticks() };
+        let period = match (limit.algorithm(), limit.months()) {
+            (Algorithm::Concurrency, _) => "0".to_owned(),
+            (_, Months::Calendar) => "month".to_owned(),
+            (_, Months::ThirtyDays) => limit.period_ticks().to_string(),
+        };
         Self::Safe(format!(":{}{cut}:{period}:{}{end}", limit.algorithm(), limit.tick().name()).into())
     }
 

@@ -5,16 +5,14 @@ use std::collections::HashSet;
 use smallvec::SmallVec;
 
 use crate::check::{Ask, Check, Hits};
-use crate::limit::{Algorithm, Limit, Terms};
-use crate::rules::key::{self, KeyTail};
+use crate::limit::{Limit, LimitError};
+use crate::rules::key;
 use crate::rules::lookup::{Hops, Match, counted_by, lookup};
-use crate::rules::query::{Descriptor, Override, Query};
+use crate::rules::overrides::{self, OverrideError, Resolved};
+use crate::rules::query::{Descriptor, Query};
 use crate::rules::tree::{Domain, RuleSet};
-use crate::rules::{Allowance, Naming, OnLimit, Rule, series};
+use crate::rules::{Allowance, Naming, Rule, series};
 use crate::time::{Span, Time};
-
-/// A limit in a request has a unit and nothing else.
-const OVERRIDE_UNIT_MULTIPLIER: u32 = 1;
 
 /// One request against the rules.
 #[derive(Debug)]
@@ -36,8 +34,10 @@ pub enum Step<'r> {
     Unlimited(&'r Rule),
     /// Another rule of the same request takes the place of its rule.
     Replaced(&'r Rule),
-    /// It brings a limit of its own.
+    /// It states a limit of its own.
     Override {
+        /// The rule that the limit takes everything but number and unit from.
+        rule: Option<&'r Rule>,
         /// Index of its check.
         check: usize,
         /// Name of its metrics.
@@ -76,6 +76,14 @@ pub enum InvalidRequest {
         /// What was sent.
         wire_unit: i32,
     },
+    /// A limit in the request that the algorithm of its rule cannot count exactly.
+    #[error("descriptors[{descriptor}].limit: {error}")]
+    UncountableLimit {
+        /// Which descriptor.
+        descriptor: usize,
+        /// Why.
+        error: LimitError,
+    },
     /// Somebody without a name wants to hold a place, and could never give it back.
     #[error("descriptors[{descriptor}] has no value for {lease_by}, which names who holds a place; send one that no other request has")]
     NoHolder {
@@ -95,8 +103,8 @@ enum Met<'r> {
         limit: Limit,
         hops: Hops<'r>,
     },
-    /// The descriptor brings its own, and no rule is asked.
-    Override(Limit),
+    /// The descriptor states its own.
+    Override(Resolved<'r>),
 }
 
 /// Plans a request that came `now`.
@@ -121,6 +129,8 @@ pub fn plan<'r>(rules: &'r RuleSet, query: &Query<'_>, modes: Modes, now: Time) 
     };
     let steps = query.descriptors.iter().zip(met).enumerate().map(|(index, (descriptor, met))| {
         let Descriptor { entries, hits, .. } = descriptor;
+        // Giving back never refuses.
+        let may_veto = !modes.shadow && !modes.quota && !matches!(hits, Hits::GiveBack(_));
         Ok(match met {
             Met::Nothing => Step::NoRule,
             Met::Unlimited(rule) => Step::Unlimited(rule),
@@ -128,19 +138,25 @@ pub fn plan<'r>(rules: &'r RuleSet, query: &Query<'_>, modes: Modes, now: Time) 
             Met::Limited { rule, limit, hops } => {
                 let key = key::counter_key(&domain.key_head, counted_by(entries, &hops, rule), &rule.key_tail);
                 let mut check = Check::new(key, limit, *hits);
-                if rule.names_holders() {
-                    (check.hits, check.holder) = (hits.at_most_one(), Some(holder_of(descriptor, index)?));
-                }
-                check.book_ahead = book_ahead(rule, query, modes, now);
-                check.veto = may_refuse(rule, modes);
-                let series = (rule.naming != Naming::Fixed).then(|| series::metric_name(&domain.name, entries, &hops, rule));
+                hold(&mut check, rule, descriptor, index)?;
+                // A rule in shadow mode delays no call.
+                let in_shadow = rule.shadow_mode || modes.shadow;
+                check.book_ahead = if in_shadow { Span::ZERO } else { book_ahead(&limit, query, now) };
+                check.veto = may_veto && !rule.shadow_mode && !rule.quota_mode && !rule.degrades();
+                let series = (rule.naming != Naming::Fixed).then(|| series::metric_name(domain, entries, &hops, rule));
                 Step::Counted { rule, check: count(check), series }
             }
-            Met::Override(limit) => {
-                let tail = KeyTail::new(domain.key_head.format(), &limit, OVERRIDE_UNIT_MULTIPLIER);
-                let key = key::counter_key(&domain.key_head, entries.iter().copied(), &tail);
-                let check = Check { veto: !modes.shadow && !modes.quota, ..Check::new(key, limit, *hits) };
-                Step::Override { check: count(check), series: series::override_metric_name(&domain.name, entries) }
+            Met::Override(Resolved { limit, rule }) => {
+                let tail = overrides::key_tail(domain, &limit);
+                let key = key::counter_key(&domain.key_head, overrides::named_by(entries, rule), &tail);
+                let mut check = Check::new(key, limit, *hits);
+                if let Some(rule) = rule {
+                    hold(&mut check, rule, descriptor, index)?;
+                }
+                check.book_ahead = if modes.shadow { Span::ZERO } else { book_ahead(&limit, query, now) };
+                check.veto = may_veto && !rule.is_some_and(Rule::degrades);
+                let series = series::override_metric_name(domain, overrides::named_by(entries, rule));
+                Step::Override { rule, check: count(check), series }
             }
         })
     });
@@ -148,19 +164,18 @@ pub fn plan<'r>(rules: &'r RuleSet, query: &Query<'_>, modes: Modes, now: Time) 
     Ok(Plan { domain_known: true, steps, ask })
 }
 
-/// Whether being over refuses the request. What degrades never does.
-const fn may_refuse(rule: &Rule, modes: Modes) -> bool {
-    let lets_pass = rule.shadow_mode || rule.quota_mode || matches!(rule.on_limit, OnLimit::Degrade { .. });
-    !lets_pass && !modes.shadow && !modes.quota
+/// Puts the holder into a check of what is held at once.
+fn hold(check: &mut Check, rule: &Rule, descriptor: &Descriptor<'_>, index: usize) -> Result<(), InvalidRequest> {
+    if rule.names_holders() {
+        (check.hits, check.holder) = (descriptor.hits.at_most_one(), Some(holder_of(descriptor, index)?));
+    }
+    Ok(())
 }
 
-/// How long the call may be held back: as the rule says, but not beyond the time at which nobody waits any more. What is in shadow holds
-/// nobody back. A look books nothing, and is told whether hits would be.
-fn book_ahead(rule: &Rule, query: &Query<'_>, modes: Modes, now: Time) -> Span {
-    if rule.shadow_mode || modes.shadow || rule.on_limit != OnLimit::Queue {
-        return Span::ZERO;
-    }
-    let max_wait = rule.limit().map_or(Span::ZERO, Limit::max_wait);
+/// How long the call may be held back: as the limit says, but not beyond the caller's deadline. A look books nothing; its verdict says
+/// whether hits would be held back.
+fn book_ahead(limit: &Limit, query: &Query<'_>, now: Time) -> Span {
+    let max_wait = limit.max_wait();
     query.deadline.map_or(max_wait, |deadline| max_wait.min(deadline.since(now)))
 }
 
@@ -174,23 +189,17 @@ fn holder_of(descriptor: &Descriptor<'_>, index: usize) -> Result<Box<[u8]>, Inv
 }
 
 fn meet<'r>(domain: &'r Domain, descriptor: &Descriptor<'_>, index: usize) -> Result<Met<'r>, InvalidRequest> {
-    if let Some(limit) = descriptor.limit {
-        let unknown = InvalidRequest::UnknownUnit { descriptor: index, wire_unit: limit.wire_unit };
-        return override_limit(limit).map(Met::Override).ok_or(unknown);
+    if let Some(stated) = descriptor.limit {
+        return overrides::resolve(domain, descriptor, stated).map(Met::Override).map_err(|error| match error {
+            OverrideError::UnknownUnit(wire_unit) => InvalidRequest::UnknownUnit { descriptor: index, wire_unit },
+            OverrideError::Uncountable(error) => InvalidRequest::UncountableLimit { descriptor: index, error },
+        });
     }
     let Some(Match { rule, hops }) = lookup(domain, descriptor, &mut ()) else { return Ok(Met::Nothing) };
     Ok(match rule.allowance {
         Allowance::Unlimited { .. } => Met::Unlimited(rule),
         Allowance::Limited(limit) => Met::Limited { rule, limit, hops },
     })
-}
-
-/// A limit that comes with a request is a fixed window, as in the reference; so it shares its counter with a rule for the same
-/// descriptor that is one, too. `None` if its unit is none.
-fn override_limit(limit: Override) -> Option<Limit> {
-    let terms =
-        Terms { unit_multiplier: OVERRIDE_UNIT_MULTIPLIER, ..Terms::new(limit.requests_per_unit, limit.unit?, Algorithm::FixedWindow) };
-    Limit::new(&terms).ok()
 }
 
 /// The names of the rules that are out of force for this request. The order does not matter: two that replace each other are both out,
@@ -203,7 +212,21 @@ fn replaced_names<'r>(met: &[Met<'r>]) -> HashSet<&'r str> {
     rules.flat_map(|rule| rule.replaces.iter().map(|name| &**name)).collect()
 }
 
-impl Step<'_> {
+impl<'r> Step<'r> {
+    /// The rule that says what is done beyond the limit and without the store.
+    pub fn rule(&self) -> Option<&'r Rule> {
+        match self {
+            Self::Counted { rule, .. } => Some(rule),
+            Self::Override { rule, .. } => *rule,
+            Self::NoRule | Self::Unlimited(_) | Self::Replaced(_) => None,
+        }
+    }
+
+    /// Whether its rule only counts. A limit in a request is never in shadow, as in the reference.
+    pub fn in_shadow(&self) -> bool {
+        matches!(self, Self::Counted { rule, .. } if rule.shadow_mode)
+    }
+
     /// The index of its check, if it has one.
     pub fn check(&self) -> Option<usize> {
         match self {

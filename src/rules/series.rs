@@ -2,42 +2,44 @@
 
 use crate::rules::lookup::Hops;
 use crate::rules::query::Entry;
-use crate::rules::tree::Found;
+use crate::rules::tree::{Domain, Dots, Found};
 use crate::rules::{Naming, Rule};
 
 /// The name of a rule's metrics for this request: `domain.key_value.key_value…`. Holders are left out, as they are of what is counted:
 /// each would be a name of its own.
-pub fn metric_name(domain: &str, entries: &[Entry<'_>], hops: &Hops<'_>, rule: &Rule) -> String {
+pub fn metric_name(domain: &Domain, entries: &[Entry<'_>], hops: &Hops<'_>, rule: &Rule) -> String {
     let holder = rule.names_holders().then(|| hops.len() - 1);
     let any_shared = entries.iter().zip(hops).any(|(&entry, hop)| hop.shared_value(entry).is_some());
-    let mut name = domain.to_owned();
+    let mut name = domain.name.to_string();
+    let push_pair = |name: &mut String, key: &str, value: &str| push_pair(name, key, value, domain.metric_dots);
+    let push_part = |name: &mut String, text: &str| name.push_str(&domain.metric_dots.part(text));
     for (index, (&entry, hop)) in entries.iter().zip(hops).enumerate() {
         name.push('.');
         match (hop.shared_value(entry), rule.naming) {
-            _ if holder == Some(index) => name.push_str(&hop.node.label),
+            _ if holder == Some(index) => push_part(&mut name, &hop.node.label),
             (Some(pattern), _) => push_pair(&mut name, entry.key, pattern),
             (None, Naming::Detailed) if entry.value.is_empty() && !any_shared => {
-                name.push_str(entry.key);
+                push_part(&mut name, entry.key);
                 name.push('_');
             }
             (None, Naming::Detailed) => push_pair(&mut name, entry.key, entry.value),
             (None, Naming::ByValue) if hop.node.value_to_metric && hop.found != Found::Exact => {
                 push_pair(&mut name, entry.key, entry.value);
             }
-            (None, Naming::ByValue | Naming::Fixed) => name.push_str(&hop.node.label),
+            (None, Naming::ByValue | Naming::Fixed) => push_part(&mut name, &hop.node.label),
         }
     }
     sanitized(name)
 }
 
-/// The name of the metrics of a limit that came with the request.
-pub fn override_metric_name(domain: &str, entries: &[Entry<'_>]) -> String {
-    let mut name = format!("{domain}.");
-    for (index, entry) in entries.iter().enumerate() {
+/// The name of the metrics of a limit that came with the request, by the entries of [`overrides::named_by`](super::overrides::named_by).
+pub fn override_metric_name<'e>(domain: &Domain, entries: impl Iterator<Item = Entry<'e>>) -> String {
+    let mut name = format!("{}.", domain.name);
+    for (index, entry) in entries.enumerate() {
         if index > 0 {
             name.push('.');
         }
-        push_pair(&mut name, entry.key, entry.value);
+        push_pair(&mut name, entry.key, entry.value, domain.metric_dots);
     }
     sanitized(name)
 }
@@ -78,10 +80,10 @@ fn find_address(text: &[u8], from: usize) -> Option<(usize, usize)> {
     })
 }
 
-fn push_pair(name: &mut String, key: &str, value: &str) {
-    name.push_str(key);
+fn push_pair(name: &mut String, key: &str, value: &str, dots: Dots) {
+    name.push_str(&dots.part(key));
     if !value.is_empty() {
         name.push('_');
-        name.push_str(value);
+        name.push_str(&dots.part(value));
     }
 }

@@ -1,10 +1,11 @@
 //! The compiled rules: domains, and in each a tree of descriptors whose levels find a child without looking at its siblings.
 
+use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
 
 use hashbrown::{Equivalent, HashMap};
 
-use crate::limit::Limit;
+use crate::limit::{Algorithm, Limit, Months};
 use crate::rules::key::KeyHead;
 use crate::rules::query::Entry;
 use crate::rules::wildcard::Pattern;
@@ -34,8 +35,31 @@ pub struct Domain {
     pub key_head: KeyHead,
     /// All or nothing over the descriptors of one request.
     pub together: bool,
+    /// What becomes of dots in the names of its metrics.
+    pub metric_dots: Dots,
+    /// What limits in requests take over where no rule applies.
+    pub override_defaults: OverrideDefaults,
     /// Its outermost descriptors.
     pub root: Level,
+}
+
+/// What limits in requests take over where no rule applies.
+#[derive(Debug, Clone, Copy)]
+pub struct OverrideDefaults {
+    /// DEFAULT_ALGORITHM, else fixed windows.
+    pub algorithm: Algorithm,
+    /// USE_CALENDAR_MONTH_RATE_LIMIT.
+    pub months: Months,
+}
+
+/// What becomes of dots in the keys and values of a name, where dots part the levels: SANITIZE_DESCRIPTOR_METRIC_DOTS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dots {
+    /// They stay.
+    #[default]
+    Keep,
+    /// They become `_`.
+    Replace,
 }
 
 /// Descriptors side by side.
@@ -162,6 +186,13 @@ impl RuleSet {
             );
         }
         text
+    }
+}
+
+impl Dots {
+    /// A key, a value or both as a part of a name.
+    pub fn part(self, text: &str) -> Cow<'_, str> {
+        if self == Self::Replace && text.contains('.') { text.replace('.', "_").into() } else { text.into() }
     }
 }
 

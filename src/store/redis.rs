@@ -14,8 +14,8 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
+use crate::algorithm::Counter;
 use crate::algorithm::charge::Charge;
-use crate::algorithm::{Counter, fixed_window};
 use crate::check::{Ask, Check, Hits, StoreError, Verdict, Verdicts};
 use crate::limit::{Algorithm, Limit, Share};
 use crate::shutdown::Lifecycle;
@@ -308,7 +308,7 @@ impl Redis {
         let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
         let mut line = Line::charging(check, charge, hash, at, manner, jitter);
         if line.is_window() {
-            let window = |at: Time| fixed_window::start(&check.limit, at);
+            let window = |at: Time| check.limit.window(at).index;
             let seen = self.last_seen.recall(hash);
             let is_known = seen.is_some_and(|(used, seen)| used > 0 && window(redis_time(seen)) == window(at));
             line.set_form(match is_known {

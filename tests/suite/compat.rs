@@ -86,7 +86,7 @@ macro_rules! themes {
 }
 
 themes! {
-    bucket, concurrency, defaults, defects, depth, dimensions, dynamic_metadata, errors, give_back, headers, hits, leaky_bucket, matching,
+    bucket, calendar_month, concurrency, defaults, defects, depth, dimensions, dynamic_metadata, errors, give_back, headers, hits, leaky_bucket, matching,
     merge, metric_names, near_limit, oddities, over_limit, override_limit, queue, quota, refused_rules, reload, replaces, rlconfig, shadow,
     sliding_log, sliding_window, standard_headers, together, tollgate_block, units, unlimited, wildcards,
 }
@@ -255,6 +255,8 @@ impl World {
             key_prefix: settings.rules.cache_key_prefix.as_str().into(),
             key_format: KeyFormat::Safe,
             default_algorithm: settings.rules.default_algorithm.0,
+            months: settings.rules.use_calendar_month_rate_limit,
+            metric_dots: settings.rules.sanitize_descriptor_metric_dots,
             ..Options::new(stats.clone())
         };
         let rules = Arc::new(LiveRules::default());

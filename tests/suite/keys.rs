@@ -1,8 +1,8 @@
 //! Under which key a counter is found: the reference's, which an instance of the reference beside us counts on, and our own.
 
 use tollgate::config::{self, Options, Source};
-use tollgate::limit::Unit;
-use tollgate::rules::explain::parse_query;
+use tollgate::limit::{Algorithm, Months, Unit};
+use tollgate::rules::explain::{explain, parse_query};
 use tollgate::rules::key::{HOLDER_BYTES_MAX, KEY_BYTES_MAX};
 use tollgate::rules::plan::{Modes, plan};
 use tollgate::rules::query::Override;
@@ -89,6 +89,83 @@ fn a_limit_of_the_request_shares_the_counter_of_a_window_of_the_same_descriptor_
 }
 
 #[test]
+fn a_calendar_month_is_a_unit_of_the_safe_form_and_leaves_the_reference_form_alone() {
+    const MONTHS: &str = "
+domain: shop
+descriptors:
+  - {key: one, rate_limit: {unit: month, requests_per_unit: 5}}
+  - {key: drop, rate_limit: {unit: month, requests_per_unit: 5}, metadata: {tollgate: {refused_hits: drop}}}
+  - {key: two, rate_limit: {unit: month, requests_per_unit: 5}, metadata: {tollgate: {unit_multiplier: 2}}}
+  - {key: fading, rate_limit: {unit: month, requests_per_unit: 5}, metadata: {tollgate: {algorithm: sliding_window}}}
+";
+    let keys = |months: Months, format: KeyFormat| {
+        let rules = loaded(MONTHS, |options| (options.months, options.key_format) = (months, format));
+        ["one=1", "drop=1", "two=1", "fading=1"].map(|descriptor| key_of(&rules, &query(descriptor)))
+    };
+    let [one, drop, two, fading] = keys(Months::Calendar, KeyFormat::Safe);
+    assert_eq!(one, "tg:shop:one:1:fixed_window:month:s:");
+    assert_eq!(drop, "tg:shop:drop:1:fixed_window:month:s:");
+    assert_eq!(two, "tg:shop:two:1:fixed_window:5184000:s:");
+    assert_eq!(fading, "tg:shop:fading:1:sliding_window:2592000000000:us");
+    assert_eq!(keys(Months::Calendar, KeyFormat::Reference), ["shop_one_1_", &drop, &two, &fading]);
+    assert_eq!(
+        keys(Months::ThirtyDays, KeyFormat::Safe)[..2],
+        ["tg:shop:one:1:fixed_window:2592000:s:", "tg:shop:drop:1:fixed_window:2592000:s:"]
+    );
+}
+
+#[test]
+fn a_limit_of_the_request_that_is_no_fixed_window_has_the_safe_form_of_its_rule() {
+    for format in KeyFormat::ALL {
+        let rules = rules("", format);
+        let key = |descriptor: &str, unit: Unit| {
+            let mut own = query(descriptor);
+            own.descriptors[0].limit = Some(Override { requests_per_unit: 9, unit: Some(unit), wire_unit: 1 });
+            key_of(&rules, &own)
+        };
+        for (descriptor, unit) in [
+            ("bucket=1", Unit::Second),
+            ("leaky=1", Unit::Second),
+            ("fading=1", Unit::Minute),
+            ("strict=1", Unit::Minute),
+            ("log=1", Unit::Minute),
+        ] {
+            assert_eq!(key(descriptor, unit), key_of(&rules, &query(descriptor)), "{format:?}");
+        }
+        assert_eq!(key("bucket=1", Unit::Hour), "tg:shop:bucket:1:token_bucket:3600000000:us", "{format:?}");
+        assert_eq!(key("drop=1", Unit::Hour), "tg:shop:drop:1:fixed_window:3600:s:", "{format:?}");
+        // The holder is not part of the key, and the unit has no meaning.
+        assert_eq!(key("api=pay,id=ann", Unit::Year), "tg:shop:api:pay:id::concurrency:0:us", "{format:?}");
+    }
+}
+
+#[test]
+fn explain_names_the_rule_that_a_stated_limit_takes_the_rest_from() {
+    let explained = |descriptor: &str, change: fn(&mut Options)| {
+        let rules = loaded(RULES, change);
+        let mut own = query(descriptor);
+        own.descriptors[0].limit = Some(Override { requests_per_unit: 9, unit: Some(Unit::Hour), wire_unit: 3 });
+        explain(&rules, &own, Modes::default())
+    };
+    let by_rule = explained("leaky=1", |_| {});
+    for part in [
+        "rule shop.leaky at shop.yaml:",
+        "number and unit are stated by the request, everything else by rule shop.leaky",
+        "=> limit 9 per hour, leaky_bucket, burst 1, refused hits drop",
+        "key   tg:shop:leaky:1:leaky_bucket:3600000000:us (safe form)",
+        "algorithm: leaky_bucket (by the rule, shop.yaml:",
+    ] {
+        assert!(by_rule.contains(part), "{part}: {by_rule}");
+    }
+    let alone = explained("user=1", |_| {});
+    assert!(alone.contains("stated by the request, and no tollgate block applies: a fixed window, as in envoyproxy/ratelimit"), "{alone}");
+    assert!(alone.contains("key   shop_user_1_ (reference form; on Redis the window's start in seconds follows)"), "{alone}");
+    let by_setting = explained("nobody=1", |options| options.default_algorithm = Some(Algorithm::TokenBucket));
+    assert!(by_setting.contains("counted by DEFAULT_ALGORITHM: token_bucket"), "{by_setting}");
+    assert!(by_setting.contains("=> limit 9 per hour, token_bucket, burst 9"), "{by_setting}");
+}
+
+#[test]
 fn a_limit_of_a_request_without_entries_has_the_domain_for_a_key() {
     let mut query = query("user=1");
     query.descriptors[0].entries.clear();
@@ -131,8 +208,12 @@ fn key_of(rules: &RuleSet, query: &Query<'_>) -> String {
 }
 
 fn rules(prefix: &str, key_format: KeyFormat) -> RuleSet {
-    let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-    let options = Options { key_prefix: prefix.into(), key_format, ..Options::new(stats) };
-    let source = Source { name: "shop.yaml".into(), path: "shop.yaml".into(), text: RULES.into() };
+    loaded(RULES, |options| (options.key_prefix, options.key_format) = (prefix.into(), key_format))
+}
+
+fn loaded(text: &str, set: impl FnOnce(&mut Options)) -> RuleSet {
+    let mut options = Options::new(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()));
+    set(&mut options);
+    let source = Source { name: "shop.yaml".into(), path: "shop.yaml".into(), text: text.into() };
     config::load(&[source], &options).expect("these rules are right").rules
 }

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use tollgate::algorithm::sub_windows::width;
 use tollgate::algorithm::{Counter, decide_together};
 use tollgate::check::{Call, Check, Hits, Key, Verdict};
-use tollgate::limit::{Algorithm, EXACT_MAX, Limit, RefusedHits, Terms, Unit};
+use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Months, RefusedHits, Terms, Unit};
 use tollgate::time::{Span, Time};
 
 /// 2023-11-14, which is on no edge of any unit.
@@ -107,9 +107,14 @@ fn limits_in(algorithm: Algorithm, buckets: Option<u32>, requests: RangeInclusiv
     let refused_hits = prop_oneof![Just(None), Just(Some(RefusedHits::Count)), Just(Some(RefusedHits::Drop))];
     let unit = prop::sample::select(&Unit::ALL[..]);
     let burst = prop_oneof![Just(None), (1..40_u32).prop_map(Some)];
-    (requests, unit, 1..8_u32, burst, refused_hits).prop_map(move |(requests, unit, unit_multiplier, burst, refused_hits)| {
+    let period = prop_oneof![
+        3 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Months::ThirtyDays)),
+        1 => Just((Unit::Month, 1, Months::Calendar)),
+    ];
+    (requests, period, burst, refused_hits).prop_map(move |(requests, (unit, unit_multiplier, months), burst, refused_hits)| {
         let burst = burst.filter(|_| algorithm.is_bucket());
-        Limit::new(&Terms { unit_multiplier, burst, buckets, refused_hits, ..Terms::new(requests, unit, algorithm) }).expect("a limit")
+        let terms = Terms { unit_multiplier, months, burst, buckets, refused_hits, ..Terms::new(requests, unit, algorithm) };
+        Limit::new(&terms).expect("a limit")
     })
 }
 
@@ -128,6 +133,7 @@ fn any_limit() -> impl Strategy<Value = Limit> {
 /// How long it takes at most until a counter is as if untouched.
 fn fill(limit: &Limit) -> Span {
     match limit.algorithm() {
+        Algorithm::FixedWindow if limit.months() == Months::Calendar => Span::from_secs(31 * 86_400),
         Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::Concurrency => limit.period(),
         Algorithm::SlidingWindow if limit.buckets() > 0 => times(width(limit), u64::from(limit.buckets()) + 1),
         Algorithm::SlidingWindow => times(limit.period(), 2),
@@ -324,14 +330,15 @@ proptest! {
     fn windows_admit_at_most_their_requests_each_and_twice_that_in_any_period(
         limit in prop_oneof![limits(Algorithm::FixedWindow, 0..=30), limits(Algorithm::SlidingWindow, 0..=30)], calls in one_way_history(),
     ) {
-        let period = limit.period().as_micros();
         let mut windows = std::collections::HashMap::new();
         let passed = admitted(limit, &calls);
         for (at, hits) in &passed {
-            *windows.entry(at.as_micros() / period).or_insert(0) += hits;
+            *windows.entry(limit.window(*at).start).or_insert(0) += hits;
         }
         prop_assert!(windows.values().all(|&hits| hits <= u64::from(limit.requests())), "{windows:?}");
-        prop_assert!(most_in_any_period(&limit, &passed) <= 2 * u64::from(limit.requests()));
+        // 30 days can begin in January and end in March.
+        let windows_touched = if limit.months() == Months::Calendar { 3 } else { 2 };
+        prop_assert!(most_in_any_period(&limit, &passed) <= windows_touched * u64::from(limit.requests()));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use redis::{Commands as _, Connection};
 use tollgate::check::{Check, Hits, Key};
-use tollgate::limit::{Algorithm, Limit, Terms, Unit};
+use tollgate::limit::{Algorithm, Limit, Months, Terms, Unit};
 use tollgate::time::{Clock, Span, Time};
 
 use crate::support::redis::RedisProcess;
@@ -98,6 +98,40 @@ async fn each_sees_what_the_other_has_counted() {
     let verdict = bench.remote.decide(&ask([check(Hits::Add(1))]), tomorrow).await[0].expect("it is there");
     assert_eq!(verdict.used, 1);
     assert_eq!(old.count(&format!("shop_user_1_{}", WINDOW + 86_400), 1), 2);
+}
+
+#[tokio::test]
+async fn a_calendar_month_has_the_references_key_and_lives_until_its_end() {
+    let terms = Terms { months: Months::Calendar, ..Terms::new(10, Unit::Month, Algorithm::FixedWindow) };
+    let limit = Limit::new(&terms).expect("a limit");
+    let (clock, hand) = Clock::manual(START);
+    let bench = Bench::start(clock);
+    let mut old = OldReplica(bench.server.connection());
+    let check = Check::new(Key::from("shop_user_1_"), limit, Hits::Add(1));
+    // A time, and the month that it lies in: within November, at either end of December, and on a leap day.
+    for (now, start, end) in [
+        (1_700_000_000, 1_698_796_800, 1_701_388_800),
+        (1_701_388_800, 1_701_388_800, 1_704_067_200),
+        (1_704_000_000, 1_701_388_800, 1_704_067_200),
+        (1_704_067_200, 1_704_067_200, 1_706_745_600),
+        (1_709_164_800, 1_706_745_600, 1_709_251_200),
+    ] {
+        bench.server.command::<()>(&["FLUSHALL"]);
+        let time = Time::from_micros(now * 1_000_000);
+        hand.set(time);
+        let key = format!("shop_user_1_{start}");
+        let told = async || bench.remote.decide(&ask([check.clone()]), time).await[0].expect("it is there");
+        let verdict = told().await;
+        assert_eq!((verdict.used, verdict.reset_after), (1, Span::from_secs(end - now)), "{now}");
+        let all = old.all();
+        let [(only, value, life)] = &all[..] else { panic!("{now}: {all:?}") };
+        assert_eq!((only, value.as_str()), (&key, "1"), "{now}");
+        let left = (end - now).cast_signed();
+        assert!((left - 60..=left).contains(life), "{now}: {all:?}");
+        // Either counts what the other has counted, and so does the command that this process sends for a key that it has seen.
+        assert_eq!(old.count(&key, 2), 3);
+        assert_eq!(told().await.used, 4, "{now}");
+    }
 }
 
 #[tokio::test]

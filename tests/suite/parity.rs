@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use redis::Value;
 use tollgate::check::{Ask, Check, Hits, Key};
-use tollgate::limit::{Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, RefusedHits, Terms, Unit};
+use tollgate::limit::{Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, Months, RefusedHits, Terms, Unit};
 use tollgate::store::redis::script::{self, Form, Line, Manner, Script};
 use tollgate::time::{Span, Time};
 
@@ -196,7 +196,7 @@ impl Gap {
             Self::Micros(gap) => micros + gap,
             Self::Ticks(counter, gap, more) => (micros + gap * tick(counter)).saturating_add_signed(more),
             Self::Period(counter, parts, more) => (micros + period(counter) / 256 * parts).saturating_add_signed(more),
-            Self::WindowEnd(counter, more) => (micros / period(counter) * period(counter) + period(counter)).saturating_add_signed(more),
+            Self::WindowEnd(counter, more) => limits[counter].window(now).end.as_micros().saturating_add_signed(more),
             Self::Retry(counter, more) => micros.saturating_add(retries[counter].as_micros()).saturating_add_signed(ticks(counter, more)),
             Self::Reset(counter, more) => micros.saturating_add(resets[counter].as_micros()).saturating_add_signed(ticks(counter, more)),
             Self::Back(gap) => micros.saturating_sub(gap),
@@ -272,12 +272,16 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
     let max_wait = prop_oneof![Just(None), (1_000..5_000_000_u64).prop_map(Some)];
     let buckets = prop_oneof![Just(None), (1..12_u32).prop_map(Some)];
     let particular = (burst, max_wait, buckets, 1_000..100_000_000_u64);
-    (requests, unit, 1..8_u32, particular, refused_hits).prop_filter_map(
+    let period = prop_oneof![
+        5 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Months::ThirtyDays)),
+        1 => Just((Unit::Month, 1, Months::Calendar)),
+    ];
+    (requests, period, particular, refused_hits).prop_filter_map(
         "countable",
-        move |(requests, unit, unit_multiplier, (burst, max_wait, buckets, lease), refused_hits)| {
+        move |(requests, (unit, unit_multiplier, months), (burst, max_wait, buckets, lease), refused_hits)| {
             // There are five callers.
             let requests = if algorithm == Algorithm::Concurrency { requests % 5 } else { requests };
-            let terms = Terms { unit_multiplier, burst, buckets, refused_hits, ..Terms::new(requests, unit, algorithm) };
+            let terms = Terms { unit_multiplier, months, burst, buckets, refused_hits, ..Terms::new(requests, unit, algorithm) };
             let terms = Terms { max_wait: max_wait.map(Span::from_micros), lease: Some(Span::from_micros(lease)), ..terms };
             Limit::new(&fitting(terms)).ok()
         },
@@ -305,8 +309,8 @@ fn counters(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Terms2> {
     (limits, found, other).prop_map(|(limit, (is_found, found), (large, requests, burst, is_large))| {
         let requests = if is_large { large } else { requests };
         let burst = if limit.tick() == tollgate::limit::Tick::Micro { burst } else { large };
-        let same_key =
-            |other: &Limit| limit.algorithm() == Algorithm::Concurrency || (other.period(), other.tick()) == (limit.period(), limit.tick());
+        let measures = |limit: &Limit| (limit.period(), limit.tick(), limit.months());
+        let same_key = |other: &Limit| limit.algorithm() == Algorithm::Concurrency || measures(other) == measures(&limit);
         let seconds = u32::try_from(limit.period().ceil_secs()).unwrap_or(1);
         let terms = Terms {
             unit_multiplier: seconds,

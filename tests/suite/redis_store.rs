@@ -168,6 +168,20 @@ async fn a_limit_in_a_request_goes_by_the_setting() {
 }
 
 #[tokio::test]
+async fn a_limit_in_a_request_goes_by_the_policy_of_its_rule() {
+    let server = on_redis(POLICIES, NOWHERE).with_env("ON_STORE_ERROR", "error").start();
+    let mut client = server.client().await;
+    for (key, expected) in
+        [("allow", Some(Code::Ok)), ("deny", Some(Code::OverLimit)), ("by_domain", Some(Code::OverLimit)), ("free", None)]
+    {
+        let mut request = request("d", &[&[(key, "v")]]);
+        request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 1 });
+        let answer = client.call(request).await;
+        assert_eq!(answer.ok().map(|answer| answer.overall_code()), expected, "{key}");
+    }
+}
+
+#[tokio::test]
 async fn each_of_several_replicas_lets_its_share_through() {
     let server = on_redis(&limit_of(10), NOWHERE).with_env("REPLICAS", "4").start();
     let mut client = server.client().await;
@@ -184,7 +198,7 @@ async fn a_master_that_became_a_replica_is_left_for_the_one_that_its_address_lea
     let mut client = server.client().await;
     let keys = |redis: &RedisProcess| redis.command::<Vec<String>>(&["KEYS", "*"]).len();
     eventually("the old master counts", async || client.ask("d", &[("k", "v")]).await == Code::Ok && keys(&old) == 1).await;
-    // It keeps its connections. Port 1 is nobody's.
+    // It keeps its connections. Nothing listens on port 1.
     old.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
     proxy.repoint(new.port());
     eventually("the new master counts", async || client.ask("d", &[("k", "v")]).await == Code::Ok && keys(&new) == 1).await;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -74,7 +75,7 @@ fn every_setting_has_one_row_on_the_page_and_every_row_a_test_that_names_it() {
         *seen.entry(name.as_str()).or_insert(0) += 1;
     }
     assert!(seen.values().all(|count| *count == 1), "more than one row: {seen:?}");
-    assert_eq!(OF_THE_REFERENCE.lines().count(), 115);
+    assert_eq!(OF_THE_REFERENCE.lines().count(), 117);
     let missing: Vec<&str> = OF_THE_REFERENCE.lines().filter(|name| !seen.contains_key(name)).collect();
     assert!(missing.is_empty(), "no row: {missing:?}");
 
@@ -224,6 +225,55 @@ fn the_headers_have_the_names_that_are_set() {
     let server = names.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start();
     let reply = server.json(LOOSE);
     assert!(names.iter().all(|(_, name)| has_header(&reply, name)), "{}", reply.body);
+}
+
+#[test]
+fn dots_in_keys_and_values_are_replaced_in_the_names_of_metrics() {
+    let rules = "
+domain: a.b
+descriptors:
+  - {key: host, value: foo.bar, rate_limit: {unit: year, requests_per_unit: 5}}
+  - {key: path, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 5}}
+";
+    let server = TestServer::with_rules(rules).with_env("SANITIZE_DESCRIPTOR_METRIC_DOTS", "true").start();
+    for (entry, limit) in [
+        (r#"{"key":"host","value":"foo.bar"}"#, ""),
+        (r#"{"key":"path","value":"/v1.Do"}"#, ""),
+        (r#"{"key":"other.key","value":"1"}"#, r#","limit":{"requestsPerUnit":5,"unit":"DAY"}"#),
+    ] {
+        let body = format!(r#"{{"domain":"a.b","descriptors":[{{"entries":[{entry}]{limit}}}]}}"#);
+        assert_eq!(server.json(&body).status, 200, "{body}");
+    }
+    let stats = server.admin("/stats");
+    for name in ["a.b.host_foo_bar", "a.b.path_/v1_Do", "a.b.other_key_1"] {
+        assert!(stats.contains(&format!("ratelimit.service.rate_limit.{name}.total_hits: 1")), "{name}: {stats}");
+    }
+}
+
+#[test]
+fn months_are_calendar_months_if_that_is_wanted() {
+    let redis = RedisProcess::start();
+    let rules = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: month, requests_per_unit: 5}}]\n";
+    let start = |calendar: &str| {
+        let server = TestServer::with_rules(rules).with_env("REDIS_URL", &redis.url());
+        server.with_env("EXPIRATION_JITTER_MAX_SECONDS", "0").with_env("USE_CALENDAR_MONTH_RATE_LIMIT", calendar).start()
+    };
+    let window_of_the_only_key = || -> u64 {
+        let keys: Vec<String> = redis.command(&["KEYS", "*"]);
+        let [key] = &keys[..] else { panic!("one key, not {keys:?}") };
+        key.strip_prefix("d_k_v_").and_then(|start| start.parse().ok()).unwrap_or_else(|| panic!("{key}"))
+    };
+    let body = TIGHT.replace("tight", "k");
+    let fixed = start("false");
+    assert_eq!(fixed.json(&body).status, 200);
+    assert_eq!(window_of_the_only_key() % (30 * 86_400), 0, "30 days since the epoch");
+    redis.command::<()>(&["FLUSHALL"]);
+    let calendar = start("true");
+    assert_eq!(calendar.json(&body).status, 200);
+    let begins = UNIX_EPOCH + Duration::from_secs(window_of_the_only_key());
+    let date = humantime::format_rfc3339_seconds(begins).to_string();
+    assert!(date.ends_with("-01T00:00:00Z"), "the first of a month, not {date}");
+    assert!(calendar.admin("/explain?domain=d&descriptor=k%3Dv").contains("5 per calendar month"));
 }
 
 #[test]

@@ -12,9 +12,9 @@ use smallvec::SmallVec;
 
 use crate::algorithm::charge::Charge;
 use crate::algorithm::counter::{self, Kind};
-use crate::algorithm::{Counter, fixed_window, sub_windows};
+use crate::algorithm::{Counter, sub_windows};
 use crate::check::{Call, Check, Key, Verdict};
-use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX};
+use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX, Months};
 use crate::time::{MICROS_PER_SECOND, Span, Time};
 
 /// What walks the checks.
@@ -233,9 +233,14 @@ impl Line {
         let mut argument = SmallVec::new();
         let (price, life, rate) = match Kind::of(limit) {
             Kind::FixedWindow => {
-                let start = fixed_window::start(limit, at).as_micros() / MICROS_PER_SECOND;
-                key.push(itoa::Buffer::new().format(start).as_bytes());
-                let life = limit.period().ceil_secs() + jitter.ceil_secs();
+                let window = limit.window(at);
+                key.push(itoa::Buffer::new().format(window.start.as_micros() / MICROS_PER_SECOND).as_bytes());
+                // As in the reference: a whole period from now, but only what is left of a calendar month.
+                let life = match limit.months() {
+                    Months::ThirtyDays => limit.period(),
+                    Months::Calendar => window.end.since(at),
+                };
+                let life = life.ceil_secs() + jitter.ceil_secs();
                 if manner == Manner::Apart && !charge.drops && charge.cost > 0 {
                     let window = Window { hits: charge.cost.unsigned_abs(), life, form: WindowForm::Scripted };
                     return Self { key, argument, window: Some(window), route: Route::Plain, at, hash, price: 1 };

@@ -199,7 +199,7 @@ impl<'b> Trip<'b> {
 }
 
 impl Back {
-    /// Whether the server refused a write because it is a replica of another one.
+    /// Whether the server rejected a write because it is a replica.
     pub fn is_read_only(&self) -> bool {
         self.told.iter().any(|told| matches!(told, Err(Untold::Wrong(text)) if text.contains("READONLY")))
     }

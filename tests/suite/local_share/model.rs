@@ -8,7 +8,7 @@ use tokio::runtime;
 use tollgate::algorithm::charge::Charge;
 use tollgate::algorithm::{Counter, Decide};
 use tollgate::check::{Call, Check, Hits, Key, Verdict};
-use tollgate::limit::{Algorithm, Limit, RefusedHits, Share, Terms, Unit};
+use tollgate::limit::{Algorithm, Limit, Months, RefusedHits, Share, Terms, Unit};
 use tollgate::store::redis::stand_in::{Creditor, Ended, Fate, HAND_BACK_MAX, Parcel, StandIn, Undecided};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Span, Time};
@@ -201,9 +201,7 @@ impl World {
             (from..passed.len()).find_map(|to| {
                 let ((began, _), (at, hits)) = (passed[from], passed[to]);
                 let is_within = match limit.algorithm() {
-                    Algorithm::FixedWindow | Algorithm::SlidingWindow if limit.buckets() == 0 => {
-                        began.as_micros() / period == at.as_micros() / period
-                    }
+                    Algorithm::FixedWindow | Algorithm::SlidingWindow if limit.buckets() == 0 => limit.window(began) == limit.window(at),
                     Algorithm::TokenBucket | Algorithm::LeakyBucket => true,
                     _ => at.since(began) < limit.period(),
                 };
@@ -242,11 +240,12 @@ fn limits() -> impl Strategy<Value = Limit> {
     let algorithm = prop::sample::select(&COUNTING[..]);
     let (burst, buckets) = (prop::option::of(1..60_u32), prop::option::of(1..9_u32));
     let refused_hits = prop::option::of(prop::sample::select(&RefusedHits::ALL[..]));
-    let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day][..]);
+    let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day, Unit::Month][..]);
     (algorithm, 0..40_u32, unit, burst, buckets, refused_hits).prop_map(|(algorithm, requests, unit, burst, buckets, refused_hits)| {
+        let months = Months::Calendar;
         let burst = burst.filter(|_| algorithm.is_bucket());
         let buckets = buckets.filter(|_| algorithm == Algorithm::SlidingWindow);
-        Limit::new(&Terms { burst, buckets, refused_hits, ..Terms::new(requests, unit, algorithm) }).expect("a limit")
+        Limit::new(&Terms { months, burst, buckets, refused_hits, ..Terms::new(requests, unit, algorithm) }).expect("a limit")
     })
 }
 

@@ -1,10 +1,10 @@
 //! How each kind of counter stands in Redis: what reads it, what is read then, and how long it lives.
 
 use redis::{Cmd, Value};
+use tollgate::algorithm::Counter;
 use tollgate::algorithm::sub_windows::width;
-use tollgate::algorithm::{Counter, fixed_window};
 use tollgate::check::{Check, Hits};
-use tollgate::limit::Limit;
+use tollgate::limit::{Limit, Months};
 use tollgate::time::{Span, Time};
 
 /// Redis refuses times that are too long for it, so lives end here, in ms.
@@ -18,7 +18,7 @@ pub(crate) const SUM_END: u64 = 1 << 52;
 pub(crate) fn redis_key(check: &Check, now: Time) -> Vec<u8> {
     let mut key = check.key.clone();
     if let Counter::FixedWindow(_) = Counter::untouched(&check.limit) {
-        let start = fixed_window::start(&check.limit, now).as_micros() / 1_000_000;
+        let start = check.limit.window(now).start.as_micros() / 1_000_000;
         key.push(start.to_string().as_bytes());
     }
     key.as_bytes().to_vec()
@@ -78,7 +78,13 @@ pub(crate) fn is_stale(counter: &Counter, limit: &Limit, written: Time, now: Tim
 pub(crate) fn life(counter: &Counter, limit: &Limit, now: Time, jitter: Span) -> Option<u64> {
     let ms = |micros: u64| micros.div_ceil(1_000) + SPARE;
     match counter {
-        Counter::FixedWindow(_) => Some((limit.period().ceil_secs() + jitter.ceil_secs()) * 1_000),
+        Counter::FixedWindow(_) => {
+            let left = match limit.months() {
+                Months::ThirtyDays => limit.period(),
+                Months::Calendar => limit.window(now).end.since(now),
+            };
+            Some((left.ceil_secs() + jitter.ceil_secs()) * 1_000)
+        }
         _ if counter.is_untouched() => None,
         Counter::Bucket(_) => {
             let ticks = counter.spent_at(limit, now).div_ceil(limit.requests().into());

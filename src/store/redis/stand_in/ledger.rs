@@ -363,7 +363,7 @@ impl Recent {
 
     /// A window that has not begun yet means that the clock went back: its hits are kept as those of the present one.
     fn at(self, limit: &Limit, now: Time) -> Self {
-        let window = limit.tick().since_epoch(now) / limit.period_ticks();
+        let window = limit.window(now).index;
         let (used, before) = match window.checked_sub(self.window) {
             None => (self.used.saturating_add(self.before), 0),
             Some(0) => (self.used, self.before),
