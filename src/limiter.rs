@@ -75,6 +75,8 @@ pub struct Policy {
     pub near_limit_ratio: f32,
     /// Names of the headers of the reference, if they are wanted.
     pub reference_headers: Option<HeaderNames>,
+    /// Names of the same three headers on the request to the upstream, if they are wanted.
+    pub reference_request_headers: Option<HeaderNames>,
     /// RateLimit-Policy and RateLimit as the IETF has them.
     pub ietf_headers: bool,
     /// Retry-After on refusals.

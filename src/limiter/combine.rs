@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::check::{Hits, Verdicts};
 use crate::limiter::answer::{Answer, Status, StatusLimit};
-use crate::limiter::headers::{Told, headers, request_headers};
+use crate::limiter::headers::{Told, headers, reference, request_headers};
 use crate::limiter::metadata::{dynamic_metadata, tell_degraded};
 use crate::limiter::{Modes, Policy};
 use crate::rules::query::Query;
@@ -45,13 +45,15 @@ pub fn combine(query: &Query<'_>, plan: &Plan<'_>, verdicts: &Verdicts, policy: 
     if !degraded.is_empty() {
         tell_degraded(told.get_or_insert_default(), &degraded);
     }
+    let mut for_upstream = reference(&statuses, hard_over, policy.reference_request_headers.as_ref());
+    for_upstream.extend(request_headers(&degraded));
     Answer {
         over_limit,
         refused_by: if over_limit { (0..statuses.len()).find(|&index| refuses(index)) } else { None },
         shadowed: over && policy.modes.shadow,
         degraded: !degraded.is_empty(),
         response_headers: headers(Told { statuses: &statuses, over_limit, retry_later }, hard_over, policy),
-        request_headers: request_headers(&degraded),
+        request_headers: for_upstream,
         body: if over_limit { body(plan, refuses) } else { None },
         dynamic_metadata: told,
         statuses,

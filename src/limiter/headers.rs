@@ -33,14 +33,7 @@ pub struct Told<'t> {
 /// The headers of an answer, in order. `hard_over` says which statuses refuse the request all by themselves.
 pub fn headers(told: Told<'_>, hard_over: impl Fn(usize) -> bool, policy: &Policy) -> Vec<Header> {
     let Told { statuses, over_limit, retry_later } = told;
-    let mut headers = Vec::new();
-    if let Some(names) = &policy.reference_headers
-        && let Some((status, limit)) = nearest(statuses, hard_over).and_then(|status| Some((status, status.limit.as_ref()?)))
-    {
-        headers.push(Header { name: names.limit.clone(), value: limit.requests.to_string() });
-        headers.push(Header { name: names.remaining.clone(), value: status.remaining.to_string() });
-        headers.push(Header { name: names.reset.clone(), value: status.reset_secs.to_string() });
-    }
+    let mut headers = reference(statuses, hard_over, policy.reference_headers.as_ref());
     if policy.ietf_headers {
         headers.extend(ietf(statuses));
     }
@@ -51,6 +44,18 @@ pub fn headers(told: Told<'_>, hard_over: impl Fn(usize) -> bool, policy: &Polic
         headers.extend(wait.map(|secs| Header { name: "Retry-After".into(), value: later(secs).to_string() }));
     }
     headers
+}
+
+/// The reference's three headers, under these names if they are wanted.
+pub fn reference(statuses: &[Status], hard_over: impl Fn(usize) -> bool, names: Option<&HeaderNames>) -> Vec<Header> {
+    let Some(names) = names else { return Vec::new() };
+    let Some(status) = nearest(statuses, hard_over) else { return Vec::new() };
+    let Some(limit) = &status.limit else { return Vec::new() };
+    vec![
+        Header { name: names.limit.clone(), value: limit.requests.to_string() },
+        Header { name: names.remaining.clone(), value: status.remaining.to_string() },
+        Header { name: names.reset.clone(), value: status.reset_secs.to_string() },
+    ]
 }
 
 /// What rules that degrade want the upstream to hear, in order. Of two that have a header of the same name the first wins.

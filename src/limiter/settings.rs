@@ -51,6 +51,18 @@ pub struct Settings {
     /// Name of the header with the seconds until the reset
     #[arg(long, env = "LIMIT_RESET_HEADER", default_value = "RateLimit-Reset", value_name = "NAME")]
     pub limit_reset_header: String,
+    /// Add headers with limit, remaining and reset to requests that go to the upstream
+    #[arg(long, env = "LIMIT_REQUEST_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub limit_request_headers_enabled: bool,
+    /// Name of the request header with the limit
+    #[arg(long, env = "LIMIT_REQUEST_LIMIT_HEADER", default_value = "RateLimit-Limit", value_name = "NAME")]
+    pub limit_request_limit_header: String,
+    /// Name of the request header with what remains
+    #[arg(long, env = "LIMIT_REQUEST_REMAINING_HEADER", default_value = "RateLimit-Remaining", value_name = "NAME")]
+    pub limit_request_remaining_header: String,
+    /// Name of the request header with the seconds until the reset
+    #[arg(long, env = "LIMIT_REQUEST_RESET_HEADER", default_value = "RateLimit-Reset", value_name = "NAME")]
+    pub limit_request_reset_header: String,
     /// Add RateLimit-Policy and RateLimit as the IETF draft has them
     #[arg(long, env = "IETF_RATELIMIT_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
     pub ietf_ratelimit_headers_enabled: bool,
@@ -85,10 +97,16 @@ impl Settings {
             remaining: self.limit_remaining_header.as_str().into(),
             reset: self.limit_reset_header.as_str().into(),
         };
+        let request_names = HeaderNames {
+            limit: self.limit_request_limit_header.as_str().into(),
+            remaining: self.limit_request_remaining_header.as_str().into(),
+            reset: self.limit_request_reset_header.as_str().into(),
+        };
         Policy {
             modes: self.modes(),
             near_limit_ratio: self.near_limit_ratio,
             reference_headers: self.limit_response_headers_enabled.then_some(names),
+            reference_request_headers: self.limit_request_headers_enabled.then_some(request_names),
             ietf_headers: self.ietf_ratelimit_headers_enabled,
             retry_after_header: self.retry_after_header_enabled,
             retry_after_jitter: self.retry_after_jitter,

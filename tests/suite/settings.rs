@@ -75,7 +75,7 @@ fn every_setting_has_one_row_on_the_page_and_every_row_a_test_that_names_it() {
         *seen.entry(name.as_str()).or_insert(0) += 1;
     }
     assert!(seen.values().all(|count| *count == 1), "more than one row: {seen:?}");
-    assert_eq!(OF_THE_REFERENCE.lines().count(), 117);
+    assert_eq!(OF_THE_REFERENCE.lines().count(), 121);
     let missing: Vec<&str> = OF_THE_REFERENCE.lines().filter(|name| !seen.contains_key(name)).collect();
     assert!(missing.is_empty(), "no row: {missing:?}");
 
@@ -225,6 +225,23 @@ fn the_headers_have_the_names_that_are_set() {
     let server = names.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start();
     let reply = server.json(LOOSE);
     assert!(names.iter().all(|(_, name)| has_header(&reply, name)), "{}", reply.body);
+}
+
+#[test]
+fn the_headers_of_upstream_requests_have_the_names_that_are_set() {
+    let names = [
+        ("LIMIT_REQUEST_LIMIT_HEADER", "X-Most"),
+        ("LIMIT_REQUEST_REMAINING_HEADER", "X-Left"),
+        ("LIMIT_REQUEST_RESET_HEADER", "X-Seconds"),
+    ];
+    let server = TestServer::with_rules(TWO).with_env("LIMIT_REQUEST_HEADERS_ENABLED", "true");
+    let server = names.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start();
+    let reply = server.json(LOOSE);
+    let answer = json(&reply);
+    let headers = answer["requestHeadersToAdd"].as_array().expect("request headers");
+    let keys: Vec<_> = headers.iter().filter_map(|header| header["key"].as_str()).collect();
+    assert_eq!(keys, names.map(|(_, name)| name), "{}", reply.body);
+    assert!(answer.get("responseHeadersToAdd").is_none(), "{}", reply.body);
 }
 
 #[test]
