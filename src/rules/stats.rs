@@ -127,7 +127,7 @@ impl RuleStats {
         };
     }
 
-    fn counts(&self) -> [(&'static str, u64); 6] {
+    fn counts(&self) -> [(&'static str, u64); 7] {
         [
             ("total_hits", self.total_hits.load(Relaxed)),
             ("over_limit", self.over_limit.load(Relaxed)),
@@ -135,6 +135,7 @@ impl RuleStats {
             ("within_limit", self.within_limit.load(Relaxed)),
             ("shadow_mode", self.shadow_mode.load(Relaxed)),
             ("over_limit_with_local_cache", self.over_limit_with_local_cache.load(Relaxed)),
+            ("total_negative_hits", self.given_back.load(Relaxed)),
         ]
     }
 
@@ -270,6 +271,10 @@ fn reference_series(name: &str, count_name: &str, count: u64) -> Series {
         let help = "Hits over the limit of a rule that were refused without asking Redis.";
         return Series::counter(&escaped(&statsd), help, Vec::new(), count, Some(statsd));
     }
+    if count_name == "total_negative_hits" {
+        // No mapping is about it. `tollgate_rule_given_back_hits_total` is the same with labels.
+        return Series::counter(&escaped(&statsd), "Hits that were given back to a rule.", Vec::new(), count, Some(statsd));
+    }
     if labels.len() < 2 {
         // No label for a key: its mapping leaves such a name alone.
         let name = escaped(&statsd);
@@ -339,7 +344,7 @@ mod tests {
             Verdict { over, used, remaining: 0, start_after: Span::ZERO, retry_after: None, reset_after: Span::ZERO, from_cache: false };
         let hits = Hits::Add(hits);
         stats.record(&Outcome { limit: &limit, hits, verdict: &verdict, stood_still: false, instead: Instead::Nothing, near_ratio: 0.8 });
-        let [total, over, near, within, _, _] = stats.counts().map(|(_, count)| count);
+        let [total, over, near, within, ..] = stats.counts().map(|(_, count)| count);
         [total, over, near, within]
     }
 
