@@ -17,7 +17,7 @@ use tokio_stream::{Stream, StreamExt as _};
 use crate::http::health;
 use crate::limiter::Modes;
 use crate::rules::explain::{explain, parse_query};
-use crate::rules::{LiveRules, Query};
+use crate::rules::{LiveRules, OnStoreError, Query};
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::Metrics;
 
@@ -25,6 +25,8 @@ pub mod settings;
 
 /// The text format of Prometheus.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// The body of a page that needs rules while there are none.
+const NO_RULES: &str = "no rules are loaded\n";
 
 /// What the door shows.
 #[derive(Debug, Clone)]
@@ -33,6 +35,8 @@ pub struct Admin {
     pub rules: Arc<LiveRules>,
     /// What requests are planned with.
     pub modes: Modes,
+    /// The policy of rules without `on_store_error`.
+    pub on_store_error: OnStoreError,
     /// All metrics.
     pub metrics: Metrics,
     /// How far the process is.
@@ -47,7 +51,7 @@ impl Admin {
             ("/healthcheck", "200 while this process should get calls, else 500", any(health::healthcheck)),
             ("/metrics", "everything that is counted, for Prometheus, as of now", get(metrics_page)),
             ("/ready", "what this process waits for, by name", get(health::ready)),
-            ("/rlconfig", "every limit in force, one a line", get(rlconfig)),
+            ("/rlconfig", "every limit in force, one per line; complete with /rlconfig?format=json", get(rlconfig)),
             ("/stats", "every counter and gauge under its statsd name, one a line", get(stats)),
         ]
     }
@@ -55,8 +59,7 @@ impl Admin {
     /// The whole door.
     pub fn router(self) -> Router {
         let routes = Self::routes().into_iter().fold(Router::new(), |router, (path, _, route)| router.route(path, route));
-        // As in the reference, whose index answers wherever nothing else does.
-        routes.fallback(index).with_state(self)
+        routes.route("/", any(index)).fallback(unknown_path).with_state(self)
     }
 
     /// The metrics page alone, at that path: what PROMETHEUS_ADDR serves.
@@ -85,11 +88,24 @@ async fn index() -> String {
     Admin::routes().map(|(path, help, _)| format!("{path}: {help}\n")).concat()
 }
 
-async fn rlconfig(State(admin): State<Admin>) -> Response {
-    match admin.rules.load().as_ref().map(|rules| rules.dump()) {
-        Some(dump) if !dump.is_empty() => dump.into_response(),
-        // As in the reference: nothing has no type.
-        _ => StatusCode::OK.into_response(),
+/// A 200 would let a mistyped path pass for a page.
+async fn unknown_path() -> Response {
+    (StatusCode::NOT_FOUND, index().await).into_response()
+}
+
+async fn rlconfig(State(admin): State<Admin>, QueryString(pairs): QueryString<Vec<(String, String)>>) -> Response {
+    let rules = admin.rules.load();
+    match pairs.iter().find(|(name, _)| name == "format").map_or("text", |(_, format)| format) {
+        "text" => match rules.as_ref().map(|rules| rules.dump()) {
+            Some(dump) if !dump.is_empty() => dump.into_response(),
+            // As in the reference, an empty body has no content type.
+            _ => StatusCode::OK.into_response(),
+        },
+        "json" => match rules.as_ref() {
+            Some(rules) => ([(header::CONTENT_TYPE, "application/json")], rules.dump_json(admin.on_store_error)).into_response(),
+            None => (StatusCode::SERVICE_UNAVAILABLE, NO_RULES).into_response(),
+        },
+        other => (StatusCode::BAD_REQUEST, format!("unknown format {other:?}; write format=text or format=json\n")).into_response(),
     }
 }
 
@@ -110,6 +126,6 @@ async fn explained(State(admin): State<Admin>, QueryString(pairs): QueryString<V
     };
     match admin.rules.load().as_ref() {
         Some(rules) => explain(rules, &query, admin.modes).into_response(),
-        None => (StatusCode::SERVICE_UNAVAILABLE, "no rules are loaded\n").into_response(),
+        None => (StatusCode::SERVICE_UNAVAILABLE, NO_RULES).into_response(),
     }
 }

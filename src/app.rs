@@ -202,9 +202,10 @@ impl App {
             workers,
         };
         let policy = settings.limiter.policy();
-        let admin = Admin { rules: live.clone(), modes: policy.modes, metrics: metrics.clone(), lifecycle: lifecycle.clone() };
+        let (modes, on_store_error) = (policy.modes, settings.limiter.on_store_error);
+        let admin = Admin { rules: live.clone(), modes, on_store_error, metrics: metrics.clone(), lifecycle: lifecycle.clone() };
         let http_full = crate::http::full_counter(&metrics);
-        let fallback = Fallback::new(settings.limiter.on_store_error, &metrics);
+        let fallback = Fallback::new(on_store_error, &metrics);
         let parts = Parts { rules: live, backend: backend.clone(), fallback, clock: clock.clone(), stats, policy };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics));
         let recording = settings.traces.options().map_err(anyhow::Error::msg)?.map(|options| Traces::new(options, clock.clone(), &metrics));

@@ -9,6 +9,7 @@ use crate::rules::key::KeyTail;
 use crate::rules::stats::RuleStats;
 
 pub mod collisions;
+pub mod dump;
 pub mod explain;
 pub mod key;
 pub mod live;

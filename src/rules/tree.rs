@@ -9,7 +9,7 @@ use crate::limit::{Algorithm, Limit, Months};
 use crate::rules::key::KeyHead;
 use crate::rules::query::Entry;
 use crate::rules::wildcard::Pattern;
-use crate::rules::{Allowance, OnLimit, Rule};
+use crate::rules::{OnLimit, Rule};
 
 /// All rules that are in force together. Never changed: new rules are a new set.
 #[derive(Debug, Default)]
@@ -168,24 +168,6 @@ impl RuleSet {
             });
         }
         best.map(|(_, example)| example)
-    }
-
-    /// One line a limit, in the reference's words.
-    pub fn dump(&self) -> String {
-        let mut text = String::new();
-        for rule in self.rules() {
-            let (unit, requests) = match &rule.allowance {
-                Allowance::Unlimited { requests_per_unit } => ("UNKNOWN".to_owned(), *requests_per_unit),
-                Allowance::Limited(limit) => {
-                    (limit.unit().map_or("UNKNOWN".to_owned(), |unit| unit.name().to_uppercase()), limit.requests())
-                }
-            };
-            text += &format!(
-                "{}: unit={unit} requests_per_unit={requests}, shadow_mode: {}, quota_mode: {}\n",
-                rule.path, rule.shadow_mode, rule.quota_mode
-            );
-        }
-        text
     }
 }
 

@@ -1,5 +1,6 @@
 //! Every door says what it should: gRPC with health and reflection, HTTP, the operators' door, and Prometheus' own.
 
+use serde_json::{Value, json};
 use tokio_stream::once;
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use tonic_health::pb::health_check_response::ServingStatus::{ServiceUnknown, Serving};
@@ -176,7 +177,54 @@ fn the_operators_door_has_an_index_of_all_it_can_show() {
         assert!(index.lines().any(|line| line.starts_with(&format!("{path}: "))), "{path} is missing in\n{index}");
         assert_ne!(http::get(server.admin, path).status, 404, "{path}");
     }
-    assert_eq!(server.admin("/whatever/else"), index, "as in the reference");
+    assert_eq!(http::get(server.admin, "/").status, 200);
+    for path in ["/whatever/else", "/rlconfig/", "/metric"] {
+        let reply = http::get(server.admin, path);
+        assert_eq!((reply.status, &*reply.body), (404, &*index), "{path}");
+    }
+}
+
+/// A limit that envoyproxy/ratelimit cannot express.
+const BUCKET: &str = "
+domain: d
+descriptors:
+  - key: k
+    rate_limit: {unit: minute, requests_per_unit: 5}
+    metadata: {tollgate: {algorithm: token_bucket, unit_multiplier: 5, burst: 20}}
+";
+
+#[test]
+fn rlconfig_has_the_complete_limit_as_text_and_as_json() {
+    let server = TestServer::with_rules(BUCKET).with_env("ON_STORE_ERROR", "deny").start();
+    let line = "d.k: unit=MINUTE unit_multiplier=5 requests_per_unit=5, shadow_mode: false, quota_mode: false, \
+                algorithm: token_bucket, burst: 20, refused_hits: drop, on_limit: reject\n";
+    assert_eq!(server.admin("/rlconfig"), line);
+    assert_eq!(server.admin("/rlconfig?format=text"), line);
+
+    let reply = http::get(server.admin, "/rlconfig?format=json");
+    assert_eq!(reply.status, 200);
+    assert!(reply.has_header("content-type: application/json"), "{:?}", reply.headers);
+    let json: Value = serde_json::from_str(&reply.body).expect("it is JSON");
+    let limit = &json["domains"][0]["descriptors"][0]["limit"];
+    let expected =
+        [("algorithm", json!("token_bucket")), ("period_seconds", json!(300)), ("burst", json!(20)), ("on_store_error", json!("deny"))];
+    for (key, value) in expected {
+        assert_eq!(limit[key], value, "{key} in {limit}");
+    }
+    let file = server.path("rules.yaml").display().to_string();
+    assert_eq!(limit["source"], json!({"file": file, "line": 4, "column": 5}));
+
+    let reply = http::get(server.admin, "/rlconfig?format=yaml");
+    assert_eq!((reply.status, &*reply.body), (400, "unknown format \"yaml\"; write format=text or format=json\n"));
+}
+
+#[test]
+fn rlconfig_as_json_is_503_while_no_rules_are_loaded() {
+    let server = TestServer::with_rules("domain: ''\n").start();
+    let reply = http::get(server.admin, "/rlconfig?format=json");
+    assert_eq!((reply.status, &*reply.body), (503, "no rules are loaded\n"));
+    let reply = http::get(server.admin, "/rlconfig");
+    assert_eq!((reply.status, &*reply.body), (200, ""), "as envoyproxy/ratelimit answers");
 }
 
 #[test]
