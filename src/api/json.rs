@@ -25,6 +25,10 @@ use crate::telemetry::traces::{Kind, LiveSpan, Traces};
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// More names than any of our messages has fields.
 const FIELDS_MAX: usize = 32;
+/// A reason may quote the request, which has up to 4 MiB.
+const REASON_BYTES_MAX: usize = 1_024;
+/// What a body that cannot be read should have been.
+const EXAMPLE: &str = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}"#;
 /// The reference's name for what is done once the request was read.
 const SPAN: &str = "NewJsonHandler Remaining Execution";
 const SPAN_STATUS: &str = "http.status_code";
@@ -130,10 +134,10 @@ impl<'de> Visitor<'de> for Names {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let mut seen: SmallVec<[String; 8]> = SmallVec::new();
-        while let Some(name) = map.next_key::<String>()? {
-            let name = name.replace('_', "").to_ascii_lowercase();
+        while let Some(written) = map.next_key::<String>()? {
+            let name = written.replace('_', "").to_ascii_lowercase();
             if seen.contains(&name) {
-                return Err(serde::de::Error::custom(format!("`{name}` is there twice")));
+                return Err(serde::de::Error::custom(format!("repeated field name '{written}'")));
             }
             // Messages have a handful of fields; whatever has more names is refused for one that no message has.
             if seen.len() < FIELDS_MAX {
@@ -187,8 +191,10 @@ pub async fn answer(State(door): State<JsonDoor>, headers: HeaderMap, body: Body
     let request = match door.read(&body) {
         Ok(request) => request,
         Err(error) => {
-            tracing::debug!(error = format!("{error:#}"), "a /json body that is no request");
-            return bad_request();
+            let error = format!("{error:#}");
+            let response = bad_request(&format!("invalid request: {}", bounded(&error)), Some(EXAMPLE));
+            tracing::debug!(error, "a /json body that is no request");
+            return response;
         }
     };
     let mut span = door.traces.begin(SPAN, Kind::Server, &headers);
@@ -205,11 +211,11 @@ pub async fn answer(State(door): State<JsonDoor>, headers: HeaderMap, body: Body
 async fn respond(door: &JsonDoor, request: &RateLimitRequest, span: Option<&LiveSpan>) -> Response {
     let answer = match door.limiter.answer_within(&convert::query(request), span).await {
         Ok(answer) => answer,
-        Err(refusal @ (Refusal::TooManyDescriptors(_) | Refusal::Invalid(_))) => {
-            return (StatusCode::BAD_REQUEST, format!("{refusal}\n")).into_response();
-        }
         Err(refusal @ Refusal::Store(_)) => return (StatusCode::SERVICE_UNAVAILABLE, format!("{refusal}\n")).into_response(),
-        Err(Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules) => return bad_request(),
+        Err(
+            refusal
+            @ (Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules | Refusal::TooManyDescriptors(_) | Refusal::Invalid(_)),
+        ) => return bad_request(&refusal.to_string(), None),
     };
     let status = if answer.over_limit { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
     match door.write(&convert::response(answer)) {
@@ -221,7 +227,17 @@ async fn respond(door: &JsonDoor, request: &RateLimitRequest, span: Option<&Live
     }
 }
 
-/// The reference's words, to the letter.
-fn bad_request() -> Response {
-    (StatusCode::BAD_REQUEST, "Bad Request\n").into_response()
+/// 400 with the reason, and an example if the body was not readable.
+fn bad_request(reason: &str, example: Option<&str>) -> Response {
+    let example = example.map(|example| format!("write a RateLimitRequest as JSON, such as {example}\n")).unwrap_or_default();
+    (StatusCode::BAD_REQUEST, format!("{reason}\n{example}")).into_response()
+}
+
+/// At most [`REASON_BYTES_MAX`] of a text, with three dots for the rest.
+fn bounded(text: &str) -> String {
+    if text.len() <= REASON_BYTES_MAX {
+        return text.to_owned();
+    }
+    let end = (0..=REASON_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+    format!("{}...", &text[..end])
 }

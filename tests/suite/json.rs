@@ -54,47 +54,71 @@ fn protobufs_json_is_read_in_either_spelling_with_numbers_as_text_and_null_for_a
     }
 }
 
-/// Bodies that are no request.
-const BAD: &[&str] = &[
-    "",
-    " ",
-    "no json",
-    "{",
-    "[]",
-    "null",
-    "1",
-    "\u{feff}{}",
-    "{}",
-    r#"{"domain":"d"}"#,
-    r#"{"domain":"d","descriptors":[]}"#,
-    r#"{"domain":"","descriptors":[{"entries":[{"key":"k"}]}]}"#,
-    r#"{"domain":null,"descriptors":[{"entries":[{"key":"k"}]}]}"#,
-    r#"{"domain":1,"descriptors":[{"entries":[{"key":"k"}]}]}"#,
-    r#"{"domain":"d","descriptors":{"entries":[{"key":"k"}]}}"#,
-    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"unknown":1}"#,
-    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","unknown":1}]}]}"#,
-    r#"{"domain":"d","domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#,
-    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":1,"hits_addend":1}"#,
-    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"isNegativeHits":true,"is_negative_hits":true}]}"#,
-    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","key":"k"}]}]}"#,
-    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":-1}"#,
-    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":4294967296}"#,
-    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"hitsAddend":18446744073709555712}]}"#,
-    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":5,"unit":"FORTNIGHT"}}]}"#,
-    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]} trailing"#,
-    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}{}"#,
+/// Invalid bodies, and the reason in the response.
+const BAD: &[(&str, &str)] = &[
+    ("", "invalid request: EOF while parsing a value at line 1 column 0\n"),
+    (" ", "invalid request: EOF while parsing a value"),
+    ("no json", "invalid request: expected ident at line 1 column 2\n"),
+    ("{", "invalid request: EOF while parsing an object at line 1 column 1\n"),
+    ("[]", "invalid request: invalid type: sequence, expected a map"),
+    ("null", "invalid request: invalid type: null, expected a map"),
+    ("1", "invalid request: invalid type: integer `1`, expected a map"),
+    ("\u{feff}{}", "invalid request: expected value at line 1 column 1\n"),
+    ("{}", "rate limit domain must not be empty\n"),
+    (r#"{"domain":"d"}"#, "rate limit descriptor list must not be empty\n"),
+    (r#"{"domain":"d","descriptors":[]}"#, "rate limit descriptor list must not be empty\n"),
+    (r#"{"domain":"","descriptors":[{"entries":[{"key":"k"}]}]}"#, "rate limit domain must not be empty\n"),
+    (r#"{"domain":null,"descriptors":[{"entries":[{"key":"k"}]}]}"#, "rate limit domain must not be empty\n"),
+    (r#"{"domain":1,"descriptors":[{"entries":[{"key":"k"}]}]}"#, "invalid type: integer `1`, expected a string at line 1 column 11\n"),
+    (r#"{"domain":"d","descriptors":{"entries":[{"key":"k"}]}}"#, "invalid type: map, expected a list"),
+    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"unknown":1}"#, "unrecognized field name 'unknown' at line 1 column 65\n"),
+    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","unknown":1}]}]}"#, "unrecognized field name 'unknown'"),
+    (r#"{"domain":"d","domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#, "repeated field name 'domain'"),
+    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":1,"hits_addend":1}"#, "repeated field name 'hits_addend'"),
+    (
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"isNegativeHits":true,"is_negative_hits":true}]}"#,
+        "repeated field name 'is_negative_hits'",
+    ),
+    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","key":"k"}]}]}"#, "repeated field name 'key'"),
+    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":-1}"#, "out of range"),
+    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":4294967296}"#, "out of range"),
+    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"hitsAddend":18446744073709555712}]}"#, "out of range"),
+    (
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":5,"unit":"FORTNIGHT"}}]}"#,
+        "unrecognized enum value 'FORTNIGHT'",
+    ),
+    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]} trailing"#, "trailing characters at line 1 column 58\n"),
+    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}{}"#, "trailing characters"),
 ];
 
 #[tokio::test]
-async fn what_is_no_request_is_400_in_the_references_words_and_the_connection_goes_on() {
+async fn an_invalid_request_is_400_with_the_reason_and_the_connection_stays_open() {
     let server = TestServer::with_rules(&limit_of(1_000)).start();
     let mut connection = Connection::open(server.http);
-    for body in BAD {
+    for (body, reason) in BAD {
         let reply = connection.send("POST", "/json", body).expect("there is a response");
-        assert_eq!((reply.status, &*reply.body), (400, "Bad Request\n"), "{body}");
+        assert_eq!(reply.status, 400, "{body}: {reply:?}");
+        assert!(reply.has_header("content-type: text/plain; charset=utf-8"), "{body}: {reply:?}");
+        assert!(reply.body.contains(reason), "{body}: {reply:?}");
+        assert_eq!(reply.body.starts_with("invalid request: "), reply.body.contains("such as {\"domain\""), "{body}: {reply:?}");
         assert_eq!(connection.send("POST", "/json", GOOD).expect("the connection is open").status, 200, "after {body}");
     }
     assert_eq!(server.client().await.ask("d", &[("k", "")]).await, crate::support::Code::Ok);
+}
+
+#[test]
+fn the_reason_of_a_400_quotes_a_bounded_part_of_the_request() {
+    let server = TestServer::with_rules(&limit_of(1_000)).start();
+    let reply = server.json(&format!(r#"{{"{}":1}}"#, "\u{fc}".repeat(1 << 20)));
+    assert_eq!(reply.status, 400);
+    assert!(reply.body.contains("\u{fc}...\n") && reply.body.len() < 2_000, "{} bytes", reply.body.len());
+}
+
+#[test]
+fn a_request_before_the_first_rules_is_400_with_the_reason() {
+    let server = TestServer::with_rules("domain: ''\n").start();
+    let reply = server.json(GOOD);
+    assert_eq!((reply.status, &*reply.body), (400, "no rate limit configuration loaded\n"));
 }
 
 #[test]
