@@ -265,11 +265,12 @@ impl Subject for CertificateSource {
             None => {}
             Some(Ok(Loaded { config, ends_at })) => {
                 self.live.store(Arc::new(config));
-                tracing::info!("new certificates of the gRPC port serve");
+                let event = if self.metrics.refused.get() == 1 { "valid again" } else { "reloaded" };
+                tracing::info!("certificates of the gRPC port {event}");
                 self.metrics.took(ends_at);
             }
             Some(Err(error)) => {
-                tracing::error!("the new certificates of the gRPC port are refused, those before go on serving: {error}");
+                tracing::error!("reload of the gRPC port's certificates rejected; the previous ones stay in use: {error}");
                 self.metrics.failed.inc();
                 self.metrics.refused.set(1);
             }

@@ -11,7 +11,7 @@ use crate::app::{App, FirstRules, Security, Signal, Summary};
 use crate::cli::{Failure, say};
 use crate::rules::tree::Example;
 use crate::settings::Settings;
-use crate::telemetry::log::{self, Format};
+use crate::telemetry::log::{self, Format, Level};
 
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
@@ -32,7 +32,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let Args { rules, settings } = args;
     settings.check().map_err(Failure::Config)?;
     let rules_from = settings.rules.origin(rules).map_err(Failure::Config)?;
-    log::start(settings.telemetry.level(), settings.telemetry.format());
+    let level = settings.telemetry.level().unwrap_or_else(|| Level::default_for(&std::io::stdout()));
+    log::start(level, settings.telemetry.format());
     for warning in settings.warnings() {
         tracing::warn!("{warning}");
     }

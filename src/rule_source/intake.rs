@@ -108,9 +108,15 @@ impl Intake {
             tracing::warn!("{warning}");
         }
         let (rules, domains) = (loaded.rules.rule_count(), loaded.rules.domain_count());
+        let event = match (&*self.live.load(), self.live.last_error()) {
+            (None, _) => "rules loaded",
+            (Some(_), None) => "rules reloaded",
+            (Some(_), Some(_)) => "rules valid again",
+        };
         self.live.replace(loaded.rules);
         self.options.stats.forget_retired();
-        tracing::info!(rules, domains, sources = inputs.len(), hash = hash.0, "rules loaded");
+        // At the level of envoyproxy/ratelimit's "Successfully loaded new configuration".
+        tracing::info!(rules, domains, sources = inputs.len(), hash = hash.0, "{event}");
         self.tell();
         // Last, so that whoever sees it here finds it so everywhere.
         self.metrics.rules.set(gauged(rules));
@@ -123,8 +129,9 @@ impl Intake {
 
     /// Refuses rules for what is wrong with them, and gives it back.
     pub fn refuse(&self, problems: Vec<String>) -> Vec<String> {
+        let in_force = if self.live.load().is_some() { "last good configuration" } else { "none" };
         for problem in &problems {
-            tracing::error!("Error loading new configuration: {problem}");
+            tracing::error!(in_force, "Error loading new configuration: {problem}");
         }
         self.live.refuse(problems.join("\n"));
         self.tell();

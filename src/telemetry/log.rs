@@ -1,6 +1,7 @@
 //! The log: to stderr, as text for people or as JSON for collectors.
 
 use std::fmt;
+use std::io::IsTerminal;
 use std::str::FromStr;
 
 use serde_json::{Map, Value};
@@ -27,8 +28,11 @@ pub enum Format {
 }
 
 impl Level {
-    /// The reference's default.
-    pub const WARN: Self = Self(tracing::Level::WARN);
+    /// The level without LOG_LEVEL: `info` on a terminal, where a person expects to see that a changed file was reloaded; elsewhere `warn`, as
+    /// in envoyproxy/ratelimit.
+    pub fn default_for(stdout: &impl IsTerminal) -> Self {
+        Self(if stdout.is_terminal() { tracing::Level::INFO } else { tracing::Level::WARN })
+    }
 
     /// What this crate says from this level on, and less of what its libraries do: at `debug`, which Istio's sample asks for, HTTP/2 alone
     /// would write six lines for every call. Whoever wants those asks for `trace`.

@@ -24,7 +24,7 @@ const PROMETHEUS_PATH_DEFAULT: &str = "/metrics";
 #[group(skip)]
 #[command(next_help_heading = "Log and metrics")]
 pub struct Settings {
-    /// What is logged: trace, debug, info, warn, error, fatal or panic [default: warn]
+    /// What is logged: trace, debug, info, warn, error, fatal or panic [default: info if stdout is a terminal, else warn]
     #[arg(long, env = "LOG_LEVEL", default_value = "", hide_default_value = true, value_name = "LEVEL", value_parser = setting::given(str::parse::<Level>))]
     pub log_level: Given<Level>,
     /// text, or json with the keys @timestamp, @message and level [default: text]
@@ -112,9 +112,9 @@ impl Settings {
         mapper.into_iter().chain(milliseconds).map(|name| format!("{name} has no effect without USE_PROMETHEUS=true")).collect()
     }
 
-    /// From which level on to log.
-    pub fn level(&self) -> Level {
-        self.log_level.0.unwrap_or(Level::WARN)
+    /// From which level on to log, if LOG_LEVEL is set.
+    pub fn level(&self) -> Option<Level> {
+        self.log_level.0
     }
 
     /// What a line of the log looks like.

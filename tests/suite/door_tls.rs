@@ -251,13 +251,14 @@ async fn a_broken_pair_keeps_the_old_one_until_a_good_one_comes() {
     copy(&second.cert, &cert);
     eventually("the certificate without its key is refused", async || refused() == Some(1.0)).await;
     assert_eq!(shown(&server, &authority.cacert()).await, read(&first.cert));
-    let said = "the new certificates of the gRPC port are refused";
+    let said = "reload of the gRPC port's certificates rejected; the previous ones stay in use";
     assert_eq!(server.log().matches(said).count(), 1, "{}", server.log());
     assert!(server.log().contains("GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"), "{}", server.log());
     assert_eq!(server.metric("tollgate_tls_loads_total{result=\"error\"}"), Some(1.0));
 
     copy(&second.key, &key);
     eventually("the pair is taken", async || refused() == Some(0.0)).await;
+    assert_eq!(server.log().matches(" INFO certificates of the gRPC port valid again").count(), 1, "{}", server.log());
     assert_eq!(shown(&server, &authority.cacert()).await, read(&second.cert));
     assert_eq!(old.ask("d", &[("k", "")]).await, Code::Ok, "who was connected stays so");
 

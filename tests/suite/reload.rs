@@ -7,7 +7,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
-use crate::support::{Client, Code, TestServer, eventually, limit_of, request, write};
+use crate::support::{Builder, Client, Code, TestServer, eventually, limit_of, request, write};
 
 const BROKEN: &str = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: fortnight, requests_per_unit: 3}\n";
 
@@ -116,6 +116,43 @@ async fn a_broken_file_keeps_the_last_good_rules_and_everybody_is_told_until_a_g
     assert!(server.get("/ready").body.ends_with("rules: ok\n"));
     assert_eq!(server.metric("ratelimit_service_config_load_success"), Some(2.0));
     assert_eq!(server.metric("ratelimit_service_config_load_error"), Some(1.0));
+}
+
+/// Lines about a load, a reload, a rejected reload and the recovery.
+const RELOAD_LINES: [&str; 4] = [
+    " INFO rules loaded ",
+    " INFO rules reloaded ",
+    "ERROR Error loading new configuration: rules.yaml: invalid rate limit unit 'fortnight'",
+    " INFO rules valid again ",
+];
+
+/// How many of each of [`RELOAD_LINES`] a server logs that reloads, rejects and recovers, with the default log level.
+async fn reload_lines(server: Builder) -> [usize; 4] {
+    let server = server.with_env("LOG_LEVEL", "").start();
+    server.write("rules.yaml", &limit_of(8));
+    eventually("the rules are reloaded", async || server.metric("ratelimit_service_config_load_success") == Some(2.0)).await;
+    server.write("rules.yaml", BROKEN);
+    eventually("the reload is rejected", async || refused(&server) == Some(1.0)).await;
+    server.write("rules.yaml", &limit_of(9));
+    accepted(&server).await;
+    let log = server.log();
+    RELOAD_LINES.map(|text| log.lines().filter(|line| line.contains(text)).count())
+}
+
+#[tokio::test]
+async fn on_a_terminal_a_reload_a_rejected_reload_and_the_recovery_are_one_line_each() {
+    assert_eq!(reload_lines(TestServer::with_rules(&limit_of(7)).with_a_terminal()).await, [1, 1, 1, 1]);
+}
+
+#[tokio::test]
+async fn without_a_terminal_the_log_level_is_that_of_the_reference() {
+    assert_eq!(reload_lines(TestServer::with_rules(&limit_of(7))).await, [0, 0, 1, 0]);
+}
+
+#[tokio::test]
+async fn log_level_wins_over_the_terminal() {
+    let server = TestServer::with_rules(&limit_of(7)).with_a_terminal().with_env("LOG_LEVEL", "warn").start();
+    assert!(!server.log().contains(" INFO "), "{}", server.log());
 }
 
 #[tokio::test]

@@ -365,6 +365,7 @@ fn a_password_is_exchanged_without_a_restart() {
     assert_eq!(server.json(K).status, 200);
     write(&path, "app:2nd\n");
     look_until("it is taken", || server.metric(refused) == Some(0.0));
+    assert_eq!(server.log().matches(" INFO credentials for Redis valid again").count(), 1, "{}", server.log());
     counts_on_a_new_connection(&server, &redis);
     look_until("the load is counted", || server.metric(loads) == Some(1.0));
     assert!(!server.log().contains("2nd"), "{}", server.log());

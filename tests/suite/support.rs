@@ -40,6 +40,7 @@ pub(crate) mod remote;
 pub(crate) mod scripted_redis;
 pub(crate) mod sentinel;
 pub(crate) mod statsd;
+pub(crate) mod terminal;
 pub(crate) mod tools;
 pub(crate) mod traffic;
 pub(crate) mod twins;
@@ -49,6 +50,8 @@ pub(crate) mod xds;
 /// How long anything may take that should happen at once. It only bounds a hang: the machine may be busy with anything else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 const STORE_TIMEOUT: &str = "STORE_TIMEOUT";
+/// The file in a process' home with what it printed.
+const STDOUT: &str = "stdout";
 /// How often to look meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -70,6 +73,8 @@ pub(crate) struct Builder {
     home: TempDir,
     rules: PathBuf,
     command: Command,
+    /// `None` for a file.
+    stdout: Option<Stdio>,
     log: Stdio,
 }
 
@@ -206,7 +211,7 @@ impl Builder {
     fn new(home: TempDir, rules: PathBuf) -> Self {
         let command = command(&["serve", rules.to_str().expect("temporary directories have plain names")]);
         let log = File::create(home.path().join("stderr")).expect("a file can be made").into();
-        Self { home, rules, command, log }
+        Self { home, rules, command, stdout: None, log }
     }
 
     /// Where its rules are going to be read from.
@@ -232,10 +237,16 @@ impl Builder {
         self
     }
 
+    /// Its stdout is a terminal.
+    pub(crate) fn with_a_terminal(mut self) -> Self {
+        self.stdout = Some(terminal::copied_to(&self.home.path().join(STDOUT)));
+        self
+    }
+
     /// Starts it, and waits until its ports are bound and its rules were looked at.
     pub(crate) fn start(mut self) -> TestServer {
         self.set_defaults();
-        let mut process = Process::start(self.command, self.home, self.log);
+        let mut process = Process::start(self.command, self.home, self.stdout, self.log);
         look_until("the server says where it is", || {
             let has_ended = process.child.try_wait().expect("it is our child").is_some();
             assert!(!has_ended, "the server ended: {}", process.stderr());
@@ -280,8 +291,8 @@ impl Builder {
 }
 
 impl Process {
-    fn start(mut command: Command, home: TempDir, stderr: Stdio) -> Self {
-        let stdout = File::create(home.path().join("stdout")).expect("a file can be made");
+    fn start(mut command: Command, home: TempDir, stdout: Option<Stdio>, stderr: Stdio) -> Self {
+        let stdout = stdout.unwrap_or_else(|| File::create(home.path().join(STDOUT)).expect("a file can be made").into());
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         // Elsewhere than the repository, whose ./config would be found.
         let child = command.current_dir(home.path()).spawn().expect("cargo has built it");
@@ -289,7 +300,7 @@ impl Process {
     }
 
     fn stdout(&self) -> String {
-        fs::read_to_string(self.home.path().join("stdout")).expect("what it prints is text")
+        fs::read_to_string(self.home.path().join(STDOUT)).expect("what it prints is text")
     }
 
     fn stderr(&self) -> String {
@@ -336,7 +347,7 @@ fn command(arguments: &[&str]) -> Command {
 }
 
 fn finish(command: Command, home: TempDir, stderr: Stdio) -> Ran {
-    let mut process = Process::start(command, home, stderr);
+    let mut process = Process::start(command, home, None, stderr);
     look_until("the command ends", || process.child.try_wait().expect("it is our child").is_some());
     let code = process.child.wait().expect("it is our child").code();
     Ran { code, stdout: process.stdout(), stderr: process.stderr() }

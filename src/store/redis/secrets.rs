@@ -209,11 +209,12 @@ impl Subject for SecretSource {
             match files.load(|| renew()) {
                 None => {}
                 Some(Ok(())) => {
-                    tracing::info!(?files, "new credentials for Redis serve new connections");
+                    let event = if *standing == Standing::Refused { "valid again" } else { "reloaded" };
+                    tracing::info!(?files, "credentials for Redis {event}");
                     (*standing, loaded) = (Standing::Serves, loaded + 1);
                 }
                 Some(Err(error)) => {
-                    tracing::error!("new credentials for Redis are refused, those before go on serving: {error}");
+                    tracing::error!("reload of credentials for Redis rejected; the previous ones stay in use: {error}");
                     (*standing, failed) = (Standing::Refused, failed + 1);
                 }
             }
