@@ -135,18 +135,18 @@ impl Finding {
     pub fn headline(&self) -> String {
         format!("{}: {}", self.name, self.text)
     }
+
+    /// `path:line:column (place)`, as far as they are known.
+    pub fn location(&self) -> String {
+        let spot = self.spot.map(|spot| format!(":{}:{}", spot.line, spot.column)).unwrap_or_default();
+        let place = if self.place.is_empty() { String::new() } else { format!(" ({})", self.place) };
+        format!("{}{spot}{place}", self.path)
+    }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(formatter, "{}", self.headline())?;
-        match self.spot {
-            Some(spot) => write!(formatter, "  --> {}:{}:{}", self.path, spot.line, spot.column)?,
-            None => write!(formatter, "  --> {}", self.path)?,
-        }
-        if !self.place.is_empty() {
-            write!(formatter, " ({})", self.place)?;
-        }
+        write!(formatter, "{}\n  --> {}", self.headline(), self.location())?;
         if let (Some(spot), Some(excerpt)) = (self.spot, &self.excerpt) {
             let number = spot.line.to_string();
             let margin = " ".repeat(number.len());

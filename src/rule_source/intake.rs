@@ -102,7 +102,14 @@ impl Intake {
         let hash = hash.and(months);
         let loaded = match config::load(inputs, &Options { overlay, ..self.options.clone() }) {
             Ok(loaded) => loaded,
-            Err(problems) => return Err(self.refuse(problems.iter().map(ToString::to_string).collect())),
+            Err(findings) => {
+                let in_force = self.in_force();
+                for finding in &findings {
+                    let (headline, at, hint) = (finding.headline(), finding.location(), finding.hint.as_deref());
+                    tracing::error!(at, hint, in_force, "Error loading new configuration: {headline}");
+                }
+                return Err(self.reject(findings.iter().map(ToString::to_string).collect()));
+            }
         };
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
@@ -127,17 +134,26 @@ impl Intake {
         Ok(())
     }
 
-    /// Refuses rules for what is wrong with them, and gives it back.
+    /// Logs what is wrong with rules, one line per problem, and rejects them. Returns the problems.
     pub fn refuse(&self, problems: Vec<String>) -> Vec<String> {
-        let in_force = if self.live.load().is_some() { "last good configuration" } else { "none" };
+        let in_force = self.in_force();
         for problem in &problems {
             tracing::error!(in_force, "Error loading new configuration: {problem}");
         }
+        self.reject(problems)
+    }
+
+    fn reject(&self, problems: Vec<String>) -> Vec<String> {
         self.live.refuse(problems.join("\n"));
         self.tell();
         self.metrics.load_error.inc();
         self.metrics.refused.set(1);
         problems
+    }
+
+    /// Which rules stay in force when others are rejected.
+    fn in_force(&self) -> &'static str {
+        if self.live.load().is_some() { "last good configuration" } else { "none" }
     }
 
     /// Why the newest rules were refused; `None` if they serve.

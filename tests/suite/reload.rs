@@ -136,6 +136,10 @@ async fn reload_lines(server: Builder) -> [usize; 4] {
     server.write("rules.yaml", &limit_of(9));
     accepted(&server).await;
     let log = server.log();
+    let rejected = log.lines().find(|line| line.contains("ERROR")).expect("an error is logged at every level");
+    for words in ["rules.yaml:4:24 (domain d", "hint=\"write one of second, ", "in_force=\"last good configuration\""] {
+        assert!(rejected.contains(words), "{words} is not in the line: {rejected}");
+    }
     RELOAD_LINES.map(|text| log.lines().filter(|line| line.contains(text)).count())
 }
 
