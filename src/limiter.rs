@@ -136,12 +136,7 @@ impl Shared {
     pub fn new(parts: Parts, metrics: &Metrics) -> Self {
         let refusals = Refusals::new(parts.policy.refusals_log, metrics);
         let metrics = LimiterMetrics {
-            service_error: metrics.reference_counter(
-                "ratelimit.service.call.should_rate_limit.service_error",
-                "ratelimit_service_should_rate_limit_error",
-                "Calls without an answer, by cause.",
-                &[("err_type", "service_error")],
-            ),
+            service_error: fallback::failed_calls("service_error", metrics),
             invalid: metrics.counter(
                 "tollgate_invalid_requests_total",
                 "Calls refused with INVALID_ARGUMENT: more than descriptors_max descriptors, a limit that cannot be counted, a holder without a name.",

@@ -32,12 +32,7 @@ impl Fallback {
         };
         Self {
             policy,
-            store_errors: metrics.reference_counter(
-                "ratelimit.service.call.should_rate_limit.redis_error",
-                "ratelimit_service_should_rate_limit_error",
-                "Calls without an answer, by cause.",
-                &[("err_type", "redis_error")],
-            ),
+            store_errors: failed_calls("redis_error", metrics),
             verdicts: OnStoreError::ALL.map(|policy| StoreError::ALL.map(|cause| counter(policy, cause))),
         }
     }
@@ -89,6 +84,17 @@ impl Fallback {
         }
         policies
     }
+}
+
+/// The counter of calls that fail in this way in envoyproxy/ratelimit, under its names. There each of them is an error for the caller.
+pub fn failed_calls(kind: &'static str, metrics: &Metrics) -> metric::Counter {
+    metrics.reference_counter(
+        &format!("ratelimit.service.call.should_rate_limit.{kind}"),
+        "ratelimit_service_should_rate_limit_error",
+        "Calls with a check that the store did not decide, whatever on_store_error answered (redis_error), and calls without a domain, \
+         descriptors or loaded rules (service_error).",
+        &[("err_type", kind)],
+    )
 }
 
 /// The verdict of a policy that does not count.
