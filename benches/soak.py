@@ -19,7 +19,7 @@ It checks this, and the exit status is 1 if any of it does not hold:
 Latency is measured and reported, not checked, since it depends on the machine: percentiles, and the answers after the deadline, by the
 client's clock and from when the request was sent.
 
-It prints what each kind of fault did and draws docs/images/soak.svg.
+It prints what each kind of fault did, draws docs/images/soak.svg, and writes the figures below that picture in docs/operations.md.
 """
 
 import argparse
@@ -316,9 +316,9 @@ def deployment(args, directory, proxies):
     return {SINGLE: Single, SENTINEL: Sentinel}[args.deployment](args.redis_server, directory, proxies.before)
 
 
-def judge(found, duration):
+def judge(found):
     """What was asked of it, what came of that, and whether it held."""
-    return judge_answers(found["run"]) + judge_process(found["samples"], duration)
+    return judge_answers(found["run"]) + judge_process(found["samples"], found["halves"])
 
 
 def judge_answers(run):
@@ -333,15 +333,20 @@ def judge_answers(run):
     ]
 
 
-def judge_process(samples, duration):
+def highest_by_half(samples, duration):
+    """The highest value of each of GROWTHS in the first and the second half of the run, without its warm-up."""
     after = [sample for sample in samples if sample["at"] >= duration * WARMUP_SHARE]
     middle = len(after) // 2
     first, second = after[:middle], after[middle:]
     if not first or not second:
         raise Failed(f"the service was not seen often enough to tell: {len(samples)} times")
+    return {name: [max(sample[name] for sample in part) for part in (first, second)] for name, *_ in GROWTHS}
+
+
+def judge_process(samples, halves):
     verdicts = []
     for name, words, form, growth_max in GROWTHS:
-        before, at_last = (max(sample[name] for sample in part) for part in (first, second))
+        before, at_last = halves[name]
         told = f"{form.format(before)}, then {form.format(at_last)}"
         verdicts.append((f"{words} grow by {growth_max} at most", told, at_last - before <= growth_max))
     given_up = samples[-1]["given_up"]
@@ -399,7 +404,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="the same seed breaks the same things at the same time [1]")
     parser.add_argument("--rate", type=float, help="requests a second [half of what a short run can do]")
     picture = os.path.join(PACKAGE, "docs", "images", "soak.svg")
-    parser.add_argument("--picture", default=picture, metavar="PATH", help="[docs/images/soak.svg]")
+    parser.add_argument("--picture", default=picture, metavar="PATH", help="with another one the docs stay as they are [docs/images/soak.svg]")
     parser.add_argument("--redis-server", default="redis-server", metavar="PROGRAM", help="[redis-server]")
     args = parser.parse_args()
     if args.duration < 6 * FAULT_EVERY_S:
@@ -410,7 +415,8 @@ def main():
     programs = build("load", "proxy")
     with tempfile.TemporaryDirectory(prefix="tollgate-soak-") as directory:
         found = soak(args, programs, directory)
-    verdicts = judge(found, args.duration)
+    found["halves"] = highest_by_half(found["samples"], args.duration)
+    verdicts = judge(found)
     print_faults(found)
     print_latency(found["run"])
     print("\n| asked of it | found | |\n|---|---|---|")
@@ -419,6 +425,9 @@ def main():
     if found["left_out"]:
         print(f"\n{found['left_out']} faults were left out, see above.")
     soak_picture.draw(args.picture, args.deployment, args.duration, DEADLINE_MS, found)
+    if args.picture == picture:
+        words = soak_picture.figures(args.deployment, args.duration, DEADLINE_MS, found)
+        soak_picture.write_figures(os.path.join(PACKAGE, "docs", "operations.md"), words)
     print(f"\ndrawn to {args.picture}")
     if not all(held for _, _, held in verdicts):
         raise Failed("it did not hold")

@@ -1,6 +1,10 @@
-"""Draws a soak: rate, latency, memory and file descriptors over time, and what was broken when. For a light page or a dark one."""
+"""Draws a soak: rate, latency, memory and file descriptors over time, and what was broken when. For a light page or a dark one.
+
+The figures of the run are a description in the picture and a block in docs/operations.md, written together, so that both are of one run.
+"""
 
 import html
+import textwrap
 
 WIDTH, LEFT, RIGHT, TOP = 760, 56, 12, 46
 # A panel's height, that of the words above it, and both with the space to the next.
@@ -8,6 +12,9 @@ PANEL, TITLE, GAP = 92, 16, 34
 LETTERS_Y = 38
 LEGEND_LINE = 15
 LEGEND_COLUMNS = 3
+# The block of the page that is written here.
+BEGIN, END = "<!-- figures of the soak, written by benches/soak_picture.py -->", "<!-- end of the figures -->"
+PAGE_COLUMNS = 140
 STYLE = """
 svg { font: 11px sans-serif; fill: #24292f }
 .page { fill: #fbfbfa } .fault { fill: #b03a2e; opacity: .13 } .letter { fill: #b03a2e; font-size: 9px }
@@ -60,12 +67,35 @@ class Canvas:
             place += 7 * len(words) + 14
             self.line(kind, [(self.x(at), y(value)) for at, value in points])
 
-    def svg(self, title):
+    def svg(self, title, description):
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" width="{WIDTH}" height="{self.height}">\n'
-            f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n"
+            f"<title>{html.escape(title)}</title>\n<desc>{html.escape(description)}</desc>\n<style>{STYLE}</style>\n"
             f'<rect class="page" width="{WIDTH}" height="{self.height}"/>\n' + "\n".join(self.parts) + "\n</svg>\n"
         )
+
+
+def figures(deployment, duration, deadline_ms, found):
+    """The figures of a run in words."""
+    requests, late, halves = found["run"]["requests"], found["run"]["late"], found["halves"]
+    both = lambda name, form: " and ".join(form.format(value) for value in halves[name])
+    return (
+        f"{duration} s on Redis ({deployment}) at {found['rate']:,.0f} requests of two counters per second: {requests['sent']:,} requests sent, "
+        f"{requests['ok'] + requests['over_limit']:,} answered with OK or OVER_LIMIT, {sum(requests['errors'].values()):,} with an error, "
+        f"{sum(requests['unanswered'].values()):,} unanswered, {found['run']['connections_lost']:,} connections lost. "
+        f"{late['count']:,} answers came after {deadline_ms} ms. "
+        f"The highest values of the first and the second half: {both('rss_mib', '{:.0f}')} MiB of resident memory, "
+        f"{both('fds', '{}')} file descriptors, {both('threads', '{}')} threads."
+    )
+
+
+def write_figures(page, words):
+    """Replaces the block of a page."""
+    with open(page) as file:
+        before, rest = file.read().split(BEGIN)
+    _, after = rest.split(END)
+    with open(page, "w") as file:
+        file.write(f"{before}{BEGIN}\n{textwrap.fill(words, PAGE_COLUMNS)}\n{END}{after}")
 
 
 def draw(path, deployment, duration, deadline_ms, found):
@@ -101,7 +131,7 @@ def draw(path, deployment, duration, deadline_ms, found):
         canvas.text(x, y, letter, kind="letter")
         canvas.text(x + 12, y, name)
     with open(path, "w") as file:
-        file.write(canvas.svg(title))
+        file.write(canvas.svg(title, figures(deployment, duration, deadline_ms, found)))
 
 
 def ceiling(value):
