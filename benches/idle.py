@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Measures what the release binary takes without load: the time to the first 200 of /healthcheck, and resident memory.
+
+    benches/idle.py [--rounds N] [--program PATH] [DIR]
+
+Each round starts a process of its own with the rules of DIR (config/, the sample rules) and default settings, so that it counts in memory
+with a worker per core, and reads VmRSS after five seconds. It prints the medians.
+"""
+
+import argparse
+import http.client
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+from servers import PACKAGE, STOP_TIMEOUT_S, START_TIMEOUT_S, Failed, cargo, free_ports, plain_environment
+
+IDLE_S = 5
+LOOK_EVERY_S = 0.0005
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="processes started [5]")
+    parser.add_argument("--program", metavar="PATH", help="a binary that is built already")
+    parser.add_argument("rules", nargs="?", default=os.path.join(PACKAGE, "config"), metavar="DIR", help="[config]")
+    args = parser.parse_args()
+    if args.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    program = args.program or cargo("build", "--release", "--bin", "tollgate")["tollgate"]
+    started, resident = zip(*(measure(program, args.rules) for _ in range(args.rounds)))
+    print(f"medians of {args.rounds} processes on {os.cpu_count()} cores, in parentheses the lowest and the highest:")
+    print(f"  {median_and_range([seconds * 1000 for seconds in started])} ms from start to the first 200 of /healthcheck")
+    print(f"  {median_and_range(resident)} MiB resident when idle")
+
+
+def median_and_range(values):
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+def measure(program, rules):
+    """Seconds to the first 200, and MiB when idle."""
+    grpc, port, admin = free_ports(3)
+    ports = {"GRPC_PORT": str(grpc), "PORT": str(port), "DEBUG_PORT": str(admin)}
+    hosts = {name: "127.0.0.1" for name in ("HOST", "GRPC_HOST", "DEBUG_HOST")}
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [program, "serve", rules], env=plain_environment() | hosts | ports, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    try:
+        while not is_healthy(port):
+            if process.poll() is not None or time.monotonic() - began > START_TIMEOUT_S:
+                raise Failed(f"{program} serve {rules} does not serve")
+            time.sleep(LOOK_EVERY_S)
+        started = time.monotonic() - began
+        time.sleep(IDLE_S)
+        with open(f"/proc/{process.pid}/status") as status:
+            return started, int(re.search(r"(?m)^VmRSS:\s+(\d+)", status.read())[1]) / 1024
+    finally:
+        process.kill()
+        process.wait(STOP_TIMEOUT_S)
+
+
+def is_healthy(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+    try:
+        connection.request("GET", "/healthcheck")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failed as error:
+        sys.exit(f"idle: {error}")
