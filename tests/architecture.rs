@@ -54,6 +54,7 @@ const ABSENT: &[(&[&str], &[&str], &str)] = &[
         &[
             "rules.rs",
             "rules/collisions.rs",
+            "rules/dump.rs",
             "rules/explain.rs",
             "rules/key.rs",
             "rules/lookup.rs",

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use redis::Value;
 use serde_json::json;
+use tollgate::limiter::fallback::failed_calls;
+use tollgate::telemetry::metric::Metrics;
 
 use crate::support::cluster::ClusterProcess;
 use crate::support::redis::RedisProcess;
@@ -91,6 +93,39 @@ fn the_page_names_every_command_that_is_sent_and_no_other() {
     assert_eq!(page, sent);
 }
 
+#[test]
+fn the_page_and_the_help_of_the_references_error_counter_have_one_definition() {
+    let metric = "ratelimit_service_should_rate_limit_error";
+    let metrics = Metrics::new();
+    failed_calls("redis_error", &metrics);
+    let exposed = metrics.page();
+    let help = exposed.lines().find_map(|line| line.strip_prefix(&format!("# HELP {metric} "))).expect("it has a help");
+    let page = page();
+    let row = page.lines().find(|line| line.starts_with(&format!("| `{metric}{{err_type}}` |"))).expect("the page has a row");
+    let definition = row.split('|').nth(2).expect("a second column").trim().replace('`', "");
+    assert_eq!(help.to_lowercase(), definition.to_lowercase() + ".");
+}
+
+#[test]
+fn the_figures_of_the_soak_on_the_page_are_those_of_its_picture() {
+    let (page, picture) = (page(), read("docs/images/soak.svg"));
+    let between = |text: &str, begin: &str, end: &str| {
+        let (_, rest) = text.split_once(begin).unwrap_or_else(|| panic!("there is no {begin}"));
+        let (inner, _) = rest.split_once(end).unwrap_or_else(|| panic!("there is no {end}"));
+        inner.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let figures = between(&page, "<!-- figures of the soak, written by benches/soak_picture.py -->", "<!-- end of the figures -->");
+    assert_eq!(figures, between(&picture, "<desc>", "</desc>"));
+    // What a reader sees in the picture.
+    let shown = between(&picture, "something broken every ten: ", " requests answered");
+    let (answered, sent) = shown.split_once(" of ").expect("it is a part of a whole");
+    for words in
+        [format!("{sent} requests sent, {answered} answered"), between(&picture, "late by the service: ", ",") + " because of the service"]
+    {
+        assert!(figures.contains(&words), "{words} is not in: {figures}");
+    }
+}
+
 /// The command that a permission is for, or that is sent.
 fn base(name: &str) -> String {
     name.split('|').next().expect("there is always a first").to_lowercase()
@@ -125,7 +160,11 @@ fn as_user(url: &str) -> Builder {
 }
 
 fn page() -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md")).expect("it is there")
+    read("docs/operations.md")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// The words of a block of the page that begins like this, behind that.

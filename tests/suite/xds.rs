@@ -273,6 +273,8 @@ async fn the_tollgate_block_of_a_descriptor_means_what_it_means_in_a_file() {
     let told_to_envoy = format!("{:?}", answer.dynamic_metadata);
     assert!(told_to_envoy.contains("blue") && !told_to_envoy.contains("tollgate"), "{told_to_envoy}");
     assert!(server.admin("/rlconfig").contains("quota_mode: true"), "{}", server.admin("/rlconfig"));
+    let in_force: Value = serde_json::from_str(&server.admin("/rlconfig?format=json")).expect("it is JSON");
+    assert_eq!(in_force["domains"][0]["descriptors"][0]["limit"]["source"], json!({"resource": "shop"}));
 
     plane.serve("2", &rules(json!({"algorithm": "token_bukket", "burst": 1.5, "buckets": "2", "colour": null})));
     let error = refused(&plane).await["error"].to_string();
