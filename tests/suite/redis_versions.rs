@@ -37,6 +37,7 @@ async fn alone_it_counts(version: Version) {
     let url = [("REDIS_URL", redis.address())];
     let server = service(LIMIT, &url);
     let mut counting = Counting::at(&server).await;
+    counting.wait_for_verdicts(&[("token", "anything")]).await;
     counting.admits_exactly(LIMIT, ["one by one"]).await;
 
     // All kinds in one call of the script.
@@ -57,6 +58,7 @@ async fn alone_it_counts(version: Version) {
 
     let together = answered_by_redis(TestServer::with_rules(&rules(LIMIT, "metadata: {tollgate: {together: true}}\n")), &url).start();
     let mut counting = Counting::at(&together).await;
+    counting.wait_for_verdicts(&[("token", "anything")]).await;
     consumes_nothing_when_refused(&mut counting).await;
 }
 

@@ -42,7 +42,7 @@ pub struct Health {
     notes: [Note; 4],
     /// Rung when somebody should look where the keys are now.
     doubts: Arc<Notify>,
-    /// It answered a probe at least once.
+    /// It answered a probe or a call at least once.
     has_come: AtomicBool,
     probes_failed: Counter,
 }
@@ -162,6 +162,9 @@ impl Health {
 
     /// A call worked.
     pub fn worked(&self) {
+        if !self.has_come.load(Relaxed) {
+            self.has_come.store(true, Relaxed);
+        }
         self.breaker.worked();
     }
 
@@ -184,16 +187,24 @@ impl Health {
                 true
             }
             Err(error) => {
-                // At the start no call has failed yet, and the first caller need not be the one to find out.
-                if self.breaker.open() {
-                    self.doubts.notify_one();
-                } else {
-                    self.probes_failed.inc();
-                }
-                self.see(Trouble::Unreachable, &manager.address().explain(&error));
+                self.probe_failed(&manager.address().explain(&error));
                 false
             }
         }
+    }
+
+    /// Opens the breaker unless calls were answered while the probe was under way: then the probe was late, and Redis is there.
+    fn probe_failed(&self, cause: &str) {
+        if self.has_come() && !self.breaker.is_open() {
+            return;
+        }
+        // At the start no call has failed yet, and the first caller need not be the one to find out.
+        if self.breaker.open() {
+            self.doubts.notify_one();
+        } else {
+            self.probes_failed.inc();
+        }
+        self.see(Trouble::Unreachable, cause);
     }
 
     /// Logs what has come, and what is over.
@@ -265,5 +276,22 @@ impl Drop for Note {
         if *self.is_told.get_mut() {
             self.gauge.dec();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_probe_opens_the_breaker_unless_calls_are_answered_meanwhile() {
+        let health = || Health::new(&HealthMetrics::new(&Metrics::new()), Clock::system(), Arc::default());
+        let (starting, serving) = (health(), health());
+        serving.worked();
+        for health in [&starting, &serving] {
+            health.probe_failed("no connection");
+        }
+        assert!(starting.breaker.is_open());
+        assert!(!serving.breaker.is_open());
     }
 }

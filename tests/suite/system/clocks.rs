@@ -33,6 +33,7 @@ async fn a_clock_an_hour_off_gives_nothing_away_and_locks_nobody_out() {
     let minutes = "  - {key: minute, rate_limit: {unit: minute, requests_per_unit: 1000}}\n";
     let server = answered_by_redis(TestServer::with_rules(&(rules(LIMIT, "") + minutes)), &[("REDIS_URL", redis.address())]).start();
     let mut counting = Counting::at(&server).await;
+    counting.wait_for_verdicts(&[("token", "anything")]).await;
     for offset in [0, HOUR_SECONDS, -HOUR_SECONDS, 0] {
         redis.clock().set(offset);
         for (key, algorithm) in ALGORITHMS {
