@@ -285,7 +285,7 @@ def soak(args, programs, directory):
             raise Failed(f"the generator gave no result; the service said:\n{service.said()}") from error
         if service.process.poll() is not None:
             raise Failed(f"the service has ended; it said:\n{service.said()}")
-        return {"run": run, "faults": faults, "left_out": left_out, "samples": samples}
+        return {"run": run, "rate": rate, "faults": faults, "left_out": left_out, "samples": samples}
     finally:
         for each in reversed(started):
             each.stop()
