@@ -99,7 +99,7 @@ impl Gateway {
         let config = [("# HTTP_FILTER", as_item(&filter)), ("# CLUSTER", as_item(&cluster)), ("# VIRTUAL_HOST", virtual_host)]
             .iter()
             .fold(config.to_owned(), |config, (mark, text)| spliced(&config, mark, text));
-        let config = envoy::replaced(&config, SERVICE, service);
+        let config = envoy::patient(&envoy::replaced(&config, SERVICE, service));
         Self { ingress: at(Self::INGRESS), _envoy: Envoy::start_with(&config, at(Self::ADMIN), &machine.home) }
     }
 
