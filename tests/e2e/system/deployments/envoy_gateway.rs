@@ -14,6 +14,7 @@ use crate::suite::certificates::{Authority, Identity, KeyForm};
 use crate::suite::xds::{ControlPlane, NODE};
 use crate::system::deployments::machine::{self, Machine};
 use crate::system::deployments::pod::{Pod, at, get};
+use crate::system::deployments::sample::Sample;
 use crate::system::deployments::volume::Volume;
 
 /// In every one of its deployments, to the letter, with metrics on as they are unless they are switched off.
@@ -125,6 +126,22 @@ fn traces_for_a_collector_that_is_not_there_and_the_mapping_of_metrics_change_no
     });
 }
 
+#[test]
+fn the_sample_overlay_chooses_the_algorithm_of_generated_rules() {
+    machine::on_its_own(&NAMES, |machine| {
+        let sample = Sample::read("envoy-gateway/overlay.yaml");
+        let overlay = Volume::new(machine, "overlay", &[("overlay.yaml", &sample.below("name: tollgate-overlay", "overlay.yaml: |"))]);
+        let more = sample.environment("container:");
+        let environment: Vec<_> = ENVIRONMENT.into_iter().chain(more.iter().map(|(name, value)| (&**name, &**value))).collect();
+        assert!(sample.below("container:", "volumeMounts:").contains("mountPath: /etc/tollgate/overlay\n"));
+        let site = Site::start_with(machine, &environment, &[], &[("/etc/tollgate/overlay", &overlay)]);
+        site.serve(&rules());
+        // The policy allows two a year. The overlay makes that a token bucket for twenty at once.
+        assert_eq!(site.statuses("/elsewhere", 10), [200; 10]);
+        assert_eq!(site.pod.complaints(), [""; 0], "the sample needs no other setting");
+    });
+}
+
 /// A cluster in which Envoy Gateway runs.
 struct Site {
     pod: Pod,
@@ -142,6 +159,11 @@ impl Site {
 
     /// Starts all of it, with these files in the ConfigMap of the mapping. There are no rules yet.
     fn start(machine: &Machine, environment: &[(&str, &str)], mapping: &[(&str, &str)]) -> Self {
+        Self::start_with(machine, environment, mapping, &[])
+    }
+
+    /// The same, with more mounts.
+    fn start_with(machine: &Machine, environment: &[(&str, &str)], mapping: &[(&str, &str)], mounts: &[(&str, &Volume)]) -> Self {
         let authority = Authority::with_key(KeyForm::Pkcs1);
         let [gateway, service] = ["envoy-gateway", "envoy-ratelimit"].map(|name| {
             let domains = ["", ".envoy-gateway-system", ".envoy-gateway-system.svc", ".envoy-gateway-system.svc.cluster.local"];
@@ -153,7 +175,7 @@ impl Site {
         let redis = RedisServer::start_at(at(6379), &machine.home);
         // That ConfigMap is optional: where there is none, an empty directory is mounted.
         let [certs, mapping] = [secret(machine, "rate-limit-certs", &service), Volume::new(machine, "mapping", mapping)];
-        let mut pod = Pod::start(machine, environment, &[("/certs", &certs), ("/etc/statsd-exporter", &mapping)]);
+        let mut pod = Pod::start(machine, environment, &[&[("/certs", &certs), ("/etc/statsd-exporter", &mapping)], mounts].concat());
         pod.wait_until_started();
 
         let certs = secret(machine, "envoy-certs", &envoy);
