@@ -22,8 +22,11 @@ REWRITE = os.environ.get("REWRITE") == "1"
 REWRITE_HINT = "if that is meant, run `make helm-goldens` and commit what it writes"
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 SEVERITIES = ("critical", "warning", "info")
-# What everything-values.yaml says.
+# The URL of docs/operations.md in deploy/prometheus, which its users replace, and the one in everything-values.yaml.
+RUNBOOK_SAMPLE = "https://git.example.com/tollgate/blob/main/docs/operations.md"
 RUNBOOK = "https://runbooks.example.com/tollgate"
+# What Envoy Gateway creates in its own namespace when `rateLimit` is set.
+ENVOY_GATEWAYS_NAMES = {"envoy-ratelimit", "envoy-rate-limit"}
 # Variables that are somebody else's.
 NOT_OURS = {"PATH", "POD_IP"}
 
@@ -164,16 +167,16 @@ def alerts():
             raise Failed(f"{cases.relative_to(ROOT)} has to have {name} go off, and be silent")
         if alert["labels"]["severity"] not in SEVERITIES or not {"summary", "description"} <= set(alert["annotations"]):
             raise Failed(f"{name} needs a severity of {', '.join(SEVERITIES)}, a summary, and a description of what to do")
-        page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
-        if anchor != name.lower() or anchor not in anchors(ROOT / page):
-            raise Failed(f"{name}: {page} has no place #{name.lower()} that runbook_url leads to")
+        url, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+        if url != RUNBOOK_SAMPLE or anchor != name.lower() or anchor not in anchors(ROOT / "docs" / "operations.md"):
+            raise Failed(f"{name}: runbook_url must be {RUNBOOK_SAMPLE}#{name.lower()}, and docs/operations.md must have that anchor")
 
 
 def chart_alerts():
     """the chart's alerts are those of deploy/prometheus, for the pods of the release alone, and with the labels that its values say"""
     (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
     selector = f'namespace="{NAMESPACE}",pod=~"{RELEASE}-limits-.+"'
-    text = (PROMETHEUS / "tollgate-alerts.yaml").read_text().replace('job="tollgate"', selector).replace("docs/operations.md#", f"{RUNBOOK}#")
+    text = (PROMETHEUS / "tollgate-alerts.yaml").read_text().replace('job="tollgate"', selector).replace(f"{RUNBOOK_SAMPLE}#", f"{RUNBOOK}#")
     expected = rules_of(yaml.safe_load(text))
     for alert in expected:
         alert["labels"]["team"] = "platform"
@@ -333,7 +336,7 @@ def check_settings(service):
     useless = [line for line in lines if re.search("has no effect|have no effect|did you mean|is no setting", line)]
     # Collectors and control planes are not there to be reached; of once a minute there is no share for each of several pods; and the machine
     # may be busy.
-    is_about_others = re.compile("xds|control plane|trac|otel|otlp|less than REPLICAS|later than callers wait", re.IGNORECASE)
+    is_about_others = re.compile("xds|control plane|trac|otel|otlp|less than REPLICAS|less than the number of replicas|later than callers wait", re.IGNORECASE)
     is_loud = re.compile(r'"level":"(warn|error)|\b(WARN|ERROR)\b|^warning')
     loud = [line for line in lines if is_loud.search(line) and not is_about_others.search(line)]
     if useless or loud:
@@ -387,6 +390,23 @@ def restarts():
             raise Failed(f"rules.restartOnChange={on}: the Deployment {'changes' if expected else 'stays as it is'} with the rules")
 
 
+def envoy_gateway():
+    """no set of values renders what Envoy Gateway creates itself, whose configuration has our image in each sample"""
+    for name, path in value_sets().items():
+        text = rendered("--values", path)
+        if taken := ENVOY_GATEWAYS_NAMES & set(re.findall(r"[-\w]+", text)):
+            raise Failed(f"{name}: {', '.join(taken)} is a name that Envoy Gateway uses")
+    for path in sorted((ROOT / "deploy" / "envoy-gateway").glob("*.yaml")):
+        documents = [each for each in yaml.safe_load_all(path.read_text())]
+        if {each["kind"] for each in documents} != {"ConfigMap"}:
+            raise Failed(f"{path.relative_to(ROOT)}: Envoy Gateway deploys everything but ConfigMaps")
+        (config,) = [each["data"]["envoy-gateway.yaml"] for each in documents if each["metadata"]["name"] == "envoy-gateway-config"]
+        config = yaml.safe_load(config)
+        image = config["provider"]["kubernetes"]["rateLimitDeployment"]["container"]["image"]
+        if not image.startswith("registry.example.com/tollgate:") or "rateLimit" not in config:
+            raise Failed(f"{path.relative_to(ROOT)}: rateLimit must be set, and rateLimitDeployment.container.image must be Tollgate's")
+
+
 def filters():
     """Envoy takes the filter and the rate limits that the EnvoyFilter puts in"""
     for name, path in value_sets().items():
@@ -421,7 +441,7 @@ def envoy_takes(http_filter, host):
 
 
 def main():
-    checks = [lint, readme, goldens, refusals, kubernetes_takes_it, package, restarts, alerts, chart_alerts, filters, expressions_fit, defaults_start, rules_are_swapped]
+    checks = [lint, readme, goldens, refusals, kubernetes_takes_it, package, restarts, alerts, chart_alerts, envoy_gateway, filters, expressions_fit, defaults_start, rules_are_swapped]
     named = [(check.__doc__, check) for check in checks]
     for path in value_sets().values():
         named.append((f"the binary serves what {path.name} renders", lambda path=path: serves(rendered("--values", path))))

@@ -128,6 +128,9 @@ What is wrong with values that are right one by one. The schema has looked at ea
 */}}
 {{- define "tollgate.check" -}}
 {{- $values := .Values }}
+{{- if not $values.image.repository }}
+{{- fail (printf "image.repository is empty, and Tollgate is in no public registry: build and push the image with `make image OUTPUT=push IMAGE=registry.example.com/tollgate:%s`, then set image.repository=registry.example.com/tollgate" (default .Chart.AppVersion $values.image.tag)) }}
+{{- end }}
 {{- $onRedis := include "tollgate.onRedis" . }}
 {{- if and (not $onRedis) (gt (int $values.replicaCount) 1) (not $values.autoscaling.enabled) }}
 {{- fail (printf "replicaCount is %d, and there is no Redis: each pod would count for itself, and allow the whole limit. Set redis.url (or redis.dev.enabled=true to try it out), or replicaCount=1" (int $values.replicaCount)) }}
@@ -195,6 +198,9 @@ What is wrong with values that are right one by one. The schema has looked at ea
 {{- if not $values.xds.serverURL }}
 {{- fail "xds.enabled is true: set xds.serverURL to the control plane's HOST:PORT" }}
 {{- end }}
+{{- if eq $values.xds.nodeID "envoy-ratelimit" }}
+{{- fail "xds.nodeID is envoy-ratelimit: Envoy Gateway serves that node id to the rate limit service that it deploys itself, and its Envoys call only that one. Do not install this chart for Envoy Gateway; set Tollgate's image in the EnvoyGateway configuration, as in deploy/envoy-gateway/envoy-gateway.yaml" }}
+{{- end }}
 {{- if and $values.xds.tls.enabled (not $values.xds.tls.secretName) }}
 {{- fail "xds.tls.enabled is true: set xds.tls.secretName to a Secret with tls.crt, tls.key and ca.crt" }}
 {{- end }}
@@ -214,6 +220,9 @@ What is wrong with values that are right one by one. The schema has looked at ea
 {{- end }}
 {{- if and $values.metrics.serviceMonitor.enabled $values.metrics.podMonitor.enabled }}
 {{- fail "metrics.serviceMonitor and metrics.podMonitor would scrape every pod twice: enable either" }}
+{{- end }}
+{{- if and $values.metrics.prometheusRule.enabled (not $values.metrics.prometheusRule.runbookURL) }}
+{{- fail "metrics.prometheusRule.enabled is true: set metrics.prometheusRule.runbookURL to the absolute URL of docs/operations.md where you publish it, such as https://git.example.com/tollgate/blob/main/docs/operations.md" }}
 {{- end }}
 {{- if $values.istio.envoyFilter.enabled }}
 {{- if or (not $values.istio.envoyFilter.domain) (not $values.istio.envoyFilter.rateLimits) }}
