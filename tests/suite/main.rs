@@ -25,6 +25,7 @@ mod mutants;
 mod operations;
 mod over_limit;
 mod overlay;
+mod pages;
 mod parity;
 mod proxies;
 mod races;
