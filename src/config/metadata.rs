@@ -1,5 +1,7 @@
 //! `metadata` of a descriptor: free YAML, told to Envoy as JSON.
 
+use std::rc::Rc;
+
 use serde_json::{Map, Number, Value as Json};
 
 use crate::config::yaml::{Kind, Node, Scalar, Spot, Value};
@@ -28,20 +30,20 @@ fn scalar_of(scalar: &Scalar) -> Json {
         Value::Int(value) => value.into(),
         Value::BigInt(value) => value.into(),
         Value::Float(value) => float(value),
-        Value::Text => scalar.text.clone().into(),
+        Value::Text => (*scalar.text).into(),
     }
 }
 
 /// The YAML that says the same. It stands nowhere.
 pub fn from_json(json: &Json) -> Node {
-    let quoted = |text: &String| Kind::Scalar(Scalar::quoted(text.clone()));
+    let quoted = |text: &String| Kind::Scalar(Scalar::quoted(text.as_str()));
     let kind = match json {
         Json::Null | Json::Bool(_) | Json::Number(_) => Kind::Scalar(Scalar::plain(json.to_string())),
         Json::String(text) => quoted(text),
-        Json::Array(items) => Kind::List(items.iter().map(from_json).collect()),
+        Json::Array(items) => Kind::List(Rc::new(items.iter().map(from_json).collect())),
         Json::Object(pairs) => {
             let key = |key| Node { spot: Spot::default(), kind: quoted(key) };
-            Kind::Map(pairs.iter().map(|(name, value)| (key(name), from_json(value))).collect())
+            Kind::Map(Rc::new(pairs.iter().map(|(name, value)| (key(name), from_json(value))).collect()))
         }
     };
     Node { spot: Spot::default(), kind }
@@ -64,7 +66,7 @@ fn float(value: f64) -> Json {
 /// A node's text as written.
 pub fn text_of(node: &Node) -> String {
     match &node.kind {
-        Kind::Scalar(scalar) => scalar.text.clone(),
+        Kind::Scalar(scalar) => scalar.text.to_string(),
         Kind::List(_) | Kind::Map(_) => go_text(node),
     }
 }
@@ -78,7 +80,7 @@ pub fn go_text(node: &Node) -> String {
             Value::Int(value) => value.to_string(),
             Value::BigInt(value) => value.to_string(),
             Value::Float(value) => go_float(value),
-            Value::Text => scalar.text.clone(),
+            Value::Text => scalar.text.to_string(),
         },
         Kind::List(items) => format!("[{}]", items.iter().map(go_text).collect::<Vec<_>>().join(" ")),
         Kind::Map(pairs) => {

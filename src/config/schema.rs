@@ -267,7 +267,7 @@ impl Reader<'_, '_> {
         match &node.kind {
             Kind::Map(pairs) => self.check_keys(pairs, below),
             Kind::List(items) => {
-                for item in items {
+                for item in items.iter() {
                     if let Kind::Map(pairs) = &item.kind {
                         self.check_keys(pairs, below);
                     } else {
@@ -307,7 +307,7 @@ impl Reader<'_, '_> {
     fn text(&mut self, node: &Node, key: &str) -> Located<String> {
         let value = match &node.kind {
             Kind::Scalar(scalar) if scalar.value() == Value::Null => String::new(),
-            Kind::Scalar(scalar) => scalar.text.clone(),
+            Kind::Scalar(scalar) => scalar.text.to_string(),
             Kind::List(_) | Kind::Map(_) => {
                 self.mistyped(node, &format!("text for `{key}`"));
                 String::new()

@@ -261,7 +261,7 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
 
     pub(super) fn text(&mut self, node: &Node, key: &str) -> Option<Located<Box<str>>> {
         match scalar(node) {
-            Some(scalar) if scalar.value() != Value::Null => Some(Located { value: scalar.text.as_str().into(), spot: node.spot }),
+            Some(scalar) if scalar.value() != Value::Null => Some(Located { value: (*scalar.text).into(), spot: node.spot }),
             _ => {
                 self.problem(node.spot, format!("`{key}` must be a text"), None);
                 None
@@ -293,7 +293,7 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
             return None;
         }
         let mut headers: Vec<(Box<str>, Box<str>)> = Vec::new();
-        for (name_node, value) in pairs {
+        for (name_node, value) in pairs.iter() {
             let (Some(name), Some(value)) = (self.header_name(name_node), self.header_value(value)) else { continue };
             if headers.iter().any(|(other, _)| *other == name) {
                 let text = format!("the header {name} is there already: case makes no difference");
@@ -323,9 +323,7 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
 
     fn header_value(&mut self, node: &Node) -> Option<Box<str>> {
         match scalar(node).filter(|scalar| scalar.value() != Value::Null) {
-            Some(scalar) if HeaderValue::from_str(&scalar.text).is_ok_and(|value| value.to_str().is_ok()) => {
-                Some(scalar.text.as_str().into())
-            }
+            Some(scalar) if HeaderValue::from_str(&scalar.text).is_ok_and(|value| value.to_str().is_ok()) => Some((*scalar.text).into()),
             _ => {
                 let hint = "write a text of visible ASCII characters and spaces on one line".to_owned();
                 self.problem(node.spot, "no value of a header".to_owned(), Some(hint));

@@ -11,6 +11,8 @@
 //!                 (outline)      (outline)
 //! ```
 
+use std::rc::Rc;
+
 use crate::config::yaml::leniency::Padded;
 use crate::config::yaml::tree::Fault;
 
@@ -27,9 +29,13 @@ mod trouble;
 /// How long a file may be. Ten times what 100,000 rules take, and a ConfigMap cannot hold more than 1 MiB.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
 
-/// How many nodes a file may come to, each use of an alias counted anew, and once more what an anchor keeps.
+/// Stands for bytes that are not UTF-8 in a text, so that the error about them has a line and a column like any other. YAML does not
+/// allow this character.
+pub const NOT_UTF8: char = '\u{FFFF}';
+
+/// How many nodes a file may have, each use of an alias counted anew. 100,000 rules have one to two million.
 ///
-/// 100,000 rules have one to two million. A chain of aliases ("billion laughs") reaches this within half a second and half a gigabyte.
+/// A chain of aliases ("billion laughs") is rejected much earlier, by the share of nodes that come from aliases.
 pub const NODES_MAX: usize = 4_000_000;
 
 /// How many lists and maps may stand within one another, aliases followed.
@@ -52,8 +58,8 @@ pub struct Spot {
 
 /// One value of the tree, or one key.
 ///
-/// What an alias stands for is copied: the copy's own spot is the alias's, the spots within are where the anchor stands. A value left
-/// empty has its key's spot.
+/// An alias shares the lists and maps of its anchor, so it costs no memory. Its own spot is where the alias is, the spots within are
+/// those of the anchor. A value left empty has the spot of its key.
 #[derive(Debug, Clone)]
 pub struct Node {
     /// Of a map in block style: that of its first key. Of a list so written: that of its first item.
@@ -68,20 +74,20 @@ pub enum Kind {
     /// A text, a number and so on: see [`Scalar::value`].
     Scalar(Scalar),
     /// In file order.
-    List(Vec<Node>),
+    List(Rc<Vec<Node>>),
     /// Pairs in file order; keys are scalars, and no two of them have the same text.
     ///
     /// Of repeated keys the last counts, and a `<<` counts as if its pairs stood in its place, so that it replaces what is above it and
     /// is replaced by what is below. Where both the old and the new value are maps the new one's pairs are laid over the old one's:
     /// yaml.v2 does so when it fills a struct (a `rate_limit` that overrides one number of the merged one keeps its unit).
-    Map(Vec<(Node, Node)>),
+    Map(Rc<Vec<(Node, Node)>>),
 }
 
 /// A scalar as it was written, after unquoting and folding.
 #[derive(Debug, Clone)]
 pub struct Scalar {
     /// What yaml.v2 puts into a string field: the text itself, whatever [`Scalar::value`] makes of it (`yes`, `0x10`).
-    pub text: String,
+    pub text: Rc<str>,
     /// It is text whatever it looks like: in quotes, a block, `!!str`, or with a tag of the operator's own.
     literal: bool,
 }
@@ -162,13 +168,13 @@ impl Spot {
 
 impl Scalar {
     /// As if it had been written without quotes.
-    pub fn plain(text: String) -> Scalar {
-        Scalar { text, literal: false }
+    pub fn plain(text: impl Into<Rc<str>>) -> Scalar {
+        Scalar { text: text.into(), literal: false }
     }
 
     /// As if it had been written in quotes.
-    pub fn quoted(text: String) -> Scalar {
-        Scalar { text, literal: true }
+    pub fn quoted(text: impl Into<Rc<str>>) -> Scalar {
+        Scalar { text: text.into(), literal: true }
     }
 
     /// What the text means, by yaml.v2's `resolve.go`. Only plain scalars and tagged ones (`!!int "7"`) can be anything but text.

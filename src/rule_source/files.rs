@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 
 use crate::config::Source;
-use crate::config::yaml::FILE_BYTES_MAX;
+use crate::config::yaml::{FILE_BYTES_MAX, NOT_UTF8};
 use crate::watch::FileFacts;
 
 /// How many files are read. More are no rules but a wrong directory.
@@ -81,7 +81,7 @@ impl Directory {
     /// Reads every file, sorted by name.
     ///
     /// # Errors
-    /// No such directory, a file that cannot be read or is no UTF-8, more or larger files than the bounds allow.
+    /// No such directory, a file that cannot be read, more or larger files than the bounds allow.
     pub fn read(&self) -> anyhow::Result<Vec<Source>> {
         let mut sources = Vec::new();
         for path in self.files()? {
@@ -148,16 +148,23 @@ impl Directory {
     }
 }
 
-/// What a file says.
+/// Reads a file. Bytes that are not UTF-8 become [`NOT_UTF8`], which is an error with a line where the text is parsed.
 ///
 /// # Errors
-/// It cannot be read, is too long, or no UTF-8.
+/// It cannot be read, or is too long.
 pub fn read_text(path: &Path) -> anyhow::Result<String> {
     let text = read_bounded(path).with_context(|| format!("read {}", path.display()))?;
     if text.len() > FILE_BYTES_MAX {
         bail!("{} has more than {FILE_BYTES_MAX} bytes, the most for one file", path.display());
     }
-    String::from_utf8(text).ok().with_context(|| format!("{} is not UTF-8 text; rules are YAML", path.display()))
+    Ok(String::from_utf8(text).unwrap_or_else(|error| marked(error.as_bytes())))
+}
+
+/// The text of bytes that are not all UTF-8.
+fn marked(bytes: &[u8]) -> String {
+    let chunks = bytes.utf8_chunks();
+    let parts = chunks.flat_map(|chunk| chunk.valid().chars().chain((!chunk.invalid().is_empty()).then_some(NOT_UTF8)));
+    parts.collect()
 }
 
 /// A file, or as much of it as shows that it is too long.

@@ -23,7 +23,7 @@ impl OverlayFile {
     /// What it says.
     ///
     /// # Errors
-    /// It cannot be read, is too long or no UTF-8.
+    /// It cannot be read, or is too long.
     pub fn read(&self) -> anyhow::Result<Source> {
         let text = files::read_text(&self.path).context("TOLLGATE_OVERLAY")?;
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();

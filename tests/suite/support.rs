@@ -467,7 +467,16 @@ pub(crate) fn read_test_file(file: &str) -> String {
 
 /// Resident memory of a process.
 pub(crate) fn resident_kib(pid: u32) -> u64 {
+    status_kib(pid, "VmRSS:")
+}
+
+/// The most that it ever was.
+pub(crate) fn resident_peak_kib(pid: u32) -> u64 {
+    status_kib(pid, "VmHWM:")
+}
+
+fn status_kib(pid: u32, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let words = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux says how much");
+    let words = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux says how much");
     words.trim().trim_end_matches(" kB").parse().expect("it is a number")
 }

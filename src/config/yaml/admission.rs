@@ -1,6 +1,6 @@
 //! What is refused before it is parsed: texts too long or too dense, and characters that no YAML has.
 
-use crate::config::yaml::{FILE_BYTES_MAX, NODES_MAX, Spot, Trouble};
+use crate::config::yaml::{FILE_BYTES_MAX, NODES_MAX, NOT_UTF8, Spot, Trouble};
 
 /// How many tokens a file may have by a generous estimate, block and flow style alike.
 ///
@@ -25,6 +25,9 @@ pub fn admit(text: &str) -> Result<(), Trouble> {
     let Some((at, c)) = text.char_indices().find(|(at, c)| is_refused(*at, *c)) else { return Ok(()) };
     let line = text[..at].rsplit('\n').next().unwrap_or_default();
     let spot = Spot::new(text[..at].matches('\n').count() + 1, line.chars().count() + 1, 1);
+    if c == NOT_UTF8 {
+        return Err(Trouble::new(spot, "this is not UTF-8 text").hint("rules are YAML; save the file as UTF-8"));
+    }
     let text = format!("the character U+{:04X} is not allowed in YAML", u32::from(c));
     Err(Trouble::new(spot, text).hint("in double quotes it can be written as \\xNN or \\uNNNN"))
 }
@@ -43,6 +46,7 @@ fn is_refused(at: usize, c: char) -> bool {
     match c {
         '\t' | '\n' | '\r' | '\u{85}' => false,
         '\u{FEFF}' => at > 0,
+        '\u{FFFE}' | NOT_UTF8 => true,
         _ => c.is_control(),
     }
 }
@@ -66,7 +70,9 @@ mod tests {
 
     #[test]
     fn a_character_that_is_none_is_refused_where_it_stands() {
-        for (text, line, column) in [("a: b\né: \u{7}\n", 2, 4), ("a: \0\n", 1, 4), ("a: b\n\u{FEFF}c: d\n", 2, 1)] {
+        for (text, line, column) in
+            [("a: b\né: \u{7}\n", 2, 4), ("a: \0\n", 1, 4), ("a: b\n\u{FEFF}c: d\n", 2, 1), ("a: b\nc: \u{FFFF}\n", 2, 4)]
+        {
             let trouble = read(text).unwrap_err();
             assert_eq!((trouble.spot.line, trouble.spot.column), (line, column), "{text:?}: {trouble}");
         }

@@ -6,6 +6,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::mem;
+use std::rc::Rc;
 
 use crate::config::yaml::notes::Notes;
 use crate::config::yaml::trouble::shortened;
@@ -78,9 +79,10 @@ impl Laid {
             // Overriding what a `<<` brought is what it is for.
             (Some(_), _) => {}
         }
-        if let (Kind::Map(mut below), Kind::Map(above)) = (old.value.kind, &mut self.value.kind) {
-            below.append(above);
-            *above = below;
+        if let (Kind::Map(below), Kind::Map(above)) = (old.value.kind, &mut self.value.kind) {
+            let mut joined = Rc::unwrap_or_clone(below);
+            joined.extend(above.iter().cloned());
+            *above = Rc::new(joined);
             self.joined = true;
         }
     }
@@ -89,7 +91,7 @@ impl Laid {
         if let Kind::Map(pairs) = &mut self.value.kind
             && self.joined
         {
-            *pairs = last_of_each(mem::take(pairs));
+            *pairs = Rc::new(last_of_each(Rc::unwrap_or_clone(mem::take(pairs))));
         }
         (self.key, self.value)
     }
@@ -99,12 +101,12 @@ impl Laid {
 fn merged(value: Node) -> Result<Vec<Pair>, Trouble> {
     let no_map = |spot| Trouble::new(spot, "`<<` takes a map or a list of maps").hint("quote '<<' if it is meant as a key");
     match value.kind {
-        Kind::Map(pairs) => Ok(pairs),
+        Kind::Map(pairs) => Ok(Rc::unwrap_or_clone(pairs)),
         Kind::List(items) => {
             let mut pairs = Vec::new();
-            for item in items.into_iter().rev() {
-                let Kind::Map(more) = item.kind else { return Err(no_map(item.spot)) };
-                pairs.extend(more);
+            for item in items.iter().rev() {
+                let Kind::Map(more) = &item.kind else { return Err(no_map(item.spot)) };
+                pairs.extend(more.iter().cloned());
             }
             Ok(pairs)
         }

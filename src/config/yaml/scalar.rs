@@ -2,6 +2,8 @@
 //!
 //! The parser only tells texts apart; a YAML 1.2 reading of them would change rules (`010` is 8, `1_000` a thousand, `yes` true).
 
+use std::rc::Rc;
+
 use saphyr_parser::{ScalarStyle, Tag};
 
 use crate::config::yaml::{Scalar, Spot, Trouble, Value, trouble};
@@ -11,7 +13,7 @@ impl Scalar {
     ///
     /// # Errors
     /// When text and tag do not agree, as in `!!int x`.
-    pub fn new(text: String, style: ScalarStyle, tag: Option<&Tag>, spot: Spot) -> Result<Self, Trouble> {
+    pub fn new(text: Rc<str>, style: ScalarStyle, tag: Option<&Tag>, spot: Spot) -> Result<Self, Trouble> {
         let Some(tag) = tag else { return Ok(Self { text, literal: style != ScalarStyle::Plain }) };
         let full = format!("{}{}", tag.handle, tag.suffix);
         let name = full.strip_prefix("tag:yaml.org,2002:").unwrap_or_default();
@@ -22,7 +24,7 @@ impl Scalar {
             "bool" => matches!(value, Value::Bool(_)),
             "null" => value == Value::Null,
             // yq writes it before every `<<`.
-            "merge" => text == "<<",
+            "merge" => &*text == "<<",
             "binary" => return Err(Trouble::new(spot, "!!binary is not read here").hint("write the text itself")),
             _ => return Ok(Self { text, literal: true }),
         };
@@ -35,7 +37,7 @@ impl Scalar {
 
     /// Whether this, as a key, brings in another map's pairs; in quotes it is a key like others.
     pub fn is_merge(&self) -> bool {
-        !self.literal && self.text == "<<"
+        !self.literal && &*self.text == "<<"
     }
 }
 
@@ -123,7 +125,7 @@ mod tests {
         }
         for text in TEXTS.split(' ') {
             assert_eq!(value_of(text), Value::Text, "{text}");
-            assert_eq!(scalar_of(text).text, text);
+            assert_eq!(&*scalar_of(text).text, text);
         }
         assert_eq!(value_of(""), Value::Null);
     }
@@ -154,7 +156,7 @@ mod tests {
             ("!!null ''", Value::Null, ""),
             ("!!null", Value::Null, ""),
         ] {
-            assert_eq!((value_of(written), scalar_of(written).text.as_str()), (value, text), "{written}");
+            assert_eq!((value_of(written), &*scalar_of(written).text), (value, text), "{written}");
         }
         for refused in
             ["!!int x", "!!int 1.5", "!!int", "!!float yes", "!!float 18446744073709551615", "!!bool 1", "!!null x", "!!binary aGk="]

@@ -11,7 +11,7 @@ pub fn shape_of(text: &str) -> String {
 pub fn shape(node: &Node) -> String {
     match &node.kind {
         Kind::Scalar(scalar) if scalar.value() == Value::Null => "~".into(),
-        Kind::Scalar(scalar) => scalar.text.clone(),
+        Kind::Scalar(scalar) => scalar.text.to_string(),
         Kind::List(items) => format!("[{}]", items.iter().map(shape).collect::<Vec<_>>().join(", ")),
         Kind::Map(pairs) => {
             let pairs: Vec<String> = pairs.iter().map(|(key, value)| format!("{}: {}", shape(key), shape(value))).collect();
