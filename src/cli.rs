@@ -141,6 +141,11 @@ fn variable_behind(error: &clap::Error, arguments: &[OsString]) -> Option<String
     variables.next().filter(|_| !arguments.iter().any(was_typed)).map(|variable| variable.to_string_lossy().into_owned())
 }
 
+/// A number and a noun: `1 problem`, `2 problems`.
+fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// Prints a text. Whoever closed the other end, as `| head` does, has read enough: `println!` would panic.
 fn say(text: &str) {
     let mut stdout = std::io::stdout();

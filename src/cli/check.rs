@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ArgAction;
 
-use crate::cli::{Failure, say};
+use crate::cli::{Failure, counted, say};
 use crate::config::error::{Draft, Findings};
 use crate::config::yaml::Spot;
 use crate::config::{self, Loaded, Options, Source};
@@ -84,8 +84,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         say(&format!("warning: no files in {}: nothing would be limited\n\n", directory.display()));
     }
     let rules = &checked.loaded.rules;
-    let (limits, domains) = (rules.rule_count(), rules.domain_count());
-    say(&format!("{}: ok, {limits} limits in {domains} domains of {} files\n", directory.display(), checked.sources.len()));
+    let (limits, domains) = (counted(rules.rule_count(), "limit"), counted(rules.domain_count(), "domain"));
+    say(&format!("{}: ok, {limits} in {domains} of {}\n", directory.display(), counted(checked.sources.len(), "file")));
     Ok(())
 }
 
@@ -111,7 +111,7 @@ pub fn load(directory: PathBuf, reading: &Reading) -> Result<Checked, Failure> {
         Ok(loaded) => Ok(Checked { sources, loaded }),
         Err(problems) => {
             let listed: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            Err(Failure::Config(format!("{} problems in {path}\n\n{}", problems.len(), listed.join("\n\n"))))
+            Err(Failure::Config(format!("{} in {path}\n\n{}", counted(problems.len(), "problem"), listed.join("\n\n"))))
         }
     }
 }

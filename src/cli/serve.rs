@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::app::{App, FirstRules, Security, Signal, Summary};
-use crate::cli::{Failure, say};
+use crate::cli::{Failure, counted, say};
 use crate::rules::tree::Example;
 use crate::settings::Settings;
 use crate::telemetry::log::{self, Format, Level};
@@ -80,7 +80,7 @@ fn announce(summary: &Summary, format: Format) {
 fn block(summary: &Summary) -> String {
     let from = &summary.rules_from;
     let rules = match summary.rules {
-        FirstRules::Loaded { limits, domains } => format!("{limits} in {domains} domains, from {from}"),
+        FirstRules::Loaded { limits, domains } => format!("{limits} in {}, from {from}", counted(domains, "domain")),
         FirstRules::Refused => format!("none: those in {from} were refused, see the log; waiting for good ones"),
         FirstRules::Awaited => format!("none yet: asking {from}, see the log"),
     };

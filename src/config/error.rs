@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::config::Source;
-use crate::config::yaml::Spot;
+use crate::config::yaml::{NOT_UTF8, Spot};
 
 /// How many findings are kept. Whoever has more has one mistake, many times.
 pub const FINDINGS_MAX: usize = 100;
@@ -72,10 +72,14 @@ impl Findings {
         SourceFindings { all: self, source, lines: None }
     }
 
-    /// Problems, and warnings.
+    /// Problems, and warnings, each by file, line and column.
     pub fn into_parts(mut self) -> (Vec<Finding>, Vec<Finding>) {
+        for findings in [&mut self.problems, &mut self.warnings] {
+            findings.sort_by(|one, other| one.place_in_files().cmp(&other.place_in_files()));
+        }
         if let (Some(last), more @ 1..) = (self.problems.last_mut(), self.left_out) {
-            last.text += &format!(" (and {more} more problems, not shown)");
+            let problems = if more == 1 { "problem" } else { "problems" };
+            last.text += &format!(" (and {more} more {problems}, not shown)");
         }
         (self.problems, self.warnings)
     }
@@ -122,7 +126,11 @@ impl Excerpt {
         let column = (spot.column as usize).saturating_sub(1);
         let skip = if column > EXCERPT_CHARS * 2 / 3 { column - EXCERPT_CHARS / 3 } else { 0 };
         // A tab or a control character would move the caret, and a terminal is not to obey a rules file.
-        let shown = |letter: char| if letter.is_control() { ' ' } else { letter };
+        let shown = |letter: char| match letter {
+            NOT_UTF8 => char::REPLACEMENT_CHARACTER,
+            _ if letter.is_control() => ' ',
+            _ => letter,
+        };
         let line: String = line.chars().skip(skip).take(EXCERPT_CHARS).map(shown).collect();
         let caret_from = (column - skip).min(line.chars().count());
         let room = line.chars().count().saturating_sub(caret_from).max(1);
@@ -141,6 +149,10 @@ impl Finding {
         let spot = self.spot.map(|spot| format!(":{}:{}", spot.line, spot.column)).unwrap_or_default();
         let place = if self.place.is_empty() { String::new() } else { format!(" ({})", self.place) };
         format!("{}{spot}{place}", self.path)
+    }
+
+    fn place_in_files(&self) -> (&str, Option<(u32, u32)>) {
+        (&self.path, self.spot.map(|spot| (spot.line, spot.column)))
     }
 }
 

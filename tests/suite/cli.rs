@@ -47,7 +47,7 @@ fn the_start_names_version_store_every_address_and_the_rules() {
         format!("http://{}", server.http),
         format!("http://{}", server.admin),
         format!("http://{prometheus}"),
-        format!("1 in 1 domains, from {}", server.path("").display().to_string().trim_end_matches('/')),
+        format!("1 in 1 domain, from {}", server.path("").display().to_string().trim_end_matches('/')),
         "curl ".to_owned(),
     ];
     for expected in expected {
@@ -322,7 +322,7 @@ fn check_of_good_rules_ends_with_0() {
     for arguments in [&["check", &path][..], &["check", "-config_dir", &path], &["check", "--config-dir", &path]] {
         let ran = tollgate_with_env(arguments, &[("CACHE_KEY_FORMAT", "safe")]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert_eq!(ran.stdout, format!("{path}: ok, 4 limits in 1 domains of 1 files\n"));
+        assert_eq!(ran.stdout, format!("{path}: ok, 4 limits in 1 domain of 1 file\n"));
     }
 }
 
@@ -394,19 +394,19 @@ descriptors:
     assert_eq!(ran.code, Some(0));
     let expected = format!(
         "\
-warning: rules.yaml: two counters of this rule can be the same on Redis: tenant=x,plan=y_plan_z and tenant=x_plan_y,plan=z are both counted under p:shop_tenant_x_plan_y_plan_z_
-  --> {path}/rules.yaml:7:9 (rule shop.tenant.plan)
-   |
- 7 |       - key: plan
-   |         ^
-   = set CACHE_KEY_FORMAT=safe (every counter starts anew, once), or let no client choose such values
-
 warning: rules.yaml: counters of this rule and of shop_user.ann at {path}/two.yaml:3 can be the same on Redis: user=ann_x of domain shop and ann=x of domain shop_user are both counted under p:shop_user_ann_x_ whenever a minute and a day begin together
   --> {path}/rules.yaml:3:5 (rule shop.user)
    |
  3 |   - key: user
    |     ^
    = set CACHE_KEY_FORMAT=safe (every counter starts anew, once), or rename a key of one of them
+
+warning: rules.yaml: two counters of this rule can be the same on Redis: tenant=x,plan=y_plan_z and tenant=x_plan_y,plan=z are both counted under p:shop_tenant_x_plan_y_plan_z_
+  --> {path}/rules.yaml:7:9 (rule shop.tenant.plan)
+   |
+ 7 |       - key: plan
+   |         ^
+   = set CACHE_KEY_FORMAT=safe (every counter starts anew, once), or let no client choose such values
 
 {path}: ok, 3 limits in 2 domains of 2 files
 "
@@ -456,6 +456,60 @@ two.yaml: invalid rate limit unit 'hours'
 "
     );
     assert_eq!(ran.stderr, expected);
+}
+
+#[test]
+fn check_lists_problems_by_file_line_and_column() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let rules = |domain: &str| {
+        format!(
+            "domain: {domain}\ndescriptors:\n  - {{key: a, rate_limit: {{requests_per_unit: x, unit: hours}}}}\n  - {{key: b, kye: c}}\n"
+        )
+    };
+    let path = rules_in(&directory, &rules("one"));
+    write(&directory.path().join("again.yaml"), &rules("two"));
+    let ran = tollgate(&["check", &path]);
+    let places: Vec<&str> = ran.stderr.lines().filter_map(|line| line.strip_prefix("  --> ")?.strip_prefix(&*path)).collect();
+    let places: Vec<&str> = places.iter().filter_map(|place| place.split(' ').next()).collect();
+    let expected = ["/again.yaml:3:46", "/again.yaml:3:55", "/again.yaml:4:14", "/rules.yaml:3:46", "/rules.yaml:3:55", "/rules.yaml:4:14"];
+    assert_eq!(places, expected, "{}", ran.stderr);
+    assert!(ran.stderr.starts_with(&format!("tollgate: 6 problems in {path}\n")), "{}", ran.stderr);
+}
+
+#[test]
+fn check_of_binary_data_names_its_file_and_line_beside_all_other_problems() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let path = rules_in(&directory, "domain: one\n");
+    std::fs::write(directory.path().join("broken.yaml"), b"domain: d\n\x7fELF\xff\xfe\0\x80\n").expect("a file can be written");
+    let ran = tollgate(&["check", &path]);
+    assert_eq!(ran.code, Some(78));
+    let expected = format!(
+        "\
+tollgate: 1 problem in {path}
+
+broken.yaml: error loading config file: yaml: line 2: the character U+007F is not allowed in YAML
+  --> {path}/broken.yaml:2:1
+"
+    );
+    assert!(ran.stderr.starts_with(&expected), "{}", ran.stderr);
+    std::fs::write(directory.path().join("broken.yaml"), b"domain: d\ndescriptors:\n  - key: caf\xe9\n").expect("a file can be written");
+    write(&directory.path().join("rules.yaml"), "domain: one\ndescriptor: []\n");
+    let ran = tollgate(&["check", &path]);
+    let expected = format!(
+        "\
+tollgate: 2 problems in {path}
+
+broken.yaml: error loading config file: yaml: line 3: this is not UTF-8 text
+  --> {path}/broken.yaml:3:13
+   |
+ 3 |   - key: caf\u{fffd}
+   |             ^
+   = rules are YAML; save the file as UTF-8
+
+rules.yaml: config error, unknown key 'descriptor'
+"
+    );
+    assert!(ran.stderr.starts_with(&expected), "{}", ran.stderr);
 }
 
 #[test]

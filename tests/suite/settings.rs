@@ -318,7 +318,7 @@ fn rules_are_where_runtime_settings_say_and_are_named_as_they_say() {
         variables.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start()
     };
     let server = start(&[("RUNTIME_IGNOREDOTFILES", "true")]);
-    assert!(server.announcement().contains("1 in 1 domains, from ") && server.get("/healthcheck").status == 200);
+    assert!(server.announcement().contains("1 in 1 domain, from ") && server.get("/healthcheck").status == 200);
 
     // The one with the dot is read, too, and what is wrong with the two of them is told by their names.
     let named = start(&[("RUNTIME_IGNOREDOTFILES", "false"), ("RUNTIME_WATCH_ROOT", "true")]).log();
