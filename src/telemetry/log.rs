@@ -1,5 +1,6 @@
 //! The log: to stderr, as text for people or as JSON for collectors.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::IsTerminal;
 use std::str::FromStr;
@@ -7,10 +8,11 @@ use std::str::FromStr;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
+use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::format::{self, DefaultFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, SubscriberBuilder};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 
@@ -76,9 +78,90 @@ pub fn start(level: Level, format: Format) {
     let builder = tracing_subscriber::fmt().with_max_level(level.0).with_writer(std::io::stderr).log_internal_errors(false);
     // It fails only if somebody was faster, and then there is a log.
     let _ = match format {
-        Format::Text => tracing::subscriber::set_global_default(builder.with_ansi(false).with_target(false).finish().with(level.filter())),
+        Format::Text => tracing::subscriber::set_global_default(text(builder).finish().with(level.filter())),
         Format::Json => tracing::subscriber::set_global_default(builder.event_format(JsonLine).finish().with(level.filter())),
     };
+}
+
+/// Makes lines of text.
+fn text<T, F, W>(
+    builder: SubscriberBuilder<DefaultFields, format::Format<format::Full, T>, F, W>,
+) -> SubscriberBuilder<Logfmt, format::Format<format::Full, T>, F, W> {
+    builder.with_ansi(false).with_target(false).fmt_fields(Logfmt)
+}
+
+/// The message, then `key=value` for each field, quoted as logfmt where that is needed.
+struct Logfmt;
+
+impl<'w> FormatFields<'w> for Logfmt {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
+        let mut line = LogfmtFields { writer, is_empty: true, result: Ok(()) };
+        fields.record(&mut line);
+        line.result
+    }
+}
+
+struct LogfmtFields<'w> {
+    writer: Writer<'w>,
+    is_empty: bool,
+    result: fmt::Result,
+}
+
+impl LogfmtFields<'_> {
+    fn put(&mut self, field: &Field, value: &str) {
+        let space = if self.is_empty { "" } else { " " };
+        self.is_empty = false;
+        let written = match field.name() {
+            "message" => write!(self.writer, "{space}{}", message(value)),
+            name => write!(self.writer, "{space}{name}={}", logfmt_value(value)),
+        };
+        self.result = self.result.and(written);
+    }
+}
+
+impl Visit for LogfmtFields<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field, &format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field, value);
+    }
+}
+
+/// A message without characters that a terminal would obey. Its line ends stay: errors in rules show the line with a caret below.
+fn message(text: &str) -> String {
+    let mut message = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() && letter != '\n' && letter != '\t' {
+            message.extend(letter.escape_default());
+        } else {
+            message.push(letter);
+        }
+    }
+    message
+}
+
+/// A value as logfmt: in quotes if it would otherwise not be read back as it is.
+fn logfmt_value(value: &str) -> Cow<'_, str> {
+    let wants_quotes = |letter: char| letter.is_whitespace() || letter.is_control() || matches!(letter, ',' | '"' | '=');
+    if !value.is_empty() && !value.contains(wants_quotes) {
+        return value.into();
+    }
+    let mut quoted = String::with_capacity(value.len() + 2);
+    quoted.push('"');
+    for letter in value.chars() {
+        match letter {
+            '"' | '\\' => quoted.extend(['\\', letter]),
+            '\n' => quoted += "\\n",
+            '\r' => quoted += "\\r",
+            '\t' => quoted += "\\t",
+            _ if letter.is_control() => quoted += &format!("\\u{:04x}", u32::from(letter)),
+            _ => quoted.push(letter),
+        }
+    }
+    quoted.push('"');
+    quoted.into()
 }
 
 struct JsonLine;
@@ -127,5 +210,46 @@ impl Visit for Fields<'_> {
 
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.put(field, value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// What is written so far.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn text_values_are_quoted_as_logfmt() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let builder = tracing_subscriber::fmt().with_writer(move || writer.clone()).without_time();
+        tracing::subscriber::with_default(text(builder).finish(), || {
+            tracing::info!(server = %"10.0.0.1:6379,10.0.0.2:6379", name = "redis", "an address list");
+            tracing::info!(why = %"a=b", said = "he said \"no\"\\", none = "", count = 3, list = ?["a", "b"], "other values");
+            tracing::warn!(error = %"two\nlines\t\u{1b}[31m", is_red = true, "control \u{1b}[31mcharacters\nin a message");
+        });
+        let expected = r#" INFO an address list server="10.0.0.1:6379,10.0.0.2:6379" name=redis
+ INFO other values why="a=b" said="he said \"no\"\\" none="" count=3 list="[\"a\", \"b\"]"
+ WARN control \u{1b}[31mcharacters
+in a message error="two\nlines\t\u001b[31m" is_red=true
+"#;
+        assert_eq!(String::from_utf8(lines.0.lock().unwrap().clone()).unwrap(), expected);
     }
 }

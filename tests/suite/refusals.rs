@@ -32,11 +32,11 @@ async fn a_refusal_is_a_line_with_what_was_asked_which_rule_refused_and_when_to_
     let [line] = lines[..] else { panic!("one line, not {log}") };
     for part in [
         "WARN",
-        r#"domain="d""#,
+        " domain=d ",
         r"user=ann\\u{1b}[31m,path=//",
         r#"...""#,
-        r#"rule="d.user.path""#,
-        "limit=1 per year, fixed_window",
+        " rule=d.user.path ",
+        r#" limit="1 per year, fixed_window, refused hits count" "#,
         "left_out=0",
     ] {
         assert!(line.contains(part), "no {part} in {line}");
