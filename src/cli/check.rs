@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::ArgAction;
 
 use crate::cli::{Failure, counted, say};
-use crate::config::error::{Draft, Findings};
+use crate::config::error::{Draft, Findings, in_file_order};
 use crate::config::yaml::Spot;
 use crate::config::{self, Loaded, Options, Source};
 use crate::limit::{Algorithm, Limit, Months, Unit};
@@ -75,7 +75,7 @@ pub struct Checked {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let directory = args.rules.as_ref().or(args.config_dir.as_ref()).cloned().unwrap_or_default();
     let checked = load(directory.clone(), &args.reading)?;
-    for warning in &checked.loaded.warnings {
+    for warning in in_file_order(checked.loaded.warnings.clone()) {
         say(&format!("warning: {warning}\n\n"));
     }
     warn_of_collisions(&checked);
@@ -110,8 +110,8 @@ pub fn load(directory: PathBuf, reading: &Reading) -> Result<Checked, Failure> {
     match config::load(&sources, &options) {
         Ok(loaded) => Ok(Checked { sources, loaded }),
         Err(problems) => {
-            let listed: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            Err(Failure::Config(format!("{} in {path}\n\n{}", counted(problems.len(), "problem"), listed.join("\n\n"))))
+            let problems: Vec<String> = in_file_order(problems).iter().map(ToString::to_string).collect();
+            Err(Failure::Config(format!("{} in {path}\n\n{}", counted(problems.len(), "problem"), problems.join("\n\n"))))
         }
     }
 }
@@ -129,7 +129,7 @@ fn note_queues(checked: &Checked) {
         let hint = Some(format!("give Envoy's rate limit filter a `timeout` of at least {}s", timeout_for(longest).as_secs_f64()));
         findings.of(source).warning(Draft { spot, place: &format!("rule {}", rule.path), text, hint });
     }
-    for note in findings.into_parts().1 {
+    for note in in_file_order(findings.into_parts().1) {
         say(&format!("note: {note}\n\n"));
     }
 }
@@ -151,7 +151,7 @@ fn warn_of_collisions(checked: &Checked) {
         let (text, hint) = told(collision);
         findings.of(source).warning(Draft { spot, place: &format!("rule {}", collision.one.rule.path), text, hint: Some(hint.to_owned()) });
     }
-    for warning in findings.into_parts().1 {
+    for warning in in_file_order(findings.into_parts().1) {
         say(&format!("warning: {warning}\n\n"));
     }
     if !collisions.is_complete {

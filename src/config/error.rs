@@ -2,6 +2,7 @@
 //! instead.
 
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 
 use crate::config::Source;
@@ -28,6 +29,8 @@ pub struct Finding {
     /// What to write instead.
     pub hint: Option<String>,
     excerpt: Option<Excerpt>,
+    /// How many more there are after this one, of which nothing is kept.
+    left_out: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,14 +75,10 @@ impl Findings {
         SourceFindings { all: self, source, lines: None }
     }
 
-    /// Problems, and warnings, each by file, line and column.
+    /// Problems, and warnings. The first problem is the one that the reference reports.
     pub fn into_parts(mut self) -> (Vec<Finding>, Vec<Finding>) {
-        for findings in [&mut self.problems, &mut self.warnings] {
-            findings.sort_by(|one, other| one.place_in_files().cmp(&other.place_in_files()));
-        }
-        if let (Some(last), more @ 1..) = (self.problems.last_mut(), self.left_out) {
-            let problems = if more == 1 { "problem" } else { "problems" };
-            last.text += &format!(" (and {more} more {problems}, not shown)");
+        if let Some(last) = self.problems.last_mut() {
+            last.left_out = self.left_out;
         }
         (self.problems, self.warnings)
     }
@@ -116,6 +115,7 @@ impl SourceFindings<'_> {
             text: draft.text,
             hint: draft.hint,
             excerpt: line.map(|line| Excerpt::new(line, draft.spot)),
+            left_out: 0,
         }
     }
 }
@@ -141,7 +141,12 @@ impl Excerpt {
 impl Finding {
     /// `name: text`, as the reference says it.
     pub fn headline(&self) -> String {
-        format!("{}: {}", self.name, self.text)
+        let Self { name, text, left_out, .. } = self;
+        match left_out {
+            0 => format!("{name}: {text}"),
+            1 => format!("{name}: {text} (and 1 more problem, not shown)"),
+            many => format!("{name}: {text} (and {many} more problems, not shown)"),
+        }
     }
 
     /// `path:line:column (place)`, as far as they are known.
@@ -172,9 +177,39 @@ impl fmt::Display for Finding {
     }
 }
 
+/// Sorts findings by file, line and column.
+pub fn in_file_order(mut findings: Vec<Finding>) -> Vec<Finding> {
+    let left_out = findings.iter_mut().map(|finding| mem::take(&mut finding.left_out)).sum();
+    findings.sort_by(|one, other| one.place_in_files().cmp(&other.place_in_files()));
+    if let Some(last) = findings.last_mut() {
+        last.left_out = left_out;
+    }
+    findings
+}
+
 /// The word of a list that somebody probably meant.
 pub fn did_you_mean<'w>(word: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     let score = |candidate: &str| strsim::jaro_winkler(&word.to_lowercase(), candidate);
     let scored = words.into_iter().map(|candidate| (score(candidate), candidate));
     scored.filter(|(score, _)| *score > 0.8).max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_file_order_the_last_finding_says_how_many_are_left_out() {
+        let source = Source { name: "r".into(), path: "r".into(), text: "".into() };
+        let mut findings = Findings::default();
+        for number in 0..FINDINGS_MAX + 2 {
+            let line = u32::try_from(FINDINGS_MAX * 2 - number).unwrap();
+            let spot = Spot { line, column: 1, width: 1 };
+            findings.of(&source).problem(Draft { spot, place: "", text: line.to_string(), hint: None });
+        }
+        let found = in_file_order(findings.into_parts().0);
+        let headlines: Vec<String> = found.iter().map(Finding::headline).collect();
+        assert_eq!((&*headlines[0], &*headlines[1]), ("r: 101", "r: 102"));
+        assert_eq!(headlines.last().unwrap(), "r: 200 (and 2 more problems, not shown)");
+    }
 }
