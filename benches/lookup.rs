@@ -6,10 +6,9 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use tollgate::config::{self, Options, Source};
-use tollgate::rules::RuleSet;
-use tollgate::rules::explain::parse_query;
 use tollgate::rules::plan::{Modes, plan};
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use tollgate::rules::{Query, RuleSet};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::Time;
 
@@ -65,7 +64,7 @@ fn round(rules: &RuleSet, count: usize) -> f64 {
             }
         })
         .collect();
-    let queries: Vec<_> = descriptors.iter().map(|text| parse_query("bench", &[text]).expect("a descriptor")).collect();
+    let queries: Vec<_> = descriptors.iter().map(|text| Query::of_entries("bench", text.split(',')).expect("a descriptor")).collect();
     let begun = now();
     for index in 0..ASKS_PER_ROUND {
         let planned = plan(rules, &queries[index % queries.len()], Modes::default(), Time::default()).expect("no override");

@@ -14,27 +14,25 @@ use http::{StatusCode, header};
 use tokio::net::TcpStream;
 use tokio_stream::{Stream, StreamExt as _};
 
+use crate::admin::explain::{Explainer, NO_RULES};
 use crate::http::health;
-use crate::limiter::Modes;
-use crate::rules::explain::{explain, parse_query};
-use crate::rules::{LiveRules, OnStoreError, Query};
+use crate::rules::{LiveRules, OnStoreError};
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::Metrics;
 
+pub mod explain;
 pub mod settings;
 
 /// The text format of Prometheus.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// The body of a page that needs rules while there are none.
-const NO_RULES: &str = "no rules are loaded\n";
 
 /// What the door shows.
 #[derive(Debug, Clone)]
 pub struct Admin {
     /// The rules in force.
     pub rules: Arc<LiveRules>,
-    /// What requests are planned with.
-    pub modes: Modes,
+    /// Answers `/explain`.
+    pub explainer: Explainer,
     /// The policy of rules without `on_store_error`.
     pub on_store_error: OnStoreError,
     /// All metrics.
@@ -47,7 +45,11 @@ impl Admin {
     /// Every route, with a line of help.
     fn routes() -> [(&'static str, &'static str, MethodRouter<Self>); 6] {
         [
-            ("/explain", "why a descriptor gets its limit: /explain?domain=D&descriptor=key=value,key=value", get(explained)),
+            (
+                "/explain",
+                "why a request gets its limits: /explain?domain=D&descriptor=KEY%3DVALUE, a `descriptor` for each entry, or POST a body of /json",
+                get(explain::by_query).post(explain::by_body),
+            ),
             ("/healthcheck", "200 while this process should get calls, else 500", any(health::healthcheck)),
             ("/metrics", "everything that is counted, for Prometheus, as of now", get(metrics_page)),
             ("/ready", "what this process waits for, by name", get(health::ready)),
@@ -71,6 +73,12 @@ impl Admin {
 impl FromRef<Admin> for Lifecycle {
     fn from_ref(admin: &Admin) -> Self {
         admin.lifecycle.clone()
+    }
+}
+
+impl FromRef<Admin> for Explainer {
+    fn from_ref(admin: &Admin) -> Self {
+        admin.explainer.clone()
     }
 }
 
@@ -115,17 +123,4 @@ async fn stats(State(admin): State<Admin>) -> String {
 
 async fn metrics_page(State(admin): State<Admin>) -> Response {
     ([(header::CONTENT_TYPE, METRICS_TYPE)], admin.metrics.page()).into_response()
-}
-
-async fn explained(State(admin): State<Admin>, QueryString(pairs): QueryString<Vec<(String, String)>>) -> Response {
-    let domain = pairs.iter().find(|(name, _)| name == "domain").map_or("", |(_, value)| value);
-    let descriptors: Vec<&str> = pairs.iter().filter(|(name, _)| name == "descriptor").map(|(_, value)| &**value).collect();
-    let query: Query<'_> = match parse_query(domain, &descriptors) {
-        Ok(query) => query,
-        Err(problem) => return (StatusCode::BAD_REQUEST, format!("{problem}\n")).into_response(),
-    };
-    match admin.rules.load().as_ref() {
-        Some(rules) => explain(rules, &query, admin.modes).into_response(),
-        None => (StatusCode::SERVICE_UNAVAILABLE, NO_RULES).into_response(),
-    }
 }

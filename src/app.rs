@@ -9,12 +9,13 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use tokio::task::JoinSet;
 
+use crate::admin::explain::Explainer;
 use crate::admin::{self, Admin};
 use crate::api::grpc::Connections;
+use crate::api::json::Messages;
 use crate::api::listen::{Doors, GrpcAddr};
 use crate::api::tls::CertificateSource;
 use crate::api::{Api, Running, bind};
-use crate::config::Options;
 use crate::config::metric_mapping::{self, MappingError};
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Parts};
@@ -153,22 +154,17 @@ impl App {
         let statsd = settings.statsd().map_err(anyhow::Error::msg)?.map(|options| statsd::Exporter::new(options, &metrics));
         lifecycle.set_store(backend.is_ready(), backend.to_string());
         let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
-        let options = Options {
-            merge_domains: settings.rules.merge_domain_config,
-            key_prefix: settings.rules.cache_key_prefix.as_str().into(),
-            // Nobody else reads the keys of a store in memory, so they have the form in which no two counters can share one.
-            key_format: if let Backend::Redis(_) = backend { settings.rules.cache_key_format } else { KeyFormat::Safe },
-            default_algorithm: settings.rules.default_algorithm.0,
-            months: settings.rules.use_calendar_month_rate_limit,
-            metric_dots: settings.rules.sanitize_descriptor_metric_dots,
-            ..Options::new(stats.clone())
-        };
+        let mut options = settings.rules.reading.options(stats.clone());
+        if let Backend::Memory(_) = backend {
+            // No other process reads the keys of a store in memory, so they have the form in which no two counters can share one.
+            options.key_format = KeyFormat::Safe;
+        }
         let health = HealthPolicy {
             without_rules: settings.rules.force_start_without_initial_config,
             needs_a_domain: settings.rules.healthy_with_at_least_one_config_loaded,
         };
         let live = Arc::new(LiveRules::default());
-        let intake = Intake::new(options, settings.rules.overlay(), health, live.clone(), lifecycle.clone(), &metrics);
+        let intake = Intake::new(options, settings.rules.reading.overlay(), health, live.clone(), lifecycle.clone(), &metrics);
         let rules_from_text = rules_from.to_string();
         let rule_source = RuleSource::open(rules_from, intake, clock.clone(), &metrics);
         let first_rules = match (&*live.load(), &rule_source) {
@@ -203,7 +199,8 @@ impl App {
         };
         let policy = settings.limiter.policy();
         let (modes, on_store_error) = (policy.modes, settings.limiter.on_store_error);
-        let admin = Admin { rules: live.clone(), modes, on_store_error, metrics: metrics.clone(), lifecycle: lifecycle.clone() };
+        let explainer = Explainer::new(live.clone(), modes, Messages::new()?);
+        let admin = Admin { rules: live.clone(), explainer, on_store_error, metrics: metrics.clone(), lifecycle: lifecycle.clone() };
         let http_full = crate::http::full_counter(&metrics);
         let fallback = Fallback::new(on_store_error, &metrics);
         let parts = Parts { rules: live, backend: backend.clone(), fallback, clock: clock.clone(), stats, policy };

@@ -3,10 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use crate::config::error::did_you_mean;
 
 pub mod check;
 pub mod explain;
@@ -39,7 +42,8 @@ enum Command {
     Serve(Box<serve::Args>),
     /// Check rules: every problem of every file, with its place and what to write instead
     Check(check::Args),
-    /// Tell why a descriptor gets its limit
+    /// Explain why a request gets its limits
+    #[command(after_help = explain::EXIT_CODES)]
     Explain(explain::Args),
     /// Show what each algorithm lets through of a pattern of calls
     Simulate(Box<simulate::Args>),
@@ -72,7 +76,7 @@ impl From<anyhow::Error> for Failure {
 }
 
 /// Runs what the command line says, and gives the exit code: 0, 64 for a wrong command line, 78 for wrong settings or rules, 1 for
-/// anything else.
+/// anything else. `explain` has more.
 pub fn run() -> ExitCode {
     // The reference's tools are Go programs, which write `-config_dir`.
     let arguments = std::env::args_os().map(|argument| match argument.to_str() {
@@ -92,6 +96,9 @@ pub fn run() -> ExitCode {
             if let Some(variable) = variable_behind(&error, &arguments) {
                 let _ = writeln!(std::io::stderr(), "tollgate: that is what the environment variable {variable} is set to");
             }
+            if let Some(subcommand) = mistyped_subcommand(&arguments) {
+                let _ = writeln!(std::io::stderr(), "tollgate: did you mean `tollgate {subcommand}`?");
+            }
             return match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
                 // A value that came from the environment is a setting as well.
@@ -101,13 +108,16 @@ pub fn run() -> ExitCode {
         }
     };
     let done = match cli.command {
-        None => serve::run(cli.serve),
-        Some(Command::Serve(args)) => serve::run(*args),
-        Some(Command::Check(args)) => check::run(&args),
+        None => serve::run(cli.serve).map(|()| ExitCode::SUCCESS),
+        Some(Command::Serve(args)) => serve::run(*args).map(|()| ExitCode::SUCCESS),
+        Some(Command::Check(args)) => check::run(&args).map(|()| ExitCode::SUCCESS),
         Some(Command::Explain(args)) => explain::run(&args),
-        Some(Command::Simulate(args)) => simulate::run(&args),
+        Some(Command::Simulate(args)) => simulate::run(&args).map(|()| ExitCode::SUCCESS),
     };
-    let Err(failure) = done else { return ExitCode::SUCCESS };
+    let failure = match done {
+        Ok(code) => return code,
+        Err(failure) => failure,
+    };
     // It fails only if nobody can read it.
     let _ = writeln!(std::io::stderr(), "tollgate: {failure}");
     match failure {
@@ -139,6 +149,21 @@ fn variable_behind(error: &clap::Error, arguments: &[OsString]) -> Option<String
     let known = command.get_subcommands().chain([&command]).flat_map(clap::Command::get_arguments);
     let mut variables = known.filter(|argument| argument.get_long() == Some(flag)).filter_map(clap::Arg::get_env);
     variables.next().filter(|_| !arguments.iter().any(was_typed)).map(|variable| variable.to_string_lossy().into_owned())
+}
+
+/// The subcommand that the first argument resembles, if it is neither one nor a directory.
+fn mistyped_subcommand(arguments: &[OsString]) -> Option<String> {
+    let first = arguments.get(1)?;
+    if Path::new(first).is_dir() { None } else { nearest_subcommand(first).filter(|name| **name != **first) }
+}
+
+/// The subcommand that a word resembles.
+fn nearest_subcommand(word: &OsStr) -> Option<String> {
+    did_you_mean(word.to_str()?, subcommands().iter().map(|name| &**name)).map(str::to_owned)
+}
+
+fn subcommands() -> Vec<String> {
+    Cli::command().get_subcommands().map(|subcommand| subcommand.get_name().to_owned()).collect()
 }
 
 /// A number and a noun: `1 problem`, `2 problems`.

@@ -5,11 +5,12 @@
 //!
 //! ```text
 //! floor
-//!  11                         main
-//!  10                          cli            serve | check | explain | simulate
-//!   9                          app            puts the house together, and takes it down
-//!   8                        settings         composes what each room needs
-//!   7            api                    admin             Envoy's door | the operators' door
+//!  12                         main
+//!  11                          cli            serve | check | explain | simulate
+//!  10                          app            puts the house together, and takes it down
+//!   9                        settings         composes what each room needs
+//!   8                         admin           operator-facing HTTP
+//!   7                          api            Envoy-facing servers
 //!   6          limiter               rule_source          answers    | brings new rules
 //!   5           store                   config            counts     | text to rules
 //!   4         algorithm                 rules             decides    | matches, and holds the rules that are live

@@ -202,15 +202,7 @@ impl Limiter {
 
     /// The answer, and how long it is to be held back, if it may be. The rules are let go of: new ones may come while somebody waits.
     async fn decide(&self, query: &Query<'_>, span: Option<&mut LiveSpan>) -> Result<(Answer, Option<(Place<'_>, Span)>), Refusal> {
-        if query.domain.is_empty() {
-            return Err(Refusal::NoDomain);
-        }
-        if query.descriptors.is_empty() {
-            return Err(Refusal::NoDescriptors);
-        }
-        if query.descriptors.len() > DESCRIPTORS_MAX {
-            return Err(Refusal::TooManyDescriptors(query.descriptors.len()));
-        }
+        validate(query)?;
         let Parts { rules, fallback, clock, policy, .. } = &self.shared.parts;
         let rules = rules.load();
         let rules = rules.as_ref().ok_or(Refusal::NoRules)?;
@@ -295,5 +287,18 @@ fn instead(step: &Step<'_>, verdict: &Verdict, answer: &Answer) -> Instead {
         Some(rule) if answer.degraded && rule.degrades() => Instead::Degraded,
         _ if overflow::is_booked(verdict) && !answer.over_limit => Instead::Queued,
         _ => Instead::Nothing,
+    }
+}
+
+/// Checks what a request needs whatever the rules are.
+///
+/// # Errors
+/// No domain, no descriptors, or too many.
+pub fn validate(query: &Query<'_>) -> Result<(), Refusal> {
+    match query.descriptors.len() {
+        _ if query.domain.is_empty() => Err(Refusal::NoDomain),
+        0 => Err(Refusal::NoDescriptors),
+        1..=DESCRIPTORS_MAX => Ok(()),
+        many => Err(Refusal::TooManyDescriptors(many)),
     }
 }

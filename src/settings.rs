@@ -77,7 +77,7 @@ impl Settings {
         // What is said where limits and keys are, and what counting without Redis needs to know.
         Ok(match choice {
             BackendChoice::Redis(options, secrets) => {
-                let (replicas, key_prefix) = (self.limiter.replicas, self.rules.cache_key_prefix.as_str().into());
+                let (replicas, key_prefix) = (self.limiter.replicas, self.rules.reading.cache_key_prefix.as_str().into());
                 BackendChoice::Redis(Box::new(redis::Options { replicas, key_prefix, ..*options }), secrets)
             }
             BackendChoice::Memory => BackendChoice::Memory,

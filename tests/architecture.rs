@@ -24,7 +24,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("limiter", &["chance", "check", "limit", "rules", "setting", "store", "telemetry", "time"]),
     ("rule_source", &["chance", "config", "limit", "proto", "rules", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),
     ("api", &["chance", "check", "http", "limit", "limiter", "proto", "rules", "setting", "shutdown", "telemetry", "time", "tls", "watch"]),
-    ("admin", &["http", "limiter", "rules", "setting", "shutdown", "telemetry"]),
+    ("admin", &["api", "http", "limiter", "rules", "setting", "shutdown", "telemetry"]),
     ("settings", &["admin", "api", "limiter", "rule_source", "store", "telemetry"]),
     (
         "app",
@@ -44,7 +44,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "watch",
         ],
     ),
-    ("cli", &["app", "check", "config", "limit", "limiter", "rule_source", "rules", "setting", "settings", "store", "telemetry", "time"]),
+    (
+        "cli",
+        &["api", "app", "check", "config", "limit", "limiter", "rule_source", "rules", "setting", "settings", "store", "telemetry", "time"],
+    ),
 ];
 
 /// What must not be found where. The reason is printed with the failure.

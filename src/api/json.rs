@@ -4,9 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::State;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -28,7 +28,7 @@ const FIELDS_MAX: usize = 32;
 /// A reason may quote the request, which has up to 4 MiB.
 const REASON_BYTES_MAX: usize = 1_024;
 /// What a body that cannot be read should have been.
-const EXAMPLE: &str = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}"#;
+pub const EXAMPLE: &str = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}"#;
 /// The reference's name for what is done once the request was read.
 const SPAN: &str = "NewJsonHandler Remaining Execution";
 const SPAN_STATUS: &str = "http.status_code";
@@ -49,6 +49,15 @@ pub struct Messages {
     response: MessageDescriptor,
 }
 
+/// Why a body was not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyError {
+    /// It has more than [`MESSAGE_BYTES_MAX`] bytes, or its connection failed.
+    Oversized,
+    /// It did not come in time.
+    Late,
+}
+
 impl Messages {
     /// Finds them.
     ///
@@ -62,21 +71,24 @@ impl Messages {
             response: message("envoy.service.ratelimit.v3.RateLimitResponse")?,
         })
     }
+
+    /// Reads protobuf's JSON: either spelling of names, numbers as text, null for absent; unknown names are an error.
+    ///
+    /// # Errors
+    /// What is no JSON, or no request.
+    pub fn read(&self, body: &[u8]) -> anyhow::Result<RateLimitRequest> {
+        refuse_repeated_names(body)?;
+        let mut reader = serde_json::Deserializer::from_slice(body);
+        let message = DynamicMessage::deserialize_with_options(self.request.clone(), &mut reader, &DeserializeOptions::new())?;
+        reader.end()?;
+        Ok(message.transcode_to()?)
+    }
 }
 
 impl JsonDoor {
     /// A door to the limiter, which counts the bodies that it refuses for their size.
     pub fn new(limiter: Limiter, messages: Messages, oversized: Counter, traces: Traces) -> Self {
         Self { limiter, messages, oversized, traces }
-    }
-
-    /// Reads protobuf's JSON: either spelling of names, numbers as text, null for absent; unknown names are an error.
-    fn read(&self, body: &[u8]) -> anyhow::Result<RateLimitRequest> {
-        refuse_repeated_names(body)?;
-        let mut reader = serde_json::Deserializer::from_slice(body);
-        let message = DynamicMessage::deserialize_with_options(self.messages.request.clone(), &mut reader, &DeserializeOptions::new())?;
-        reader.end()?;
-        Ok(message.transcode_to()?)
     }
 
     fn write(&self, response: &RateLimitResponse) -> anyhow::Result<Vec<u8>> {
@@ -180,19 +192,20 @@ impl<'de> Visitor<'de> for Names {
 
 /// Answers 200 or 429 with an answer, 400 for anything that has none.
 pub async fn answer(State(door): State<JsonDoor>, headers: HeaderMap, body: Body) -> Response {
-    let body = match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MESSAGE_BYTES_MAX)).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(_)) => {
-            door.oversized.inc();
-            return (StatusCode::PAYLOAD_TOO_LARGE, format!("a body has at most {MESSAGE_BYTES_MAX} bytes\n")).into_response();
+    let body = match read_body(body).await {
+        Ok(body) => body,
+        Err(error) => {
+            if error == BodyError::Oversized {
+                door.oversized.inc();
+            }
+            return error.into_response();
         }
-        Err(_) => return (StatusCode::REQUEST_TIMEOUT, "the body did not come\n").into_response(),
     };
-    let request = match door.read(&body) {
+    let request = match door.messages.read(&body) {
         Ok(request) => request,
         Err(error) => {
             let error = format!("{error:#}");
-            let response = bad_request(&format!("invalid request: {}", bounded(&error)), Some(EXAMPLE));
+            let response = bad_request(&format!("invalid request: {error}"), Some(EXAMPLE));
             tracing::debug!(error, "a /json body that is no request");
             return response;
         }
@@ -206,6 +219,26 @@ pub async fn answer(State(door): State<JsonDoor>, headers: HeaderMap, body: Body
         }
     }
     response
+}
+
+/// Reads a body of at most [`MESSAGE_BYTES_MAX`] bytes.
+///
+/// # Errors
+/// It is too long, or late.
+pub async fn read_body(body: Body) -> Result<Bytes, BodyError> {
+    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MESSAGE_BYTES_MAX)).await {
+        Ok(read) => read.map_err(|_| BodyError::Oversized),
+        Err(_) => Err(BodyError::Late),
+    }
+}
+
+impl IntoResponse for BodyError {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Oversized => (StatusCode::PAYLOAD_TOO_LARGE, format!("a body has at most {MESSAGE_BYTES_MAX} bytes\n")).into_response(),
+            Self::Late => (StatusCode::REQUEST_TIMEOUT, "the body did not come\n").into_response(),
+        }
+    }
 }
 
 async fn respond(door: &JsonDoor, request: &RateLimitRequest, span: Option<&LiveSpan>) -> Response {
@@ -227,10 +260,10 @@ async fn respond(door: &JsonDoor, request: &RateLimitRequest, span: Option<&Live
     }
 }
 
-/// 400 with the reason, and an example if the body was not readable.
-fn bad_request(reason: &str, example: Option<&str>) -> Response {
+/// 400 with the reason, and an example if there is one.
+pub fn bad_request(reason: &str, example: Option<&str>) -> Response {
     let example = example.map(|example| format!("write a RateLimitRequest as JSON, such as {example}\n")).unwrap_or_default();
-    (StatusCode::BAD_REQUEST, format!("{reason}\n{example}")).into_response()
+    (StatusCode::BAD_REQUEST, format!("{}\n{example}", bounded(reason))).into_response()
 }
 
 /// At most [`REASON_BYTES_MAX`] of a text, with three dots for the rest.

@@ -1,21 +1,16 @@
-//! `tollgate check DIR`: the loader that serves, without serving.
+//! `tollgate check`: the loader that serves, without serving.
 
 use std::path::PathBuf;
-
-use clap::ArgAction;
 
 use crate::cli::{Failure, counted, say};
 use crate::config::error::{Draft, Findings, in_file_order};
 use crate::config::yaml::Spot;
 use crate::config::{self, Loaded, Options, Source};
-use crate::limit::{Algorithm, Limit, Months, Unit};
-use crate::rule_source::files::Directory;
-use crate::rule_source::overlay::OverlayFile;
-use crate::rule_source::settings::{default_algorithm, key_format, months};
+use crate::limit::{Limit, Unit};
+use crate::rule_source::settings::Reading;
 use crate::rules::collisions::{COLLISIONS_MAX, Call, Collision, PAIRS_MAX, collisions};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
-use crate::rules::{KeyFormat, OnLimit, Rule};
-use crate::setting::{self, Given};
+use crate::rules::{OnLimit, Rule};
 use crate::telemetry::metric::Metrics;
 use crate::time::Span;
 
@@ -23,8 +18,8 @@ use crate::time::Span;
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub struct Args {
-    /// Directory of rules files
-    #[arg(value_name = "DIR", required_unless_present = "config_dir")]
+    /// Directory of rules files [default: as for serve]
+    #[arg(value_name = "DIR")]
     rules: Option<PathBuf>,
     /// The same, as the reference's tool has it
     #[arg(long, value_name = "DIR", conflicts_with = "rules")]
@@ -33,35 +28,10 @@ pub struct Args {
     reading: Reading,
 }
 
-/// What rules mean depends on these settings of `serve`.
-#[derive(Debug, clap::Args)]
-#[group(skip)]
-pub struct Reading {
-    /// Make one domain of a domain that several files have
-    #[arg(long, alias = "merge-domain-configs", env = "MERGE_DOMAIN_CONFIG", default_value = "false", value_name = "BOOL",
-        value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
-    merge_domain_config: bool,
-    /// How counters' keys are written on Redis: reference or safe. In memory they are always safe
-    #[arg(long, env = "CACHE_KEY_FORMAT", default_value = "reference", value_name = "FORM", value_parser = key_format)]
-    cache_key_format: KeyFormat,
-    /// What every counter's key begins with
-    #[arg(long, env = "CACHE_KEY_PREFIX", default_value = "", value_name = "TEXT")]
-    cache_key_prefix: String,
-    /// How rules count that do not say how [default: fixed_window]
-    #[arg(long, env = "DEFAULT_ALGORITHM", default_value = "", hide_default_value = true, value_name = "ALGORITHM",
-        value_parser = setting::given(default_algorithm))]
-    default_algorithm: Given<Algorithm>,
-    /// Count fixed windows of one month by calendar months in UTC instead of 30 days
-    #[arg(long, env = "USE_CALENDAR_MONTH_RATE_LIMIT", default_value = "false", value_name = "BOOL", value_parser = months,
-        num_args = 0..=1, default_missing_value = "true")]
-    use_calendar_month_rate_limit: Months,
-    /// A file of `tollgate` blocks for rules that somebody else writes, by domain and path
-    #[arg(long, env = "TOLLGATE_OVERLAY", value_name = "FILE")]
-    tollgate_overlay: Option<String>,
-}
-
 /// Rules as a command reads them.
 pub struct Checked {
+    /// Where they are.
+    pub directory: String,
     /// The files.
     pub sources: Vec<Source>,
     /// What they come to.
@@ -73,45 +43,40 @@ pub struct Checked {
 /// # Errors
 /// Rules that would be refused, with all that is wrong with them.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let directory = args.rules.as_ref().or(args.config_dir.as_ref()).cloned().unwrap_or_default();
-    let checked = load(directory.clone(), &args.reading)?;
+    let checked = load(args.rules.as_ref().or(args.config_dir.as_ref()).cloned(), &args.reading)?;
     for warning in in_file_order(checked.loaded.warnings.clone()) {
         say(&format!("warning: {warning}\n\n"));
     }
     warn_of_collisions(&checked);
     note_queues(&checked);
     if checked.sources.is_empty() {
-        say(&format!("warning: no files in {}: nothing would be limited\n\n", directory.display()));
+        say(&format!("warning: no files in {}: nothing would be limited\n\n", checked.directory));
     }
     let rules = &checked.loaded.rules;
     let (limits, domains) = (counted(rules.rule_count(), "limit"), counted(rules.domain_count(), "domain"));
-    say(&format!("{}: ok, {limits} in {domains} of {}\n", directory.display(), counted(checked.sources.len(), "file")));
+    say(&format!("{}: ok, {limits} in {domains} of {}\n", checked.directory, counted(checked.sources.len(), "file")));
     Ok(())
 }
 
-/// Loads a directory as `serve` would.
+/// Loads the rules that `serve` would load with the same directory and settings.
 ///
 /// # Errors
-/// Files that cannot be read, rules that would be refused.
-pub fn load(directory: PathBuf, reading: &Reading) -> Result<Checked, Failure> {
-    let path = directory.display().to_string();
-    let sources: Vec<Source> = Directory::new(directory, true).read().map_err(|error| Failure::Config(format!("{error:#}")))?;
-    let overlay = reading.tollgate_overlay.as_deref().filter(|path| !path.is_empty()).map(|path| OverlayFile::new(path).read());
-    let overlay = overlay.transpose().map_err(|error| Failure::Config(format!("{error:#}")))?;
-    let options = Options {
-        merge_domains: reading.merge_domain_config,
-        key_prefix: reading.cache_key_prefix.as_str().into(),
-        key_format: reading.cache_key_format,
-        default_algorithm: reading.default_algorithm.0,
-        months: reading.use_calendar_month_rate_limit,
-        overlay,
-        ..Options::new(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()))
-    };
+/// Files that cannot be read, rules that are invalid.
+pub fn load(directory: Option<PathBuf>, reading: &Reading) -> Result<Checked, Failure> {
+    let is_named = directory.is_some();
+    let files = reading.files(directory).map_err(Failure::Config)?;
+    let directory = files.path().display().to_string();
+    let sources = files.read().map_err(|error| {
+        let hint = if is_named { "" } else { "; name the directory of the rules, or set RUNTIME_ROOT" };
+        Failure::Config(format!("{error:#}{hint}"))
+    })?;
+    let overlay = reading.overlay().map(|overlay| overlay.read()).transpose().map_err(|error| Failure::Config(format!("{error:#}")))?;
+    let options = Options { overlay, ..reading.options(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new())) };
     match config::load(&sources, &options) {
-        Ok(loaded) => Ok(Checked { sources, loaded }),
+        Ok(loaded) => Ok(Checked { directory, sources, loaded }),
         Err(problems) => {
             let problems: Vec<String> = in_file_order(problems).iter().map(ToString::to_string).collect();
-            Err(Failure::Config(format!("{} in {path}\n\n{}", counted(problems.len(), "problem"), problems.join("\n\n"))))
+            Err(Failure::Config(format!("{} in {directory}\n\n{}", counted(problems.len(), "problem"), problems.join("\n\n"))))
         }
     }
 }

@@ -1,37 +1,88 @@
-//! `tollgate explain`: the matcher that serves, taking notes.
+//! `tollgate explain`: the matcher that serves, with its notes.
 
+use std::io::{self, Read as _};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
-use crate::cli::check::{self, Reading};
+use anyhow::Context as _;
+
+use crate::api::json::Messages;
+use crate::api::{MESSAGE_BYTES_MAX, convert};
+use crate::cli::check;
 use crate::cli::{Failure, say};
-use crate::limiter::Modes;
-use crate::rules::explain::{explain, parse_query};
+use crate::limiter::{self, Modes};
+use crate::rule_source::settings::Reading;
+use crate::rules::Query;
+use crate::rules::explain::{Outcome, explain};
+
+const UNKNOWN_DOMAIN: u8 = 3;
+const NO_RULE: u8 = 4;
+/// The end of the help.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+   0  every descriptor matches a rule, or has a limit of its own
+   3  the domain is unknown: nothing is limited
+   4  a descriptor matches no rule: it is not limited
+   1  the service would answer the request with an error
+  64  the command line, an entry or the JSON is invalid
+  78  rules or settings are invalid";
 
 /// Arguments of `explain`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub struct Args {
-    /// Directory of rules files
-    #[arg(long, default_value = "config", value_name = "DIR")]
-    rules: PathBuf,
+    /// Directory of rules files [default: as for serve]
+    #[arg(long, value_name = "DIR")]
+    rules: Option<PathBuf>,
+    /// The domain that Envoy's filter is configured with
+    #[arg(value_name = "DOMAIN", required_unless_present = "json")]
+    domain: Option<String>,
+    /// Entries of one descriptor, the outermost first: short for -e
+    #[arg(value_name = "KEY=VALUE", required_unless_present_any = ["entry", "json"], conflicts_with = "entry")]
+    words: Vec<String>,
+    /// One entry of the descriptor, with everything after the first `=` as its value; KEY alone has an empty value
+    #[arg(short, long, value_name = "KEY=VALUE")]
+    entry: Vec<String>,
+    /// A whole request, as the body of /json: several descriptors, limits and hits of their own; - reads it from stdin
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["domain", "words", "entry"])]
+    json: Option<String>,
     #[command(flatten)]
     reading: Reading,
-    /// The domain that Envoy's filter is configured with
-    #[arg(value_name = "DOMAIN")]
-    domain: String,
-    /// Descriptors of one request, each as key=value,key=value
-    #[arg(value_name = "DESCRIPTOR", required = true)]
-    descriptors: Vec<String>,
 }
 
-/// Prints the way of every descriptor, its rule, its key and its limit.
+/// Prints the match of every descriptor, its rule, its key and its limit. The exit code says what they come to.
 ///
 /// # Errors
-/// Rules that would be refused, descriptors that cannot be read.
-pub fn run(args: &Args) -> Result<(), Failure> {
+/// Invalid rules, a request that cannot be read.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let Some(json) = &args.json else {
+        let entries = args.words.iter().chain(&args.entry).map(|entry| &**entry);
+        let query = Query::of_entries(args.domain.as_deref().unwrap_or_default(), entries).map_err(Failure::Usage)?;
+        return run_query(args, &query);
+    };
+    let body = if json == "-" { read_stdin()? } else { json.clone().into_bytes() };
+    let request = Messages::new()?.read(&body).map_err(|error| Failure::Usage(format!("--json: {error:#}")))?;
+    run_query(args, &convert::query(&request))
+}
+
+fn run_query(args: &Args, query: &Query<'_>) -> Result<ExitCode, Failure> {
+    limiter::validate(query).map_err(|invalid| Failure::Usage(invalid.to_string()))?;
     let checked = check::load(args.rules.clone(), &args.reading)?;
-    let descriptors: Vec<&str> = args.descriptors.iter().map(|text| &**text).collect();
-    let query = parse_query(&args.domain, &descriptors).map_err(|problem| Failure::Other(anyhow::anyhow!(problem)))?;
-    say(&explain(&checked.loaded.rules, &query, Modes::default()));
-    Ok(())
+    let explanation = explain(&checked.loaded.rules, query, Modes::default());
+    say(&explanation.text);
+    Ok(match explanation.outcome {
+        Outcome::Matched => ExitCode::SUCCESS,
+        Outcome::UnknownDomain => UNKNOWN_DOMAIN.into(),
+        Outcome::NoRule => NO_RULE.into(),
+        Outcome::Invalid => ExitCode::FAILURE,
+    })
+}
+
+fn read_stdin() -> Result<Vec<u8>, Failure> {
+    let mut body = Vec::new();
+    io::stdin().take(MESSAGE_BYTES_MAX as u64 + 1).read_to_end(&mut body).context("read a request from stdin")?;
+    if body.len() > MESSAGE_BYTES_MAX {
+        return Err(Failure::Usage(format!("--json: a request has at most {MESSAGE_BYTES_MAX} bytes")));
+    }
+    Ok(body)
 }

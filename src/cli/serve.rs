@@ -1,14 +1,15 @@
 //! `tollgate serve`: settings, ports, rules; say so; serve until told to stop.
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::app::{App, FirstRules, Security, Signal, Summary};
-use crate::cli::{Failure, counted, say};
+use crate::cli::{Failure, counted, nearest_subcommand, say, subcommands};
 use crate::rules::tree::Example;
 use crate::settings::Settings;
 use crate::telemetry::log::{self, Format, Level};
@@ -17,7 +18,7 @@ use crate::telemetry::log::{self, Format, Level};
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub struct Args {
-    /// Directory of rules files [default: what RUNTIME_* say; without any of them ./config, if it is there]
+    /// Directory of rules files, which has to exist [default: what RUNTIME_* say; without any of them ./config, if it is there]
     #[arg(value_name = "DIR")]
     rules: Option<PathBuf>,
     #[command(flatten)]
@@ -31,6 +32,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     let Args { rules, settings } = args;
     settings.check().map_err(Failure::Config)?;
+    rules.as_deref().map_or(Ok(()), must_be_a_directory)?;
     let rules_from = settings.rules.origin(rules).map_err(Failure::Config)?;
     let level = settings.telemetry.level().unwrap_or_else(|| Level::default_for(&std::io::stdout()));
     log::start(level, settings.telemetry.format());
@@ -57,6 +59,21 @@ pub fn run(args: Args) -> Result<(), Failure> {
         app.run(stop, reload).await?;
         Ok(())
     })
+}
+
+/// A directory on the command line has to exist: the word may be a mistyped subcommand, and a server on all addresses is no answer to
+/// that. Only the directory that RUNTIME_* name is waited for.
+fn must_be_a_directory(path: &Path) -> Result<(), Failure> {
+    let problem = match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => return Ok(()),
+        Ok(_) => "it is not a directory".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let hint = match nearest_subcommand(path.as_os_str()) {
+        Some(name) => format!("did you mean `tollgate {name}`?"),
+        None => format!("name a directory of rules files, or a subcommand: {}", subcommands().join(", ")),
+    };
+    Err(Failure::Config(format!("read rules from {}: {problem}; {hint}", path.display())))
 }
 
 /// Says what was bound and loaded: a block for people, or one line of JSON.

@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use crate::check::HITS_MAX;
-use crate::cli::check::{self, Reading};
+use crate::cli::check;
 use crate::cli::simulate::compared::{Compare, Compared, Named, Options};
 use crate::cli::simulate::play::{Chart, Figures, Work, chart, figures, play};
 use crate::cli::simulate::traffic::{Pattern, Traffic};
 use crate::cli::{Failure, say};
 use crate::limit::{EXACT_MAX, Limit, RefusedHits, Unit};
+use crate::rule_source::settings::Reading;
 use crate::setting;
 use crate::time::{Span, Time};
 
@@ -26,8 +27,11 @@ mod traffic;
 
 /// How many calls a run has at most: a second or two of work for each algorithm.
 const CALLS_MAX: u64 = 1_000_000;
-/// How many periods a chart shows, if nobody says how long: few enough for a period to be ten columns.
-const PERIODS_SHOWN: u64 = 6;
+/// How many calls a run has at least without --calls.
+const CALLS_DEFAULT_MIN: u64 = 10_000;
+/// How many periods a run lasts at least without --calls, if [`CALLS_MAX`] calls are enough for that, since a run shorter than one period
+/// passes most limits; and how many a chart shows without --show: few enough for a period to be ten columns.
+const PERIODS_DEFAULT: u64 = 6;
 /// Times are counted exactly below 2^53 µs, which is in the year 2255.
 const END_MAX: Time = Time::from_micros(EXACT_MAX);
 
@@ -35,17 +39,17 @@ const END_MAX: Time = Time::from_micros(EXACT_MAX);
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub struct Args {
-    /// Directory of rules files: simulates the limit that a descriptor meets there
-    #[arg(value_name = "DIR", requires_all = ["domain", "descriptor"], conflicts_with_all = ["requests", "unit", "unit_multiplier"])]
+    /// With --domain and -e: directory of rules files [default: as for serve]
+    #[arg(value_name = "DIR", requires = "domain")]
     rules: Option<PathBuf>,
-    /// With DIR: the domain that Envoy's filter is configured with
-    #[arg(long, value_name = "DOMAIN", requires = "rules")]
+    /// Simulate the limit of a rule instead of --requests: the domain that Envoy's filter is configured with
+    #[arg(long, value_name = "DOMAIN", requires = "entry", conflicts_with_all = ["requests", "unit", "unit_multiplier"])]
     domain: Option<String>,
-    /// With DIR: one descriptor, as key=value,key=value
-    #[arg(long, value_name = "DESCRIPTOR", requires = "rules")]
-    descriptor: Option<String>,
+    /// With --domain: one entry of the descriptor, the outermost first, with everything after the first `=` as its value
+    #[arg(short, long, alias = "descriptor", value_name = "KEY=VALUE", requires = "domain")]
+    entry: Vec<String>,
     /// How many a period; of concurrency, how many at once
-    #[arg(long, value_name = "NUMBER", required_unless_present = "rules")]
+    #[arg(long, value_name = "NUMBER", required_unless_present = "domain")]
     requests: Option<u32>,
     /// second, minute, hour, day, week, month or year [default: second]
     #[arg(long, value_name = "UNIT", value_parser = unit)]
@@ -78,9 +82,9 @@ pub struct Args {
     /// window's edge, every second period), or a number of calls a second
     #[arg(long, value_name = "PATTERNS", value_delimiter = ',', default_value = "bursty", value_parser = Pattern::read)]
     traffic: Vec<Pattern>,
-    /// How many calls
-    #[arg(long, value_name = "NUMBER", default_value = "10000", value_parser = calls)]
-    calls: u64,
+    /// How many calls [default: as many as six periods take, at least 10000 and at most 1000000]
+    #[arg(long, value_name = "NUMBER", value_parser = calls)]
+    calls: Option<u64>,
     /// Hits of each call
     #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=HITS_MAX))]
     hits: u64,
@@ -118,6 +122,8 @@ struct Scene {
     traffic: Traffic,
     /// How many calls there are, and of how many hits each.
     work: Work,
+    /// What the figures do not show.
+    note: Option<String>,
     /// From the first call to the last.
     lasted: Span,
     /// How much of it is drawn.
@@ -154,12 +160,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 fn compared(args: &Args) -> Result<Compared, Failure> {
     let &Args { burst, buckets, refused_hits, max_wait, lease, hold, .. } = args;
     let options = Options { burst, buckets, refused_hits, max_wait, lease, hold };
-    let compared = match (&args.rules, &args.domain, &args.descriptor) {
-        (Some(rules), Some(domain), Some(descriptor)) => {
-            let checked = check::load(rules.clone(), &args.reading)?;
-            Compared::of_rule(&checked.loaded.rules, domain, descriptor, &args.algorithm, options)
+    let compared = match &args.domain {
+        Some(domain) => {
+            let checked = check::load(args.rules.clone(), &args.reading)?;
+            Compared::of_rule(&checked.loaded.rules, domain, &args.entry, &args.algorithm, options)
         }
-        _ => {
+        None => {
             let unit = args.unit.unwrap_or(Unit::Second);
             Compared::of_terms(args.requests.unwrap_or(0), unit, args.unit_multiplier.unwrap_or(1), &args.algorithm, options)
         }
@@ -168,15 +174,16 @@ fn compared(args: &Args) -> Result<Compared, Failure> {
 }
 
 fn scene(args: &Args, compared: &Compared, pattern: Pattern) -> Result<Scene, Failure> {
-    let work = Work { calls: args.calls, hits: args.hits, hold: args.hold.unwrap_or(Span::ZERO) };
-    let traffic = Traffic::new(pattern, compared.pace, work.hits).map_err(Failure::Usage)?;
+    let traffic = Traffic::new(pattern, compared.pace, args.hits).map_err(Failure::Usage)?;
+    let number = args.calls.unwrap_or_else(|| default_calls(&traffic));
+    let work = Work { calls: number, hits: args.hits, hold: args.hold.unwrap_or(Span::ZERO) };
     let calls: Vec<Time> = (0..work.calls).map(|index| traffic.at(index)).collect();
     let (start, last) = (traffic.start(), traffic.at(work.calls - 1));
     if last.plus(work.hold) >= END_MAX {
         return Err(Failure::Usage("these calls would go on beyond the year 2255; write fewer --calls".to_owned()));
     }
     let period = compared.pace.per;
-    let shown = args.show.unwrap_or(Span::from_micros(period.as_micros().saturating_mul(PERIODS_SHOWN)));
+    let shown = args.show.unwrap_or(Span::from_micros(period.as_micros().saturating_mul(PERIODS_DEFAULT)));
     if shown == Span::ZERO {
         return Err(Failure::Usage("nothing is drawn of 0 s; write a longer --show".to_owned()));
     }
@@ -190,7 +197,33 @@ fn scene(args: &Args, compared: &Compared, pattern: Pattern) -> Result<Scene, Fa
         }
     });
     let columns = play::columns(start, shown, calls.iter().map(|&call| (call, work.hits)));
-    Ok(Scene { work, lasted: last.since(calls[0]), shown, calls: columns, runs: runs.collect(), traffic })
+    let (lasted, runs): (Span, Vec<Run>) = (last.since(calls[0]), runs.collect());
+    Ok(Scene { work, note: note(&runs, lasted, period), lasted, shown, calls: columns, runs, traffic })
+}
+
+/// The calls of the first [`PERIODS_DEFAULT`] periods, within the bounds.
+fn default_calls(traffic: &Traffic) -> u64 {
+    let end = traffic.start().plus(Span::from_micros(traffic.period().as_micros().saturating_mul(PERIODS_DEFAULT)));
+    let (mut enough, mut most) = (CALLS_DEFAULT_MIN, CALLS_MAX);
+    while enough < most {
+        let middle = enough.midpoint(most);
+        if traffic.at(middle) < end { enough = middle + 1 } else { most = middle }
+    }
+    enough
+}
+
+/// Says which limits were never exceeded, so that nobody takes a run that is too short or too slow for a limit that lets everything pass.
+fn note(runs: &[Run], lasted: Span, period: Span) -> Option<String> {
+    let never: Vec<&str> = runs.iter().filter(|run| run.figures.refused == 0 && run.figures.queued == 0).map(|run| &*run.label).collect();
+    let mut note = match never.len() {
+        0 => return None,
+        all if all == runs.len() => "the limit was never exceeded".to_owned(),
+        _ => format!("never exceeded: {}", never.join("; ")),
+    };
+    if lasted < period {
+        note += &format!("; the calls end within one period ({period}): write more --calls, or a faster --traffic");
+    }
+    Some(note)
 }
 
 fn unit(name: &str) -> Result<Unit, String> {

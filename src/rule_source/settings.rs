@@ -1,14 +1,17 @@
 //! Settings of where rules come from.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use clap::Args;
+use clap::{ArgAction, Args};
 
+use crate::config::Options;
 use crate::limit::{Algorithm, Months};
 use crate::rule_source::files::Directory;
 use crate::rule_source::overlay::OverlayFile;
 use crate::rule_source::{Origin, xds};
 use crate::rules::KeyFormat;
+use crate::rules::stats::StatsTable;
 use crate::rules::tree::Dots;
 use crate::setting::{self, Given};
 
@@ -25,11 +28,11 @@ pub enum ConfigType {
     Xds,
 }
 
-/// Rules.
+/// Which rules are read and what they mean: the same for every subcommand.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
 #[command(next_help_heading = "Rules")]
-pub struct Settings {
+pub struct Reading {
     /// Where rules come from: FILE, or GRPC_XDS_SOTW [default: FILE]
     #[arg(long, env = "CONFIG_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = setting::given(config_type))]
     pub config_type: Given<ConfigType>,
@@ -49,14 +52,9 @@ pub struct Settings {
     #[arg(long, env = "RUNTIME_WATCH_ROOT", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
     pub runtime_watch_root: Option<bool>,
     /// Make one domain of a domain that several files have
-    #[arg(long, env = "MERGE_DOMAIN_CONFIG", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, alias = "merge-domain-configs", env = "MERGE_DOMAIN_CONFIG", default_value = "false", value_name = "BOOL",
+        value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     pub merge_domain_config: bool,
-    /// Be healthy before the first rules came
-    #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
-    pub force_start_without_initial_config: bool,
-    /// Be healthy only while the rules have at least one domain
-    #[arg(long, env = "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
-    pub healthy_with_at_least_one_config_loaded: bool,
     /// What every counter's key begins with
     #[arg(long, env = "CACHE_KEY_PREFIX", default_value = "", value_name = "TEXT")]
     pub cache_key_prefix: String,
@@ -79,24 +77,35 @@ pub struct Settings {
     /// A file of `tollgate` blocks for rules that somebody else writes, by domain and path
     #[arg(long, env = "TOLLGATE_OVERLAY", value_name = "FILE")]
     pub tollgate_overlay: Option<String>,
+}
+
+/// Rules of a service.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+#[command(next_help_heading = "Rules")]
+pub struct Settings {
+    /// Which rules, and what they mean.
+    #[command(flatten)]
+    pub reading: Reading,
+    /// Be healthy before the first rules came
+    #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub force_start_without_initial_config: bool,
+    /// Be healthy only while the rules have at least one domain
+    #[arg(long, env = "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    pub healthy_with_at_least_one_config_loaded: bool,
     /// A control plane that has the rules.
     #[command(flatten)]
     pub xds: xds::settings::Settings,
 }
 
 impl Settings {
-    /// The overlay, if there is to be one.
-    pub fn overlay(&self) -> Option<OverlayFile> {
-        self.tollgate_overlay.as_deref().filter(|path| !path.is_empty()).map(OverlayFile::new)
-    }
-
     /// Where the rules come from.
     ///
     /// # Errors
     /// What is wrong with the settings of xDS, or a directory beside them.
     pub fn origin(&self, argument: Option<PathBuf>) -> Result<Origin, String> {
-        if self.config_type.0 != Some(ConfigType::Xds) {
-            return Ok(Origin::Files(self.directory(argument)));
+        if self.reading.config_type.0 != Some(ConfigType::Xds) {
+            return Ok(Origin::Files(self.reading.directory(argument)));
         }
         if let Some(path) = argument {
             return Err(format!("rules are to be read from {}, and CONFIG_TYPE is GRPC_XDS_SOTW; give one of them", path.display()));
@@ -107,6 +116,38 @@ impl Settings {
     /// What is accepted, and has no effect.
     pub fn warnings(&self) -> Vec<String> {
         self.xds.warnings()
+    }
+}
+
+impl Reading {
+    /// What rules are compiled with, without the overlay.
+    pub fn options(&self, stats: Arc<StatsTable>) -> Options {
+        Options {
+            merge_domains: self.merge_domain_config,
+            key_prefix: self.cache_key_prefix.as_str().into(),
+            key_format: self.cache_key_format,
+            default_algorithm: self.default_algorithm.0,
+            months: self.use_calendar_month_rate_limit,
+            metric_dots: self.sanitize_descriptor_metric_dots,
+            ..Options::new(stats)
+        }
+    }
+
+    /// The overlay, if there is to be one.
+    pub fn overlay(&self) -> Option<OverlayFile> {
+        self.tollgate_overlay.as_deref().filter(|path| !path.is_empty()).map(OverlayFile::new)
+    }
+
+    /// The directory of a command that reads rules once, by the rule that serves.
+    ///
+    /// # Errors
+    /// The rules come from a control plane, which only a service connects to.
+    pub fn files(&self, argument: Option<PathBuf>) -> Result<Directory, String> {
+        if argument.is_none() && self.config_type.0 == Some(ConfigType::Xds) {
+            let instead = "name a directory of rules files, or ask the service: /explain and /rlconfig on its admin port";
+            return Err(format!("CONFIG_TYPE is GRPC_XDS_SOTW, so the rules are not in files; {instead}"));
+        }
+        Ok(self.directory(argument))
     }
 
     /// Where files are: the directory on the command line, else what RUNTIME_* say, else `./config` if it is there.
@@ -136,7 +177,7 @@ impl Settings {
 ///
 /// # Errors
 /// No such form.
-pub fn key_format(text: &str) -> Result<KeyFormat, String> {
+fn key_format(text: &str) -> Result<KeyFormat, String> {
     KeyFormat::from_name(text).ok_or_else(|| format!("write {}", KeyFormat::ALL.map(KeyFormat::name).join(" or ")))
 }
 
@@ -144,7 +185,7 @@ pub fn key_format(text: &str) -> Result<KeyFormat, String> {
 ///
 /// # Errors
 /// No such algorithm, or one that needs more than its name.
-pub fn default_algorithm(text: &str) -> Result<Algorithm, String> {
+fn default_algorithm(text: &str) -> Result<Algorithm, String> {
     let alone: Vec<Algorithm> = Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Concurrency).collect();
     alone.iter().copied().find(|algorithm| algorithm.name() == text).ok_or_else(|| {
         let names: Vec<&str> = alone.iter().map(|algorithm| algorithm.name()).collect();
@@ -156,7 +197,7 @@ pub fn default_algorithm(text: &str) -> Result<Algorithm, String> {
 ///
 /// # Errors
 /// Neither true nor false.
-pub fn months(text: &str) -> Result<Months, String> {
+fn months(text: &str) -> Result<Months, String> {
     setting::flag(text).map(|calendar| if calendar { Months::Calendar } else { Months::ThirtyDays })
 }
 

@@ -354,8 +354,8 @@ mod tests {
     use super::*;
     use crate::config::{self, Options, Source};
     use crate::rules::KeyFormat;
-    use crate::rules::explain::parse_query;
     use crate::rules::plan::{Modes, plan};
+    use crate::rules::query::Query;
     use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
     use crate::telemetry::metric::Metrics;
     use crate::time::Time;
@@ -509,8 +509,7 @@ mod tests {
         let (one, other) = (&collision.one, &collision.other);
         assert!((one.domain, &one.descriptor) != (other.domain, &other.descriptor), "{collision:?}");
         for call in [one, other] {
-            let descriptors = [&*call.descriptor];
-            let query = parse_query(call.domain, &descriptors).expect("it can be read");
+            let query = Query::of_entries(call.domain, call.descriptor.split(',')).expect("it can be read");
             let plan = plan(rules, &query, Modes::default(), Time::default()).expect("it has no limit of its own");
             assert_eq!(plan.ask.checks[0].key.to_string(), collision.key, "{collision:?}");
         }

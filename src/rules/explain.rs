@@ -2,17 +2,37 @@
 
 use std::fmt::Write as _;
 
-use smallvec::SmallVec;
-
 use crate::check::Hits;
 use crate::limit::{Algorithm, Limit};
 use crate::rules::lookup::{End, Hop, Observer, lookup};
 use crate::rules::overrides;
 use crate::rules::plan::{Modes, Plan, Step, plan};
-use crate::rules::query::{Descriptor, Entry, Query};
+use crate::rules::query::{Entry, Query};
 use crate::rules::tree::{Domain, Found, RuleSet};
 use crate::rules::{KeyFormat, OnLimit, Rule};
 use crate::time::Time;
+
+/// Why a request gets its limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// For people.
+    pub text: String,
+    /// For programs.
+    pub outcome: Outcome,
+}
+
+/// What an explanation comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every descriptor matches a rule, or has a limit of its own.
+    Matched,
+    /// At least one descriptor does not.
+    NoRule,
+    /// No rules for this domain.
+    UnknownDomain,
+    /// The service would answer INVALID_ARGUMENT.
+    Invalid,
+}
 
 #[derive(Debug, Default)]
 struct Notes(String);
@@ -47,16 +67,17 @@ impl Notes {
     }
 }
 
-/// Tells the way of every descriptor, its rule, its counter's key and its limit, line by line.
-pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> String {
+/// Explains the match of every descriptor, its rule, its counter's key and its limit, line by line.
+pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation {
     let Some(domain) = rules.domain(query.domain) else {
         let known = rules.domain_names().join(", ");
-        return format!("domain {}: unknown, so nothing is limited\nknown domains: {known}\n", query.domain);
+        let text = format!("domain {}: unknown, so nothing is limited\nknown domains: {known}\n", query.domain);
+        return Explanation { text, outcome: Outcome::UnknownDomain };
     };
-    // Nobody waits for this, so no deadline is held against the time.
+    // No caller waits for an answer, so the time does not matter.
     let plan = match plan(rules, query, modes, Time::default()) {
         Ok(plan) => plan,
-        Err(error) => return format!("refused with INVALID_ARGUMENT: {error}\n"),
+        Err(error) => return Explanation { text: format!("refused with INVALID_ARGUMENT: {error}\n"), outcome: Outcome::Invalid },
     };
     let mut text = format!("domain {}\n", domain.name);
     if plan.ask.together && plan.ask.checks.len() > 1 {
@@ -71,7 +92,8 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> String {
         let words: Vec<String> = descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
         let _ = writeln!(text, "descriptor {}\n{}  {}", words.join(","), notes.0, outcome(step, &plan, domain));
     }
-    text
+    let is_unmatched = plan.steps.iter().any(|step| matches!(step, Step::NoRule));
+    Explanation { text, outcome: if is_unmatched { Outcome::NoRule } else { Outcome::Matched } }
 }
 
 fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
@@ -90,6 +112,7 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
             if let Some(holder) = &check.holder {
                 let _ = write!(text, "\n     holder {}", String::from_utf8_lossy(holder));
             }
+            text += &hits_note(check.hits);
             if let Some(rule) = rule {
                 text += &over_the_limit(rule, step);
                 for choice in &rule.choices {
@@ -116,6 +139,16 @@ fn override_source(step: &Step<'_>, domain: &Domain) -> Option<String> {
     })
 }
 
+/// What the request does to the counter, if not the usual one hit.
+fn hits_note(hits: Hits) -> String {
+    match hits {
+        Hits::Add(1) => String::new(),
+        Hits::Add(hits) => format!("\n     hits  {hits}"),
+        Hits::Look => "\n     hits  0: reads the counter, and counts nothing".to_owned(),
+        Hits::GiveBack(hits) => format!("\n     hits  gives back {hits}"),
+    }
+}
+
 /// What happens to a request beyond the limit, where that is not the usual.
 fn over_the_limit(rule: &Rule, step: &Step<'_>) -> String {
     match &rule.on_limit {
@@ -135,27 +168,4 @@ fn over_the_limit(rule: &Rule, step: &Step<'_>) -> String {
 fn key_note(format: KeyFormat, limit: &Limit) -> String {
     let start = if limit.algorithm() == Algorithm::FixedWindow { "; on Redis the window's start in seconds follows" } else { "" };
     format!("{} form{start}", format.name())
-}
-
-/// Reads descriptors as people write them: `key=value,key=value`.
-///
-/// # Errors
-/// What is missing, and how to write it.
-pub fn parse_query<'q>(domain: &'q str, descriptors: &[&'q str]) -> Result<Query<'q>, String> {
-    if domain.is_empty() || descriptors.is_empty() {
-        return Err("a domain and at least one descriptor are needed; a descriptor is written key=value,key=value".to_owned());
-    }
-    let mut query = Query { domain, ..Query::default() };
-    for text in descriptors {
-        let mut descriptor = Descriptor { entries: SmallVec::new(), limit: None, hits: Hits::from_wire(None, 0, false), hits_addend: None };
-        for part in text.split(',') {
-            let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            if key.is_empty() {
-                return Err(format!("an entry without a key in `{text}`; write key=value,key=value"));
-            }
-            descriptor.entries.push(Entry { key, value });
-        }
-        query.descriptors.push(descriptor);
-    }
-    Ok(query)
 }

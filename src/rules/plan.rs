@@ -261,7 +261,7 @@ mod tests {
     use super::*;
     use crate::config::{self, Options, Source};
     use crate::rules::KeyFormat;
-    use crate::rules::explain::parse_query;
+    use crate::rules::query::Entry;
     use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
     use crate::telemetry::metric::Metrics;
 
@@ -304,7 +304,9 @@ descriptors:
         change: impl FnOnce(&mut Query<'_>),
         look: impl FnOnce(Result<Plan<'_>, InvalidRequest>) -> T,
     ) -> T {
-        let mut query = parse_query("d", descriptors).expect("it can be read");
+        let descriptors =
+            descriptors.iter().map(|text| Descriptor::new(text.split(',').map(|entry| Entry::parse(entry).expect("it has a key"))));
+        let mut query = Query { domain: "d", descriptors: descriptors.collect(), ..Query::default() };
         change(&mut query);
         look(plan(&rules(), &query, modes, NOW))
     }

@@ -51,3 +51,56 @@ pub struct Override {
     /// The unit, if the number is one's.
     pub unit: Option<Unit>,
 }
+
+impl<'q> Entry<'q> {
+    /// Reads `key=value`. The value is everything after the first `=`; without `=` it is empty, as in an entry that Envoy sends without a
+    /// value.
+    ///
+    /// # Errors
+    /// An empty key.
+    pub fn parse(text: &'q str) -> Result<Self, String> {
+        let (key, value) = text.split_once('=').unwrap_or((text, ""));
+        if key.is_empty() {
+            return Err(format!("the entry `{text}` has no key; write key=value"));
+        }
+        Ok(Self { key, value })
+    }
+}
+
+impl<'q> Descriptor<'q> {
+    /// A descriptor of one hit without a limit of its own.
+    pub fn new(entries: impl IntoIterator<Item = Entry<'q>>) -> Self {
+        Self { entries: entries.into_iter().collect(), limit: None, hits: Hits::from_wire(None, 0, false), hits_addend: None }
+    }
+}
+
+impl<'q> Query<'q> {
+    /// A request with one descriptor, whose entries are written `key=value`.
+    ///
+    /// # Errors
+    /// See [`Entry::parse`].
+    pub fn of_entries(domain: &'q str, entries: impl IntoIterator<Item = &'q str>) -> Result<Self, String> {
+        let entries: SmallVec<[Entry<'q>; 4]> = entries.into_iter().map(Entry::parse).collect::<Result<_, _>>()?;
+        Ok(Self { domain, descriptors: [Descriptor::new(entries)].into_iter().collect(), ..Self::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_split_at_its_first_equals_sign_and_nowhere_else() {
+        for (text, key, value) in [
+            ("user=10.0.0.1, 10.0.0.2", "user", "10.0.0.1, 10.0.0.2"),
+            ("path=/a?b=c", "path", "/a?b=c"),
+            ("user=", "user", ""),
+            ("user", "user", ""),
+        ] {
+            assert_eq!(Entry::parse(text), Ok(Entry { key, value }));
+        }
+        for text in ["", "=", "=value"] {
+            assert_eq!(Entry::parse(text), Err(format!("the entry `{text}` has no key; write key=value")));
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! What the command line says: the block at the start, help, exit codes, `check` and `explain`.
+//! What the command line says: the block at the start, help, exit codes, `check`, and where rules are.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::support::{TestServer, eventually, http, limit_of, look_until, tollgate, tollgate_with_env, write};
 
 /// A tree with something of every kind.
-const TREE: &str = "\
+pub(crate) const TREE: &str = "\
 domain: shop
 descriptors:
   - key: user
@@ -26,12 +26,12 @@ descriptors:
 ";
 
 /// A directory with one rules file.
-fn rules_in(directory: &TempDir, yaml: &str) -> String {
+pub(crate) fn rules_in(directory: &TempDir, yaml: &str) -> String {
     write(&directory.path().join("rules.yaml"), yaml);
     directory.path().to_str().expect("temporary directories have plain names").to_owned()
 }
 
-fn sample_rules() -> PathBuf {
+pub(crate) fn sample_rules() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("config")
 }
 
@@ -150,8 +150,8 @@ fn every_subcommand_has_help_and_the_version_is_told() {
 const WRONG_USAGE: &[(&[&str], &str)] = &[
     (&["--no-such-flag"], "--no-such-flag"),
     (&["serve", "--no-such-flag"], "--no-such-flag"),
-    (&["check"], "<DIR>"),
-    (&["explain", "d"], "<DESCRIPTOR>"),
+    (&["explain"], "<DOMAIN>"),
+    (&["explain", "d"], "<KEY=VALUE>"),
     (&["serve", "one", "two"], "two"),
 ];
 
@@ -532,109 +532,58 @@ fn check_takes_a_domain_in_two_files_only_if_told_to_merge() {
     assert_eq!(tollgate_with_env(&["check", &path], &[("MERGE_DOMAIN_CONFIG", "true")]).code, Some(0));
 }
 
-/// A descriptor of [`TREE`], and lines that explain must say of it.
-const EXPLAINED: &[(&str, &[&str])] = &[
-    ("user=alice", &["user=alice -> user_alice (its key and value)", "=> limit 3 per minute", "rules.yaml:3"]),
-    ("path=/api/cart", &["path=/api/cart -> path_/api/* (a pattern)", "=> limit 4 per second"]),
-    ("tenant=t,plan=gold", &["plan=gold -> plan (its key, for any value)", "=> limit 5 per day"]),
-    ("user=alice,more=1", &["the rules end here, and the descriptor goes on: too deep to match", "=> not limited"]),
-    ("tenant=t", &["no rate_limit here: not limited", "=> not limited"]),
-    ("user=bob", &["user=bob -> nothing: no such value, no pattern, no default", "=> not limited"]),
-    ("nobody=knows", &["nobody=knows -> nothing", "=> not limited"]),
-    ("internal=1", &["=> unlimited: passes, and is not counted"]),
+#[test]
+fn every_subcommand_reads_the_rules_that_runtime_settings_name() {
+    let root = TempDir::new().expect("a temporary directory");
+    write(&root.path().join("app/limits/rules.yaml"), TREE);
+    write(&root.path().join("app/limits/..data/old.yaml"), "not rules");
+    let path = root.path().join("app/limits").display().to_string();
+    let root = root.path().display().to_string();
+    let variables = [
+        ("RUNTIME_ROOT", &*root),
+        ("RUNTIME_SUBDIRECTORY", "app"),
+        ("RUNTIME_APPDIRECTORY", "limits"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+        ("CACHE_KEY_FORMAT", "safe"),
+    ];
+    let check = tollgate_with_env(&["check"], &variables);
+    assert_eq!((check.code, check.stdout), (Some(0), format!("{path}: ok, 4 limits in 1 domain of 1 file\n")));
+    let explain = tollgate_with_env(&["explain", "shop", "user=alice"], &variables);
+    assert_eq!(explain.code, Some(0), "{explain:?}");
+    assert!(explain.stdout.contains(&format!("{path}/rules.yaml:3")), "{explain:?}");
+    let simulate = tollgate_with_env(&["simulate", "--domain", "shop", "-e", "tenant=a, b", "-e", "plan=gold"], &variables);
+    assert_eq!(simulate.code, Some(0), "{simulate:?}");
+    assert!(simulate.stdout.starts_with(&format!("shop.tenant.plan at {path}/rules.yaml:")), "{simulate:?}");
+    // A directory on the command line wins, and a control plane has no files.
+    let directory = TempDir::new().expect("a temporary directory");
+    let other = rules_in(&directory, &limit_of(1));
+    let named = tollgate_with_env(&["explain", "--rules", &other, "d", "k"], &variables);
+    assert_eq!(named.code, Some(0), "{named:?}");
+    for arguments in [&["check"][..], &["explain", "shop", "user=alice"]] {
+        let ran = tollgate_with_env(arguments, &[("CONFIG_TYPE", "GRPC_XDS_SOTW")]);
+        assert_eq!(ran.code, Some(78), "{ran:?}");
+        assert!(ran.stderr.contains("CONFIG_TYPE is GRPC_XDS_SOTW, so the rules are not in files"), "{ran:?}");
+    }
+}
+
+/// Arguments that name no directory, the exit code, and what the error must contain.
+const NO_DIRECTORY: &[(&[&str], i32, &str)] = &[
+    (&["explian"], 78, "read rules from explian: No such file or directory (os error 2); did you mean `tollgate explain`?"),
+    (&["serve", "chekc"], 78, "did you mean `tollgate check`?"),
+    (&["man"], 78, "name a directory of rules files, or a subcommand: serve, check, explain, simulate"),
+    (&["/no/such/rules"], 78, "read rules from /no/such/rules: No such file or directory"),
+    (&["/dev/null"], 78, "read rules from /dev/null: it is not a directory"),
+    (&["explian", "shop", "user=42"], 64, "did you mean `tollgate explain`?"),
 ];
 
 #[test]
-fn explain_tells_why_a_descriptor_gets_its_limit_on_the_command_line_and_at_the_operators_door() {
-    let directory = TempDir::new().expect("a temporary directory");
-    let path = rules_in(&directory, TREE);
-    let server = TestServer::with_rules(TREE).start();
-    for (descriptor, expected) in EXPLAINED {
-        let ran = tollgate(&["explain", "--rules", &path, "shop", descriptor]);
-        assert_eq!(ran.code, Some(0), "{ran:?}");
-        let page = server.admin(&format!("/explain?domain=shop&descriptor={}", descriptor.replace('=', "%3D")));
-        for expected in *expected {
-            assert!(ran.stdout.contains(expected), "{descriptor}: {expected} is missing in\n{}", ran.stdout);
-            assert!(page.contains(expected), "{descriptor}: {expected} is missing in\n{page}");
-        }
+fn a_mistyped_subcommand_does_not_serve() {
+    for (arguments, code, expected) in NO_DIRECTORY {
+        // Should it serve all the same, then on ports that no other test uses.
+        let ran = tollgate_with_env(arguments, &[("PORT", "0"), ("GRPC_PORT", "0"), ("DEBUG_PORT", "0"), ("HOST", "127.0.0.1")]);
+        assert_eq!((ran.code, &*ran.stdout), (Some(*code), ""), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains(expected), "{arguments:?}: {ran:?}");
     }
-}
-
-/// A descriptor of the sample rules, and what explain must say besides its rule.
-const EXPLAINED_SAMPLES: &[(&str, &str, &[&str])] = &[
-    ("shop", "recommendations=1", &["     on_limit: degrade: passes, never refused; the upstream is told by x-degraded: true\n"]),
-    (
-        "shop",
-        "report=1",
-        &[
-            "=> limit 10 per second, leaky_bucket, burst 1, queue up to 200 ms, refused hits drop\n",
-            "     on_limit: queue: held back until there is room, refused if that takes longer\n",
-        ],
-    ),
-    (
-        "gateway",
-        "user=ann",
-        &["=> limit 60 per minute, sliding_window, 6 buckets, refused hits drop\n", ":sliding_window-6:60000000:us (safe form)\n"],
-    ),
-    (
-        "gateway",
-        "user=ann,api=login",
-        &["     on_limit: reject: the refusal's body is \"Too many attempts. Try again in a few minutes.\"\n"],
-    ),
-    (
-        "gateway",
-        "api=pay,request_id=r1",
-        &[
-            "=> limit 8 at once, concurrency, lease 30 s\n",
-            "     key   tg:gateway:api:pay:request_id::concurrency:0:us (safe form)\n     holder r1\n",
-        ],
-    ),
-    ("gateway", "api=pay,request_id=", &["refused with INVALID_ARGUMENT: descriptors[0] has no value for request_id"]),
-];
-
-#[test]
-fn explain_tells_what_happens_over_the_limit_and_who_holds_a_place() {
-    let rules = sample_rules().display().to_string();
-    for (domain, descriptor, expected) in EXPLAINED_SAMPLES {
-        let ran = tollgate(&["explain", "--rules", &rules, domain, descriptor]);
-        for expected in *expected {
-            assert!(ran.stdout.contains(expected), "{descriptor}: {expected} is missing in\n{}", ran.stdout);
-        }
-    }
-    let together = "domain gateway\nall or nothing: what one limit refuses uses up nothing of the others\n";
-    assert!(tollgate(&["explain", "--rules", &rules, "gateway", "user=ann", "ip=::1"]).stdout.starts_with(together));
-    assert!(!tollgate(&["explain", "--rules", &rules, "gateway", "user=ann"]).stdout.contains("all or nothing"));
-}
-
-#[test]
-fn explain_shows_the_key_in_the_form_that_is_set_and_a_server_in_memory_the_safe_one() {
-    let directory = TempDir::new().expect("a temporary directory");
-    let path = rules_in(&directory, TREE);
-    let arguments = ["explain", "--rules", &path, "shop", "user=alice"];
-    let safe = "key   tg:shop:user:alice:fixed_window:60:s: (safe form; on Redis the window's start in seconds follows)\n";
-    let reference = "key   shop_user_alice_ (reference form; on Redis the window's start in seconds follows)\n";
-    for (variables, expected) in [
-        (&[][..], reference),
-        (&[("CACHE_KEY_FORMAT", "reference"), ("CACHE_KEY_PREFIX", "")], reference),
-        (&[("CACHE_KEY_FORMAT", "safe")], safe),
-    ] {
-        let ran = tollgate_with_env(&arguments, variables);
-        assert!(ran.stdout.contains(expected), "{variables:?}: {ran:?}");
-    }
-    let server = TestServer::with_rules(TREE).with_env("CACHE_KEY_FORMAT", "reference").start();
-    let page = server.admin("/explain?domain=shop&descriptor=user%3Dalice");
-    assert!(page.contains(safe), "{page}");
-}
-
-#[test]
-fn explain_lists_the_domains_when_it_does_not_know_one() {
-    let directory = TempDir::new().expect("a temporary directory");
-    let path = rules_in(&directory, TREE);
-    let ran = tollgate(&["explain", "--rules", &path, "shoo", "user=alice"]);
-    assert!(ran.stdout.contains("domain shoo: unknown, so nothing is limited\nknown domains: shop\n"), "{ran:?}");
-    let ran = tollgate(&["explain", "--rules", &path, "shop", "=alice"]);
-    assert_eq!(ran.code, Some(1));
-    assert!(ran.stderr.contains("write key=value,key=value"), "{ran:?}");
 }
 
 #[test]

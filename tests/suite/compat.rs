@@ -250,15 +250,7 @@ impl World {
     fn new(settings: &Settings, metric_series_max: usize) -> Self {
         let metrics = Metrics::new();
         let stats = StatsTable::new(metric_series_max, &metrics);
-        let options = Options {
-            merge_domains: settings.rules.merge_domain_config,
-            key_prefix: settings.rules.cache_key_prefix.as_str().into(),
-            key_format: KeyFormat::Safe,
-            default_algorithm: settings.rules.default_algorithm.0,
-            months: settings.rules.use_calendar_month_rate_limit,
-            metric_dots: settings.rules.sanitize_descriptor_metric_dots,
-            ..Options::new(stats.clone())
-        };
+        let options = Options { key_format: KeyFormat::Safe, ..settings.rules.reading.options(stats.clone()) };
         let rules = Arc::new(LiveRules::default());
         let counters = Arc::new(Counters::new(settings.store.memory_bytes_max, "store", &metrics));
         let backend = Backend::Memory(counters.clone());

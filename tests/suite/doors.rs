@@ -247,13 +247,22 @@ fn the_operators_door_shows_every_limit_in_force() {
 #[test]
 fn the_operators_door_explains_and_says_how_to_ask() {
     let server = TestServer::with_rules(&limit_of(7)).start();
-    let page = server.admin("/explain?domain=d&descriptor=k%3Dv&descriptor=other%3D1");
-    assert!(page.contains("=> limit 7 per year") && page.contains("descriptor other=1") && page.contains("=> not limited"), "{page}");
+    let page = server.admin("/explain?domain=d&descriptor=k%3D10.0.0.1%2C%2010.0.0.2");
+    assert!(page.contains("k=10.0.0.1, 10.0.0.2 -> k (its key, for any value)") && page.contains("=> limit 7 per year"), "{page}");
     for path in ["/explain", "/explain?domain=d", "/explain?domain=d&descriptor=%3Dv"] {
         let reply = http::get(server.admin, path);
         assert_eq!(reply.status, 400, "{path}");
-        assert!(reply.body.contains("key=value,key=value"), "{path}: {reply:?}");
+        assert!(reply.body.contains("write /explain?domain=DOMAIN&descriptor=KEY%3DVALUE"), "{path}: {reply:?}");
     }
+    for (body, expected) in
+        [("", "invalid request: "), ("{}", "rate limit domain must not be empty\nwrite a RateLimitRequest as JSON, such as ")]
+    {
+        let reply = http::post(server.admin, "/explain", body);
+        assert_eq!(reply.status, 400, "{body}");
+        assert!(reply.body.starts_with(expected) && reply.body.contains("\"descriptors\""), "{body}: {reply:?}");
+    }
+    let oversized = http::post(server.admin, "/explain", &" ".repeat(tollgate::api::MESSAGE_BYTES_MAX + 1));
+    assert_eq!(oversized.status, 413);
 }
 
 /// What makes the series below, in order.

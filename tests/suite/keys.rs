@@ -2,7 +2,7 @@
 
 use tollgate::config::{self, Options, Source};
 use tollgate::limit::{Algorithm, Months, Unit};
-use tollgate::rules::explain::{explain, parse_query};
+use tollgate::rules::explain::explain;
 use tollgate::rules::key::{HOLDER_BYTES_MAX, KEY_BYTES_MAX};
 use tollgate::rules::plan::{Modes, plan};
 use tollgate::rules::query::Override;
@@ -145,7 +145,7 @@ fn explain_names_the_rule_that_a_stated_limit_takes_the_rest_from() {
         let rules = loaded(RULES, change);
         let mut own = query(descriptor);
         own.descriptors[0].limit = Some(Override { requests_per_unit: 9, unit: Some(Unit::Hour), wire_unit: 3 });
-        explain(&rules, &own, Modes::default())
+        explain(&rules, &own, Modes::default()).text
     };
     let by_rule = explained("leaky=1", |_| {});
     for part in [
@@ -199,7 +199,7 @@ fn a_holder_is_named_by_the_last_value_and_by_its_hash_if_that_is_long() {
 }
 
 fn query(descriptor: &str) -> Query<'_> {
-    parse_query("shop", &[descriptor]).expect("it can be read")
+    Query::of_entries("shop", descriptor.split(',')).expect("it can be read")
 }
 
 fn key_of(rules: &RuleSet, query: &Query<'_>) -> String {

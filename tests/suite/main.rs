@@ -10,6 +10,7 @@ mod connections;
 mod differences;
 mod door_tls;
 mod doors;
+mod explain;
 mod faults;
 mod in_process;
 mod json;

@@ -62,10 +62,10 @@ impl OverlayFile {
 }
 
 /// What `explain` says of a descriptor, in a directory of rules with one file.
-fn explained(rules: &Path, overlay: &str, algorithm: &str, descriptor: &str) -> String {
+fn explained(rules: &Path, overlay: &str, algorithm: &str, entries: &[&str]) -> String {
     let rules = rules.display().to_string();
     let variables = [("TOLLGATE_OVERLAY", overlay), ("DEFAULT_ALGORITHM", algorithm)];
-    let ran = tollgate_with_env(&["explain", "--rules", &rules, "default/eg/http", descriptor], &variables);
+    let ran = tollgate_with_env(&[&["explain", "--rules", &rules, "default/eg/http"], entries].concat(), &variables);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     ran.stdout
 }
@@ -83,25 +83,25 @@ fn explain_says_where_each_word_comes_from_and_the_strongest_counts() {
     let (rules, overlay) = (rules(), OverlayFile::new(OVERLAY));
     let file = overlay.text();
 
-    let address = explained(rules.path(), &file, "", &format!("{ROUTE},masked_remote_address=0.0.0.0/0"));
+    let address = explained(rules.path(), &file, "", &[ROUTE, "masked_remote_address=0.0.0.0/0"]);
     assert!(address.contains(&format!("\n     algorithm: leaky_bucket (by the overlay's rules, {file}:7)\n")), "{address}");
     assert!(address.contains(&format!("\n     burst: 2 (by the overlay's rules, {file}:7)\n")), "{address}");
     assert!(address.contains(&format!("\n     on_store_error: deny (by the overlay's defaults, {file}:4)\n")), "{address}");
 
-    let header = explained(rules.path(), &file, "sliding_window", &format!("{ROUTE},rule-0-match-0=one"));
+    let header = explained(rules.path(), &file, "sliding_window", &[ROUTE, "rule-0-match-0=one"]);
     assert!(header.contains(&format!("\n     algorithm: token_bucket (by the overlay's defaults, {file}:4)\n")), "{header}");
     assert!(header.contains(&format!("\n     burst: 3 (by the overlay's defaults, {file}:4)\n")), "{header}");
 
     // The rule's own word is the strongest, and a burst is not for a log.
-    let own = explained(rules.path(), &file, "sliding_window", "own=x");
+    let own = explained(rules.path(), &file, "sliding_window", &["own=x"]);
     let rules_file = rules.path().join("eg.yaml");
     assert!(own.contains(&format!("\n     algorithm: sliding_log (by the rule, {}:15)\n", rules_file.display())), "{own}");
     assert!(own.contains(&format!("\n     on_store_error: allow (by the overlay's rules, {file}:9)\n")), "{own}");
     assert!(!own.contains("burst"), "{own}");
 
-    let setting = explained(rules.path(), "", "sliding_window", &format!("{ROUTE},rule-0-match-0=one"));
+    let setting = explained(rules.path(), "", "sliding_window", &[ROUTE, "rule-0-match-0=one"]);
     assert!(setting.contains("\n     algorithm: sliding_window (by the setting, DEFAULT_ALGORITHM)\n"), "{setting}");
-    let none = explained(rules.path(), "", "", &format!("{ROUTE},rule-0-match-0=one"));
+    let none = explained(rules.path(), "", "", &[ROUTE, "rule-0-match-0=one"]);
     assert!(!none.contains("algorithm:") && none.contains("fixed_window"), "{none}");
 }
 
@@ -130,7 +130,7 @@ fn default_algorithm_must_be_one_that_needs_no_more_than_its_name() {
 fn an_overlay_is_read_again_when_it_changes_and_a_broken_one_changes_nothing() {
     let overlay = OverlayFile::new("overlays: [{domain: '*', tollgate: {defaults: {algorithm: token_bucket}}}]\n");
     let server = TestServer::with_rules(RULES).with_env("TOLLGATE_OVERLAY", &overlay.text()).start();
-    let page = || server.admin(&format!("/explain?domain=default/eg/http&descriptor={},rule-0-match-0%3Done", ROUTE.replace('=', "%3D")));
+    let page = || server.admin(&format!("/explain?domain=default/eg/http&descriptor={ROUTE}&descriptor=rule-0-match-0%3Done"));
     assert!(page().contains("algorithm: token_bucket"), "{}", page());
 
     overlay.write("overlays: [{domain: '*', tollgate: {defaults: {algorithm: sliding_window}}}]\n");
@@ -153,7 +153,11 @@ fn an_overlay_is_read_again_when_it_changes_and_a_broken_one_changes_nothing() {
 #[test]
 fn requests_of_a_domain_are_decided_together_if_the_overlay_says_so() {
     let (rules, overlay) = (rules(), OverlayFile::new(OVERLAY));
-    let arguments = ["explain", "--rules", &rules.path().display().to_string(), "default/eg/http", "own=x", "own=y"];
+    let request = r#"{"domain":"default/eg/http","descriptors":[
+        {"entries":[{"key":"own","value":"x"}]},
+        {"entries":[{"key":"own","value":"y"}]}
+    ]}"#;
+    let arguments = ["explain", "--rules", &rules.path().display().to_string(), "--json", request];
     let told = |variables: &[(&str, &str)]| tollgate_with_env(&arguments, variables).stdout.contains("all or nothing");
     assert!(told(&[("TOLLGATE_OVERLAY", &overlay.text())]) && !told(&[]));
 }

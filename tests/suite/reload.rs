@@ -315,11 +315,11 @@ async fn with_bad_first_rules_the_doors_are_open_health_says_no_and_good_rules_e
 #[tokio::test]
 async fn a_rules_directory_may_come_after_the_start() {
     let base = TempDir::new().expect("a temporary directory");
-    let server = TestServer::with_directory(&base.path().join("rules")).start();
+    let server = TestServer::with_runtime_root(base.path()).start();
     let mut client = server.client().await;
     assert_unready(&server, &mut client).await;
 
-    write(&base.path().join("rules/rules.yaml"), &limit_of(1));
+    write(&base.path().join("config/rules.yaml"), &limit_of(1));
     eventually("it gets healthy", async || client.health("").await.expect("it is known") == Serving).await;
     assert_eq!(remaining(&mut client).await, (Code::Ok, 0));
 }

@@ -74,6 +74,32 @@ fn no_traffic_gets_more_through_than_the_algorithm_promises() {
 }
 
 #[test]
+fn a_run_lasts_several_periods_and_says_which_limits_were_never_exceeded() {
+    const PERIOD_US: u64 = 3_600_000_000;
+    let scene = |arguments: &str| {
+        let told: Value = serde_json::from_str(&simulate(&format!("{arguments} --format json"))).expect("it is JSON");
+        told["scenes"][0].clone()
+    };
+    // 10,000 calls are over before the first burst is.
+    let long = scene("--requests 20000 --unit hour --algorithm sliding_log");
+    assert!(number(&long, "lasted_us") > 4 * PERIOD_US && number(&long["runs"][0], "refused") > 0, "{long}");
+    assert_eq!(long["note"], Value::Null);
+    let short = "--requests 20000 --unit hour --calls 10000 --algorithm sliding_log";
+    let note = "the limit was never exceeded; the calls end within one period (1 h): write more --calls, or a faster --traffic";
+    assert_eq!(scene(short)["note"], note);
+    assert!(simulate(short).contains(&format!("\nnote: {note}\n")), "{}", simulate(short));
+    // More calls than a run may have would be needed.
+    assert_eq!(number(&scene("--requests 4294967295 --algorithm fixed_window --traffic steady"), "calls"), 1_000_000);
+    let some = scene("--requests 10 --traffic steady --algorithm token_bucket,leaky_bucket,sliding_log");
+    assert_eq!(some["note"], "the limit was never exceeded");
+    let some = scene("--requests 20000 --unit hour --calls 10000 --algorithm fixed_window,leaky_bucket,sliding_log");
+    assert!(
+        some["note"].as_str().is_some_and(|note| note.starts_with("never exceeded: fixed_window; sliding_log; the calls end")),
+        "{some}"
+    );
+}
+
+#[test]
 fn a_burst_at_an_edge_gets_twice_the_limit_through_a_fixed_window_and_through_no_other() {
     let most: Vec<u64> = runs("--requests 10 --traffic bursty").iter().map(|(_, run)| number(run, "most_in_a_period")).collect();
     assert_eq!(most[0], 20);
@@ -141,16 +167,16 @@ descriptors:
 
     let queued = runs(&format!("{path} --domain shop --descriptor report=x --traffic double --calls 10"));
     assert!(number(&queued[0].1, "queued") > 0 && number(&queued[0].1, "wait_max_us") <= 500_000, "{queued:?}");
-    let held = runs(&format!("{path} --domain shop --descriptor backend=x,request_id=1 --traffic double --hold 1s"));
+    let held = runs(&format!("{path} --domain shop -e backend=x -e request_id=1 --traffic double --hold 1s"));
     assert_eq!((&held[0].1["label"], number(&held[0].1, "most_at_once")), (&"concurrency, lease 10 s".into(), 3));
 
     let wrong = [
-        ("backend=x,request_id=1", "concurrency needs --hold"),
-        ("backend=x,request_id=1 --hold 1s --algorithm all", "leave --algorithm out"),
+        ("backend=x -e request_id=1", "concurrency needs --hold"),
+        ("backend=x -e request_id=1 --hold 1s --algorithm all", "leave --algorithm out"),
         ("user=ann --burst 3", "the limit is the rule's"),
         ("partner=bob", "its rule is unlimited"),
         ("nobody=eve", "it meets no rule with a limit"),
-        ("=", "an entry without a key"),
+        ("=", "the entry `=` has no key"),
     ];
     for (descriptor, expected) in wrong {
         let arguments = format!("simulate {path} --domain shop --descriptor {descriptor}");
@@ -164,6 +190,7 @@ descriptors:
 const WRONG: &[(&str, &str)] = &[
     ("", "--requests <NUMBER>"),
     ("config", "--domain <DOMAIN>"),
+    ("config --domain shop", "--entry <KEY=VALUE>"),
     ("--requests ten", "ten"),
     ("--requests 10 --traffic fast", "write steady, double, bursty, or calls a second"),
     ("--requests 10 --calls 1000001", "write a number from 1 to 1000000 (calls_max)"),

@@ -293,7 +293,7 @@ impl Builder {
 impl Process {
     fn start(mut command: Command, home: TempDir, stdout: Option<Stdio>, stderr: Stdio) -> Self {
         let stdout = stdout.unwrap_or_else(|| File::create(home.path().join(STDOUT)).expect("a file can be made").into());
-        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        command.stdout(stdout).stderr(stderr);
         // Elsewhere than the repository, whose ./config would be found.
         let child = command.current_dir(home.path()).spawn().expect("cargo has built it");
         Self { child, home }
@@ -339,10 +339,21 @@ pub(crate) fn tollgate_with_env(arguments: &[&str], variables: &[(&str, &str)]) 
     finish(command, home, stderr)
 }
 
+/// Runs `tollgate` with a text on stdin until it ends.
+pub(crate) fn tollgate_with_stdin(arguments: &[&str], text: &str) -> Ran {
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let path = home.path().join("stdin");
+    write(&path, text);
+    let stderr = File::create(home.path().join("stderr")).expect("a file can be made").into();
+    let mut command = command(arguments);
+    command.stdin(File::open(path).expect("it was written"));
+    finish(command, home, stderr)
+}
+
 /// The binary, in an environment with nothing in it.
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.args(arguments).env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+    command.args(arguments).stdin(Stdio::null()).env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
     command
 }
 

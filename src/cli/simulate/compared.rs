@@ -3,8 +3,7 @@
 use crate::cli::simulate::traffic::Pace;
 use crate::limit::{Algorithm, Limit, LimitError, RefusedHits, Terms, Unit};
 use crate::limiter::Modes;
-use crate::rules::explain::parse_query;
-use crate::rules::{OnLimit, RuleSet, Step, plan};
+use crate::rules::{OnLimit, Query, RuleSet, Step, plan};
 use crate::time::{Span, Time};
 
 /// Among all algorithms, a sliding window that is cut into so many.
@@ -95,11 +94,11 @@ impl Compared {
     ///
     /// # Errors
     /// A descriptor that no limit is met by, options without an algorithm that has them.
-    pub fn of_rule(rules: &RuleSet, domain: &str, descriptor: &str, named: &[Named], options: Options) -> Result<Self, String> {
-        let query = parse_query(domain, &[descriptor])?;
+    pub fn of_rule(rules: &RuleSet, domain: &str, entries: &[String], named: &[Named], options: Options) -> Result<Self, String> {
+        let query = Query::of_entries(domain, entries.iter().map(|entry| &**entry))?;
         // Nobody waits for the answer, so it does not matter when the request comes.
         let planned = plan(rules, &query, Modes::default(), Time::default()).map_err(|error| error.to_string())?;
-        let unmet = |why: &str| Err(format!("{descriptor} of domain {domain} is not limited: {why}; see tollgate explain"));
+        let unmet = |why: &str| Err(format!("{} of domain {domain} is not limited: {why}; see tollgate explain", entries.join(", ")));
         let (rule, check) = match (planned.domain_known, planned.steps.first()) {
             (false, _) => return Err(format!("there is no domain {domain}; there are {}", rules.domain_names().join(", "))),
             (_, Some(&Step::Counted { rule, check, .. })) => (rule, &planned.ask.checks[check]),

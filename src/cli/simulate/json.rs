@@ -18,6 +18,7 @@ fn scene(scene: &Scene) -> Value {
         "calls": scene.work.calls,
         "hits": scene.work.hits,
         "period_us": scene.traffic.period().as_micros(),
+        "note": scene.note,
         "lasted_us": scene.lasted.as_micros(),
         "chart": {"shown_us": scene.shown.as_micros(), "hits": scene.calls},
         "runs": runs,

@@ -22,6 +22,9 @@ pub fn write(report: &Report) -> String {
         let hits = if work.hits == 1 { String::new() } else { format!(" of {} hits", work.hits) };
         text += &format!("\n{}; {} calls{hits} in {}\n\n", scene.traffic, work.calls, rounded(scene.lasted));
         text += &table(scene);
+        if let Some(note) = &scene.note {
+            text += &format!("note: {note}\n");
+        }
         text += &format!("\n{}", chart(scene));
     }
     text

@@ -1,0 +1,69 @@
+//! `/explain`: why a request gets its limits, by the rules in force.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Query as QueryString, State};
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+
+use crate::api::convert;
+use crate::api::json::{EXAMPLE, Messages, bad_request, read_body};
+use crate::limiter::{self, Modes};
+use crate::rules::explain::explain;
+use crate::rules::{LiveRules, Query};
+
+const GET_USAGE: &str =
+    "write /explain?domain=DOMAIN&descriptor=KEY%3DVALUE with a `descriptor` for each entry, key and value percent-encoded";
+/// The body of a page that needs rules while there are none.
+pub const NO_RULES: &str = "no rules are loaded\n";
+
+/// What `/explain` needs.
+#[derive(Debug, Clone)]
+pub struct Explainer {
+    rules: Arc<LiveRules>,
+    modes: Modes,
+    messages: Messages,
+}
+
+impl Explainer {
+    /// Explains by the rules that are in force at the time of each request.
+    pub fn new(rules: Arc<LiveRules>, modes: Modes, messages: Messages) -> Self {
+        Self { rules, modes, messages }
+    }
+
+    fn explain(&self, query: &Query<'_>) -> Response {
+        if let Err(invalid) = limiter::validate(query) {
+            return bad_request(&invalid.to_string(), Some(EXAMPLE));
+        }
+        match self.rules.load().as_ref() {
+            Some(rules) => explain(rules, query, self.modes).text.into_response(),
+            None => (StatusCode::SERVICE_UNAVAILABLE, NO_RULES).into_response(),
+        }
+    }
+}
+
+/// GET: one descriptor, with an entry for each `descriptor` in the query string.
+pub async fn by_query(State(explainer): State<Explainer>, QueryString(pairs): QueryString<Vec<(String, String)>>) -> Response {
+    let of = |wanted: &'static str| pairs.iter().filter(move |(name, _)| name == wanted).map(|(_, value)| &**value);
+    let domain = of("domain").next().unwrap_or_default();
+    if domain.is_empty() || of("descriptor").next().is_none() {
+        return bad_request(&format!("a domain and at least one descriptor are needed; {GET_USAGE}"), None);
+    }
+    match Query::of_entries(domain, of("descriptor")) {
+        Ok(query) => explainer.explain(&query),
+        Err(invalid) => bad_request(&format!("{invalid}; {GET_USAGE}"), None),
+    }
+}
+
+/// POST: a request as `/json` takes it.
+pub async fn by_body(State(explainer): State<Explainer>, body: Body) -> Response {
+    let body = match read_body(body).await {
+        Ok(body) => body,
+        Err(error) => return error.into_response(),
+    };
+    match explainer.messages.read(&body) {
+        Ok(request) => explainer.explain(&convert::query(&request)),
+        Err(error) => bad_request(&format!("invalid request: {error:#}"), Some(EXAMPLE)),
+    }
+}
