@@ -24,7 +24,7 @@ check: ## the quick check, Rust only: format, clippy, unit and in-process tests
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) test --lib --bins --test architecture
-	$(CARGO) test --test suite -- in_process::
+	$(CARGO) test --test suite -- in_process:: laws:: compat:: keys:: differences:: pages:: wire::
 
 test: tools unit e2e helm ## all tests that need no system packages; installs what they need into .tools
 
