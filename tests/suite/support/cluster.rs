@@ -3,7 +3,7 @@
 //! It is made by the commands that `redis-cli --cluster create` sends. Slots are moved step by step, so that a test can stand still where
 //! a key is asked for that is half-way. A proxy may stand before each node, where the cluster tells clients that the node is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::ops::Range;
 
@@ -125,8 +125,20 @@ impl ClusterProcess {
     /// The node that serves a slot, as the first node says that runs.
     pub(crate) fn owner_of(&self, slot: u16) -> usize {
         let view = self.view(self.living().next().expect("some node runs"));
-        let owner = view.owners.iter().find(|(_, slots)| slots.iter().any(|slots| slots.contains(&slot)));
-        *owner.unwrap_or_else(|| panic!("nobody serves slot {slot}: {view:?}")).0
+        view.owner_of(slot).unwrap_or_else(|| panic!("nobody serves slot {slot}: {view:?}"))
+    }
+
+    /// The node that serves a slot, once all masters that run name the same one. Until a new owner's configuration epoch has reached
+    /// a node, a late heartbeat of the old owner makes that node name the old one again.
+    fn agreed_owner_of(&self, slot: u16) -> usize {
+        let mut agreed = None;
+        look_until("all nodes name the same owner of a slot", || {
+            let masters = self.living().filter(|server| server.is_master());
+            let owners: BTreeSet<_> = masters.map(|server| self.view(server).owner_of(slot)).collect();
+            agreed = owners.first().copied().flatten().filter(|_| owners.len() == 1);
+            agreed.is_some()
+        });
+        agreed.expect("they name the same one")
     }
 
     /// All keys of all masters that run.
@@ -142,7 +154,7 @@ impl ClusterProcess {
 
     /// Sets a slot on its way to the next master: the one who has it asks for keys that have gone to be asked for elsewhere (ASK), the other one takes them.
     pub(crate) fn begin_to_migrate(&self, slot: u16) -> Migration<'_> {
-        let from = self.owner_of(slot);
+        let from = self.agreed_owner_of(slot);
         let to = (from + 1) % self.masters;
         let number = slot.to_string();
         self.server(to).command::<()>(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &self.nodes[from].id]);
@@ -246,6 +258,13 @@ impl ClusterProcess {
             let all = |server: &RedisProcess| server.text(&["CLUSTER", "NODES"]).matches("slave").count() == self.len() - self.masters;
             self.living().all(all)
         });
+    }
+}
+
+impl View {
+    fn owner_of(&self, slot: u16) -> Option<usize> {
+        let owner = self.owners.iter().find(|(_, slots)| slots.iter().any(|slots| slots.contains(&slot)));
+        owner.map(|(number, _)| *number)
     }
 }
 
