@@ -416,6 +416,7 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
     }
     if algorithms.contains(&Algorithm::Concurrency) {
         histories.push(fewer_places());
+        histories.push(lease_given_back_beside_a_veto());
     }
     histories
 }
@@ -450,6 +451,7 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
     let call = |counter, size| Call { size, ..hit(counter) };
     let batch = |gap, asks| Batch { gap, reloaded: [false; KEYS], asks, writes: Writes::Taken };
     let alone = |size| (0..KEYS).map(|counter| Group { manner: Manner::Apart, calls: vec![call(counter, size)] }).collect();
+    let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1)));
     let vetoed = |hits| {
         let calls = vec![call(0, Size::Add(Amount::Hits(1))), call(1, Size::GiveBack(Amount::Hits(hits))), call(2, Size::Look)];
         vec![Group { manner: Manner::Together, calls }]
@@ -460,6 +462,8 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
         batch(Gap::Micros(1), alone(Size::Add(Amount::Hits(3)))),
         batch(Gap::Micros(1), vetoed(1)),
         batch(Gap::Micros(1), vetoed(3)),
+        // In debt, as much is spent after it as before, but at other times.
+        batch(Gap::Micros(1_000_000), vec![Group { manner: Manner::Together, calls: vec![call(0, give_back), call(0, add)] }]),
     ];
     History { counters, jitter: Span::ZERO, batches }
 }
@@ -478,6 +482,26 @@ fn fewer_places() -> History {
     let mut batches: Vec<Batch> = (0..4).map(|holder| batch(false, &|counter| vec![call(counter, holder)])).collect();
     let give_back = Size::GiveBack(Amount::Hits(1));
     batches.push(batch(true, &|counter| vec![Call { size: give_back, ..call(counter, 3) }, call(counter, 4)]));
+    History { counters, jitter: Span::ZERO, batches }
+}
+
+/// There are fewer places than leases, and one of them is given back in a request that another check vetoes: it is given back all the same.
+fn lease_given_back_beside_a_veto() -> History {
+    let held = |places| Terms { lease: Some(Span::from_secs(30)), ..Terms::new(places, Unit::Second, Algorithm::Concurrency) };
+    let limits = [4, 1].map(|places| Limit::new(&held(places)).expect("a limit"));
+    let counters = std::array::from_fn(|_| Terms2 { limits, found: None });
+    let call = |holder, size| Call { holder, size, ..hit(0) };
+    let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1)));
+    let batch = |reloaded, manner, calls| Batch {
+        gap: Gap::Micros(1_000),
+        reloaded: [reloaded; KEYS],
+        asks: vec![Group { manner, calls }],
+        writes: Writes::Taken,
+    };
+    let batches = vec![
+        batch(false, Manner::Apart, (0..4).map(|holder| call(holder, add)).collect()),
+        batch(true, Manner::Together, vec![call(3, give_back), call(4, add)]),
+    ];
     History { counters, jitter: Span::ZERO, batches }
 }
 
