@@ -1,6 +1,8 @@
 # What CI runs is what you run. `make help` lists it.
 .DEFAULT_GOAL := help
 CARGO ?= cargo
+# Most tests wait for processes that they have started, so more of them run at a time than there are processors.
+export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN))
 GHZ := $(CURDIR)/.tools/bin/ghz
 FUZZ_SECONDS ?= 300
 ROUNDS ?= 5

@@ -6,7 +6,6 @@ use crate::support::fault::{FaultScenario, PATIENT, UNREACHABLE};
 use crate::support::look_until;
 use crate::support::proxy::Fault;
 use crate::support::sentinel::SentinelProcess;
-use crate::support::traffic::Traffic;
 
 /// The node of a cluster that has a fault.
 const NODE: usize = 1;
@@ -138,18 +137,4 @@ fn cluster_started_after_the_service() {
     }
     scenario.servers.wait_until_whole();
     scenario.wait_until_redis_counts();
-}
-
-#[test]
-fn repeated_failovers_leave_nothing_behind() {
-    let scenario = FaultScenario::new(SentinelProcess::start(), &[]);
-    scenario.wait_until_redis_counts();
-    scenario.leaves_nothing_behind(1, |scenario| {
-        let traffic = Traffic::start(&scenario.server, [scenario.calls("local")]);
-        scenario.servers.fail_over();
-        scenario.wait_until_redis_counts();
-        traffic.wait_for_answers(1);
-        let [answers] = traffic.finish();
-        assert!(answers.errors.is_empty(), "{answers:?}");
-    });
 }
