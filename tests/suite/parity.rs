@@ -490,7 +490,7 @@ fn lease_given_back_beside_a_veto() -> History {
     let held = |places| Terms { lease: Some(Span::from_secs(30)), ..Terms::new(places, Unit::Second, Algorithm::Concurrency) };
     let limits = [4, 1].map(|places| Limit::new(&held(places)).expect("a limit"));
     let counters = std::array::from_fn(|_| Terms2 { limits, found: None });
-    let call = |holder, size| Call { holder, size, ..hit(0) };
+    let call = |holder, size| Call { size, holder, ..hit(0) };
     let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1)));
     let batch = |reloaded, manner, calls| Batch {
         gap: Gap::Micros(1_000),
