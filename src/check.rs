@@ -90,13 +90,31 @@ pub struct Verdict {
 /// One verdict per check, in order.
 pub type Verdicts = SmallVec<[Verdict; 2]>;
 
-/// What a store says: one verdict per check, or why there is none.
-pub type Decisions = SmallVec<[Result<Verdict, StoreError>; 2]>;
+/// A store's reply: one verdict per check, or why there is none.
+pub type Decisions = SmallVec<[Result<Verdict, Failure>; 2]>;
 
-/// Why a store has no verdict. Details are logged where they are known; whoever asks needs only the kind.
+/// Why a store has no verdict on a check, and what it did to the counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    /// The cause.
+    pub error: StoreError,
+    /// What is known of the counter.
+    pub effect: Effect,
+}
+
+/// What a check without a verdict did to its counter. It is known where a request is sent, and nowhere else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// None: the check was never sent, or the store rejected it.
+    None,
+    /// The check was sent and no reply came: it was counted or it was not.
+    Unknown,
+}
+
+/// Why a store has no verdict. Details are logged where they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum StoreError {
-    /// No answer in time. The hits may have been counted.
+    /// No reply in time.
     #[error("the store did not answer in time")]
     Late,
     /// It cannot be reached.
@@ -184,6 +202,16 @@ impl Hits {
 }
 
 impl StoreError {
+    /// A failure that left the counter as it was.
+    pub const fn not_counted(self) -> Failure {
+        Failure { error: self, effect: Effect::None }
+    }
+
+    /// A failure after the check was sent.
+    pub const fn maybe_counted(self) -> Failure {
+        Failure { error: self, effect: Effect::Unknown }
+    }
+
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Late, Self::Unreachable, Self::Refused, Self::Crowded];
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::check::{Ask, Check, Decisions, StoreError, Verdicts};
+use crate::check::{Ask, Check, Decisions, Failure, Verdicts};
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::{Clock, Time};
@@ -108,8 +108,8 @@ impl Store {
         }
     }
 
-    /// Decides what it has no verdict on, for the reason that stands beside each check: in this process, against this replica's share.
-    pub fn count_alone(&self, checks: &[(&Check, StoreError)], together: bool, now: Time) -> Verdicts {
+    /// Decides checks on which it gave no verdict, each with its failure: in this process, against this replica's share.
+    pub fn count_alone(&self, checks: &[(&Check, Failure)], together: bool, now: Time) -> Verdicts {
         match self {
             // It always has a verdict. Had it none, it would be its own replica.
             Self::Memory(counters) => {

@@ -4,7 +4,7 @@
 
 use smallvec::SmallVec;
 
-use crate::check::{Check, Decisions, Hits, StoreError, Verdict, Verdicts};
+use crate::check::{Check, Decisions, Failure, Hits, StoreError, Verdict, Verdicts};
 use crate::rules::{OnStoreError, Plan, Step};
 use crate::store::Store;
 use crate::telemetry::metric::{self, Metrics};
@@ -49,17 +49,16 @@ impl Fallback {
         let policies = self.policies(plan);
         let mut failed = None;
         for (decision, policy) in decisions.iter().zip(&policies) {
-            if let Err(cause) = decision {
-                self.verdicts[*policy as usize][*cause as usize].inc();
-                failed = failed.or((*policy == OnStoreError::Error).then_some(*cause));
+            if let Err(Failure { error, .. }) = decision {
+                self.verdicts[*policy as usize][*error as usize].inc();
+                failed = failed.or((*policy == OnStoreError::Error).then_some(*error));
             }
         }
         if let Some(error) = failed {
             return Err(error);
         }
         let local = plan.ask.checks.iter().zip(&decisions).zip(&policies).filter(|(_, policy)| **policy == OnStoreError::Local);
-        let local: SmallVec<[(&Check, StoreError); 2]> =
-            local.filter_map(|((check, decision), _)| Some((check, decision.err()?))).collect();
+        let local: SmallVec<[(&Check, Failure); 2]> = local.filter_map(|((check, decision), _)| Some((check, decision.err()?))).collect();
         let mut local = store.count_alone(&local, plan.ask.together, clock.now()).into_iter();
         let verdicts = decisions.into_iter().zip(&policies).zip(&plan.ask.checks).map(|((decision, policy), check)| match decision {
             Ok(verdict) => verdict,

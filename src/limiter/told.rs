@@ -80,8 +80,8 @@ pub fn redis_said(mut span: LiveSpan, decisions: &Decisions) {
         return;
     }
     span.tell_number("pipeline length", length(asked));
-    if let Some(Err(error)) = decisions.iter().find(|decision| decision.is_err()) {
-        span.fail(error.to_string());
+    if let Some(Err(failure)) = decisions.iter().find(|decision| decision.is_err()) {
+        span.fail(failure.error.to_string());
     }
 }
 
@@ -90,7 +90,7 @@ pub fn silent(decisions: &Decisions) -> Silent {
     if decisions.iter().all(Result::is_ok) {
         return Silent::new();
     }
-    decisions.iter().map(|decision| decision.as_ref().err().copied()).collect()
+    decisions.iter().map(|decision| decision.as_ref().err().map(|failure| failure.error)).collect()
 }
 
 impl<'a, 'q> Told<'a, 'q, '_> {

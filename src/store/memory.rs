@@ -70,15 +70,16 @@ impl Counters {
 
     /// Answers every check, in order. With `together`, in one step: nobody sees half of it.
     pub fn decide(&self, ask: &Ask, now: Time) -> Verdicts {
-        self.decide_from(&ask.checks, ask.together, now, |check, known| known.unwrap_or_else(|| Counter::untouched(&check.limit)))
+        let untouched = |index: usize| Counter::untouched(&ask.checks[index].limit);
+        self.decide_from(&ask.checks, ask.together, now, |index, known| known.unwrap_or_else(|| untouched(index)))
     }
 
-    /// The same, but a check goes by what `state` makes of the counter that is there, if one is.
-    pub fn decide_from(&self, checks: &[Check], together: bool, now: Time, state: impl Fn(&Check, Option<Counter>) -> Counter) -> Verdicts {
+    /// Decides each check on the counter that `state` returns for its index and for the counter that is there, if one is.
+    pub fn decide_from(&self, checks: &[Check], together: bool, now: Time, state: impl Fn(usize, Option<Counter>) -> Counter) -> Verdicts {
         if together && checks.len() > 1 {
             return self.decide_together(checks, now, state);
         }
-        checks.iter().map(|check| self.decide_one(check, now, &state)).collect()
+        checks.iter().enumerate().map(|(index, check)| self.decide_one(check, now, |known| state(index, known))).collect()
     }
 
     /// Forgets everything.
@@ -132,37 +133,37 @@ impl Counters {
         self.len() == 0
     }
 
-    fn decide_one(&self, check: &Check, now: Time, state: impl Fn(&Check, Option<Counter>) -> Counter) -> Verdict {
+    fn decide_one(&self, check: &Check, now: Time, state: impl Fn(Option<Counter>) -> Counter) -> Verdict {
         let fingerprint = self.fingerprint(&check.key);
         let mut shard = lock(&self.shards[shard_of(fingerprint)]);
         let known = shard.take(fingerprint);
-        let (after, verdict) = state(check, known).decide(&check.limit, now, check.call());
+        let (after, verdict) = state(known).decide(&check.limit, now, check.call());
         self.keep(&mut shard, fingerprint, after, now.plus(verdict.reset_after));
         verdict
     }
 
-    fn decide_together(&self, checks: &[Check], now: Time, state: impl Fn(&Check, Option<Counter>) -> Counter) -> Verdicts {
+    fn decide_together(&self, checks: &[Check], now: Time, state: impl Fn(usize, Option<Counter>) -> Counter) -> Verdicts {
         let mut distinct: SmallVec<[Fingerprint; 4]> = SmallVec::new();
-        let mut firsts: SmallVec<[&Check; 4]> = SmallVec::new();
+        let mut firsts: SmallVec<[usize; 4]> = SmallVec::new();
         let mut slots: SmallVec<[usize; 4]> = SmallVec::new();
-        for check in checks {
+        for (index, check) in checks.iter().enumerate() {
             let fingerprint = self.fingerprint(&check.key);
             slots.push(distinct.iter().position(|&known| known == fingerprint).unwrap_or_else(|| {
                 distinct.push(fingerprint);
-                firsts.push(check);
+                firsts.push(index);
                 distinct.len() - 1
             }));
         }
         let mut shards = self.lock_all(&distinct);
         let mut counters: SmallVec<[Counter; 4]> = SmallVec::new();
-        for (&fingerprint, check) in distinct.iter().zip(&firsts) {
-            counters.push(state(check, held(&mut shards, fingerprint).take(fingerprint)));
+        for (&fingerprint, &first) in distinct.iter().zip(&firsts) {
+            counters.push(state(first, held(&mut shards, fingerprint).take(fingerprint)));
         }
 
         let verdicts = decide_together(checks, &slots, &mut counters, now);
 
-        for ((&fingerprint, check), counter) in distinct.iter().zip(&firsts).zip(counters) {
-            let (counter, look) = counter.decide(&check.limit, now, Call::LOOK);
+        for ((&fingerprint, &first), counter) in distinct.iter().zip(&firsts).zip(counters) {
+            let (counter, look) = counter.decide(&checks[first].limit, now, Call::LOOK);
             let expires = now.plus(look.reset_after);
             self.keep(held(&mut shards, fingerprint), fingerprint, counter, expires);
         }

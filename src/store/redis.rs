@@ -16,20 +16,20 @@ use tokio::time::MissedTickBehavior;
 
 use crate::algorithm::Counter;
 use crate::algorithm::charge::Charge;
-use crate::check::{Ask, Check, Hits, StoreError, Verdict, Verdicts};
+use crate::check::{Ask, Check, Failure, Hits, Verdict, Verdicts};
 use crate::limit::{Algorithm, Limit, Share};
 use crate::shutdown::Lifecycle;
 use crate::store::redis::connection::{Connections, Timeouts};
 use crate::store::redis::deployment::PoolOptions;
 use crate::store::redis::dialer::Dialer;
-use crate::store::redis::hand_back::Returned;
+use crate::store::redis::fallback::local::{LocalFallback, Undecided, WRITE_BACK_TIME_MAX, WriteBackResult};
+use crate::store::redis::fallback::write_back::ServerTarget;
 use crate::store::redis::health::{HealthMetrics, PROBE_INTERVAL};
 use crate::store::redis::last_seen::LastSeen;
 use crate::store::redis::node::{Node, NodeParts};
 use crate::store::redis::over_limit_cache::OverLimitCache;
 use crate::store::redis::replicas::Replicas;
 use crate::store::redis::script::{Line, Manner, Said, WindowForm};
-use crate::store::redis::stand_in::{Ended, HAND_BACK_TIME_MAX, StandIn, Undecided};
 use crate::store::redis::topology::{Layout, Pool, TopologyMetrics};
 use crate::store::{Trip, full_logs};
 use crate::telemetry::metric::{self, Gauge, Histogram, Metrics};
@@ -45,7 +45,7 @@ pub mod cluster;
 pub mod connection;
 pub mod deployment;
 pub mod dialer;
-pub mod hand_back;
+pub mod fallback;
 pub mod health;
 pub mod last_seen;
 pub mod node;
@@ -58,7 +58,6 @@ pub mod secrets;
 pub mod sentinel;
 pub mod settings;
 pub mod slots;
-pub mod stand_in;
 pub mod tls;
 pub mod topology;
 pub mod trip;
@@ -66,8 +65,8 @@ pub mod trip;
 /// The period of limits that may have a Redis of their own.
 const PER_SECOND: Span = Span::from_secs(1);
 
-/// How often it is looked whether anything is owed to a server that serves.
-const HAND_BACK_INTERVAL: Duration = Duration::from_millis(500);
+/// How often pending hits of servers that serve are written back.
+const WRITE_BACK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What a process needs to know of its Redis.
 #[derive(Debug, Clone)]
@@ -103,7 +102,7 @@ pub struct Redis {
     over_limit_cache: Option<OverLimitCache>,
     last_seen: LastSeen,
     replicas: Replicas,
-    stand_in: StandIn,
+    local: LocalFallback,
     clock: Clock,
     metrics: RedisMetrics,
 }
@@ -150,7 +149,7 @@ impl Redis {
             over_limit_cache: (options.over_limit_cache_bytes > 0).then(|| OverLimitCache::new(options.over_limit_cache_bytes, metrics)),
             last_seen: LastSeen::new(metrics),
             replicas: Replicas::new(&options.key_prefix, database, Share::one_of(options.replicas), metrics),
-            stand_in: StandIn::new(metrics),
+            local: LocalFallback::new(metrics),
             clock,
             metrics: RedisMetrics::new(metrics),
         })
@@ -165,16 +164,18 @@ impl Redis {
     /// the process lives.
     pub async fn look_after(self: Arc<Self>, lifecycle: Lifecycle) {
         let redis: &Self = &self;
-        let pools = redis
-            .pools()
-            .map(|pool| pool.look_after(move |node| async move { redis.hand_back(pool, &node, HAND_BACK_TIME_MAX).await != Ended::Gone }));
+        let pools = redis.pools().map(|pool| {
+            pool.look_after(
+                move |node| async move { redis.write_back(pool, &node, WRITE_BACK_TIME_MAX).await != WriteBackResult::Unreachable },
+            )
+        });
         // Whichever server it is: what is published on one node of a cluster is heard on all.
         let home = || self.main.layout().nodes().iter().find(|node| !node.health.breaker.is_open()).cloned();
         tokio::join!(
             join_all(pools),
             self.replicas.look_after(home, &self.clock, &lifecycle),
-            self.stand_in.look_after(self.clock.clone()),
-            self.hand_back_the_rest(),
+            self.local.sweep(self.clock.clone()),
+            self.write_back_the_rest(),
             self.tell(lifecycle.clone()),
         );
     }
@@ -231,52 +232,58 @@ impl Redis {
         self.pools().map(Pool::recoveries).sum()
     }
 
-    /// Decides what no server has a verdict on, for the reason that stands beside each check, against this replica's share.
-    pub fn count_alone(&self, checks: &[(&Check, StoreError)], together: bool, now: Time) -> Verdicts {
+    /// Decides checks on which no server gave a verdict, against this replica's share.
+    pub fn count_alone(&self, checks: &[(&Check, Failure)], together: bool, now: Time) -> Verdicts {
         // By the clock that windows are cut by. Those of several nodes rarely differ by more than a moment.
         let home = checks.first().and_then(|(check, _)| self.pool_of(check).layout().owner(check.key.as_bytes()).cloned());
         let redis_time = |time: Time| home.as_ref().map_or(time, |node| node.clock.at(time));
-        let undecided = checks.iter().map(|&(check, cause)| Undecided {
+        let undecided = checks.iter().map(|&(check, failure)| Undecided {
             check,
-            may_be_counted: cause == StoreError::Late,
+            effect: failure.effect,
             seen: self.last_seen(check).map(|(used, seen)| (used, redis_time(seen))),
             epoch: self.home(check).map_or(0, |node| node.epoch()),
         });
         let undecided: SmallVec<[Undecided<'_>; 2]> = undecided.collect();
-        self.stand_in.count(&undecided, self.replicas.share(), together, redis_time(now))
-    }
-
-    /// Charges a server for what was counted without it.
-    async fn hand_back(&self, pool: &Pool, node: &Node, within: Span) -> Ended {
-        if !self.stand_in.owes() {
-            return Ended::Paid;
+        let verdicts = self.local.decide(&undecided, self.replicas.share(), together, redis_time(now));
+        for (check, _) in checks {
+            if let Hits::GiveBack(hits) = check.hits {
+                self.last_seen.refund(self.last_seen.hash(&check.key), hits);
+            }
         }
-        self.stand_in.hand_back(&mut Returned::new(self, pool, node), within).await
+        verdicts
     }
 
-    /// What was refused, what came in between, what there was no time for, and what another server has taken over: handed back while the
-    /// servers serve.
-    async fn hand_back_the_rest(&self) {
-        let mut interval = tokio::time::interval(HAND_BACK_INTERVAL);
+    /// Writes pending hits back to a server.
+    async fn write_back(&self, pool: &Pool, node: &Node, within: Span) -> WriteBackResult {
+        if !self.local.has_pending() {
+            return WriteBackResult::Done;
+        }
+        self.local.write_back(&mut ServerTarget::new(self, pool, node), within).await
+    }
+
+    /// Writes back to servers that serve: what they rejected, what became pending meanwhile, what there was no time for, and what
+    /// another server has taken over.
+    async fn write_back_the_rest(&self) {
+        let mut interval = tokio::time::interval(WRITE_BACK_INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = interval.tick() => {}
                 _ = select_all(self.pools().map(|pool| Box::pin(pool.moved()))) => {}
             }
-            let mut are_all_there = true;
+            let mut all_serve = true;
             for pool in self.pools() {
                 let layout = Arc::clone(&pool.layout());
                 for node in layout.nodes() {
                     if node.health.breaker.is_open() {
-                        are_all_there = false;
+                        all_serve = false;
                     } else {
-                        self.hand_back(pool, node, Span::from_secs(u64::MAX)).await;
+                        self.write_back(pool, node, Span::from_secs(u64::MAX)).await;
                     }
                 }
             }
-            if are_all_there {
-                self.stand_in.forget_before(self.recoveries());
+            if all_serve {
+                self.local.forget_before(self.recoveries());
             }
         }
     }

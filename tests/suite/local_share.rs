@@ -190,6 +190,54 @@ async fn with_three_replicas_a_client_gets_its_limit_over_an_outage_that_all_of_
     }
 }
 
+#[tokio::test]
+async fn refunds_during_an_outage_are_not_lost() {
+    let mut redis = persistent();
+    let servers = replicas(&redis, 1);
+    let mut client = clients(&servers).await.remove(0);
+    for key in KEYS {
+        // One is used up before the outage, the other one only during it.
+        assert_eq!(passed_of(slice::from_mut(&mut client), (key, "before"), 30).await, LIMIT);
+        look_at(&mut client, key, "during").await;
+    }
+    redis.kill();
+    wait_until_redis_is_given_up(&servers);
+    for key in KEYS {
+        for _ in 0..LIMIT {
+            refund(&mut client, key, "before").await;
+            assert_eq!(client.ask("d", &[(key, "during")]).await, Code::Ok, "{key}");
+            refund(&mut client, key, "during").await;
+        }
+        // Not more than what was used is there again.
+        assert_eq!(passed_of(slice::from_mut(&mut client), (key, "before"), 30).await, LIMIT);
+        for _ in 0..LIMIT {
+            refund(&mut client, key, "before").await;
+        }
+    }
+    redis.restart();
+    wait_until_redis_counts(&servers);
+    for key in KEYS {
+        for value in ["before", "during"] {
+            look_until("all of it is written back", || {
+                let peek = servers[0].json(&peek(key, value));
+                serde_json::from_str::<serde_json::Value>(&peek.body).expect("JSON")["statuses"][0]["limitRemaining"] == LIMIT
+            });
+            assert_eq!(passed_of(slice::from_mut(&mut client), (key, value), 30).await, LIMIT, "{key}");
+        }
+    }
+}
+
+/// As JSON.
+fn peek(key: &str, value: &str) -> String {
+    format!(r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"{key}","value":"{value}"}}],"hitsAddend":"0"}}]}}"#)
+}
+
+async fn refund(client: &mut Client, key: &str, value: &str) {
+    let mut refund = request("d", &[&[(key, value)]]);
+    refund.descriptors[0].is_negative_hits = true;
+    client.call(refund).await.expect("there is an answer");
+}
+
 /// A service on servers that belong together, which is the only one there.
 fn alone_on(servers: &impl Servers) -> [TestServer; 1] {
     let builder = TestServer::with_rules(RULES).with_env("WORKERS", "1");

@@ -3,7 +3,7 @@
 
 use redis::Value;
 use tollgate::algorithm::Counter;
-use tollgate::check::{Check, Hits, Key, StoreError, Verdict};
+use tollgate::check::{Check, Failure, Hits, Key, StoreError, Verdict};
 use tollgate::limit::{Algorithm, Limit, RefusedHits, Terms, Unit};
 use tollgate::store::redis::batch::BATCH_SIZE_MAX;
 use tollgate::time::{Clock, Time};
@@ -60,13 +60,13 @@ struct Trouble {
     limit: Limit,
     hits: Hits,
     /// Whether the check is over, or why nobody knows.
-    expected: Result<bool, StoreError>,
+    expected: Result<bool, Failure>,
 }
 
 fn troubles() -> Vec<Trouble> {
     use Algorithm::{FixedWindow, TokenBucket};
     use RefusedHits::{Count, Drop};
-    let refused = Err(StoreError::Refused);
+    let refused = Err(StoreError::Refused.not_counted());
     let troubles: [(&'static [&'static str], _, _, _); 13] = [
         (&["RPUSH", "item"], limit(FixedWindow, 9, Count), Hits::Add(1), refused),
         (&["RPUSH", "item"], limit(FixedWindow, 9, Drop), Hits::Add(1), refused),
@@ -167,7 +167,7 @@ async fn out_of_memory_looks_are_answered_and_nothing_is_counted() {
         // What would be refused and dropped changes nothing.
         let first = first_verdict(check, START);
         let changes = !first.over || check.limit.refused_hits() == RefusedHits::Count;
-        assert_eq!(*answer, if changes { Err(StoreError::Refused) } else { Ok(first) }, "{check:?}");
+        assert_eq!(*answer, if changes { Err(StoreError::Refused.not_counted()) } else { Ok(first) }, "{check:?}");
     }
     let overs: Vec<_> = answers[60..].iter().map(|answer| answer.map(|verdict| (verdict.used, verdict.over))).collect();
     assert_eq!(overs, [Ok((9, false)), Ok((9, false)), Ok((9, true)), Ok((9, true))]);
@@ -254,15 +254,15 @@ async fn a_window_that_was_seen_costs_an_incrby_alone_whatever_has_happened_to_i
     let bench = bench_at_start().await;
     let window = |hits| check("seen:", limit(Algorithm::FixedWindow, 9, RefusedHits::Count), hits);
     let key = String::from_utf8(redis_key(&window(Hits::Look), START)).expect("it is text");
-    let cases: [(&[&str], Result<u64, StoreError>); 7] = [
+    let cases: [(&[&str], Result<u64, Failure>); 7] = [
         (&["SET", &key, "3", "EX", "86400"], Ok(5)),
         // It has gone, or somebody has given back more than there was.
         (&["DEL", &key], Ok(2)),
         (&["SET", &key, "-7"], Ok(2)),
         (&["SET", &key, "9007199254740991", "EX", "86400"], Ok((1 << 53) - 1)),
         (&["SET", &key, "9223372036854775807", "EX", "86400"], Ok((1 << 53) - 1)),
-        (&["SET", &key, "text"], Err(StoreError::Refused)),
-        (&["HSET", &key, "field", "1"], Err(StoreError::Refused)),
+        (&["SET", &key, "text"], Err(StoreError::Refused.not_counted())),
+        (&["HSET", &key, "field", "1"], Err(StoreError::Refused.not_counted())),
     ];
     for (words, expected) in cases {
         let _: Value = bench.server.command(&["DEL", &key]);

@@ -1,31 +1,47 @@
 //! Group commit: what arrives while a call is in flight goes out with the next one.
 //!
-//! No timer is involved: a call that comes alone goes out alone, at once. The batch belongs to a task of the store, so that whoever
-//! travels with a caller that goes away is not stranded.
+//! No timer is involved: a call that comes alone goes out alone, at once. The batch belongs to a task of the store, so that cancelling one
+//! caller does not cancel the batch its request is part of.
+//!
+//! What became of a request is known here. A caller that gives up learns from its [`Departure`] whether the request had left:
+//!
+//! ```text
+//!   queued ------------> sent -----> reply: counted, or rejected by Redis
+//!     |                   |
+//!     +-> withdrawn       +-> no reply: unknown
+//!         never sent
+//! ```
 
-use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
-use redis::RedisError;
+use redis::{Pipeline, RedisError};
 use smallvec::SmallVec;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::check::StoreError;
+use crate::check::{Effect, Failure, StoreError};
 use crate::store::redis::Redis;
 use crate::store::redis::connection::{Lane, Link};
 use crate::store::redis::health::Trouble;
 use crate::store::redis::node::Node;
 use crate::store::redis::redirect::Redirect;
-use crate::store::redis::script::{Line, Manner, Said, WindowForm};
+use crate::store::redis::script::{Line, Manner, Repair, Said, WindowForm};
 use crate::store::redis::trip::{Back, Trip, Untold};
 use crate::time::Time;
 
 /// How many checks go out with one call: about half a millisecond of Redis. An ask whose checks are decided together is never split, so
 /// it may have more.
 pub const BATCH_SIZE_MAX: usize = 64;
-/// How many asks of one runtime wait for their turn. More would wait longer than anybody's time-out.
+/// Requests of one worker that wait to be sent to one server. More would wait longer than any timeout.
 pub const WAITERS_MAX: usize = 8_192;
+/// Bytes of the requests of one worker that wait for one server, or for its reply. Keys have any length in the reference's key format, so
+/// their number bounds nothing.
+pub const WAITERS_BYTES_MAX: usize = 16 << 20;
+
+/// Lifetimes that are sent again until Redis confirms them. They come from one batch whose connection broke, so few are ever there.
+const UNCONFIRMED_MAX: usize = BATCH_SIZE_MAX;
 
 /// One runtime's way to one server. One call is in flight at a time. When the last clone is dropped, it ends.
 #[derive(Debug, Clone)]
@@ -34,8 +50,13 @@ pub struct Batcher(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     queue: mpsc::Sender<Waiting>,
+    waiting_bytes: Arc<AtomicUsize>,
     _task: JoinSet<()>,
 }
+
+/// Whether a request has left for Redis: shared by its caller and its batch.
+#[derive(Debug, Clone, Default)]
+pub struct Departure(Arc<AtomicU8>);
 
 /// What a server told of one ask's checks, in order.
 #[derive(Debug)]
@@ -57,7 +78,7 @@ pub enum Silence {
     /// It is not the one to ask.
     Elsewhere(Redirect),
     /// It has no verdict.
-    None(StoreError),
+    None(Failure),
 }
 
 /// An ask that waits for its turn.
@@ -65,7 +86,16 @@ pub enum Silence {
 struct Waiting {
     lines: Vec<Line>,
     manner: Manner,
-    reply: oneshot::Sender<Result<Told, StoreError>>,
+    departure: Departure,
+    reply: oneshot::Sender<Result<Told, Failure>>,
+    _bytes: WaitingBytes,
+}
+
+/// Bytes of a waiting request, until it is dropped.
+#[derive(Debug)]
+struct WaitingBytes {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
 }
 
 /// The task.
@@ -76,8 +106,53 @@ struct Task {
     by_slot: bool,
     lane: Lane,
     queue: mpsc::Receiver<Waiting>,
-    /// Taken from the queue, but not sent yet.
-    pending: VecDeque<Waiting>,
+    /// Taken from the queue, and left over because the batch before it was full.
+    next: Option<Waiting>,
+    /// Lifetimes of keys that Redis has not confirmed.
+    unconfirmed: Vec<Repair>,
+}
+
+impl Departure {
+    const QUEUED: u8 = 0;
+    const SENT: u8 = 1;
+    const WITHDRAWN: u8 = 2;
+
+    /// Takes the request back, if it has not left.
+    pub fn withdraw(&self) -> Effect {
+        if self.advance(Self::WITHDRAWN) { Effect::None } else { Effect::Unknown }
+    }
+
+    /// Marks the request as sent. `false` if it was withdrawn.
+    fn leave(&self) -> bool {
+        self.advance(Self::SENT)
+    }
+
+    fn advance(&self, to: u8) -> bool {
+        self.0.compare_exchange(Self::QUEUED, to, AcqRel, Acquire).is_ok()
+    }
+}
+
+impl WaitingBytes {
+    /// `None` if there is no room. A request that waits alone always has room: its own size is bounded where it is received.
+    fn reserve(all: &Arc<AtomicUsize>, lines: &[Line]) -> Option<Self> {
+        let bytes = lines.iter().map(Line::heap_bytes).sum::<usize>() + size_of_val(lines);
+        let before = all.fetch_add(bytes, Relaxed);
+        let reserved = Self { all: all.clone(), bytes };
+        (before == 0 || before + bytes <= WAITERS_BYTES_MAX).then_some(reserved)
+    }
+}
+
+impl Drop for WaitingBytes {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+impl Waiting {
+    /// Whether it is to be sent. From then on it counts as sent.
+    fn leaves(&self) -> bool {
+        !self.reply.is_closed() && self.departure.leave()
+    }
 }
 
 impl Batcher {
@@ -85,74 +160,89 @@ impl Batcher {
     pub fn start(redis: Arc<Redis>, node: Arc<Node>, by_slot: bool) -> Self {
         let (queue, waiting) = mpsc::channel(WAITERS_MAX);
         let lane = Lane::open(node.manager().clone(), redis.store_timeout.into());
-        let task = Task { redis, node, by_slot, lane, queue: waiting, pending: VecDeque::new() };
+        let task = Task { redis, node, by_slot, lane, queue: waiting, next: None, unconfirmed: Vec::new() };
         let mut tasks = JoinSet::new();
         tasks.spawn(task.run());
-        Self(Arc::new(Inner { queue, _task: tasks }))
+        Self(Arc::new(Inner { queue, waiting_bytes: Arc::default(), _task: tasks }))
     }
 
-    /// Waits for the answer to these lines. Whoever stops waiting before they are sent is taken out, uncharged.
+    /// Whether its task has ended, as only a panic ends it: then it is of no use any more.
+    pub fn has_ended(&self) -> bool {
+        self.0.queue.is_closed()
+    }
+
+    /// Waits for the reply to these lines. A caller that stops waiting before they are sent is not charged; `departure` tells it whether
+    /// they were.
     ///
     /// # Errors
-    /// There is none, or no room to wait for it.
-    pub async fn ask(&self, lines: Vec<Line>, manner: Manner) -> Result<Told, StoreError> {
+    /// There is no reply, or no room to wait for one (`WAITERS_MAX`, `WAITERS_BYTES_MAX`).
+    pub async fn ask(&self, lines: Vec<Line>, manner: Manner, departure: Departure) -> Result<Told, Failure> {
+        let crowded = StoreError::Crowded.not_counted();
+        let bytes = WaitingBytes::reserve(&self.0.waiting_bytes, &lines).ok_or(crowded)?;
         let (reply, told) = oneshot::channel();
-        self.0.queue.try_send(Waiting { lines, manner, reply }).map_err(|_| StoreError::Crowded)?;
-        told.await.unwrap_or(Err(StoreError::Unreachable))
+        let waiting = Waiting { lines, manner, departure: departure.clone(), reply, _bytes: bytes };
+        self.0.queue.try_send(waiting).map_err(|error| match error {
+            TrySendError::Full(_) => crowded,
+            TrySendError::Closed(_) => StoreError::Unreachable.not_counted(),
+        })?;
+        told.await.unwrap_or_else(|_| Err(Failure { error: StoreError::Unreachable, effect: departure.withdraw() }))
     }
 }
 
 impl Task {
     async fn run(mut self) {
-        while let Some(first) = self.queue.recv().await {
-            self.pending.push_back(first);
-            while !self.pending.is_empty() {
-                while let Ok(next) = self.queue.try_recv() {
-                    self.pending.push_back(next);
-                }
-                let batch = self.take();
-                if !batch.is_empty() {
-                    self.send(batch).await;
-                }
+        while let Some(batch) = self.take().await {
+            if !batch.is_empty() {
+                self.send(batch).await;
             }
         }
     }
 
-    /// The asks of the next call.
-    fn take(&mut self) -> Vec<Waiting> {
-        let mut batch = Vec::new();
-        let mut checks = 0;
-        while let Some(next) = self.pending.front() {
-            let count = next.lines.len();
-            let is_gone = next.reply.is_closed();
-            if !is_gone && checks > 0 && checks + count > BATCH_SIZE_MAX {
-                self.redis.metrics.full.inc();
-                break;
-            }
-            let next = self.pending.pop_front();
-            if is_gone {
+    /// The requests of the next call: waits for the first one, and takes what is there besides. `None` if no more will come.
+    async fn take(&mut self) -> Option<Vec<Waiting>> {
+        let first = match self.next.take() {
+            Some(next) => next,
+            None => self.queue.recv().await?,
+        };
+        let (mut batch, mut checks, mut next) = (Vec::new(), 0, Some(first));
+        while let Some(waiting) = next.or_else(|| self.queue.try_recv().ok()) {
+            let count = waiting.lines.len();
+            next = None;
+            if waiting.reply.is_closed() {
                 self.redis.metrics.abandoned.inc();
+            } else if checks > 0 && checks + count > BATCH_SIZE_MAX {
+                self.redis.metrics.full.inc();
+                self.next = Some(waiting);
+                break;
             } else {
                 checks += count;
-                batch.extend(next);
+                batch.push(waiting);
             }
         }
-        batch
+        Some(batch)
     }
 
-    async fn send(&self, mut batch: Vec<Waiting>) {
-        let (redis, health) = (&self.redis, &self.node.health);
-        keep_order(&mut batch);
+    async fn send(&mut self, batch: Vec<Waiting>) {
+        let (redis, node) = (self.redis.clone(), self.node.clone());
+        let health = &node.health;
         if health.breaker.is_open() {
-            return refuse(batch, StoreError::Unreachable);
+            return fail(batch, StoreError::Unreachable.not_counted());
         }
-        let mut link = match self.lane.link().await {
+        // Not `self.lane`, whose connection would borrow all of it.
+        let lane = self.lane.clone();
+        let mut link = match lane.link().await {
             Ok(link) => link,
             Err(cause) => {
                 health.failed(&cause);
-                return refuse(batch, StoreError::Unreachable);
+                return fail(batch, StoreError::Unreachable.not_counted());
             }
         };
+        let (mut batch, withdrawn): (Vec<_>, Vec<_>) = batch.into_iter().partition(Waiting::leaves);
+        redis.metrics.abandoned.inc_by(withdrawn.len() as u64);
+        if batch.is_empty() {
+            return;
+        }
+        keep_order(&mut batch);
         let groups = batch.iter().map(|waiting| (waiting.manner, waiting.lines.as_slice()));
         let trip = Trip::new(groups, self.by_slot, redis.clock.is_manual().then(|| redis.clock.now()));
         redis.metrics.checks.observe(f64::from(u32::try_from(trip.checks()).unwrap_or(u32::MAX)));
@@ -167,13 +257,14 @@ impl Task {
             Err(error) => {
                 health.failed(&error.to_string());
                 redis.metrics.ambiguous.inc_by(batch.len() as u64);
-                refuse(batch, if error.is_timeout() { StoreError::Late } else { StoreError::Unreachable });
+                let error = if error.is_timeout() { StoreError::Late } else { StoreError::Unreachable };
+                fail(batch, error.maybe_counted());
             }
         }
     }
 
-    async fn call(&self, link: &mut Link, trip: &Trip<'_>) -> Result<Back, RedisError> {
-        let (redis, node) = (&self.redis, &self.node);
+    async fn call(&mut self, link: &mut Link, trip: &Trip<'_>) -> Result<Back, RedisError> {
+        let (redis, node) = (self.redis.clone(), self.node.clone());
         let sent = redis.clock.now();
         let values = trip.send(link, || redis.metrics.unknown_script.inc()).await?;
         let received = redis.clock.now();
@@ -182,15 +273,29 @@ impl Task {
         if let Some(now) = back.now {
             node.clock.hear(now, sent, received);
         }
-        if !back.mends.is_empty() && link.call(&back.mends).await.is_err() {
-            // The replies are here all the same. The connection is not handed out again, and the next hit of that counter mends it.
-            node.health.see(Trouble::Unreachable, "a key's life could not be set");
-        }
+        self.repair(link, &back.repairs).await;
         if back.is_read_only() {
             // The server was the master. Its address may lead to another one by now, which only a new connection finds.
             link.give_up();
         }
         Ok(back)
+    }
+
+    /// Repairs keys. The replies to callers do not wait for that to work: a lifetime that Redis has not confirmed is sent again with the
+    /// next call, since later hits of that key do not show that it has none.
+    async fn repair(&mut self, link: &mut Link, repairs: &[Repair]) {
+        if repairs.is_empty() && self.unconfirmed.is_empty() {
+            return;
+        }
+        let lifetimes = repairs.iter().filter(|repair| matches!(repair, Repair::Expire { .. }));
+        let room = UNCONFIRMED_MAX - self.unconfirmed.len();
+        let mut commands = Pipeline::new();
+        self.unconfirmed.iter().chain(repairs).for_each(|repair| repair.add_to(&mut commands));
+        self.unconfirmed.extend(lifetimes.take(room).cloned());
+        match link.call(&commands).await {
+            Ok(_) => self.unconfirmed.clear(),
+            Err(_) => self.node.health.see(Trouble::Unreachable, "the lifetime of a key could not be set"),
+        }
     }
 
     fn deliver(&self, batch: Vec<Waiting>, back: Back) {
@@ -218,7 +323,7 @@ impl Task {
             Err(Untold::Elsewhere(redirect)) => Err(Silence::Elsewhere(redirect)),
             Err(Untold::Wrong(text)) => {
                 self.node.health.refused(&text);
-                Err(Silence::None(StoreError::Refused))
+                Err(Silence::None(StoreError::Refused.not_counted()))
             }
         }
     }
@@ -237,8 +342,8 @@ fn keep_order(batch: &mut [Waiting]) {
     }
 }
 
-fn refuse(batch: Vec<Waiting>, error: StoreError) {
+fn fail(batch: Vec<Waiting>, failure: Failure) {
     for waiting in batch {
-        let _ = waiting.reply.send(Err(error));
+        let _ = waiting.reply.send(Err(failure));
     }
 }

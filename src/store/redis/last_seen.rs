@@ -37,6 +37,13 @@ impl LastSeen {
         }
     }
 
+    /// Redis was not told of a refund, or its reply did not come: what it last replied is too much by so many hits.
+    pub fn refund(&self, hash: u64, hits: u64) {
+        if let Some((used, at)) = self.slots.get(hash) {
+            self.slots.set(hash, (used.saturating_sub(hits), at));
+        }
+    }
+
     /// How many hits were in use, and when.
     pub fn recall(&self, hash: u64) -> Option<(u64, Time)> {
         self.slots.get(hash).map(|(used, at)| (used, Time::from_micros(at)))

@@ -8,10 +8,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
-use crate::check::{Ask, Check, Decisions, Hits, StoreError, Verdict};
+use crate::check::{Ask, Check, Decisions, Failure, Hits, StoreError, Verdict};
 use crate::limit::RefusedHits;
 use crate::store::redis::Redis;
-use crate::store::redis::batch::{BATCH_SIZE_MAX, Batcher, Silence, Told};
+use crate::store::redis::batch::{BATCH_SIZE_MAX, Batcher, Departure, Silence, Told};
 use crate::store::redis::cluster;
 use crate::store::redis::health::Trouble;
 use crate::store::redis::node::{Node, NodeId};
@@ -56,7 +56,7 @@ type Parts<'r> = SmallVec<[Part<'r>; 1]>;
 /// What became of one server's part.
 #[derive(Debug, Default)]
 struct Heard<'r> {
-    decided: SmallVec<[(usize, Result<Verdict, StoreError>); 2]>,
+    decided: SmallVec<[(usize, Result<Verdict, Failure>); 2]>,
     elsewhere: Parts<'r>,
 }
 
@@ -103,7 +103,7 @@ impl Remote {
         let unknown: Vec<Check> = unknown.map(|(check, _)| if vetoed { look(check) } else { check.clone() }).collect();
         let told = self.ask_redis(&unknown, ask.together && !vetoed, within).await;
         let mut told = told.into_iter();
-        known.into_iter().map(|known| known.map_or_else(|| told.next().unwrap_or(Err(StoreError::Refused)), Ok)).collect()
+        known.into_iter().map(|known| known.map_or_else(|| told.next().unwrap_or(Err(StoreError::Refused.not_counted())), Ok)).collect()
     }
 
     async fn ask_redis(&self, checks: &[Check], together: bool, within: Within) -> Decisions {
@@ -123,13 +123,13 @@ impl Remote {
     /// although the request does not pass. Never does more pass than may.
     async fn try_and_charge<'r>(&'r self, checks: &[Check], parts: Parts<'r>, within: Within) -> Decisions {
         let mut decisions = self.ask_parts(checks, parts, Manner::Tried, within).await;
-        let is_over = |decision: &Result<Verdict, StoreError>| decision.is_ok_and(|verdict| verdict.over);
+        let is_over = |decision: &Result<Verdict, Failure>| decision.is_ok_and(|verdict| verdict.over);
         let vetoed = checks.iter().zip(&decisions).any(|(check, decision)| check.veto && is_over(decision));
-        let second = |(check, decision): (&Check, &Result<Verdict, StoreError>)| match (vetoed, is_over(decision)) {
+        let second = |(check, decision): (&Check, &Result<Verdict, Failure>)| match (vetoed, is_over(decision)) {
             (true, false) => look(check),
             _ => check.clone(),
         };
-        let is_asked_again = |check: &Check, decision: &Result<Verdict, StoreError>| {
+        let is_asked_again = |check: &Check, decision: &Result<Verdict, Failure>| {
             let stays_refused = vetoed && is_over(decision) && check.limit.refused_hits() == RefusedHits::Drop;
             decision.is_ok() && !stays_refused
         };
@@ -160,7 +160,7 @@ impl Remote {
     }
 
     async fn ask_parts<'r>(&'r self, checks: &[Check], mut parts: Parts<'r>, manner: Manner, within: Within) -> Decisions {
-        let mut decisions: Decisions = checks.iter().map(|_| Err(StoreError::Unreachable)).collect();
+        let mut decisions: Decisions = checks.iter().map(|_| Err(StoreError::Unreachable.not_counted())).collect();
         for _ in 0..=REDIRECTS_MAX {
             let mut elsewhere = Parts::new();
             let heard: SmallVec<[Heard<'_>; 1]> = match parts.pop() {
@@ -186,7 +186,7 @@ impl Remote {
             parts = elsewhere;
         }
         for index in parts.iter().flat_map(|part| &part.indices) {
-            decisions[*index] = Err(StoreError::Refused);
+            decisions[*index] = Err(StoreError::Refused.not_counted());
         }
         decisions
     }
@@ -209,34 +209,35 @@ impl Remote {
                                 let verdict = self.redis.conclude(&checks[index], &line, said, told.now, &node);
                                 heard.decided.push((index, Ok(verdict)));
                             }
-                            Err(Silence::None(error)) => heard.decided.push((index, Err(*error))),
+                            Err(Silence::None(failure)) => heard.decided.push((index, Err(*failure))),
                             Err(Silence::Elsewhere(redirect)) => match self.follow(pool, &node, redirect) {
                                 Some((node, route)) => heard.goes_to(pool, &node, index, line, route),
-                                None => heard.decided.push((index, Err(StoreError::Refused))),
+                                None => heard.decided.push((index, Err(StoreError::Refused.not_counted()))),
                             },
                         }
                     }
                 }
-                Err(error) => heard.decided.extend(indices.iter().map(|&index| (index, Err(error)))),
+                Err(failure) => heard.decided.extend(indices.iter().map(|&index| (index, Err(failure)))),
             }
             lines = rest;
         }
         heard
     }
 
-    async fn told(&self, node: &Arc<Node>, by_slot: bool, lines: Vec<Line>, manner: Manner, within: Within) -> Result<Told, StoreError> {
+    async fn told(&self, node: &Arc<Node>, by_slot: bool, lines: Vec<Line>, manner: Manner, within: Within) -> Result<Told, Failure> {
         if node.health.breaker.is_open() {
-            return Err(StoreError::Unreachable);
+            return Err(StoreError::Unreachable.not_counted());
         }
         let gone = self.redis.clock.now().since(within.since);
         let patience = within.patience.less(gone);
         if patience == Span::ZERO {
-            return Err(StoreError::Late);
+            return Err(StoreError::Late.not_counted());
         }
-        let batcher = self.batcher(node, by_slot);
-        tokio::time::timeout(Duration::from(patience), batcher.ask(lines, manner)).await.unwrap_or_else(|_| {
+        let (batcher, departure) = (self.batcher(node, by_slot), Departure::default());
+        let asking = batcher.ask(lines, manner, departure.clone());
+        tokio::time::timeout(Duration::from(patience), asking).await.unwrap_or_else(|_| {
             node.health.see(Trouble::Slow, "no reply within the caller's time");
-            Err(StoreError::Late)
+            Err(Failure { error: StoreError::Late, effect: departure.withdraw() })
         })
     }
 
@@ -264,8 +265,10 @@ impl Remote {
     /// The way to a server, opened when it is first asked.
     fn batcher(&self, node: &Arc<Node>, by_slot: bool) -> Batcher {
         let mut batchers = self.batchers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(batcher) = batchers.get(&node.id()) {
-            return batcher.clone();
+        match batchers.get(&node.id()) {
+            Some(batcher) if !batcher.has_ended() => return batcher.clone(),
+            Some(_) => tracing::error!(address = %node.address(), "a batcher ended unexpectedly; starting another one"),
+            None => {}
         }
         // Those of servers that are gone end when nobody waits for them any more.
         let is_known = |id: &NodeId| self.redis.pools().any(|pool| pool.layout().nodes().iter().any(|node| node.id() == *id));

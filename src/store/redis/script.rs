@@ -107,6 +107,27 @@ pub enum WindowForm {
     Fresh,
 }
 
+/// What INCRBY alone cannot do, and a reply shows to be needed.
+#[derive(Debug, Clone)]
+pub enum Repair {
+    /// Sets the lifetime of a key that INCRBY created.
+    Expire {
+        /// The key.
+        key: Key,
+        /// In seconds.
+        life: u64,
+    },
+    /// Replaces a value that no counter has.
+    Reset {
+        /// The key.
+        key: Key,
+        /// The new value.
+        hits: i64,
+        /// In seconds.
+        life: u64,
+    },
+}
+
 /// What Redis said to one call.
 #[derive(Debug)]
 pub struct Replies {
@@ -262,6 +283,11 @@ impl Line {
         Self { key, argument, window: None, route: Route::Plain, at, hash, price }
     }
 
+    /// Bytes that it holds besides its own size, at most.
+    pub fn heap_bytes(&self) -> usize {
+        self.key.len() + self.argument.len()
+    }
+
     /// Where it is counted.
     pub fn key(&self) -> &Key {
         &self.key
@@ -311,16 +337,18 @@ impl Line {
         }
     }
 
-    /// What that command's reply means, as the script would have told it. If the key was not what it was thought to be, `mends` gets what
-    /// else is to be done.
+    /// The place of the reply to SET, if that is one of the commands whose last reply is at `reply`.
+    pub fn reply_to_set(&self, reply: usize) -> Option<usize> {
+        let is_fresh = self.window.is_some_and(|window| window.form == WindowForm::Fresh);
+        is_fresh.then(|| reply - 1 - usize::from(self.route.is_asking()))
+    }
+
+    /// What the reply to INCRBY means, as the script would have replied, and what else is to be done if the key was not as expected.
+    /// `created` says that the SET before it created the key, with its lifetime.
     ///
     /// # Errors
     /// Redis' own.
-    pub fn told(&self, reply: Value, mends: &mut Pipeline) -> Result<Said, RedisError> {
-        self.used_as_told(reply, mends).map(Said::from)
-    }
-
-    fn used_as_told(&self, reply: Value, mends: &mut Pipeline) -> Result<i64, RedisError> {
+    pub fn told(&self, reply: Value, created: bool) -> Result<(Said, Option<Repair>), RedisError> {
         let used = match reply {
             Value::Int(used) => used,
             // Beyond anything that could be counted.
@@ -329,16 +357,15 @@ impl Line {
             _ => return Err(strange()),
         };
         let hits = i64::try_from(self.hits()).unwrap_or(i64::MAX);
-        let (life, form) = self.window.map_or((0, WindowForm::Known), |window| (window.life, window.form));
-        match used.cmp(&hits) {
-            Ordering::Equal if form == WindowForm::Fresh => return Ok(hits),
-            Ordering::Greater => return Ok(used.min(EXACT_MAX.cast_signed() - 1)),
-            // It had gone: evicted, or Redis began anew.
-            Ordering::Equal => mends.cmd("EXPIRE").arg(self.key.as_bytes()).arg(life),
-            // Somebody left less than nothing there: as good as nothing.
-            Ordering::Less => mends.cmd("SET").arg(self.key.as_bytes()).arg(hits).arg("EX").arg(life),
-        };
-        Ok(hits)
+        let life = self.window.map_or(0, |window| window.life);
+        Ok(match used.cmp(&hits) {
+            Ordering::Greater => (used.min(EXACT_MAX.cast_signed() - 1).into(), None),
+            Ordering::Equal if created => (hits.into(), None),
+            // The key was gone: it expired, it was evicted, or Redis restarted empty.
+            Ordering::Equal => (hits.into(), Some(Repair::Expire { key: self.key.clone(), life })),
+            // Another client wrote a negative value: it counts as 0.
+            Ordering::Less => (hits.into(), Some(Repair::Reset { key: self.key.clone(), hits, life })),
+        })
     }
 
     fn hits(&self) -> u64 {
@@ -366,6 +393,16 @@ impl Line {
     pub fn verdict_of(&self, check: &Check, call: Call<'_>, over: bool, now: Time, said: &Said) -> Verdict {
         let at = if Kind::of(&check.limit) == Kind::FixedWindow { self.at } else { now };
         Counter::verdict_told(&check.limit, (at, now), call, over, said.spent(), &said.besides)
+    }
+}
+
+impl Repair {
+    /// Adds its command.
+    pub fn add_to(&self, commands: &mut Pipeline) {
+        match self {
+            Self::Expire { key, life } => commands.cmd("EXPIRE").arg(key.as_bytes()).arg(life),
+            Self::Reset { key, hits, life } => commands.cmd("SET").arg(key.as_bytes()).arg(hits).arg("EX").arg(life),
+        };
     }
 }
 
@@ -442,4 +479,24 @@ pub fn replies(value: Value, count: usize) -> Result<Replies, RedisError> {
 #[expect(clippy::cast_precision_loss, reason = "numbers below 2^53 lose nothing")]
 fn double(number: i64) -> f64 {
     number as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::Hits;
+    use crate::limit::{Limit, Terms, Unit};
+
+    #[test]
+    fn the_lifetime_of_a_key_that_set_found_and_incrby_created_is_set() {
+        let limit = Limit::new(&Terms::new(9, Unit::Minute, crate::limit::Algorithm::FixedWindow)).expect("a limit");
+        let check = Check::new(Key::from("k"), limit, Hits::Add(2));
+        let mut line = Line::new(&check, 0, Time::from_micros(0), Manner::Apart, Span::ZERO);
+        line.set_form(WindowForm::Fresh);
+        let repair = |reply: i64, created: bool| line.told(Value::Int(reply), created).expect("a reply").1;
+        assert!(repair(2, true).is_none());
+        assert!(repair(3, false).is_none());
+        assert!(matches!(repair(2, false), Some(Repair::Expire { life: 60, .. })), "it expired between SET and INCRBY");
+        assert!(matches!(repair(-1, false), Some(Repair::Reset { hits: 2, life: 60, .. })));
+    }
 }

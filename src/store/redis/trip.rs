@@ -6,7 +6,7 @@ use redis::{Pipeline, RedisError, Value};
 use crate::store::redis::cluster;
 use crate::store::redis::connection::Link;
 use crate::store::redis::redirect::Redirect;
-use crate::store::redis::script::{self, Form, Line, Manner, Route, Said, Script};
+use crate::store::redis::script::{self, Form, Line, Manner, Repair, Route, Said, Script};
 use crate::time::Time;
 
 /// How often the script is sent again because Redis says that it has forgotten it: a flush may come in between, but not for ever.
@@ -59,8 +59,8 @@ pub struct Back {
     pub now: Option<Time>,
     /// For each line in order what is said of it, or why nothing is.
     pub told: Vec<Result<Said, Untold>>,
-    /// What else is to be done: lives of keys that were not there after all.
-    pub mends: Pipeline,
+    /// What else is to be done: keys that were not as expected.
+    pub repairs: Vec<Repair>,
 }
 
 /// Why nothing is said of a check.
@@ -169,9 +169,14 @@ impl<'b> Trip<'b> {
     /// A reply that the script never makes.
     pub fn read(&self, mut values: Vec<Value>) -> Result<Back, RedisError> {
         let mut take = |reply: usize| values.get_mut(reply).map_or(Value::Nil, |value| std::mem::replace(value, Value::Nil));
-        let mut back = Back { now: self.now, told: vec![Err(Untold::Wrong("no reply".to_owned())); self.checks()], mends: Pipeline::new() };
+        let mut back = Back { now: self.now, told: vec![Err(Untold::Wrong("no reply".to_owned())); self.checks()], repairs: Vec::new() };
         for &(index, reply) in &self.direct {
-            back.told[index] = self.lines[index].told(take(reply), &mut back.mends).map_err(Untold::from);
+            let line = self.lines[index];
+            let created = line.reply_to_set(reply).is_some_and(|reply| take(reply) == Value::Okay);
+            back.told[index] = line.told(take(reply), created).map_err(Untold::from).map(|(said, repair)| {
+                back.repairs.extend(repair);
+                said
+            });
         }
         for call in &self.calls {
             let lines: Vec<usize> = call.groups.iter().flat_map(|(_, group)| group).copied().collect();

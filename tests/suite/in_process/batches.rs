@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
-use tollgate::check::{Ask, Check, Decisions, Hits, Key, StoreError};
+use tollgate::check::{Ask, Check, Decisions, Failure, Hits, Key, StoreError};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::store::redis::Remote;
+use tollgate::store::redis::batch::{WAITERS_BYTES_MAX, WAITERS_MAX};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::Clock;
 
@@ -75,7 +76,7 @@ impl Callers {
 
     /// For each caller, in order, whether all its checks have verdicts, and how long after the first call that was; without those that
     /// were canceled.
-    async fn answers(mut self) -> Vec<(Result<(), StoreError>, Duration)> {
+    async fn answers(mut self) -> Vec<(Result<(), Failure>, Duration)> {
         let mut answers = Vec::new();
         while let Some(answer) = self.asking.join_next().await {
             answers.extend(answer.ok());
@@ -170,7 +171,7 @@ async fn a_redis_that_keeps_no_script_is_asked_three_times_at_most() {
     for command in ["EVALSHA", "EVAL"] {
         world.server.reply(command, Reply::error("NOSCRIPT No matching script."));
     }
-    assert_eq!(world.decide([check("v")]).await[0], Err(StoreError::Refused));
+    assert_eq!(world.decide([check("v")]).await[0], Err(StoreError::Refused.not_counted()));
     assert_eq!((world.server.received("EVALSHA"), world.server.received("EVAL")), (1, 2));
 }
 
@@ -197,7 +198,7 @@ async fn the_error_of_one_check_does_not_affect_its_neighbors() {
     for expected in 1..4 {
         // The first time by the script, then by INCRBY.
         let used: Vec<_> = world.decide(checks.clone()).await.into_iter().map(|decision| decision.map(|verdict| verdict.used)).collect();
-        assert_eq!(used, [Ok(expected), Err(StoreError::Refused), Ok(expected)]);
+        assert_eq!(used, [Ok(expected), Err(StoreError::Refused.not_counted()), Ok(expected)]);
     }
     // And if they are calls of their own.
     world.server.fail(Fault::Delay(ROUND_TRIP));
@@ -208,5 +209,68 @@ async fn the_error_of_one_check_does_not_affect_its_neighbors() {
         callers.ask(&world, ask([check]));
     }
     let verdicts: Vec<_> = callers.answers().await.into_iter().map(|(verdict, _)| verdict).collect();
-    assert_eq!(verdicts, [Ok(()), Ok(()), Err(StoreError::Refused), Ok(())]);
+    assert_eq!(verdicts, [Ok(()), Ok(()), Err(StoreError::Refused.not_counted()), Ok(())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_calls_are_bounded_in_number() {
+    let world = world().await;
+    world.server.fail(Fault::Delay(ROUND_TRIP));
+    let mut callers = Callers::new();
+    for _ in 0..2 {
+        for call in 0..=WAITERS_MAX {
+            callers.ask(&world, ask([check(&format!("{call}"))]));
+        }
+        // The first call is in flight; then it is answered, and the next 64 are.
+        settle().await;
+        tokio::time::sleep(ROUND_TRIP + millis(1)).await;
+    }
+    let answers = callers.answers().await;
+    let crowded = answers.iter().filter(|(answer, _)| *answer == Err(StoreError::Crowded.not_counted())).count();
+    assert!(crowded >= WAITERS_MAX - 64 * 2, "{crowded} of {}", answers.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_calls_are_bounded_in_bytes() {
+    const KEY_BYTES: usize = 1 << 20;
+    let world = world().await;
+    world.server.fail(Fault::Delay(ROUND_TRIP));
+    let mut callers = Callers::new();
+    callers.ask(&world, ask([check("first")]));
+    settle().await;
+    let room = WAITERS_BYTES_MAX / KEY_BYTES;
+    for call in 0..2 * room {
+        callers.ask(&world, ask([check(&format!("{call} {}", "x".repeat(KEY_BYTES)))]));
+        settle().await;
+    }
+    tokio::time::sleep(millis(1)).await;
+    let is_crowded = |(answer, _): &&(Result<(), Failure>, Duration)| *answer == Err(StoreError::Crowded.not_counted());
+    let answers = callers.answers().await;
+    let crowded = answers.iter().filter(is_crowded).count();
+    assert!((room..=room + 1).contains(&crowded), "{crowded} of {}", 2 * room);
+    assert!(world.decide([check("next")]).await[0].is_ok(), "they are gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_expiry_of_an_evicted_key_is_set_again_if_redis_did_not_confirm_it() {
+    let world = world().await;
+    for used in 1..=2 {
+        assert_eq!(world.decide([check("v")]).await[0].map(|verdict| verdict.used), Ok(used));
+    }
+    world.server.evict("v:");
+    world.server.fail(Fault::Delay(ROUND_TRIP));
+    let mut callers = Callers::new();
+    callers.ask(&world, ask([check("v")]));
+    settle().await;
+    // INCRBY is answered, and EXPIRE never arrives.
+    world.server.fail(Fault::CloseBeforeRunning);
+    assert_eq!(callers.answers().await, [(Ok(()), ROUND_TRIP)]);
+    settle().await;
+    assert_eq!(world.server.received("EXPIRE"), 0);
+    world.server.recover();
+    for used in 2..=3 {
+        assert_eq!(world.decide([check("v")]).await[0].map(|verdict| verdict.used), Ok(used));
+        settle().await;
+        assert_eq!(world.server.received("EXPIRE"), 1, "once is enough");
+    }
 }

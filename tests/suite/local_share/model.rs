@@ -1,4 +1,4 @@
-//! What a client gets over an outage, in pure Rust: replicas that count by themselves, a model of Redis that they hand back to, any traffic,
+//! What a client gets over an outage, in pure Rust: replicas that decide locally, a model of Redis that they write back to, any traffic,
 //! and outages of any length. Time is an argument.
 
 use std::num::NonZeroU32;
@@ -7,9 +7,10 @@ use proptest::prelude::*;
 use tokio::runtime;
 use tollgate::algorithm::charge::Charge;
 use tollgate::algorithm::{Counter, Decide};
-use tollgate::check::{Call, Check, Hits, Key, Verdict};
+use tollgate::check::{Call, Check, Effect, Hits, Key, Verdict};
 use tollgate::limit::{Algorithm, Limit, Months, RefusedHits, Share, Terms, Unit};
-use tollgate::store::redis::stand_in::{Creditor, Ended, Fate, HAND_BACK_MAX, Parcel, StandIn, Undecided};
+use tollgate::store::redis::fallback::local::{LocalFallback, Undecided, WriteBack, WriteBackOutcome, WriteBackResult, WriteBackTarget};
+use tollgate::store::redis::fallback::pending::PENDING_BYTES_MAX;
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Span, Time};
 
@@ -28,9 +29,9 @@ struct Server {
 
 /// One process.
 struct Replica {
-    stand_in: StandIn,
+    local: LocalFallback,
     share: Share,
-    /// What Redis last said to it, and when.
+    /// The last known usage, and when that was.
     seen: Option<(u64, Time)>,
     away: bool,
     epoch: u64,
@@ -45,12 +46,12 @@ struct World {
     passed: Vec<(Time, u64)>,
 }
 
-/// A server that one replica hands back to.
+/// A server that one replica writes back to.
 struct Returned<'w> {
     server: &'w mut Server,
     seen: &'w mut Option<(u64, Time)>,
     now: Time,
-    fate: Fate,
+    outcome: WriteBackOutcome,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -93,8 +94,8 @@ impl Server {
     }
 }
 
-impl Creditor for Returned<'_> {
-    fn owns(&self, _: &Check) -> bool {
+impl WriteBackTarget for Returned<'_> {
+    fn owns(&self, _: &Key, _: &Limit) -> bool {
         true
     }
 
@@ -102,29 +103,37 @@ impl Creditor for Returned<'_> {
         self.now
     }
 
-    async fn charge(&mut self, parcels: &[Parcel]) -> Vec<Fate> {
-        for parcel in parcels.iter().filter(|_| matches!(self.fate, Fate::Charged)) {
-            self.server.charge(parcel.check.call(), parcel.charge, self.now);
+    async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<WriteBackOutcome> {
+        for WriteBack { check, charge } in write_backs.iter().filter(|_| self.outcome == WriteBackOutcome::Written) {
+            self.server.charge(check.call(), *charge, self.now);
             *self.seen = Some((self.server.ask(Hits::Look, self.now).used, self.now));
         }
-        vec![self.fate; parcels.len()]
+        vec![self.outcome; write_backs.len()]
     }
 }
 
 impl Replica {
     fn new(share: Share) -> Self {
         let metrics = Metrics::new();
-        Self { stand_in: StandIn::new(&metrics), share, seen: None, away: false, epoch: 0, metrics }
+        Self { local: LocalFallback::new(&metrics), share, seen: None, away: false, epoch: 0, metrics }
     }
 
-    fn count(&self, check: &Check, may_be_counted: bool, now: Time) -> Verdict {
-        let undecided = Undecided { check, may_be_counted, seen: self.seen, epoch: self.epoch };
-        self.stand_in.count(&[undecided], self.share, false, now)[0]
+    fn decide(&mut self, check: &Check, effect: Effect, now: Time) -> Verdict {
+        let undecided = Undecided { check, effect, seen: self.seen, epoch: self.epoch };
+        let verdict = self.local.decide(&[undecided], self.share, false, now)[0];
+        if let Hits::GiveBack(hits) = check.hits {
+            self.seen = self.seen.map(|(used, at)| (used.saturating_sub(hits), at));
+        }
+        verdict
     }
 
-    fn hand_back(&mut self, server: &mut Server, now: Time, fate: Fate) -> Ended {
-        let mut returned = Returned { server, seen: &mut self.seen, now, fate };
-        wait_for(self.stand_in.hand_back(&mut returned, FOR_EVER))
+    fn count(&mut self, check: &Check, now: Time) -> Verdict {
+        self.decide(check, Effect::None, now)
+    }
+
+    fn write_back(&mut self, server: &mut Server, now: Time, outcome: WriteBackOutcome) -> WriteBackResult {
+        let mut returned = Returned { server, seen: &mut self.seen, now, outcome };
+        wait_for(self.local.write_back(&mut returned, FOR_EVER))
     }
 }
 
@@ -152,7 +161,7 @@ impl World {
     fn ask(&mut self, at: usize, hits: u64) -> Verdict {
         let replica = &mut self.replicas[at];
         let verdict = if replica.away {
-            replica.count(&check(self.server.limit, Hits::Add(hits)), false, self.now)
+            replica.count(&check(self.server.limit, Hits::Add(hits)), self.now)
         } else {
             let verdict = self.server.ask(Hits::Add(hits), self.now);
             replica.seen = Some((verdict.used, self.now));
@@ -174,10 +183,10 @@ impl World {
     fn turn(&mut self, at: usize) {
         let replica = &mut self.replicas[at];
         if replica.away {
-            assert_eq!(replica.hand_back(&mut self.server, self.now, Fate::Charged), Ended::Paid);
-            assert!(!replica.stand_in.owes());
+            assert_eq!(replica.write_back(&mut self.server, self.now, WriteBackOutcome::Written), WriteBackResult::Done);
+            assert!(!replica.local.has_pending());
             replica.epoch += 1;
-            replica.stand_in.forget_before(replica.epoch);
+            replica.local.forget_before(replica.epoch);
         }
         replica.away = !replica.away;
     }
@@ -290,7 +299,7 @@ proptest! {
 
     #[test]
     fn with_one_replica_nobody_can_tell_that_redis_was_away(
-        limit in limits().prop_filter("told exactly", is_told_exactly), acts in acts(Just(Act::TurnAll)),
+        limit in limits().prop_filter("written back exactly", is_written_back_exactly), acts in acts(Just(Act::TurnAll)),
     ) {
         let (mut world, mut other) = (World::new(limit, 1), World::new(limit, 1));
         for &((parts, micros), act) in &acts {
@@ -304,9 +313,9 @@ proptest! {
     }
 }
 
-/// Whole hits of the present window are what Redis says and is told.
-fn is_told_exactly(limit: &Limit) -> bool {
-    limit.algorithm() == Algorithm::FixedWindow
+/// Admitted hits of the present window are all that Redis counts, and all that is written back.
+fn is_written_back_exactly(limit: &Limit) -> bool {
+    limit.algorithm() == Algorithm::FixedWindow && limit.refused_hits() == RefusedHits::Drop
 }
 
 #[test]
@@ -342,113 +351,139 @@ fn every_replica_lets_one_through_however_many_there_are() {
 }
 
 #[test]
-fn what_was_refused_is_owed_and_what_was_lost_is_not_sent_again() {
+fn rejected_and_unsent_hits_stay_pending_and_unknown_ones_are_not_sent_again() {
     let limit = limit(Algorithm::FixedWindow, 9);
     let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
     let mut server = Server::new(limit);
     for _ in 0..4 {
-        assert!(!replica.count(&check(limit, Hits::Add(1)), false, START).over);
+        assert!(!replica.count(&check(limit, Hits::Add(1)), START).over);
     }
-    assert_eq!(replica.hand_back(&mut server, START, Fate::Refused), Ended::Refused);
-    assert_eq!(replica.hand_back(&mut server, START, Fate::Unsent), Ended::Gone);
-    assert!(replica.stand_in.owes());
-    replica.count(&check(limit, Hits::Add(1)), false, START);
-    assert_eq!(replica.hand_back(&mut server, START, Fate::Charged), Ended::Paid);
+    assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::Rejected), WriteBackResult::Rejected);
+    assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::NotSent), WriteBackResult::Unreachable);
+    assert!(replica.local.has_pending());
+    replica.count(&check(limit, Hits::Add(1)), START);
+    assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::Written), WriteBackResult::Done);
     assert_eq!((server.ask(Hits::Look, START).used, replica.seen), (5, Some((5, START))));
     assert_eq!(counted(&replica.metrics, "tollgate_handed_back_hits_total"), 5);
 
-    replica.count(&check(limit, Hits::Add(1)), false, START);
-    assert_eq!(replica.hand_back(&mut server, START, Fate::Lost), Ended::Gone);
-    assert!(!replica.stand_in.owes());
-    // By itself it has not forgotten them.
-    assert_eq!(replica.count(&check(limit, Hits::Look), false, START).used, 6);
+    replica.count(&check(limit, Hits::Add(1)), START);
+    assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::Unknown), WriteBackResult::Unreachable);
+    assert!(!replica.local.has_pending());
+    assert_eq!(replica.count(&check(limit, Hits::Look), START).used, 6, "the local count still has them");
 }
 
-/// A server that has lost a counter to another one, which is told while this one's answer is on its way.
+#[test]
+fn a_refund_reduces_pending_hits_and_the_rest_of_it_is_written_back() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {
+        let limit = limit(algorithm, 10);
+        let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
+        let mut server = Server::new(limit);
+        let mut used = |hits: &[Hits], expected: u64| {
+            for hits in hits {
+                assert!(!replica.count(&check(limit, *hits), START).over, "{algorithm}");
+            }
+            assert_eq!(replica.count(&check(limit, Hits::Look), START).used, expected, "{algorithm}");
+            assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::Written), WriteBackResult::Done);
+            assert_eq!(server.ask(Hits::Look, START).used, expected, "{algorithm}");
+        };
+        used(&[Hits::Add(1), Hits::GiveBack(1)].repeat(30), 0);
+        used(&[Hits::Add(10)], 10);
+        used(&[Hits::GiveBack(4)], 6);
+        used(&[Hits::GiveBack(3), Hits::Add(5), Hits::GiveBack(1)], 7);
+        // Below zero it ends at zero, in Redis as well.
+        used(&[Hits::GiveBack(9), Hits::Add(2)], 2);
+    }
+}
+
+#[test]
+fn a_refund_that_redis_may_have_is_not_written_back() {
+    let limit = limit(Algorithm::FixedWindow, 10);
+    let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
+    replica.count(&check(limit, Hits::Add(10)), START);
+    replica.decide(&check(limit, Hits::GiveBack(4)), Effect::Unknown, START);
+    let mut server = Server::new(limit);
+    assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::Written), WriteBackResult::Done);
+    assert_eq!(server.ask(Hits::Look, START).used, 10);
+}
+
+/// A server that has lost a counter to another one, which receives it while this one's reply is on its way.
 struct Former<'w> {
     present: Returned<'w>,
-    stand_in: &'w StandIn,
+    local: &'w LocalFallback,
     asked: usize,
 }
 
-impl Creditor for Former<'_> {
-    fn owns(&self, check: &Check) -> bool {
-        self.present.owns(check)
+impl WriteBackTarget for Former<'_> {
+    fn owns(&self, key: &Key, limit: &Limit) -> bool {
+        self.present.owns(key, limit)
     }
 
     fn now(&self) -> Time {
         self.present.now()
     }
 
-    async fn charge(&mut self, parcels: &[Parcel]) -> Vec<Fate> {
-        self.asked += parcels.len();
-        Box::pin(self.stand_in.hand_back(&mut self.present, FOR_EVER)).await;
+    async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<WriteBackOutcome> {
+        self.asked += write_backs.len();
+        Box::pin(self.local.write_back(&mut self.present, FOR_EVER)).await;
         assert_eq!(*self.present.seen, None, "nothing is sent twice");
-        vec![Fate::Refused; parcels.len()]
+        vec![WriteBackOutcome::Rejected; write_backs.len()]
     }
 }
 
 #[test]
-fn what_one_server_refuses_while_another_one_is_told_is_still_owed() {
+fn hits_that_one_server_rejects_while_another_one_is_asked_stay_pending() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {
         let limit = limit(algorithm, 9);
         let (mut replica, mut server) = (Replica::new(Share::one_of(NonZeroU32::MIN)), Server::new(limit));
-        replica.count(&check(limit, Hits::Add(4)), false, START);
-        let present = Returned { server: &mut server, seen: &mut replica.seen, now: START, fate: Fate::Charged };
-        let mut former = Former { present, stand_in: &replica.stand_in, asked: 0 };
-        assert_eq!(wait_for(replica.stand_in.hand_back(&mut former, FOR_EVER)), Ended::Refused);
-        assert!(former.asked == 1 && replica.stand_in.owes(), "{algorithm}");
-        assert_eq!(replica.hand_back(&mut server, START, Fate::Charged), Ended::Paid);
+        replica.count(&check(limit, Hits::Add(4)), START);
+        let present = Returned { server: &mut server, seen: &mut replica.seen, now: START, outcome: WriteBackOutcome::Written };
+        let mut former = Former { present, local: &replica.local, asked: 0 };
+        assert_eq!(wait_for(replica.local.write_back(&mut former, FOR_EVER)), WriteBackResult::Rejected);
+        assert!(former.asked == 1 && replica.local.has_pending(), "{algorithm}");
+        assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::Written), WriteBackResult::Done);
         assert_eq!(counted(&replica.metrics, "tollgate_handed_back_hits_total"), 4, "{algorithm}");
-        assert!(!replica.stand_in.owes(), "{algorithm}");
+        assert!(!replica.local.has_pending(), "{algorithm}");
     }
 }
 
 #[test]
-fn what_redis_may_have_counted_counts_here_and_is_not_handed_back() {
+fn hits_that_redis_may_have_are_counted_locally_and_not_written_back() {
     let limit = limit(Algorithm::FixedWindow, 9);
     let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
     let mut server = Server::new(limit);
-    replica.count(&check(limit, Hits::Add(2)), true, START);
-    assert_eq!(replica.count(&check(limit, Hits::Add(1)), false, START).used, 3);
-    assert_eq!(replica.hand_back(&mut server, START, Fate::Charged), Ended::Paid);
+    replica.decide(&check(limit, Hits::Add(2)), Effect::Unknown, START);
+    assert_eq!(replica.count(&check(limit, Hits::Add(1)), START).used, 3);
+    assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::Written), WriteBackResult::Done);
     assert_eq!(server.ask(Hits::Look, START).used, 1);
 }
 
 #[test]
-fn what_is_over_by_the_end_is_not_handed_back() {
-    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {
+fn hits_of_an_ended_period_are_not_written_back() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {
         let limit = limit(algorithm, 9);
         let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
         let mut server = Server::new(limit);
-        replica.count(&check(limit, Hits::Add(5)), false, START);
-        assert!(replica.stand_in.owes());
-        assert_eq!(replica.hand_back(&mut server, START.plus(Span::from_secs(61)), Fate::Charged), Ended::Paid);
-        assert_eq!((server.ask(Hits::Look, START.plus(Span::from_secs(61))).used, replica.stand_in.owes()), (0, false), "{algorithm}");
+        replica.count(&check(limit, Hits::Add(5)), START);
+        assert!(replica.local.has_pending());
+        let later = START.plus(Span::from_secs(61));
+        assert_eq!(replica.write_back(&mut server, later, WriteBackOutcome::Written), WriteBackResult::Done);
+        assert_eq!((server.ask(Hits::Look, later).used, replica.local.has_pending()), (0, false), "{algorithm}");
     }
 }
 
 #[test]
-fn holders_are_handed_back_by_name() {
+fn holders_are_not_written_back() {
     let terms = Terms { lease: Some(Span::from_secs(30)), ..Terms::new(4, Unit::Second, Algorithm::Concurrency) };
     let limit = Limit::new(&terms).expect("a limit");
     let hold = |holder: &str, hits| Check { holder: Some(holder.as_bytes().into()), ..check(limit, hits) };
     let two = NonZeroU32::new(2).expect("two is not zero");
     let mut replica = Replica::new(Share::ranked(two, 0));
-    let mut server = Server::new(limit);
-    let old = hold("old", Hits::Add(1));
-    server.charge(old.call(), Counter::charge(&limit, old.call()), START);
-    let count = |replica: &Replica, check: Check| replica.count(&check, false, START);
-    assert_eq!(["a", "b", "c"].map(|holder| count(&replica, hold(holder, Hits::Add(1))).over), [false, false, true]);
-    assert!(!count(&replica, hold("a", Hits::Add(1))).over, "it has its place");
-    assert_eq!(count(&replica, hold("b", Hits::GiveBack(1))).used, 1);
-    // Whom the server knew before it went.
-    assert_eq!(count(&replica, hold("old", Hits::GiveBack(1))).used, 1);
-    assert!(!count(&replica, hold("c", Hits::Add(1))).over);
-    assert_eq!(replica.hand_back(&mut server, START, Fate::Charged), Ended::Paid);
-    assert_eq!(server.ask(Hits::Look, START).used, 2, "a and c; b has gone, and so has who was there before");
-    let Counter::Concurrency(holders) = server.counter else { panic!("they are held") };
-    assert_eq!(holders.leases().collect::<Vec<_>>(), [START.plus(limit.period()); 2]);
+    let mut count = |check: Check| replica.count(&check, START);
+    assert_eq!(["a", "b", "c"].map(|holder| count(hold(holder, Hits::Add(1))).over), [false, false, true]);
+    assert!(!count(hold("a", Hits::Add(1))).over, "it has its place");
+    assert_eq!(count(hold("b", Hits::GiveBack(1))).used, 1);
+    assert!(!count(hold("c", Hits::Add(1))).over);
+    assert!(!replica.local.has_pending());
 }
 
 #[test]
@@ -456,20 +491,23 @@ fn no_slot_is_booked() {
     let max_wait = Span::from_secs(5);
     let terms = Terms { max_wait: Some(max_wait), ..Terms::new(10, Unit::Second, Algorithm::LeakyBucket) };
     let check = Check { book_ahead: max_wait, ..check(Limit::new(&terms).expect("a limit"), Hits::Add(1)) };
-    let replica = Replica::new(Share::one_of(NonZeroU32::MIN));
-    assert!(!replica.count(&check, false, START).over);
-    let refused = replica.count(&check, false, START);
+    let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
+    assert!(!replica.count(&check, START).over);
+    let refused = replica.count(&check, START);
     assert_eq!((refused.over, refused.start_after), (true, Span::ZERO));
 }
 
 #[test]
-fn more_counters_than_are_remembered_are_counted_and_not_handed_back() {
-    let replica = Replica::new(Share::one_of(NonZeroU32::MIN));
+fn more_than_fits_into_memory_is_counted_and_not_written_back() {
+    const KEY_BYTES: usize = 60_000;
+    let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
     let limit = limit(Algorithm::FixedWindow, 1);
-    for number in 0..HAND_BACK_MAX + 10 {
-        let check = Check { key: Key::from(&*number.to_string()), ..check(limit, Hits::Add(1)) };
-        assert!(!replica.count(&check, false, START).over);
-        assert!(number % 10_000 > 0 || replica.count(&check, false, START).over);
+    let keys = PENDING_BYTES_MAX / KEY_BYTES + 10;
+    for number in 0..keys {
+        let check = Check { key: Key::from(&*format!("{number:0KEY_BYTES$}")), ..check(limit, Hits::Add(1)) };
+        assert!(!replica.count(&check, START).over);
+        assert!(replica.count(&check, START).over);
     }
-    assert_eq!(counted(&replica.metrics, "tollgate_hand_back_full_total"), 10);
+    let full = counted(&replica.metrics, "tollgate_hand_back_full_total");
+    assert!((10..20).contains(&full), "{full}");
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
-use tollgate::check::{Ask, Check, Decisions, StoreError, Verdict};
+use tollgate::check::{Ask, Check, Decisions, Failure, Verdict};
 use tollgate::limit::{Algorithm, Terms, Unit};
 use tollgate::store::redis::address::Address;
 use tollgate::store::redis::deployment::{Deployment, PoolOptions};
@@ -47,7 +47,7 @@ impl Bench {
     }
 
     /// Asks each check in a request of its own; all of them come at the same time.
-    pub(crate) async fn ask_each(&self, checks: &[Check], now: Time) -> Vec<Result<Verdict, StoreError>> {
+    pub(crate) async fn ask_each(&self, checks: &[Check], now: Time) -> Vec<Result<Verdict, Failure>> {
         let mut callers = Callers::default();
         for check in checks {
             callers.ask(&self.remote, ask([check.clone()]), now);

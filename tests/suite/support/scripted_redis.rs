@@ -168,6 +168,11 @@ impl ScriptedRedis {
         self.database().set_foreign(prefix, is_there);
     }
 
+    /// Evicts keys with this prefix, or lets them expire.
+    pub(crate) fn evict(&self, prefix: &str) {
+        self.database().evict(prefix);
+    }
+
     /// How many hits are counted at keys with this prefix. Only for fixed windows.
     pub(crate) fn hits(&self, prefix: &str) -> i64 {
         self.database().hits(prefix)

@@ -74,6 +74,10 @@ impl Database {
         }
     }
 
+    pub(super) fn evict(&mut self, prefix: &str) {
+        self.counters.retain(|key, _| !key.starts_with(prefix.as_bytes()));
+    }
+
     pub(super) fn hits(&self, prefix: &str) -> i64 {
         self.counters.iter().filter(|(key, _)| key.starts_with(prefix.as_bytes())).map(|(_, counter)| counter.spent).sum()
     }

@@ -1,0 +1,314 @@
+//! Decides checks in this process while Redis is unavailable, against this replica's share of each limit.
+//!
+//! A counter starts from this replica's share of the last known usage. What it admits is pending (`pending.rs`) until Redis is back;
+//! then each replica writes its part back, whatever the limit says, so that Redis goes on from what all of them admitted, and no full
+//! bucket waits at the end of an outage. Holders are not written back: their leases expire.
+
+use std::future::Future;
+use std::num::NonZeroU32;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Counter;
+use crate::algorithm::charge::Charge;
+use crate::algorithm::counter::Kind;
+use crate::check::{Check, Effect, Hits, Key, Verdict, Verdicts};
+use crate::limit::{Limit, Share};
+use crate::store::memory::Counters;
+use crate::store::redis::fallback::pending::{Change, Pending, PendingHits};
+use crate::telemetry::metric::{self, Metrics};
+use crate::time::{Clock, Span, Time};
+
+/// How much memory the local counters may take.
+const FALLBACK_BYTES_MAX: u64 = 64 << 20;
+/// How many counters are written back with one call: as many checks as any call has, so that no caller waits longer than for one.
+const WRITE_BACKS_MAX: usize = 64;
+/// How long write-back may delay the use of a server that is back: the rest is written back while it serves.
+pub const WRITE_BACK_TIME_MAX: Span = Span::from_micros(300_000);
+
+/// Local counters, and what of them Redis does not have.
+#[derive(Debug)]
+pub struct LocalFallback {
+    counters: Counters,
+    pending: PendingHits,
+    /// A limit that is smaller than the number of replicas is logged once.
+    small_limits: Once,
+    /// The epoch in which `counters` was last emptied.
+    emptied: AtomicU64,
+    written_back: metric::Counter,
+}
+
+/// A check on which Redis gave no verdict.
+#[derive(Debug, Clone, Copy)]
+pub struct Undecided<'c> {
+    /// The check.
+    pub check: &'c Check,
+    /// Whether Redis may have counted it all the same.
+    pub effect: Effect,
+    /// The last known usage in hits, and when that was by the server's clock.
+    pub seen: Option<(u64, Time)>,
+    /// How often the server has recovered so far. No local counter outlives its epoch.
+    pub epoch: u64,
+}
+
+/// A server that is back.
+pub trait WriteBackTarget {
+    /// Whether it has the counter with that key and limit.
+    fn owns(&self, key: &Key, limit: &Limit) -> bool;
+
+    /// Its time.
+    fn now(&self) -> Time;
+
+    /// Sends all of them, in order, and returns what became of each.
+    fn send(&mut self, write_backs: &[WriteBack]) -> impl Future<Output = Vec<WriteBackOutcome>> + Send;
+}
+
+/// A pending change as it is sent.
+#[derive(Debug, Clone)]
+pub struct WriteBack {
+    /// The counter, as a check.
+    pub check: Check,
+    /// What is charged, whatever the limit says; a refund is negative.
+    pub charge: Charge,
+}
+
+/// What became of a write-back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteBackOutcome {
+    /// It is counted.
+    Written,
+    /// Redis rejected it: out of memory, read-only, another type at the key. It stays pending.
+    Rejected,
+    /// It was not sent, and stays pending.
+    NotSent,
+    /// It was sent and no reply came. It is not sent again.
+    Unknown,
+}
+
+/// How writing back to one server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteBackResult {
+    /// Nothing is pending but what the server rejected, or what became pending meanwhile.
+    Done,
+    /// Its time was over.
+    Unfinished,
+    /// The server rejects everything.
+    Rejected,
+    /// The server is unreachable again.
+    Unreachable,
+}
+
+/// One part of a counter's pending hits on its way, and what to add again if it does not arrive.
+struct Sent {
+    key: Key,
+    none: Pending,
+    change: Change,
+}
+
+impl LocalFallback {
+    /// Nothing is counted, and nothing pending.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self {
+            counters: Counters::new(FALLBACK_BYTES_MAX, "fallback", metrics),
+            pending: PendingHits::new(metrics),
+            small_limits: Once::new(),
+            emptied: AtomicU64::new(0),
+            written_back: metrics.counter(
+                "tollgate_handed_back_hits_total",
+                "Hits that this process admitted while Redis was unavailable, and wrote back to it afterwards.",
+            ),
+        }
+    }
+
+    /// Decides checks without Redis. `now` is by the server's clock, which windows go by.
+    pub fn decide(&self, undecided: &[Undecided<'_>], share: Share, together: bool, now: Time) -> Verdicts {
+        let own: SmallVec<[Check; 2]> = undecided.iter().map(|undecided| self.own(undecided, share)).collect();
+        let verdicts = self.counters.decide_from(&own, together, now, |index, known| {
+            let (own, Undecided { check, seen, .. }) = (&own[index], undecided[index]);
+            let seen = || seen.map(|(used, at)| part_of(&check.limit, &own.limit, share, used, at));
+            match known {
+                // The pending hits are in it, and in nothing that the server replied.
+                Some(known) if self.pending.contains(&own.key) => known,
+                // Some checks may still reach the server.
+                known => known
+                    .into_iter()
+                    .chain(seen())
+                    .max_by_key(|counter| counter.spent_at(&own.limit, now))
+                    .unwrap_or_else(|| Counter::untouched(&own.limit)),
+            }
+        });
+        let is_over = |(check, verdict): (&Check, &Verdict)| check.veto && verdict.over;
+        let vetoed = together && own.len() > 1 && own.iter().zip(&verdicts).any(is_over);
+        for ((own, verdict), Undecided { check, effect, .. }) in own.iter().zip(&verdicts).zip(undecided) {
+            let has_changed = match own.hits {
+                Hits::Add(_) => !verdict.over && !vetoed,
+                Hits::GiveBack(_) => verdict.over || !vetoed,
+                Hits::Look => false,
+            };
+            if has_changed && *effect == Effect::None && Kind::of(&own.limit) != Kind::Concurrency {
+                self.pending.add(&own.key, change(own), Pending::none(&check.limit, &own.limit, now));
+            }
+        }
+        verdicts
+    }
+
+    /// Whether anything is pending.
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Writes back what is pending for a server, for about `within` at most.
+    pub async fn write_back(&self, to: &mut impl WriteBackTarget, within: Span) -> WriteBackResult {
+        let began = to.now();
+        let keys = self.pending.keys(|key, pending| to.owns(&whole_key(key), &pending.whole));
+        let mut result = WriteBackResult::Done;
+        for keys in keys.chunks(WRITE_BACKS_MAX) {
+            if to.now().since(began) >= within {
+                return WriteBackResult::Unfinished;
+            }
+            let (sent, write_backs): (Vec<Sent>, Vec<WriteBack>) = keys.iter().flat_map(|key| self.take(key, to.now())).unzip();
+            if sent.is_empty() {
+                continue;
+            }
+            let outcomes = to.send(&write_backs).await;
+            for ((sent, write_back), outcome) in sent.iter().zip(&write_backs).zip(&outcomes) {
+                self.settle(sent, write_back, *outcome);
+            }
+            if outcomes.iter().any(|outcome| matches!(outcome, WriteBackOutcome::NotSent | WriteBackOutcome::Unknown)) {
+                return WriteBackResult::Unreachable;
+            }
+            if outcomes.iter().all(|outcome| *outcome == WriteBackOutcome::Rejected) {
+                result = WriteBackResult::Rejected;
+                break;
+            }
+        }
+        result
+    }
+
+    /// Every local counter is of an earlier epoch, and no server is away: unless something is pending, they are dropped.
+    pub fn forget_before(&self, epoch: u64) {
+        if !self.has_pending() && self.emptied.swap(epoch, Relaxed) != epoch {
+            self.counters.clear();
+        }
+    }
+
+    /// Removes expired counters, for as long as the process lives.
+    pub async fn sweep(&self, clock: Clock) {
+        self.counters.sweep_on(clock).await;
+    }
+
+    /// Takes what is pending of one counter: a refund, then hits.
+    fn take(&self, key: &Key, now: Time) -> Vec<(Sent, WriteBack)> {
+        let Some(pending) = self.pending.take(key).filter(|pending| pending.is_current(now)) else { return Vec::new() };
+        let Pending { whole, own, refund, hits, .. } = pending;
+        let hits = match Kind::of(&own) {
+            Kind::FixedWindow | Kind::SlidingWindow => hits,
+            // What the counter no longer holds has leaked or expired in Redis as well.
+            _ => hits.min(self.counters.spent_at(key, &own, now)),
+        };
+        let check = |hits| Check::new(whole_key(key), whole, hits);
+        let charge = |hits, cost| Charge { cost, drops: false, ..Counter::charge(&whole, hits) };
+        let none = Pending::none(&whole, &own, pending.at);
+        let mut taken = Vec::new();
+        if refund > 0 {
+            let (sent, hits) = (Sent { key: key.clone(), none, change: Change::Refund(refund) }, Hits::GiveBack(1));
+            taken.push((sent, WriteBack { check: check(hits), charge: charge(hits, -cost_of(&whole, &own, refund)) }));
+        }
+        if hits > 0 {
+            let (sent, one) = (Sent { key: key.clone(), none, change: Change::Hits(hits) }, Hits::Add(1));
+            taken.push((sent, WriteBack { check: check(one), charge: charge(one, cost_of(&whole, &own, hits)) }));
+        }
+        taken
+    }
+
+    fn settle(&self, sent: &Sent, write_back: &WriteBack, outcome: WriteBackOutcome) {
+        match outcome {
+            WriteBackOutcome::Written => {
+                self.written_back.inc_by(write_back.hits());
+                // It goes on from what the server replied.
+                if !self.pending.contains(&sent.key) {
+                    self.counters.forget(&sent.key);
+                }
+            }
+            WriteBackOutcome::Rejected | WriteBackOutcome::NotSent => self.pending.restore(&sent.key, sent.change, sent.none),
+            // This process' own count is the better one.
+            WriteBackOutcome::Unknown => {}
+        }
+    }
+
+    /// A check against this replica's share.
+    fn own(&self, undecided: &Undecided<'_>, share: Share) -> Check {
+        let Undecided { check, epoch, .. } = undecided;
+        let (whole, replicas) = (check.limit.requests(), share.replicas().get());
+        if whole > 0 && whole < replicas && !check.limit.algorithm().is_bucket() {
+            self.small_limits.call_once(|| {
+                tracing::warn!(whole, replicas, "limit is lower than the replica count; each replica admits 1 during a store outage");
+            });
+        }
+        let key = local_key(&check.key, share.replicas(), *epoch);
+        // No slot is booked where the bookings of other replicas are unknown.
+        Check { key, limit: check.limit.share(share), book_ahead: Span::ZERO, ..(*check).clone() }
+    }
+}
+
+impl WriteBack {
+    /// How many hits are charged, in whole ones; none for a refund.
+    fn hits(&self) -> u64 {
+        let one = Counter::charge(&self.check.limit, Hits::Add(1)).wanted().max(1);
+        self.charge.wanted().div_ceil(one)
+    }
+}
+
+/// The length of what [`local_key`] appends.
+const SUFFIX_LEN: usize = size_of::<u32>() + size_of::<u64>();
+
+/// The key of a counter in this process. A bucket's state is in units of its share, so another share is another counter.
+fn local_key(key: &Key, replicas: NonZeroU32, epoch: u64) -> Key {
+    let mut local = key.clone();
+    local.push(&replicas.get().to_le_bytes());
+    local.push(&epoch.to_le_bytes());
+    local
+}
+
+/// The key that [`local_key`] was made of.
+fn whole_key(local: &Key) -> Key {
+    let mut key = local.clone();
+    key.truncate(key.len().saturating_sub(SUFFIX_LEN));
+    key
+}
+
+/// What a check that passed did to its counter.
+fn change(own: &Check) -> Change {
+    let charge = Counter::charge(&own.limit, own.call());
+    match own.hits {
+        Hits::GiveBack(_) => Change::Refund(charge.cost.unsigned_abs()),
+        Hits::Add(_) | Hits::Look => Change::Hits(charge.wanted()),
+    }
+}
+
+/// This replica's part of what all of them had used at that time.
+fn part_of(whole: &Limit, own: &Limit, share: Share, used: u64, at: Time) -> Counter {
+    let spent = if !own.algorithm().is_bucket() {
+        share.of_used(used)
+    } else if credits_of_one(whole, own) == 1 {
+        share.of_used(used).saturating_mul(own.period_ticks())
+    } else {
+        // In credits of a share that is filled more slowly, what is spent of the whole is this one's part.
+        used.saturating_mul(whole.period_ticks())
+    };
+    Counter::of(own, at, spent)
+}
+
+/// How many credits of a share are one of the whole.
+const fn credits_of_one(whole: &Limit, own: &Limit) -> u64 {
+    let credits = own.period_ticks() / whole.period_ticks();
+    if credits == 0 { 1 } else { credits }
+}
+
+/// What so much of a share costs of the whole limit.
+fn cost_of(whole: &Limit, own: &Limit, spent: u64) -> i64 {
+    let cost = if whole.algorithm().is_bucket() { spent.div_ceil(credits_of_one(whole, own)) } else { spent };
+    i64::try_from(cost).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,177 @@
+//! Hits that Redis does not have, per counter, until they are written back.
+//!
+//! A refund first reduces the pending hits of its counter; the rest of it is a refund of its own. So a counter's pending write-back is a
+//! refund, which Redis ends at zero, and then hits. That is exact in whatever order they came:
+//!
+//! ```text
+//!   in Redis 4 |  consume 2, refund 3, consume 5          pending: refund 1, hits 5
+//!              |  4 -> 6 -> 3 -> 8                        4 -> 3 -> 8
+//! ```
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::algorithm::counter::Kind;
+use crate::check::Key;
+use crate::limit::Limit;
+use crate::telemetry::metric::{self, Metrics};
+use crate::time::Time;
+
+/// What all pending hits may take, with their keys: those of 65,000 counters with short keys.
+pub const PENDING_BYTES_MAX: usize = 32 << 20;
+/// What one counter takes at most, besides a key that is stored on the heap.
+const ENTRY_BYTES: usize = 2 * size_of::<(Key, Pending)>();
+/// How many parts there are, each behind a lock of its own.
+const SHARDS: usize = 64;
+
+/// The pending hits of all counters, by their local keys.
+#[derive(Debug)]
+pub struct PendingHits {
+    shards: Box<[Mutex<HashMap<Key, Pending>>]>,
+    seed: RandomState,
+    bytes: AtomicUsize,
+    full: metric::Counter,
+}
+
+/// The pending hits of one counter, in the units of its local state: hits of a window or a log, credits of a bucket.
+#[derive(Debug, Clone, Copy)]
+pub struct Pending {
+    /// The whole limit, which Redis counts by.
+    pub whole: Limit,
+    /// This replica's share of it, which was counted by.
+    pub own: Limit,
+    /// To be given back first.
+    pub refund: u64,
+    /// To be charged then.
+    pub hits: u64,
+    /// When one of them last changed.
+    pub at: Time,
+}
+
+/// What a check did to a local counter, in its units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It was charged.
+    Hits(u64),
+    /// It was given back.
+    Refund(u64),
+}
+
+impl PendingHits {
+    /// Nothing is pending.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            seed: RandomState::new(),
+            bytes: AtomicUsize::new(0),
+            full: metrics.counter(
+                "tollgate_hand_back_full_total",
+                "Checks decided during an outage that will not be written back to Redis, because pending hits had reached their bound \
+                 (pending_bytes_max).",
+            ),
+        }
+    }
+
+    /// Whether nothing is pending.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.load(Relaxed) == 0
+    }
+
+    /// Whether a counter has pending hits.
+    pub fn contains(&self, key: &Key) -> bool {
+        !self.is_empty() && self.shard(key).contains_key(key)
+    }
+
+    /// Adds a change of a counter. `none` is its entry if it has none yet, or an outdated one.
+    pub fn add(&self, key: &Key, change: Change, none: Pending) {
+        if matches!(change, Change::Hits(0) | Change::Refund(0)) {
+            return;
+        }
+        let mut shard = self.shard(key);
+        if !shard.contains_key(key) {
+            let bytes = entry_bytes(key);
+            if self.bytes.fetch_add(bytes, Relaxed) + bytes > PENDING_BYTES_MAX {
+                self.bytes.fetch_sub(bytes, Relaxed);
+                self.full.inc();
+                return;
+            }
+        }
+        let pending = shard.entry(key.clone()).or_insert(none);
+        if !pending.is_current(none.at) {
+            *pending = none;
+        }
+        pending.add(change);
+        pending.at = none.at;
+    }
+
+    /// Puts back what was taken out and did not arrive: it came before what is pending by now.
+    pub fn restore(&self, key: &Key, change: Change, none: Pending) {
+        let later = self.take(key).filter(|later| none.is_current(later.at));
+        self.add(key, change, none);
+        if let Some(later) = later {
+            let none = Pending { refund: 0, hits: 0, ..later };
+            self.add(key, Change::Refund(later.refund), none);
+            self.add(key, Change::Hits(later.hits), none);
+        }
+    }
+
+    /// The keys of all counters that `belong`.
+    pub fn keys(&self, belongs: impl Fn(&Key, &Pending) -> bool) -> Vec<Key> {
+        let of_shard = |shard: &Mutex<HashMap<Key, Pending>>| -> Vec<Key> {
+            lock(shard).iter().filter(|(key, pending)| belongs(key, pending)).map(|(key, _)| key.clone()).collect()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+
+    /// Takes the pending hits of a counter out.
+    pub fn take(&self, key: &Key) -> Option<Pending> {
+        let taken = self.shard(key).remove(key);
+        if taken.is_some() {
+            self.bytes.fetch_sub(entry_bytes(key), Relaxed);
+        }
+        taken
+    }
+
+    fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, Pending>> {
+        lock(&self.shards[usize::try_from(self.seed.hash_one(key) % SHARDS as u64).unwrap_or(0)])
+    }
+}
+
+impl Pending {
+    /// Nothing, for a counter of that limit and this replica's share of it.
+    pub fn none(whole: &Limit, own: &Limit, now: Time) -> Self {
+        Self { whole: *whole, own: *own, refund: 0, hits: 0, at: now }
+    }
+
+    /// Whether it still counts at `now`: of a window only while that lasts, of a log or of sub-windows for a period after its last
+    /// change. A bucket leaks here as it does in Redis.
+    pub fn is_current(&self, now: Time) -> bool {
+        match Kind::of(&self.own) {
+            Kind::FixedWindow | Kind::SlidingWindow => self.own.window(self.at).index == self.own.window(now).index,
+            Kind::SubWindows | Kind::SlidingLog | Kind::Concurrency => now.since(self.at) < self.own.period(),
+            Kind::Bucket => true,
+        }
+    }
+
+    fn add(&mut self, change: Change) {
+        match change {
+            Change::Hits(hits) => self.hits = self.hits.saturating_add(hits),
+            Change::Refund(refund) => {
+                let settled = self.hits.min(refund);
+                self.hits -= settled;
+                self.refund = self.refund.saturating_add(refund - settled);
+            }
+        }
+    }
+}
+
+fn entry_bytes(key: &Key) -> usize {
+    ENTRY_BYTES + key.len()
+}
+
+/// A part whose last holder panicked is whole all the same: nothing between two changes of it can panic.
+fn lock<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,84 @@
+//! Sends pending hits to a server that is back: with the pipelines that serve, over a connection of its own.
+
+use std::sync::Arc;
+
+use redis::RedisError;
+
+use crate::check::{Check, Key};
+use crate::limit::Limit;
+use crate::store::redis::Redis;
+use crate::store::redis::connection::Link;
+use crate::store::redis::fallback::local::{WriteBack, WriteBackOutcome, WriteBackTarget};
+use crate::store::redis::health::PROBE_TIMEOUT;
+use crate::store::redis::node::Node;
+use crate::store::redis::script::{Line, Manner, WindowForm};
+use crate::store::redis::topology::{Layout, Pool};
+use crate::store::redis::trip::{Back, Trip, Untold};
+use crate::time::Time;
+
+/// One server of a pool.
+pub struct ServerTarget<'r> {
+    redis: &'r Redis,
+    pool: &'r Pool,
+    node: &'r Node,
+    /// Made when it is needed.
+    link: Option<Link>,
+}
+
+impl<'r> ServerTarget<'r> {
+    /// Nothing is connected yet.
+    pub fn new(redis: &'r Redis, pool: &'r Pool, node: &'r Node) -> Self {
+        Self { redis, pool, node, link: None }
+    }
+
+    async fn call(&self, link: &mut Link, lines: &[Line], layout: &Layout) -> Result<Back, RedisError> {
+        let clock = &self.redis.clock;
+        let trip = Trip::new([(Manner::Apart, lines)].into_iter(), layout.has_slots(), clock.is_manual().then(|| clock.now()));
+        trip.read(trip.send(link, || {}).await?)
+    }
+
+    /// Always by the script: a plain command would overtake the refund of the same counter, and leave its lifetime to another command.
+    fn line(&self, WriteBack { check, charge }: &WriteBack, layout: &Layout, now: Time) -> Line {
+        let mut line = self.redis.line_charging(check, *charge, layout, Manner::Apart, now);
+        line.set_form(WindowForm::Scripted);
+        line
+    }
+}
+
+impl WriteBackTarget for ServerTarget<'_> {
+    fn owns(&self, key: &Key, limit: &Limit) -> bool {
+        let check = Check::new(key.clone(), *limit, crate::check::Hits::Look);
+        let pool = self.redis.pool_of(&check);
+        std::ptr::eq(pool, self.pool) && self.redis.home(&check).is_some_and(|home| home.id() == self.node.id())
+    }
+
+    fn now(&self) -> Time {
+        self.node.clock.at(self.redis.clock.now())
+    }
+
+    async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<WriteBackOutcome> {
+        let link = match self.link.take() {
+            Some(link) => Some(link),
+            None => self.node.manager().link_within(PROBE_TIMEOUT).await.ok(),
+        };
+        let Some(mut link) = link else { return vec![WriteBackOutcome::NotSent; write_backs.len()] };
+        let (redis, now) = (self.redis, self.redis.clock.now());
+        let layout = Arc::clone(&self.pool.layout());
+        let lines: Vec<Line> = write_backs.iter().map(|write_back| self.line(write_back, &layout, now)).collect();
+        let Ok(back) = self.call(&mut link, &lines, &layout).await else { return vec![WriteBackOutcome::Unknown; write_backs.len()] };
+        self.link = Some(link);
+        let now = redis.clock.now();
+        let outcome = |(line, told): (&Line, Result<_, Untold>)| match told {
+            Ok(said) => {
+                redis.last_seen.remember(line.hash(), line.used(&said), now);
+                WriteBackOutcome::Written
+            }
+            Err(Untold::Elsewhere(_)) => {
+                self.pool.doubt();
+                WriteBackOutcome::Rejected
+            }
+            Err(Untold::Wrong(_)) => WriteBackOutcome::Rejected,
+        };
+        lines.iter().zip(back.told).map(outcome).collect()
+    }
+}
