@@ -118,6 +118,7 @@ struct RedisMetrics {
     unknown_script: metric::Counter,
     full_logs: metric::Counter,
     redirects: [metric::Counter; 3],
+    lifetimes_lost: metric::Counter,
 }
 
 impl Redis {
@@ -386,6 +387,10 @@ impl RedisMetrics {
                 let help = "Checks that a node of a cluster sent elsewhere, because their slot had moved or was about to.";
                 metrics.counter_with("tollgate_store_redirects_total", help, &[("kind", kind)])
             }),
+            lifetimes_lost: metrics.counter(
+                "tollgate_store_lifetimes_lost_total",
+                "Keys that may stay in Redis without an expiry, because too many EXPIRE commands were not confirmed (unconfirmed_max).",
+            ),
             unknown_script: metrics.counter(
                 "tollgate_store_script_unknown_total",
                 "Calls that had to send the whole script, because Redis had forgotten it: after a restart, a failover or a flush.",

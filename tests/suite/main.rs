@@ -12,6 +12,7 @@ mod door_tls;
 mod doors;
 mod explain;
 mod faults;
+mod hostile;
 mod in_process;
 mod json;
 mod keys;

@@ -289,6 +289,7 @@ impl Task {
         }
         let lifetimes = repairs.iter().filter(|repair| matches!(repair, Repair::Expire { .. }));
         let room = UNCONFIRMED_MAX - self.unconfirmed.len();
+        self.redis.metrics.lifetimes_lost.inc_by(lifetimes.clone().count().saturating_sub(room) as u64);
         let mut commands = Pipeline::new();
         self.unconfirmed.iter().chain(repairs).for_each(|repair| repair.add_to(&mut commands));
         self.unconfirmed.extend(lifetimes.take(room).cloned());
