@@ -8,6 +8,7 @@ mod breaker;
 mod cluster;
 mod deadlines;
 mod fault_log;
+mod outages;
 mod outcomes;
 mod passwords;
 mod peers;

@@ -70,6 +70,13 @@ pub(crate) struct Service {
     background: JoinSet<()>,
 }
 
+/// Rules, and where they count. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Rules {
+    pub(crate) live: Arc<LiveRules>,
+    stats: Arc<StatsTable>,
+}
+
 /// How one call ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Called {
@@ -147,6 +154,22 @@ fn rules() -> String {
     format!("domain: d\ndescriptors:\n{}", POLICIES.map(rule).concat())
 }
 
+impl Rules {
+    /// One file for each text.
+    pub(crate) fn load(texts: &[String], metrics: &Metrics) -> Self {
+        let stats = StatsTable::new(METRIC_SERIES_MAX, metrics);
+        let source = |(number, text): (usize, &String)| Source {
+            name: format!("rules{number}").into(),
+            path: format!("rules{number}.yaml").into(),
+            text: text.as_str().into(),
+        };
+        let sources: Vec<Source> = texts.iter().enumerate().map(source).collect();
+        let live = Arc::new(LiveRules::default());
+        live.replace(config::load(&sources, &config::Options::new(stats.clone())).expect("valid rules").rules);
+        Self { live, stats }
+    }
+}
+
 impl Service {
     /// One that has connected to nothing yet, and has no background tasks: no probes, no discovery, no heartbeats.
     pub(crate) fn new(network: &Network, deployment: Deployment, clock: Clock) -> Self {
@@ -155,11 +178,14 @@ impl Service {
 
     pub(crate) fn with_rules(network: &Network, deployment: Deployment, clock: Clock, rules: &str) -> Self {
         let metrics = Metrics::new();
+        let rules = Rules::load(&[rules.to_owned()], &metrics);
+        Self::with_loaded(network, deployment, clock, &rules, metrics)
+    }
+
+    /// The same with rules that other services may have, too.
+    pub(crate) fn with_loaded(network: &Network, deployment: Deployment, clock: Clock, rules: &Rules, metrics: Metrics) -> Self {
         let redis = redis(network, deployment, clock.clone(), &metrics);
-        let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
-        let source = Source { name: "rules".into(), path: "rules.yaml".into(), text: rules.into() };
-        let live = Arc::new(LiveRules::default());
-        live.replace(config::load(&[source], &config::Options::new(stats.clone())).expect("valid rules").rules);
+        let Rules { live, stats } = rules.clone();
         let fallback = Fallback::new(OnStoreError::Local, &metrics);
         let backend = Backend::Redis(redis.clone());
         let parts = Parts { rules: live, backend, fallback, clock: clock.clone(), stats, policy: Policy::default() };

@@ -1,11 +1,12 @@
 //! A Redis in memory that behaves as a test says: it answers, is late, returns errors, or breaks connections.
 //!
 //! Clients connect through [`Network::dialer`] over in-memory streams. Nothing here uses a socket, a thread or the real time, so under
-//! tokio's paused clock every test is deterministic and its times are exact. It counts fixed windows and buckets, which is enough to see
-//! what was counted how often; `parity.rs` tests the script itself on a real Redis.
+//! tokio's paused clock every test is deterministic and its times are exact. It counts by the Rust code of all algorithms; `parity.rs` compares
+//! that with the script on a real Redis.
 
 mod commands;
 mod resp;
+mod script;
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -17,10 +18,12 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tollgate::algorithm::Counter;
+use tollgate::limit::Limit;
 use tollgate::store::redis::dialer::Dialer;
 use tollgate::time::{Clock, Time};
 
-use commands::{Database, Session};
+use commands::{Counters, Database, Session};
 
 pub(crate) use commands::Redirect;
 pub(crate) use resp::Reply;
@@ -71,6 +74,10 @@ pub(crate) enum Fault {
     /// `MASTERDOWN` to those that write.
     Error(&'static str),
 }
+
+/// The counters of a server at some moment; none by default.
+#[derive(Clone, Default)]
+pub(crate) struct Snapshot(Counters);
 
 /// Which fault there is, and where.
 #[derive(Debug, Clone, Copy, Default)]
@@ -176,6 +183,41 @@ impl ScriptedRedis {
     /// How many hits are counted at keys with this prefix. Only for fixed windows.
     pub(crate) fn hits(&self, prefix: &str) -> i64 {
         self.database().hits(prefix)
+    }
+
+    /// What is spent at a key, in the units of its algorithm.
+    pub(crate) fn spent(&self, key: &str) -> u64 {
+        self.database().spent(key, self.clock.now())
+    }
+
+    /// What stands at a key, as the algorithm of this limit counts.
+    pub(crate) fn counter(&self, key: &str, limit: &Limit) -> Counter {
+        self.database().counter(key, limit, self.clock.now())
+    }
+
+    /// Keys that never expire.
+    pub(crate) fn immortal_keys(&self) -> Vec<String> {
+        self.database().immortal_keys()
+    }
+
+    /// How many checks were decided so far.
+    pub(crate) fn decided(&self) -> usize {
+        self.database().decided
+    }
+
+    /// What a Redis replica would have at this moment.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot(self.database().counters().clone())
+    }
+
+    /// Another server takes this one's place, with these counters and without the script: connections are closed.
+    pub(crate) fn fail_over(&self, snapshot: Snapshot) {
+        {
+            let mut database = self.database();
+            database.set_counters(snapshot.0);
+            database.knows_script = false;
+        }
+        *lock(&self.connections) = JoinSet::new();
     }
 
     /// How many of a command have arrived. Commands with subcommands have both words: `CLUSTER SLOTS`.

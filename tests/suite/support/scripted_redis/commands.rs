@@ -1,24 +1,34 @@
-//! What the scripted Redis does with commands: canned replies, redirections, fixed windows and buckets.
+//! What the scripted Redis does with commands: canned replies, redirections, counters and their expiry.
 
 use std::collections::HashMap;
 
 use tokio::sync::mpsc;
+use tollgate::algorithm::Counter;
+use tollgate::limit::Limit;
 use tollgate::store::redis::cluster;
-use tollgate::time::Time;
+use tollgate::time::{Span, Time};
 
 use super::resp::Reply;
+use super::script::{self, State};
 
-const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+pub(super) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
-/// Codes of the script's arguments: `Kind` plus one.
-const WINDOW: u8 = 1;
-const BUCKET: u8 = 2;
+
+/// The counters of a server: what a Redis replica has a copy of.
+pub(super) type Counters = HashMap<Vec<u8>, Kept>;
+
+/// What stands at a key.
+#[derive(Debug, Clone)]
+pub(super) struct Kept {
+    state: State,
+    expires: Option<Time>,
+}
 
 /// What the connections of a server share.
 #[derive(Default)]
 pub(super) struct Database {
-    counters: HashMap<Vec<u8>, Counter>,
+    counters: Counters,
     foreign: Vec<Vec<u8>>,
     subscribers: Vec<(Vec<u8>, mpsc::UnboundedSender<Vec<u8>>)>,
     pub(super) knows_script: bool,
@@ -26,6 +36,8 @@ pub(super) struct Database {
     pub(super) passwords: Vec<String>,
     pub(super) canned: HashMap<String, Reply>,
     pub(super) redirects: HashMap<u16, Redirect>,
+    /// How many checks were decided so far.
+    pub(super) decided: usize,
 }
 
 /// What one connection has said before.
@@ -42,13 +54,6 @@ pub(crate) enum Redirect {
     Ask(String),
     /// The slot is being imported: only commands after ASKING run, and others are sent there.
     Importing(String),
-}
-
-/// What has been spent, and for a bucket the tick as of which that is.
-#[derive(Debug, Clone, Copy, Default)]
-struct Counter {
-    spent: i64,
-    at: i64,
 }
 
 /// The words that name a command: two for those with subcommands.
@@ -79,7 +84,67 @@ impl Database {
     }
 
     pub(super) fn hits(&self, prefix: &str) -> i64 {
-        self.counters.iter().filter(|(key, _)| key.starts_with(prefix.as_bytes())).map(|(_, counter)| counter.spent).sum()
+        let kept = self.counters.iter().filter(|(key, _)| key.starts_with(prefix.as_bytes()));
+        kept.map(|(_, kept)| if let State::Number(used) = kept.state { used } else { 0 }).sum()
+    }
+
+    /// What is spent at a key, in the units of its algorithm.
+    pub(super) fn spent(&mut self, key: &str, now: Time) -> u64 {
+        self.live(key.as_bytes(), now).map_or(0, |kept| kept.state.spent_at(now))
+    }
+
+    /// What stands at a key, as the algorithm of this limit counts.
+    pub(super) fn counter(&mut self, key: &str, limit: &Limit, now: Time) -> Counter {
+        let Some(kept) = self.live(key.as_bytes(), now) else { return Counter::untouched(limit) };
+        match &kept.state {
+            State::Number(_) | State::Bucket { .. } => Counter::of(limit, now, kept.state.spent_at(now)),
+            State::Counter(_, counter) => counter.clone(),
+        }
+    }
+
+    /// Keys that never expire.
+    pub(super) fn immortal_keys(&self) -> Vec<String> {
+        let keys = self.counters.iter().filter(|(_, kept)| kept.expires.is_none());
+        keys.map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect()
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(super) fn set_counters(&mut self, counters: Counters) {
+        self.counters = counters;
+    }
+
+    /// What the script finds at a key.
+    pub(super) fn find(&mut self, key: &[u8], now: Time) -> Result<Option<State>, String> {
+        if self.is_foreign(key) {
+            return Err(WRONG_TYPE.to_owned());
+        }
+        Ok(self.live(key, now).map(|kept| kept.state.clone()))
+    }
+
+    /// Keeps what the script has changed. Only what is new of a fixed window gets a life, in seconds; of all others nothing is left by the
+    /// time that they expire.
+    pub(super) fn keep(&mut self, key: &[u8], state: State, life: u64, now: Time) {
+        let expires = match (&state, self.live(key, now)) {
+            (State::Number(_), None) => Some(now.plus(Span::from_secs(life))),
+            (State::Number(_), Some(kept)) => kept.expires,
+            _ => Some(Time::from_micros(u64::MAX)),
+        };
+        self.counters.insert(key.to_vec(), Kept { state, expires });
+    }
+
+    /// What stands at a key, unless it has expired.
+    fn live(&mut self, key: &[u8], now: Time) -> Option<&mut Kept> {
+        if self.counters.get(key).is_some_and(|kept| kept.expires.is_some_and(|expires| expires <= now)) {
+            self.counters.remove(key);
+        }
+        self.counters.get_mut(key)
+    }
+
+    fn is_foreign(&self, key: &[u8]) -> bool {
+        self.foreign.iter().any(|prefix| key.starts_with(prefix))
     }
 
     /// Runs a command, unless it gets this error.
@@ -104,14 +169,16 @@ impl Database {
         }
         match name {
             "PING" => Reply::Status("PONG"),
-            "SELECT" | "CLIENT SETINFO" | "ASKING" | "EXPIRE" => Reply::Status("OK"),
+            "SELECT" | "CLIENT SETINFO" | "ASKING" => Reply::Status("OK"),
             "TIME" => {
                 let (seconds, micros) = (now.as_micros() / 1_000_000, now.as_micros() % 1_000_000);
                 Reply::List(vec![Reply::Text(seconds.to_string()), Reply::Text(micros.to_string())])
             }
             "ROLE" => Reply::role("master"),
-            "INCRBY" => self.add(&command[1], number(&command[2])).map_or_else(Reply::error, Reply::Int),
-            "SET" => self.set(command),
+            "INCRBY" => self.add(&command[1], number(&command[2]), now).map_or_else(Reply::error, Reply::Int),
+            "SET" => self.set(command, now),
+            "EXPIRE" => self.expire(&command[1], number(&command[2]), now),
+            "TTL" => self.life(&command[1], now),
             "EVALSHA" if !self.knows_script => Reply::error(NO_SCRIPT),
             "EVALSHA" | "EVAL" => {
                 self.knows_script = true;
@@ -140,21 +207,47 @@ impl Database {
         }
     }
 
-    fn set(&mut self, command: &[Vec<u8>]) -> Reply {
-        if command.last().is_some_and(|word| word == b"NX") && self.counters.contains_key(&command[1]) {
+    /// SET with a number, and EX, NX and KEEPTTL.
+    fn set(&mut self, command: &[Vec<u8>], now: Time) -> Reply {
+        let word = |word: &[u8]| command.iter().position(|option| option.eq_ignore_ascii_case(word));
+        let found = self.live(&command[1], now);
+        if word(b"NX").is_some() && found.is_some() {
             return Reply::Nil;
         }
-        self.counters.insert(command[1].clone(), Counter { spent: number(&command[2]), at: 0 });
+        let life = word(b"EX").map(|at| number(&command[at + 1]).unsigned_abs());
+        let kept = found.and_then(|kept| kept.expires).filter(|_| word(b"KEEPTTL").is_some());
+        let expires = life.map(|life| now.plus(Span::from_secs(life))).or(kept);
+        self.counters.insert(command[1].clone(), Kept { state: State::Number(number(&command[2])), expires });
         Reply::Status("OK")
     }
 
-    fn add(&mut self, key: &[u8], hits: i64) -> Result<i64, &'static str> {
-        if self.foreign.iter().any(|prefix| key.starts_with(prefix)) {
+    fn add(&mut self, key: &[u8], hits: i64, now: Time) -> Result<i64, &'static str> {
+        if self.is_foreign(key) {
             return Err(WRONG_TYPE);
         }
-        let counter = self.counters.entry(key.to_vec()).or_default();
-        counter.spent = counter.spent.saturating_add(hits);
-        Ok(counter.spent)
+        self.decided += 1;
+        let used = match self.live(key, now) {
+            None => 0,
+            Some(Kept { state: State::Number(used), .. }) => *used,
+            Some(_) => return Err(WRONG_TYPE),
+        };
+        let used = used.saturating_add(hits);
+        let expires = self.live(key, now).and_then(|kept| kept.expires);
+        self.counters.insert(key.to_vec(), Kept { state: State::Number(used), expires });
+        Ok(used)
+    }
+
+    fn expire(&mut self, key: &[u8], life: i64, now: Time) -> Reply {
+        let found = self.live(key, now);
+        Reply::Int(i64::from(found.is_some_and(|kept| {
+            kept.expires = Some(now.plus(Span::from_secs(life.unsigned_abs())));
+            true
+        })))
+    }
+
+    fn life(&mut self, key: &[u8], now: Time) -> Reply {
+        let life = |kept: &mut Kept| kept.expires.map_or(-1, |expires| expires.since(now).ceil_secs().cast_signed());
+        Reply::Int(self.live(key, now).map_or(-2, life))
     }
 
     fn publish(&mut self, channel: &[u8], message: &[u8]) -> Reply {
@@ -166,72 +259,61 @@ impl Database {
         Reply::Int(i64::try_from(heard).expect("few"))
     }
 
-    /// As `driver.lua` does, without checks that are decided together. `words` begins with the number of keys.
+    /// As `driver.lua` does. `words` begins with the number of keys.
     fn run_script(&mut self, words: &[Vec<u8>], error: Option<&str>, now: Time) -> Reply {
         let count = usize::try_from(number(&words[0])).expect("a number of keys");
         let (keys, arguments) = words[1..].split_at(count);
-        let now = if arguments[0].is_empty() { now.as_micros().cast_signed() } else { number(&arguments[0]) };
-        let mut replies = vec![Reply::Int(now)];
-        let (mut keys, mut is_tried) = (keys.iter(), false);
-        for argument in &arguments[1..] {
+        let told = arguments[0].is_empty().then_some(now);
+        let now = told.unwrap_or_else(|| Time::from_micros(number(&arguments[0]).unsigned_abs()));
+        let mut replies = vec![Reply::Int(now.as_micros().cast_signed())];
+        let (mut keys, mut arguments, mut is_tried) = (keys.iter(), arguments[1..].iter(), false);
+        while let Some(argument) = arguments.next() {
             match argument[0] {
                 b'i' => {
                     let run = String::from_utf8_lossy(&argument[1..]).into_owned();
-                    let [length, hits, _] = run.split(' ').map(|number| number.parse().expect("a number")).collect::<Vec<i64>>()[..] else {
+                    let [length, hits, life] = run.split(' ').map(|number| number.parse().expect("a number")).collect::<Vec<i64>>()[..]
+                    else {
                         panic!("{run} has three numbers");
                     };
                     for key in keys.by_ref().take(usize::try_from(length).expect("a length")) {
-                        let counted = error.map_or_else(|| self.add(key, hits).map_err(str::to_owned), |error| Err(error.to_owned()));
+                        let counted = error.map_or_else(|| self.count(key, hits, life, now), |error| Err(error.to_owned()));
                         replies.push(counted.map_or_else(Reply::Text, Reply::Int));
                     }
                 }
                 b'L' => is_tried = true,
-                b'T' => return Reply::error("ERR the scripted Redis decides nothing together"),
+                b'T' => {
+                    let length = usize::try_from(number(&argument[1..])).expect("a length");
+                    let next = |_| (keys.next().expect("a key").as_slice(), arguments.next().expect("an argument").as_slice());
+                    let checks: Vec<_> = (0..length).map(next).collect();
+                    self.decided += length;
+                    let decided = script::decide_together(self, &checks, error, now);
+                    replies.extend(decided.unwrap_or_else(|error| vec![Reply::Text(error); length]));
+                }
                 _ => {
                     let key = keys.next().expect("a key for each check");
-                    let decided = self.decide(key, argument, std::mem::take(&mut is_tried), error, now);
-                    replies.push(decided.map_or_else(Reply::Text, Reply::Int));
+                    self.decided += 1;
+                    let decided = script::decide(self, key, argument, std::mem::take(&mut is_tried), error, now);
+                    replies.push(decided.unwrap_or_else(Reply::Text));
                 }
             }
         }
         Reply::List(replies)
     }
 
-    fn decide(&mut self, key: &[u8], argument: &[u8], is_tried: bool, error: Option<&str>, now: i64) -> Result<i64, String> {
-        if self.foreign.iter().any(|prefix| key.starts_with(prefix)) {
-            return Err(WRONG_TYPE.to_owned());
+    /// `driver.lua`, count: a key that was not there begins to live.
+    fn count(&mut self, key: &[u8], hits: i64, life: i64, now: Time) -> Result<i64, String> {
+        let used = self.add(key, hits, now)?;
+        if used <= hits {
+            let expires = Some(now.plus(Span::from_secs(life.unsigned_abs())));
+            self.counters.insert(key.to_vec(), Kept { state: State::Number(hits), expires });
         }
-        let [cost, full, deepest, tick, rate] = doubles(argument);
-        let (code, drops) = (argument[0], argument[1] == 1);
-        let before = self.counters.get(key).copied().unwrap_or_default();
-        let at = if code == BUCKET { now / tick } else { 0 };
-        let spent = match code {
-            WINDOW => before.spent,
-            BUCKET => (before.spent - (at - before.at).max(0) * rate).max(0),
-            _ => return Err(format!("ERR the scripted Redis knows no algorithm {code}")),
-        };
-        let is_over = spent + cost > full;
-        let after = if is_over && drops { spent } else { (spent + cost).min(deepest).max(0) };
-        if !is_tried && after != spent {
-            if let Some(error) = error {
-                return Err(error.to_owned());
-            }
-            self.counters.insert(key.to_vec(), Counter { spent: after, at });
-        }
-        Ok(if is_over { -1 - after } else { after })
+        Ok(used.max(hits))
     }
 }
 
 /// Whether an error is the reply to every command. Others are for those that write.
 fn is_for_all(error: &str) -> bool {
     !["OOM", "READONLY", "MASTERDOWN"].iter().any(|code| error.starts_with(code))
-}
-
-/// The five numbers of a check's argument, behind three bytes.
-fn doubles(argument: &[u8]) -> [i64; 5] {
-    let (doubles, _) = argument[3..].as_chunks::<8>();
-    #[expect(clippy::cast_possible_truncation, reason = "whole numbers below 2^53")]
-    std::array::from_fn(|index| f64::from_le_bytes(doubles[index]) as i64)
 }
 
 fn number(word: &[u8]) -> i64 {

@@ -1,0 +1,172 @@
+//! Any history of requests, outages, lost calls, failovers and passing time, against a model that knows what was admitted.
+//!
+//! One Tollgate replica serves requests for limits of every algorithm, with one descriptor or several, each decided by itself or all of
+//! them together. Redis fails between and during calls. A model of each counter (`outages/model.rs`) keeps two bounds on what Redis may
+//! hold: `most`, with every hit that was admitted or that Redis may have counted, and `least`, with those only that are certain. Both are
+//! counters of the algorithm itself.
+//!
+//! A call has one of three outcomes: Redis decided and replied; Redis certainly never received it (no time was left, or Redis was known to
+//! be unreachable); or it was sent and its result is unknown. The invariants, after every step:
+//!
+//! - a: While everything is known of the counters of a request, its verdicts are those of the algorithm on one counter.
+//! - b: Redis never holds more than `most`: nothing is counted twice, and a refund that was acknowledged is not lost.
+//! - c: Once Redis has been reachable for a while, it holds at least `least`: hits that it never received are written back. Hits with
+//!   an unknown result are not. Neither are those of sliding logs and of holders, nor those of a window that is over.
+//! - d: Clients are never admitted more than the limit and what the model accounts for: hits with an unknown result, hits that a
+//!   failover lost, hits that are not written back, and hits that Redis admitted before others were written back to it.
+//! - e: No key is left without an expiry.
+
+mod model;
+mod world;
+
+use std::cell::RefCell;
+use std::fmt;
+
+use proptest::prelude::*;
+use tokio::runtime::{self, Runtime};
+use tollgate::check::Hits;
+
+use crate::support::scripted_redis::Fault;
+
+/// What happens, in order.
+#[derive(Clone)]
+struct History {
+    /// Requests are all or nothing.
+    together: bool,
+    /// Which rules are asked.
+    counters: Vec<usize>,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Call {
+        hits: Vec<Hit>,
+        loss: Loss,
+    },
+    Outage(Fault),
+    OutageEnds,
+    /// What a Redis replica has from now on.
+    Snapshot,
+    FailOver(Data),
+    Wait(Wait),
+}
+
+/// One descriptor of a request.
+#[derive(Clone, Copy)]
+struct Hit {
+    counter: usize,
+    hits: Hits,
+    holder: usize,
+}
+
+/// What becomes of a call while there is no outage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    Nothing,
+    /// The caller's time is over before it is sent.
+    NoTime,
+    /// The connection breaks before Redis runs it.
+    BeforeRunning,
+    /// The connection breaks after Redis has run it.
+    Reply,
+    /// Redis runs it, and no reply comes.
+    ReplyLate,
+}
+
+/// What the server has that takes over.
+#[derive(Debug, Clone, Copy)]
+enum Data {
+    Same,
+    /// What there was at the last snapshot.
+    Older,
+    None,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Wait {
+    Millis(u64),
+    Seconds(u64),
+    WindowEnd,
+    /// Until everything is written back, if Redis is reachable.
+    Settled,
+}
+
+impl fmt::Debug for History {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.counters.iter().map(|&counter| world::name(counter)).collect();
+        write!(formatter, "{} {names:?}", if self.together { "together" } else { "apart" })?;
+        self.steps.iter().try_for_each(|step| write!(formatter, "\n  {step:?}"))
+    }
+}
+
+impl fmt::Debug for Hit {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {:?} by {}", self.counter, self.hits, self.holder)
+    }
+}
+
+fn hit() -> impl Strategy<Value = Hit> {
+    let hits = prop_oneof![
+        6 => (1..=3_u64).prop_map(Hits::Add),
+        3 => (1..=3_u64).prop_map(Hits::GiveBack),
+        1 => Just(Hits::Look),
+    ];
+    (0..3_usize, hits, 0..4_usize).prop_map(|(counter, hits, holder)| Hit { counter, hits, holder })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let loss = prop_oneof![
+        8 => Just(Loss::Nothing),
+        1 => Just(Loss::NoTime),
+        1 => Just(Loss::BeforeRunning),
+        1 => Just(Loss::Reply),
+        1 => Just(Loss::ReplyLate),
+    ];
+    let fault = prop::sample::select(
+        &[Fault::Refuse, Fault::Stopped, Fault::Unreachable, Fault::NoReply, Fault::CloseBeforeRunning, Fault::CloseInReply][..],
+    );
+    let wait = prop_oneof![
+        2 => (1..=8_u64).prop_map(|tenths| Wait::Millis(tenths * 100)),
+        1 => (1..=90_u64).prop_map(Wait::Seconds),
+        1 => Just(Wait::WindowEnd),
+        2 => Just(Wait::Settled),
+    ];
+    prop_oneof![
+        12 => (prop::collection::vec(hit(), 1..=3), loss).prop_map(|(hits, loss)| Step::Call { hits, loss }),
+        2 => fault.prop_map(Step::Outage),
+        2 => Just(Step::OutageEnds),
+        1 => Just(Step::Snapshot),
+        1 => prop::sample::select(&[Data::Same, Data::Older, Data::None][..]).prop_map(Step::FailOver),
+        4 => wait.prop_map(Step::Wait),
+    ]
+}
+
+fn history() -> impl Strategy<Value = History> {
+    let counters = prop::collection::vec(0..world::COUNTERS, 1..=3);
+    let steps = prop::collection::vec(step(), 5..=40);
+    (any::<bool>(), counters, steps).prop_map(|(together, mut counters, steps)| {
+        counters.sort_unstable();
+        counters.dedup();
+        History { together, counters, steps }
+    })
+}
+
+thread_local! {
+    /// One runtime for all histories of a thread.
+    static RUNTIME: RefCell<Runtime> =
+        RefCell::new(runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime"));
+}
+
+fn play(history: &History) -> Result<(), String> {
+    RUNTIME.with_borrow(|runtime| runtime.block_on(world::play(history)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3_000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_is_counted_twice_or_lost_whatever_fails(history in history()) {
+        play(&history).map_err(TestCaseError::fail)?;
+    }
+}

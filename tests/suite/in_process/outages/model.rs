@@ -1,0 +1,318 @@
+//! What one counter may hold, and what its clients may have been told, whatever happens to Redis. See `outages.rs` for the invariants.
+
+use tollgate::algorithm::charge::Charge;
+use tollgate::algorithm::counter::Kind;
+use tollgate::algorithm::{Counter, Decide};
+use tollgate::check::{Call, Hits};
+use tollgate::limit::Limit;
+use tollgate::time::{Span, Time};
+
+/// How long after an outage hits may be written back.
+pub(super) const WRITTEN_BACK_AFTER: Span = Span::from_secs(3);
+
+/// One counter.
+pub(super) struct Model {
+    pub(super) limit: Limit,
+    /// Redis holds at most this: all that was admitted or counted there, less all that was refunded and can be known to be.
+    most: Counter,
+    /// Redis holds at least this, once hits are written back.
+    least: Counter,
+    /// The same if they never are.
+    least_without_pending: Counter,
+    /// What clients were admitted, less what they refunded.
+    admitted: Counter,
+    /// Units that clients may have been admitted beyond the limit, since `admitted` was last untouched.
+    beyond: u64,
+    /// Hits that Redis did not receive and is to be told.
+    pending: u64,
+    /// Holders that are, while hits are pending.
+    holders: Vec<Vec<u8>>,
+    /// Units refunded that Redis did not receive and is to be told.
+    refunds: u64,
+    /// Units that a server may receive when it reads again.
+    late: u64,
+    /// Units that Redis may hold beyond `most`, and until when.
+    excess: (u64, Time),
+    /// When it was last brought up to date.
+    at: Time,
+}
+
+/// One check that was answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Checked<'c> {
+    pub(super) call: Call<'c>,
+    pub(super) over: bool,
+    /// The request was all or nothing, and nothing.
+    pub(super) vetoed: bool,
+}
+
+/// What is known of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Redis decided.
+    Served,
+    /// Redis never received it: it was decided here.
+    NotSent,
+    /// Redis may have received it, and the answer may be its own or be from here.
+    Unknown,
+    /// The same, and Redis may receive it later.
+    MayArriveLater,
+}
+
+impl Model {
+    pub(super) fn new(limit: Limit, now: Time) -> Self {
+        let untouched = || Counter::untouched(&limit);
+        Self {
+            limit,
+            most: untouched(),
+            least: untouched(),
+            least_without_pending: untouched(),
+            admitted: untouched(),
+            beyond: 0,
+            pending: 0,
+            holders: Vec::new(),
+            refunds: 0,
+            late: 0,
+            excess: (0, now),
+            at: now,
+        }
+    }
+
+    /// Brings it up to date. What is pending of a window that is over is not written back.
+    pub(super) fn pass(&mut self, now: Time) {
+        let window = |time| self.limit.window(time).index;
+        if matches!(self.kind(), Kind::FixedWindow | Kind::SlidingWindow) && window(self.at) != window(now) {
+            if self.kind() == Kind::SlidingWindow {
+                self.beyond += self.pending;
+                self.excess = (self.excess_at(now) + self.refunds, now.plus(self.two_periods()));
+            }
+            self.least = self.least_without_pending.clone();
+            (self.pending, self.refunds) = (0, 0);
+        }
+        self.at = now;
+        if self.admitted.spent_at(&self.limit, now) == 0 {
+            self.beyond = 0;
+        }
+    }
+
+    /// Whether everything is known of it.
+    pub(super) fn is_exact(&self, now: Time) -> bool {
+        let up_to_date = |counter: &Counter| counter.clone().decide(&self.limit, now, Call::LOOK).0;
+        let is_settled = self.pending == 0 && self.refunds == 0 && self.late == 0 && self.excess_at(now) == 0;
+        is_settled && up_to_date(&self.most) == up_to_date(&self.least)
+    }
+
+    /// What it is if everything is known.
+    pub(super) fn counter(&self) -> &Counter {
+        &self.most
+    }
+
+    /// A check was answered.
+    pub(super) fn answered(&mut self, checked: Checked<'_>, outcome: Outcome, now: Time) {
+        let Checked { call, over, vetoed } = checked;
+        let charge = Counter::charge(&self.limit, call);
+        let is_dropped = if over { charge.drops } else { vetoed };
+        match (call.hits, outcome) {
+            (Hits::Look, _) => {}
+            // Nothing says whether it left the counter over its limit, and so whether it did anything.
+            (Hits::GiveBack(_), _) if vetoed => self.least_refunded(call, now),
+            (Hits::GiveBack(_), Outcome::Served) => {
+                // While Redis does not know of the pending hits, it may floor too early.
+                if self.pending == 0 {
+                    self.most = charged(&self.most, &self.limit, call, charge.cost, now);
+                }
+                self.least_refunded(call, now);
+                self.admit(call, charge.cost, now);
+            }
+            (Hits::GiveBack(_), Outcome::NotSent) => self.refund_here(call, charge.cost, now),
+            (Hits::GiveBack(_), _) => {
+                self.least_refunded(call, now);
+                self.admit(call, charge.cost, now);
+            }
+            (Hits::Add(hits), Outcome::Served) => {
+                if !is_dropped {
+                    for counter in [&mut self.most, &mut self.least, &mut self.least_without_pending] {
+                        *counter = charged(counter, &self.limit, call, charge.cost, now);
+                    }
+                }
+                if !over && !vetoed {
+                    self.beyond += if self.pending > 0 { self.units(hits) } else { 0 };
+                    self.admit(call, charge.cost, now);
+                }
+            }
+            (Hits::Add(hits), Outcome::NotSent) => {
+                if !over && !vetoed {
+                    self.admit_here(call, hits, charge.cost, now);
+                }
+            }
+            (Hits::Add(hits), outcome) => {
+                if outcome == Outcome::MayArriveLater {
+                    self.late += self.units(hits);
+                } else {
+                    self.most = charged(&self.most, &self.limit, call, charge.cost, now);
+                }
+                if self.kind() == Kind::Concurrency && outcome == Outcome::MayArriveLater {
+                    self.holders.push(call.holder.to_vec());
+                }
+                if !over && !vetoed {
+                    self.beyond += self.units(hits);
+                    self.admit(call, charge.cost, now);
+                }
+            }
+        }
+    }
+
+    /// Admitted without Redis, for certain.
+    fn admit_here(&mut self, call: Call<'_>, hits: u64, cost: i64, now: Time) {
+        self.most = charged(&self.most, &self.limit, call, cost, now);
+        self.pending += self.units(hits);
+        if self.is_written_back() {
+            self.least = charged(&self.least, &self.limit, call, cost, now);
+        } else {
+            self.beyond += self.units(hits);
+            self.holders.push(call.holder.to_vec());
+        }
+        self.admit(call, cost, now);
+    }
+
+    /// Refunded without Redis, for certain.
+    fn refund_here(&mut self, call: Call<'_>, cost: i64, now: Time) {
+        if self.is_written_back() {
+            self.most = charged(&self.most, &self.limit, call, cost, now);
+            self.refunds += cost.unsigned_abs();
+        }
+        self.least_refunded(call, now);
+        self.admit(call, cost, now);
+    }
+
+    fn least_refunded(&mut self, call: Call<'_>, now: Time) {
+        let cost = Counter::charge(&self.limit, call).cost;
+        for counter in [&mut self.least, &mut self.least_without_pending] {
+            *counter = charged(counter, &self.limit, call, cost, now);
+        }
+    }
+
+    fn admit(&mut self, call: Call<'_>, cost: i64, now: Time) {
+        self.admitted = charged(&self.admitted, &self.limit, call, cost, now);
+    }
+
+    /// What was pending may have been sent, and its reply lost.
+    pub(super) fn lose_pending(&mut self) {
+        if self.least != self.least_without_pending {
+            self.beyond += self.pending;
+            self.least = self.least_without_pending.clone();
+        }
+    }
+
+    /// A server is there again, and reads what it did not.
+    pub(super) fn arrive(&mut self, now: Time) {
+        // Hits are written back as of then.
+        if matches!(self.kind(), Kind::SubWindows | Kind::SlidingLog) && self.pending > 0 {
+            self.excess = (self.pending, now.plus(WRITTEN_BACK_AFTER));
+        }
+        let late = std::mem::take(&mut self.late);
+        if late > 0 && self.kind() != Kind::Concurrency {
+            self.most = charged(&self.most, &self.limit, Call::LOOK, late.cast_signed(), now);
+        }
+        self.renew_holders(now);
+    }
+
+    /// Another server has taken over, with `after` of the `before` units.
+    pub(super) fn fail_over(&mut self, before: u64, found: Counter, now: Time) {
+        let after = found.spent_at(&self.limit, now);
+        self.beyond += before.saturating_sub(after);
+        // What is pending is sent to the new one, as far as it still counts.
+        let is_pending = self.is_written_back() && self.least != self.least_without_pending;
+        let pending = if is_pending { self.pending.min(self.least.spent_at(&self.limit, now)) } else { 0 };
+        self.least = charged(&found, &self.limit, Call::LOOK, pending.cast_signed(), now);
+        self.least_without_pending = found;
+    }
+
+    /// Redis was there for long enough: nothing is pending any more, and it holds `found`.
+    pub(super) fn settle(&mut self, found: Counter) {
+        (self.pending, self.refunds) = (0, 0);
+        self.most = found.clone();
+        self.least_without_pending = found.clone();
+        self.least = found;
+    }
+
+    fn renew_holders(&mut self, now: Time) {
+        for holder in std::mem::take(&mut self.holders) {
+            if self.kind() == Kind::Concurrency {
+                let call = Call { hits: Hits::Add(1), holder: &holder, book_ahead: Span::ZERO };
+                self.most = charged(&self.most, &self.limit, call, 1, now);
+            }
+        }
+    }
+
+    /// Redis holds so many units.
+    ///
+    /// # Errors
+    /// It holds more than it may.
+    pub(super) fn holds_at_most(&self, held: u64, now: Time) -> Result<(), String> {
+        let most = self.most.spent_at(&self.limit, now) + self.refunds + self.excess_at(now);
+        if held <= most { Ok(()) } else { Err(format!("Redis holds {held} units, and at most {most} may be counted: {:?}", self.most)) }
+    }
+
+    /// Redis was there for long enough, and holds so many units.
+    ///
+    /// # Errors
+    /// It holds more or less than it may.
+    pub(super) fn holds_all(&mut self, held: u64, now: Time) -> Result<(), String> {
+        self.renew_holders(now);
+        let (most, least) = (self.most.spent_at(&self.limit, now) + self.excess_at(now), self.least.spent_at(&self.limit, now));
+        if (least..=most).contains(&held) {
+            return Ok(());
+        }
+        Err(format!("Redis holds {held} units after the outage, and {least} to {most} were admitted: {:?}", self.most))
+    }
+
+    /// Clients were admitted no more than they may.
+    ///
+    /// # Errors
+    /// They were.
+    pub(super) fn admits_at_most(&self, now: Time) -> Result<(), String> {
+        let (admitted, full) = (self.admitted.spent_at(&self.limit, now), Counter::charge(&self.limit, Hits::Add(1)).full);
+        if admitted <= full + self.beyond {
+            return Ok(());
+        }
+        Err(format!("{admitted} units were admitted of {full}, and {} beyond are accounted for: {:?}", self.beyond, self.admitted))
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        Kind::of(&self.limit)
+    }
+
+    /// Whether hits that were decided here are written back.
+    fn is_written_back(&self) -> bool {
+        !matches!(self.kind(), Kind::SlidingLog | Kind::Concurrency)
+    }
+
+    fn units(&self, hits: u64) -> u64 {
+        Counter::charge(&self.limit, Hits::Add(hits)).wanted()
+    }
+
+    fn excess_at(&self, now: Time) -> u64 {
+        if now < self.excess.1 { self.excess.0 } else { 0 }
+    }
+
+    fn two_periods(&self) -> Span {
+        Span::from_micros(2 * self.limit.period().as_micros())
+    }
+}
+
+/// A counter after a call that takes or gives back so much, whatever the limit says.
+pub(super) fn charged(counter: &Counter, limit: &Limit, call: Call<'_>, cost: i64, now: Time) -> Counter {
+    fn one<D: Decide + Into<Counter>>(state: D, limit: &Limit, call: Call<'_>, charge: Charge, now: Time) -> Counter {
+        state.at(limit, now).charged(limit, now, call, charge).into()
+    }
+    let charge = Charge { cost, drops: false, full: u64::MAX, ..Counter::charge(limit, Hits::Add(1)) };
+    match counter.clone() {
+        Counter::FixedWindow(state) => one(state, limit, call, charge, now),
+        Counter::Bucket(state) => one(state, limit, call, charge, now),
+        Counter::SlidingWindow(state) => one(state, limit, call, charge, now),
+        Counter::SubWindows(state) => one(state, limit, call, charge, now),
+        Counter::SlidingLog(state) => one(state, limit, call, charge, now),
+        Counter::Concurrency(state) => one(state, limit, call, charge, now),
+    }
+}

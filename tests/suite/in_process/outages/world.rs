@@ -1,0 +1,368 @@
+//! Plays a history: one Tollgate replica on a scripted Redis, and beside it a model of each counter.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+use tollgate::algorithm::counter::Kind;
+use tollgate::algorithm::decide_together;
+use tollgate::api::convert;
+use tollgate::check::{Check, Hits};
+use tollgate::limiter::answer::Answer;
+use tollgate::rules::plan::{Modes, plan};
+use tollgate::rules::query::{Descriptor, Entry, Query};
+use tollgate::telemetry::metric::Metrics;
+use tollgate::time::{Clock, Time};
+
+use super::model::{Checked, Model, Outcome};
+use super::{Data, History, Hit, Loss, Step, Wait};
+use crate::support::in_process::{ADDRESS, Rules, START, Service, pass, settle, single};
+use crate::support::scripted_redis::{Fault, Network, ScriptedRedis, Snapshot};
+
+/// Limits of every algorithm, all of a minute and so small that a history reaches them.
+const RULES: [(&str, &str); 10] = [
+    ("fixed", "unit: minute, requests_per_unit: 4}"),
+    ("fixed_drop", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {refused_hits: drop}}"),
+    ("sliding", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_window}}"),
+    ("sliding_count", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_window, refused_hits: count}}"),
+    ("sub_windows", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_window, buckets: 4}}"),
+    ("log", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_log}}"),
+    ("token", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: token_bucket}}"),
+    ("token_count", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: token_bucket, refused_hits: count}}"),
+    ("leaky", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: leaky_bucket, burst: 2}}"),
+    ("slots", ""),
+];
+const SLOTS: &str = "  - key: slots
+    descriptors:
+      - key: id
+        rate_limit: {unit: second, requests_per_unit: 3}
+        metadata: {tollgate: {algorithm: concurrency, lease_by: id, lease: 60s}}
+";
+/// How many counters there are.
+pub(super) const COUNTERS: usize = RULES.len();
+const APART: &str = "apart";
+const TOGETHER: &str = "together";
+/// Failures in a row after which Redis is not asked.
+const FAILURES_MAX: u32 = 3;
+/// Longer than it takes to notice that Redis is there, and to write back.
+const SETTLED_AFTER: Duration = Duration::from_millis(2_500);
+const HOLDERS: [&str; 4] = ["a", "b", "c", "d"];
+
+/// Everything that a history changes.
+struct World {
+    server: Arc<ScriptedRedis>,
+    service: Service,
+    clock: Clock,
+    domain: &'static str,
+    counters: Vec<Counting>,
+    fault: Option<Fault>,
+    failures: u32,
+    snapshot: Snapshot,
+}
+
+/// One counter, as the rules name it.
+struct Counting {
+    /// Its place among the rules.
+    rule: usize,
+    check: Check,
+    model: Model,
+}
+
+thread_local! {
+    /// Rules are read once for all histories.
+    static LOADED: RefCell<Option<Rules>> = const { RefCell::new(None) };
+}
+
+/// Plays a history.
+///
+/// # Errors
+/// The first invariant that does not hold, and after which step.
+pub(super) async fn play(history: &History) -> Result<(), String> {
+    let mut world = World::start(history).await;
+    for (index, step) in history.steps.iter().enumerate() {
+        world.step(step).await.map_err(|error| format!("step {index}, {step:?}: {error}"))?;
+    }
+    world.end_outage().await;
+    world.settle().await.map_err(|error| format!("at the end: {error}"))?;
+    let immortal = world.server.immortal_keys();
+    if immortal.is_empty() { Ok(()) } else { Err(format!("keys never expire: {immortal:?}")) }
+}
+
+/// The key of a rule.
+pub(super) fn name(counter: usize) -> &'static str {
+    RULES[counter].0
+}
+
+fn rules() -> Rules {
+    LOADED.with_borrow_mut(|loaded| {
+        let load = || {
+            let rule = |(key, rest): &(&str, &str)| {
+                if rest.is_empty() { SLOTS.to_owned() } else { format!("  - key: {key}\n    rate_limit: {{{rest}\n") }
+            };
+            let rules: String = RULES.iter().map(rule).collect();
+            let texts = [
+                format!("domain: {APART}\ndescriptors:\n{rules}"),
+                format!("domain: {TOGETHER}\nmetadata: {{tollgate: {{together: true}}}}\ndescriptors:\n{rules}"),
+            ];
+            Rules::load(&texts, &Metrics::new())
+        };
+        loaded.get_or_insert_with(load).clone()
+    })
+}
+
+impl World {
+    async fn start(history: &History) -> Self {
+        let clock = Clock::starting_at(START);
+        let network = Network::new(clock.clone());
+        let server = network.server(ADDRESS);
+        let rules = rules();
+        let mut service = Service::with_loaded(&network, single(), clock.clone(), &rules, Metrics::new());
+        service.start().await;
+        let domain = if history.together { TOGETHER } else { APART };
+        let loaded = rules.live.load();
+        let counters = history.counters.iter().map(|&counter| {
+            let hit = Hit { counter, hits: Hits::Look, holder: 0 };
+            let query = Query { domain, descriptors: SmallVec::from_iter([descriptor(counter, &hit)]), ..Query::default() };
+            let plan = plan(loaded.as_ref().expect("rules"), &query, Modes::default(), START).expect("a request");
+            let check = plan.ask.checks[0].clone();
+            Counting { rule: counter, model: Model::new(check.limit, START), check }
+        });
+        let counters = counters.collect();
+        Self { server, service, clock, domain, counters, fault: None, failures: 0, snapshot: Snapshot::default() }
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<(), String> {
+        self.pass();
+        match step {
+            Step::Call { hits, loss } => self.call(hits, *loss).await?,
+            Step::Outage(fault) => self.outage(*fault).await,
+            Step::OutageEnds => self.end_outage().await,
+            Step::Snapshot => self.snapshot = self.server.snapshot(),
+            Step::FailOver(data) => self.fail_over(*data).await,
+            Step::Wait(wait) => self.wait(*wait).await?,
+        }
+        self.pass();
+        self.risk_pending();
+        let now = self.clock.now();
+        for counting in &self.counters {
+            let held = self.server.spent(&counting.key(now));
+            counting.model.holds_at_most(held, now).map_err(|error| format!("{}: {error}", counting.check.key))?;
+        }
+        Ok(())
+    }
+
+    /// One request.
+    async fn call(&mut self, hits: &[Hit], loss: Loss) -> Result<(), String> {
+        let hits: Vec<Hit> = hits.iter().map(|hit| Hit { counter: hit.counter % self.counters.len(), ..*hit }).collect();
+        let now = self.clock.now();
+        let expected = self.expected(&hits, now);
+        let short = convert::deadline("1u", now);
+        let deadline = if loss == Loss::NoTime { short } else { None };
+        let lost = match loss {
+            Loss::BeforeRunning => Some(Fault::CloseBeforeRunning),
+            Loss::Reply => Some(Fault::CloseInReply),
+            Loss::ReplyLate => Some(Fault::NoReply),
+            Loss::Nothing | Loss::NoTime => None,
+        };
+        let lost = lost.filter(|_| self.fault.is_none());
+        if let Some(fault) = lost {
+            self.server.fail_next(1, fault);
+        }
+        let (decided, began) = (self.server.decided(), Instant::now());
+        let answer = self.ask(&hits, deadline).await;
+        let (is_instant, has_decided) = (began.elapsed().is_zero(), self.server.decided() > decided);
+        if lost.is_some() {
+            self.server.recover();
+        }
+        let is_lost = lost.is_some() || self.fault.is_some();
+        let outcome = match () {
+            () if loss == Loss::NoTime => Outcome::NotSent,
+            () if self.failures >= FAILURES_MAX && !has_decided => Outcome::NotSent,
+            () if !is_lost && is_instant && has_decided => Outcome::Served,
+            () if matches!(self.fault, Some(Fault::Stopped | Fault::Unreachable)) => Outcome::MayArriveLater,
+            () => Outcome::Unknown,
+        };
+        match outcome {
+            Outcome::Served => self.failures = 0,
+            Outcome::Unknown | Outcome::MayArriveLater => self.failures += 1,
+            Outcome::NotSent => {}
+        }
+        self.pass();
+        self.learn(&hits, &answer, outcome);
+        if let (Outcome::Served, Some(expected)) = (outcome, expected) {
+            for (index, (hit, (over, remaining))) in hits.iter().zip(expected).enumerate() {
+                let status = &answer.statuses[index];
+                let over = over && !matches!(hit.hits, Hits::GiveBack(_));
+                if (status.over_limit, status.remaining) != (over, remaining) {
+                    return Err(format!("check {index}: {status:?}, but over is {over}, and {remaining} remain"));
+                }
+            }
+        }
+        let now = self.clock.now();
+        for counting in &self.counters {
+            counting.model.admits_at_most(now).map_err(|error| format!("{}: {error}", counting.check.key))?;
+        }
+        Ok(())
+    }
+
+    /// What the algorithms say of a request whose counters are all known.
+    fn expected(&self, hits: &[Hit], now: Time) -> Option<Vec<(bool, u32)>> {
+        let is_exact = |hit: &Hit| self.counters[hit.counter].model.is_exact(now);
+        if !hits.iter().all(is_exact) {
+            return None;
+        }
+        let checks: Vec<Check> = hits.iter().map(|hit| self.counters[hit.counter].asked(hit)).collect();
+        let (mut counters, mut slots, mut firsts) = (Vec::new(), Vec::new(), Vec::new());
+        for hit in hits {
+            let slot = firsts.iter().position(|&first| first == hit.counter).unwrap_or(firsts.len());
+            if slot == firsts.len() {
+                firsts.push(hit.counter);
+                counters.push(self.counters[hit.counter].model.counter().clone());
+            }
+            slots.push(slot);
+        }
+        if self.domain == TOGETHER && hits.len() > 1 {
+            let verdicts = decide_together(&checks, &slots, &mut counters, now);
+            return Some(verdicts.iter().map(|verdict| (verdict.over, verdict.remaining)).collect());
+        }
+        let verdicts = checks.iter().zip(slots).map(|(check, slot)| {
+            let (after, verdict) = std::mem::take(&mut counters[slot]).decide(&check.limit, now, check.call());
+            counters[slot] = after;
+            (verdict.over, verdict.remaining)
+        });
+        Some(verdicts.collect())
+    }
+
+    async fn ask(&self, hits: &[Hit], deadline: Option<Time>) -> Answer {
+        let rule = |hit: &Hit| self.counters[hit.counter].rule;
+        let descriptors = hits.iter().map(|hit| descriptor(rule(hit), hit)).collect();
+        let query = Query { domain: self.domain, descriptors, hits_addend: 0, deadline };
+        self.service.limiter.answer(&query).await.expect("an answer")
+    }
+
+    fn learn(&mut self, hits: &[Hit], answer: &Answer, outcome: Outcome) {
+        let now = self.clock.now();
+        let vetoed = self.domain == TOGETHER && hits.len() > 1 && answer.over_limit;
+        for (hit, status) in hits.iter().zip(&answer.statuses) {
+            let counting = &mut self.counters[hit.counter];
+            let check = counting.asked(hit);
+            let checked = Checked { call: check.call(), over: status.over_limit, vetoed };
+            counting.model.answered(checked, outcome, now);
+        }
+    }
+
+    async fn outage(&mut self, fault: Fault) {
+        self.arrive();
+        self.server.fail(fault);
+        self.fault = Some(fault);
+        settle().await;
+    }
+
+    async fn end_outage(&mut self) {
+        self.server.recover();
+        self.fault = None;
+        settle().await;
+        self.arrive();
+    }
+
+    async fn fail_over(&mut self, data: Data) {
+        let now = self.clock.now();
+        let before: Vec<u64> = self.counters.iter().map(|counting| self.server.spent(&counting.key(now))).collect();
+        let snapshot = match data {
+            Data::Same => self.server.snapshot(),
+            Data::Older => self.snapshot.clone(),
+            Data::None => Snapshot::default(),
+        };
+        self.arrive();
+        self.server.fail_over(snapshot);
+        for (counting, before) in self.counters.iter_mut().zip(before) {
+            let found = self.server.counter(&counting.key(now), &counting.check.limit);
+            counting.model.fail_over(before, found, now);
+        }
+        settle().await;
+    }
+
+    async fn wait(&mut self, wait: Wait) -> Result<(), String> {
+        let now = self.clock.now().as_micros();
+        match wait {
+            Wait::Millis(millis) => pass(Duration::from_millis(millis)).await,
+            Wait::WindowEnd => jump(Duration::from_micros(60_000_000 - now % 60_000_000)).await,
+            Wait::Seconds(seconds) => jump(Duration::from_secs(seconds)).await,
+            Wait::Settled if self.fault.is_none() => self.settle().await?,
+            Wait::Settled => pass(SETTLED_AFTER).await,
+        }
+        Ok(())
+    }
+
+    /// Redis has been there for long enough, and holds what it should.
+    async fn settle(&mut self) -> Result<(), String> {
+        pass(SETTLED_AFTER).await;
+        self.failures = 0;
+        self.pass();
+        let now = self.clock.now();
+        for counting in &mut self.counters {
+            let (key, name) = (counting.key(now), counting.check.key.to_string());
+            counting.model.holds_all(self.server.spent(&key), now).map_err(|error| format!("{name}: {error}"))?;
+            counting.model.settle(self.server.counter(&key, &counting.check.limit));
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self) {
+        let now = self.clock.now();
+        for counting in &mut self.counters {
+            counting.model.pass(now);
+        }
+    }
+
+    fn arrive(&mut self) {
+        let now = self.clock.now();
+        for counting in &mut self.counters {
+            counting.model.pass(now);
+            counting.model.arrive(now);
+        }
+    }
+
+    /// As long as Redis is asked although it fails, what is written back may be lost.
+    fn risk_pending(&mut self) {
+        if self.fault.is_some() && self.failures < FAILURES_MAX {
+            for counting in &mut self.counters {
+                counting.model.lose_pending();
+            }
+        }
+    }
+}
+
+impl Counting {
+    /// Its key in Redis.
+    fn key(&self, now: Time) -> String {
+        let key = self.check.key.to_string();
+        match self.model.kind() {
+            Kind::FixedWindow => format!("{key}{}", self.check.limit.window(now).start.as_micros() / 1_000_000),
+            _ => key,
+        }
+    }
+
+    fn asked(&self, hit: &Hit) -> Check {
+        let holder = (self.model.kind() == Kind::Concurrency).then(|| HOLDERS[hit.holder % HOLDERS.len()].as_bytes().into());
+        let veto = !matches!(hit.hits, Hits::GiveBack(_));
+        Check { hits: hit.hits, holder, veto, ..self.check.clone() }
+    }
+}
+
+fn descriptor(rule: usize, hit: &Hit) -> Descriptor<'static> {
+    let (key, rest) = RULES[rule];
+    let mut entries = SmallVec::from_iter([Entry { key, value: "" }]);
+    if rest.is_empty() {
+        entries.push(Entry { key: "id", value: HOLDERS[hit.holder % HOLDERS.len()] });
+    }
+    Descriptor { entries, limit: None, hits: hit.hits, hits_addend: None }
+}
+
+/// Lets much time pass at once: what is due in it happens at its end.
+async fn jump(time: Duration) {
+    tokio::time::advance(time).await;
+    settle().await;
+}
