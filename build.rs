@@ -2,12 +2,40 @@
 //!
 //! protox stands in for `protoc`, so that a build needs nothing but cargo.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
 use prost::Message as _;
+use protox::prost_reflect::prost_types::field_descriptor_proto::Type;
+use protox::prost_reflect::prost_types::{DescriptorProto, FileDescriptorSet};
+
+/// Fields that are `Vec<u8>` in Rust, whatever `proto/` says. On the wire a `string`, a `bytes` and a message are the same.
+///
+/// - Strings of a request come from clients. One that is not UTF-8, such as the value of a header, would make the request unreadable, and
+///   Envoy lets requests pass that get an error. `Bytes` instead of `Vec<u8>` would save the copy, but keep the receive buffer of every
+///   call that waits.
+/// - Strings of rules are checked where the rule can be named.
+/// - A resource, and what is sent back as it came, must not make the whole response of a control plane unreadable.
+const READ_AS_BYTES: [&str; 15] = [
+    "envoy.service.ratelimit.v3.RateLimitRequest.domain",
+    "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry.key",
+    "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry.value",
+    "ratelimit.config.ratelimit.v3.RateLimitConfig.name",
+    "ratelimit.config.ratelimit.v3.RateLimitConfig.domain",
+    "ratelimit.config.ratelimit.v3.RateLimitDescriptor.key",
+    "ratelimit.config.ratelimit.v3.RateLimitDescriptor.value",
+    "ratelimit.config.ratelimit.v3.RateLimitPolicy.name",
+    "ratelimit.config.ratelimit.v3.RateLimitReplace.name",
+    "envoy.service.discovery.v3.DiscoveryResponse.version_info",
+    "envoy.service.discovery.v3.DiscoveryResponse.resources",
+    "envoy.service.discovery.v3.DiscoveryResponse.type_url",
+    "envoy.service.discovery.v3.DiscoveryResponse.nonce",
+    "envoy.service.discovery.v3.DiscoveryRequest.version_info",
+    "envoy.service.discovery.v3.DiscoveryRequest.response_nonce",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
@@ -17,7 +45,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let served = "envoy/service/ratelimit/v3/rls.proto";
     fs::write(out.join("protos.bin"), protox::compile([served], ["proto"])?.encode_to_vec())?;
     let asked = ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
-    let descriptors = protox::compile([served].into_iter().chain(asked), ["proto"])?;
+    let mut descriptors = protox::compile([served].into_iter().chain(asked), ["proto"])?;
+    read_as_bytes(&mut descriptors)?;
 
     tonic_prost_build::configure()
         // No `connect()` in the clients: whoever has one brings a channel of his own.
@@ -27,4 +56,29 @@ fn main() -> Result<(), Box<dyn Error>> {
         .include_file("protos.rs")
         .compile_fds(descriptors)?;
     Ok(())
+}
+
+/// Gives the fields of [`READ_AS_BYTES`] their type.
+fn read_as_bytes(descriptors: &mut FileDescriptorSet) -> Result<(), String> {
+    let mut missing = BTreeSet::from(READ_AS_BYTES);
+    for file in &mut descriptors.file {
+        let package = file.package().to_owned();
+        for message in &mut file.message_type {
+            read_fields_as_bytes(message, &package, &mut missing);
+        }
+    }
+    if missing.is_empty() { Ok(()) } else { Err(format!("no such fields: {missing:?}")) }
+}
+
+fn read_fields_as_bytes(message: &mut DescriptorProto, parent: &str, missing: &mut BTreeSet<&str>) {
+    let name = format!("{parent}.{}", message.name());
+    for field in &mut message.field {
+        if missing.remove(&*format!("{name}.{}", field.name())) {
+            field.set_type(Type::Bytes);
+            field.type_name = None;
+        }
+    }
+    for nested in &mut message.nested_type {
+        read_fields_as_bytes(nested, &name, missing);
+    }
 }

@@ -138,7 +138,7 @@ impl Case {
         // Two cases of one algorithm have counters of their own.
         let head = KeyHead::new(KeyFormat::Safe, "", &format!("shop{number}"));
         let tail = KeyTail::new(KeyFormat::Safe, &limit, 1);
-        let key = |user: u64| counter_key(&head, [Entry { key: "user", value: &format!("u{user:04}") }].into_iter(), &tail);
+        let key = |user: u64| counter_key(&head, [Entry::new("user", &format!("u{user:04}"))].into_iter(), &tail);
         Self {
             label,
             terms,

@@ -5,6 +5,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::limit::Limit;
+use crate::text::Text;
 use crate::time::{Span, Time};
 
 /// Windows and metrics count any hits up to this many in one call: more is no number of requests but a mistake, or mischief. It is one
@@ -234,7 +235,7 @@ impl From<&str> for Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&String::from_utf8_lossy(&self.0))
+        write!(formatter, "{}", Text(&self.0))
     }
 }
 

@@ -16,7 +16,7 @@
 //!   4         algorithm                 rules             decides    | matches, and holds the rules that are live
 //!   3                   check                             the question and the verdict
 //!   2                   limit        telemetry   http
-//!   1        time   proto   shutdown   setting   tls   watch   chance
+//!   1        time   proto   shutdown   setting   tls   watch   chance   text
 //! ```
 //!
 //! `docs/architecture.md` tells the way of a call through it, and why it is built so.
@@ -25,6 +25,7 @@ pub mod chance;
 pub mod proto;
 pub mod setting;
 pub mod shutdown;
+pub mod text;
 pub mod time;
 pub mod tls;
 pub mod watch;

@@ -16,6 +16,7 @@ use crate::rules::{LiveRules, Plan, Step, plan};
 use crate::store::{Backend, Store};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::LiveSpan;
+use crate::text::Text;
 use crate::time::{Clock, Span, Time};
 
 pub use crate::rules::plan::{InvalidRequest, Modes};
@@ -233,7 +234,7 @@ impl Limiter {
     fn record(&self, query: &Query<'_>, concluded: &Concluded<'_, '_>) {
         let &Concluded { plan, verdicts, vetoed, answer, .. } = concluded;
         if !plan.domain_known {
-            self.shared.parts.stats.domain_not_found(query.domain, query.descriptors.len() as u64);
+            self.shared.parts.stats.domain_not_found(&Text(query.domain).shown(), query.descriptors.len() as u64);
         }
         if answer.shadowed {
             self.shared.metrics.global_shadow_mode.inc();
@@ -273,7 +274,7 @@ impl Limiter {
         match step {
             Step::Counted { rule, series: None, .. } => run(&rule.stats),
             Step::Counted { series: Some(name), .. } | Step::Override { series: name, .. } => {
-                run(&self.shared.parts.stats.of_client(query.domain, name));
+                run(&self.shared.parts.stats.of_client(&Text(query.domain).shown(), name));
             }
             Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => {}
         }

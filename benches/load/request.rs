@@ -82,11 +82,11 @@ impl Bodies {
         let mut digits_at = Vec::new();
 
         // Protobuf messages can be written in pieces. A descriptor's value is the last thing in it, so its digits end the piece.
-        let domain = RateLimitRequest { domain: args.domain.clone(), ..RateLimitRequest::default() };
+        let domain = RateLimitRequest { domain: args.domain.clone().into(), ..RateLimitRequest::default() };
         template.extend(domain.encode_to_vec());
         for key in args.key.iter().cycle().take(args.descriptors) {
             let value = format!("{}{:0digits$}", args.value_prefix, 0);
-            let entry = Entry { key: key.clone(), value };
+            let entry = Entry { key: key.clone().into(), value: value.into() };
             let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
             let piece = RateLimitRequest { descriptors: vec![descriptor], ..RateLimitRequest::default() };
             template.extend(piece.encode_to_vec());

@@ -39,14 +39,14 @@ fn requests_say_what_was_asked_for() {
         let (header, message) = body.bytes.split_at(FRAME_HEADER_LEN);
         assert_eq!(header[1..], (message.len() as u32).to_be_bytes());
         let request = RateLimitRequest::decode(message).expect("a request is protobuf");
-        assert_eq!((request.domain.as_str(), request.hits_addend, request.descriptors.len()), ("d", 7, 3));
+        assert_eq!((&*request.domain, request.hits_addend, request.descriptors.len()), (&b"d"[..], 7, 3));
         let numbers: Vec<u32> = request
             .descriptors
             .iter()
             .map(|descriptor| {
                 let [entry] = &descriptor.entries[..] else { panic!("one entry per descriptor: {descriptor:?}") };
-                assert_eq!((entry.key.as_str(), entry.value.len()), ("k", "v-199".len()));
-                entry.value.strip_prefix("v-").and_then(|digits| digits.parse().ok()).expect("the prefix and digits")
+                assert_eq!((&*entry.key, entry.value.len()), (&b"k"[..], "v-199".len()));
+                str::from_utf8(&entry.value).ok().and_then(|value| value.strip_prefix("v-")?.parse().ok()).expect("the prefix and digits")
             })
             .collect();
         assert!(numbers.iter().all(|&number| number < 200) && numbers[0] == body.value, "{numbers:?}");
@@ -57,8 +57,8 @@ fn several_keys_take_turns() {
     let args = args(&["--key=a,b", "--descriptors=3"]);
     let body = Bodies::new(&args).expect("the arguments are in order").next();
     let request = RateLimitRequest::decode(&body.bytes[FRAME_HEADER_LEN..]).expect("a request is protobuf");
-    let keys: Vec<&str> = request.descriptors.iter().map(|descriptor| &*descriptor.entries[0].key).collect();
-    assert_eq!(keys, ["a", "b", "a"]);
+    let keys: Vec<&[u8]> = request.descriptors.iter().map(|descriptor| &*descriptor.entries[0].key).collect();
+    assert_eq!(keys, [b"a", b"b", b"a"]);
 }
 
 fn a_second_has_the_answers_that_came_in_it() {

@@ -61,7 +61,7 @@ pub fn deadline(grpc_timeout: &str, now: Time) -> Option<Time> {
 
 fn descriptor(wire: &RateLimitDescriptor, hits_of_request: u32) -> Descriptor<'_> {
     Descriptor {
-        entries: wire.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value }).collect(),
+        entries: wire.entries.iter().map(|entry| Entry::new(&entry.key, &entry.value)).collect(),
         limit: wire.limit.as_ref().map(override_limit),
         hits: Hits::from_wire(wire.hits_addend, hits_of_request, wire.is_negative_hits),
         hits_addend: wire.hits_addend,

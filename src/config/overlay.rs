@@ -216,7 +216,7 @@ impl Glob {
     fn matches(&self, text: &str) -> bool {
         match self {
             Self::Text(wanted) => **wanted == *text,
-            Self::Pattern(pattern) => pattern.matches(text),
+            Self::Pattern(pattern) => pattern.matches(text.as_bytes()),
         }
     }
 }

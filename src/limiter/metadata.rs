@@ -6,6 +6,7 @@ use crate::limit::Unit;
 use crate::limiter::answer::Status;
 use crate::rules::query::{Descriptor, Override, Query};
 use crate::rules::{Metadata, Plan, Rule, Step};
+use crate::text::Text;
 
 /// Under which key rules are named that degrade.
 const DEGRADED: &str = "degraded";
@@ -23,7 +24,7 @@ pub fn dynamic_metadata(query: &Query<'_>, plan: &Plan<'_>, statuses: &[Status])
         }
     }
     let mut told = Map::new();
-    told.insert("domain".to_owned(), json!(query.domain));
+    told.insert("domain".to_owned(), json!(Text(query.domain).shown()));
     told.insert("descriptors".to_owned(), query.descriptors.iter().map(described).collect());
     if query.hits_addend > 0 {
         told.insert("hitsAddend".to_owned(), json!(query.hits_addend));
@@ -42,7 +43,7 @@ pub fn tell_degraded(told: &mut Metadata, degraded: &[&Rule]) {
 
 fn described(descriptor: &Descriptor<'_>) -> Value {
     let mut told = Map::new();
-    let entries = descriptor.entries.iter().map(|entry| json!(format!("{}={}", entry.key, entry.value)));
+    let entries = descriptor.entries.iter().map(|entry| json!(format!("{}={}", Text(entry.key), Text(entry.value))));
     told.insert("entries".to_owned(), entries.collect());
     if let Some(limit) = &descriptor.limit {
         told.insert("limit".to_owned(), json!(text_of(limit)));

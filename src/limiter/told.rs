@@ -1,6 +1,7 @@
 //! What the operator is told of one request, in its spans and in the line of a refusal. Made only where somebody is told.
 //!
-//! Texts come from clients: their lengths are bounded, and control characters escaped.
+//! Texts come from clients: their lengths are bounded, control characters are escaped, and bytes that are not UTF-8 are percent-encoded
+//! ([`Text`]).
 
 use std::fmt::{self, Write as _};
 
@@ -14,6 +15,7 @@ use crate::rules::query::{Descriptor, Query};
 use crate::rules::{Plan, Step};
 use crate::store::Trip;
 use crate::telemetry::traces::LiveSpan;
+use crate::text::Text;
 use crate::time::Span;
 
 /// How much of a request a span has, in bytes.
@@ -59,7 +61,7 @@ pub struct Told<'a, 'q, 'r> {
 /// The span of a request.
 pub fn execution(within: &LiveSpan, query: &Query<'_>) -> LiveSpan {
     let mut span = within.child(EXECUTION);
-    span.tell("domain", bounded(DESCRIPTOR_BYTES_MAX, |text| text.write_str(query.domain)));
+    span.tell("domain", bounded(DESCRIPTOR_BYTES_MAX, |text| write!(text, "{}", Text(query.domain))));
     span.tell("request string", bounded(REQUEST_BYTES_MAX, |text| write_request(text, query)));
     span
 }
@@ -137,9 +139,9 @@ impl<'a, 'q> Told<'a, 'q, '_> {
 
 impl Refused<'_, '_> {
     /// Writes the line. `left_out` is how many were not written since the last one.
-    pub fn log(&self, domain: &str, left_out: u64) {
+    pub fn log(&self, domain: &[u8], left_out: u64) {
         tracing::warn!(
-            domain = bounded(DESCRIPTOR_BYTES_MAX, |text| text.write_str(domain)),
+            domain = bounded(DESCRIPTOR_BYTES_MAX, |text| write!(text, "{}", Text(domain))),
             descriptor = bounded(DESCRIPTOR_BYTES_MAX, |text| write_descriptor(text, self.descriptor)),
             rule = self.rule(),
             limit = %self.limit,
@@ -202,12 +204,12 @@ fn bounded(bytes_max: usize, write: impl FnOnce(&mut Bounded) -> fmt::Result) ->
 
 /// In protobuf's text form, as the reference has it.
 fn write_request(text: &mut Bounded, query: &Query<'_>) -> fmt::Result {
-    write!(text, "domain:{:?}", query.domain)?;
+    write!(text, "domain:{:?}", Text(query.domain))?;
     for descriptor in &query.descriptors {
         text.write_str(" descriptors:{")?;
         for (index, entry) in descriptor.entries.iter().enumerate() {
             let space = if index > 0 { " " } else { "" };
-            write!(text, "{space}entries:{{key:{:?} value:{:?}}}", entry.key, entry.value)?;
+            write!(text, "{space}entries:{{key:{:?} value:{:?}}}", Text(entry.key), Text(entry.value))?;
         }
         text.write_str("}")?;
     }
@@ -220,7 +222,7 @@ fn write_request(text: &mut Bounded, query: &Query<'_>) -> fmt::Result {
 fn write_descriptor(text: &mut Bounded, descriptor: &Descriptor<'_>) -> fmt::Result {
     for (index, entry) in descriptor.entries.iter().enumerate() {
         let comma = if index > 0 { "," } else { "" };
-        write!(text, "{comma}{}={}", entry.key, entry.value)?;
+        write!(text, "{comma}{}={}", Text(entry.key), Text(entry.value))?;
     }
     Ok(())
 }
@@ -238,9 +240,9 @@ mod tests {
     use crate::rules::query::Entry;
 
     fn query(value: &str) -> Query<'_> {
-        let entries = smallvec![Entry { key: "user", value }, Entry { key: "path", value: "/" }];
+        let entries = smallvec![Entry::new("user", value), Entry::new("path", "/")];
         let descriptor = Descriptor { entries, limit: None, hits: Hits::Add(1), hits_addend: None };
-        Query { domain: "d", descriptors: smallvec![descriptor], ..Query::default() }
+        Query { domain: b"d", descriptors: smallvec![descriptor], ..Query::default() }
     }
 
     #[test]

@@ -35,6 +35,7 @@ use crate::rule_source::xds::backoff::{Backoff, Spread};
 use crate::rule_source::xds::connect::Server;
 use crate::rule_source::xds::convert::{Resource, TYPE_URL};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
+use crate::text::Text;
 use crate::time::{Clock, Span};
 use crate::watch::{FileFacts, RecursiveMode, Subject, Watch};
 
@@ -91,7 +92,7 @@ pub struct Client {
     clock: Clock,
     metrics: ClientMetrics,
     /// The version that was accepted last.
-    accepted: String,
+    accepted: Vec<u8>,
     /// What came last, and what became of it.
     last: Option<(RulesHash, Verdict)>,
     /// The rules that came last, for when the overlay changes.
@@ -192,7 +193,7 @@ impl Client {
             intake,
             clock,
             metrics,
-            accepted: String::new(),
+            accepted: Vec::new(),
             last: None,
             resources: None,
             overlay_news,
@@ -272,7 +273,7 @@ impl Client {
         }
         let (requests, outgoing) = mpsc::channel(REQUESTS_MAX);
         // A version, so that the server need not send what is here already; but a nonce is of the stream that it came on.
-        let _ = requests.send(self.request(String::new(), None)).await;
+        let _ = requests.send(self.request(Vec::new(), None)).await;
         let mut responses = self.open(channel, ReceiverStream::new(outgoing)).await?;
         let mut held = None;
         loop {
@@ -348,8 +349,8 @@ impl Client {
 
     /// Takes the rules of a response, or refuses them. What came just before is neither compiled nor told again.
     fn judge(&mut self, response: DiscoveryResponse) -> Reply {
-        let content = response.resources.iter().map(|any| (&*any.type_url, &*any.value));
-        let hash = RulesHash::of(content.chain([(&*response.type_url, &[][..])]));
+        let content = response.resources.iter().map(|resource| ("", &**resource));
+        let hash = RulesHash::of(content.chain([("type_url", &*response.type_url)]));
         let repeated = self.last.take().filter(|(last, _)| *last == hash);
         let is_new = repeated.is_none();
         let verdict = repeated.map_or_else(|| self.take(&response), |(_, verdict)| verdict);
@@ -372,10 +373,11 @@ impl Client {
     }
 
     fn take(&mut self, response: &DiscoveryResponse) -> Verdict {
-        if response.type_url != TYPE_URL {
-            return Err(self.intake.refuse(vec![format!("a response is of type {}, and not {TYPE_URL}", response.type_url)]));
+        if response.type_url != TYPE_URL.as_bytes() {
+            return Err(self.intake.refuse(vec![format!("a response is of type {}, and not {TYPE_URL}", Text(&response.type_url))]));
         }
-        let (resources, unread): (Vec<_>, Vec<_>) = response.resources.iter().map(Resource::read).partition(Result::is_ok);
+        let (resources, unread): (Vec<_>, Vec<_>) =
+            response.resources.iter().map(|resource| Resource::read(resource)).partition(Result::is_ok);
         let problems: Vec<String> = unread.into_iter().filter_map(Result::err).collect();
         if !problems.is_empty() {
             return Err(self.intake.refuse(problems));
@@ -395,7 +397,7 @@ impl Client {
         }
     }
 
-    fn request(&self, nonce: String, error: Option<String>) -> DiscoveryRequest {
+    fn request(&self, nonce: Vec<u8>, error: Option<String>) -> DiscoveryRequest {
         DiscoveryRequest {
             version_info: self.accepted.clone(),
             node: Some(self.options.node.clone()),

@@ -296,7 +296,7 @@ impl<'t> Reader<'_, 't> {
     fn is_met(&self) -> bool {
         let Shape { domain, rule, way, .. } = self.shape;
         let values: Vec<String> = way.iter().zip(&self.values).map(|(node, counted)| sent_value(node, counted, self.tried)).collect();
-        let entries = way.iter().zip(&values).map(|(node, value)| Entry { key: &node.key, value }).collect();
+        let entries = way.iter().zip(&values).map(|(node, value)| Entry::new(&*node.key, value)).collect();
         let descriptor = Descriptor { entries, limit: None, hits: Hits::Look, hits_addend: None };
         lookup(domain, &descriptor, &mut ()).is_some_and(|met| {
             let key = counter_key(&domain.key_head, counted_by(&descriptor.entries, &met.hops, met.rule), &met.rule.key_tail);
@@ -313,7 +313,7 @@ fn is_free(node: &Node) -> bool {
 /// Whether entries of the descriptor can be counted by this value.
 fn takes(node: &Node, value: &str) -> bool {
     match Pattern::new(&node.value).filter(|_| is_free(node)) {
-        Some(pattern) => pattern.matches(value),
+        Some(pattern) => pattern.matches(value.as_bytes()),
         None => node.value.is_empty() || *node.value == *value,
     }
 }
@@ -358,6 +358,7 @@ mod tests {
     use crate::rules::query::Query;
     use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
     use crate::telemetry::metric::Metrics;
+    use crate::text::Text;
     use crate::time::Time;
 
     /// The paths of two rules that can share a counter; twice the same where a rule does with itself.
@@ -529,13 +530,13 @@ mod tests {
             let rest = if choices.len() > 1 { choices[1].clone() } else { vec![String::new()] };
             for (first, second) in choices[0].iter().flat_map(|first| rest.iter().map(move |second| (first, second))) {
                 let values = [first, second];
-                let entries = shape.way.iter().zip(values).map(|(node, value)| Entry { key: &node.key, value }).collect();
+                let entries = shape.way.iter().zip(values).map(|(node, value)| Entry::new(&*node.key, value)).collect();
                 let descriptor = Descriptor { entries, limit: None, hits: Hits::Look, hits_addend: None };
                 let Some(found) = lookup(shape.domain, &descriptor, &mut ()) else { continue };
                 if found.rule.key_tail == KeyTail::Reference {
                     let counted: Vec<Entry<'_>> = counted_by(&descriptor.entries, &found.hops, found.rule).collect();
                     let key = counter_key(&shape.domain.key_head, counted.iter().copied(), &found.rule.key_tail).to_string();
-                    let counted = counted.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
+                    let counted = counted.iter().map(|entry| format!("{:?}={:?}", Text(entry.key), Text(entry.value))).collect();
                     met.entry(key).or_default().insert((found.rule.path.to_string(), counted));
                 }
             }

@@ -158,7 +158,7 @@ fn in_line(value: &Value) -> String {
 
 impl Serialize for RuleSetJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let domains = self.rules.domain_names().into_iter().filter_map(|name| self.rules.domain(name));
+        let domains = self.rules.domain_names().into_iter().filter_map(|name| self.rules.domain(name.as_bytes()));
         let domains: Vec<_> = domains.map(|domain| DomainJson { domain, on_store_error: self.on_store_error }).collect();
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("domains", &domains)?;

@@ -10,6 +10,7 @@ use crate::rules::plan::{Modes, Plan, Step, plan};
 use crate::rules::query::{Entry, Query};
 use crate::rules::tree::{Domain, Found, RuleSet};
 use crate::rules::{KeyFormat, OnLimit, Rule};
+use crate::text::Text;
 use crate::time::Time;
 
 /// Why a request gets its limits.
@@ -44,9 +45,9 @@ impl Observer for Notes {
             Found::Pattern => "a pattern",
             Found::Default => "its key, for any value",
         };
-        self.line(&format!("{}={} -> {} ({how})", entry.key, entry.value, hop.node.label));
+        self.line(&format!("{}={} -> {} ({how})", Text(entry.key), Text(entry.value), hop.node.label));
         if let Some(pattern) = hop.shared_value(entry) {
-            self.line(&format!("    share_threshold: all values of {pattern} share one counter"));
+            self.line(&format!("    share_threshold: all values of {} share one counter", Text(pattern)));
         }
     }
 
@@ -54,7 +55,9 @@ impl Observer for Notes {
         match end {
             End::Rule(rule) => self.line(&format!("rule {} at {}", rule.path, rule.origin)),
             End::NoEntries => self.line("no entries: nothing can match"),
-            End::NoChild(entry) => self.line(&format!("{}={} -> nothing: no such value, no pattern, no default", entry.key, entry.value)),
+            End::NoChild(entry) => {
+                self.line(&format!("{}={} -> nothing: no such value, no pattern, no default", Text(entry.key), Text(entry.value)))
+            }
             End::TooDeep => self.line("the rules end here, and the descriptor goes on: too deep to match"),
             End::NoLimit => self.line("no rate_limit here: not limited"),
         }
@@ -71,7 +74,7 @@ impl Notes {
 pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation {
     let Some(domain) = rules.domain(query.domain) else {
         let known = rules.domain_names().join(", ");
-        let text = format!("domain {}: unknown, so nothing is limited\nknown domains: {known}\n", query.domain);
+        let text = format!("domain {}: unknown, so nothing is limited\nknown domains: {known}\n", Text(query.domain));
         return Explanation { text, outcome: Outcome::UnknownDomain };
     };
     // No caller waits for an answer, so the time does not matter.
@@ -89,7 +92,7 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
         if let Some(source) = override_source(step, domain) {
             notes.line(&source);
         }
-        let words: Vec<String> = descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
+        let words: Vec<String> = descriptor.entries.iter().map(|entry| format!("{}={}", Text(entry.key), Text(entry.value))).collect();
         let _ = writeln!(text, "descriptor {}\n{}  {}", words.join(","), notes.0, outcome(step, &plan, domain));
     }
     let is_unmatched = plan.steps.iter().any(|step| matches!(step, Step::NoRule));
@@ -110,7 +113,7 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
             };
             let mut text = format!("=> limit {}\n     key   {} ({})", check.limit, check.key, key_note(format, &check.limit));
             if let Some(holder) = &check.holder {
-                let _ = write!(text, "\n     holder {}", String::from_utf8_lossy(holder));
+                let _ = write!(text, "\n     holder {}", Text(holder));
             }
             text += &hits_note(check.hits);
             if let Some(rule) = rule {

@@ -3,7 +3,7 @@
 //! A counter's key has one of two forms. The reference form is the reference's own, so that counts survive a change of the service and
 //! both can count together; but its parts are joined by underscores that values may have, too, so different counters can get the same
 //! key. The safe form is `tg:domain:key:value:…:algorithm:period:tick`, each part percent-encoded so that no two counters can have the
-//! same key whatever clients send.
+//! same key whatever clients send. Both forms have bytes that are not UTF-8 as they were sent.
 
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
@@ -70,7 +70,7 @@ impl KeyHead {
     pub fn new(format: KeyFormat, prefix: &str, domain: &str) -> Self {
         let mut safe = Key::from(prefix);
         safe.push(b"tg:");
-        push_encoded(&mut safe, domain);
+        push_encoded(&mut safe, domain.as_bytes());
         Self { format, reference: format!("{prefix}{domain}_").into(), safe: safe.to_string().into() }
     }
 
@@ -132,8 +132,8 @@ pub fn counter_key<'e>(head: &KeyHead, entries: impl Iterator<Item = Entry<'e>>,
 }
 
 /// The name of a holder, from a value of the request.
-pub fn holder(value: &str) -> Box<[u8]> {
-    if value.len() > HOLDER_BYTES_MAX { hashed(value.as_bytes()).into_boxed_slice() } else { value.as_bytes().into() }
+pub fn holder(value: &[u8]) -> Box<[u8]> {
+    if value.len() > HOLDER_BYTES_MAX { hashed(value).into_boxed_slice() } else { value.into() }
 }
 
 /// No escapes and no bound: the reference has none, and finds only what is written as it writes it.
@@ -141,7 +141,7 @@ fn reference_key<'e>(head: &str, entries: impl Iterator<Item = Entry<'e>>) -> Ke
     let mut key = Key::from(head);
     for entry in entries {
         for part in [entry.key, entry.value] {
-            key.push(part.as_bytes());
+            key.push(part);
             key.push(b"_");
         }
     }
@@ -163,16 +163,16 @@ fn safe_key<'e>(head: &str, entries: impl Iterator<Item = Entry<'e>>, tail: &str
     key
 }
 
-fn push_encoded(key: &mut Key, text: &str) {
+fn push_encoded(key: &mut Key, bytes: &[u8]) {
     let mut plain_from = 0;
-    for (at, &byte) in text.as_bytes().iter().enumerate() {
+    for (at, &byte) in bytes.iter().enumerate() {
         if byte <= b' ' || matches!(byte, b'%' | b':' | b'{' | b'}' | 0x7f) {
-            key.push(&text.as_bytes()[plain_from..at]);
+            key.push(&bytes[plain_from..at]);
             key.push(&[b'%', hex(byte >> 4), hex(byte & 15)]);
             plain_from = at + 1;
         }
     }
-    key.push(&text.as_bytes()[plain_from..]);
+    key.push(&bytes[plain_from..]);
 }
 
 /// Puts a colon and a hash in the place of all entries. Entries come in pairs, so no key of entries looks like this.

@@ -54,12 +54,12 @@ impl Observer for () {}
 
 impl<'r> Hop<'r> {
     /// The text that stands for the values of an entry which share one counter.
-    pub fn shared_value(&self, entry: Entry<'_>) -> Option<&'r str> {
+    pub fn shared_value(&self, entry: Entry<'_>) -> Option<&'r [u8]> {
         if !self.node.share_threshold || self.found != Found::Pattern {
             return None;
         }
-        let label = &*self.node.label;
-        Some(label.strip_prefix(entry.key).and_then(|rest| rest.strip_prefix('_')).unwrap_or(label))
+        let label = self.node.label.as_bytes();
+        Some(label.strip_prefix(entry.key).and_then(|rest| rest.strip_prefix(b"_")).unwrap_or(label))
     }
 }
 
@@ -68,7 +68,7 @@ impl<'r> Hop<'r> {
 pub fn counted_by<'e>(entries: &'e [Entry<'e>], hops: &'e [Hop<'e>], rule: &Rule) -> impl Iterator<Item = Entry<'e>> {
     let holder = rule.names_holders().then(|| hops.len() - 1);
     entries.iter().zip(hops).enumerate().map(move |(index, (&entry, hop))| {
-        let shared = if holder == Some(index) { Some("") } else { hop.shared_value(entry) };
+        let shared = if holder == Some(index) { Some(&[][..]) } else { hop.shared_value(entry) };
         Entry { value: shared.unwrap_or(entry.value), ..entry }
     })
 }

@@ -59,5 +59,5 @@ pub fn key_tail(domain: &Domain, limit: &Limit) -> KeyTail {
 /// The entries that name the counter and the metrics of a limit in a request: as sent, but without the name of a holder.
 pub fn named_by<'e>(entries: &'e [Entry<'e>], rule: Option<&Rule>) -> impl Iterator<Item = Entry<'e>> {
     let holder = rule.filter(|rule| rule.names_holders()).map(|_| entries.len() - 1);
-    entries.iter().enumerate().map(move |(index, &entry)| if holder == Some(index) { Entry { value: "", ..entry } } else { entry })
+    entries.iter().enumerate().map(move |(index, &entry)| if holder == Some(index) { Entry { value: &[], ..entry } } else { entry })
 }

@@ -12,6 +12,7 @@ use crate::rules::overrides::{self, OverrideError, Resolved};
 use crate::rules::query::{Descriptor, Query};
 use crate::rules::tree::{Domain, RuleSet};
 use crate::rules::{Allowance, Naming, Rule, series};
+use crate::text::Text;
 use crate::time::{Span, Time};
 
 /// One request against the rules.
@@ -183,7 +184,7 @@ fn book_ahead(limit: &Limit, query: &Query<'_>, now: Time) -> Span {
 fn holder_of(descriptor: &Descriptor<'_>, index: usize) -> Result<Box<[u8]>, InvalidRequest> {
     let last = descriptor.entries.last().expect("a rule was met by its last entry");
     if last.value.is_empty() {
-        return Err(InvalidRequest::NoHolder { descriptor: index, lease_by: last.key.into() });
+        return Err(InvalidRequest::NoHolder { descriptor: index, lease_by: Text(last.key).shown().into() });
     }
     Ok(key::holder(last.value))
 }
@@ -306,7 +307,7 @@ descriptors:
     ) -> T {
         let descriptors =
             descriptors.iter().map(|text| Descriptor::new(text.split(',').map(|entry| Entry::parse(entry).expect("it has a key"))));
-        let mut query = Query { domain: "d", descriptors: descriptors.collect(), ..Query::default() };
+        let mut query = Query { domain: b"d", descriptors: descriptors.collect(), ..Query::default() };
         change(&mut query);
         look(plan(&rules(), &query, modes, NOW))
     }

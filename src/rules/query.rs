@@ -10,7 +10,7 @@ use crate::time::Time;
 #[derive(Debug, Clone, Default)]
 pub struct Query<'q> {
     /// Which rules to ask; not empty.
-    pub domain: &'q str,
+    pub domain: &'q [u8],
     /// At least one.
     pub descriptors: SmallVec<[Descriptor<'q>; 2]>,
     /// As sent for the whole request; 0 is not set.
@@ -32,13 +32,13 @@ pub struct Descriptor<'q> {
     pub hits_addend: Option<u64>,
 }
 
-/// A key and a value, which may be empty.
+/// A key and a value, which may be empty. Both are text in most requests, but a header's value may be any bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'q> {
     /// Key.
-    pub key: &'q str,
+    pub key: &'q [u8],
     /// Value.
-    pub value: &'q str,
+    pub value: &'q [u8],
 }
 
 /// A limit that comes with a request.
@@ -53,6 +53,11 @@ pub struct Override {
 }
 
 impl<'q> Entry<'q> {
+    /// An entry of text or bytes.
+    pub fn new(key: &'q (impl AsRef<[u8]> + ?Sized), value: &'q (impl AsRef<[u8]> + ?Sized)) -> Self {
+        Self { key: key.as_ref(), value: value.as_ref() }
+    }
+
     /// Reads `key=value`. The value is everything after the first `=`; without `=` it is empty, as in an entry that Envoy sends without a
     /// value.
     ///
@@ -63,7 +68,7 @@ impl<'q> Entry<'q> {
         if key.is_empty() {
             return Err(format!("the entry `{text}` has no key; write key=value"));
         }
-        Ok(Self { key, value })
+        Ok(Self::new(key, value))
     }
 }
 
@@ -81,7 +86,7 @@ impl<'q> Query<'q> {
     /// See [`Entry::parse`].
     pub fn of_entries(domain: &'q str, entries: impl IntoIterator<Item = &'q str>) -> Result<Self, String> {
         let entries: SmallVec<[Entry<'q>; 4]> = entries.into_iter().map(Entry::parse).collect::<Result<_, _>>()?;
-        Ok(Self { domain, descriptors: [Descriptor::new(entries)].into_iter().collect(), ..Self::default() })
+        Ok(Self { domain: domain.as_bytes(), descriptors: [Descriptor::new(entries)].into_iter().collect(), ..Self::default() })
     }
 }
 
@@ -97,7 +102,7 @@ mod tests {
             ("user=", "user", ""),
             ("user", "user", ""),
         ] {
-            assert_eq!(Entry::parse(text), Ok(Entry { key, value }));
+            assert_eq!(Entry::parse(text), Ok(Entry::new(key, value)));
         }
         for text in ["", "=", "=value"] {
             assert_eq!(Entry::parse(text), Err(format!("the entry `{text}` has no key; write key=value")));

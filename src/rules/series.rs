@@ -1,9 +1,11 @@
-//! The names of metrics, as the reference builds them, so that dashboards go on working.
+//! The names of metrics, as the reference builds them, so that dashboards go on working. They are text also where a request is not
+//! ([`Text`]).
 
 use crate::rules::lookup::Hops;
 use crate::rules::query::Entry;
 use crate::rules::tree::{Domain, Dots, Found};
 use crate::rules::{Naming, Rule};
+use crate::text::Text;
 
 /// The name of a rule's metrics for this request: `domain.key_value.key_value…`. Holders are left out, as they are of what is counted:
 /// each would be a name of its own.
@@ -11,7 +13,7 @@ pub fn metric_name(domain: &Domain, entries: &[Entry<'_>], hops: &Hops<'_>, rule
     let holder = rule.names_holders().then(|| hops.len() - 1);
     let any_shared = entries.iter().zip(hops).any(|(&entry, hop)| hop.shared_value(entry).is_some());
     let mut name = domain.name.to_string();
-    let push_pair = |name: &mut String, key: &str, value: &str| push_pair(name, key, value, domain.metric_dots);
+    let push_pair = |name: &mut String, key: &[u8], value: &[u8]| push_pair(name, key, value, domain.metric_dots);
     let push_part = |name: &mut String, text: &str| name.push_str(&domain.metric_dots.part(text));
     for (index, (&entry, hop)) in entries.iter().zip(hops).enumerate() {
         name.push('.');
@@ -19,7 +21,7 @@ pub fn metric_name(domain: &Domain, entries: &[Entry<'_>], hops: &Hops<'_>, rule
             _ if holder == Some(index) => push_part(&mut name, &hop.node.label),
             (Some(pattern), _) => push_pair(&mut name, entry.key, pattern),
             (None, Naming::Detailed) if entry.value.is_empty() && !any_shared => {
-                push_part(&mut name, entry.key);
+                push_part(&mut name, &Text(entry.key).shown());
                 name.push('_');
             }
             (None, Naming::Detailed) => push_pair(&mut name, entry.key, entry.value),
@@ -80,10 +82,10 @@ fn find_address(text: &[u8], from: usize) -> Option<(usize, usize)> {
     })
 }
 
-fn push_pair(name: &mut String, key: &str, value: &str, dots: Dots) {
-    name.push_str(&dots.part(key));
+fn push_pair(name: &mut String, key: &[u8], value: &[u8], dots: Dots) {
+    name.push_str(&dots.part(&Text(key).shown()));
     if !value.is_empty() {
         name.push('_');
-        name.push_str(&dots.part(value));
+        name.push_str(&dots.part(&Text(value).shown()));
     }
 }

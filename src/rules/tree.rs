@@ -14,7 +14,7 @@ use crate::rules::{OnLimit, Rule};
 /// All rules that are in force together. Never changed: new rules are a new set.
 #[derive(Debug, Default)]
 pub struct RuleSet {
-    domains: HashMap<Box<str>, Domain>,
+    domains: HashMap<Box<[u8]>, Domain>,
 }
 
 /// A call that meets a limit.
@@ -69,9 +69,9 @@ pub struct Level {
     /// By key and value, as written: a star is only a character here.
     exact: HashMap<Pair, u32>,
     /// By key, those without a value.
-    defaults: HashMap<Box<str>, u32>,
+    defaults: HashMap<Box<[u8]>, u32>,
     /// By key, those whose value has a star, in the order of the file.
-    patterns: HashMap<Box<str>, Vec<(Pattern, u32)>>,
+    patterns: HashMap<Box<[u8]>, Vec<(Pattern, u32)>>,
     /// Those whose key has a star, in the order of the file. Nobody documents them; the reference has them.
     starred_keys: Vec<(Pattern, u32)>,
 }
@@ -108,18 +108,18 @@ pub enum Found {
 
 #[derive(Debug, PartialEq, Eq)]
 struct Pair {
-    key: Box<str>,
-    value: Box<str>,
+    key: Box<[u8]>,
+    value: Box<[u8]>,
 }
 
 impl RuleSet {
     /// Puts domains together. Their names are distinct.
     pub fn new(domains: impl IntoIterator<Item = Domain>) -> Self {
-        Self { domains: domains.into_iter().map(|domain| (domain.name.clone(), domain)).collect() }
+        Self { domains: domains.into_iter().map(|domain| (domain.name.as_bytes().into(), domain)).collect() }
     }
 
     /// The domain of that name.
-    pub fn domain(&self, name: &str) -> Option<&Domain> {
+    pub fn domain(&self, name: &[u8]) -> Option<&Domain> {
         self.domains.get(name)
     }
 
@@ -150,7 +150,7 @@ impl RuleSet {
 
     /// The names of all domains, sorted.
     pub fn domain_names(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.domains.keys().map(|name| &**name).collect();
+        let mut names: Vec<&str> = self.domains().map(|domain| &*domain.name).collect();
         names.sort_unstable();
         names
     }
@@ -159,7 +159,7 @@ impl RuleSet {
     pub fn example(&self) -> Option<Example> {
         let mut best: Option<(u32, Example)> = None;
         for name in self.domain_names() {
-            let Some(domain) = self.domain(name) else { continue };
+            let Some(domain) = self.domain(name.as_bytes()) else { continue };
             domain.root.each_rule(&mut Vec::new(), &mut |entries, rule| {
                 let capacity = if refuses_the_same_call(rule) { rule.limit().map_or(0, Limit::capacity) } else { 0 };
                 if capacity > 0 && best.as_ref().is_none_or(|(least, _)| capacity < *least) {
@@ -181,16 +181,16 @@ impl Dots {
 impl Level {
     /// Adds a descriptor. Its key and value were checked not to be here already.
     pub fn insert(&mut self, node: Node) {
-        let (key, value) = (&*node.key, &*node.value);
+        let (key, value) = (node.key.as_bytes(), node.value.as_bytes());
         let index = u32::try_from(self.nodes.len()).expect("a rules file is bounded far below 2^32 nodes");
         if value.is_empty() {
             self.defaults.insert(key.into(), index);
         } else {
             self.exact.insert(Pair { key: key.into(), value: value.into() }, index);
         }
-        if let Some(pattern) = Pattern::new(&node.label).filter(|_| key.contains('*')) {
+        if let Some(pattern) = Pattern::new(&node.label).filter(|_| node.key.contains('*')) {
             self.starred_keys.push((pattern, index));
-        } else if let Some(pattern) = Pattern::new(value) {
+        } else if let Some(pattern) = Pattern::new(&node.value) {
             self.patterns.entry(key.into()).or_default().push((pattern, index));
         }
         self.nodes.push(node);
@@ -219,7 +219,7 @@ impl Level {
         if self.starred_keys.is_empty() {
             return by_value;
         }
-        let joined = format!("{}_{}", entry.key, entry.value);
+        let joined = [entry.key, b"_", entry.value].concat();
         let by_key = self.starred_keys.iter().find(|(pattern, _)| pattern.matches(&joined)).map(|&(_, index)| index);
         // The lower index stands earlier in the file.
         by_value.into_iter().chain(by_key).min()
@@ -263,7 +263,7 @@ impl Hash for Pair {
 
 impl Hash for Entry<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // `str` ends its hash with a byte that no text has, so ("ab", "c") and ("a", "bc") differ.
+        // A slice begins its hash with its length, so ("ab", "c") and ("a", "bc") differ.
         self.key.hash(state);
         self.value.hash(state);
     }

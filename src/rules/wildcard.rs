@@ -1,11 +1,13 @@
 //! Patterns with `*`, split once when the rules are compiled. A match allocates nothing.
 
-/// A text with stars, each of which stands for any characters, also none.
+use memchr::memmem;
+
+/// A text with stars, each of which stands for any bytes, also none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
-    first: Box<str>,
-    middle: Box<[Box<str>]>,
-    last: Box<str>,
+    first: Box<[u8]>,
+    middle: Box<[Box<[u8]>]>,
+    last: Box<[u8]>,
     fixed_len: usize,
 }
 
@@ -14,22 +16,22 @@ impl Pattern {
     pub fn new(text: &str) -> Option<Self> {
         let (first, rest) = text.split_once('*')?;
         let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
-        let middle: Box<[Box<str>]> = middle.split('*').filter(|part| !part.is_empty()).map(Into::into).collect();
+        let middle: Box<[Box<[u8]>]> = middle.split('*').filter(|part| !part.is_empty()).map(|part| part.as_bytes().into()).collect();
         let fixed_len = first.len() + last.len() + middle.iter().map(|part| part.len()).sum::<usize>();
-        Some(Self { first: first.into(), middle, last: last.into(), fixed_len })
+        Some(Self { first: first.as_bytes().into(), middle, last: last.as_bytes().into(), fixed_len })
     }
 
     /// Whether the text begins with the first part, ends with the last, and has the others between them in order, each taken as far
     /// left as it goes. Parts never overlap.
-    pub fn matches(&self, text: &str) -> bool {
+    pub fn matches(&self, text: &[u8]) -> bool {
         if text.len() < self.fixed_len {
             return false;
         }
         let Some(rest) = text.strip_prefix(&*self.first) else { return false };
         let Some(mut rest) = rest.strip_suffix(&*self.last) else { return false };
         for part in &self.middle {
-            match rest.split_once(&**part) {
-                Some((_, after)) => rest = after,
+            match memmem::find(rest, part) {
+                Some(at) => rest = &rest[at + part.len()..],
                 None => return false,
             }
         }
@@ -42,8 +44,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn matches(pattern: &str, text: &str) -> bool {
-        Pattern::new(pattern).expect("it has a star").matches(text)
+    fn matches(pattern: &str, text: impl AsRef<[u8]>) -> bool {
+        Pattern::new(pattern).expect("it has a star").matches(text.as_ref())
     }
 
     #[test]

@@ -66,6 +66,7 @@ use tollgate::store::Backend;
 use tollgate::store::memory::Counters;
 use tollgate::telemetry::metric::Metrics;
 use tollgate::telemetry::traces::Traces;
+use tollgate::text::Text;
 use tollgate::time::{Clock, MICROS_PER_SECOND, ManualClock, Span, Time};
 
 const CASES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/cases");
@@ -500,9 +501,10 @@ impl std::fmt::Display for Does {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ask { request, .. } => {
-                write!(formatter, "ask {}", request.domain)?;
+                write!(formatter, "ask {}", Text(&request.domain))?;
                 for descriptor in &request.descriptors {
-                    let entries: Vec<String> = descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
+                    let entries: Vec<String> =
+                        descriptor.entries.iter().map(|entry| format!("{}={}", Text(&entry.key), Text(&entry.value))).collect();
                     write!(formatter, " {}", entries.join(","))?;
                 }
                 Ok(())
@@ -576,7 +578,7 @@ impl Step {
             let times = fields.number("times")?;
             let kept = ANSWER_KEYS.into_iter().filter_map(|key| Some((key.to_owned(), fields.map.remove(key)?)));
             let expected = Value::Object(kept.collect());
-            (Does::Ask { request: RateLimitRequest { domain, descriptors, hits_addend }, times }, expected)
+            (Does::Ask { request: RateLimitRequest { domain: domain.into(), descriptors, hits_addend }, times }, expected)
         } else if let Some(text) = fields.text("wait")? {
             (Does::Wait(setting::span(&text)?), Value::Null)
         } else if let Some(secs) = fields.number("at")? {
@@ -622,7 +624,7 @@ fn descriptor(place: &str, wanted: Value) -> Result<RateLimitDescriptor, String>
         Some(Value::String(text)) => entries(&text),
         // For keys and values that have a comma or a sign of equality in them.
         Some(Value::Array(pairs)) => {
-            let text = |pair: &Value, index| pair.get(index).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let text = |pair: &Value, index| pair.get(index).and_then(Value::as_str).unwrap_or_default().into();
             pairs.iter().map(|pair| Entry { key: text(pair, 0), value: text(pair, 1) }).collect()
         }
         _ => return Err(fields.trouble("no entries")),
@@ -641,7 +643,7 @@ fn descriptor(place: &str, wanted: Value) -> Result<RateLimitDescriptor, String>
 /// `key=value,key=value`; nothing is no entries.
 fn entries(text: &str) -> Vec<Entry> {
     let pairs = text.split(',').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-    pairs.map(|(key, value)| Entry { key: key.to_owned(), value: value.to_owned() }).collect()
+    pairs.map(|(key, value)| Entry { key: key.into(), value: value.into() }).collect()
 }
 
 /// `5/HOUR`, or with the number of a unit, `5/99`.

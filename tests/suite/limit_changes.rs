@@ -73,7 +73,7 @@ async fn ask(client: &mut Client, change: &Change, holder: u64, hits: u64) -> (C
     // Who holds is another one each time, and whoever counts counts for one.
     let holder = if change.1.2 == HELD { holder.to_string() } else { String::new() };
     let descriptor = RateLimitDescriptor { hits_addend: Some(hits), ..descriptor(&[("case", change.0), ("holder", &holder)]) };
-    let request = RateLimitRequest { domain: "d".to_owned(), descriptors: vec![descriptor], hits_addend: 0 };
+    let request = RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor], hits_addend: 0 };
     let response = client.call(request).await.expect("there is an answer");
     (response.statuses[0].code(), response.statuses[0].limit_remaining)
 }

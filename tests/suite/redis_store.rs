@@ -329,7 +329,7 @@ async fn a_request_of_many_descriptors_is_one_trip() {
     let mut client = server.client().await;
     let values: Vec<String> = (0..64).map(|value| value.to_string()).collect();
     let request = || RateLimitRequest {
-        domain: "d".to_owned(),
+        domain: "d".into(),
         descriptors: values.iter().map(|value| descriptor(&[("k", value)])).collect(),
         hits_addend: 0,
     };

@@ -414,12 +414,12 @@ fn value_on<'p>(page: &'p str, series: &str) -> Option<&'p str> {
 /// A request without hits_addend: one hit.
 pub(crate) fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
     let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
-    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+    RateLimitRequest { domain: domain.into(), descriptors, hits_addend: 0 }
 }
 
 /// A descriptor without anything but its entries.
 pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entries = entries.iter().map(|&(key, value)| Entry { key: key.to_owned(), value: value.to_owned() }).collect();
+    let entries = entries.iter().map(|&(key, value)| Entry { key: key.into(), value: value.into() }).collect();
     RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
 }
 

@@ -162,14 +162,14 @@ fn what_is_said_on_a_stream_of_resources_is_the_same_bytes() {
     let ours_text = |text: &str| ours::Value { kind: Some(ours::Kind::StringValue(text.to_owned())) };
     let theirs_text = |text: &str| theirs::Value { kind: Some(theirs::Kind::StringValue(text.to_owned())) };
     let ours = ours::DiscoveryRequest {
-        version_info: "7".to_owned(),
+        version_info: "7".into(),
         node: Some(ours::Node {
             id: "me".to_owned(),
             metadata: Some(ours::Struct { fields: fields().map(|(key, text)| (key, ours_text(text))).into() }),
         }),
         resource_names: vec!["r".to_owned()],
         type_url: TYPE.to_owned(),
-        response_nonce: "n".to_owned(),
+        response_nonce: "n".into(),
         error_detail: Some(ours::rpc::Status {
             code: 3,
             message: "no".to_owned(),
@@ -196,10 +196,10 @@ fn what_is_said_on_a_stream_of_resources_is_the_same_bytes() {
     assert_eq!(ours.encode_to_vec(), theirs.encode_to_vec());
 
     let ours = ours::DiscoveryResponse {
-        version_info: "8".to_owned(),
-        resources: vec![ours::Any { type_url: TYPE.to_owned(), value: vec![1, 2] }],
-        type_url: TYPE.to_owned(),
-        nonce: "n".to_owned(),
+        version_info: "8".into(),
+        resources: vec![ours::Any { type_url: TYPE.to_owned(), value: vec![1, 2] }.encode_to_vec()],
+        type_url: TYPE.into(),
+        nonce: "n".into(),
     };
     let theirs = theirs::DiscoveryResponse {
         version_info: "8".to_owned(),
@@ -302,9 +302,9 @@ fn from_json(message: &str, json: &serde_json::Value) -> Vec<u8> {
 /// A request with every field set to something that is not its default.
 fn full_request() -> ours::RateLimitRequest {
     ours::RateLimitRequest {
-        domain: "edge".to_owned(),
+        domain: "edge".into(),
         descriptors: vec![ours::RateLimitDescriptor {
-            entries: vec![ours::Entry { key: "user".to_owned(), value: "ann".to_owned() }],
+            entries: vec![ours::Entry { key: "user".into(), value: "ann".into() }],
             limit: Some(ours::RateLimitOverride { requests_per_unit: 10, unit: ours::RateLimitUnit::Hour.into() }),
             hits_addend: Some(u64::MAX),
             is_negative_hits: true,
@@ -348,7 +348,7 @@ prop_compose! {
         descriptors in vec(descriptor(), 0..4),
         hits_addend: u32,
     ) -> ours::RateLimitRequest {
-        ours::RateLimitRequest { domain, descriptors, hits_addend }
+        ours::RateLimitRequest { domain: domain.into(), descriptors, hits_addend }
     }
 }
 
@@ -365,7 +365,7 @@ prop_compose! {
 
 prop_compose! {
     fn entry()(key in text(), value in text()) -> ours::Entry {
-        ours::Entry { key, value }
+        ours::Entry { key: key.into(), value: value.into() }
     }
 }
 
@@ -457,13 +457,25 @@ fn text() -> impl Strategy<Value = String> {
 
 fn their_request(ours: ours::RateLimitRequest) -> theirs::RateLimitRequest {
     let ours::RateLimitRequest { domain, descriptors, hits_addend } = ours;
-    theirs::RateLimitRequest { domain, descriptors: descriptors.into_iter().map(their_descriptor).collect(), hits_addend }
+    theirs::RateLimitRequest {
+        domain: their_text(domain),
+        descriptors: descriptors.into_iter().map(their_descriptor).collect(),
+        hits_addend,
+    }
+}
+
+/// Theirs reads text only.
+fn their_text(ours: Vec<u8>) -> String {
+    String::from_utf8(ours).expect("it was made of text")
 }
 
 fn their_descriptor(ours: ours::RateLimitDescriptor) -> theirs::RateLimitDescriptor {
     let ours::RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits } = ours;
     theirs::RateLimitDescriptor {
-        entries: entries.into_iter().map(|ours::Entry { key, value }| theirs::Entry { key, value }).collect(),
+        entries: entries
+            .into_iter()
+            .map(|ours::Entry { key, value }| theirs::Entry { key: their_text(key), value: their_text(value) })
+            .collect(),
         limit: limit.map(|ours::RateLimitOverride { requests_per_unit, unit }| theirs::RateLimitOverride { requests_per_unit, unit }),
         hits_addend: hits_addend.map(|value| theirs::UInt64Value { value }),
         is_negative_hits,

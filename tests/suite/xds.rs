@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use prost::Message as _;
-use prost_types::Any;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -17,7 +16,7 @@ use tonic::Status;
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
 use crate::support::certificates::{Authority, KeyForm};
-use crate::support::xds::{ControlPlane, NODE, Puppet, Stream, TYPE_URL, response, rules_of};
+use crate::support::xds::{ControlPlane, NODE, Puppet, Stream, TYPE_URL, resource_of, response, rules_of};
 use crate::support::{Builder, Client, Code, TestServer, eventually, limit_of, request, write};
 
 /// Names that Envoy Gateway's certificates have.
@@ -72,7 +71,7 @@ fn why(request: &DiscoveryRequest) -> &str {
 }
 
 fn accepted(request: &DiscoveryRequest, version: &str, nonce: &str) {
-    assert_eq!((&*request.version_info, &*request.response_nonce), (version, nonce));
+    assert_eq!((&*request.version_info, &*request.response_nonce), (version.as_bytes(), nonce.as_bytes()));
     assert_eq!(request.error_detail, None);
 }
 
@@ -213,8 +212,8 @@ async fn units_that_have_no_name_are_told_by_number_and_all_others_are_known() {
 async fn a_domain_in_two_resources_is_refused_unless_domains_are_merged() {
     let mut puppet = Puppet::start().await;
     let mut other = rules_of(2);
-    other.name = "other".to_owned();
-    other.descriptors[0].key = "other".to_owned();
+    other.name = "other".into();
+    other.descriptors[0].key = "other".into();
     let both = response("1", "n", &[rules_of(1), other]);
 
     let _strict = asking(puppet.addr).start();
@@ -442,7 +441,7 @@ async fn a_new_stream_begins_with_the_version_and_without_the_nonce_whatever_end
     accepted(&stream.request().await, "", "");
     accepted(&stream.ask(response("7", "a", &[rules_of(1)])).await, "7", "a");
     let nack = stream.ask(response("8", "b", &[RateLimitConfig::default()])).await;
-    assert_eq!((&*nack.version_info, &*nack.response_nonce), ("7", "b"));
+    assert_eq!((&*nack.version_info, &*nack.response_nonce), (&b"7"[..], &b"b"[..]));
     assert!(nack.error_detail.is_some());
     stream.fail(Status::unavailable("going away")).await;
 
@@ -462,23 +461,23 @@ async fn what_is_no_rules_is_refused_and_good_rules_are_taken_on_the_same_stream
     accepted(&stream.ask(response("1", "a", &[rules_of(1)])).await, "1", "a");
 
     let mut foreign = response("2", "b", &[rules_of(2)]);
-    foreign.type_url = "type.googleapis.com/envoy.config.cluster.v3.Cluster".to_owned();
+    foreign.type_url = "type.googleapis.com/envoy.config.cluster.v3.Cluster".into();
     let nack = stream.ask(foreign).await;
     assert_eq!(why(&nack), format!("a response is of type type.googleapis.com/envoy.config.cluster.v3.Cluster, and not {TYPE_URL}"));
     assert_eq!(nack.type_url, TYPE_URL);
 
     let mut foreign = response("3", "c", &[rules_of(3), rules_of(3)]);
-    foreign.resources[1].type_url = "type.googleapis.com/google.protobuf.Empty".to_owned();
-    foreign.resources.push(Any { type_url: TYPE_URL.to_owned(), value: b"\xff\xff\xffgarbage".to_vec() });
+    foreign.resources[1] = resource_of("type.googleapis.com/google.protobuf.Empty", Vec::new());
+    foreign.resources.push(resource_of(TYPE_URL, b"\xff\xff\xffgarbage".to_vec()));
     let nack = stream.ask(foreign).await;
-    assert_eq!((&*nack.version_info, &*nack.response_nonce), ("1", "c"));
+    assert_eq!((&*nack.version_info, &*nack.response_nonce), (&b"1"[..], &b"c"[..]));
     assert!(why(&nack).contains("a resource is of type type.googleapis.com/google.protobuf.Empty"), "{nack:?}");
     assert!(why(&nack).contains("\na resource cannot be read: "), "{nack:?}");
 
     // Deeper than any decoder goes.
-    let mut deep = RateLimitDescriptor { key: "k".to_owned(), ..RateLimitDescriptor::default() };
+    let mut deep = RateLimitDescriptor { key: "k".into(), ..RateLimitDescriptor::default() };
     for _ in 0..200 {
-        deep = RateLimitDescriptor { key: "k".to_owned(), descriptors: vec![deep], ..RateLimitDescriptor::default() };
+        deep = RateLimitDescriptor { key: "k".into(), descriptors: vec![deep], ..RateLimitDescriptor::default() };
     }
     let nack = stream.ask(response("4", "d", &[RateLimitConfig { descriptors: vec![deep], ..rules_of(1) }])).await;
     assert!(why(&nack).contains("recursion limit"), "{nack:?}");
@@ -500,7 +499,7 @@ async fn what_is_told_to_the_control_plane_is_bounded() {
     stream.request().await;
     let broken = |index: usize| {
         let mut rules = rules_of(1);
-        (rules.name, rules.domain) = (format!("{index}{}", "é".repeat(1_000)), index.to_string());
+        (rules.name, rules.domain) = (format!("{index}{}", "é".repeat(1_000)).into(), index.to_string().into());
         rules.descriptors[0].key.clear();
         rules
     };
@@ -518,7 +517,7 @@ async fn an_update_that_comes_while_one_is_compiled_is_taken_after_it() {
     stream.request().await;
     let mut many = rules_of(1);
     let template = many.descriptors[0].clone();
-    many.descriptors = (0..40_000).map(|index| RateLimitDescriptor { value: index.to_string(), ..template.clone() }).collect();
+    many.descriptors = (0..40_000).map(|index| RateLimitDescriptor { value: index.to_string().into(), ..template.clone() }).collect();
     stream.send(response("1", "a", &[many])).await;
     stream.send(response("2", "b", &[rules_of(2)])).await;
     stream.send(response("3", "c", &[rules_of(3)])).await;
@@ -590,7 +589,7 @@ async fn neither_a_server_that_says_nothing_nor_one_that_cannot_be_reached_holds
 async fn a_response_that_is_too_long_is_refused_with_the_setting_that_allows_it() {
     let mut puppet = Puppet::start().await;
     let mut long = rules_of(1);
-    long.name = "n".repeat(5 << 20);
+    long.name = vec![b'n'; 5 << 20];
     let long = response("2", "b", &[long]);
     assert!(long.encoded_len() > 4 << 20);
 
@@ -730,7 +729,7 @@ async fn pods_with_the_same_rules_show_the_same_hash() {
         drop(server);
         shown
     };
-    let other = RateLimitConfig { name: "e".to_owned(), domain: "e".to_owned(), ..rules_of(2) };
+    let other = RateLimitConfig { name: "e".into(), domain: "e".into(), ..rules_of(2) };
     let both = shown(&[rules_of(1), other.clone()]).await;
     assert_eq!(both, shown(&[other.clone(), rules_of(1)]).await);
     assert_ne!(both, shown(&[rules_of(2), other]).await);
@@ -808,7 +807,7 @@ async fn a_server_that_sends_what_was_refused_again_and_again_is_told_so_ever_la
     for round in 1..=3 {
         let began = Instant::now();
         let nack = stream.ask(broken(&round.to_string())).await;
-        assert_eq!((why(&nack), &*nack.response_nonce), (why(&first), &*round.to_string()));
+        assert_eq!((why(&nack), &*nack.response_nonce), (why(&first), round.to_string().as_bytes()));
         // Half of 200 ms, of 400 and of 800, and less than the clock may be wrong.
         assert!(began.elapsed() >= Duration::from_millis(90 * round), "{round}: {:?}", began.elapsed());
     }

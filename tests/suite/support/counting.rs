@@ -61,7 +61,7 @@ impl Counting {
             let caller = if key == "places" { &*holder } else { "" };
             descriptor(&[(key, value), ("caller", caller)])
         });
-        RateLimitRequest { domain: "d".to_owned(), descriptors: descriptors.collect(), hits_addend: 0 }
+        RateLimitRequest { domain: "d".into(), descriptors: descriptors.collect(), hits_addend: 0 }
     }
 
     pub(crate) async fn try_ask(&mut self, counters: &[(&str, &str)]) -> Result<RateLimitResponse, Status> {

@@ -195,16 +195,21 @@ impl AggregatedDiscoveryService for Ads {
 /// A response with these rules.
 pub(crate) fn response(version: &str, nonce: &str, rules: &[RateLimitConfig]) -> DiscoveryResponse {
     DiscoveryResponse {
-        version_info: version.to_owned(),
-        resources: rules.iter().map(|rules| Any { type_url: TYPE_URL.to_owned(), value: rules.encode_to_vec() }).collect(),
-        type_url: TYPE_URL.to_owned(),
-        nonce: nonce.to_owned(),
+        version_info: version.into(),
+        resources: rules.iter().map(|rules| resource_of(TYPE_URL, rules.encode_to_vec())).collect(),
+        type_url: TYPE_URL.into(),
+        nonce: nonce.into(),
     }
+}
+
+/// A resource as it stands in a response.
+pub(crate) fn resource_of(type_url: &str, value: Vec<u8>) -> Vec<u8> {
+    Any { type_url: type_url.to_owned(), value }.encode_to_vec()
 }
 
 /// Rules of domain `d` with one limit, for `key: k`.
 pub(crate) fn rules_of(requests: u32) -> RateLimitConfig {
     let policy = RateLimitPolicy { unit: RateLimitUnit::Year.into(), requests_per_unit: requests, ..RateLimitPolicy::default() };
-    let descriptor = RateLimitDescriptor { key: "k".to_owned(), rate_limit: Some(policy), ..RateLimitDescriptor::default() };
-    RateLimitConfig { name: "d".to_owned(), domain: "d".to_owned(), descriptors: vec![descriptor] }
+    let descriptor = RateLimitDescriptor { key: "k".into(), rate_limit: Some(policy), ..RateLimitDescriptor::default() };
+    RateLimitConfig { name: "d".into(), domain: "d".into(), descriptors: vec![descriptor] }
 }
