@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Query as QueryString, State};
+use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
+use percent_encoding::percent_decode;
 
 use crate::api::convert;
 use crate::api::json::{EXAMPLE, Messages, bad_request, read_body};
@@ -43,9 +44,11 @@ impl Explainer {
     }
 }
 
-/// GET: one descriptor, with an entry for each `descriptor` in the query string.
-pub async fn by_query(State(explainer): State<Explainer>, QueryString(pairs): QueryString<Vec<(String, String)>>) -> Response {
-    let of = |wanted: &'static str| pairs.iter().filter(move |(name, _)| name == wanted).map(|(_, value)| &**value);
+/// GET: one descriptor, with an entry for each `descriptor` in the query string, which may be any bytes.
+pub async fn by_query(State(explainer): State<Explainer>, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    let pairs: Vec<(Vec<u8>, Vec<u8>)> = query.split('&').map(pair).collect();
+    let of = |wanted: &'static str| pairs.iter().filter(move |(name, _)| name == wanted.as_bytes()).map(|(_, value)| &**value);
     let domain = of("domain").next().unwrap_or_default();
     if domain.is_empty() || of("descriptor").next().is_none() {
         return bad_request(&format!("a domain and at least one descriptor are needed; {GET_USAGE}"), None);
@@ -54,6 +57,13 @@ pub async fn by_query(State(explainer): State<Explainer>, QueryString(pairs): Qu
         Ok(query) => explainer.explain(&query),
         Err(invalid) => bad_request(&format!("{invalid}; {GET_USAGE}"), None),
     }
+}
+
+/// A name and a value of a query string, as HTML forms encode them.
+fn pair(encoded: &str) -> (Vec<u8>, Vec<u8>) {
+    let (name, value) = encoded.split_once('=').unwrap_or((encoded, ""));
+    let decoded = |text: &str| percent_decode(text.replace('+', " ").as_bytes()).collect();
+    (decoded(name), decoded(value))
 }
 
 /// POST: a request as `/json` takes it.

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::check::Hits;
 use crate::limit::Unit;
+use crate::text::Text;
 use crate::time::Time;
 
 /// One call: a domain and its descriptors.
@@ -63,12 +64,13 @@ impl<'q> Entry<'q> {
     ///
     /// # Errors
     /// An empty key.
-    pub fn parse(text: &'q str) -> Result<Self, String> {
-        let (key, value) = text.split_once('=').unwrap_or((text, ""));
-        if key.is_empty() {
-            return Err(format!("the entry `{text}` has no key; write key=value"));
+    pub fn parse(entry: &'q (impl AsRef<[u8]> + ?Sized)) -> Result<Self, String> {
+        let entry = entry.as_ref();
+        let end = entry.iter().position(|&byte| byte == b'=').unwrap_or(entry.len());
+        if end == 0 {
+            return Err(format!("the entry `{}` has no key; write key=value", Text(entry)));
         }
-        Ok(Self::new(key, value))
+        Ok(Self { key: &entry[..end], value: entry.get(end + 1..).unwrap_or_default() })
     }
 }
 
@@ -84,9 +86,12 @@ impl<'q> Query<'q> {
     ///
     /// # Errors
     /// See [`Entry::parse`].
-    pub fn of_entries(domain: &'q str, entries: impl IntoIterator<Item = &'q str>) -> Result<Self, String> {
+    pub fn of_entries<B>(domain: &'q B, entries: impl IntoIterator<Item = &'q B>) -> Result<Self, String>
+    where
+        B: AsRef<[u8]> + ?Sized,
+    {
         let entries: SmallVec<[Entry<'q>; 4]> = entries.into_iter().map(Entry::parse).collect::<Result<_, _>>()?;
-        Ok(Self { domain: domain.as_bytes(), descriptors: [Descriptor::new(entries)].into_iter().collect(), ..Self::default() })
+        Ok(Self { domain: domain.as_ref(), descriptors: [Descriptor::new(entries)].into_iter().collect(), ..Self::default() })
     }
 }
 

@@ -84,10 +84,21 @@ mod tests {
         }
     }
 
+    /// Whole characters, and parts of them.
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        let parts = prop::sample::select(vec![&b"a"[..], "é".as_bytes(), b"\xc3", b"\xa9", b"\xff"]);
+        prop::collection::vec(parts, 0..8).prop_map(|parts| parts.concat())
+    }
+
     proptest! {
         #[test]
         fn it_agrees_with_the_definition(pattern in "[ab]{0,2}\\*[ab*]{0,5}", text in "[ab]{0,8}") {
             prop_assert_eq!(matches(&pattern, &text), naive(pattern.as_bytes(), text.as_bytes()));
+        }
+
+        #[test]
+        fn it_agrees_with_the_definition_on_bytes(pattern in "[aé]{0,2}\\*[aé*]{0,5}", text in bytes()) {
+            prop_assert_eq!(matches(&pattern, &text), naive(pattern.as_bytes(), &text));
         }
     }
 }

@@ -93,6 +93,31 @@ descriptors:
     }
 }
 
+/// Envoy puts the value of a header into a descriptor as it came, and lets a request pass that gets an error.
+#[test]
+fn a_header_that_is_not_utf8_is_limited_by_its_bytes() {
+    let rules = "
+domain: web
+descriptors:
+  - key: path
+    descriptors:
+      - key: user
+        rate_limit: {unit: day, requests_per_unit: 3}
+";
+    for site in Site::with_every_store("envoy.yaml") {
+        let site = site.with_rules("web.yaml", rules);
+        let site = site.with_instead("remote_address: {}", "request_headers: {header_name: x-user, descriptor_key: user}").start();
+        let get = |user| site.send(Request::get("/").with_raw("x-user", user));
+        for remaining in [2, 1, 0] {
+            get(b"a\xff").passed_with(remaining);
+        }
+        get(b"a\xff").was_refused();
+        get(b"a\xfe").passed_with(2);
+        get("a\u{fffd}".as_bytes()).passed_with(2);
+        site.adds_up_to(Counts { ok: 5, over_limit: 1, ..Counts::default() });
+    }
+}
+
 #[test]
 fn a_period_that_no_unit_names_is_told_without_a_window() {
     let half_day = Span::from_secs(12 * 3_600);

@@ -1,11 +1,14 @@
 //! Under which key a counter is found: the reference's, which an instance of the reference beside us counts on, and our own.
 
+use percent_encoding::percent_decode;
+use proptest::prelude::*;
+use tollgate::check::Key;
 use tollgate::config::{self, Options, Source};
 use tollgate::limit::{Algorithm, Months, Unit};
 use tollgate::rules::explain::explain;
 use tollgate::rules::key::{HOLDER_BYTES_MAX, KEY_BYTES_MAX};
 use tollgate::rules::plan::{Modes, plan};
-use tollgate::rules::query::Override;
+use tollgate::rules::query::{Descriptor, Entry, Override};
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{KeyFormat, Query, RuleSet};
 use tollgate::telemetry::metric::Metrics;
@@ -196,6 +199,45 @@ fn a_holder_is_named_by_the_last_value_and_by_its_hash_if_that_is_long() {
     assert_eq!(holder(&longest), longest);
     let (one, other) = (holder(&format!("{longest}1")), holder(&format!("{longest}2")));
     assert!(one.len() == 33 && one.starts_with('#') && one != other, "{one} {other}");
+}
+
+proptest! {
+    /// Of text, as before requests could have anything else; of any other bytes, by the same rule.
+    #[test]
+    fn keys_have_the_bytes_of_the_request(user in bytes(), ip in bytes()) {
+        let path = [b"/a", &*user].concat();
+        let reference = key_of_bytes(&rules("p:", KeyFormat::Reference), &path, &ip);
+        prop_assert_eq!(reference.as_bytes(), [b"p:shop_path_", &*path, b"_ip_", &*ip, b"_"].concat());
+        if let (Ok(path), Ok(ip)) = (str::from_utf8(&path), str::from_utf8(&ip)) {
+            prop_assert_eq!(reference.to_string(), format!("p:shop_path_{path}_ip_{ip}_"));
+        }
+        let safe = key_of_bytes(&rules("p:", KeyFormat::Safe), &path, &ip);
+        let (head, tail) = ("p:tg:shop:".len(), ":fixed_window:86400:s:".len());
+        let parts = safe.as_bytes()[head..safe.len() - tail].split(|&byte| byte == b':');
+        let read_back: Vec<Vec<u8>> = parts.map(|part| percent_decode(part).collect()).collect();
+        prop_assert_eq!(read_back, [b"path", &*path, b"ip", &*ip]);
+    }
+
+    #[test]
+    fn different_bytes_have_different_safe_keys(one in (bytes(), bytes()), other in (bytes(), bytes())) {
+        let rules = rules("", KeyFormat::Safe);
+        let key = |(user, ip): &(Vec<u8>, Vec<u8>)| key_of_bytes(&rules, &[b"/a", &**user].concat(), ip);
+        prop_assert_eq!(key(&one) == key(&other), one == other);
+    }
+}
+
+/// Bytes of which many are no text, and among which the marks of keys are frequent.
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let letter = prop_oneof![any::<u8>(), prop::sample::select(&b"a_:%F\xff\xfe\xc3\xbc"[..])];
+    prop::collection::vec(letter, 0..6)
+}
+
+/// Below a rule with a star, one that takes any value.
+fn key_of_bytes(rules: &RuleSet, path: &[u8], ip: &[u8]) -> Key {
+    let descriptor = Descriptor::new([Entry::new("path", path), Entry::new("ip", ip)]);
+    let query = Query { domain: b"shop", descriptors: [descriptor].into_iter().collect(), ..Query::default() };
+    let plan = plan(rules, &query, Modes::default(), Time::default()).expect("its unit is one");
+    plan.ask.checks[0].key.clone()
 }
 
 fn query(descriptor: &str) -> Query<'_> {

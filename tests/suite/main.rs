@@ -24,6 +24,7 @@ mod local_share_under_load;
 mod metrics;
 mod mixed_fleet;
 mod mutants;
+mod not_utf8;
 mod operations;
 mod over_limit;
 mod overlay;

@@ -10,8 +10,8 @@ use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::time::Instant;
 use tokio_stream::wrappers::UnixListenerStream;
-use tollgate::proto::envoy::service::discovery::v3::DiscoveryRequest;
-use tollgate::proto::ratelimit::config::ratelimit::v3::{RateLimitConfig, RateLimitDescriptor};
+use tollgate::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use tollgate::proto::ratelimit::config::ratelimit::v3::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace};
 use tonic::Status;
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
@@ -489,6 +489,71 @@ async fn what_is_no_rules_is_refused_and_good_rules_are_taken_on_the_same_stream
     accepted(&stream.ask(response("6", "a", &[rules_of(6)])).await, "6", "a");
     accepted(&stream.ask(response("6", "", &[rules_of(7)])).await, "6", "");
     has_limit(&server, "d.k", 7).await;
+}
+
+#[tokio::test]
+async fn strings_that_are_not_utf8_are_a_problem_of_their_rule_and_not_of_the_stream() {
+    let mut puppet = Puppet::start().await;
+    let server = asking(puppet.addr).start();
+    let mut stream = puppet.stream().await;
+    stream.request().await;
+    accepted(&stream.ask(response("1", "a", &[rules_of(1)])).await, "1", "a");
+
+    let with = |change: fn(&mut RateLimitConfig)| {
+        let mut rules = rules_of(2);
+        change(&mut rules);
+        rules
+    };
+    let policy_of = |rules: &mut RateLimitConfig, change: fn(&mut RateLimitPolicy)| {
+        change(rules.descriptors[0].rate_limit.as_mut().expect("it has a limit"));
+    };
+    let mut limit_name = rules_of(2);
+    policy_of(&mut limit_name, |policy| policy.name = b"n\xff".into());
+    let mut replaced_name = rules_of(2);
+    policy_of(&mut replaced_name, |policy| policy.replaces = vec![RateLimitReplace { name: b"r\xff".into() }]);
+    let nested = |rules: &mut RateLimitConfig| {
+        let inner = RateLimitDescriptor { value: b"v\xff".into(), ..rules.descriptors[0].clone() };
+        rules.descriptors[0].descriptors = vec![inner.clone(), inner];
+    };
+    for (rules, text, place) in [
+        (with(|rules| rules.name = b"d\xff".into()), "d%FF: name is not UTF-8: d%FF", "d%FF (domain d)"),
+        (with(|rules| rules.domain = b"d\xff".into()), "d: domain is not UTF-8: d%FF", "d (domain d%FF)"),
+        (with(|rules| rules.descriptors[0].key = b"k\xff".into()), "d: key is not UTF-8: k%FF", "d (domain d > descriptors[0])"),
+        (with(nested), "d: value is not UTF-8: v%FF", "d (domain d > descriptors[0].descriptors[1])"),
+        (limit_name, "d: rate_limit.name is not UTF-8: n%FF", "d (domain d > descriptors[0])"),
+        (replaced_name, "d: rate_limit.replaces.name is not UTF-8: r%FF", "d (domain d > descriptors[0])"),
+    ] {
+        let other = RateLimitConfig { name: "e".into(), domain: "e".into(), ..rules_of(2) };
+        let nack = stream.ask(response("2", "b", &[other, rules])).await;
+        assert_eq!((&*nack.version_info, &*nack.response_nonce), (&b"1"[..], &b"b"[..]));
+        assert!(why(&nack).contains(text) && why(&nack).contains(&format!("\n  --> {place}\n")), "{text}, {place}: {nack:?}");
+        assert!(server.log().contains(text), "{text}: {}", server.log());
+    }
+
+    // Metadata is read with the resource.
+    let mut rules = rules_of(2);
+    rules.descriptors[0].metadata = Some(prost_types::Struct { fields: [("KEY".to_owned(), prost_types::Value::default())].into() });
+    let mut bytes = rules.encode_to_vec();
+    let at = bytes.windows(3).position(|part| part == b"KEY").expect("it is there");
+    bytes[at..at + 3].copy_from_slice(b"K\xffY");
+    let nack = stream.ask(DiscoveryResponse { resources: vec![resource_of(TYPE_URL, bytes)], ..response("3", "c", &[]) }).await;
+    assert!(why(&nack).contains(r#"resource "d" of domain "d" cannot be read: "#), "{nack:?}");
+    assert!(why(&nack).contains("RateLimitDescriptor.metadata: ") && why(&nack).contains("UTF-8"), "{nack:?}");
+
+    // A resource whose type is not UTF-8: field 1, two bytes.
+    let nack = stream.ask(DiscoveryResponse { resources: vec![b"\x0a\x02t\xff".into()], ..response("4", "d", &[]) }).await;
+    assert!(why(&nack).contains("a resource cannot be read: "), "{nack:?}");
+    let nack = stream.ask(DiscoveryResponse { type_url: b"t\xff".into(), ..response("5", "e", &[]) }).await;
+    assert!(why(&nack).contains("a response is of type t%FF, and not "), "{nack:?}");
+
+    // Those before them still serve. Versions and nonces go back as they came, and all of it was on one stream.
+    assert!(has_rule(&server, "d.k: unit=YEAR requests_per_unit=1, "), "{}", server.admin("/rlconfig"));
+    let ack =
+        stream.ask(DiscoveryResponse { version_info: b"6\xff".into(), nonce: b"f\xff".into(), ..response("", "", &[rules_of(6)]) }).await;
+    assert_eq!((&*ack.version_info, &*ack.response_nonce), (&b"6\xff"[..], &b"f\xff"[..]));
+    assert_eq!(ack.error_detail, None);
+    has_limit(&server, "d.k", 6).await;
+    assert_eq!(server.metric("tollgate_xds_streams_total"), Some(1.0));
 }
 
 #[tokio::test]

@@ -17,6 +17,8 @@ pub(crate) struct Request<'r> {
     pub(crate) method: &'r str,
     pub(crate) path: &'r str,
     pub(crate) headers: &'r [(&'r str, &'r str)],
+    /// One more header, whose value may be any bytes.
+    pub(crate) raw_header: Option<(&'r str, &'r [u8])>,
     pub(crate) body: &'r str,
 }
 
@@ -31,12 +33,17 @@ pub(crate) struct Reply {
 impl<'r> Request<'r> {
     /// GET without a header of its own.
     pub(crate) fn get(path: &'r str) -> Self {
-        Self { method: "GET", path, headers: &[], body: "" }
+        Self { method: "GET", path, headers: &[], raw_header: None, body: "" }
     }
 
     /// The same with these headers.
     pub(crate) fn with(self, headers: &'r [(&'r str, &'r str)]) -> Self {
         Self { headers, ..self }
+    }
+
+    /// The same with one more header, whose value may be any bytes.
+    pub(crate) fn with_raw(self, name: &'r str, value: &'r [u8]) -> Self {
+        Self { raw_header: Some((name, value)), ..self }
     }
 
     /// The same by POST, with this body.
@@ -69,7 +76,9 @@ impl Connection {
         if request.method == "POST" {
             text += &format!("content-length: {}\r\n", request.body.len());
         }
-        self.0.get_mut().write_all((text + "\r\n" + request.body).as_bytes())
+        let raw_header = request.raw_header.map(|(name, value)| [name.as_bytes(), b": ", value, b"\r\n"].concat());
+        let bytes = [text.as_bytes(), &raw_header.unwrap_or_default(), b"\r\n", request.body.as_bytes()].concat();
+        self.0.get_mut().write_all(&bytes)
     }
 
     /// What has come of the reply so far, if that is not much.
