@@ -3,7 +3,6 @@
 #![no_main]
 
 use std::cell::RefCell;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
@@ -64,7 +63,7 @@ fn service(together: bool) -> Service {
     };
     // Small, so that it evicts.
     let backend = Backend::Memory(Arc::new(Counters::new(64 << 10, "store", &metrics)));
-    let fallback = Fallback::new(OnStoreError::Local, NonZeroU32::MIN, &metrics);
+    let fallback = Fallback::new(OnStoreError::Local, &metrics);
     let parts = Parts { rules: live, backend, fallback, clock, stats, policy };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let limiter = runtime.block_on(async { Arc::new(Shared::new(parts, &metrics)).open() });

@@ -56,7 +56,7 @@ impl Observer for Notes {
             End::Rule(rule) => self.line(&format!("rule {} at {}", rule.path, rule.origin)),
             End::NoEntries => self.line("no entries: nothing can match"),
             End::NoChild(entry) => {
-                self.line(&format!("{}={} -> nothing: no such value, no pattern, no default", Text(entry.key), Text(entry.value)))
+                self.line(&format!("{}={} -> nothing: no such value, no pattern, no default", Text(entry.key), Text(entry.value)));
             }
             End::TooDeep => self.line("the rules end here, and the descriptor goes on: too deep to match"),
             End::NoLimit => self.line("no rate_limit here: not limited"),
