@@ -5,26 +5,31 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{FromRef, Query as QueryString, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, any, get};
+use futures_util::future::join_all;
 use http::{StatusCode, header};
-use tokio::net::TcpStream;
-use tokio_stream::{Stream, StreamExt as _};
 
 use crate::admin::explain::{Explainer, NO_RULES};
-use crate::http::health;
+use crate::admin::page::SharedPage;
+use crate::http::accept::{self, AcceptErrors};
+use crate::http::budget::HttpMetrics;
+use crate::http::{self as server, ADMIN_BOUNDS, health};
 use crate::rules::{LiveRules, OnStoreError};
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::Metrics;
 
 pub mod explain;
+pub mod page;
 pub mod settings;
 
 /// The text format of Prometheus.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+const TEXT_TYPE: &str = "text/plain; charset=utf-8";
 
 /// What the door shows.
 #[derive(Debug, Clone)]
@@ -37,8 +42,42 @@ pub struct Admin {
     pub on_store_error: OnStoreError,
     /// All metrics.
     pub metrics: Metrics,
+    /// What it renders.
+    pub pages: Pages,
     /// How far the process is.
     pub lifecycle: Lifecycle,
+}
+
+/// What [`serve`] needs for every listener.
+#[derive(Debug)]
+pub struct Common {
+    /// Says when to stop.
+    pub lifecycle: Lifecycle,
+    /// What to do about accept errors.
+    pub errors: AcceptErrors,
+    /// What is counted.
+    pub metrics: HttpMetrics,
+}
+
+/// Pages that may be large, by path. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Pages {
+    metrics: SharedPage,
+    stats: SharedPage,
+    rlconfig: SharedPage,
+    rlconfig_json: SharedPage,
+}
+
+impl Pages {
+    /// Renders nothing yet.
+    pub fn new(metrics: &Metrics) -> Self {
+        let full = metrics.counter(
+            "tollgate_admin_pages_full_total",
+            "Responses of the admin listener and PROMETHEUS_ADDR that repeat the last page, because 4 are still being sent (pages_max).",
+        );
+        let page = || SharedPage::new(full.clone());
+        Self { metrics: page(), stats: page(), rlconfig: page(), rlconfig_json: page() }
+    }
 }
 
 impl Admin {
@@ -82,14 +121,16 @@ impl FromRef<Admin> for Explainer {
     }
 }
 
-/// Connections of a listener, for as long as it can accept any.
-///
-/// # Errors
-/// The runtime cannot take the listener.
-pub fn incoming(listener: TcpListener) -> anyhow::Result<impl Stream<Item = TcpStream>> {
-    let listener = tokio::net::TcpListener::from_std(listener).context("take over a listener")?;
-    // A connection that could not be accepted is its client's loss, and the next one may do better.
-    Ok(tokio_stream::wrappers::TcpListenerStream::new(listener).filter_map(Result::ok))
+/// Serves each listener with its router until the process stops.
+pub async fn serve(listeners: Vec<(TcpListener, Router)>, common: Common) {
+    let Common { lifecycle, errors, metrics } = &common;
+    let serving = listeners.into_iter().map(|(listener, router)| async move {
+        match tokio::net::TcpListener::from_std(listener) {
+            Ok(listener) => server::serve(accept::incoming(listener, errors.clone()), router, lifecycle, ADMIN_BOUNDS, metrics).await,
+            Err(error) => tracing::error!(%error, "cannot accept connections"),
+        }
+    });
+    join_all(serving).await;
 }
 
 async fn index() -> String {
@@ -102,25 +143,38 @@ async fn unknown_path() -> Response {
 }
 
 async fn rlconfig(State(admin): State<Admin>, QueryString(pairs): QueryString<Vec<(String, String)>>) -> Response {
-    let rules = admin.rules.load();
+    let rules = admin.rules.clone();
     match pairs.iter().find(|(name, _)| name == "format").map_or("text", |(_, format)| format) {
-        "text" => match rules.as_ref().map(|rules| rules.dump()) {
-            Some(dump) if !dump.is_empty() => dump.into_response(),
-            // As in the reference, an empty body has no content type.
-            _ => StatusCode::OK.into_response(),
-        },
-        "json" => match rules.as_ref() {
-            Some(rules) => ([(header::CONTENT_TYPE, "application/json")], rules.dump_json(admin.on_store_error)).into_response(),
-            None => (StatusCode::SERVICE_UNAVAILABLE, NO_RULES).into_response(),
-        },
+        "text" => {
+            let dump = move || rules.load().as_ref().map(|rules| rules.dump()).unwrap_or_default();
+            match admin.pages.rlconfig.get(dump).await {
+                // As in envoyproxy/ratelimit, an empty body has no content type.
+                Some(dump) if dump.is_empty() => StatusCode::OK.into_response(),
+                dump => respond(TEXT_TYPE, dump),
+            }
+        }
+        "json" if rules.load().is_none() => (StatusCode::SERVICE_UNAVAILABLE, NO_RULES).into_response(),
+        "json" => {
+            let on_store_error = admin.on_store_error;
+            let dump = move || rules.load().as_ref().map(|rules| rules.dump_json(on_store_error)).unwrap_or_default();
+            respond("application/json", admin.pages.rlconfig_json.get(dump).await)
+        }
         other => (StatusCode::BAD_REQUEST, format!("unknown format {other:?}; write format=text or format=json\n")).into_response(),
     }
 }
 
-async fn stats(State(admin): State<Admin>) -> String {
-    admin.metrics.lines()
+async fn stats(State(admin): State<Admin>) -> Response {
+    respond(TEXT_TYPE, admin.pages.stats.get(move || admin.metrics.lines()).await)
 }
 
 async fn metrics_page(State(admin): State<Admin>) -> Response {
-    ([(header::CONTENT_TYPE, METRICS_TYPE)], admin.metrics.page()).into_response()
+    respond(METRICS_TYPE, admin.pages.metrics.get(move || admin.metrics.page()).await)
+}
+
+/// A page, or 500 if rendering it panicked.
+fn respond(content_type: &'static str, page: Option<Bytes>) -> Response {
+    match page {
+        Some(page) => ([(header::CONTENT_TYPE, content_type)], page).into_response(),
+        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
 }

@@ -1,7 +1,6 @@
 //! Envoy's door: gRPC on one port, JSON over HTTP and health on another, each connection on the thread that has the fewest.
 
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 
 use anyhow::Context as _;
 use axum::Router;
@@ -19,9 +18,12 @@ use crate::api::grpc::{Connections, Orders};
 use crate::api::json::{JsonDoor, Messages};
 use crate::api::listen::Worker;
 use crate::api::rls::{Calls, Rls};
+use crate::http::SERVICE_BOUNDS;
+use crate::http::budget::HttpMetrics;
 use crate::limiter::{self, Limiter};
 use crate::proto::DESCRIPTOR_SET;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+use crate::runtime::Thread;
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::Traces;
@@ -60,22 +62,20 @@ pub struct Api {
     health: health::Health,
     messages: Messages,
     oversized: Counter,
-    http_full: Counter,
+    http_metrics: HttpMetrics,
     traces: Traces,
 }
 
 /// Threads that serve. [`Running::finished`] returns when they are done.
 #[derive(Debug)]
 pub struct Running {
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<Thread>,
     /// There until the very end, however it comes.
     _socket_file: Option<SocketFile>,
-    /// Closed when the last thread has ended.
-    alive: mpsc::Receiver<()>,
 }
 
 impl Api {
-    /// Puts the doors together. `http_full` counts how often an HTTP door was full.
+    /// Puts the doors together.
     ///
     /// # Errors
     /// The descriptors that were compiled in cannot be read.
@@ -83,7 +83,7 @@ impl Api {
         limiter: Arc<limiter::Shared>,
         connections: Connections,
         lifecycle: Lifecycle,
-        http_full: Counter,
+        http_metrics: HttpMetrics,
         traces: Traces,
         metrics: &Metrics,
     ) -> anyhow::Result<Self> {
@@ -98,7 +98,7 @@ impl Api {
             limiter,
             connections,
             oversized,
-            http_full,
+            http_metrics,
             lifecycle,
             traces,
         })
@@ -109,7 +109,6 @@ impl Api {
     /// # Errors
     /// A thread or its runtime cannot be started.
     pub fn start(self, mut doors: listen::Doors, workers: usize, metrics: &Metrics) -> anyhow::Result<Running> {
-        let (alive_here, alive) = mpsc::channel(1);
         let socket_file = doors.take_socket_file();
         let mut threads = Vec::new();
         let mut hands = Vec::new();
@@ -117,25 +116,18 @@ impl Api {
             let (grpc, grpc_incoming) = mpsc::channel(HANDOVERS_MAX);
             let (http, http_incoming) = mpsc::channel(HANDOVERS_MAX);
             hands.push(Worker::new(grpc, http));
-            let (api, alive) = (self.clone(), alive_here.clone());
-            threads.push(spawn(format!("worker-{number}"), async move {
-                api.serve(grpc_incoming, http_incoming).await;
-                drop(alive);
-            })?);
+            threads.push(Thread::spawn(&format!("worker-{number}"), self.clone().serve(grpc_incoming, http_incoming))?);
         }
         let acceptor = listen::Acceptor::new(doors, hands, metrics);
         let lifecycle = self.lifecycle.clone();
-        threads.push(spawn("accept".to_owned(), async move {
-            acceptor.run(&lifecycle).await;
-            drop(alive_here);
-        })?);
-        Ok(Running { threads, _socket_file: socket_file, alive })
+        threads.push(Thread::spawn("accept", async move { acceptor.run(&lifecycle).await })?);
+        Ok(Running { threads, _socket_file: socket_file })
     }
 
     async fn serve(self, grpc: mpsc::Receiver<Accepted>, http: mpsc::Receiver<Accepted>) {
         let limiter = self.limiter.clone().open();
         let http_incoming = ReceiverStream::new(http).filter_map(Connection::take_over);
-        let http_served = crate::http::serve(http_incoming, self.http(limiter.clone()), &self.lifecycle, &self.http_full);
+        let http_served = crate::http::serve(http_incoming, self.http(limiter.clone()), &self.lifecycle, SERVICE_BOUNDS, &self.http_metrics);
         let (grpc_served, ()) = tokio::join!(self.serve_grpc(limiter, grpc), http_served);
         if let Err(error) = grpc_served {
             tracing::error!(error = format!("{error:#}"), "the gRPC server cannot start");
@@ -188,14 +180,9 @@ impl Api {
 
 impl Running {
     /// Waits until every thread has ended.
-    pub async fn finished(mut self) {
-        // Nobody sends anything: it ends when the last sender is dropped.
-        let _ = self.alive.recv().await;
+    pub async fn finished(self) {
         for thread in self.threads {
-            let name = thread.thread().name().unwrap_or_default().to_owned();
-            if thread.join().is_err() {
-                tracing::error!(name, "a thread panicked");
-            }
+            thread.ended().await;
         }
     }
 }
@@ -208,10 +195,4 @@ fn tell_oversized<B>(mut response: http::Response<B>, oversized: &Counter) -> ht
         oversized.inc();
     }
     response
-}
-
-/// A thread with a runtime of its own.
-fn spawn(name: String, work: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<JoinHandle<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
-    thread::Builder::new().name(name).spawn(move || runtime.block_on(work)).context("start a thread")
 }

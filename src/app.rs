@@ -7,16 +7,17 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use tokio::task::JoinSet;
 
 use crate::admin::explain::Explainer;
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Common, Pages};
 use crate::api::grpc::Connections;
 use crate::api::json::Messages;
 use crate::api::listen::{Doors, GrpcAddr};
 use crate::api::tls::CertificateSource;
 use crate::api::{Api, Running, bind};
 use crate::config::metric_mapping::{self, MappingError};
+use crate::http::accept::AcceptErrors;
+use crate::http::budget::HttpMetrics;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Parts};
 use crate::rule_source::intake::{HealthPolicy, Intake};
@@ -24,16 +25,18 @@ use crate::rule_source::{Origin, RuleSource};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::tree::Example;
 use crate::rules::{KeyFormat, LiveRules};
+use crate::runtime::Thread;
 use crate::settings::Settings;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::store::redis::secrets::SecretSource;
 use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
 use crate::telemetry::mapper::Mapping;
-use crate::telemetry::metric::{Counter, Metrics, Naming};
+use crate::telemetry::metric::{Metrics, Naming};
 use crate::telemetry::traces::Traces;
 use crate::telemetry::traces::export::Exporting;
-use crate::telemetry::{statsd, traces};
+use crate::telemetry::statsd::{self, Sending};
+use crate::telemetry::traces;
 use crate::time::{Clock, Span};
 use crate::watch::Watch;
 
@@ -55,7 +58,8 @@ pub struct App {
     lifecycle: Lifecycle,
     metrics: Metrics,
     spans: Option<traces::export::Exporter>,
-    http_full: Counter,
+    http_metrics: HttpMetrics,
+    accept_errors: AcceptErrors,
     workers: usize,
     drain_period: Span,
     shutdown_timeout: Span,
@@ -138,7 +142,8 @@ impl App {
         metrics.add_process();
         let lifecycle = Lifecycle::default();
 
-        let doors = Doors::bind(settings.api.grpc(), settings.api.http())?;
+        let accept_errors = AcceptErrors::new(&metrics);
+        let doors = Doors::bind(settings.api.grpc(), settings.api.http(), accept_errors.clone())?;
         let admin_listener = bind::tcp(settings.admin.debug(), "DEBUG_HOST and DEBUG_PORT")?;
         let prometheus_listener = settings.telemetry.prometheus_addr().map(bind_prometheus).transpose()?;
 
@@ -200,17 +205,18 @@ impl App {
         let policy = settings.limiter.policy();
         let (modes, on_store_error) = (policy.modes, settings.limiter.on_store_error);
         let explainer = Explainer::new(live.clone(), modes, Messages::new()?);
-        let admin = Admin { rules: live.clone(), explainer, on_store_error, metrics: metrics.clone(), lifecycle: lifecycle.clone() };
-        let http_full = crate::http::full_counter(&metrics);
+        let (pages, http_metrics) = (Pages::new(&metrics), HttpMetrics::new(&metrics));
+        let admin = Admin { rules: live.clone(), explainer, on_store_error, metrics: metrics.clone(), pages, lifecycle: lifecycle.clone() };
         let fallback = Fallback::new(on_store_error, &metrics);
         let parts = Parts { rules: live, backend: backend.clone(), fallback, clock: clock.clone(), stats, policy };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics));
         let recording = settings.traces.options().map_err(anyhow::Error::msg)?.map(|options| Traces::new(options, clock.clone(), &metrics));
         let (traces, spans) = recording.unzip();
         Ok(Self {
-            api: Api::new(limiter.clone(), connections, lifecycle.clone(), http_full.clone(), traces.unwrap_or_default(), &metrics)?,
+            api: Api::new(limiter.clone(), connections, lifecycle.clone(), http_metrics.clone(), traces.unwrap_or_default(), &metrics)?,
             spans,
-            http_full,
+            http_metrics,
+            accept_errors,
             doors,
             admin,
             admin_listener,
@@ -238,7 +244,8 @@ impl App {
     }
 
     /// Serves until `stop` returns, then drains: health fails at once, calls are answered for the drain period, then connections are
-    /// told to go, and what is in flight is finished within the shutdown time-out. A second `stop` ends it at once.
+    /// told to go, and what is in flight is finished, and the last metrics and spans are sent, within the shutdown time-out. A second `stop`
+    /// ends it at once.
     ///
     /// `reload` returns whenever somebody asks for rules and certificates to be read again.
     ///
@@ -250,18 +257,16 @@ impl App {
         let secrets = self.secrets.map(Watch::start).transpose()?;
         let exporting = self.spans.map(traces::export::Exporter::start).transpose()?;
         let running = self.api.start(self.doors, self.workers, &self.metrics)?;
-        let mut chores = JoinSet::new();
-        chores.spawn(self.backend.clone().look_after(self.clock, self.lifecycle.clone()));
-        if let Some(listener) = self.prometheus_listener {
-            let (router, lifecycle) = (self.admin.clone().metrics_router(&self.prometheus_path), self.lifecycle.clone());
-            let incoming = admin::incoming(listener)?;
-            let full = self.http_full.clone();
-            chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle, &full).await });
-        }
+        // Threads of their own: whatever clients of the admin listener do, it delays neither the store nor signals.
+        let look_after_store = self.backend.clone().look_after(self.clock, self.lifecycle.clone());
+        let _store_thread = Thread::spawn("store", look_after_store)?;
+        let _admin_thread = {
+            let common = Common { lifecycle: self.lifecycle.clone(), errors: self.accept_errors, metrics: self.http_metrics };
+            let prometheus = self.prometheus_listener.zip(Some(self.admin.clone().metrics_router(&self.prometheus_path)));
+            let listeners = [Some((self.admin_listener, self.admin.router())), prometheus];
+            Thread::spawn("admin", admin::serve(listeners.into_iter().flatten().collect(), common))?
+        };
         let sending = self.statsd.map(statsd::Exporter::start);
-        let (router, incoming, lifecycle) = (self.admin.router(), admin::incoming(self.admin_listener)?, self.lifecycle.clone());
-        let full = self.http_full;
-        chores.spawn(async move { crate::http::serve(incoming, router, &lifecycle, &full).await });
 
         let mut store_is_missed = pin!(missed(&self.backend, self.store_must_come_within));
         let signal = loop {
@@ -280,14 +285,8 @@ impl App {
         // and no process ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
         drop((following, certificates, secrets));
         tokio::select! {
-            () = drain(&self.lifecycle, running, exporting, signal, self.drain_period, self.shutdown_timeout) => {}
-            _ = stop() => {
-                tracing::warn!("a second signal: ending at once");
-                return Ok(());
-            }
-        }
-        if let Some(sending) = sending {
-            sending.finish().await;
+            () = drain(&self.lifecycle, running, (exporting, sending), signal, self.drain_period, self.shutdown_timeout) => {}
+            _ = stop() => tracing::warn!("a second signal: ending at once"),
         }
         Ok(())
     }
@@ -303,7 +302,7 @@ async fn missed(backend: &Backend, within: Option<Span>) -> Span {
 async fn drain(
     lifecycle: &Lifecycle,
     running: Running,
-    exporting: Option<Exporting>,
+    (exporting, sending): (Option<Exporting>, Option<Sending>),
     signal: Signal,
     drain_period: Span,
     shutdown_timeout: Span,
@@ -323,12 +322,25 @@ async fn drain(
             return;
         }
     }
-    let Some(exporting) = exporting else { return };
-    let is_flushed = tokio::select! {
-        is_flushed = exporting.flush() => is_flushed,
-        () = over => false,
+    let flush_spans = async {
+        match exporting {
+            Some(exporting) => exporting.flush().await,
+            None => true,
+        }
     };
-    if !is_flushed {
+    let flush_metrics = async {
+        if let Some(sending) = sending {
+            sending.finish().await;
+        }
+    };
+    let are_spans_flushed = tokio::select! {
+        (are_flushed, ()) = async { tokio::join!(flush_spans, flush_metrics) } => are_flushed,
+        () = over => {
+            tracing::warn!(timeout = %shutdown_timeout, "SHUTDOWN_TIMEOUT was over before the last metrics and spans were sent");
+            return;
+        }
+    };
+    if !are_spans_flushed {
         tracing::warn!("the collector has not taken the last spans in time: they are lost");
     }
 }

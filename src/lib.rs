@@ -16,13 +16,14 @@
 //!   4         algorithm                 rules             decides    | matches, and holds the rules that are live
 //!   3                   check                             the question and the verdict
 //!   2                   limit        telemetry   http
-//!   1        time   proto   shutdown   setting   tls   watch   chance   text
+//!   1        time   proto   shutdown   setting   tls   watch   chance   text   runtime
 //! ```
 //!
 //! `docs/architecture.md` tells the way of a call through it, and why it is built so.
 
 pub mod chance;
 pub mod proto;
+pub mod runtime;
 pub mod setting;
 pub mod shutdown;
 pub mod text;

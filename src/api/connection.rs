@@ -3,6 +3,7 @@
 //! In plain text nothing lies between the server and the socket but a `match`. What TLS runs over is boxed: encrypting costs more.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::net;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use crate::api::tls::Tls;
+use crate::http::Peer;
 use crate::telemetry::metric::Gauge;
 
 /// A connection on its way to a worker.
@@ -115,6 +117,12 @@ impl Connection {
         let (here, there) = oneshot::channel();
         self.ended = Some(here);
         there
+    }
+}
+
+impl Peer for Connection {
+    fn peer(&self) -> Option<IpAddr> {
+        if let Stream::Tcp(stream) = &self.stream { stream.peer() } else { None }
     }
 }
 

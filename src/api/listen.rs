@@ -8,20 +8,19 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
 use std::{fmt, io};
 
 use tokio::sync::mpsc;
 
 use crate::api::bind::{self, SocketFile};
 use crate::api::connection::{Accepted, Open, Socket};
+use crate::http::accept::AcceptErrors;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
-/// How many connections are open at once. An Envoy has one or a few, so this is a large fleet; beyond it connections are closed.
-pub const CONNECTIONS_MAX: usize = 16_384;
-/// After accept failed for want of something, such as file descriptors, it will not be there in the next microsecond.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How many gRPC connections are open at once. An Envoy has one or a few, so this is a large fleet; beyond it connections are closed. HTTP
+/// connections are bounded by each worker: neither kind locks out the other.
+pub const GRPC_CONNECTIONS_MAX: usize = 16_384;
 
 /// Doors that are bound already.
 #[derive(Debug)]
@@ -29,6 +28,7 @@ pub struct Doors {
     grpc: Listener<TcpListener, UnixListener>,
     http: TcpListener,
     socket_file: Option<SocketFile>,
+    errors: AcceptErrors,
 }
 
 /// Where to serve gRPC.
@@ -52,9 +52,22 @@ pub enum GrpcAddr {
 /// Where a worker takes its connections from.
 #[derive(Debug)]
 pub struct Worker {
-    grpc: mpsc::Sender<Accepted>,
-    http: mpsc::Sender<Accepted>,
+    grpc: Way,
+    http: Way,
+}
+
+/// How connections of one listener get to a worker.
+#[derive(Debug)]
+struct Way {
+    connections: mpsc::Sender<Accepted>,
     open: Arc<AtomicUsize>,
+}
+
+/// A listener of [`Doors`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Door {
+    Grpc,
+    Http,
 }
 
 /// Accepts.
@@ -77,15 +90,14 @@ struct ListenMetrics {
     open: Gauge,
     accepted: Counter,
     refused: Counter,
-    failed: Counter,
 }
 
 impl Doors {
-    /// Binds both doors.
+    /// Binds both doors, with what is to be done about accept errors.
     ///
     /// # Errors
     /// One of them cannot be bound, such as when another process has it.
-    pub fn bind(grpc: GrpcDoor<'_>, http: (&str, u16)) -> anyhow::Result<Self> {
+    pub fn bind(grpc: GrpcDoor<'_>, http: (&str, u16), errors: AcceptErrors) -> anyhow::Result<Self> {
         let (grpc, socket_file) = match grpc {
             GrpcDoor::Port(host, port) => (Listener::Tcp(bind::tcp((host, port), "GRPC_HOST and GRPC_PORT")?), None),
             GrpcDoor::Path(path) => {
@@ -93,7 +105,7 @@ impl Doors {
                 (Listener::Unix(listener), Some(file))
             }
         };
-        Ok(Self { grpc, http: bind::tcp(http, "HOST and PORT")?, socket_file })
+        Ok(Self { grpc, http: bind::tcp(http, "HOST and PORT")?, socket_file, errors })
     }
 
     /// Where gRPC is served.
@@ -155,7 +167,20 @@ impl Listener<tokio::net::TcpListener, tokio::net::UnixListener> {
 impl Worker {
     /// A worker that takes its connections from these channels.
     pub fn new(grpc: mpsc::Sender<Accepted>, http: mpsc::Sender<Accepted>) -> Self {
-        Self { grpc, http, open: Arc::default() }
+        let way = |connections| Way { connections, open: Arc::default() };
+        Self { grpc: way(grpc), http: way(http) }
+    }
+
+    fn way(&self, door: Door) -> &Way {
+        match door {
+            Door::Grpc => &self.grpc,
+            Door::Http => &self.http,
+        }
+    }
+
+    /// How many connections it has open.
+    fn open(&self) -> usize {
+        self.grpc.open.load(Relaxed) + self.http.open.load(Relaxed)
     }
 }
 
@@ -165,11 +190,9 @@ impl Acceptor {
         let metrics = ListenMetrics {
             open: metrics.gauge("tollgate_connections", "Connections that are open, gRPC and HTTP."),
             accepted: metrics.counter("tollgate_connections_accepted_total", "Connections that were accepted, gRPC and HTTP."),
-            failed: metrics
-                .counter("tollgate_accept_errors_total", "Tries to accept a connection that failed, for want of file descriptors for one."),
             refused: metrics.counter(
                 "tollgate_connections_refused_total",
-                "Connections that were closed at once, because connections_max were open or no worker could take them.",
+                "Connections that were closed at once, because grpc_connections_max were open or no worker could take them.",
             ),
         };
         Self { doors, workers, metrics }
@@ -183,39 +206,31 @@ impl Acceptor {
             (Err(error), _) | (_, Err(error)) => return tracing::error!(%error, "cannot accept connections"),
         };
         let mut stop = std::pin::pin!(lifecycle.reached(Phase::Stopping));
-        let mut failing = false;
+        let mut errors = doors.errors;
         loop {
-            let (accepted, to): (_, fn(&Worker) -> &mpsc::Sender<Accepted>) = tokio::select! {
+            let (accepted, door) = tokio::select! {
                 () = &mut stop => return,
-                accepted = grpc.accept() => (accepted, |worker| &worker.grpc),
-                accepted = http.accept() => (accepted, |worker| &worker.http),
+                accepted = grpc.accept() => (accepted, Door::Grpc),
+                accepted = http.accept() => (accepted, Door::Http),
             };
             match accepted {
-                Ok(socket) => {
-                    failing = false;
-                    metrics.hand_over(socket, &workers, to);
-                }
-                Err(error) => {
-                    metrics.failed.inc();
-                    // Told once: without file descriptors it goes on for as long as they are short.
-                    if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(%error, "cannot accept connections; trying again until it works");
-                    }
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
+                Ok(socket) => metrics.hand_over(socket, &workers, door),
+                Err(error) => errors.pause(&error).await,
             }
         }
     }
 }
 
 impl ListenMetrics {
-    fn hand_over(&self, socket: Socket, workers: &[Worker], to: fn(&Worker) -> &mpsc::Sender<Accepted>) {
+    fn hand_over(&self, socket: Socket, workers: &[Worker], door: Door) {
         self.accepted.inc();
-        let fewest = workers.iter().min_by_key(|worker| worker.open.load(Relaxed));
-        let room = usize::try_from(self.open.get()).is_ok_and(|open| open < CONNECTIONS_MAX);
-        let taken = fewest.filter(|_| room).is_some_and(|worker| {
-            let open = Open::new(worker.open.clone(), self.open.clone());
-            to(worker).try_send(Accepted::new(socket, open)).is_ok()
+        let open = || workers.iter().map(|worker| worker.way(door).open.load(Relaxed)).sum::<usize>();
+        let has_room = door == Door::Http || open() < GRPC_CONNECTIONS_MAX;
+        let fewest = workers.iter().min_by_key(|worker| worker.open());
+        let taken = fewest.filter(|_| has_room).is_some_and(|worker| {
+            let Way { connections, open } = worker.way(door);
+            let open = Open::new(open.clone(), self.open.clone());
+            connections.try_send(Accepted::new(socket, open)).is_ok()
         });
         if !taken {
             self.refused.inc();

@@ -39,9 +39,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     for warning in settings.warnings() {
         tracing::warn!("{warning}");
     }
-    // Admin, reloads and sweeps have a runtime of their own here; calls are answered on the workers'.
+    // Signals, reloads and exporters. Requests, the store and the admin listener have threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
         let mut hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
@@ -58,7 +58,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         };
         app.run(stop, reload).await?;
         Ok(())
-    })
+    });
+    // Dropping it would wait for blocking tasks, such as an exporter's `getaddrinfo`.
+    runtime.shutdown_background();
+    served
 }
 
 /// A directory on the command line has to exist: the word may be a mistyped subcommand, and a server on all addresses is no answer to

@@ -1,0 +1,106 @@
+//! A named thread with its own single-threaded runtime.
+//!
+//! The runtime is dropped without waiting for blocking tasks: `getaddrinfo` cannot be cancelled, and an unresponsive DNS server must not
+//! delay the end of the process.
+
+use std::convert::Infallible;
+use std::thread;
+
+use anyhow::Context as _;
+use tokio::sync::oneshot;
+
+/// A running thread. Dropping it cancels its work at the next `await`.
+#[derive(Debug)]
+pub struct Thread {
+    /// Never sends: the thread ends when it is dropped.
+    _running: oneshot::Sender<Infallible>,
+    ended: oneshot::Receiver<Infallible>,
+}
+
+/// Reports a panic, and the end of the thread by being dropped.
+struct Guard {
+    name: String,
+    _ended: oneshot::Sender<Infallible>,
+}
+
+impl Thread {
+    /// Starts a thread that runs `work`.
+    ///
+    /// # Errors
+    /// The runtime or the thread cannot be started.
+    pub fn spawn(name: &str, work: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .thread_name(format!("{name}-blocking"))
+            .build()
+            .with_context(|| format!("start the runtime of thread {name}"))?;
+        let (running, stopped) = oneshot::channel::<Infallible>();
+        let (ended_here, ended) = oneshot::channel();
+        let guard = Guard { name: name.to_owned(), _ended: ended_here };
+        let run = move || {
+            let _guard = guard;
+            runtime.block_on(async {
+                tokio::select! {
+                    () = work => {}
+                    _ = stopped => {}
+                }
+            });
+            runtime.shutdown_background();
+        };
+        thread::Builder::new().name(name.to_owned()).spawn(run).with_context(|| format!("start thread {name}"))?;
+        Ok(Self { _running: running, ended })
+    }
+
+    /// Waits until the thread has ended.
+    pub async fn ended(mut self) {
+        // Nothing is ever sent: it fails when the thread drops its end.
+        let _ = (&mut self.ended).await;
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            tracing::error!(name = self.name, "a thread panicked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Bounds a hang.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_blocking_task_does_not_delay_the_end_of_its_thread() {
+        // As `getaddrinfo` while its DNS server does not respond.
+        let (answer, no_answer) = mpsc::channel::<()>();
+        let (blocked, is_blocked) = oneshot::channel();
+        let thread = Thread::spawn("test", async move {
+            drop(tokio::task::spawn_blocking(move || {
+                let _ = blocked.send(());
+                let _ = no_answer.recv();
+            }));
+            let _ = is_blocked.await;
+        });
+        let ended = tokio::time::timeout(PATIENCE, thread.expect("threads can be started").ended()).await;
+        assert!(ended.is_ok(), "the thread waits for its blocking task");
+        drop(answer);
+    }
+
+    #[tokio::test]
+    async fn dropping_the_handle_cancels_the_work() {
+        let (ended, work_ended) = oneshot::channel::<Infallible>();
+        let thread = Thread::spawn("test", async move {
+            let _ended = ended;
+            std::future::pending::<()>().await;
+        });
+        drop(thread.expect("threads can be started"));
+        assert!(tokio::time::timeout(PATIENCE, work_ended).await.is_ok(), "it goes on");
+    }
+}
