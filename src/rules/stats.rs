@@ -16,7 +16,9 @@ use crate::telemetry::metric::{Counter, Metrics, Series, Source};
 /// How many names that come from clients are kept apart. The rest is counted together.
 pub const METRIC_SERIES_MAX: usize = 10_000;
 /// How long such a name may be, in bytes; longer ones are not kept apart. A statsd packet of one Ethernet frame has no room for more.
-const SERIES_NAME_BYTES_MAX: usize = 1_024;
+pub const SERIES_NAME_BYTES_MAX: usize = 1_024;
+/// How long all of them may be together: each is on the metrics page up to ten times, and in every packet to statsd.
+pub const SERIES_NAMES_BYTES_MAX: usize = 1 << 20;
 /// What names beyond that are counted as.
 const OTHER: &str = "__other__";
 
@@ -47,6 +49,15 @@ struct Names {
     of_rules: HashMap<Box<str>, Arc<RuleStats>>,
     of_clients: HashMap<Box<str>, Arc<RuleStats>>,
     unknown_domains: HashMap<Box<str>, Arc<AtomicU64>>,
+    /// Of the names in `of_clients` and `unknown_domains`.
+    client_bytes: usize,
+}
+
+/// Who chose a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Rules,
+    Clients,
 }
 
 /// What a call did, for [`RuleStats::record`].
@@ -161,7 +172,7 @@ impl StatsTable {
             series_max,
             overflows: metrics.counter(
                 "tollgate_metric_series_overflow_total",
-                "Calls counted under __other__ because there were metric_series_max names from clients already, or theirs was too long.",
+                "Calls counted under __other__ because clients brought as many names, or as many bytes of them, as are kept apart (metric_series_max).",
             ),
         });
         metrics.add_source(table.clone());
@@ -175,7 +186,13 @@ impl StatsTable {
             return known.clone();
         }
         // A name that clients brought first goes on counting where it was.
-        let stats = names.of_clients.remove(name).unwrap_or_default();
+        let stats = match names.of_clients.remove(name) {
+            Some(stats) => {
+                names.client_bytes -= name.len();
+                stats
+            }
+            None => Arc::default(),
+        };
         names.of_rules.insert(name.into(), stats.clone());
         stats
     }
@@ -188,7 +205,11 @@ impl StatsTable {
         }
         drop(names);
         let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = names.of_clients.get(name) {
+            return known.clone();
+        }
         if self.has_room(&names, name) {
+            names.client_bytes += name.len();
             return names.of_clients.entry(name.into()).or_default().clone();
         }
         self.overflows.inc();
@@ -205,15 +226,22 @@ impl StatsTable {
         }
         drop(names);
         let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
-        let name = if self.has_room(&names, domain) { domain } else { OTHER };
-        if name == OTHER {
+        let name = if names.unknown_domains.contains_key(domain) {
+            domain
+        } else if self.has_room(&names, domain) {
+            names.client_bytes += domain.len();
+            domain
+        } else {
             self.overflows.inc();
-        }
+            OTHER
+        };
         names.unknown_domains.entry(name.into()).or_default().fetch_add(descriptors, Relaxed);
     }
 
     fn has_room(&self, names: &Names, name: &str) -> bool {
-        names.client_count() < self.series_max && name.len() <= SERIES_NAME_BYTES_MAX
+        names.client_count() < self.series_max
+            && name.len() <= SERIES_NAME_BYTES_MAX
+            && names.client_bytes + name.len() <= SERIES_NAMES_BYTES_MAX
     }
 
     /// Forgets the names of rules that nobody holds any more and that never counted, and of the others those beyond `series_max`: rules
@@ -240,11 +268,13 @@ impl Names {
 impl Source for StatsTable {
     fn collect(&self, series: &mut Vec<Series>) {
         let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
-        for (name, stats) in names.of_rules.iter().chain(&names.of_clients) {
+        let of_rules = names.of_rules.iter().map(|(name, stats)| (name, stats, Origin::Rules));
+        let of_clients = names.of_clients.iter().map(|(name, stats)| (name, stats, Origin::Clients));
+        for (name, stats, origin) in of_rules.chain(of_clients) {
             for (count_name, count) in stats.counts() {
                 // As in the reference, where counters that stand at zero are never sent: 100,000 idle rules are no news.
                 if count > 0 {
-                    series.push(reference_series(name, count_name, count));
+                    series.push(reference_series(name, count_name, count, origin));
                 }
             }
             for (metric, help, count) in stats.own_counts() {
@@ -256,38 +286,41 @@ impl Source for StatsTable {
         for (domain, count) in &names.unknown_domains {
             let statsd = format!("ratelimit.service.rate_limit.{}.domain_not_found", super::series::sanitized(domain.to_string()));
             let help = "Descriptors of requests for a domain that no rule is about.";
-            let name = escaped(&statsd);
-            series.push(Series::counter(&name, help, Vec::new(), count.load(Relaxed), Some(statsd)));
+            let name = family("domain_not_found");
+            series.push(Series::counter(&name, help, vec![("domain", domain.to_string())], count.load(Relaxed), Some(statsd)).of_client());
         }
     }
 }
 
-/// A counter of a rule as the reference names it.
-fn reference_series(name: &str, count_name: &str, count: u64) -> Series {
+/// A counter of a rule as envoyproxy/ratelimit names it. Names that clients chose are only ever values of labels.
+fn reference_series(name: &str, count_name: &str, count: u64, origin: Origin) -> Series {
     let statsd = format!("ratelimit.service.rate_limit.{name}.{count_name}");
     let labels = labels(name);
-    if count_name == "over_limit_with_local_cache" {
-        // Its mapping forgets this one, or takes it for `over_limit` where there are two keys, which would count it twice.
-        let help = "Hits over the limit of a rule that were refused without asking Redis.";
-        return Series::counter(&escaped(&statsd), help, Vec::new(), count, Some(statsd));
-    }
-    if count_name == "total_negative_hits" {
-        // No mapping is about it. `tollgate_rule_given_back_hits_total` is the same with labels.
-        return Series::counter(&escaped(&statsd), "Hits that were given back to a rule.", Vec::new(), count, Some(statsd));
-    }
-    if labels.len() < 2 {
-        // No label for a key: its mapping leaves such a name alone.
-        let name = escaped(&statsd);
-        return Series::counter(&name, "A counter of a rule without keys.", Vec::new(), count, Some(statsd));
-    }
     let help = match count_name {
         "total_hits" => "Hits that a rule was asked about.",
         "over_limit" => "Hits over the limit of a rule.",
         "near_limit" => "Hits within the limit of a rule, but above NEAR_LIMIT_RATIO of it.",
         "within_limit" => "Hits within the limit of a rule.",
+        "over_limit_with_local_cache" => "Hits over the limit of a rule that were refused without asking Redis.",
+        "total_negative_hits" => "Hits that were given back to a rule.",
         _ => "Hits over the limit of a rule in shadow mode, which were let through.",
     };
-    Series::counter(&format!("ratelimit_service_rate_limit_{count_name}"), help, labels, count, Some(statsd))
+    if origin == Origin::Clients {
+        return Series::counter(&family(count_name), help, labels, count, Some(statsd)).of_client();
+    }
+    // Its mapping knows nothing of the last two (and takes the first of them for `over_limit` where there are two keys, which would count it
+    // twice), nor of names without a label for a key. `tollgate_rule_given_back_hits_total` is the second with labels.
+    let is_mapped = labels.len() >= 2 && !["over_limit_with_local_cache", "total_negative_hits"].contains(&count_name);
+    if is_mapped {
+        Series::counter(&family(count_name), help, labels, count, Some(statsd))
+    } else {
+        Series::counter(&escaped(&statsd), help, Vec::new(), count, Some(statsd))
+    }
+}
+
+/// The metric family of a counter, whatever it is of.
+fn family(count_name: &str) -> String {
+    format!("ratelimit_service_rate_limit_{count_name}")
 }
 
 /// The labels that the reference's mapping makes of a name: what is before the first dot is the domain, then two keys. Deeper ones
@@ -360,5 +393,57 @@ mod tests {
         assert_eq!(names.of_clients.len() + names.unknown_domains.len(), 3 + 1, "three names, and __other__");
         assert!(names.of_rules.contains_key("d.__other__"));
         assert!(table.overflows.get() > 0);
+    }
+
+    #[test]
+    fn names_from_clients_are_bounded_in_bytes() {
+        let metrics = Metrics::new();
+        let table = StatsTable::new(METRIC_SERIES_MAX, &metrics);
+        let name_of = |index: usize| format!("{index:0>width$}", width = SERIES_NAME_BYTES_MAX);
+        let half = SERIES_NAMES_BYTES_MAX / SERIES_NAME_BYTES_MAX / 2;
+        for index in 0..half {
+            table.of_client("d", &name_of(index));
+            table.domain_not_found(&name_of(index), 1);
+        }
+        assert_eq!(table.overflows.get(), 0);
+        table.domain_not_found(&name_of(half), 1);
+        table.domain_not_found("x", 1);
+        assert_eq!(table.overflows.get(), 2, "all bytes are used");
+        // What becomes the name of a rule leaves room.
+        table.of_rule(&name_of(0));
+        table.domain_not_found("x", 1);
+        assert_eq!(table.overflows.get(), 2);
+        table.domain_not_found(&"y".repeat(SERIES_NAME_BYTES_MAX + 1), 1);
+        assert_eq!(table.overflows.get(), 3, "it is too long itself");
+        let names = table.names.read().expect("no thread panicked");
+        let bytes: usize = names.of_clients.keys().chain(names.unknown_domains.keys()).map(|name| name.len()).sum();
+        assert_eq!(names.client_bytes, bytes - OTHER.len());
+        assert!(names.client_bytes <= SERIES_NAMES_BYTES_MAX);
+    }
+
+    #[test]
+    fn names_from_clients_are_values_of_labels() {
+        let metrics = Metrics::new();
+        let table = StatsTable::new(METRIC_SERIES_MAX, &metrics);
+        let mine = r#"a "quoted" name"#;
+        table.domain_not_found(mine, 2);
+        for stats in [table.of_client("d", &format!("d.{mine}")), table.of_rule("d.key")] {
+            stats.total_hits.fetch_add(1, Relaxed);
+            stats.over_limit_with_local_cache.fetch_add(1, Relaxed);
+            stats.given_back.fetch_add(1, Relaxed);
+        }
+        let page = metrics.page();
+        for line in [
+            r#"ratelimit_service_rate_limit_domain_not_found{domain="a \"quoted\" name"} 2"#,
+            r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="a \"quoted\" name"} 1"#,
+            r#"ratelimit_service_rate_limit_over_limit_with_local_cache{domain="d",key1="a \"quoted\" name"} 1"#,
+            "ratelimit_service_rate_limit_d_key_over_limit_with_local_cache 1",
+            r#"ratelimit_service_rate_limit_total_negative_hits{domain="d",key1="a \"quoted\" name"} 1"#,
+            "ratelimit_service_rate_limit_d_key_total_negative_hits 1",
+        ] {
+            assert!(page.lines().any(|shown| shown == line), "{line}: {page}");
+        }
+        let families = page.lines().filter(|line| line.starts_with("# TYPE") && line.contains("quoted")).count();
+        assert_eq!(families, 0, "{page}");
     }
 }

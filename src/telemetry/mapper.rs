@@ -93,6 +93,8 @@ pub struct Shown {
     pub observer: Observer,
     /// The bounds of a histogram, in the unit that its values have after they were multiplied. Empty: any will do.
     pub buckets: Vec<f64>,
+    /// A rule is about it.
+    pub is_matched: bool,
 }
 
 /// Why a text is no pattern.
@@ -122,7 +124,8 @@ impl Mapping {
         let mut rules = self.globs.iter().chain(&self.regexes).filter(|rule| rule.kind.is_none_or(|only| only == kind));
         let Some((rule, captures)) = rules.find_map(|rule| Some((rule, rule.pattern.regex.captures(name)?))) else {
             let (observer, buckets) = (self.observer, self.buckets.clone());
-            return Mapped::As(Shown { name: escaped(name), labels: Vec::new(), scale: 1.0, help: None, observer, buckets });
+            let (name, labels) = (escaped(name), Vec::new());
+            return Mapped::As(Shown { name, labels, scale: 1.0, help: None, observer, buckets, is_matched: false });
         };
         let name = expanded(&captures, &rule.name);
         if rule.drops || name.is_empty() {
@@ -136,6 +139,7 @@ impl Mapping {
             help: rule.help.clone(),
             observer: rule.observer.unwrap_or(self.observer),
             buckets: buckets.clone(),
+            is_matched: true,
         })
     }
 }

@@ -109,6 +109,7 @@ pub struct Series {
     kind: Kind,
     value: u64,
     statsd: Option<String>,
+    of_client: bool,
 }
 
 /// What a metric of the reference says at the moment, under its statsd name.
@@ -168,7 +169,15 @@ struct MappedNames {
 impl Series {
     /// A counter. `statsd` is its name in the reference, if it has one.
     pub fn counter(name: &str, help: &'static str, labels: Vec<(&'static str, String)>, value: u64, statsd: Option<String>) -> Self {
-        Self { name: name.to_owned(), help, labels, kind: Kind::Counter, value, statsd }
+        Self { name: name.to_owned(), help, labels, kind: Kind::Counter, value, statsd, of_client: false }
+    }
+
+    /// A client chose a part of its statsd name. Where no mapping is about that, it keeps its name and labels: each name that a client makes
+    /// up would be a metric family of its own.
+    #[must_use]
+    pub fn of_client(mut self) -> Self {
+        self.of_client = true;
+        self
     }
 }
 
@@ -281,6 +290,7 @@ impl Metrics {
                 help: None,
                 observer: Observer::Histogram,
                 buckets: Vec::new(),
+                is_matched: false,
             }),
         };
         let shown = if let Mapped::As(shown) = mapped { Some(shown) } else { None };
@@ -376,18 +386,22 @@ impl Metrics {
     fn sample(&self, series: Series) -> Option<Sample> {
         #[expect(clippy::cast_precision_loss, reason = "the text format knows only doubles")]
         let value = series.value as f64;
-        let (Some(statsd), Some(mapping)) = (&series.statsd, &self.0.naming.mapping) else {
-            let labels = series.labels.into_iter().map(|(label, value)| (label.into(), value)).collect();
-            return Some(Sample { name: series.name, help: series.help.into(), labels, number: Number::of(series.kind, value) });
+        let mapped = match (&series.statsd, &self.0.naming.mapping) {
+            (Some(statsd), Some(mapping)) => Some(self.0.mapped.get(statsd, || mapping.map(statsd, series.kind))),
+            _ => None,
         };
-        match &*self.0.mapped.get(statsd, || mapping.map(statsd, series.kind)) {
-            Mapped::Dropped => None,
-            Mapped::As(shown) => Some(Sample {
+        match mapped.as_deref() {
+            Some(Mapped::Dropped) => None,
+            Some(Mapped::As(shown)) if shown.is_matched || !series.of_client => Some(Sample {
                 name: shown.name.clone(),
                 help: shown.help.clone().map_or(series.help.into(), Into::into),
                 labels: shown.labels.iter().map(|(label, value)| (label.clone().into(), value.clone())).collect(),
                 number: Number::of(series.kind, value * shown.scale),
             }),
+            None | Some(Mapped::As(_)) => {
+                let labels = series.labels.into_iter().map(|(label, value)| (label.into(), value)).collect();
+                Some(Sample { name: series.name, help: series.help.into(), labels, number: Number::of(series.kind, value) })
+            }
         }
     }
 
@@ -415,7 +429,15 @@ impl Reference {
             Reads::CounterAsGauge(counter) => (Kind::Gauge, counter.get()),
             Reads::Gauge(gauge) => (Kind::Gauge, u64::try_from(gauge.get()).unwrap_or(0)),
         };
-        Series { name: self.name.to_owned(), help: self.help, labels: self.labels.clone(), kind, value, statsd: Some(self.statsd.clone()) }
+        Series {
+            name: self.name.to_owned(),
+            help: self.help,
+            labels: self.labels.clone(),
+            kind,
+            value,
+            statsd: Some(self.statsd.clone()),
+            of_client: false,
+        }
     }
 }
 

@@ -291,7 +291,7 @@ const SERIES: &[(&str, f64)] = &[
     (r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="shadow"}"#, 2.0),
     (r#"ratelimit_service_rate_limit_shadow_mode{domain="d",key1="shadow"}"#, 1.0),
     (r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="detailed_value"}"#, 1.0),
-    ("ratelimit_service_rate_limit_nowhere_domain_not_found", 1.0),
+    (r#"ratelimit_service_rate_limit_domain_not_found{domain="nowhere"}"#, 1.0),
     (r#"ratelimit_service_should_rate_limit_error{err_type="service_error"}"#, 1.0),
     (r#"ratelimit_service_total_requests{grpc_method="ShouldRateLimit"}"#, 11.0),
     (r#"ratelimit_service_total_requests{grpc_method="Check"}"#, 1.0),

@@ -161,7 +161,8 @@ pub fn write(mut families: Vec<proto::MetricFamily>, mut samples: Vec<Sample>, t
     if let Err(error) = TextEncoder::new().encode(&families, &mut page) {
         tracing::error!(%error, "cannot write the metrics page");
     }
-    Page { text: String::from_utf8_lossy(&page).into_owned(), conflicts }
+    let text = String::from_utf8(page).expect("the library writes names and values that were strings");
+    Page { text, conflicts }
 }
 
 /// Samples of one name and kind, sorted by their labels.
