@@ -37,7 +37,7 @@ pub struct Settings {
     #[arg(long, env = "PROMETHEUS_ADDR", default_value = "", hide_default_value = true, value_name = "HOST:PORT", value_parser = setting::given(setting::text))]
     pub prometheus_addr: Given<String>,
     /// The path of the metrics page there [default: /metrics]
-    #[arg(long, env = "PROMETHEUS_PATH", default_value = "", hide_default_value = true, value_name = "PATH", value_parser = setting::given(absolute_path))]
+    #[arg(long, env = "PROMETHEUS_PATH", default_value = "", hide_default_value = true, value_name = "PATH", value_parser = setting::given(metrics_path))]
     pub prometheus_path: Given<String>,
     /// With USE_PROMETHEUS: a mapping file of statsd_exporter, by which the reference's metrics are named [default: its usual names]
     #[arg(long, env = "PROMETHEUS_MAPPER_YAML", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
@@ -177,8 +177,14 @@ impl Settings {
     }
 }
 
-fn absolute_path(text: &str) -> Result<String, String> {
-    if text.starts_with('/') { Ok(text.to_owned()) } else { Err("a path begins with /".to_owned()) }
+/// A path that means itself, in a URL as well as in a pattern of the router.
+fn metrics_path(text: &str) -> Result<String, String> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/-._~".contains(letter);
+    if text.starts_with('/') && text.chars().all(is_plain) {
+        Ok(text.to_owned())
+    } else {
+        Err("write a path that begins with / and has letters, digits and /-._~ only, such as /metrics".to_owned())
+    }
 }
 
 fn port(text: &str) -> Result<u16, String> {
