@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ const DEBOUNCE: Duration = Duration::from_millis(50);
 const DEBOUNCE_ROUNDS_MAX: usize = 20;
 /// How often to look where nobody tells.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// EMFILE and ENFILE, for which the standard library has no name.
+const OUT_OF_DESCRIPTORS: [i32; 2] = [24, 23];
 /// Wake-ups that may wait. One is as good as many: each reads everything.
 const WAKES_MAX: usize = 1;
 
@@ -73,7 +76,13 @@ pub struct FileSet {
     /// `None` if one of them could not be read.
     last: Option<Vec<Vec<u8>>>,
     last_error: Option<String>,
+    starved: Starved,
 }
+
+/// The process has no file descriptor to read files with. That says nothing of the files: what was read last stays, and is read again until
+/// it works.
+#[derive(Debug, Clone, Default)]
+pub struct Starved(bool);
 
 /// What the thread is to do when it wakes, other than to look whether something has changed.
 #[derive(Debug, Default)]
@@ -121,6 +130,27 @@ impl FileFacts {
     }
 }
 
+impl Starved {
+    /// Whether an error is of this kind, and not of the files. Logs when it begins.
+    pub fn is_cause_of(&mut self, error: &io::Error, subject: &str) -> bool {
+        let is_cause = error.raw_os_error().is_some_and(|code| OUT_OF_DESCRIPTORS.contains(&code));
+        if is_cause && !std::mem::replace(&mut self.0, true) {
+            tracing::warn!(%error, "cannot look for changes of {subject}; what was read last stays in use");
+        }
+        is_cause
+    }
+
+    /// Files were read.
+    pub fn end(&mut self) {
+        self.0 = false;
+    }
+
+    /// Whether it lasts.
+    pub fn lasts(&self) -> bool {
+        self.0
+    }
+}
+
 impl fmt::Debug for FileSet {
     /// Without what is in them, which may be a secret.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -131,8 +161,8 @@ impl fmt::Debug for FileSet {
 impl FileSet {
     /// Files that were loaded already, or are about to be: what changes from now on is news.
     pub fn new(paths: Vec<PathBuf>) -> Self {
-        let mut files = Self { paths, last: None, last_error: None };
-        files.last = files.contents();
+        let mut files = Self { paths, last: None, last_error: None, starved: Starved::default() };
+        files.last = files.contents().ok();
         files
     }
 
@@ -157,7 +187,7 @@ impl FileSet {
 
     /// Whether one of them could not be read.
     pub fn is_unread(&self) -> bool {
-        self.last.is_none()
+        self.last.is_none() || self.starved.lasts()
     }
 
     /// Has them loaded, if they are not what they were at the last look. `None` if they are, and for an error that was told already.
@@ -165,7 +195,11 @@ impl FileSet {
     /// # Errors
     /// What `load` says of them.
     pub fn load<T>(&mut self, load: impl FnOnce() -> Result<T, String>) -> Option<Result<T, String>> {
-        let contents = self.contents();
+        let contents = match self.contents() {
+            Err(error) if self.last.is_some() && self.starved.is_cause_of(&error, "files") => return None,
+            contents => contents.ok(),
+        };
+        self.starved.end();
         if contents.is_some() && contents == self.last {
             return None;
         }
@@ -184,8 +218,8 @@ impl FileSet {
         }
     }
 
-    fn contents(&self) -> Option<Vec<Vec<u8>>> {
-        self.paths.iter().map(|path| fs::read(path).ok()).collect()
+    fn contents(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.paths.iter().map(fs::read).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::config::Source;
 use crate::rule_source::files::{Directory, Signature};
 use crate::rule_source::intake::{Intake, RulesHash};
 use crate::rule_source::overlay::OverlayFile;
-use crate::watch::FileFacts;
+use crate::watch::{FileFacts, Starved};
 
 /// Reads a directory into an [`Intake`].
 #[derive(Debug)]
@@ -15,12 +15,13 @@ pub struct Loader {
     intake: Intake,
     /// The files, and the overlay.
     last: Option<(Vec<Source>, Option<Source>)>,
+    starved: Starved,
 }
 
 impl Loader {
     /// It has not loaded anything yet.
     pub fn new(directory: Directory, intake: Intake) -> Self {
-        Self { directory, intake, last: None }
+        Self { directory, intake, last: None, starved: Starved::default() }
     }
 
     /// What the rules look like from outside: see [`Directory::signature`].
@@ -40,6 +41,7 @@ impl Loader {
         let read = self.directory.read().and_then(|sources| Ok((sources, self.intake.read_overlay()?)));
         let (sources, overlay) = match read {
             Ok(read) => read,
+            Err(error) if self.last.is_some() && self.is_starved(&error) => return false,
             Err(error) => {
                 let error = format!("{error:#}");
                 // Told once, not at every look.
@@ -50,6 +52,7 @@ impl Loader {
                 return false;
             }
         };
+        self.starved.end();
         if self.last.as_ref().is_some_and(|(last, last_overlay)| *last == sources && *last_overlay == overlay) {
             return false;
         }
@@ -65,6 +68,11 @@ impl Loader {
 
     /// Whether the last try could not read the files. It may not be their fault, so nothing need change for the next try to do better.
     pub fn is_unread(&self) -> bool {
-        self.last.is_none()
+        self.last.is_none() || self.starved.lasts()
+    }
+
+    /// Whether the process lacks what it takes to read files, so that the rules may be as good as before.
+    fn is_starved(&mut self, error: &anyhow::Error) -> bool {
+        error.downcast_ref().is_some_and(|error| self.starved.is_cause_of(error, "rules"))
     }
 }
