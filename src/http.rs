@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio_stream::{Stream, StreamExt as _};
 use tower::ServiceExt as _;
 
-use crate::http::budget::{Bounds, Budget, HttpMetrics, client_of};
+use crate::http::budget::{Bounds, Budget, HttpMetrics, Overload, client_of};
 use crate::http::watched::{Watch, WatchedSocket};
 use crate::shutdown::{Lifecycle, Phase};
 
@@ -28,10 +28,10 @@ pub mod health;
 mod watched;
 
 /// The bounds of HOST:PORT, for each worker. A single address may be a proxy that all callers of /json are behind.
-pub const SERVICE_BOUNDS: Bounds = Bounds { connections_max: 1_024, peer_connections_max: 768 };
+pub const SERVICE_BOUNDS: Bounds = Bounds { connections_max: 1_024, peer_connections_max: 768, overload: Overload::CloseNewest };
 /// The bounds of the admin listener and of PROMETHEUS_ADDR. Kubelets, Prometheus and operators need a handful of connections; those of one
 /// node may share an address.
-pub const ADMIN_BOUNDS: Bounds = Bounds { connections_max: 128, peer_connections_max: 32 };
+pub const ADMIN_BOUNDS: Bounds = Bounds { connections_max: 128, peer_connections_max: 32, overload: Overload::CloseOldest };
 /// How long a client may take to send the head of a request, and how long a connection may be idle.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A little more than the headers that Envoy accepts by default (60 KiB). The library's default would be 400 KiB.

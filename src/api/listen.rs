@@ -187,15 +187,7 @@ impl Worker {
 impl Acceptor {
     /// Accepts at these doors, for these workers.
     pub fn new(doors: Doors, workers: Vec<Worker>, metrics: &Metrics) -> Self {
-        let metrics = ListenMetrics {
-            open: metrics.gauge("tollgate_connections", "Connections that are open, gRPC and HTTP."),
-            accepted: metrics.counter("tollgate_connections_accepted_total", "Connections that were accepted, gRPC and HTTP."),
-            refused: metrics.counter(
-                "tollgate_connections_refused_total",
-                "Connections that were closed at once, because grpc_connections_max were open or no worker could take them.",
-            ),
-        };
-        Self { doors, workers, metrics }
+        Self { doors, workers, metrics: ListenMetrics::new(metrics) }
     }
 
     /// Accepts until the process stops; then the ports are closed.
@@ -205,35 +197,85 @@ impl Acceptor {
             (Ok(grpc), Ok(http)) => (grpc, http),
             (Err(error), _) | (_, Err(error)) => return tracing::error!(%error, "cannot accept connections"),
         };
-        let mut stop = std::pin::pin!(lifecycle.reached(Phase::Stopping));
-        let mut errors = doors.errors;
-        loop {
-            let (accepted, door) = tokio::select! {
-                () = &mut stop => return,
-                accepted = grpc.accept() => (accepted, Door::Grpc),
-                accepted = http.accept() => (accepted, Door::Http),
-            };
-            match accepted {
-                Ok(socket) => metrics.hand_over(socket, &workers, door),
-                Err(error) => errors.pause(&error).await,
-            }
+        tokio::select! {
+            () = lifecycle.reached(Phase::Stopping) => {}
+            () = metrics.accept(&grpc, &workers, Door::Grpc, doors.errors.clone()) => {}
+            () = metrics.accept(&http, &workers, Door::Http, doors.errors) => {}
         }
     }
 }
 
 impl ListenMetrics {
-    fn hand_over(&self, socket: Socket, workers: &[Worker], door: Door) {
+    fn new(metrics: &Metrics) -> Self {
+        Self {
+            open: metrics.gauge("tollgate_connections", "Connections that are open, gRPC and HTTP."),
+            accepted: metrics.counter("tollgate_connections_accepted_total", "Connections that were accepted, gRPC and HTTP."),
+            refused: metrics.counter(
+                "tollgate_connections_refused_total",
+                "Connections that were closed at once, because grpc_connections_max were open or no worker could take them.",
+            ),
+        }
+    }
+
+    /// Accepts for as long as it is polled.
+    async fn accept(
+        &self,
+        listener: &Listener<tokio::net::TcpListener, tokio::net::UnixListener>,
+        workers: &[Worker],
+        door: Door,
+        mut errors: AcceptErrors,
+    ) {
+        loop {
+            match listener.accept().await {
+                Ok(socket) => self.hand_over(socket, workers, door).await,
+                Err(error) => errors.pause(&error).await,
+            }
+        }
+    }
+
+    async fn hand_over(&self, socket: Socket, workers: &[Worker], door: Door) {
         self.accepted.inc();
         let open = || workers.iter().map(|worker| worker.way(door).open.load(Relaxed)).sum::<usize>();
         let has_room = door == Door::Http || open() < GRPC_CONNECTIONS_MAX;
-        let fewest = workers.iter().min_by_key(|worker| worker.open());
-        let taken = fewest.filter(|_| has_room).is_some_and(|worker| {
-            let Way { connections, open } = worker.way(door);
-            let open = Open::new(open.clone(), self.open.clone());
-            connections.try_send(Accepted::new(socket, open)).is_ok()
-        });
-        if !taken {
+        let Some(worker) = workers.iter().min_by_key(|worker| worker.open()).filter(|_| has_room) else {
+            return self.refused.inc();
+        };
+        let Way { connections, open } = worker.way(door);
+        let accepted = Accepted::new(socket, Open::new(open.clone(), self.open.clone()));
+        let is_taken = match door {
+            Door::Grpc => connections.try_send(accepted).is_ok(),
+            // A worker always makes room for the next HTTP connection, if not at once: until then, probes wait in the kernel's queue.
+            Door::Http => connections.send(accepted).await.is_ok(),
+        };
+        if !is_taken {
             self.refused.inc();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn http_and_grpc_do_not_lock_out_each_other() {
+        let (grpc, mut grpc_taken) = mpsc::channel(2);
+        let (http, mut http_taken) = mpsc::channel(2);
+        let workers = [Worker::new(grpc, http)];
+        let listener = ListenMetrics::new(&Metrics::new());
+        let hand_over = |door| {
+            let (here, _there) = std::os::unix::net::UnixStream::pair().expect("sockets can be made");
+            listener.hand_over(Socket::Unix(here), &workers, door)
+        };
+        workers[0].grpc.open.store(GRPC_CONNECTIONS_MAX, Relaxed);
+        hand_over(Door::Grpc).await;
+        hand_over(Door::Http).await;
+        assert!(grpc_taken.try_recv().is_err() && http_taken.try_recv().is_ok());
+        assert_eq!(listener.refused.get(), 1);
+
+        workers[0].grpc.open.store(GRPC_CONNECTIONS_MAX - 1, Relaxed);
+        workers[0].http.open.store(GRPC_CONNECTIONS_MAX, Relaxed);
+        hand_over(Door::Grpc).await;
+        assert!(grpc_taken.try_recv().is_ok());
     }
 }

@@ -40,7 +40,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         tracing::warn!("{warning}");
     }
     // Signals, reloads and exporters. Requests, the store and the admin listener have threads of their own.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().thread_name("main-blocking").build().context("start a runtime")?;
     let served = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;

@@ -24,6 +24,17 @@ pub struct Bounds {
     pub connections_max: usize,
     /// From one address.
     pub peer_connections_max: usize,
+    /// What happens when requests are being answered on all of them.
+    pub overload: Overload,
+}
+
+/// What happens to a new connection when none of the others waits for its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overload {
+    /// It is closed: what was begun is finished.
+    CloseNewest,
+    /// The one that was opened first is closed: a page can be asked for again, a probe cannot.
+    CloseOldest,
 }
 
 /// What all HTTP listeners count. Clones share it.
@@ -55,6 +66,8 @@ pub struct Budget {
 /// A connection that is served.
 #[derive(Debug)]
 struct Served {
+    /// The turn in which it was opened.
+    since: u64,
     peer: Option<IpAddr>,
     activity: Arc<Activity>,
     task: AbortHandle,
@@ -80,7 +93,7 @@ impl Activity {
     /// It waits for its client: for a request, for the body of one, or for a response to be read. It may be closed.
     pub fn wait(&self) {
         if self.waits_since.load(Relaxed) == BUSY {
-            self.waits_since.store(self.turns.fetch_add(1, Relaxed) + 1, Relaxed);
+            self.waits_since.store(next(&self.turns), Relaxed);
         }
     }
 
@@ -101,7 +114,7 @@ impl Budget {
         Arc::new(Activity { waits_since: AtomicU64::new(BUSY), turns: self.turns.clone() })
     }
 
-    /// Closes a connection if there is none left for that peer. `false` if all of them are busy: then the new one has to go.
+    /// Closes a connection if there is none left for that peer. `false` if the new one has to go.
     #[must_use]
     pub fn make_room(&mut self, peer: Option<IpAddr>) -> bool {
         let of_peer = self.connections.values().filter(|served| peer.is_some() && served.peer == peer).count();
@@ -111,11 +124,13 @@ impl Budget {
         }
         self.full.inc();
         let candidates = self.connections.iter().filter(|(_, served)| !only_of_peer || served.peer == peer);
-        let waiting = candidates.filter_map(|(id, served)| match served.activity.waits_since.load(Relaxed) {
-            BUSY => None,
-            since => Some((since, *id)),
+        let order = candidates.filter_map(|(id, served)| match (served.activity.waits_since.load(Relaxed), self.bounds.overload) {
+            (BUSY, Overload::CloseNewest) => None,
+            // After all that wait.
+            (BUSY, Overload::CloseOldest) => Some((true, served.since, *id)),
+            (since, _) => Some((false, since, *id)),
         });
-        let Some((_, id)) = waiting.min_by_key(|(since, _)| *since) else { return false };
+        let Some((.., id)) = order.min_by_key(|(is_busy, since, _)| (*is_busy, *since)) else { return false };
         if let Some(served) = self.connections.remove(&id) {
             served.task.abort();
         }
@@ -124,13 +139,17 @@ impl Budget {
 
     /// Counts a connection.
     pub fn add(&mut self, peer: Option<IpAddr>, activity: Arc<Activity>, task: AbortHandle) {
-        self.connections.insert(task.id(), Served { peer, activity, task });
+        self.connections.insert(task.id(), Served { since: next(&self.turns), peer, activity, task });
     }
 
     /// Forgets a connection that has ended.
     pub fn remove(&mut self, id: Id) {
         self.connections.remove(&id);
     }
+}
+
+fn next(turns: &AtomicU64) -> u64 {
+    turns.fetch_add(1, Relaxed) + 1
 }
 
 /// What is counted as one client: an IPv4 address, or an IPv6 network of 64 bits.
@@ -149,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { connections_max: 4, peer_connections_max: 3 };
+    const BOUNDS: Bounds = Bounds { connections_max: 4, peer_connections_max: 3, overload: Overload::CloseNewest };
 
     /// A budget, and tasks in place of connections.
     struct Listener {
@@ -158,8 +177,8 @@ mod tests {
     }
 
     impl Listener {
-        fn new() -> Self {
-            Self { budget: Budget::new(BOUNDS, &HttpMetrics::new(&Metrics::new())), tasks: JoinSet::new() }
+        fn new(bounds: Bounds) -> Self {
+            Self { budget: Budget::new(bounds, &HttpMetrics::new(&Metrics::new())), tasks: JoinSet::new() }
         }
 
         /// A connection of the client with that number, if there is room for it.
@@ -178,7 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_connection_that_waits_the_longest_makes_room() {
-        let mut listener = Listener::new();
+        let mut listener = Listener::new(BOUNDS);
         let all: Vec<_> = (1..=4).map(|client| listener.connect(client).expect("there is room")).collect();
         for waiting in [2, 0, 1] {
             all[waiting].wait();
@@ -197,7 +216,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_with_as_many_connections_as_it_may_have_pays_for_the_next_one_itself() {
-        let mut listener = Listener::new();
+        let mut listener = Listener::new(BOUNDS);
         let other = listener.connect(2).expect("there is room");
         other.wait();
         let all: Vec<_> = (0..3).map(|_| listener.connect(1).expect("there is room")).collect();
@@ -205,6 +224,18 @@ mod tests {
         all[1].wait();
         assert!(listener.connect(1).is_some());
         assert!(!listener.serves(&all[1]) && listener.serves(&other));
+    }
+
+    #[tokio::test]
+    async fn where_all_are_busy_the_oldest_can_make_room() {
+        let mut listener = Listener::new(Bounds { overload: Overload::CloseOldest, ..BOUNDS });
+        let all: Vec<_> = (1..=4).map(|client| listener.connect(client).expect("there is room")).collect();
+        all[3].wait();
+        for oldest in [3, 0] {
+            assert!(listener.connect(9).is_some());
+            assert!(!listener.serves(&all[oldest]), "{oldest}");
+        }
+        assert!(listener.serves(&all[1]) && listener.serves(&all[2]));
     }
 
     #[test]
