@@ -66,7 +66,7 @@ NEEDS = {
 PARTS = {
     "redis-tls": Part(["redis-server"], [[*SUITE, "system::redis_tls::"]]),
     "clocks": Part(["libfaketime"], [[*SUITE, "system::clocks::"]]),
-    "network": Part(["ip", "network namespaces (root, or unprivileged user namespaces)"], [[*E2E, "system::"]], ("suite", "e2e")),
+    "network": Part(["ip", "network namespaces (root, or unprivileged user namespaces)"], [[*E2E, "system::"], [*SUITE, "system::network::"]], ("suite", "e2e")),
     "prometheus": Part(
         ["promtool"],
         [[".tools/python/bin/python3", "tests/helm/prometheus.py"], [*SUITE, "system::prometheus::"]],

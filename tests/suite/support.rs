@@ -230,6 +230,15 @@ impl Builder {
         self.with_env(STORE_TIMEOUT, "")
     }
 
+    /// Has another program run it, by a command line that ends where that of the binary begins.
+    pub(crate) fn run_by(mut self, words: &[&str]) -> Self {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg(self.command.get_program()).args(self.command.get_args()).stdin(Stdio::null()).env_clear();
+        command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        self.command = command;
+        self
+    }
+
     /// Whoever was to read its log has gone.
     pub(crate) fn with_nobody_to_read_its_log(mut self) -> Self {
         let (_, log) = std::io::pipe().expect("a pipe can be made");

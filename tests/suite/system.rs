@@ -2,6 +2,7 @@
 
 mod clocks;
 mod long_faults;
+mod network;
 mod prometheus;
 mod redis_tls;
 mod versions;
