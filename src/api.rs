@@ -127,7 +127,8 @@ impl Api {
     async fn serve(self, grpc: mpsc::Receiver<Accepted>, http: mpsc::Receiver<Accepted>) {
         let limiter = self.limiter.clone().open();
         let http_incoming = ReceiverStream::new(http).filter_map(Connection::take_over);
-        let http_served = crate::http::serve(http_incoming, self.http(limiter.clone()), &self.lifecycle, SERVICE_BOUNDS, &self.http_metrics);
+        let http_served =
+            crate::http::serve(http_incoming, self.http(limiter.clone()), &self.lifecycle, SERVICE_BOUNDS, &self.http_metrics);
         let (grpc_served, ()) = tokio::join!(self.serve_grpc(limiter, grpc), http_served);
         if let Err(error) = grpc_served {
             tracing::error!(error = format!("{error:#}"), "the gRPC server cannot start");

@@ -33,10 +33,10 @@ use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
 use crate::telemetry::mapper::Mapping;
 use crate::telemetry::metric::{Metrics, Naming};
-use crate::telemetry::traces::Traces;
-use crate::telemetry::traces::export::Exporting;
 use crate::telemetry::statsd::{self, Sending};
 use crate::telemetry::traces;
+use crate::telemetry::traces::Traces;
+use crate::telemetry::traces::export::Exporting;
 use crate::time::{Clock, Span};
 use crate::watch::Watch;
 
