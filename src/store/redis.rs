@@ -329,11 +329,11 @@ impl Redis {
     }
 
     /// What a server said of a check means this.
-    fn conclude(&self, check: &Check, line: &Line, said: &Said, redis_now: Time, node: &Node) -> Verdict {
+    fn conclude(&self, (check, line): (&Check, &Line), said: &Said, asked: Time, redis_now: Time, node: &Node) -> Verdict {
         let verdict = line.verdict(check, redis_now, said);
         if let Some(cache) = &self.over_limit_cache {
             let of_one = || line.verdict_of(check, Hits::Add(1).into(), true, redis_now, said);
-            cache.learn(check, &verdict, of_one, self.clock.now());
+            cache.learn(check, &verdict, of_one, asked, self.clock.now());
         }
         self.metrics.full_logs.inc_by(said.is_of_full_log(check).into());
         self.as_of_now(verdict, redis_now, node)

