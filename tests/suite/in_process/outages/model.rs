@@ -29,6 +29,10 @@ pub(super) struct Model {
     holders: Vec<Vec<u8>>,
     /// Units refunded that Redis did not receive and is to be told.
     refunds: u64,
+    /// Units refunded of an empty counter that Redis may be told of later, when there is something to refund.
+    early: u64,
+    /// Units refunded since it was last known what Redis holds, that Redis may not know of.
+    unsure: u64,
     /// Units that a server may receive when it reads again.
     late: u64,
     /// Units that Redis may hold beyond `most`, and until when.
@@ -72,6 +76,8 @@ impl Model {
             pending: 0,
             holders: Vec::new(),
             refunds: 0,
+            early: 0,
+            unsure: 0,
             late: 0,
             excess: (0, now),
             at: now,
@@ -87,7 +93,7 @@ impl Model {
                 self.excess = (self.excess_at(now) + self.refunds, now.plus(self.two_periods()));
             }
             self.least = self.least_without_pending.clone();
-            (self.pending, self.refunds) = (0, 0);
+            (self.pending, self.refunds, self.early, self.unsure) = (0, 0, 0, 0);
         }
         self.at = now;
         if self.admitted.spent_at(&self.limit, now) == 0 {
@@ -98,7 +104,7 @@ impl Model {
     /// Whether everything is known of it.
     pub(super) fn is_exact(&self, now: Time) -> bool {
         let up_to_date = |counter: &Counter| counter.clone().decide(&self.limit, now, Call::LOOK).0;
-        let is_settled = self.pending == 0 && self.refunds == 0 && self.late == 0 && self.excess_at(now) == 0;
+        let is_settled = self.pending == 0 && self.refunds == 0 && self.unsure == 0 && self.late == 0 && self.excess_at(now) == 0;
         is_settled && up_to_date(&self.most) == up_to_date(&self.least)
     }
 
@@ -115,24 +121,27 @@ impl Model {
         match (call.hits, outcome) {
             (Hits::Look, _) => {}
             // Nothing says whether it left the counter over its limit, and so whether it did anything.
-            (Hits::GiveBack(_), _) if vetoed => self.least_refunded(call, now),
+            (Hits::GiveBack(_), _) if vetoed => self.least_refunded(call, outcome, now),
             (Hits::GiveBack(_), Outcome::Served) => {
                 // While Redis does not know of the pending hits, it may floor too early.
                 if self.pending == 0 {
-                    self.most = charged(&self.most, &self.limit, call, charge.cost, now);
+                    self.charge_most(call, charge.cost, now);
                 }
-                self.least_refunded(call, now);
+                self.least_refunded(call, outcome, now);
                 self.admit(call, charge.cost, now);
             }
             (Hits::GiveBack(_), Outcome::NotSent) => self.refund_here(call, charge.cost, now),
             (Hits::GiveBack(_), _) => {
-                self.least_refunded(call, now);
+                self.least_refunded(call, outcome, now);
                 self.admit(call, charge.cost, now);
             }
             (Hits::Add(hits), Outcome::Served) => {
                 if !is_dropped {
-                    for counter in [&mut self.most, &mut self.least, &mut self.least_without_pending] {
-                        *counter = charged(counter, &self.limit, call, charge.cost, now);
+                    self.charge_most(call, charge.cost, now);
+                    let refunded = self.early.min(charge.wanted());
+                    self.early -= refunded;
+                    for counter in [&mut self.least, &mut self.least_without_pending] {
+                        *counter = charged(counter, &self.limit, call, charge.cost - refunded.cast_signed(), now);
                     }
                 }
                 if !over && !vetoed {
@@ -143,13 +152,16 @@ impl Model {
             (Hits::Add(hits), Outcome::NotSent) => {
                 if !over && !vetoed {
                     self.admit_here(call, hits, charge.cost, now);
+                } else if !is_dropped && self.kind() == Kind::Bucket {
+                    // It is not written back, but keeps what is from flowing back.
+                    self.charge_most(call, charge.cost, now);
                 }
             }
             (Hits::Add(hits), outcome) => {
                 if outcome == Outcome::MayArriveLater {
                     self.late += self.units(hits);
                 } else {
-                    self.most = charged(&self.most, &self.limit, call, charge.cost, now);
+                    self.charge_most(call, charge.cost, now);
                 }
                 if self.kind() == Kind::Concurrency && outcome == Outcome::MayArriveLater {
                     self.holders.push(call.holder.to_vec());
@@ -164,7 +176,7 @@ impl Model {
 
     /// Admitted without Redis, for certain.
     fn admit_here(&mut self, call: Call<'_>, hits: u64, cost: i64, now: Time) {
-        self.most = charged(&self.most, &self.limit, call, cost, now);
+        self.charge_most(call, cost, now);
         self.pending += self.units(hits);
         if self.is_written_back() {
             self.least = charged(&self.least, &self.limit, call, cost, now);
@@ -178,18 +190,34 @@ impl Model {
     /// Refunded without Redis, for certain.
     fn refund_here(&mut self, call: Call<'_>, cost: i64, now: Time) {
         if self.is_written_back() {
-            self.most = charged(&self.most, &self.limit, call, cost, now);
+            self.charge_most(call, cost, now);
             self.refunds += cost.unsigned_abs();
         }
-        self.least_refunded(call, now);
+        self.least_refunded(call, Outcome::NotSent, now);
         self.admit(call, cost, now);
     }
 
-    fn least_refunded(&mut self, call: Call<'_>, now: Time) {
+    fn least_refunded(&mut self, call: Call<'_>, outcome: Outcome, now: Time) {
         let cost = Counter::charge(&self.limit, call).cost;
+        if outcome != Outcome::Served {
+            self.unsure += cost.unsigned_abs();
+        }
+        if self.unsure > 0 {
+            self.early += cost.unsigned_abs().saturating_sub(self.least.spent_at(&self.limit, now));
+        }
         for counter in [&mut self.least, &mut self.least_without_pending] {
             *counter = charged(counter, &self.limit, call, cost, now);
         }
+    }
+
+    fn charge_most(&mut self, call: Call<'_>, cost: i64, now: Time) {
+        let deepest = Counter::charge(&self.limit, Hits::Add(1)).deepest;
+        let above = self.most.spent_at(&self.limit, now).saturating_add_signed(cost).saturating_sub(deepest);
+        // Redis is charged for a part of it later, when there is room for that.
+        if self.kind() == Kind::Bucket && above > 0 {
+            self.excess = (self.excess_at(now) + above, now.plus(WRITTEN_BACK_AFTER));
+        }
+        self.most = charged(&self.most, &self.limit, call, cost, now);
     }
 
     fn admit(&mut self, call: Call<'_>, cost: i64, now: Time) {
@@ -212,25 +240,32 @@ impl Model {
         }
         let late = std::mem::take(&mut self.late);
         if late > 0 && self.kind() != Kind::Concurrency {
-            self.most = charged(&self.most, &self.limit, Call::LOOK, late.cast_signed(), now);
+            self.charge_most(Call::LOOK, late.cast_signed(), now);
         }
         self.renew_holders(now);
     }
 
-    /// Another server has taken over, with `after` of the `before` units.
-    pub(super) fn fail_over(&mut self, before: u64, found: Counter, now: Time) {
-        let after = found.spent_at(&self.limit, now);
+    /// Another server has taken over, with `found` instead of `before` units.
+    pub(super) fn fail_over(&mut self, before: u64, found: &Counter, now: Time) {
+        let (after, most) = (found.spent_at(&self.limit, now), self.most.spent_at(&self.limit, now));
+        if after == before {
+            return;
+        }
         self.beyond += before.saturating_sub(after);
-        // What is pending is sent to the new one, as far as it still counts.
-        let is_pending = self.is_written_back() && self.least != self.least_without_pending;
-        let pending = if is_pending { self.pending.min(self.least.spent_at(&self.limit, now)) } else { 0 };
-        self.least = charged(&found, &self.limit, Call::LOOK, pending.cast_signed(), now);
-        self.least_without_pending = found;
+        // It may have lost refunds, and get what is pending besides.
+        let excess = (after + self.pending).saturating_sub(most).max(self.excess_at(now));
+        self.excess = (excess, now.plus(self.two_periods()));
+        // It gets refunds that the first one has got already, or has not.
+        self.least_without_pending = match self.kind() {
+            Kind::Concurrency if self.unsure > 0 => Counter::untouched(&self.limit),
+            _ => charged(found, &self.limit, Call::LOOK, -self.unsure.cast_signed(), now),
+        };
+        self.least = self.least_without_pending.clone();
     }
 
     /// Redis was there for long enough: nothing is pending any more, and it holds `found`.
     pub(super) fn settle(&mut self, found: Counter) {
-        (self.pending, self.refunds) = (0, 0);
+        (self.pending, self.refunds, self.early, self.unsure, self.excess.0) = (0, 0, 0, 0, 0);
         self.most = found.clone();
         self.least_without_pending = found.clone();
         self.least = found;

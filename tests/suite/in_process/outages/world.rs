@@ -279,7 +279,7 @@ impl World {
         self.server.fail_over(snapshot);
         for (counting, before) in self.counters.iter_mut().zip(before) {
             let found = self.server.counter(&counting.key(now), &counting.check.limit);
-            counting.model.fail_over(before, found, now);
+            counting.model.fail_over(before, &found, now);
         }
         settle().await;
     }
