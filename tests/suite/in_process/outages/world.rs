@@ -124,7 +124,7 @@ impl World {
         let loaded = rules.live.load();
         let counters = history.counters.iter().map(|&counter| {
             let hit = Hit { counter, hits: Hits::Look, holder: 0 };
-            let query = Query { domain, descriptors: SmallVec::from_iter([descriptor(counter, &hit)]), ..Query::default() };
+            let query = Query { domain: domain.as_bytes(), descriptors: SmallVec::from_iter([descriptor(counter, &hit)]), ..Query::default() };
             let plan = plan(loaded.as_ref().expect("rules"), &query, Modes::default(), START).expect("a request");
             let check = plan.ask.checks[0].clone();
             Counting { rule: counter, model: Model::new(check.limit, START), check }
@@ -238,7 +238,7 @@ impl World {
     async fn ask(&self, hits: &[Hit], deadline: Option<Time>) -> Answer {
         let rule = |hit: &Hit| self.counters[hit.counter].rule;
         let descriptors = hits.iter().map(|hit| descriptor(rule(hit), hit)).collect();
-        let query = Query { domain: self.domain, descriptors, hits_addend: 0, deadline };
+        let query = Query { domain: self.domain.as_bytes(), descriptors, hits_addend: 0, deadline };
         self.service.limiter.answer(&query).await.expect("an answer")
     }
 
@@ -354,9 +354,9 @@ impl Counting {
 
 fn descriptor(rule: usize, hit: &Hit) -> Descriptor<'static> {
     let (key, rest) = RULES[rule];
-    let mut entries = SmallVec::from_iter([Entry { key, value: "" }]);
+    let mut entries = SmallVec::from_iter([Entry::new(key, "")]);
     if rest.is_empty() {
-        entries.push(Entry { key: "id", value: HOLDERS[hit.holder % HOLDERS.len()] });
+        entries.push(Entry::new("id", HOLDERS[hit.holder % HOLDERS.len()]));
     }
     Descriptor { entries, limit: None, hits: hit.hits, hits_addend: None }
 }
