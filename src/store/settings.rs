@@ -79,7 +79,7 @@ impl Settings {
             over_limit_cache_bytes: self.local_cache_size_in_bytes,
             replicas: NonZeroU32::MIN,
             key_prefix: Box::default(),
-            dialer: redis::dialer::Dialer::Network,
+            dialer: redis::dialer::Dialer::default(),
         };
         Ok(BackendChoice::Redis(Box::new(options), connecting.secrets))
     }
@@ -325,7 +325,7 @@ mod tests {
         (&[("REDIS_POOL_SIZE", "20")], "REDIS_POOL_SIZE has no effect: one connection per thread carries all calls"),
         (
             &[("REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "true")],
-            "REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR has no effect: a connection whose server replies READONLY is always closed",
+            "REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR has no effect: connections whose server replies READONLY are always closed, about one a second",
         ),
         (&[("REDIS_STARTUP_MAX_INTERVAL", "1m")], "the service starts without Redis and picks it up"),
         (&[("REDIS_SENTINEL_AUTH", "s3cret")], "REDIS_SENTINEL_AUTH has no effect: REDIS_TYPE is not SENTINEL"),

@@ -14,4 +14,5 @@ mod over_limit_cache;
 mod passwords;
 mod peers;
 mod queue;
+mod recovery;
 mod sentinel;

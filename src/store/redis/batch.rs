@@ -274,9 +274,13 @@ impl Task {
             node.clock.hear(now, sent, received);
         }
         self.repair(link, &back.repairs).await;
-        if back.is_read_only() {
-            // The server was the master. Its address may lead to another one by now, which only a new connection finds.
-            link.give_up();
+        if back.is_misplaced() {
+            // Its name may lead to another server by now, which only a new connection finds.
+            if node.relocation.leaves(link.id(), redis.clock.now()) {
+                link.give_up();
+            }
+        } else if node.relocation.is_suspected() && trip.has_written(&back) {
+            node.relocation.counted(link.id());
         }
         Ok(back)
     }

@@ -3,9 +3,12 @@
 //! As the cluster specification has it: <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 
 use crc16::{State, XMODEM};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use redis::{Pipeline, Value};
 
 use crate::store::redis::address::Address;
+use crate::store::redis::kept_link::{ANSWER_TIMEOUT, KeptLink};
 
 /// How many slots a cluster has.
 pub const SLOTS: u16 = 16_384;
@@ -76,6 +79,40 @@ impl View {
         }
         Ok(Self { ranges, is_ok: text(&info).is_some_and(|info| info.contains("cluster_state:ok")) })
     }
+}
+
+/// Asks one node after the other, and goes by the first that is with the majority. One that takes long is not waited for alone.
+///
+/// # Errors
+/// No node knows; what the last one said.
+pub async fn ask<'n>(nodes: &[&'n KeptLink]) -> Result<(&'n KeptLink, View), String> {
+    let mut rest = nodes.to_vec().into_iter().peekable();
+    let (mut asked, mut failure, mut doubtful) = (FuturesUnordered::new(), String::new(), None);
+    loop {
+        asked.extend(rest.next().map(view));
+        tokio::select! {
+            biased;
+            Some((teller, view)) = asked.next() => match view {
+                Ok(view) if view.is_ok => return Ok((teller, view)),
+                // It may be cut off from the others.
+                Ok(view) => doubtful = doubtful.or(Some((teller, view))),
+                Err(error) => failure = error,
+            },
+            () = tokio::time::sleep(ANSWER_TIMEOUT), if rest.peek().is_some() => {}
+            else => break,
+        }
+    }
+    doubtful.ok_or(failure)
+}
+
+/// What a node says of its cluster.
+async fn view(node: &KeptLink) -> (&KeptLink, Result<View, String>) {
+    let address = node.address();
+    let view = match node.call(&View::question()).await {
+        Ok(values) => View::read(values).map_err(|cause| format!("{address}: {cause}")),
+        Err(error) => Err(address.explain(&error)),
+    };
+    (node, view)
 }
 
 /// The slot of a key: what stands between its first `{` and the next `}`, if that is anything, or else the whole of it.

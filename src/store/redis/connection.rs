@@ -2,16 +2,21 @@
 //! connection is broken, that it need not be asked before each use, how long a reply may take, and to give up quickly.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bb8::{ErrorSink, ManageConnection, Pool, PooledConnection};
 use bb8_redis::RedisConnectionManager;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, OptionFuture};
 use redis::aio::{MultiplexedConnection, PubSubStream};
 use redis::{ErrorKind, Pipeline, RedisError, Value};
 use tokio::sync::{Notify, watch};
 
 use crate::store::redis::address::Address;
+use crate::store::redis::backoff::jittered;
 use crate::store::redis::dialer::Dialer;
+use crate::store::redis::relocation::ConnectionId;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 /// Makes connections.
@@ -45,9 +50,19 @@ pub struct Connections {
     closed: Counter,
 }
 
+/// How long an attempt for something that no caller waits for hangs before a fresh one is made beside it, and how often that one is
+/// replaced. The first packet of the older one may have been lost in an outage: TCP sends it again after 1 s, 3 s, 7 s and so on.
+const FRESH_ATTEMPT_AFTER: Duration = Duration::from_millis(900);
+/// The same by TLS, where an attempt may hang because Redis' one core has the handshakes of a whole fleet to do, and attempts that are
+/// replaced cost it more of them. TCP sends the first packet twice in this time.
+const FRESH_TLS_ATTEMPT_AFTER: Duration = Duration::from_secs(3);
+
 const OPEN: &str = "Connections to Redis.";
-const MADE: &str = "Connections to Redis that were made.";
+const MADE: &str = "Connections to Redis that were made, but for those that only look up where its servers are.";
 const CLOSED: &str = "Connections to Redis that were closed, by either side.";
+
+/// An attempt to connect.
+type Attempt<'a, T> = BoxFuture<'a, Result<T, RedisError>>;
 
 /// Counts as a connection for as long as it lives.
 #[derive(Debug)]
@@ -56,6 +71,7 @@ struct Counted(Connections);
 /// A connection, and whether it still is one.
 #[derive(Debug)]
 pub struct Link {
+    id: ConnectionId,
     connection: MultiplexedConnection,
     broken: bool,
     _counted: Option<Counted>,
@@ -138,10 +154,16 @@ impl Manager {
         &self.address
     }
 
-    /// Starts attempts to connect again, because the server is known to be reachable now.
+    /// The same for look-ups, which are not counted.
+    #[must_use]
+    pub fn uncounted(&self) -> Self {
+        Self { connections: None, ..self.clone() }
+    }
+
+    /// Makes a fresh attempt beside each one that is under way, because the server is known to be reachable now.
     ///
-    /// An attempt whose first packet was lost in an outage may hang for seconds longer: TCP sends that packet again after 1 s, 3 s, 7 s
-    /// and so on. It would keep the one connection of a runtime from being made.
+    /// An attempt whose first packet was lost in an outage may hang for seconds longer. It would keep the one connection of a runtime
+    /// from being made.
     pub fn restart_connecting(&self) {
         self.restart.notify_waiters();
     }
@@ -150,8 +172,8 @@ impl Manager {
     ///
     /// # Errors
     /// It does not, or not in time.
-    pub async fn probe(&self, timeout: Duration) -> Result<(), RedisError> {
-        let mut link = self.link_within(timeout).await?;
+    pub async fn probe(&self) -> Result<(), RedisError> {
+        let mut link = self.link().await?;
         tokio::time::timeout(self.timeouts.reply, self.is_valid(&mut link)).await.unwrap_or_else(|_| Err(late("no reply")))
     }
 
@@ -159,21 +181,59 @@ impl Manager {
     ///
     /// # Errors
     /// It cannot be listened to, or not in time.
-    pub async fn listen(&self, channel: &str, timeout: Duration) -> Result<PubSubStream, RedisError> {
-        let listening = async {
-            let mut connection = self.dialer.connect_to_subscribe(&self.address).await?;
-            connection.subscribe(channel).await?;
-            Ok(connection.into_on_message())
+    pub async fn listen(&self, channel: &str) -> Result<PubSubStream, RedisError> {
+        let listening = || {
+            async {
+                let mut connection = self.dialer.connect_to_subscribe(&self.address).await?;
+                connection.subscribe(channel).await?;
+                Ok(connection.into_on_message())
+            }
+            .boxed()
         };
-        tokio::time::timeout(timeout, listening).await.unwrap_or_else(|_| Err(late("no connection to listen on")))
+        let listening = self.attempt(Some(self.fresh_attempt_after()), listening);
+        tokio::time::timeout(self.timeouts.connect, listening).await.unwrap_or_else(|_| Err(late("no connection to listen on")))
     }
 
     /// A connection of its own, for something that no caller waits for.
     ///
     /// # Errors
     /// It could not be made, or not in time.
-    pub async fn link_within(&self, timeout: Duration) -> Result<Link, RedisError> {
-        tokio::time::timeout(timeout, self.connect()).await.unwrap_or_else(|_| Err(late("no connection")))
+    pub async fn link(&self) -> Result<Link, RedisError> {
+        self.connect_with(Some(self.fresh_attempt_after())).await
+    }
+
+    async fn connect_with(&self, fresh_after: Option<Duration>) -> Result<Link, RedisError> {
+        static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+        let Timeouts { connect, reply } = self.timeouts;
+        let dial = || self.dialer.connect(&self.address, connect).boxed();
+        let mut connection = self.attempt(fresh_after, dial).await?;
+        connection.set_response_timeout(reply);
+        let id = ConnectionId(CONNECTIONS.fetch_add(1, Relaxed));
+        Ok(Link { id, connection, broken: false, _counted: self.connections.as_ref().map(Counted::new) })
+    }
+
+    /// One attempt, which runs to its end. Beside it there is at most one fresh attempt: from the next restart on, and, if it is said after
+    /// how long, whenever that time has passed. What becomes of the first attempt is what becomes of all, unless a fresh one succeeds.
+    async fn attempt<'a, T>(&self, fresh_after: Option<Duration>, dial: impl Fn() -> Attempt<'a, T>) -> Result<T, RedisError> {
+        let (mut first, mut fresh) = (dial(), None);
+        loop {
+            let restart = self.restart.notified();
+            let wait = OptionFuture::from(fresh_after.map(|after| tokio::time::sleep(jittered(after))));
+            tokio::select! {
+                biased;
+                connected = &mut first => return connected,
+                Some(connected) = OptionFuture::from(fresh.as_mut()) => match connected {
+                    Ok(connected) => return Ok(connected),
+                    Err(_) => fresh = None,
+                },
+                () = restart => fresh = Some(dial()),
+                Some(()) = wait => fresh = Some(dial()),
+            }
+        }
+    }
+
+    fn fresh_attempt_after(&self) -> Duration {
+        if self.address.is_tls() { FRESH_TLS_ATTEMPT_AFTER } else { FRESH_ATTEMPT_AFTER }
     }
 }
 
@@ -182,17 +242,8 @@ impl ManageConnection for Manager {
     type Error = RedisError;
 
     async fn connect(&self) -> Result<Link, RedisError> {
-        let Timeouts { connect, reply } = self.timeouts;
-        let mut connection = loop {
-            let restart = self.restart.notified();
-            tokio::select! {
-                biased;
-                connected = self.dialer.connect(&self.address, connect) => break connected?,
-                () = restart => {}
-            }
-        };
-        connection.set_response_timeout(reply);
-        Ok(Link { connection, broken: false, _counted: self.connections.as_ref().map(Counted::new) })
+        // Probes find out when the server is back, and restart this.
+        self.connect_with(None).await
     }
 
     async fn is_valid(&self, link: &mut Link) -> Result<(), RedisError> {
@@ -205,6 +256,11 @@ impl ManageConnection for Manager {
 }
 
 impl Link {
+    /// Which connection it is.
+    pub fn id(&self) -> ConnectionId {
+        self.id
+    }
+
     /// Sends commands in one go, and waits for their replies, of which some may be errors of Redis' own.
     ///
     /// # Errors

@@ -13,13 +13,13 @@ use redis::aio::{AsyncStream, MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Client, RedisError};
 
 use crate::store::redis::address::Address;
+use crate::store::redis::resolver::Resolver;
 
 /// How byte streams to Redis are opened.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub enum Dialer {
     /// By TCP, TLS or a Unix socket, as the address says.
-    #[default]
-    Network,
+    Network(Resolver),
     /// By this function, which gets the address.
     Streams(Arc<dyn Fn(&Address) -> Dialing + Send + Sync>),
 }
@@ -39,7 +39,10 @@ impl Dialer {
         let info = address.connection_info();
         let config = AsyncConnectionConfig::new().set_connection_timeout(Some(within)).set_response_timeout(Some(within));
         match self {
-            Self::Network => Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await,
+            Self::Network(resolver) => {
+                let config = config.set_dns_resolver(resolver.clone());
+                Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await
+            }
             Self::Streams(dial) => {
                 let connecting =
                     async { MultiplexedConnection::new_with_config(info.redis_settings(), dial(address).await?, config).await };
@@ -59,16 +62,29 @@ impl Dialer {
     pub async fn connect_to_subscribe(&self, address: &Address) -> Result<PubSub, RedisError> {
         let info = address.connection_info();
         match self {
-            Self::Network => Client::open(info)?.get_async_pubsub().await,
+            Self::Network(resolver) => {
+                // The client takes no resolver here. Its own look-up follows one that was just answered, so it does not pile up either.
+                if let Some(host) = address.host() {
+                    resolver.addresses(host).await?;
+                }
+                Client::open(info)?.get_async_pubsub().await
+            }
             Self::Streams(dial) => PubSub::new(info.redis_settings(), dial(address).await?).await,
         }
+    }
+}
+
+impl Default for Dialer {
+    /// By the network, with look-ups of its own.
+    fn default() -> Self {
+        Self::Network(Resolver::default())
     }
 }
 
 impl fmt::Debug for Dialer {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Self::Network => "Network",
+            Self::Network(_) => "Network",
             Self::Streams(_) => "Streams",
         })
     }

@@ -5,18 +5,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use redis::RedisError;
 use tokio::sync::Notify;
 
 use crate::store::redis::address::Address;
 use crate::store::redis::breaker::{Breaker, BreakerMetrics};
 use crate::store::redis::connection::Manager;
+use crate::store::redis::relocation::is_misplaced;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::time::{Clock, Span, Time};
 
-/// How often a server that failed is tried again, and troubles are looked at.
+/// How soon a server that failed is tried again at first, and how often troubles are looked at.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// How long a probe may take to connect. One that takes longer would be no use to callers.
-pub const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// How often it is tried while the fault lasts: within this time of its end the server is used.
+pub const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// The same for attempts by TLS that were not refused: each has cost Redis a handshake.
+pub const TLS_PROBE_INTERVAL_MAX: Duration = Duration::from_secs(3);
 /// A trouble that was not seen for this long is over.
 const QUIET: Span = Span::from_secs(1);
 
@@ -91,7 +95,8 @@ impl Trouble {
 
     /// The kind of an error that Redis answered with.
     fn of_reply(text: &str) -> Self {
-        let foreign = ["WRONGTYPE", "not an integer", "not a bucket", "not a number"];
+        // Redis' own, and the script's.
+        let foreign = ["WRONGTYPE", "value is not "];
         if foreign.iter().any(|word| text.contains(word)) { Self::ForeignValue } else { Self::Refusing }
     }
 }
@@ -139,7 +144,7 @@ impl Health {
     pub fn refused(&self, text: &str) {
         self.see(Trouble::of_reply(text), text);
         // It was the master, or there is no telling who is.
-        if text.contains("READONLY") || text.contains("CLUSTERDOWN") {
+        if is_misplaced(text) || text.contains("CLUSTERDOWN") {
             self.doubts.notify_one();
         }
     }
@@ -173,23 +178,24 @@ impl Health {
         self.has_come.load(Relaxed)
     }
 
-    /// Whether it answers, and counts.
-    pub fn is_well(&self) -> bool {
-        let refuses = self.notes[Trouble::Refusing as usize].first.load(Relaxed) > 0;
-        !refuses && !self.breaker.is_open()
+    /// Probes the server. If it does not answer, it is not asked until it does.
+    ///
+    /// # Errors
+    /// Why it does not answer.
+    pub async fn probe(&self, manager: &Manager) -> Result<(), RedisError> {
+        let probed = manager.probe().await;
+        match &probed {
+            Ok(()) => self.has_come.store(true, Relaxed),
+            Err(error) => self.probe_failed(&manager.address().explain(error)),
+        }
+        probed
     }
 
-    /// Whether it is there. If it is not, it is not asked until it is.
-    pub async fn probe(&self, manager: &Manager) -> bool {
-        match manager.probe(PROBE_TIMEOUT).await {
-            Ok(()) => {
-                self.has_come.store(true, Relaxed);
-                true
-            }
-            Err(error) => {
-                self.probe_failed(&manager.address().explain(&error));
-                false
-            }
+    /// A probe takes long. If the server was never seen to be there, calls do not wait for it.
+    pub fn await_longer(&self) {
+        if !self.has_come() && self.breaker.open() {
+            self.see(Trouble::Unreachable, "it does not answer");
+            self.doubts.notify_one();
         }
     }
 
@@ -282,6 +288,24 @@ impl Drop for Note {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_of_other_programs_are_foreign_whatever_the_algorithm() {
+        let foreign = [
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "ERR value is not an integer or out of range",
+            "ERR value is not a bucket",
+            "ERR value is not a log",
+            "ERR value is not a sliding window",
+            "ERR value is not a sliding window of as many buckets",
+        ];
+        for text in foreign {
+            assert_eq!(Trouble::of_reply(text), Trouble::ForeignValue, "{text}");
+        }
+        for text in ["OOM command not allowed when used memory > 'maxmemory'.", "READONLY You can't write against a read only replica."] {
+            assert_eq!(Trouble::of_reply(text), Trouble::Refusing, "{text}");
+        }
+    }
 
     #[test]
     fn a_failed_probe_opens_the_breaker_unless_calls_are_answered_meanwhile() {

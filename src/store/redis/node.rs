@@ -11,6 +11,8 @@ use crate::store::redis::clock::RedisClock;
 use crate::store::redis::connection::{Connections, Manager, Timeouts};
 use crate::store::redis::dialer::Dialer;
 use crate::store::redis::health::{Health, HealthMetrics};
+use crate::store::redis::kept_link::KeptLink;
+use crate::store::redis::relocation::Relocation;
 use crate::time::Clock;
 
 /// One server. Its address never changes: when another takes its place, that is another node.
@@ -18,6 +20,10 @@ use crate::time::Clock;
 pub struct Node {
     id: NodeId,
     manager: Manager,
+    /// For look-ups.
+    pub look_ups: KeptLink,
+    /// Whether another server has its name now.
+    pub relocation: Relocation,
     /// Whether it is well.
     pub health: Health,
     /// What time it is there.
@@ -54,9 +60,12 @@ impl Node {
     /// An address that the client cannot use.
     pub fn new(address: Address, parts: &NodeParts) -> Result<Self, RedisError> {
         static NODES: AtomicU64 = AtomicU64::new(0);
+        let manager = Manager::new(address, parts.timeouts, parts.dialer.clone(), Some(parts.connections.clone()))?;
         Ok(Self {
             id: NodeId(NODES.fetch_add(1, Relaxed)),
-            manager: Manager::new(address, parts.timeouts, parts.dialer.clone(), Some(parts.connections.clone()))?,
+            look_ups: KeptLink::new(&manager),
+            manager,
+            relocation: Relocation::default(),
             health: Health::new(&parts.health, parts.clock.clone(), parts.doubts.clone()),
             clock: RedisClock::default(),
             recoveries: AtomicU64::new(0),

@@ -21,7 +21,7 @@ use tokio::time::MissedTickBehavior;
 use crate::chance;
 use crate::limit::Share;
 use crate::shutdown::{Lifecycle, Phase};
-use crate::store::redis::health::PROBE_TIMEOUT;
+use crate::store::redis::backoff::Backoff;
 use crate::store::redis::node::Node;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::time::{Clock, Span, Time};
@@ -32,6 +32,8 @@ pub const REPLICAS_MAX: usize = 1_000;
 /// seconds or so.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 const REPLICAS_PER_INTERVAL: usize = 100;
+/// How long to pause between attempts to meet that fail, at most. They may fail for as long as a permission is missing.
+const RECONNECT_INTERVAL_MAX: Duration = Duration::from_secs(5);
 /// Whoever has missed so many beats is gone: a failover, or a process that stood still for a moment, is no reason to count anew.
 const BEATS_MISSED_MAX: u32 = 10;
 /// So many beats of everybody else are heard before what was heard counts.
@@ -87,9 +89,13 @@ impl Replicas {
     pub async fn look_after(&self, home: impl Fn() -> Option<Arc<Node>>, clock: &Clock, lifecycle: &Lifecycle) {
         let meeting = async {
             let mut is_told = false;
+            let mut pauses = Backoff::new(BEAT_INTERVAL, RECONNECT_INTERVAL_MAX);
             loop {
                 let failure = self.meet(&home, clock).await;
-                self.members().listens_since = None;
+                let has_met = self.members().listens_since.take().is_some();
+                if has_met || failure.is_none() {
+                    pauses.reset();
+                }
                 if let Some(error) = failure {
                     self.failed.inc();
                     if is_lasting(&error) && !std::mem::replace(&mut is_told, true) {
@@ -97,7 +103,7 @@ impl Replicas {
                         tracing::warn!(channel, %error, "the number of replicas cannot be learnt; while the store is gone REPLICAS counts");
                     }
                 }
-                tokio::time::sleep(BEAT_INTERVAL).await;
+                tokio::time::sleep(pauses.pause()).await;
             }
         };
         tokio::select! {
@@ -106,7 +112,7 @@ impl Replicas {
         }
         // Whoever is not told of it waits until this one has been silent.
         if let Some(node) = home()
-            && let Ok(mut link) = node.manager().link_within(PROBE_TIMEOUT).await
+            && let Ok(mut link) = node.manager().link().await
         {
             let _ = link.call(&self.says(&format!("{LEAVES}{}", self.name))).await;
         }
@@ -116,8 +122,8 @@ impl Replicas {
     async fn meet(&self, home: impl Fn() -> Option<Arc<Node>>, clock: &Clock) -> Option<RedisError> {
         let node = home()?;
         let opened = async {
-            let heard = node.manager().listen(&self.channel, PROBE_TIMEOUT).await?;
-            Ok::<_, RedisError>((heard, node.manager().link_within(PROBE_TIMEOUT).await?))
+            let heard = node.manager().listen(&self.channel).await?;
+            Ok::<_, RedisError>((heard, node.manager().link().await?))
         };
         let (mut heard, mut link) = match opened.await {
             Ok(opened) => opened,
@@ -134,7 +140,7 @@ impl Replicas {
                     None => return Some(RedisError::from((ErrorKind::Io, "the connection to listen on has ended"))),
                 },
                 _ = beat.tick() => {
-                    if home().is_none_or(|home| home.id() != node.id()) {
+                    if home().is_none_or(|home| home.id() != node.id()) || node.relocation.is_outdated(link.id()) {
                         return None;
                     }
                     if ticks % self.members().interval() == 0 {

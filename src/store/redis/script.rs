@@ -54,6 +54,9 @@ pub struct Line {
     price: u64,
 }
 
+/// Where in a line's argument its cost begins.
+const COST_AT: usize = 3;
+
 /// How a line gets to the node of a cluster that has its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
@@ -377,6 +380,12 @@ impl Line {
         self.hash
     }
 
+    /// Whether a server that says this has written it to its key.
+    pub fn is_written(&self, said: &Said) -> bool {
+        let has_cost = || self.argument.get(COST_AT..).and_then(<[u8]>::first_chunk).is_some_and(|cost| f64::from_le_bytes(*cost) != 0.0);
+        self.is_window() || (has_cost() && !said.is_refused())
+    }
+
     /// How many hits are in use after it.
     pub fn used(&self, said: &Said) -> u64 {
         said.spent().div_ceil(self.price)
@@ -457,7 +466,7 @@ pub fn time(reply: &Value) -> Option<Time> {
         std::str::from_utf8(digits).ok()?.parse::<u64>().ok()
     };
     let [seconds, micros] = parts.as_slice() else { return None };
-    Some(Time::from_micros(number(seconds)? * MICROS_PER_SECOND + number(micros)?))
+    number(seconds)?.checked_mul(MICROS_PER_SECOND)?.checked_add(number(micros)?).map(Time::from_micros)
 }
 
 /// Reads what came back for `count` checks.

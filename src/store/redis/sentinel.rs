@@ -3,28 +3,22 @@
 //! All of them are asked: one that was cut off from the others still names the old master. Whoever most of them name is the one, if it says
 //! itself that it is a master, as clients are told to make sure: <https://redis.io/docs/latest/develop/reference/sentinel-clients/>.
 
-use futures_util::future::join_all;
+use std::pin::pin;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use redis::{Pipeline, RedisError, Value};
-use tokio::sync::Mutex;
 
 use crate::store::redis::address::Address;
 use crate::store::redis::cluster::Place;
-use crate::store::redis::connection::{Link, Manager};
-use crate::store::redis::health::PROBE_TIMEOUT;
+use crate::store::redis::connection::Manager;
+use crate::store::redis::kept_link::{ANSWER_TIMEOUT, KeptLink};
 
 /// Those who know.
 #[derive(Debug)]
 pub struct Sentinels {
     master: String,
-    each: Vec<Sentinel>,
-}
-
-/// One of them.
-#[derive(Debug)]
-struct Sentinel {
-    manager: Manager,
-    /// Kept from one question to the next.
-    link: Mutex<Option<Link>>,
+    each: Vec<KeptLink>,
 }
 
 impl Sentinels {
@@ -37,7 +31,7 @@ impl Sentinels {
         addresses: &[Address],
         manager: impl Fn(&Address) -> Result<Manager, RedisError>,
     ) -> Result<Self, RedisError> {
-        let sentinel = |address| Ok(Sentinel { manager: manager(address)?, link: Mutex::default() });
+        let sentinel = |address| Ok(KeptLink::new(&manager(address)?));
         Ok(Self { master, each: addresses.iter().map(sentinel).collect::<Result<_, RedisError>>()? })
     }
 
@@ -48,13 +42,21 @@ impl Sentinels {
     pub async fn masters(&self) -> Result<Vec<Place>, String> {
         let mut named: Vec<(usize, Place)> = Vec::new();
         let mut failures = Vec::new();
-        for answer in join_all(self.each.iter().map(|sentinel| sentinel.master(&self.master))).await {
+        let mut answers: FuturesUnordered<_> = self.each.iter().map(|sentinel| master(sentinel, &self.master)).collect();
+        let mut timeout = pin!(tokio::time::sleep(ANSWER_TIMEOUT));
+        loop {
+            let answer = tokio::select! {
+                biased;
+                answer = answers.next() => answer,
+                () = &mut timeout, if !named.is_empty() => break,
+            };
             match answer {
-                Ok(place) => match named.iter_mut().find(|(_, known)| *known == place) {
+                None => break,
+                Some(Ok(place)) => match named.iter_mut().find(|(_, known)| *known == place) {
                     Some((votes, _)) => *votes += 1,
                     None => named.push((1, place)),
                 },
-                Err(failure) => failures.push(failure),
+                Some(Err(failure)) => failures.push(failure),
             }
         }
         if named.is_empty() {
@@ -65,36 +67,27 @@ impl Sentinels {
     }
 }
 
-impl Sentinel {
-    async fn master(&self, name: &str) -> Result<Place, String> {
-        let address = self.manager.address();
-        let mut kept = self.link.lock().await;
-        let mut link = match kept.take() {
-            Some(link) => link,
-            None => self.manager.link_within(PROBE_TIMEOUT).await.map_err(|error| address.explain(&error))?,
-        };
-        let mut question = Pipeline::with_capacity(1);
-        question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-        let values = link.call(&question).await.map_err(|error| address.explain(&error))?;
-        *kept = Some(link);
-        let said = values.into_iter().next().unwrap_or(Value::Nil).extract_error().map_err(|error| address.explain(&error))?;
-        let Some((host, port)) = redis::from_redis_value::<Option<(String, u16)>>(said).map_err(|error| format!("{address}: {error}"))?
-        else {
-            return Err(format!("{address} knows no master named {name}; see the first part of {}", address.url_setting()));
-        };
-        Ok(Place { host, port })
-    }
+/// The master of this name, as one sentinel has it.
+async fn master(sentinel: &KeptLink, name: &str) -> Result<Place, String> {
+    let address = sentinel.address();
+    let mut question = Pipeline::with_capacity(1);
+    question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+    let values = sentinel.call(&question).await.map_err(|error| address.explain(&error))?;
+    let said = values.into_iter().next().unwrap_or(Value::Nil).extract_error().map_err(|error| address.explain(&error))?;
+    let Some((host, port)) = redis::from_redis_value::<Option<(String, u16)>>(said).map_err(|error| format!("{address}: {error}"))? else {
+        return Err(format!("{address} knows no master named {name}; see the first part of {}", address.url_setting()));
+    };
+    Ok(Place { host, port })
 }
 
 /// Whether a server says of itself that it is a master.
 ///
 /// # Errors
 /// It cannot be asked.
-pub async fn is_master(manager: &Manager) -> Result<bool, RedisError> {
-    let mut link = manager.link_within(PROBE_TIMEOUT).await?;
+pub async fn is_master(server: &KeptLink) -> Result<bool, RedisError> {
     let mut question = Pipeline::with_capacity(1);
     question.cmd("ROLE");
-    let said = link.call(&question).await?.into_iter().next().unwrap_or(Value::Nil).extract_error()?;
+    let said = server.call(&question).await?.into_iter().next().unwrap_or(Value::Nil).extract_error()?;
     let Value::Array(parts) = said else { return Ok(false) };
     Ok(matches!(parts.first(), Some(Value::BulkString(role)) if role == b"master"))
 }

@@ -74,7 +74,7 @@ static PER_SECOND: SettingNames = names!("REDIS_PERSECOND");
 
 /// Settings of the reference that have nothing to do here, and why.
 const WITHOUT_EFFECT: [(&str, &str); 3] = [
-    ("REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "a connection whose server replies READONLY is always closed"),
+    ("REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "connections whose server replies READONLY are always closed, about one a second"),
     ("REDIS_STARTUP_INITIAL_INTERVAL", "the service starts without Redis and picks it up"),
     ("REDIS_STARTUP_MAX_INTERVAL", "the service starts without Redis and picks it up"),
 ];

@@ -4,24 +4,31 @@
 //! task looks after both, so no request ever waits for somebody to find out where to go.
 
 use std::collections::{BTreeSet, HashMap};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
-use futures_util::future::join_all;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use redis::RedisError;
 use tokio::sync::Notify;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::store::redis::address::Address;
+use crate::store::redis::backoff::{Backoff, jittered};
 use crate::store::redis::cluster::{self, Place, SLOTS, View};
 use crate::store::redis::connection::Manager;
 use crate::store::redis::deployment::{self, Deployment};
-use crate::store::redis::health::{PROBE_INTERVAL, PROBE_TIMEOUT};
-use crate::store::redis::node::{Node, NodeParts};
+use crate::store::redis::health::{PROBE_INTERVAL, PROBE_INTERVAL_MAX, TLS_PROBE_INTERVAL_MAX};
+use crate::store::redis::kept_link::{ANSWER_TIMEOUT, KeptLink};
+use crate::store::redis::layout::NOBODY;
+use crate::store::redis::node::{Node, NodeId, NodeParts};
 use crate::store::redis::sentinel::{self, Sentinels};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
+
+pub use crate::store::redis::layout::Layout;
 
 /// How many nodes a cluster may have: what Redis itself recommends as the most.
 pub const NODES_MAX: usize = 1_000;
@@ -31,8 +38,13 @@ const SENTINEL_INTERVAL: Duration = Duration::from_secs(1);
 const CLUSTER_INTERVAL: Duration = Duration::from_secs(10);
 /// Doubts that come within this time are one.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// A slot that nobody serves.
-const NOBODY: u16 = u16::MAX;
+/// How long to pause between look-ups while a server cannot be reached, or calls go to the wrong one: first and at most. Within the latter
+/// of a failover the new master is used.
+const LOOK_UP_PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
+/// How long a server may take to answer its first probe before calls stop waiting for it. The probe goes on.
+const FIRST_PROBE_AWAITED: Duration = Duration::from_secs(1);
+/// So many doublings of the first interval between probes are more than the longest one.
+const DOUBLINGS_MAX: u32 = 4;
 
 /// All servers of one deployment.
 #[derive(Debug)]
@@ -52,15 +64,6 @@ pub struct Pool {
     metrics: TopologyMetrics,
 }
 
-/// Where keys live, as far as it is known.
-#[derive(Debug, Default)]
-pub struct Layout {
-    /// Nobody, until somebody is found.
-    nodes: Vec<Arc<Node>>,
-    /// For each slot of a cluster its node's place among those; [`NOBODY`] where there is none.
-    slots: Option<Box<[u16]>>,
-}
-
 /// What all pools tell together.
 #[derive(Debug, Clone)]
 pub struct TopologyMetrics {
@@ -75,7 +78,7 @@ enum Finder {
     /// Nobody needs to be.
     Settled,
     Sentinels(Sentinels),
-    Seeds(Vec<Manager>),
+    Seeds(Vec<KeptLink>),
 }
 
 impl TopologyMetrics {
@@ -95,41 +98,6 @@ impl TopologyMetrics {
     }
 }
 
-impl Layout {
-    /// The only server.
-    fn of_one(node: Arc<Node>) -> Self {
-        Self { nodes: vec![node], slots: None }
-    }
-
-    /// All servers.
-    pub fn nodes(&self) -> &[Arc<Node>] {
-        &self.nodes
-    }
-
-    /// Whether keys of one command must share a slot.
-    pub fn has_slots(&self) -> bool {
-        self.slots.is_some()
-    }
-
-    /// Who has this key, if anybody.
-    pub fn owner(&self, key: &[u8]) -> Option<&Arc<Node>> {
-        match &self.slots {
-            None => self.nodes.first(),
-            Some(slots) => self.nodes.get(usize::from(slots[usize::from(cluster::slot(key))])),
-        }
-    }
-
-    fn serves_the_same(&self, other: &Self) -> bool {
-        let ids = |layout: &Self| layout.nodes.iter().map(|node| node.id()).collect::<Vec<_>>();
-        self.slots == other.slots && ids(self) == ids(other)
-    }
-
-    fn has_the_same_nodes(&self, other: &Self) -> bool {
-        let ids = |layout: &Self| layout.nodes.iter().map(|node| node.id()).collect::<BTreeSet<_>>();
-        ids(self) == ids(other)
-    }
-}
-
 impl Pool {
     /// Nothing is connected yet.
     ///
@@ -146,8 +114,8 @@ impl Pool {
                 (Finder::Sentinels(Sentinels::new(master.clone(), sentinels, manager)?), Layout::default())
             }
             Deployment::Cluster(seeds) => {
-                let managers = seeds.iter().map(manager).collect::<Result<_, RedisError>>()?;
-                (Finder::Seeds(managers), Layout::default())
+                let seeds = seeds.iter().map(|seed| Ok(KeptLink::new(&manager(seed)?))).collect::<Result<_, RedisError>>()?;
+                (Finder::Seeds(seeds), Layout::default())
             }
         };
         Ok(Self {
@@ -244,23 +212,40 @@ impl Pool {
     async fn keep_nodes<B: Future<Output = bool> + Send>(&self, back: impl Fn(Arc<Node>) -> B) {
         let mut rounds = tokio::time::interval(PROBE_INTERVAL);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut recoveries, mut recovering) = (FuturesUnordered::new(), BTreeSet::new());
         loop {
-            rounds.tick().await;
-            let layout = self.layout.load_full();
-            join_all(layout.nodes.iter().map(|node| self.keep(node, &back))).await;
+            tokio::select! {
+                _ = rounds.tick() => for node in self.layout.load_full().nodes() {
+                    node.health.tell(node.address());
+                    if is_awaited(node) && recovering.insert(node.id()) {
+                        recoveries.push(self.recover(node.clone(), &back));
+                    }
+                },
+                Some(id) = recoveries.next() => {
+                    recovering.remove(&id);
+                }
+            }
         }
     }
 
-    async fn keep<B: Future<Output = bool> + Send>(&self, node: &Arc<Node>, back: impl Fn(Arc<Node>) -> B) {
-        let health = &node.health;
-        health.tell(node.address());
-        // Whether it is there at the start is worth knowing before the first caller finds out.
-        if (health.breaker.is_open() || !health.has_come())
-            && health.probe(node.manager()).await
-            && (!health.breaker.is_open() || back(node.clone()).await)
-        {
-            self.welcome(node);
+    /// Probes a server, one attempt at a time, until it is used again or another one serves in its place.
+    async fn recover<B: Future<Output = bool> + Send>(&self, node: Arc<Node>, back: &impl Fn(Arc<Node>) -> B) -> NodeId {
+        let mut attempts = 0;
+        let is_known = || self.layout().nodes.iter().any(|known| known.id() == node.id());
+        while is_awaited(&node) && is_known() {
+            let began = Instant::now();
+            let pause_max = match probe(&node).await {
+                Ok(()) if !node.health.breaker.is_open() || back(node.clone()).await => {
+                    self.welcome(&node);
+                    break;
+                }
+                Err(error) if node.address().is_tls() && !error.is_connection_refusal() => TLS_PROBE_INTERVAL_MAX,
+                _ => PROBE_INTERVAL_MAX,
+            };
+            tokio::time::sleep_until(began + jittered((PROBE_INTERVAL * 2_u32.pow(attempts)).min(pause_max))).await;
+            attempts = (attempts + 1).min(DOUBLINGS_MAX);
         }
+        node.id()
     }
 
     /// A server is there. Calls go to it at once; that its trouble is over is told when that has gone well for a while.
@@ -273,22 +258,31 @@ impl Pool {
     }
 
     async fn keep_layout(&self) {
+        let [min, max] = LOOK_UP_PAUSES;
+        let mut pauses = Backoff::new(min, max);
         loop {
+            let asked = Instant::now();
             let found = match &self.finder {
                 Finder::Settled => return,
                 Finder::Sentinels(sentinels) => self.ask_sentinels(sentinels).await,
                 Finder::Seeds(seeds) => self.ask_cluster(seeds).await,
             };
             self.tell(found.err());
-            let is_well = self.lost().is_none() && self.layout().nodes.iter().all(|node| node.health.is_well());
-            let pause = match &self.finder {
-                _ if !is_well => PROBE_INTERVAL,
-                Finder::Sentinels(_) => SENTINEL_INTERVAL,
-                _ => CLUSTER_INTERVAL,
+            let is_reached = self.lost().is_none() && self.layout().nodes.iter().all(|node| !node.health.breaker.is_open());
+            let pause = pauses.pause();
+            let interval = match &self.finder {
+                _ if !is_reached => pause,
+                Finder::Sentinels(_) => jittered(SENTINEL_INTERVAL),
+                _ => jittered(CLUSTER_INTERVAL),
             };
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = self.parts.doubts.notified() => tokio::time::sleep(DEBOUNCE).await,
+                () = tokio::time::sleep_until(asked + interval) => if is_reached {
+                    pauses.reset();
+                },
+                () = self.parts.doubts.notified() => {
+                    let debounced = Instant::now() + jittered(DEBOUNCE);
+                    tokio::time::sleep_until(debounced.max(asked + pause)).await;
+                }
             }
         }
     }
@@ -319,7 +313,11 @@ impl Pool {
             if known.as_ref().is_some_and(|known| known.id() == node.id()) {
                 return Ok(());
             }
-            match sentinel::is_master(node.manager()).await {
+            let Ok(answer) = tokio::time::timeout(ANSWER_TIMEOUT, sentinel::is_master(&node.look_ups)).await else {
+                cause = format!("{} does not answer", node.address());
+                continue;
+            };
+            match answer {
                 Ok(true) => {
                     self.lay_out(Layout::of_one(node));
                     return Ok(());
@@ -336,34 +334,30 @@ impl Pool {
         if known.is_some() { Ok(()) } else { Err(cause) }
     }
 
-    async fn ask_cluster(&self, seeds: &[Manager]) -> Result<(), String> {
+    async fn ask_cluster(&self, seeds: &[KeptLink]) -> Result<(), String> {
         let layout = self.layout.load_full();
         let (well, ill): (Vec<_>, Vec<_>) = layout.nodes.iter().partition(|node| !node.health.breaker.is_open());
-        let managers = well.into_iter().chain(ill).map(|node| node.manager()).chain(seeds);
-        let (mut failure, mut doubtful) = (String::new(), None);
-        for manager in managers {
-            match view(manager).await {
-                Ok(view) if view.is_ok => return self.see(manager, &view),
-                // It may be cut off from the others.
-                Ok(view) => doubtful = doubtful.or(Some((manager, view))),
-                Err(error) => failure = error,
-            }
+        let is_node = |seed: &&KeptLink| layout.nodes.iter().any(|node| node.address().place() == seed.address().place());
+        let nodes = well.into_iter().chain(ill).map(|node| &node.look_ups);
+        let nodes: Vec<&KeptLink> = nodes.chain(seeds.iter().filter(|seed| !is_node(seed))).collect();
+        let (teller, view) = cluster::ask(&nodes).await?;
+        // One connection is enough for the next look-up.
+        for other in nodes.into_iter().chain(seeds).filter(|other| !std::ptr::eq(*other, teller)) {
+            other.close();
         }
-        let (manager, view) = doubtful.ok_or(failure)?;
-        self.see(manager, &view)
+        self.see(teller.address(), &view)
     }
 
     /// What a node has said of the cluster is the layout from now on.
-    fn see(&self, teller: &Manager, view: &View) -> Result<(), String> {
+    fn see(&self, teller: &Address, view: &View) -> Result<(), String> {
         let mut nodes: Vec<Arc<Node>> = Vec::new();
         let mut slots = vec![NOBODY; usize::from(SLOTS)];
         // In an order that does not depend on who was asked.
         let mut ranges: Vec<_> = view.ranges.iter().collect();
         ranges.sort_by_key(|range| range.first);
         for range in ranges {
-            let node = self
-                .node_at(&range.master.told_by(teller.address()))
-                .ok_or_else(|| format!("there are more than {NODES_MAX} nodes (nodes_max)"))?;
+            let node =
+                self.node_at(&range.master.told_by(teller)).ok_or_else(|| format!("there are more than {NODES_MAX} nodes (nodes_max)"))?;
             let index = nodes.iter().position(|known| known.id() == node.id()).unwrap_or_else(|| {
                 nodes.push(node);
                 nodes.len() - 1
@@ -401,12 +395,20 @@ impl Pool {
 
 const LOST: &str = "nobody tells where the servers of Redis are";
 
-/// What a node says of its cluster.
-async fn view(manager: &Manager) -> Result<View, String> {
-    let explain = |error: &RedisError| manager.address().explain(error);
-    let mut link = manager.link_within(PROBE_TIMEOUT).await.map_err(|error| explain(&error))?;
-    let values = link.call(&View::question()).await.map_err(|error| explain(&error))?;
-    View::read(values).map_err(|cause| format!("{}: {cause}", manager.address()))
+/// Probes a server to the end. One that takes long at the start is not asked meanwhile.
+async fn probe(node: &Node) -> Result<(), RedisError> {
+    let mut probing = pin!(node.health.probe(node.manager()));
+    if let Ok(probed) = tokio::time::timeout(FIRST_PROBE_AWAITED, &mut probing).await {
+        return probed;
+    }
+    node.health.await_longer();
+    probing.await
+}
+
+/// Whether a server was not seen to be there yet, or is not asked because it failed. That it is there at the start is worth knowing before
+/// the first caller finds out.
+fn is_awaited(node: &Node) -> bool {
+    node.health.breaker.is_open() || !node.health.has_come()
 }
 
 fn signed(count: usize) -> i64 {

@@ -6,6 +6,7 @@ use redis::{Pipeline, RedisError, Value};
 use crate::store::redis::cluster;
 use crate::store::redis::connection::Link;
 use crate::store::redis::redirect::Redirect;
+use crate::store::redis::relocation::is_misplaced;
 use crate::store::redis::script::{self, Form, Line, Manner, Repair, Route, Said, Script};
 use crate::time::Time;
 
@@ -163,6 +164,11 @@ impl<'b> Trip<'b> {
         (!again.replies.is_empty()).then_some(again)
     }
 
+    /// Whether the server has counted any of it: a replica cannot.
+    pub fn has_written(&self, back: &Back) -> bool {
+        self.lines.iter().zip(&back.told).any(|(line, told)| told.as_ref().is_ok_and(|said| line.is_written(said)))
+    }
+
     /// Reads what came back.
     ///
     /// # Errors
@@ -204,9 +210,9 @@ impl<'b> Trip<'b> {
 }
 
 impl Back {
-    /// Whether the server rejected a write because it is a replica.
-    pub fn is_read_only(&self) -> bool {
-        self.told.iter().any(|told| matches!(told, Err(Untold::Wrong(text)) if text.contains("READONLY")))
+    /// Whether the server says that another one should be asked.
+    pub fn is_misplaced(&self) -> bool {
+        self.told.iter().any(|told| matches!(told, Err(Untold::Wrong(text)) if is_misplaced(text)))
     }
 }
 

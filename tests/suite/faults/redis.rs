@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tollgate::time::Clock;
 
 use crate::support::cluster::ClusterProcess;
 use crate::support::fault::{FOREIGN, FaultScenario, PATIENT, REFUSING, SLOW, Servers, Single, UNREACHABLE};
@@ -12,7 +13,7 @@ use crate::support::redis::RedisProcess;
 use crate::support::sentinel::SentinelProcess;
 use crate::support::traffic::{CLIENTS, Traffic};
 use crate::support::versions::VALKEY_9_1;
-use crate::support::{Code, TestServer, limit_of, look_until, write};
+use crate::support::{Code, TestServer, eventually, limit_of, look_until, write};
 
 /// Of connections that break again and again.
 const REPEATS: u32 = 5;
@@ -139,6 +140,73 @@ fn redis_is_a_replica_of_a_lost_master() {
         scenario.wait_until_logged(REFUSING);
         scenario.servers.redis.command::<()>(&["REPLICAOF", "NO", "ONE"]);
     });
+}
+
+#[tokio::test]
+async fn a_demoted_redis_is_connected_to_about_once_a_second_until_its_address_leads_to_the_new_master() {
+    const CALLS: usize = 200;
+    // Only Redis lets anything pass.
+    let rules = format!("metadata: {{tollgate: {{defaults: {{on_store_error: deny}}}}}}\n{}", limit_of(1_000_000).trim_start());
+    let (old, new) = (RedisProcess::start(), RedisProcess::start());
+    let proxy = Proxy::before(old.port());
+    let server = TestServer::with_rules(&rules).with_env("REDIS_URL", &proxy.addr().to_string()).start();
+    let mut client = server.client().await;
+    eventually("the old master counts", async || client.ask("d", &[("k", "v")]).await == Code::Ok).await;
+    old.command::<()>(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
+    eventually("the old master is read-only", async || client.ask("d", &[("k", "v")]).await == Code::OverLimit).await;
+    // What an outage is like for those who do not know of the new master yet.
+    let (began, opened) = (Clock::system().now(), proxy.opened());
+    for _ in 0..CALLS {
+        assert_eq!(client.ask("d", &[("k", "v")]).await, Code::OverLimit);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let seconds = usize::try_from(Clock::system().now().since(began).ceil_secs()).expect("few");
+    let opened = proxy.opened() - opened;
+    // At least 0.75 s apart, and heartbeats may begin meanwhile.
+    assert!(opened <= 2 + seconds * 4 / 3 + 2, "{opened} connections in {seconds} s");
+    proxy.repoint(new.port());
+    eventually("the new master counts", async || client.ask("d", &[("k", "v")]).await == Code::Ok).await;
+    let keys: Vec<String> = new.command(&["KEYS", "d_k_*"]);
+    assert_eq!(keys.len(), 1);
+}
+
+/// Whatever the algorithm, a value of another program is told apart from a Redis that refuses to count.
+#[tokio::test]
+async fn a_foreign_value_is_reported_as_such_for_every_algorithm() {
+    let rules = "
+domain: d
+descriptors:
+  - {key: fixed, rate_limit: {unit: year, requests_per_unit: 9}}
+  - {key: bucket, rate_limit: {unit: year, requests_per_unit: 9}, metadata: {tollgate: {algorithm: token_bucket}}}
+  - {key: sliding, rate_limit: {unit: year, requests_per_unit: 9}, metadata: {tollgate: {algorithm: sliding_window}}}
+  - {key: parts, rate_limit: {unit: year, requests_per_unit: 9}, metadata: {tollgate: {algorithm: sliding_window, buckets: 5}}}
+  - {key: log, rate_limit: {unit: year, requests_per_unit: 9}, metadata: {tollgate: {algorithm: sliding_log}}}
+";
+    let foreign: [(&str, &[&[&str]]); 2] =
+        [("SET", &[&["fixed", "word"], &["bucket", "word"], &["sliding", "word"], &["parts", "word"]]), ("RPUSH", &[&["log", "word"]])];
+    let wrong_types: [(&str, &[&[&str]]); 2] =
+        [("RPUSH", &[&["fixed", "x"], &["bucket", "x"], &["sliding", "x"], &["parts", "x"]]), ("SET", &[&["log", "x"]])];
+    for (command, pairs) in foreign.into_iter().chain(wrong_types) {
+        for pair in pairs {
+            let redis = RedisProcess::start();
+            let server = TestServer::with_rules(rules).with_env("REDIS_URL", &redis.url()).start();
+            let mut client = server.client().await;
+            eventually("Redis counts", async || {
+                client.ask("d", &[(pair[0], "v")]).await;
+                redis.command::<Vec<String>>(&["KEYS", "*"]).len() == 1
+            })
+            .await;
+            let key = redis.command::<Vec<String>>(&["KEYS", "*"]).remove(0);
+            redis.command::<()>(&["DEL", &key]);
+            redis.command::<()>(&[command, &key, pair[1]]);
+            let troubles = async || {
+                client.ask("d", &[(pair[0], "v")]).await;
+                let trouble = |kind: &str| server.metric(&format!("tollgate_store_trouble{{kind=\"{kind}\"}}"));
+                (trouble("foreign_value"), trouble("refusing")) == (Some(1.0), Some(0.0))
+            };
+            eventually(&format!("{} {command} {}", pair[0], pair[1]), troubles).await;
+        }
+    }
 }
 
 /// The policy of that key's rule answers for that key, and no other verdict changes.

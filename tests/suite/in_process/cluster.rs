@@ -18,6 +18,8 @@ const SLOTS: &str = "CLUSTER SLOTS";
 const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 /// How long after a redirection they are asked.
 const DEBOUNCE: Duration = millis(50);
+/// Two look-ups are never closer than this at first.
+const SETTLED: Duration = millis(200);
 const RECOVERY_MAX: Duration = Duration::from_secs(1);
 const LOST: &str = "nobody tells where the servers of Redis are";
 
@@ -113,14 +115,16 @@ async fn each_slot_is_asked_for_at_its_owner() {
 async fn slots_are_asked_for_every_ten_seconds_while_all_is_well() {
     let world = world().await;
     let before = world.refreshes();
-    pass(REFRESH_INTERVAL * 3 + millis(1)).await;
-    assert_eq!(world.refreshes() - before, 3);
+    pass(REFRESH_INTERVAL * 6 + millis(1)).await;
+    // Each less up to a quarter, so that processes do not ask in step.
+    let refreshes = world.refreshes() - before;
+    assert!((6..=8).contains(&refreshes), "{refreshes} in a minute");
 }
 
 #[tokio::test(start_paused = true)]
 async fn moved_is_followed_at_once_and_refreshes_the_slots_once() {
     let world = world().await;
-    pass(millis(100)).await;
+    pass(SETTLED).await;
     let values: Vec<String> = values_on(NODES[0]).take(20).collect();
     for value in &values {
         world.node(0).redirect(slot_of(value), Some(Redirect::Moved(NODES[1].to_owned())));
@@ -217,6 +221,7 @@ async fn a_node_that_leaves_out_its_host_is_where_it_was_asked() {
 async fn a_breaker_that_opens_refreshes_the_slots() {
     const NEW: &str = "10.0.0.4:6379";
     let world = world().await;
+    pass(SETTLED).await;
     let value = value_on(NODES[0]);
     assert_eq!(world.ask(&value).await, OK);
     say(&world.network, &[(0, 5_460, NEW), RANGES[1], RANGES[2]]);
@@ -241,7 +246,7 @@ async fn a_node_that_fails_over_is_logged_once_and_its_slots_are_counted_as_soon
         let value = value_on(NODES[1]);
         assert_eq!(world.ask(&value).await, error(StoreError::Unreachable), "{fault:?}: the breaker is open");
         say(&world.network, &[RANGES[0], (5_461, 10_922, "10.0.0.5:6379"), RANGES[2]]);
-        // Nodes are asked every 200 ms while one of them is away, and one that does not answer takes no time from the others.
+        // Nodes are asked at least once a second while one of them is away, and one that does not answer takes no time from the others.
         pass(RECOVERY_MAX).await;
         assert_eq!(world.ask(&value).await, OK, "{fault:?}");
         pass(millis(3_000)).await;
@@ -296,7 +301,7 @@ async fn a_cluster_whose_nodes_do_not_tell_their_slots_is_used_as_it_was_and_log
         assert_eq!(world.ask(&number.to_string()).await, OK);
     }
     say(&world.network, &RANGES);
-    pass(millis(300)).await;
+    pass(RECOVERY_MAX).await;
     let lines = log.lines(&[LOST]);
     assert!(lines.len() == 2 && lines[1].contains("over: "), "{lines:?}");
     assert_eq!(log.faults(), [""; 0]);

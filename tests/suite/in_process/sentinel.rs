@@ -91,7 +91,9 @@ async fn sentinels_are_asked_every_second_while_all_is_well() {
     let world = world().await;
     world.server(SENTINELS[0]).forget_received();
     pass(INTERVAL * 5 + millis(1)).await;
-    assert_eq!(world.server(SENTINELS[0]).received(MASTER), 5);
+    // Each interval less up to a quarter, so that processes do not ask in step.
+    let asked = world.server(SENTINELS[0]).received(MASTER);
+    assert!((5..=7).contains(&asked), "{asked} times in five seconds");
     assert_eq!(world.server(SENTINELS[0]).open(), 1, "over one connection");
 }
 

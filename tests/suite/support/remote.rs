@@ -99,7 +99,7 @@ pub(crate) fn redis_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Redis>
         over_limit_cache_bytes: 0,
         replicas: NonZeroU32::MIN,
         key_prefix: Box::default(),
-        dialer: Dialer::Network,
+        dialer: Dialer::default(),
     };
     Arc::new(Redis::new(options, clock, metrics).expect("it is an address"))
 }

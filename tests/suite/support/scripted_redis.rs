@@ -18,6 +18,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tollgate::algorithm::Counter;
 use tollgate::limit::Limit;
 use tollgate::store::redis::dialer::Dialer;
@@ -48,7 +49,21 @@ pub(crate) struct ScriptedRedis {
     /// What arrived, by command, and when.
     received: Mutex<BTreeMap<String, Vec<Time>>>,
     opened: AtomicUsize,
+    accepting: Mutex<Accepting>,
     connections: Mutex<JoinSet<()>>,
+}
+
+/// How long connecting takes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Accepting {
+    /// For each connection by itself.
+    latency: Duration,
+    /// For each after the others, as TLS handshakes do that one core computes. Connections that are given up take it, too.
+    work: Duration,
+    /// When the work that has arrived so far is done.
+    busy_until: Option<Instant>,
+    /// How many attempts there were.
+    attempts: usize,
 }
 
 /// What goes wrong.
@@ -100,6 +115,11 @@ impl Network {
         servers.entry(address.to_owned()).or_insert_with(|| Arc::new(ScriptedRedis::new(self.clock.clone()))).clone()
     }
 
+    /// From now on connections to this address reach another server, as after a failover behind a name. Open ones stay where they are.
+    pub(crate) fn repoint(&self, address: &str, server: &Arc<ScriptedRedis>) {
+        lock(&self.servers).insert(address.to_owned(), server.clone());
+    }
+
     /// Connects to these servers, and to none at any other address.
     pub(crate) fn dialer(&self) -> Dialer {
         let servers = self.servers.clone();
@@ -122,6 +142,7 @@ impl ScriptedRedis {
             plan: watch::Sender::new(Plan::default()),
             received: Mutex::default(),
             opened: AtomicUsize::new(0),
+            accepting: Mutex::default(),
             connections: Mutex::default(),
         }
     }
@@ -235,6 +256,17 @@ impl ScriptedRedis {
         lock(&self.received).clear();
     }
 
+    /// From now on connecting takes this long, and as much work after that of earlier connections.
+    pub(crate) fn slow_connecting(&self, latency: Duration, work: Duration) {
+        let mut accepting = lock(&self.accepting);
+        *accepting = Accepting { latency, work, ..*accepting };
+    }
+
+    /// How often connecting was attempted.
+    pub(crate) fn attempts(&self) -> usize {
+        lock(&self.accepting).attempts
+    }
+
     /// How many connections were ever opened.
     pub(crate) fn opened(&self) -> usize {
         self.opened.load(Relaxed)
@@ -248,6 +280,10 @@ impl ScriptedRedis {
     }
 
     async fn accept(self: Arc<Self>) -> io::Result<DuplexStream> {
+        let accepted_at = lock(&self.accepting).attempt();
+        if accepted_at > Instant::now() {
+            tokio::time::sleep_until(accepted_at).await;
+        }
         let mut wait = RECONNECT_AFTER;
         while self.fault(self.opened()) == Some(Fault::Unreachable) {
             tokio::time::sleep(wait).await;
@@ -293,6 +329,17 @@ impl ScriptedRedis {
         let name = commands::name(command);
         lock(&self.received).entry(name.clone()).or_default().push(self.clock.now());
         name
+    }
+}
+
+impl Accepting {
+    /// When a connection is accepted that is attempted now.
+    fn attempt(&mut self) -> Instant {
+        self.attempts += 1;
+        let arrived = Instant::now() + self.latency;
+        let accepted = self.busy_until.map_or(arrived, |busy| busy.max(arrived)) + self.work;
+        self.busy_until = Some(accepted);
+        accepted
     }
 }
 

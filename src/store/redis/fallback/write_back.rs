@@ -9,7 +9,6 @@ use crate::limit::Limit;
 use crate::store::redis::Redis;
 use crate::store::redis::connection::Link;
 use crate::store::redis::fallback::local::{WriteBack, WriteBackOutcome, WriteBackTarget};
-use crate::store::redis::health::PROBE_TIMEOUT;
 use crate::store::redis::node::Node;
 use crate::store::redis::script::{Line, Manner, WindowForm};
 use crate::store::redis::topology::{Layout, Pool};
@@ -59,13 +58,19 @@ impl WriteBackTarget for ServerTarget<'_> {
     async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<WriteBackOutcome> {
         let link = match self.link.take() {
             Some(link) => Some(link),
-            None => self.node.manager().link_within(PROBE_TIMEOUT).await.ok(),
+            None if !self.node.relocation.may_connect(self.redis.clock.now()) => None,
+            None => self.node.manager().link().await.ok(),
         };
         let Some(mut link) = link else { return vec![WriteBackOutcome::NotSent; write_backs.len()] };
         let (redis, now) = (self.redis, self.redis.clock.now());
         let layout = Arc::clone(&self.pool.layout());
         let lines: Vec<Line> = write_backs.iter().map(|write_back| self.line(write_back, &layout, now)).collect();
         let Ok(back) = self.call(&mut link, &lines, &layout).await else { return vec![WriteBackOutcome::Unknown; write_backs.len()] };
+        if back.is_misplaced() {
+            self.node.relocation.leaves(link.id(), now);
+        } else if back.told.iter().any(Result::is_ok) {
+            self.node.relocation.counted(link.id());
+        }
         self.link = Some(link);
         let now = redis.clock.now();
         let outcome = |(line, told): (&Line, Result<_, Untold>)| match told {

@@ -1,0 +1,81 @@
+//! A connection for look-ups, kept from one to the next.
+
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use redis::{Pipeline, RedisError, Value};
+use tokio::sync::Mutex;
+
+use crate::store::redis::address::Address;
+use crate::store::redis::connection::{Link, Manager};
+
+/// How long one server is waited for while another may answer. Its connection goes on being made for the next look-up.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A connection to one server that is made when it is first needed. There is never more than one attempt to make it.
+pub struct KeptLink {
+    manager: Manager,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    open: Option<Link>,
+    /// An attempt whose caller has stopped waiting. The next call goes on with it.
+    connecting: Option<BoxFuture<'static, Result<Link, RedisError>>>,
+}
+
+impl KeptLink {
+    /// To the server that this manager connects to.
+    pub fn new(manager: &Manager) -> Self {
+        Self { manager: manager.uncounted(), state: Mutex::default() }
+    }
+
+    /// Where it connects to.
+    pub fn address(&self) -> &Address {
+        self.manager.address()
+    }
+
+    /// Closes the connection, and gives up an attempt to make it, unless somebody waits for it.
+    pub fn close(&self) {
+        if let Ok(mut state) = self.state.try_lock() {
+            *state = State::default();
+        }
+    }
+
+    /// Sends commands that change nothing, and waits for their replies.
+    ///
+    /// # Errors
+    /// There is no connection, or it breaks before the replies are there.
+    pub async fn call(&self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
+        let mut state = self.state.lock().await;
+        if let Some(mut link) = state.open.take() {
+            match link.call(commands).await {
+                // The server may have closed it long ago.
+                Err(error) if !error.is_timeout() => {}
+                replies => {
+                    state.open = replies.is_ok().then_some(link);
+                    return replies;
+                }
+            }
+        }
+        let manager = &self.manager;
+        let connecting = state.connecting.get_or_insert_with(|| {
+            let manager = manager.clone();
+            Box::pin(async move { manager.link().await })
+        });
+        let connected = connecting.await;
+        state.connecting = None;
+        let mut link = connected?;
+        let replies = link.call(commands).await?;
+        state.open = Some(link);
+        Ok(replies)
+    }
+}
+
+impl fmt::Debug for KeptLink {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("KeptLink").field(self.address()).finish()
+    }
+}
