@@ -5,6 +5,8 @@ CARGO ?= cargo
 export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN))
 GHZ := $(CURDIR)/.tools/bin/ghz
 FUZZ_SECONDS ?= 300
+# Every file is a target.
+FUZZ_TARGETS ?= $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs))
 ROUNDS ?= 5
 SECONDS ?= 4
 DURATION ?= 600
@@ -115,9 +117,9 @@ ghz: ## each load of benches/ghz against a service of its own, counted by both; 
 	@test -x $(GHZ) || { command -v go >/dev/null || { echo "ghz needs Go to be installed: https://go.dev"; exit 1; }; GOBIN=$(CURDIR)/.tools/bin go install github.com/bojand/ghz/cmd/ghz@v0.121.0; }
 	benches/ghz/run.py $(GHZ)
 
-fuzz: ## fuzz the YAML reader and the request path, FUZZ_SECONDS each; installs cargo-fuzz into .tools, needs a nightly toolchain
+fuzz: ## fuzz everything that reads bytes from outside, FUZZ_SECONDS for each of FUZZ_TARGETS; installs cargo-fuzz into .tools, needs a nightly toolchain
 	@test -x .tools/bin/cargo-fuzz || $(CARGO) install --locked --root .tools cargo-fuzz
-	cd fuzz && for target in yaml request; do PATH="$(CURDIR)/.tools/bin:$$PATH" $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 || exit 1; done
+	cd fuzz && for target in $(FUZZ_TARGETS); do PATH="$(CURDIR)/.tools/bin:$$PATH" $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 || exit 1; done
 
 ci: ## what must be green before anything lands
 	.ci/run

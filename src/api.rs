@@ -1,40 +1,43 @@
 //! Envoy's door: gRPC on one port, JSON over HTTP and health on another, each connection on the thread that has the fewest.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
 use axum::routing::{any, get};
-use http::HeaderValue;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
-use tower::util::MapResponseLayer;
 
+use crate::api::admission::AdmissionLayer;
 use crate::api::bind::SocketFile;
+use crate::api::budget::{Budget, STREAMS_PER_CONNECTION_MAX};
 use crate::api::connection::{Accepted, Connection};
 use crate::api::grpc::{Connections, Orders};
 use crate::api::json::{JsonDoor, Messages};
 use crate::api::listen::Worker;
-use crate::api::rls::{Calls, Rls};
+use crate::api::rls::{Calls, Rls, RlsServer};
 use crate::http::SERVICE_BOUNDS;
 use crate::http::budget::HttpMetrics;
 use crate::limiter::{self, Limiter};
 use crate::proto::DESCRIPTOR_SET;
-use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 use crate::runtime::Thread;
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::Traces;
 
+pub mod admission;
 pub mod bind;
+pub mod budget;
 pub mod connection;
 pub mod convert;
 pub mod grpc;
 pub mod health;
 pub mod json;
 pub mod listen;
+pub mod request_size;
 pub mod rls;
 pub mod settings;
 pub mod tls;
@@ -43,12 +46,15 @@ pub mod tls;
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Connections that wait for a thread to take them over. It takes microseconds, unless too many TLS handshakes are under way there.
 const HANDOVERS_MAX: usize = 1_024;
-/// Calls of one connection that its client gave up before they were looked at. After a stall every call that Envoy waits for times out
-/// at once; the library's 20 would take that for an attack and close the connection.
-const RESETS_PENDING_MAX: usize = 4_096;
-const GRPC_STATUS: &str = "grpc-status";
-const OUT_OF_RANGE: HeaderValue = HeaderValue::from_static("11");
-const RESOURCE_EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
+/// Calls of one connection that its client reset before they were accepted; with more it is closed with ENHANCE_YOUR_CALM.
+///
+/// After a stall every call that Envoy waits for has timed out, so all that arrive in one turn ([`TURN_BYTES`](connection::TURN_BYTES)) are
+/// reset: some 300 with their messages, and 800 of the smallest. An attacker that sends only a head and a reset for each has 1,800.
+const RESETS_PENDING_MAX: usize = 1_024;
+/// After this time without a frame a client is asked for one: a PING, which HTTP/2 libraries answer by themselves.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// A client that does not answer by then is gone. A process that was stopped for a while is not.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// The services that reflection lists.
 const SERVICES: [&str; 2] = ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"];
 
@@ -58,6 +64,7 @@ pub struct Api {
     lifecycle: Lifecycle,
     limiter: Arc<limiter::Shared>,
     connections: Connections,
+    budget: Budget,
     calls: Calls,
     health: health::Health,
     messages: Messages,
@@ -95,6 +102,7 @@ impl Api {
             calls: Calls::of("ShouldRateLimit", metrics),
             health: health::Health::new(lifecycle.clone(), limiter.clock().clone(), metrics),
             messages: Messages::new()?,
+            budget: Budget::new(metrics),
             limiter,
             connections,
             oversized,
@@ -124,7 +132,9 @@ impl Api {
         Ok(Running { threads, _socket_file: socket_file })
     }
 
-    async fn serve(self, grpc: mpsc::Receiver<Accepted>, http: mpsc::Receiver<Accepted>) {
+    /// Serves the connections of one worker, on the runtime that this is called on, until the process stops. Fuzz targets use it without a
+    /// port.
+    pub async fn serve(self, grpc: mpsc::Receiver<Accepted>, http: mpsc::Receiver<Accepted>) {
         let limiter = self.limiter.clone().open();
         let http_incoming = ReceiverStream::new(http).filter_map(Connection::take_over);
         let http_served =
@@ -142,18 +152,20 @@ impl Api {
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
             SERVICES.into_iter().fold(builder, tonic_reflection::server::Builder::with_service_name)
         };
-        let oversized = self.oversized.clone();
+        let (budget, oversized) = (self.budget.clone(), self.oversized.clone());
         let rls = Rls::new(limiter, self.calls.clone(), self.traces.clone());
         let server = tonic::transport::Server::builder()
+            .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
             .http2_max_pending_accept_reset_streams(Some(RESETS_PENDING_MAX))
-            .layer(MapResponseLayer::new(move |response| tell_oversized(response, &oversized)));
-        let routes = Routes::new(RateLimitServiceServer::new(rls).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .http2_keepalive_interval(Some(PING_INTERVAL))
+            .http2_keepalive_timeout(Some(PING_TIMEOUT));
+        let routes = Routes::new(RlsServer::new(rls))
             .add_service(tonic_health::pb::health_server::HealthServer::new(self.health.clone()))
             .add_service(reflection().build_v1().context("build reflection v1")?)
             .add_service(reflection().build_v1alpha().context("build reflection v1alpha")?)
             .prepare();
         let serve = move |connection: Connection, orders: Orders| {
-            let mut server = server.clone();
+            let mut server = server.clone().layer(AdmissionLayer::new(budget.connection(), oversized.clone()));
             if let Some((age, grace)) = orders.cut_after {
                 server = server.max_connection_age(age).max_connection_age_grace(grace);
             }
@@ -171,7 +183,7 @@ impl Api {
     }
 
     fn http(&self, limiter: Limiter) -> Router {
-        let json = JsonDoor::new(limiter, self.messages.clone(), self.oversized.clone(), self.traces.clone());
+        let json = JsonDoor::new(limiter, self.messages.clone(), self.budget.clone(), self.oversized.clone(), self.traces.clone());
         Router::new()
             .route("/json", any(json::answer).with_state(json))
             .route("/healthcheck", any(crate::http::health::healthcheck).with_state(self.lifecycle.clone()))
@@ -186,14 +198,4 @@ impl Running {
             thread.ended().await;
         }
     }
-}
-
-/// The library says OUT_OF_RANGE of a message that is too large, which nobody here means otherwise. Like the reference, and the
-/// protocol's documentation, we call it RESOURCE_EXHAUSTED.
-fn tell_oversized<B>(mut response: http::Response<B>, oversized: &Counter) -> http::Response<B> {
-    if let Some(status) = response.headers_mut().get_mut(GRPC_STATUS).filter(|status| **status == OUT_OF_RANGE) {
-        *status = RESOURCE_EXHAUSTED;
-        oversized.inc();
-    }
-    response
 }

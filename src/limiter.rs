@@ -33,6 +33,8 @@ pub mod told;
 
 /// How many descriptors a request may have. Envoys send a handful; a thousand is a mistake, and costs a millisecond.
 pub const DESCRIPTORS_MAX: usize = 1_000;
+/// How many entries the descriptors of a request may have together: ten for each of a thousand.
+pub const ENTRIES_MAX: usize = 10_000;
 
 /// Everything that one answer needs, on one runtime.
 #[derive(Debug, Clone)]
@@ -103,8 +105,11 @@ pub enum Refusal {
     #[error("no rate limit configuration loaded")]
     NoRules,
     /// INVALID_ARGUMENT.
-    #[error("{0} descriptors are more than the {DESCRIPTORS_MAX} that one request may have (descriptors_max)")]
-    TooManyDescriptors(usize),
+    #[error("more than the {DESCRIPTORS_MAX} descriptors that one request may have (descriptors_max)")]
+    TooManyDescriptors,
+    /// INVALID_ARGUMENT.
+    #[error("more than the {ENTRIES_MAX} entries that one request may have (entries_max)")]
+    TooManyEntries,
     /// INVALID_ARGUMENT. Of an unknown unit the reference crashes.
     #[error(transparent)]
     Invalid(#[from] InvalidRequest),
@@ -140,7 +145,7 @@ impl Shared {
             service_error: fallback::failed_calls("service_error", metrics),
             invalid: metrics.counter(
                 "tollgate_invalid_requests_total",
-                "Calls refused with INVALID_ARGUMENT: more than descriptors_max descriptors, a limit that cannot be counted, a holder without a name.",
+                "Calls refused with INVALID_ARGUMENT: more than descriptors_max descriptors or entries_max entries, a limit that cannot be counted, a holder without a name.",
             ),
             global_shadow_mode: metrics.reference_counter(
                 "ratelimit.service.global_shadow_mode",
@@ -183,17 +188,22 @@ impl Limiter {
             if let Some(span) = &mut span {
                 span.fail(refusal.to_string());
             }
-            match refusal {
-                Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => self.shared.metrics.service_error.inc(),
-                Refusal::TooManyDescriptors(_) | Refusal::Invalid(_) => self.shared.metrics.invalid.inc(),
-                // Counted where it is decided what to answer.
-                Refusal::Store(_) => {}
-            }
+            self.count(refusal);
         })?;
         if let Some((place, wait)) = turn {
             place.wait(wait).await;
         }
         Ok(answer)
+    }
+
+    /// Counts why a request has no answer. [`Self::answer`] does so itself.
+    pub fn count(&self, refusal: &Refusal) {
+        match refusal {
+            Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => self.shared.metrics.service_error.inc(),
+            Refusal::TooManyDescriptors | Refusal::TooManyEntries | Refusal::Invalid(_) => self.shared.metrics.invalid.inc(),
+            // Counted where it is decided what to answer.
+            Refusal::Store(_) => {}
+        }
     }
 
     /// The clock that everything here goes by.
@@ -300,6 +310,6 @@ pub fn validate(query: &Query<'_>) -> Result<(), Refusal> {
         _ if query.domain.is_empty() => Err(Refusal::NoDomain),
         0 => Err(Refusal::NoDescriptors),
         1..=DESCRIPTORS_MAX => Ok(()),
-        many => Err(Refusal::TooManyDescriptors(many)),
+        _ => Err(Refusal::TooManyDescriptors),
     }
 }

@@ -75,6 +75,7 @@ PARTS = {
     "versions": Part(["redis-server"], [[*SUITE, "system::versions::redis_of_the_distribution"]]),
     "redis-7.0": Part(["mvn"], [[*SUITE, "system::versions::redis_7_0_of_maven"]], ("suite", "maven"), is_optional=True),
     "long-faults": Part([], [[*SUITE, "system::long_faults::"]]),
+    "silent-peers": Part([], [[*SUITE, "system::silent_peers::"]]),
     "mutants": Part([], [["make", "mutants"]]),
 }
 

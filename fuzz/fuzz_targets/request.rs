@@ -3,36 +3,18 @@
 #![no_main]
 
 use std::cell::RefCell;
-use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use prost::Message as _;
 use tollgate::api::convert;
-use tollgate::config::{self, Options, Source};
-use tollgate::limiter::fallback::Fallback;
-use tollgate::limiter::{Limiter, Modes, Parts, Policy, Shared};
+use tollgate::api::request_size::RequestSize;
+use tollgate::limiter::{DESCRIPTORS_MAX, Limiter};
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
-use tollgate::rules::stats::StatsTable;
-use tollgate::rules::{LiveRules, OnStoreError};
-use tollgate::store::{Backend, memory::Counters};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::{Clock, ManualClock, Span, Time};
+use tollgate::time::{ManualClock, Span};
 
-const RULES: &str = "
-domain: d
-descriptors:
-- {key: a, rate_limit: {unit: hour, requests_per_unit: 5}}
-- {key: a, value: 'x*y', detailed_metric: true, rate_limit: {unit: second, requests_per_unit: 0}}
-- {key: '', value: b}
-- {key: b, rate_limit: {unit: minute, requests_per_unit: 7}, metadata: {tollgate: {algorithm: token_bucket, burst: 9, refused_hits: count}}}
-- {key: s, rate_limit: {unit: minute, requests_per_unit: 7}, metadata: {tollgate: {algorithm: sliding_window}}}
-- {key: s, value: t, rate_limit: {unit: minute, requests_per_unit: 7}, metadata: {tollgate: {algorithm: sliding_window, buckets: 5}}}
-- {key: l, rate_limit: {unit: second, requests_per_unit: 3}, metadata: {tollgate: {algorithm: sliding_log, on_limit: degrade}}}
-- {key: h, descriptors: [{key: i, rate_limit: {unit: day, requests_per_unit: 3}, metadata: {tollgate: {algorithm: concurrency, lease_by: i, lease: 9s}}}]}
-- {key: q, rate_limit: {unit: second, requests_per_unit: 900}, metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 2ms}}}
-- {key: c, value_to_metric: true, descriptors: [{key: a, quota_mode: true, rate_limit: {name: n, unit: day, requests_per_unit: 2}}]}
-- {key: u, rate_limit: {unlimited: true, replaces: [{name: n}]}}
-";
+#[path = "../service.rs"]
+mod service;
 
 struct Service {
     limiter: Limiter,
@@ -46,32 +28,19 @@ thread_local! {
 
 fn service(together: bool) -> Service {
     let metrics = Metrics::new();
-    let stats = StatsTable::new(100, &metrics);
-    let text = RULES.replace("- {key: '', value: b}\n", "");
-    let source = Source { name: "r".into(), path: "r".into(), text: text.as_str().into() };
-    let options = Options::new(stats.clone());
-    let live = Arc::new(LiveRules::default());
-    live.replace(config::load(&[source], &options).expect("the rules are right").rules);
-    let (clock, hand) = Clock::manual(Time::from_micros(1_700_000_000_000_000));
-    let policy = Policy {
-        modes: Modes { together, ..Modes::default() },
-        near_limit_ratio: 0.8,
-        ietf_headers: true,
-        retry_after_header: true,
-        dynamic_metadata: true,
-        ..Policy::default()
-    };
-    // Small, so that it evicts.
-    let backend = Backend::Memory(Arc::new(Counters::new(64 << 10, "store", &metrics)));
-    let fallback = Fallback::new(OnStoreError::Local, &metrics);
-    let parts = Parts { rules: live, backend, fallback, clock, stats, policy };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    let limiter = runtime.block_on(async { Arc::new(Shared::new(parts, &metrics)).open() });
-    Service { limiter, clock: hand, runtime }
+    let (limiter, clock) = service::limiter(together, &metrics);
+    let runtime = service::runtime();
+    let limiter = runtime.block_on(async { limiter.open() });
+    Service { limiter, clock, runtime }
 }
 
 fuzz_target!(|bytes: &[u8]| {
+    let size = RequestSize::of_protobuf(bytes);
     let Ok(request) = RateLimitRequest::decode(bytes) else { return };
+    if size.is_err() {
+        return;
+    }
+    assert!(request.descriptors.len() <= DESCRIPTORS_MAX, "{} descriptors were not counted", request.descriptors.len());
     SERVICES.with_borrow(|services| {
         for service in services {
             service.clock.advance(Span::from_micros(bytes.len() as u64 * 1_000));

@@ -1,16 +1,15 @@
 //! `/explain`: why a request gets its limits, by the rules in force.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use percent_encoding::percent_decode;
 
 use crate::api::convert;
-use crate::api::json::{EXAMPLE, Messages, bad_request};
+use crate::api::json::{EXAMPLE, Messages, bad_request, read_body};
 use crate::limiter::{self, Modes};
 use crate::rules::explain::explain;
 use crate::rules::{LiveRules, Query};
@@ -20,8 +19,6 @@ const GET_USAGE: &str =
 /// How long a body of `/explain` may be. A recorded request has a few hundred bytes, and every connection of the admin
 /// listener may hold one.
 pub const EXPLAIN_BYTES_MAX: usize = 256 << 10;
-/// As long as a body of `/json` may take.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The body of a page that needs rules while there are none.
 pub const NO_RULES: &str = "no rules are loaded\n";
 
@@ -74,10 +71,9 @@ fn pair(encoded: &str) -> (Vec<u8>, Vec<u8>) {
 
 /// POST: a request as `/json` takes it.
 pub async fn by_body(State(explainer): State<Explainer>, body: Body) -> Response {
-    let body = match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, EXPLAIN_BYTES_MAX)).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(_)) => return (StatusCode::PAYLOAD_TOO_LARGE, format!("a body has at most {EXPLAIN_BYTES_MAX} bytes\n")).into_response(),
-        Err(_) => return (StatusCode::REQUEST_TIMEOUT, "the body did not come\n").into_response(),
+    let body = match read_body(body, EXPLAIN_BYTES_MAX, |_| true).await {
+        Ok(body) => body,
+        Err(error) => return error.into_response(),
     };
     match explainer.messages.read(&body) {
         Ok(request) => explainer.explain(&convert::query(&request)),

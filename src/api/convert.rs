@@ -102,7 +102,7 @@ pub fn status(refusal: &Refusal) -> Status {
         // So that Envoy's failure_mode_deny decides what happens to the request.
         Refusal::Store(_) => Status::unavailable(refusal.to_string()),
         Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => Status::unknown(refusal.to_string()),
-        Refusal::TooManyDescriptors(_) | Refusal::Invalid(_) => Status::invalid_argument(refusal.to_string()),
+        Refusal::TooManyDescriptors | Refusal::TooManyEntries | Refusal::Invalid(_) => Status::invalid_argument(refusal.to_string()),
     }
 }
 

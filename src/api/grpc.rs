@@ -3,22 +3,29 @@
 //! The library serves all connections of a stream by one rule. Here each has a server of its own, for the sake of its age: the library's
 //! has no chance in it, and given a grace it cuts a connection off without ever having said GOAWAY. A server is a few pointers.
 
+use std::collections::VecDeque;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 
 use crate::api::connection::{Accepted, Connection};
-use crate::api::tls::Tls;
+use crate::api::tls::{Failure, HELLO_TIMEOUT, Tls};
 use crate::chance;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Span;
 
-/// TLS handshakes under way on one worker. Those beyond wait until one is over, in the queue of connections that are handed over.
+/// TLS handshakes under way on one worker. For one more, the oldest whose client was silent is closed. If there is none, it waits, and those
+/// after it wait in the queue of connections that are handed over.
 pub const HANDSHAKES_MAX: usize = 256;
+/// A client is not taken for silent before: a distant one's ClientHello may be on its way, and in a storm of handshakes those of others
+/// are computed first.
+const SILENT_MIN: Duration = Duration::from_millis(100);
 /// An age is drawn from within a tenth of what was set, as grpc-go does.
 const JITTER_PARTS: u64 = 10;
 /// So much later than here the library cuts a connection off: what is counted here goes first.
@@ -39,8 +46,44 @@ pub struct Connections {
     tls: Option<Tls>,
     ages: Ages,
     handshakes_full: Counter,
+    preface_late: Counter,
     aged: Counter,
     cut: Counter,
+}
+
+/// The TLS handshakes of one worker.
+#[derive(Debug)]
+struct Handshakes {
+    tls: Tls,
+    room: Arc<Semaphore>,
+    /// Oldest first, and some that have ended.
+    under_way: VecDeque<Handshake>,
+    full: Counter,
+    /// What was done for the connection that waits.
+    waiting: Waiting,
+}
+
+/// A handshake, and the task that makes it.
+#[derive(Debug)]
+struct Handshake {
+    progress: Arc<Progress>,
+    task: AbortHandle,
+    began: Instant,
+}
+
+/// How far a handshake is: [`Progress::SILENT`] and so on.
+#[derive(Debug, Default)]
+struct Progress(AtomicU8);
+
+/// What was done for a connection that waits for its handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    /// Nothing.
+    No,
+    /// It was counted.
+    Counted,
+    /// And another was closed for it.
+    RoomIsMade,
 }
 
 /// What a connection's server is told.
@@ -59,7 +102,11 @@ impl Connections {
             ages,
             handshakes_full: metrics.counter(
                 "tollgate_tls_handshakes_full_total",
-                "Times that a worker had as many TLS handshakes under way as it makes at once (256).",
+                "Connections that found as many TLS handshakes under way on their worker as it makes at once (256).",
+            ),
+            preface_late: metrics.counter(
+                "tollgate_preface_timeouts_total",
+                "gRPC connections that were closed because the preface of HTTP/2 did not come within 5 s.",
             ),
             aged: metrics
                 .counter("tollgate_connections_aged_total", "gRPC connections that were told to go because of GRPC_MAX_CONNECTION_AGE."),
@@ -77,7 +124,8 @@ impl Connections {
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
-        let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+        let mut handshakes = self.tls.clone().map(|tls| Handshakes::new(tls, self.handshakes_full.clone()));
+        let mut waiting = None;
         // Not the lifecycle itself: it tells of much else, and each time would wake a task of every connection.
         let (stop, stopped) = watch::channel(());
         let mut connections = JoinSet::new();
@@ -85,8 +133,14 @@ impl Connections {
             let mut stopping = pin!(lifecycle.reached(Phase::Stopping));
             loop {
                 let next = async {
-                    let turn = self.turn(&handshakes).await;
-                    incoming.recv().await.map(|accepted| (accepted, turn))
+                    if waiting.is_none() {
+                        waiting = Some(incoming.recv().await?);
+                    }
+                    let turn = match &mut handshakes {
+                        Some(handshakes) => Some(handshakes.turn().await),
+                        None => None,
+                    };
+                    Some((waiting.take()?, turn))
                 };
                 tokio::select! {
                     () = &mut stopping => break,
@@ -94,38 +148,34 @@ impl Connections {
                     next = next => {
                         let Some((accepted, turn)) = next else { break };
                         let (common, serve, mut stopped) = (self.clone(), serve.clone(), stopped.clone());
-                        connections.spawn(async move {
+                        let progress = Arc::new(Progress::default());
+                        let of_task = progress.clone();
+                        let task = connections.spawn(async move {
                             let secured = tokio::select! {
-                                secured = common.secured(accepted) => secured,
+                                secured = common.secured(accepted, &of_task) => secured,
                                 _ = stopped.changed() => None,
                             };
+                            of_task.set(Progress::OVER);
                             drop(turn);
                             if let Some(connection) = secured {
                                 common.live(connection, stopped, serve).await;
                             }
                         });
+                        if let Some(handshakes) = &mut handshakes {
+                            handshakes.add(Handshake { progress, task, began: Instant::now() });
+                        }
                     }
                 }
             }
         }
-        drop((incoming, stop));
+        drop((incoming, waiting, stop));
         while connections.join_next().await.is_some() {}
     }
 
-    /// Waits until there is room for one more handshake. Without TLS there are none.
-    async fn turn(&self, handshakes: &Arc<Semaphore>) -> Option<tokio::sync::OwnedSemaphorePermit> {
-        self.tls.as_ref()?;
-        let turn = handshakes.clone().acquire_owned().await.ok()?;
-        if handshakes.available_permits() == 0 {
-            self.handshakes_full.inc();
-        }
-        Some(turn)
-    }
-
-    async fn secured(&self, accepted: Accepted) -> Option<Connection> {
+    async fn secured(&self, accepted: Accepted, progress: &Progress) -> Option<Connection> {
         let connection = Connection::take_over(accepted)?;
         match &self.tls {
-            Some(tls) => connection.secured(tls).await,
+            Some(tls) => connection.secured(tls, || progress.set(Progress::BEGUN)).await,
             None => Some(connection),
         }
     }
@@ -134,6 +184,7 @@ impl Connections {
     where
         F: Future<Output = ()>,
     {
+        connection.expect_preface(self.preface_late.clone());
         let age = self.ages.draw();
         let (ended, aged) = (connection.ended(), self.aged.clone());
         let go = Box::pin(async move {
@@ -151,6 +202,81 @@ impl Connections {
             () = sleep(cut_after.map(|(age, grace)| age.saturating_add(grace))) => self.cut.inc(),
         }
         serving.await;
+    }
+}
+
+impl Handshakes {
+    fn new(tls: Tls, full: Counter) -> Self {
+        Self { tls, room: Arc::new(Semaphore::new(HANDSHAKES_MAX)), under_way: VecDeque::new(), full, waiting: Waiting::No }
+    }
+
+    fn add(&mut self, handshake: Handshake) {
+        self.under_way.retain(|other| other.progress.get() != Progress::OVER);
+        self.under_way.push_back(handshake);
+    }
+
+    /// Waits until there is room for one more. Cancelled and called again, it goes on.
+    async fn turn(&mut self) -> OwnedSemaphorePermit {
+        loop {
+            if let Ok(turn) = self.room.clone().try_acquire_owned() {
+                self.waiting = Waiting::No;
+                return turn;
+            }
+            if self.waiting == Waiting::No {
+                self.full.inc();
+                self.waiting = Waiting::Counted;
+            }
+            if self.waiting == Waiting::Counted && self.close_one() {
+                self.waiting = Waiting::RoomIsMade;
+            }
+            let due = self.under_way.iter().filter_map(Handshake::due).min().filter(|_| self.waiting == Waiting::Counted);
+            let room = self.room.clone();
+            tokio::select! {
+                // Dropped at once, and acquired again above.
+                _ = room.acquire() => {}
+                () = sleep(due.map(|due| due - Instant::now())) => {}
+            }
+        }
+    }
+
+    /// Closes the oldest whose client is silent, or else the oldest whose client has sent no more than its ClientHello.
+    fn close_one(&mut self) -> bool {
+        let now = Instant::now();
+        let oldest = |progress| {
+            let is_due = |handshake: &Handshake| handshake.progress.get() == progress && handshake.due().is_some_and(|due| due <= now);
+            self.under_way.iter().position(is_due)
+        };
+        let Some(index) = oldest(Progress::SILENT).or_else(|| oldest(Progress::BEGUN)) else { return false };
+        if let Some(closed) = self.under_way.remove(index) {
+            closed.task.abort();
+            self.tls.count(Failure::Evicted);
+        }
+        true
+    }
+}
+
+impl Handshake {
+    /// When it may be closed to make room for another.
+    fn due(&self) -> Option<Instant> {
+        match self.progress.get() {
+            Progress::SILENT => Some(self.began + SILENT_MIN),
+            Progress::BEGUN => Some(self.began + HELLO_TIMEOUT),
+            _ => None,
+        }
+    }
+}
+
+impl Progress {
+    const SILENT: u8 = 0;
+    const BEGUN: u8 = 1;
+    const OVER: u8 = 2;
+
+    fn set(&self, to: u8) {
+        self.0.store(to, Relaxed);
+    }
+
+    fn get(&self) -> u8 {
+        self.0.load(Relaxed)
     }
 }
 

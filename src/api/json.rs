@@ -1,18 +1,20 @@
 //! POST /json: the same question and the same answer in protobuf's JSON, with the reference's status codes.
 
-use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
+use prost::bytes::BytesMut;
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
-use smallvec::SmallVec;
 
+use crate::api::budget::{Budget, Call};
+use crate::api::request_size::RequestSize;
 use crate::api::{MESSAGE_BYTES_MAX, convert};
 use crate::limit::EXACT_MAX;
 use crate::limiter::{Limiter, Refusal};
@@ -23,8 +25,6 @@ use crate::telemetry::traces::{Kind, LiveSpan, Traces};
 
 /// Whoever has not sent its body by then is not going to, and would hold its connection for ever.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// More names than any of our messages has fields.
-const FIELDS_MAX: usize = 32;
 /// A reason may quote the request, which has up to 4 MiB.
 const REASON_BYTES_MAX: usize = 1_024;
 /// What a body that cannot be read should have been.
@@ -38,6 +38,7 @@ const SPAN_STATUS: &str = "http.status_code";
 pub struct JsonDoor {
     limiter: Limiter,
     messages: Messages,
+    budget: Budget,
     oversized: Counter,
     traces: Traces,
 }
@@ -52,10 +53,14 @@ pub struct Messages {
 /// Why a body was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyError {
-    /// It has more than [`MESSAGE_BYTES_MAX`] bytes, or its connection failed.
-    Oversized,
-    /// It did not come in time.
+    /// It has more bytes than this.
+    Oversized(usize),
+    /// It did not arrive in time.
     Late,
+    /// Its connection ended, or its bytes are no HTTP body.
+    Broken,
+    /// Too many calls, or bytes of calls, are in flight.
+    NoRoom,
 }
 
 impl Messages {
@@ -77,7 +82,11 @@ impl Messages {
     /// # Errors
     /// What is no JSON, or no request.
     pub fn read(&self, body: &[u8]) -> anyhow::Result<RateLimitRequest> {
-        refuse_repeated_names(body)?;
+        RequestSize::of_json(body)?;
+        self.build(body)
+    }
+
+    fn build(&self, body: &[u8]) -> anyhow::Result<RateLimitRequest> {
         let mut reader = serde_json::Deserializer::from_slice(body);
         let message = DynamicMessage::deserialize_with_options(self.request.clone(), &mut reader, &DeserializeOptions::new())?;
         reader.end()?;
@@ -87,8 +96,36 @@ impl Messages {
 
 impl JsonDoor {
     /// A door to the limiter, which counts the bodies that it refuses for their size.
-    pub fn new(limiter: Limiter, messages: Messages, oversized: Counter, traces: Traces) -> Self {
-        Self { limiter, messages, oversized, traces }
+    pub fn new(limiter: Limiter, messages: Messages, budget: Budget, oversized: Counter, traces: Traces) -> Self {
+        Self { limiter, messages, budget, oversized, traces }
+    }
+
+    /// Reads the body of a call, which holds what it takes.
+    async fn read(&self, body: Body, call: &Call) -> Result<RateLimitRequest, Response> {
+        let body = read_body(body, MESSAGE_BYTES_MAX, |bytes| call.hold(bytes)).await.map_err(|error| {
+            match error {
+                BodyError::Oversized(_) => self.oversized.inc(),
+                BodyError::Late => call.count_late(),
+                BodyError::Broken | BodyError::NoRoom => {}
+            }
+            error.into_response()
+        })?;
+        let size = RequestSize::of_json(&body).map_err(|error| self.invalid(&error))?;
+        if !call.hold(size.bytes()) {
+            return Err(BodyError::NoRoom.into_response());
+        }
+        self.messages.build(&body).map_err(|error| self.invalid(&error))
+    }
+
+    fn invalid(&self, error: &anyhow::Error) -> Response {
+        if let Some(refusal) = error.downcast_ref() {
+            self.limiter.count(refusal);
+            return bad_request(&error.to_string(), None);
+        }
+        let error = format!("{error:#}");
+        let response = bad_request(&format!("invalid request: {error}"), Some(EXAMPLE));
+        tracing::debug!(error, "a /json body that is no request");
+        response
     }
 
     fn write(&self, response: &RateLimitResponse) -> anyhow::Result<Vec<u8>> {
@@ -120,95 +157,12 @@ fn shorten_numbers(json: &mut Value) {
     }
 }
 
-/// An object that has a name twice, in whichever spelling, is an error in protobuf's JSON; our reader would take the last.
-fn refuse_repeated_names(body: &[u8]) -> serde_json::Result<()> {
-    serde_json::Deserializer::from_slice(body).deserialize_any(Names)
-}
-
-/// Visits any JSON and keeps nothing but the names of the object it is in.
-#[derive(Clone, Copy)]
-struct Names;
-
-impl<'de> DeserializeSeed<'de> for Names {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Names {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("JSON")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut seen: SmallVec<[String; 8]> = SmallVec::new();
-        while let Some(written) = map.next_key::<String>()? {
-            let name = written.replace('_', "").to_ascii_lowercase();
-            if seen.contains(&name) {
-                return Err(serde::de::Error::custom(format!("repeated field name '{written}'")));
-            }
-            // Messages have a handful of fields; whatever has more names is refused for one that no message has.
-            if seen.len() < FIELDS_MAX {
-                seen.push(name);
-            }
-            map.next_value_seed(self)?;
-        }
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while items.next_element_seed(self)?.is_some() {}
-        Ok(())
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-}
-
 /// Answers 200 or 429 with an answer, 400 for anything that has none.
 pub async fn answer(State(door): State<JsonDoor>, headers: HeaderMap, body: Body) -> Response {
-    let body = match read_body(body).await {
-        Ok(body) => body,
-        Err(error) => {
-            if error == BodyError::Oversized {
-                door.oversized.inc();
-            }
-            return error.into_response();
-        }
-    };
-    let request = match door.messages.read(&body) {
+    let Some(call) = door.budget.connection().begin() else { return BodyError::NoRoom.into_response() };
+    let request = match door.read(body, &call).await {
         Ok(request) => request,
-        Err(error) => {
-            let error = format!("{error:#}");
-            let response = bad_request(&format!("invalid request: {error}"), Some(EXAMPLE));
-            tracing::debug!(error, "a /json body that is no request");
-            return response;
-        }
+        Err(response) => return response,
     };
     let mut span = door.traces.begin(SPAN, Kind::Server, &headers);
     let response = respond(&door, &request, span.as_ref()).await;
@@ -221,22 +175,36 @@ pub async fn answer(State(door): State<JsonDoor>, headers: HeaderMap, body: Body
     response
 }
 
-/// Reads a body of at most [`MESSAGE_BYTES_MAX`] bytes.
+/// Reads a body of at most `bytes_max` bytes, if `hold` has room for each of its pieces.
 ///
 /// # Errors
-/// It is too long, or late.
-pub async fn read_body(body: Body) -> Result<Bytes, BodyError> {
-    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MESSAGE_BYTES_MAX)).await {
-        Ok(read) => read.map_err(|_| BodyError::Oversized),
-        Err(_) => Err(BodyError::Late),
-    }
+/// It is too long, late or broken, or there is no room.
+pub async fn read_body(body: Body, bytes_max: usize, hold: impl Fn(usize) -> bool) -> Result<Bytes, BodyError> {
+    let reading = async {
+        let mut body = pin!(body);
+        let mut read = BytesMut::new();
+        while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
+            let Ok(piece) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
+            if read.len() + piece.len() > bytes_max {
+                return Err(BodyError::Oversized(bytes_max));
+            }
+            if !hold(piece.len()) {
+                return Err(BodyError::NoRoom);
+            }
+            read.extend_from_slice(&piece);
+        }
+        Ok(read.freeze())
+    };
+    tokio::time::timeout(BODY_TIMEOUT, reading).await.unwrap_or(Err(BodyError::Late))
 }
 
 impl IntoResponse for BodyError {
     fn into_response(self) -> Response {
         match self {
-            Self::Oversized => (StatusCode::PAYLOAD_TOO_LARGE, format!("a body has at most {MESSAGE_BYTES_MAX} bytes\n")).into_response(),
-            Self::Late => (StatusCode::REQUEST_TIMEOUT, "the body did not come\n").into_response(),
+            Self::Oversized(max) => (StatusCode::PAYLOAD_TOO_LARGE, format!("a body has at most {max} bytes\n")).into_response(),
+            Self::Late => (StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time\n").into_response(),
+            Self::Broken => (StatusCode::BAD_REQUEST, "the body cannot be read to its end\n").into_response(),
+            Self::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, "too many calls, or bytes of calls, are in flight\n").into_response(),
         }
     }
 }
@@ -246,8 +214,12 @@ async fn respond(door: &JsonDoor, request: &RateLimitRequest, span: Option<&Live
         Ok(answer) => answer,
         Err(refusal @ Refusal::Store(_)) => return (StatusCode::SERVICE_UNAVAILABLE, format!("{refusal}\n")).into_response(),
         Err(
-            refusal
-            @ (Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules | Refusal::TooManyDescriptors(_) | Refusal::Invalid(_)),
+            refusal @ (Refusal::NoDomain
+            | Refusal::NoDescriptors
+            | Refusal::NoRules
+            | Refusal::TooManyDescriptors
+            | Refusal::TooManyEntries
+            | Refusal::Invalid(_)),
         ) => return bad_request(&refusal.to_string(), None),
     };
     let status = if answer.over_limit { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };

@@ -14,18 +14,22 @@ use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::verify_server_name;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::server::{Acceptor, NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::TlsAcceptor;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::tls::{self, Identity, PemError, PemFile};
 use crate::watch::{FileFacts, FileSet, RecursiveMode, Subject};
 
-/// Whoever has not finished the handshake by then is not going to.
+/// How long a client may take to send its ClientHello, which every client sends at once.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the rest of a handshake may take.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// What is spoken inside.
 const ALPN: &[u8] = b"h2";
@@ -69,6 +73,8 @@ pub struct CertificateSource {
 pub enum Failure {
     /// It took too long.
     Timeout,
+    /// It was closed to make room for another.
+    Evicted,
     /// The client went away.
     HungUp,
     /// What came was no TLS.
@@ -90,8 +96,9 @@ pub enum Failure {
 }
 
 /// Every failure, with the word that its metric has for it.
-const FAILURES: [(Failure, &str); 10] = [
+const FAILURES: [(Failure, &str); 11] = [
     (Failure::Timeout, "timeout"),
+    (Failure::Evicted, "evicted"),
     (Failure::HungUp, "hung_up"),
     (Failure::NotTls, "not_tls"),
     (Failure::Incompatible, "incompatible"),
@@ -288,23 +295,40 @@ impl SourceMetrics {
 }
 
 impl Tls {
-    /// Makes the server's part of the handshake. Failures are counted.
+    /// Makes the server's part of the handshake. Failures are counted. `on_hello` is called when the ClientHello has come.
     ///
     /// # Errors
     /// Why it failed. The client was told, if it can be told.
-    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> Result<TlsStream<S>, Failure> {
-        let handshake = TlsAcceptor::from(self.live.load_full()).accept(stream);
-        let error = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, on_hello: impl FnOnce()) -> Result<TlsStream<S>, Failure> {
+        let error = match self.handshake(stream, on_hello).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => Some(error),
             Err(_) => None,
         };
         let failure = error.as_ref().map_or(Failure::Timeout, Failure::of);
+        let reason = self.count(failure);
+        let error = error.map(|error| error.to_string());
+        tracing::debug!(reason, error, "a TLS handshake failed");
+        Err(failure)
+    }
+
+    async fn handshake<S>(&self, stream: S, on_hello: impl FnOnce()) -> Result<io::Result<TlsStream<S>>, Elapsed>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let begun = match timeout(HELLO_TIMEOUT, LazyConfigAcceptor::new(Acceptor::default(), stream)).await? {
+            Ok(begun) => begun,
+            Err(error) => return Ok(Err(error)),
+        };
+        on_hello();
+        timeout(HANDSHAKE_TIMEOUT, begun.into_stream(self.live.load_full())).await
+    }
+
+    /// Counts a handshake that failed, and gives the reason as the metric has it.
+    pub fn count(&self, failure: Failure) -> &'static str {
         let index = FAILURES.iter().position(|(known, _)| *known == failure).expect("the table has every failure");
         self.failed[index].inc();
-        let error = error.map(|error| error.to_string());
-        tracing::debug!(reason = FAILURES[index].1, error, "a TLS handshake failed");
-        Err(failure)
+        FAILURES[index].1
     }
 }
 
@@ -356,12 +380,12 @@ mod tests {
 
         let (_silent, here) = tokio::io::duplex(64);
         let began = tokio::time::Instant::now();
-        assert_eq!(tls.accept(here).await.expect_err("nothing comes"), Failure::Timeout);
-        assert_eq!(began.elapsed(), HANDSHAKE_TIMEOUT);
+        assert_eq!(tls.accept(here, || ()).await.expect_err("nothing comes"), Failure::Timeout);
+        assert_eq!(began.elapsed(), HELLO_TIMEOUT);
         assert!(metrics.page().contains("failed{reason=\"timeout\"} 1"), "{}", metrics.page());
 
         let (gone, here) = tokio::io::duplex(64);
         drop(gone);
-        assert_eq!(tls.accept(here).await.expect_err("nobody is there"), Failure::HungUp);
+        assert_eq!(tls.accept(here, || ()).await.expect_err("nobody is there"), Failure::HungUp);
     }
 }

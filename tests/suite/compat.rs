@@ -56,7 +56,6 @@ use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService as _;
 use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{KeyFormat, LiveRules};

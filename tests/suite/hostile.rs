@@ -1,7 +1,60 @@
 //! Clients that attack the process over its ports. It stays below [`RESIDENT_MAX_KIB`], and a well-behaved client loses no call.
+//!
+//! Each file attacks one part. The clients of `grpc.rs` and `json.rs` send what the fleet's clients never send: `support/raw_grpc.rs` and
+//! bytes on a socket, not a gRPC library.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use tokio::task::JoinSet;
+
+use crate::support::{Builder, Code, TestServer, limit_of};
 
 mod admin;
+mod grpc;
+mod json;
 mod outage;
+mod tls;
 
 /// Resident memory of a process under attack: half of what the chart gives a pod.
 const RESIDENT_MAX_KIB: u64 = 256 << 10;
+
+/// A server with so many workers and one rule.
+fn server(workers: &str) -> Builder {
+    TestServer::with_rules(&limit_of(1_000_000_000)).with_env("WORKERS", workers)
+}
+
+/// A client that calls without a pause on four connections, while others attack.
+struct WellBehaved {
+    calls: JoinSet<u64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl WellBehaved {
+    /// Starts calling. A call that fails panics, and so does [`Self::finish`] then.
+    fn start(server: &TestServer) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut calls = JoinSet::new();
+        for _ in 0..4 {
+            let (addr, stop) = (server.grpc, stop.clone());
+            calls.spawn(async move {
+                let mut client = crate::support::Client::connect(addr).await;
+                let mut answered = 0;
+                while !stop.load(Relaxed) || answered == 0 {
+                    assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok, "after {answered} calls");
+                    answered += 1;
+                }
+                answered
+            });
+        }
+        Self { calls, stop }
+    }
+
+    /// Ends, and checks that no call was lost and that a new connection is served.
+    async fn finish(self, server: &TestServer) {
+        self.stop.store(true, Relaxed);
+        let answered: u64 = self.calls.join_all().await.into_iter().sum();
+        assert!(answered > 0, "it has called");
+        assert_eq!(server.client().await.ask("d", &[("k", "")]).await, Code::Ok);
+    }
+}

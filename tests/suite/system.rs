@@ -5,4 +5,5 @@ mod long_faults;
 mod network;
 mod prometheus;
 mod redis_tls;
+mod silent_peers;
 mod versions;

@@ -96,8 +96,15 @@ impl Call {
     pub(crate) async fn finish(mut self, bytes: &[u8]) -> Ended {
         // It fails where the server has refused the call already.
         let _ = self.body.send_data(Bytes::copy_from_slice(bytes), true);
+        self.ended().await
+    }
+
+    /// Waits for the end, and sends nothing.
+    pub(crate) async fn ended(self) -> Ended {
+        // The stream of the body is open until the call has ended.
+        let Self { body: _body, response } = self;
         let ending = async {
-            let response = self.response.await.expect("the call is answered");
+            let response = response.await.expect("the call is answered");
             // Without a message the status is in the head.
             let status_of = |headers: &http::HeaderMap| headers.get("grpc-status").map(|status| tonic::Code::from_bytes(status.as_bytes()));
             if let Some(status) = status_of(response.headers()) {

@@ -124,7 +124,8 @@ impl World {
         let loaded = rules.live.load();
         let counters = history.counters.iter().map(|&counter| {
             let hit = Hit { counter, hits: Hits::Look, holder: 0 };
-            let query = Query { domain: domain.as_bytes(), descriptors: SmallVec::from_iter([descriptor(counter, &hit)]), ..Query::default() };
+            let query =
+                Query { domain: domain.as_bytes(), descriptors: SmallVec::from_iter([descriptor(counter, &hit)]), ..Query::default() };
             let plan = plan(loaded.as_ref().expect("rules"), &query, Modes::default(), START).expect("a request");
             let check = plan.ask.checks[0].clone();
             Counting { rule: counter, model: Model::new(check.limit, START), check }

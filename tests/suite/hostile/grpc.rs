@@ -1,0 +1,279 @@
+//! gRPC connections with too many streams, unfinished or large messages, resets, and without any bytes.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::task::JoinHandle;
+use tonic::Code as Grpc;
+
+use crate::hostile::{RESIDENT_MAX_KIB, WellBehaved, server};
+use crate::support::{PATIENCE, TestServer, eventually, raw_grpc, request, resident_peak_kib};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const WATCH: &str = "/grpc.health.v1.Health/Watch";
+const ENHANCE_YOUR_CALM: u32 = 11;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// A client that sends any frames, and reads what comes back only to find GOAWAY.
+struct Attacker {
+    stream: OwnedWriteHalf,
+    next_stream: u32,
+    path: &'static str,
+    goaway: JoinHandle<Option<u32>>,
+}
+
+/// What a stream of an attack consists of.
+#[derive(Clone, Copy)]
+enum Call<'c> {
+    /// A head, and nothing more.
+    Head,
+    /// A head and a reset.
+    Reset,
+    /// All of a call.
+    Whole(&'c [u8]),
+    /// All of a call, and a reset.
+    GivenUp(&'c [u8]),
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("it is short").to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A text as HPACK has it, without Huffman's code.
+fn text(text: &str) -> Vec<u8> {
+    let length = u8::try_from(text.len()).expect("it is short");
+    [&[length], text.as_bytes()].concat()
+}
+
+impl Attacker {
+    /// Connects, with settings as (number, value).
+    async fn connect(addr: SocketAddr, path: &'static str, settings: &[(u16, u32)]) -> Self {
+        let (mut reading, mut stream) = TcpStream::connect(addr).await.expect("the port is open").into_split();
+        let settings: Vec<u8> =
+            settings.iter().flat_map(|(number, value)| [&number.to_be_bytes()[..], &value.to_be_bytes()].concat()).collect();
+        stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &settings)].concat()).await.expect("the connection is open");
+        let goaway = tokio::spawn(async move {
+            loop {
+                let mut head = [0; 9];
+                reading.read_exact(&mut head).await.ok()?;
+                let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+                reading.read_exact(&mut payload).await.ok()?;
+                if head[3] == GOAWAY {
+                    return Some(u32::from_be_bytes(payload[4..8].try_into().expect("it has a code")));
+                }
+            }
+        });
+        Self { stream, next_stream: 1, path, goaway }
+    }
+
+    /// Opens so many streams; `false` if the server has closed the connection.
+    async fn open(&mut self, streams: usize, call: Call<'_>) -> bool {
+        let mut bytes = Vec::new();
+        for _ in 0..streams {
+            // The first head fills the server's table, and the others are indices into it.
+            let head = match self.next_stream {
+                1 => [
+                    &[0x83, 0x86, 0x44][..],
+                    &text(self.path),
+                    &[0x41],
+                    &text("a"),
+                    &[0x5f],
+                    &text("application/grpc"),
+                    &[0x40],
+                    &text("te"),
+                    &text("trailers"),
+                ]
+                .concat(),
+                _ => vec![0x83, 0x86, 0xc1, 0xc0, 0xbf, 0xbe],
+            };
+            let stream = self.next_stream;
+            self.next_stream += 2;
+            bytes.extend(frame(HEADERS, END_HEADERS, stream, &head));
+            if let Call::Whole(message) | Call::GivenUp(message) = call {
+                bytes.extend(frame(DATA, END_STREAM, stream, &raw_grpc::frame_of(message)));
+            }
+            if let Call::Reset | Call::GivenUp(_) = call {
+                bytes.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
+            }
+        }
+        self.stream.write_all(&bytes).await.is_ok()
+    }
+
+    /// The code of GOAWAY; `None` if the connection ended without one.
+    async fn goaway(self) -> Option<u32> {
+        tokio::time::timeout(PATIENCE, self.goaway).await.expect("the connection ends").expect("nothing panics")
+    }
+}
+
+fn message() -> Vec<u8> {
+    prost::Message::encode_to_vec(&request("d", &[&[("k", "")]]))
+}
+
+async fn assert_bounded(server: &TestServer, client: WellBehaved) {
+    client.finish(server).await;
+    let peak = resident_peak_kib(server.pid());
+    println!("peak {peak} KiB");
+    assert!(peak < RESIDENT_MAX_KIB, "{peak} KiB");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_without_end_neither_take_memory_nor_places_of_others() {
+    let message = message();
+    let attacks = [
+        ("heads", SHOULD_RATE_LIMIT, &[][..], Call::Head),
+        ("watches", WATCH, &[], Call::Whole(&[])),
+        // SETTINGS_INITIAL_WINDOW_SIZE: no response can be sent.
+        ("calls without a window", SHOULD_RATE_LIMIT, &[(4, 0)], Call::Whole(&message)),
+    ];
+    for (attack, path, settings, call) in attacks {
+        let server = server("2").start();
+        let client = WellBehaved::start(&server);
+        let mut attackers = Vec::new();
+        for _ in 0..20 {
+            let mut attacker = Attacker::connect(server.grpc, path, settings).await;
+            for _ in 0..20 {
+                attacker.open(500, call).await;
+            }
+            attackers.push(attacker);
+        }
+        eventually("the attack has arrived", async || server.metric("tollgate_calls_rejected_total{cause=\"streams\"}") > Some(0.0)).await;
+        assert!(server.metric("tollgate_streams") <= Some(8_192.0));
+        println!("{attack}: {:?} streams", server.metric("tollgate_streams"));
+        assert_bounded(&server, client).await;
+        drop(attackers);
+        eventually("all places are free again", async || server.metric("tollgate_streams") == Some(0.0)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_has_1024_streams_and_the_next_is_refused() {
+    let server = server("1").start();
+    let mut attacker = Attacker::connect(server.grpc, WATCH, &[]).await;
+    attacker.open(1_024, Call::Whole(&[])).await;
+    eventually("all are open", async || server.metric("tollgate_streams") == Some(1_024.0)).await;
+    assert_eq!(server.metric("tollgate_connection_streams_full_total"), Some(1.0));
+    attacker.open(1_000, Call::Whole(&[])).await;
+    assert_eq!(server.client().await.ask("d", &[("k", "")]).await, crate::support::Code::Ok);
+    assert_eq!(server.metric("tollgate_streams"), Some(1_024.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unfinished_messages_are_bounded_and_end() {
+    let server = server("2").start();
+    let client = WellBehaved::start(&server);
+    let unfinished = [&[0, 0, 0x40, 0, 0][..], &vec![0x0a; (4 << 20) - 1]].concat();
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        let mut connection = raw_grpc::Connection::open(server.grpc).await;
+        let mut calls = Vec::new();
+        for _ in 0..8 {
+            let mut call = connection.begin().await;
+            call.send(&unfinished);
+            calls.push(call);
+        }
+        open.push((connection, calls));
+    }
+    let rejected = |cause| server.metric(&format!("tollgate_calls_rejected_total{{cause=\"{cause}\"}}"));
+    eventually("some are too much", async || rejected("message_bytes") > Some(0.0)).await;
+    eventually("the others are late", async || rejected("message_timeout") > Some(0.0)).await;
+    eventually("none is left", async || server.metric("tollgate_message_bytes") == Some(0.0)).await;
+    assert_bounded(&server, client).await;
+}
+
+#[tokio::test]
+async fn a_call_that_does_not_arrive_is_ended() {
+    let server = server("1").start();
+    let mut connection = raw_grpc::Connection::open(server.grpc).await;
+    let mut call = connection.begin().await;
+    call.send(&[0, 0, 0]);
+    assert_eq!(call.ended().await.status, Grpc::DeadlineExceeded);
+    assert_eq!(server.metric("tollgate_calls_rejected_total{cause=\"message_timeout\"}"), Some(1.0));
+    let ended = connection.begin().await.finish(&raw_grpc::frame_of(&message())).await;
+    assert_eq!(ended.status, Grpc::Ok, "the connection goes on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_message_of_descriptors_or_entries_is_rejected_before_it_is_built() {
+    let server = server("2").start();
+    let client = WellBehaved::start(&server);
+    let domain = [0x0a, 1, b'd'];
+    let descriptors = [&domain[..], &[0x12, 0].repeat(2_097_000)].concat();
+    // One descriptor, with its length in four bytes.
+    let entries = [0x0a, 0].repeat(2_097_000);
+    let length = entries.len();
+    let length =
+        [0, 7, 14, 21].map(|shift| u8::try_from((length >> shift) & 0x7f).expect("seven bits") | if shift < 21 { 0x80 } else { 0 });
+    let entries = [&domain[..], &[0x12], &length, &entries].concat();
+    let mut connection = raw_grpc::Connection::open(server.grpc).await;
+    for message in [descriptors, entries] {
+        for _ in 0..4 {
+            let ended = connection.begin().await.finish(&raw_grpc::frame_of(&message)).await;
+            assert_eq!(ended.status, Grpc::InvalidArgument);
+        }
+    }
+    assert_eq!(server.metric("tollgate_invalid_requests_total"), Some(8.0));
+    client.finish(&server).await;
+    let peak = resident_peak_kib(server.pid());
+    println!("peak {peak} KiB");
+    assert!(peak < 64 << 10, "{peak} KiB");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_only_resets_streams_is_told_to_calm_down() {
+    let server = server("1").start();
+    let client = WellBehaved::start(&server);
+    let mut attacker = Attacker::connect(server.grpc, SHOULD_RATE_LIMIT, &[]).await;
+    let mut other = server.client().await;
+    // One burst after another, none of them large.
+    while attacker.open(3_500, Call::Reset).await && attacker.next_stream < 1_000_000 {
+        assert_eq!(other.ask("d", &[("k", "")]).await, crate::support::Code::Ok);
+    }
+    assert_eq!(attacker.goaway().await, Some(ENHANCE_YOUR_CALM));
+    assert_bounded(&server, client).await;
+}
+
+#[tokio::test]
+async fn a_client_that_gives_up_all_its_calls_stays_connected() {
+    let server = server("1").start();
+    let message = message();
+    let mut client = Attacker::connect(server.grpc, SHOULD_RATE_LIMIT, &[]).await;
+    // While nothing is read they pile up, as those of an Envoy do while a process is stopped.
+    server.signal("STOP");
+    let sending = tokio::spawn(async move {
+        for _ in 0..40 {
+            assert!(client.open(500, Call::GivenUp(&message)).await);
+        }
+        client
+    });
+    tokio::task::yield_now().await;
+    server.signal("CONT");
+    let client = sending.await.expect("the connection is open");
+    eventually("all calls have ended", async || server.metric("tollgate_streams") == Some(0.0)).await;
+    assert!(!client.goaway.is_finished(), "{:?}", client.goaway().await);
+}
+
+#[tokio::test]
+async fn a_connection_without_a_preface_is_closed() {
+    let server = server("1").start();
+    let mut open = Vec::new();
+    for sent in [0, 1, PREFACE.len() - 1] {
+        let mut connection = TcpStream::connect(server.grpc).await.expect("the port is open");
+        connection.write_all(&PREFACE[..sent]).await.expect("the connection is open");
+        open.push(connection);
+    }
+    let mut complete = Attacker::connect(server.grpc, SHOULD_RATE_LIMIT, &[]).await;
+    eventually("only one is open", async || server.metric("tollgate_connections") == Some(1.0)).await;
+    assert_eq!(server.metric("tollgate_preface_timeouts_total"), Some(3.0));
+    assert!(complete.open(1, Call::Head).await && !complete.goaway.is_finished());
+}
