@@ -266,7 +266,7 @@ mod tests {
     #[tokio::test]
     async fn a_turn_reads_a_bounded_part_of_what_has_arrived_and_still_writes() {
         let (mut client, server) = net::UnixStream::pair().expect("there are sockets");
-        client.write_all(&[0; 4 * TURN_BYTES]).expect("the kernel holds them");
+        client.write_all(&vec![0; 4 * TURN_BYTES]).expect("the kernel holds them");
         server.set_nonblocking(true).expect("it is a socket");
         let open = Open::new(Arc::default(), Metrics::new().gauge("open", "Open connections."));
         let mut connection = Connection::take_over(Accepted::new(Socket::Unix(server), open)).expect("it is open");

@@ -61,7 +61,7 @@ async fn unfinished_bodies_stay_within_the_bytes_in_flight() {
         let mut connection = Connection::open(server.http);
         connection.write(head.as_bytes()).expect("the connection is open");
         // It fails where the call was rejected meanwhile.
-        let _ = connection.write(&[b' '; (4 << 20) - 1]);
+        let _ = connection.write(&vec![b' '; (4 << 20) - 1]);
         open.push(connection);
     }
     assert!(server.metric("tollgate_calls_rejected_total{cause=\"message_bytes\"}") > Some(0.0));
