@@ -25,6 +25,8 @@ pub(super) struct Model {
     beyond: u64,
     /// Hits that Redis did not receive and is to be told.
     pending: u64,
+    /// When the first of them was admitted.
+    pending_since: Time,
     /// Holders that are, while hits are pending.
     holders: Vec<Vec<u8>>,
     /// Units refunded that Redis did not receive and is to be told.
@@ -74,6 +76,7 @@ impl Model {
             admitted: untouched(),
             beyond: 0,
             pending: 0,
+            pending_since: now,
             holders: Vec::new(),
             refunds: 0,
             early: 0,
@@ -94,6 +97,10 @@ impl Model {
             }
             self.least = self.least_without_pending.clone();
             (self.pending, self.refunds, self.early, self.unsure) = (0, 0, 0, 0);
+        }
+        // Of sub-windows, what became pending a period ago is not either.
+        if self.kind() == Kind::SubWindows && now.since(self.pending_since) >= self.limit.period() {
+            self.lose_pending();
         }
         self.at = now;
         if self.admitted.spent_at(&self.limit, now) == 0 {
@@ -121,7 +128,11 @@ impl Model {
         match (call.hits, outcome) {
             (Hits::Look, _) => {}
             // Nothing says whether it left the counter over its limit, and so whether it did anything.
-            (Hits::GiveBack(_), _) if vetoed => self.least_refunded(call, outcome, now),
+            (Hits::GiveBack(_), _) if vetoed => {
+                // Another check of the same counter may have been told of it all the same.
+                self.beyond += charge.cost.unsigned_abs();
+                self.least_refunded(call, outcome, now);
+            }
             (Hits::GiveBack(_), Outcome::Served) => {
                 // While Redis does not know of the pending hits, it may floor too early.
                 if self.pending == 0 {
@@ -138,6 +149,11 @@ impl Model {
             (Hits::Add(hits), Outcome::Served) => {
                 if !is_dropped {
                     self.charge_most(call, charge.cost, now);
+                    if self.unsure > 0 {
+                        // Above what can be spent, hits that are lost cannot be refunded later.
+                        let after = self.least.spent_at(&self.limit, now).saturating_add_signed(charge.cost);
+                        self.early += after.saturating_sub(charge.deepest).min(self.unsure);
+                    }
                     let refunded = self.early.min(charge.wanted());
                     self.early -= refunded;
                     for counter in [&mut self.least, &mut self.least_without_pending] {
@@ -177,6 +193,9 @@ impl Model {
     /// Admitted without Redis, for certain.
     fn admit_here(&mut self, call: Call<'_>, hits: u64, cost: i64, now: Time) {
         self.charge_most(call, cost, now);
+        if self.pending == 0 {
+            self.pending_since = now;
+        }
         self.pending += self.units(hits);
         if self.is_written_back() {
             self.least = charged(&self.least, &self.limit, call, cost, now);
@@ -215,7 +234,7 @@ impl Model {
         let above = self.most.spent_at(&self.limit, now).saturating_add_signed(cost).saturating_sub(deepest);
         // Redis is charged for a part of it later, when there is room for that.
         if self.kind() == Kind::Bucket && above > 0 {
-            self.excess = (self.excess_at(now) + above, now.plus(WRITTEN_BACK_AFTER));
+            self.excess = (self.excess_at(now) + above, now.plus(self.two_periods()));
         }
         self.most = charged(&self.most, &self.limit, call, cost, now);
     }

@@ -180,7 +180,7 @@ impl World {
         let is_lost = lost.is_some() || self.fault.is_some();
         let outcome = match () {
             () if loss == Loss::NoTime => Outcome::NotSent,
-            () if self.failures >= FAILURES_MAX && !has_decided => Outcome::NotSent,
+            () if self.failures >= FAILURES_MAX && !has_decided && lost.is_none() => Outcome::NotSent,
             () if !is_lost && is_instant && has_decided => Outcome::Served,
             () if matches!(self.fault, Some(Fault::Stopped | Fault::Unreachable)) => Outcome::MayArriveLater,
             () => Outcome::Unknown,
@@ -263,7 +263,7 @@ impl World {
 
     async fn end_outage(&mut self) {
         self.server.recover();
-        self.fault = None;
+        (self.fault, self.failures) = (None, 0);
         settle().await;
         self.arrive();
     }
