@@ -86,10 +86,12 @@ impl View {
 /// # Errors
 /// No node knows; what the last one said.
 pub async fn ask<'n>(nodes: &[&'n KeptLink]) -> Result<(&'n KeptLink, View), String> {
-    let mut rest = nodes.to_vec().into_iter().peekable();
+    let mut rest = nodes.iter().peekable();
     let (mut asked, mut failure, mut doubtful) = (FuturesUnordered::new(), String::new(), None);
     loop {
-        asked.extend(rest.next().map(view));
+        if let Some(node) = rest.next() {
+            asked.push(view(node));
+        }
         tokio::select! {
             biased;
             Some((teller, view)) = asked.next() => match view {

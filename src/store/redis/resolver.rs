@@ -116,7 +116,9 @@ impl AsyncDNSResolver for Resolver {
                 return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address").into());
             }
             let mut addresses = addresses.to_vec();
-            addresses.iter_mut().for_each(|address| address.set_port(port));
+            for address in &mut addresses {
+                address.set_port(port);
+            }
             Ok(Box::new(addresses.into_iter()) as Box<dyn Iterator<Item = SocketAddr> + Send>)
         })
     }
