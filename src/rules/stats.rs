@@ -399,7 +399,7 @@ mod tests {
     fn names_from_clients_are_bounded_in_bytes() {
         let metrics = Metrics::new();
         let table = StatsTable::new(METRIC_SERIES_MAX, &metrics);
-        let name_of = |index: usize| format!("{index:0>width$}", width = SERIES_NAME_BYTES_MAX);
+        let name_of = |index: usize| format!("{index:0>SERIES_NAME_BYTES_MAX$}");
         let half = SERIES_NAMES_BYTES_MAX / SERIES_NAME_BYTES_MAX / 2;
         for index in 0..half {
             table.of_client("d", &name_of(index));
