@@ -7,9 +7,6 @@ use tollgate::check::{Call, Hits};
 use tollgate::limit::Limit;
 use tollgate::time::{Span, Time};
 
-/// How long after an outage hits may be written back.
-pub(super) const WRITTEN_BACK_AFTER: Span = Span::from_secs(3);
-
 /// One counter.
 pub(super) struct Model {
     pub(super) limit: Limit,
@@ -25,8 +22,12 @@ pub(super) struct Model {
     beyond: u64,
     /// Hits that Redis did not receive and is to be told.
     pending: u64,
+    /// Hits with an unknown result that Redis may be told of.
+    maybe_pending: u64,
     /// When the first of them was admitted.
     pending_since: Time,
+    /// Since when it is not known what Redis holds.
+    unsettled_since: Option<Time>,
     /// Holders that are, while hits are pending.
     holders: Vec<Vec<u8>>,
     /// Units refunded that Redis did not receive and is to be told.
@@ -76,7 +77,9 @@ impl Model {
             admitted: untouched(),
             beyond: 0,
             pending: 0,
+            maybe_pending: 0,
             pending_since: now,
+            unsettled_since: None,
             holders: Vec::new(),
             refunds: 0,
             early: 0,
@@ -98,12 +101,18 @@ impl Model {
             self.least = self.least_without_pending.clone();
             (self.pending, self.refunds, self.early, self.unsure) = (0, 0, 0, 0);
         }
+        // What is pending may be written back at any time, and counts from then on.
+        let pending = (self.pending + self.maybe_pending).cast_signed();
+        if matches!(self.kind(), Kind::SubWindows | Kind::SlidingLog) && pending > 0 {
+            self.most = charged(&self.most, &self.limit, Call::LOOK, -pending, self.at);
+            self.most = charged(&self.most, &self.limit, Call::LOOK, pending, now);
+        }
         // Of sub-windows, what became pending a period ago is not either.
         if self.kind() == Kind::SubWindows && now.since(self.pending_since) >= self.limit.period() {
             self.lose_pending();
         }
         self.at = now;
-        if self.admitted.spent_at(&self.limit, now) == 0 {
+        if self.unsure == 0 && self.admitted.spent_at(&self.limit, now) == 0 {
             self.beyond = 0;
         }
     }
@@ -125,6 +134,9 @@ impl Model {
         let Checked { call, over, vetoed } = checked;
         let charge = Counter::charge(&self.limit, call);
         let is_dropped = if over { charge.drops } else { vetoed };
+        if outcome != Outcome::Served {
+            self.unsettled_since = self.unsettled_since.or(Some(now));
+        }
         match (call.hits, outcome) {
             (Hits::Look, _) => {}
             // Nothing says whether it left the counter over its limit, and so whether it did anything.
@@ -135,7 +147,7 @@ impl Model {
             }
             (Hits::GiveBack(_), Outcome::Served) => {
                 // While Redis does not know of the pending hits, it may floor too early.
-                if self.pending == 0 {
+                if self.pending + self.maybe_pending == 0 {
                     self.charge_most(call, charge.cost, now);
                 }
                 self.least_refunded(call, outcome, now);
@@ -151,7 +163,7 @@ impl Model {
                     self.charge_most(call, charge.cost, now);
                     if self.unsure > 0 {
                         // Above what can be spent, hits that are lost cannot be refunded later.
-                        let after = self.least.spent_at(&self.limit, now).saturating_add_signed(charge.cost);
+                        let after = self.least.spent_at(&self.limit, now).saturating_add_signed(charge.cost) + self.unsure;
                         self.early += after.saturating_sub(charge.deepest).min(self.unsure);
                     }
                     let refunded = self.early.min(charge.wanted());
@@ -174,6 +186,7 @@ impl Model {
                 }
             }
             (Hits::Add(hits), outcome) => {
+                self.maybe_pending += self.units(hits);
                 if outcome == Outcome::MayArriveLater {
                     self.late += self.units(hits);
                 } else {
@@ -198,7 +211,9 @@ impl Model {
         }
         self.pending += self.units(hits);
         if self.is_written_back() {
-            self.least = charged(&self.least, &self.limit, call, cost, now);
+            let refunded = self.early.min(self.units(hits));
+            self.early -= refunded;
+            self.least = charged(&self.least, &self.limit, call, cost - refunded.cast_signed(), now);
         } else {
             self.beyond += self.units(hits);
             self.holders.push(call.holder.to_vec());
@@ -220,6 +235,8 @@ impl Model {
         let cost = Counter::charge(&self.limit, call).cost;
         if outcome != Outcome::Served {
             self.unsure += cost.unsigned_abs();
+            // Of an empty counter, it may be of hits that are admitted before Redis gets it.
+            self.beyond += cost.unsigned_abs().saturating_sub(self.admitted.spent_at(&self.limit, now));
         }
         if self.unsure > 0 {
             self.early += cost.unsigned_abs().saturating_sub(self.least.spent_at(&self.limit, now));
@@ -253,10 +270,6 @@ impl Model {
 
     /// A server is there again, and reads what it did not.
     pub(super) fn arrive(&mut self, now: Time) {
-        // Hits are written back as of then.
-        if matches!(self.kind(), Kind::SubWindows | Kind::SlidingLog) && self.pending > 0 {
-            self.excess = (self.pending, now.plus(WRITTEN_BACK_AFTER));
-        }
         let late = std::mem::take(&mut self.late);
         if late > 0 && self.kind() != Kind::Concurrency {
             self.charge_most(Call::LOOK, late.cast_signed(), now);
@@ -274,6 +287,7 @@ impl Model {
         // It may have lost refunds, and get what is pending besides.
         let excess = (after + self.pending).saturating_sub(most).max(self.excess_at(now));
         self.excess = (excess, now.plus(self.two_periods()));
+        self.early += self.unsure.saturating_sub(after);
         // It gets refunds that the first one has got already, or has not.
         self.least_without_pending = match self.kind() {
             Kind::Concurrency if self.unsure > 0 => Counter::untouched(&self.limit),
@@ -285,6 +299,7 @@ impl Model {
     /// Redis was there for long enough: nothing is pending any more, and it holds `found`.
     pub(super) fn settle(&mut self, found: Counter) {
         (self.pending, self.refunds, self.early, self.unsure, self.excess.0) = (0, 0, 0, 0, 0);
+        (self.maybe_pending, self.unsettled_since) = (0, None);
         self.most = found.clone();
         self.least_without_pending = found.clone();
         self.least = found;
@@ -314,7 +329,8 @@ impl Model {
     /// It holds more or less than it may.
     pub(super) fn holds_all(&mut self, held: u64, now: Time) -> Result<(), String> {
         self.renew_holders(now);
-        let (most, least) = (self.most.spent_at(&self.limit, now) + self.excess_at(now), self.least.spent_at(&self.limit, now));
+        let most = self.most.spent_at(&self.limit, now) + self.excess_at(now);
+        let least = self.least.spent_at(&self.limit, now).saturating_sub(self.leaked(now));
         if (least..=most).contains(&held) {
             return Ok(());
         }
@@ -347,7 +363,15 @@ impl Model {
     }
 
     fn excess_at(&self, now: Time) -> u64 {
-        if now < self.excess.1 { self.excess.0 } else { 0 }
+        let excess = if now < self.excess.1 { self.excess.0 } else { 0 };
+        excess + self.leaked(now)
+    }
+
+    /// What may have leaked from a bucket here and not in Redis, which is told later.
+    fn leaked(&self, now: Time) -> u64 {
+        let Some(since) = self.unsettled_since.filter(|_| self.kind() == Kind::Bucket) else { return 0 };
+        let ticks = now.since(since).as_micros() / self.limit.tick().span().as_micros();
+        (ticks * u64::from(self.limit.requests())).min(self.pending + self.maybe_pending + self.unsure)
     }
 
     fn two_periods(&self) -> Span {
