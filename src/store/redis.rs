@@ -26,6 +26,7 @@ use crate::store::redis::fallback::local::{LocalFallback, Undecided, WRITE_BACK_
 use crate::store::redis::fallback::write_back::ServerTarget;
 use crate::store::redis::health::{HealthMetrics, PROBE_INTERVAL};
 use crate::store::redis::last_seen::LastSeen;
+use crate::store::redis::lifetimes::UnconfirmedLifetimes;
 use crate::store::redis::node::{Node, NodeParts};
 use crate::store::redis::over_limit_cache::OverLimitCache;
 use crate::store::redis::replicas::Replicas;
@@ -51,6 +52,7 @@ pub mod health;
 pub mod kept_link;
 pub mod last_seen;
 pub mod layout;
+pub mod lifetimes;
 pub mod node;
 pub mod over_limit_cache;
 pub mod redirect;
@@ -108,6 +110,7 @@ pub struct Redis {
     last_seen: LastSeen,
     replicas: Replicas,
     local: LocalFallback,
+    lifetimes: UnconfirmedLifetimes,
     clock: Clock,
     metrics: RedisMetrics,
 }
@@ -123,7 +126,6 @@ struct RedisMetrics {
     unknown_script: metric::Counter,
     full_logs: metric::Counter,
     redirects: [metric::Counter; 3],
-    lifetimes_lost: metric::Counter,
 }
 
 impl Redis {
@@ -156,6 +158,7 @@ impl Redis {
             last_seen: LastSeen::new(metrics),
             replicas: Replicas::new(&options.key_prefix, database, Share::one_of(options.replicas), metrics),
             local: LocalFallback::new(metrics),
+            lifetimes: UnconfirmedLifetimes::new(metrics),
             clock,
             metrics: RedisMetrics::new(metrics),
         })
@@ -259,12 +262,15 @@ impl Redis {
         verdicts
     }
 
-    /// Writes pending hits back to a server.
+    /// Writes pending hits back to a server, and sets the lifetimes of keys that it did not confirm.
     async fn write_back(&self, pool: &Pool, node: &Node, within: Span) -> WriteBackResult {
-        if !self.local.has_pending() {
-            return WriteBackResult::Done;
+        let mut target = ServerTarget::new(self, pool, node);
+        let lifetimes = self.lifetimes.take(node.id());
+        if !lifetimes.is_empty() && !target.repair(&lifetimes).await {
+            self.lifetimes.add(node.id(), lifetimes);
+            return WriteBackResult::Unreachable;
         }
-        self.local.write_back(&mut ServerTarget::new(self, pool, node), within).await
+        if self.local.has_pending() { self.local.write_back(&mut target, within).await } else { WriteBackResult::Done }
     }
 
     /// Writes back to servers that serve: what they rejected, what became pending meanwhile, what there was no time for, and what
@@ -392,10 +398,6 @@ impl RedisMetrics {
                 let help = "Checks that a node of a cluster sent elsewhere, because their slot had moved or was about to.";
                 metrics.counter_with("tollgate_store_redirects_total", help, &[("kind", kind)])
             }),
-            lifetimes_lost: metrics.counter(
-                "tollgate_store_lifetimes_lost_total",
-                "Keys that may stay in Redis without an expiry, because too many EXPIRE commands were not confirmed (unconfirmed_max).",
-            ),
             unknown_script: metrics.counter(
                 "tollgate_store_script_unknown_total",
                 "Calls that had to send the whole script, because Redis had forgotten it: after a restart, a failover or a flush.",

@@ -40,9 +40,6 @@ pub const WAITERS_MAX: usize = 8_192;
 /// their number bounds nothing.
 pub const WAITERS_BYTES_MAX: usize = 16 << 20;
 
-/// Lifetimes that are sent again until Redis confirms them. They come from one batch whose connection broke, so few are ever there.
-const UNCONFIRMED_MAX: usize = BATCH_SIZE_MAX;
-
 /// One runtime's way to one server. One call is in flight at a time. When the last clone is dropped, it ends.
 #[derive(Debug, Clone)]
 pub struct Batcher(Arc<Inner>);
@@ -108,8 +105,6 @@ struct Task {
     queue: mpsc::Receiver<Waiting>,
     /// Taken from the queue, and left over because the batch before it was full.
     next: Option<Waiting>,
-    /// Lifetimes of keys that Redis has not confirmed.
-    unconfirmed: Vec<Repair>,
 }
 
 impl Departure {
@@ -160,7 +155,7 @@ impl Batcher {
     pub fn start(redis: Arc<Redis>, node: Arc<Node>, by_slot: bool) -> Self {
         let (queue, waiting) = mpsc::channel(WAITERS_MAX);
         let lane = Lane::open(node.manager().clone(), redis.store_timeout.into());
-        let task = Task { redis, node, by_slot, lane, queue: waiting, next: None, unconfirmed: Vec::new() };
+        let task = Task { redis, node, by_slot, lane, queue: waiting, next: None };
         let mut tasks = JoinSet::new();
         tasks.spawn(task.run());
         Self(Arc::new(Inner { queue, waiting_bytes: Arc::default(), _task: tasks }))
@@ -222,15 +217,13 @@ impl Task {
         Some(batch)
     }
 
-    async fn send(&mut self, batch: Vec<Waiting>) {
-        let (redis, node) = (self.redis.clone(), self.node.clone());
+    async fn send(&self, batch: Vec<Waiting>) {
+        let (redis, node) = (&self.redis, &self.node);
         let health = &node.health;
         if health.breaker.is_open() {
             return fail(batch, StoreError::Unreachable.not_counted());
         }
-        // Not `self.lane`, whose connection would borrow all of it.
-        let lane = self.lane.clone();
-        let mut link = match lane.link().await {
+        let mut link = match self.lane.link().await {
             Ok(link) => link,
             Err(cause) => {
                 health.failed(&cause);
@@ -257,23 +250,26 @@ impl Task {
             Err(error) => {
                 health.failed(&error.to_string());
                 redis.metrics.ambiguous.inc_by(batch.len() as u64);
+                // INCRBY may have created a key, without a lifetime.
+                let direct = batch.iter().flat_map(|waiting| &waiting.lines).filter_map(Line::lifetime);
+                redis.lifetimes.add(node.id(), direct);
                 let error = if error.is_timeout() { StoreError::Late } else { StoreError::Unreachable };
                 fail(batch, error.maybe_counted());
             }
         }
     }
 
-    async fn call(&mut self, link: &mut Link, trip: &Trip<'_>) -> Result<Back, RedisError> {
-        let (redis, node) = (self.redis.clone(), self.node.clone());
+    async fn call(&self, link: &mut Link, trip: &Trip<'_>) -> Result<Back, RedisError> {
+        let (redis, node) = (&self.redis, &self.node);
         let sent = redis.clock.now();
         let values = trip.send(link, || redis.metrics.unknown_script.inc()).await?;
         let received = redis.clock.now();
         redis.metrics.seconds.observe(received.since(sent).as_secs_f64());
-        let back = trip.read(values).inspect_err(|_| link.give_up())?;
+        let mut back = trip.read(values).inspect_err(|_| link.give_up())?;
         if let Some(now) = back.now {
             node.clock.hear(now, sent, received);
         }
-        self.repair(link, &back.repairs).await;
+        self.repair(link, std::mem::take(&mut back.repairs)).await;
         if back.is_misplaced() {
             // Its name may lead to another server by now, which only a new connection finds.
             if node.relocation.leaves(link.id(), redis.clock.now()) {
@@ -285,21 +281,16 @@ impl Task {
         Ok(back)
     }
 
-    /// Repairs keys. The replies to callers do not wait for that to work: a lifetime that Redis has not confirmed is sent again with the
-    /// next call, since later hits of that key do not show that it has none.
-    async fn repair(&mut self, link: &mut Link, repairs: &[Repair]) {
-        if repairs.is_empty() && self.unconfirmed.is_empty() {
+    /// Repairs keys. Callers have their replies whether that works or not.
+    async fn repair(&self, link: &mut Link, repairs: Vec<Repair>) {
+        if repairs.is_empty() {
             return;
         }
-        let lifetimes = repairs.iter().filter(|repair| matches!(repair, Repair::Expire { .. }));
-        let room = UNCONFIRMED_MAX - self.unconfirmed.len();
-        self.redis.metrics.lifetimes_lost.inc_by(lifetimes.clone().count().saturating_sub(room) as u64);
         let mut commands = Pipeline::new();
-        self.unconfirmed.iter().chain(repairs).for_each(|repair| repair.add_to(&mut commands));
-        self.unconfirmed.extend(lifetimes.take(room).cloned());
-        match link.call(&commands).await {
-            Ok(_) => self.unconfirmed.clear(),
-            Err(_) => self.node.health.see(Trouble::Unreachable, "the lifetime of a key could not be set"),
+        repairs.iter().for_each(|repair| repair.add_to(&mut commands));
+        if link.call(&commands).await.is_err() {
+            self.node.health.see(Trouble::Unreachable, "the lifetime of a key could not be set");
+            self.redis.lifetimes.add(self.node.id(), repairs);
         }
     }
 

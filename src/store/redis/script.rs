@@ -340,6 +340,11 @@ impl Line {
         }
     }
 
+    /// What sets the lifetime of its key, if it goes out as commands.
+    pub fn lifetime(&self) -> Option<Repair> {
+        self.window.filter(|_| self.is_direct()).map(|window| Repair::Expire { key: self.key.clone(), life: window.life })
+    }
+
     /// The place of the reply to SET, if that is one of the commands whose last reply is at `reply`.
     pub fn reply_to_set(&self, reply: usize) -> Option<usize> {
         let is_fresh = self.window.is_some_and(|window| window.form == WindowForm::Fresh);

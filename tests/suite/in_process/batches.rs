@@ -250,27 +250,3 @@ async fn waiting_calls_are_bounded_in_bytes() {
     assert!((room..=room + 1).contains(&crowded), "{crowded} of {}", 2 * room);
     assert!(world.decide([check("next")]).await[0].is_ok(), "they are gone");
 }
-
-#[tokio::test(start_paused = true)]
-async fn the_expiry_of_an_evicted_key_is_set_again_if_redis_did_not_confirm_it() {
-    let world = world().await;
-    for used in 1..=2 {
-        assert_eq!(world.decide([check("v")]).await[0].map(|verdict| verdict.used), Ok(used));
-    }
-    world.server.evict("v:");
-    world.server.fail(Fault::Delay(ROUND_TRIP));
-    let mut callers = Callers::new();
-    callers.ask(&world, ask([check("v")]));
-    settle().await;
-    // INCRBY is answered, and EXPIRE never arrives.
-    world.server.fail(Fault::CloseBeforeRunning);
-    assert_eq!(callers.answers().await, [(Ok(()), ROUND_TRIP)]);
-    settle().await;
-    assert_eq!(world.server.received("EXPIRE"), 0);
-    world.server.recover();
-    for used in 2..=3 {
-        assert_eq!(world.decide([check("v")]).await[0].map(|verdict| verdict.used), Ok(used));
-        settle().await;
-        assert_eq!(world.server.received("EXPIRE"), 1, "once is enough");
-    }
-}

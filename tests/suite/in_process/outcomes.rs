@@ -85,3 +85,22 @@ async fn a_hit_whose_caller_gave_up_before_it_was_sent_is_written_back() {
     assert_eq!(world.counted(), 1);
     assert_eq!(world.service.metric("tollgate_store_ambiguous_total"), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_expiry_of_an_evicted_key_is_set_again_until_redis_confirms_it() {
+    let world = world().await;
+    assert_eq!(world.passed(2, None).await, 2);
+    world.server.evict(COUNTER);
+    world.server.fail(Fault::Delay(millis(10)));
+    let fault = async {
+        settle().await;
+        // INCRBY is answered, and EXPIRE never arrives.
+        world.server.fail(Fault::CloseBeforeRunning);
+    };
+    assert_eq!(tokio::join!(world.passed(1, None), fault).0, 1);
+    settle().await;
+    assert_eq!(world.server.received("EXPIRE"), 0);
+    world.server.recover();
+    pass(WRITTEN_BACK).await;
+    assert_eq!((world.server.received("EXPIRE"), world.counted()), (1, 1));
+}

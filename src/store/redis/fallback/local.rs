@@ -100,11 +100,13 @@ pub enum WriteBackResult {
     Unreachable,
 }
 
-/// One part of a counter's pending hits on its way, and what to add again if it does not arrive.
+/// What is on its way of one counter.
 struct Sent {
     key: Key,
-    none: Pending,
-    change: Change,
+    refund: u64,
+    hits: u64,
+    /// See [`Pending::at`].
+    at: Time,
 }
 
 impl LocalFallback {
@@ -168,14 +170,14 @@ impl LocalFallback {
             if to.now().since(began) >= within {
                 return WriteBackResult::Unfinished;
             }
-            let (sent, write_backs): (Vec<Sent>, Vec<WriteBack>) = keys.iter().flat_map(|key| self.take(key, to.now())).unzip();
+            let mut write_backs = Vec::new();
+            let sent: Vec<Sent> = keys.iter().filter_map(|key| self.take(key, to.now(), &mut write_backs)).collect();
             if sent.is_empty() {
                 continue;
             }
             let outcomes = to.send(&write_backs).await;
-            for ((sent, write_back), outcome) in sent.iter().zip(&write_backs).zip(&outcomes) {
-                self.settle(sent, write_back, *outcome);
-            }
+            let mut arrived = write_backs.iter().zip(outcomes.iter().copied());
+            sent.into_iter().for_each(|sent| self.settle(sent, &mut arrived));
             if outcomes.iter().any(|outcome| matches!(outcome, WriteBackOutcome::NotSent | WriteBackOutcome::Unknown)) {
                 return WriteBackResult::Unreachable;
             }
@@ -199,42 +201,52 @@ impl LocalFallback {
         self.counters.sweep_on(clock).await;
     }
 
-    /// Takes what is pending of one counter: a refund, then hits.
-    fn take(&self, key: &Key, now: Time) -> Vec<(Sent, WriteBack)> {
-        let Some(pending) = self.pending.take(key).filter(|pending| pending.is_current(now)) else { return Vec::new() };
-        let Pending { whole, own, refund, hits, .. } = pending;
-        let hits = match Kind::of(&own) {
-            Kind::FixedWindow | Kind::SlidingWindow => hits,
+    /// Takes what is pending of one counter, as up to two write-backs: a refund, then hits.
+    fn take(&self, key: &Key, now: Time, write_backs: &mut Vec<WriteBack>) -> Option<Sent> {
+        let pending = self.pending.take(key)?;
+        let Pending { whole, own, at, .. } = pending;
+        let (refund, hits) = match Kind::of(&own) {
+            _ if !pending.is_current(now) => (0, 0),
+            Kind::FixedWindow | Kind::SlidingWindow => (pending.refund, pending.hits),
             // What the counter no longer holds has leaked or expired in Redis as well.
-            _ => hits.min(self.counters.spent_at(key, &own, now)),
+            _ => (pending.refund, pending.hits.min(self.counters.spent_at(key, &own, now))),
         };
-        let check = |hits| Check::new(whole_key(key), whole, hits);
-        let charge = |hits, cost| Charge { cost, drops: false, ..Counter::charge(&whole, hits) };
-        let none = Pending::none(&whole, &own, pending.at);
-        let mut taken = Vec::new();
+        if refund == 0 && hits == 0 {
+            self.pending.settle(key, 0, 0, at);
+            return None;
+        }
+        let mut add = |one: Hits, cost: i64| {
+            let charge = Charge { cost, drops: false, ..Counter::charge(&whole, one) };
+            write_backs.push(WriteBack { check: Check::new(whole_key(key), whole, one), charge });
+        };
         if refund > 0 {
-            let (sent, hits) = (Sent { key: key.clone(), none, change: Change::Refund(refund) }, Hits::GiveBack(1));
-            taken.push((sent, WriteBack { check: check(hits), charge: charge(hits, -cost_of(&whole, &own, refund)) }));
+            add(Hits::GiveBack(1), -cost_of(&whole, &own, refund));
         }
         if hits > 0 {
-            let (sent, one) = (Sent { key: key.clone(), none, change: Change::Hits(hits) }, Hits::Add(1));
-            taken.push((sent, WriteBack { check: check(one), charge: charge(one, cost_of(&whole, &own, hits)) }));
+            add(Hits::Add(1), cost_of(&whole, &own, hits));
         }
-        taken
+        Some(Sent { key: key.clone(), refund, hits, at })
     }
 
-    fn settle(&self, sent: &Sent, write_back: &WriteBack, outcome: WriteBackOutcome) {
-        match outcome {
-            WriteBackOutcome::Written => {
+    /// Keeps pending what did not arrive. `arrived` has the outcomes of what was sent of this counter next.
+    fn settle<'w>(&self, sent: Sent, arrived: &mut impl Iterator<Item = (&'w WriteBack, WriteBackOutcome)>) {
+        let mut is_unknown = false;
+        let mut left_of = |part: u64| match (part > 0).then(|| arrived.next()).flatten() {
+            Some((write_back, WriteBackOutcome::Written)) => {
                 self.written_back.inc_by(write_back.hits());
-                // It goes on from what the server replied.
-                if !self.pending.contains(&sent.key) {
-                    self.counters.forget(&sent.key);
-                }
+                0
             }
-            WriteBackOutcome::Rejected | WriteBackOutcome::NotSent => self.pending.restore(&sent.key, sent.change, sent.none),
-            // This process' own count is the better one.
-            WriteBackOutcome::Unknown => {}
+            Some((_, WriteBackOutcome::Rejected | WriteBackOutcome::NotSent)) => part,
+            Some((_, WriteBackOutcome::Unknown)) | None => {
+                is_unknown |= part > 0;
+                0
+            }
+        };
+        let (refund, hits) = (left_of(sent.refund), left_of(sent.hits));
+        self.pending.settle(&sent.key, refund, hits, sent.at);
+        // The counter goes on from what the server replied. If it did not reply, this process' own count is the better one.
+        if !is_unknown && !self.pending.contains(&sent.key) {
+            self.counters.forget(&sent.key);
         }
     }
 

@@ -48,6 +48,8 @@ pub struct Pending {
     pub hits: u64,
     /// When one of them last changed.
     pub at: Time,
+    /// Whether earlier changes are on their way. Later ones wait for them: a refund that overtakes hits ends at zero too early.
+    is_busy: bool,
 }
 
 /// What a check did to a local counter, in its units.
@@ -100,38 +102,47 @@ impl PendingHits {
         }
         let pending = shard.entry(key.clone()).or_insert(none);
         if !pending.is_current(none.at) {
-            *pending = none;
+            *pending = Pending { is_busy: pending.is_busy, ..none };
         }
         pending.add(change);
         pending.at = none.at;
     }
 
-    /// Puts back what was taken out and did not arrive: it came before what is pending by now.
-    pub fn restore(&self, key: &Key, change: Change, none: Pending) {
-        let later = self.take(key).filter(|later| none.is_current(later.at));
-        self.add(key, change, none);
-        if let Some(later) = later {
-            let none = Pending { refund: 0, hits: 0, ..later };
-            self.add(key, Change::Refund(later.refund), none);
-            self.add(key, Change::Hits(later.hits), none);
-        }
-    }
-
-    /// The keys of all counters that `belong`.
+    /// The keys of all counters that `belong`, less those of which something is on its way.
     pub fn keys(&self, belongs: impl Fn(&Key, &Pending) -> bool) -> Vec<Key> {
         let of_shard = |shard: &Mutex<HashMap<Key, Pending>>| -> Vec<Key> {
-            lock(shard).iter().filter(|(key, pending)| belongs(key, pending)).map(|(key, _)| key.clone()).collect()
+            let shard = lock(shard);
+            let belonging = shard.iter().filter(|(key, pending)| !pending.is_busy && belongs(key, pending));
+            belonging.map(|(key, _)| key.clone()).collect()
         };
         self.shards.iter().flat_map(of_shard).collect()
     }
 
-    /// Takes the pending hits of a counter out.
+    /// Takes the pending hits of a counter, to be sent. [`Self::settle`] has to follow.
     pub fn take(&self, key: &Key) -> Option<Pending> {
-        let taken = self.shard(key).remove(key);
-        if taken.is_some() {
+        let mut shard = self.shard(key);
+        let pending = shard.get_mut(key).filter(|pending| !pending.is_busy)?;
+        let taken = *pending;
+        *pending = Pending { refund: 0, hits: 0, is_busy: true, ..taken };
+        Some(taken)
+    }
+
+    /// What was taken has arrived, but for this refund and these hits, which came before what is pending by now.
+    pub fn settle(&self, key: &Key, refund: u64, hits: u64, at: Time) {
+        let mut shard = self.shard(key);
+        let Some(pending) = shard.get_mut(key) else { return };
+        let later = *pending;
+        *pending = Pending { refund: 0, hits: 0, is_busy: false, ..later };
+        if (Pending { at, ..later }).is_current(later.at) {
+            pending.refund = refund;
+            pending.hits = hits;
+        }
+        pending.add(Change::Refund(later.refund));
+        pending.add(Change::Hits(later.hits));
+        if pending.refund == 0 && pending.hits == 0 {
+            shard.remove(key);
             self.bytes.fetch_sub(entry_bytes(key), Relaxed);
         }
-        taken
     }
 
     fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, Pending>> {
@@ -142,7 +153,7 @@ impl PendingHits {
 impl Pending {
     /// Nothing, for a counter of that limit and this replica's share of it.
     pub fn none(whole: &Limit, own: &Limit, now: Time) -> Self {
-        Self { whole: *whole, own: *own, refund: 0, hits: 0, at: now }
+        Self { whole: *whole, own: *own, refund: 0, hits: 0, at: now, is_busy: false }
     }
 
     /// Whether it still counts at `now`: of a window only while that lasts, of a log or of sub-windows for a period after its last

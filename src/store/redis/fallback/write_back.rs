@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redis::RedisError;
+use redis::{Pipeline, RedisError};
 
 use crate::check::{Check, Key};
 use crate::limit::Limit;
@@ -10,7 +10,7 @@ use crate::store::redis::Redis;
 use crate::store::redis::connection::Link;
 use crate::store::redis::fallback::local::{WriteBack, WriteBackOutcome, WriteBackTarget};
 use crate::store::redis::node::Node;
-use crate::store::redis::script::{Line, Manner, WindowForm};
+use crate::store::redis::script::{Line, Manner, Repair, WindowForm};
 use crate::store::redis::topology::{Layout, Pool};
 use crate::store::redis::trip::{Back, Trip, Untold};
 use crate::time::Time;
@@ -28,6 +28,24 @@ impl<'r> ServerTarget<'r> {
     /// Nothing is connected yet.
     pub fn new(redis: &'r Redis, pool: &'r Pool, node: &'r Node) -> Self {
         Self { redis, pool, node, link: None }
+    }
+
+    /// Repairs keys. `false` if the server did not reply.
+    pub async fn repair(&mut self, repairs: &[Repair]) -> bool {
+        let Some(mut link) = self.link().await else { return false };
+        let mut commands = Pipeline::new();
+        repairs.iter().for_each(|repair| repair.add_to(&mut commands));
+        let has_replied = link.call(&commands).await.is_ok();
+        self.link = has_replied.then_some(link);
+        has_replied
+    }
+
+    async fn link(&mut self) -> Option<Link> {
+        match self.link.take() {
+            Some(link) => Some(link),
+            None if !self.node.relocation.may_connect(self.redis.clock.now()) => None,
+            None => self.node.manager().link().await.ok(),
+        }
     }
 
     async fn call(&self, link: &mut Link, lines: &[Line], layout: &Layout) -> Result<Back, RedisError> {
@@ -56,12 +74,7 @@ impl WriteBackTarget for ServerTarget<'_> {
     }
 
     async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<WriteBackOutcome> {
-        let link = match self.link.take() {
-            Some(link) => Some(link),
-            None if !self.node.relocation.may_connect(self.redis.clock.now()) => None,
-            None => self.node.manager().link().await.ok(),
-        };
-        let Some(mut link) = link else { return vec![WriteBackOutcome::NotSent; write_backs.len()] };
+        let Some(mut link) = self.link().await else { return vec![WriteBackOutcome::NotSent; write_backs.len()] };
         let (redis, now) = (self.redis, self.redis.clock.now());
         let layout = Arc::clone(&self.pool.layout());
         let lines: Vec<Line> = write_backs.iter().map(|write_back| self.line(write_back, &layout, now)).collect();
