@@ -1,6 +1,5 @@
 //! What several fuzz targets have in common: the limiter with rules of every algorithm, on the memory store and a clock set by hand.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use tollgate::config::{self, Options, Source};
@@ -47,7 +46,7 @@ pub fn limiter(together: bool, metrics: &Metrics) -> (Arc<Shared>, ManualClock) 
     };
     // Small, so that it evicts.
     let backend = Backend::Memory(Arc::new(Counters::new(64 << 10, "store", metrics)));
-    let fallback = Fallback::new(OnStoreError::Local, NonZeroU32::MIN, metrics);
+    let fallback = Fallback::new(OnStoreError::Local, metrics);
     let parts = Parts { rules: live, backend, fallback, clock, stats, policy };
     (Arc::new(Shared::new(parts, metrics)), hand)
 }
