@@ -64,13 +64,19 @@ fn checks(choice: Choice) -> Vec<Check> {
         (Algorithm::TokenBucket, Hits::Add(2)),
         (Algorithm::LeakyBucket, Hits::Add(1)),
         (Algorithm::SlidingWindow, Hits::Add(1)),
+        (Algorithm::SlidingWindow, Hits::Add(1)),
         (Algorithm::SlidingLog, Hits::GiveBack(1)),
         (Algorithm::Concurrency, Hits::Add(1)),
     ];
     let count = if choice.takes_windows_alone() { 2 } else { algorithms.len() };
     let check = |(number, (algorithm, hits)): (usize, (Algorithm, Hits))| {
-        let limit = Limit::new(&Terms::new(10, Unit::Minute, algorithm)).expect("a limit");
-        let holder = (algorithm == Algorithm::Concurrency).then(|| b"holder".as_slice().into());
+        let is_held = algorithm == Algorithm::Concurrency;
+        // Every other sliding window has parts.
+        let buckets = (algorithm == Algorithm::SlidingWindow && number % 2 == 0).then_some(5);
+        let lease = is_held.then(|| Span::from_secs(9));
+        let terms = Terms { buckets, lease, ..Terms::new(10, Unit::Minute, algorithm) };
+        let limit = Limit::new(&terms).expect("a limit");
+        let holder = is_held.then(|| b"holder".as_slice().into());
         Check { holder, ..Check::new(Key::from(&*format!("k{number}_")), limit, hits) }
     };
     algorithms.into_iter().take(count).enumerate().map(check).collect()
