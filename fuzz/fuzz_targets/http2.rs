@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tollgate::api::Api;
 use tollgate::api::connection::{Accepted, Open, Socket};
 use tollgate::api::grpc::{Ages, Connections};
+use tollgate::http::budget::HttpMetrics;
 use tollgate::shutdown::Lifecycle;
 use tollgate::telemetry::metric::{Gauge, Metrics};
 use tollgate::telemetry::traces::Traces;
@@ -41,8 +42,7 @@ fn worker() -> Worker {
         let (_http, http_incoming) = mpsc::channel(1);
         let common = Connections::new(None, Ages { max: None, grace: None }, &metrics);
         let (limiter, _) = service::limiter(false, &metrics);
-        let full = metrics.counter("full", "Full.");
-        let api = Api::new(limiter, common, Lifecycle::default(), full, Traces::default(), &metrics).expect("it is put together");
+        let api = Api::new(limiter, common, Lifecycle::default(), HttpMetrics::new(&metrics), Traces::default(), &metrics).expect("it is put together");
         service::runtime().block_on(api.serve(incoming, http_incoming));
     });
     Worker { connections, open }
