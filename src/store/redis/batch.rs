@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
-use redis::{Pipeline, RedisError};
+use redis::RedisError;
 use smallvec::SmallVec;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -286,9 +286,7 @@ impl Task {
         if repairs.is_empty() {
             return;
         }
-        let mut commands = Pipeline::new();
-        repairs.iter().for_each(|repair| repair.add_to(&mut commands));
-        if link.call(&commands).await.is_err() {
+        if link.call(&Repair::commands(&repairs)).await.is_err() {
             self.node.health.see(Trouble::Unreachable, "the lifetime of a key could not be set");
             self.redis.lifetimes.add(self.node.id(), repairs);
         }

@@ -411,12 +411,16 @@ impl Line {
 }
 
 impl Repair {
-    /// Adds its command.
-    pub fn add_to(&self, commands: &mut Pipeline) {
-        match self {
-            Self::Expire { key, life } => commands.cmd("EXPIRE").arg(key.as_bytes()).arg(life),
-            Self::Reset { key, hits, life } => commands.cmd("SET").arg(key.as_bytes()).arg(hits).arg("EX").arg(life),
-        };
+    /// The commands of several.
+    pub fn commands(repairs: &[Self]) -> Pipeline {
+        let mut commands = Pipeline::new();
+        for repair in repairs {
+            match repair {
+                Self::Expire { key, life } => commands.cmd("EXPIRE").arg(key.as_bytes()).arg(life),
+                Self::Reset { key, hits, life } => commands.cmd("SET").arg(key.as_bytes()).arg(hits).arg("EX").arg(life),
+            };
+        }
+        commands
     }
 }
 

@@ -177,7 +177,9 @@ impl LocalFallback {
             }
             let outcomes = to.send(&write_backs).await;
             let mut arrived = write_backs.iter().zip(outcomes.iter().copied());
-            sent.into_iter().for_each(|sent| self.settle(sent, &mut arrived));
+            for sent in &sent {
+                self.settle(sent, &mut arrived);
+            }
             if outcomes.iter().any(|outcome| matches!(outcome, WriteBackOutcome::NotSent | WriteBackOutcome::Unknown)) {
                 return WriteBackResult::Unreachable;
             }
@@ -229,7 +231,7 @@ impl LocalFallback {
     }
 
     /// Keeps pending what did not arrive. `arrived` has the outcomes of what was sent of this counter next.
-    fn settle<'w>(&self, sent: Sent, arrived: &mut impl Iterator<Item = (&'w WriteBack, WriteBackOutcome)>) {
+    fn settle<'w>(&self, sent: &Sent, arrived: &mut impl Iterator<Item = (&'w WriteBack, WriteBackOutcome)>) {
         let mut is_unknown = false;
         let mut left_of = |part: u64| match (part > 0).then(|| arrived.next()).flatten() {
             Some((write_back, WriteBackOutcome::Written)) => {

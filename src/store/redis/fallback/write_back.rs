@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redis::{Pipeline, RedisError};
+use redis::RedisError;
 
 use crate::check::{Check, Key};
 use crate::limit::Limit;
@@ -33,9 +33,7 @@ impl<'r> ServerTarget<'r> {
     /// Repairs keys. `false` if the server did not reply.
     pub async fn repair(&mut self, repairs: &[Repair]) -> bool {
         let Some(mut link) = self.link().await else { return false };
-        let mut commands = Pipeline::new();
-        repairs.iter().for_each(|repair| repair.add_to(&mut commands));
-        let has_replied = link.call(&commands).await.is_ok();
+        let has_replied = link.call(&Repair::commands(repairs)).await.is_ok();
         self.link = has_replied.then_some(link);
         has_replied
     }

@@ -161,26 +161,26 @@ impl World {
         let expected = self.expected(&hits, now);
         let short = convert::deadline("1u", now);
         let deadline = if loss == Loss::NoTime { short } else { None };
-        let lost = match loss {
+        let fault = match loss {
             Loss::BeforeRunning => Some(Fault::CloseBeforeRunning),
             Loss::Reply => Some(Fault::CloseInReply),
             Loss::ReplyLate => Some(Fault::NoReply),
             Loss::Nothing | Loss::NoTime => None,
         };
-        let lost = lost.filter(|_| self.fault.is_none());
-        if let Some(fault) = lost {
+        let fault = fault.filter(|_| self.fault.is_none());
+        if let Some(fault) = fault {
             self.server.fail_next(1, fault);
         }
         let (decided, began) = (self.server.decided(), Instant::now());
         let answer = self.ask(&hits, deadline).await;
         let (is_instant, has_decided) = (began.elapsed().is_zero(), self.server.decided() > decided);
-        if lost.is_some() {
+        if fault.is_some() {
             self.server.recover();
         }
-        let is_lost = lost.is_some() || self.fault.is_some();
+        let is_lost = fault.is_some() || self.fault.is_some();
         let outcome = match () {
             () if loss == Loss::NoTime => Outcome::NotSent,
-            () if self.failures >= FAILURES_MAX && !has_decided && lost.is_none() => Outcome::NotSent,
+            () if self.failures >= FAILURES_MAX && !has_decided && fault.is_none() => Outcome::NotSent,
             () if !is_lost && is_instant && has_decided => Outcome::Served,
             () if matches!(self.fault, Some(Fault::Stopped | Fault::Unreachable)) => Outcome::MayArriveLater,
             () => Outcome::Unknown,
