@@ -336,7 +336,7 @@ def check_settings(service):
     useless = [line for line in lines if re.search("has no effect|have no effect|did you mean|is no setting", line)]
     # Collectors and control planes are not there to be reached; of once a minute there is no share for each of several pods; and the machine
     # may be busy.
-    is_about_others = re.compile("xds|control plane|trac|otel|otlp|less than REPLICAS|less than the number of replicas|later than callers wait", re.IGNORECASE)
+    is_about_others = re.compile("xds|control plane|trac|otel|otlp|less than REPLICAS|lower than the replica count|later than callers wait", re.IGNORECASE)
     is_loud = re.compile(r'"level":"(warn|error)|\b(WARN|ERROR)\b|^warning')
     loud = [line for line in lines if is_loud.search(line) and not is_about_others.search(line)]
     if useless or loud:
