@@ -11,7 +11,7 @@
 //! - a: While everything is known of the counters of a request, its verdicts are those of the algorithm on one counter.
 //! - b: Redis never holds more than `most`: nothing is counted twice, and a refund that was acknowledged is not lost.
 //! - c: Once Redis has been reachable for a while, it holds at least `least`: hits that it never received are written back. Hits with
-//!   an unknown result are not. Neither are those of sliding logs and of holders, nor those of a window that is over.
+//!   an unknown result are not. Neither are holders, nor hits of a window that is over.
 //! - d: Clients are never admitted more than the limit and what the model accounts for: hits with an unknown result, hits that a
 //!   failover lost, hits that are not written back, and hits that Redis admitted before others were written back to it.
 //! - e: No key is left without an expiry.

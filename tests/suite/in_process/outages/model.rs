@@ -239,7 +239,12 @@ impl Model {
             self.beyond += cost.unsigned_abs().saturating_sub(self.admitted.spent_at(&self.limit, now));
         }
         if self.unsure > 0 {
-            self.early += cost.unsigned_abs().saturating_sub(self.least.spent_at(&self.limit, now));
+            // Refunds of the window before may change nothing, where that is weighted by no more than the limit.
+            let held = match self.least {
+                Counter::SlidingWindow(state) => state.at(&self.limit, now).parts().1,
+                _ => self.least.spent_at(&self.limit, now),
+            };
+            self.early += cost.unsigned_abs().saturating_sub(held);
         }
         for counter in [&mut self.least, &mut self.least_without_pending] {
             *counter = charged(counter, &self.limit, call, cost, now);
@@ -355,7 +360,7 @@ impl Model {
 
     /// Whether hits that were decided here are written back.
     fn is_written_back(&self) -> bool {
-        !matches!(self.kind(), Kind::SlidingLog | Kind::Concurrency)
+        self.kind() != Kind::Concurrency
     }
 
     fn units(&self, hits: u64) -> u64 {

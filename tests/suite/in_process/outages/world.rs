@@ -287,6 +287,10 @@ impl World {
 
     async fn wait(&mut self, wait: Wait) -> Result<(), String> {
         let now = self.clock.now().as_micros();
+        if self.fault.is_none() {
+            // A probe may succeed meanwhile, and then Redis is asked again.
+            self.failures = 0;
+        }
         match wait {
             Wait::Millis(millis) => pass(Duration::from_millis(millis)).await,
             Wait::WindowEnd => jump(Duration::from_micros(60_000_000 - now % 60_000_000)).await,
