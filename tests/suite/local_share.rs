@@ -121,14 +121,14 @@ fn wait_until_redis_counts(servers: &[TestServer]) {
     look_until("Redis counts for everybody", || servers.iter().all(redis_counts));
 }
 
-pub(crate) fn handed_back(servers: &[TestServer]) -> u64 {
+pub(crate) fn written_back(servers: &[TestServer]) -> u64 {
     servers.iter().map(|server| whole(server.metric("tollgate_handed_back_hits_total"))).sum()
 }
 
 /// Waits for so many hits. Fails if there are more.
-fn wait_until_handed_back(servers: &[TestServer], owed: u64) {
-    look_until("all of it is handed back", || handed_back(servers) >= owed);
-    assert_eq!(handed_back(servers), owed);
+fn wait_until_written_back(servers: &[TestServer], owed: u64) {
+    look_until("all of it is written back", || written_back(servers) >= owed);
+    assert_eq!(written_back(servers), owed);
 }
 
 /// A number of things.
@@ -152,7 +152,7 @@ async fn with_one_replica_a_client_gets_its_limit_whatever_part_of_it_falls_into
     }
     redis.restart();
     wait_until_redis_counts(&servers);
-    wait_until_handed_back(&servers, 44);
+    wait_until_written_back(&servers, 44);
     for key in KEYS {
         assert_eq!(passed(&mut clients, key, 40).await, 10, "{key}");
     }
@@ -270,7 +270,7 @@ async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
         cluster.migrate(slot);
     }
     (0..cluster.len()).for_each(|node| cluster.proxy(node).set(Fault::None));
-    wait_until_handed_back(&servers, counters.len() as u64 * 11);
+    wait_until_written_back(&servers, counters.len() as u64 * 11);
     look_until("each node is asked again", || servers[0].metric("tollgate_store_breaker_open") == Some(0.0));
     assert_eq!(passed_of_each(&mut client, &counters, 40).await, BTreeSet::from([10]));
 }
@@ -293,7 +293,7 @@ async fn behind_sentinel_a_new_master_is_told_what_passed_while_there_was_none()
     }
     deployment.wait_until_replaced(lost);
     wait_until_redis_counts(&servers);
-    wait_until_handed_back(&servers, 44);
+    wait_until_written_back(&servers, 44);
     for key in KEYS {
         assert_eq!(passed(&mut clients, key, 40).await, 10, "{key}");
     }
@@ -314,17 +314,17 @@ async fn a_redis_that_comes_back_empty_counts_again_what_it_had_and_no_more() {
 }
 
 #[tokio::test]
-async fn what_passes_while_redis_refuses_to_count_is_handed_back_when_it_counts_again() {
+async fn what_passes_while_redis_rejects_writes_is_written_back_afterwards() {
     let redis = RedisProcess::start();
     let servers = replicas(&redis, 1);
     let mut clients = clients(&servers).await;
     assert_eq!(passed(&mut clients, "window", 5).await, 5);
     redis.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     assert_eq!(passed(&mut clients, "window", 20).await, 20);
-    assert_eq!(handed_back(&servers), 0);
+    assert_eq!(written_back(&servers), 0);
     redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    look_until("it is handed back", || handed_back(&servers) > 0);
-    assert_eq!(handed_back(&servers), 20);
+    look_until("it is written back", || written_back(&servers) > 0);
+    assert_eq!(written_back(&servers), 20);
     assert_eq!(passed(&mut clients, "window", 20).await, LIMIT - 25);
     assert_eq!(servers[0].metric("tollgate_store_breaker_opened_total"), Some(0.0));
 }

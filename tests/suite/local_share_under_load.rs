@@ -12,7 +12,7 @@ use tollgate::shutdown::Lifecycle;
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::Clock;
 
-use crate::local_share::{LIMIT, handed_back, persistent, redis_counts, replica, started, whole};
+use crate::local_share::{LIMIT, persistent, redis_counts, replica, started, whole, written_back};
 use crate::support::redis::RedisProcess;
 use crate::support::remote::redis_at;
 use crate::support::{Code, TestServer, counted, eventually, request};
@@ -92,7 +92,7 @@ async fn outage_stays_within_the_bound(begin: impl FnOnce(&mut RedisProcess), en
     eventually("every limit is used up", async || (0..VALUES).all(|value| left(&redis, value) == 0)).await;
     let granted = clients.finish().await;
 
-    assert!(handed_back(&servers) > 0);
+    assert!(written_back(&servers) > 0);
     // Once by Redis, and once more by the replicas in each outage.
     let outages = each("tollgate_store_breaker_opened_total").into_iter().max().expect("there are replicas");
     let granted_max = LIMIT * (1 + outages);
