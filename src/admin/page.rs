@@ -41,13 +41,13 @@ struct Rendered {
     page: Bytes,
 }
 
-/// What the bytes of a page belong to.
-struct Text {
+/// Owns the bytes of a page, and its place among those in memory.
+struct PageOwner {
     text: String,
     _room: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Text {
+impl AsRef<[u8]> for PageOwner {
     fn as_ref(&self) -> &[u8] {
         self.text.as_bytes()
     }
@@ -79,7 +79,7 @@ impl SharedPage {
         let number = self.0.begun.fetch_add(1, Relaxed) + 1;
         // It keeps the lock to its end, also where whoever asked has gone.
         let rendering = spawn_blocking(move || {
-            let page = Bytes::from_owner(Text { text: render(), _room: room });
+            let page = Bytes::from_owner(PageOwner { text: render(), _room: room });
             *last = Some(Rendered { number, page: page.clone() });
             page
         });

@@ -4,18 +4,17 @@ use std::time::Duration;
 
 use crate::chance;
 
-/// The next pause. The first one is `min`, and each is twice the one before, up to `max`.
+/// The next pause. The first one is `min`, and each is twice the one before.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     min: Duration,
-    max: Duration,
     next: Duration,
 }
 
 impl Backoff {
-    /// Pauses from `min` to `max`.
-    pub fn new(min: Duration, max: Duration) -> Self {
-        Self { min, max, next: min }
+    /// Pauses from `min` on.
+    pub fn new(min: Duration) -> Self {
+        Self { min, next: min }
     }
 
     /// Begins anew.
@@ -23,10 +22,10 @@ impl Backoff {
         self.next = self.min;
     }
 
-    /// The next pause, with jitter.
-    pub fn pause(&mut self) -> Duration {
-        let pause = self.next;
-        self.next = (pause * 2).min(self.max);
+    /// The next pause, with jitter; at most `max`.
+    pub fn pause(&mut self, max: Duration) -> Duration {
+        let pause = self.next.min(max);
+        self.next = self.next.saturating_mul(2);
         jittered(pause)
     }
 }
@@ -45,14 +44,14 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest_and_begin_anew() {
-        let mut backoff = Backoff::new(200 * MS, 1_000 * MS);
+        let mut backoff = Backoff::new(200 * MS);
         let expected = [200, 400, 800, 1_000, 1_000];
         for longest in expected.map(|millis| millis * MS) {
-            let pause = backoff.pause();
+            let pause = backoff.pause(1_000 * MS);
             assert!((longest * 3 / 4..=longest).contains(&pause), "{pause:?} of {longest:?}");
         }
         backoff.reset();
-        assert!(backoff.pause() <= 200 * MS);
+        assert!(backoff.pause(1_000 * MS) <= 200 * MS);
     }
 
     #[test]

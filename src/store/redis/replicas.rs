@@ -89,7 +89,7 @@ impl Replicas {
     pub async fn look_after(&self, home: impl Fn() -> Option<Arc<Node>>, clock: &Clock, lifecycle: &Lifecycle) {
         let meeting = async {
             let mut is_told = false;
-            let mut pauses = Backoff::new(BEAT_INTERVAL, RECONNECT_INTERVAL_MAX);
+            let mut pauses = Backoff::new(BEAT_INTERVAL);
             loop {
                 let failure = self.meet(&home, clock).await;
                 let has_met = self.members().listens_since.take().is_some();
@@ -103,7 +103,7 @@ impl Replicas {
                         tracing::warn!(channel, %error, "the number of replicas cannot be learnt; while the store is gone REPLICAS counts");
                     }
                 }
-                tokio::time::sleep(pauses.pause()).await;
+                tokio::time::sleep(pauses.pause(RECONNECT_INTERVAL_MAX)).await;
             }
         };
         tokio::select! {

@@ -43,8 +43,6 @@ const DEBOUNCE: Duration = Duration::from_millis(50);
 const LOOK_UP_PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
 /// How long a server may take to answer its first probe before calls stop waiting for it. The probe goes on.
 const FIRST_PROBE_AWAITED: Duration = Duration::from_secs(1);
-/// So many doublings of the first interval between probes are more than the longest one.
-const DOUBLINGS_MAX: u32 = 4;
 
 /// All servers of one deployment.
 #[derive(Debug)]
@@ -230,11 +228,11 @@ impl Pool {
 
     /// Probes a server, one attempt at a time, until it is used again or another one serves in its place.
     async fn recover<B: Future<Output = bool> + Send>(&self, node: Arc<Node>, back: &impl Fn(Arc<Node>) -> B) -> NodeId {
-        let mut attempts = 0;
+        let mut intervals = Backoff::new(PROBE_INTERVAL);
         let is_known = || self.layout().nodes.iter().any(|known| known.id() == node.id());
         while is_awaited(&node) && is_known() {
             let began = Instant::now();
-            let pause_max = match probe(&node).await {
+            let interval_max = match probe(&node).await {
                 Ok(()) if !node.health.breaker.is_open() || back(node.clone()).await => {
                     self.welcome(&node);
                     break;
@@ -242,8 +240,7 @@ impl Pool {
                 Err(error) if node.address().is_tls() && !error.is_connection_refusal() => TLS_PROBE_INTERVAL_MAX,
                 _ => PROBE_INTERVAL_MAX,
             };
-            tokio::time::sleep_until(began + jittered((PROBE_INTERVAL * 2_u32.pow(attempts)).min(pause_max))).await;
-            attempts = (attempts + 1).min(DOUBLINGS_MAX);
+            tokio::time::sleep_until(began + intervals.pause(interval_max)).await;
         }
         node.id()
     }
@@ -259,7 +256,7 @@ impl Pool {
 
     async fn keep_layout(&self) {
         let [min, max] = LOOK_UP_PAUSES;
-        let mut pauses = Backoff::new(min, max);
+        let mut pauses = Backoff::new(min);
         loop {
             let asked = Instant::now();
             let found = match &self.finder {
@@ -269,7 +266,7 @@ impl Pool {
             };
             self.tell(found.err());
             let is_reached = self.lost().is_none() && self.layout().nodes.iter().all(|node| !node.health.breaker.is_open());
-            let pause = pauses.pause();
+            let pause = pauses.pause(max);
             let interval = match &self.finder {
                 _ if !is_reached => pause,
                 Finder::Sentinels(_) => jittered(SENTINEL_INTERVAL),

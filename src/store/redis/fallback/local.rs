@@ -165,7 +165,6 @@ impl LocalFallback {
     pub async fn write_back(&self, to: &mut impl WriteBackTarget, within: Span) -> WriteBackResult {
         let began = to.now();
         let keys = self.pending.keys(|key, pending| to.owns(&whole_key(key), &pending.whole));
-        let mut result = WriteBackResult::Done;
         for keys in keys.chunks(WRITE_BACKS_MAX) {
             if to.now().since(began) >= within {
                 return WriteBackResult::Unfinished;
@@ -184,11 +183,10 @@ impl LocalFallback {
                 return WriteBackResult::Unreachable;
             }
             if outcomes.iter().all(|outcome| *outcome == WriteBackOutcome::Rejected) {
-                result = WriteBackResult::Rejected;
-                break;
+                return WriteBackResult::Rejected;
             }
         }
-        result
+        WriteBackResult::Done
     }
 
     /// Every local counter is of an earlier epoch, and no server is away: unless something is pending, they are dropped.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redis::RedisError;
 
-use crate::check::{Check, Key};
+use crate::check::{Check, Hits, Key};
 use crate::limit::Limit;
 use crate::store::redis::Redis;
 use crate::store::redis::connection::Link;
@@ -62,7 +62,7 @@ impl<'r> ServerTarget<'r> {
 
 impl WriteBackTarget for ServerTarget<'_> {
     fn owns(&self, key: &Key, limit: &Limit) -> bool {
-        let check = Check::new(key.clone(), *limit, crate::check::Hits::Look);
+        let check = Check::new(key.clone(), *limit, Hits::Look);
         let pool = self.redis.pool_of(&check);
         std::ptr::eq(pool, self.pool) && self.redis.home(&check).is_some_and(|home| home.id() == self.node.id())
     }
