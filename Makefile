@@ -85,7 +85,7 @@ lint: format docs ## format, clippy and documentation, warnings are errors
 	$(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) check --bin tollgate
 
-format: ## formatting as rustfmt.toml says
+format: ## formatting, with the defaults of rustfmt
 	$(CARGO) fmt --check
 
 docs: ## every public item is documented, every link leads somewhere

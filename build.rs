@@ -12,13 +12,16 @@ use prost::Message as _;
 use protox::prost_reflect::prost_types::field_descriptor_proto::Type;
 use protox::prost_reflect::prost_types::{DescriptorProto, FileDescriptorSet};
 
-/// Fields that are `Vec<u8>` in Rust, whatever `proto/` says. On the wire a `string`, a `bytes` and a message are the same.
+/// Fields that are `Vec<u8>` in Rust, whatever `proto/` says. On the wire a `string`, a `bytes` and
+/// a message are the same.
 ///
-/// - Strings of a request come from clients. One that is not UTF-8, such as the value of a header, would make the request unreadable, and
-///   Envoy lets requests pass that get an error. `Bytes` instead of `Vec<u8>` would save the copy, but keep the receive buffer of every
-///   call that waits.
+/// - Strings of a request come from clients. One that is not UTF-8, such as the value of a header,
+///   would make the request unreadable, and Envoy lets requests pass that get an error. `Bytes`
+///   instead of `Vec<u8>` would save the copy, but keep the receive buffer of every call that
+///   waits.
 /// - Strings of rules are checked where the rule can be named.
-/// - A resource, and what is sent back as it came, must not make the whole response of a control plane unreadable.
+/// - A resource, and what is sent back as it came, must not make the whole response of a control
+///   plane unreadable.
 const READ_AS_BYTES: [&str; 15] = [
     "envoy.service.ratelimit.v3.RateLimitRequest.domain",
     "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry.key",
@@ -41,17 +44,25 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR for a build script")?);
 
-    // Everything else is reached by their imports. Reflection and JSON speak of what is served, and not of where rules come from.
+    // Everything else is reached by their imports. Reflection and JSON speak of what is served, and
+    // not of where rules come from.
     let served = "envoy/service/ratelimit/v3/rls.proto";
-    fs::write(out.join("protos.bin"), protox::compile([served], ["proto"])?.encode_to_vec())?;
-    let asked = ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
+    fs::write(
+        out.join("protos.bin"),
+        protox::compile([served], ["proto"])?.encode_to_vec(),
+    )?;
+    let asked = [
+        "envoy/service/discovery/v3/ads.proto",
+        "ratelimit/config/ratelimit/v3/rls_conf.proto",
+    ];
     let mut descriptors = protox::compile([served].into_iter().chain(asked), ["proto"])?;
     read_as_bytes(&mut descriptors)?;
 
     tonic_prost_build::configure()
         // No `connect()` in the clients: whoever has one brings a channel of his own.
         .build_transport(false)
-        // A refusal's body comes from a rule and goes out with every refusal: sharing it costs nothing, copying it would.
+        // A refusal's body comes from a rule and goes out with every refusal: sharing it costs
+        // nothing, copying it would.
         .bytes(".envoy.service.ratelimit.v3.RateLimitResponse.raw_body")
         .include_file("protos.rs")
         .compile_fds(descriptors)?;
@@ -67,7 +78,11 @@ fn read_as_bytes(descriptors: &mut FileDescriptorSet) -> Result<(), String> {
             read_fields_as_bytes(message, &package, &mut missing);
         }
     }
-    if missing.is_empty() { Ok(()) } else { Err(format!("no such fields: {missing:?}")) }
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("no such fields: {missing:?}"))
+    }
 }
 
 fn read_fields_as_bytes(message: &mut DescriptorProto, parent: &str, missing: &mut BTreeSet<&str>) {

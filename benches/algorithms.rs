@@ -1,10 +1,12 @@
-//! What a decision costs by each algorithm, in memory and on a Redis server, and how many bytes a counter takes on either.
+//! What a decision costs by each algorithm, in memory and on a Redis server, and how many bytes a
+//! counter takes on either.
 //!
-//! Every counter is asked as fast as its limit allows, by a clock of its own, so that logs and sets are as long as they get. Algorithms take
-//! turns within each round, and what is compared are medians over rounds of one run: absolute times of two runs differ by half.
+//! Every counter is asked as fast as its limit allows, by a clock of its own, so that logs and sets
+//! are as long as they get. Algorithms take turns within each round, and what is compared are
+//! medians over rounds of one run: absolute times of two runs differ by half.
 //!
-//! Two tables come of it: what algorithms cost beside each other (docs/algorithms.md), and what a Redis has to have for them
-//! (docs/operations.md).
+//! Two tables come of it: what algorithms cost beside each other (docs/algorithms.md), and what a
+//! Redis has to have for them (docs/operations.md).
 
 use std::fs;
 use std::hint::black_box;
@@ -28,7 +30,8 @@ use tollgate::time::{Span, Time};
 const REQUESTS: u32 = 100;
 /// Counters of each algorithm, where time is measured.
 const KEYS: u64 = 256;
-/// The same where Redis' memory is: enough that buffers of a connection are nothing beside them, and its tables neither full nor empty.
+/// The same where Redis' memory is: enough that buffers of a connection are nothing beside them,
+/// and its tables neither full nor empty.
 const KEYS_OF_MEMORY: u64 = 3_000;
 /// How often each counter is asked before anything is measured: twice what its state remembers.
 const FILL_PASSES: u64 = 220;
@@ -45,7 +48,8 @@ const SMALL_BATCH: u64 = 16;
 /// What docs/operations.md reckons with.
 const CLIENTS: f64 = 1e6;
 const DECISIONS_PER_SECOND: f64 = 20_000.0;
-/// What an entry takes in memory at most, with its place in the table: ENTRY_BYTES of the memory store.
+/// What an entry takes in memory at most, with its place in the table: ENTRY_BYTES of the memory
+/// store.
 const ENTRY_BYTES: usize = 72;
 /// 2023-11-14, on an edge of no unit.
 const START: Time = Time::from_micros(1_700_000_000_123_456);
@@ -76,7 +80,8 @@ const MEMORY: usize = 0;
 const REDIS: usize = 1;
 const REDIS_ALONE: usize = 2;
 const REDIS_SMALL: usize = 3;
-/// As a cluster is asked, where hardly two checks share a slot: so many calls of one check each, in one trip.
+/// As a cluster is asked, where hardly two checks share a slot: so many calls of one check each, in
+/// one trip.
 const REDIS_APART: usize = 4;
 
 /// A server without persistence, gone with the bench.
@@ -105,7 +110,12 @@ fn main() {
         }
         for case in &mut cases {
             redis.time(case, REDIS, DECISIONS_PER_ROUND / BATCH, &[BATCH]);
-            redis.time(case, REDIS_SMALL, DECISIONS_PER_ROUND / SMALL_BATCH, &[SMALL_BATCH]);
+            redis.time(
+                case,
+                REDIS_SMALL,
+                DECISIONS_PER_ROUND / SMALL_BATCH,
+                &[SMALL_BATCH],
+            );
             redis.time(case, REDIS_ALONE, LONE_CALLS_PER_ROUND, &[1]);
             redis.time(case, REDIS_APART, DECISIONS_PER_ROUND / BATCH, APART);
         }
@@ -121,15 +131,55 @@ fn cases() -> Vec<Case> {
     let cases = [
         ("fixed_window", window, Way::Script),
         ("fixed_window, seen before", window, Way::Command),
-        ("fixed_window, drop", Terms { refused_hits: Some(RefusedHits::Drop), ..window }, Way::Script),
+        (
+            "fixed_window, drop",
+            Terms {
+                refused_hits: Some(RefusedHits::Drop),
+                ..window
+            },
+            Way::Script,
+        ),
         ("sliding_window", sliding, Way::Script),
-        ("sliding_window, 10 buckets", Terms { buckets: Some(10), ..sliding }, Way::Script),
-        ("sliding_window, 60 buckets", Terms { buckets: Some(60), ..sliding }, Way::Script),
-        ("sliding_log, 100 calls", terms(Algorithm::SlidingLog), Way::Script),
-        ("token_bucket, leaky_bucket", terms(Algorithm::TokenBucket), Way::Script),
-        ("concurrency, 50 holders", Terms { lease: Some(Span::from_secs(600)), ..terms(Algorithm::Concurrency) }, Way::Script),
+        (
+            "sliding_window, 10 buckets",
+            Terms {
+                buckets: Some(10),
+                ..sliding
+            },
+            Way::Script,
+        ),
+        (
+            "sliding_window, 60 buckets",
+            Terms {
+                buckets: Some(60),
+                ..sliding
+            },
+            Way::Script,
+        ),
+        (
+            "sliding_log, 100 calls",
+            terms(Algorithm::SlidingLog),
+            Way::Script,
+        ),
+        (
+            "token_bucket, leaky_bucket",
+            terms(Algorithm::TokenBucket),
+            Way::Script,
+        ),
+        (
+            "concurrency, 50 holders",
+            Terms {
+                lease: Some(Span::from_secs(600)),
+                ..terms(Algorithm::Concurrency)
+            },
+            Way::Script,
+        ),
     ];
-    cases.into_iter().enumerate().map(|(number, (label, terms, way))| Case::new(number, label, terms, way, KEYS)).collect()
+    cases
+        .into_iter()
+        .enumerate()
+        .map(|(number, (label, terms, way))| Case::new(number, label, terms, way, KEYS))
+        .collect()
 }
 
 impl Case {
@@ -138,7 +188,13 @@ impl Case {
         // Two cases of one algorithm have counters of their own.
         let head = KeyHead::new(KeyFormat::Safe, "", &format!("shop{number}"));
         let tail = KeyTail::new(KeyFormat::Safe, &limit, 1);
-        let key = |user: u64| counter_key(&head, [Entry::new("user", &format!("u{user:04}"))].into_iter(), &tail);
+        let key = |user: u64| {
+            counter_key(
+                &head,
+                [Entry::new("user", &format!("u{user:04}"))].into_iter(),
+                &tail,
+            )
+        };
         Self {
             label,
             terms,
@@ -154,16 +210,31 @@ impl Case {
     /// The check that is asked for then, and when that is.
     fn check(&self, asked: u64) -> (Check, Time) {
         let keys = self.keys.len() as u64;
-        let (key, pass) = (&self.keys[usize::try_from(asked % keys).expect("it is below their number")], asked / keys);
+        let (key, pass) = (
+            &self.keys[usize::try_from(asked % keys).expect("it is below their number")],
+            asked / keys,
+        );
         let apart = self.limit.period().as_micros().min(60_000_000) / u64::from(REQUESTS) / keys;
         let now = START.plus(Span::from_micros(asked * apart));
         // A bucket stays half spent; untouched it would be forgotten between two rounds.
-        let hits = if pass == 0 && self.limit.algorithm().is_bucket() { u64::from(REQUESTS) / 2 } else { 1 };
+        let hits = if pass == 0 && self.limit.algorithm().is_bucket() {
+            u64::from(REQUESTS) / 2
+        } else {
+            1
+        };
         let mut check = Check::new(key.clone(), self.limit, Hits::Add(hits));
         if self.limit.algorithm() == Algorithm::Concurrency {
             // One comes, and then the one goes that came a hundred passes ago.
-            let (hits, holder) = if pass % 2 == 0 { (Hits::Add(1), pass) } else { (Hits::GiveBack(1), pass.saturating_sub(101)) };
-            check = Check { hits, holder: Some(format!("{holder:032x}").into_bytes().into()), ..check };
+            let (hits, holder) = if pass % 2 == 0 {
+                (Hits::Add(1), pass)
+            } else {
+                (Hits::GiveBack(1), pass.saturating_sub(101))
+            };
+            check = Check {
+                hits,
+                holder: Some(format!("{holder:032x}").into_bytes().into()),
+                ..check
+            };
         }
         (check, now)
     }
@@ -171,7 +242,10 @@ impl Case {
     fn decide(&mut self) {
         let (check, now) = self.check(self.asked[MEMORY]);
         self.asked[MEMORY] += 1;
-        let ask = Ask { checks: [check].into_iter().collect(), ..Ask::default() };
+        let ask = Ask {
+            checks: [check].into_iter().collect(),
+            ..Ask::default()
+        };
         black_box(self.counters.decide(&ask, now));
     }
 
@@ -190,9 +264,20 @@ impl Redis {
     fn start() -> Self {
         let directory = TempDir::new().expect("a temporary directory can be made");
         let socket = directory.path().join("redis.sock");
-        let path = socket.to_str().expect("temporary directories have plain names");
+        let path = socket
+            .to_str()
+            .expect("temporary directories have plain names");
         let child = Command::new("redis-server")
-            .args(["--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no"])
+            .args([
+                "--port",
+                "0",
+                "--unixsocket",
+                path,
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ])
             .stdout(Stdio::null())
             .spawn()
             .expect("redis-server is installed");
@@ -202,8 +287,16 @@ impl Redis {
             client.get_connection().ok()
         });
         let mut connection = connection.expect("redis-server listens within ten seconds");
-        let () = redis::cmd("SCRIPT").arg("LOAD").arg(Script::serving().text()).query(&mut connection).expect("the script loads");
-        Self { child, _directory: directory, connection }
+        let () = redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(Script::serving().text())
+            .query(&mut connection)
+            .expect("the script loads");
+        Self {
+            child,
+            _directory: directory,
+            connection,
+        }
     }
 
     /// Asks for so many checks in each of these calls, all of them in one trip.
@@ -229,14 +322,24 @@ impl Redis {
                     line.increment(&mut commands);
                 }
             } else {
-                commands.add_command(Script::serving().command([(Manner::Apart, &lines[..])].into_iter(), Some(now), Form::Hash));
+                commands.add_command(Script::serving().command(
+                    [(Manner::Apart, &lines[..])].into_iter(),
+                    Some(now),
+                    Form::Hash,
+                ));
                 scripts += 1;
             }
         }
         let answers: Vec<Value> = commands.query(&mut self.connection).expect("Redis decides");
         for (answer, &checks) in answers.into_iter().zip(calls).take(scripts) {
-            let replies = script::replies(answer, usize::try_from(checks).expect("it is small")).expect("a reply");
-            assert!(replies.told.iter().all(Result::is_ok), "{}: {:?}", case.label, replies.told);
+            let replies = script::replies(answer, usize::try_from(checks).expect("it is small"))
+                .expect("a reply");
+            assert!(
+                replies.told.iter().all(Result::is_ok),
+                "{}: {:?}",
+                case.label,
+                replies.told
+            );
         }
     }
 
@@ -259,36 +362,75 @@ impl Redis {
 
     /// What the server's main thread has used.
     fn cpu_micros(&mut self) -> f64 {
-        let seconds: f64 =
-            ["used_cpu_user:", "used_cpu_sys:"].map(|name| self.told("CPU", name).parse::<f64>().expect("a number")).iter().sum();
+        let seconds: f64 = ["used_cpu_user:", "used_cpu_sys:"]
+            .map(|name| self.told("CPU", name).parse::<f64>().expect("a number"))
+            .iter()
+            .sum();
         seconds * 1e6
     }
 
     fn told(&mut self, section: &str, name: &str) -> String {
-        let info: String = redis::cmd("INFO").arg(section).query(&mut self.connection).expect("Redis tells");
-        info.lines().find_map(|line| line.strip_prefix(name)).expect("it is told").trim().to_owned()
+        let info: String = redis::cmd("INFO")
+            .arg(section)
+            .query(&mut self.connection)
+            .expect("Redis tells");
+        info.lines()
+            .find_map(|line| line.strip_prefix(name))
+            .expect("it is told")
+            .trim()
+            .to_owned()
     }
 
-    /// What a counter of this kind takes of `used_memory`, with its key and its places in Redis' tables.
+    /// What a counter of this kind takes of `used_memory`, with its key and its places in Redis'
+    /// tables.
     fn bytes_of_memory(&mut self, case: &Case) -> f64 {
         let mut case = Case::new(0, case.label, case.terms, Way::Script, KEYS_OF_MEMORY);
-        let () = redis::cmd("FLUSHALL").arg("SYNC").query(&mut self.connection).expect("Redis forgets");
-        let used = |redis: &mut Self| redis.told("MEMORY", "used_memory:").parse::<f64>().expect("a number");
+        let () = redis::cmd("FLUSHALL")
+            .arg("SYNC")
+            .query(&mut self.connection)
+            .expect("Redis forgets");
+        let used = |redis: &mut Self| {
+            redis
+                .told("MEMORY", "used_memory:")
+                .parse::<f64>()
+                .expect("a number")
+        };
         let before = used(self);
         // A window is whole with its first hit, and the next one would be another key.
-        let passes = if case.limit.algorithm() == Algorithm::FixedWindow { 1 } else { FILL_PASSES };
+        let passes = if case.limit.algorithm() == Algorithm::FixedWindow {
+            1
+        } else {
+            FILL_PASSES
+        };
         self.fill(&mut case, passes);
-        let keys: u64 = redis::cmd("DBSIZE").query(&mut self.connection).expect("Redis counts");
+        let keys: u64 = redis::cmd("DBSIZE")
+            .query(&mut self.connection)
+            .expect("Redis counts");
         assert!(keys >= KEYS_OF_MEMORY, "{}: {keys} keys", case.label);
         (used(self) - before) / figure(keys)
     }
 
     /// What a counter takes with its key: the median of all that there are.
     fn bytes(&mut self, case: &Case) -> f64 {
-        let pattern = format!("{}*", String::from_utf8_lossy(case.keys[0].as_bytes()).split(":user").next().unwrap_or_default());
-        let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg(pattern).query(&mut self.connection).expect("Redis lists");
+        let pattern = format!(
+            "{}*",
+            String::from_utf8_lossy(case.keys[0].as_bytes())
+                .split(":user")
+                .next()
+                .unwrap_or_default()
+        );
+        let keys: Vec<Vec<u8>> = redis::cmd("KEYS")
+            .arg(pattern)
+            .query(&mut self.connection)
+            .expect("Redis lists");
         let bytes = |key: &Vec<u8>| -> u64 {
-            redis::cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0).query(&mut self.connection).expect("the key is there")
+            redis::cmd("MEMORY")
+                .arg("USAGE")
+                .arg(key)
+                .arg("SAMPLES")
+                .arg(0)
+                .query(&mut self.connection)
+                .expect("the key is there")
         };
         let sizes: Vec<f64> = keys.iter().map(bytes).map(figure).collect();
         median(&sizes)
@@ -306,18 +448,34 @@ impl Drop for Redis {
 fn report(redis: &mut Redis, cases: &mut [Case]) {
     let version = redis.told("SERVER", "redis_version:");
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")).map_or("?", |name| name.trim_start_matches([' ', '\t', ':']));
-    println!("{REQUESTS} a minute, asked as fast as that; {ROUNDS} rounds; Redis {version}; {cpu}\n");
-    println!("| | bytes in memory | bytes in Redis | µs in memory | | Redis µs at {BATCH} checks a call | | Redis µs at 1 | |");
+    let cpu = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .map_or("?", |name| name.trim_start_matches([' ', '\t', ':']));
+    println!(
+        "{REQUESTS} a minute, asked as fast as that; {ROUNDS} rounds; Redis {version}; {cpu}\n"
+    );
+    println!(
+        "| | bytes in memory | bytes in Redis | µs in memory | | Redis µs at {BATCH} checks a call | | Redis µs at 1 | |"
+    );
     println!("|---|---|---|---|---|---|---|---|---|");
     let base: Vec<f64> = cases[0].costs.iter().map(|costs| median(costs)).collect();
     for case in cases {
-        let costs = case.costs[..=REDIS_ALONE].iter().zip(&base).map(|(costs, base)| {
-            let cost = median(costs);
-            format!("{cost:.2} | {:.1}×", cost / base)
-        });
+        let costs = case.costs[..=REDIS_ALONE]
+            .iter()
+            .zip(&base)
+            .map(|(costs, base)| {
+                let cost = median(costs);
+                format!("{cost:.2} | {:.1}×", cost / base)
+            });
         let costs: Vec<String> = costs.collect();
-        println!("| {} | {} | {:.0} | {} |", case.label, case.bytes(), redis.bytes(case), costs.join(" | "));
+        println!(
+            "| {} | {} | {:.0} | {} |",
+            case.label,
+            case.bytes(),
+            redis.bytes(case),
+            costs.join(" | ")
+        );
     }
 }
 
@@ -331,10 +489,18 @@ fn report_needs(redis: &mut Redis, cases: &[Case]) {
     for case in cases {
         let bytes = redis.bytes_of_memory(case);
         let cost = |what: usize| median(&case.costs[what]);
-        let costs = [REDIS, REDIS_SMALL, REDIS_ALONE, REDIS_APART].map(|what| format!("{:.1}", cost(what))).join(" | ");
+        let costs = [REDIS, REDIS_SMALL, REDIS_ALONE, REDIS_APART]
+            .map(|what| format!("{:.1}", cost(what)))
+            .join(" | ");
         // Two digits: a third would differ from run to run.
-        let rates = [REDIS, REDIS_APART, REDIS_ALONE].map(|what| format!("{:.0},000", two_digits(1e3 / cost(what)))).join(" | ");
-        println!("| {} | {} | {costs} | {rates} |", case.label, two_digits(bytes));
+        let rates = [REDIS, REDIS_APART, REDIS_ALONE]
+            .map(|what| format!("{:.0},000", two_digits(1e3 / cost(what))))
+            .join(" | ");
+        println!(
+            "| {} | {} | {costs} | {rates} |",
+            case.label,
+            two_digits(bytes)
+        );
         if case.limit.algorithm() == Algorithm::TokenBucket {
             let core = |what| 100.0 * DECISIONS_PER_SECOND * cost(what) / 1e6;
             example = format!(

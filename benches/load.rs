@@ -1,10 +1,13 @@
-//! The load generator: asks a rate limit service as fast as it can, or at a given rate, and accounts for every request.
+//! The load generator: asks a rate limit service as fast as it can, or at a given rate, and
+//! accounts for every request.
 //!
-//! It shares a small machine with the server it measures, so it is one thread that speaks HTTP/2 with the `h2` crate, patches its
-//! requests into a template and reads of an answer no more than it needs. It believes nothing it has not read: an answer counts
-//! once its code is decoded, and a request that got none is named and makes the run fail.
+//! It shares a small machine with the server it measures, so it is one thread that speaks HTTP/2
+//! with the `h2` crate, patches its requests into a template and reads of an answer no more than it
+//! needs. It believes nothing it has not read: an answer counts once its code is decoded, and a
+//! request that got none is named and makes the run fail.
 //!
-//! Without any argument it checks itself instead, which is how `cargo test --all-targets` starts it.
+//! Without any argument it checks itself instead, which is how `cargo test --all-targets` starts
+//! it.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -59,7 +62,10 @@ fn main() -> ExitCode {
 fn measure(args: &Args) -> anyhow::Result<bool> {
     args.validate()?;
     // One thread and no `Send`: nothing here needs a lock, and the server keeps the other core.
-    let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).context("build the runtime")?;
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build_local(LocalOptions::default())
+        .context("build the runtime")?;
     let outcome = runtime.block_on(run::run(args))?;
     report::print(args, &outcome)?;
     Ok(outcome.is_clean() || args.allow_errors)

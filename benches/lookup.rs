@@ -1,6 +1,7 @@
 //! What a look-up costs among ten rules and among 100,000, and how long 100,000 take to load.
 //!
-//! Both trees are asked in turn, in one run: the figures of two runs on a busy machine cannot be compared.
+//! Both trees are asked in turn, in one run: the figures of two runs on a busy machine cannot be
+//! compared.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -27,7 +28,10 @@ fn main() {
         nanos[1].push(round(&many, MANY));
     }
     let [few, many] = nanos.map(median);
-    println!("a plan of one descriptor among 10 rules: {few:.0} ns, among {MANY}: {many:.0} ns, ratio {:.2}", many / few);
+    println!(
+        "a plan of one descriptor among 10 rules: {few:.0} ns, among {MANY}: {many:.0} ns, ratio {:.2}",
+        many / few
+    );
 }
 
 /// Rules of three kinds: an exact value, a pattern of a key of its own, and a rule two levels deep.
@@ -35,14 +39,22 @@ fn load(count: usize) -> (RuleSet, Duration) {
     let mut text = "domain: bench\ndescriptors:\n".to_owned();
     for number in 0..count {
         text += &match number % 10 {
-            0 => format!("- {{key: wild{number}, value: 'a*z', rate_limit: {{unit: hour, requests_per_unit: 5}}}}\n"),
+            0 => format!(
+                "- {{key: wild{number}, value: 'a*z', rate_limit: {{unit: hour, requests_per_unit: 5}}}}\n"
+            ),
             1 => format!(
                 "- {{key: outer, value: v{number}, descriptors: [{{key: inner, rate_limit: {{unit: day, requests_per_unit: 5}}}}]}}\n"
             ),
-            _ => format!("- {{key: user, value: v{number}, rate_limit: {{unit: minute, requests_per_unit: 5}}}}\n"),
+            _ => format!(
+                "- {{key: user, value: v{number}, rate_limit: {{unit: minute, requests_per_unit: 5}}}}\n"
+            ),
         };
     }
-    let source = Source { name: "bench.yaml".into(), path: "bench.yaml".into(), text: text.into() };
+    let source = Source {
+        name: "bench.yaml".into(),
+        path: "bench.yaml".into(),
+        text: text.into(),
+    };
     let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
     let options = Options::new(stats);
     let begun = now();
@@ -53,7 +65,8 @@ fn load(count: usize) -> (RuleSet, Duration) {
 /// Nanoseconds per plan, asking for rules all over the tree.
 #[expect(clippy::cast_precision_loss, reason = "a figure to print")]
 fn round(rules: &RuleSet, count: usize) -> f64 {
-    // The same number of distinct descriptors for both trees, so that what differs is the tree and not the text in the cache.
+    // The same number of distinct descriptors for both trees, so that what differs is the tree and
+    // not the text in the cache.
     let descriptors: Vec<String> = (0..10)
         .map(|kind| {
             let number = (count - 10 + kind) / 10 * 10 + kind;
@@ -64,10 +77,19 @@ fn round(rules: &RuleSet, count: usize) -> f64 {
             }
         })
         .collect();
-    let queries: Vec<_> = descriptors.iter().map(|text| Query::of_entries("bench", text.split(',')).expect("a descriptor")).collect();
+    let queries: Vec<_> = descriptors
+        .iter()
+        .map(|text| Query::of_entries("bench", text.split(',')).expect("a descriptor"))
+        .collect();
     let begun = now();
     for index in 0..ASKS_PER_ROUND {
-        let planned = plan(rules, &queries[index % queries.len()], Modes::default(), Time::default()).expect("no override");
+        let planned = plan(
+            rules,
+            &queries[index % queries.len()],
+            Modes::default(),
+            Time::default(),
+        )
+        .expect("no override");
         assert_eq!(planned.ask.checks.len(), 1);
         black_box(planned);
     }

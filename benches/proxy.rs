@@ -1,6 +1,7 @@
 //! Proxies in front of the servers of a measurement, which delay and break what passes.
 //!
-//! They are the tests' (tests/suite/support/proxy.rs). One process has them all, a thread each, so that what they cost is seen apart.
+//! They are the tests' (tests/suite/support/proxy.rs). One process has them all, a thread each, so
+//! that what they cost is seen apart.
 
 #[path = "../tests/suite/support/proxy.rs"]
 #[expect(dead_code, reason = "what only the tests ask for")]
@@ -15,13 +16,14 @@ use clap::{CommandFactory as _, Parser};
 
 use crate::proxy::{Fault, Proxy};
 
-/// Does what lines of stdin say, and ends with it: `before PORT` stands in front of that local port, and answers with the port to come to
-/// instead; `PORT FAULT` does something to what passes there from now on: `none`, `late MS`, `lossy MS`, `reset-half 0|1`, `stall` or
-/// `stall-half 0|1`.
+/// Does what lines of stdin say, and ends with it: `before PORT` stands in front of that local
+/// port, and answers with the port to come to instead; `PORT FAULT` does something to what passes
+/// there from now on: `none`, `late MS`, `lossy MS`, `reset-half 0|1`, `stall` or `stall-half 0|1`.
 #[derive(Parser)]
 #[command(name = "proxy")]
 struct Args {
-    /// Reads stdin. Without it this help is printed, so that a plain `cargo bench` does not wait for anybody.
+    /// Reads stdin. Without it this help is printed, so that a plain `cargo bench` does not wait
+    /// for anybody.
     #[arg(long)]
     stdin: bool,
 
@@ -31,7 +33,11 @@ struct Args {
 }
 
 fn main() -> anyhow::Result<()> {
-    let Args { stdin: true, bench: _ } = Args::parse() else {
+    let Args {
+        stdin: true,
+        bench: _,
+    } = Args::parse()
+    else {
         return Args::command().print_help().context("print the help");
     };
     let mut proxies = HashMap::new();
@@ -43,7 +49,10 @@ fn main() -> anyhow::Result<()> {
                 println!("{}", proxy.addr().port());
                 proxies.insert(port.to_owned(), proxy);
             }
-            [port, ref fault @ ..] => proxies.get(port).with_context(|| format!("nothing stands before {port}"))?.set(read(fault)?),
+            [port, ref fault @ ..] => proxies
+                .get(port)
+                .with_context(|| format!("nothing stands before {port}"))?
+                .set(read(fault)?),
             [] => {}
         }
     }
@@ -63,5 +72,7 @@ fn read(words: &[&str]) -> anyhow::Result<Fault> {
 }
 
 fn read_ms(word: &str) -> anyhow::Result<Duration> {
-    Ok(Duration::from_millis(word.parse().context("read the milliseconds")?))
+    Ok(Duration::from_millis(
+        word.parse().context("read the milliseconds")?,
+    ))
 }

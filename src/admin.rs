@@ -1,4 +1,5 @@
-//! The operators' door: the rules in force, why a descriptor gets its limit, metrics, readiness. It changes nothing.
+//! The operators' door: the rules in force, why a descriptor gets its limit, metrics, readiness. It
+//! changes nothing.
 //!
 //! The table of routes is also the index page.
 
@@ -76,7 +77,12 @@ impl Pages {
             "Responses of the admin listener and PROMETHEUS_ADDR that repeat the last page, because 4 are still being sent (pages_max).",
         );
         let page = || SharedPage::new(full.clone());
-        Self { metrics: page(), stats: page(), rlconfig: page(), rlconfig_json: page() }
+        Self {
+            metrics: page(),
+            stats: page(),
+            rlconfig: page(),
+            rlconfig_json: page(),
+        }
     }
 }
 
@@ -89,23 +95,52 @@ impl Admin {
                 "why a request gets its limits: /explain?domain=D&descriptor=KEY%3DVALUE, a `descriptor` for each entry, or POST a body of /json",
                 get(explain::by_query).post(explain::by_body),
             ),
-            ("/healthcheck", "200 while this process should get calls, else 500", any(health::healthcheck)),
-            ("/metrics", "everything that is counted, for Prometheus, as of now", get(metrics_page)),
-            ("/ready", "what this process waits for, by name", get(health::ready)),
-            ("/rlconfig", "every limit in force, one per line; complete with /rlconfig?format=json", get(rlconfig)),
-            ("/stats", "every counter and gauge under its statsd name, one a line", get(stats)),
+            (
+                "/healthcheck",
+                "200 while this process should get calls, else 500",
+                any(health::healthcheck),
+            ),
+            (
+                "/metrics",
+                "everything that is counted, for Prometheus, as of now",
+                get(metrics_page),
+            ),
+            (
+                "/ready",
+                "what this process waits for, by name",
+                get(health::ready),
+            ),
+            (
+                "/rlconfig",
+                "every limit in force, one per line; complete with /rlconfig?format=json",
+                get(rlconfig),
+            ),
+            (
+                "/stats",
+                "every counter and gauge under its statsd name, one a line",
+                get(stats),
+            ),
         ]
     }
 
     /// The whole door.
     pub fn router(self) -> Router {
-        let routes = Self::routes().into_iter().fold(Router::new(), |router, (path, _, route)| router.route(path, route));
-        routes.route("/", any(index)).fallback(unknown_path).with_state(self)
+        let routes = Self::routes()
+            .into_iter()
+            .fold(Router::new(), |router, (path, _, route)| {
+                router.route(path, route)
+            });
+        routes
+            .route("/", any(index))
+            .fallback(unknown_path)
+            .with_state(self)
     }
 
     /// The metrics page alone, at that path: what PROMETHEUS_ADDR serves.
     pub fn metrics_router(self, path: &str) -> Router {
-        Router::new().route(path, get(metrics_page)).with_state(self)
+        Router::new()
+            .route(path, get(metrics_page))
+            .with_state(self)
     }
 }
 
@@ -123,10 +158,23 @@ impl FromRef<Admin> for Explainer {
 
 /// Serves each listener with its router until the process stops.
 pub async fn serve(listeners: Vec<(TcpListener, Router)>, common: Common) {
-    let Common { lifecycle, errors, metrics } = &common;
+    let Common {
+        lifecycle,
+        errors,
+        metrics,
+    } = &common;
     let serving = listeners.into_iter().map(|(listener, router)| async move {
         match tokio::net::TcpListener::from_std(listener) {
-            Ok(listener) => server::serve(accept::incoming(listener, errors.clone()), router, lifecycle, ADMIN_BOUNDS, metrics).await,
+            Ok(listener) => {
+                server::serve(
+                    accept::incoming(listener, errors.clone()),
+                    router,
+                    lifecycle,
+                    ADMIN_BOUNDS,
+                    metrics,
+                )
+                .await
+            }
             Err(error) => tracing::error!(%error, "cannot accept connections"),
         }
     });
@@ -134,7 +182,9 @@ pub async fn serve(listeners: Vec<(TcpListener, Router)>, common: Common) {
 }
 
 async fn index() -> String {
-    Admin::routes().map(|(path, help, _)| format!("{path}: {help}\n")).concat()
+    Admin::routes()
+        .map(|(path, help, _)| format!("{path}: {help}\n"))
+        .concat()
 }
 
 /// A 200 would let a mistyped path pass for a page.
@@ -142,33 +192,67 @@ async fn unknown_path() -> Response {
     (StatusCode::NOT_FOUND, index().await).into_response()
 }
 
-async fn rlconfig(State(admin): State<Admin>, QueryString(pairs): QueryString<Vec<(String, String)>>) -> Response {
+async fn rlconfig(
+    State(admin): State<Admin>,
+    QueryString(pairs): QueryString<Vec<(String, String)>>,
+) -> Response {
     let rules = admin.rules.clone();
-    match pairs.iter().find(|(name, _)| name == "format").map_or("text", |(_, format)| format) {
+    match pairs
+        .iter()
+        .find(|(name, _)| name == "format")
+        .map_or("text", |(_, format)| format)
+    {
         "text" => {
-            let dump = move || rules.load().as_ref().map(|rules| rules.dump()).unwrap_or_default();
+            let dump = move || {
+                rules
+                    .load()
+                    .as_ref()
+                    .map(|rules| rules.dump())
+                    .unwrap_or_default()
+            };
             match admin.pages.rlconfig.get(dump).await {
                 // As in envoyproxy/ratelimit, an empty body has no content type.
                 Some(dump) if dump.is_empty() => StatusCode::OK.into_response(),
                 dump => respond(TEXT_TYPE, dump),
             }
         }
-        "json" if rules.load().is_none() => (StatusCode::SERVICE_UNAVAILABLE, NO_RULES).into_response(),
+        "json" if rules.load().is_none() => {
+            (StatusCode::SERVICE_UNAVAILABLE, NO_RULES).into_response()
+        }
         "json" => {
             let on_store_error = admin.on_store_error;
-            let dump = move || rules.load().as_ref().map(|rules| rules.dump_json(on_store_error)).unwrap_or_default();
-            respond("application/json", admin.pages.rlconfig_json.get(dump).await)
+            let dump = move || {
+                rules
+                    .load()
+                    .as_ref()
+                    .map(|rules| rules.dump_json(on_store_error))
+                    .unwrap_or_default()
+            };
+            respond(
+                "application/json",
+                admin.pages.rlconfig_json.get(dump).await,
+            )
         }
-        other => (StatusCode::BAD_REQUEST, format!("unknown format {other:?}; write format=text or format=json\n")).into_response(),
+        other => (
+            StatusCode::BAD_REQUEST,
+            format!("unknown format {other:?}; write format=text or format=json\n"),
+        )
+            .into_response(),
     }
 }
 
 async fn stats(State(admin): State<Admin>) -> Response {
-    respond(TEXT_TYPE, admin.pages.stats.get(move || admin.metrics.lines()).await)
+    respond(
+        TEXT_TYPE,
+        admin.pages.stats.get(move || admin.metrics.lines()).await,
+    )
 }
 
 async fn metrics_page(State(admin): State<Admin>) -> Response {
-    respond(METRICS_TYPE, admin.pages.metrics.get(move || admin.metrics.page()).await)
+    respond(
+        METRICS_TYPE,
+        admin.pages.metrics.get(move || admin.metrics.page()).await,
+    )
 }
 
 /// A page, or 500 if rendering it panicked.

@@ -1,11 +1,13 @@
-//! How hits are counted. Pure: a counter's state and the time go in, the new state and a verdict come out.
+//! How hits are counted. Pure: a counter's state and the time go in, the new state and a verdict
+//! come out.
 //!
-//! Giving the new state back, rather than changing it in place, is what makes all-or-nothing simple: decide over scratch states, and
-//! keep them if nobody vetoes.
+//! Giving the new state back, rather than changing it in place, is what makes all-or-nothing
+//! simple: decide over scratch states, and keep them if nobody vetoes.
 //!
-//! Each algorithm is there twice: `x.rs` counts in this process, and `x.lua` beside it in Redis, where numbers are doubles. Both
-//! compute in whole numbers below 2^53 and agree to the last digit, which tests hold them to. The twin in Redis does only what has to
-//! be atomic: it loads, charges and keeps, and tells what is spent. What that means for the caller is said here, once, for both.
+//! Each algorithm is there twice: `x.rs` counts in this process, and `x.lua` beside it in Redis,
+//! where numbers are doubles. Both compute in whole numbers below 2^53 and agree to the last digit,
+//! which tests hold them to. The twin in Redis does only what has to be atomic: it loads, charges
+//! and keeps, and tells what is spent. What that means for the caller is said here, once, for both.
 
 use crate::algorithm::charge::Charge;
 use crate::check::{Call, Verdict};
@@ -25,9 +27,11 @@ pub mod together;
 pub use counter::Counter;
 pub use together::decide_together;
 
-/// A counter that can decide. `Default` is the state of a counter that nobody has touched; `limit` must be one of its algorithm.
+/// A counter that can decide. `Default` is the state of a counter that nobody has touched; `limit`
+/// must be one of its algorithm.
 pub trait Decide: Sized + Clone + Default {
-    /// The twin: a table with `load` and `keep`, and where the driver's own way will not do, `price`, `charged` and `told`.
+    /// The twin: a table with `load` and `keep`, and where the driver's own way will not do,
+    /// `price`, `charged` and `told`.
     const LUA: &'static str;
 
     /// What a call does, in the counter's own units, to whatever counter it meets.
@@ -56,10 +60,13 @@ pub trait Decide: Sized + Clone + Default {
 
     /// A counter of which so much is spent since `now`.
     fn of(limit: &Limit, now: Time, spent: u64) -> Self {
-        Self::default().at(limit, now).charged(limit, now, Call::LOOK, Charge::taking(spent))
+        Self::default()
+            .at(limit, now)
+            .charged(limit, now, Call::LOOK, Charge::taking(spent))
     }
 
-    /// A counter of which the twin tells so much, and besides what its algorithm needs for a verdict.
+    /// A counter of which the twin tells so much, and besides what its algorithm needs for a
+    /// verdict.
     fn told(limit: &Limit, now: Time, spent: u64, _besides: &[u64]) -> Self {
         Self::of(limit, now, spent)
     }
@@ -80,7 +87,11 @@ pub trait Decide: Sized + Clone + Default {
         let counter = self.at(limit, now);
         let charge = counter.charge_here(limit, call);
         let over = charge.is_over(counter.spent(limit, now));
-        let next = if over && charge.drops { counter } else { counter.charged(limit, now, call, charge) };
+        let next = if over && charge.drops {
+            counter
+        } else {
+            counter.charged(limit, now, call, charge)
+        };
         let verdict = next.verdict(limit, now, call, over);
         (next, verdict)
     }

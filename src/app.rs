@@ -130,38 +130,67 @@ pub enum Signal {
 }
 
 impl App {
-    /// Binds every port and loads rules that are there for the first time. Bad rules are no reason not to start: good ones may come.
+    /// Binds every port and loads rules that are there for the first time. Bad rules are no reason
+    /// not to start: good ones may come.
     ///
     /// # Errors
     /// A port that cannot be bound.
     pub fn bind(settings: &Settings, rules_from: Origin) -> anyhow::Result<Self> {
         let clock = Clock::system();
-        let mapping = settings.telemetry.mapping_file().and_then(|path| load_mapping(Path::new(path)));
-        let naming = Naming { mapping, tags: settings.telemetry.extra_tags.clone(), times: settings.telemetry.times() };
+        let mapping = settings
+            .telemetry
+            .mapping_file()
+            .and_then(|path| load_mapping(Path::new(path)));
+        let naming = Naming {
+            mapping,
+            tags: settings.telemetry.extra_tags.clone(),
+            times: settings.telemetry.times(),
+        };
         let metrics = Metrics::named(naming);
         metrics.add_process();
         let lifecycle = Lifecycle::default();
 
         let accept_errors = AcceptErrors::new(&metrics);
-        let doors = Doors::bind(settings.api.grpc(), settings.api.http(), accept_errors.clone())?;
+        let doors = Doors::bind(
+            settings.api.grpc(),
+            settings.api.http(),
+            accept_errors.clone(),
+        )?;
         let admin_listener = bind::tcp(settings.admin.debug(), "DEBUG_HOST and DEBUG_PORT")?;
-        let prometheus_listener = settings.telemetry.prometheus_addr().map(bind_prometheus).transpose()?;
+        let prometheus_listener = settings
+            .telemetry
+            .prometheus_addr()
+            .map(bind_prometheus)
+            .transpose()?;
 
         let (backend, secrets) = match settings.backend().map_err(anyhow::Error::msg)? {
-            BackendChoice::Memory => {
-                (Backend::Memory(Arc::new(memory::Counters::new(settings.store.memory_bytes_max, "store", &metrics))), None)
-            }
+            BackendChoice::Memory => (
+                Backend::Memory(Arc::new(memory::Counters::new(
+                    settings.store.memory_bytes_max,
+                    "store",
+                    &metrics,
+                ))),
+                None,
+            ),
             BackendChoice::Redis(options, secrets) => {
-                let redis = redis::Redis::new(*options, clock.clone(), &metrics).context("make a client of Redis")?;
-                (Backend::Redis(Arc::new(redis)), SecretSource::new(secrets, &metrics))
+                let redis = redis::Redis::new(*options, clock.clone(), &metrics)
+                    .context("make a client of Redis")?;
+                (
+                    Backend::Redis(Arc::new(redis)),
+                    SecretSource::new(secrets, &metrics),
+                )
             }
         };
-        let statsd = settings.statsd().map_err(anyhow::Error::msg)?.map(|options| statsd::Exporter::new(options, &metrics));
+        let statsd = settings
+            .statsd()
+            .map_err(anyhow::Error::msg)?
+            .map(|options| statsd::Exporter::new(options, &metrics));
         lifecycle.set_store(backend.is_ready(), backend.to_string());
         let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
         let mut options = settings.rules.reading.options(stats.clone());
         if let Backend::Memory(_) = backend {
-            // No other process reads the keys of a store in memory, so they have the form in which no two counters can share one.
+            // No other process reads the keys of a store in memory, so they have the form in which
+            // no two counters can share one.
             options.key_format = KeyFormat::Safe;
         }
         let health = HealthPolicy {
@@ -169,11 +198,21 @@ impl App {
             needs_a_domain: settings.rules.healthy_with_at_least_one_config_loaded,
         };
         let live = Arc::new(LiveRules::default());
-        let intake = Intake::new(options, settings.rules.reading.overlay(), health, live.clone(), lifecycle.clone(), &metrics);
+        let intake = Intake::new(
+            options,
+            settings.rules.reading.overlay(),
+            health,
+            live.clone(),
+            lifecycle.clone(),
+            &metrics,
+        );
         let rules_from_text = rules_from.to_string();
         let rule_source = RuleSource::open(rules_from, intake, clock.clone(), &metrics);
         let first_rules = match (&*live.load(), &rule_source) {
-            (Some(rules), _) => FirstRules::Loaded { limits: rules.rule_count(), domains: rules.domain_count() },
+            (Some(rules), _) => FirstRules::Loaded {
+                limits: rules.rule_count(),
+                domains: rules.domain_count(),
+            },
             (None, RuleSource::Files(_)) => FirstRules::Refused,
             (None, RuleSource::Xds(_)) => FirstRules::Awaited,
         };
@@ -184,8 +223,12 @@ impl App {
             Some(files) if files.clients.is_none() => Security::Tls,
             Some(_) => Security::MutualTls,
         };
-        let certificates = files.map(|files| CertificateSource::new(files, &metrics)).transpose()?;
-        let tls = certificates.as_ref().map(|certificates| certificates.tls(&metrics));
+        let certificates = files
+            .map(|files| CertificateSource::new(files, &metrics))
+            .transpose()?;
+        let tls = certificates
+            .as_ref()
+            .map(|certificates| certificates.tls(&metrics));
         let connections = Connections::new(tls, settings.api.ages(), &metrics);
 
         let workers = settings.api.workers();
@@ -195,8 +238,14 @@ impl App {
             grpc: doors.grpc_addr().context("ask for the gRPC address")?,
             grpc_security,
             http: doors.http_addr().context("ask for the HTTP address")?,
-            admin: admin_listener.local_addr().context("ask for the admin address")?,
-            prometheus: prometheus_listener.as_ref().map(TcpListener::local_addr).transpose().context("ask for the Prometheus address")?,
+            admin: admin_listener
+                .local_addr()
+                .context("ask for the admin address")?,
+            prometheus: prometheus_listener
+                .as_ref()
+                .map(TcpListener::local_addr)
+                .transpose()
+                .context("ask for the Prometheus address")?,
             rules_from: rules_from_text,
             rules: first_rules,
             example: live.load().as_ref().and_then(|rules| rules.example()),
@@ -206,14 +255,39 @@ impl App {
         let (modes, on_store_error) = (policy.modes, settings.limiter.on_store_error);
         let explainer = Explainer::new(live.clone(), modes, Messages::new()?);
         let (pages, http_metrics) = (Pages::new(&metrics), HttpMetrics::new(&metrics));
-        let admin = Admin { rules: live.clone(), explainer, on_store_error, metrics: metrics.clone(), pages, lifecycle: lifecycle.clone() };
+        let admin = Admin {
+            rules: live.clone(),
+            explainer,
+            on_store_error,
+            metrics: metrics.clone(),
+            pages,
+            lifecycle: lifecycle.clone(),
+        };
         let fallback = Fallback::new(on_store_error, &metrics);
-        let parts = Parts { rules: live, backend: backend.clone(), fallback, clock: clock.clone(), stats, policy };
+        let parts = Parts {
+            rules: live,
+            backend: backend.clone(),
+            fallback,
+            clock: clock.clone(),
+            stats,
+            policy,
+        };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics));
-        let recording = settings.traces.options().map_err(anyhow::Error::msg)?.map(|options| Traces::new(options, clock.clone(), &metrics));
+        let recording = settings
+            .traces
+            .options()
+            .map_err(anyhow::Error::msg)?
+            .map(|options| Traces::new(options, clock.clone(), &metrics));
         let (traces, spans) = recording.unzip();
         Ok(Self {
-            api: Api::new(limiter.clone(), connections, lifecycle.clone(), http_metrics.clone(), traces.unwrap_or_default(), &metrics)?,
+            api: Api::new(
+                limiter.clone(),
+                connections,
+                lifecycle.clone(),
+                http_metrics.clone(),
+                traces.unwrap_or_default(),
+                &metrics,
+            )?,
             spans,
             http_metrics,
             accept_errors,
@@ -243,28 +317,49 @@ impl App {
         &self.summary
     }
 
-    /// Serves until `stop` returns, then drains: health fails at once, calls are answered for the drain period, then connections are
-    /// told to go, and what is in flight is finished, and the last metrics and spans are sent, within the shutdown time-out. A second `stop`
+    /// Serves until `stop` returns, then drains: health fails at once, calls are answered for the
+    /// drain period, then connections are told to go, and what is in flight is finished, and
+    /// the last metrics and spans are sent, within the shutdown time-out. A second `stop`
     /// ends it at once.
     ///
     /// `reload` returns whenever somebody asks for rules and certificates to be read again.
     ///
     /// # Errors
     /// A thread or a runtime cannot be started, or the store did not come in the time that was set.
-    pub async fn run(self, mut stop: impl AsyncFnMut() -> Signal, mut reload: impl AsyncFnMut()) -> anyhow::Result<()> {
+    pub async fn run(
+        self,
+        mut stop: impl AsyncFnMut() -> Signal,
+        mut reload: impl AsyncFnMut(),
+    ) -> anyhow::Result<()> {
         let following = self.rule_source.follow()?;
         let certificates = self.certificates.map(Watch::start).transpose()?;
         let secrets = self.secrets.map(Watch::start).transpose()?;
-        let exporting = self.spans.map(traces::export::Exporter::start).transpose()?;
+        let exporting = self
+            .spans
+            .map(traces::export::Exporter::start)
+            .transpose()?;
         let running = self.api.start(self.doors, self.workers, &self.metrics)?;
-        // Threads of their own: whatever clients of the admin listener do, it delays neither the store nor signals.
-        let look_after_store = self.backend.clone().look_after(self.clock, self.lifecycle.clone());
+        // Threads of their own: whatever clients of the admin listener do, it delays neither the
+        // store nor signals.
+        let look_after_store = self
+            .backend
+            .clone()
+            .look_after(self.clock, self.lifecycle.clone());
         let _store_thread = Thread::spawn("store", look_after_store)?;
         let _admin_thread = {
-            let common = Common { lifecycle: self.lifecycle.clone(), errors: self.accept_errors, metrics: self.http_metrics };
-            let prometheus = self.prometheus_listener.zip(Some(self.admin.clone().metrics_router(&self.prometheus_path)));
+            let common = Common {
+                lifecycle: self.lifecycle.clone(),
+                errors: self.accept_errors,
+                metrics: self.http_metrics,
+            };
+            let prometheus = self.prometheus_listener.zip(Some(
+                self.admin.clone().metrics_router(&self.prometheus_path),
+            ));
             let listeners = [Some((self.admin_listener, self.admin.router())), prometheus];
-            Thread::spawn("admin", admin::serve(listeners.into_iter().flatten().collect(), common))?
+            Thread::spawn(
+                "admin",
+                admin::serve(listeners.into_iter().flatten().collect(), common),
+            )?
         };
         let sending = self.statsd.map(statsd::Exporter::start);
 
@@ -281,8 +376,9 @@ impl App {
                 }
             }
         };
-        // New rules and certificates are for the next process. The kernel takes its time to close a watch, seconds where many files change,
-        // and no process ends before it has: begun now, that is over when the drain is, and whoever waits for the port does not wait for it.
+        // New rules and certificates are for the next process. The kernel takes its time to close a
+        // watch, seconds where many files change, and no process ends before it has: begun
+        // now, that is over when the drain is, and whoever waits for the port does not wait for it.
         drop((following, certificates, secrets));
         tokio::select! {
             () = drain(&self.lifecycle, running, (exporting, sending), signal, self.drain_period, self.shutdown_timeout) => {}
@@ -294,9 +390,15 @@ impl App {
 
 /// Returns when the store has not come in time; never, if it has, or may take as long as it takes.
 async fn missed(backend: &Backend, within: Option<Span>) -> Span {
-    let Some(within) = within else { return pending().await };
+    let Some(within) = within else {
+        return pending().await;
+    };
     tokio::time::sleep(within.into()).await;
-    if backend.has_come() { pending().await } else { within }
+    if backend.has_come() {
+        pending().await
+    } else {
+        within
+    }
 }
 
 async fn drain(
@@ -345,8 +447,8 @@ async fn drain(
     }
 }
 
-/// What a mapping file says. Without a good one metrics have the names that they have by default: a page that nobody can read is worse than
-/// one that somebody has to get used to.
+/// What a mapping file says. Without a good one metrics have the names that they have by default: a
+/// page that nobody can read is worse than one that somebody has to get used to.
 fn load_mapping(path: &Path) -> Option<Mapping> {
     match metric_mapping::load(path) {
         Ok(loaded) => {
@@ -369,7 +471,11 @@ fn load_mapping(path: &Path) -> Option<Mapping> {
 
 /// `host:port`, or `:port` for every address.
 fn bind_prometheus(addr: &str) -> anyhow::Result<TcpListener> {
-    let (host, port) = addr.rsplit_once(':').context("PROMETHEUS_ADDR is no HOST:PORT")?;
-    let port = port.parse().with_context(|| format!("PROMETHEUS_ADDR: {port} is no port"))?;
+    let (host, port) = addr
+        .rsplit_once(':')
+        .context("PROMETHEUS_ADDR is no HOST:PORT")?;
+    let port = port
+        .parse()
+        .with_context(|| format!("PROMETHEUS_ADDR: {port} is no port"))?;
     bind::tcp((host, port), "PROMETHEUS_ADDR")
 }

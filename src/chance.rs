@@ -27,7 +27,9 @@ impl Rate {
         reason = "from 0 to 2^63, which a double holds"
     )]
     pub fn of(part: f64) -> Option<Self> {
-        (0.0..=1.0).contains(&part).then_some(Self { below: (part * ALL as f64) as u64 })
+        (0.0..=1.0).contains(&part).then_some(Self {
+            below: (part * ALL as f64) as u64,
+        })
     }
 
     /// A part of 1, as a setting.
@@ -35,7 +37,10 @@ impl Rate {
     /// # Errors
     /// Anything else.
     pub fn read(text: &str) -> Result<Self, String> {
-        text.parse().ok().and_then(Self::of).ok_or_else(|| "write a number from 0 to 1, such as 0.01".to_owned())
+        text.parse()
+            .ok()
+            .and_then(Self::of)
+            .ok_or_else(|| "write a number from 0 to 1, such as 0.01".to_owned())
     }
 
     /// Whether it never happens.
@@ -43,8 +48,8 @@ impl Rate {
         self.below == 0
     }
 
-    /// Whether it happens to this number. Of a trace's number it is the lower half that counts, so that OpenTelemetry's other programs
-    /// decide alike.
+    /// Whether it happens to this number. Of a trace's number it is the lower half that counts, so
+    /// that OpenTelemetry's other programs decide alike.
     pub const fn includes(self, number: u64) -> bool {
         number >> 1 < self.below
     }
@@ -56,7 +61,8 @@ mod tests {
 
     #[test]
     fn a_rate_is_a_part_of_all_numbers() {
-        let [never, half, always] = [0.0, 0.5, 1.0].map(|part| Rate::of(part).expect("it is a part"));
+        let [never, half, always] =
+            [0.0, 0.5, 1.0].map(|part| Rate::of(part).expect("it is a part"));
         assert!(never.is_never() && !never.includes(0));
         assert!(always.includes(0) && always.includes(u64::MAX));
         assert!(half.includes(u64::MAX / 2) && !half.includes(u64::MAX / 2 + 1));

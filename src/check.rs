@@ -1,4 +1,5 @@
-//! The whole conversation between rules and counters: a question per counter, and a verdict per question.
+//! The whole conversation between rules and counters: a question per counter, and a verdict per
+//! question.
 
 use std::fmt;
 
@@ -8,8 +9,9 @@ use crate::limit::Limit;
 use crate::text::Text;
 use crate::time::{Span, Time};
 
-/// Windows and metrics count any hits up to this many in one call: more is no number of requests but a mistake, or mischief. It is one
-/// more than the greatest limit, so that what is cut down to it is refused whatever the limit.
+/// Windows and metrics count any hits up to this many in one call: more is no number of requests
+/// but a mistake, or mischief. It is one more than the greatest limit, so that what is cut down to
+/// it is refused whatever the limit.
 pub const HITS_MAX: u64 = 1 << 32;
 
 /// Keys up to this many bytes are written without touching the heap.
@@ -18,7 +20,8 @@ const KEY_BYTES_INLINE: usize = 96;
 /// One request's questions, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Ask {
-    /// One for each counter to be charged or looked at. The same key may come twice: the second sees what the first did.
+    /// One for each counter to be charged or looked at. The same key may come twice: the second
+    /// sees what the first did.
     pub checks: SmallVec<[Check; 2]>,
     /// All or nothing: if one check that may veto is over, the others only look.
     pub together: bool,
@@ -72,7 +75,8 @@ pub enum Hits {
 /// The answer to one [`Check`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether the hits were refused; for a look or a give-back, whether the counter stands beyond its limit.
+    /// Whether the hits were refused; for a look or a give-back, whether the counter stands beyond
+    /// its limit.
     pub over: bool,
     /// Hits in use after this call.
     pub used: u64,
@@ -80,7 +84,8 @@ pub struct Verdict {
     pub remaining: u32,
     /// After how long the slot begins that was booked for this call; zero is now.
     pub start_after: Span,
-    /// When over: after how long this same call would pass. `None` is never: it asks for more than there ever is.
+    /// When over: after how long this same call would pass. `None` is never: it asks for more than
+    /// there ever is.
     pub retry_after: Option<Span>,
     /// After how long the counter is as if untouched.
     pub reset_after: Span,
@@ -103,7 +108,8 @@ pub struct Failure {
     pub effect: Effect,
 }
 
-/// What a check without a verdict did to its counter. It is known where a request is sent, and nowhere else.
+/// What a check without a verdict did to its counter. It is known where a request is sent, and
+/// nowhere else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// None: the check was never sent, or the store rejected it.
@@ -121,7 +127,8 @@ pub enum StoreError {
     /// It cannot be reached.
     #[error("the store cannot be reached")]
     Unreachable,
-    /// It answered, but not with a verdict: it is out of memory or read-only, or something else stands at the key.
+    /// It answered, but not with a verdict: it is out of memory or read-only, or something else
+    /// stands at the key.
     #[error("the store refused to count")]
     Refused,
     /// Too many wait for it already.
@@ -132,31 +139,65 @@ pub enum StoreError {
 impl Check {
     /// Hits on a counter, which refuse the request if there is no room for them.
     pub const fn new(key: Key, limit: Limit, hits: Hits) -> Self {
-        Self { key, limit, hits, holder: None, book_ahead: Span::ZERO, veto: true }
+        Self {
+            key,
+            limit,
+            hits,
+            holder: None,
+            book_ahead: Span::ZERO,
+            veto: true,
+        }
     }
 
     /// What it does.
     pub fn call(&self) -> Call<'_> {
-        Call { hits: self.hits, holder: self.holder.as_deref().unwrap_or_default(), book_ahead: self.book_ahead }
+        Call {
+            hits: self.hits,
+            holder: self.holder.as_deref().unwrap_or_default(),
+            book_ahead: self.book_ahead,
+        }
     }
 }
 
 impl Call<'_> {
     /// One that changes nothing.
-    pub const LOOK: Self = Self { hits: Hits::Look, holder: &[], book_ahead: Span::ZERO };
+    pub const LOOK: Self = Self {
+        hits: Hits::Look,
+        holder: &[],
+        book_ahead: Span::ZERO,
+    };
 }
 
 impl From<Hits> for Call<'_> {
     fn from(hits: Hits) -> Self {
-        Self { hits, holder: &[], book_ahead: Span::ZERO }
+        Self {
+            hits,
+            holder: &[],
+            book_ahead: Span::ZERO,
+        }
     }
 }
 
 impl Verdict {
     /// Of a counter of which so many hits are used, and each is one of the limit's.
-    pub fn of_hits(limit: &Limit, used: u64, over: bool, retry_after: Option<Span>, reset_after: Span) -> Self {
-        let remaining = u32::try_from(u64::from(limit.requests()).saturating_sub(used)).unwrap_or(u32::MAX);
-        Self { over, used, remaining, start_after: Span::ZERO, retry_after, reset_after, from_cache: false }
+    pub fn of_hits(
+        limit: &Limit,
+        used: u64,
+        over: bool,
+        retry_after: Option<Span>,
+        reset_after: Span,
+    ) -> Self {
+        let remaining =
+            u32::try_from(u64::from(limit.requests()).saturating_sub(used)).unwrap_or(u32::MAX);
+        Self {
+            over,
+            used,
+            remaining,
+            start_after: Span::ZERO,
+            retry_after,
+            reset_after,
+            from_cache: false,
+        }
     }
 }
 
@@ -205,12 +246,18 @@ impl Hits {
 impl StoreError {
     /// A failure that left the counter as it was.
     pub const fn not_counted(self) -> Failure {
-        Failure { error: self, effect: Effect::None }
+        Failure {
+            error: self,
+            effect: Effect::None,
+        }
     }
 
     /// A failure after the check was sent.
     pub const fn maybe_counted(self) -> Failure {
-        Failure { error: self, effect: Effect::Unknown }
+        Failure {
+            error: self,
+            effect: Effect::Unknown,
+        }
     }
 
     /// All of them.

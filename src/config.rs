@@ -1,7 +1,8 @@
 //! From rules as they come, text or already in shape, to a RuleSet.
 //!
-//! There is one compiler, and it looks at everything before it gives up: all problems of all files come out together, each with its
-//! place and what to write instead. What the reference accepts is accepted, and means the same.
+//! There is one compiler, and it looks at everything before it gives up: all problems of all files
+//! come out together, each with its place and what to write instead. What the reference accepts is
+//! accepted, and means the same.
 
 use std::sync::Arc;
 
@@ -28,7 +29,8 @@ pub mod yaml;
 /// A text of rules.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// As the reference names it in its messages: the path below the watched directory, with dots for slashes.
+    /// As the reference names it in its messages: the path below the watched directory, with dots
+    /// for slashes.
     pub name: Arc<str>,
     /// Where an operator finds it.
     pub path: Arc<str>,
@@ -113,10 +115,15 @@ impl Input for Source {
 /// Compiles all inputs into one set.
 ///
 /// # Errors
-/// Every problem of every input. One is enough to refuse all: half of the rules is not what anybody wrote.
+/// Every problem of every input. One is enough to refuse all: half of the rules is not what anybody
+/// wrote.
 pub fn load(inputs: &[impl Input], options: &Options) -> Result<Loaded, Vec<Finding>> {
     let mut findings = Findings::default();
-    let overlay = options.overlay.as_ref().map(|source| Overlay::read(source, &mut findings.of(source))).unwrap_or_default();
+    let overlay = options
+        .overlay
+        .as_ref()
+        .map(|source| Overlay::read(source, &mut findings.of(source)))
+        .unwrap_or_default();
     let mut compiler = Compiler::new(options, &overlay);
     for input in inputs {
         let mut findings = findings.of(input.source());
@@ -129,5 +136,9 @@ pub fn load(inputs: &[impl Input], options: &Options) -> Result<Loaded, Vec<Find
         overlay.tell_what_is_idle(&mut findings.of(source));
     }
     let (problems, warnings) = findings.into_parts();
-    if problems.is_empty() { Ok(Loaded { rules, warnings }) } else { Err(problems) }
+    if problems.is_empty() {
+        Ok(Loaded { rules, warnings })
+    } else {
+        Err(problems)
+    }
 }

@@ -1,7 +1,7 @@
 //! Serves HTTP/1 on the connections of a listener, until the process stops.
 //!
-//! Whatever clients do, a new connection finds room: clients that do not send a request, do not read a response or hold many connections
-//! are closed first (`budget.rs`, `watched.rs`).
+//! Whatever clients do, a new connection finds room: clients that do not send a request, do not
+//! read a response or hold many connections are closed first (`budget.rs`, `watched.rs`).
 
 use std::net::IpAddr;
 use std::pin::pin;
@@ -27,14 +27,24 @@ pub mod budget;
 pub mod health;
 mod watched;
 
-/// The bounds of HOST:PORT, for each worker. A single address may be a proxy that all callers of /json are behind.
-pub const SERVICE_BOUNDS: Bounds = Bounds { connections_max: 1_024, peer_connections_max: 768, overload: Overload::CloseNewest };
-/// The bounds of the admin listener and of PROMETHEUS_ADDR. Kubelets, Prometheus and operators need a handful of connections; those of one
-/// node may share an address.
-pub const ADMIN_BOUNDS: Bounds = Bounds { connections_max: 128, peer_connections_max: 32, overload: Overload::CloseOldest };
+/// The bounds of HOST:PORT, for each worker. A single address may be a proxy that all callers of
+/// /json are behind.
+pub const SERVICE_BOUNDS: Bounds = Bounds {
+    connections_max: 1_024,
+    peer_connections_max: 768,
+    overload: Overload::CloseNewest,
+};
+/// The bounds of the admin listener and of PROMETHEUS_ADDR. Kubelets, Prometheus and operators need
+/// a handful of connections; those of one node may share an address.
+pub const ADMIN_BOUNDS: Bounds = Bounds {
+    connections_max: 128,
+    peer_connections_max: 32,
+    overload: Overload::CloseOldest,
+};
 /// How long a client may take to send the head of a request, and how long a connection may be idle.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// A little more than the headers that Envoy accepts by default (60 KiB). The library's default would be 400 KiB.
+/// A little more than the headers that Envoy accepts by default (60 KiB). The library's default
+/// would be 400 KiB.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// A connection whose client is known.
@@ -49,13 +59,22 @@ impl Peer for TcpStream {
     }
 }
 
-/// Serves every connection of `incoming`, and returns when the process stops and all of them have their answers.
-pub async fn serve<I>(incoming: impl Stream<Item = I>, router: Router, lifecycle: &Lifecycle, bounds: Bounds, metrics: &HttpMetrics)
-where
+/// Serves every connection of `incoming`, and returns when the process stops and all of them have
+/// their answers.
+pub async fn serve<I>(
+    incoming: impl Stream<Item = I>,
+    router: Router,
+    lifecycle: &Lifecycle,
+    bounds: Bounds,
+    metrics: &HttpMetrics,
+) where
     I: AsyncRead + AsyncWrite + Peer + Send + Unpin + 'static,
 {
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX);
     let graceful = GracefulShutdown::new();
     let mut budget = Budget::new(bounds, metrics);
     let mut connections = JoinSet::new();

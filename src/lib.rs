@@ -1,7 +1,7 @@
 //! Tollgate: a global rate limit service for Envoy, Istio and Envoy Gateway.
 //!
-//! Two wings that meet: counting on the left, rules on the right; the limiter and the doors stand where they join. No arrow goes up,
-//! and none in a circle; `tests/architecture.rs` has the table.
+//! Two wings that meet: counting on the left, rules on the right; the limiter and the doors stand
+//! where they join. No arrow goes up, and none in a circle; `tests/architecture.rs` has the table.
 //!
 //! ```text
 //! floor

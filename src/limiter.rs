@@ -1,4 +1,5 @@
-//! Answers a request: one snapshot of the rules, a plan, the store's verdicts, and what they come to; and not before its turn.
+//! Answers a request: one snapshot of the rules, a plan, the store's verdicts, and what they come
+//! to; and not before its turn.
 
 use std::sync::Arc;
 
@@ -31,7 +32,8 @@ pub mod refusals;
 pub mod settings;
 pub mod told;
 
-/// How many descriptors a request may have. Envoys send a handful; a thousand is a mistake, and costs a millisecond.
+/// How many descriptors a request may have. Envoys send a handful; a thousand is a mistake, and
+/// costs a millisecond.
 pub const DESCRIPTORS_MAX: usize = 1_000;
 /// How many entries the descriptors of a request may have together: ten for each of a thousand.
 pub const ENTRIES_MAX: usize = 10_000;
@@ -105,7 +107,9 @@ pub enum Refusal {
     #[error("no rate limit configuration loaded")]
     NoRules,
     /// INVALID_ARGUMENT.
-    #[error("more than the {DESCRIPTORS_MAX} descriptors that one request may have (descriptors_max)")]
+    #[error(
+        "more than the {DESCRIPTORS_MAX} descriptors that one request may have (descriptors_max)"
+    )]
     TooManyDescriptors,
     /// INVALID_ARGUMENT.
     #[error("more than the {ENTRIES_MAX} entries that one request may have (entries_max)")]
@@ -122,7 +126,8 @@ pub enum Refusal {
 struct Concluded<'c, 'r> {
     plan: &'c Plan<'r>,
     verdicts: &'c Verdicts,
-    /// A check that may refuse was over, and the others were to stand still then: whoever was not over has only looked.
+    /// A check that may refuse was over, and the others were to stand still then: whoever was not
+    /// over has only looked.
     vetoed: bool,
     answer: &'c Answer,
     /// Where somebody may be told: what the store did not say.
@@ -155,12 +160,20 @@ impl Shared {
             ),
             queue: QueueMetrics::new(metrics),
         };
-        Self { parts, refusals, metrics }
+        Self {
+            parts,
+            refusals,
+            metrics,
+        }
     }
 
     /// A limiter for the runtime that this is called on.
     pub fn open(self: Arc<Self>) -> Limiter {
-        Limiter { store: self.parts.backend.open(), queue: Queue::new(self.metrics.queue.clone()), shared: self }
+        Limiter {
+            store: self.parts.backend.open(),
+            queue: Queue::new(self.metrics.queue.clone()),
+            shared: self,
+        }
     }
 
     /// The clock that everything here goes by.
@@ -170,7 +183,8 @@ impl Shared {
 }
 
 impl Limiter {
-    /// Answers one request. If it has to wait for its turn, the answer comes when it is there; dropped meanwhile, it has used its slot.
+    /// Answers one request. If it has to wait for its turn, the answer comes when it is there;
+    /// dropped meanwhile, it has used its slot.
     ///
     /// # Errors
     /// [`Refusal`], counted in the metrics.
@@ -182,14 +196,21 @@ impl Limiter {
     ///
     /// # Errors
     /// [`Refusal`], counted in the metrics.
-    pub async fn answer_within(&self, query: &Query<'_>, call: Option<&LiveSpan>) -> Result<Answer, Refusal> {
+    pub async fn answer_within(
+        &self,
+        query: &Query<'_>,
+        call: Option<&LiveSpan>,
+    ) -> Result<Answer, Refusal> {
         let mut span = call.map(|call| told::execution(call, query));
-        let (answer, turn) = self.decide(query, span.as_mut()).await.inspect_err(|refusal| {
-            if let Some(span) = &mut span {
-                span.fail(refusal.to_string());
-            }
-            self.count(refusal);
-        })?;
+        let (answer, turn) = self
+            .decide(query, span.as_mut())
+            .await
+            .inspect_err(|refusal| {
+                if let Some(span) = &mut span {
+                    span.fail(refusal.to_string());
+                }
+                self.count(refusal);
+            })?;
         if let Some((place, wait)) = turn {
             place.wait(wait).await;
         }
@@ -199,8 +220,12 @@ impl Limiter {
     /// Counts why a request has no answer. [`Self::answer`] does so itself.
     pub fn count(&self, refusal: &Refusal) {
         match refusal {
-            Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => self.shared.metrics.service_error.inc(),
-            Refusal::TooManyDescriptors | Refusal::TooManyEntries | Refusal::Invalid(_) => self.shared.metrics.invalid.inc(),
+            Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => {
+                self.shared.metrics.service_error.inc()
+            }
+            Refusal::TooManyDescriptors | Refusal::TooManyEntries | Refusal::Invalid(_) => {
+                self.shared.metrics.invalid.inc()
+            }
             // Counted where it is decided what to answer.
             Refusal::Store(_) => {}
         }
@@ -211,40 +236,83 @@ impl Limiter {
         self.shared.clock()
     }
 
-    /// The answer, and how long it is to be held back, if it may be. The rules are let go of: new ones may come while somebody waits.
-    async fn decide(&self, query: &Query<'_>, span: Option<&mut LiveSpan>) -> Result<(Answer, Option<(Place<'_>, Span)>), Refusal> {
+    /// The answer, and how long it is to be held back, if it may be. The rules are let go of: new
+    /// ones may come while somebody waits.
+    async fn decide(
+        &self,
+        query: &Query<'_>,
+        span: Option<&mut LiveSpan>,
+    ) -> Result<(Answer, Option<(Place<'_>, Span)>), Refusal> {
         validate(query)?;
-        let Parts { rules, fallback, clock, policy, .. } = &self.shared.parts;
+        let Parts {
+            rules,
+            fallback,
+            clock,
+            policy,
+            ..
+        } = &self.shared.parts;
         let rules = rules.load();
         let rules = rules.as_ref().ok_or(Refusal::NoRules)?;
         let now = clock.now();
         let mut plan = plan(rules, query, policy.modes, now)?;
         let place = self.queue.place_for(&mut plan.ask);
-        let trip = span.as_ref().and_then(|span| Some(told::redis(span, self.store.trip(&plan.ask)?)));
+        let trip = span
+            .as_ref()
+            .and_then(|span| Some(told::redis(span, self.store.trip(&plan.ask)?)));
         let decisions = self.store.decide(&plan.ask, now).await;
         if let Some(trip) = trip {
             told::redis_said(trip, &decisions);
         }
-        let silent = (span.is_some() || self.shared.refusals.are_told()).then(|| told::silent(&decisions));
+        let silent =
+            (span.is_some() || self.shared.refusals.are_told()).then(|| told::silent(&decisions));
         let mut verdicts = fallback.fill(&plan, decisions, &self.store, clock)?;
-        let vetoed = plan.ask.together && plan.ask.checks.iter().zip(&verdicts).any(|(check, verdict)| check.veto && verdict.over);
+        let vetoed = plan.ask.together
+            && plan
+                .ask
+                .checks
+                .iter()
+                .zip(&verdicts)
+                .any(|(check, verdict)| check.veto && verdict.over);
         // With a veto nothing was booked.
         if let Some(place) = place.as_ref().filter(|_| !vetoed) {
             place.refuse_late(&mut verdicts, clock.now(), query.deadline);
         }
-        let answer = combine(query, &plan, &verdicts, policy, overflow::some_of(policy.retry_after_jitter));
-        let concluded = Concluded { plan: &plan, verdicts: &verdicts, vetoed, answer: &answer, silent };
+        let answer = combine(
+            query,
+            &plan,
+            &verdicts,
+            policy,
+            overflow::some_of(policy.retry_after_jitter),
+        );
+        let concluded = Concluded {
+            plan: &plan,
+            verdicts: &verdicts,
+            vetoed,
+            answer: &answer,
+            silent,
+        };
         self.record(query, &concluded);
         self.tell(query, &concluded, span, now);
         // Whoever is refused need not wait to hear it.
-        let turn = place.filter(|_| !answer.over_limit).map(|place| (place, overflow::wait(&verdicts)));
+        let turn = place
+            .filter(|_| !answer.over_limit)
+            .map(|place| (place, overflow::wait(&verdicts)));
         Ok((answer, turn))
     }
 
     fn record(&self, query: &Query<'_>, concluded: &Concluded<'_, '_>) {
-        let &Concluded { plan, verdicts, vetoed, answer, .. } = concluded;
+        let &Concluded {
+            plan,
+            verdicts,
+            vetoed,
+            answer,
+            ..
+        } = concluded;
         if !plan.domain_known {
-            self.shared.parts.stats.domain_not_found(&Text(query.domain).shown(), query.descriptors.len() as u64);
+            self.shared
+                .parts
+                .stats
+                .domain_not_found(&Text(query.domain).shown(), query.descriptors.len() as u64);
         }
         if answer.shadowed {
             self.shared.metrics.global_shadow_mode.inc();
@@ -265,9 +333,31 @@ impl Limiter {
     }
 
     /// Tells the trace and the log, if they are to know.
-    fn tell(&self, query: &Query<'_>, concluded: &Concluded<'_, '_>, span: Option<&mut LiveSpan>, now: Time) {
-        let Concluded { plan, verdicts, answer, silent: Some(silent), .. } = concluded else { return };
-        let told = Told { query, plan, verdicts, silent, fallback: &self.shared.parts.fallback, answer };
+    fn tell(
+        &self,
+        query: &Query<'_>,
+        concluded: &Concluded<'_, '_>,
+        span: Option<&mut LiveSpan>,
+        now: Time,
+    ) {
+        let Concluded {
+            plan,
+            verdicts,
+            answer,
+            silent: Some(silent),
+            ..
+        } = concluded
+        else {
+            return;
+        };
+        let told = Told {
+            query,
+            plan,
+            verdicts,
+            silent,
+            fallback: &self.shared.parts.fallback,
+            answer,
+        };
         if let Some(span) = span {
             told.tell(span);
         }
@@ -279,12 +369,22 @@ impl Limiter {
         }
     }
 
-    /// Runs something on the counters of a step: its rule's, or those of a name that the request made.
+    /// Runs something on the counters of a step: its rule's, or those of a name that the request
+    /// made.
     fn with_stats(&self, query: &Query<'_>, step: &Step<'_>, run: impl FnOnce(&RuleStats)) {
         match step {
-            Step::Counted { rule, series: None, .. } => run(&rule.stats),
-            Step::Counted { series: Some(name), .. } | Step::Override { series: name, .. } => {
-                run(&self.shared.parts.stats.of_client(&Text(query.domain).shown(), name));
+            Step::Counted {
+                rule, series: None, ..
+            } => run(&rule.stats),
+            Step::Counted {
+                series: Some(name), ..
+            }
+            | Step::Override { series: name, .. } => {
+                run(&self
+                    .shared
+                    .parts
+                    .stats
+                    .of_client(&Text(query.domain).shown(), name));
             }
             Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => {}
         }

@@ -1,4 +1,5 @@
-//! Brings rules: at the start, and again whenever they change. What is broken never takes the place of what serves.
+//! Brings rules: at the start, and again whenever they change. What is broken never takes the place
+//! of what serves.
 
 use std::fmt;
 
@@ -37,7 +38,8 @@ pub enum RuleSource {
     Xds(Box<Client>),
 }
 
-/// Rules that are followed by a thread of their own. Dropping it ends the thread; nobody waits for that.
+/// Rules that are followed by a thread of their own. Dropping it ends the thread; nobody waits for
+/// that.
 #[derive(Debug)]
 pub enum Following {
     /// A directory.
@@ -64,7 +66,9 @@ impl RuleSource {
                 loader.load();
                 Self::Files(loader)
             }
-            Origin::Xds(options) => Self::Xds(Box::new(Client::new(*options, intake, clock, metrics))),
+            Origin::Xds(options) => {
+                Self::Xds(Box::new(Client::new(*options, intake, clock, metrics)))
+            }
         }
     }
 

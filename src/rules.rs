@@ -1,6 +1,7 @@
 //! Rules: what they are, which of them a request meets, and under which name and key it is counted.
 //!
-//! Matching is pure: no clock, no I/O, no lock. Only [`live`] and [`stats`], which many threads share, have atomics and a lock.
+//! Matching is pure: no clock, no I/O, no lock. Only [`live`] and [`stats`], which many threads
+//! share, have atomics and a lock.
 
 use std::sync::Arc;
 
@@ -29,18 +30,20 @@ pub use plan::{Plan, Step, plan};
 pub use query::{Descriptor, Entry, Override, Query};
 pub use tree::RuleSet;
 
-/// The `metadata` of a rule: any JSON. What is Tollgate's own in it was taken out when the rule was compiled.
+/// The `metadata` of a rule: any JSON. What is Tollgate's own in it was taken out when the rule was
+/// compiled.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;
 
 /// A limit and all that its descriptor says about it.
 #[derive(Debug)]
 pub struct Rule {
-    /// `domain.key_value.key_value`: where it stands in the rules, and the name of its metrics as the reference builds it.
+    /// `domain.key_value.key_value`: where it stands in the rules, and the name of its metrics as
+    /// the reference builds it.
     pub path: Box<str>,
     /// What it allows.
     pub allowance: Allowance,
-    /// What a limit in a request takes over, besides its number and unit. `None` where no `tollgate` block and no DEFAULT_ALGORITHM
-    /// says anything about the rule.
+    /// What a limit in a request takes over, besides its number and unit. `None` where no
+    /// `tollgate` block and no DEFAULT_ALGORITHM says anything about the rule.
     pub override_terms: Option<Box<Terms>>,
     /// The name by which others replace it and clients know it; may be empty.
     pub name: Box<str>,
@@ -60,7 +63,8 @@ pub struct Rule {
     pub key_tail: KeyTail,
     /// What happens to a request that is over it.
     pub on_limit: OnLimit,
-    /// What is answered while no store can say. `None` is whatever holds for rules that do not say.
+    /// What is answered while no store can say. `None` is whatever holds for rules that do not
+    /// say.
     pub on_store_error: Option<OnStoreError>,
     /// The words of `tollgate` blocks that count for it, and who says them.
     pub choices: Box<[Choice]>,
@@ -116,11 +120,13 @@ pub enum OnLimit {
         /// What the refusal says, instead of what Envoy says by itself.
         body: Option<Box<str>>,
     },
-    /// It is held back until a bucket has room for it, and refused if that is later than the limit's `max_wait`.
+    /// It is held back until a bucket has room for it, and refused if that is later than the
+    /// limit's `max_wait`.
     Queue,
     /// It passes, and whoever serves it is told to give the cheap answer.
     Degrade {
-        /// Headers that are added to the request, names in lower case. There may be none: Envoy's filters are told in any case.
+        /// Headers that are added to the request, names in lower case. There may be none: Envoy's
+        /// filters are told in any case.
         request_headers: Box<[(Box<str>, Box<str>)]>,
     },
 }
@@ -162,7 +168,11 @@ pub struct Origin {
 
 impl std::fmt::Display for Origin {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.line == 0 { formatter.write_str(&self.file) } else { write!(formatter, "{}:{}", self.file, self.line) }
+        if self.line == 0 {
+            formatter.write_str(&self.file)
+        } else {
+            write!(formatter, "{}:{}", self.file, self.line)
+        }
     }
 }
 
@@ -175,7 +185,12 @@ impl SaidBy {
 
 impl std::fmt::Display for Choice {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { key, value, by, origin } = self;
+        let Self {
+            key,
+            value,
+            by,
+            origin,
+        } = self;
         write!(formatter, "{key}: {value} (by {by}, {origin})")
     }
 }
@@ -226,8 +241,10 @@ impl Rule {
         matches!(self.on_limit, OnLimit::Degrade { .. })
     }
 
-    /// Whether the value of a request's last entry names who holds a place, and is no part of what is counted.
+    /// Whether the value of a request's last entry names who holds a place, and is no part of what
+    /// is counted.
     pub fn names_holders(&self) -> bool {
-        self.limit().is_some_and(|limit| limit.algorithm() == Algorithm::Concurrency)
+        self.limit()
+            .is_some_and(|limit| limit.algorithm() == Algorithm::Concurrency)
     }
 }

@@ -1,7 +1,7 @@
 //! A named thread with its own single-threaded runtime.
 //!
-//! The runtime is dropped without waiting for blocking tasks: `getaddrinfo` cannot be cancelled, and an unresponsive DNS server must not
-//! delay the end of the process.
+//! The runtime is dropped without waiting for blocking tasks: `getaddrinfo` cannot be cancelled,
+//! and an unresponsive DNS server must not delay the end of the process.
 
 use std::convert::Infallible;
 use std::thread;
@@ -28,7 +28,10 @@ impl Thread {
     ///
     /// # Errors
     /// The runtime or the thread cannot be started.
-    pub fn spawn(name: &str, work: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<Self> {
+    pub fn spawn(
+        name: &str,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .thread_name(format!("{name}-blocking"))
@@ -36,7 +39,10 @@ impl Thread {
             .with_context(|| format!("start the runtime of thread {name}"))?;
         let (running, stopped) = oneshot::channel::<Infallible>();
         let (ended_here, ended) = oneshot::channel();
-        let guard = Guard { name: name.to_owned(), _ended: ended_here };
+        let guard = Guard {
+            name: name.to_owned(),
+            _ended: ended_here,
+        };
         let run = move || {
             let _guard = guard;
             runtime.block_on(async {
@@ -47,8 +53,14 @@ impl Thread {
             });
             runtime.shutdown_background();
         };
-        thread::Builder::new().name(name.to_owned()).spawn(run).with_context(|| format!("start thread {name}"))?;
-        Ok(Self { _running: running, ended })
+        thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(run)
+            .with_context(|| format!("start thread {name}"))?;
+        Ok(Self {
+            _running: running,
+            ended,
+        })
     }
 
     /// Waits until the thread has ended.
@@ -88,7 +100,8 @@ mod tests {
             }));
             let _ = is_blocked.await;
         });
-        let ended = tokio::time::timeout(PATIENCE, thread.expect("threads can be started").ended()).await;
+        let ended =
+            tokio::time::timeout(PATIENCE, thread.expect("threads can be started").ended()).await;
         assert!(ended.is_ok(), "the thread waits for its blocking task");
         drop(answer);
     }
@@ -101,6 +114,9 @@ mod tests {
             std::future::pending::<()>().await;
         });
         drop(thread.expect("threads can be started"));
-        assert!(tokio::time::timeout(PATIENCE, work_ended).await.is_ok(), "it goes on");
+        assert!(
+            tokio::time::timeout(PATIENCE, work_ended).await.is_ok(),
+            "it goes on"
+        );
     }
 }

@@ -1,10 +1,12 @@
-//! How the text of a setting is read. By Go's rules, since existing deployments write them for a Go program.
+//! How the text of a setting is read. By Go's rules, since existing deployments write them for a Go
+//! program.
 
 use std::fmt;
 
 use crate::time::Span;
 
-/// What a setting was set to. Set to nothing, as templates do that have no value to fill in, is not set.
+/// What a setting was set to. Set to nothing, as templates do that have no value to fill in, is not
+/// set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Given<T>(pub Option<T>);
 
@@ -39,8 +41,16 @@ impl fmt::Debug for Secret {
 }
 
 /// A reader of a setting that may be set to nothing.
-pub fn given<T>(read: fn(&str) -> Result<T, String>) -> impl Fn(&str) -> Result<Given<T>, String> + Copy {
-    move |text| if text.is_empty() { Ok(Given(None)) } else { read(text).map(Some).map(Given) }
+pub fn given<T>(
+    read: fn(&str) -> Result<T, String>,
+) -> impl Fn(&str) -> Result<Given<T>, String> + Copy {
+    move |text| {
+        if text.is_empty() {
+            Ok(Given(None))
+        } else {
+            read(text).map(Some).map(Given)
+        }
+    }
 }
 
 /// Any text.
@@ -68,8 +78,8 @@ pub fn flag(text: &str) -> Result<bool, String> {
 /// # Errors
 /// A number without a unit, or no number.
 pub fn span(text: &str) -> Result<Span, String> {
-    let parsed =
-        humantime::parse_duration(text).map_err(|error| format!("{error}; write a number and a unit, such as 10s, 150ms or 1h"))?;
+    let parsed = humantime::parse_duration(text)
+        .map_err(|error| format!("{error}; write a number and a unit, such as 10s, 150ms or 1h"))?;
     Ok(parsed.into())
 }
 
@@ -124,7 +134,10 @@ mod tests {
     #[test]
     fn a_secret_is_not_shown() {
         let secret = Secret::read("s3cret").expect("any text will do");
-        assert_eq!(format!("{secret:?} {:?}", Given(Some(secret.clone()))), "<hidden> Given(Some(<hidden>))");
+        assert_eq!(
+            format!("{secret:?} {:?}", Given(Some(secret.clone()))),
+            "<hidden> Given(Some(<hidden>))"
+        );
         assert_eq!(secret.reveal(), "s3cret");
     }
 }

@@ -1,4 +1,5 @@
-//! All settings, composed of what each room needs. Flag, environment variable, default and help stand in one place each: the room's.
+//! All settings, composed of what each room needs. Flag, environment variable, default and help
+//! stand in one place each: the room's.
 
 use clap::{Args, Command};
 
@@ -63,7 +64,10 @@ impl Settings {
     /// The names of all settings, those without an effect included.
     fn names() -> Vec<String> {
         let flags = Self::augment_args(Command::new(""));
-        let flags: Vec<_> = flags.get_arguments().filter_map(|flag| Some(flag.get_env()?.to_str()?.to_owned())).collect();
+        let flags: Vec<_> = flags
+            .get_arguments()
+            .filter_map(|flag| Some(flag.get_env()?.to_str()?.to_owned()))
+            .collect();
         let others = foreign::names().chain(crate::store::redis::settings::without_flag());
         flags.into_iter().chain(others.map(str::to_owned)).collect()
     }
@@ -77,8 +81,18 @@ impl Settings {
         // What is said where limits and keys are, and what counting without Redis needs to know.
         Ok(match choice {
             BackendChoice::Redis(options, secrets) => {
-                let (replicas, key_prefix) = (self.limiter.replicas, self.rules.reading.cache_key_prefix.as_str().into());
-                BackendChoice::Redis(Box::new(redis::Options { replicas, key_prefix, ..*options }), secrets)
+                let (replicas, key_prefix) = (
+                    self.limiter.replicas,
+                    self.rules.reading.cache_key_prefix.as_str().into(),
+                );
+                BackendChoice::Redis(
+                    Box::new(redis::Options {
+                        replicas,
+                        key_prefix,
+                        ..*options
+                    }),
+                    secrets,
+                )
             }
             BackendChoice::Memory => BackendChoice::Memory,
         })
@@ -95,8 +109,9 @@ impl Settings {
 
 /// What is set, by name. What is no text is no setting.
 fn environment() -> Vec<(String, String)> {
-    let mut variables: Vec<_> =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+    let mut variables: Vec<_> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
     variables.sort();
     variables
 }

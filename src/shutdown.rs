@@ -15,7 +15,8 @@ pub struct State {
     pub rules_ready: bool,
     /// What to say of the rules.
     pub rules_note: String,
-    /// Whether the store is in the way of serving. It rarely is: while it is gone, calls are answered by policy.
+    /// Whether the store is in the way of serving. It rarely is: while it is gone, calls are
+    /// answered by policy.
     pub store_missing: bool,
     /// What to say of the store.
     pub store_note: String,
@@ -49,13 +50,19 @@ impl State {
             Phase::Draining => "draining",
             Phase::Stopping => "stopping",
         };
-        format!("{serving}\nprocess: {phase}\nstore: {}\nrules: {}\n", self.store_note, self.rules_note)
+        format!(
+            "{serving}\nprocess: {phase}\nstore: {}\nrules: {}\n",
+            self.store_note, self.rules_note
+        )
     }
 }
 
 impl Default for Lifecycle {
     fn default() -> Self {
-        Self(watch::Sender::new(State { rules_note: "waiting for the first rules".to_owned(), ..State::default() }))
+        Self(watch::Sender::new(State {
+            rules_note: "waiting for the first rules".to_owned(),
+            ..State::default()
+        }))
     }
 }
 
@@ -93,7 +100,8 @@ impl Lifecycle {
 
     /// Goes on to a later phase; there is no way back.
     pub fn enter(&self, phase: Phase) {
-        self.0.send_modify(|state| state.phase = state.phase.max(phase));
+        self.0
+            .send_modify(|state| state.phase = state.phase.max(phase));
     }
 
     /// Returns when that phase has begun.

@@ -21,7 +21,8 @@ pub enum Backend {
     Redis(Arc<redis::Redis>),
 }
 
-/// One runtime's way to the place that counts. It knows keys and limits, and never a rule or a domain.
+/// One runtime's way to the place that counts. It knows keys and limits, and never a rule or a
+/// domain.
 #[derive(Debug, Clone)]
 pub enum Store {
     /// See [`Backend::Memory`].
@@ -108,13 +109,21 @@ impl Store {
         }
     }
 
-    /// Decides checks on which it gave no verdict, each with its failure: in this process, against this replica's share.
+    /// Decides checks on which it gave no verdict, each with its failure: in this process, against
+    /// this replica's share.
     pub fn count_alone(&self, checks: &[(&Check, Failure)], together: bool, now: Time) -> Verdicts {
         match self {
             // It always has a verdict. Had it none, it would be its own replica.
             Self::Memory(counters) => {
                 let checks = checks.iter().map(|(check, _)| (*check).clone()).collect();
-                counters.decide(&Ask { checks, together, deadline: None }, now)
+                counters.decide(
+                    &Ask {
+                        checks,
+                        together,
+                        deadline: None,
+                    },
+                    now,
+                )
             }
             Self::Redis(remote) => remote.redis().count_alone(checks, together, now),
         }

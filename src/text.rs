@@ -1,8 +1,10 @@
 //! Shows bytes that others send as text.
 //!
-//! Text in UTF-8 is shown as it is. In bytes that are not UTF-8, those that are no part of a character are percent-encoded, and so is each
-//! `%`: `a%\xff` is shown as `a%25%FF`. So two different byte strings that are not UTF-8 are never shown alike. Text that has such a form
-//! by itself (`a%FF`) stays as it is, because metrics, logs and metadata of text are those of envoyproxy/ratelimit.
+//! Text in UTF-8 is shown as it is. In bytes that are not UTF-8, those that are no part of a
+//! character are percent-encoded, and so is each `%`: `a%\xff` is shown as `a%25%FF`. So two
+//! different byte strings that are not UTF-8 are never shown alike. Text that has such a form
+//! by itself (`a%FF`) stays as it is, because metrics, logs and metadata of text are those of
+//! envoyproxy/ratelimit.
 
 use std::borrow::Cow;
 use std::fmt;

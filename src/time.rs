@@ -1,7 +1,9 @@
-//! Time as Tollgate counts it: whole microseconds since the Unix epoch, and the one clock that everything is given.
+//! Time as Tollgate counts it: whole microseconds since the Unix epoch, and the one clock that
+//! everything is given.
 //!
-//! Nothing below the limiter reads a clock: time is an argument. This file is the only one that may ask the system for it
-//! (`clippy.toml` bans it elsewhere), so a test can hand out any time it likes.
+//! Nothing below the limiter reads a clock: time is an argument. This file is the only one that may
+//! ask the system for it (`clippy.toml` bans it elsewhere), so a test can hand out any time it
+//! likes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +15,8 @@ use tokio::time::Instant;
 /// Microseconds in a second.
 pub const MICROS_PER_SECOND: u64 = 1_000_000;
 
-/// A point in time: microseconds since the Unix epoch. Below 2^53 until the year 2255, so a Lua number holds it exactly.
+/// A point in time: microseconds since the Unix epoch. Below 2^53 until the year 2255, so a Lua
+/// number holds it exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 
@@ -24,7 +27,8 @@ pub struct Span(u64);
 /// Where the time comes from.
 #[derive(Debug, Clone)]
 pub enum Clock {
-    /// The machine's monotonic clock, tied to the epoch once, so that it neither steps back nor stands still.
+    /// The machine's monotonic clock, tied to the epoch once, so that it neither steps back nor
+    /// stands still.
     System(SystemClock),
     /// Set by hand, for tests: nobody sleeps to let a window pass.
     Manual(ManualClock),
@@ -33,7 +37,8 @@ pub enum Clock {
 /// See [`Clock::System`].
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock {
-    /// Tokio's, so that it follows the paused clock of a test. Otherwise it is the standard library's.
+    /// Tokio's, so that it follows the paused clock of a test. Otherwise it is the standard
+    /// library's.
     started: Instant,
     started_at: Time,
 }
@@ -115,7 +120,8 @@ impl From<Duration> for Span {
 
 impl fmt::Display for Span {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // In the largest unit that leaves no remainder. Longer units differ in length, and are for people to say.
+        // In the largest unit that leaves no remainder. Longer units differ in length, and are for
+        // people to say.
         const UNITS: [(u64, &str); 6] = [
             (86_400 * MICROS_PER_SECOND, "d"),
             (3_600 * MICROS_PER_SECOND, "h"),
@@ -124,7 +130,10 @@ impl fmt::Display for Span {
             (1_000, "ms"),
             (1, "µs"),
         ];
-        let (unit, name) = UNITS.into_iter().find(|(unit, _)| self.0.is_multiple_of(*unit) && self.0 > 0).unwrap_or((1, "µs"));
+        let (unit, name) = UNITS
+            .into_iter()
+            .find(|(unit, _)| self.0.is_multiple_of(*unit) && self.0 > 0)
+            .unwrap_or((1, "µs"));
         write!(formatter, "{} {name}", self.0 / unit)
     }
 }
@@ -135,7 +144,8 @@ impl Clock {
         Self::System(SystemClock::start())
     }
 
-    /// A clock that shows `time` now and runs on from there. A test under tokio's paused clock sees the same times in each run.
+    /// A clock that shows `time` now and runs on from there. A test under tokio's paused clock sees
+    /// the same times in each run.
     pub fn starting_at(time: Time) -> Self {
         Self::System(SystemClock::starting_at(time))
     }
@@ -163,13 +173,19 @@ impl Clock {
 impl SystemClock {
     #[expect(clippy::disallowed_methods, reason = "this is the file that may")]
     fn start() -> Self {
-        // A machine that believes itself before 1970 counts from zero: windows are then aligned to its start.
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // A machine that believes itself before 1970 counts from zero: windows are then aligned to
+        // its start.
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         Self::starting_at(Time(Span::from(since_epoch).0))
     }
 
     fn starting_at(time: Time) -> Self {
-        Self { started: Instant::now(), started_at: time }
+        Self {
+            started: Instant::now(),
+            started_at: time,
+        }
     }
 }
 
@@ -200,7 +216,10 @@ mod tests {
     #[test]
     fn the_system_clock_is_tied_to_the_epoch() {
         let now = Clock::system().now();
-        assert!(now > Time::from_micros(1_700_000_000 * MICROS_PER_SECOND), "{now:?}");
+        assert!(
+            now > Time::from_micros(1_700_000_000 * MICROS_PER_SECOND),
+            "{now:?}"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Certificates, keys and authorities, as files in PEM hold them. Each file is known by the setting that names it, since that is where an
-//! operator can mend it.
+//! Certificates, keys and authorities, as files in PEM hold them. Each file is known by the setting
+//! that names it, since that is where an operator can mend it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,16 +70,25 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// How to speak TLS to a server: whom to trust, by default the system's authorities, and who we are, if it asks.
+/// How to speak TLS to a server: whom to trust, by default the system's authorities, and who we
+/// are, if it asks.
 ///
 /// # Errors
 /// Files of no use.
-pub fn client(authority: Option<&PemFile>, identity: Option<&Identity>) -> Result<ClientConfig, PemError> {
+pub fn client(
+    authority: Option<&PemFile>,
+    identity: Option<&Identity>,
+) -> Result<ClientConfig, PemError> {
     let roots = authority.map_or_else(|| Ok(system_authorities()), PemFile::authorities)?;
-    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-    let builder = builder.expect("the provider has what both versions need").with_root_certificates(roots);
+    let builder =
+        ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    let builder = builder
+        .expect("the provider has what both versions need")
+        .with_root_certificates(roots);
     Ok(match identity {
-        Some(identity) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.load()?))),
+        Some(identity) => {
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.load()?)))
+        }
         None => builder.with_no_client_auth(),
     })
 }
@@ -91,15 +100,26 @@ fn system_authorities() -> RootCertStore {
     roots
 }
 
-/// When the first certificate of a chain runs out, in seconds since the epoch; `None` if nobody can tell.
+/// When the first certificate of a chain runs out, in seconds since the epoch; `None` if nobody can
+/// tell.
 ///
-/// The library tells it only of one that has run out. So it is asked about a time by which every one has.
+/// The library tells it only of one that has run out. So it is asked about a time by which every
+/// one has.
 pub fn chain_ends_at(chain: &[CertificateDer<'_>]) -> Option<u64> {
     let at_last = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
     let ends_at = |certificate| {
         let parsed = ParsedCertificate::try_from(certificate).ok()?;
-        match verify_server_cert_signed_by_trust_anchor(&parsed, &RootCertStore::empty(), &[], at_last, &[]) {
-            Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => Some(not_after.as_secs()),
+        match verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &RootCertStore::empty(),
+            &[],
+            at_last,
+            &[],
+        ) {
+            Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext {
+                not_after,
+                ..
+            })) => Some(not_after.as_secs()),
             _ => None,
         }
     };
@@ -109,7 +129,10 @@ pub fn chain_ends_at(chain: &[CertificateDer<'_>]) -> Option<u64> {
 impl PemFile {
     /// A file, and the setting that names it.
     pub fn new(setting: &'static str, path: impl AsRef<Path>) -> Self {
-        Self { setting, path: path.as_ref().to_owned() }
+        Self {
+            setting,
+            path: path.as_ref().to_owned(),
+        }
     }
 
     /// Its bytes.
@@ -117,7 +140,11 @@ impl PemFile {
     /// # Errors
     /// It cannot be read.
     pub fn bytes(&self) -> Result<Vec<u8>, PemError> {
-        fs::read(&self.path).map_err(|error| PemError::Read { setting: self.setting, path: self.path.clone(), error })
+        fs::read(&self.path).map_err(|error| PemError::Read {
+            setting: self.setting,
+            path: self.path.clone(),
+            error,
+        })
     }
 
     /// The authorities in it.
@@ -127,14 +154,22 @@ impl PemFile {
     pub fn authorities(&self) -> Result<RootCertStore, PemError> {
         let mut roots = RootCertStore::empty();
         for certificate in self.certificates()? {
-            roots.add(certificate).map_err(|_| self.missing("authority's certificate"))?;
+            roots
+                .add(certificate)
+                .map_err(|_| self.missing("authority's certificate"))?;
         }
         Ok(roots)
     }
 
     fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, PemError> {
-        let read = CertificateDer::pem_slice_iter(&self.bytes()?).collect::<Result<Vec<_>, _>>().unwrap_or_default();
-        if read.is_empty() { Err(self.missing("certificate")) } else { Ok(read) }
+        let read = CertificateDer::pem_slice_iter(&self.bytes()?)
+            .collect::<Result<Vec<_>, _>>()
+            .unwrap_or_default();
+        if read.is_empty() {
+            Err(self.missing("certificate"))
+        } else {
+            Ok(read)
+        }
     }
 
     fn private_key(&self) -> Result<PrivateKeyDer<'static>, PemError> {
@@ -142,7 +177,11 @@ impl PemFile {
     }
 
     fn missing(&self, wanted: &'static str) -> PemError {
-        PemError::Missing { setting: self.setting, path: self.path.clone(), wanted }
+        PemError::Missing {
+            setting: self.setting,
+            path: self.path.clone(),
+            wanted,
+        }
     }
 }
 
@@ -153,6 +192,9 @@ impl Identity {
     /// One of them cannot be read or has something else, or they do not belong together.
     pub fn load(&self) -> Result<CertifiedKey, PemError> {
         let (chain, key) = (self.cert.certificates()?, self.key.private_key()?);
-        CertifiedKey::from_der(chain, key, &provider()).map_err(|error| PemError::Pair { of: Box::new(self.clone()), error })
+        CertifiedKey::from_der(chain, key, &provider()).map_err(|error| PemError::Pair {
+            of: Box::new(self.clone()),
+            error,
+        })
     }
 }

@@ -1,7 +1,8 @@
 //! Watches files from a thread of its own, so that reading them again stands in nobody's way.
 //!
-//! Directories are watched, never files: a mounted ConfigMap or Secret is a link that is turned, and a watch on a file would follow the
-//! old one. What the kernel does not tell, as on network file systems, a look every few seconds finds.
+//! Directories are watched, never files: a mounted ConfigMap or Secret is a link that is turned,
+//! and a watch on a file would follow the old one. What the kernel does not tell, as on network
+//! file systems, a look every few seconds finds.
 
 use std::fmt;
 use std::fs;
@@ -32,7 +33,8 @@ const WAKES_MAX: usize = 1;
 
 /// Something that is read from files, and read again when they change.
 pub trait Subject: Send + 'static {
-    /// What it looks like from outside. If two of these are equal, nobody has written to it in between.
+    /// What it looks like from outside. If two of these are equal, nobody has written to it in
+    /// between.
     type Signature: PartialEq;
 
     /// What it is called: the name of the thread, and a word in the log.
@@ -44,7 +46,8 @@ pub trait Subject: Send + 'static {
     /// What it looks like now. It opens no file.
     fn signature(&self) -> Self::Signature;
 
-    /// Whether the last try could not read the files. It may not be their fault, so nothing need change for the next try to do better.
+    /// Whether the last try could not read the files. It may not be their fault, so nothing need
+    /// change for the next try to do better.
     fn is_unread(&self) -> bool;
 
     /// Reads it, if it is not what was read last.
@@ -53,7 +56,8 @@ pub trait Subject: Send + 'static {
 
 /// The thread that watches. Dropping it ends the thread, as soon as it has nothing to read.
 ///
-/// Nobody waits for it: on a network file system that hangs, it hangs, and neither signals nor the operators' door may.
+/// Nobody waits for it: on a network file system that hangs, it hangs, and neither signals nor the
+/// operators' door may.
 #[derive(Debug)]
 pub struct Watch {
     wake: SyncSender<()>,
@@ -79,8 +83,8 @@ pub struct FileSet {
     starved: Starved,
 }
 
-/// The process has no file descriptor to read files with. That says nothing of the files: what was read last stays, and is read again until
-/// it works.
+/// The process has no file descriptor to read files with. That says nothing of the files: what was
+/// read last stays, and is read again until it works.
 #[derive(Debug, Clone, Default)]
 pub struct Starved(bool);
 
@@ -102,7 +106,10 @@ impl Watch {
         let orders = Arc::new(Orders::default());
         let (waker, ordered) = (wake.clone(), orders.clone());
         let work = move || run(subject, waker, &woken, &ordered);
-        thread::Builder::new().name(S::NAME.to_owned()).spawn(work).with_context(|| format!("start the thread of {}", S::NAME))?;
+        thread::Builder::new()
+            .name(S::NAME.to_owned())
+            .spawn(work)
+            .with_context(|| format!("start the thread of {}", S::NAME))?;
         Ok(Self { wake, orders })
     }
 
@@ -126,14 +133,21 @@ impl FileFacts {
     pub fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         let modified = (metadata.mtime(), metadata.mtime_nsec());
-        Some(Self { path: path.to_owned(), bytes: metadata.len(), modified, inode: metadata.ino() })
+        Some(Self {
+            path: path.to_owned(),
+            bytes: metadata.len(),
+            modified,
+            inode: metadata.ino(),
+        })
     }
 }
 
 impl Starved {
     /// Whether an error is of this kind, and not of the files. Logs when it begins.
     pub fn is_cause_of(&mut self, error: &io::Error, subject: &str) -> bool {
-        let is_cause = error.raw_os_error().is_some_and(|code| OUT_OF_DESCRIPTORS.contains(&code));
+        let is_cause = error
+            .raw_os_error()
+            .is_some_and(|code| OUT_OF_DESCRIPTORS.contains(&code));
         if is_cause && !std::mem::replace(&mut self.0, true) {
             tracing::warn!(%error, "cannot look for changes of {subject}; what was read last stays in use");
         }
@@ -161,7 +175,12 @@ impl fmt::Debug for FileSet {
 impl FileSet {
     /// Files that were loaded already, or are about to be: what changes from now on is news.
     pub fn new(paths: Vec<PathBuf>) -> Self {
-        let mut files = Self { paths, last: None, last_error: None, starved: Starved::default() };
+        let mut files = Self {
+            paths,
+            last: None,
+            last_error: None,
+            starved: Starved::default(),
+        };
         files.last = files.contents().ok();
         files
     }
@@ -174,8 +193,16 @@ impl FileSet {
     /// The directories that they are in.
     pub fn directories(&self) -> impl Iterator<Item = (PathBuf, RecursiveMode)> {
         let parents = self.paths.iter().filter_map(|path| path.parent());
-        let named = parents.map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent });
-        let mut directories: Vec<_> = named.map(|parent| (parent.to_owned(), RecursiveMode::NonRecursive)).collect();
+        let named = parents.map(|parent| {
+            if parent.as_os_str().is_empty() {
+                Path::new(".")
+            } else {
+                parent
+            }
+        });
+        let mut directories: Vec<_> = named
+            .map(|parent| (parent.to_owned(), RecursiveMode::NonRecursive))
+            .collect();
         directories.dedup();
         directories.into_iter()
     }
@@ -190,13 +217,19 @@ impl FileSet {
         self.last.is_none() || self.starved.lasts()
     }
 
-    /// Has them loaded, if they are not what they were at the last look. `None` if they are, and for an error that was told already.
+    /// Has them loaded, if they are not what they were at the last look. `None` if they are, and
+    /// for an error that was told already.
     ///
     /// # Errors
     /// What `load` says of them.
-    pub fn load<T>(&mut self, load: impl FnOnce() -> Result<T, String>) -> Option<Result<T, String>> {
+    pub fn load<T>(
+        &mut self,
+        load: impl FnOnce() -> Result<T, String>,
+    ) -> Option<Result<T, String>> {
         let contents = match self.contents() {
-            Err(error) if self.last.is_some() && self.starved.is_cause_of(&error, "files") => return None,
+            Err(error) if self.last.is_some() && self.starved.is_cause_of(&error, "files") => {
+                return None;
+            }
             contents => contents.ok(),
         };
         self.starved.end();
@@ -277,11 +310,16 @@ impl Events {
         let watcher = notify::recommended_watcher(handler).inspect_err(
             |error| tracing::warn!(%error, every = ?LOOK_INTERVAL, "cannot watch for changes of {subject}; looking from time to time"),
         );
-        Self { watcher: watcher.ok(), watched: Vec::new() }
+        Self {
+            watcher: watcher.ok(),
+            watched: Vec::new(),
+        }
     }
 
     fn watch(&mut self, subject: &impl Subject) {
-        let Some(watcher) = &mut self.watcher else { return };
+        let Some(watcher) = &mut self.watcher else {
+            return;
+        };
         for path in self.watched.drain(..) {
             // It fails where the directory is gone, and the watch with it.
             let _ = watcher.unwatch(&path);

@@ -1,7 +1,8 @@
-//! Reads answers, as much of them as a count needs: the gRPC status, `overall_code`, and how many statuses there are.
+//! Reads answers, as much of them as a count needs: the gRPC status, `overall_code`, and how many
+//! statuses there are.
 //!
-//! By hand and not with prost, which would allocate for every status: the generator shares its cores with what it measures. The
-//! self-check reads with it what prost has written.
+//! By hand and not with prost, which would allocate for every status: the generator shares its
+//! cores with what it measures. The self-check reads with it what prost has written.
 
 use std::fmt;
 
@@ -60,7 +61,8 @@ const GRPC_CODES: [&str; 17] = [
 const OVERALL_CODE: u64 = 1;
 const STATUSES: u64 = 2;
 
-/// Reads a body that came with gRPC status OK: one framed `RateLimitResponse` with a status per descriptor.
+/// Reads a body that came with gRPC status OK: one framed `RateLimitResponse` with a status per
+/// descriptor.
 pub fn read(body: &[u8], descriptors: usize) -> Answer {
     let Some((header, message)) = body.split_first_chunk::<FRAME_HEADER_LEN>() else {
         return Answer::Malformed("no message");
@@ -74,7 +76,9 @@ pub fn read(body: &[u8], descriptors: usize) -> Answer {
     }
     match scan(message) {
         None => Answer::Malformed("not protobuf"),
-        Some((_, statuses)) if statuses != descriptors => Answer::Malformed("statuses do not match descriptors"),
+        Some((_, statuses)) if statuses != descriptors => {
+            Answer::Malformed("statuses do not match descriptors")
+        }
         Some((1, _)) => Answer::Ok,
         Some((2, _)) => Answer::OverLimit,
         Some(_) => Answer::Malformed("overall_code is neither OK nor OVER_LIMIT"),

@@ -5,13 +5,15 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::{Parser, ValueEnum};
 
-/// Measures a rate limit service: requests per second, latency, answers by code, CPU time per request.
+/// Measures a rate limit service: requests per second, latency, answers by code, CPU time per
+/// request.
 ///
-/// Closed loop unless --rate is given: as many requests as --in-flight are always under way, each answer starts the next. With --rate
-/// requests fall due by a schedule, and latency counts from when a request was due, however late it was sent.
+/// Closed loop unless --rate is given: as many requests as --in-flight are always under way, each
+/// answer starts the next. With --rate requests fall due by a schedule, and latency counts from
+/// when a request was due, however late it was sent.
 ///
-/// Exit status: 0 if every request was answered OK or OVER_LIMIT, 1 if any was not, could not be sent in time, was answered after its
-/// --deadline or broke --check-limit.
+/// Exit status: 0 if every request was answered OK or OVER_LIMIT, 1 if any was not, could not be
+/// sent in time, was answered after its --deadline or broke --check-limit.
 #[derive(Parser)]
 #[command(name = "load")]
 pub struct Args {
@@ -23,8 +25,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
     pub connections: usize,
 
-    /// Requests under way at once over all connections: exactly that many in a closed loop [default: 64], at most with --rate
-    /// [default: 1024].
+    /// Requests under way at once over all connections: exactly that many in a closed loop
+    /// [default: 64], at most with --rate [default: 1024].
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub in_flight: Option<usize>,
 
@@ -40,12 +42,14 @@ pub struct Args {
     #[arg(long, default_value = "2s", value_parser = humantime::parse_duration)]
     pub warmup: Duration,
 
-    /// How long to wait for an answer, and with --rate for a free place to send from, before giving the request up.
+    /// How long to wait for an answer, and with --rate for a free place to send from, before
+    /// giving the request up.
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
 
-    /// Sends this as grpc-timeout with every request, as Envoy does, and counts the answers that took longer than that from when the
-    /// request was sent. They are waited for all the same, up to --timeout.
+    /// Sends this as grpc-timeout with every request, as Envoy does, and counts the answers that
+    /// took longer than that from when the request was sent. They are waited for all the same,
+    /// up to --timeout.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub deadline: Option<Duration>,
 
@@ -53,11 +57,13 @@ pub struct Args {
     #[arg(long, default_value = "bench")]
     pub domain: String,
 
-    /// Key of a descriptor's one entry; of several, separated by commas, the descriptors of a request have them in turn.
+    /// Key of a descriptor's one entry; of several, separated by commas, the descriptors of a
+    /// request have them in turn.
     #[arg(long, default_value = "user", value_delimiter = ',')]
     pub key: Vec<String>,
 
-    /// What the entry's value begins with; a number follows. Another prefix means untouched counters.
+    /// What the entry's value begins with; a number follows. Another prefix means untouched
+    /// counters.
     #[arg(long, value_name = "TEXT", default_value = "u")]
     pub value_prefix: String,
 
@@ -89,8 +95,9 @@ pub struct Args {
     #[arg(long = "pid", value_name = "PID", value_delimiter = ',')]
     pub pids: Vec<u32>,
 
-    /// Checks the counting: fails if any value was let through for more than N hits, or refused with room left. For rules of N hits
-    /// in a window that outlasts the run, with untouched counters (--value-prefix); the warm-up counts too.
+    /// Checks the counting: fails if any value was let through for more than N hits, or refused
+    /// with room left. For rules of N hits in a window that outlasts the run, with untouched
+    /// counters (--value-prefix); the warm-up counts too.
     #[arg(long, value_name = "N")]
     pub check_limit: Option<u64>,
 
@@ -122,7 +129,8 @@ pub enum Pick {
     One,
 }
 
-/// For closed loops: enough to keep two cores busy, and what the figures in the documentation were measured with.
+/// For closed loops: enough to keep two cores busy, and what the figures in the documentation were
+/// measured with.
 const IN_FLIGHT_CLOSED: usize = 64;
 /// For open loops a bound, not an aim: 100 ms of 10 000 requests per second.
 const IN_FLIGHT_OPEN_MAX: usize = 1024;
@@ -141,7 +149,11 @@ impl Args {
 
     /// Places for requests under way.
     pub fn in_flight(&self) -> usize {
-        self.in_flight.unwrap_or(if self.rate.is_some() { IN_FLIGHT_OPEN_MAX } else { IN_FLIGHT_CLOSED })
+        self.in_flight.unwrap_or(if self.rate.is_some() {
+            IN_FLIGHT_OPEN_MAX
+        } else {
+            IN_FLIGHT_CLOSED
+        })
     }
 }
 

@@ -3,7 +3,10 @@
 use std::time::Instant;
 
 /// Now, on the monotonic clock.
-#[expect(clippy::disallowed_methods, reason = "the library's clock is for decisions; a stopwatch needs the real one")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the library's clock is for decisions; a stopwatch needs the real one"
+)]
 pub fn now() -> Instant {
     Instant::now()
 }

@@ -1,14 +1,15 @@
 //! Picks which value a request carries.
 //!
-//! No crate: picks need to be fast, even and repeatable, nothing more, and the generator of a few lines below is all of that.
+//! No crate: picks need to be fast, even and repeatable, nothing more, and the generator of a few
+//! lines below is all of that.
 
 use crate::load::args::{Args, Pick};
 
 /// SplitMix64: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014.
 pub struct Random(u64);
 
-/// Zipf's law over `1..=n` without a table of n entries: rejection-inversion by W. Hörmann and G. Derflinger, 1996. A draw takes a
-/// little more than one attempt on average, whatever n is.
+/// Zipf's law over `1..=n` without a table of n entries: rejection-inversion by W. Hörmann and G.
+/// Derflinger, 1996. A draw takes a little more than one attempt on average, whatever n is.
 pub struct Zipf {
     exponent: f64,
     n: f64,
@@ -39,7 +40,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `n`: a multiplication instead of a division (D. Lemire, 2019); its bias for n < 2^32 is below 2^-32.
+    /// Below `n`: a multiplication instead of a division (D. Lemire, 2019); its bias for n < 2^32
+    /// is below 2^-32.
     fn below(&mut self, n: u32) -> u32 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u32
     }
@@ -52,7 +54,13 @@ impl Random {
 
 impl Zipf {
     pub fn new(n: u32, exponent: f64) -> Self {
-        let mut zipf = Self { exponent, n: f64::from(n), area_from: 0.0, area_to: 0.0, sure: 0.0 };
+        let mut zipf = Self {
+            exponent,
+            n: f64::from(n),
+            area_from: 0.0,
+            area_to: 0.0,
+            sure: 0.0,
+        };
         zipf.area_from = zipf.area(1.5) - 1.0;
         zipf.area_to = zipf.area(zipf.n + 0.5);
         zipf.sure = 2.0 - zipf.at_area(zipf.area(2.5) - zipf.weight(2.0));
@@ -79,14 +87,23 @@ impl Zipf {
     fn area(&self, x: f64) -> f64 {
         let log = x.ln();
         let t = (1.0 - self.exponent) * log;
-        // (e^t - 1) / t goes to 1 where the exponent goes to 1: there the integral is the logarithm.
-        if t.abs() < 1e-9 { log } else { t.exp_m1() / t * log }
+        // (e^t - 1) / t goes to 1 where the exponent goes to 1: there the integral is the
+        // logarithm.
+        if t.abs() < 1e-9 {
+            log
+        } else {
+            t.exp_m1() / t * log
+        }
     }
 
     /// Where `area` has a value.
     fn at_area(&self, area: f64) -> f64 {
         let t = area * (1.0 - self.exponent);
-        if t.abs() < 1e-9 { area.exp() } else { (t.max(-1.0).ln_1p() / t * area).exp() }
+        if t.abs() < 1e-9 {
+            area.exp()
+        } else {
+            (t.max(-1.0).ln_1p() / t * area).exp()
+        }
     }
 }
 

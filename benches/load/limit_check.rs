@@ -1,4 +1,5 @@
-//! Checks, value by value, that the service let through as much as the limit says, no more and no less.
+//! Checks, value by value, that the service let through as much as the limit says, no more and no
+//! less.
 
 /// What each value was granted.
 pub struct LimitCheck {
@@ -34,7 +35,11 @@ pub enum Told {
 
 impl LimitCheck {
     pub fn new(limit: u64, hits: u64, values: u32) -> Self {
-        Self { limit, hits, values: vec![Granted::default(); values as usize] }
+        Self {
+            limit,
+            hits,
+            values: vec![Granted::default(); values as usize],
+        }
     }
 
     pub fn record(&mut self, value: u32, told: &Told) {
@@ -47,11 +52,15 @@ impl LimitCheck {
     }
 
     pub fn verdict(&self) -> Verdict {
-        let count = |is: &dyn Fn(&Granted) -> bool| self.values.iter().filter(|granted| is(granted)).count() as u64;
+        let count = |is: &dyn Fn(&Granted) -> bool| {
+            self.values.iter().filter(|granted| is(granted)).count() as u64
+        };
         Verdict {
             values_asked: count(&|granted| granted.ok + granted.refused + granted.unknown > 0),
             over_granted: count(&|granted| granted.ok * self.hits > self.limit),
-            under_granted: count(&|granted| granted.refused > 0 && (granted.ok + granted.unknown + 1) * self.hits <= self.limit),
+            under_granted: count(&|granted| {
+                granted.refused > 0 && (granted.ok + granted.unknown + 1) * self.hits <= self.limit
+            }),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! One connection to the service, opened again whenever it ends.
 //!
-//! A GOAWAY ends a link's use of a connection at once, but the connection lives on until the answers it owes have come: that is what
-//! lets a server be restarted without losing a request, and what a test of that wants to see.
+//! A GOAWAY ends a link's use of a connection at once, but the connection lives on until the
+//! answers it owes have come: that is what lets a server be restarted without losing a request, and
+//! what a test of that wants to see.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,7 +21,8 @@ use crate::load::clock::now;
 
 /// So that a server that is away, or that hangs up at once, is not asked in a tight loop.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
-/// A link that cannot connect in this time tries again: a lost SYN is otherwise resent after one second, then two.
+/// A link that cannot connect in this time tries again: a lost SYN is otherwise resent after one
+/// second, then two.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Wide enough that a WINDOW_UPDATE goes out every few thousand answers, not every few hundred.
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
@@ -29,7 +31,8 @@ const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 pub struct Link {
     target: String,
     current: RefCell<Option<Sender>>,
-    /// Counts this link's connections, so that a worker can tell an old one from the one that replaced it.
+    /// Counts this link's connections, so that a worker can tell an old one from the one that
+    /// replaced it.
     generation: Cell<u64>,
     opened: Notify,
     ended: Notify,
@@ -76,10 +79,15 @@ impl Link {
             let stream = TcpStream::connect(&self.target).await?;
             stream.set_nodelay(true)?;
             let mut builder = client::Builder::new();
-            builder.enable_push(false).initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+            builder
+                .enable_push(false)
+                .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
             anyhow::Ok(builder.handshake(stream).await?)
         };
-        let opened = time::timeout(CONNECT_TIMEOUT, opening).await.context("wait for it").flatten();
+        let opened = time::timeout(CONNECT_TIMEOUT, opening)
+            .await
+            .context("wait for it")
+            .flatten();
         opened.with_context(|| format!("connect to {}", self.target))
     }
 
@@ -93,7 +101,8 @@ impl Link {
             let generation = self.publish(requests);
             let link = Rc::clone(&self);
             driven.spawn_local(async move {
-                // Its result says nothing about a GOAWAY that found no request under way; `end` asks for that.
+                // Its result says nothing about a GOAWAY that found no request under way; `end`
+                // asks for that.
                 _ = connection.await;
                 link.end(generation);
             });
@@ -119,18 +128,32 @@ impl Link {
 
     /// Whether this handle is on the current connection.
     pub fn is_current(&self, sender: &Sender) -> bool {
-        self.current.borrow().as_ref().is_some_and(|current| current.generation == sender.generation)
+        self.current
+            .borrow()
+            .as_ref()
+            .is_some_and(|current| current.generation == sender.generation)
     }
 
-    /// Takes a connection that takes no more requests out of use, if that has not been done already.
+    /// Takes a connection that takes no more requests out of use, if that has not been done
+    /// already.
     pub fn end(&self, generation: u64) {
-        let ended = self.current.borrow_mut().take_if(|current| current.generation == generation);
+        let ended = self
+            .current
+            .borrow_mut()
+            .take_if(|current| current.generation == generation);
         let Some(mut sender) = ended else { return };
-        let by_goaway = match sender.requests.poll_ready(&mut Context::from_waker(Waker::noop())) {
+        let by_goaway = match sender
+            .requests
+            .poll_ready(&mut Context::from_waker(Waker::noop()))
+        {
             Poll::Ready(Err(error)) => error.is_go_away() && error.is_remote(),
             _ => false,
         };
-        increment(if by_goaway { &self.connections.goaways } else { &self.connections.lost });
+        increment(if by_goaway {
+            &self.connections.goaways
+        } else {
+            &self.connections.lost
+        });
         self.ended.notify_one();
     }
 
@@ -138,7 +161,10 @@ impl Link {
         let generation = self.generation.get() + 1;
         self.generation.set(generation);
         increment(&self.connections.opened);
-        self.current.replace(Some(Sender { generation, requests }));
+        self.current.replace(Some(Sender {
+            generation,
+            requests,
+        }));
         self.opened.notify_waiters();
         generation
     }
@@ -150,7 +176,8 @@ impl Link {
         loop {
             match self.open().await {
                 Ok(opened) => return opened,
-                // Counted, not shown: while a server is away every attempt of every link says the same.
+                // Counted, not shown: while a server is away every attempt of every link says the
+                // same.
                 Err(_) => increment(&self.connections.failed),
             }
             time::sleep(RECONNECT_PAUSE).await;

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-/// `/proc` counts CPU time in these; Linux fixed USER_HZ at 100 for programs on every architecture this runs on.
+/// `/proc` counts CPU time in these; Linux fixed USER_HZ at 100 for programs on every architecture
+/// this runs on.
 const TICK_US: u64 = 10_000;
 
 /// The CPU time that a process has used so far.
@@ -26,7 +27,9 @@ impl CpuTime {
         let mut fields = fields.split_ascii_whitespace().skip(14 - 3);
         let user: u64 = fields.next()?.parse().ok()?;
         let system: u64 = fields.next()?.parse().ok()?;
-        Some(Self { ticks: user + system })
+        Some(Self {
+            ticks: user + system,
+        })
     }
 
     /// Microseconds from then to now.
@@ -40,13 +43,25 @@ impl Memory {
         let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
         let kib = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim_start_matches(':').split_ascii_whitespace().next()?.parse().ok()
+            line.trim_start_matches(':')
+                .split_ascii_whitespace()
+                .next()?
+                .parse()
+                .ok()
         };
-        Some(Self { resident_kib: kib("VmRSS")?, peak_kib: kib("VmHWM")? })
+        Some(Self {
+            resident_kib: kib("VmRSS")?,
+            peak_kib: kib("VmHWM")?,
+        })
     }
 }
 
 /// The program's name, as far as Linux keeps it (15 bytes).
 pub fn name(process: &str) -> Option<String> {
-    Some(fs::read_to_string(format!("/proc/{process}/comm")).ok()?.trim_end().to_owned())
+    Some(
+        fs::read_to_string(format!("/proc/{process}/comm"))
+            .ok()?
+            .trim_end()
+            .to_owned(),
+    )
 }

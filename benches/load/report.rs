@@ -17,7 +17,10 @@ const LATE_SHOWN_MAX: usize = 100;
 /// Prints the outcome in the form that was asked for.
 pub fn print(args: &Args, outcome: &Outcome) -> anyhow::Result<()> {
     if args.json {
-        println!("{}", serde_json::to_string(&in_json(args, outcome)).context("write JSON")?);
+        println!(
+            "{}",
+            serde_json::to_string(&in_json(args, outcome)).context("write JSON")?
+        );
     } else {
         print_table(args, outcome);
     }
@@ -25,9 +28,17 @@ pub fn print(args: &Args, outcome: &Outcome) -> anyhow::Result<()> {
 }
 
 fn print_table(args: &Args, outcome: &Outcome) {
-    let Outcome { warmup, measured, connections, .. } = outcome;
+    let Outcome {
+        warmup,
+        measured,
+        connections,
+        ..
+    } = outcome;
     let looped = match args.rate {
-        Some(rate) => format!("open loop, {rate} due per second, at most {} in flight", args.in_flight()),
+        Some(rate) => format!(
+            "open loop, {rate} due per second, at most {} in flight",
+            args.in_flight()
+        ),
         None => format!("closed loop, {} in flight", args.in_flight()),
     };
     let picked = match args.pick {
@@ -36,7 +47,10 @@ fn print_table(args: &Args, outcome: &Outcome) {
         Pick::One => "one value".to_owned(),
     };
     let span_s = outcome.span.as_secs_f64();
-    println!("{:<12}{} on {} connections: {looped}", "target", args.target, args.connections);
+    println!(
+        "{:<12}{} on {} connections: {looped}",
+        "target", args.target, args.connections
+    );
     println!(
         "{:<12}domain {}, key {}, {picked}, {} per request",
         "asked for",
@@ -44,7 +58,11 @@ fn print_table(args: &Args, outcome: &Outcome) {
         args.key.join(" and "),
         counted(args.descriptors, "descriptor")
     );
-    println!("{:<12}{span_s:.1} s after {:.1} s of warm-up", "measured", args.warmup.as_secs_f64());
+    println!(
+        "{:<12}{span_s:.1} s after {:.1} s of warm-up",
+        "measured",
+        args.warmup.as_secs_f64()
+    );
     print_account("requests", measured);
     if !warmup.is_clean() && warmup.sent + warmup.unsent > 0 {
         print_account("  warm-up", warmup);
@@ -87,13 +105,23 @@ fn print_account(title: &str, tally: &Tally) {
         println!("{:<12}{count} unanswered: {loss}", "");
     }
     if tally.unsent > 0 {
-        println!("{:<12}{} more were due, but not sent in time", "", tally.unsent);
+        println!(
+            "{:<12}{} more were due, but not sent in time",
+            "", tally.unsent
+        );
     }
     if !tally.overdue.is_empty() {
-        println!("{:<12}{} of the answers came after the deadline", "", tally.overdue.len());
+        println!(
+            "{:<12}{} of the answers came after the deadline",
+            "",
+            tally.overdue.len()
+        );
     }
     if tally.resent > 0 {
-        println!("{:<12}{} attempts were refused unprocessed, and repeated", "", tally.resent);
+        println!(
+            "{:<12}{} attempts were refused unprocessed, and repeated",
+            "", tally.resent
+        );
     }
 }
 
@@ -104,16 +132,31 @@ fn print_cost(outcome: &Outcome) {
             None => "ended".to_owned(),
         };
         let memory = process.memory.as_ref().map_or(String::new(), |memory| {
-            format!(", {:.1} MiB resident, {:.1} at most", in_mib(memory.resident_kib), in_mib(memory.peak_kib))
+            format!(
+                ", {:.1} MiB resident, {:.1} at most",
+                in_mib(memory.resident_kib),
+                in_mib(memory.peak_kib)
+            )
         });
-        println!("{:<12}{cpu} by {} ({}){memory}", "cpu", process.name, process.pid);
+        println!(
+            "{:<12}{cpu} by {} ({}){memory}",
+            "cpu", process.name, process.pid
+        );
     }
     if let Some(sum) = outcome.cpu_sum_us()
         && outcome.processes.len() > 1
     {
-        println!("{:<12}{:.2} µs per request in all", "cpu", outcome.per_request(sum));
+        println!(
+            "{:<12}{:.2} µs per request in all",
+            "cpu",
+            outcome.per_request(sum)
+        );
     }
-    println!("{:<12}{:.2} µs per request by this generator", "cpu", outcome.per_request(outcome.own_cpu_us));
+    println!(
+        "{:<12}{:.2} µs per request by this generator",
+        "cpu",
+        outcome.per_request(outcome.own_cpu_us)
+    );
 }
 
 fn in_json(args: &Args, outcome: &Outcome) -> Value {
@@ -168,7 +211,8 @@ fn second(second: &Second) -> Value {
     })
 }
 
-/// Answers of the measured part that came after the deadline: how many, and when the first of them came.
+/// Answers of the measured part that came after the deadline: how many, and when the first of them
+/// came.
 fn late(outcome: &Outcome) -> Value {
     let overdue = &outcome.measured.overdue;
     let shown = overdue.iter().take(LATE_SHOWN_MAX).map(|under_way| {
@@ -181,8 +225,16 @@ fn late(outcome: &Outcome) -> Value {
 }
 
 fn account(tally: &Tally) -> Value {
-    let errors: Map<String, Value> = tally.errors.iter().map(|(error, &count)| (error.to_string(), count.into())).collect();
-    let unanswered: Map<String, Value> = tally.unanswered.iter().map(|(loss, &count)| (loss.to_string(), count.into())).collect();
+    let errors: Map<String, Value> = tally
+        .errors
+        .iter()
+        .map(|(error, &count)| (error.to_string(), count.into()))
+        .collect();
+    let unanswered: Map<String, Value> = tally
+        .unanswered
+        .iter()
+        .map(|(loss, &count)| (loss.to_string(), count.into()))
+        .collect();
     json!({
         "sent": tally.sent,
         "ok": tally.ok,
@@ -206,14 +258,25 @@ impl Outcome {
 
     /// CPU time of all processes that were asked about; nothing if none were, or one of them ended.
     fn cpu_sum_us(&self) -> Option<u64> {
-        let sum = self.processes.iter().map(|process| process.cpu_us).sum::<Option<u64>>();
+        let sum = self
+            .processes
+            .iter()
+            .map(|process| process.cpu_us)
+            .sum::<Option<u64>>();
         sum.filter(|_| !self.processes.is_empty())
     }
 }
 
 fn quantiles(histogram: &Histogram<u64>) -> Value {
-    let mut named: Map<String, Value> =
-        QUANTILES.iter().map(|&(name, quantile)| (name.to_owned(), in_ms(histogram.value_at_quantile(quantile)).into())).collect();
+    let mut named: Map<String, Value> = QUANTILES
+        .iter()
+        .map(|&(name, quantile)| {
+            (
+                name.to_owned(),
+                in_ms(histogram.value_at_quantile(quantile)).into(),
+            )
+        })
+        .collect();
     named.insert("max".to_owned(), in_ms(histogram.max()).into());
     named.into()
 }
@@ -221,7 +284,10 @@ fn quantiles(histogram: &Histogram<u64>) -> Value {
 fn in_words(histogram: &Histogram<u64>) -> String {
     let mut words = String::new();
     for (name, quantile) in QUANTILES {
-        words += &format!("{name} {:.3}  ", in_ms(histogram.value_at_quantile(quantile)));
+        words += &format!(
+            "{name} {:.3}  ",
+            in_ms(histogram.value_at_quantile(quantile))
+        );
     }
     words + &format!("max {:.3}", in_ms(histogram.max()))
 }
@@ -235,5 +301,9 @@ fn in_mib(kib: u64) -> f64 {
 }
 
 fn counted(count: usize, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+    if count == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{count} {noun}s")
+    }
 }

@@ -1,7 +1,8 @@
 //! Runs the load: connects, warms up, measures, waits for the last answers.
 //!
-//! A worker per place in flight, each asking one question at a time, all in one thread. A worker is a task that lives as long as the
-//! run, so that a request costs no task, no channel and no timer of its own.
+//! A worker per place in flight, each asking one question at a time, all in one thread. A worker is
+//! a task that lives as long as the run, so that a request costs no task, no channel and no timer
+//! of its own.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::future::poll_fn;
@@ -33,7 +34,8 @@ pub struct Outcome {
     pub measured: Tally,
     /// Length of the measured part.
     pub span: Duration,
-    /// Answers that came within it, whenever they were asked for: what throughput and CPU time per request are reckoned by.
+    /// Answers that came within it, whenever they were asked for: what throughput and CPU time per
+    /// request are reckoned by.
     pub answered: u64,
     pub connections: Rc<Connections>,
     pub processes: Vec<ProcessCost>,
@@ -76,14 +78,18 @@ struct Attempts {
     made: u64,
 }
 
-/// gRPC (proposal A6) lets a client repeat what a server says it has not looked at; once, since the server did see it.
+/// gRPC (proposal A6) lets a client repeat what a server says it has not looked at; once, since the
+/// server did see it.
 const RESENDS_MAX: u64 = 1;
 /// What workers may take beyond the timeout to notice that the run is over.
 const GRACE: Duration = Duration::from_millis(200);
 
 impl Outcome {
     pub fn is_clean(&self) -> bool {
-        let counted_right = self.limit_check.as_ref().is_none_or(|check| check.over_granted + check.under_granted == 0);
+        let counted_right = self
+            .limit_check
+            .as_ref()
+            .is_none_or(|check| check.over_granted + check.under_granted == 0);
         self.measured.is_clean() && counted_right
     }
 }
@@ -124,11 +130,22 @@ pub async fn run(args: &Args) -> anyhow::Result<Outcome> {
     time::sleep_until((measure_from + args.duration).into()).await;
     run.part.set(None);
     let span = now() - began;
-    let own_cpu_us = CpuTime::of("self").context("read the CPU time of this process")?.since_us(own_before);
-    let processes = args.pids.iter().zip(cpu_before).map(|(&pid, before)| ProcessCost::since(pid, &before)).collect();
+    let own_cpu_us = CpuTime::of("self")
+        .context("read the CPU time of this process")?
+        .since_us(own_before);
+    let processes = args
+        .pids
+        .iter()
+        .zip(cpu_before)
+        .map(|(&pid, before)| ProcessCost::since(pid, &before))
+        .collect();
 
-    // Twice the timeout: in an open loop the last turn may wait that long for a place and as long again for its answer.
-    let ended = time::timeout(args.timeout * 2 + GRACE, async { while workers.join_next().await.is_some() {} }).await;
+    // Twice the timeout: in an open loop the last turn may wait that long for a place and as long
+    // again for its answer.
+    let ended = time::timeout(args.timeout * 2 + GRACE, async {
+        while workers.join_next().await.is_some() {}
+    })
+    .await;
     let untaken = run.turns.close();
     if ended.is_err() {
         // They wait for a connection, without a turn: those that have one give it up in time.
@@ -141,7 +158,12 @@ pub async fn run(args: &Args) -> anyhow::Result<Outcome> {
     let (warmup, mut measured) = (run.warmup.into_inner(), run.measured.into_inner());
     measured.unsent += untaken;
     for tally in [&warmup, &measured] {
-        ensure!(tally.sent == tally.accounted(), "lost track: {} requests sent, {} accounted for", tally.sent, tally.accounted());
+        ensure!(
+            tally.sent == tally.accounted(),
+            "lost track: {} requests sent, {} accounted for",
+            tally.sent,
+            tally.accounted()
+        );
     }
     Ok(Outcome {
         warmup,
@@ -159,13 +181,19 @@ pub async fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 impl Run {
     fn new(args: &Args, origin: Instant) -> anyhow::Result<Self> {
-        let part = Rc::new(Cell::new(Some(if args.warmup.is_zero() { Part::Measured } else { Part::WarmUp })));
+        let part = Rc::new(Cell::new(Some(if args.warmup.is_zero() {
+            Part::Measured
+        } else {
+            Part::WarmUp
+        })));
         let turns = match args.rate {
             None => Turns::Closed(Rc::clone(&part)),
             Some(rate) => Turns::Open(Schedule::new(origin, rate, args.warmup, args.duration)),
         };
         let values = if args.pick == Pick::One { 1 } else { args.keys };
-        let limit_check = args.check_limit.map(|limit| LimitCheck::new(limit, args.hits.unwrap_or(1).into(), values));
+        let limit_check = args
+            .check_limit
+            .map(|limit| LimitCheck::new(limit, args.hits.unwrap_or(1).into(), values));
         Ok(Self {
             head: Head::new(args)?,
             bodies: RefCell::new(Bodies::new(args)?),
@@ -190,13 +218,15 @@ impl Run {
     /// Takes turns, one at a time, until the run is over.
     async fn work(self: Rc<Self>, link: Rc<Link>) {
         let mut sender = link.sender().await;
-        // One timer for all of this worker's requests: moving it further away, as each request does, touches no timer wheel.
+        // One timer for all of this worker's requests: moving it further away, as each request
+        // does, touches no timer wheel.
         let mut patience = pin!(time::sleep(Duration::ZERO));
         while let Some(turn) = self.turns.next().await {
             let started = now();
             let late = started.saturating_duration_since(turn.due_at);
             if late > self.timeout {
-                self.tally(turn.part).record(Fate::Unsent, turn.due_at, started, started);
+                self.tally(turn.part)
+                    .record(Fate::Unsent, turn.due_at, started, started);
                 continue;
             }
             let body = self.bodies.borrow_mut().next();
@@ -208,7 +238,8 @@ impl Run {
                 () = patience.as_mut() => if attempts.made > 0 { Fate::Unanswered(Loss::Timeout) } else { Fate::Unsent },
             };
             self.settle(&turn, &body, fate, started, &attempts);
-            // Before the next turn, so that a place without a connection takes none away from the others.
+            // Before the next turn, so that a place without a connection takes none away from the
+            // others.
             if !link.is_current(&sender) {
                 sender = link.sender().await;
             }
@@ -216,9 +247,19 @@ impl Run {
     }
 
     /// Sends the request until it has been looked at.
-    async fn ask(&self, part: Part, link: &Link, sender: &mut Sender, body: &Body, attempts: &mut Attempts) -> Fate {
+    async fn ask(
+        &self,
+        part: Part,
+        link: &Link,
+        sender: &mut Sender,
+        body: &Body,
+        attempts: &mut Attempts,
+    ) -> Fate {
         loop {
-            if poll_fn(|context| sender.requests.poll_ready(context)).await.is_err() {
+            if poll_fn(|context| sender.requests.poll_ready(context))
+                .await
+                .is_err()
+            {
                 link.end(sender.generation);
                 *sender = link.sender().await;
                 continue;
@@ -251,8 +292,12 @@ impl Run {
         let message = read_to_end(&mut body).await?;
         Ok(match body.trailers().await? {
             None => Answer::Malformed("no trailers"),
-            Some(trailers) if !trailers.contains_key(GRPC_STATUS) => Answer::Malformed("no grpc-status"),
-            Some(trailers) => failure(&trailers).unwrap_or_else(|| answer::read(&message, self.descriptors)),
+            Some(trailers) if !trailers.contains_key(GRPC_STATUS) => {
+                Answer::Malformed("no grpc-status")
+            }
+            Some(trailers) => {
+                failure(&trailers).unwrap_or_else(|| answer::read(&message, self.descriptors))
+            }
         })
     }
 
@@ -270,7 +315,9 @@ impl Run {
             }
         }
         if let Some(timeline) = &self.timeline {
-            timeline.borrow_mut().record(&fate, turn.due_at, sent_at, answered_at);
+            timeline
+                .borrow_mut()
+                .record(&fate, turn.due_at, sent_at, answered_at);
         }
         if matches!(fate, Fate::Answered(_)) && self.part.get() == Some(Part::Measured) {
             self.answered.set(self.answered.get() + 1);
@@ -309,9 +356,14 @@ struct Before {
 fn cpu_times(pids: &[u32]) -> anyhow::Result<Vec<Before>> {
     let before = |pid: &u32| {
         let process = pid.to_string();
-        Some(Before { name: process::name(&process)?, cpu: CpuTime::of(&process)? })
+        Some(Before {
+            name: process::name(&process)?,
+            cpu: CpuTime::of(&process)?,
+        })
     };
-    pids.iter().map(|pid| before(pid).with_context(|| format!("read the CPU time of process {pid}"))).collect()
+    pids.iter()
+        .map(|pid| before(pid).with_context(|| format!("read the CPU time of process {pid}")))
+        .collect()
 }
 
 const GRPC_STATUS: &str = "grpc-status";
@@ -328,11 +380,16 @@ fn failure(headers: &HeaderMap) -> Option<Answer> {
 
 /// The whole body; of the usual one, which comes in one piece, no byte is copied.
 async fn read_to_end(body: &mut RecvStream) -> Result<Bytes, h2::Error> {
-    let Some(first) = body.data().await.transpose()? else { return Ok(Bytes::new()) };
-    // h2 gives the bytes back to the connection's window when the stream is dropped, and no answer fills a stream's own window.
+    let Some(first) = body.data().await.transpose()? else {
+        return Ok(Bytes::new());
+    };
+    // h2 gives the bytes back to the connection's window when the stream is dropped, and no answer
+    // fills a stream's own window.
     let mut whole = None;
     while let Some(more) = body.data().await {
-        whole.get_or_insert_with(|| BytesMut::from(&first[..])).extend_from_slice(&more?);
+        whole
+            .get_or_insert_with(|| BytesMut::from(&first[..]))
+            .extend_from_slice(&more?);
     }
     Ok(whole.map_or(first, BytesMut::freeze))
 }

@@ -1,4 +1,5 @@
-//! Says when a request is due: as soon as the one before it is answered (closed loop), or by the clock (open loop).
+//! Says when a request is due: as soon as the one before it is answered (closed loop), or by the
+//! clock (open loop).
 //!
 //! ```text
 //!   due        0     1     2     3     4        even spacing: 1 / rate, whatever the server does
@@ -7,7 +8,8 @@
 //!                              |------|         the latency of 2 counts from when it was due
 //! ```
 //!
-//! A closed loop would have sent nothing during the stall and seen one slow request: "coordinated omission" (G. Tene).
+//! A closed loop would have sent nothing during the stall and seen one slow request: "coordinated
+//! omission" (G. Tene).
 
 use std::cell::Cell;
 use std::fs;
@@ -58,20 +60,24 @@ struct Pace {
     turns: u64,
 }
 
-/// Turns closer together than this are announced together: at 9 000 per second a wake-up each, beyond 20 000 not, as a wake-up costs
-/// about as much as a request.
+/// Turns closer together than this are announced together: at 9 000 per second a wake-up each,
+/// beyond 20 000 not, as a wake-up costs about as much as a request.
 const ANNOUNCE_INTERVAL_MIN: Duration = Duration::from_micros(50);
 
 impl Turns {
     /// The next turn, once there is one; nothing when the run is over.
     pub async fn next(&self) -> Option<Turn> {
         match self {
-            Self::Closed(part) => part.get().map(|part| Turn { part, due_at: now() }),
+            Self::Closed(part) => part.get().map(|part| Turn {
+                part,
+                due_at: now(),
+            }),
             Self::Open(schedule) => schedule.next().await,
         }
     }
 
-    /// Ends the run for those who wait for a turn, and says how many of the measured part nobody took.
+    /// Ends the run for those who wait for a turn, and says how many of the measured part nobody
+    /// took.
     pub fn close(&self) -> u64 {
         match self {
             Self::Closed(_) => 0,
@@ -84,8 +90,17 @@ impl Schedule {
     pub fn new(origin: Instant, per_second: f64, warmup: Duration, duration: Duration) -> Self {
         let turns_in = |span: Duration| (span.as_secs_f64() * per_second).round() as u64;
         let warmup_turns = turns_in(warmup);
-        let pace = Pace { origin, per_second, turns: warmup_turns + turns_in(duration) };
-        Self { pace, warmup_turns, due: Semaphore::new(0), taken: Cell::new(0) }
+        let pace = Pace {
+            origin,
+            per_second,
+            turns: warmup_turns + turns_in(duration),
+        };
+        Self {
+            pace,
+            warmup_turns,
+            due: Semaphore::new(0),
+            taken: Cell::new(0),
+        }
     }
 
     async fn next(&self) -> Option<Turn> {
@@ -95,13 +110,21 @@ impl Schedule {
         if turn + 1 == self.pace.turns {
             self.due.close();
         }
-        let part = if turn < self.warmup_turns { Part::WarmUp } else { Part::Measured };
-        Some(Turn { part, due_at: self.pace.due_at(turn) })
+        let part = if turn < self.warmup_turns {
+            Part::WarmUp
+        } else {
+            Part::Measured
+        };
+        Some(Turn {
+            part,
+            due_at: self.pace.due_at(turn),
+        })
     }
 
     /// Makes turns available as they fall due; ends after the last.
     ///
-    /// A thread does the sleeping, because tokio's timers count in milliseconds, and a millisecond is what is to be measured.
+    /// A thread does the sleeping, because tokio's timers count in milliseconds, and a millisecond
+    /// is what is to be measured.
     pub async fn announce(&self) {
         let tick = Arc::new(Notify::new());
         let (pace, ticking) = (self.pace, Arc::clone(&tick));
@@ -113,7 +136,9 @@ impl Schedule {
             self.due.add_permits((due - announced) as usize);
             announced = due;
         }
-        sleeper.join().expect("the sleeper does not panic, and sleeps no longer than the schedule");
+        sleeper
+            .join()
+            .expect("the sleeper does not panic, and sleeps no longer than the schedule");
     }
 
     fn close(&self) -> u64 {
@@ -141,13 +166,17 @@ impl Pace {
             if due == self.turns {
                 return;
             }
-            thread::sleep(self.due_at(due).saturating_duration_since(now()).max(ANNOUNCE_INTERVAL_MIN));
+            thread::sleep(
+                self.due_at(due)
+                    .saturating_duration_since(now())
+                    .max(ANNOUNCE_INTERVAL_MIN),
+            );
         }
     }
 }
 
-/// Asks Linux to wake this thread when it said, not up to 50 µs later. Where that is refused turns are that much later, and the
-/// report's "late ms" shows it.
+/// Asks Linux to wake this thread when it said, not up to 50 µs later. Where that is refused turns
+/// are that much later, and the report's "late ms" shows it.
 fn sleep_precisely() {
     if let Ok(task) = fs::read_link("/proc/thread-self")
         && let Some(tid) = task.file_name()

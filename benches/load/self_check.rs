@@ -1,13 +1,17 @@
-//! Checks the parts of the generator that could lie without anyone noticing: what it writes, what it reads and what it picks.
+//! Checks the parts of the generator that could lie without anyone noticing: what it writes, what
+//! it reads and what it picks.
 //!
-//! A bench target without a harness has no `#[test]`, so this runs when the program is started without arguments.
+//! A bench target without a harness has no `#[test]`, so this runs when the program is started
+//! without arguments.
 
 use std::time::Duration;
 
 use clap::Parser as _;
 use prost::Message as _;
 
-use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit,
+};
 use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
 use crate::load::answer::{self, Answer};
@@ -32,32 +36,61 @@ pub fn run() {
 }
 
 fn requests_say_what_was_asked_for() {
-    let args = args(&["--keys=200", "--descriptors=3", "--hits=7", "--domain=d", "--key=k", "--value-prefix=v-"]);
+    let args = args(&[
+        "--keys=200",
+        "--descriptors=3",
+        "--hits=7",
+        "--domain=d",
+        "--key=k",
+        "--value-prefix=v-",
+    ]);
     let mut bodies = Bodies::new(&args).expect("the arguments are in order");
     for _ in 0..1_000 {
         let body = bodies.next();
         let (header, message) = body.bytes.split_at(FRAME_HEADER_LEN);
         assert_eq!(header[1..], (message.len() as u32).to_be_bytes());
         let request = RateLimitRequest::decode(message).expect("a request is protobuf");
-        assert_eq!((&*request.domain, request.hits_addend, request.descriptors.len()), (&b"d"[..], 7, 3));
+        assert_eq!(
+            (
+                &*request.domain,
+                request.hits_addend,
+                request.descriptors.len()
+            ),
+            (&b"d"[..], 7, 3)
+        );
         let numbers: Vec<u32> = request
             .descriptors
             .iter()
             .map(|descriptor| {
-                let [entry] = &descriptor.entries[..] else { panic!("one entry per descriptor: {descriptor:?}") };
+                let [entry] = &descriptor.entries[..] else {
+                    panic!("one entry per descriptor: {descriptor:?}")
+                };
                 assert_eq!((&*entry.key, entry.value.len()), (&b"k"[..], "v-199".len()));
-                str::from_utf8(&entry.value).ok().and_then(|value| value.strip_prefix("v-")?.parse().ok()).expect("the prefix and digits")
+                str::from_utf8(&entry.value)
+                    .ok()
+                    .and_then(|value| value.strip_prefix("v-")?.parse().ok())
+                    .expect("the prefix and digits")
             })
             .collect();
-        assert!(numbers.iter().all(|&number| number < 200) && numbers[0] == body.value, "{numbers:?}");
+        assert!(
+            numbers.iter().all(|&number| number < 200) && numbers[0] == body.value,
+            "{numbers:?}"
+        );
     }
 }
 
 fn several_keys_take_turns() {
     let args = args(&["--key=a,b", "--descriptors=3"]);
-    let body = Bodies::new(&args).expect("the arguments are in order").next();
-    let request = RateLimitRequest::decode(&body.bytes[FRAME_HEADER_LEN..]).expect("a request is protobuf");
-    let keys: Vec<&[u8]> = request.descriptors.iter().map(|descriptor| &*descriptor.entries[0].key).collect();
+    let body = Bodies::new(&args)
+        .expect("the arguments are in order")
+        .next();
+    let request =
+        RateLimitRequest::decode(&body.bytes[FRAME_HEADER_LEN..]).expect("a request is protobuf");
+    let keys: Vec<&[u8]> = request
+        .descriptors
+        .iter()
+        .map(|descriptor| &*descriptor.entries[0].key)
+        .collect();
     assert_eq!(keys, [b"a", b"b", b"a"]);
 }
 
@@ -71,12 +104,26 @@ fn a_second_has_the_answers_that_came_in_it() {
         (Fate::Answered(Answer::Grpc(14)), 950, 950, 2_100),
         (Fate::Unanswered(Loss::Timeout), 2_000, 2_000, 3_000),
     ] {
-        timeline.record(&fate, origin + ms(due), origin + ms(sent), origin + ms(ended));
+        timeline.record(
+            &fate,
+            origin + ms(due),
+            origin + ms(sent),
+            origin + ms(ended),
+        );
     }
-    let shown: Vec<_> = timeline.seconds().iter().map(|second| (second.answered, second.failed, second.late_max)).collect();
+    let shown: Vec<_> = timeline
+        .seconds()
+        .iter()
+        .map(|second| (second.answered, second.failed, second.late_max))
+        .collect();
     assert_eq!(shown, [(2, 0, 5_000_000), (0, 0, 0), (0, 1, 0)]);
-    let [first, _, third] = timeline.seconds() else { panic!("three are over") };
-    assert!((94_000_000..94_100_000).contains(&first.max) && (1_149_000_000..1_152_000_000).contains(&third.max));
+    let [first, _, third] = timeline.seconds() else {
+        panic!("three are over")
+    };
+    assert!(
+        (94_000_000..94_100_000).contains(&first.max)
+            && (1_149_000_000..1_152_000_000).contains(&third.max)
+    );
 }
 
 fn answers_are_read_as_prost_reads_them() {
@@ -84,7 +131,11 @@ fn answers_are_read_as_prost_reads_them() {
         for descriptors in [1, 2, 40] {
             let status = DescriptorStatus {
                 code: code.into(),
-                current_limit: Some(RateLimit { requests_per_unit: u32::MAX, name: "a name".into(), unit: 3 }),
+                current_limit: Some(RateLimit {
+                    requests_per_unit: u32::MAX,
+                    name: "a name".into(),
+                    unit: 3,
+                }),
                 limit_remaining: 300,
                 ..DescriptorStatus::default()
             };
@@ -94,7 +145,10 @@ fn answers_are_read_as_prost_reads_them() {
                 raw_body: vec![b'x'; 200].into(),
                 ..RateLimitResponse::default()
             };
-            assert_eq!(answer::read(&frame(&response.encode_to_vec()), descriptors), answer);
+            assert_eq!(
+                answer::read(&frame(&response.encode_to_vec()), descriptors),
+                answer
+            );
         }
     }
 }
@@ -102,27 +156,52 @@ fn answers_are_read_as_prost_reads_them() {
 fn broken_answers_are_called_so() {
     let ok = RateLimitResponse {
         overall_code: Code::Ok.into(),
-        statuses: vec![DescriptorStatus { limit_remaining: 300, ..DescriptorStatus::default() }],
+        statuses: vec![DescriptorStatus {
+            limit_remaining: 300,
+            ..DescriptorStatus::default()
+        }],
         ..RateLimitResponse::default()
     }
     .encode_to_vec();
     let mut compressed = frame(&ok);
     compressed[0] = 1;
-    let unknown = RateLimitResponse { statuses: vec![DescriptorStatus::default()], ..RateLimitResponse::default() }.encode_to_vec();
-    for broken in
-        [vec![], frame(&ok)[..8].to_vec(), frame(&ok[..ok.len() - 1]), frame(&[]), frame(&unknown), frame(&[0xff; 12]), compressed]
-    {
-        assert!(matches!(answer::read(&broken, 1), Answer::Malformed(_)), "{broken:?}");
+    let unknown = RateLimitResponse {
+        statuses: vec![DescriptorStatus::default()],
+        ..RateLimitResponse::default()
     }
-    assert!(matches!(answer::read(&frame(&ok), 2), Answer::Malformed(_)), "a status is missing");
+    .encode_to_vec();
+    for broken in [
+        vec![],
+        frame(&ok)[..8].to_vec(),
+        frame(&ok[..ok.len() - 1]),
+        frame(&[]),
+        frame(&unknown),
+        frame(&[0xff; 12]),
+        compressed,
+    ] {
+        assert!(
+            matches!(answer::read(&broken, 1), Answer::Malformed(_)),
+            "{broken:?}"
+        );
+    }
+    assert!(
+        matches!(answer::read(&frame(&ok), 2), Answer::Malformed(_)),
+        "a status is missing"
+    );
 }
 
 fn zipf_follows_its_law() {
     const DRAWS: u32 = 1_000_000;
     for exponent in [0.5_f64, 1.0, 1.3] {
-        let args = args(&["--keys=1000", "--pick=zipf", &format!("--zipf-exponent={exponent}")]);
+        let args = args(&[
+            "--keys=1000",
+            "--pick=zipf",
+            &format!("--zipf-exponent={exponent}"),
+        ]);
         let counts = counts(&args, DRAWS);
-        let weights: Vec<f64> = (1..=1_000).map(|rank| f64::from(rank).powf(-exponent)).collect();
+        let weights: Vec<f64> = (1..=1_000)
+            .map(|rank| f64::from(rank).powf(-exponent))
+            .collect();
         let sum: f64 = weights.iter().sum();
         for rank in [0, 1, 2, 10, 100, 999] {
             let expected = weights[rank] / sum * f64::from(DRAWS);
@@ -138,7 +217,10 @@ fn zipf_follows_its_law() {
 
 fn uniform_reaches_every_value() {
     let counts = counts(&args(&["--keys=1000"]), 1_000_000);
-    assert!(counts.iter().all(|&count| (800..1_200).contains(&count)), "{counts:?}");
+    assert!(
+        counts.iter().all(|&count| (800..1_200).contains(&count)),
+        "{counts:?}"
+    );
 }
 
 fn limit_check_sees_one_hit_too_many_and_one_too_few() {
@@ -149,12 +231,24 @@ fn limit_check_sees_one_hit_too_many_and_one_too_few() {
         }
         check.record(1, &Told::Refused);
         let verdict = check.verdict();
-        assert_eq!((verdict.values_asked, verdict.over_granted, verdict.under_granted), (1, over, under), "{granted} granted");
+        assert_eq!(
+            (
+                verdict.values_asked,
+                verdict.over_granted,
+                verdict.under_granted
+            ),
+            (1, over, under),
+            "{granted} granted"
+        );
     }
 }
 
 fn a_deadline_is_sent_and_late_answers_are_counted() {
-    let head = |options: &[&str]| Head::new(&args(options)).expect("the arguments are in order").request();
+    let head = |options: &[&str]| {
+        Head::new(&args(options))
+            .expect("the arguments are in order")
+            .request()
+    };
     let sent = |options: &[&str]| head(options).headers().get("grpc-timeout").cloned();
     assert_eq!(sent(&["--deadline=20ms"]).expect("it is sent"), "20m");
     assert_eq!(sent(&["--deadline=1s"]).expect("it is sent"), "1000m");
@@ -167,10 +261,24 @@ fn a_deadline_is_sent_and_late_answers_are_counted() {
         let mut tally = Tally::new(deadline.map(ms));
         for (late, took) in times {
             let sent_at = due_at + ms(late);
-            tally.record(Fate::Answered(Answer::Ok), due_at, sent_at, sent_at + ms(took));
+            tally.record(
+                Fate::Answered(Answer::Ok),
+                due_at,
+                sent_at,
+                sent_at + ms(took),
+            );
         }
-        tally.record(Fate::Unanswered(Loss::Timeout), due_at, due_at, due_at + ms(1_000));
-        assert_eq!((tally.ok, tally.overdue.len()), (4, overdue), "{deadline:?}");
+        tally.record(
+            Fate::Unanswered(Loss::Timeout),
+            due_at,
+            due_at,
+            due_at + ms(1_000),
+        );
+        assert_eq!(
+            (tally.ok, tally.overdue.len()),
+            (4, overdue),
+            "{deadline:?}"
+        );
     }
 }
 

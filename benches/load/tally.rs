@@ -43,9 +43,11 @@ pub struct Tally {
     pub errors: BTreeMap<Answer, u64>,
     pub unanswered: BTreeMap<Loss, u64>,
     pub unsent: u64,
-    /// From when to when a request was under way whose answer, counted above, took longer than the deadline.
+    /// From when to when a request was under way whose answer, counted above, took longer than the
+    /// deadline.
     pub overdue: Vec<Range<Instant>>,
-    /// Attempts the server refused unprocessed, made again on another stream. Not requests of their own.
+    /// Attempts the server refused unprocessed, made again on another stream. Not requests of
+    /// their own.
     pub resent: u64,
     /// From due to answered, in ns.
     pub latency: Histogram<u64>,
@@ -106,13 +108,19 @@ impl Tally {
 
     pub fn record(&mut self, fate: Fate, due_at: Instant, sent_at: Instant, ended_at: Instant) {
         if !matches!(fate, Fate::Unsent) {
-            self.lateness.saturating_record(nanoseconds(sent_at - due_at));
+            self.lateness
+                .saturating_record(nanoseconds(sent_at - due_at));
         }
         match fate {
             Fate::Answered(answer) => {
-                self.latency.saturating_record(nanoseconds(ended_at - due_at));
-                // Not from when it was due: to be sent late is this generator's doing, or that of the answers before it.
-                if self.deadline.is_some_and(|deadline| ended_at - sent_at > deadline) {
+                self.latency
+                    .saturating_record(nanoseconds(ended_at - due_at));
+                // Not from when it was due: to be sent late is this generator's doing, or that of
+                // the answers before it.
+                if self
+                    .deadline
+                    .is_some_and(|deadline| ended_at - sent_at > deadline)
+                {
                     self.overdue.push(sent_at..ended_at);
                 }
                 match answer {
@@ -141,13 +149,22 @@ impl Tally {
 
     /// Something was asked, and everything was answered OK or OVER_LIMIT, in time.
     pub fn is_clean(&self) -> bool {
-        self.sent > 0 && self.sent == self.ok + self.over_limit && self.unsent == 0 && self.overdue.is_empty()
+        self.sent > 0
+            && self.sent == self.ok + self.over_limit
+            && self.unsent == 0
+            && self.overdue.is_empty()
     }
 }
 
 impl Timeline {
     pub fn new(origin: Instant) -> Self {
-        Self { origin, second: 0, took: histogram(), current: Second::default(), over: Vec::new() }
+        Self {
+            origin,
+            second: 0,
+            took: histogram(),
+            current: Second::default(),
+            over: Vec::new(),
+        }
     }
 
     pub fn record(&mut self, fate: &Fate, due_at: Instant, sent_at: Instant, ended_at: Instant) {
@@ -171,7 +188,12 @@ impl Timeline {
     fn turn(&mut self) {
         let quantile = |quantile| self.took.value_at_quantile(quantile);
         let (p50, p99, max) = (quantile(0.5), quantile(0.99), self.took.max());
-        self.over.push(Second { p50, p99, max, ..mem::take(&mut self.current) });
+        self.over.push(Second {
+            p50,
+            p99,
+            max,
+            ..mem::take(&mut self.current)
+        });
         self.took.reset();
         self.second += 1;
     }
@@ -183,7 +205,9 @@ impl fmt::Display for Loss {
             Self::Timeout => f.write_str("timeout"),
             Self::Refused => f.write_str("refused unprocessed"),
             Self::Reset(code) => write!(f, "stream reset: {:?}", Reason::from(*code)),
-            Self::GoAway(code) => write!(f, "connection ended by GOAWAY: {:?}", Reason::from(*code)),
+            Self::GoAway(code) => {
+                write!(f, "connection ended by GOAWAY: {:?}", Reason::from(*code))
+            }
             Self::Disconnected => f.write_str("connection lost"),
         }
     }

@@ -14,10 +14,9 @@ use crate::limiter::{self, Modes};
 use crate::rules::explain::explain;
 use crate::rules::{LiveRules, Query};
 
-const GET_USAGE: &str =
-    "write /explain?domain=DOMAIN&descriptor=KEY%3DVALUE with a `descriptor` for each entry, key and value percent-encoded";
-/// How long a body of `/explain` may be. A recorded request has a few hundred bytes, and every connection of the admin
-/// listener may hold one.
+const GET_USAGE: &str = "write /explain?domain=DOMAIN&descriptor=KEY%3DVALUE with a `descriptor` for each entry, key and value percent-encoded";
+/// How long a body of `/explain` may be. A recorded request has a few hundred bytes, and every
+/// connection of the admin listener may hold one.
 pub const EXPLAIN_BYTES_MAX: usize = 256 << 10;
 /// The body of a page that needs rules while there are none.
 pub const NO_RULES: &str = "no rules are loaded\n";
@@ -33,7 +32,11 @@ pub struct Explainer {
 impl Explainer {
     /// Explains by the rules that are in force at the time of each request.
     pub fn new(rules: Arc<LiveRules>, modes: Modes, messages: Messages) -> Self {
-        Self { rules, modes, messages }
+        Self {
+            rules,
+            modes,
+            messages,
+        }
     }
 
     fn explain(&self, query: &Query<'_>) -> Response {
@@ -47,14 +50,23 @@ impl Explainer {
     }
 }
 
-/// GET: one descriptor, with an entry for each `descriptor` in the query string, which may be any bytes.
+/// GET: one descriptor, with an entry for each `descriptor` in the query string, which may be any
+/// bytes.
 pub async fn by_query(State(explainer): State<Explainer>, RawQuery(query): RawQuery) -> Response {
     let query = query.unwrap_or_default();
     let pairs: Vec<(Vec<u8>, Vec<u8>)> = query.split('&').map(pair).collect();
-    let of = |wanted: &'static str| pairs.iter().filter(move |(name, _)| name == wanted.as_bytes()).map(|(_, value)| &**value);
+    let of = |wanted: &'static str| {
+        pairs
+            .iter()
+            .filter(move |(name, _)| name == wanted.as_bytes())
+            .map(|(_, value)| &**value)
+    };
     let domain = of("domain").next().unwrap_or_default();
     if domain.is_empty() || of("descriptor").next().is_none() {
-        return bad_request(&format!("a domain and at least one descriptor are needed; {GET_USAGE}"), None);
+        return bad_request(
+            &format!("a domain and at least one descriptor are needed; {GET_USAGE}"),
+            None,
+        );
     }
     match Query::of_entries(domain, of("descriptor")) {
         Ok(query) => explainer.explain(&query),

@@ -1,8 +1,9 @@
 //! A page that is rendered once for all who ask for it at the same time.
 //!
-//! A page of many metrics or rules takes a fraction of a second and many megabytes. So each kind is rendered by one thread at a time, away
-//! from the one that answers liveness probes, and what was rendered is shared, not copied, by all responses. A request is answered with a
-//! page whose rendering began after it arrived: what was counted before is on it.
+//! A page of many metrics or rules takes a fraction of a second and many megabytes. So each kind is
+//! rendered by one thread at a time, away from the one that answers liveness probes, and what was
+//! rendered is shared, not copied, by all responses. A request is answered with a page whose
+//! rendering began after it arrived: what was counted before is on it.
 //!
 //! ```text
 //!  requests     1      2 3 4
@@ -18,8 +19,8 @@ use tokio::task::spawn_blocking;
 
 use crate::telemetry::metric::Counter;
 
-/// How many pages of one kind are in memory at once. Clients that do not read keep theirs until they are closed; meanwhile the last one is
-/// sent again.
+/// How many pages of one kind are in memory at once. Clients that do not read keep theirs until
+/// they are closed; meanwhile the last one is sent again.
 pub const PAGES_MAX: usize = 4;
 
 /// A kind of page. Clones share it.
@@ -56,10 +57,16 @@ impl AsRef<[u8]> for PageOwner {
 impl SharedPage {
     /// Never rendered so far. `full` counts the requests that get an older page.
     pub fn new(full: Counter) -> Self {
-        Self(Arc::new(Inner { begun: AtomicU64::new(0), last: Arc::default(), room: Arc::new(Semaphore::new(PAGES_MAX)), full }))
+        Self(Arc::new(Inner {
+            begun: AtomicU64::new(0),
+            last: Arc::default(),
+            room: Arc::new(Semaphore::new(PAGES_MAX)),
+            full,
+        }))
     }
 
-    /// The page as of now, rendered unless somebody else's rendering is recent enough; `None` if it panicked.
+    /// The page as of now, rendered unless somebody else's rendering is recent enough; `None` if it
+    /// panicked.
     pub async fn get(&self, render: impl FnOnce() -> String + Send + 'static) -> Option<Bytes> {
         let begun = self.0.begun.load(Relaxed);
         let mut last = self.0.last.clone().lock_owned().await;
@@ -79,8 +86,14 @@ impl SharedPage {
         let number = self.0.begun.fetch_add(1, Relaxed) + 1;
         // It keeps the lock to its end, also where whoever asked has gone.
         let rendering = spawn_blocking(move || {
-            let page = Bytes::from_owner(PageOwner { text: render(), _room: room });
-            *last = Some(Rendered { number, page: page.clone() });
+            let page = Bytes::from_owner(PageOwner {
+                text: render(),
+                _room: room,
+            });
+            *last = Some(Rendered {
+                number,
+                page: page.clone(),
+            });
             page
         });
         rendering.await.ok()
@@ -125,9 +138,16 @@ mod tests {
         tokio::task::yield_now().await;
         drop(go);
         let pages = asking.join_all().await;
-        let later: Vec<_> = pages.iter().flatten().filter(|page| &page[..] != b"first").collect();
+        let later: Vec<_> = pages
+            .iter()
+            .flatten()
+            .filter(|page| &page[..] != b"first")
+            .collect();
         assert_eq!((pages.len(), later.len()), (9, 8));
-        assert!(later.iter().all(|page| page.as_ptr() == later[0].as_ptr()), "they share the bytes");
+        assert!(
+            later.iter().all(|page| page.as_ptr() == later[0].as_ptr()),
+            "they share the bytes"
+        );
         assert_eq!(shared.0.begun.load(Relaxed), 2);
     }
 
@@ -136,10 +156,24 @@ mod tests {
         let (shared, full) = page();
         let mut unread = Vec::new();
         for number in 0..PAGES_MAX + 2 {
-            unread.push(shared.get(move || number.to_string()).await.expect("it is rendered"));
+            unread.push(
+                shared
+                    .get(move || number.to_string())
+                    .await
+                    .expect("it is rendered"),
+            );
         }
-        assert_eq!((unread[PAGES_MAX].clone(), full.get()), (unread[PAGES_MAX - 1].clone(), 2));
+        assert_eq!(
+            (unread[PAGES_MAX].clone(), full.get()),
+            (unread[PAGES_MAX - 1].clone(), 2)
+        );
         unread.drain(..2);
-        assert_eq!(shared.get(|| "new".to_owned()).await.expect("it is rendered"), "new");
+        assert_eq!(
+            shared
+                .get(|| "new".to_owned())
+                .await
+                .expect("it is rendered"),
+            "new"
+        );
     }
 }

@@ -11,8 +11,14 @@ const DEBUG_PORT_DEFAULT: u16 = 6_070;
 #[group(skip)]
 #[command(next_help_heading = "Admin door")]
 pub struct Settings {
-    /// Address of /metrics, /rlconfig, /stats, /explain and /ready; :: is every one of IPv6 and IPv4
-    #[arg(long, env = "DEBUG_HOST", default_value = "0.0.0.0", value_name = "HOST")]
+    /// Address of /metrics, /rlconfig, /stats, /explain and /ready; :: is every one of IPv6 and
+    /// IPv4
+    #[arg(
+        long,
+        env = "DEBUG_HOST",
+        default_value = "0.0.0.0",
+        value_name = "HOST"
+    )]
     pub debug_host: String,
     /// Port of the same [default: 6070]
     #[arg(long, env = "DEBUG_PORT", default_value = "", hide_default_value = true, value_name = "PORT", value_parser = setting::given(setting::port))]
@@ -22,6 +28,9 @@ pub struct Settings {
 impl Settings {
     /// Where the door is.
     pub fn debug(&self) -> (&str, u16) {
-        (&self.debug_host, self.debug_port.0.unwrap_or(DEBUG_PORT_DEFAULT))
+        (
+            &self.debug_host,
+            self.debug_port.0.unwrap_or(DEBUG_PORT_DEFAULT),
+        )
     }
 }

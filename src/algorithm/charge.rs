@@ -1,5 +1,5 @@
-//! What a call does to a counter that knows how much of it is spent: the same sentence for windows, which count hits, and for
-//! buckets, which count credits.
+//! What a call does to a counter that knows how much of it is spent: the same sentence for windows,
+//! which count hits, and for buckets, which count credits.
 
 use crate::check::{HITS_MAX, Hits};
 use crate::limit::{Limit, RefusedHits};
@@ -26,17 +26,33 @@ impl Charge {
             Hits::Look => (0, false),
             Hits::GiveBack(_) => (-cost, false),
         };
-        Self { cost, drops, full, deepest }
+        Self {
+            cost,
+            drops,
+            full,
+            deepest,
+        }
     }
 
     /// The same in a counter of which each hit is one, and that counts so many at most.
     pub fn of_hits(limit: &Limit, hits: Hits, deepest: u64) -> Self {
-        Self::new(hits, hits.count().min(HITS_MAX), limit.refused_hits(), limit.requests().into(), deepest)
+        Self::new(
+            hits,
+            hits.count().min(HITS_MAX),
+            limit.refused_hits(),
+            limit.requests().into(),
+            deepest,
+        )
     }
 
     /// One that takes so much, whatever there is.
     pub fn taking(spent: u64) -> Self {
-        Self { cost: i64::try_from(spent).unwrap_or(i64::MAX), drops: false, full: u64::MAX, deepest: u64::MAX }
+        Self {
+            cost: i64::try_from(spent).unwrap_or(i64::MAX),
+            drops: false,
+            full: u64::MAX,
+            deepest: u64::MAX,
+        }
     }
 
     /// What it wants to take; what is given back, and a look, want nothing.
@@ -56,6 +72,9 @@ impl Charge {
 
     /// What it adds, and what it takes away: one of them is nothing.
     pub fn change(self, spent: u64) -> (u64, u64) {
-        (self.charged(spent).saturating_sub(spent), self.cost.min(0).unsigned_abs())
+        (
+            self.charged(spent).saturating_sub(spent),
+            self.cost.min(0).unsigned_abs(),
+        )
     }
 }

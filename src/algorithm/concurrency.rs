@@ -1,9 +1,10 @@
 //! Concurrency: at most N at once, each of them known by name and given back by name.
 //!
-//! A number alone would be wrong: callers give back what they were never given (Envoy does for requests that were refused), and others
-//! never give anything back. So the state is a set of names, each with the time at which its lease runs out; a name that is given back
-//! twice frees one place, and one that is never given back is forgotten at the end of its lease. Whoever asks again under its name keeps
-//! its place, and its lease begins anew.
+//! A number alone would be wrong: callers give back what they were never given (Envoy does for
+//! requests that were refused), and others never give anything back. So the state is a set of
+//! names, each with the time at which its lease runs out; a name that is given back twice frees one
+//! place, and one that is never given back is forgotten at the end of its lease. Whoever asks again
+//! under its name keeps its place, and its lease begins anew.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -30,7 +31,8 @@ type Name = u128;
 /// What a holder takes in both, of which neither is ever quite full.
 const HOLDER_BYTES: usize = 2 * (size_of::<(Name, Time)>() + size_of::<(Time, Name)>());
 
-/// How many hold a place, when so many leases have run out that one more could, and when the last one has.
+/// How many hold a place, when so many leases have run out that one more could, and when the last
+/// one has.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     count: u64,
@@ -43,27 +45,47 @@ impl Decide for Concurrency {
 
     /// A call is one holder, however many hits it has.
     fn charge(limit: &Limit, call: Call<'_>) -> Charge {
-        Charge::new(call.hits, call.hits.count().min(1), RefusedHits::Drop, limit.requests().into(), limit.requests().into())
+        Charge::new(
+            call.hits,
+            call.hits.count().min(1),
+            RefusedHits::Drop,
+            limit.requests().into(),
+            limit.requests().into(),
+        )
     }
 
     fn charge_here(&self, limit: &Limit, call: Call<'_>) -> Charge {
         let charge = Self::charge(limit, call);
         match call.hits {
             // It has its place.
-            Hits::Add(_) if self.holds(call.holder) => Charge { cost: 0, full: u64::MAX, ..charge },
+            Hits::Add(_) if self.holds(call.holder) => Charge {
+                cost: 0,
+                full: u64::MAX,
+                ..charge
+            },
             Hits::GiveBack(_) if !self.holds(call.holder) => Charge { cost: 0, ..charge },
             Hits::Add(_) | Hits::GiveBack(_) | Hits::Look => charge,
         }
     }
 
-    /// A lease that ends later than one that begins now means that the clock went back, or that leases were longer: it ends as if it
-    /// began now.
+    /// A lease that ends later than one that begins now means that the clock went back, or that
+    /// leases were longer: it ends as if it began now.
     fn at(mut self, limit: &Limit, now: Time) -> Self {
-        while let Some((_, name)) = self.order.first().copied().filter(|(until, _)| *until <= now) {
+        while let Some((_, name)) = self
+            .order
+            .first()
+            .copied()
+            .filter(|(until, _)| *until <= now)
+        {
             self.remove(name);
         }
         let latest = now.plus(limit.period());
-        while let Some((_, name)) = self.order.last().copied().filter(|(until, _)| *until > latest) {
+        while let Some((_, name)) = self
+            .order
+            .last()
+            .copied()
+            .filter(|(until, _)| *until > latest)
+        {
             self.insert(name, latest);
         }
         self
@@ -97,10 +119,18 @@ impl Decide for Concurrency {
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let count = self.leases.len() as u64;
-        let leaving = (count + Self::charge(limit, call).wanted()).saturating_sub(limit.requests().into());
+        let leaving =
+            (count + Self::charge(limit, call).wanted()).saturating_sub(limit.requests().into());
         let until = |lease: Option<&(Time, Name)>| lease.map_or(now, |(until, _)| *until);
-        let nth = usize::try_from(leaving).ok().and_then(|leaving| self.order.iter().nth(leaving.checked_sub(1)?));
-        Held { count, room: until(nth), last: until(self.order.last()) }.verdict(limit, now, over)
+        let nth = usize::try_from(leaving)
+            .ok()
+            .and_then(|leaving| self.order.iter().nth(leaving.checked_sub(1)?));
+        Held {
+            count,
+            room: until(nth),
+            last: until(self.order.last()),
+        }
+        .verdict(limit, now, over)
     }
 }
 
@@ -132,18 +162,34 @@ impl Held {
         let is_nothing = limit.requests() == 0;
         // At the latest; others may give back before.
         let retry_after = (over && !is_nothing).then(|| self.room.since(now));
-        let reset_after = if is_nothing && self.count == 0 { limit.period() } else { self.last.since(now) };
+        let reset_after = if is_nothing && self.count == 0 {
+            limit.period()
+        } else {
+            self.last.since(now)
+        };
         Verdict::of_hits(limit, self.count, over, retry_after, reset_after)
     }
 }
 
-/// What to tell a caller who has left so many holders, as the twin tells of them: when there is room for one more at the latest, and when
-/// the last lease runs out.
+/// What to tell a caller who has left so many holders, as the twin tells of them: when there is
+/// room for one more at the latest, and when the last lease runs out.
 pub fn verdict_told(limit: &Limit, now: Time, over: bool, count: u64, besides: &[u64]) -> Verdict {
-    let time = |at: usize| besides.get(at).map_or(now, |&micros| Time::from_micros(micros));
-    Held { count, room: time(0), last: time(1) }.verdict(limit, now, over)
+    let time = |at: usize| {
+        besides
+            .get(at)
+            .map_or(now, |&micros| Time::from_micros(micros))
+    };
+    Held {
+        count,
+        room: time(0),
+        last: time(1),
+    }
+    .verdict(limit, now, over)
 }
 
 fn name(holder: &[u8]) -> Name {
-    Sha256::digest(holder).iter().take(16).fold(0, |name, &byte| name << 8 | Name::from(byte))
+    Sha256::digest(holder)
+        .iter()
+        .take(16)
+        .fold(0, |name, &byte| name << 8 | Name::from(byte))
 }

@@ -125,7 +125,8 @@ impl Counter {
         of_kind!(limit, State => State::default().into())
     }
 
-    /// A counter of which so much is spent since `now`, in its own units. Of names nothing can be said: there are none.
+    /// A counter of which so much is spent since `now`, in its own units. Of names nothing can be
+    /// said: there are none.
     pub fn of(limit: &Limit, now: Time, spent: u64) -> Self {
         of_kind!(limit, State => State::of(limit, now, spent).into())
     }
@@ -157,24 +158,47 @@ impl Counter {
     }
 
     /// What to tell a caller who has left the counter, which is as of now, like this.
-    pub fn verdict<'c>(&self, limit: &Limit, now: Time, call: impl Into<Call<'c>>, over: bool) -> Verdict {
+    pub fn verdict<'c>(
+        &self,
+        limit: &Limit,
+        now: Time,
+        call: impl Into<Call<'c>>,
+        over: bool,
+    ) -> Verdict {
         let call = call.into();
         with_each!(self, state => state.verdict(limit, now, call, over))
     }
 
-    /// What to tell at `now` a caller of whose counter the twin says that so much was spent at `at`, and what its algorithm needs besides.
-    pub fn verdict_told(limit: &Limit, (at, now): (Time, Time), call: Call<'_>, over: bool, spent: u64, besides: &[u64]) -> Verdict {
+    /// What to tell at `now` a caller of whose counter the twin says that so much was spent at
+    /// `at`, and what its algorithm needs besides.
+    pub fn verdict_told(
+        limit: &Limit,
+        (at, now): (Time, Time),
+        call: Call<'_>,
+        over: bool,
+        spent: u64,
+        besides: &[u64],
+    ) -> Verdict {
         if Kind::of(limit) == Kind::Concurrency {
             return concurrency::verdict_told(limit, now, over, spent, besides);
         }
         of_kind!(limit, State => State::told(limit, at, spent, besides).verdict(limit, now, call, over))
     }
 
-    /// Decides one call. A state of another kind than the limit's cannot stand at its key, which names the algorithm; should it, it counts
-    /// as untouched.
-    pub fn decide<'c>(self, limit: &Limit, now: Time, call: impl Into<Call<'c>>) -> (Self, Verdict) {
+    /// Decides one call. A state of another kind than the limit's cannot stand at its key, which
+    /// names the algorithm; should it, it counts as untouched.
+    pub fn decide<'c>(
+        self,
+        limit: &Limit,
+        now: Time,
+        call: impl Into<Call<'c>>,
+    ) -> (Self, Verdict) {
         let call = call.into();
-        let counter = if self.kind() == Kind::of(limit) { self } else { Self::untouched(limit) };
+        let counter = if self.kind() == Kind::of(limit) {
+            self
+        } else {
+            Self::untouched(limit)
+        };
         with_each!(counter, state => {
             let (state, verdict) = state.decide(limit, now, call);
             (state.into(), verdict)

@@ -1,7 +1,8 @@
 //! Fixed window: at most N hits in each window aligned to the epoch, or to the calendar month.
 //!
-//! The promise is per window, so up to 2N can pass around an edge. Its state is a start and a count, and it counts in the same way as
-//! the reference's INCRBY: with `refused_hits: count` a call that does not fit uses up quota all the same.
+//! The promise is per window, so up to 2N can pass around an edge. Its state is a start and a
+//! count, and it counts in the same way as the reference's INCRBY: with `refused_hits: count` a
+//! call that does not fit uses up quota all the same.
 
 use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
@@ -23,11 +24,15 @@ impl Decide for FixedWindow {
         Charge::of_hits(limit, call.hits, EXACT_MAX - 1)
     }
 
-    /// A window that has not begun yet means that the clock went back. Its count is kept, so nobody is let in sooner, and it ends with
-    /// the present window, so nobody waits longer than one period.
+    /// A window that has not begun yet means that the clock went back. Its count is kept, so nobody
+    /// is let in sooner, and it ends with the present window, so nobody waits longer than one
+    /// period.
     fn at(self, limit: &Limit, now: Time) -> Self {
         let start = limit.window(now).start;
-        Self { start, used: if self.start < start { 0 } else { self.used } }
+        Self {
+            start,
+            used: if self.start < start { 0 } else { self.used },
+        }
     }
 
     fn spent(&self, _: &Limit, _: Time) -> u64 {
@@ -35,7 +40,10 @@ impl Decide for FixedWindow {
     }
 
     fn charged(self, _: &Limit, _: Time, _: Call<'_>, charge: Charge) -> Self {
-        Self { used: charge.charged(self.used), ..self }
+        Self {
+            used: charge.charged(self.used),
+            ..self
+        }
     }
 
     fn is_untouched(&self) -> bool {
@@ -49,6 +57,12 @@ impl Decide for FixedWindow {
             Hits::Add(hits) => hits <= requests,
             Hits::Look | Hits::GiveBack(_) => true,
         };
-        Verdict::of_hits(limit, self.used, over, (over && fits_a_fresh_window).then_some(ends_after), ends_after)
+        Verdict::of_hits(
+            limit,
+            self.used,
+            over,
+            (over && fits_a_fresh_window).then_some(ends_after),
+            ends_after,
+        )
     }
 }

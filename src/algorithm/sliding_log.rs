@@ -1,7 +1,9 @@
-//! Sliding log: exactly at most N hits in any period, because every call is remembered until its period is over.
+//! Sliding log: exactly at most N hits in any period, because every call is remembered until its
+//! period is over.
 //!
-//! Its state is an entry for each call, so it is bounded: beyond [`LOG_ENTRIES_MAX`] a call is added to the newest entry, which takes the
-//! later time. Its hits then leave later than they could, and never sooner: the promise holds. Hits of the same µs are one entry.
+//! Its state is an entry for each call, so it is bounded: beyond [`LOG_ENTRIES_MAX`] a call is
+//! added to the newest entry, which takes the later time. Its hits then leave later than they
+//! could, and never sooner: the promise holds. Hits of the same µs are one entry.
 
 use std::collections::VecDeque;
 
@@ -35,10 +37,14 @@ impl Decide for SlidingLog {
         Charge::of_hits(limit, call.hits, LOG_HITS_MAX - 1)
     }
 
-    /// Calls that have not been made yet mean that the clock went back. They are kept, so nobody is let in sooner, as if they were made
-    /// now, so nobody waits longer than one period.
+    /// Calls that have not been made yet mean that the clock went back. They are kept, so nobody is
+    /// let in sooner, as if they were made now, so nobody waits longer than one period.
     fn at(mut self, limit: &Limit, now: Time) -> Self {
-        while let Some(oldest) = self.entries.front().filter(|oldest| now.since(oldest.at) >= limit.period()) {
+        while let Some(oldest) = self
+            .entries
+            .front()
+            .filter(|oldest| now.since(oldest.at) >= limit.period())
+        {
             self.used -= oldest.hits;
             self.entries.pop_front();
         }
@@ -64,8 +70,8 @@ impl Decide for SlidingLog {
         self
     }
 
-    /// The twin tells of how many hits have to leave for the call to pass, when they came, when the newest came, and how many entries it
-    /// found.
+    /// The twin tells of how many hits have to leave for the call to pass, when they came, when the
+    /// newest came, and how many entries it found.
     fn told(_: &Limit, _: Time, spent: u64, besides: &[u64]) -> Self {
         let mut log = Self::default();
         if let &[leaving, left, newest, _] = besides {
@@ -87,10 +93,18 @@ impl Decide for SlidingLog {
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         let requests = u64::from(limit.requests());
         let wanted = Self::charge(limit, call).wanted();
-        let newest = self.entries.back().map(|newest| newest.at.plus(limit.period()).since(now));
+        let newest = self
+            .entries
+            .back()
+            .map(|newest| newest.at.plus(limit.period()).since(now));
         // A log that nothing ever fits into has no time of its own: a period is as good as any.
-        let never = if requests == 0 { limit.period() } else { Span::ZERO };
-        let retry_after = (over && wanted <= requests).then(|| self.falls_by((self.used + wanted).saturating_sub(requests), limit, now));
+        let never = if requests == 0 {
+            limit.period()
+        } else {
+            Span::ZERO
+        };
+        let retry_after = (over && wanted <= requests)
+            .then(|| self.falls_by((self.used + wanted).saturating_sub(requests), limit, now));
         Verdict::of_hits(limit, self.used, over, retry_after, newest.unwrap_or(never))
     }
 }
@@ -118,7 +132,12 @@ impl SlidingLog {
         self.used += hits;
         let is_full = self.entries.len() >= LOG_ENTRIES_MAX as usize;
         match self.entries.back_mut() {
-            Some(newest) if newest.at == at || is_full => *newest = Entry { at, hits: newest.hits + hits },
+            Some(newest) if newest.at == at || is_full => {
+                *newest = Entry {
+                    at,
+                    hits: newest.hits + hits,
+                }
+            }
             _ => self.entries.push_back(Entry { at, hits }),
         }
     }

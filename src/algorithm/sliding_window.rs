@@ -1,8 +1,10 @@
-//! Sliding window of two counters: hits of the present window count whole, and those of the window before fade out linearly.
+//! Sliding window of two counters: hits of the present window count whole, and those of the window
+//! before fade out linearly.
 //!
-//! Even traffic is admitted at about N in any period, and never more than N pass in one aligned window; in the worst case, a burst at the
-//! end of one window and what has faded of it by the end of the next, just under 2N pass within a period. The idea is that of the
-//! approximated sliding window which Cloudflare described in 2017. Its state is the number of the window and two counts.
+//! Even traffic is admitted at about N in any period, and never more than N pass in one aligned
+//! window; in the worst case, a burst at the end of one window and what has faded of it by the end
+//! of the next, just under 2N pass within a period. The idea is that of the approximated sliding
+//! window which Cloudflare described in 2017. Its state is the number of the window and two counts.
 //!
 //! ```text
 //!  hits  |  before  |   used   |
@@ -18,7 +20,8 @@ use crate::check::{Call, Verdict};
 use crate::limit::{EXACT_MAX, Limit};
 use crate::time::{Span, Time};
 
-/// Two windows. Packed, so that there is room beside it for what kind of counter it is: a store keeps millions of them.
+/// Two windows. Packed, so that there is room beside it for what kind of counter it is: a store
+/// keeps millions of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(Rust, packed(4))]
 pub struct SlidingWindow {
@@ -37,8 +40,9 @@ impl Decide for SlidingWindow {
         Charge::of_hits(limit, call.hits, EXACT_MAX - 1)
     }
 
-    /// A window that has not begun yet means that the clock went back. All hits are kept as those of the present window, so nobody is let in
-    /// sooner, and nobody waits longer than two periods.
+    /// A window that has not begun yet means that the clock went back. All hits are kept as those
+    /// of the present window, so nobody is let in sooner, and nobody waits longer than two
+    /// periods.
     fn at(self, limit: &Limit, now: Time) -> Self {
         let window = limit.tick().since_epoch(now) / limit.period_ticks();
         let (used, before) = match window.checked_sub(self.window) {
@@ -47,25 +51,42 @@ impl Decide for SlidingWindow {
             Some(1) => (0, u32::try_from(self.used).unwrap_or(u32::MAX)),
             Some(_) => (0, 0),
         };
-        Self { window, used, before }
+        Self {
+            window,
+            used,
+            before,
+        }
     }
 
     fn spent(&self, limit: &Limit, now: Time) -> u64 {
         let left = limit.period_ticks() - limit.tick().since_epoch(now) % limit.period_ticks();
-        self.used.saturating_add((self.fading(limit) * left).div_ceil(limit.period_ticks()))
+        self.used
+            .saturating_add((self.fading(limit) * left).div_ceil(limit.period_ticks()))
     }
 
     /// Hits are given back by the present window as long as it has any, and then by the one before.
     fn charged(self, _: &Limit, _: Time, _: Call<'_>, charge: Charge) -> Self {
         let given_back = charge.cost.min(0).unsigned_abs();
         let older = u32::try_from(given_back.saturating_sub(self.used)).unwrap_or(u32::MAX);
-        Self { used: charge.charged(self.used), before: self.before.saturating_sub(older), ..self }
+        Self {
+            used: charge.charged(self.used),
+            before: self.before.saturating_sub(older),
+            ..self
+        }
     }
 
     fn told(limit: &Limit, now: Time, spent: u64, besides: &[u64]) -> Self {
-        let before = besides.first().map_or(0, |&before| u32::try_from(before).unwrap_or(u32::MAX));
-        let faded = Self { before, ..Self::default().at(limit, now) };
-        Self { used: spent.saturating_sub(faded.spent(limit, now)), ..faded }
+        let before = besides
+            .first()
+            .map_or(0, |&before| u32::try_from(before).unwrap_or(u32::MAX));
+        let faded = Self {
+            before,
+            ..Self::default().at(limit, now)
+        };
+        Self {
+            used: spent.saturating_sub(faded.spent(limit, now)),
+            ..faded
+        }
     }
 
     fn is_untouched(&self) -> bool {
@@ -76,10 +97,19 @@ impl Decide for SlidingWindow {
         let requests = u64::from(limit.requests());
         let spent = self.spent(limit, now);
         let wanted = Self::charge(limit, call).wanted();
-        let windows_left = if self.used > 0 { 2 } else { u64::from(self.before > 0) };
-        let retry_after = (over && wanted <= requests).then(|| self.fades_to(requests - wanted, limit, now));
+        let windows_left = if self.used > 0 {
+            2
+        } else {
+            u64::from(self.before > 0)
+        };
+        let retry_after =
+            (over && wanted <= requests).then(|| self.fades_to(requests - wanted, limit, now));
         // A window that nothing ever fits into has no time of its own: a period is as good as any.
-        let reset_after = if requests == 0 && windows_left == 0 { limit.period() } else { self.until(windows_left, 0, limit, now) };
+        let reset_after = if requests == 0 && windows_left == 0 {
+            limit.period()
+        } else {
+            self.until(windows_left, 0, limit, now)
+        };
         Verdict::of_hits(limit, spent, over, retry_after, reset_after)
     }
 }
@@ -90,25 +120,33 @@ impl SlidingWindow {
         (self.window, self.used, self.before)
     }
 
-    /// What weighs of the window before. More than the limit weighs as the limit, so that the product stays exact.
+    /// What weighs of the window before. More than the limit weighs as the limit, so that the
+    /// product stays exact.
     fn fading(&self, limit: &Limit) -> u64 {
         self.before.min(limit.requests()).into()
     }
 
     /// How long after `now` no more than `level` will be spent.
     fn fades_to(&self, level: u64, limit: &Limit, now: Time) -> Span {
-        // In this window if that is enough, and else in the next, in which it is this one's hits that fade.
+        // In this window if that is enough, and else in the next, in which it is this one's hits
+        // that fade.
         let (windows, fading, room) = match level.checked_sub(self.used) {
             Some(room) => (0, self.fading(limit), room),
             None => (1, self.used.min(limit.requests().into()), level),
         };
         let period = limit.period_ticks();
-        let elapsed = (room * period).checked_div(fading).map_or(0, |left| period - left.min(period));
+        let elapsed = (room * period)
+            .checked_div(fading)
+            .map_or(0, |left| period - left.min(period));
         self.until(windows, elapsed, limit, now)
     }
 
-    /// How long it is until so many ticks of a window have passed that comes so many windows after this one.
+    /// How long it is until so many ticks of a window have passed that comes so many windows after
+    /// this one.
     fn until(&self, windows: u64, ticks: u64, limit: &Limit, now: Time) -> Span {
-        limit.tick().begins((self.window + windows) * limit.period_ticks() + ticks).since(now)
+        limit
+            .tick()
+            .begins((self.window + windows) * limit.period_ticks() + ticks)
+            .since(now)
     }
 }

@@ -1,7 +1,8 @@
-//! Strict sliding window: the period is cut into k sub-windows, and the one that is leaving counts whole until it has left.
+//! Strict sliding window: the period is cut into k sub-windows, and the one that is leaving counts
+//! whole until it has left.
 //!
-//! So at most N hits pass in any period, and under steady pressure at least N·k/(k+1) a period. Its state is the number of the newest
-//! sub-window and k + 1 counts.
+//! So at most N hits pass in any period, and under steady pressure at least N·k/(k+1) a period. Its
+//! state is the number of the newest sub-window and k + 1 counts.
 //!
 //! ```text
 //!  hits  | leaving |    |    |    | newest  |        k = 4: five counts, all of them whole
@@ -32,15 +33,17 @@ impl Decide for SubWindows {
         Charge::of_hits(limit, call.hits, EXACT_MAX - 1)
     }
 
-    /// A sub-window that has not begun yet means that the clock went back. Its hits are kept, so nobody is let in sooner, and they leave as
-    /// if the present one were theirs, so nobody waits longer than all of them take.
+    /// A sub-window that has not begun yet means that the clock went back. Its hits are kept, so
+    /// nobody is let in sooner, and they leave as if the present one were theirs, so nobody
+    /// waits longer than all of them take.
     fn at(mut self, limit: &Limit, now: Time) -> Self {
         let newest = now.as_micros() / width(limit).as_micros();
         let kept = limit.buckets() as usize + 1;
         if self.counts.len() != kept {
             self.counts = vec![0; kept].into();
         }
-        let passed = usize::try_from(newest.saturating_sub(self.newest)).map_or(kept, |passed| passed.min(kept));
+        let passed = usize::try_from(newest.saturating_sub(self.newest))
+            .map_or(kept, |passed| passed.min(kept));
         self.counts.rotate_left(passed);
         self.counts[kept - passed..].fill(0);
         Self { newest, ..self }
@@ -48,7 +51,9 @@ impl Decide for SubWindows {
 
     fn spent(&self, _: &Limit, _: Time) -> u64 {
         // What Redis says may be anything.
-        self.counts.iter().fold(0, |sum: u64, &count| sum.saturating_add(count))
+        self.counts
+            .iter()
+            .fold(0, |sum: u64, &count| sum.saturating_add(count))
     }
 
     /// Hits are given back by the newest sub-window that has any.
@@ -67,7 +72,14 @@ impl Decide for SubWindows {
 
     fn told(limit: &Limit, now: Time, _: u64, besides: &[u64]) -> Self {
         let counters = Self::default().at(limit, now);
-        if besides.len() == counters.counts.len() { Self { counts: besides.into(), ..counters } } else { counters }
+        if besides.len() == counters.counts.len() {
+            Self {
+                counts: besides.into(),
+                ..counters
+            }
+        } else {
+            counters
+        }
     }
 
     fn is_untouched(&self) -> bool {
@@ -82,9 +94,14 @@ impl Decide for SubWindows {
         let requests = u64::from(limit.requests());
         let spent = self.spent(limit, now);
         let wanted = Self::charge(limit, call).wanted();
-        let retry_after = (over && wanted <= requests).then(|| self.falls_by((spent + wanted).saturating_sub(requests), limit, now));
+        let retry_after = (over && wanted <= requests)
+            .then(|| self.falls_by((spent + wanted).saturating_sub(requests), limit, now));
         // A window that nothing ever fits into has no time of its own: a period is as good as any.
-        let reset_after = if requests == 0 && spent == 0 { limit.period() } else { self.falls_by(spent, limit, now) };
+        let reset_after = if requests == 0 && spent == 0 {
+            limit.period()
+        } else {
+            self.falls_by(spent, limit, now)
+        };
         Verdict::of_hits(limit, spent, over, retry_after, reset_after)
     }
 }
@@ -102,7 +119,9 @@ impl SubWindows {
             left = count.saturating_add(left);
             left >= hits
         });
-        let Some(place) = enough.filter(|_| hits > 0) else { return Span::ZERO };
+        let Some(place) = enough.filter(|_| hits > 0) else {
+            return Span::ZERO;
+        };
         // The oldest, at place 0, leaves when the next sub-window begins.
         let begins = (self.newest + 1 + place as u64).saturating_mul(width(limit).as_micros());
         Time::from_micros(begins).since(now)
@@ -111,5 +130,10 @@ impl SubWindows {
 
 /// How long a sub-window is: rounded up, so that k of them are never shorter than the period.
 pub fn width(limit: &Limit) -> Span {
-    Span::from_micros(limit.period().as_micros().div_ceil(u64::from(limit.buckets().max(1))))
+    Span::from_micros(
+        limit
+            .period()
+            .as_micros()
+            .div_ceil(u64::from(limit.buckets().max(1))),
+    )
 }

@@ -1,7 +1,8 @@
 //! All or nothing over the counters of one request.
 //!
-//! If a check that may veto is over, nothing is consumed of the others: they answer as a look. Those that are over keep what they did:
-//! hits that count although they are refused, and what was given back. Pure, so that every store and its tests run the same sentence.
+//! If a check that may veto is over, nothing is consumed of the others: they answer as a look.
+//! Those that are over keep what they did: hits that count although they are refused, and what was
+//! given back. Pure, so that every store and its tests run the same sentence.
 
 use smallvec::SmallVec;
 
@@ -9,29 +10,49 @@ use crate::algorithm::Counter;
 use crate::check::{Call, Check, Hits, Verdicts};
 use crate::time::Time;
 
-/// Decides all checks over `counters`, of which check `i` charges `counters[slots[i]]`: a key met twice has one slot, and its second
-/// check sees what the first did. Gives the verdicts, and leaves in `counters` what is to be kept.
-pub fn decide_together(checks: &[Check], slots: &[usize], counters: &mut [Counter], now: Time) -> Verdicts {
+/// Decides all checks over `counters`, of which check `i` charges `counters[slots[i]]`: a key met
+/// twice has one slot, and its second check sees what the first did. Gives the verdicts, and leaves
+/// in `counters` what is to be kept.
+pub fn decide_together(
+    checks: &[Check],
+    slots: &[usize],
+    counters: &mut [Counter],
+    now: Time,
+) -> Verdicts {
     let before: SmallVec<[Counter; 4]> = counters.iter().cloned().collect();
     let mut verdicts = Verdicts::new();
     for (check, &slot) in checks.iter().zip(slots) {
-        let (after, verdict) = std::mem::take(&mut counters[slot]).decide(&check.limit, now, check.call());
+        let (after, verdict) =
+            std::mem::take(&mut counters[slot]).decide(&check.limit, now, check.call());
         counters[slot] = after;
         verdicts.push(verdict);
     }
-    if !checks.iter().zip(&verdicts).any(|(check, verdict)| check.veto && verdict.over) {
+    if !checks
+        .iter()
+        .zip(&verdicts)
+        .any(|(check, verdict)| check.veto && verdict.over)
+    {
         return verdicts;
     }
     counters.clone_from_slice(&before);
     for ((check, &slot), verdict) in checks.iter().zip(slots).zip(&mut verdicts) {
         let counter = std::mem::take(&mut counters[slot]);
         counters[slot] = if !verdict.over {
-            let (counter, look) = counter.decide(&check.limit, now, Call { hits: Hits::Look, ..check.call() });
-            // It tells of the check's own hits all the same: they are what the caller may bring again.
+            let (counter, look) = counter.decide(
+                &check.limit,
+                now,
+                Call {
+                    hits: Hits::Look,
+                    ..check.call()
+                },
+            );
+            // It tells of the check's own hits all the same: they are what the caller may bring
+            // again.
             *verdict = counter.verdict(&check.limit, now, check.call(), look.over);
             counter
         } else if !Counter::charge(&check.limit, check.call()).drops {
-            // It stays refused even if a neighbour's hits on the same key, now taken back, were what refused it.
+            // It stays refused even if a neighbour's hits on the same key, now taken back, were
+            // what refused it.
             counter.decide(&check.limit, now, check.call()).0
         } else {
             counter

@@ -1,6 +1,8 @@
-//! Admits gRPC calls of one connection: each needs a place and bytes in the budget, and its message in time.
+//! Admits gRPC calls of one connection: each needs a place and bytes in the budget, and its message
+//! in time.
 //!
-//! It lies around all services alike, so a health check, a watch and reflection are bounded as ShouldRateLimit is.
+//! It lies around all services alike, so a health check, a watch and reflection are bounded as
+//! ShouldRateLimit is.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,12 +21,14 @@ use tower::{Layer, Service};
 use crate::api::budget::{Call, ConnectionBudget};
 use crate::telemetry::metric::Counter;
 
-/// How long all of a request may take to arrive, from its head to the end of its stream. Envoy sends a call at once, and waits 20 ms.
+/// How long all of a request may take to arrive, from its head to the end of its stream. Envoy
+/// sends a call at once, and waits 20 ms.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// What a header takes besides its bytes: its place in the map of headers.
 const HEADER_BYTES: usize = 128;
 const STREAMS_REASON: &str = "too many calls are in flight (streams_max)";
-const BYTES_REASON: &str = "too many bytes are in flight (message_bytes_in_flight_max, message_bytes_per_connection_max)";
+const BYTES_REASON: &str =
+    "too many bytes are in flight (message_bytes_in_flight_max, message_bytes_per_connection_max)";
 const GRPC_STATUS: &str = "grpc-status";
 const OUT_OF_RANGE: HeaderValue = HeaderValue::from_static("11");
 const RESOURCE_EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
@@ -71,15 +75,23 @@ pin_project! {
 }
 
 impl AdmissionLayer {
-    /// Admits calls as far as the budget of their connection goes. `oversized` counts messages that are too large.
+    /// Admits calls as far as the budget of their connection goes. `oversized` counts messages that
+    /// are too large.
     pub fn new(connection: ConnectionBudget, oversized: Counter) -> Self {
-        Self { connection, oversized }
+        Self {
+            connection,
+            oversized,
+        }
     }
 
     /// A place for a call with these headers.
     fn admit(&self, headers: &HeaderMap) -> Result<Call, &'static str> {
         let call = self.connection.begin().ok_or(STREAMS_REASON)?;
-        if call.hold(bytes_of(headers)) { Ok(call) } else { Err(BYTES_REASON) }
+        if call.hold(bytes_of(headers)) {
+            Ok(call)
+        } else {
+            Err(BYTES_REASON)
+        }
     }
 }
 
@@ -87,7 +99,10 @@ impl<S> Layer<S> for AdmissionLayer {
     type Service = Admission<S>;
 
     fn layer(&self, inner: S) -> Admission<S> {
-        Admission { inner, layer: self.clone() }
+        Admission {
+            inner,
+            layer: self.clone(),
+        }
     }
 }
 
@@ -104,12 +119,30 @@ impl<S: Service<Request<Body>, Response = Response<Body>>> Service<Request<Body>
         let oversized = self.layer.oversized.clone();
         let call = match self.layer.admit(request.headers()) {
             Ok(call) => Arc::new(call),
-            Err(rejected) => return Admitted { serving: None, rejected, call: None, oversized },
+            Err(rejected) => {
+                return Admitted {
+                    serving: None,
+                    rejected,
+                    call: None,
+                    oversized,
+                };
+            }
         };
-        let mut request = request.map(|body| Body::new(RequestBody { body, call: call.clone(), deadline: None }));
+        let mut request = request.map(|body| {
+            Body::new(RequestBody {
+                body,
+                call: call.clone(),
+                deadline: None,
+            })
+        });
         // The decoder lets it hold what the message takes once it is decoded.
         request.extensions_mut().insert(call.clone());
-        Admitted { serving: Some(self.inner.call(request)), rejected: "", call: Some(call), oversized }
+        Admitted {
+            serving: Some(self.inner.call(request)),
+            rejected: "",
+            call: Some(call),
+            oversized,
+        }
     }
 }
 
@@ -123,7 +156,10 @@ impl<F: Future<Output = Result<Response<Body>, E>>, E> Future for Admitted<F> {
             None => Status::resource_exhausted(*this.rejected).into_http(),
         };
         name_oversized(&mut response, this.oversized);
-        Poll::Ready(Ok(response.map(|body| ResponseBody { body, _call: this.call.take() })))
+        Poll::Ready(Ok(response.map(|body| ResponseBody {
+            body,
+            _call: this.call.take(),
+        })))
     }
 }
 
@@ -131,16 +167,30 @@ impl hyper::body::Body for RequestBody {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = &mut *self;
         let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
-            let deadline = this.deadline.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIMEOUT)));
+            let deadline = this
+                .deadline
+                .get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIMEOUT)));
             ready!(deadline.as_mut().poll(context));
             this.call.count_late();
-            return Poll::Ready(Some(Err(Status::deadline_exceeded("the request did not arrive in time (message_timeout)"))));
+            return Poll::Ready(Some(Err(Status::deadline_exceeded(
+                "the request did not arrive in time (message_timeout)",
+            ))));
         };
-        let arrived = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
-        Poll::Ready(if this.call.hold(arrived) { frame } else { Some(Err(no_bytes_left())) })
+        let arrived = frame
+            .as_ref()
+            .and_then(|frame| frame.as_ref().ok()?.data_ref())
+            .map_or(0, Bytes::len);
+        Poll::Ready(if this.call.hold(arrived) {
+            frame
+        } else {
+            Some(Err(no_bytes_left()))
+        })
     }
 
     fn is_end_stream(&self) -> bool {
@@ -156,7 +206,10 @@ impl hyper::body::Body for ResponseBody {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         Pin::new(&mut self.body).poll_frame(context)
     }
 
@@ -176,13 +229,20 @@ pub fn no_bytes_left() -> Status {
 
 /// A few bytes on the wire can stand for 16 KiB of headers, if they were sent before.
 fn bytes_of(headers: &HeaderMap) -> usize {
-    headers.iter().map(|(name, value)| HEADER_BYTES + name.as_str().len() + value.len()).sum()
+    headers
+        .iter()
+        .map(|(name, value)| HEADER_BYTES + name.as_str().len() + value.len())
+        .sum()
 }
 
-/// tonic reports a message that is too large as OUT_OF_RANGE, which no service here uses. envoyproxy/ratelimit and the documentation of
-/// gRPC use RESOURCE_EXHAUSTED.
+/// tonic reports a message that is too large as OUT_OF_RANGE, which no service here uses.
+/// envoyproxy/ratelimit and the documentation of gRPC use RESOURCE_EXHAUSTED.
 fn name_oversized(response: &mut Response<Body>, oversized: &Counter) {
-    if let Some(status) = response.headers_mut().get_mut(GRPC_STATUS).filter(|status| **status == OUT_OF_RANGE) {
+    if let Some(status) = response
+        .headers_mut()
+        .get_mut(GRPC_STATUS)
+        .filter(|status| **status == OUT_OF_RANGE)
+    {
         *status = RESOURCE_EXHAUSTED;
         oversized.inc();
     }

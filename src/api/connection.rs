@@ -1,9 +1,12 @@
-//! A connection: by TCP or a Unix socket, in plain text or not, and counted for as long as it is open.
+//! A connection: by TCP or a Unix socket, in plain text or not, and counted for as long as it is
+//! open.
 //!
-//! In plain text little lies between the server and the socket but a `match`. What TLS runs over is boxed: encrypting costs more.
+//! In plain text little lies between the server and the socket but a `match`. What TLS runs over is
+//! boxed: encrypting costs more.
 //!
-//! Reading is charged to the budget that tokio gives each task for a turn. A client that sends faster than it can be served, such as one that
-//! opens and resets streams without end, gets [`TURN_BYTES`] at a time, and then the other connections of the worker have their turns.
+//! Reading is charged to the budget that tokio gives each task for a turn. A client that sends
+//! faster than it can be served, such as one that opens and resets streams without end, gets
+//! [`TURN_BYTES`] at a time, and then the other connections of the worker have their turns.
 
 use std::future::poll_fn;
 use std::io;
@@ -32,13 +35,16 @@ use crate::telemetry::metric::{Counter, Gauge};
 pub const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 /// "PRI * HTTP/2.0" and what follows.
 const PREFACE_BYTES: usize = 24;
-/// What is read of a connection before others have their turn, and once more what one read gives. Some 300 calls, so 3 ms.
+/// What is read of a connection before others have their turn, and once more what one read gives.
+/// Some 300 calls, so 3 ms.
 pub const TURN_BYTES: usize = 32 << 10;
 /// What one unit of a task's budget reads; tokio gives it 128 for a turn.
 const READ_UNIT_BYTES: usize = TURN_BYTES / 128;
-/// A peer that does not even acknowledge is gone after 30 s and nine probes (Linux's default), so 75 s: conntrack tables forget an idle
-/// connection after minutes at the earliest.
-const TCP_KEEPALIVE: TcpKeepalive = TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(5));
+/// A peer that does not even acknowledge is gone after 30 s and nine probes (Linux's default), so
+/// 75 s: conntrack tables forget an idle connection after minutes at the earliest.
+const TCP_KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(30))
+    .with_interval(Duration::from_secs(5));
 
 /// A connection on its way to a worker.
 #[derive(Debug)]
@@ -124,27 +130,43 @@ impl Connection {
                 let stream = TcpStream::from_std(stream).ok()?;
                 // Answers are small, and none of them waits for another.
                 stream.set_nodelay(true).ok()?;
-                SockRef::from(&stream).set_tcp_keepalive(&TCP_KEEPALIVE).ok()?;
+                SockRef::from(&stream)
+                    .set_tcp_keepalive(&TCP_KEEPALIVE)
+                    .ok()?;
                 Stream::Tcp(stream)
             }
             Socket::Unix(stream) => Stream::Unix(UnixStream::from_std(stream).ok()?),
         };
-        Some(Self { stream, preface: None, ended: None, _open: accepted.open })
+        Some(Self {
+            stream,
+            preface: None,
+            ended: None,
+            _open: accepted.open,
+        })
     }
 
-    /// The same connection by TLS; `None` if the handshake fails, which closes it. `on_hello` is called when the client began it.
+    /// The same connection by TLS; `None` if the handshake fails, which closes it. `on_hello` is
+    /// called when the client began it.
     pub async fn secured(self, tls: &Tls, on_hello: impl FnOnce()) -> Option<Self> {
         let plain: Box<dyn Plain> = match self.stream {
             Stream::Tcp(stream) => Box::new(stream),
             Stream::Unix(stream) => Box::new(stream),
             Stream::Tls(stream) => stream,
         };
-        Some(Self { stream: Stream::Tls(Box::new(tls.accept(plain, on_hello).await.ok()?)), ..self })
+        Some(Self {
+            stream: Stream::Tls(Box::new(tls.accept(plain, on_hello).await.ok()?)),
+            ..self
+        })
     }
 
-    /// From now on the preface of HTTP/2 has to come within [`PREFACE_TIMEOUT`]; else reading fails, and `late` is incremented.
+    /// From now on the preface of HTTP/2 has to come within [`PREFACE_TIMEOUT`]; else reading
+    /// fails, and `late` is incremented.
     pub fn expect_preface(&mut self, late: Counter) {
-        self.preface = Some(Box::new(Preface { missing: PREFACE_BYTES, deadline: Box::pin(sleep(PREFACE_TIMEOUT)), late }));
+        self.preface = Some(Box::new(Preface {
+            missing: PREFACE_BYTES,
+            deadline: Box::pin(sleep(PREFACE_TIMEOUT)),
+            late,
+        }));
     }
 
     /// Resolves when the connection has ended.
@@ -157,7 +179,11 @@ impl Connection {
 
 impl Peer for Connection {
     fn peer(&self) -> Option<IpAddr> {
-        if let Stream::Tcp(stream) = &self.stream { stream.peer() } else { None }
+        if let Stream::Tcp(stream) = &self.stream {
+            stream.peer()
+        } else {
+            None
+        }
     }
 }
 
@@ -179,7 +205,11 @@ macro_rules! on_stream {
 }
 
 impl AsyncRead for Connection {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let connection = self.get_mut();
         let before = buffer.filled().len();
         let polled = on_stream!(connection, stream => Pin::new(stream).poll_read(context, buffer));
@@ -209,7 +239,8 @@ impl Preface {
     }
 }
 
-/// Spends what so many bytes cost of the turn of this task. When nothing is left, the next read is pending until its next turn.
+/// Spends what so many bytes cost of the turn of this task. When nothing is left, the next read is
+/// pending until its next turn.
 fn spend(read: usize, context: &mut Context<'_>) {
     for _ in 0..read / READ_UNIT_BYTES {
         match coop::poll_proceed(context) {
@@ -219,20 +250,38 @@ fn spend(read: usize, context: &mut Context<'_>) {
     }
 }
 
-/// Does this outside of the task's turn. What was read must be answered, else a client that never stops would get no answer.
-fn beyond_turn<T>(context: &mut Context<'_>, write: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+/// Does this outside of the task's turn. What was read must be answered, else a client that never
+/// stops would get no answer.
+fn beyond_turn<T>(
+    context: &mut Context<'_>,
+    write: impl FnMut(&mut Context<'_>) -> Poll<T>,
+) -> Poll<T> {
     pin!(coop::unconstrained(poll_fn(write))).poll(context)
 }
 
 impl AsyncWrite for Connection {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let connection = self.get_mut();
-        beyond_turn(context, |context| on_stream!(connection, stream => Pin::new(stream).poll_write(context, bytes)))
+        beyond_turn(
+            context,
+            |context| on_stream!(connection, stream => Pin::new(stream).poll_write(context, bytes)),
+        )
     }
 
-    fn poll_write_vectored(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let connection = self.get_mut();
-        beyond_turn(context, |context| on_stream!(connection, stream => Pin::new(stream).poll_write_vectored(context, bytes)))
+        beyond_turn(
+            context,
+            |context| on_stream!(connection, stream => Pin::new(stream).poll_write_vectored(context, bytes)),
+        )
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -266,10 +315,16 @@ mod tests {
     #[tokio::test]
     async fn a_turn_reads_a_bounded_part_of_what_has_arrived_and_still_writes() {
         let (mut client, server) = net::UnixStream::pair().expect("there are sockets");
-        client.write_all(&vec![0; 4 * TURN_BYTES]).expect("the kernel holds them");
+        client
+            .write_all(&vec![0; 4 * TURN_BYTES])
+            .expect("the kernel holds them");
         server.set_nonblocking(true).expect("it is a socket");
-        let open = Open::new(Arc::default(), Metrics::new().gauge("open", "Open connections."));
-        let mut connection = Connection::take_over(Accepted::new(Socket::Unix(server), open)).expect("it is open");
+        let open = Open::new(
+            Arc::default(),
+            Metrics::new().gauge("open", "Open connections."),
+        );
+        let mut connection =
+            Connection::take_over(Accepted::new(Socket::Unix(server), open)).expect("it is open");
         // The runtime learns here that it can be read and written.
         connection.write_all(b"hello").await.expect("it is open");
         connection.read_u8().await.expect("it is open");
@@ -278,12 +333,18 @@ mod tests {
             poll_fn(|context| {
                 let mut bytes = [0; 8 << 10];
                 let mut buffer = ReadBuf::new(&mut bytes);
-                while let Poll::Ready(read) = Pin::new(&mut connection).poll_read(context, &mut buffer) {
+                while let Poll::Ready(read) =
+                    Pin::new(&mut connection).poll_read(context, &mut buffer)
+                {
                     read.expect("it is open");
                     turn += buffer.filled().len();
                     buffer.clear();
                 }
-                assert!(Pin::new(&mut connection).poll_write(context, b"answer").is_ready());
+                assert!(
+                    Pin::new(&mut connection)
+                        .poll_write(context, b"answer")
+                        .is_ready()
+                );
                 Poll::Ready(())
             })
             .await;

@@ -12,7 +12,9 @@ use crate::proto::envoy::config::core::v3::HeaderValue;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit as WireUnit;
-use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit,
+};
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::rules::Metadata;
 use crate::rules::query::{Descriptor, Entry, Override, Query};
@@ -28,19 +30,30 @@ const SENDING: Span = Span::from_micros(2_000);
 ///                                               12   14     15  16
 ///                             our timer rings between   sent |  Envoy's may ring from here on
 /// ```
-/// Ours goes by whole milliseconds, and rings up to two of them late; to write, send and read the answer takes up to another. Envoy's
-/// goes by a clock that is set forward once in a kernel tick (libevent and CLOCK_MONOTONIC_COARSE: 4 ms where HZ is 250), and rings up to
-/// that much early: its 20 ms were seen to be over after less than 17.
+/// Ours goes by whole milliseconds, and rings up to two of them late; to write, send and read the
+/// answer takes up to another. Envoy's goes by a clock that is set forward once in a kernel tick
+/// (libevent and CLOCK_MONOTONIC_COARSE: 4 ms where HZ is 250), and rings up to that much early:
+/// its 20 ms were seen to be over after less than 17.
 const MARGIN_MIN: Span = Span::from_micros(8_000);
 
 /// A request in our words, borrowed.
 pub fn query(request: &RateLimitRequest) -> Query<'_> {
-    let descriptors = request.descriptors.iter().map(|wire| descriptor(wire, request.hits_addend)).collect();
-    Query { domain: &request.domain, descriptors, hits_addend: request.hits_addend, deadline: None }
+    let descriptors = request
+        .descriptors
+        .iter()
+        .map(|wire| descriptor(wire, request.hits_addend))
+        .collect();
+    Query {
+        domain: &request.domain,
+        descriptors,
+        hits_addend: request.hits_addend,
+        deadline: None,
+    }
 }
 
-/// Until when a caller who sent this grpc-timeout at `now` has to be answered: a little before it stops waiting, since the answer has to
-/// travel. `None` if it waits for ever, or says something that the protocol does not know.
+/// Until when a caller who sent this grpc-timeout at `now` has to be answered: a little before it
+/// stops waiting, since the answer has to travel. `None` if it waits for ever, or says something
+/// that the protocol does not know.
 pub fn deadline(grpc_timeout: &str, now: Time) -> Option<Time> {
     let (number, unit) = grpc_timeout.split_at_checked(grpc_timeout.len().checked_sub(1)?)?;
     // At most eight digits, so nothing overflows.
@@ -54,33 +67,47 @@ pub fn deadline(grpc_timeout: &str, now: Time) -> Option<Time> {
         "n" => number / 1_000,
         _ => return None,
     };
-    // Whoever waits for a few milliseconds only leaves half of them to the store, if that is enough to answer in.
-    let margin = (micros / 5).max(MARGIN_MIN.as_micros().min(micros / 2)).max(SENDING.as_micros());
+    // Whoever waits for a few milliseconds only leaves half of them to the store, if that is enough
+    // to answer in.
+    let margin = (micros / 5)
+        .max(MARGIN_MIN.as_micros().min(micros / 2))
+        .max(SENDING.as_micros());
     Some(now.plus(Span::from_micros(micros.saturating_sub(margin))))
 }
 
 fn descriptor(wire: &RateLimitDescriptor, hits_of_request: u32) -> Descriptor<'_> {
     Descriptor {
-        entries: wire.entries.iter().map(|entry| Entry::new(&entry.key, &entry.value)).collect(),
+        entries: wire
+            .entries
+            .iter()
+            .map(|entry| Entry::new(&entry.key, &entry.value))
+            .collect(),
         limit: wire.limit.as_ref().map(override_limit),
         hits: Hits::from_wire(wire.hits_addend, hits_of_request, wire.is_negative_hits),
         hits_addend: wire.hits_addend,
     }
 }
 
-/// The type of an override's unit has no week, but its number 7 is one in answers, and the reference takes it.
+/// The type of an override's unit has no week, but its number 7 is one in answers, and the
+/// reference takes it.
 fn override_limit(wire: &RateLimitOverride) -> Override {
-    let unit = WireUnit::try_from(wire.unit).ok().and_then(|unit| match unit {
-        WireUnit::Unknown => None,
-        WireUnit::Second => Some(Unit::Second),
-        WireUnit::Minute => Some(Unit::Minute),
-        WireUnit::Hour => Some(Unit::Hour),
-        WireUnit::Day => Some(Unit::Day),
-        WireUnit::Week => Some(Unit::Week),
-        WireUnit::Month => Some(Unit::Month),
-        WireUnit::Year => Some(Unit::Year),
-    });
-    Override { requests_per_unit: wire.requests_per_unit, wire_unit: wire.unit, unit }
+    let unit = WireUnit::try_from(wire.unit)
+        .ok()
+        .and_then(|unit| match unit {
+            WireUnit::Unknown => None,
+            WireUnit::Second => Some(Unit::Second),
+            WireUnit::Minute => Some(Unit::Minute),
+            WireUnit::Hour => Some(Unit::Hour),
+            WireUnit::Day => Some(Unit::Day),
+            WireUnit::Week => Some(Unit::Week),
+            WireUnit::Month => Some(Unit::Month),
+            WireUnit::Year => Some(Unit::Year),
+        });
+    Override {
+        requests_per_unit: wire.requests_per_unit,
+        wire_unit: wire.unit,
+        unit,
+    }
 }
 
 /// An answer for the wire.
@@ -96,26 +123,39 @@ pub fn response(answer: Answer) -> RateLimitResponse {
     }
 }
 
-/// A refusal for the wire. The reference's three errors are UNKNOWN with its texts, since somebody may look for them.
+/// A refusal for the wire. The reference's three errors are UNKNOWN with its texts, since somebody
+/// may look for them.
 pub fn status(refusal: &Refusal) -> Status {
     match refusal {
         // So that Envoy's failure_mode_deny decides what happens to the request.
         Refusal::Store(_) => Status::unavailable(refusal.to_string()),
-        Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => Status::unknown(refusal.to_string()),
-        Refusal::TooManyDescriptors | Refusal::TooManyEntries | Refusal::Invalid(_) => Status::invalid_argument(refusal.to_string()),
+        Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => {
+            Status::unknown(refusal.to_string())
+        }
+        Refusal::TooManyDescriptors | Refusal::TooManyEntries | Refusal::Invalid(_) => {
+            Status::invalid_argument(refusal.to_string())
+        }
     }
 }
 
 fn code(over_limit: bool) -> Code {
-    if over_limit { Code::OverLimit } else { Code::Ok }
+    if over_limit {
+        Code::OverLimit
+    } else {
+        Code::Ok
+    }
 }
 
 fn descriptor_status(status: OurStatus) -> DescriptorStatus {
     let seconds = i64::try_from(status.reset_secs).unwrap_or(i64::MAX);
     DescriptorStatus {
         code: code(status.over_limit).into(),
-        // Whole seconds: Envoy cuts fractions off, and a client that obeys would come back too early.
-        duration_until_reset: status.limit.is_some().then_some(Duration { seconds, nanos: 0 }),
+        // Whole seconds: Envoy cuts fractions off, and a client that obeys would come back too
+        // early.
+        duration_until_reset: status
+            .limit
+            .is_some()
+            .then_some(Duration { seconds, nanos: 0 }),
         current_limit: status.limit.map(limit),
         limit_remaining: status.remaining,
         quota: None,
@@ -124,7 +164,8 @@ fn descriptor_status(status: OurStatus) -> DescriptorStatus {
 
 fn limit(limit: StatusLimit) -> RateLimit {
     let unit = match limit.unit {
-        // Envoy then prints the limit without a window, which is right for a period that no unit names.
+        // Envoy then prints the limit without a window, which is right for a period that no unit
+        // names.
         None => WireUnit::Unknown,
         Some(Unit::Second) => WireUnit::Second,
         Some(Unit::Minute) => WireUnit::Minute,
@@ -134,25 +175,41 @@ fn limit(limit: StatusLimit) -> RateLimit {
         Some(Unit::Month) => WireUnit::Month,
         Some(Unit::Year) => WireUnit::Year,
     };
-    RateLimit { requests_per_unit: limit.requests, unit: unit.into(), name: limit.name.into() }
+    RateLimit {
+        requests_per_unit: limit.requests,
+        unit: unit.into(),
+        name: limit.name.into(),
+    }
 }
 
 fn header(header: Header) -> HeaderValue {
-    HeaderValue { key: header.name.into(), value: header.value, raw_value: Vec::new() }
+    HeaderValue {
+        key: header.name.into(),
+        value: header.value,
+        raw_value: Vec::new(),
+    }
 }
 
 fn structure(metadata: &Metadata) -> Struct {
-    Struct { fields: metadata.iter().map(|(key, inner)| (key.clone(), value(inner))).collect() }
+    Struct {
+        fields: metadata
+            .iter()
+            .map(|(key, inner)| (key.clone(), value(inner)))
+            .collect(),
+    }
 }
 
 fn value(json: &serde_json::Value) -> Value {
     let kind = match json {
         serde_json::Value::Null => Kind::NullValue(0),
         serde_json::Value::Bool(flag) => Kind::BoolValue(*flag),
-        // Every number that JSON can say is one that a double can hold, if not always exactly: the wire has no other.
+        // Every number that JSON can say is one that a double can hold, if not always exactly: the
+        // wire has no other.
         serde_json::Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::MAX)),
         serde_json::Value::String(text) => Kind::StringValue(text.clone()),
-        serde_json::Value::Array(items) => Kind::ListValue(ListValue { values: items.iter().map(value).collect() }),
+        serde_json::Value::Array(items) => Kind::ListValue(ListValue {
+            values: items.iter().map(value).collect(),
+        }),
         serde_json::Value::Object(map) => Kind::StructValue(structure(map)),
     };
     Value { kind: Some(kind) }
@@ -164,7 +221,10 @@ mod tests {
 
     #[test]
     fn an_answer_leaves_before_the_caller_stops_waiting() {
-        let left = |timeout: &str| deadline(timeout, Time::from_micros(7)).map(|deadline| deadline.since(Time::from_micros(7)).as_micros());
+        let left = |timeout: &str| {
+            deadline(timeout, Time::from_micros(7))
+                .map(|deadline| deadline.since(Time::from_micros(7)).as_micros())
+        };
         assert_eq!(left("250m"), Some(200_000), "a fifth");
         assert_eq!(left("20m"), Some(12_000), "eight ms");
         assert_eq!(left("5m"), Some(2_500), "half");

@@ -1,7 +1,9 @@
-//! The life of gRPC connections on one worker: the handshake, the calls, GOAWAY when it is old, the end.
+//! The life of gRPC connections on one worker: the handshake, the calls, GOAWAY when it is old, the
+//! end.
 //!
-//! The library serves all connections of a stream by one rule. Here each has a server of its own, for the sake of its age: the library's
-//! has no chance in it, and given a grace it cuts a connection off without ever having said GOAWAY. A server is a few pointers.
+//! The library serves all connections of a stream by one rule. Here each has a server of its own,
+//! for the sake of its age: the library's has no chance in it, and given a grace it cuts a
+//! connection off without ever having said GOAWAY. A server is a few pointers.
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -20,11 +22,12 @@ use crate::shutdown::{Lifecycle, Phase};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Span;
 
-/// TLS handshakes under way on one worker. For one more, the oldest whose client was silent is closed. If there is none, it waits, and those
-/// after it wait in the queue of connections that are handed over.
+/// TLS handshakes under way on one worker. For one more, the oldest whose client was silent is
+/// closed. If there is none, it waits, and those after it wait in the queue of connections that are
+/// handed over.
 pub const HANDSHAKES_MAX: usize = 256;
-/// A client is not taken for silent before: a distant one's ClientHello may be on its way, and in a storm of handshakes those of others
-/// are computed first.
+/// A client is not taken for silent before: a distant one's ClientHello may be on its way, and in a
+/// storm of handshakes those of others are computed first.
 const SILENT_MIN: Duration = Duration::from_millis(100);
 /// An age is drawn from within a tenth of what was set, as grpc-go does.
 const JITTER_PARTS: u64 = 10;
@@ -115,7 +118,8 @@ impl Connections {
         }
     }
 
-    /// Has `serve` serve every connection that comes, and returns when the process stops and all of them have ended.
+    /// Has `serve` serve every connection that comes, and returns when the process stops and all of
+    /// them have ended.
     pub async fn serve<F>(
         &self,
         mut incoming: mpsc::Receiver<Accepted>,
@@ -124,9 +128,13 @@ impl Connections {
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
-        let mut handshakes = self.tls.clone().map(|tls| Handshakes::new(tls, self.handshakes_full.clone()));
+        let mut handshakes = self
+            .tls
+            .clone()
+            .map(|tls| Handshakes::new(tls, self.handshakes_full.clone()));
         let mut waiting = None;
-        // Not the lifecycle itself: it tells of much else, and each time would wake a task of every connection.
+        // Not the lifecycle itself: it tells of much else, and each time would wake a task of every
+        // connection.
         let (stop, stopped) = watch::channel(());
         let mut connections = JoinSet::new();
         {
@@ -175,13 +183,21 @@ impl Connections {
     async fn secured(&self, accepted: Accepted, progress: &Progress) -> Option<Connection> {
         let connection = Connection::take_over(accepted)?;
         match &self.tls {
-            Some(tls) => connection.secured(tls, || progress.set(Progress::BEGUN)).await,
+            Some(tls) => {
+                connection
+                    .secured(tls, || progress.set(Progress::BEGUN))
+                    .await
+            }
             None => Some(connection),
         }
     }
 
-    async fn live<F>(&self, mut connection: Connection, mut stopped: watch::Receiver<()>, serve: impl Fn(Connection, Orders) -> F)
-    where
+    async fn live<F>(
+        &self,
+        mut connection: Connection,
+        mut stopped: watch::Receiver<()>,
+        serve: impl Fn(Connection, Orders) -> F,
+    ) where
         F: Future<Output = ()>,
     {
         connection.expect_preface(self.preface_late.clone());
@@ -196,7 +212,13 @@ impl Connections {
             }
         });
         let cut_after = age.zip(self.ages.grace.map(Duration::from));
-        let mut serving = pin!(serve(connection, Orders { go, cut_after: cut_after.map(|(age, grace)| (age, grace + CUT_SLACK)) }));
+        let mut serving = pin!(serve(
+            connection,
+            Orders {
+                go,
+                cut_after: cut_after.map(|(age, grace)| (age, grace + CUT_SLACK))
+            }
+        ));
         tokio::select! {
             () = &mut serving => return,
             () = sleep(cut_after.map(|(age, grace)| age.saturating_add(grace))) => self.cut.inc(),
@@ -207,11 +229,18 @@ impl Connections {
 
 impl Handshakes {
     fn new(tls: Tls, full: Counter) -> Self {
-        Self { tls, room: Arc::new(Semaphore::new(HANDSHAKES_MAX)), under_way: VecDeque::new(), full, waiting: Waiting::No }
+        Self {
+            tls,
+            room: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+            under_way: VecDeque::new(),
+            full,
+            waiting: Waiting::No,
+        }
     }
 
     fn add(&mut self, handshake: Handshake) {
-        self.under_way.retain(|other| other.progress.get() != Progress::OVER);
+        self.under_way
+            .retain(|other| other.progress.get() != Progress::OVER);
         self.under_way.push_back(handshake);
     }
 
@@ -229,7 +258,12 @@ impl Handshakes {
             if self.waiting == Waiting::Counted && self.close_one() {
                 self.waiting = Waiting::RoomIsMade;
             }
-            let due = self.under_way.iter().filter_map(Handshake::due).min().filter(|_| self.waiting == Waiting::Counted);
+            let due = self
+                .under_way
+                .iter()
+                .filter_map(Handshake::due)
+                .min()
+                .filter(|_| self.waiting == Waiting::Counted);
             let room = self.room.clone();
             tokio::select! {
                 // Dropped at once, and acquired again above.
@@ -239,14 +273,20 @@ impl Handshakes {
         }
     }
 
-    /// Closes the oldest whose client is silent, or else the oldest whose client has sent no more than its ClientHello.
+    /// Closes the oldest whose client is silent, or else the oldest whose client has sent no more
+    /// than its ClientHello.
     fn close_one(&mut self) -> bool {
         let now = Instant::now();
         let oldest = |progress| {
-            let is_due = |handshake: &Handshake| handshake.progress.get() == progress && handshake.due().is_some_and(|due| due <= now);
+            let is_due = |handshake: &Handshake| {
+                handshake.progress.get() == progress
+                    && handshake.due().is_some_and(|due| due <= now)
+            };
             self.under_way.iter().position(is_due)
         };
-        let Some(index) = oldest(Progress::SILENT).or_else(|| oldest(Progress::BEGUN)) else { return false };
+        let Some(index) = oldest(Progress::SILENT).or_else(|| oldest(Progress::BEGUN)) else {
+            return false;
+        };
         if let Some(closed) = self.under_way.remove(index) {
             closed.task.abort();
             self.tls.count(Failure::Evicted);
@@ -309,10 +349,26 @@ mod tests {
     #[test]
     fn ages_are_spread_over_a_fifth_around_what_was_set() {
         let hour = Span::from_secs(3_600);
-        let drawn: Vec<u64> = (0..1_000_000_u64).map(|any| jittered(hour, any * 7_201).as_micros()).collect();
-        let (min, max) = (drawn.iter().min().expect("there are some"), drawn.iter().max().expect("there are some"));
-        assert!((3_240_000_000..3_240_100_000).contains(min) && (3_959_900_000..=3_960_000_000).contains(max), "{min} {max}");
-        assert_eq!(jittered(Span::from_micros(5), u64::MAX), Span::from_micros(5), "too short for a tenth");
-        assert!(jittered(Span::from_micros(u64::MAX), u64::MAX) > Span::from_micros(u64::MAX / 2), "and as long as it gets");
+        let drawn: Vec<u64> = (0..1_000_000_u64)
+            .map(|any| jittered(hour, any * 7_201).as_micros())
+            .collect();
+        let (min, max) = (
+            drawn.iter().min().expect("there are some"),
+            drawn.iter().max().expect("there are some"),
+        );
+        assert!(
+            (3_240_000_000..3_240_100_000).contains(min)
+                && (3_959_900_000..=3_960_000_000).contains(max),
+            "{min} {max}"
+        );
+        assert_eq!(
+            jittered(Span::from_micros(5), u64::MAX),
+            Span::from_micros(5),
+            "too short for a tenth"
+        );
+        assert!(
+            jittered(Span::from_micros(u64::MAX), u64::MAX) > Span::from_micros(u64::MAX / 2),
+            "and as long as it gets"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! gRPC health. It says what the process' lifecycle says, as its twins over HTTP do (`http/health.rs`).
+//! gRPC health. It says what the process' lifecycle says, as its twins over HTTP do
+//! (`http/health.rs`).
 
 use std::pin::Pin;
 
@@ -28,29 +29,47 @@ pub struct Health {
 impl Health {
     /// Says what `lifecycle` says.
     pub fn new(lifecycle: Lifecycle, clock: Clock, metrics: &Metrics) -> Self {
-        Self { lifecycle, clock, checks: Calls::of("Check", metrics) }
+        Self {
+            lifecycle,
+            clock,
+            checks: Calls::of("Check", metrics),
+        }
     }
 }
 
 #[tonic::async_trait]
 impl health_server::Health for Health {
-    async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
         let began = self.clock.now();
         let known = is_known(&request.into_inner().service);
         self.checks.count(began, &self.clock);
-        if known { Ok(Response::new(response(self.lifecycle.serving()))) } else { Err(Status::not_found("unknown service")) }
+        if known {
+            Ok(Response::new(response(self.lifecycle.serving())))
+        } else {
+            Err(Status::not_found("unknown service"))
+        }
     }
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
-    /// Tells every change. It ends when the process stops, which would else wait for whoever watches.
-    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
+    /// Tells every change. It ends when the process stops, which would else wait for whoever
+    /// watches.
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
         if !is_known(&request.into_inner().service) {
-            let unknown = HealthCheckResponse { status: ServingStatus::ServiceUnknown.into() };
+            let unknown = HealthCheckResponse {
+                status: ServingStatus::ServiceUnknown.into(),
+            };
             return Ok(Response::new(Box::pin(tokio_stream::once(Ok(unknown)))));
         }
         let mut last = None;
-        let states = WatchStream::new(self.lifecycle.watch()).take_while(|state| state.phase < Phase::Stopping);
+        let states = WatchStream::new(self.lifecycle.watch())
+            .take_while(|state| state.phase < Phase::Stopping);
         let changes = states.filter_map(move |state| {
             let serving = state.serving();
             (last.replace(serving) != Some(serving)).then(|| Ok(response(serving)))
@@ -64,6 +83,12 @@ fn is_known(service: &str) -> bool {
 }
 
 fn response(serving: bool) -> HealthCheckResponse {
-    let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-    HealthCheckResponse { status: status.into() }
+    let status = if serving {
+        ServingStatus::Serving
+    } else {
+        ServingStatus::NotServing
+    };
+    HealthCheckResponse {
+        status: status.into(),
+    }
 }

@@ -1,4 +1,5 @@
-//! POST /json: the same question and the same answer in protobuf's JSON, with the reference's status codes.
+//! POST /json: the same question and the same answer in protobuf's JSON, with the reference's
+//! status codes.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -28,7 +29,8 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// A reason may quote the request, which has up to 4 MiB.
 const REASON_BYTES_MAX: usize = 1_024;
 /// What a body that cannot be read should have been.
-pub const EXAMPLE: &str = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}"#;
+pub const EXAMPLE: &str =
+    r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}"#;
 /// The reference's name for what is done once the request was read.
 const SPAN: &str = "NewJsonHandler Remaining Execution";
 const SPAN_STATUS: &str = "http.status_code";
@@ -69,15 +71,20 @@ impl Messages {
     /// # Errors
     /// The descriptors that were compiled in cannot be read.
     pub fn new() -> anyhow::Result<Self> {
-        let pool = DescriptorPool::decode(DESCRIPTOR_SET).context("read the compiled descriptors")?;
-        let message = |name: &str| pool.get_message_by_name(name).with_context(|| format!("find {name} in the compiled descriptors"));
+        let pool =
+            DescriptorPool::decode(DESCRIPTOR_SET).context("read the compiled descriptors")?;
+        let message = |name: &str| {
+            pool.get_message_by_name(name)
+                .with_context(|| format!("find {name} in the compiled descriptors"))
+        };
         Ok(Self {
             request: message("envoy.service.ratelimit.v3.RateLimitRequest")?,
             response: message("envoy.service.ratelimit.v3.RateLimitResponse")?,
         })
     }
 
-    /// Reads protobuf's JSON: either spelling of names, numbers as text, null for absent; unknown names are an error.
+    /// Reads protobuf's JSON: either spelling of names, numbers as text, null for absent; unknown
+    /// names are an error.
     ///
     /// # Errors
     /// What is no JSON, or no request.
@@ -88,7 +95,11 @@ impl Messages {
 
     fn build(&self, body: &[u8]) -> anyhow::Result<RateLimitRequest> {
         let mut reader = serde_json::Deserializer::from_slice(body);
-        let message = DynamicMessage::deserialize_with_options(self.request.clone(), &mut reader, &DeserializeOptions::new())?;
+        let message = DynamicMessage::deserialize_with_options(
+            self.request.clone(),
+            &mut reader,
+            &DeserializeOptions::new(),
+        )?;
         reader.end()?;
         Ok(message.transcode_to()?)
     }
@@ -96,25 +107,41 @@ impl Messages {
 
 impl JsonDoor {
     /// A door to the limiter, which counts the bodies that it refuses for their size.
-    pub fn new(limiter: Limiter, messages: Messages, budget: Budget, oversized: Counter, traces: Traces) -> Self {
-        Self { limiter, messages, budget, oversized, traces }
+    pub fn new(
+        limiter: Limiter,
+        messages: Messages,
+        budget: Budget,
+        oversized: Counter,
+        traces: Traces,
+    ) -> Self {
+        Self {
+            limiter,
+            messages,
+            budget,
+            oversized,
+            traces,
+        }
     }
 
     /// Reads the body of a call, which holds what it takes.
     async fn read(&self, body: Body, call: &Call) -> Result<RateLimitRequest, Response> {
-        let body = read_body(body, MESSAGE_BYTES_MAX, |bytes| call.hold(bytes)).await.map_err(|error| {
-            match error {
-                BodyError::Oversized(_) => self.oversized.inc(),
-                BodyError::Late => call.count_late(),
-                BodyError::Broken | BodyError::NoRoom => {}
-            }
-            error.into_response()
-        })?;
+        let body = read_body(body, MESSAGE_BYTES_MAX, |bytes| call.hold(bytes))
+            .await
+            .map_err(|error| {
+                match error {
+                    BodyError::Oversized(_) => self.oversized.inc(),
+                    BodyError::Late => call.count_late(),
+                    BodyError::Broken | BodyError::NoRoom => {}
+                }
+                error.into_response()
+            })?;
         let size = RequestSize::of_json(&body).map_err(|error| self.invalid(&error))?;
         if !call.hold(size.bytes()) {
             return Err(BodyError::NoRoom.into_response());
         }
-        self.messages.build(&body).map_err(|error| self.invalid(&error))
+        self.messages
+            .build(&body)
+            .map_err(|error| self.invalid(&error))
     }
 
     fn invalid(&self, error: &anyhow::Error) -> Response {
@@ -140,13 +167,17 @@ impl JsonDoor {
     }
 }
 
-/// Metadata knows only doubles. JSON readers that tell 2 from 2.0 expect the former, as the reference writes it.
+/// Metadata knows only doubles. JSON readers that tell 2 from 2.0 expect the former, as the
+/// reference writes it.
 fn shorten_numbers(json: &mut Value) {
     match json {
         Value::Number(number) => {
-            // `{}` prints a double without a fraction as a whole number, and every whole number of up to 16 digits is exact.
-            if let Some(whole) =
-                number.as_f64().and_then(|value| value.to_string().parse::<i64>().ok()).filter(|whole| whole.unsigned_abs() < EXACT_MAX)
+            // `{}` prints a double without a fraction as a whole number, and every whole number of
+            // up to 16 digits is exact.
+            if let Some(whole) = number
+                .as_f64()
+                .and_then(|value| value.to_string().parse::<i64>().ok())
+                .filter(|whole| whole.unsigned_abs() < EXACT_MAX)
             {
                 *number = whole.into();
             }
@@ -159,7 +190,9 @@ fn shorten_numbers(json: &mut Value) {
 
 /// Answers 200 or 429 with an answer, 400 for anything that has none.
 pub async fn answer(State(door): State<JsonDoor>, headers: HeaderMap, body: Body) -> Response {
-    let Some(call) = door.budget.connection().begin() else { return BodyError::NoRoom.into_response() };
+    let Some(call) = door.budget.connection().begin() else {
+        return BodyError::NoRoom.into_response();
+    };
     let request = match door.read(body, &call).await {
         Ok(request) => request,
         Err(response) => return response,
@@ -179,12 +212,18 @@ pub async fn answer(State(door): State<JsonDoor>, headers: HeaderMap, body: Body
 ///
 /// # Errors
 /// It is too long, late or broken, or there is no room.
-pub async fn read_body(body: Body, bytes_max: usize, hold: impl Fn(usize) -> bool) -> Result<Bytes, BodyError> {
+pub async fn read_body(
+    body: Body,
+    bytes_max: usize,
+    hold: impl Fn(usize) -> bool,
+) -> Result<Bytes, BodyError> {
     let reading = async {
         let mut body = pin!(body);
         let mut read = BytesMut::new();
         while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
-            let Ok(piece) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
+            let Ok(piece) = frame.map_err(|_| BodyError::Broken)?.into_data() else {
+                continue;
+            };
             if read.len() + piece.len() > bytes_max {
                 return Err(BodyError::Oversized(bytes_max));
             }
@@ -195,24 +234,48 @@ pub async fn read_body(body: Body, bytes_max: usize, hold: impl Fn(usize) -> boo
         }
         Ok(read.freeze())
     };
-    tokio::time::timeout(BODY_TIMEOUT, reading).await.unwrap_or(Err(BodyError::Late))
+    tokio::time::timeout(BODY_TIMEOUT, reading)
+        .await
+        .unwrap_or(Err(BodyError::Late))
 }
 
 impl IntoResponse for BodyError {
     fn into_response(self) -> Response {
         match self {
-            Self::Oversized(max) => (StatusCode::PAYLOAD_TOO_LARGE, format!("a body has at most {max} bytes\n")).into_response(),
-            Self::Late => (StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time\n").into_response(),
-            Self::Broken => (StatusCode::BAD_REQUEST, "the body cannot be read to its end\n").into_response(),
-            Self::NoRoom => (StatusCode::SERVICE_UNAVAILABLE, "too many calls, or bytes of calls, are in flight\n").into_response(),
+            Self::Oversized(max) => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("a body has at most {max} bytes\n"),
+            )
+                .into_response(),
+            Self::Late => (
+                StatusCode::REQUEST_TIMEOUT,
+                "the body did not arrive in time\n",
+            )
+                .into_response(),
+            Self::Broken => (
+                StatusCode::BAD_REQUEST,
+                "the body cannot be read to its end\n",
+            )
+                .into_response(),
+            Self::NoRoom => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many calls, or bytes of calls, are in flight\n",
+            )
+                .into_response(),
         }
     }
 }
 
 async fn respond(door: &JsonDoor, request: &RateLimitRequest, span: Option<&LiveSpan>) -> Response {
-    let answer = match door.limiter.answer_within(&convert::query(request), span).await {
+    let answer = match door
+        .limiter
+        .answer_within(&convert::query(request), span)
+        .await
+    {
         Ok(answer) => answer,
-        Err(refusal @ Refusal::Store(_)) => return (StatusCode::SERVICE_UNAVAILABLE, format!("{refusal}\n")).into_response(),
+        Err(refusal @ Refusal::Store(_)) => {
+            return (StatusCode::SERVICE_UNAVAILABLE, format!("{refusal}\n")).into_response();
+        }
         Err(
             refusal @ (Refusal::NoDomain
             | Refusal::NoDescriptors
@@ -222,11 +285,18 @@ async fn respond(door: &JsonDoor, request: &RateLimitRequest, span: Option<&Live
             | Refusal::Invalid(_)),
         ) => return bad_request(&refusal.to_string(), None),
     };
-    let status = if answer.over_limit { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    let status = if answer.over_limit {
+        StatusCode::TOO_MANY_REQUESTS
+    } else {
+        StatusCode::OK
+    };
     match door.write(&convert::response(answer)) {
         Ok(body) => (status, [(header::CONTENT_TYPE, "application/json")], body).into_response(),
         Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "cannot write an answer as JSON");
+            tracing::error!(
+                error = format!("{error:#}"),
+                "cannot write an answer as JSON"
+            );
             (StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error\n").into_response()
         }
     }
@@ -234,8 +304,14 @@ async fn respond(door: &JsonDoor, request: &RateLimitRequest, span: Option<&Live
 
 /// 400 with the reason, and an example if there is one.
 pub fn bad_request(reason: &str, example: Option<&str>) -> Response {
-    let example = example.map(|example| format!("write a RateLimitRequest as JSON, such as {example}\n")).unwrap_or_default();
-    (StatusCode::BAD_REQUEST, format!("{}\n{example}", bounded(reason))).into_response()
+    let example = example
+        .map(|example| format!("write a RateLimitRequest as JSON, such as {example}\n"))
+        .unwrap_or_default();
+    (
+        StatusCode::BAD_REQUEST,
+        format!("{}\n{example}", bounded(reason)),
+    )
+        .into_response()
 }
 
 /// At most [`REASON_BYTES_MAX`] of a text, with three dots for the rest.
@@ -243,6 +319,9 @@ fn bounded(text: &str) -> String {
     if text.len() <= REASON_BYTES_MAX {
         return text.to_owned();
     }
-    let end = (0..=REASON_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+    let end = (0..=REASON_BYTES_MAX)
+        .rev()
+        .find(|end| text.is_char_boundary(*end))
+        .unwrap_or_default();
     format!("{}...", &text[..end])
 }

@@ -1,7 +1,8 @@
 //! Accepts connections on a thread of its own, and hands each to the worker with the fewest.
 //!
-//! Envoys keep few connections for a long time. If the kernel spread them by a hash (SO_REUSEPORT), some cores would have most of the
-//! work and some none; and a second instance on the same port would share the traffic unnoticed.
+//! Envoys keep few connections for a long time. If the kernel spread them by a hash (SO_REUSEPORT),
+//! some cores would have most of the work and some none; and a second instance on the same port
+//! would share the traffic unnoticed.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -18,8 +19,9 @@ use crate::http::accept::AcceptErrors;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
-/// How many gRPC connections are open at once. An Envoy has one or a few, so this is a large fleet; beyond it connections are closed. HTTP
-/// connections are bounded by each worker: neither kind locks out the other.
+/// How many gRPC connections are open at once. An Envoy has one or a few, so this is a large fleet;
+/// beyond it connections are closed. HTTP connections are bounded by each worker: neither kind
+/// locks out the other.
 pub const GRPC_CONNECTIONS_MAX: usize = 16_384;
 
 /// Doors that are bound already.
@@ -97,15 +99,27 @@ impl Doors {
     ///
     /// # Errors
     /// One of them cannot be bound, such as when another process has it.
-    pub fn bind(grpc: GrpcDoor<'_>, http: (&str, u16), errors: AcceptErrors) -> anyhow::Result<Self> {
+    pub fn bind(
+        grpc: GrpcDoor<'_>,
+        http: (&str, u16),
+        errors: AcceptErrors,
+    ) -> anyhow::Result<Self> {
         let (grpc, socket_file) = match grpc {
-            GrpcDoor::Port(host, port) => (Listener::Tcp(bind::tcp((host, port), "GRPC_HOST and GRPC_PORT")?), None),
+            GrpcDoor::Port(host, port) => (
+                Listener::Tcp(bind::tcp((host, port), "GRPC_HOST and GRPC_PORT")?),
+                None,
+            ),
             GrpcDoor::Path(path) => {
                 let (listener, file) = bind::unix(path, "GRPC_UDS")?;
                 (Listener::Unix(listener), Some(file))
             }
         };
-        Ok(Self { grpc, http: bind::tcp(http, "HOST and PORT")?, socket_file, errors })
+        Ok(Self {
+            grpc,
+            http: bind::tcp(http, "HOST and PORT")?,
+            socket_file,
+            errors,
+        })
     }
 
     /// Where gRPC is served.
@@ -115,9 +129,9 @@ impl Doors {
     pub fn grpc_addr(&self) -> io::Result<GrpcAddr> {
         match &self.grpc {
             Listener::Tcp(listener) => listener.local_addr().map(GrpcAddr::Tcp),
-            Listener::Unix(listener) => {
-                listener.local_addr().map(|addr| GrpcAddr::Unix(addr.as_pathname().unwrap_or(Path::new("")).to_owned()))
-            }
+            Listener::Unix(listener) => listener
+                .local_addr()
+                .map(|addr| GrpcAddr::Unix(addr.as_pathname().unwrap_or(Path::new("")).to_owned())),
         }
     }
 
@@ -158,8 +172,16 @@ impl Listener<TcpListener, UnixListener> {
 impl Listener<tokio::net::TcpListener, tokio::net::UnixListener> {
     async fn accept(&self) -> io::Result<Socket> {
         match self {
-            Self::Tcp(listener) => listener.accept().await.and_then(|(stream, _)| stream.into_std()).map(Socket::Tcp),
-            Self::Unix(listener) => listener.accept().await.and_then(|(stream, _)| stream.into_std()).map(Socket::Unix),
+            Self::Tcp(listener) => listener
+                .accept()
+                .await
+                .and_then(|(stream, _)| stream.into_std())
+                .map(Socket::Tcp),
+            Self::Unix(listener) => listener
+                .accept()
+                .await
+                .and_then(|(stream, _)| stream.into_std())
+                .map(Socket::Unix),
         }
     }
 }
@@ -167,8 +189,14 @@ impl Listener<tokio::net::TcpListener, tokio::net::UnixListener> {
 impl Worker {
     /// A worker that takes its connections from these channels.
     pub fn new(grpc: mpsc::Sender<Accepted>, http: mpsc::Sender<Accepted>) -> Self {
-        let way = |connections| Way { connections, open: Arc::default() };
-        Self { grpc: way(grpc), http: way(http) }
+        let way = |connections| Way {
+            connections,
+            open: Arc::default(),
+        };
+        Self {
+            grpc: way(grpc),
+            http: way(http),
+        }
     }
 
     fn way(&self, door: Door) -> &Way {
@@ -187,15 +215,28 @@ impl Worker {
 impl Acceptor {
     /// Accepts at these doors, for these workers.
     pub fn new(doors: Doors, workers: Vec<Worker>, metrics: &Metrics) -> Self {
-        Self { doors, workers, metrics: ListenMetrics::new(metrics) }
+        Self {
+            doors,
+            workers,
+            metrics: ListenMetrics::new(metrics),
+        }
     }
 
     /// Accepts until the process stops; then the ports are closed.
     pub async fn run(self, lifecycle: &Lifecycle) {
-        let Self { doors, workers, metrics } = self;
-        let (grpc, http) = match (doors.grpc.take_over(), Listener::Tcp(doors.http).take_over()) {
+        let Self {
+            doors,
+            workers,
+            metrics,
+        } = self;
+        let (grpc, http) = match (
+            doors.grpc.take_over(),
+            Listener::Tcp(doors.http).take_over(),
+        ) {
             (Ok(grpc), Ok(http)) => (grpc, http),
-            (Err(error), _) | (_, Err(error)) => return tracing::error!(%error, "cannot accept connections"),
+            (Err(error), _) | (_, Err(error)) => {
+                return tracing::error!(%error, "cannot accept connections");
+            }
         };
         tokio::select! {
             () = lifecycle.reached(Phase::Stopping) => {}
@@ -235,16 +276,26 @@ impl ListenMetrics {
 
     async fn hand_over(&self, socket: Socket, workers: &[Worker], door: Door) {
         self.accepted.inc();
-        let open = || workers.iter().map(|worker| worker.way(door).open.load(Relaxed)).sum::<usize>();
+        let open = || {
+            workers
+                .iter()
+                .map(|worker| worker.way(door).open.load(Relaxed))
+                .sum::<usize>()
+        };
         let has_room = door == Door::Http || open() < GRPC_CONNECTIONS_MAX;
-        let Some(worker) = workers.iter().min_by_key(|worker| worker.open()).filter(|_| has_room) else {
+        let Some(worker) = workers
+            .iter()
+            .min_by_key(|worker| worker.open())
+            .filter(|_| has_room)
+        else {
             return self.refused.inc();
         };
         let Way { connections, open } = worker.way(door);
         let accepted = Accepted::new(socket, Open::new(open.clone(), self.open.clone()));
         let is_taken = match door {
             Door::Grpc => connections.try_send(accepted).is_ok(),
-            // A worker always makes room for the next HTTP connection, if not at once: until then, probes wait in the kernel's queue.
+            // A worker always makes room for the next HTTP connection, if not at once: until then,
+            // probes wait in the kernel's queue.
             Door::Http => connections.send(accepted).await.is_ok(),
         };
         if !is_taken {
@@ -264,7 +315,8 @@ mod tests {
         let workers = [Worker::new(grpc, http)];
         let listener = ListenMetrics::new(&Metrics::new());
         let hand_over = |door| {
-            let (here, _there) = std::os::unix::net::UnixStream::pair().expect("sockets can be made");
+            let (here, _there) =
+                std::os::unix::net::UnixStream::pair().expect("sockets can be made");
             listener.hand_over(Socket::Unix(here), &workers, door)
         };
         workers[0].grpc.open.store(GRPC_CONNECTIONS_MAX, Relaxed);
@@ -273,7 +325,10 @@ mod tests {
         assert!(grpc_taken.try_recv().is_err() && http_taken.try_recv().is_ok());
         assert_eq!(listener.refused.get(), 1);
 
-        workers[0].grpc.open.store(GRPC_CONNECTIONS_MAX - 1, Relaxed);
+        workers[0]
+            .grpc
+            .open
+            .store(GRPC_CONNECTIONS_MAX - 1, Relaxed);
         workers[0].http.open.store(GRPC_CONNECTIONS_MAX, Relaxed);
         hand_over(Door::Grpc).await;
         assert!(grpc_taken.try_recv().is_ok());

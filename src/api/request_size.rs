@@ -1,6 +1,8 @@
-//! Counts the descriptors and entries of a request in its bytes, protobuf or JSON, before anything is built from them.
+//! Counts the descriptors and entries of a request in its bytes, protobuf or JSON, before anything
+//! is built from them.
 //!
-//! Two bytes of a message are an empty descriptor, which takes 250 in memory: a message of 4 MiB would become half a gigabyte.
+//! Two bytes of a message are an empty descriptor, which takes 250 in memory: a message of 4 MiB
+//! would become half a gigabyte.
 
 use std::fmt;
 
@@ -60,7 +62,8 @@ struct Item<'s> {
 }
 
 impl RequestSize {
-    /// Counts what an encoded RateLimitRequest consists of. Bytes that cannot be decoded are counted up to there: decoding ends there, too.
+    /// Counts what an encoded RateLimitRequest consists of. Bytes that cannot be decoded are
+    /// counted up to there: decoding ends there, too.
     ///
     /// # Errors
     /// More descriptors or entries than a request may have.
@@ -85,13 +88,18 @@ impl RequestSize {
 
     /// Counts what a request in JSON consists of.
     ///
-    /// An object that has a name twice, in whichever spelling, is an error in protobuf's JSON; our reader would take the last.
+    /// An object that has a name twice, in whichever spelling, is an error in protobuf's JSON; our
+    /// reader would take the last.
     ///
     /// # Errors
-    /// A [`Refusal`] if there are more descriptors or entries than a request may have; or it is no JSON, or has a name twice.
+    /// A [`Refusal`] if there are more descriptors or entries than a request may have; or it is no
+    /// JSON, or has a name twice.
     pub fn of_json(body: &[u8]) -> anyhow::Result<Self> {
         let mut counted = Counted::default();
-        let read = serde_json::Deserializer::from_slice(body).deserialize_any(Scan { place: Place::Request, counted: &mut counted });
+        let read = serde_json::Deserializer::from_slice(body).deserialize_any(Scan {
+            place: Place::Request,
+            counted: &mut counted,
+        });
         match (counted.refusal, read) {
             (Some(refusal), _) => Err(refusal.into()),
             (None, read) => Ok(read.map(|()| counted.size)?),
@@ -104,7 +112,11 @@ impl RequestSize {
     /// It is one too many.
     fn add_descriptor(&mut self) -> Result<(), Refusal> {
         self.descriptors += 1;
-        if self.descriptors <= DESCRIPTORS_MAX { Ok(()) } else { Err(Refusal::TooManyDescriptors) }
+        if self.descriptors <= DESCRIPTORS_MAX {
+            Ok(())
+        } else {
+            Err(Refusal::TooManyDescriptors)
+        }
     }
 
     /// Counts an entry.
@@ -113,7 +125,11 @@ impl RequestSize {
     /// It is one too many.
     fn add_entry(&mut self) -> Result<(), Refusal> {
         self.entries += 1;
-        if self.entries <= ENTRIES_MAX { Ok(()) } else { Err(Refusal::TooManyEntries) }
+        if self.entries <= ENTRIES_MAX {
+            Ok(())
+        } else {
+            Err(Refusal::TooManyEntries)
+        }
     }
 
     /// Bytes that it takes in memory besides its texts.
@@ -169,10 +185,16 @@ impl<'de> Visitor<'de> for Scan<'_> {
         while let Some(written) = map.next_key::<String>()? {
             let name = written.replace('_', "").to_ascii_lowercase();
             if seen.contains(&name) {
-                return Err(serde::de::Error::custom(format!("repeated field name '{written}'")));
+                return Err(serde::de::Error::custom(format!(
+                    "repeated field name '{written}'"
+                )));
             }
-            map.next_value_seed(Scan { place: self.place.below(&name), counted: &mut *self.counted })?;
-            // Messages have a handful of fields; whatever has more names is refused for one that no message has.
+            map.next_value_seed(Scan {
+                place: self.place.below(&name),
+                counted: &mut *self.counted,
+            })?;
+            // Messages have a handful of fields; whatever has more names is refused for one that no
+            // message has.
             if seen.len() < FIELDS_MAX {
                 seen.push(name);
             }
@@ -181,7 +203,13 @@ impl<'de> Visitor<'de> for Scan<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while items.next_element_seed(Item { list: self.place, counted: &mut *self.counted })?.is_some() {}
+        while items
+            .next_element_seed(Item {
+                list: self.place,
+                counted: &mut *self.counted,
+            })?
+            .is_some()
+        {}
         Ok(())
     }
 
@@ -215,14 +243,23 @@ impl<'de> DeserializeSeed<'de> for Item<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         let place = self.counted.item(self.list)?;
-        deserializer.deserialize_any(Scan { place, counted: self.counted })
+        deserializer.deserialize_any(Scan {
+            place,
+            counted: self.counted,
+        })
     }
 }
 
-/// Gives `visit` the bytes of every field with this number that is a message, until it says `false`.
+/// Gives `visit` the bytes of every field with this number that is a message, until it says
+/// `false`.
 ///
-/// The fields of a group, which only unknown fields can be, are taken for fields of the message: that counts too many, never too few.
-fn each_message<'m>(mut message: &'m [u8], number: u32, mut visit: impl FnMut(&'m [u8]) -> bool) -> Result<(), DecodeError> {
+/// The fields of a group, which only unknown fields can be, are taken for fields of the message:
+/// that counts too many, never too few.
+fn each_message<'m>(
+    mut message: &'m [u8],
+    number: u32,
+    mut visit: impl FnMut(&'m [u8]) -> bool,
+) -> Result<(), DecodeError> {
     while !message.is_empty() {
         let (field, wire_type) = decode_key(&mut message)?;
         let length = match wire_type {
@@ -232,11 +269,15 @@ fn each_message<'m>(mut message: &'m [u8], number: u32, mut visit: impl FnMut(&'
             }
             WireType::SixtyFourBit => 8,
             WireType::ThirtyTwoBit => 4,
-            WireType::LengthDelimited => usize::try_from(decode_varint(&mut message)?).unwrap_or(usize::MAX),
+            WireType::LengthDelimited => {
+                usize::try_from(decode_varint(&mut message)?).unwrap_or(usize::MAX)
+            }
             WireType::StartGroup | WireType::EndGroup => 0,
         };
         // What reaches beyond the end is the decoder's error.
-        let Some((value, rest)) = message.split_at_checked(length) else { return Ok(()) };
+        let Some((value, rest)) = message.split_at_checked(length) else {
+            return Ok(());
+        };
         if field == number && wire_type == WireType::LengthDelimited && !visit(value) {
             return Ok(());
         }
@@ -251,18 +292,30 @@ mod tests {
 
     use super::*;
     use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-    use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
+    use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+        Entry, RateLimitOverride,
+    };
     use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
     fn request(descriptors: usize, entries: usize) -> RateLimitRequest {
-        let entry = Entry { key: "k".into(), value: "v".into() };
+        let entry = Entry {
+            key: "k".into(),
+            value: "v".into(),
+        };
         let descriptor = RateLimitDescriptor {
             entries: vec![entry; entries],
-            limit: Some(RateLimitOverride { requests_per_unit: 7, unit: 1 }),
+            limit: Some(RateLimitOverride {
+                requests_per_unit: 7,
+                unit: 1,
+            }),
             hits_addend: Some(3),
             is_negative_hits: true,
         };
-        RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor; descriptors], hits_addend: 4 }
+        RateLimitRequest {
+            domain: "d".into(),
+            descriptors: vec![descriptor; descriptors],
+            hits_addend: 4,
+        }
     }
 
     fn counted(message: &[u8]) -> Result<(usize, usize), Refusal> {
@@ -272,41 +325,90 @@ mod tests {
     #[test]
     fn descriptors_and_entries_are_counted_up_to_their_bounds() {
         assert_eq!(counted(&request(3, 4).encode_to_vec()), Ok((3, 12)));
-        assert_eq!(counted(&request(1_000, 10).encode_to_vec()), Ok((1_000, 10_000)));
-        assert_eq!(counted(&request(1_001, 0).encode_to_vec()), Err(Refusal::TooManyDescriptors));
-        assert_eq!(counted(&request(1, 10_001).encode_to_vec()), Err(Refusal::TooManyEntries));
+        assert_eq!(
+            counted(&request(1_000, 10).encode_to_vec()),
+            Ok((1_000, 10_000))
+        );
+        assert_eq!(
+            counted(&request(1_001, 0).encode_to_vec()),
+            Err(Refusal::TooManyDescriptors)
+        );
+        assert_eq!(
+            counted(&request(1, 10_001).encode_to_vec()),
+            Err(Refusal::TooManyEntries)
+        );
         assert_eq!(counted(&[]), Ok((0, 0)));
-        assert_eq!(counted(&[0x12, 0].repeat(2_000_000)), Err(Refusal::TooManyDescriptors));
+        assert_eq!(
+            counted(&[0x12, 0].repeat(2_000_000)),
+            Err(Refusal::TooManyDescriptors)
+        );
     }
 
     #[test]
     fn what_precedes_broken_bytes_is_counted() {
         let whole = request(1_001, 0).encode_to_vec();
         for broken in [&[0xff_u8; 20][..], &[0x12, 0xff, 0x01], &[0x0d, 1], &[0x07]] {
-            assert_eq!(counted(&[&whole, broken].concat()), Err(Refusal::TooManyDescriptors), "{broken:?}");
-            assert_eq!(counted(&[&[0x12, 0], broken].concat()), Ok((1, 0)), "{broken:?}");
+            assert_eq!(
+                counted(&[&whole, broken].concat()),
+                Err(Refusal::TooManyDescriptors),
+                "{broken:?}"
+            );
+            assert_eq!(
+                counted(&[&[0x12, 0], broken].concat()),
+                Ok((1, 0)),
+                "{broken:?}"
+            );
         }
     }
 
     #[test]
     fn json_is_counted_wherever_descriptors_and_entries_are() {
-        let counted = |body: &str| RequestSize::of_json(body.as_bytes()).map(|size| (size.descriptors, size.entries));
-        let body =
-            r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"},{}]},{},{"limit":{"entries":[1]}}],"entries":[1,2],"other":[{}]}"#;
+        let counted = |body: &str| {
+            RequestSize::of_json(body.as_bytes()).map(|size| (size.descriptors, size.entries))
+        };
+        let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"},{}]},{},{"limit":{"entries":[1]}}],"entries":[1,2],"other":[{}]}"#;
         assert_eq!(counted(body).expect("it is JSON"), (3, 2));
-        let refusal = |body: &str| counted(body).expect_err("it is too much").downcast::<Refusal>().expect("it says so");
-        assert_eq!(refusal(&format!(r#"{{"descriptors":[{}"#, "{},".repeat(2_000))), Refusal::TooManyDescriptors);
-        assert_eq!(refusal(&format!(r#"{{"descriptors":[{{"entries":[{}"#, "{},".repeat(20_000))), Refusal::TooManyEntries);
-        assert!(counted("{").expect_err("it ends early").downcast_ref::<Refusal>().is_none());
+        let refusal = |body: &str| {
+            counted(body)
+                .expect_err("it is too much")
+                .downcast::<Refusal>()
+                .expect("it says so")
+        };
+        assert_eq!(
+            refusal(&format!(r#"{{"descriptors":[{}"#, "{},".repeat(2_000))),
+            Refusal::TooManyDescriptors
+        );
+        assert_eq!(
+            refusal(&format!(
+                r#"{{"descriptors":[{{"entries":[{}"#,
+                "{},".repeat(20_000)
+            )),
+            Refusal::TooManyEntries
+        );
+        assert!(
+            counted("{")
+                .expect_err("it ends early")
+                .downcast_ref::<Refusal>()
+                .is_none()
+        );
         assert!(counted(r#"{"descriptors":[],"descriptors":[]}"#).is_err());
     }
 
     #[test]
     fn unknown_fields_hide_no_descriptor() {
-        let unknown =
-            [&[0x78, 0xff, 0x01][..], &[0x79, 1, 2, 3, 4, 5, 6, 7, 8], &[0x7d, 1, 2, 3, 4], &[0x7a, 2, 0x12, 0], &[0x7b, 0x10, 1, 0x7c]];
+        let unknown = [
+            &[0x78, 0xff, 0x01][..],
+            &[0x79, 1, 2, 3, 4, 5, 6, 7, 8],
+            &[0x7d, 1, 2, 3, 4],
+            &[0x7a, 2, 0x12, 0],
+            &[0x7b, 0x10, 1, 0x7c],
+        ];
         for unknown in unknown {
-            assert_eq!(counted(&[unknown, &[0x12, 2, 0x0a, 0]].concat()), Ok((1, 1)), "{unknown:x?}");
+            assert_eq!(
+                counted(&[unknown, &[0x12, 2, 0x0a, 0]].concat()),
+                Ok((1, 1)),
+                "{unknown:x?}"
+            );
         }
     }
 }

@@ -1,6 +1,7 @@
 //! RateLimitService: decode, ask, convert. No decisions.
 //!
-//! [`RlsServer`] stands in for the server that tonic would generate, since it decodes otherwise: a request is counted before it is built.
+//! [`RlsServer`] stands in for the server that tonic would generate, since it decodes otherwise: a
+//! request is counted before it is built.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -29,7 +30,8 @@ use crate::time::{Clock, Time};
 
 /// The one method.
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// Buffers of a call, at first: most requests and answers fit. tonic's 8 KiB each would be most of what a call in flight takes.
+/// Buffers of a call, at first: most requests and answers fit. tonic's 8 KiB each would be most of
+/// what a call in flight takes.
 const BUFFER_BYTES: usize = 1 << 10;
 /// From here on tonic sends what it has encoded; its own default.
 const SEND_BYTES: usize = 32 << 10;
@@ -37,8 +39,11 @@ const SEND_BYTES: usize = 32 << 10;
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 /// The name of a call's span, and of its parts, as OpenTelemetry's library for gRPC has them.
 const SPAN: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-const SPAN_ATTRIBUTES: [(&str, &str); 3] =
-    [("rpc.system", "grpc"), ("rpc.service", "envoy.service.ratelimit.v3.RateLimitService"), ("rpc.method", "ShouldRateLimit")];
+const SPAN_ATTRIBUTES: [(&str, &str); 3] = [
+    ("rpc.system", "grpc"),
+    ("rpc.service", "envoy.service.ratelimit.v3.RateLimitService"),
+    ("rpc.method", "ShouldRateLimit"),
+];
 const SPAN_STATUS: &str = "rpc.grpc.status_code";
 
 /// The service.
@@ -77,7 +82,11 @@ pub struct Calls {
 impl Rls {
     /// A door to the limiter.
     pub fn new(limiter: Limiter, calls: Calls, traces: Traces) -> Self {
-        Self { limiter, calls, traces }
+        Self {
+            limiter,
+            calls,
+            traces,
+        }
     }
 
     /// The error of a call that is not decided.
@@ -94,10 +103,23 @@ impl Calls {
     pub fn of(method: &str, metrics: &Metrics) -> Self {
         let labels = [("grpc_method", method)];
         let statsd = |what: &str| format!("ratelimit_server.{method}.{what}");
-        let (total, time) = ("gRPC calls, by method.", "How long a gRPC call took in here.");
+        let (total, time) = (
+            "gRPC calls, by method.",
+            "How long a gRPC call took in here.",
+        );
         Self {
-            total: metrics.reference_counter(&statsd("total_requests"), "ratelimit_service_total_requests", total, &labels),
-            time: metrics.reference_timer(&statsd("response_time"), "ratelimit_service_response_time_seconds", time, &labels),
+            total: metrics.reference_counter(
+                &statsd("total_requests"),
+                "ratelimit_service_total_requests",
+                total,
+                &labels,
+            ),
+            time: metrics.reference_timer(
+                &statsd("response_time"),
+                "ratelimit_service_response_time_seconds",
+                time,
+                &labels,
+            ),
         }
     }
 
@@ -113,15 +135,35 @@ impl Rls {
     ///
     /// # Errors
     /// As [`convert::status`] has it.
-    pub async fn should_rate_limit(&self, request: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
+    pub async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
         let clock = self.limiter.clock();
         let began = clock.now();
-        let deadline = request.metadata().get(GRPC_TIMEOUT).and_then(|timeout| convert::deadline(timeout.to_str().ok()?, began));
-        let mut span = self.traces.begin(SPAN, Kind::Server, request.metadata().as_ref()).map(begun);
+        let deadline = request
+            .metadata()
+            .get(GRPC_TIMEOUT)
+            .and_then(|timeout| convert::deadline(timeout.to_str().ok()?, began));
+        let mut span = self
+            .traces
+            .begin(SPAN, Kind::Server, request.metadata().as_ref())
+            .map(begun);
         let request = request.into_inner();
-        let answer = self.limiter.answer_within(&Query { deadline, ..convert::query(&request) }, span.as_ref()).await;
+        let answer = self
+            .limiter
+            .answer_within(
+                &Query {
+                    deadline,
+                    ..convert::query(&request)
+                },
+                span.as_ref(),
+            )
+            .await;
         self.calls.count(began, clock);
-        let answer = answer.map(|answer| Response::new(convert::response(answer))).map_err(|refusal| convert::status(&refusal));
+        let answer = answer
+            .map(|answer| Response::new(convert::response(answer)))
+            .map_err(|refusal| convert::status(&refusal));
         if let Some(span) = &mut span {
             ended(span, answer.as_ref().err());
         }
@@ -169,7 +211,10 @@ impl UnaryService<Received> for ShouldRateLimit {
         Box::pin(async move {
             let (metadata, extensions, received) = request.into_parts();
             match received {
-                Ok(message) => rls.should_rate_limit(Request::from_parts(metadata, extensions, message)).await,
+                Ok(message) => {
+                    rls.should_rate_limit(Request::from_parts(metadata, extensions, message))
+                        .await
+                }
                 Err(refusal) => Err(rls.refuse(&refusal)),
             }
         })

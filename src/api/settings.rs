@@ -20,7 +20,8 @@ const HTTP_PORT_DEFAULT: u16 = 8_080;
 const GRPC_PORT_DEFAULT: u16 = 8_081;
 const DRAIN_PERIOD_DEFAULT: Span = Span::from_secs(5);
 const SHUTDOWN_TIMEOUT_DEFAULT: Span = Span::from_secs(25);
-/// As in the reference. A connection that ends now and then lets Envoys find replicas that came later.
+/// As in the reference. A connection that ends now and then lets Envoys find replicas that came
+/// later.
 const MAX_CONNECTION_AGE_DEFAULT: Span = Span::from_secs(24 * 3_600);
 const MAX_CONNECTION_AGE_GRACE_DEFAULT: Span = Span::from_secs(3_600);
 
@@ -36,34 +37,72 @@ pub struct Settings {
     #[arg(long, env = "PORT", default_value = "", hide_default_value = true, value_name = "PORT", value_parser = setting::given(setting::port))]
     pub port: Given<u16>,
     /// Address of gRPC; :: is every one of IPv6 and IPv4
-    #[arg(long, env = "GRPC_HOST", default_value = "0.0.0.0", value_name = "HOST")]
+    #[arg(
+        long,
+        env = "GRPC_HOST",
+        default_value = "0.0.0.0",
+        value_name = "HOST"
+    )]
     pub grpc_host: String,
     /// Port of gRPC [default: 8081]
     #[arg(long, env = "GRPC_PORT", default_value = "", hide_default_value = true, value_name = "PORT", value_parser = setting::given(setting::port))]
     pub grpc_port: Given<u16>,
     /// Serve gRPC on a Unix socket instead, at this path
-    #[arg(long, env = "GRPC_UDS", default_value = "", hide_default_value = true, value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GRPC_UDS",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "FILE"
+    )]
     pub grpc_uds: String,
-    /// Tell gRPC clients to connect anew after so long, give or take a tenth; 0 for never [default: 24h]
+    /// Tell gRPC clients to connect anew after so long, give or take a tenth; 0 for never
+    /// [default: 24h]
     #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(setting::span))]
     pub grpc_max_connection_age: Given<Span>,
-    /// After that: how long calls in flight may take until they are cut off; 0 for as long as they like [default: 1h]
+    /// After that: how long calls in flight may take until they are cut off; 0 for as long as they
+    /// like [default: 1h]
     #[arg(long, env = "GRPC_MAX_CONNECTION_AGE_GRACE", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(setting::span))]
     pub grpc_max_connection_age_grace: Given<Span>,
     /// Serve gRPC by TLS, and nothing else
     #[arg(long, env = "GRPC_SERVER_USE_TLS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
     pub grpc_server_use_tls: Given<bool>,
-    /// The certificate of gRPC, with those that lead to its authority, in PEM; it is read again when it changes
-    #[arg(long, env = "GRPC_SERVER_TLS_CERT", default_value = "", hide_default_value = true, value_name = "FILE")]
+    /// The certificate of gRPC, with those that lead to its authority, in PEM; it is read again
+    /// when it changes
+    #[arg(
+        long,
+        env = "GRPC_SERVER_TLS_CERT",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "FILE"
+    )]
     pub grpc_server_tls_cert: String,
     /// Its key, in PEM
-    #[arg(long, env = "GRPC_SERVER_TLS_KEY", default_value = "", hide_default_value = true, value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GRPC_SERVER_TLS_KEY",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "FILE"
+    )]
     pub grpc_server_tls_key: String,
     /// Let in only clients with a certificate of this authority (PEM); no other is trusted
-    #[arg(long, env = "GRPC_CLIENT_TLS_CACERT", default_value = "", hide_default_value = true, value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GRPC_CLIENT_TLS_CACERT",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "FILE"
+    )]
     pub grpc_client_tls_cacert: String,
     /// And only if it is for this DNS name
-    #[arg(long, env = "GRPC_CLIENT_TLS_SAN", default_value = "", hide_default_value = true, value_name = "NAME")]
+    #[arg(
+        long,
+        env = "GRPC_CLIENT_TLS_SAN",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "NAME"
+    )]
     pub grpc_client_tls_san: String,
     /// Threads that serve [default: the cores, at most 8]
     #[arg(long, env = "WORKERS", default_value = "", hide_default_value = true, value_name = "THREADS", value_parser = setting::given(threads))]
@@ -80,7 +119,9 @@ impl Settings {
     /// How many threads serve.
     pub fn workers(&self) -> usize {
         let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        self.workers.0.map_or(cores.min(WORKERS_MAX), NonZeroUsize::get)
+        self.workers
+            .0
+            .map_or(cores.min(WORKERS_MAX), NonZeroUsize::get)
     }
 
     /// Where to serve HTTP.
@@ -91,7 +132,10 @@ impl Settings {
     /// Where to serve gRPC.
     pub fn grpc(&self) -> GrpcDoor<'_> {
         if self.grpc_uds.is_empty() {
-            GrpcDoor::Port(&self.grpc_host, self.grpc_port.0.unwrap_or(GRPC_PORT_DEFAULT))
+            GrpcDoor::Port(
+                &self.grpc_host,
+                self.grpc_port.0.unwrap_or(GRPC_PORT_DEFAULT),
+            )
         } else {
             GrpcDoor::Path(Path::new(&self.grpc_uds))
         }
@@ -99,10 +143,15 @@ impl Settings {
 
     /// When gRPC connections end.
     pub fn ages(&self) -> Ages {
-        let unless_zero = |given: Given<Span>, default| Some(given.0.unwrap_or(default)).filter(|span| *span > Span::ZERO);
+        let unless_zero = |given: Given<Span>, default| {
+            Some(given.0.unwrap_or(default)).filter(|span| *span > Span::ZERO)
+        };
         Ages {
             max: unless_zero(self.grpc_max_connection_age, MAX_CONNECTION_AGE_DEFAULT),
-            grace: unless_zero(self.grpc_max_connection_age_grace, MAX_CONNECTION_AGE_GRACE_DEFAULT),
+            grace: unless_zero(
+                self.grpc_max_connection_age_grace,
+                MAX_CONNECTION_AGE_GRACE_DEFAULT,
+            ),
         }
     }
 
@@ -123,7 +172,10 @@ impl Settings {
     pub fn tls(&self) -> Result<Option<Files>, String> {
         if self.grpc_server_use_tls.0 != Some(true) {
             // What an operator takes for a lock must not stand open.
-            let asked = [("GRPC_CLIENT_TLS_CACERT", &self.grpc_client_tls_cacert), ("GRPC_CLIENT_TLS_SAN", &self.grpc_client_tls_san)];
+            let asked = [
+                ("GRPC_CLIENT_TLS_CACERT", &self.grpc_client_tls_cacert),
+                ("GRPC_CLIENT_TLS_SAN", &self.grpc_client_tls_san),
+            ];
             return match asked.into_iter().find(|(_, value)| !value.is_empty()) {
                 Some((name, _)) => Err(format!(
                     "{name} is set, and gRPC is served in plain text to everybody; set GRPC_SERVER_USE_TLS to true, or unset {name}"
@@ -133,7 +185,9 @@ impl Settings {
         }
         let file = |setting, path: &str| {
             if path.is_empty() {
-                return Err(format!("GRPC_SERVER_USE_TLS is true, and {setting} is not set; write the path of a file in PEM into it"));
+                return Err(format!(
+                    "GRPC_SERVER_USE_TLS is true, and {setting} is not set; write the path of a file in PEM into it"
+                ));
             }
             Ok(PemFile::new(setting, path))
         };
@@ -141,7 +195,10 @@ impl Settings {
             cert: file("GRPC_SERVER_TLS_CERT", &self.grpc_server_tls_cert)?,
             key: file("GRPC_SERVER_TLS_KEY", &self.grpc_server_tls_key)?,
         };
-        let files = Files { identity, clients: self.clients()? };
+        let files = Files {
+            identity,
+            clients: self.clients()?,
+        };
         files.check().map_err(|error| error.to_string())?;
         Ok(Some(files))
     }
@@ -149,9 +206,9 @@ impl Settings {
     /// What is accepted, and has no effect.
     pub fn warnings(&self) -> Vec<String> {
         let is_plain = self.grpc_server_use_tls.0 != Some(true);
-        let unused = is_plain && !(self.grpc_server_tls_cert.is_empty() && self.grpc_server_tls_key.is_empty());
-        let warning =
-            "GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY have no effect: gRPC is served in plain text unless GRPC_SERVER_USE_TLS is true";
+        let unused = is_plain
+            && !(self.grpc_server_tls_cert.is_empty() && self.grpc_server_tls_key.is_empty());
+        let warning = "GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY have no effect: gRPC is served in plain text unless GRPC_SERVER_USE_TLS is true";
         unused.then(|| warning.to_owned()).into_iter().collect()
     }
 
@@ -174,7 +231,8 @@ impl Settings {
 }
 
 fn threads(text: &str) -> Result<NonZeroUsize, String> {
-    text.parse().map_err(|error| format!("{error}; write a number of threads from 1"))
+    text.parse()
+        .map_err(|error| format!("{error}; write a number of threads from 1"))
 }
 
 #[cfg(test)]
@@ -190,7 +248,9 @@ mod tests {
     }
 
     fn settings(arguments: &[&str]) -> Settings {
-        Cli::try_parse_from([&["tollgate"], arguments].concat()).unwrap_or_else(|error| panic!("{arguments:?}: {error}")).api
+        Cli::try_parse_from([&["tollgate"], arguments].concat())
+            .unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
+            .api
     }
 
     #[test]
@@ -211,16 +271,34 @@ mod tests {
         for settings in [settings(&[]), settings(&to_nothing)] {
             assert_eq!(settings.http(), ("0.0.0.0", 8_080));
             assert_eq!(settings.grpc(), GrpcDoor::Port("0.0.0.0", 8_081));
-            assert_eq!(settings.ages(), Ages { max: Some(Span::from_secs(86_400)), grace: Some(Span::from_secs(3_600)) });
+            assert_eq!(
+                settings.ages(),
+                Ages {
+                    max: Some(Span::from_secs(86_400)),
+                    grace: Some(Span::from_secs(3_600))
+                }
+            );
             assert_eq!(settings.tls(), Ok(None));
-            assert_eq!((settings.drain_period(), settings.shutdown_timeout()), (Span::from_secs(5), Span::from_secs(25)));
+            assert_eq!(
+                (settings.drain_period(), settings.shutdown_timeout()),
+                (Span::from_secs(5), Span::from_secs(25))
+            );
             assert!((1..=WORKERS_MAX).contains(&settings.workers()));
         }
     }
 
     #[test]
     fn zero_is_never() {
-        let settings = settings(&["--grpc-max-connection-age=0", "--grpc-max-connection-age-grace=0"]);
-        assert_eq!(settings.ages(), Ages { max: None, grace: None });
+        let settings = settings(&[
+            "--grpc-max-connection-age=0",
+            "--grpc-max-connection-age-grace=0",
+        ]);
+        assert_eq!(
+            settings.ages(),
+            Ages {
+                max: None,
+                grace: None
+            }
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! TLS of the gRPC port: its certificates, which are read again when their files change, and the handshake.
+//! TLS of the gRPC port: its certificates, which are read again when their files change, and the
+//! handshake.
 //!
-//! What is swapped is the whole configuration, certificate, key and authority at once, so a handshake never sees a part of each. Those
-//! who are connected stay so: a certificate is looked at once, when its connection begins.
+//! What is swapped is the whole configuration, certificate, key and authority at once, so a
+//! handshake never sees a part of each. Those who are connected stay so: a certificate is looked at
+//! once, when its connection begins.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +18,10 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{Acceptor, NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    SignatureScheme,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
@@ -144,7 +149,8 @@ impl Files {
     fn load(&self) -> Result<Loaded, PemError> {
         let identity = self.identity.load()?;
         let ends_at = tls::chain_ends_at(&identity.cert);
-        let versions = ServerConfig::builder_with_provider(tls::provider()).with_safe_default_protocol_versions();
+        let versions = ServerConfig::builder_with_provider(tls::provider())
+            .with_safe_default_protocol_versions();
         let builder = versions.expect("the provider has ciphers of TLS 1.2 and 1.3");
         let builder = match &self.clients {
             Some(clients) => builder.with_client_cert_verifier(clients.verifier()?),
@@ -152,24 +158,31 @@ impl Files {
         };
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity)));
         config.alpn_protocols = vec![ALPN.to_vec()];
-        // Nobody resumes a session, and so escapes that its certificate is looked at; connections are few and long, and gain little by it.
+        // Nobody resumes a session, and so escapes that its certificate is looked at; connections
+        // are few and long, and gain little by it.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Loaded { config, ends_at })
     }
 
     fn all(&self) -> impl Iterator<Item = &PemFile> {
-        [&self.identity.cert, &self.identity.key].into_iter().chain(self.clients.as_ref().map(|clients| &clients.ca))
+        [&self.identity.cert, &self.identity.key]
+            .into_iter()
+            .chain(self.clients.as_ref().map(|clients| &clients.ca))
     }
 }
 
 impl Clients {
     fn verifier(&self) -> Result<Arc<dyn ClientCertVerifier>, PemError> {
         let authorities = Arc::new(self.ca.authorities()?);
-        let built = WebPkiClientVerifier::builder_with_provider(authorities, tls::provider()).build();
+        let built =
+            WebPkiClientVerifier::builder_with_provider(authorities, tls::provider()).build();
         let any = built.expect("there are authorities, and no lists of revoked certificates");
         Ok(match &self.name {
-            Some(name) => Arc::new(NamedClients { any, name: name.clone() }),
+            Some(name) => Arc::new(NamedClients {
+                any,
+                name: name.clone(),
+            }),
             None => any,
         })
     }
@@ -186,7 +199,9 @@ impl ClientCertVerifier for NamedClients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.any.verify_client_cert(end_entity, intermediates, now)?;
+        let verified = self
+            .any
+            .verify_client_cert(end_entity, intermediates, now)?;
         verify_server_name(&ParsedCertificate::try_from(end_entity)?, &self.name)?;
         Ok(verified)
     }
@@ -221,7 +236,9 @@ impl CertificateSource {
     /// They cannot be used.
     pub fn new(files: Files, metrics: &Metrics) -> anyhow::Result<Self> {
         let looked_at = FileSet::new(files.all().map(|file| file.path.clone()).collect());
-        let first = files.load().context("load the certificates of the gRPC port")?;
+        let first = files
+            .load()
+            .context("load the certificates of the gRPC port")?;
         let loads = |result| {
             let help = "Loads of the gRPC port's certificates, by result; with a failed one those before go on serving.";
             metrics.counter_with("tollgate_tls_loads_total", help, &[("result", result)])
@@ -239,14 +256,28 @@ impl CertificateSource {
             ),
         };
         metrics.took(first.ends_at);
-        Ok(Self { files, looked_at, live: Arc::new(ArcSwap::from_pointee(first.config)), metrics })
+        Ok(Self {
+            files,
+            looked_at,
+            live: Arc::new(ArcSwap::from_pointee(first.config)),
+            metrics,
+        })
     }
 
     /// What handshakes are made with, now and after every load.
     pub fn tls(&self, metrics: &Metrics) -> Tls {
         let help = "TLS handshakes on the gRPC port that failed, by reason.";
-        let counter = |(_, reason)| metrics.counter_with("tollgate_tls_handshakes_failed_total", help, &[("reason", reason)]);
-        Tls { live: self.live.clone(), failed: Arc::new(FAILURES.map(counter)) }
+        let counter = |(_, reason)| {
+            metrics.counter_with(
+                "tollgate_tls_handshakes_failed_total",
+                help,
+                &[("reason", reason)],
+            )
+        };
+        Tls {
+            live: self.live.clone(),
+            failed: Arc::new(FAILURES.map(counter)),
+        }
     }
 }
 
@@ -268,16 +299,25 @@ impl Subject for CertificateSource {
     }
 
     fn load(&mut self) {
-        match self.looked_at.load(|| self.files.load().map_err(|error| error.to_string())) {
+        match self
+            .looked_at
+            .load(|| self.files.load().map_err(|error| error.to_string()))
+        {
             None => {}
             Some(Ok(Loaded { config, ends_at })) => {
                 self.live.store(Arc::new(config));
-                let event = if self.metrics.refused.get() == 1 { "valid again" } else { "reloaded" };
+                let event = if self.metrics.refused.get() == 1 {
+                    "valid again"
+                } else {
+                    "reloaded"
+                };
                 tracing::info!("certificates of the gRPC port {event}");
                 self.metrics.took(ends_at);
             }
             Some(Err(error)) => {
-                tracing::error!("reload of the gRPC port's certificates rejected; the previous ones stay in use: {error}");
+                tracing::error!(
+                    "reload of the gRPC port's certificates rejected; the previous ones stay in use: {error}"
+                );
                 self.metrics.failed.inc();
                 self.metrics.refused.set(1);
             }
@@ -287,7 +327,11 @@ impl Subject for CertificateSource {
 
 impl SourceMetrics {
     fn took(&self, ends_at: Option<u64>) {
-        self.ends_at.set(ends_at.and_then(|seconds| i64::try_from(seconds).ok()).unwrap_or(0));
+        self.ends_at.set(
+            ends_at
+                .and_then(|seconds| i64::try_from(seconds).ok())
+                .unwrap_or(0),
+        );
         self.refused.set(0);
         // Last, so that whoever sees it here finds it so everywhere.
         self.loaded.inc();
@@ -295,11 +339,16 @@ impl SourceMetrics {
 }
 
 impl Tls {
-    /// Makes the server's part of the handshake. Failures are counted. `on_hello` is called when the ClientHello has come.
+    /// Makes the server's part of the handshake. Failures are counted. `on_hello` is called when
+    /// the ClientHello has come.
     ///
     /// # Errors
     /// Why it failed. The client was told, if it can be told.
-    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, on_hello: impl FnOnce()) -> Result<TlsStream<S>, Failure> {
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        on_hello: impl FnOnce(),
+    ) -> Result<TlsStream<S>, Failure> {
         let error = match self.handshake(stream, on_hello).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => Some(error),
@@ -312,11 +361,20 @@ impl Tls {
         Err(failure)
     }
 
-    async fn handshake<S>(&self, stream: S, on_hello: impl FnOnce()) -> Result<io::Result<TlsStream<S>>, Elapsed>
+    async fn handshake<S>(
+        &self,
+        stream: S,
+        on_hello: impl FnOnce(),
+    ) -> Result<io::Result<TlsStream<S>>, Elapsed>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let begun = match timeout(HELLO_TIMEOUT, LazyConfigAcceptor::new(Acceptor::default(), stream)).await? {
+        let begun = match timeout(
+            HELLO_TIMEOUT,
+            LazyConfigAcceptor::new(Acceptor::default(), stream),
+        )
+        .await?
+        {
             Ok(begun) => begun,
             Err(error) => return Ok(Err(error)),
         };
@@ -326,7 +384,10 @@ impl Tls {
 
     /// Counts a handshake that failed, and gives the reason as the metric has it.
     pub fn count(&self, failure: Failure) -> &'static str {
-        let index = FAILURES.iter().position(|(known, _)| *known == failure).expect("the table has every failure");
+        let index = FAILURES
+            .iter()
+            .position(|(known, _)| *known == failure)
+            .expect("the table has every failure");
         self.failed[index].inc();
         FAILURES[index].1
     }
@@ -334,7 +395,12 @@ impl Tls {
 
 impl Failure {
     fn of(error: &io::Error) -> Self {
-        let Some(error) = error.get_ref().and_then(|error| error.downcast_ref::<Error>()) else { return Self::HungUp };
+        let Some(error) = error
+            .get_ref()
+            .and_then(|error| error.downcast_ref::<Error>())
+        else {
+            return Self::HungUp;
+        };
         match error {
             Error::InvalidMessage(_) => Self::NotTls,
             Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Self::Incompatible,
@@ -345,7 +411,8 @@ impl Failure {
                 | CertificateError::ExpiredContext { .. }
                 | CertificateError::NotValidYet
                 | CertificateError::NotValidYetContext { .. } => Self::Expired,
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => Self::WrongName,
+                CertificateError::NotValidForName
+                | CertificateError::NotValidForNameContext { .. } => Self::WrongName,
                 _ => Self::Untrusted,
             },
             _ => Self::Other,
@@ -372,20 +439,38 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_says_nothing_is_cut_off_when_its_time_is_over() {
-        let config = ServerConfig::builder_with_provider(tls::provider()).with_safe_default_protocol_versions();
-        let config = config.expect("it has ciphers").with_no_client_auth().with_cert_resolver(Arc::new(Nobody));
+        let config = ServerConfig::builder_with_provider(tls::provider())
+            .with_safe_default_protocol_versions();
+        let config = config
+            .expect("it has ciphers")
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(Nobody));
         let metrics = Metrics::new();
-        let counter = |(_, reason)| metrics.counter_with("failed", "Failures.", &[("reason", reason)]);
-        let tls = Tls { live: Arc::new(ArcSwap::from_pointee(config)), failed: Arc::new(FAILURES.map(counter)) };
+        let counter =
+            |(_, reason)| metrics.counter_with("failed", "Failures.", &[("reason", reason)]);
+        let tls = Tls {
+            live: Arc::new(ArcSwap::from_pointee(config)),
+            failed: Arc::new(FAILURES.map(counter)),
+        };
 
         let (_silent, here) = tokio::io::duplex(64);
         let began = tokio::time::Instant::now();
-        assert_eq!(tls.accept(here, || ()).await.expect_err("nothing comes"), Failure::Timeout);
+        assert_eq!(
+            tls.accept(here, || ()).await.expect_err("nothing comes"),
+            Failure::Timeout
+        );
         assert_eq!(began.elapsed(), HELLO_TIMEOUT);
-        assert!(metrics.page().contains("failed{reason=\"timeout\"} 1"), "{}", metrics.page());
+        assert!(
+            metrics.page().contains("failed{reason=\"timeout\"} 1"),
+            "{}",
+            metrics.page()
+        );
 
         let (gone, here) = tokio::io::duplex(64);
         drop(gone);
-        assert_eq!(tls.accept(here, || ()).await.expect_err("nobody is there"), Failure::HungUp);
+        assert_eq!(
+            tls.accept(here, || ()).await.expect_err("nobody is there"),
+            Failure::HungUp
+        );
     }
 }

@@ -43,18 +43,31 @@ pub struct Checked {
 /// # Errors
 /// Rules that would be refused, with all that is wrong with them.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let checked = load(args.rules.as_ref().or(args.config_dir.as_ref()).cloned(), &args.reading)?;
+    let checked = load(
+        args.rules.as_ref().or(args.config_dir.as_ref()).cloned(),
+        &args.reading,
+    )?;
     for warning in in_file_order(checked.loaded.warnings.clone()) {
         say(&format!("warning: {warning}\n\n"));
     }
     warn_of_collisions(&checked);
     note_queues(&checked);
     if checked.sources.is_empty() {
-        say(&format!("warning: no files in {}: nothing would be limited\n\n", checked.directory));
+        say(&format!(
+            "warning: no files in {}: nothing would be limited\n\n",
+            checked.directory
+        ));
     }
     let rules = &checked.loaded.rules;
-    let (limits, domains) = (counted(rules.rule_count(), "limit"), counted(rules.domain_count(), "domain"));
-    say(&format!("{}: ok, {limits} in {domains} of {}\n", checked.directory, counted(checked.sources.len(), "file")));
+    let (limits, domains) = (
+        counted(rules.rule_count(), "limit"),
+        counted(rules.domain_count(), "domain"),
+    );
+    say(&format!(
+        "{}: ok, {limits} in {domains} of {}\n",
+        checked.directory,
+        counted(checked.sources.len(), "file")
+    ));
     Ok(())
 }
 
@@ -67,75 +80,163 @@ pub fn load(directory: Option<PathBuf>, reading: &Reading) -> Result<Checked, Fa
     let files = reading.files(directory).map_err(Failure::Config)?;
     let directory = files.path().display().to_string();
     let sources = files.read().map_err(|error| {
-        let hint = if is_named { "" } else { "; name the directory of the rules, or set RUNTIME_ROOT" };
+        let hint = if is_named {
+            ""
+        } else {
+            "; name the directory of the rules, or set RUNTIME_ROOT"
+        };
         Failure::Config(format!("{error:#}{hint}"))
     })?;
-    let overlay = reading.overlay().map(|overlay| overlay.read()).transpose().map_err(|error| Failure::Config(format!("{error:#}")))?;
-    let options = Options { overlay, ..reading.options(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new())) };
+    let overlay = reading
+        .overlay()
+        .map(|overlay| overlay.read())
+        .transpose()
+        .map_err(|error| Failure::Config(format!("{error:#}")))?;
+    let options = Options {
+        overlay,
+        ..reading.options(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()))
+    };
     match config::load(&sources, &options) {
-        Ok(loaded) => Ok(Checked { directory, sources, loaded }),
+        Ok(loaded) => Ok(Checked {
+            directory,
+            sources,
+            loaded,
+        }),
         Err(problems) => {
-            let problems: Vec<String> = in_file_order(problems).iter().map(ToString::to_string).collect();
-            Err(Failure::Config(format!("{} in {directory}\n\n{}", counted(problems.len(), "problem"), problems.join("\n\n"))))
+            let problems: Vec<String> = in_file_order(problems)
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            Err(Failure::Config(format!(
+                "{} in {directory}\n\n{}",
+                counted(problems.len(), "problem"),
+                problems.join("\n\n")
+            )))
         }
     }
 }
 
-/// Prints what has to be set at Envoy for rules that hold calls back. A service does not, since it cannot know whether it is.
+/// Prints what has to be set at Envoy for rules that hold calls back. A service does not, since it
+/// cannot know whether it is.
 fn note_queues(checked: &Checked) {
-    let max_wait = |rule: &Rule| rule.limit().filter(|_| rule.on_limit == OnLimit::Queue && !rule.shadow_mode).map(Limit::max_wait);
+    let max_wait = |rule: &Rule| {
+        rule.limit()
+            .filter(|_| rule.on_limit == OnLimit::Queue && !rule.shadow_mode)
+            .map(Limit::max_wait)
+    };
     let rules = checked.loaded.rules.rules();
     let mut findings = Findings::default();
     for source in &checked.sources {
-        let waits = rules.iter().filter(|rule| rule.origin.file == source.path).filter_map(|rule| Some((max_wait(rule)?, rule)));
-        let Some((longest, rule)) = waits.max_by_key(|(wait, _)| *wait) else { continue };
-        let spot = Spot { line: rule.origin.line, column: rule.origin.column, width: 1 };
-        let text = format!("calls are held back for up to {longest}, and Envoy waits 20 ms for an answer unless told otherwise");
-        let hint = Some(format!("give Envoy's rate limit filter a `timeout` of at least {}s", timeout_for(longest).as_secs_f64()));
-        findings.of(source).warning(Draft { spot, place: &format!("rule {}", rule.path), text, hint });
+        let waits = rules
+            .iter()
+            .filter(|rule| rule.origin.file == source.path)
+            .filter_map(|rule| Some((max_wait(rule)?, rule)));
+        let Some((longest, rule)) = waits.max_by_key(|(wait, _)| *wait) else {
+            continue;
+        };
+        let spot = Spot {
+            line: rule.origin.line,
+            column: rule.origin.column,
+            width: 1,
+        };
+        let text = format!(
+            "calls are held back for up to {longest}, and Envoy waits 20 ms for an answer unless told otherwise"
+        );
+        let hint = Some(format!(
+            "give Envoy's rate limit filter a `timeout` of at least {}s",
+            timeout_for(longest).as_secs_f64()
+        ));
+        findings.of(source).warning(Draft {
+            spot,
+            place: &format!("rule {}", rule.path),
+            text,
+            hint,
+        });
     }
     for note in in_file_order(findings.into_parts().1) {
         say(&format!("note: {note}\n\n"));
     }
 }
 
-/// The shortest time-out that leaves so long to wait: of each a fifth, or eight ms, is kept for the answer's way back.
+/// The shortest time-out that leaves so long to wait: of each a fifth, or eight ms, is kept for the
+/// answer's way back.
 fn timeout_for(wait: Span) -> Span {
     Span::from_micros((wait.as_micros() * 5 / 4).max(wait.as_micros() + 8_000))
 }
 
-/// Prints which rules can share counters. A service does not: it would say so anew at every load, to somebody who keeps the reference's
-/// keys for a reason.
+/// Prints which rules can share counters. A service does not: it would say so anew at every load,
+/// to somebody who keeps the reference's keys for a reason.
 fn warn_of_collisions(checked: &Checked) {
     let collisions = collisions(&checked.loaded.rules);
     let mut findings = Findings::default();
     for collision in &collisions.found {
         let origin = &collision.one.rule.origin;
-        let source = checked.sources.iter().find(|source| source.path == origin.file).expect("every rule is from a source");
-        let spot = Spot { line: origin.line, column: origin.column, width: 1 };
+        let source = checked
+            .sources
+            .iter()
+            .find(|source| source.path == origin.file)
+            .expect("every rule is from a source");
+        let spot = Spot {
+            line: origin.line,
+            column: origin.column,
+            width: 1,
+        };
         let (text, hint) = told(collision);
-        findings.of(source).warning(Draft { spot, place: &format!("rule {}", collision.one.rule.path), text, hint: Some(hint.to_owned()) });
+        findings.of(source).warning(Draft {
+            spot,
+            place: &format!("rule {}", collision.one.rule.path),
+            text,
+            hint: Some(hint.to_owned()),
+        });
     }
     for warning in in_file_order(findings.into_parts().1) {
         say(&format!("warning: {warning}\n\n"));
     }
     if !collisions.is_complete {
-        say(&format!("warning: more rules may share counters: {COLLISIONS_MAX} are shown at most, and {PAIRS_MAX} pairs compared\n\n"));
+        say(&format!(
+            "warning: more rules may share counters: {COLLISIONS_MAX} are shown at most, and {PAIRS_MAX} pairs compared\n\n"
+        ));
     }
 }
 
 /// What happens, and the way out.
 fn told(Collision { one, other, key }: &Collision<'_>) -> (String, &'static str) {
     let call = |call: &Call<'_>| {
-        if one.domain == other.domain { call.descriptor.clone() } else { format!("{} of domain {}", call.descriptor, call.domain) }
+        if one.domain == other.domain {
+            call.descriptor.clone()
+        } else {
+            format!("{} of domain {}", call.descriptor, call.domain)
+        }
     };
-    let calls = format!("{} and {} are both counted under {key}", call(one), call(other));
+    let calls = format!(
+        "{} and {} are both counted under {key}",
+        call(one),
+        call(other)
+    );
     if std::ptr::eq(one.rule, other.rule) {
         let text = format!("two counters of this rule can be the same on Redis: {calls}");
-        return (text, "set CACHE_KEY_FORMAT=safe (every counter starts anew, once), or let no client choose such values");
+        return (
+            text,
+            "set CACHE_KEY_FORMAT=safe (every counter starts anew, once), or let no client choose such values",
+        );
     }
-    let units = [one, other].map(|call| call.rule.limit().and_then(|limit| Unit::of(limit.period())).map_or("period", Unit::name));
-    let when = if units[0] == units[1] { String::new() } else { format!(" whenever a {} and a {} begin together", units[0], units[1]) };
-    let text = format!("counters of this rule and of {} at {} can be the same on Redis: {calls}{when}", other.rule.path, other.rule.origin);
-    (text, "set CACHE_KEY_FORMAT=safe (every counter starts anew, once), or rename a key of one of them")
+    let units = [one, other].map(|call| {
+        call.rule
+            .limit()
+            .and_then(|limit| Unit::of(limit.period()))
+            .map_or("period", Unit::name)
+    });
+    let when = if units[0] == units[1] {
+        String::new()
+    } else {
+        format!(" whenever a {} and a {} begin together", units[0], units[1])
+    };
+    let text = format!(
+        "counters of this rule and of {} at {} can be the same on Redis: {calls}{when}",
+        other.rule.path, other.rule.origin
+    );
+    (
+        text,
+        "set CACHE_KEY_FORMAT=safe (every counter starts anew, once), or rename a key of one of them",
+    )
 }

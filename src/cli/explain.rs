@@ -40,28 +40,38 @@ pub struct Args {
     /// Entries of one descriptor, the outermost first: short for -e
     #[arg(value_name = "KEY=VALUE", required_unless_present_any = ["entry", "json"], conflicts_with = "entry")]
     words: Vec<String>,
-    /// One entry of the descriptor, with everything after the first `=` as its value; KEY alone has an empty value
+    /// One entry of the descriptor, with everything after the first `=` as its value; KEY alone
+    /// has an empty value
     #[arg(short, long, value_name = "KEY=VALUE")]
     entry: Vec<String>,
-    /// A whole request, as the body of /json: several descriptors, limits and hits of their own; - reads it from stdin
+    /// A whole request, as the body of /json: several descriptors, limits and hits of their own; -
+    /// reads it from stdin
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["domain", "words", "entry"])]
     json: Option<String>,
     #[command(flatten)]
     reading: Reading,
 }
 
-/// Prints the match of every descriptor, its rule, its key and its limit. The exit code says what they come to.
+/// Prints the match of every descriptor, its rule, its key and its limit. The exit code says what
+/// they come to.
 ///
 /// # Errors
 /// Invalid rules, a request that cannot be read.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let Some(json) = &args.json else {
         let entries = args.words.iter().chain(&args.entry).map(|entry| &**entry);
-        let query = Query::of_entries(args.domain.as_deref().unwrap_or_default(), entries).map_err(Failure::Usage)?;
+        let query = Query::of_entries(args.domain.as_deref().unwrap_or_default(), entries)
+            .map_err(Failure::Usage)?;
         return run_query(args, &query);
     };
-    let body = if json == "-" { read_stdin()? } else { json.clone().into_bytes() };
-    let request = Messages::new()?.read(&body).map_err(|error| Failure::Usage(format!("--json: {error:#}")))?;
+    let body = if json == "-" {
+        read_stdin()?
+    } else {
+        json.clone().into_bytes()
+    };
+    let request = Messages::new()?
+        .read(&body)
+        .map_err(|error| Failure::Usage(format!("--json: {error:#}")))?;
     run_query(args, &convert::query(&request))
 }
 
@@ -80,9 +90,14 @@ fn run_query(args: &Args, query: &Query<'_>) -> Result<ExitCode, Failure> {
 
 fn read_stdin() -> Result<Vec<u8>, Failure> {
     let mut body = Vec::new();
-    io::stdin().take(MESSAGE_BYTES_MAX as u64 + 1).read_to_end(&mut body).context("read a request from stdin")?;
+    io::stdin()
+        .take(MESSAGE_BYTES_MAX as u64 + 1)
+        .read_to_end(&mut body)
+        .context("read a request from stdin")?;
     if body.len() > MESSAGE_BYTES_MAX {
-        return Err(Failure::Usage(format!("--json: a request has at most {MESSAGE_BYTES_MAX} bytes")));
+        return Err(Failure::Usage(format!(
+            "--json: a request has at most {MESSAGE_BYTES_MAX} bytes"
+        )));
     }
     Ok(body)
 }

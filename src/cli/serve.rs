@@ -18,7 +18,8 @@ use crate::telemetry::log::{self, Format, Level};
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub struct Args {
-    /// Directory of rules files, which has to exist [default: what RUNTIME_* say; without any of them ./config, if it is there]
+    /// Directory of rules files, which has to exist [default: what RUNTIME_* say; without any of
+    /// them ./config, if it is there]
     #[arg(value_name = "DIR")]
     rules: Option<PathBuf>,
     #[command(flatten)]
@@ -34,14 +35,21 @@ pub fn run(args: Args) -> Result<(), Failure> {
     settings.check().map_err(Failure::Config)?;
     rules.as_deref().map_or(Ok(()), must_be_a_directory)?;
     let rules_from = settings.rules.origin(rules).map_err(Failure::Config)?;
-    let level = settings.telemetry.level().unwrap_or_else(|| Level::default_for(&std::io::stdout()));
+    let level = settings
+        .telemetry
+        .level()
+        .unwrap_or_else(|| Level::default_for(&std::io::stdout()));
     log::start(level, settings.telemetry.format());
     for warning in settings.warnings() {
         tracing::warn!("{warning}");
     }
-    // Signals, reloads and exporters. Requests, the store and the admin listener have threads of their own.
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().thread_name("main-blocking").build().context("start a runtime")?;
+    // Signals, reloads and exporters. Requests, the store and the admin listener have threads of
+    // their own.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("main-blocking")
+        .build()
+        .context("start a runtime")?;
     let served = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
@@ -65,8 +73,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     served
 }
 
-/// A directory on the command line has to exist: the word may be a mistyped subcommand, and a server on all addresses is no answer to
-/// that. Only the directory that RUNTIME_* name is waited for.
+/// A directory on the command line has to exist: the word may be a mistyped subcommand, and a
+/// server on all addresses is no answer to that. Only the directory that RUNTIME_* name is waited
+/// for.
 fn must_be_a_directory(path: &Path) -> Result<(), Failure> {
     let problem = match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => return Ok(()),
@@ -75,9 +84,15 @@ fn must_be_a_directory(path: &Path) -> Result<(), Failure> {
     };
     let hint = match nearest_subcommand(path.as_os_str()) {
         Some(name) => format!("did you mean `tollgate {name}`?"),
-        None => format!("name a directory of rules files, or a subcommand: {}", subcommands().join(", ")),
+        None => format!(
+            "name a directory of rules files, or a subcommand: {}",
+            subcommands().join(", ")
+        ),
     };
-    Err(Failure::Config(format!("read rules from {}: {problem}; {hint}", path.display())))
+    Err(Failure::Config(format!(
+        "read rules from {}: {problem}; {hint}",
+        path.display()
+    )))
 }
 
 /// Says what was bound and loaded: a block for people, or one line of JSON.
@@ -101,8 +116,12 @@ fn announce(summary: &Summary, format: Format) {
 fn block(summary: &Summary) -> String {
     let from = &summary.rules_from;
     let rules = match summary.rules {
-        FirstRules::Loaded { limits, domains } => format!("{limits} in {}, from {from}", counted(domains, "domain")),
-        FirstRules::Refused => format!("none: those in {from} were refused, see the log; waiting for good ones"),
+        FirstRules::Loaded { limits, domains } => {
+            format!("{limits} in {}, from {from}", counted(domains, "domain"))
+        }
+        FirstRules::Refused => {
+            format!("none: those in {from} were refused, see the log; waiting for good ones")
+        }
         FirstRules::Awaited => format!("none yet: asking {from}, see the log"),
     };
     let security = match summary.grpc_security {
@@ -110,15 +129,29 @@ fn block(summary: &Summary) -> String {
         Security::Tls => "  TLS",
         Security::MutualTls => "  TLS, for clients with a certificate",
     };
-    let alone = if summary.store_is_local { " (counts in this process only: replicas would each allow the whole limit)" } else { "" };
+    let alone = if summary.store_is_local {
+        " (counts in this process only: replicas would each allow the whole limit)"
+    } else {
+        ""
+    };
     let mut lines = vec![
         format!("tollgate {}", env!("CARGO_PKG_VERSION")),
         format!("  store    {}{alone}", summary.store),
         format!("  gRPC     {}{security}", summary.grpc),
-        format!("  HTTP     http://{}  /json /healthcheck /ready", summary.http),
-        format!("  admin    http://{}  /metrics /rlconfig /stats /explain", summary.admin),
+        format!(
+            "  HTTP     http://{}  /json /healthcheck /ready",
+            summary.http
+        ),
+        format!(
+            "  admin    http://{}  /metrics /rlconfig /stats /explain",
+            summary.admin
+        ),
     ];
-    lines.extend(summary.prometheus.map(|addr| format!("  metrics  http://{addr}")));
+    lines.extend(
+        summary
+            .prometheus
+            .map(|addr| format!("  metrics  http://{addr}")),
+    );
     lines.push(format!("  rules    {rules}"));
     lines.push(format!("  threads  {}", summary.workers));
     if let Some(curl) = curl(summary) {
@@ -130,9 +163,20 @@ fn block(summary: &Summary) -> String {
 /// A call that can be pasted.
 fn curl(summary: &Summary) -> Option<String> {
     let Example { domain, entries } = summary.example.as_ref()?;
-    let entries: Vec<_> = entries.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
-    let body = format!(r#"{{"domain":{},"descriptors":[{{"entries":{}}}]}}"#, json!(domain), json!(entries));
-    Some(format!("curl -d '{}' http://{}/json", body.replace('\'', r"'\''"), reachable(summary.http)))
+    let entries: Vec<_> = entries
+        .iter()
+        .map(|(key, value)| json!({"key": key, "value": value}))
+        .collect();
+    let body = format!(
+        r#"{{"domain":{},"descriptors":[{{"entries":{}}}]}}"#,
+        json!(domain),
+        json!(entries)
+    );
+    Some(format!(
+        "curl -d '{}' http://{}/json",
+        body.replace('\'', r"'\''"),
+        reachable(summary.http)
+    ))
 }
 
 /// An address that a client on this machine can use: nobody can connect to all addresses at once.

@@ -1,7 +1,8 @@
 //! `tollgate simulate`: a pattern of calls against limits, and what each algorithm lets through.
 //!
-//! It counts with the memory store that serves, and hands it the time of each call: hours of traffic take milliseconds, nobody sleeps, and
-//! the same command prints the same bytes everywhere. The pictures of `docs/algorithms.md` are made by it.
+//! It counts with the memory store that serves, and hands it the time of each call: hours of
+//! traffic take milliseconds, nobody sleeps, and the same command prints the same bytes everywhere.
+//! The pictures of `docs/algorithms.md` are made by it.
 
 use std::path::PathBuf;
 
@@ -29,8 +30,9 @@ mod traffic;
 const CALLS_MAX: u64 = 1_000_000;
 /// How many calls a run has at least without --calls.
 const CALLS_DEFAULT_MIN: u64 = 10_000;
-/// How many periods a run lasts at least without --calls, if [`CALLS_MAX`] calls are enough for that, since a run shorter than one period
-/// passes most limits; and how many a chart shows without --show: few enough for a period to be ten columns.
+/// How many periods a run lasts at least without --calls, if [`CALLS_MAX`] calls are enough for
+/// that, since a run shorter than one period passes most limits; and how many a chart shows without
+/// --show: few enough for a period to be ten columns.
 const PERIODS_DEFAULT: u64 = 6;
 /// Times are counted exactly below 2^53 µs, which is in the year 2255.
 const END_MAX: Time = Time::from_micros(EXACT_MAX);
@@ -42,11 +44,19 @@ pub struct Args {
     /// With --domain and -e: directory of rules files [default: as for serve]
     #[arg(value_name = "DIR", requires = "domain")]
     rules: Option<PathBuf>,
-    /// Simulate the limit of a rule instead of --requests: the domain that Envoy's filter is configured with
+    /// Simulate the limit of a rule instead of --requests: the domain that Envoy's filter is
+    /// configured with
     #[arg(long, value_name = "DOMAIN", requires = "entry", conflicts_with_all = ["requests", "unit", "unit_multiplier"])]
     domain: Option<String>,
-    /// With --domain: one entry of the descriptor, the outermost first, with everything after the first `=` as its value
-    #[arg(short, long, alias = "descriptor", value_name = "KEY=VALUE", requires = "domain")]
+    /// With --domain: one entry of the descriptor, the outermost first, with everything after the
+    /// first `=` as its value
+    #[arg(
+        short,
+        long,
+        alias = "descriptor",
+        value_name = "KEY=VALUE",
+        requires = "domain"
+    )]
     entry: Vec<String>,
     /// How many a period; of concurrency, how many at once
     #[arg(long, value_name = "NUMBER", required_unless_present = "domain")]
@@ -57,13 +67,15 @@ pub struct Args {
     /// The period is so many units [default: 1]
     #[arg(long, value_name = "NUMBER")]
     unit_multiplier: Option<u32>,
-    /// Algorithms side by side, separated by commas, or all [default: all; with DIR the rule's own, and these are shown beside it]
+    /// Algorithms side by side, separated by commas, or all [default: all; with DIR the rule's
+    /// own, and these are shown beside it]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Named::read)]
     algorithm: Vec<Named>,
     /// How deep buckets are
     #[arg(long, value_name = "NUMBER")]
     burst: Option<u32>,
-    /// Into how many sub-windows a sliding window is cut [default: none; among all algorithms there is one with 10, too]
+    /// Into how many sub-windows a sliding window is cut [default: none; among all algorithms
+    /// there is one with 10, too]
     #[arg(long, value_name = "NUMBER")]
     buckets: Option<u32>,
     /// Whether refused calls use up quota: count or drop [default: the algorithm's]
@@ -78,8 +90,9 @@ pub struct Args {
     /// How long an admitted call goes on: what it holds of a concurrency limit is given back then
     #[arg(long, value_name = "TIME", value_parser = setting::span)]
     hold: Option<Span>,
-    /// How calls come, also several: steady (at the limit's rate), double (twice that), bursty (two periods' worth at once around a
-    /// window's edge, every second period), or a number of calls a second
+    /// How calls come, also several: steady (at the limit's rate), double (twice that), bursty
+    /// (two periods' worth at once around a window's edge, every second period), or a number
+    /// of calls a second
     #[arg(long, value_name = "PATTERNS", value_delimiter = ',', default_value = "bursty", value_parser = Pattern::read)]
     traffic: Vec<Pattern>,
     /// How many calls [default: as many as six periods take, at least 10000 and at most 1000000]
@@ -147,8 +160,16 @@ struct Run {
 /// A command line that makes no sense, rules that would be refused.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let compared = compared(args)?;
-    let scenes = args.traffic.iter().map(|&pattern| scene(args, &compared, pattern)).collect::<Result<_, _>>()?;
-    let report = Report { title: compared.title, notes: compared.notes, scenes };
+    let scenes = args
+        .traffic
+        .iter()
+        .map(|&pattern| scene(args, &compared, pattern))
+        .collect::<Result<_, _>>()?;
+    let report = Report {
+        title: compared.title,
+        notes: compared.notes,
+        scenes,
+    };
     say(&match args.format {
         Format::Text => text::write(&report),
         Format::Svg => svg::write(&report),
@@ -158,16 +179,43 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn compared(args: &Args) -> Result<Compared, Failure> {
-    let &Args { burst, buckets, refused_hits, max_wait, lease, hold, .. } = args;
-    let options = Options { burst, buckets, refused_hits, max_wait, lease, hold };
+    let &Args {
+        burst,
+        buckets,
+        refused_hits,
+        max_wait,
+        lease,
+        hold,
+        ..
+    } = args;
+    let options = Options {
+        burst,
+        buckets,
+        refused_hits,
+        max_wait,
+        lease,
+        hold,
+    };
     let compared = match &args.domain {
         Some(domain) => {
             let checked = check::load(args.rules.clone(), &args.reading)?;
-            Compared::of_rule(&checked.loaded.rules, domain, &args.entry, &args.algorithm, options)
+            Compared::of_rule(
+                &checked.loaded.rules,
+                domain,
+                &args.entry,
+                &args.algorithm,
+                options,
+            )
         }
         None => {
             let unit = args.unit.unwrap_or(Unit::Second);
-            Compared::of_terms(args.requests.unwrap_or(0), unit, args.unit_multiplier.unwrap_or(1), &args.algorithm, options)
+            Compared::of_terms(
+                args.requests.unwrap_or(0),
+                unit,
+                args.unit_multiplier.unwrap_or(1),
+                &args.algorithm,
+                options,
+            )
         }
     };
     compared.map_err(Failure::Usage)
@@ -176,16 +224,26 @@ fn compared(args: &Args) -> Result<Compared, Failure> {
 fn scene(args: &Args, compared: &Compared, pattern: Pattern) -> Result<Scene, Failure> {
     let traffic = Traffic::new(pattern, compared.pace, args.hits).map_err(Failure::Usage)?;
     let number = args.calls.unwrap_or_else(|| default_calls(&traffic));
-    let work = Work { calls: number, hits: args.hits, hold: args.hold.unwrap_or(Span::ZERO) };
+    let work = Work {
+        calls: number,
+        hits: args.hits,
+        hold: args.hold.unwrap_or(Span::ZERO),
+    };
     let calls: Vec<Time> = (0..work.calls).map(|index| traffic.at(index)).collect();
     let (start, last) = (traffic.start(), traffic.at(work.calls - 1));
     if last.plus(work.hold) >= END_MAX {
-        return Err(Failure::Usage("these calls would go on beyond the year 2255; write fewer --calls".to_owned()));
+        return Err(Failure::Usage(
+            "these calls would go on beyond the year 2255; write fewer --calls".to_owned(),
+        ));
     }
     let period = compared.pace.per;
-    let shown = args.show.unwrap_or(Span::from_micros(period.as_micros().saturating_mul(PERIODS_DEFAULT)));
+    let shown = args.show.unwrap_or(Span::from_micros(
+        period.as_micros().saturating_mul(PERIODS_DEFAULT),
+    ));
     if shown == Span::ZERO {
-        return Err(Failure::Usage("nothing is drawn of 0 s; write a longer --show".to_owned()));
+        return Err(Failure::Usage(
+            "nothing is drawn of 0 s; write a longer --show".to_owned(),
+        ));
     }
     let runs = compared.limits.iter().map(|Compare { limit, book_ahead }| {
         let starts = play(limit, *book_ahead, &calls, work);
@@ -198,36 +256,58 @@ fn scene(args: &Args, compared: &Compared, pattern: Pattern) -> Result<Scene, Fa
     });
     let columns = play::columns(start, shown, calls.iter().map(|&call| (call, work.hits)));
     let (lasted, runs): (Span, Vec<Run>) = (last.since(calls[0]), runs.collect());
-    Ok(Scene { work, note: note(&runs, lasted, period), lasted, shown, calls: columns, runs, traffic })
+    Ok(Scene {
+        work,
+        note: note(&runs, lasted, period),
+        lasted,
+        shown,
+        calls: columns,
+        runs,
+        traffic,
+    })
 }
 
 /// The calls of the first [`PERIODS_DEFAULT`] periods, within the bounds.
 fn default_calls(traffic: &Traffic) -> u64 {
-    let end = traffic.start().plus(Span::from_micros(traffic.period().as_micros().saturating_mul(PERIODS_DEFAULT)));
+    let end = traffic.start().plus(Span::from_micros(
+        traffic.period().as_micros().saturating_mul(PERIODS_DEFAULT),
+    ));
     let (mut enough, mut most) = (CALLS_DEFAULT_MIN, CALLS_MAX);
     while enough < most {
         let middle = enough.midpoint(most);
-        if traffic.at(middle) < end { enough = middle + 1 } else { most = middle }
+        if traffic.at(middle) < end {
+            enough = middle + 1
+        } else {
+            most = middle
+        }
     }
     enough
 }
 
-/// Says which limits were never exceeded, so that nobody takes a run that is too short or too slow for a limit that lets everything pass.
+/// Says which limits were never exceeded, so that nobody takes a run that is too short or too slow
+/// for a limit that lets everything pass.
 fn note(runs: &[Run], lasted: Span, period: Span) -> Option<String> {
-    let never: Vec<&str> = runs.iter().filter(|run| run.figures.refused == 0 && run.figures.queued == 0).map(|run| &*run.label).collect();
+    let never: Vec<&str> = runs
+        .iter()
+        .filter(|run| run.figures.refused == 0 && run.figures.queued == 0)
+        .map(|run| &*run.label)
+        .collect();
     let mut note = match never.len() {
         0 => return None,
         all if all == runs.len() => "the limit was never exceeded".to_owned(),
         _ => format!("never exceeded: {}", never.join("; ")),
     };
     if lasted < period {
-        note += &format!("; the calls end within one period ({period}): write more --calls, or a faster --traffic");
+        note += &format!(
+            "; the calls end within one period ({period}): write more --calls, or a faster --traffic"
+        );
     }
     Some(note)
 }
 
 fn unit(name: &str) -> Result<Unit, String> {
-    Unit::from_name(name).ok_or_else(|| format!("write one of {}", Unit::ALL.map(Unit::name).join(", ")))
+    Unit::from_name(name)
+        .ok_or_else(|| format!("write one of {}", Unit::ALL.map(Unit::name).join(", ")))
 }
 
 fn refused_hits(name: &str) -> Result<RefusedHits, String> {

@@ -1,6 +1,8 @@
-//! What a rule's own block, its domain's defaults, the overlay and DEFAULT_ALGORITHM come to together.
+//! What a rule's own block, its domain's defaults, the overlay and DEFAULT_ALGORITHM come to
+//! together.
 //!
-//! A word of the rule's own that does not fit is told. Any other that does not fit is meant for other rules.
+//! A word of the rule's own that does not fit is told. Any other that does not fit is meant for
+//! other rules.
 
 use std::sync::Arc;
 
@@ -57,13 +59,19 @@ pub struct Chosen<'b> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
     /// A queue in front of what has no slots.
-    #[error("on_limit: queue is only for buckets, not for {0}; write algorithm: leaky_bucket, or on_limit: reject")]
+    #[error(
+        "on_limit: queue is only for buckets, not for {0}; write algorithm: leaky_bucket, or on_limit: reject"
+    )]
     QueueWithoutBucket(Algorithm),
     /// A queue without an end.
-    #[error("on_limit: queue needs a max_wait, the longest that a call may be held back; write one, such as max_wait: 200ms")]
+    #[error(
+        "on_limit: queue needs a max_wait, the longest that a call may be held back; write one, such as max_wait: 200ms"
+    )]
     QueueWithoutMaxWait,
     /// A wait without a queue.
-    #[error("max_wait is only for on_limit: queue, which is for buckets; remove it, or write on_limit: queue")]
+    #[error(
+        "max_wait is only for on_limit: queue, which is for buckets; remove it, or write on_limit: queue"
+    )]
     MaxWaitWithoutQueue,
     /// Headers that would never be sent.
     #[error("request_headers is only for on_limit: degrade; remove it, or write on_limit: degrade")]
@@ -72,7 +80,9 @@ pub enum Misfit {
     #[error("response_body is only for on_limit: reject, not for {}; remove it, or write on_limit: reject", .0.name())]
     BodyWithoutReject(OnLimitWord),
     /// Holders of what is not held.
-    #[error("lease_by is only for concurrency, not for {0}; remove it, or write algorithm: concurrency")]
+    #[error(
+        "lease_by is only for concurrency, not for {0}; remove it, or write algorithm: concurrency"
+    )]
     LeaseByWithoutConcurrency(Algorithm),
     /// Nobody could give anything back.
     #[error(
@@ -93,7 +103,9 @@ pub enum Misfit {
         key: String,
     },
     /// One holder, or a few.
-    #[error("a descriptor with lease_by is for every value, since each names a holder; remove its value, and any * from its key")]
+    #[error(
+        "a descriptor with lease_by is for every value, since each names a holder; remove its value, and any * from its key"
+    )]
     LeaseByOfSome,
     /// A period of what has none.
     #[error("unit_multiplier is not for concurrency, which has no period but its lease; remove it")]
@@ -105,28 +117,58 @@ impl<'b> Chosen<'b> {
     pub fn new(layers: Layers<'b>) -> Self {
         let any = |_: SaidBy| true;
         let algorithm = strongest(&layers, any, |block| block.algorithm.as_ref());
-        let first = Self { layers, algorithm, ..Self::default() };
-        let (is, is_bucket) = (|other| first.algorithm() == other, first.algorithm().is_bucket());
+        let first = Self {
+            layers,
+            algorithm,
+            ..Self::default()
+        };
+        let (is, is_bucket) = (
+            |other| first.algorithm() == other,
+            first.algorithm().is_bucket(),
+        );
         // A rule's own word is taken whether it fits or not.
         let if_fits = |fits: bool| move |by: SaidBy| fits || by == SaidBy::Rule;
 
-        let on_limits = first.layers.iter().filter_map(|&layer| Some(Word { located: layer.block.on_limit.as_ref()?, layer }));
-        let can_be = |word: &Word<'_, OnLimitWord>| is_bucket || word.located.value != OnLimitWord::Queue || word.layer.by == SaidBy::Rule;
+        let on_limits = first.layers.iter().filter_map(|&layer| {
+            Some(Word {
+                located: layer.block.on_limit.as_ref()?,
+                layer,
+            })
+        });
+        let can_be = |word: &Word<'_, OnLimitWord>| {
+            is_bucket || word.located.value != OnLimitWord::Queue || word.layer.by == SaidBy::Rule
+        };
         let on_limit = on_limits.into_iter().find(can_be);
         let then = |other| value_of(on_limit).unwrap_or(OnLimitWord::Reject) == other;
         let layers = &first.layers;
         Self {
-            unit_multiplier: strongest(layers, if_fits(!is(Algorithm::Concurrency)), |block| block.unit_multiplier.as_ref()),
+            unit_multiplier: strongest(layers, if_fits(!is(Algorithm::Concurrency)), |block| {
+                block.unit_multiplier.as_ref()
+            }),
             burst: strongest(layers, if_fits(is_bucket), |block| block.burst.as_ref()),
-            buckets: strongest(layers, if_fits(is(Algorithm::SlidingWindow)), |block| block.buckets.as_ref()),
-            refused_hits: strongest(layers, if_fits(!is(Algorithm::Concurrency)), |block| block.refused_hits.as_ref()),
+            buckets: strongest(layers, if_fits(is(Algorithm::SlidingWindow)), |block| {
+                block.buckets.as_ref()
+            }),
+            refused_hits: strongest(layers, if_fits(!is(Algorithm::Concurrency)), |block| {
+                block.refused_hits.as_ref()
+            }),
             on_limit,
-            max_wait: strongest(layers, if_fits(then(OnLimitWord::Queue)), |block| block.max_wait.as_ref()),
-            request_headers: strongest(layers, if_fits(then(OnLimitWord::Degrade)), |block| block.request_headers.as_ref()),
-            response_body: strongest(layers, if_fits(then(OnLimitWord::Reject)), |block| block.response_body.as_ref()),
+            max_wait: strongest(layers, if_fits(then(OnLimitWord::Queue)), |block| {
+                block.max_wait.as_ref()
+            }),
+            request_headers: strongest(layers, if_fits(then(OnLimitWord::Degrade)), |block| {
+                block.request_headers.as_ref()
+            }),
+            response_body: strongest(layers, if_fits(then(OnLimitWord::Reject)), |block| {
+                block.response_body.as_ref()
+            }),
             on_store_error: strongest(layers, any, |block| block.on_store_error.as_ref()),
-            lease_by: strongest(layers, if_fits(is(Algorithm::Concurrency)), |block| block.lease_by.as_ref()),
-            lease: strongest(layers, if_fits(is(Algorithm::Concurrency)), |block| block.lease.as_ref()),
+            lease_by: strongest(layers, if_fits(is(Algorithm::Concurrency)), |block| {
+                block.lease_by.as_ref()
+            }),
+            lease: strongest(layers, if_fits(is(Algorithm::Concurrency)), |block| {
+                block.lease.as_ref()
+            }),
             ..first
         }
     }
@@ -146,18 +188,48 @@ impl<'b> Chosen<'b> {
     /// Every word that counts, and who says it.
     pub fn choices(&self) -> Box<[Choice]> {
         let mut choices = Vec::new();
-        choose(&mut choices, "algorithm", self.algorithm, |algorithm| algorithm.name().into());
-        choose(&mut choices, "unit_multiplier", self.unit_multiplier, ToString::to_string);
+        choose(&mut choices, "algorithm", self.algorithm, |algorithm| {
+            algorithm.name().into()
+        });
+        choose(
+            &mut choices,
+            "unit_multiplier",
+            self.unit_multiplier,
+            ToString::to_string,
+        );
         choose(&mut choices, "burst", self.burst, ToString::to_string);
         choose(&mut choices, "buckets", self.buckets, ToString::to_string);
-        choose(&mut choices, "refused_hits", self.refused_hits, |refused_hits| refused_hits.name().into());
-        choose(&mut choices, "on_limit", self.on_limit, |on_limit| on_limit.name().into());
-        choose(&mut choices, "max_wait", self.max_wait, ToString::to_string);
-        choose(&mut choices, "request_headers", self.request_headers, |headers| {
-            headers.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join(", ")
+        choose(
+            &mut choices,
+            "refused_hits",
+            self.refused_hits,
+            |refused_hits| refused_hits.name().into(),
+        );
+        choose(&mut choices, "on_limit", self.on_limit, |on_limit| {
+            on_limit.name().into()
         });
-        choose(&mut choices, "response_body", self.response_body, |body| format!("{body:?}"));
-        choose(&mut choices, "on_store_error", self.on_store_error, |policy| policy.name().into());
+        choose(&mut choices, "max_wait", self.max_wait, ToString::to_string);
+        choose(
+            &mut choices,
+            "request_headers",
+            self.request_headers,
+            |headers| {
+                headers
+                    .iter()
+                    .map(|(name, value)| format!("{name}: {value}"))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            },
+        );
+        choose(&mut choices, "response_body", self.response_body, |body| {
+            format!("{body:?}")
+        });
+        choose(
+            &mut choices,
+            "on_store_error",
+            self.on_store_error,
+            |policy| policy.name().into(),
+        );
         choose(&mut choices, "lease_by", self.lease_by, ToString::to_string);
         choose(&mut choices, "lease", self.lease, ToString::to_string);
         choices.into()
@@ -185,11 +257,16 @@ impl<'b> Chosen<'b> {
     /// What happens beyond the limit.
     pub fn on_limit(&self) -> OnLimit {
         match self.on_limit_word() {
-            OnLimitWord::Reject => OnLimit::Reject { body: self.response_body.map(|body| body.located.value.clone()) },
+            OnLimitWord::Reject => OnLimit::Reject {
+                body: self.response_body.map(|body| body.located.value.clone()),
+            },
             OnLimitWord::Queue => OnLimit::Queue,
-            OnLimitWord::Degrade => {
-                OnLimit::Degrade { request_headers: self.request_headers.map(|headers| headers.located.value.clone()).unwrap_or_default() }
-            }
+            OnLimitWord::Degrade => OnLimit::Degrade {
+                request_headers: self
+                    .request_headers
+                    .map(|headers| headers.located.value.clone())
+                    .unwrap_or_default(),
+            },
         }
     }
 
@@ -203,16 +280,23 @@ impl<'b> Chosen<'b> {
         self.layers.iter().any(|layer| layer.block.is_faulty)
     }
 
-    /// What counts here and does not stand in the file of the rule, for whoever wonders what is wrong with it; `None` if all does.
+    /// What counts here and does not stand in the file of the rule, for whoever wonders what is
+    /// wrong with it; `None` if all does.
     pub fn said_elsewhere(&self) -> Option<String> {
         let choices = self.choices();
-        let elsewhere: Vec<String> = choices.iter().filter(|choice| !choice.by.is_in_rules_file()).map(ToString::to_string).collect();
+        let elsewhere: Vec<String> = choices
+            .iter()
+            .filter(|choice| !choice.by.is_in_rules_file())
+            .map(ToString::to_string)
+            .collect();
         (!elsewhere.is_empty()).then(|| format!("what is not said here: {}", elsewhere.join("; ")))
     }
 
     /// Where the rule itself says that calls queue.
     pub fn own_queue(&self) -> Option<Spot> {
-        let word = self.on_limit.filter(|word| word.layer.by == SaidBy::Rule && word.located.value == OnLimitWord::Queue)?;
+        let word = self.on_limit.filter(|word| {
+            word.layer.by == SaidBy::Rule && word.located.value == OnLimitWord::Queue
+        })?;
         Some(word.located.spot)
     }
 
@@ -225,7 +309,9 @@ impl<'b> Chosen<'b> {
     pub fn misfits(&self, spec: &DescriptorSpec) -> Vec<(Spot, Misfit)> {
         let (algorithm, on_limit) = (self.algorithm(), self.on_limit_word());
         let mut misfits = Vec::new();
-        let mut add = |place: Option<Spot>, misfit: Misfit| misfits.push((place.unwrap_or(spec.spot), misfit));
+        let mut add = |place: Option<Spot>, misfit: Misfit| {
+            misfits.push((place.unwrap_or(spec.spot), misfit))
+        };
         if on_limit == OnLimitWord::Queue && !algorithm.is_bucket() {
             add(spot(self.on_limit), Misfit::QueueWithoutBucket(algorithm));
         }
@@ -239,11 +325,17 @@ impl<'b> Chosen<'b> {
             add(spot(self.request_headers), Misfit::HeadersWithoutDegrade);
         }
         if on_limit != OnLimitWord::Reject && self.response_body.is_some() {
-            add(spot(self.response_body), Misfit::BodyWithoutReject(on_limit));
+            add(
+                spot(self.response_body),
+                Misfit::BodyWithoutReject(on_limit),
+            );
         }
         if algorithm != Algorithm::Concurrency {
             if self.lease_by.is_some() {
-                add(spot(self.lease_by), Misfit::LeaseByWithoutConcurrency(algorithm));
+                add(
+                    spot(self.lease_by),
+                    Misfit::LeaseByWithoutConcurrency(algorithm),
+                );
             }
             return misfits;
         }
@@ -251,9 +343,17 @@ impl<'b> Chosen<'b> {
         match self.lease_by {
             None => add(spot(self.algorithm), Misfit::NoLeaseBy { key: key.clone() }),
             Some(lease_by) if *lease_by.located.value != **key => {
-                add(spot(self.lease_by), Misfit::LeaseByOfOther { lease_by: lease_by.located.value.clone(), key: key.clone() });
+                add(
+                    spot(self.lease_by),
+                    Misfit::LeaseByOfOther {
+                        lease_by: lease_by.located.value.clone(),
+                        key: key.clone(),
+                    },
+                );
             }
-            Some(_) if !spec.value.value.is_empty() || key.contains('*') => add(spot(self.lease_by), Misfit::LeaseByOfSome),
+            Some(_) if !spec.value.value.is_empty() || key.contains('*') => {
+                add(spot(self.lease_by), Misfit::LeaseByOfSome)
+            }
             Some(_) => {}
         }
         if self.unit_multiplier.is_some() {
@@ -262,14 +362,23 @@ impl<'b> Chosen<'b> {
         misfits
     }
 
-    /// Where that stands which makes a limit one that cannot be counted; `None` if it is in the rate_limit.
+    /// Where that stands which makes a limit one that cannot be counted; `None` if it is in the
+    /// rate_limit.
     pub fn spot_of(&self, error: &LimitError) -> Option<Spot> {
         match error {
             LimitError::PeriodZero | LimitError::PeriodTooLong { .. } => spot(self.unit_multiplier),
-            LimitError::BurstWithoutBucket(_) | LimitError::BurstZero | LimitError::BurstTooLarge { .. } => spot(self.burst),
-            LimitError::BucketsWithoutSlidingWindow(_) | LimitError::BucketsOutOfRange(_) => spot(self.buckets),
-            LimitError::MaxWaitWithoutBucket(_) | LimitError::MaxWaitOutOfRange(_) => spot(self.max_wait),
-            LimitError::LeaseWithoutConcurrency(_) | LimitError::LeaseOutOfRange(_) => spot(self.lease),
+            LimitError::BurstWithoutBucket(_)
+            | LimitError::BurstZero
+            | LimitError::BurstTooLarge { .. } => spot(self.burst),
+            LimitError::BucketsWithoutSlidingWindow(_) | LimitError::BucketsOutOfRange(_) => {
+                spot(self.buckets)
+            }
+            LimitError::MaxWaitWithoutBucket(_) | LimitError::MaxWaitOutOfRange(_) => {
+                spot(self.max_wait)
+            }
+            LimitError::LeaseWithoutConcurrency(_) | LimitError::LeaseOutOfRange(_) => {
+                spot(self.lease)
+            }
             LimitError::NoLease => spot(self.algorithm),
             LimitError::CountedHolders => spot(self.refused_hits),
             LimitError::RequestsTooLarge { .. } | LimitError::TooManyHolders(_) => None,
@@ -291,21 +400,44 @@ fn strongest<'b, T>(
     may: impl Fn(SaidBy) -> bool,
     word: impl Fn(&'b Block) -> Option<&'b Located<T>>,
 ) -> Option<Word<'b, T>> {
-    layers.iter().filter(|layer| may(layer.by)).find_map(|&layer| Some(Word { located: word(layer.block)?, layer }))
+    layers
+        .iter()
+        .filter(|layer| may(layer.by))
+        .find_map(|&layer| {
+            Some(Word {
+                located: word(layer.block)?,
+                layer,
+            })
+        })
 }
 
 fn value_of<T: Copy>(word: Option<Word<'_, T>>) -> Option<T> {
     word.map(|word| word.located.value)
 }
 
-fn choose<T>(choices: &mut Vec<Choice>, key: &'static str, word: Option<Word<'_, T>>, text: impl Fn(&T) -> String) {
+fn choose<T>(
+    choices: &mut Vec<Choice>,
+    key: &'static str,
+    word: Option<Word<'_, T>>,
+    text: impl Fn(&T) -> String,
+) {
     choices.extend(word.map(|Word { located, layer }| {
-        let origin = Origin { file: layer.file.clone(), line: located.spot.line, column: located.spot.column };
-        Choice { key, value: text(&located.value).into(), by: layer.by, origin }
+        let origin = Origin {
+            file: layer.file.clone(),
+            line: located.spot.line,
+            column: located.spot.column,
+        };
+        Choice {
+            key,
+            value: text(&located.value).into(),
+            by: layer.by,
+            origin,
+        }
     }));
 }
 
 /// Where a word stands, if that is in the file of the rule.
 fn spot<T>(word: Option<Word<'_, T>>) -> Option<Spot> {
-    word.filter(|word| word.layer.by.is_in_rules_file()).map(|word| word.located.spot)
+    word.filter(|word| word.layer.by.is_in_rules_file())
+        .map(|word| word.located.spot)
 }

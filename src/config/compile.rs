@@ -1,6 +1,7 @@
 //! From the shape of rules to rules that can serve.
 //!
-//! Inside one descriptor the checks come in the reference's order, with its words: an operator who knows them knows where to look.
+//! Inside one descriptor the checks come in the reference's order, with its words: an operator who
+//! knows them knows where to look.
 
 use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, HashSet};
@@ -61,10 +62,24 @@ impl<'o> Compiler<'o> {
     /// Nothing yet.
     pub fn new(options: &'o Options, overlay: &'o Overlay) -> Self {
         let setting = options.default_algorithm.map(|value| {
-            let algorithm = Some(Located { value, spot: Spot::default() });
-            (Block { algorithm, ..Block::default() }, "DEFAULT_ALGORITHM".into())
+            let algorithm = Some(Located {
+                value,
+                spot: Spot::default(),
+            });
+            (
+                Block {
+                    algorithm,
+                    ..Block::default()
+                },
+                "DEFAULT_ALGORITHM".into(),
+            )
         });
-        Self { options, overlay, setting, domains: HashMap::new() }
+        Self {
+            options,
+            overlay,
+            setting,
+            domains: HashMap::new(),
+        }
     }
 
     /// Adds a file.
@@ -72,14 +87,26 @@ impl<'o> Compiler<'o> {
         let name = file.domain.value;
         if name.is_empty() {
             let hint = Some("write `domain: NAME` at the top: the domain that Envoy's filter is configured with".to_owned());
-            findings.problem(Draft { spot: file.domain.spot, place: "", text: "config file cannot have empty domain".to_owned(), hint });
+            findings.problem(Draft {
+                spot: file.domain.spot,
+                place: "",
+                text: "config file cannot have empty domain".to_owned(),
+                hint,
+            });
             return;
         }
         let building = match self.domains.entry(name.clone()) {
             Slot::Occupied(entry) if !self.options.merge_domains => {
                 let text = format!("duplicate domain '{}' in config file", entry.key());
-                let hint = Some("set MERGE_DOMAIN_CONFIG=true to read a domain from several files".to_owned());
-                findings.problem(Draft { spot: file.domain.spot, place: "", text, hint });
+                let hint = Some(
+                    "set MERGE_DOMAIN_CONFIG=true to read a domain from several files".to_owned(),
+                );
+                findings.problem(Draft {
+                    spot: file.domain.spot,
+                    place: "",
+                    text,
+                    hint,
+                });
                 return;
             }
             Slot::Occupied(entry) => entry.into_mut(),
@@ -94,9 +121,17 @@ impl<'o> Compiler<'o> {
         {
             let text = format!("the domain '{name}' has a tollgate block already, in {other}");
             let hint = Some("keep one of them: it speaks for the whole domain".to_owned());
-            findings.problem(Draft { spot: block.spot, place: "metadata.tollgate", text, hint });
+            findings.problem(Draft {
+                spot: block.spot,
+                place: "metadata.tollgate",
+                text,
+                hint,
+            });
         }
-        let defaults = file.block.as_ref().and_then(|block| block.defaults.as_ref());
+        let defaults = file
+            .block
+            .as_ref()
+            .and_then(|block| block.defaults.as_ref());
         let context = Context {
             path: &name,
             metric_path: &name,
@@ -108,7 +143,13 @@ impl<'o> Compiler<'o> {
             source,
             options: self.options,
         };
-        context.add_level(&mut building.domain.root, &mut building.labels, file.descriptors, &format!("domain {name} > "), findings);
+        context.add_level(
+            &mut building.domain.root,
+            &mut building.labels,
+            file.descriptors,
+            &format!("domain {name} > "),
+            findings,
+        );
     }
 
     /// The set.
@@ -121,10 +162,25 @@ impl Building {
     fn new(name: &str, options: &Options) -> Self {
         let key_head = KeyHead::new(options.key_format, &options.key_prefix, name);
         let algorithm = options.default_algorithm.unwrap_or(Algorithm::FixedWindow);
-        let override_defaults = OverrideDefaults { algorithm, months: options.months };
+        let override_defaults = OverrideDefaults {
+            algorithm,
+            months: options.months,
+        };
         let metric_dots = options.metric_dots;
-        let domain = Domain { name: name.into(), key_head, together: false, metric_dots, override_defaults, root: Level::default() };
-        Self { domain, labels: HashSet::new(), block_from: None, together: None }
+        let domain = Domain {
+            name: name.into(),
+            key_head,
+            together: false,
+            metric_dots,
+            override_defaults,
+            root: Level::default(),
+        };
+        Self {
+            domain,
+            labels: HashSet::new(),
+            block_from: None,
+            together: None,
+        }
     }
 }
 
@@ -140,35 +196,79 @@ impl Context<'_> {
         for (index, spec) in specs.into_iter().enumerate() {
             let place = format!("{place}descriptors[{index}]");
             let mut problem = |spot: Spot, text: String, hint: &str| {
-                findings.problem(Draft { spot, place: &place, text, hint: Some(hint.to_owned()) });
+                findings.problem(Draft {
+                    spot,
+                    place: &place,
+                    text,
+                    hint: Some(hint.to_owned()),
+                });
             };
             if spec.key.value.is_empty() {
-                problem(spec.key.spot, "descriptor has empty key".to_owned(), "write `key: NAME`, the key of an entry that Envoy sends");
+                problem(
+                    spec.key.spot,
+                    "descriptor has empty key".to_owned(),
+                    "write `key: NAME`, the key of an entry that Envoy sends",
+                );
                 continue;
             }
             let label = label(&spec.key.value, &spec.value.value);
             let path = format!("{}.{label}", self.path);
-            let metric_path = format!("{}.{}", self.metric_path, self.options.metric_dots.part(&label));
+            let metric_path = format!(
+                "{}.{}",
+                self.metric_path,
+                self.options.metric_dots.part(&label)
+            );
             if !labels.insert(label.clone()) {
                 let hint = "keep one of them; the reference joins key and value with an underscore before it compares them";
-                problem(spec.key.spot, format!("duplicate descriptor composite key '{path}'"), hint);
+                problem(
+                    spec.key.spot,
+                    format!("duplicate descriptor composite key '{path}'"),
+                    hint,
+                );
                 continue;
             }
             let by_value = self.by_value || spec.value_to_metric;
-            level.insert(Context { path: &path, metric_path: &metric_path, by_value, ..self }.node(label.into(), spec, &place, findings));
+            level.insert(
+                Context {
+                    path: &path,
+                    metric_path: &metric_path,
+                    by_value,
+                    ..self
+                }
+                .node(label.into(), spec, &place, findings),
+            );
         }
     }
 
-    fn node(self, label: Box<str>, spec: DescriptorSpec, place: &str, findings: &mut SourceFindings<'_>) -> Node {
+    fn node(
+        self,
+        label: Box<str>,
+        spec: DescriptorSpec,
+        place: &str,
+        findings: &mut SourceFindings<'_>,
+    ) -> Node {
         let rule = self.rule(&spec, place, findings).map(Box::new);
         if spec.share_threshold.value && !label.contains('*') {
-            let text = format!("share_threshold can only be used with wildcard values (containing '*'), but found key '{label}'");
+            let text = format!(
+                "share_threshold can only be used with wildcard values (containing '*'), but found key '{label}'"
+            );
             let hint = Some("remove it, or write a value with a *".to_owned());
-            findings.problem(Draft { spot: spec.share_threshold.spot, place, text, hint });
+            findings.problem(Draft {
+                spot: spec.share_threshold.spot,
+                place,
+                text,
+                hint,
+            });
         }
         let below = (!spec.descriptors.is_empty()).then(|| {
             let mut level = Level::default();
-            self.add_level(&mut level, &mut HashSet::new(), spec.descriptors, &format!("{place}."), findings);
+            self.add_level(
+                &mut level,
+                &mut HashSet::new(),
+                spec.descriptors,
+                &format!("{place}."),
+                findings,
+            );
             Box::new(level)
         });
         Node {
@@ -182,7 +282,12 @@ impl Context<'_> {
         }
     }
 
-    fn rule(self, spec: &DescriptorSpec, place: &str, findings: &mut SourceFindings<'_>) -> Option<Rule> {
+    fn rule(
+        self,
+        spec: &DescriptorSpec,
+        place: &str,
+        findings: &mut SourceFindings<'_>,
+    ) -> Option<Rule> {
         let Some(rate_limit) = &spec.rate_limit else {
             tell_what_needs_a_limit(spec, place, findings);
             return None;
@@ -202,7 +307,12 @@ impl Context<'_> {
                 continue;
             };
             let hint = Some("name a rule that this one takes the place of".to_owned());
-            findings.problem(Draft { spot: name.spot, place, text: text.to_owned(), hint });
+            findings.problem(Draft {
+                spot: name.spot,
+                place,
+                text: text.to_owned(),
+                hint,
+            });
         }
         let naming = match (spec.detailed_metric, self.by_value) {
             (true, _) => Naming::Detailed,
@@ -211,25 +321,41 @@ impl Context<'_> {
         };
         let allowance = allowance?;
         tell_what_is_odd(spec, &allowance, &chosen, place, findings);
-        let stats = self.options.stats.of_rule(&series::sanitized(self.metric_path.to_owned()));
+        let stats = self
+            .options
+            .stats
+            .of_rule(&series::sanitized(self.metric_path.to_owned()));
         Some(Rule {
             path: self.path.into(),
             name: rate_limit.name.as_str().into(),
-            replaces: rate_limit.replaces.iter().map(|name| name.value.as_str().into()).collect(),
+            replaces: rate_limit
+                .replaces
+                .iter()
+                .map(|name| name.value.as_str().into())
+                .collect(),
             shadow_mode: spec.shadow_mode,
             quota_mode: spec.quota_mode,
-            metadata: spec.metadata.clone().filter(|metadata| !metadata.is_empty()),
+            metadata: spec
+                .metadata
+                .clone()
+                .filter(|metadata| !metadata.is_empty()),
             naming,
             stats,
             key_tail: match &allowance {
-                Allowance::Limited(limit) => KeyTail::new(self.options.key_format, limit, chosen.unit_multiplier()),
+                Allowance::Limited(limit) => {
+                    KeyTail::new(self.options.key_format, limit, chosen.unit_multiplier())
+                }
                 Allowance::Unlimited { .. } => KeyTail::none(),
             },
             on_limit: chosen.on_limit(),
             on_store_error: chosen.on_store_error(),
             override_terms: terms.filter(|_| !choices.is_empty()).map(Box::new),
             choices,
-            origin: Origin { file: self.source.path.clone(), line: spec.spot.line, column: spec.spot.column },
+            origin: Origin {
+                file: self.source.path.clone(),
+                line: spec.spot.line,
+                column: spec.spot.column,
+            },
             allowance,
         })
     }
@@ -238,16 +364,35 @@ impl Context<'_> {
     fn terms(self, rate_limit: &RateLimitSpec, chosen: &Chosen<'_>) -> Option<Terms> {
         let unit = Unit::from_name(&rate_limit.unit.value)?;
         let rate = Terms::new(rate_limit.requests_per_unit, unit, Algorithm::FixedWindow);
-        Some(chosen.terms(Terms { months: self.options.months, ..rate }))
+        Some(chosen.terms(Terms {
+            months: self.options.months,
+            ..rate
+        }))
     }
 
     /// Who has a say in what a rule means.
     fn layers<'l>(&'l self, spec: &'l DescriptorSpec) -> Layers<'l> {
-        let in_file = [(spec.block.as_ref(), SaidBy::Rule), (self.defaults, SaidBy::Defaults)];
+        let in_file = [
+            (spec.block.as_ref(), SaidBy::Rule),
+            (self.defaults, SaidBy::Defaults),
+        ];
         let file = &self.source.path;
-        let mut layers: Layers<'l> = in_file.into_iter().filter_map(|(block, by)| Some(Layer { block: block?, by, file })).collect();
+        let mut layers: Layers<'l> = in_file
+            .into_iter()
+            .filter_map(|(block, by)| {
+                Some(Layer {
+                    block: block?,
+                    by,
+                    file,
+                })
+            })
+            .collect();
         self.overlay.add_layers(self.path_in_domain(), &mut layers);
-        layers.extend(self.setting.map(|(block, file)| Layer { block, by: SaidBy::Setting, file }));
+        layers.extend(self.setting.map(|(block, file)| Layer {
+            block,
+            by: SaidBy::Setting,
+            file,
+        }));
         layers
     }
 
@@ -256,7 +401,8 @@ impl Context<'_> {
     }
 }
 
-/// What a rate_limit and all that is said besides come to; `None` if that makes no rule, which is told.
+/// What a rate_limit and all that is said besides come to; `None` if that makes no rule, which is
+/// told.
 fn allowance(
     descriptor: &DescriptorSpec,
     spec: &RateLimitSpec,
@@ -266,75 +412,141 @@ fn allowance(
     findings: &mut SourceFindings<'_>,
 ) -> Option<Allowance> {
     let mut problem = |spot: Spot, text: String, hint: &str| {
-        findings.problem(Draft { spot, place, text, hint: Some(hint.to_owned()) });
+        findings.problem(Draft {
+            spot,
+            place,
+            text,
+            hint: Some(hint.to_owned()),
+        });
         None
     };
     if spec.unlimited {
         if terms.is_some() {
-            return problem(spec.unit.spot, "should not specify rate limit unit when unlimited".to_owned(), "remove unit, or unlimited");
+            return problem(
+                spec.unit.spot,
+                "should not specify rate limit unit when unlimited".to_owned(),
+                "remove unit, or unlimited",
+            );
         }
         if let Some(block) = &descriptor.block {
-            return problem(block.spot, "metadata.tollgate of an unlimited rule".to_owned(), "remove it: nothing is counted here");
+            return problem(
+                block.spot,
+                "metadata.tollgate of an unlimited rule".to_owned(),
+                "remove it: nothing is counted here",
+            );
         }
-        return Some(Allowance::Unlimited { requests_per_unit: spec.requests_per_unit });
+        return Some(Allowance::Unlimited {
+            requests_per_unit: spec.requests_per_unit,
+        });
     }
     let Some(terms) = terms else {
         if spec.unit_misspelled && spec.unit.value.is_empty() {
             return None;
         }
-        return problem(spec.unit.spot, format!("invalid rate limit unit '{}'", spec.unit.value), UNITS_HINT);
+        return problem(
+            spec.unit.spot,
+            format!("invalid rate limit unit '{}'", spec.unit.value),
+            UNITS_HINT,
+        );
     };
     if chosen.is_faulty() {
         return None;
     }
     let misfits = chosen.misfits(descriptor);
     for (spot, misfit) in &misfits {
-        findings.problem(Draft { spot: *spot, place, text: misfit.to_string(), hint: chosen.said_elsewhere() });
+        findings.problem(Draft {
+            spot: *spot,
+            place,
+            text: misfit.to_string(),
+            hint: chosen.said_elsewhere(),
+        });
     }
     match Limit::new(&terms) {
         Ok(limit) => misfits.is_empty().then_some(Allowance::Limited(limit)),
         Err(error) => {
             let spot = chosen.spot_of(&error).unwrap_or(spec.spot);
-            findings.problem(Draft { spot, place, text: error.to_string(), hint: chosen.said_elsewhere() });
+            findings.problem(Draft {
+                spot,
+                place,
+                text: error.to_string(),
+                hint: chosen.said_elsewhere(),
+            });
             None
         }
     }
 }
 
 /// What is counted as it says, and may not be what its author thinks.
-fn tell_what_is_odd(spec: &DescriptorSpec, allowance: &Allowance, chosen: &Chosen<'_>, place: &str, findings: &mut SourceFindings<'_>) {
-    let Allowance::Limited(limit) = allowance else { return };
+fn tell_what_is_odd(
+    spec: &DescriptorSpec,
+    allowance: &Allowance,
+    chosen: &Chosen<'_>,
+    place: &str,
+    findings: &mut SourceFindings<'_>,
+) {
+    let Allowance::Limited(limit) = allowance else {
+        return;
+    };
     if limit.algorithm() == Algorithm::SlidingLog && limit.requests() > LOG_ENTRIES_MAX {
         let text = format!(
             "a sliding_log of {} remembers {LOG_ENTRIES_MAX} calls (log_entries_max), and may let fewer pass than it says",
             limit.requests()
         );
         let hint = Some("write algorithm: sliding_window with buckets: 10, which takes no more room for more calls".to_owned());
-        findings.warning(Draft { spot: chosen.algorithm_spot().unwrap_or(spec.spot), place, text, hint });
+        findings.warning(Draft {
+            spot: chosen.algorithm_spot().unwrap_or(spec.spot),
+            place,
+            text,
+            hint,
+        });
     }
     if let Some(spot) = chosen.own_queue().filter(|_| spec.shadow_mode) {
         let text = "a rule in shadow_mode holds nobody back: its queue is not made".to_owned();
-        findings.warning(Draft { spot, place, text, hint: None });
+        findings.warning(Draft {
+            spot,
+            place,
+            text,
+            hint: None,
+        });
     }
 }
 
-/// What stands beside no rate_limit: the reference passes over its own, and what is ours would be relied upon.
+/// What stands beside no rate_limit: the reference passes over its own, and what is ours would be
+/// relied upon.
 fn tell_what_needs_a_limit(spec: &DescriptorSpec, place: &str, findings: &mut SourceFindings<'_>) {
-    let flags = [("shadow_mode", spec.shadow_mode), ("quota_mode", spec.quota_mode), ("detailed_metric", spec.detailed_metric)];
+    let flags = [
+        ("shadow_mode", spec.shadow_mode),
+        ("quota_mode", spec.quota_mode),
+        ("detailed_metric", spec.detailed_metric),
+    ];
     for (flag, _) in flags.into_iter().filter(|(_, set)| *set) {
         let text = format!("`{flag}` has no effect without rate_limit beside it");
-        findings.warning(Draft { spot: spec.spot, place, text, hint: None });
+        findings.warning(Draft {
+            spot: spec.spot,
+            place,
+            text,
+            hint: None,
+        });
     }
     if let Some(block) = &spec.block {
         let text = "metadata.tollgate without rate_limit beside it".to_owned();
         let hint = Some("move it to the descriptor that has the rate_limit".to_owned());
-        findings.problem(Draft { spot: block.spot, place, text, hint });
+        findings.problem(Draft {
+            spot: block.spot,
+            place,
+            text,
+            hint,
+        });
     }
 }
 
 /// `key`, or `key_value`: how the reference names a descriptor.
 fn label(key: &str, value: &str) -> String {
-    if value.is_empty() { key.to_owned() } else { format!("{key}_{value}") }
+    if value.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{key}_{value}")
+    }
 }
 
 #[cfg(test)]
@@ -378,25 +590,43 @@ descriptors:
         let rules = loaded(&[("d.yaml", BEYOND_THE_LIMIT)]);
         let told = |key: &str| {
             let rules = rules.rules();
-            let rule = rules.iter().find(|rule| *rule.path == *format!("d.{key}")).expect("it is there");
-            (rule.on_limit.clone(), rule.limit().expect("it has one").max_wait())
+            let rule = rules
+                .iter()
+                .find(|rule| *rule.path == *format!("d.{key}"))
+                .expect("it is there");
+            (
+                rule.on_limit.clone(),
+                rule.limit().expect("it has one").max_wait(),
+            )
         };
-        let reject = |body: &str| OnLimit::Reject { body: Some(body.into()) };
+        let reject = |body: &str| OnLimit::Reject {
+            body: Some(body.into()),
+        };
         let degrade = |headers: &[(&str, &str)]| OnLimit::Degrade {
-            request_headers: headers.iter().map(|&(name, value)| (name.into(), value.into())).collect(),
+            request_headers: headers
+                .iter()
+                .map(|&(name, value)| (name.into(), value.into()))
+                .collect(),
         };
         assert_eq!(told("bucket"), (OnLimit::Queue, Span::from_micros(5_000)));
         assert_eq!(told("longer"), (OnLimit::Queue, Span::from_secs(1)));
         assert_eq!(told("hard"), (reject("no\nnever"), Span::ZERO));
         assert_eq!(told("window"), (reject("later"), Span::ZERO));
-        assert_eq!(told("cheap"), (degrade(&[("x-slow", "Yes"), ("x-by", "d")]), Span::ZERO));
+        assert_eq!(
+            told("cheap"),
+            (degrade(&[("x-slow", "Yes"), ("x-by", "d")]), Span::ZERO)
+        );
         assert_eq!(told("cheaper"), (degrade(&[]), Span::ZERO));
     }
 
     #[test]
     fn the_policy_is_the_rules_own_then_its_domains_and_else_none() {
         let rules = loaded(&[("d.yaml", POLICIES), ("e.yaml", NO_POLICIES)]);
-        let policies: Vec<_> = rules.rules().into_iter().map(|rule| (&*rule.path, rule.on_store_error)).collect();
+        let policies: Vec<_> = rules
+            .rules()
+            .into_iter()
+            .map(|rule| (&*rule.path, rule.on_store_error))
+            .collect();
         let expected = [
             ("d.above.below", Some(OnStoreError::Deny)),
             ("d.error", Some(OnStoreError::Error)),
@@ -410,9 +640,17 @@ descriptors:
 
     fn loaded(files: &[(&str, &str)]) -> RuleSet {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options { key_format: KeyFormat::Safe, ..Options::new(stats) };
-        let source = |&(name, text): &(&str, &str)| Source { name: name.into(), path: name.into(), text: text.into() };
-        let loaded = config::load(&files.iter().map(source).collect::<Vec<_>>(), &options).expect("these rules are right");
+        let options = Options {
+            key_format: KeyFormat::Safe,
+            ..Options::new(stats)
+        };
+        let source = |&(name, text): &(&str, &str)| Source {
+            name: name.into(),
+            path: name.into(),
+            text: text.into(),
+        };
+        let loaded = config::load(&files.iter().map(source).collect::<Vec<_>>(), &options)
+            .expect("these rules are right");
         assert_eq!(loaded.warnings, []);
         loaded.rules
     }

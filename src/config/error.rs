@@ -1,5 +1,5 @@
-//! What is wrong with rules, and where: the reference's own words where it has any, the line with a caret under it, and what to write
-//! instead.
+//! What is wrong with rules, and where: the reference's own words where it has any, the line with a
+//! caret under it, and what to write instead.
 
 use std::fmt;
 use std::mem;
@@ -72,7 +72,11 @@ pub struct Draft<'p> {
 impl Findings {
     /// The findings about a source are made here.
     pub fn of<'f>(&'f mut self, source: &'f Source) -> SourceFindings<'f> {
-        SourceFindings { all: self, source, lines: None }
+        SourceFindings {
+            all: self,
+            source,
+            lines: None,
+        }
     }
 
     /// Problems, and warnings. The first problem is the one that the reference reports.
@@ -106,7 +110,9 @@ impl SourceFindings<'_> {
     fn finding(&mut self, draft: Draft<'_>) -> Finding {
         let text = &self.source.text;
         let lines = self.lines.get_or_insert_with(|| text.lines().collect());
-        let line = (draft.spot.line as usize).checked_sub(1).and_then(|index| lines.get(index));
+        let line = (draft.spot.line as usize)
+            .checked_sub(1)
+            .and_then(|index| lines.get(index));
         Finding {
             name: self.source.name.clone(),
             path: self.source.path.clone(),
@@ -124,24 +130,43 @@ impl Excerpt {
     /// The line, or the part of it around the spot.
     fn new(line: &str, spot: Spot) -> Self {
         let column = (spot.column as usize).saturating_sub(1);
-        let skip = if column > EXCERPT_CHARS * 2 / 3 { column - EXCERPT_CHARS / 3 } else { 0 };
-        // A tab or a control character would move the caret, and a terminal is not to obey a rules file.
+        let skip = if column > EXCERPT_CHARS * 2 / 3 {
+            column - EXCERPT_CHARS / 3
+        } else {
+            0
+        };
+        // A tab or a control character would move the caret, and a terminal is not to obey a rules
+        // file.
         let shown = |letter: char| match letter {
             NOT_UTF8 => char::REPLACEMENT_CHARACTER,
             _ if letter.is_control() => ' ',
             _ => letter,
         };
-        let line: String = line.chars().skip(skip).take(EXCERPT_CHARS).map(shown).collect();
+        let line: String = line
+            .chars()
+            .skip(skip)
+            .take(EXCERPT_CHARS)
+            .map(shown)
+            .collect();
         let caret_from = (column - skip).min(line.chars().count());
         let room = line.chars().count().saturating_sub(caret_from).max(1);
-        Self { line, caret_from, caret_width: (spot.width as usize).clamp(1, room) }
+        Self {
+            line,
+            caret_from,
+            caret_width: (spot.width as usize).clamp(1, room),
+        }
     }
 }
 
 impl Finding {
     /// `name: text`, as the reference says it.
     pub fn headline(&self) -> String {
-        let Self { name, text, left_out, .. } = self;
+        let Self {
+            name,
+            text,
+            left_out,
+            ..
+        } = self;
         match left_out {
             0 => format!("{name}: {text}"),
             1 => format!("{name}: {text} (and 1 more problem, not shown)"),
@@ -151,8 +176,15 @@ impl Finding {
 
     /// `path:line:column (place)`, as far as they are known.
     pub fn location(&self) -> String {
-        let spot = self.spot.map(|spot| format!(":{}:{}", spot.line, spot.column)).unwrap_or_default();
-        let place = if self.place.is_empty() { String::new() } else { format!(" ({})", self.place) };
+        let spot = self
+            .spot
+            .map(|spot| format!(":{}:{}", spot.line, spot.column))
+            .unwrap_or_default();
+        let place = if self.place.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", self.place)
+        };
         format!("{}{spot}{place}", self.path)
     }
 
@@ -167,8 +199,17 @@ impl fmt::Display for Finding {
         if let (Some(spot), Some(excerpt)) = (self.spot, &self.excerpt) {
             let number = spot.line.to_string();
             let margin = " ".repeat(number.len());
-            write!(formatter, "\n {margin} |\n {number} | {}", excerpt.line.trim_end())?;
-            write!(formatter, "\n {margin} | {}{}", " ".repeat(excerpt.caret_from), "^".repeat(excerpt.caret_width))?;
+            write!(
+                formatter,
+                "\n {margin} |\n {number} | {}",
+                excerpt.line.trim_end()
+            )?;
+            write!(
+                formatter,
+                "\n {margin} | {}{}",
+                " ".repeat(excerpt.caret_from),
+                "^".repeat(excerpt.caret_width)
+            )?;
         }
         if let Some(hint) = &self.hint {
             write!(formatter, "\n   = {hint}")?;
@@ -179,7 +220,10 @@ impl fmt::Display for Finding {
 
 /// Sorts findings by file, line and column.
 pub fn in_file_order(mut findings: Vec<Finding>) -> Vec<Finding> {
-    let left_out = findings.iter_mut().map(|finding| mem::take(&mut finding.left_out)).sum();
+    let left_out = findings
+        .iter_mut()
+        .map(|finding| mem::take(&mut finding.left_out))
+        .sum();
     findings.sort_by(|one, other| one.place_in_files().cmp(&other.place_in_files()));
     if let Some(last) = findings.last_mut() {
         last.left_out = left_out;
@@ -190,8 +234,13 @@ pub fn in_file_order(mut findings: Vec<Finding>) -> Vec<Finding> {
 /// The word of a list that somebody probably meant.
 pub fn did_you_mean<'w>(word: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     let score = |candidate: &str| strsim::jaro_winkler(&word.to_lowercase(), candidate);
-    let scored = words.into_iter().map(|candidate| (score(candidate), candidate));
-    scored.filter(|(score, _)| *score > 0.8).max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, candidate)| candidate)
+    let scored = words
+        .into_iter()
+        .map(|candidate| (score(candidate), candidate));
+    scored
+        .filter(|(score, _)| *score > 0.8)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b))
+        .map(|(_, candidate)| candidate)
 }
 
 #[cfg(test)]
@@ -200,16 +249,32 @@ mod tests {
 
     #[test]
     fn in_file_order_the_last_finding_says_how_many_are_left_out() {
-        let source = Source { name: "r".into(), path: "r".into(), text: "".into() };
+        let source = Source {
+            name: "r".into(),
+            path: "r".into(),
+            text: "".into(),
+        };
         let mut findings = Findings::default();
         for number in 0..FINDINGS_MAX + 2 {
             let line = u32::try_from(FINDINGS_MAX * 2 - number).unwrap();
-            let spot = Spot { line, column: 1, width: 1 };
-            findings.of(&source).problem(Draft { spot, place: "", text: line.to_string(), hint: None });
+            let spot = Spot {
+                line,
+                column: 1,
+                width: 1,
+            };
+            findings.of(&source).problem(Draft {
+                spot,
+                place: "",
+                text: line.to_string(),
+                hint: None,
+            });
         }
         let found = in_file_order(findings.into_parts().0);
         let headlines: Vec<String> = found.iter().map(Finding::headline).collect();
         assert_eq!((&*headlines[0], &*headlines[1]), ("r: 101", "r: 102"));
-        assert_eq!(headlines.last().unwrap(), "r: 200 (and 2 more problems, not shown)");
+        assert_eq!(
+            headlines.last().unwrap(),
+            "r: 200 (and 2 more problems, not shown)"
+        );
     }
 }

@@ -10,16 +10,24 @@ use crate::rules::Metadata;
 /// Doubles hold all whole numbers below 2^53.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// The JSON of a map. Its own keys keep their text; the keys of maps below are what old YAML takes them for, so `y` becomes `true`.
+/// The JSON of a map. Its own keys keep their text; the keys of maps below are what old YAML takes
+/// them for, so `y` becomes `true`.
 pub fn to_json(pairs: &[(Node, Node)]) -> Metadata {
-    pairs.iter().map(|(key, value)| (text_of(key), value_of(value))).collect()
+    pairs
+        .iter()
+        .map(|(key, value)| (text_of(key), value_of(value)))
+        .collect()
 }
 
 fn value_of(node: &Node) -> Json {
     match &node.kind {
         Kind::Scalar(scalar) => scalar_of(scalar),
         Kind::List(items) => items.iter().map(value_of).collect(),
-        Kind::Map(pairs) => pairs.iter().map(|(key, value)| (go_text(key), value_of(value))).collect::<Map<_, _>>().into(),
+        Kind::Map(pairs) => pairs
+            .iter()
+            .map(|(key, value)| (go_text(key), value_of(value)))
+            .collect::<Map<_, _>>()
+            .into(),
     }
 }
 
@@ -38,21 +46,38 @@ fn scalar_of(scalar: &Scalar) -> Json {
 pub fn from_json(json: &Json) -> Node {
     let quoted = |text: &String| Kind::Scalar(Scalar::quoted(text.as_str()));
     let kind = match json {
-        Json::Null | Json::Bool(_) | Json::Number(_) => Kind::Scalar(Scalar::plain(json.to_string())),
+        Json::Null | Json::Bool(_) | Json::Number(_) => {
+            Kind::Scalar(Scalar::plain(json.to_string()))
+        }
         Json::String(text) => quoted(text),
         Json::Array(items) => Kind::List(Rc::new(items.iter().map(from_json).collect())),
         Json::Object(pairs) => {
-            let key = |key| Node { spot: Spot::default(), kind: quoted(key) };
-            Kind::Map(Rc::new(pairs.iter().map(|(name, value)| (key(name), from_json(value))).collect()))
+            let key = |key| Node {
+                spot: Spot::default(),
+                kind: quoted(key),
+            };
+            Kind::Map(Rc::new(
+                pairs
+                    .iter()
+                    .map(|(name, value)| (key(name), from_json(value)))
+                    .collect(),
+            ))
         }
     };
-    Node { spot: Spot::default(), kind }
+    Node {
+        spot: Spot::default(),
+        kind,
+    }
 }
 
-/// The JSON of a number that has been on its way as a double, as all numbers by xDS are: one without a fraction was a whole one.
+/// The JSON of a number that has been on its way as a double, as all numbers by xDS are: one
+/// without a fraction was a whole one.
 pub fn number(value: f64) -> Json {
     if value.fract() == 0.0 && value.abs() < WHOLE_MAX {
-        #[expect(clippy::cast_possible_truncation, reason = "it has no fraction, and is small")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "it has no fraction, and is small"
+        )]
         return Json::from(value as i64);
     }
     float(value)
@@ -82,9 +107,15 @@ pub fn go_text(node: &Node) -> String {
             Value::Float(value) => go_float(value),
             Value::Text => scalar.text.to_string(),
         },
-        Kind::List(items) => format!("[{}]", items.iter().map(go_text).collect::<Vec<_>>().join(" ")),
+        Kind::List(items) => format!(
+            "[{}]",
+            items.iter().map(go_text).collect::<Vec<_>>().join(" ")
+        ),
         Kind::Map(pairs) => {
-            let pairs: Vec<_> = pairs.iter().map(|(key, value)| format!("{}:{}", go_text(key), go_text(value))).collect();
+            let pairs: Vec<_> = pairs
+                .iter()
+                .map(|(key, value)| format!("{}:{}", go_text(key), go_text(value)))
+                .collect();
             format!("map[{}]", pairs.join(" "))
         }
     }

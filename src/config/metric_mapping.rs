@@ -1,7 +1,8 @@
-//! Reads a mapping file of statsd_exporter: which of the reference's metrics has which name and labels on the page for Prometheus.
+//! Reads a mapping file of statsd_exporter: which of the reference's metrics has which name and
+//! labels on the page for Prometheus.
 //!
-//! What statsd_exporter takes is taken, and means the same, but for what needs every single time (quantiles) or forgets metrics (`ttl`):
-//! that is passed over with a warning.
+//! What statsd_exporter takes is taken, and means the same, but for what needs every single time
+//! (quantiles) or forgets metrics (`ttl`): that is passed over with a warning.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -48,9 +49,13 @@ const DEFAULTS_KEYS: [&str; 9] = [
 /// Keys that change nothing here: no metric comes with labels of its own.
 const SILENT_KEYS: [&str; 1] = ["honor_labels"];
 
-const MATCH_TYPES: [(&str, MatchType); 2] = [("glob", MatchType::Glob), ("regex", MatchType::Regex)];
+const MATCH_TYPES: [(&str, MatchType); 2] =
+    [("glob", MatchType::Glob), ("regex", MatchType::Regex)];
 const ACTIONS: [(&str, Action); 2] = [("map", Action::Map), ("drop", Action::Drop)];
-const OBSERVERS: [(&str, Observer); 2] = [("histogram", Observer::Histogram), ("summary", Observer::Summary)];
+const OBSERVERS: [(&str, Observer); 2] = [
+    ("histogram", Observer::Histogram),
+    ("summary", Observer::Summary),
+];
 const KINDS: [(&str, mapper::Kind); 4] = [
     ("counter", mapper::Kind::Counter),
     ("gauge", mapper::Kind::Gauge),
@@ -137,9 +142,13 @@ pub fn load(path: &Path) -> Result<Loaded, MappingError> {
         io::ErrorKind::NotFound => MappingError::Absent,
         _ => MappingError::Unreadable(error),
     })?;
-    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(MappingError::Unreadable)?;
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(MappingError::Unreadable)?;
     if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(MappingError::Unreadable(io::Error::other("it has more than 1 MiB")));
+        return Err(MappingError::Unreadable(io::Error::other(
+            "it has more than 1 MiB",
+        )));
     }
     read(&text).map_err(MappingError::Wrong)
 }
@@ -154,7 +163,12 @@ pub fn read(text: &str) -> Result<Loaded, Trouble> {
     for note in document.notes {
         reader.warn(note.spot, &note.text);
     }
-    let Some(root) = document.root else { return Ok(Loaded { mapping: Mapping::default(), warnings: reader.warnings }) };
+    let Some(root) = document.root else {
+        return Ok(Loaded {
+            mapping: Mapping::default(),
+            warnings: reader.warnings,
+        });
+    };
     let (mut defaults, mut mappings) = (Defaults::default(), None);
     for (key, value) in map(&root)? {
         match reader.key(key, &ROOT_KEYS) {
@@ -166,16 +180,31 @@ pub fn read(text: &str) -> Result<Loaded, Trouble> {
     let mut mapping = Mapping::new(defaults.observer, defaults.buckets.clone());
     let items = mappings.map(list).transpose()?.unwrap_or_default();
     if items.len() > MAPPINGS_MAX {
-        return Err(trouble(items[MAPPINGS_MAX].spot, format!("there are more than {MAPPINGS_MAX} mappings"), "write fewer, with globs"));
+        return Err(trouble(
+            items[MAPPINGS_MAX].spot,
+            format!("there are more than {MAPPINGS_MAX} mappings"),
+            "write fewer, with globs",
+        ));
     }
-    let mut rules = items.iter().map(|item| reader.rule(item, &defaults)).collect::<Result<Vec<_>, _>>()?;
+    let mut rules = items
+        .iter()
+        .map(|item| reader.rule(item, &defaults))
+        .collect::<Result<Vec<_>, _>>()?;
     if defaults.order == Order::MostSpecific {
-        rules.sort_by_key(|(pattern, _)| pattern.split('.').map(|part| part == "*").collect::<Vec<_>>());
+        rules.sort_by_key(|(pattern, _)| {
+            pattern
+                .split('.')
+                .map(|part| part == "*")
+                .collect::<Vec<_>>()
+        });
     }
     for (_, rule) in rules {
         mapping.add(rule);
     }
-    Ok(Loaded { mapping, warnings: reader.warnings })
+    Ok(Loaded {
+        mapping,
+        warnings: reader.warnings,
+    })
 }
 
 impl Reader {
@@ -186,18 +215,27 @@ impl Reader {
             match self.key(key, &DEFAULTS_KEYS) {
                 "match_type" => defaults.match_type = word(value, &MATCH_TYPES)?,
                 "glob_disable_ordering" => {
-                    defaults.order = if word(value, &BOOLS)? { Order::MostSpecific } else { Order::OfFile };
+                    defaults.order = if word(value, &BOOLS)? {
+                        Order::MostSpecific
+                    } else {
+                        Order::OfFile
+                    };
                 }
                 name => self.times(name, key, value, &mut times)?,
             }
         }
-        Ok(Defaults { observer: times.observer.unwrap_or_default(), buckets: times.buckets, ..defaults })
+        Ok(Defaults {
+            observer: times.observer.unwrap_or_default(),
+            buckets: times.buckets,
+            ..defaults
+        })
     }
 
     /// A rule, and its pattern as it is written.
     fn rule(&mut self, node: &Node, defaults: &Defaults) -> Result<(String, Rule), Trouble> {
         let (mut pattern, mut match_type, mut name) = (None, defaults.match_type, None);
-        let (mut kind, mut labels, mut action, mut scale, mut help) = (None, Vec::new(), Action::Map, 1.0, None);
+        let (mut kind, mut labels, mut action, mut scale, mut help) =
+            (None, Vec::new(), Action::Map, 1.0, None);
         let mut times = Times::default();
         for (key, value) in map(node)? {
             match self.key(key, &RULE_KEYS) {
@@ -212,17 +250,47 @@ impl Reader {
                 name => self.times(name, key, value, &mut times)?,
             }
         }
-        let missing = |key: &str| trouble(node.spot, format!("this mapping has no {key}"), &format!("write one, such as {key}: ..."));
+        let missing = |key: &str| {
+            trouble(
+                node.spot,
+                format!("this mapping has no {key}"),
+                &format!("write one, such as {key}: ..."),
+            )
+        };
         let (spot, pattern) = pattern.ok_or_else(|| missing("match"))?;
         let name = name.ok_or_else(|| missing("name"))?;
-        let compiled = if match_type == MatchType::Glob { Pattern::glob(pattern) } else { Pattern::regex(pattern) };
-        let compiled = compiled.map_err(|error| Trouble { spot, text: error.to_string(), hint: None })?;
+        let compiled = if match_type == MatchType::Glob {
+            Pattern::glob(pattern)
+        } else {
+            Pattern::regex(pattern)
+        };
+        let compiled = compiled.map_err(|error| Trouble {
+            spot,
+            text: error.to_string(),
+            hint: None,
+        })?;
         let Times { observer, buckets } = times;
-        let rule = Rule { pattern: compiled, kind, name, labels, drops: action == Action::Drop, scale, help, observer, buckets };
+        let rule = Rule {
+            pattern: compiled,
+            kind,
+            name,
+            labels,
+            drops: action == Action::Drop,
+            scale,
+            help,
+            observer,
+            buckets,
+        };
         Ok((pattern.to_owned(), rule))
     }
 
-    fn times(&mut self, name: &str, key: &Node, value: &Node, times: &mut Times) -> Result<(), Trouble> {
+    fn times(
+        &mut self,
+        name: &str,
+        key: &Node,
+        value: &Node,
+        times: &mut Times,
+    ) -> Result<(), Trouble> {
         match name {
             "timer_type" | "observer_type" => times.observer = Some(word(value, &OBSERVERS)?),
             "buckets" => times.buckets = buckets(value)?,
@@ -233,18 +301,28 @@ impl Reader {
                     }
                 }
             }
-            "summary_options" | "quantiles" => self.warn(key.spot, &format!("{name} has no effect: a summary here is a sum and a count")),
+            "summary_options" | "quantiles" => self.warn(
+                key.spot,
+                &format!("{name} has no effect: a summary here is a sum and a count"),
+            ),
             "ttl" => self.warn(key.spot, "ttl has no effect: no metric is forgotten"),
             _ => {}
         }
         Ok(())
     }
 
-    /// The name of a key. One that is not known is passed over, as statsd_exporter does, but not in silence.
+    /// The name of a key. One that is not known is passed over, as statsd_exporter does, but not in
+    /// silence.
     fn key<'n>(&mut self, node: &'n Node, known: &[&str]) -> &'n str {
-        let name = if let Kind::Scalar(scalar) = &node.kind { &*scalar.text } else { "" };
+        let name = if let Kind::Scalar(scalar) = &node.kind {
+            &*scalar.text
+        } else {
+            ""
+        };
         if !known.contains(&name) && !SILENT_KEYS.contains(&name) {
-            let meant = did_you_mean(name, known.iter().copied()).map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
+            let meant = did_you_mean(name, known.iter().copied())
+                .map(|meant| format!("; did you mean {meant}?"))
+                .unwrap_or_default();
             self.warn(node.spot, &format!("{name:?} has no meaning here{meant}"));
         }
         name
@@ -253,7 +331,10 @@ impl Reader {
     fn warn(&mut self, spot: Spot, text: &str) {
         // A thousand rules with the same key are one mistake.
         if self.warnings.len() < 20 {
-            self.warnings.push(format!("line {}, column {}: {text}", spot.line, spot.column));
+            self.warnings.push(format!(
+                "line {}, column {}: {text}",
+                spot.line, spot.column
+            ));
         }
     }
 }
@@ -261,7 +342,11 @@ impl Reader {
 fn map(node: &Node) -> Result<&[(Node, Node)], Trouble> {
     match &node.kind {
         Kind::Map(pairs) => Ok(pairs),
-        _ => Err(trouble(node.spot, "a map of keys and values belongs here".to_owned(), "write key: value")),
+        _ => Err(trouble(
+            node.spot,
+            "a map of keys and values belongs here".to_owned(),
+            "write key: value",
+        )),
     }
 }
 
@@ -270,37 +355,72 @@ fn list(node: &Node) -> Result<&[Node], Trouble> {
         Kind::List(items) => Ok(items),
         // `mappings:` with nothing behind it.
         Kind::Scalar(scalar) if scalar.value() == yaml::Value::Null => Ok(&[]),
-        _ => Err(trouble(node.spot, "a list belongs here".to_owned(), "begin each item with -")),
+        _ => Err(trouble(
+            node.spot,
+            "a list belongs here".to_owned(),
+            "begin each item with -",
+        )),
     }
 }
 
 fn text(node: &Node) -> Result<&str, Trouble> {
     match &node.kind {
         Kind::Scalar(scalar) => Ok(&scalar.text),
-        _ => Err(trouble(node.spot, "a text belongs here".to_owned(), "write one value")),
+        _ => Err(trouble(
+            node.spot,
+            "a text belongs here".to_owned(),
+            "write one value",
+        )),
     }
 }
 
 fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Result<T, Trouble> {
     let given = text(node)?;
-    let found = words.iter().find(|(word, _)| *word == given).map(|(_, value)| *value);
+    let found = words
+        .iter()
+        .find(|(word, _)| *word == given)
+        .map(|(_, value)| *value);
     let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-    found.ok_or_else(|| trouble(node.spot, format!("{given:?} is not one of its words"), &format!("write {}", all.join(" or "))))
+    found.ok_or_else(|| {
+        trouble(
+            node.spot,
+            format!("{given:?} is not one of its words"),
+            &format!("write {}", all.join(" or ")),
+        )
+    })
 }
 
 /// Above zero: counters only grow.
 fn number(node: &Node) -> Result<f64, Trouble> {
     let given = text(node)?;
-    let number = given.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| trouble(node.spot, format!("{given:?} is no number above zero"), "write one, such as 0.001"))
+    let number = given
+        .parse()
+        .ok()
+        .filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| {
+        trouble(
+            node.spot,
+            format!("{given:?} is no number above zero"),
+            "write one, such as 0.001",
+        )
+    })
 }
 
 /// Upper bounds, each above the one before.
 fn buckets(node: &Node) -> Result<Vec<f64>, Trouble> {
     let mut bounds: Vec<f64> = Vec::new();
     for item in list(node)? {
-        let bound = text(item)?.parse().ok().filter(|bound: &f64| bound.is_finite());
-        let bound = bound.ok_or_else(|| trouble(item.spot, "a bucket is a number".to_owned(), "write its upper bound, such as 0.5"))?;
+        let bound = text(item)?
+            .parse()
+            .ok()
+            .filter(|bound: &f64| bound.is_finite());
+        let bound = bound.ok_or_else(|| {
+            trouble(
+                item.spot,
+                "a bucket is a number".to_owned(),
+                "write its upper bound, such as 0.5",
+            )
+        })?;
         if bounds.last().is_some_and(|last| *last >= bound) || bounds.len() >= BUCKETS_MAX {
             return Err(trouble(
                 item.spot,
@@ -318,18 +438,27 @@ fn metric_name(node: &Node) -> Result<String, Trouble> {
     let name = text(node)?;
     let is_name = !name.is_empty()
         && !name.starts_with(|letter: char| letter.is_ascii_digit())
-        && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "_${}".contains(letter));
+        && name
+            .chars()
+            .all(|letter| letter.is_ascii_alphanumeric() || "_${}".contains(letter));
     if is_name {
         return Ok(name.to_owned());
     }
-    Err(trouble(node.spot, format!("{name:?} is no name of a metric"), "write letters, digits, _ and $1"))
+    Err(trouble(
+        node.spot,
+        format!("{name:?} is no name of a metric"),
+        "write letters, digits, _ and $1",
+    ))
 }
 
 fn label_pairs(node: &Node) -> Result<Vec<(String, String)>, Trouble> {
     let mut labels = Vec::new();
     for (key, value) in map(node)? {
         let name = text(key)?;
-        let is_name = mapper::escaped(name) == name && !name.is_empty() && !["le", "quantile"].contains(&name) && !name.starts_with("__");
+        let is_name = mapper::escaped(name) == name
+            && !name.is_empty()
+            && !["le", "quantile"].contains(&name)
+            && !name.starts_with("__");
         if !is_name {
             return Err(trouble(
                 key.spot,
@@ -344,7 +473,11 @@ fn label_pairs(node: &Node) -> Result<Vec<(String, String)>, Trouble> {
 }
 
 fn trouble(spot: Spot, text: String, hint: &str) -> Trouble {
-    Trouble { spot, text, hint: Some(hint.to_owned()) }
+    Trouble {
+        spot,
+        text,
+        hint: Some(hint.to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -375,21 +508,48 @@ mappings:
         let Loaded { mapping, warnings } = read(text).expect("it is a mapping");
         let counter = shown(&mapping, "a.x.b", mapper::Kind::Counter);
         assert_eq!((&*counter.name, counter.scale), ("m_x", 0.5));
-        assert_eq!(counter.labels, [("one", "x"), ("two", "x")].map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(
+            counter.labels,
+            [("one", "x"), ("two", "x")].map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
         let time = shown(&mapping, "a.x.time", mapper::Kind::Observer);
-        assert_eq!((time.observer, time.buckets), (Observer::Histogram, vec![0.5, 5.0]));
-        assert_eq!(shown(&mapping, "a.x.other", mapper::Kind::Observer).observer, Observer::Summary);
-        assert_eq!(shown(&mapping, "none", mapper::Kind::Observer).buckets, [1.0, 2.0]);
-        assert_eq!(mapping.map("gone.away", mapper::Kind::Gauge), Mapped::Dropped);
+        assert_eq!(
+            (time.observer, time.buckets),
+            (Observer::Histogram, vec![0.5, 5.0])
+        );
+        assert_eq!(
+            shown(&mapping, "a.x.other", mapper::Kind::Observer).observer,
+            Observer::Summary
+        );
+        assert_eq!(
+            shown(&mapping, "none", mapper::Kind::Observer).buckets,
+            [1.0, 2.0]
+        );
+        assert_eq!(
+            mapping.map("gone.away", mapper::Kind::Gauge),
+            Mapped::Dropped
+        );
         assert_eq!(warnings.len(), 2, "ttl and quantiles: {warnings:?}");
     }
 
     #[test]
     fn without_the_order_of_the_file_the_most_specific_glob_wins() {
         let text = "mappings:\n  - {match: a.*.*, name: general}\n  - {match: a.*.c, name: last}\n  - {match: a.b.*, name: middle}\n";
-        let name = |text: &str| shown(&read(text).expect("it is a mapping").mapping, "a.b.c", mapper::Kind::Counter).name;
+        let name = |text: &str| {
+            shown(
+                &read(text).expect("it is a mapping").mapping,
+                "a.b.c",
+                mapper::Kind::Counter,
+            )
+            .name
+        };
         assert_eq!(name(text), "general");
-        assert_eq!(name(&format!("defaults: {{glob_disable_ordering: true}}\n{text}")), "middle");
+        assert_eq!(
+            name(&format!(
+                "defaults: {{glob_disable_ordering: true}}\n{text}"
+            )),
+            "middle"
+        );
     }
 
     /// What is wrong, where, and a part of what is said.
@@ -398,12 +558,36 @@ mappings:
         ("mappings:\n  - match: a.*\n", (2, 5), "no name"),
         ("mappings:\n  - name: m\n", (2, 5), "no match"),
         ("mappings:\n  - {match: a, name: m}\n", (2, 13), "no glob"),
-        ("mappings:\n  - {match: 'a(', match_type: regex, name: m}\n", (2, 13), "unclosed group"),
-        ("mappings:\n  - {match: a.b, match_type: wild, name: m}\n", (2, 30), "glob or regex"),
-        ("mappings:\n  - {match: a.b, name: 1m}\n", (2, 24), "no name of a metric"),
-        ("mappings:\n  - {match: a.b, name: m, labels: {a-b: c}}\n", (2, 36), "no name of a label"),
-        ("mappings:\n  - {match: a.b, name: m, scale: -1}\n", (2, 34), "above zero"),
-        ("mappings:\n  - {match: a.b, name: m, buckets: [2, 1]}\n", (2, 40), "in order"),
+        (
+            "mappings:\n  - {match: 'a(', match_type: regex, name: m}\n",
+            (2, 13),
+            "unclosed group",
+        ),
+        (
+            "mappings:\n  - {match: a.b, match_type: wild, name: m}\n",
+            (2, 30),
+            "glob or regex",
+        ),
+        (
+            "mappings:\n  - {match: a.b, name: 1m}\n",
+            (2, 24),
+            "no name of a metric",
+        ),
+        (
+            "mappings:\n  - {match: a.b, name: m, labels: {a-b: c}}\n",
+            (2, 36),
+            "no name of a label",
+        ),
+        (
+            "mappings:\n  - {match: a.b, name: m, scale: -1}\n",
+            (2, 34),
+            "above zero",
+        ),
+        (
+            "mappings:\n  - {match: a.b, name: m, buckets: [2, 1]}\n",
+            (2, 40),
+            "in order",
+        ),
         ("mappings: [\n", (1, 11), ""),
     ];
 
@@ -412,16 +596,30 @@ mappings:
         for (text, (line, column), expected) in WRONG {
             let error = read(text).map(|_| ()).expect_err(text);
             let said = MappingError::Wrong(error.clone()).to_string();
-            assert!(said.contains(expected) && said.starts_with("line "), "{text}: {said}");
-            assert_eq!((error.spot.line, error.spot.column), (*line, *column), "{text}: {said}");
+            assert!(
+                said.contains(expected) && said.starts_with("line "),
+                "{text}: {said}"
+            );
+            assert_eq!(
+                (error.spot.line, error.spot.column),
+                (*line, *column),
+                "{text}: {said}"
+            );
         }
     }
 
     #[test]
     fn a_key_that_nobody_knows_is_passed_over_and_told() {
-        let warnings = read("mappings:\n  - {match: a.b, name: m, lables: {a: b}}\nrest: 1\n").expect("it is a mapping").warnings;
+        let warnings = read("mappings:\n  - {match: a.b, name: m, lables: {a: b}}\nrest: 1\n")
+            .expect("it is a mapping")
+            .warnings;
         assert_eq!(warnings.len(), 2, "{warnings:?}");
-        assert!(warnings[1].starts_with("line 2, column 27: \"lables\" has no meaning here; did you mean labels?"), "{warnings:?}");
+        assert!(
+            warnings[1].starts_with(
+                "line 2, column 27: \"lables\" has no meaning here; did you mean labels?"
+            ),
+            "{warnings:?}"
+        );
         assert!(read("").expect("nothing is no rule").warnings.is_empty());
     }
 }

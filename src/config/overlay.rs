@@ -9,7 +9,8 @@
 //!         tollgate: {algorithm: sliding_window}
 //! ```
 //!
-//! A `*` stands for any text, also none. What is met first counts, key by key. What meets nothing is told, since nobody would miss it.
+//! A `*` stands for any text, also none. What is met first counts, key by key. What meets nothing
+//! is told, since nobody would miss it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -73,29 +74,55 @@ enum Glob {
 impl Overlay {
     /// Reads the file.
     pub fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Self {
-        let mut overlay = Self { file: source.path.clone(), domains: Vec::new() };
+        let mut overlay = Self {
+            file: source.path.clone(),
+            domains: Vec::new(),
+        };
         let document = match yaml::read(&source.text) {
             Ok(document) => document,
             Err(trouble) => {
-                findings.problem(Draft { spot: trouble.spot, place: "", text: trouble.text, hint: trouble.hint });
+                findings.problem(Draft {
+                    spot: trouble.spot,
+                    place: "",
+                    text: trouble.text,
+                    hint: trouble.hint,
+                });
                 return overlay;
             }
         };
         for note in document.notes {
-            findings.warning(Draft { spot: note.spot, place: "", text: note.text, hint: None });
+            findings.warning(Draft {
+                spot: note.spot,
+                place: "",
+                text: note.text,
+                hint: None,
+            });
         }
-        let Some(root) = document.root.filter(|root| !is_null(root)) else { return overlay };
+        let Some(root) = document.root.filter(|root| !is_null(root)) else {
+            return overlay;
+        };
         let mut reader = Reader::new("", findings);
         for (key, value) in reader.map(&root, &FILE_KEYS).unwrap_or_default() {
             if reader.key(key, &FILE_KEYS) == "overlays" {
                 overlay.domains = list(value, "overlays", reader.findings, OfDomain::read);
             }
         }
-        let blocks = overlay.domains.iter().map(|of_domain| 1 + of_domain.rules.len()).sum::<usize>();
+        let blocks = overlay
+            .domains
+            .iter()
+            .map(|of_domain| 1 + of_domain.rules.len())
+            .sum::<usize>();
         if blocks > OVERLAY_BLOCKS_MAX {
-            let text = format!("{blocks} blocks, more than the {OVERLAY_BLOCKS_MAX} of overlay_blocks_max");
+            let text = format!(
+                "{blocks} blocks, more than the {OVERLAY_BLOCKS_MAX} of overlay_blocks_max"
+            );
             let hint = Some("write globs that meet more, or have whoever writes the rules write the blocks into them".to_owned());
-            findings.problem(Draft { spot: root.spot, place: "overlays", text, hint });
+            findings.problem(Draft {
+                spot: root.spot,
+                place: "overlays",
+                text,
+                hint,
+            });
             overlay.domains.clear();
         }
         overlay
@@ -103,16 +130,30 @@ impl Overlay {
 
     /// What has a say in a domain.
     pub fn in_domain(&self, domain: &str) -> InDomain<'_> {
-        let all: Vec<_> = self.domains.iter().filter(|of_domain| of_domain.domain.value.matches(domain)).collect();
+        let all: Vec<_> = self
+            .domains
+            .iter()
+            .filter(|of_domain| of_domain.domain.value.matches(domain))
+            .collect();
         for met in &all {
             met.has_met.set(true);
         }
-        InDomain { file: &self.file, all }
+        InDomain {
+            file: &self.file,
+            all,
+        }
     }
 
     /// Tells what is of no use for the rules that it was held against.
     pub fn tell_what_is_idle(&self, findings: &mut SourceFindings<'_>) {
-        let mut warn = |spot: Spot, text: String| findings.warning(Draft { spot, place: "overlays", text, hint: None });
+        let mut warn = |spot: Spot, text: String| {
+            findings.warning(Draft {
+                spot,
+                place: "overlays",
+                text,
+                hint: None,
+            })
+        };
         for of_domain in &self.domains {
             if !of_domain.has_met.get() {
                 warn(of_domain.domain.spot, "there is no such domain".to_owned());
@@ -120,12 +161,26 @@ impl Overlay {
             }
             for of_rules in &of_domain.rules {
                 if !of_rules.has_met.get() {
-                    warn(of_rules.path.spot, "there is no such rule; `explain` and /rlconfig show the paths of rules".to_owned());
+                    warn(
+                        of_rules.path.spot,
+                        "there is no such rule; `explain` and /rlconfig show the paths of rules"
+                            .to_owned(),
+                    );
                     continue;
                 }
                 let counted = of_rules.counted.borrow();
-                for (key, spot) in of_rules.block.words().into_iter().filter(|(key, _)| !counted.contains(key)) {
-                    warn(spot, format!("`{key}` counts for no rule that is met: it does not fit, or something stronger says so itself"));
+                for (key, spot) in of_rules
+                    .block
+                    .words()
+                    .into_iter()
+                    .filter(|(key, _)| !counted.contains(key))
+                {
+                    warn(
+                        spot,
+                        format!(
+                            "`{key}` counts for no rule that is met: it does not fit, or something stronger says so itself"
+                        ),
+                    );
                 }
             }
         }
@@ -139,8 +194,17 @@ impl OfDomain {
         for (key, value) in reader.map(node, &DOMAIN_KEYS)? {
             match reader.key(key, &DOMAIN_KEYS) {
                 name @ "domain" => domain = Some(reader.text(value, name)?),
-                "tollgate" => block = RootBlock::read(value, &format!("{place}.tollgate"), reader.findings),
-                "rules" => rules = list(value, &format!("{place}.rules"), reader.findings, OfRules::read),
+                "tollgate" => {
+                    block = RootBlock::read(value, &format!("{place}.tollgate"), reader.findings)
+                }
+                "rules" => {
+                    rules = list(
+                        value,
+                        &format!("{place}.rules"),
+                        reader.findings,
+                        OfRules::read,
+                    )
+                }
                 _ => {}
             }
         }
@@ -149,7 +213,12 @@ impl OfDomain {
             reader.problem(node.spot, "an overlay without `domain`".to_owned(), hint);
             return None;
         };
-        Some(Self { domain: Glob::located(&domain), block, rules, has_met: Cell::new(false) })
+        Some(Self {
+            domain: Glob::located(&domain),
+            block,
+            rules,
+            has_met: Cell::new(false),
+        })
     }
 }
 
@@ -160,23 +229,43 @@ impl OfRules {
         for (key, value) in reader.map(node, &RULE_KEYS)? {
             match reader.key(key, &RULE_KEYS) {
                 name @ "path" => path = Some(reader.text(value, name)?),
-                "tollgate" => block = Some(Block::read(value, &format!("{place}.tollgate"), reader.findings)?),
+                "tollgate" => {
+                    block = Some(Block::read(
+                        value,
+                        &format!("{place}.tollgate"),
+                        reader.findings,
+                    )?)
+                }
                 _ => {}
             }
         }
         let (Some(path), Some(block)) = (path, block) else {
-            let hint = Some("write `path`, the keys and values down to the rule joined by dots, and `tollgate`".to_owned());
-            reader.problem(node.spot, "rules of an overlay need `path` and `tollgate`".to_owned(), hint);
+            let hint = Some(
+                "write `path`, the keys and values down to the rule joined by dots, and `tollgate`"
+                    .to_owned(),
+            );
+            reader.problem(
+                node.spot,
+                "rules of an overlay need `path` and `tollgate`".to_owned(),
+                hint,
+            );
             return None;
         };
-        Some(Self { path: Glob::located(&path), block, has_met: Cell::new(false), counted: RefCell::default() })
+        Some(Self {
+            path: Glob::located(&path),
+            block,
+            has_met: Cell::new(false),
+            counted: RefCell::default(),
+        })
     }
 }
 
 impl<'o> InDomain<'o> {
     /// Whether requests of the domain are decided together; `None` if nobody says.
     pub fn together(&self) -> Option<bool> {
-        self.all.iter().find_map(|of_domain| of_domain.block.as_ref()?.together)
+        self.all
+            .iter()
+            .find_map(|of_domain| of_domain.block.as_ref()?.together)
     }
 
     /// Adds what has a say in a rule; `path` is its path without the domain.
@@ -184,10 +273,21 @@ impl<'o> InDomain<'o> {
         let file = self.file;
         for of_rules in self.met(path) {
             of_rules.has_met.set(true);
-            layers.push(Layer { block: &of_rules.block, by: SaidBy::OverlayOfPath, file });
+            layers.push(Layer {
+                block: &of_rules.block,
+                by: SaidBy::OverlayOfPath,
+                file,
+            });
         }
-        let defaults = self.all.iter().filter_map(|of_domain| of_domain.block.as_ref()?.defaults.as_ref());
-        layers.extend(defaults.map(|block| Layer { block, by: SaidBy::OverlayOfDomain, file }));
+        let defaults = self
+            .all
+            .iter()
+            .filter_map(|of_domain| of_domain.block.as_ref()?.defaults.as_ref());
+        layers.extend(defaults.map(|block| Layer {
+            block,
+            by: SaidBy::OverlayOfDomain,
+            file,
+        }));
     }
 
     /// Remembers which of the words it said for a rule counted.
@@ -196,21 +296,34 @@ impl<'o> InDomain<'o> {
             let words = of_rules.block.words();
             let counted = choices.iter().filter(|choice| {
                 let at = (choice.origin.line, choice.origin.column);
-                choice.by == SaidBy::OverlayOfPath && words.iter().any(|(key, spot)| *key == choice.key && (spot.line, spot.column) == at)
+                choice.by == SaidBy::OverlayOfPath
+                    && words
+                        .iter()
+                        .any(|(key, spot)| *key == choice.key && (spot.line, spot.column) == at)
             });
-            of_rules.counted.borrow_mut().extend(counted.map(|choice| choice.key));
+            of_rules
+                .counted
+                .borrow_mut()
+                .extend(counted.map(|choice| choice.key));
         }
     }
 
     fn met<'p>(&self, path: &'p str) -> impl Iterator<Item = &'o OfRules> + use<'_, 'o, 'p> {
-        self.all.iter().flat_map(|of_domain| &of_domain.rules).filter(move |of_rules| of_rules.path.value.matches(path))
+        self.all
+            .iter()
+            .flat_map(|of_domain| &of_domain.rules)
+            .filter(move |of_rules| of_rules.path.value.matches(path))
     }
 }
 
 impl Glob {
     fn located(text: &Located<Box<str>>) -> Located<Self> {
-        let value = Pattern::new(&text.value).map_or_else(|| Self::Text(text.value.clone()), Self::Pattern);
-        Located { value, spot: text.spot }
+        let value =
+            Pattern::new(&text.value).map_or_else(|| Self::Text(text.value.clone()), Self::Pattern);
+        Located {
+            value,
+            spot: text.spot,
+        }
     }
 
     fn matches(&self, text: &str) -> bool {
@@ -228,13 +341,20 @@ fn list<T>(
     read: impl Fn(&Node, &str, &mut SourceFindings<'_>) -> Option<T>,
 ) -> Vec<T> {
     match &node.kind {
-        Kind::List(items) => {
-            items.iter().enumerate().filter_map(|(index, item)| read(item, &format!("{place}[{index}]"), findings)).collect()
-        }
+        Kind::List(items) => items
+            .iter()
+            .enumerate()
+            .filter_map(|(index, item)| read(item, &format!("{place}[{index}]"), findings))
+            .collect(),
         _ if is_null(node) => Vec::new(),
         _ => {
             let hint = Some("begin each item with a hyphen".to_owned());
-            findings.problem(Draft { spot: node.spot, place, text: "expected a list".to_owned(), hint });
+            findings.problem(Draft {
+                spot: node.spot,
+                place,
+                text: "expected a list".to_owned(),
+                hint,
+            });
             Vec::new()
         }
     }

@@ -1,7 +1,9 @@
-//! The shape of rules: the reference's YAML, and our block in its `metadata`. What comes by xDS has the same shape, and no lines.
+//! The shape of rules: the reference's YAML, and our block in its `metadata`. What comes by xDS has
+//! the same shape, and no lines.
 //!
-//! Reading a text goes over a file twice, as the reference does. First every key anywhere is held against one flat set: an unknown one is an
-//! error, a known one at the wrong level is passed over (here with a warning). Then the values are read into types.
+//! Reading a text goes over a file twice, as the reference does. First every key anywhere is held
+//! against one flat set: an unknown one is an error, a known one at the wrong level is passed over
+//! (here with a warning). Then the values are read into types.
 
 use std::borrow::Cow;
 
@@ -96,19 +98,39 @@ pub fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Option<RulesF
     let document = match yaml::read(&source.text) {
         Ok(document) => document,
         Err(trouble) => {
-            let text = format!("error loading config file: yaml: line {}: {}", trouble.spot.line, trouble.text);
-            findings.problem(Draft { spot: trouble.spot, place: "", text, hint: trouble.hint });
+            let text = format!(
+                "error loading config file: yaml: line {}: {}",
+                trouble.spot.line, trouble.text
+            );
+            findings.problem(Draft {
+                spot: trouble.spot,
+                place: "",
+                text,
+                hint: trouble.hint,
+            });
             return None;
         }
     };
     for note in document.notes {
-        findings.warning(Draft { spot: note.spot, place: "", text: note.text, hint: None });
+        findings.warning(Draft {
+            spot: note.spot,
+            place: "",
+            text: note.text,
+            hint: None,
+        });
     }
-    let Some(root) = document.root else { return Some(RulesFile::of_a_text()) };
-    let mut reader = Reader { findings, place: Vec::new() };
+    let Some(root) = document.root else {
+        return Some(RulesFile::of_a_text());
+    };
+    let mut reader = Reader {
+        findings,
+        place: Vec::new(),
+    };
     let pairs = match &root.kind {
         Kind::Map(pairs) => pairs,
-        Kind::Scalar(scalar) if scalar.value() == Value::Null => return Some(RulesFile::of_a_text()),
+        Kind::Scalar(scalar) if scalar.value() == Value::Null => {
+            return Some(RulesFile::of_a_text());
+        }
         Kind::Scalar(_) | Kind::List(_) => {
             reader.mistyped(&root, "a map with `domain` and `descriptors`");
             return None;
@@ -119,16 +141,34 @@ pub fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Option<RulesF
 }
 
 /// Takes our block out of the metadata of a descriptor, whose place this is.
-pub fn take_block(metadata: &mut Metadata, place: &str, findings: &mut SourceFindings<'_>) -> Option<Block> {
+pub fn take_block(
+    metadata: &mut Metadata,
+    place: &str,
+    findings: &mut SourceFindings<'_>,
+) -> Option<Block> {
     let block = metadata.remove(BLOCK)?;
-    Block::read(&from_json(&block), &format!("{place}.metadata.tollgate"), findings)
+    Block::read(
+        &from_json(&block),
+        &format!("{place}.metadata.tollgate"),
+        findings,
+    )
 }
 
 impl RulesFile {
     /// It says nothing yet. What it lacks is missed at its top.
     fn of_a_text() -> Self {
-        let top = Spot { line: 1, column: 1, width: 1 };
-        Self { domain: Located { value: String::new(), spot: top }, ..Self::default() }
+        let top = Spot {
+            line: 1,
+            column: 1,
+            width: 1,
+        };
+        Self {
+            domain: Located {
+                value: String::new(),
+                spot: top,
+            },
+            ..Self::default()
+        }
     }
 }
 
@@ -143,14 +183,16 @@ impl Reader<'_, '_> {
         if let Some((_, domain)) = pairs.iter().find(|(key, _)| key_of(key) == "domain") {
             file.domain = self.text(domain, "domain");
         }
-        self.place.push(format!("domain {}", file.domain.value).into());
+        self.place
+            .push(format!("domain {}", file.domain.value).into());
         for (key, value) in pairs {
             match key_of(key) {
                 "descriptors" => file.descriptors = self.descriptors(value),
                 // Whatever else stands in it is nobody's business: the reference ignores it, too.
                 "metadata" => {
                     if let Some((_, block)) = block_in(value) {
-                        file.block = RootBlock::read(block, &self.at(".metadata.tollgate"), self.findings);
+                        file.block =
+                            RootBlock::read(block, &self.at(".metadata.tollgate"), self.findings);
                     }
                 }
                 _ => {}
@@ -160,13 +202,16 @@ impl Reader<'_, '_> {
     }
 
     fn descriptors(&mut self, node: &Node) -> Vec<DescriptorSpec> {
-        let Some(items) = self.list(node, "descriptors") else { return Vec::new() };
+        let Some(items) = self.list(node, "descriptors") else {
+            return Vec::new();
+        };
         let mut descriptors = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             // What is no map was told already.
             if let Kind::Map(pairs) = &item.kind {
                 let separator = if self.place.len() > 1 { "." } else { " > " };
-                self.place.push(format!("{separator}descriptors[{index}]").into());
+                self.place
+                    .push(format!("{separator}descriptors[{index}]").into());
                 descriptors.push(self.descriptor(item.spot, pairs));
                 self.place.pop();
             }
@@ -175,7 +220,10 @@ impl Reader<'_, '_> {
     }
 
     fn descriptor(&mut self, spot: Spot, pairs: &[(Node, Node)]) -> DescriptorSpec {
-        let mut spec = DescriptorSpec { spot, ..DescriptorSpec::default() };
+        let mut spec = DescriptorSpec {
+            spot,
+            ..DescriptorSpec::default()
+        };
         spec.key.spot = spot;
         for (key, value) in pairs {
             match key_of(key) {
@@ -188,7 +236,10 @@ impl Reader<'_, '_> {
                 "detailed_metric" => spec.detailed_metric = self.flag(value, "detailed_metric"),
                 "value_to_metric" => spec.value_to_metric = self.flag(value, "value_to_metric"),
                 "share_threshold" => {
-                    spec.share_threshold = Located { value: self.flag(value, "share_threshold"), spot: key.spot };
+                    spec.share_threshold = Located {
+                        value: self.flag(value, "share_threshold"),
+                        spot: key.spot,
+                    };
                 }
                 "metadata" => (spec.metadata, spec.block) = self.metadata(value),
                 _ => {}
@@ -199,13 +250,18 @@ impl Reader<'_, '_> {
 
     fn rate_limit(&mut self, node: &Node) -> Option<RateLimitSpec> {
         let pairs = self.map(node, "rate_limit")?;
-        let mut spec = RateLimitSpec { spot: node.spot, ..RateLimitSpec::default() };
+        let mut spec = RateLimitSpec {
+            spot: node.spot,
+            ..RateLimitSpec::default()
+        };
         spec.unit.spot = node.spot;
         self.place.push(".rate_limit".into());
         for (key, value) in pairs {
             match key_of(key) {
                 "unit" => spec.unit = self.text(value, "unit"),
-                "requests_per_unit" => spec.requests_per_unit = self.number(value, "requests_per_unit"),
+                "requests_per_unit" => {
+                    spec.requests_per_unit = self.number(value, "requests_per_unit")
+                }
                 "unlimited" => spec.unlimited = self.flag(value, "unlimited"),
                 "name" => spec.name = self.text(value, "name").value,
                 "replaces" => spec.replaces = self.replaces(value),
@@ -217,21 +273,35 @@ impl Reader<'_, '_> {
     }
 
     fn replaces(&mut self, node: &Node) -> Vec<Located<String>> {
-        let Some(items) = self.list(node, "replaces") else { return Vec::new() };
+        let Some(items) = self.list(node, "replaces") else {
+            return Vec::new();
+        };
         let mut names = Vec::with_capacity(items.len());
         for item in items {
-            let Kind::Map(pairs) = &item.kind else { continue };
+            let Kind::Map(pairs) = &item.kind else {
+                continue;
+            };
             let name = pairs.iter().find(|(key, _)| key_of(key) == "name");
-            names.push(name.map_or_else(|| Located { value: String::new(), spot: item.spot }, |(_, name)| self.text(name, "name")));
+            names.push(name.map_or_else(
+                || Located {
+                    value: String::new(),
+                    spot: item.spot,
+                },
+                |(_, name)| self.text(name, "name"),
+            ));
         }
         names
     }
 
     fn metadata(&mut self, node: &Node) -> (Option<Metadata>, Option<Block>) {
-        let Some(pairs) = self.map(node, "metadata") else { return (None, None) };
+        let Some(pairs) = self.map(node, "metadata") else {
+            return (None, None);
+        };
         let mut metadata = to_json(pairs);
         metadata.remove(BLOCK);
-        let block = block_in(node).and_then(|(_, block)| Block::read(block, &self.at(".metadata.tollgate"), self.findings));
+        let block = block_in(node).and_then(|(_, block)| {
+            Block::read(block, &self.at(".metadata.tollgate"), self.findings)
+        });
         (Some(metadata), block)
     }
 
@@ -241,14 +311,20 @@ impl Reader<'_, '_> {
             let Some(name) = self.key(key) else { continue };
             if !is_known(name) {
                 let text = format!("config error, unknown key '{name}'");
-                let hint = did_you_mean(name, expected.iter().copied()).or_else(|| did_you_mean(name, all_keys()));
-                let hint =
-                    hint.map_or_else(|| format!("the keys here are {}", expected.join(", ")), |word| format!("did you mean `{word}`?"));
+                let hint = did_you_mean(name, expected.iter().copied())
+                    .or_else(|| did_you_mean(name, all_keys()));
+                let hint = hint.map_or_else(
+                    || format!("the keys here are {}", expected.join(", ")),
+                    |word| format!("did you mean `{word}`?"),
+                );
                 self.problem(key.spot, text, Some(hint));
                 continue;
             }
             if !expected.contains(&name) {
-                let text = format!("`{name}` has no meaning here and is ignored; the keys here are {}", expected.join(", "));
+                let text = format!(
+                    "`{name}` has no meaning here and is ignored; the keys here are {}",
+                    expected.join(", ")
+                );
                 self.warning(key.spot, text);
             }
             if name != "metadata" {
@@ -271,8 +347,15 @@ impl Reader<'_, '_> {
                     if let Kind::Map(pairs) = &item.kind {
                         self.check_keys(pairs, below);
                     } else {
-                        let text = format!("config error, yaml file contains list of type other than map: {}", go_text(item));
-                        let hint = if key == "replaces" { "write {name: …}" } else { "write a map, such as {key: …}" };
+                        let text = format!(
+                            "config error, yaml file contains list of type other than map: {}",
+                            go_text(item)
+                        );
+                        let hint = if key == "replaces" {
+                            "write {name: …}"
+                        } else {
+                            "write a map, such as {key: …}"
+                        };
                         self.problem(item.spot, text, Some(hint.to_owned()));
                     }
                 }
@@ -313,7 +396,10 @@ impl Reader<'_, '_> {
                 String::new()
             }
         };
-        Located { value, spot: node.spot }
+        Located {
+            value,
+            spot: node.spot,
+        }
     }
 
     fn flag(&mut self, node: &Node, key: &str) -> bool {
@@ -342,7 +428,13 @@ impl Reader<'_, '_> {
                 Value::Bool(_) | Value::Text => {}
             }
         }
-        self.mistyped(node, &format!("a whole number from 0 to {}, without quotes, for `{key}`", u32::MAX));
+        self.mistyped(
+            node,
+            &format!(
+                "a whole number from 0 to {}, without quotes, for `{key}`",
+                u32::MAX
+            ),
+        );
         0
     }
 
@@ -368,23 +460,38 @@ impl Reader<'_, '_> {
 
     fn mistyped(&mut self, node: &Node, wanted: &str) {
         let found = match &node.kind {
-            Kind::Scalar(scalar) if scalar.value() == Value::Text => format!("the text \"{}\"", scalar.text),
+            Kind::Scalar(scalar) if scalar.value() == Value::Text => {
+                format!("the text \"{}\"", scalar.text)
+            }
             Kind::Scalar(scalar) => format!("`{}`", scalar.text),
             Kind::List(_) => "a list".to_owned(),
             Kind::Map(_) => "a map".to_owned(),
         };
-        let text = format!("error loading config file: line {}: expected {wanted}, found {found}", node.spot.line);
+        let text = format!(
+            "error loading config file: line {}: expected {wanted}, found {found}",
+            node.spot.line
+        );
         self.problem(node.spot, text, None);
     }
 
     fn problem(&mut self, spot: Spot, text: String, hint: Option<String>) {
         let place = self.place.concat();
-        self.findings.problem(Draft { spot, place: &place, text, hint });
+        self.findings.problem(Draft {
+            spot,
+            place: &place,
+            text,
+            hint,
+        });
     }
 
     fn warning(&mut self, spot: Spot, text: String) {
         let place = self.place.concat();
-        self.findings.warning(Draft { spot, place: &place, text, hint: None });
+        self.findings.warning(Draft {
+            spot,
+            place: &place,
+            text,
+            hint: None,
+        });
     }
 
     fn at(&self, below: &str) -> String {
@@ -401,12 +508,17 @@ fn key_of(node: &Node) -> &str {
 }
 
 fn block_in(metadata: &Node) -> Option<&(Node, Node)> {
-    let Kind::Map(pairs) = &metadata.kind else { return None };
+    let Kind::Map(pairs) = &metadata.kind else {
+        return None;
+    };
     pairs.iter().find(|(key, _)| key_of(key) == BLOCK)
 }
 
 fn all_keys() -> impl Iterator<Item = &'static str> {
-    ROOT_KEYS.into_iter().chain(DESCRIPTOR_KEYS).chain(RATE_LIMIT_KEYS)
+    ROOT_KEYS
+        .into_iter()
+        .chain(DESCRIPTOR_KEYS)
+        .chain(RATE_LIMIT_KEYS)
 }
 
 fn is_known(key: &str) -> bool {

@@ -1,7 +1,8 @@
 //! The `tollgate` block in the `metadata` of a descriptor or of a file.
 //!
-//! The reference passes over it, so a file that has one loads there, too. Here nothing in it is passed over: an operator who writes a
-//! key relies on it. Each value is looked at by itself; what they come to together is said in `chosen.rs`.
+//! The reference passes over it, so a file that has one loads there, too. Here nothing in it is
+//! passed over: an operator who writes a key relies on it. Each value is looked at by itself; what
+//! they come to together is said in `chosen.rs`.
 
 use http::{HeaderName, HeaderValue};
 
@@ -31,7 +32,8 @@ const ROOT_KEYS: [&str; 2] = ["together", "defaults"];
 
 /// How many headers a rule may add to a request: they are sent with every one that is degraded.
 pub const REQUEST_HEADERS_MAX: usize = 16;
-/// How long their names and values may be together. Proxies and applications refuse requests with much more than 8 KiB of headers.
+/// How long their names and values may be together. Proxies and applications refuse requests with
+/// much more than 8 KiB of headers.
 pub const REQUEST_HEADERS_BYTES_MAX: usize = 4 << 10;
 /// How long the body of a refusal may be: it is sent to whoever floods.
 pub const RESPONSE_BODY_BYTES_MAX: usize = 4 << 10;
@@ -80,7 +82,8 @@ pub struct Block {
     pub lease_by: Option<Located<Box<str>>>,
     /// `lease`
     pub lease: Option<Located<Span>>,
-    /// Something in it could not be read, and was told. What is missing besides may only seem to be.
+    /// Something in it could not be read, and was told. What is missing besides may only seem to
+    /// be.
     pub is_faulty: bool,
     /// Where it begins.
     pub spot: Spot,
@@ -102,32 +105,60 @@ impl Block {
     pub fn read(node: &Node, place: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let mut reader = Reader::new(place, findings);
         let pairs = reader.map(node, &RULE_KEYS)?;
-        let mut block = Self { spot: node.spot, ..Self::default() };
+        let mut block = Self {
+            spot: node.spot,
+            ..Self::default()
+        };
         for (key, value) in pairs {
             match reader.key(key, &RULE_KEYS) {
-                name @ "algorithm" => block.algorithm = reader.word(value, name, &Algorithm::ALL.map(|word| (word.name(), word))),
+                name @ "algorithm" => {
+                    block.algorithm =
+                        reader.word(value, name, &Algorithm::ALL.map(|word| (word.name(), word)))
+                }
                 name @ "unit_multiplier" => block.unit_multiplier = reader.number(value, name),
                 name @ "burst" => block.burst = reader.number(value, name),
                 name @ "buckets" => block.buckets = reader.number(value, name),
-                name @ "refused_hits" => block.refused_hits = reader.word(value, name, &RefusedHits::ALL.map(|word| (word.name(), word))),
-                name @ "on_limit" => block.on_limit = reader.word(value, name, &OnLimitWord::ALL.map(|word| (word.name(), word))),
+                name @ "refused_hits" => {
+                    block.refused_hits = reader.word(
+                        value,
+                        name,
+                        &RefusedHits::ALL.map(|word| (word.name(), word)),
+                    )
+                }
+                name @ "on_limit" => {
+                    block.on_limit = reader.word(
+                        value,
+                        name,
+                        &OnLimitWord::ALL.map(|word| (word.name(), word)),
+                    )
+                }
                 name @ "max_wait" => block.max_wait = reader.duration(value, name, "200ms"),
                 name @ "request_headers" => block.request_headers = reader.headers(value, name),
                 name @ "response_body" => block.response_body = reader.body(value, name),
                 name @ "on_store_error" => {
-                    block.on_store_error = reader.word(value, name, &OnStoreError::ALL.map(|word| (word.name(), word)));
+                    block.on_store_error = reader.word(
+                        value,
+                        name,
+                        &OnStoreError::ALL.map(|word| (word.name(), word)),
+                    );
                 }
                 name @ "lease_by" => block.lease_by = reader.text(value, name),
                 name @ "lease" => block.lease = reader.duration(value, name, "30s"),
                 _ => {}
             }
         }
-        Some(Self { is_faulty: reader.has_told, ..block })
+        Some(Self {
+            is_faulty: reader.has_told,
+            ..block
+        })
     }
 
     /// The keys that it has, and where their values stand.
     pub fn words(&self) -> Vec<(&'static str, Spot)> {
-        fn word<T>(key: &'static str, located: Option<&Located<T>>) -> Option<(&'static str, Spot)> {
+        fn word<T>(
+            key: &'static str,
+            located: Option<&Located<T>>,
+        ) -> Option<(&'static str, Spot)> {
             located.map(|located| (key, located.spot))
         }
         let words = [
@@ -153,11 +184,17 @@ impl RootBlock {
     pub fn read(node: &Node, place: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let mut reader = Reader::new(place, findings);
         let pairs = reader.map(node, &ROOT_KEYS)?;
-        let mut block = Self { spot: node.spot, ..Self::default() };
+        let mut block = Self {
+            spot: node.spot,
+            ..Self::default()
+        };
         for (key, value) in pairs {
             match reader.key(key, &ROOT_KEYS) {
                 "together" => block.together = Some(reader.flag(value, "together")),
-                "defaults" => block.defaults = Block::read(value, &format!("{place}.defaults"), reader.findings),
+                "defaults" => {
+                    block.defaults =
+                        Block::read(value, &format!("{place}.defaults"), reader.findings)
+                }
                 _ => {}
             }
         }
@@ -188,20 +225,32 @@ pub(super) struct Reader<'p, 'f, 'r> {
 
 impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
     pub(super) fn new(place: &'p str, findings: &'f mut SourceFindings<'r>) -> Self {
-        Self { place, findings, has_told: false }
+        Self {
+            place,
+            findings,
+            has_told: false,
+        }
     }
 
     pub(super) fn map<'n>(&mut self, node: &'n Node, known: &[&str]) -> Option<&'n [(Node, Node)]> {
         if let Kind::Map(pairs) = &node.kind {
             return Some(pairs);
         }
-        self.problem(node.spot, "expected a map of settings of this block".to_owned(), Some(format!("the keys are {}", known.join(", "))));
+        self.problem(
+            node.spot,
+            "expected a map of settings of this block".to_owned(),
+            Some(format!("the keys are {}", known.join(", "))),
+        );
         None
     }
 
     /// The key, if it is one of these; else it is told, and empty.
     pub(super) fn key<'n>(&mut self, node: &'n Node, known: &[&str]) -> &'n str {
-        let name = if let Kind::Scalar(scalar) = &node.kind { &*scalar.text } else { "" };
+        let name = if let Kind::Scalar(scalar) = &node.kind {
+            &*scalar.text
+        } else {
+            ""
+        };
         if known.contains(&name) {
             return name;
         }
@@ -211,7 +260,10 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
             format!("`{name}` belongs into the block at the top of the file")
         } else {
             let meant = did_you_mean(name, known.iter().copied());
-            meant.map_or_else(|| format!("the keys here are {}", known.join(", ")), |word| format!("did you mean `{word}`?"))
+            meant.map_or_else(
+                || format!("the keys here are {}", known.join(", ")),
+                |word| format!("did you mean `{word}`?"),
+            )
         };
         self.problem(node.spot, format!("unknown key '{name}'"), Some(hint));
         ""
@@ -220,14 +272,23 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
     fn word<T: Copy>(&mut self, node: &Node, key: &str, words: &[(&str, T)]) -> Option<Located<T>> {
         let word = scalar(node).map_or("", |scalar| &scalar.text);
         if let Some(&(_, value)) = words.iter().find(|(name, _)| *name == word) {
-            return Some(Located { value, spot: node.spot });
+            return Some(Located {
+                value,
+                spot: node.spot,
+            });
         }
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
         let listed = names.join(", ");
         let hint = did_you_mean(word, names);
-        let hint = hint
-            .map_or_else(|| format!("write one of {listed}"), |meant| format!("did you mean `{meant}`? One of {listed} can be written"));
-        self.problem(node.spot, format!("'{word}' is no value of `{key}`"), Some(hint));
+        let hint = hint.map_or_else(
+            || format!("write one of {listed}"),
+            |meant| format!("did you mean `{meant}`? One of {listed} can be written"),
+        );
+        self.problem(
+            node.spot,
+            format!("'{word}' is no value of `{key}`"),
+            Some(hint),
+        );
         None
     }
 
@@ -235,33 +296,52 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
         if let Some(Value::Int(value)) = scalar(node).map(Scalar::value)
             && let Ok(value) = u32::try_from(value)
         {
-            return Some(Located { value, spot: node.spot });
+            return Some(Located {
+                value,
+                spot: node.spot,
+            });
         }
-        self.problem(node.spot, format!("`{key}` must be a whole number from 0 to {}, without quotes", u32::MAX), None);
+        self.problem(
+            node.spot,
+            format!(
+                "`{key}` must be a whole number from 0 to {}, without quotes",
+                u32::MAX
+            ),
+            None,
+        );
         None
     }
 
-    /// A whole number and a unit. Other ways to write a duration are not for people who are going to be read by others.
+    /// A whole number and a unit. Other ways to write a duration are not for people who are going
+    /// to be read by others.
     fn duration(&mut self, node: &Node, key: &str, example: &str) -> Option<Located<Span>> {
         let text = scalar(node).map_or("", |scalar| &scalar.text);
         let unit = text.trim_start_matches(|letter: char| letter.is_ascii_digit());
         if DURATION_UNITS.contains(&unit)
             && let Ok(value) = setting::span(text)
         {
-            return Some(Located { value, spot: node.spot });
+            return Some(Located {
+                value,
+                spot: node.spot,
+            });
         }
         let units = DURATION_UNITS.join(", ");
         self.problem(
             node.spot,
             format!("`{key}` must be a whole number and a unit"),
-            Some(format!("write it as `{key}: {example}`; the units are {units}")),
+            Some(format!(
+                "write it as `{key}: {example}`; the units are {units}"
+            )),
         );
         None
     }
 
     pub(super) fn text(&mut self, node: &Node, key: &str) -> Option<Located<Box<str>>> {
         match scalar(node) {
-            Some(scalar) if scalar.value() != Value::Null => Some(Located { value: (*scalar.text).into(), spot: node.spot }),
+            Some(scalar) if scalar.value() != Value::Null => Some(Located {
+                value: (*scalar.text).into(),
+                spot: node.spot,
+            }),
             _ => {
                 self.problem(node.spot, format!("`{key}` must be a text"), None);
                 None
@@ -274,8 +354,15 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
         if body.value.len() <= RESPONSE_BODY_BYTES_MAX {
             return Some(body);
         }
-        let text = format!("`{key}` has {} bytes, more than the {RESPONSE_BODY_BYTES_MAX} of response_body_bytes_max", body.value.len());
-        self.problem(node.spot, text, Some("write less: it is sent with every refusal".to_owned()));
+        let text = format!(
+            "`{key}` has {} bytes, more than the {RESPONSE_BODY_BYTES_MAX} of response_body_bytes_max",
+            body.value.len()
+        );
+        self.problem(
+            node.spot,
+            text,
+            Some("write less: it is sent with every refusal".to_owned()),
+        );
         None
     }
 
@@ -283,30 +370,48 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
     fn headers(&mut self, node: &Node, key: &str) -> Option<Located<RequestHeaders>> {
         let Kind::Map(pairs) = &node.kind else {
             let hint = "write it as `request_headers: {x-degraded: \"true\"}`".to_owned();
-            self.problem(node.spot, format!("`{key}` must be a map of names and values"), Some(hint));
+            self.problem(
+                node.spot,
+                format!("`{key}` must be a map of names and values"),
+                Some(hint),
+            );
             return None;
         };
         let fewer = "write fewer: they are sent with every request that is degraded".to_owned();
         if pairs.len() > REQUEST_HEADERS_MAX {
-            let text = format!("`{key}` has {} headers, more than the {REQUEST_HEADERS_MAX} of request_headers_max", pairs.len());
+            let text = format!(
+                "`{key}` has {} headers, more than the {REQUEST_HEADERS_MAX} of request_headers_max",
+                pairs.len()
+            );
             self.problem(node.spot, text, Some(fewer));
             return None;
         }
         let mut headers: Vec<(Box<str>, Box<str>)> = Vec::new();
         for (name_node, value) in pairs.iter() {
-            let (Some(name), Some(value)) = (self.header_name(name_node), self.header_value(value)) else { continue };
+            let (Some(name), Some(value)) = (self.header_name(name_node), self.header_value(value))
+            else {
+                continue;
+            };
             if headers.iter().any(|(other, _)| *other == name) {
                 let text = format!("the header {name} is there already: case makes no difference");
                 self.problem(name_node.spot, text, Some("keep one of them".to_owned()));
             }
             headers.push((name, value));
         }
-        let bytes: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let bytes: usize = headers
+            .iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum();
         if bytes > REQUEST_HEADERS_BYTES_MAX {
-            let text = format!("`{key}` has {bytes} bytes, more than the {REQUEST_HEADERS_BYTES_MAX} of request_headers_bytes_max");
+            let text = format!(
+                "`{key}` has {bytes} bytes, more than the {REQUEST_HEADERS_BYTES_MAX} of request_headers_bytes_max"
+            );
             self.problem(node.spot, text, Some(fewer));
         }
-        Some(Located { value: headers.into(), spot: node.spot })
+        Some(Located {
+            value: headers.into(),
+            spot: node.spot,
+        })
     }
 
     fn header_name(&mut self, node: &Node) -> Option<Box<str>> {
@@ -315,7 +420,11 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
             Ok(name) if name != http::header::HOST => Some(name.as_str().into()),
             _ => {
                 let hint = "write a name of letters, digits and hyphens, such as x-degraded; not host, and none that begins with a colon";
-                self.problem(node.spot, format!("'{text}' is no header that can be added to a request"), Some(hint.to_owned()));
+                self.problem(
+                    node.spot,
+                    format!("'{text}' is no header that can be added to a request"),
+                    Some(hint.to_owned()),
+                );
                 None
             }
         }
@@ -323,9 +432,15 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
 
     fn header_value(&mut self, node: &Node) -> Option<Box<str>> {
         match scalar(node).filter(|scalar| scalar.value() != Value::Null) {
-            Some(scalar) if HeaderValue::from_str(&scalar.text).is_ok_and(|value| value.to_str().is_ok()) => Some((*scalar.text).into()),
+            Some(scalar)
+                if HeaderValue::from_str(&scalar.text)
+                    .is_ok_and(|value| value.to_str().is_ok()) =>
+            {
+                Some((*scalar.text).into())
+            }
             _ => {
-                let hint = "write a text of visible ASCII characters and spaces on one line".to_owned();
+                let hint =
+                    "write a text of visible ASCII characters and spaces on one line".to_owned();
                 self.problem(node.spot, "no value of a header".to_owned(), Some(hint));
                 None
             }
@@ -336,13 +451,22 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
         if let Some(Value::Bool(value)) = scalar(node).map(Scalar::value) {
             return value;
         }
-        self.problem(node.spot, format!("`{key}` must be true or false, without quotes"), None);
+        self.problem(
+            node.spot,
+            format!("`{key}` must be true or false, without quotes"),
+            None,
+        );
         false
     }
 
     pub(super) fn problem(&mut self, spot: Spot, text: String, hint: Option<String>) {
         self.has_told = true;
-        self.findings.problem(Draft { spot, place: self.place, text, hint });
+        self.findings.problem(Draft {
+            spot,
+            place: self.place,
+            text,
+            hint,
+        });
     }
 }
 
@@ -362,11 +486,23 @@ mod tests {
 
     /// What is wrong with a block.
     fn problems(text: &str) -> Vec<String> {
-        let source = Source { name: "rules".into(), path: "rules".into(), text: text.into() };
-        let root = yaml::read(text).expect("it is YAML").root.expect("it says something");
+        let source = Source {
+            name: "rules".into(),
+            path: "rules".into(),
+            text: text.into(),
+        };
+        let root = yaml::read(text)
+            .expect("it is YAML")
+            .root
+            .expect("it says something");
         let mut findings = Findings::default();
         Block::read(&root, "", &mut findings.of(&source));
-        findings.into_parts().0.into_iter().map(|finding| finding.text).collect()
+        findings
+            .into_parts()
+            .0
+            .into_iter()
+            .map(|finding| finding.text)
+            .collect()
     }
 
     #[test]
@@ -376,14 +512,28 @@ mod tests {
             problems(&format!("request_headers: {{{}}}", headers.join(", ")))
         };
         assert_eq!(headers(16), [""; 0]);
-        assert_eq!(headers(17), ["`request_headers` has 17 headers, more than the 16 of request_headers_max"]);
+        assert_eq!(
+            headers(17),
+            ["`request_headers` has 17 headers, more than the 16 of request_headers_max"]
+        );
 
-        let header = |bytes: usize| problems(&format!("request_headers: {{x-a: {}}}", "v".repeat(bytes - "x-a".len())));
+        let header = |bytes: usize| {
+            problems(&format!(
+                "request_headers: {{x-a: {}}}",
+                "v".repeat(bytes - "x-a".len())
+            ))
+        };
         assert_eq!(header(4_096), [""; 0]);
-        assert_eq!(header(4_097), ["`request_headers` has 4097 bytes, more than the 4096 of request_headers_bytes_max"]);
+        assert_eq!(
+            header(4_097),
+            ["`request_headers` has 4097 bytes, more than the 4096 of request_headers_bytes_max"]
+        );
 
         let body = |bytes: usize| problems(&format!("response_body: {}", "b".repeat(bytes)));
         assert_eq!(body(4_096), [""; 0]);
-        assert_eq!(body(4_097), ["`response_body` has 4097 bytes, more than the 4096 of response_body_bytes_max"]);
+        assert_eq!(
+            body(4_097),
+            ["`response_body` has 4097 bytes, more than the 4096 of response_body_bytes_max"]
+        );
     }
 }

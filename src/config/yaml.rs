@@ -1,8 +1,10 @@
 //! Turns the text of a rules file into a tree in which every node knows its line and column.
 //!
-//! Files written for the reference must mean the same here, and it reads them with Go's `gopkg.in/yaml.v2`. So the syntax comes from a
-//! YAML 1.2 parser, but what a scalar means (`yes`, `010`, `1_000`), how `<<` merges and which of two equal keys counts are yaml.v2's,
-//! and what many people write and only yaml.v2 takes is padded until the parser takes it too. Keys and rules are not known here.
+//! Files written for the reference must mean the same here, and it reads them with Go's
+//! `gopkg.in/yaml.v2`. So the syntax comes from a YAML 1.2 parser, but what a scalar means (`yes`,
+//! `010`, `1_000`), how `<<` merges and which of two equal keys counts are yaml.v2's, and what many
+//! people write and only yaml.v2 takes is padded until the parser takes it too. Keys and rules are
+//! not known here.
 //!
 //! ```text
 //! text --> admission --> tree (ruler, scalar, merge, notes) --> Document
@@ -26,26 +28,30 @@ mod scalar;
 mod tree;
 mod trouble;
 
-/// How long a file may be. Ten times what 100,000 rules take, and a ConfigMap cannot hold more than 1 MiB.
+/// How long a file may be. Ten times what 100,000 rules take, and a ConfigMap cannot hold more than
+/// 1 MiB.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
 
-/// Stands for bytes that are not UTF-8 in a text, so that the error about them has a line and a column like any other. YAML does not
-/// allow this character.
+/// Stands for bytes that are not UTF-8 in a text, so that the error about them has a line and a
+/// column like any other. YAML does not allow this character.
 pub const NOT_UTF8: char = '\u{FFFF}';
 
-/// How many nodes a file may have, each use of an alias counted anew. 100,000 rules have one to two million.
+/// How many nodes a file may have, each use of an alias counted anew. 100,000 rules have one to two
+/// million.
 ///
-/// A chain of aliases ("billion laughs") is rejected much earlier, by the share of nodes that come from aliases.
+/// A chain of aliases ("billion laughs") is rejected much earlier, by the share of nodes that come
+/// from aliases.
 pub const NODES_MAX: usize = 4_000_000;
 
 /// How many lists and maps may stand within one another, aliases followed.
 ///
-/// A descriptor takes two, so this is 60 levels of them. Dropping, cloning and walking a tree recurse once a level: at this depth, on
-/// the smallest stack a thread gets, there is no need to worry.
+/// A descriptor takes two, so this is 60 levels of them. Dropping, cloning and walking a tree
+/// recurse once a level: at this depth, on the smallest stack a thread gets, there is no need to
+/// worry.
 pub const DEPTH_MAX: usize = 128;
 
-/// Where something stands in a file: 1-based line and column (in characters), and how many characters wide it is on that line (at
-/// least 1): what the caret underlines.
+/// Where something stands in a file: 1-based line and column (in characters), and how many
+/// characters wide it is on that line (at least 1): what the caret underlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spot {
     /// Counted from 1.
@@ -58,11 +64,13 @@ pub struct Spot {
 
 /// One value of the tree, or one key.
 ///
-/// An alias shares the lists and maps of its anchor, so it costs no memory. Its own spot is where the alias is, the spots within are
-/// those of the anchor. A value left empty has the spot of its key.
+/// An alias shares the lists and maps of its anchor, so it costs no memory. Its own spot is where
+/// the alias is, the spots within are those of the anchor. A value left empty has the spot of its
+/// key.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Of a map in block style: that of its first key. Of a list so written: that of its first item.
+    /// Of a map in block style: that of its first key. Of a list so written: that of its first
+    /// item.
     pub spot: Spot,
     /// What stands there.
     pub kind: Kind,
@@ -77,18 +85,22 @@ pub enum Kind {
     List(Rc<Vec<Node>>),
     /// Pairs in file order; keys are scalars, and no two of them have the same text.
     ///
-    /// Of repeated keys the last counts, and a `<<` counts as if its pairs stood in its place, so that it replaces what is above it and
-    /// is replaced by what is below. Where both the old and the new value are maps the new one's pairs are laid over the old one's:
-    /// yaml.v2 does so when it fills a struct (a `rate_limit` that overrides one number of the merged one keeps its unit).
+    /// Of repeated keys the last counts, and a `<<` counts as if its pairs stood in its place, so
+    /// that it replaces what is above it and is replaced by what is below. Where both the old
+    /// and the new value are maps the new one's pairs are laid over the old one's: yaml.v2 does
+    /// so when it fills a struct (a `rate_limit` that overrides one number of the merged one keeps
+    /// its unit).
     Map(Rc<Vec<(Node, Node)>>),
 }
 
 /// A scalar as it was written, after unquoting and folding.
 #[derive(Debug, Clone)]
 pub struct Scalar {
-    /// What yaml.v2 puts into a string field: the text itself, whatever [`Scalar::value`] makes of it (`yes`, `0x10`).
+    /// What yaml.v2 puts into a string field: the text itself, whatever [`Scalar::value`] makes of
+    /// it (`yes`, `0x10`).
     pub text: Rc<str>,
-    /// It is text whatever it looks like: in quotes, a block, `!!str`, or with a tag of the operator's own.
+    /// It is text whatever it looks like: in quotes, a block, `!!str`, or with a tag of the
+    /// operator's own.
     literal: bool,
 }
 
@@ -162,30 +174,49 @@ pub fn read(text: &str) -> Result<Document, Trouble> {
 impl Spot {
     fn new(line: usize, column: usize, width: usize) -> Spot {
         let bounded = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Spot { line: bounded(line), column: bounded(column), width: bounded(width) }
+        Spot {
+            line: bounded(line),
+            column: bounded(column),
+            width: bounded(width),
+        }
     }
 }
 
 impl Scalar {
     /// As if it had been written without quotes.
     pub fn plain(text: impl Into<Rc<str>>) -> Scalar {
-        Scalar { text: text.into(), literal: false }
+        Scalar {
+            text: text.into(),
+            literal: false,
+        }
     }
 
     /// As if it had been written in quotes.
     pub fn quoted(text: impl Into<Rc<str>>) -> Scalar {
-        Scalar { text: text.into(), literal: true }
+        Scalar {
+            text: text.into(),
+            literal: true,
+        }
     }
 
-    /// What the text means, by yaml.v2's `resolve.go`. Only plain scalars and tagged ones (`!!int "7"`) can be anything but text.
+    /// What the text means, by yaml.v2's `resolve.go`. Only plain scalars and tagged ones (`!!int
+    /// "7"`) can be anything but text.
     pub fn value(&self) -> Value {
-        if self.literal { Value::Text } else { scalar::resolve(&self.text) }
+        if self.literal {
+            Value::Text
+        } else {
+            scalar::resolve(&self.text)
+        }
     }
 }
 
 impl Trouble {
     fn new(spot: Spot, text: impl Into<String>) -> Trouble {
-        Trouble { spot, text: text.into(), hint: None }
+        Trouble {
+            spot,
+            text: text.into(),
+            hint: None,
+        }
     }
 
     fn hint(mut self, hint: impl Into<String>) -> Trouble {

@@ -1,4 +1,5 @@
-//! Tells the [`Activity`] of a connection when it waits for its client, and closes one whose client does not read.
+//! Tells the [`Activity`] of a connection when it waits for its client, and closes one whose client
+//! does not read.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -15,7 +16,8 @@ use tokio::time::{Sleep, sleep};
 use crate::http::budget::Activity;
 use crate::telemetry::metric::Counter;
 
-/// How long a client may take to read responses that do not fit into the socket's buffer. Prometheus gives up on a scrape after 10 s, too.
+/// How long a client may take to read responses that do not fit into the socket's buffer.
+/// Prometheus gives up on a scrape after 10 s, too.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a connection is doing: shared by its socket, its requests and their bodies.
@@ -45,14 +47,22 @@ struct WatchedBody {
 impl Watch {
     /// Nothing was requested yet.
     pub fn new(activity: Arc<Activity>) -> Self {
-        Self { activity, answering: Arc::default() }
+        Self {
+            activity,
+            answering: Arc::default(),
+        }
     }
 
     /// Begins to answer a request. Its body is watched as well.
     pub fn begin(&self, request: http::Request<Incoming>) -> http::Request<Body> {
         self.answering.store(true, Relaxed);
         self.activity.work();
-        request.map(|body| Body::new(WatchedBody { body, watch: self.clone() }))
+        request.map(|body| {
+            Body::new(WatchedBody {
+                body,
+                watch: self.clone(),
+            })
+        })
     }
 
     /// The response is about to be written.
@@ -70,14 +80,25 @@ impl Watch {
 impl<S> WatchedSocket<S> {
     /// Watches a socket; `write_timeouts` counts the clients that do not read.
     pub fn new(socket: S, watch: Watch, write_timeouts: Counter) -> Self {
-        Self { socket, watch, write_deadline: None, write_timeouts }
+        Self {
+            socket,
+            watch,
+            write_deadline: None,
+            write_timeouts,
+        }
     }
 
     /// The same result, unless the client has had time enough to read.
-    fn written<T>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn written<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        result: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if result.is_pending() {
             self.watch.waits_for_client();
-            let deadline = self.write_deadline.get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
+            let deadline = self
+                .write_deadline
+                .get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
             ready!(deadline.as_mut().poll(context));
             self.write_timeouts.inc();
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
@@ -87,7 +108,11 @@ impl<S> WatchedSocket<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for WatchedSocket<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.socket).poll_read(context, buffer);
         if result.is_pending() {
             self.watch.waits_for_client();
@@ -97,12 +122,20 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedSocket<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedSocket<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.socket).poll_write(context, bytes);
         self.written(context, result)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.socket).poll_write_vectored(context, bytes);
         self.written(context, result)
     }
@@ -129,11 +162,15 @@ impl HttpBody for WatchedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let result = Pin::new(&mut self.body).poll_frame(context);
         match result {
             Poll::Pending => self.watch.activity.wait(),
-            // A part of it is not enough: a client could send bytes one by one, and would always have been active lately.
+            // A part of it is not enough: a client could send bytes one by one, and would always
+            // have been active lately.
             Poll::Ready(Some(Ok(_))) if !self.body.is_end_stream() => {}
             Poll::Ready(_) => self.watch.activity.work(),
         }

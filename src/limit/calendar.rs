@@ -1,7 +1,7 @@
 //! Calendar months in UTC, in seconds since the Unix epoch.
 //!
-//! Days are converted as in Howard Hinnant's "chrono-compatible low-level date algorithms": a year begins on
-//! March 1, so that a leap day is the last day of its year and no month needs a table.
+//! Days are converted as in Howard Hinnant's "chrono-compatible low-level date algorithms": a year
+//! begins on March 1, so that a leap day is the last day of its year and no month needs a table.
 //!
 //! ```text
 //! day of the year    0    31    61    92   122   153   184   214   245   275   306   337
@@ -26,7 +26,8 @@ pub const fn month_of(secs: u64) -> u64 {
     let year_of_era = (day_of_era - leap_days) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let months_since_march = (5 * day_of_year + 2) / 153;
-    // January and February belong to the year before. A month is counted from January of year 0, which has index 0.
+    // January and February belong to the year before. A month is counted from January of year 0,
+    // which has index 0.
     (era * YEARS_PER_ERA + year_of_era) * MONTHS_PER_YEAR + months_since_march + 2 - MONTHS_TO_EPOCH
 }
 
@@ -65,19 +66,62 @@ mod tests {
     #[test]
     fn months_start_and_end_where_the_calendar_says() {
         for (within, starts, next) in [
-            ("1970-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "1970-02-01T00:00:00Z"),
-            ("2024-02-29T23:59:59Z", "2024-02-01T00:00:00Z", "2024-03-01T00:00:00Z"),
-            ("2026-02-28T23:59:59Z", "2026-02-01T00:00:00Z", "2026-03-01T00:00:00Z"),
-            ("2100-02-28T12:00:00Z", "2100-02-01T00:00:00Z", "2100-03-01T00:00:00Z"),
-            ("2000-02-29T12:00:00Z", "2000-02-01T00:00:00Z", "2000-03-01T00:00:00Z"),
-            ("2026-12-31T23:59:59Z", "2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z"),
-            ("2027-01-01T00:00:00Z", "2027-01-01T00:00:00Z", "2027-02-01T00:00:00Z"),
-            ("2026-08-31T00:00:00Z", "2026-08-01T00:00:00Z", "2026-09-01T00:00:00Z"),
-            ("2026-04-30T23:59:59Z", "2026-04-01T00:00:00Z", "2026-05-01T00:00:00Z"),
+            (
+                "1970-01-01T00:00:00Z",
+                "1970-01-01T00:00:00Z",
+                "1970-02-01T00:00:00Z",
+            ),
+            (
+                "2024-02-29T23:59:59Z",
+                "2024-02-01T00:00:00Z",
+                "2024-03-01T00:00:00Z",
+            ),
+            (
+                "2026-02-28T23:59:59Z",
+                "2026-02-01T00:00:00Z",
+                "2026-03-01T00:00:00Z",
+            ),
+            (
+                "2100-02-28T12:00:00Z",
+                "2100-02-01T00:00:00Z",
+                "2100-03-01T00:00:00Z",
+            ),
+            (
+                "2000-02-29T12:00:00Z",
+                "2000-02-01T00:00:00Z",
+                "2000-03-01T00:00:00Z",
+            ),
+            (
+                "2026-12-31T23:59:59Z",
+                "2026-12-01T00:00:00Z",
+                "2027-01-01T00:00:00Z",
+            ),
+            (
+                "2027-01-01T00:00:00Z",
+                "2027-01-01T00:00:00Z",
+                "2027-02-01T00:00:00Z",
+            ),
+            (
+                "2026-08-31T00:00:00Z",
+                "2026-08-01T00:00:00Z",
+                "2026-09-01T00:00:00Z",
+            ),
+            (
+                "2026-04-30T23:59:59Z",
+                "2026-04-01T00:00:00Z",
+                "2026-05-01T00:00:00Z",
+            ),
         ] {
-            let time = humantime::parse_rfc3339(within).expect("a date").duration_since(UNIX_EPOCH).expect("after 1970");
+            let time = humantime::parse_rfc3339(within)
+                .expect("a date")
+                .duration_since(UNIX_EPOCH)
+                .expect("after 1970");
             let month = month_of(time.as_secs());
-            assert_eq!((date(month_start(month)), date(month_start(month + 1))), (starts.to_owned(), next.to_owned()), "{within}");
+            assert_eq!(
+                (date(month_start(month)), date(month_start(month + 1))),
+                (starts.to_owned(), next.to_owned()),
+                "{within}"
+            );
         }
     }
 

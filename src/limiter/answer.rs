@@ -37,7 +37,8 @@ pub struct Status {
     pub limit: Option<StatusLimit>,
     /// How many more would pass now.
     pub remaining: u32,
-    /// When over: whole seconds after which the same call would pass. Else: after which nothing is left of what was used. At least 1.
+    /// When over: whole seconds after which the same call would pass. Else: after which nothing is
+    /// left of what was used. At least 1.
     pub reset_secs: u64,
 }
 
@@ -48,7 +49,8 @@ pub struct StatusLimit {
     pub requests: u32,
     /// The unit that is the period, if one is.
     pub unit: Option<Unit>,
-    /// The period in whole seconds. `None` for what is held at once, and for calendar months, whose lengths differ.
+    /// The period in whole seconds. `None` for what is held at once, and for calendar months,
+    /// whose lengths differ.
     pub period_secs: Option<u64>,
     /// The rule's name; may be empty.
     pub name: Box<str>,
@@ -66,8 +68,14 @@ pub struct Header {
 impl StatusLimit {
     /// A limit under the name of its rule.
     pub fn new(limit: &Limit, name: &str) -> Self {
-        let has_one_length = limit.algorithm() != Algorithm::Concurrency && limit.months() == Months::ThirtyDays;
+        let has_one_length =
+            limit.algorithm() != Algorithm::Concurrency && limit.months() == Months::ThirtyDays;
         let period_secs = has_one_length.then(|| limit.period().ceil_secs());
-        Self { requests: limit.requests(), unit: limit.unit(), period_secs, name: name.into() }
+        Self {
+            requests: limit.requests(),
+            unit: limit.unit(),
+            period_secs,
+            name: name.into(),
+        }
     }
 }

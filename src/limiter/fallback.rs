@@ -1,6 +1,7 @@
 //! The store did not answer in time: what is answered instead, as each rule says.
 //!
-//! `local` leaves it to the store, which knows what it was last told of a counter and which share of its limit is this replica's.
+//! `local` leaves it to the store, which knows what it was last told of a counter and which share
+//! of its limit is this replica's.
 
 use smallvec::SmallVec;
 
@@ -26,14 +27,20 @@ pub struct Fallback {
 impl Fallback {
     /// `policy` is for rules that do not say.
     pub fn new(policy: OnStoreError, metrics: &Metrics) -> Self {
-        let help = "Checks that the store gave no verdict on, by what was answered instead and why.";
+        let help =
+            "Checks that the store gave no verdict on, by what was answered instead and why.";
         let counter = |policy: OnStoreError, cause: StoreError| {
-            metrics.counter_with("tollgate_store_fallbacks_total", help, &[("policy", policy.name()), ("cause", cause.name())])
+            metrics.counter_with(
+                "tollgate_store_fallbacks_total",
+                help,
+                &[("policy", policy.name()), ("cause", cause.name())],
+            )
         };
         Self {
             policy,
             store_errors: failed_calls("redis_error", metrics),
-            verdicts: OnStoreError::ALL.map(|policy| StoreError::ALL.map(|cause| counter(policy, cause))),
+            verdicts: OnStoreError::ALL
+                .map(|policy| StoreError::ALL.map(|cause| counter(policy, cause))),
         }
     }
 
@@ -41,7 +48,13 @@ impl Fallback {
     ///
     /// # Errors
     /// The store's error, if a rule wants the caller to have it.
-    pub fn fill(&self, plan: &Plan<'_>, decisions: Decisions, store: &Store, clock: &Clock) -> Result<Verdicts, StoreError> {
+    pub fn fill(
+        &self,
+        plan: &Plan<'_>,
+        decisions: Decisions,
+        store: &Store,
+        clock: &Clock,
+    ) -> Result<Verdicts, StoreError> {
         if decisions.iter().all(Result::is_ok) {
             return Ok(decisions.into_iter().flatten().collect());
         }
@@ -57,25 +70,44 @@ impl Fallback {
         if let Some(error) = failed {
             return Err(error);
         }
-        let local = plan.ask.checks.iter().zip(&decisions).zip(&policies).filter(|(_, policy)| **policy == OnStoreError::Local);
-        let local: SmallVec<[(&Check, Failure); 2]> = local.filter_map(|((check, decision), _)| Some((check, decision.err()?))).collect();
-        let mut local = store.count_alone(&local, plan.ask.together, clock.now()).into_iter();
-        let verdicts = decisions.into_iter().zip(&policies).zip(&plan.ask.checks).map(|((decision, policy), check)| match decision {
-            Ok(verdict) => verdict,
-            Err(_) if *policy == OnStoreError::Local => local.next().expect("there is a verdict for each"),
-            Err(_) => without_counting(check, *policy == OnStoreError::Deny),
-        });
+        let local = plan
+            .ask
+            .checks
+            .iter()
+            .zip(&decisions)
+            .zip(&policies)
+            .filter(|(_, policy)| **policy == OnStoreError::Local);
+        let local: SmallVec<[(&Check, Failure); 2]> = local
+            .filter_map(|((check, decision), _)| Some((check, decision.err()?)))
+            .collect();
+        let mut local = store
+            .count_alone(&local, plan.ask.together, clock.now())
+            .into_iter();
+        let verdicts = decisions
+            .into_iter()
+            .zip(&policies)
+            .zip(&plan.ask.checks)
+            .map(|((decision, policy), check)| match decision {
+                Ok(verdict) => verdict,
+                Err(_) if *policy == OnStoreError::Local => {
+                    local.next().expect("there is a verdict for each")
+                }
+                Err(_) => without_counting(check, *policy == OnStoreError::Deny),
+            });
         Ok(verdicts.collect())
     }
 
     /// What a step's rule wants where the store has no verdict.
     pub fn policy(&self, step: &Step<'_>) -> OnStoreError {
-        step.rule().and_then(|rule| rule.on_store_error).unwrap_or(self.policy)
+        step.rule()
+            .and_then(|rule| rule.on_store_error)
+            .unwrap_or(self.policy)
     }
 
     /// What each check's rule wants.
     fn policies(&self, plan: &Plan<'_>) -> SmallVec<[OnStoreError; 4]> {
-        let mut policies: SmallVec<[OnStoreError; 4]> = plan.ask.checks.iter().map(|_| self.policy).collect();
+        let mut policies: SmallVec<[OnStoreError; 4]> =
+            plan.ask.checks.iter().map(|_| self.policy).collect();
         for step in &plan.steps {
             if let Some(check) = step.check() {
                 policies[check] = self.policy(step);
@@ -85,7 +117,8 @@ impl Fallback {
     }
 }
 
-/// The counter of calls that fail in this way in envoyproxy/ratelimit, under its names. There each of them is an error for the caller.
+/// The counter of calls that fail in this way in envoyproxy/ratelimit, under its names. There each
+/// of them is an error for the caller.
 pub fn failed_calls(kind: &'static str, metrics: &Metrics) -> metric::Counter {
     metrics.reference_counter(
         &format!("ratelimit.service.call.should_rate_limit.{kind}"),

@@ -1,7 +1,8 @@
 //! Requests over their limit that wait for their turn instead of being refused.
 //!
-//! There is no queue to keep: the store books a slot for the hits in the step in which it charges them, so each request knows when its
-//! turn is, whichever replica it asked, and its answer is held back until then. That is the only wait besides the store's.
+//! There is no queue to keep: the store books a slot for the hits in the step in which it charges
+//! them, so each request knows when its turn is, whichever replica it asked, and its answer is held
+//! back until then. That is the only wait besides the store's.
 //!
 //! ```text
 //!  decided     the slot begins,
@@ -10,8 +11,9 @@
 //!  --[-- start_after --]-------[------------------|------> time
 //! ```
 //!
-//! Nothing is ever given back. A caller who goes away has used its slot, and so has one whose turn would be too late since the store took
-//! its time to say when it is: others may have been told of later slots meanwhile, and theirs could not be moved.
+//! Nothing is ever given back. A caller who goes away has used its slot, and so has one whose turn
+//! would be too late since the store took its time to say when it is: others may have been told of
+//! later slots meanwhile, and theirs could not be moved.
 
 use std::sync::Arc;
 
@@ -22,8 +24,9 @@ use crate::check::{Ask, Verdict, Verdicts};
 use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
 use crate::time::{MICROS_PER_SECOND, Span, Time};
 
-/// How many requests of one runtime may wait, or be about to find out whether they have to. Envoy's circuit breaker lets as many be under
-/// way to one cluster unless it is told otherwise; each holds a few KiB, so all of them hold a few MiB.
+/// How many requests of one runtime may wait, or be about to find out whether they have to. Envoy's
+/// circuit breaker lets as many be under way to one cluster unless it is told otherwise; each holds
+/// a few KiB, so all of them hold a few MiB.
 pub const QUEUE_WAITERS_MAX: usize = 1_024;
 
 /// Where requests of one runtime wait. Clones are the same.
@@ -82,17 +85,28 @@ impl QueueMetrics {
 impl Queue {
     /// One in which nobody waits.
     pub fn new(metrics: QueueMetrics) -> Self {
-        Self { places: Arc::new(Semaphore::new(QUEUE_WAITERS_MAX)), metrics }
+        Self {
+            places: Arc::new(Semaphore::new(QUEUE_WAITERS_MAX)),
+            metrics,
+        }
     }
 
-    /// A place for a request that may have to wait. `None` for all others, among them those that come when every place is taken: no slot is
-    /// booked for these, so that they pass at once or are refused.
+    /// A place for a request that may have to wait. `None` for all others, among them those that
+    /// come when every place is taken: no slot is booked for these, so that they pass at once
+    /// or are refused.
     pub fn place_for(&self, ask: &mut Ask) -> Option<Place<'_>> {
-        if ask.checks.iter().all(|check| check.book_ahead == Span::ZERO) {
+        if ask
+            .checks
+            .iter()
+            .all(|check| check.book_ahead == Span::ZERO)
+        {
             return None;
         }
         if let Ok(permit) = self.places.try_acquire() {
-            return Some(Place { metrics: &self.metrics, _permit: permit });
+            return Some(Place {
+                metrics: &self.metrics,
+                _permit: permit,
+            });
         }
         self.metrics.full.inc();
         for check in &mut ask.checks {
@@ -103,8 +117,8 @@ impl Queue {
 }
 
 impl Place<'_> {
-    /// Refuses what was booked but would begin when nobody waits for it any more: slots are booked in time, but the store has taken some.
-    /// What came with it was charged.
+    /// Refuses what was booked but would begin when nobody waits for it any more: slots are booked
+    /// in time, but the store has taken some. What came with it was charged.
     pub fn refuse_late(&self, verdicts: &mut Verdicts, now: Time, deadline: Option<Time>) {
         if deadline.is_some_and(|deadline| refuse_late(verdicts, now, deadline)) {
             self.metrics.late.inc();
@@ -126,7 +140,10 @@ impl<'q> Waiting<'q> {
     fn begin(metrics: &'q QueueMetrics, wait: Span) -> Self {
         metrics.waiters.inc();
         metrics.seconds.observe(wait.as_secs_f64());
-        Self { metrics, turn_came: false }
+        Self {
+            metrics,
+            turn_came: false,
+        }
     }
 }
 
@@ -143,9 +160,16 @@ impl Drop for Waiting<'_> {
 /// Refuses those whose slots begin after the deadline. Gives whether there were any.
 fn refuse_late(verdicts: &mut Verdicts, now: Time, deadline: Time) -> bool {
     let mut any = false;
-    for verdict in verdicts.iter_mut().filter(|verdict| is_booked(verdict) && now.plus(verdict.start_after) > deadline) {
+    for verdict in verdicts
+        .iter_mut()
+        .filter(|verdict| is_booked(verdict) && now.plus(verdict.start_after) > deadline)
+    {
         // When this slot would have begun, another one can be had.
-        *verdict = Verdict { over: true, retry_after: Some(verdict.start_after), ..*verdict };
+        *verdict = Verdict {
+            over: true,
+            retry_after: Some(verdict.start_after),
+            ..*verdict
+        };
         any = true;
     }
     any
@@ -153,7 +177,12 @@ fn refuse_late(verdicts: &mut Verdicts, now: Time, deadline: Time) -> bool {
 
 /// How long a request that passes has to wait: until the last of its slots begins.
 pub fn wait(verdicts: &Verdicts) -> Span {
-    verdicts.iter().filter(|verdict| is_booked(verdict)).map(|verdict| verdict.start_after).max().unwrap_or(Span::ZERO)
+    verdicts
+        .iter()
+        .filter(|verdict| is_booked(verdict))
+        .map(|verdict| verdict.start_after)
+        .max()
+        .unwrap_or(Span::ZERO)
 }
 
 /// Whether a slot was booked for it that has not begun.
@@ -177,7 +206,15 @@ mod tests {
 
     fn booked(start_after: Span) -> Verdict {
         let reset_after = Span::from_secs(1);
-        Verdict { over: false, used: 1, remaining: 0, start_after, retry_after: None, reset_after, from_cache: false }
+        Verdict {
+            over: false,
+            used: 1,
+            remaining: 0,
+            start_after,
+            retry_after: None,
+            reset_after,
+            from_cache: false,
+        }
     }
 
     #[test]
@@ -189,18 +226,36 @@ mod tests {
 
         let later = now.plus(Span::from_micros(1));
         assert!(refuse_late(&mut verdicts, later, deadline));
-        assert_eq!(verdicts.iter().map(|verdict| verdict.over).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(
+            verdicts
+                .iter()
+                .map(|verdict| verdict.over)
+                .collect::<Vec<_>>(),
+            [false, true]
+        );
         assert_eq!(verdicts[1].retry_after, Some(MILLI));
-        assert_eq!(wait(&verdicts), Span::ZERO, "nobody waits for what is refused");
+        assert_eq!(
+            wait(&verdicts),
+            Span::ZERO,
+            "nobody waits for what is refused"
+        );
 
         let mut verdicts = Verdicts::from_slice(&[booked(Span::ZERO)]);
-        assert!(!refuse_late(&mut verdicts, deadline.plus(MILLI), deadline), "what has no slot to wait for is no later than any answer");
+        assert!(
+            !refuse_late(&mut verdicts, deadline.plus(MILLI), deadline),
+            "what has no slot to wait for is no later than any answer"
+        );
     }
 
     #[test]
     fn chance_is_whole_seconds_up_to_the_most_that_there_may_be() {
         assert_eq!(some_of(Span::ZERO), Span::ZERO);
-        let drawn: std::collections::BTreeSet<u64> = (0..1_000).map(|_| some_of(Span::from_secs(3)).as_micros()).collect();
-        assert_eq!(drawn.into_iter().collect::<Vec<_>>(), [0, 1_000_000, 2_000_000, 3_000_000]);
+        let drawn: std::collections::BTreeSet<u64> = (0..1_000)
+            .map(|_| some_of(Span::from_secs(3)).as_micros())
+            .collect();
+        assert_eq!(
+            drawn.into_iter().collect::<Vec<_>>(),
+            [0, 1_000_000, 2_000_000, 3_000_000]
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Which refusals the log tells: by chance one of so many, and never more than so many a second.
 //!
-//! Off unless it is asked for: what a descriptor says may be personal, and a flood of refusals is no reason to fill disks.
+//! Off unless it is asked for: what a descriptor says may be personal, and a flood of refusals is
+//! no reason to fill disks.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -41,7 +42,11 @@ impl Refusals {
             "tollgate_refusals_log_left_out_total",
             "Refusals that the log would have told, had it not told as many in that second as it may (lines_per_second_max).",
         );
-        Self { options, second: Mutex::default(), left_out }
+        Self {
+            options,
+            second: Mutex::default(),
+            left_out,
+        }
     }
 
     /// Whether any are told.
@@ -51,7 +56,9 @@ impl Refusals {
 
     /// Whether this one is told; if so, how many were left out since the last that was.
     pub fn admit(&self, now: Time) -> Option<u64> {
-        self.options.rate.filter(|rate| rate.includes(chance::any()))?;
+        self.options
+            .rate
+            .filter(|rate| rate.includes(chance::any()))?;
         let mut second = self.second.lock().unwrap_or_else(PoisonError::into_inner);
         let told = second.admit(now, self.options.lines_per_second_max);
         if told.is_none() {
@@ -86,6 +93,9 @@ mod tests {
         let mut second = Second::default();
         let told: Vec<_> = (0..5).map(|_| second.admit(first, 2)).collect();
         assert_eq!(told, [Some(0), Some(0), None, None, None]);
-        assert_eq!([second.admit(next, 2), second.admit(next, 2)], [Some(3), Some(0)]);
+        assert_eq!(
+            [second.admit(next, 2), second.admit(next, 2)],
+            [Some(3), Some(0)]
+        );
     }
 }

@@ -28,40 +28,76 @@ pub struct Settings {
     /// A request that one limit refuses uses up nothing of the others
     #[arg(long, env = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
     pub stop_cache_key_increment_when_overlimit: bool,
-    /// What is answered where the store cannot say in time and the rule does not say what then: local (count here, this replica's share),
-    /// allow, deny, or error (UNAVAILABLE, so that Envoy's failure_mode_deny decides)
+    /// What is answered where the store cannot say in time and the rule does not say what then:
+    /// local (count here, this replica's share), allow, deny, or error (UNAVAILABLE, so that
+    /// Envoy's failure_mode_deny decides)
     #[arg(long, env = "ON_STORE_ERROR", default_value = "local", value_name = "POLICY", value_parser = on_store_error)]
     pub on_store_error: OnStoreError,
-    /// How many replicas share the limits, where their heartbeats in Redis do not say: what one of them may let through by itself while the
-    /// store is gone is its share
+    /// How many replicas share the limits, where their heartbeats in Redis do not say: what one of
+    /// them may let through by itself while the store is gone is its share
     #[arg(long, env = "REPLICAS", default_value = "1", value_name = "NUMBER")]
     pub replicas: NonZeroU32,
     /// From this part of a limit on, hits count as near it
-    #[arg(long, env = "NEAR_LIMIT_RATIO", default_value = "0.8", value_name = "RATIO")]
+    #[arg(
+        long,
+        env = "NEAR_LIMIT_RATIO",
+        default_value = "0.8",
+        value_name = "RATIO"
+    )]
     pub near_limit_ratio: f32,
     /// Add headers with limit, remaining and reset to responses
     #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
     pub limit_response_headers_enabled: bool,
     /// Name of the header with the limit
-    #[arg(long, env = "LIMIT_LIMIT_HEADER", default_value = "RateLimit-Limit", value_name = "NAME")]
+    #[arg(
+        long,
+        env = "LIMIT_LIMIT_HEADER",
+        default_value = "RateLimit-Limit",
+        value_name = "NAME"
+    )]
     pub limit_limit_header: String,
     /// Name of the header with what remains
-    #[arg(long, env = "LIMIT_REMAINING_HEADER", default_value = "RateLimit-Remaining", value_name = "NAME")]
+    #[arg(
+        long,
+        env = "LIMIT_REMAINING_HEADER",
+        default_value = "RateLimit-Remaining",
+        value_name = "NAME"
+    )]
     pub limit_remaining_header: String,
     /// Name of the header with the seconds until the reset
-    #[arg(long, env = "LIMIT_RESET_HEADER", default_value = "RateLimit-Reset", value_name = "NAME")]
+    #[arg(
+        long,
+        env = "LIMIT_RESET_HEADER",
+        default_value = "RateLimit-Reset",
+        value_name = "NAME"
+    )]
     pub limit_reset_header: String,
     /// Add headers with limit, remaining and reset to requests that go to the upstream
     #[arg(long, env = "LIMIT_REQUEST_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
     pub limit_request_headers_enabled: bool,
     /// Name of the request header with the limit
-    #[arg(long, env = "LIMIT_REQUEST_LIMIT_HEADER", default_value = "RateLimit-Limit", value_name = "NAME")]
+    #[arg(
+        long,
+        env = "LIMIT_REQUEST_LIMIT_HEADER",
+        default_value = "RateLimit-Limit",
+        value_name = "NAME"
+    )]
     pub limit_request_limit_header: String,
     /// Name of the request header with what remains
-    #[arg(long, env = "LIMIT_REQUEST_REMAINING_HEADER", default_value = "RateLimit-Remaining", value_name = "NAME")]
+    #[arg(
+        long,
+        env = "LIMIT_REQUEST_REMAINING_HEADER",
+        default_value = "RateLimit-Remaining",
+        value_name = "NAME"
+    )]
     pub limit_request_remaining_header: String,
     /// Name of the request header with the seconds until the reset
-    #[arg(long, env = "LIMIT_REQUEST_RESET_HEADER", default_value = "RateLimit-Reset", value_name = "NAME")]
+    #[arg(
+        long,
+        env = "LIMIT_REQUEST_RESET_HEADER",
+        default_value = "RateLimit-Reset",
+        value_name = "NAME"
+    )]
     pub limit_request_reset_header: String,
     /// Add RateLimit-Policy and RateLimit as the IETF draft has them
     #[arg(long, env = "IETF_RATELIMIT_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
@@ -69,14 +105,15 @@ pub struct Settings {
     /// Add Retry-After to refusals
     #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
     pub retry_after_header_enabled: bool,
-    /// Lengthen Retry-After by up to so many seconds, by chance, so that not all who are refused together come back together
+    /// Lengthen Retry-After by up to so many seconds, by chance, so that not all who are refused
+    /// together come back together
     #[arg(long, env = "RETRY_AFTER_JITTER", default_value = "0", value_name = "DURATION", value_parser = whole_secs)]
     pub retry_after_jitter: Span,
     /// Tell Envoy what was asked, and the metadata of the rules that were met
     #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
     pub response_dynamic_metadata: bool,
-    /// Log this part of the refusals, from 0 to 1, a line each; descriptors are logged with their values, which may be personal data
-    /// [default: 0]
+    /// Log this part of the refusals, from 0 to 1, a line each; descriptors are logged with their
+    /// values, which may be personal data [default: 0]
     #[arg(long, env = "REFUSALS_LOG_SAMPLE_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = setting::given(Rate::read))]
     pub refusals_log_sample_rate: Given<Rate>,
     /// But no more lines than so many in a second [default: 10]
@@ -87,7 +124,11 @@ pub struct Settings {
 impl Settings {
     /// The same for every request.
     pub fn modes(&self) -> Modes {
-        Modes { shadow: self.shadow_mode, quota: self.quota_mode, together: self.stop_cache_key_increment_when_overlimit }
+        Modes {
+            shadow: self.shadow_mode,
+            quota: self.quota_mode,
+            together: self.stop_cache_key_increment_when_overlimit,
+        }
     }
 
     /// What the limiter goes by.
@@ -112,19 +153,31 @@ impl Settings {
             retry_after_jitter: self.retry_after_jitter,
             dynamic_metadata: self.response_dynamic_metadata,
             refusals_log: refusals::Options {
-                rate: self.refusals_log_sample_rate.0.filter(|rate| !rate.is_never()),
-                lines_per_second_max: self.refusals_log_lines_per_second_max.0.map_or(REFUSALS_LOG_LINES_PER_SECOND_MAX, NonZeroU32::get),
+                rate: self
+                    .refusals_log_sample_rate
+                    .0
+                    .filter(|rate| !rate.is_never()),
+                lines_per_second_max: self
+                    .refusals_log_lines_per_second_max
+                    .0
+                    .map_or(REFUSALS_LOG_LINES_PER_SECOND_MAX, NonZeroU32::get),
             },
         }
     }
 }
 
 fn on_store_error(text: &str) -> Result<OnStoreError, String> {
-    OnStoreError::from_name(text).ok_or_else(|| format!("write one of {}", OnStoreError::ALL.map(OnStoreError::name).join(", ")))
+    OnStoreError::from_name(text).ok_or_else(|| {
+        format!(
+            "write one of {}",
+            OnStoreError::ALL.map(OnStoreError::name).join(", ")
+        )
+    })
 }
 
 fn lines_per_second_max(text: &str) -> Result<NonZeroU32, String> {
-    text.parse().map_err(|_| "write a whole number from 1 on".to_owned())
+    text.parse()
+        .map_err(|_| "write a whole number from 1 on".to_owned())
 }
 
 /// Whole seconds, since Retry-After has no others: a number of them, or a duration with its unit.
@@ -134,7 +187,11 @@ fn whole_secs(text: &str) -> Result<Span, String> {
     }
     let span = setting::span(text)?;
     let is_whole = span.as_micros().is_multiple_of(MICROS_PER_SECOND);
-    if is_whole { Ok(span) } else { Err("write whole seconds, such as 10s".to_owned()) }
+    if is_whole {
+        Ok(span)
+    } else {
+        Err("write whole seconds, such as 10s".to_owned())
+    }
 }
 
 #[cfg(test)]

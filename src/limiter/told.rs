@@ -1,7 +1,8 @@
-//! What the operator is told of one request, in its spans and in the line of a refusal. Made only where somebody is told.
+//! What the operator is told of one request, in its spans and in the line of a refusal. Made only
+//! where somebody is told.
 //!
-//! Texts come from clients: their lengths are bounded, control characters are escaped, and bytes that are not UTF-8 are percent-encoded
-//! ([`Text`]).
+//! Texts come from clients: their lengths are bounded, control characters are escaped, and bytes
+//! that are not UTF-8 are percent-encoded ([`Text`]).
 
 use std::fmt::{self, Write as _};
 
@@ -61,8 +62,16 @@ pub struct Told<'a, 'q, 'r> {
 /// The span of a request.
 pub fn execution(within: &LiveSpan, query: &Query<'_>) -> LiveSpan {
     let mut span = within.child(EXECUTION);
-    span.tell("domain", bounded(DESCRIPTOR_BYTES_MAX, |text| write!(text, "{}", Text(query.domain))));
-    span.tell("request string", bounded(REQUEST_BYTES_MAX, |text| write_request(text, query)));
+    span.tell(
+        "domain",
+        bounded(DESCRIPTOR_BYTES_MAX, |text| {
+            write!(text, "{}", Text(query.domain))
+        }),
+    );
+    span.tell(
+        "request string",
+        bounded(REQUEST_BYTES_MAX, |text| write_request(text, query)),
+    );
     span
 }
 
@@ -76,7 +85,10 @@ pub fn redis(within: &LiveSpan, trip: Trip) -> LiveSpan {
 
 /// The trip is over. What was known to be over its limit was not asked about.
 pub fn redis_said(mut span: LiveSpan, decisions: &Decisions) {
-    let asked = decisions.iter().filter(|decision| !decision.as_ref().is_ok_and(|verdict| verdict.from_cache)).count();
+    let asked = decisions
+        .iter()
+        .filter(|decision| !decision.as_ref().is_ok_and(|verdict| verdict.from_cache))
+        .count();
     if asked == 0 {
         span.discard();
         return;
@@ -92,14 +104,24 @@ pub fn silent(decisions: &Decisions) -> Silent {
     if decisions.iter().all(Result::is_ok) {
         return Silent::new();
     }
-    decisions.iter().map(|decision| decision.as_ref().err().map(|failure| failure.error)).collect()
+    decisions
+        .iter()
+        .map(|decision| decision.as_ref().err().map(|failure| failure.error))
+        .collect()
 }
 
 impl<'a, 'q> Told<'a, 'q, '_> {
     /// Tells the span of the request what it came to.
     pub fn tell(&self, span: &mut LiveSpan) {
         let answer = self.answer;
-        span.tell("tollgate.code", if answer.over_limit { "OVER_LIMIT" } else { "OK" });
+        span.tell(
+            "tollgate.code",
+            if answer.over_limit {
+                "OVER_LIMIT"
+            } else {
+                "OK"
+            },
+        );
         if answer.shadowed {
             span.tell("tollgate.shadowed", "by SHADOW_MODE");
         }
@@ -120,7 +142,11 @@ impl<'a, 'q> Told<'a, 'q, '_> {
         let index = self.answer.refused_by?;
         let step = &self.plan.steps[index];
         let check = step.check()?;
-        let rule = if let Step::Counted { rule, .. } = step { &rule.path } else { OWN_LIMIT };
+        let rule = if let Step::Counted { rule, .. } = step {
+            &rule.path
+        } else {
+            OWN_LIMIT
+        };
         Some(Refused {
             rule,
             limit: &self.plan.ask.checks[check].limit,
@@ -133,7 +159,11 @@ impl<'a, 'q> Told<'a, 'q, '_> {
     /// Which policy spoke in place of the store, and why.
     fn policy(&self, step: &Step<'_>) -> Option<String> {
         let cause = (*self.silent.get(step.check()?)?)?;
-        Some(format!("{} ({})", self.fallback.policy(step).name(), cause.name()))
+        Some(format!(
+            "{} ({})",
+            self.fallback.policy(step).name(),
+            cause.name()
+        ))
     }
 }
 
@@ -167,7 +197,10 @@ struct Bounded {
 impl fmt::Write for Bounded {
     fn write_str(&mut self, part: &str) -> fmt::Result {
         part.chars().try_for_each(|letter| {
-            let letter = letter.is_control().then(|| letter.escape_unicode()).map_or(Escaped::Plain(letter), Escaped::Control);
+            let letter = letter
+                .is_control()
+                .then(|| letter.escape_unicode())
+                .map_or(Escaped::Plain(letter), Escaped::Control);
             let before = self.text.len();
             // A String takes anything.
             let _ = write!(self.text, "{letter}");
@@ -197,9 +230,16 @@ impl fmt::Display for Escaped {
 
 /// What is written, as far as there is room; three dots stand for the rest.
 fn bounded(bytes_max: usize, write: impl FnOnce(&mut Bounded) -> fmt::Result) -> String {
-    let mut bounded = Bounded { text: String::new(), bytes_max };
+    let mut bounded = Bounded {
+        text: String::new(),
+        bytes_max,
+    };
     let is_whole = write(&mut bounded).is_ok();
-    if is_whole { bounded.text } else { bounded.text + "..." }
+    if is_whole {
+        bounded.text
+    } else {
+        bounded.text + "..."
+    }
 }
 
 /// In protobuf's text form, as the reference has it.
@@ -209,7 +249,12 @@ fn write_request(text: &mut Bounded, query: &Query<'_>) -> fmt::Result {
         text.write_str(" descriptors:{")?;
         for (index, entry) in descriptor.entries.iter().enumerate() {
             let space = if index > 0 { " " } else { "" };
-            write!(text, "{space}entries:{{key:{:?} value:{:?}}}", Text(entry.key), Text(entry.value))?;
+            write!(
+                text,
+                "{space}entries:{{key:{:?} value:{:?}}}",
+                Text(entry.key),
+                Text(entry.value)
+            )?;
         }
         text.write_str("}")?;
     }
@@ -241,23 +286,42 @@ mod tests {
 
     fn query(value: &str) -> Query<'_> {
         let entries = smallvec![Entry::new("user", value), Entry::new("path", "/")];
-        let descriptor = Descriptor { entries, limit: None, hits: Hits::Add(1), hits_addend: None };
-        Query { domain: b"d", descriptors: smallvec![descriptor], ..Query::default() }
+        let descriptor = Descriptor {
+            entries,
+            limit: None,
+            hits: Hits::Add(1),
+            hits_addend: None,
+        };
+        Query {
+            domain: b"d",
+            descriptors: smallvec![descriptor],
+            ..Query::default()
+        }
     }
 
     #[test]
     fn a_request_is_shown_as_protobuf_shows_it_and_cut_where_it_is_long() {
-        let shown = |value: &str| bounded(REQUEST_BYTES_MAX, |text| write_request(text, &query(value)));
-        assert_eq!(shown("a\"b"), r#"domain:"d" descriptors:{entries:{key:"user" value:"a\"b"} entries:{key:"path" value:"/"}}"#);
+        let shown =
+            |value: &str| bounded(REQUEST_BYTES_MAX, |text| write_request(text, &query(value)));
+        assert_eq!(
+            shown("a\"b"),
+            r#"domain:"d" descriptors:{entries:{key:"user" value:"a\"b"} entries:{key:"path" value:"/"}}"#
+        );
         let long = "ü".repeat(5_000);
         let cut = shown(&long);
-        assert!(cut.ends_with("ü...") && cut.len() <= REQUEST_BYTES_MAX + 3, "{} bytes", cut.len());
+        assert!(
+            cut.ends_with("ü...") && cut.len() <= REQUEST_BYTES_MAX + 3,
+            "{} bytes",
+            cut.len()
+        );
     }
 
     #[test]
     fn what_controls_a_terminal_is_shown_as_a_number() {
         let query = query("a\u{1b}[31m\n\u{9b}b");
-        let shown = bounded(DESCRIPTOR_BYTES_MAX, |text| write_descriptor(text, &query.descriptors[0]));
+        let shown = bounded(DESCRIPTOR_BYTES_MAX, |text| {
+            write_descriptor(text, &query.descriptors[0])
+        });
         assert_eq!(shown, r"user=a\u{1b}[31m\u{a}\u{9b}b,path=/");
     }
 }

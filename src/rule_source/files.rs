@@ -1,4 +1,5 @@
-//! A directory of rules files: every file in it and below, whatever its name ends with, as the reference reads it.
+//! A directory of rules files: every file in it and below, whatever its name ends with, as the
+//! reference reads it.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -13,7 +14,8 @@ use crate::watch::FileFacts;
 
 /// How many files are read. More are no rules but a wrong directory.
 pub const FILES_MAX: usize = 10_000;
-/// How many directories are looked into: a few links that lead to each other make millions of ways, even without a circle.
+/// How many directories are looked into: a few links that lead to each other make millions of ways,
+/// even without a circle.
 const DIRECTORIES_MAX: usize = 10_000;
 /// How deep directories may lie in each other.
 const DEPTH_MAX: usize = 16;
@@ -27,7 +29,8 @@ pub struct Directory {
     ignore_dot_files: bool,
 }
 
-/// What a directory looks like from outside. If two of these are equal, nobody has written to it in between.
+/// What a directory looks like from outside. If two of these are equal, nobody has written to it in
+/// between.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature(Option<Vec<FileFacts>>);
 
@@ -42,7 +45,12 @@ struct Walk {
 impl Directory {
     /// A directory.
     pub fn new(path: PathBuf, ignore_dot_files: bool) -> Self {
-        Self { path, root: None, name_prefix: String::new(), ignore_dot_files }
+        Self {
+            path,
+            root: None,
+            name_prefix: String::new(),
+            ignore_dot_files,
+        }
     }
 
     /// It lies below a root, which may be a link that is turned.
@@ -66,15 +74,27 @@ impl Directory {
 
     /// A file's name in messages, without what stands for where the directory lies.
     pub fn name_within<'s>(&self, source: &'s Source) -> &'s str {
-        source.name.strip_prefix(&*self.name_prefix).unwrap_or(&source.name)
+        source
+            .name
+            .strip_prefix(&*self.name_prefix)
+            .unwrap_or(&source.name)
     }
 
-    /// Directories in which something happens when rules change: itself, and where a link on the way to it can be turned.
+    /// Directories in which something happens when rules change: itself, and where a link on the
+    /// way to it can be turned.
     pub fn watched(&self) -> Vec<&Path> {
         let mut watched = vec![&*self.path];
         let top = self.root.as_deref().unwrap_or(&self.path);
-        let above = self.path.ancestors().skip(1).take_while(|ancestor| ancestor.starts_with(top));
-        watched.extend(above.chain(top.parent()).filter(|path| !path.as_os_str().is_empty()));
+        let above = self
+            .path
+            .ancestors()
+            .skip(1)
+            .take_while(|ancestor| ancestor.starts_with(top));
+        watched.extend(
+            above
+                .chain(top.parent())
+                .filter(|path| !path.as_os_str().is_empty()),
+        );
         watched
     }
 
@@ -86,7 +106,11 @@ impl Directory {
         let mut sources = Vec::new();
         for path in self.files()? {
             let text = read_text(&path)?;
-            let below = path.strip_prefix(&self.path).unwrap_or(&path).to_string_lossy().replace('/', ".");
+            let below = path
+                .strip_prefix(&self.path)
+                .unwrap_or(&path)
+                .to_string_lossy()
+                .replace('/', ".");
             sources.push(Source {
                 name: format!("{}{below}", self.name_prefix).into(),
                 path: path.to_string_lossy().into(),
@@ -98,21 +122,35 @@ impl Directory {
 
     /// What it looks like now. It opens no file.
     pub fn signature(&self) -> Signature {
-        Signature(self.files().ok().map(|files| files.iter().filter_map(|path| FileFacts::of(path)).collect()))
+        Signature(self.files().ok().map(|files| {
+            files
+                .iter()
+                .filter_map(|path| FileFacts::of(path))
+                .collect()
+        }))
     }
 
     fn files(&self) -> anyhow::Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         let mut walk = Walk::default();
-        self.collect(&self.path, &mut walk, &mut files).with_context(|| format!("read rules from {}", self.path.display()))?;
+        self.collect(&self.path, &mut walk, &mut files)
+            .with_context(|| format!("read rules from {}", self.path.display()))?;
         if files.len() > FILES_MAX || walk.directories > DIRECTORIES_MAX {
-            bail!("{} has more than {FILES_MAX} files or {DIRECTORIES_MAX} directories; is it the right one?", self.path.display());
+            bail!(
+                "{} has more than {FILES_MAX} files or {DIRECTORIES_MAX} directories; is it the right one?",
+                self.path.display()
+            );
         }
         files.sort();
         Ok(files)
     }
 
-    fn collect(&self, directory: &Path, walk: &mut Walk, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    fn collect(
+        &self,
+        directory: &Path,
+        walk: &mut Walk,
+        files: &mut Vec<PathBuf>,
+    ) -> io::Result<()> {
         let metadata = fs::metadata(directory)?;
         let identity = (metadata.dev(), metadata.ino());
         // A link to a directory that it lies in: everything there is being read already.
@@ -130,7 +168,8 @@ impl Directory {
             // Follows links: files of a mounted ConfigMap are links.
             let metadata = match fs::metadata(&path) {
                 Ok(metadata) => metadata,
-                // Gone between the listing and the look: somebody is just changing it, and will be heard again.
+                // Gone between the listing and the look: somebody is just changing it, and will be
+                // heard again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
@@ -148,14 +187,18 @@ impl Directory {
     }
 }
 
-/// Reads a file. Bytes that are not UTF-8 become [`NOT_UTF8`], which is an error with a line where the text is parsed.
+/// Reads a file. Bytes that are not UTF-8 become [`NOT_UTF8`], which is an error with a line where
+/// the text is parsed.
 ///
 /// # Errors
 /// It cannot be read, or is too long.
 pub fn read_text(path: &Path) -> anyhow::Result<String> {
     let text = read_bounded(path).with_context(|| format!("read {}", path.display()))?;
     if text.len() > FILE_BYTES_MAX {
-        bail!("{} has more than {FILE_BYTES_MAX} bytes, the most for one file", path.display());
+        bail!(
+            "{} has more than {FILE_BYTES_MAX} bytes, the most for one file",
+            path.display()
+        );
     }
     Ok(String::from_utf8(text).unwrap_or_else(|error| marked(error.as_bytes())))
 }
@@ -163,13 +206,20 @@ pub fn read_text(path: &Path) -> anyhow::Result<String> {
 /// The text of bytes that are not all UTF-8.
 fn marked(bytes: &[u8]) -> String {
     let chunks = bytes.utf8_chunks();
-    let parts = chunks.flat_map(|chunk| chunk.valid().chars().chain((!chunk.invalid().is_empty()).then_some(NOT_UTF8)));
+    let parts = chunks.flat_map(|chunk| {
+        chunk
+            .valid()
+            .chars()
+            .chain((!chunk.invalid().is_empty()).then_some(NOT_UTF8))
+    });
     parts.collect()
 }
 
 /// A file, or as much of it as shows that it is too long.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    File::open(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text)?;
+    File::open(path)?
+        .take(FILE_BYTES_MAX as u64 + 1)
+        .read_to_end(&mut text)?;
     Ok(text)
 }

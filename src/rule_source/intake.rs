@@ -1,4 +1,5 @@
-//! Takes rules that came, or refuses them, and tells everybody: who serves, health, the log, the metrics.
+//! Takes rules that came, or refuses them, and tells everybody: who serves, health, the log, the
+//! metrics.
 
 use std::sync::Arc;
 
@@ -70,10 +71,23 @@ impl Intake {
             ),
             rules: metrics.gauge("tollgate_rules", "Limits in force."),
             domains: metrics.gauge("tollgate_rule_domains", "Domains in force."),
-            refused: metrics.gauge("tollgate_rules_refused", "1 while the newest rules are refused and older ones, or none, serve."),
-            hash: metrics.gauge("tollgate_rules_hash", "A number made from the texts of the rules in force; 0 until the first ones came."),
+            refused: metrics.gauge(
+                "tollgate_rules_refused",
+                "1 while the newest rules are refused and older ones, or none, serve.",
+            ),
+            hash: metrics.gauge(
+                "tollgate_rules_hash",
+                "A number made from the texts of the rules in force; 0 until the first ones came.",
+            ),
         };
-        let intake = Self { options, overlay, health, live, lifecycle, metrics };
+        let intake = Self {
+            options,
+            overlay,
+            health,
+            live,
+            lifecycle,
+            metrics,
+        };
         intake.tell();
         intake
     }
@@ -95,18 +109,48 @@ impl Intake {
     ///
     /// # Errors
     /// They were refused, with each problem told.
-    pub fn take(&self, inputs: &[impl Input], overlay: Option<Source>, hash: RulesHash) -> Result<(), Vec<String>> {
-        let hash = hash.and(overlay.iter().map(|source| ("TOLLGATE_OVERLAY", source.text.as_bytes())));
-        let hash = hash.and(self.options.default_algorithm.iter().map(|algorithm| ("DEFAULT_ALGORITHM", algorithm.name().as_bytes())));
-        let months = (self.options.months == Months::Calendar).then_some(("USE_CALENDAR_MONTH_RATE_LIMIT", "true".as_bytes()));
+    pub fn take(
+        &self,
+        inputs: &[impl Input],
+        overlay: Option<Source>,
+        hash: RulesHash,
+    ) -> Result<(), Vec<String>> {
+        let hash = hash.and(
+            overlay
+                .iter()
+                .map(|source| ("TOLLGATE_OVERLAY", source.text.as_bytes())),
+        );
+        let hash = hash.and(
+            self.options
+                .default_algorithm
+                .iter()
+                .map(|algorithm| ("DEFAULT_ALGORITHM", algorithm.name().as_bytes())),
+        );
+        let months = (self.options.months == Months::Calendar)
+            .then_some(("USE_CALENDAR_MONTH_RATE_LIMIT", "true".as_bytes()));
         let hash = hash.and(months);
-        let loaded = match config::load(inputs, &Options { overlay, ..self.options.clone() }) {
+        let loaded = match config::load(
+            inputs,
+            &Options {
+                overlay,
+                ..self.options.clone()
+            },
+        ) {
             Ok(loaded) => loaded,
             Err(findings) => {
                 let in_force = self.in_force();
                 for finding in &findings {
-                    let (headline, at, hint) = (finding.headline(), finding.location(), finding.hint.as_deref());
-                    tracing::error!(at, hint, in_force, "Error loading new configuration: {headline}");
+                    let (headline, at, hint) = (
+                        finding.headline(),
+                        finding.location(),
+                        finding.hint.as_deref(),
+                    );
+                    tracing::error!(
+                        at,
+                        hint,
+                        in_force,
+                        "Error loading new configuration: {headline}"
+                    );
                 }
                 return Err(self.reject(findings.iter().map(ToString::to_string).collect()));
             }
@@ -123,7 +167,13 @@ impl Intake {
         self.live.replace(loaded.rules);
         self.options.stats.forget_retired();
         // At the level of envoyproxy/ratelimit's "Successfully loaded new configuration".
-        tracing::info!(rules, domains, sources = inputs.len(), hash = hash.0, "{event}");
+        tracing::info!(
+            rules,
+            domains,
+            sources = inputs.len(),
+            hash = hash.0,
+            "{event}"
+        );
         self.tell();
         // Last, so that whoever sees it here finds it so everywhere.
         self.metrics.rules.set(gauged(rules));
@@ -153,7 +203,11 @@ impl Intake {
 
     /// Which rules stay in force when others are rejected.
     fn in_force(&self) -> &'static str {
-        if self.live.load().is_some() { "last good configuration" } else { "none" }
+        if self.live.load().is_some() {
+            "last good configuration"
+        } else {
+            "none"
+        }
     }
 
     /// Why the newest rules were refused; `None` if they serve.
@@ -182,12 +236,16 @@ impl Intake {
 }
 
 impl RulesHash {
-    /// Of texts, each with its name. In whatever order they come, and wherever they were, they are the same rules.
+    /// Of texts, each with its name. In whatever order they come, and wherever they were, they are
+    /// the same rules.
     pub fn of<'t>(texts: impl IntoIterator<Item = (&'t str, &'t [u8])>) -> Self {
         let mut texts: Vec<_> = texts.into_iter().collect();
         texts.sort_unstable();
         let mut hasher = Sha256::new();
-        for part in texts.into_iter().flat_map(|(name, text)| [name.as_bytes(), text]) {
+        for part in texts
+            .into_iter()
+            .flat_map(|(name, text)| [name.as_bytes(), text])
+        {
             // So that no two lists of texts are the same bytes.
             hasher.update((part.len() as u64).to_be_bytes());
             hasher.update(part);
@@ -199,13 +257,21 @@ impl RulesHash {
     fn and<'t>(self, more: impl IntoIterator<Item = (&'t str, &'t [u8])>) -> Self {
         more.into_iter().fold(self, |hash, text| {
             let more = Self::of([text]);
-            Self::first_bits(Sha256::new().chain_update(hash.0.to_be_bytes()).chain_update(more.0.to_be_bytes()))
+            Self::first_bits(
+                Sha256::new()
+                    .chain_update(hash.0.to_be_bytes())
+                    .chain_update(more.0.to_be_bytes()),
+            )
         })
     }
 
     fn first_bits(hasher: Sha256) -> Self {
         // As many bits as a double holds exactly: all that Prometheus keeps.
-        let head = hasher.finalize().iter().take(8).fold(0, |head, byte| head << 8 | u64::from(*byte));
+        let head = hasher
+            .finalize()
+            .iter()
+            .take(8)
+            .fold(0, |head, byte| head << 8 | u64::from(*byte));
         Self(head >> 11)
     }
 }
@@ -220,16 +286,28 @@ mod tests {
 
     #[test]
     fn rules_have_the_same_hash_in_any_order_and_another_one_when_a_name_or_a_text_changes() {
-        let of = |texts: &[(&str, &str)]| RulesHash::of(texts.iter().map(|(name, text)| (*name, text.as_bytes())));
+        let of = |texts: &[(&str, &str)]| {
+            RulesHash::of(texts.iter().map(|(name, text)| (*name, text.as_bytes())))
+        };
         let (a, b) = (("a", "text"), ("b", "more"));
         let hash = of(&[a, b]);
         assert_eq!(hash, of(&[b, a]));
         assert!(hash.0 > 0 && hash.0 < 1 << 53);
-        for other in [&[a][..], &[a, ("b", "else")], &[a, ("c", "more")], &[("at", "ext"), b], &[]] {
+        for other in [
+            &[a][..],
+            &[a, ("b", "else")],
+            &[a, ("c", "more")],
+            &[("at", "ext"), b],
+            &[],
+        ] {
             assert_ne!(hash, of(other), "{other:?}");
         }
         let text: (&str, &[u8]) = ("overlay", b"text");
         assert_eq!(hash.and([]), hash);
-        assert!(hash.and([text]) != hash && hash.and([text]) == hash.and([text]) && hash.and([text]).0 < 1 << 53);
+        assert!(
+            hash.and([text]) != hash
+                && hash.and([text]) == hash.and([text])
+                && hash.and([text]).0 < 1 << 53
+        );
     }
 }

@@ -17,7 +17,9 @@ pub struct OverlayFile {
 impl OverlayFile {
     /// A file.
     pub fn new(path: impl AsRef<Path>) -> Self {
-        Self { path: path.as_ref().to_owned() }
+        Self {
+            path: path.as_ref().to_owned(),
+        }
     }
 
     /// What it says.
@@ -27,12 +29,19 @@ impl OverlayFile {
     pub fn read(&self) -> anyhow::Result<Source> {
         let text = files::read_text(&self.path).context("TOLLGATE_OVERLAY")?;
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        Ok(Source { name: name.into(), path: self.path.to_string_lossy().into(), text: text.into() })
+        Ok(Source {
+            name: name.into(),
+            path: self.path.to_string_lossy().into(),
+            text: text.into(),
+        })
     }
 
     /// Where something happens when it changes: a mounted ConfigMap turns a link beside it.
     pub fn watched(&self) -> &Path {
-        self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+        self.path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+            .unwrap_or(Path::new("."))
     }
 
     /// What it looks like now. It is not opened.

@@ -36,7 +36,8 @@ pub struct Reading {
     /// Where rules come from: FILE, or GRPC_XDS_SOTW [default: FILE]
     #[arg(long, env = "CONFIG_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = setting::given(config_type))]
     pub config_type: Given<ConfigType>,
-    /// Rules are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY [default: /srv/runtime_data/current]
+    /// Rules are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY [default:
+    /// /srv/runtime_data/current]
     #[arg(long, env = "RUNTIME_ROOT", value_name = "DIR")]
     pub runtime_root: Option<String>,
     /// See RUNTIME_ROOT
@@ -45,10 +46,12 @@ pub struct Reading {
     /// See RUNTIME_ROOT [default: config]
     #[arg(long, env = "RUNTIME_APPDIRECTORY", value_name = "DIR")]
     pub runtime_appdirectory: Option<String>,
-    /// Leave out files and directories whose names begin with a dot, as mounted ConfigMaps need [default: false; true for DIR]
+    /// Leave out files and directories whose names begin with a dot, as mounted ConfigMaps need
+    /// [default: false; true for DIR]
     #[arg(long, env = "RUNTIME_IGNOREDOTFILES", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
     pub runtime_ignoredotfiles: Option<bool>,
-    /// Name files in messages by their path below RUNTIME_SUBDIRECTORY; changes are seen in either case [default: true]
+    /// Name files in messages by their path below RUNTIME_SUBDIRECTORY; changes are seen in either
+    /// case [default: true]
     #[arg(long, env = "RUNTIME_WATCH_ROOT", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
     pub runtime_watch_root: Option<bool>,
     /// Make one domain of a domain that several files have
@@ -56,13 +59,20 @@ pub struct Reading {
         value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     pub merge_domain_config: bool,
     /// What every counter's key begins with
-    #[arg(long, env = "CACHE_KEY_PREFIX", default_value = "", value_name = "TEXT")]
+    #[arg(
+        long,
+        env = "CACHE_KEY_PREFIX",
+        default_value = "",
+        value_name = "TEXT"
+    )]
     pub cache_key_prefix: String,
-    /// How counters' keys are written on Redis: reference (as envoyproxy/ratelimit does, so that counts survive a change from it) or safe
-    /// (so that no two counters can share one, whatever clients send). In memory they are always safe
+    /// How counters' keys are written on Redis: reference (as envoyproxy/ratelimit does, so that
+    /// counts survive a change from it) or safe (so that no two counters can share one,
+    /// whatever clients send). In memory they are always safe
     #[arg(long, env = "CACHE_KEY_FORMAT", default_value = "reference", value_name = "FORM", value_parser = key_format)]
     pub cache_key_format: KeyFormat,
-    /// How rules count that do not say how: fixed_window, sliding_window, sliding_log, token_bucket or leaky_bucket [default: fixed_window]
+    /// How rules count that do not say how: fixed_window, sliding_window, sliding_log,
+    /// token_bucket or leaky_bucket [default: fixed_window]
     #[arg(long, env = "DEFAULT_ALGORITHM", default_value = "", hide_default_value = true, value_name = "ALGORITHM",
         value_parser = setting::given(default_algorithm))]
     pub default_algorithm: Given<Algorithm>,
@@ -108,7 +118,10 @@ impl Settings {
             return Ok(Origin::Files(self.reading.directory(argument)));
         }
         if let Some(path) = argument {
-            return Err(format!("rules are to be read from {}, and CONFIG_TYPE is GRPC_XDS_SOTW; give one of them", path.display()));
+            return Err(format!(
+                "rules are to be read from {}, and CONFIG_TYPE is GRPC_XDS_SOTW; give one of them",
+                path.display()
+            ));
         }
         Ok(Origin::Xds(Box::new(self.xds.options()?)))
     }
@@ -135,7 +148,10 @@ impl Reading {
 
     /// The overlay, if there is to be one.
     pub fn overlay(&self) -> Option<OverlayFile> {
-        self.tollgate_overlay.as_deref().filter(|path| !path.is_empty()).map(OverlayFile::new)
+        self.tollgate_overlay
+            .as_deref()
+            .filter(|path| !path.is_empty())
+            .map(OverlayFile::new)
     }
 
     /// The directory of a command that reads rules once, by the rule that serves.
@@ -145,12 +161,15 @@ impl Reading {
     pub fn files(&self, argument: Option<PathBuf>) -> Result<Directory, String> {
         if argument.is_none() && self.config_type.0 == Some(ConfigType::Xds) {
             let instead = "name a directory of rules files, or ask the service: /explain and /rlconfig on its admin port";
-            return Err(format!("CONFIG_TYPE is GRPC_XDS_SOTW, so the rules are not in files; {instead}"));
+            return Err(format!(
+                "CONFIG_TYPE is GRPC_XDS_SOTW, so the rules are not in files; {instead}"
+            ));
         }
         Ok(self.directory(argument))
     }
 
-    /// Where files are: the directory on the command line, else what RUNTIME_* say, else `./config` if it is there.
+    /// Where files are: the directory on the command line, else what RUNTIME_* say, else `./config`
+    /// if it is there.
     fn directory(&self, argument: Option<PathBuf>) -> Directory {
         let ignore_dot_files = self.runtime_ignoredotfiles;
         if let Some(path) = argument {
@@ -166,10 +185,20 @@ impl Reading {
             return Directory::new(here, ignore_dot_files.unwrap_or(true));
         }
         let root = PathBuf::from(self.runtime_root.as_deref().unwrap_or(RUNTIME_ROOT_DEFAULT));
-        let app = self.runtime_appdirectory.as_deref().unwrap_or(DIRECTORY_DEFAULT);
-        let path = root.join(self.runtime_subdirectory.as_deref().unwrap_or("")).join(app);
-        let directory = Directory::new(path, ignore_dot_files.unwrap_or(false)).reached_through(root);
-        if self.runtime_watch_root.unwrap_or(true) { directory.named_below(app) } else { directory }
+        let app = self
+            .runtime_appdirectory
+            .as_deref()
+            .unwrap_or(DIRECTORY_DEFAULT);
+        let path = root
+            .join(self.runtime_subdirectory.as_deref().unwrap_or(""))
+            .join(app);
+        let directory =
+            Directory::new(path, ignore_dot_files.unwrap_or(false)).reached_through(root);
+        if self.runtime_watch_root.unwrap_or(true) {
+            directory.named_below(app)
+        } else {
+            directory
+        }
     }
 }
 
@@ -178,7 +207,8 @@ impl Reading {
 /// # Errors
 /// No such form.
 fn key_format(text: &str) -> Result<KeyFormat, String> {
-    KeyFormat::from_name(text).ok_or_else(|| format!("write {}", KeyFormat::ALL.map(KeyFormat::name).join(" or ")))
+    KeyFormat::from_name(text)
+        .ok_or_else(|| format!("write {}", KeyFormat::ALL.map(KeyFormat::name).join(" or ")))
 }
 
 /// Reads DEFAULT_ALGORITHM.
@@ -186,11 +216,18 @@ fn key_format(text: &str) -> Result<KeyFormat, String> {
 /// # Errors
 /// No such algorithm, or one that needs more than its name.
 fn default_algorithm(text: &str) -> Result<Algorithm, String> {
-    let alone: Vec<Algorithm> = Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::Concurrency).collect();
-    alone.iter().copied().find(|algorithm| algorithm.name() == text).ok_or_else(|| {
-        let names: Vec<&str> = alone.iter().map(|algorithm| algorithm.name()).collect();
-        format!("write one of {}", names.join(", "))
-    })
+    let alone: Vec<Algorithm> = Algorithm::ALL
+        .into_iter()
+        .filter(|algorithm| *algorithm != Algorithm::Concurrency)
+        .collect();
+    alone
+        .iter()
+        .copied()
+        .find(|algorithm| algorithm.name() == text)
+        .ok_or_else(|| {
+            let names: Vec<&str> = alone.iter().map(|algorithm| algorithm.name()).collect();
+            format!("write one of {}", names.join(", "))
+        })
 }
 
 /// Reads USE_CALENDAR_MONTH_RATE_LIMIT.
@@ -198,7 +235,13 @@ fn default_algorithm(text: &str) -> Result<Algorithm, String> {
 /// # Errors
 /// Neither true nor false.
 fn months(text: &str) -> Result<Months, String> {
-    setting::flag(text).map(|calendar| if calendar { Months::Calendar } else { Months::ThirtyDays })
+    setting::flag(text).map(|calendar| {
+        if calendar {
+            Months::Calendar
+        } else {
+            Months::ThirtyDays
+        }
+    })
 }
 
 fn metric_dots(text: &str) -> Result<Dots, String> {

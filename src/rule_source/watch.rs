@@ -13,8 +13,13 @@ impl Subject for Loader {
 
     fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
         // What lies below counts in the directory itself; above it, only that a link is turned.
-        let modes = std::iter::once(RecursiveMode::Recursive).chain(std::iter::repeat(RecursiveMode::NonRecursive));
-        self.watched().into_iter().map(Path::to_owned).zip(modes).collect()
+        let modes = std::iter::once(RecursiveMode::Recursive)
+            .chain(std::iter::repeat(RecursiveMode::NonRecursive));
+        self.watched()
+            .into_iter()
+            .map(Path::to_owned)
+            .zip(modes)
+            .collect()
     }
 
     fn signature(&self) -> Self::Signature {

@@ -1,4 +1,5 @@
-//! Rules from a control plane: asked for by xDS (aggregated, state of the world), and followed for as long as the service runs.
+//! Rules from a control plane: asked for by xDS (aggregated, state of the world), and followed for
+//! as long as the service runs.
 //!
 //! ```text
 //!   connect --> ask --> response --> compile --> accept, or refuse with all that is wrong
@@ -7,8 +8,9 @@
 //!      +-- wait <-- the stream or the connection is over, whyever
 //! ```
 //!
-//! All of it is on a thread of its own with a runtime of its own, so that no rules that are compiled stand in a call's way. While the
-//! control plane is away the rules in force go on serving.
+//! All of it is on a thread of its own with a runtime of its own, so that no rules that are
+//! compiled stand in a call's way. While the control plane is away the rules in force go on
+//! serving.
 
 use std::error::Error;
 use std::mem;
@@ -47,16 +49,19 @@ pub mod settings;
 
 /// Making a connection: to find the host, to reach it, and TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A server that hangs is found by a PING. gRPC's servers in Go close connections that PING more often than every five minutes.
+/// A server that hangs is found by a PING. gRPC's servers in Go close connections that PING more
+/// often than every five minutes.
 const PING_INTERVAL: Duration = Duration::from_secs(360);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Requests that wait to be sent. There is one for each response, and no other response is read before it is on its way.
+/// Requests that wait to be sent. There is one for each response, and no other response is read
+/// before it is on its way.
 const REQUESTS_MAX: usize = 1;
 /// Orders that may wait. One is as good as many.
 const ORDERS_MAX: usize = 1;
 /// How much of what is wrong the control plane is told. All of it is in the log.
 pub const ERROR_BYTES_MAX: usize = 16 << 10;
-/// Servers made with go-control-plane send what was refused again as soon as they are told so, for ever. They are told ever later.
+/// Servers made with go-control-plane send what was refused again as soon as they are told so, for
+/// ever. They are told ever later.
 const REFUSED_AGAIN: backoff::Policy = backoff::Policy {
     initial: Duration::from_millis(200),
     // Better rules are not sent before, either.
@@ -64,7 +69,8 @@ const REFUSED_AGAIN: backoff::Policy = backoff::Policy {
     factor: 2.0,
     spread: Spread::Half,
 };
-/// A stream that stood so long was a good one. When it ends that is told, though the one before it ended likewise.
+/// A stream that stood so long was a good one. When it ends that is told, though the one before it
+/// ended likewise.
 const STEADY: Span = Span::from_secs(60);
 /// The setting of the longest message.
 const MESSAGE_SETTING: &str = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES";
@@ -157,16 +163,28 @@ impl Subscription {
     /// The thread or its runtime cannot be started.
     pub fn start(client: Client) -> anyhow::Result<Self> {
         let (orders, ordered) = mpsc::channel(ORDERS_MAX);
-        let overlay = client.intake.overlay().cloned().map(|file| OverlayWatch { file, changes: client.overlay_changes.clone() });
+        let overlay = client.intake.overlay().cloned().map(|file| OverlayWatch {
+            file,
+            changes: client.overlay_changes.clone(),
+        });
         let overlay = overlay.map(Watch::start).transpose()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime for xDS")?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("start a runtime for xDS")?;
         let work = move || {
             runtime.block_on(client.run(ordered));
             // A look-up of a name may hang, and nobody waits for it.
             runtime.shutdown_background();
         };
-        thread::Builder::new().name("rules".to_owned()).spawn(work).context("start the rules thread")?;
-        Ok(Self { orders, _overlay: overlay })
+        thread::Builder::new()
+            .name("rules".to_owned())
+            .spawn(work)
+            .context("start the rules thread")?;
+        Ok(Self {
+            orders,
+            _overlay: overlay,
+        })
     }
 
     /// Asks for everything on a new connection, at once.
@@ -179,10 +197,22 @@ impl Subscription {
 impl Client {
     /// It has not asked yet.
     pub fn new(options: Options, intake: Intake, clock: Clock, metrics: &Metrics) -> Self {
-        let updates = |verdict| metrics.counter_with("tollgate_xds_updates_total", "Responses of the xDS server.", &[("verdict", verdict)]);
+        let updates = |verdict| {
+            metrics.counter_with(
+                "tollgate_xds_updates_total",
+                "Responses of the xDS server.",
+                &[("verdict", verdict)],
+            )
+        };
         let metrics = ClientMetrics {
-            connected: metrics.gauge("tollgate_xds_connected", "1 while there is a connection to the xDS server."),
-            streams: metrics.counter("tollgate_xds_streams_total", "Streams opened to the xDS server."),
+            connected: metrics.gauge(
+                "tollgate_xds_connected",
+                "1 while there is a connection to the xDS server.",
+            ),
+            streams: metrics.counter(
+                "tollgate_xds_streams_total",
+                "Streams opened to the xDS server.",
+            ),
             accepted: updates("accepted"),
             refused: updates("refused"),
             repeated: updates("repeated"),
@@ -239,7 +269,9 @@ impl Client {
 
     /// The overlay has changed: what came last means something else now.
     fn take_again(&mut self) {
-        let Some((resources, hash)) = self.resources.take() else { return };
+        let Some((resources, hash)) = self.resources.take() else {
+            return;
+        };
         let verdict = self.take_resources(&resources, hash);
         if let Some((_, last)) = &mut self.last {
             *last = verdict;
@@ -247,7 +279,8 @@ impl Client {
         self.resources = Some((resources, hash));
     }
 
-    /// An operator doubts what is known. A server that takes our version for its newest would send nothing.
+    /// An operator doubts what is known. A server that takes our version for its newest would send
+    /// nothing.
     fn forget(&mut self, backoff: &mut Backoff) {
         self.accepted.clear();
         self.last = None;
@@ -261,7 +294,10 @@ impl Client {
             Ok(()) => "the server ended the stream".to_owned(),
             Err(error) => format!("{error:#}"),
         };
-        Ended { why, has_delivered: self.metrics.accepted.get() > accepted_before }
+        Ended {
+            why,
+            has_delivered: self.metrics.accepted.get() > accepted_before,
+        }
     }
 
     async fn converse(&mut self) -> anyhow::Result<()> {
@@ -272,7 +308,8 @@ impl Client {
             tracing::info!(server = %self.options.server.address, "connected to the xDS server");
         }
         let (requests, outgoing) = mpsc::channel(REQUESTS_MAX);
-        // A version, so that the server need not send what is here already; but a nonce is of the stream that it came on.
+        // A version, so that the server need not send what is here already; but a nonce is of the
+        // stream that it came on.
         let _ = requests.send(self.request(Vec::new(), None)).await;
         let mut responses = self.open(channel, ReceiverStream::new(outgoing)).await?;
         let mut held = None;
@@ -289,7 +326,9 @@ impl Client {
                     }
                 },
             };
-            let Some(response) = response else { return Ok(()) };
+            let Some(response) = response else {
+                return Ok(());
+            };
             let Reply { request, wait } = self.judge(response);
             match wait {
                 Some(wait) => held = Some((request, wait)),
@@ -305,25 +344,42 @@ impl Client {
         let endpoint = Endpoint::from_shared(format!("http://{}", authority(server)))?
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT);
-        // A channel that has lost its connection would make another one at once. When to do so is said elsewhere.
+        // A channel that has lost its connection would make another one at once. When to do so is
+        // said elsewhere.
         let mut once = Some(server.clone());
         let connecting = endpoint.connect_with_connector(service_fn(move |_| {
             let server = once.take();
             async { server.context("the connection was lost")?.connect().await }
         }));
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
-        let connected = connected.with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))?;
+        let connected =
+            connected.with_context(|| format!("no connection within {CONNECT_TIMEOUT:?}"))?;
         connected.map_err(|error| chained(&error))
     }
 
-    async fn open(&self, channel: Channel, outgoing: ReceiverStream<DiscoveryRequest>) -> anyhow::Result<Streaming<DiscoveryResponse>> {
-        let mut client = AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(self.options.message_bytes_max);
-        let request = Request::from_parts(MetadataMap::from_headers(self.options.headers.clone()), tonic::Extensions::default(), outgoing);
-        let opened = client.stream_aggregated_resources(request).await.map_err(|status| told(&status))?;
+    async fn open(
+        &self,
+        channel: Channel,
+        outgoing: ReceiverStream<DiscoveryRequest>,
+    ) -> anyhow::Result<Streaming<DiscoveryResponse>> {
+        let mut client = AggregatedDiscoveryServiceClient::new(channel)
+            .max_decoding_message_size(self.options.message_bytes_max);
+        let request = Request::from_parts(
+            MetadataMap::from_headers(self.options.headers.clone()),
+            tonic::Extensions::default(),
+            outgoing,
+        );
+        let opened = client
+            .stream_aggregated_resources(request)
+            .await
+            .map_err(|status| told(&status))?;
         Ok(opened.into_inner())
     }
 
-    async fn next(&mut self, responses: &mut Streaming<DiscoveryResponse>) -> anyhow::Result<Option<DiscoveryResponse>> {
+    async fn next(
+        &mut self,
+        responses: &mut Streaming<DiscoveryResponse>,
+    ) -> anyhow::Result<Option<DiscoveryResponse>> {
         let message = loop {
             tokio::select! {
                 message = responses.message() => break message,
@@ -336,7 +392,9 @@ impl Client {
         };
         if status.code() == Code::OutOfRange {
             let max = self.options.message_bytes_max;
-            let problem = format!("a response has more than {max} bytes, the most by {MESSAGE_SETTING}; set it to more");
+            let problem = format!(
+                "a response has more than {max} bytes, the most by {MESSAGE_SETTING}; set it to more"
+            );
             // What comes next is the newest again, also if it serves already.
             self.last = None;
             // Told once, not with every stream on which it is sent.
@@ -347,7 +405,8 @@ impl Client {
         Err(told(&status))
     }
 
-    /// Takes the rules of a response, or refuses them. What came just before is neither compiled nor told again.
+    /// Takes the rules of a response, or refuses them. What came just before is neither compiled
+    /// nor told again.
     fn judge(&mut self, response: DiscoveryResponse) -> Reply {
         let content = response.resources.iter().map(|resource| ("", &**resource));
         let hash = RulesHash::of(content.chain([("type_url", &*response.type_url)]));
@@ -369,22 +428,36 @@ impl Client {
         let error = verdict.as_ref().err().map(|problems| problems.join("\n"));
         let wait = (!is_new && error.is_some()).then(|| self.refused_again.wait());
         self.last = Some((hash, verdict));
-        Reply { request: self.request(response.nonce, error), wait }
+        Reply {
+            request: self.request(response.nonce, error),
+            wait,
+        }
     }
 
     fn take(&mut self, response: &DiscoveryResponse) -> Verdict {
         if response.type_url != TYPE_URL.as_bytes() {
-            return Err(self.intake.refuse(vec![format!("a response is of type {}, and not {TYPE_URL}", Text(&response.type_url))]));
+            return Err(self.intake.refuse(vec![format!(
+                "a response is of type {}, and not {TYPE_URL}",
+                Text(&response.type_url)
+            )]));
         }
-        let (resources, unread): (Vec<_>, Vec<_>) =
-            response.resources.iter().map(|resource| Resource::read(resource)).partition(Result::is_ok);
+        let (resources, unread): (Vec<_>, Vec<_>) = response
+            .resources
+            .iter()
+            .map(|resource| Resource::read(resource))
+            .partition(Result::is_ok);
         let problems: Vec<String> = unread.into_iter().filter_map(Result::err).collect();
         if !problems.is_empty() {
             return Err(self.intake.refuse(problems));
         }
         let resources: Vec<Resource> = resources.into_iter().filter_map(Result::ok).collect();
         let texts: Vec<Vec<u8>> = resources.iter().map(Resource::bytes).collect();
-        let hash = RulesHash::of(resources.iter().map(Resource::name).zip(texts.iter().map(|text| &**text)));
+        let hash = RulesHash::of(
+            resources
+                .iter()
+                .map(Resource::name)
+                .zip(texts.iter().map(|text| &**text)),
+        );
         let verdict = self.take_resources(&resources, hash);
         self.resources = Some((resources, hash));
         verdict
@@ -405,7 +478,10 @@ impl Client {
             resource_names: Vec::new(),
             type_url: TYPE_URL.to_owned(),
             response_nonce: nonce,
-            error_detail: error.map(|error| rpc::Status { message: bounded(error), ..rpc::Status::default() }),
+            error_detail: error.map(|error| rpc::Status {
+                message: bounded(error),
+                ..rpc::Status::default()
+            }),
         }
     }
 
@@ -478,19 +554,30 @@ fn chained(error: &dyn Error) -> anyhow::Error {
         }
         cause = error.source();
     }
-    if texts.is_empty() { anyhow::Error::msg(error.to_string()) } else { anyhow::Error::msg(texts.join(": ")) }
+    if texts.is_empty() {
+        anyhow::Error::msg(error.to_string())
+    } else {
+        anyhow::Error::msg(texts.join(": "))
+    }
 }
 
 fn told(status: &Status) -> anyhow::Error {
     let text = anyhow::anyhow!("{:?}: {}", status.code(), status.message());
-    if status.source().is_some() { text.context(chained(status)) } else { text }
+    if status.source().is_some() {
+        text.context(chained(status))
+    } else {
+        text
+    }
 }
 
 /// A text of no more than [`ERROR_BYTES_MAX`], and how much is missing.
 fn bounded(mut text: String) -> String {
     let left_out = text.len().saturating_sub(ERROR_BYTES_MAX);
     if left_out > 0 {
-        let end = (0..=ERROR_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+        let end = (0..=ERROR_BYTES_MAX)
+            .rev()
+            .find(|end| text.is_char_boundary(*end))
+            .unwrap_or_default();
         text.truncate(end);
         text += &format!("… (and {left_out} bytes more, which are in the log)");
     }

@@ -1,7 +1,9 @@
-//! Finds counters that share a key in the reference form, where underscores join what may have underscores itself.
+//! Finds counters that share a key in the reference form, where underscores join what may have
+//! underscores itself.
 //!
-//! The keys of a rule have a shape: literal text, with a gap wherever clients choose. Two shapes that both have a gap have texts in
-//! common if their beginnings agree and their ends do, since each takes what the other has in its middle into a gap of its own:
+//! The keys of a rule have a shape: literal text, with a gap wherever clients choose. Two shapes
+//! that both have a gap have texts in common if their beginnings agree and their ends do, since
+//! each takes what the other has in its middle into a gap of its own:
 //!
 //! ```text
 //! rule user              shop_user_ · · · · · · · · · · _
@@ -9,9 +11,10 @@
 //! a text of both         shop_user_ann_ip_x_                user=ann_ip_x, or user=ann and ip=x
 //! ```
 //!
-//! Such a text is then read as entries of either rule, and only what the matcher and the keys that serve make of them counts: nothing
-//! is told that no request can do. Two readings of a text by one rule are a collision, too. The limits of requests are none of this: no
-//! rules file says which there are. Nor are descriptors whose own key has a star, which nobody documents.
+//! Such a text is then read as entries of either rule, and only what the matcher and the keys that
+//! serve make of them counts: nothing is told that no request can do. Two readings of a text by one
+//! rule are a collision, too. The limits of requests are none of this: no rules file says which
+//! there are. Nor are descriptors whose own key has a star, which nobody documents.
 
 use crate::check::Hits;
 use crate::rules::Rule;
@@ -30,11 +33,20 @@ const CUTS_MAX: usize = 1_000;
 
 /// What is tried.
 const TRIES: [Try; 3] = [
-    Try { chosen: ["x", "y", "z"], fill: apart },
+    Try {
+        chosen: ["x", "y", "z"],
+        fill: apart,
+    },
     // Where the first are values of rules.
-    Try { chosen: ["1", "2", "3"], fill: apart },
+    Try {
+        chosen: ["1", "2", "3"],
+        fill: apart,
+    },
     // Where values that have an underscore meet another rule.
-    Try { chosen: ["x", "y", "z"], fill: closed_up },
+    Try {
+        chosen: ["x", "y", "z"],
+        fill: closed_up,
+    },
 ];
 
 /// What was found.
@@ -107,25 +119,38 @@ pub fn collisions(rules: &RuleSet) -> Collisions<'_> {
     let mut pairs = 0;
     for (index, one) in shapes.iter().enumerate() {
         let mut collision = one.with_itself();
-        for other in shapes[index + 1..].iter().take_while(|other| one.may_precede(other)) {
+        for other in shapes[index + 1..]
+            .iter()
+            .take_while(|other| one.may_precede(other))
+        {
             if collision.is_some() {
                 break;
             }
             pairs += 1;
             if pairs > PAIRS_MAX {
-                return Collisions { found, is_complete: false };
+                return Collisions {
+                    found,
+                    is_complete: false,
+                };
             }
             collision = one.with(other);
         }
         if collision.is_some() && found.len() == COLLISIONS_MAX {
-            return Collisions { found, is_complete: false };
+            return Collisions {
+                found,
+                is_complete: false,
+            };
         }
         found.extend(collision);
     }
-    Collisions { found, is_complete: true }
+    Collisions {
+        found,
+        is_complete: true,
+    }
 }
 
-/// All shapes of keys, sorted by what they begin with, so that those which begin alike stand together.
+/// All shapes of keys, sorted by what they begin with, so that those which begin alike stand
+/// together.
 fn shapes(rules: &RuleSet) -> Vec<Shape<'_>> {
     let mut shapes = Vec::new();
     for domain in rules.domains() {
@@ -135,10 +160,18 @@ fn shapes(rules: &RuleSet) -> Vec<Shape<'_>> {
     shapes
 }
 
-fn collect<'r>(domain: &'r Domain, level: &'r Level, way: &mut Vec<&'r Node>, shapes: &mut Vec<Shape<'r>>) {
+fn collect<'r>(
+    domain: &'r Domain,
+    level: &'r Level,
+    way: &mut Vec<&'r Node>,
+    shapes: &mut Vec<Shape<'r>>,
+) {
     for node in level.nodes().iter().filter(|node| !node.key.contains('*')) {
         way.push(node);
-        let rule = node.rule.as_deref().filter(|rule| rule.key_tail == KeyTail::Reference);
+        let rule = node
+            .rule
+            .as_deref()
+            .filter(|rule| rule.key_tail == KeyTail::Reference);
         shapes.extend(rule.map(|rule| Shape::new(domain, rule, way)));
         if let Some(below) = &node.below {
             collect(domain, below, way, shapes);
@@ -166,24 +199,44 @@ impl<'r> Shape<'r> {
             }
             *literals.last_mut().expect("it begins with one") += "_";
         }
-        Self { domain, rule, way: way.to_vec(), literals, levels }
+        Self {
+            domain,
+            rule,
+            way: way.to_vec(),
+            literals,
+            levels,
+        }
     }
 
-    /// Whether an `other` behind it in the order may have a text in common with it; if not, none behind that may.
+    /// Whether an `other` behind it in the order may have a text in common with it; if not, none
+    /// behind that may.
     fn may_precede(&self, other: &Self) -> bool {
         let (own, others) = (&self.literals[0], &other.literals[0]);
-        if self.levels.is_empty() { own == others } else { others.starts_with(own) }
+        if self.levels.is_empty() {
+            own == others
+        } else {
+            others.starts_with(own)
+        }
     }
 
-    /// Two ways to read one text: what stands between two entries that clients choose stands in it twice.
+    /// Two ways to read one text: what stands between two entries that clients choose stands in it
+    /// twice.
     fn with_itself(&self) -> Option<Collision<'r>> {
-        let between = (1..self.levels.len()).filter(|&gap| self.levels[gap - 1] != self.levels[gap]);
-        for (gap, tried) in TRIES.iter().flat_map(|tried| between.clone().map(move |gap| (gap, tried))) {
+        let between =
+            (1..self.levels.len()).filter(|&gap| self.levels[gap - 1] != self.levels[gap]);
+        for (gap, tried) in TRIES
+            .iter()
+            .flat_map(|tried| between.clone().map(move |gap| (gap, tried)))
+        {
             let mut literals: Vec<&str> = self.literals.iter().map(|literal| &**literal).collect();
             literals.insert(gap, literals[gap]);
             for text in (tried.fill)(&literals, &tried.chosen) {
                 if let [one, other] = &self.readings(&text, tried, 2)[..] {
-                    return Some(Collision { one: self.call(one, tried), other: self.call(other, tried), key: text.clone() });
+                    return Some(Collision {
+                        one: self.call(one, tried),
+                        other: self.call(other, tried),
+                        key: text.clone(),
+                    });
                 }
             }
         }
@@ -196,19 +249,30 @@ impl<'r> Shape<'r> {
         }
         for tried in &TRIES {
             for text in self.texts_in_common(other, tried) {
-                let (own, others) = (self.readings(&text, tried, 1), other.readings(&text, tried, 1));
+                let (own, others) = (
+                    self.readings(&text, tried, 1),
+                    other.readings(&text, tried, 1),
+                );
                 if let ([own], [others]) = (&own[..], &others[..]) {
-                    return Some(Collision { one: self.call(own, tried), other: other.call(others, tried), key: text.clone() });
+                    return Some(Collision {
+                        one: self.call(own, tried),
+                        other: other.call(others, tried),
+                        key: text.clone(),
+                    });
                 }
             }
         }
         None
     }
 
-    /// Whether only the value of the last entry can differ, so that equal keys are of equal requests. The many values of one key are so,
-    /// and need no look.
+    /// Whether only the value of the last entry can differ, so that equal keys are of equal
+    /// requests. The many values of one key are so, and need no look.
     fn is_beside(&self, other: &Self) -> bool {
-        let (Some((own, own_above)), Some((others, others_above))) = (self.way.split_last(), other.way.split_last()) else { return false };
+        let (Some((own, own_above)), Some((others, others_above))) =
+            (self.way.split_last(), other.way.split_last())
+        else {
+            return false;
+        };
         let are_same = |(a, b): (&&Node, &&Node)| std::ptr::eq(*a, *b) && !is_free(a);
         std::ptr::eq(self.domain, other.domain)
             && own.key == others.key
@@ -216,15 +280,30 @@ impl<'r> Shape<'r> {
             && own_above.iter().zip(others_above).all(are_same)
     }
 
-    /// Texts that may be keys of both. The shorter ones come first, since somebody is going to read them.
+    /// Texts that may be keys of both. The shorter ones come first, since somebody is going to read
+    /// them.
     fn texts_in_common(&self, other: &Self, tried: &Try) -> Vec<String> {
-        let longer = |a: &'_ str, b: &'_ str| if a.len() > b.len() { a.to_owned() } else { b.to_owned() };
+        let longer = |a: &'_ str, b: &'_ str| {
+            if a.len() > b.len() {
+                a.to_owned()
+            } else {
+                b.to_owned()
+            }
+        };
         let (own, others) = (&self.literals, &other.literals);
         if let [text] = &others[..] {
-            return if self.may_make(text) { vec![text.clone()] } else { Vec::new() };
+            return if self.may_make(text) {
+                vec![text.clone()]
+            } else {
+                Vec::new()
+            };
         }
         if let [text] = &own[..] {
-            return if other.may_make(text) { vec![text.clone()] } else { Vec::new() };
+            return if other.may_make(text) {
+                vec![text.clone()]
+            } else {
+                Vec::new()
+            };
         }
         let (own_end, others_end) = (&own[own.len() - 1], &others[others.len() - 1]);
         if !own_end.ends_with(&**others_end) && !others_end.ends_with(&**own_end) {
@@ -245,27 +324,53 @@ impl<'r> Shape<'r> {
 
     /// Whether the literals stand in the text one after the other.
     fn may_make(&self, text: &str) -> bool {
-        let [first, middle @ .., last] = &self.literals[..] else { return *self.literals[0] == *text };
-        let Some(mut rest) = text.strip_prefix(&**first).and_then(|rest| rest.strip_suffix(&**last)) else { return false };
-        middle.iter().all(|literal| match rest.split_once(&**literal) {
-            Some((_, after)) => {
-                rest = after;
-                true
-            }
-            None => false,
-        })
+        let [first, middle @ .., last] = &self.literals[..] else {
+            return *self.literals[0] == *text;
+        };
+        let Some(mut rest) = text
+            .strip_prefix(&**first)
+            .and_then(|rest| rest.strip_suffix(&**last))
+        else {
+            return false;
+        };
+        middle
+            .iter()
+            .all(|literal| match rest.split_once(&**literal) {
+                Some((_, after)) => {
+                    rest = after;
+                    true
+                }
+                None => false,
+            })
     }
 
     fn readings<'t>(&self, text: &'t str, tried: &'static Try, wanted: usize) -> Vec<Vec<&'t str>> {
-        let Some(rest) = text.strip_prefix(self.domain.key_head.reference()) else { return Vec::new() };
-        let mut reader = Reader { shape: self, text, tried, values: Vec::new(), wanted, cuts: 0, readings: Vec::new() };
+        let Some(rest) = text.strip_prefix(self.domain.key_head.reference()) else {
+            return Vec::new();
+        };
+        let mut reader = Reader {
+            shape: self,
+            text,
+            tried,
+            values: Vec::new(),
+            wanted,
+            cuts: 0,
+            readings: Vec::new(),
+        };
         reader.read(rest);
         reader.readings
     }
 
     fn call(&self, reading: &[&str], tried: &Try) -> Call<'r> {
-        let values = self.way.iter().zip(reading).map(|(node, counted)| format!("{}={}", node.key, sent_value(node, counted, tried)));
-        Call { domain: &self.domain.name, descriptor: values.collect::<Vec<_>>().join(","), rule: self.rule }
+        let values =
+            self.way.iter().zip(reading).map(|(node, counted)| {
+                format!("{}={}", node.key, sent_value(node, counted, tried))
+            });
+        Call {
+            domain: &self.domain.name,
+            descriptor: values.collect::<Vec<_>>().join(","),
+            rule: self.rule,
+        }
     }
 }
 
@@ -278,7 +383,12 @@ impl<'t> Reader<'_, 't> {
             }
             return;
         };
-        let Some(rest) = rest.strip_prefix(&*node.key).and_then(|rest| rest.strip_prefix('_')) else { return };
+        let Some(rest) = rest
+            .strip_prefix(&*node.key)
+            .and_then(|rest| rest.strip_prefix('_'))
+        else {
+            return;
+        };
         for (end, _) in rest.match_indices('_') {
             if self.readings.len() == self.wanted || self.cuts == CUTS_MAX {
                 return;
@@ -294,12 +404,31 @@ impl<'t> Reader<'_, 't> {
 
     /// Whether a request with these values meets the rule, and is counted under the text.
     fn is_met(&self) -> bool {
-        let Shape { domain, rule, way, .. } = self.shape;
-        let values: Vec<String> = way.iter().zip(&self.values).map(|(node, counted)| sent_value(node, counted, self.tried)).collect();
-        let entries = way.iter().zip(&values).map(|(node, value)| Entry::new(&*node.key, value)).collect();
-        let descriptor = Descriptor { entries, limit: None, hits: Hits::Look, hits_addend: None };
+        let Shape {
+            domain, rule, way, ..
+        } = self.shape;
+        let values: Vec<String> = way
+            .iter()
+            .zip(&self.values)
+            .map(|(node, counted)| sent_value(node, counted, self.tried))
+            .collect();
+        let entries = way
+            .iter()
+            .zip(&values)
+            .map(|(node, value)| Entry::new(&*node.key, value))
+            .collect();
+        let descriptor = Descriptor {
+            entries,
+            limit: None,
+            hits: Hits::Look,
+            hits_addend: None,
+        };
         lookup(domain, &descriptor, &mut ()).is_some_and(|met| {
-            let key = counter_key(&domain.key_head, counted_by(&descriptor.entries, &met.hops, met.rule), &met.rule.key_tail);
+            let key = counter_key(
+                &domain.key_head,
+                counted_by(&descriptor.entries, &met.hops, met.rule),
+                &met.rule.key_tail,
+            );
             std::ptr::eq(met.rule, *rule) && key.as_bytes() == self.text.as_bytes()
         })
     }
@@ -320,25 +449,45 @@ fn takes(node: &Node, value: &str) -> bool {
 
 /// A value that a client sends to be counted by this one.
 fn sent_value(node: &Node, counted: &str, tried: &Try) -> String {
-    if node.share_threshold { node.value.replace('*', tried.chosen[0]) } else { counted.to_owned() }
+    if node.share_threshold {
+        node.value.replace('*', tried.chosen[0])
+    } else {
+        counted.to_owned()
+    }
 }
 
 /// Literals with something between them.
 fn apart(literals: &[&str], chosen: &[&str]) -> Vec<String> {
-    let (first, others) = literals.split_first().expect("there is what a key begins with");
+    let (first, others) = literals
+        .split_first()
+        .expect("there is what a key begins with");
     let chosen = chosen.iter().cycle();
-    vec![others.iter().zip(chosen).fold((*first).to_owned(), |text, (literal, chosen)| text + chosen + literal)]
+    vec![
+        others
+            .iter()
+            .zip(chosen)
+            .fold((*first).to_owned(), |text, (literal, chosen)| {
+                text + chosen + literal
+            }),
+    ]
 }
 
-/// Literals with nothing between two of them, where the end of the one may be the beginning of the other, too.
+/// Literals with nothing between two of them, where the end of the one may be the beginning of the
+/// other, too.
 fn closed_up(literals: &[&str], chosen: &[&str]) -> Vec<String> {
     let mut texts = Vec::new();
     for place in 1..literals.len() {
         let (before, after) = (apart(&literals[..place], chosen).concat(), literals[place]);
-        for (overlap, _) in after.char_indices().filter(|&(overlap, _)| before.ends_with(&after[..overlap])) {
+        for (overlap, _) in after
+            .char_indices()
+            .filter(|&(overlap, _)| before.ends_with(&after[..overlap]))
+        {
             let closed = format!("{before}{}", &after[overlap..]);
             let rest = literals[place + 1..].iter().copied();
-            texts.extend(apart(&std::iter::once(&*closed).chain(rest).collect::<Vec<_>>(), chosen));
+            texts.extend(apart(
+                &std::iter::once(&*closed).chain(rest).collect::<Vec<_>>(),
+                chosen,
+            ));
         }
     }
     texts
@@ -361,60 +510,144 @@ mod tests {
     use crate::text::Text;
     use crate::time::Time;
 
-    /// The paths of two rules that can share a counter; twice the same where a rule does with itself.
+    /// The paths of two rules that can share a counter; twice the same where a rule does with
+    /// itself.
     type Pair = (String, String);
 
-    /// Domains, each with rules written as `key=value,key=value`, where a value may be missing; `!` in front shares a threshold, and `~`
-    /// makes a token bucket. Then the pairs that collide, and the key of one of them.
-    type Row = (&'static [(&'static str, &'static [&'static str])], &'static [(&'static str, &'static str)], &'static str);
+    /// Domains, each with rules written as `key=value,key=value`, where a value may be missing; `!`
+    /// in front shares a threshold, and `~` makes a token bucket. Then the pairs that collide,
+    /// and the key of one of them.
+    type Row = (
+        &'static [(&'static str, &'static [&'static str])],
+        &'static [(&'static str, &'static str)],
+        &'static str,
+    );
 
     const TABLE: &[Row] = &[
         // What most files look like.
         (&[("d", &["user"])], &[], ""),
-        (&[("d", &["user", "ip", "path=/a", "path=/b*", "!path=/c*"])], &[], ""),
-        (&[("d", &["user", "user=ann", "user=a*", "user=ann_lee"])], &[], ""),
-        (&[("d", &["generic_key=login,remote_address", "generic_key=search,remote_address", "remote_address"])], &[], ""),
+        (
+            &[("d", &["user", "ip", "path=/a", "path=/b*", "!path=/c*"])],
+            &[],
+            "",
+        ),
+        (
+            &[("d", &["user", "user=ann", "user=a*", "user=ann_lee"])],
+            &[],
+            "",
+        ),
+        (
+            &[(
+                "d",
+                &[
+                    "generic_key=login,remote_address",
+                    "generic_key=search,remote_address",
+                    "remote_address",
+                ],
+            )],
+            &[],
+            "",
+        ),
         (&[("d", &["user"]), ("e", &["user"])], &[], ""),
         // A value that looks like more entries.
-        (&[("d", &["user", "user=ann,ip"])], &[("d.user", "d.user_ann.ip")], "d_user_ann_ip_x_"),
-        (&[("d", &["user", "user,ip=1"])], &[("d.user", "d.user.ip_1")], "d_user_x_ip_1_"),
-        (&[("d", &["user=a*", "user=ann,ip"])], &[("d.user_a*", "d.user_ann.ip")], "d_user_ann_ip_x_"),
+        (
+            &[("d", &["user", "user=ann,ip"])],
+            &[("d.user", "d.user_ann.ip")],
+            "d_user_ann_ip_x_",
+        ),
+        (
+            &[("d", &["user", "user,ip=1"])],
+            &[("d.user", "d.user.ip_1")],
+            "d_user_x_ip_1_",
+        ),
+        (
+            &[("d", &["user=a*", "user=ann,ip"])],
+            &[("d.user_a*", "d.user_ann.ip")],
+            "d_user_ann_ip_x_",
+        ),
         (&[("d", &["user=b*", "user=ann,ip"])], &[], ""),
         (&[("d", &["user=*b", "user=ann,ip=1"])], &[], ""),
         // A key that looks like a key and the beginning of a value.
-        (&[("d", &["user_id", "user_id_admin"])], &[("d.user_id", "d.user_id_admin")], "d_user_id_admin_x_"),
+        (
+            &[("d", &["user_id", "user_id_admin"])],
+            &[("d.user_id", "d.user_id_admin")],
+            "d_user_id_admin_x_",
+        ),
         (&[("d", &["user_id=1", "user_id_admin"])], &[], ""),
         (&[("d", &["user_id", "user_identity"])], &[], ""),
         // A rule by itself: what stands between two values can stand in a value.
-        (&[("d", &["user,ip"])], &[("d.user.ip", "d.user.ip")], "d_user_x_ip_y_ip_z_"),
+        (
+            &[("d", &["user,ip"])],
+            &[("d.user.ip", "d.user.ip")],
+            "d_user_x_ip_y_ip_z_",
+        ),
         (&[("d", &["user=a*b*c"])], &[], ""),
-        (&[("d", &["user=a*,ip=*9"])], &[("d.user_a*.ip_*9", "d.user_a*.ip_*9")], "d_user_ax_ip_y_ip_z9_"),
-        (&[("d", &["user,path=/,ip"])], &[("d.user.path_/.ip", "d.user.path_/.ip")], "d_user_x_path_/_ip_y_path_/_ip_z_"),
+        (
+            &[("d", &["user=a*,ip=*9"])],
+            &[("d.user_a*.ip_*9", "d.user_a*.ip_*9")],
+            "d_user_ax_ip_y_ip_z9_",
+        ),
+        (
+            &[("d", &["user,path=/,ip"])],
+            &[("d.user.path_/.ip", "d.user.path_/.ip")],
+            "d_user_x_path_/_ip_y_path_/_ip_z_",
+        ),
         (&[("d", &["user,plan=gold"])], &[], ""),
         // Values that share a threshold are one text.
         (&[("d", &["!user=a*,ip"])], &[], ""),
         (&[("d", &["!user=a*", "user=b,ip"])], &[], ""),
         (&[("d", &["!user=a*,ip=1", "user"])], &[], ""),
-        (&[("d", &["!user=*b,ip=1", "user"])], &[("d.user", "d.user_*b.ip_1")], "d_user_*b_ip_1_"),
+        (
+            &[("d", &["!user=*b,ip=1", "user"])],
+            &[("d.user", "d.user_*b.ip_1")],
+            "d_user_*b_ip_1_",
+        ),
         // No client needs to do anything.
-        (&[("d", &["a=b,c=d", "a=b_c_d"])], &[("d.a_b.c_d", "d.a_b_c_d")], "d_a_b_c_d_"),
+        (
+            &[("d", &["a=b,c=d", "a=b_c_d"])],
+            &[("d.a_b.c_d", "d.a_b_c_d")],
+            "d_a_b_c_d_",
+        ),
         (&[("d", &["a=b"]), ("d_a", &["b="])], &[], ""),
-        (&[("d", &["a_b=c"]), ("d_a", &["b=c"])], &[("d.a_b_c", "d_a.b_c")], "d_a_b_c_"),
-        (&[("d", &["a"]), ("d_a", &["b"])], &[("d.a", "d_a.b")], "d_a_b_x_"),
+        (
+            &[("d", &["a_b=c"]), ("d_a", &["b=c"])],
+            &[("d.a_b_c", "d_a.b_c")],
+            "d_a_b_c_",
+        ),
+        (
+            &[("d", &["a"]), ("d_a", &["b"])],
+            &[("d.a", "d_a.b")],
+            "d_a_b_x_",
+        ),
         // A value that is another rule's leads there.
         (&[("d", &["user,plan=gold", "user=ann,plan=gold"])], &[], ""),
-        (&[("d", &["user,ip=1", "user=*_*,ip=1", "user=ann,ip"])], &[("d.user_*_*.ip_1", "d.user_ann.ip")], "d_user_ann_ip_x_y_ip_1_"),
+        (
+            &[("d", &["user,ip=1", "user=*_*,ip=1", "user=ann,ip"])],
+            &[("d.user_*_*.ip_1", "d.user_ann.ip")],
+            "d_user_ann_ip_x_y_ip_1_",
+        ),
         // What the reference does not have has the safe form.
         (&[("d", &["~user,ip"])], &[], ""),
         (&[("d", &["~user", "user=ann,ip"])], &[], ""),
         // The first of what clients choose is a value here.
-        (&[("d", &["user", "user=x", "user=x_ip_x", "user=x,ip=1"])], &[("d.user", "d.user_x.ip_1")], "d_user_x_ip_1_"),
+        (
+            &[("d", &["user", "user=x", "user=x_ip_x", "user=x,ip=1"])],
+            &[("d.user", "d.user_x.ip_1")],
+            "d_user_x_ip_1_",
+        ),
         (
             &[("d", &["user", "user=ann,ip", "user=ann_ip_x"])],
-            &[("d.user", "d.user_ann.ip"), ("d.user_ann.ip", "d.user_ann_ip_x")],
+            &[
+                ("d.user", "d.user_ann.ip"),
+                ("d.user_ann.ip", "d.user_ann_ip_x"),
+            ],
             "d_user_ann_ip_1_",
         ),
-        (&[("d", &["user,ip", "user=x"])], &[("d.user.ip", "d.user.ip")], "d_user_1_ip_2_ip_3_"),
+        (
+            &[("d", &["user,ip", "user=x"])],
+            &[("d.user.ip", "d.user.ip")],
+            "d_user_1_ip_2_ip_3_",
+        ),
     ];
 
     #[test]
@@ -422,16 +655,36 @@ mod tests {
         for (domains, expected, key) in TABLE {
             let rules = loaded(domains, KeyFormat::Reference);
             let collisions = all(&rules);
-            let mut expected: Vec<Pair> = expected.iter().map(|(one, other)| (one.to_string(), other.to_string())).collect();
+            let mut expected: Vec<Pair> = expected
+                .iter()
+                .map(|(one, other)| (one.to_string(), other.to_string()))
+                .collect();
             expected.sort();
-            assert_eq!(collisions.keys().cloned().collect::<Vec<_>>(), expected, "{domains:?}");
-            let keys: Vec<&str> = collisions.values().map(|collision| &*collision.key).collect();
-            assert!(key.is_empty() || keys.contains(key), "{domains:?}: {keys:?}");
+            assert_eq!(
+                collisions.keys().cloned().collect::<Vec<_>>(),
+                expected,
+                "{domains:?}"
+            );
+            let keys: Vec<&str> = collisions
+                .values()
+                .map(|collision| &*collision.key)
+                .collect();
+            assert!(
+                key.is_empty() || keys.contains(key),
+                "{domains:?}: {keys:?}"
+            );
             for collision in collisions.values() {
                 is_real(&rules, collision);
             }
-            assert_eq!(super::collisions(&rules).found.is_empty(), expected.is_empty());
-            assert!(super::collisions(&loaded(domains, KeyFormat::Safe)).found.is_empty());
+            assert_eq!(
+                super::collisions(&rules).found.is_empty(),
+                expected.is_empty()
+            );
+            assert!(
+                super::collisions(&loaded(domains, KeyFormat::Safe))
+                    .found
+                    .is_empty()
+            );
         }
     }
 
@@ -444,9 +697,15 @@ mod tests {
         assert_eq!((all.found.len(), all.is_complete), (COLLISIONS_MAX, true));
         let rules = loaded(&[("d", &many)], KeyFormat::Reference);
         let some = collisions(&rules);
-        assert_eq!((some.found.len(), some.is_complete), (COLLISIONS_MAX, false));
+        assert_eq!(
+            (some.found.len(), some.is_complete),
+            (COLLISIONS_MAX, false)
+        );
         // Each of the values collides with the default, which is told once.
-        let rules = loaded(&[("d", &["user", "user=a,ip", "user=b,ip", "user=c,ip"])], KeyFormat::Reference);
+        let rules = loaded(
+            &[("d", &["user", "user=a,ip", "user=b,ip", "user=c,ip"])],
+            KeyFormat::Reference,
+        );
         assert_eq!(collisions(&rules).found.len(), 1);
     }
 
@@ -479,7 +738,9 @@ mod tests {
     }
 
     fn value() -> impl Strategy<Value = &'static str> {
-        prop::sample::select(vec!["", "", "", "=a", "=b", "=_", "=a_b", "=*", "=a*", "=*b", "=*_*", "=a*b", "=*a_b*"])
+        prop::sample::select(vec![
+            "", "", "", "=a", "=b", "=_", "=a_b", "=*", "=a*", "=*b", "=*_*", "=a*b", "=*a_b*",
+        ])
     }
 
     /// Every pair, found by comparing each rule with each.
@@ -489,11 +750,17 @@ mod tests {
         for (index, one) in shapes.iter().enumerate() {
             let others = shapes[index + 1..].iter().filter_map(|other| {
                 let collision = one.with(other);
-                assert!(collision.is_none() || one.may_precede(other), "the order hides {collision:?}");
+                assert!(
+                    collision.is_none() || one.may_precede(other),
+                    "the order hides {collision:?}"
+                );
                 collision
             });
             for collision in one.with_itself().into_iter().chain(others) {
-                found.insert(pair(&collision.one.rule.path, &collision.other.rule.path), collision);
+                found.insert(
+                    pair(&collision.one.rule.path, &collision.other.rule.path),
+                    collision,
+                );
             }
         }
         found
@@ -508,11 +775,20 @@ mod tests {
     /// Asks the plan that serves.
     fn is_real(rules: &RuleSet, collision: &Collision<'_>) {
         let (one, other) = (&collision.one, &collision.other);
-        assert!((one.domain, &one.descriptor) != (other.domain, &other.descriptor), "{collision:?}");
+        assert!(
+            (one.domain, &one.descriptor) != (other.domain, &other.descriptor),
+            "{collision:?}"
+        );
         for call in [one, other] {
-            let query = Query::of_entries(call.domain, call.descriptor.split(',')).expect("it can be read");
-            let plan = plan(rules, &query, Modes::default(), Time::default()).expect("it has no limit of its own");
-            assert_eq!(plan.ask.checks[0].key.to_string(), collision.key, "{collision:?}");
+            let query =
+                Query::of_entries(call.domain, call.descriptor.split(',')).expect("it can be read");
+            let plan = plan(rules, &query, Modes::default(), Time::default())
+                .expect("it has no limit of its own");
+            assert_eq!(
+                plan.ask.checks[0].key.to_string(),
+                collision.key,
+                "{collision:?}"
+            );
         }
     }
 
@@ -520,24 +796,71 @@ mod tests {
     fn tried(rules: &RuleSet) -> BTreeSet<Pair> {
         let mut texts = vec![String::new()];
         for length in 0..3 {
-            let longer: Vec<_> = texts.iter().filter(|text| text.len() == length).cloned().collect();
-            texts.extend(longer.iter().flat_map(|text| ["a", "b", "_"].map(|letter| format!("{text}{letter}"))));
+            let longer: Vec<_> = texts
+                .iter()
+                .filter(|text| text.len() == length)
+                .cloned()
+                .collect();
+            texts.extend(
+                longer
+                    .iter()
+                    .flat_map(|text| ["a", "b", "_"].map(|letter| format!("{text}{letter}"))),
+            );
         }
         let mut met: BTreeMap<String, BTreeSet<(String, Vec<String>)>> = BTreeMap::new();
         for shape in shapes(rules) {
-            let choices: Vec<Vec<String>> =
-                shape.way.iter().map(|node| if is_free(node) { texts.clone() } else { vec![node.value.replace('*', "")] }).collect();
-            let rest = if choices.len() > 1 { choices[1].clone() } else { vec![String::new()] };
-            for (first, second) in choices[0].iter().flat_map(|first| rest.iter().map(move |second| (first, second))) {
+            let choices: Vec<Vec<String>> = shape
+                .way
+                .iter()
+                .map(|node| {
+                    if is_free(node) {
+                        texts.clone()
+                    } else {
+                        vec![node.value.replace('*', "")]
+                    }
+                })
+                .collect();
+            let rest = if choices.len() > 1 {
+                choices[1].clone()
+            } else {
+                vec![String::new()]
+            };
+            for (first, second) in choices[0]
+                .iter()
+                .flat_map(|first| rest.iter().map(move |second| (first, second)))
+            {
                 let values = [first, second];
-                let entries = shape.way.iter().zip(values).map(|(node, value)| Entry::new(&*node.key, value)).collect();
-                let descriptor = Descriptor { entries, limit: None, hits: Hits::Look, hits_addend: None };
-                let Some(found) = lookup(shape.domain, &descriptor, &mut ()) else { continue };
+                let entries = shape
+                    .way
+                    .iter()
+                    .zip(values)
+                    .map(|(node, value)| Entry::new(&*node.key, value))
+                    .collect();
+                let descriptor = Descriptor {
+                    entries,
+                    limit: None,
+                    hits: Hits::Look,
+                    hits_addend: None,
+                };
+                let Some(found) = lookup(shape.domain, &descriptor, &mut ()) else {
+                    continue;
+                };
                 if found.rule.key_tail == KeyTail::Reference {
-                    let counted: Vec<Entry<'_>> = counted_by(&descriptor.entries, &found.hops, found.rule).collect();
-                    let key = counter_key(&shape.domain.key_head, counted.iter().copied(), &found.rule.key_tail).to_string();
-                    let counted = counted.iter().map(|entry| format!("{:?}={:?}", Text(entry.key), Text(entry.value))).collect();
-                    met.entry(key).or_default().insert((found.rule.path.to_string(), counted));
+                    let counted: Vec<Entry<'_>> =
+                        counted_by(&descriptor.entries, &found.hops, found.rule).collect();
+                    let key = counter_key(
+                        &shape.domain.key_head,
+                        counted.iter().copied(),
+                        &found.rule.key_tail,
+                    )
+                    .to_string();
+                    let counted = counted
+                        .iter()
+                        .map(|entry| format!("{:?}={:?}", Text(entry.key), Text(entry.value)))
+                        .collect();
+                    met.entry(key)
+                        .or_default()
+                        .insert((found.rule.path.to_string(), counted));
                 }
             }
         }
@@ -557,10 +880,18 @@ mod tests {
 
     /// `None` if such rules are refused.
     fn try_load(domains: &[(&str, &[&str])], key_format: KeyFormat) -> Option<RuleSet> {
-        let sources: Vec<Source> = domains.iter().map(|(name, rules)| source(name, rules)).collect();
+        let sources: Vec<Source> = domains
+            .iter()
+            .map(|(name, rules)| source(name, rules))
+            .collect();
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options { key_format, ..Options::new(stats) };
-        config::load(&sources, &options).ok().map(|loaded| loaded.rules)
+        let options = Options {
+            key_format,
+            ..Options::new(stats)
+        };
+        config::load(&sources, &options)
+            .ok()
+            .map(|loaded| loaded.rules)
     }
 
     #[derive(Default)]
@@ -574,27 +905,46 @@ mod tests {
         for rule in rules {
             let mut tree = &mut root;
             for part in rule.trim_start_matches('~').split(',') {
-                let index = tree.below.iter().position(|(name, _)| name == part).unwrap_or_else(|| {
-                    tree.below.push((part.to_owned(), Tree::default()));
-                    tree.below.len() - 1
-                });
+                let index = tree
+                    .below
+                    .iter()
+                    .position(|(name, _)| name == part)
+                    .unwrap_or_else(|| {
+                        tree.below.push((part.to_owned(), Tree::default()));
+                        tree.below.len() - 1
+                    });
                 tree = &mut tree.below[index].1;
             }
             tree.rule = Some(rule.starts_with('~'));
         }
         let text = format!("domain: {domain}\ndescriptors: {}\n", written(&root));
-        Source { name: domain.into(), path: domain.into(), text: text.into() }
+        Source {
+            name: domain.into(),
+            path: domain.into(),
+            text: text.into(),
+        }
     }
 
     fn written(tree: &Tree) -> String {
         let mut text = String::new();
         for (part, below) in &tree.below {
-            let (key, value) = part.trim_start_matches('!').split_once('=').unwrap_or((part.trim_start_matches('!'), ""));
+            let (key, value) = part
+                .trim_start_matches('!')
+                .split_once('=')
+                .unwrap_or((part.trim_start_matches('!'), ""));
             let shared = part.starts_with('!') && value.contains('*');
-            let _ = write!(text, "{{key: '{key}', value: '{value}', share_threshold: {shared}, descriptors: {}", written(below));
+            let _ = write!(
+                text,
+                "{{key: '{key}', value: '{value}', share_threshold: {shared}, descriptors: {}",
+                written(below)
+            );
             if let Some(is_bucket) = below.rule {
                 text += ", rate_limit: {unit: hour, requests_per_unit: 5}";
-                text += if is_bucket { ", metadata: {tollgate: {algorithm: token_bucket}}" } else { "" };
+                text += if is_bucket {
+                    ", metadata: {tollgate: {algorithm: token_bucket}}"
+                } else {
+                    ""
+                };
             }
             text += "}, ";
         }

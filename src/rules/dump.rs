@@ -1,7 +1,8 @@
 //! Writes the rules in force, as text and as JSON: what `/rlconfig` returns.
 //!
-//! A rule that envoyproxy/ratelimit can express has its line, byte for byte, because scripts parse it. Any other rule has the same line
-//! with every option in force behind it. The JSON is a stable interface for tools; `docs/rlconfig.md` describes it.
+//! A rule that envoyproxy/ratelimit can express has its line, byte for byte, because scripts parse
+//! it. Any other rule has the same line with every option in force behind it. The JSON is a stable
+//! interface for tools; `docs/rlconfig.md` describes it.
 
 use serde::ser::{Serialize, SerializeMap as _, SerializeSeq, Serializer};
 use serde_json::{Value, json};
@@ -11,10 +12,23 @@ use crate::rules::tree::{Domain, Level, Node, RuleSet};
 use crate::rules::{Allowance, Naming, OnLimit, OnStoreError, Origin, Rule};
 use crate::time::Span;
 
-/// Units for a period that is no single unit. Months and years are left out: 60 days are 60 days, not two months.
-const UNITS_OF_MULTIPLES: [Unit; 5] = [Unit::Week, Unit::Day, Unit::Hour, Unit::Minute, Unit::Second];
+/// Units for a period that is no single unit. Months and years are left out: 60 days are 60 days,
+/// not two months.
+const UNITS_OF_MULTIPLES: [Unit; 5] = [
+    Unit::Week,
+    Unit::Day,
+    Unit::Hour,
+    Unit::Minute,
+    Unit::Second,
+];
 /// Units of a duration as rules files write it.
-const DURATION_UNITS: [(u64, &str); 5] = [(3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms"), (1, "us")];
+const DURATION_UNITS: [(u64, &str); 5] = [
+    (3_600_000_000, "h"),
+    (60_000_000, "m"),
+    (1_000_000, "s"),
+    (1_000, "ms"),
+    (1, "us"),
+];
 
 /// The JSON of a rule set.
 struct RuleSetJson<'r> {
@@ -46,7 +60,11 @@ impl RuleSet {
 
     /// The rules as JSON. `on_store_error` is the policy of rules without one.
     pub fn dump_json(&self, on_store_error: OnStoreError) -> String {
-        serde_json::to_string(&RuleSetJson { rules: self, on_store_error }).expect("every key is a string, and a String takes any text")
+        serde_json::to_string(&RuleSetJson {
+            rules: self,
+            on_store_error,
+        })
+        .expect("every key is a string, and a String takes any text")
     }
 }
 
@@ -63,11 +81,19 @@ fn collect_lines<'r>(domain: &Domain, level: &'r Level, lines: &mut Vec<(&'r str
 
 fn line(domain: &Domain, node: &Node, rule: &Rule) -> String {
     let amount = match &rule.allowance {
-        Allowance::Unlimited { requests_per_unit } => format!("unit=UNKNOWN requests_per_unit={requests_per_unit}"),
+        Allowance::Unlimited { requests_per_unit } => {
+            format!("unit=UNKNOWN requests_per_unit={requests_per_unit}")
+        }
         Allowance::Limited(limit) => amount(limit),
     };
-    let Rule { path, shadow_mode, quota_mode, .. } = rule;
-    let mut line = format!("{path}: {amount}, shadow_mode: {shadow_mode}, quota_mode: {quota_mode}");
+    let Rule {
+        path,
+        shadow_mode,
+        quota_mode,
+        ..
+    } = rule;
+    let mut line =
+        format!("{path}: {amount}, shadow_mode: {shadow_mode}, quota_mode: {quota_mode}");
     if let Allowance::Limited(limit) = &rule.allowance
         && !is_expressible(domain, rule, limit)
     {
@@ -85,14 +111,21 @@ fn amount(limit: &Limit) -> String {
     let requests = limit.requests();
     match period_in_units(limit) {
         None => format!("requests_per_unit={requests}"),
-        Some((unit, 1)) => format!("unit={} requests_per_unit={requests}", unit.name().to_uppercase()),
+        Some((unit, 1)) => format!(
+            "unit={} requests_per_unit={requests}",
+            unit.name().to_uppercase()
+        ),
         Some((unit, multiplier)) => {
-            format!("unit={} unit_multiplier={multiplier} requests_per_unit={requests}", unit.name().to_uppercase())
+            format!(
+                "unit={} unit_multiplier={multiplier} requests_per_unit={requests}",
+                unit.name().to_uppercase()
+            )
         }
     }
 }
 
-/// Whether envoyproxy/ratelimit has the same limit: a fixed window of one unit and no option of a `tollgate` block.
+/// Whether envoyproxy/ratelimit has the same limit: a fixed window of one unit and no option of a
+/// `tollgate` block.
 fn is_expressible(domain: &Domain, rule: &Rule, limit: &Limit) -> bool {
     limit.algorithm() == Algorithm::FixedWindow
         && limit.unit().is_some()
@@ -123,13 +156,25 @@ fn options(node: &Node, rule: &Rule, limit: &Limit) -> Vec<(&'static str, Value)
             options.push(("on_limit", json!("reject")));
             options.extend(body.as_ref().map(|body| ("response_body", json!(body))));
         }
-        OnLimit::Queue => options.extend([("on_limit", json!("queue")), ("max_wait", json!(duration(limit.max_wait())))]),
+        OnLimit::Queue => options.extend([
+            ("on_limit", json!("queue")),
+            ("max_wait", json!(duration(limit.max_wait()))),
+        ]),
         OnLimit::Degrade { request_headers } => {
-            let headers: serde_json::Map<_, _> = request_headers.iter().map(|(name, value)| (name.to_string(), json!(value))).collect();
-            options.extend([("on_limit", json!("degrade")), ("request_headers", Value::Object(headers))]);
+            let headers: serde_json::Map<_, _> = request_headers
+                .iter()
+                .map(|(name, value)| (name.to_string(), json!(value)))
+                .collect();
+            options.extend([
+                ("on_limit", json!("degrade")),
+                ("request_headers", Value::Object(headers)),
+            ]);
         }
     }
-    options.extend(rule.on_store_error.map(|policy| ("on_store_error", json!(policy.name()))));
+    options.extend(
+        rule.on_store_error
+            .map(|policy| ("on_store_error", json!(policy.name()))),
+    );
     options
 }
 
@@ -139,27 +184,51 @@ fn period_in_units(limit: &Limit) -> Option<(Unit, u64)> {
         return None;
     }
     let period = limit.period().as_micros();
-    let unit = limit.unit().or_else(|| UNITS_OF_MULTIPLES.into_iter().find(|unit| period.is_multiple_of(unit.span().as_micros())))?;
+    let unit = limit.unit().or_else(|| {
+        UNITS_OF_MULTIPLES
+            .into_iter()
+            .find(|unit| period.is_multiple_of(unit.span().as_micros()))
+    })?;
     Some((unit, period / unit.span().as_micros()))
 }
 
 /// A duration as rules files write it, such as `200ms`.
 fn duration(span: Span) -> String {
     let micros = span.as_micros();
-    let (unit, name) = DURATION_UNITS.into_iter().find(|(unit, _)| micros.is_multiple_of(*unit)).unwrap_or((1, "us"));
+    let (unit, name) = DURATION_UNITS
+        .into_iter()
+        .find(|(unit, _)| micros.is_multiple_of(*unit))
+        .unwrap_or((1, "us"));
     format!("{}{name}", micros / unit)
 }
 
 /// A word as it is, everything else as JSON, so that a line stays one line.
 fn in_line(value: &Value) -> String {
-    let is_word = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte));
-    value.as_str().filter(is_word).map_or_else(|| value.to_string(), str::to_owned)
+    let is_word = |text: &&str| {
+        !text.is_empty()
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+    };
+    value
+        .as_str()
+        .filter(is_word)
+        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 impl Serialize for RuleSetJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let domains = self.rules.domain_names().into_iter().filter_map(|name| self.rules.domain(name.as_bytes()));
-        let domains: Vec<_> = domains.map(|domain| DomainJson { domain, on_store_error: self.on_store_error }).collect();
+        let domains = self
+            .rules
+            .domain_names()
+            .into_iter()
+            .filter_map(|name| self.rules.domain(name.as_bytes()));
+        let domains: Vec<_> = domains
+            .map(|domain| DomainJson {
+                domain,
+                on_store_error: self.on_store_error,
+            })
+            .collect();
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("domains", &domains)?;
         map.end()
@@ -168,11 +237,20 @@ impl Serialize for RuleSetJson<'_> {
 
 impl Serialize for DomainJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let &Self { domain, on_store_error } = self;
+        let &Self {
+            domain,
+            on_store_error,
+        } = self;
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("domain", &domain.name)?;
         map.serialize_entry("together", &domain.together)?;
-        map.serialize_entry("descriptors", &DescriptorsJson { domain, on_store_error })?;
+        map.serialize_entry(
+            "descriptors",
+            &DescriptorsJson {
+                domain,
+                on_store_error,
+            },
+        )?;
         map.end()
     }
 }
@@ -186,8 +264,14 @@ impl Serialize for DescriptorsJson<'_> {
 }
 
 impl<'r> DescriptorsJson<'r> {
-    /// One by one, because a tree of JSON values for all rules takes several times the memory of the text.
-    fn write<S: SerializeSeq>(&self, level: &'r Level, nodes: &mut Vec<&'r Node>, descriptors: &mut S) -> Result<(), S::Error> {
+    /// One by one, because a tree of JSON values for all rules takes several times the memory of
+    /// the text.
+    fn write<S: SerializeSeq>(
+        &self,
+        level: &'r Level,
+        nodes: &mut Vec<&'r Node>,
+        descriptors: &mut S,
+    ) -> Result<(), S::Error> {
         for node in level.nodes() {
             nodes.push(node);
             descriptors.serialize_element(&self.descriptor(node, nodes))?;
@@ -201,10 +285,16 @@ impl<'r> DescriptorsJson<'r> {
 
     /// `nodes` are the descriptor and those around it, from the outermost on.
     fn descriptor(&self, node: &Node, nodes: &[&Node]) -> Value {
-        let labels: Vec<&str> = std::iter::once(&*self.domain.name).chain(nodes.iter().map(|node| &*node.label)).collect();
-        let entries = nodes
-            .iter()
-            .map(|node| if node.value.is_empty() { json!({"key": node.key}) } else { json!({"key": node.key, "value": node.value}) });
+        let labels: Vec<&str> = std::iter::once(&*self.domain.name)
+            .chain(nodes.iter().map(|node| &*node.label))
+            .collect();
+        let entries = nodes.iter().map(|node| {
+            if node.value.is_empty() {
+                json!({"key": node.key})
+            } else {
+                json!({"key": node.key, "value": node.value})
+            }
+        });
         json!({
             "path": labels.join("."),
             "entries": entries.collect::<Vec<_>>(),
@@ -227,7 +317,9 @@ impl<'r> DescriptorsJson<'r> {
         if let Some(metadata) = &rule.metadata {
             json["metadata"] = Value::Object(metadata.clone());
         }
-        let Allowance::Limited(limit) = &rule.allowance else { return json };
+        let Allowance::Limited(limit) = &rule.allowance else {
+            return json;
+        };
         json["requests_per_unit"] = limit.requests().into();
         if let Some((unit, multiplier)) = period_in_units(limit) {
             json["unit"] = unit.name().into();
@@ -312,17 +404,30 @@ d.queue: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false
             "domain: d\nmetadata: {tollgate: {together: true}}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]",
         )
         .dump();
-        let expected = "algorithm: fixed_window, refused_hits: count, on_limit: reject, together: true\n";
-        assert_eq!(lines, format!("d.k: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, {expected}"));
+        let expected =
+            "algorithm: fixed_window, refused_hits: count, on_limit: reject, together: true\n";
+        assert_eq!(
+            lines,
+            format!(
+                "d.k: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, {expected}"
+            )
+        );
     }
 
     #[test]
     fn json_has_every_descriptor_in_file_order_and_the_complete_limit() {
-        let json: Value = serde_json::from_str(&rules(EVERYTHING).dump_json(OnStoreError::Allow)).expect("it is JSON");
+        let json: Value = serde_json::from_str(&rules(EVERYTHING).dump_json(OnStoreError::Allow))
+            .expect("it is JSON");
         let domain = &json["domains"][0];
-        assert_eq!((&domain["domain"], &domain["together"]), (&json!("d"), &json!(false)));
+        assert_eq!(
+            (&domain["domain"], &domain["together"]),
+            (&json!("d"), &json!(false))
+        );
         let descriptors = domain["descriptors"].as_array().expect("a list");
-        let paths: Vec<&str> = descriptors.iter().filter_map(|descriptor| descriptor["path"].as_str()).collect();
+        let paths: Vec<&str> = descriptors
+            .iter()
+            .filter_map(|descriptor| descriptor["path"].as_str())
+            .collect();
         let expected = [
             "plain",
             "free",
@@ -340,7 +445,12 @@ d.queue: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false
         ];
         assert_eq!(paths, expected.map(|path| format!("d.{path}")));
 
-        let limit = |path: &str| &descriptors[paths.iter().position(|known| *known == path).expect("it is listed")]["limit"];
+        let limit = |path: &str| {
+            &descriptors[paths
+                .iter()
+                .position(|known| *known == path)
+                .expect("it is listed")]["limit"]
+        };
         let common = |line: u32| {
             json!({"source": {"file": "rules.yaml", "line": line, "column": 5}, "name": "", "replaces": [], "unlimited": false,
                 "shadow_mode": false, "quota_mode": false, "detailed_metric": false, "on_store_error": "allow", "on_limit": "reject"})
@@ -369,16 +479,41 @@ d.queue: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false
         assert_eq!(limit("d.path_/a/*.id"), &with(0, held));
 
         let free = limit("d.free");
-        assert_eq!((&free["unlimited"], &free["requests_per_unit"], &free["algorithm"]), (&json!(true), &Value::Null, &Value::Null));
-        let (around, within) = (&descriptors[descriptors.len() - 2], &descriptors[descriptors.len() - 1]);
-        assert_eq!((&around["limit"], &around["share_threshold"]), (&Value::Null, &json!(true)));
-        assert_eq!(within["entries"], json!([{"key": "path", "value": "/a/*"}, {"key": "id"}]));
+        assert_eq!(
+            (
+                &free["unlimited"],
+                &free["requests_per_unit"],
+                &free["algorithm"]
+            ),
+            (&json!(true), &Value::Null, &Value::Null)
+        );
+        let (around, within) = (
+            &descriptors[descriptors.len() - 2],
+            &descriptors[descriptors.len() - 1],
+        );
+        assert_eq!(
+            (&around["limit"], &around["share_threshold"]),
+            (&Value::Null, &json!(true))
+        );
+        assert_eq!(
+            within["entries"],
+            json!([{"key": "path", "value": "/a/*"}, {"key": "id"}])
+        );
     }
 
     fn rules(text: &str) -> RuleSet {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options { key_format: KeyFormat::Safe, ..Options::new(stats) };
-        let source = Source { name: "rules.yaml".into(), path: "rules.yaml".into(), text: text.into() };
-        config::load(&[source], &options).expect("the rules are valid").rules
+        let options = Options {
+            key_format: KeyFormat::Safe,
+            ..Options::new(stats)
+        };
+        let source = Source {
+            name: "rules.yaml".into(),
+            path: "rules.yaml".into(),
+            text: text.into(),
+        };
+        config::load(&[source], &options)
+            .expect("the rules are valid")
+            .rules
     }
 }

@@ -1,4 +1,5 @@
-//! Why does this descriptor get this limit? The lookup that serves, with an observer that takes notes.
+//! Why does this descriptor get this limit? The lookup that serves, with an observer that takes
+//! notes.
 
 use std::fmt::Write as _;
 
@@ -45,9 +46,17 @@ impl Observer for Notes {
             Found::Pattern => "a pattern",
             Found::Default => "its key, for any value",
         };
-        self.line(&format!("{}={} -> {} ({how})", Text(entry.key), Text(entry.value), hop.node.label));
+        self.line(&format!(
+            "{}={} -> {} ({how})",
+            Text(entry.key),
+            Text(entry.value),
+            hop.node.label
+        ));
         if let Some(pattern) = hop.shared_value(entry) {
-            self.line(&format!("    share_threshold: all values of {} share one counter", Text(pattern)));
+            self.line(&format!(
+                "    share_threshold: all values of {} share one counter",
+                Text(pattern)
+            ));
         }
     }
 
@@ -56,9 +65,15 @@ impl Observer for Notes {
             End::Rule(rule) => self.line(&format!("rule {} at {}", rule.path, rule.origin)),
             End::NoEntries => self.line("no entries: nothing can match"),
             End::NoChild(entry) => {
-                self.line(&format!("{}={} -> nothing: no such value, no pattern, no default", Text(entry.key), Text(entry.value)));
+                self.line(&format!(
+                    "{}={} -> nothing: no such value, no pattern, no default",
+                    Text(entry.key),
+                    Text(entry.value)
+                ));
             }
-            End::TooDeep => self.line("the rules end here, and the descriptor goes on: too deep to match"),
+            End::TooDeep => {
+                self.line("the rules end here, and the descriptor goes on: too deep to match")
+            }
             End::NoLimit => self.line("no rate_limit here: not limited"),
         }
     }
@@ -74,13 +89,24 @@ impl Notes {
 pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation {
     let Some(domain) = rules.domain(query.domain) else {
         let known = rules.domain_names().join(", ");
-        let text = format!("domain {}: unknown, so nothing is limited\nknown domains: {known}\n", Text(query.domain));
-        return Explanation { text, outcome: Outcome::UnknownDomain };
+        let text = format!(
+            "domain {}: unknown, so nothing is limited\nknown domains: {known}\n",
+            Text(query.domain)
+        );
+        return Explanation {
+            text,
+            outcome: Outcome::UnknownDomain,
+        };
     };
     // No caller waits for an answer, so the time does not matter.
     let plan = match plan(rules, query, modes, Time::default()) {
         Ok(plan) => plan,
-        Err(error) => return Explanation { text: format!("refused with INVALID_ARGUMENT: {error}\n"), outcome: Outcome::Invalid },
+        Err(error) => {
+            return Explanation {
+                text: format!("refused with INVALID_ARGUMENT: {error}\n"),
+                outcome: Outcome::Invalid,
+            };
+        }
     };
     let mut text = format!("domain {}\n", domain.name);
     if plan.ask.together && plan.ask.checks.len() > 1 {
@@ -92,18 +118,38 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
         if let Some(source) = override_source(step, domain) {
             notes.line(&source);
         }
-        let words: Vec<String> = descriptor.entries.iter().map(|entry| format!("{}={}", Text(entry.key), Text(entry.value))).collect();
-        let _ = writeln!(text, "descriptor {}\n{}  {}", words.join(","), notes.0, outcome(step, &plan, domain));
+        let words: Vec<String> = descriptor
+            .entries
+            .iter()
+            .map(|entry| format!("{}={}", Text(entry.key), Text(entry.value)))
+            .collect();
+        let _ = writeln!(
+            text,
+            "descriptor {}\n{}  {}",
+            words.join(","),
+            notes.0,
+            outcome(step, &plan, domain)
+        );
     }
     let is_unmatched = plan.steps.iter().any(|step| matches!(step, Step::NoRule));
-    Explanation { text, outcome: if is_unmatched { Outcome::NoRule } else { Outcome::Matched } }
+    Explanation {
+        text,
+        outcome: if is_unmatched {
+            Outcome::NoRule
+        } else {
+            Outcome::Matched
+        },
+    }
 }
 
 fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
     match step {
         Step::NoRule => "=> not limited".to_owned(),
         Step::Unlimited(_) => "=> unlimited: passes, and is not counted".to_owned(),
-        Step::Replaced(rule) => format!("=> not counted: another rule of the request replaces `{}`", rule.name),
+        Step::Replaced(rule) => format!(
+            "=> not counted: another rule of the request replaces `{}`",
+            rule.name
+        ),
         Step::Override { check, .. } | Step::Counted { check, .. } => {
             let check = &plan.ask.checks[*check];
             let rule = step.rule();
@@ -111,7 +157,12 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
                 Step::Counted { rule, .. } => rule.key_tail.format(),
                 _ => overrides::key_tail(domain, &check.limit).format(),
             };
-            let mut text = format!("=> limit {}\n     key   {} ({})", check.limit, check.key, key_note(format, &check.limit));
+            let mut text = format!(
+                "=> limit {}\n     key   {} ({})",
+                check.limit,
+                check.key,
+                key_note(format, &check.limit)
+            );
             if let Some(holder) = &check.holder {
                 let _ = write!(text, "\n     holder {}", Text(holder));
             }
@@ -132,7 +183,9 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
 
 /// Where a limit in a request comes from.
 fn override_source(step: &Step<'_>, domain: &Domain) -> Option<String> {
-    let Step::Override { rule, .. } = step else { return None };
+    let Step::Override { rule, .. } = step else {
+        return None;
+    };
     Some(match (rule, domain.override_defaults.algorithm) {
         (Some(rule), _) => format!("number and unit are stated by the request, everything else by rule {}", rule.path),
         (None, Algorithm::FixedWindow) => {
@@ -157,18 +210,36 @@ fn over_the_limit(rule: &Rule, step: &Step<'_>) -> String {
     match &rule.on_limit {
         _ if step.in_shadow() => "\n     shadow_mode: counted, never refused".to_owned(),
         OnLimit::Reject { body: None } => String::new(),
-        OnLimit::Reject { body: Some(body) } => format!("\n     on_limit: reject: the refusal's body is {body:?}"),
-        OnLimit::Queue => "\n     on_limit: queue: held back until there is room, refused if that takes longer".to_owned(),
+        OnLimit::Reject { body: Some(body) } => {
+            format!("\n     on_limit: reject: the refusal's body is {body:?}")
+        }
+        OnLimit::Queue => {
+            "\n     on_limit: queue: held back until there is room, refused if that takes longer"
+                .to_owned()
+        }
         OnLimit::Degrade { request_headers } => {
-            let headers: Vec<String> = request_headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-            let told = if headers.is_empty() { "dynamic metadata alone".to_owned() } else { headers.join(", ") };
-            format!("\n     on_limit: degrade: passes, never refused; the upstream is told by {told}")
+            let headers: Vec<String> = request_headers
+                .iter()
+                .map(|(name, value)| format!("{name}: {value}"))
+                .collect();
+            let told = if headers.is_empty() {
+                "dynamic metadata alone".to_owned()
+            } else {
+                headers.join(", ")
+            };
+            format!(
+                "\n     on_limit: degrade: passes, never refused; the upstream is told by {told}"
+            )
         }
     }
 }
 
 /// What somebody has to know who looks for the key on Redis.
 fn key_note(format: KeyFormat, limit: &Limit) -> String {
-    let start = if limit.algorithm() == Algorithm::FixedWindow { "; on Redis the window's start in seconds follows" } else { "" };
+    let start = if limit.algorithm() == Algorithm::FixedWindow {
+        "; on Redis the window's start in seconds follows"
+    } else {
+        ""
+    };
     format!("{} form{start}", format.name())
 }

@@ -1,9 +1,11 @@
 //! The names of counters.
 //!
-//! A counter's key has one of two forms. The reference form is the reference's own, so that counts survive a change of the service and
-//! both can count together; but its parts are joined by underscores that values may have, too, so different counters can get the same
-//! key. The safe form is `tg:domain:key:value:…:algorithm:period:tick`, each part percent-encoded so that no two counters can have the
-//! same key whatever clients send. Both forms have bytes that are not UTF-8 as they were sent.
+//! A counter's key has one of two forms. The reference form is the reference's own, so that counts
+//! survive a change of the service and both can count together; but its parts are joined by
+//! underscores that values may have, too, so different counters can get the same key. The safe form
+//! is `tg:domain:key:value:…:algorithm:period:tick`, each part percent-encoded so that no two
+//! counters can have the same key whatever clients send. Both forms have bytes that are not UTF-8
+//! as they were sent.
 
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
@@ -12,13 +14,16 @@ use crate::check::Key;
 use crate::limit::{Algorithm, Limit, Months, RefusedHits};
 use crate::rules::query::Entry;
 
-/// Names of holders that are longer than this are hashed instead, for the same reason. No id of a request or of a session comes near it.
+/// Names of holders that are longer than this are hashed instead, for the same reason. No id of a
+/// request or of a session comes near it.
 pub const HOLDER_BYTES_MAX: usize = 128;
 
-/// Entries that would make a key longer than this are hashed instead: clients choose their length, and every store has to keep them.
+/// Entries that would make a key longer than this are hashed instead: clients choose their length,
+/// and every store has to keep them.
 pub const KEY_BYTES_MAX: usize = 512;
 
-/// How the keys of counters are written that the reference has, too. All others always have the safe form.
+/// How the keys of counters are written that the reference has, too. All others always have the
+/// safe form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyFormat {
     /// As the reference writes them.
@@ -37,8 +42,8 @@ pub struct KeyHead {
     safe: Box<str>,
 }
 
-/// What the keys of a limit end with, which also decides what they look like. It is made when the rules are compiled: what a limit
-/// came from can no longer be seen from it.
+/// What the keys of a limit end with, which also decides what they look like. It is made when the
+/// rules are compiled: what a limit came from can no longer be seen from it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum KeyTail {
     /// `key_value_key_value_`, at the end of which a store writes the start of the window.
@@ -71,7 +76,11 @@ impl KeyHead {
         let mut safe = Key::from(prefix);
         safe.push(b"tg:");
         push_encoded(&mut safe, domain.as_bytes());
-        Self { format, reference: format!("{prefix}{domain}_").into(), safe: safe.to_string().into() }
+        Self {
+            format,
+            reference: format!("{prefix}{domain}_").into(),
+            safe: safe.to_string().into(),
+        }
     }
 
     /// How its counters are written that the reference has, too.
@@ -86,27 +95,46 @@ impl KeyHead {
 }
 
 impl KeyTail {
-    /// The reference form is for what the reference counts: fixed windows of one unit that count refused hits.
+    /// The reference form is for what the reference counts: fixed windows of one unit that count
+    /// refused hits.
     ///
-    /// The safe form ends with the algorithm, the period and its tick, since state is never read in units that it was not written in. A
-    /// fixed window's ends with `:`, as the reference form ends with `_`: a store in which windows come and go by their keys writes the
-    /// start of the window, in seconds, right behind either. Nothing is written behind the keys of other algorithms.
+    /// The safe form ends with the algorithm, the period and its tick, since state is never read in
+    /// units that it was not written in. A fixed window's ends with `:`, as the reference form
+    /// ends with `_`: a store in which windows come and go by their keys writes the
+    /// start of the window, in seconds, right behind either. Nothing is written behind the keys of
+    /// other algorithms.
     ///
-    /// A window in sub-windows has their number beside its name, since its state is no other window's. What is held has no period: its
-    /// lease is added when somebody takes a place, so a changed lease is no reason to forget who has one.
+    /// A window in sub-windows has their number beside its name, since its state is no other
+    /// window's. What is held has no period: its lease is added when somebody takes a place, so
+    /// a changed lease is no reason to forget who has one.
     pub fn new(format: KeyFormat, limit: &Limit, unit_multiplier: u32) -> Self {
         let is_window = limit.algorithm() == Algorithm::FixedWindow;
-        if format == KeyFormat::Reference && is_window && unit_multiplier == 1 && limit.refused_hits() == RefusedHits::Count {
+        if format == KeyFormat::Reference
+            && is_window
+            && unit_multiplier == 1
+            && limit.refused_hits() == RefusedHits::Count
+        {
             return Self::Reference;
         }
         let end = if is_window { ":" } else { "" };
-        let cut = if limit.buckets() > 0 { format!("-{}", limit.buckets()) } else { String::new() };
+        let cut = if limit.buckets() > 0 {
+            format!("-{}", limit.buckets())
+        } else {
+            String::new()
+        };
         let period = match (limit.algorithm(), limit.months()) {
             (Algorithm::Concurrency, _) => "0".to_owned(),
             (_, Months::Calendar) => "month".to_owned(),
             (_, Months::ThirtyDays) => limit.period_ticks().to_string(),
         };
-        Self::Safe(format!(":{}{cut}:{period}:{}{end}", limit.algorithm(), limit.tick().name()).into())
+        Self::Safe(
+            format!(
+                ":{}{cut}:{period}:{}{end}",
+                limit.algorithm(),
+                limit.tick().name()
+            )
+            .into(),
+        )
     }
 
     /// Of a rule that counts nothing.
@@ -124,7 +152,11 @@ impl KeyTail {
 }
 
 /// The key of a counter, of entries whose values are those it is counted by.
-pub fn counter_key<'e>(head: &KeyHead, entries: impl Iterator<Item = Entry<'e>>, tail: &KeyTail) -> Key {
+pub fn counter_key<'e>(
+    head: &KeyHead,
+    entries: impl Iterator<Item = Entry<'e>>,
+    tail: &KeyTail,
+) -> Key {
     match tail {
         KeyTail::Reference => reference_key(&head.reference, entries),
         KeyTail::Safe(tail) => safe_key(&head.safe, entries, tail),
@@ -133,7 +165,11 @@ pub fn counter_key<'e>(head: &KeyHead, entries: impl Iterator<Item = Entry<'e>>,
 
 /// The name of a holder, from a value of the request.
 pub fn holder(value: &[u8]) -> Box<[u8]> {
-    if value.len() > HOLDER_BYTES_MAX { hashed(value).into_boxed_slice() } else { value.into() }
+    if value.len() > HOLDER_BYTES_MAX {
+        hashed(value).into_boxed_slice()
+    } else {
+        value.into()
+    }
 }
 
 /// No escapes and no bound: the reference has none, and finds only what is written as it writes it.
@@ -175,7 +211,8 @@ fn push_encoded(key: &mut Key, bytes: &[u8]) {
     key.push(&bytes[plain_from..]);
 }
 
-/// Puts a colon and a hash in the place of all entries. Entries come in pairs, so no key of entries looks like this.
+/// Puts a colon and a hash in the place of all entries. Entries come in pairs, so no key of entries
+/// looks like this.
 fn hash_entries(key: &mut Key, head_len: usize) {
     let text = hashed(&key.as_bytes()[head_len..]);
     key.truncate(head_len);

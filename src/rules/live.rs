@@ -36,6 +36,8 @@ impl LiveRules {
     }
 
     fn error(&self) -> std::sync::MutexGuard<'_, Option<String>> {
-        self.last_error.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,5 @@
-//! One descriptor down the tree. The only matcher there is: what serves and what explains are both this.
+//! One descriptor down the tree. The only matcher there is: what serves and what explains are both
+//! this.
 
 use smallvec::SmallVec;
 
@@ -59,23 +60,49 @@ impl<'r> Hop<'r> {
             return None;
         }
         let label = self.node.label.as_bytes();
-        Some(label.strip_prefix(entry.key).and_then(|rest| rest.strip_prefix(b"_")).unwrap_or(label))
+        Some(
+            label
+                .strip_prefix(entry.key)
+                .and_then(|rest| rest.strip_prefix(b"_"))
+                .unwrap_or(label),
+        )
     }
 }
 
-/// Entries with the values that they are counted by: their own, or the text that stands for all that share one counter. The name of a
-/// holder is left out, but not its key: two rules side by side are two counters.
-pub fn counted_by<'e>(entries: &'e [Entry<'e>], hops: &'e [Hop<'e>], rule: &Rule) -> impl Iterator<Item = Entry<'e>> {
+/// Entries with the values that they are counted by: their own, or the text that stands for all
+/// that share one counter. The name of a holder is left out, but not its key: two rules side by
+/// side are two counters.
+pub fn counted_by<'e>(
+    entries: &'e [Entry<'e>],
+    hops: &'e [Hop<'e>],
+    rule: &Rule,
+) -> impl Iterator<Item = Entry<'e>> {
     let holder = rule.names_holders().then(|| hops.len() - 1);
-    entries.iter().zip(hops).enumerate().map(move |(index, (&entry, hop))| {
-        let shared = if holder == Some(index) { Some(&[][..]) } else { hop.shared_value(entry) };
-        Entry { value: shared.unwrap_or(entry.value), ..entry }
-    })
+    entries
+        .iter()
+        .zip(hops)
+        .enumerate()
+        .map(move |(index, (&entry, hop))| {
+            let shared = if holder == Some(index) {
+                Some(&[][..])
+            } else {
+                hop.shared_value(entry)
+            };
+            Entry {
+                value: shared.unwrap_or(entry.value),
+                ..entry
+            }
+        })
 }
 
-/// Finds the rule of a descriptor: each entry must lead one level down, and the last one to a limit. There is no way back from a
-/// node that was found: one without a limit hides the default beside it.
-pub fn lookup<'r>(domain: &'r Domain, descriptor: &Descriptor<'_>, observer: &mut impl Observer) -> Option<Match<'r>> {
+/// Finds the rule of a descriptor: each entry must lead one level down, and the last one to a
+/// limit. There is no way back from a node that was found: one without a limit hides the default
+/// beside it.
+pub fn lookup<'r>(
+    domain: &'r Domain,
+    descriptor: &Descriptor<'_>,
+    observer: &mut impl Observer,
+) -> Option<Match<'r>> {
     let mut hops = Hops::new();
     let mut level = Some(&domain.root);
     for &entry in &descriptor.entries {

@@ -70,7 +70,9 @@ pub struct Modes {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRequest {
     /// A limit in the request whose unit is no unit.
-    #[error("descriptors[{descriptor}].limit.unit {wire_unit} is no unit; send SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR")]
+    #[error(
+        "descriptors[{descriptor}].limit.unit {wire_unit} is no unit; send SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR"
+    )]
     UnknownUnit {
         /// Which descriptor.
         descriptor: usize,
@@ -86,7 +88,9 @@ pub enum InvalidRequest {
         error: LimitError,
     },
     /// Somebody without a name wants to hold a place, and could never give it back.
-    #[error("descriptors[{descriptor}] has no value for {lease_by}, which names who holds a place; send one that no other request has")]
+    #[error(
+        "descriptors[{descriptor}] has no value for {lease_by}, which names who holds a place; send one that no other request has"
+    )]
     NoHolder {
         /// Which descriptor.
         descriptor: usize,
@@ -111,106 +115,192 @@ enum Met<'r> {
 /// Plans a request that came `now`.
 ///
 /// # Errors
-/// [`InvalidRequest`], for what cannot be counted. In an unknown domain nothing is counted, so nothing is wrong.
-pub fn plan<'r>(rules: &'r RuleSet, query: &Query<'_>, modes: Modes, now: Time) -> Result<Plan<'r>, InvalidRequest> {
+/// [`InvalidRequest`], for what cannot be counted. In an unknown domain nothing is counted, so
+/// nothing is wrong.
+pub fn plan<'r>(
+    rules: &'r RuleSet,
+    query: &Query<'_>,
+    modes: Modes,
+    now: Time,
+) -> Result<Plan<'r>, InvalidRequest> {
     let Some(domain) = rules.domain(query.domain) else {
         let steps = query.descriptors.iter().map(|_| Step::NoRule).collect();
-        return Ok(Plan { domain_known: false, steps, ask: Ask::default() });
+        return Ok(Plan {
+            domain_known: false,
+            steps,
+            ask: Ask::default(),
+        });
     };
-    let met = query.descriptors.iter().enumerate().map(|(index, descriptor)| meet(domain, descriptor, index));
+    let met = query
+        .descriptors
+        .iter()
+        .enumerate()
+        .map(|(index, descriptor)| meet(domain, descriptor, index));
     let met: SmallVec<[Met<'r>; 2]> = met.collect::<Result<_, _>>()?;
     let replaced = replaced_names(&met);
 
-    let mut ask = Ask { together: modes.together || domain.together, deadline: query.deadline, ..Ask::default() };
+    let mut ask = Ask {
+        together: modes.together || domain.together,
+        deadline: query.deadline,
+        ..Ask::default()
+    };
     let mut count = |check: Check| {
         // A slot must not be booked for a request that another limit refuses.
         ask.together |= check.book_ahead > Span::ZERO && matches!(check.hits, Hits::Add(_));
         ask.checks.push(check);
         ask.checks.len() - 1
     };
-    let steps = query.descriptors.iter().zip(met).enumerate().map(|(index, (descriptor, met))| {
-        let Descriptor { entries, hits, .. } = descriptor;
-        // Giving back never refuses.
-        let may_veto = !modes.shadow && !modes.quota && !matches!(hits, Hits::GiveBack(_));
-        Ok(match met {
-            Met::Nothing => Step::NoRule,
-            Met::Unlimited(rule) => Step::Unlimited(rule),
-            Met::Limited { rule, .. } if replaced.contains(&*rule.name) => Step::Replaced(rule),
-            Met::Limited { rule, limit, hops } => {
-                let key = key::counter_key(&domain.key_head, counted_by(entries, &hops, rule), &rule.key_tail);
-                let mut check = Check::new(key, limit, *hits);
-                hold(&mut check, rule, descriptor, index)?;
-                // A rule in shadow mode delays no call.
-                let in_shadow = rule.shadow_mode || modes.shadow;
-                check.book_ahead = if in_shadow { Span::ZERO } else { book_ahead(&limit, query, now) };
-                check.veto = may_veto && !rule.shadow_mode && !rule.quota_mode && !rule.degrades();
-                let series = (rule.naming != Naming::Fixed).then(|| series::metric_name(domain, entries, &hops, rule));
-                Step::Counted { rule, check: count(check), series }
-            }
-            Met::Override(Resolved { limit, rule }) => {
-                let tail = overrides::key_tail(domain, &limit);
-                let key = key::counter_key(&domain.key_head, overrides::named_by(entries, rule), &tail);
-                let mut check = Check::new(key, limit, *hits);
-                if let Some(rule) = rule {
+    let steps = query
+        .descriptors
+        .iter()
+        .zip(met)
+        .enumerate()
+        .map(|(index, (descriptor, met))| {
+            let Descriptor { entries, hits, .. } = descriptor;
+            // Giving back never refuses.
+            let may_veto = !modes.shadow && !modes.quota && !matches!(hits, Hits::GiveBack(_));
+            Ok(match met {
+                Met::Nothing => Step::NoRule,
+                Met::Unlimited(rule) => Step::Unlimited(rule),
+                Met::Limited { rule, .. } if replaced.contains(&*rule.name) => Step::Replaced(rule),
+                Met::Limited { rule, limit, hops } => {
+                    let key = key::counter_key(
+                        &domain.key_head,
+                        counted_by(entries, &hops, rule),
+                        &rule.key_tail,
+                    );
+                    let mut check = Check::new(key, limit, *hits);
                     hold(&mut check, rule, descriptor, index)?;
+                    // A rule in shadow mode delays no call.
+                    let in_shadow = rule.shadow_mode || modes.shadow;
+                    check.book_ahead = if in_shadow {
+                        Span::ZERO
+                    } else {
+                        book_ahead(&limit, query, now)
+                    };
+                    check.veto =
+                        may_veto && !rule.shadow_mode && !rule.quota_mode && !rule.degrades();
+                    let series = (rule.naming != Naming::Fixed)
+                        .then(|| series::metric_name(domain, entries, &hops, rule));
+                    Step::Counted {
+                        rule,
+                        check: count(check),
+                        series,
+                    }
                 }
-                check.book_ahead = if modes.shadow { Span::ZERO } else { book_ahead(&limit, query, now) };
-                check.veto = may_veto && !rule.is_some_and(Rule::degrades);
-                let series = series::override_metric_name(domain, overrides::named_by(entries, rule));
-                Step::Override { rule, check: count(check), series }
-            }
-        })
-    });
+                Met::Override(Resolved { limit, rule }) => {
+                    let tail = overrides::key_tail(domain, &limit);
+                    let key = key::counter_key(
+                        &domain.key_head,
+                        overrides::named_by(entries, rule),
+                        &tail,
+                    );
+                    let mut check = Check::new(key, limit, *hits);
+                    if let Some(rule) = rule {
+                        hold(&mut check, rule, descriptor, index)?;
+                    }
+                    check.book_ahead = if modes.shadow {
+                        Span::ZERO
+                    } else {
+                        book_ahead(&limit, query, now)
+                    };
+                    check.veto = may_veto && !rule.is_some_and(Rule::degrades);
+                    let series =
+                        series::override_metric_name(domain, overrides::named_by(entries, rule));
+                    Step::Override {
+                        rule,
+                        check: count(check),
+                        series,
+                    }
+                }
+            })
+        });
     let steps = steps.collect::<Result<_, _>>()?;
-    Ok(Plan { domain_known: true, steps, ask })
+    Ok(Plan {
+        domain_known: true,
+        steps,
+        ask,
+    })
 }
 
 /// Puts the holder into a check of what is held at once.
-fn hold(check: &mut Check, rule: &Rule, descriptor: &Descriptor<'_>, index: usize) -> Result<(), InvalidRequest> {
+fn hold(
+    check: &mut Check,
+    rule: &Rule,
+    descriptor: &Descriptor<'_>,
+    index: usize,
+) -> Result<(), InvalidRequest> {
     if rule.names_holders() {
-        (check.hits, check.holder) = (descriptor.hits.at_most_one(), Some(holder_of(descriptor, index)?));
+        (check.hits, check.holder) = (
+            descriptor.hits.at_most_one(),
+            Some(holder_of(descriptor, index)?),
+        );
     }
     Ok(())
 }
 
-/// How long the call may be held back: as the limit says, but not beyond the caller's deadline. A look books nothing; its verdict says
-/// whether hits would be held back.
+/// How long the call may be held back: as the limit says, but not beyond the caller's deadline. A
+/// look books nothing; its verdict says whether hits would be held back.
 fn book_ahead(limit: &Limit, query: &Query<'_>, now: Time) -> Span {
     let max_wait = limit.max_wait();
-    query.deadline.map_or(max_wait, |deadline| max_wait.min(deadline.since(now)))
+    query
+        .deadline
+        .map_or(max_wait, |deadline| max_wait.min(deadline.since(now)))
 }
 
 /// The name of who takes a place or gives it back: the value of the last entry.
 fn holder_of(descriptor: &Descriptor<'_>, index: usize) -> Result<Box<[u8]>, InvalidRequest> {
-    let last = descriptor.entries.last().expect("a rule was met by its last entry");
+    let last = descriptor
+        .entries
+        .last()
+        .expect("a rule was met by its last entry");
     if last.value.is_empty() {
-        return Err(InvalidRequest::NoHolder { descriptor: index, lease_by: Text(last.key).shown().into() });
+        return Err(InvalidRequest::NoHolder {
+            descriptor: index,
+            lease_by: Text(last.key).shown().into(),
+        });
     }
     Ok(key::holder(last.value))
 }
 
-fn meet<'r>(domain: &'r Domain, descriptor: &Descriptor<'_>, index: usize) -> Result<Met<'r>, InvalidRequest> {
+fn meet<'r>(
+    domain: &'r Domain,
+    descriptor: &Descriptor<'_>,
+    index: usize,
+) -> Result<Met<'r>, InvalidRequest> {
     if let Some(stated) = descriptor.limit {
-        return overrides::resolve(domain, descriptor, stated).map(Met::Override).map_err(|error| match error {
-            OverrideError::UnknownUnit(wire_unit) => InvalidRequest::UnknownUnit { descriptor: index, wire_unit },
-            OverrideError::Uncountable(error) => InvalidRequest::UncountableLimit { descriptor: index, error },
-        });
+        return overrides::resolve(domain, descriptor, stated)
+            .map(Met::Override)
+            .map_err(|error| match error {
+                OverrideError::UnknownUnit(wire_unit) => InvalidRequest::UnknownUnit {
+                    descriptor: index,
+                    wire_unit,
+                },
+                OverrideError::Uncountable(error) => InvalidRequest::UncountableLimit {
+                    descriptor: index,
+                    error,
+                },
+            });
     }
-    let Some(Match { rule, hops }) = lookup(domain, descriptor, &mut ()) else { return Ok(Met::Nothing) };
+    let Some(Match { rule, hops }) = lookup(domain, descriptor, &mut ()) else {
+        return Ok(Met::Nothing);
+    };
     Ok(match rule.allowance {
         Allowance::Unlimited { .. } => Met::Unlimited(rule),
         Allowance::Limited(limit) => Met::Limited { rule, limit, hops },
     })
 }
 
-/// The names of the rules that are out of force for this request. The order does not matter: two that replace each other are both out,
-/// and one that is replaced still replaces.
+/// The names of the rules that are out of force for this request. The order does not matter: two
+/// that replace each other are both out, and one that is replaced still replaces.
 fn replaced_names<'r>(met: &[Met<'r>]) -> HashSet<&'r str> {
     let rules = met.iter().filter_map(|met| match met {
         Met::Limited { rule, .. } | Met::Unlimited(rule) => Some(*rule),
         Met::Nothing | Met::Override(_) => None,
     });
-    rules.flat_map(|rule| rule.replaces.iter().map(|name| &**name)).collect()
+    rules
+        .flat_map(|rule| rule.replaces.iter().map(|name| &**name))
+        .collect()
 }
 
 impl<'r> Step<'r> {
@@ -238,7 +328,8 @@ impl<'r> Step<'r> {
 }
 
 impl Hits {
-    /// What a call does to its counter: its own number if it has one, of which 0 only looks; else the request's, of which 0 means 1.
+    /// What a call does to its counter: its own number if it has one, of which 0 only looks; else
+    /// the request's, of which 0 means 1.
     pub fn from_wire(own: Option<u64>, of_request: u32, is_negative: bool) -> Self {
         match own.unwrap_or(u64::from(of_request.max(1))) {
             0 => Self::Look,
@@ -293,9 +384,18 @@ descriptors:
 
     fn rules() -> RuleSet {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options { key_format: KeyFormat::Safe, ..Options::new(stats) };
-        let source = Source { name: "d".into(), path: "d".into(), text: RULES.into() };
-        config::load(&[source], &options).expect("these rules are right").rules
+        let options = Options {
+            key_format: KeyFormat::Safe,
+            ..Options::new(stats)
+        };
+        let source = Source {
+            name: "d".into(),
+            path: "d".into(),
+            text: RULES.into(),
+        };
+        config::load(&[source], &options)
+            .expect("these rules are right")
+            .rules
     }
 
     /// Plans a request, which may be changed before.
@@ -305,36 +405,90 @@ descriptors:
         change: impl FnOnce(&mut Query<'_>),
         look: impl FnOnce(Result<Plan<'_>, InvalidRequest>) -> T,
     ) -> T {
-        let descriptors =
-            descriptors.iter().map(|text| Descriptor::new(text.split(',').map(|entry| Entry::parse(entry).expect("it has a key"))));
-        let mut query = Query { domain: b"d", descriptors: descriptors.collect(), ..Query::default() };
+        let descriptors = descriptors.iter().map(|text| {
+            Descriptor::new(
+                text.split(',')
+                    .map(|entry| Entry::parse(entry).expect("it has a key")),
+            )
+        });
+        let mut query = Query {
+            domain: b"d",
+            descriptors: descriptors.collect(),
+            ..Query::default()
+        };
         change(&mut query);
         look(plan(&rules(), &query, modes, NOW))
     }
 
     /// The ask of a plan.
     fn asked(descriptors: &[&str], modes: Modes, change: impl FnOnce(&mut Query<'_>)) -> Ask {
-        planned(descriptors, modes, change, |plan| plan.expect("it can be counted").ask)
+        planned(descriptors, modes, change, |plan| {
+            plan.expect("it can be counted").ask
+        })
     }
 
     #[test]
     fn a_slot_is_booked_for_hits_of_a_queue_while_the_caller_waits_and_nobody_is_in_shadow() {
         let booked = |key: &str, modes: Modes, change: fn(&mut Query<'_>)| {
             let ask = asked(&[key], modes, change);
-            let books = ask.checks[0].book_ahead > Span::ZERO && matches!(ask.checks[0].hits, Hits::Add(_));
-            assert_eq!(ask.together, books, "{key}: what may book is decided together");
+            let books =
+                ask.checks[0].book_ahead > Span::ZERO && matches!(ask.checks[0].hits, Hits::Add(_));
+            assert_eq!(
+                ask.together, books,
+                "{key}: what may book is decided together"
+            );
             ask.checks[0].book_ahead
         };
         let usual = Modes::default();
         assert_eq!(booked("queue=1", usual, |_| {}), MAX_WAIT);
         assert_eq!(booked("quota=1", usual, |_| {}), MAX_WAIT);
-        assert_eq!(booked("queue=1", usual, |query| query.deadline = Some(NOW.plus(Span::from_secs(1)))), MAX_WAIT);
-        assert_eq!(booked("queue=1", usual, |query| query.deadline = Some(NOW.plus(Span::from_micros(7)))), Span::from_micros(7));
-        assert_eq!(booked("queue=1", usual, |query| query.deadline = Some(Time::default())), Span::ZERO);
-        assert_eq!(booked("queue=1", usual, |query| query.descriptors[0].hits = Hits::Look), MAX_WAIT);
-        assert_eq!(booked("queue=1", usual, |query| query.descriptors[0].hits = Hits::GiveBack(1)), MAX_WAIT);
-        assert_eq!(booked("queue=1", Modes { shadow: true, ..usual }, |_| {}), Span::ZERO);
-        assert_eq!(booked("queue=1", Modes { quota: true, ..usual }, |_| {}), MAX_WAIT);
+        assert_eq!(
+            booked("queue=1", usual, |query| query.deadline =
+                Some(NOW.plus(Span::from_secs(1)))),
+            MAX_WAIT
+        );
+        assert_eq!(
+            booked("queue=1", usual, |query| query.deadline =
+                Some(NOW.plus(Span::from_micros(7)))),
+            Span::from_micros(7)
+        );
+        assert_eq!(
+            booked("queue=1", usual, |query| query.deadline =
+                Some(Time::default())),
+            Span::ZERO
+        );
+        assert_eq!(
+            booked("queue=1", usual, |query| query.descriptors[0].hits =
+                Hits::Look),
+            MAX_WAIT
+        );
+        assert_eq!(
+            booked("queue=1", usual, |query| query.descriptors[0].hits =
+                Hits::GiveBack(1)),
+            MAX_WAIT
+        );
+        assert_eq!(
+            booked(
+                "queue=1",
+                Modes {
+                    shadow: true,
+                    ..usual
+                },
+                |_| {}
+            ),
+            Span::ZERO
+        );
+        assert_eq!(
+            booked(
+                "queue=1",
+                Modes {
+                    quota: true,
+                    ..usual
+                },
+                |_| {}
+            ),
+            MAX_WAIT
+        );
         for key in ["shadow=1", "reject=1", "degrade=1"] {
             assert_eq!(booked(key, usual, |_| {}), Span::ZERO, "{key}");
         }
@@ -344,32 +498,90 @@ descriptors:
     #[test]
     fn what_rejects_or_queues_has_a_veto_and_what_degrades_has_none() {
         let vetoes = |modes: Modes| {
-            let ask = asked(&["reject=1", "queue=1", "shadow=1", "quota=1", "degrade=1", "api=1,id=1"], modes, |_| {});
-            ask.checks.iter().map(|check| check.veto).collect::<Vec<_>>()
+            let ask = asked(
+                &[
+                    "reject=1",
+                    "queue=1",
+                    "shadow=1",
+                    "quota=1",
+                    "degrade=1",
+                    "api=1,id=1",
+                ],
+                modes,
+                |_| {},
+            );
+            ask.checks
+                .iter()
+                .map(|check| check.veto)
+                .collect::<Vec<_>>()
         };
-        assert_eq!(vetoes(Modes::default()), [true, true, false, false, false, true]);
-        assert_eq!(vetoes(Modes { shadow: true, ..Modes::default() }), [false; 6]);
-        assert_eq!(vetoes(Modes { quota: true, ..Modes::default() }), [false; 6]);
+        assert_eq!(
+            vetoes(Modes::default()),
+            [true, true, false, false, false, true]
+        );
+        assert_eq!(
+            vetoes(Modes {
+                shadow: true,
+                ..Modes::default()
+            }),
+            [false; 6]
+        );
+        assert_eq!(
+            vetoes(Modes {
+                quota: true,
+                ..Modes::default()
+            }),
+            [false; 6]
+        );
     }
 
     #[test]
     fn a_holder_is_one_whatever_the_call_costs() {
-        for (sent, planned) in [(Hits::Add(9), Hits::Add(1)), (Hits::GiveBack(9), Hits::GiveBack(1)), (Hits::Look, Hits::Look)] {
-            let ask = asked(&["api=pay,id=ann"], Modes::default(), |query| query.descriptors[0].hits = sent);
-            assert_eq!((ask.checks[0].hits, ask.checks[0].holder.as_deref()), (planned, Some(&b"ann"[..])));
+        for (sent, planned) in [
+            (Hits::Add(9), Hits::Add(1)),
+            (Hits::GiveBack(9), Hits::GiveBack(1)),
+            (Hits::Look, Hits::Look),
+        ] {
+            let ask = asked(&["api=pay,id=ann"], Modes::default(), |query| {
+                query.descriptors[0].hits = sent
+            });
+            assert_eq!(
+                (ask.checks[0].hits, ask.checks[0].holder.as_deref()),
+                (planned, Some(&b"ann"[..]))
+            );
         }
-        assert_eq!(asked(&["reject=1"], Modes::default(), |_| {}).checks[0].holder, None);
+        assert_eq!(
+            asked(&["reject=1"], Modes::default(), |_| {}).checks[0].holder,
+            None
+        );
     }
 
     #[test]
     fn a_holder_without_a_name_is_refused_where_it_would_be_counted() {
-        let error = planned(&["reject=1", "api=pay,id="], Modes::default(), |_| {}, |plan| plan.expect_err("it has no name"));
-        assert_eq!(error, InvalidRequest::NoHolder { descriptor: 1, lease_by: "id".into() });
+        let error = planned(
+            &["reject=1", "api=pay,id="],
+            Modes::default(),
+            |_| {},
+            |plan| plan.expect_err("it has no name"),
+        );
+        assert_eq!(
+            error,
+            InvalidRequest::NoHolder {
+                descriptor: 1,
+                lease_by: "id".into()
+            }
+        );
         assert_eq!(
             error.to_string(),
             "descriptors[1] has no value for id, which names who holds a place; send one that no other request has"
         );
-        assert_eq!(asked(&["other=o", "gone=1,id="], Modes::default(), |_| {}).checks.len(), 0, "its rule is replaced");
+        assert_eq!(
+            asked(&["other=o", "gone=1,id="], Modes::default(), |_| {})
+                .checks
+                .len(),
+            0,
+            "its rule is replaced"
+        );
     }
 
     #[test]

@@ -33,7 +33,8 @@ pub struct Descriptor<'q> {
     pub hits_addend: Option<u64>,
 }
 
-/// A key and a value, which may be empty. Both are text in most requests, but a header's value may be any bytes.
+/// A key and a value, which may be empty. Both are text in most requests, but a header's value may
+/// be any bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'q> {
     /// Key.
@@ -55,29 +56,49 @@ pub struct Override {
 
 impl<'q> Entry<'q> {
     /// An entry of text or bytes.
-    pub fn new(key: &'q (impl AsRef<[u8]> + ?Sized), value: &'q (impl AsRef<[u8]> + ?Sized)) -> Self {
-        Self { key: key.as_ref(), value: value.as_ref() }
+    pub fn new(
+        key: &'q (impl AsRef<[u8]> + ?Sized),
+        value: &'q (impl AsRef<[u8]> + ?Sized),
+    ) -> Self {
+        Self {
+            key: key.as_ref(),
+            value: value.as_ref(),
+        }
     }
 
-    /// Reads `key=value`. The value is everything after the first `=`; without `=` it is empty, as in an entry that Envoy sends without a
-    /// value.
+    /// Reads `key=value`. The value is everything after the first `=`; without `=` it is empty, as
+    /// in an entry that Envoy sends without a value.
     ///
     /// # Errors
     /// An empty key.
     pub fn parse(entry: &'q (impl AsRef<[u8]> + ?Sized)) -> Result<Self, String> {
         let entry = entry.as_ref();
-        let end = entry.iter().position(|&byte| byte == b'=').unwrap_or(entry.len());
+        let end = entry
+            .iter()
+            .position(|&byte| byte == b'=')
+            .unwrap_or(entry.len());
         if end == 0 {
-            return Err(format!("the entry `{}` has no key; write key=value", Text(entry)));
+            return Err(format!(
+                "the entry `{}` has no key; write key=value",
+                Text(entry)
+            ));
         }
-        Ok(Self { key: &entry[..end], value: entry.get(end + 1..).unwrap_or_default() })
+        Ok(Self {
+            key: &entry[..end],
+            value: entry.get(end + 1..).unwrap_or_default(),
+        })
     }
 }
 
 impl<'q> Descriptor<'q> {
     /// A descriptor of one hit without a limit of its own.
     pub fn new(entries: impl IntoIterator<Item = Entry<'q>>) -> Self {
-        Self { entries: entries.into_iter().collect(), limit: None, hits: Hits::from_wire(None, 0, false), hits_addend: None }
+        Self {
+            entries: entries.into_iter().collect(),
+            limit: None,
+            hits: Hits::from_wire(None, 0, false),
+            hits_addend: None,
+        }
     }
 }
 
@@ -86,12 +107,22 @@ impl<'q> Query<'q> {
     ///
     /// # Errors
     /// See [`Entry::parse`].
-    pub fn of_entries<B>(domain: &'q B, entries: impl IntoIterator<Item = &'q B>) -> Result<Self, String>
+    pub fn of_entries<B>(
+        domain: &'q B,
+        entries: impl IntoIterator<Item = &'q B>,
+    ) -> Result<Self, String>
     where
         B: AsRef<[u8]> + ?Sized,
     {
-        let entries: SmallVec<[Entry<'q>; 4]> = entries.into_iter().map(Entry::parse).collect::<Result<_, _>>()?;
-        Ok(Self { domain: domain.as_ref(), descriptors: [Descriptor::new(entries)].into_iter().collect(), ..Self::default() })
+        let entries: SmallVec<[Entry<'q>; 4]> = entries
+            .into_iter()
+            .map(Entry::parse)
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            domain: domain.as_ref(),
+            descriptors: [Descriptor::new(entries)].into_iter().collect(),
+            ..Self::default()
+        })
     }
 }
 
@@ -110,7 +141,10 @@ mod tests {
             assert_eq!(Entry::parse(text), Ok(Entry::new(key, value)));
         }
         for text in ["", "=", "=value"] {
-            assert_eq!(Entry::parse(text), Err(format!("the entry `{text}` has no key; write key=value")));
+            assert_eq!(
+                Entry::parse(text),
+                Err(format!("the entry `{text}` has no key; write key=value"))
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The names of metrics, as the reference builds them, so that dashboards go on working. They are text also where a request is not
-//! ([`Text`]).
+//! The names of metrics, as the reference builds them, so that dashboards go on working. They are
+//! text also where a request is not ([`Text`]).
 
 use crate::rules::lookup::Hops;
 use crate::rules::query::Entry;
@@ -7,13 +7,18 @@ use crate::rules::tree::{Domain, Dots, Found};
 use crate::rules::{Naming, Rule};
 use crate::text::Text;
 
-/// The name of a rule's metrics for this request: `domain.key_value.key_value…`. Holders are left out, as they are of what is counted:
-/// each would be a name of its own.
+/// The name of a rule's metrics for this request: `domain.key_value.key_value…`. Holders are left
+/// out, as they are of what is counted: each would be a name of its own.
 pub fn metric_name(domain: &Domain, entries: &[Entry<'_>], hops: &Hops<'_>, rule: &Rule) -> String {
     let holder = rule.names_holders().then(|| hops.len() - 1);
-    let any_shared = entries.iter().zip(hops).any(|(&entry, hop)| hop.shared_value(entry).is_some());
+    let any_shared = entries
+        .iter()
+        .zip(hops)
+        .any(|(&entry, hop)| hop.shared_value(entry).is_some());
     let mut name = domain.name.to_string();
-    let push_pair = |name: &mut String, key: &[u8], value: &[u8]| push_pair(name, key, value, domain.metric_dots);
+    let push_pair = |name: &mut String, key: &[u8], value: &[u8]| {
+        push_pair(name, key, value, domain.metric_dots)
+    };
     let push_part = |name: &mut String, text: &str| name.push_str(&domain.metric_dots.part(text));
     for (index, (&entry, hop)) in entries.iter().zip(hops).enumerate() {
         name.push('.');
@@ -34,8 +39,12 @@ pub fn metric_name(domain: &Domain, entries: &[Entry<'_>], hops: &Hops<'_>, rule
     sanitized(name)
 }
 
-/// The name of the metrics of a limit that came with the request, by the entries of [`overrides::named_by`](super::overrides::named_by).
-pub fn override_metric_name<'e>(domain: &Domain, entries: impl Iterator<Item = Entry<'e>>) -> String {
+/// The name of the metrics of a limit that came with the request, by the entries of
+/// [`overrides::named_by`](super::overrides::named_by).
+pub fn override_metric_name<'e>(
+    domain: &Domain,
+    entries: impl Iterator<Item = Entry<'e>>,
+) -> String {
     let mut name = format!("{}.", domain.name);
     for (index, entry) in entries.enumerate() {
         if index > 0 {
@@ -46,8 +55,8 @@ pub fn override_metric_name<'e>(domain: &Domain, entries: impl Iterator<Item = E
     sanitized(name)
 }
 
-/// A name without the characters that statsd needs for itself, and with addresses in one piece: `:` and `|` become `_`, and so do the
-/// dots of whatever looks like an IPv4 address.
+/// A name without the characters that statsd needs for itself, and with addresses in one piece: `:`
+/// and `|` become `_`, and so do the dots of whatever looks like an IPv4 address.
 pub fn sanitized(mut name: String) -> String {
     if name.contains([':', '|']) {
         name = name.replace([':', '|'], "_");
@@ -72,7 +81,11 @@ fn find_address(text: &[u8], from: usize) -> Option<(usize, usize)> {
                 }
                 at += 1;
             }
-            let digits = text[at..].iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
+            let digits = text[at..]
+                .iter()
+                .take(3)
+                .take_while(|byte| byte.is_ascii_digit())
+                .count();
             if digits == 0 {
                 return None;
             }

@@ -1,8 +1,8 @@
 //! The counters of rules, found by name in a table that outlives reloads, so that they only grow.
 //!
-//! Rules hold their counters, and a request looks nothing up. Only where a name depends on the request (`detailed_metric`,
-//! `value_to_metric`, limits in requests, unknown domains) is the table asked, and of those names it keeps a bounded number: clients
-//! choose them.
+//! Rules hold their counters, and a request looks nothing up. Only where a name depends on the
+//! request (`detailed_metric`, `value_to_metric`, limits in requests, unknown domains) is the table
+//! asked, and of those names it keeps a bounded number: clients choose them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,14 +15,17 @@ use crate::telemetry::metric::{Counter, Metrics, Series, Source};
 
 /// How many names that come from clients are kept apart. The rest is counted together.
 pub const METRIC_SERIES_MAX: usize = 10_000;
-/// How long such a name may be, in bytes; longer ones are not kept apart. A statsd packet of one Ethernet frame has no room for more.
+/// How long such a name may be, in bytes; longer ones are not kept apart. A statsd packet of one
+/// Ethernet frame has no room for more.
 pub const SERIES_NAME_BYTES_MAX: usize = 1_024;
-/// How long all of them may be together: each is on the metrics page up to ten times, and in every packet to statsd.
+/// How long all of them may be together: each is on the metrics page up to ten times, and in every
+/// packet to statsd.
 pub const SERIES_NAMES_BYTES_MAX: usize = 1 << 20;
 /// What names beyond that are counted as.
 const OTHER: &str = "__other__";
 
-/// What the reference counts of one rule; and what is given back, held back or degraded, which it does not know.
+/// What the reference counts of one rule; and what is given back, held back or degraded, which it
+/// does not know.
 #[derive(Debug, Default)]
 pub struct RuleStats {
     total_hits: AtomicU64,
@@ -115,21 +118,29 @@ impl RuleStats {
             }
             self.within_limit.fetch_add(hits, Relaxed);
             if after > near {
-                self.near_limit.fetch_add(if before >= near { hits } else { after - near }, Relaxed);
+                self.near_limit
+                    .fetch_add(if before >= near { hits } else { after - near }, Relaxed);
             }
             return;
         }
-        // A window that counts what it refuses lets the first hits of a refused call in, as far as metrics go. Others refuse whole, and so
-        // does a verdict that was given below the limit: by policy, or against one replica's share.
-        let counts = outcome.limit.algorithm() == Algorithm::FixedWindow && outcome.limit.refused_hits() == RefusedHits::Count;
+        // A window that counts what it refuses lets the first hits of a refused call in, as far as
+        // metrics go. Others refuse whole, and so does a verdict that was given below the
+        // limit: by policy, or against one replica's share.
+        let counts = outcome.limit.algorithm() == Algorithm::FixedWindow
+            && outcome.limit.refused_hits() == RefusedHits::Count;
         let splits = counts && after > limit;
-        let refused = if splits && before < limit { after - limit } else { hits };
+        let refused = if splits && before < limit {
+            after - limit
+        } else {
+            hits
+        };
         self.over_limit.fetch_add(refused, Relaxed);
         if outcome.verdict.from_cache {
             self.over_limit_with_local_cache.fetch_add(hits, Relaxed);
         }
         if splits && before < limit {
-            self.near_limit.fetch_add(limit.saturating_sub(near.max(before)), Relaxed);
+            self.near_limit
+                .fetch_add(limit.saturating_sub(near.max(before)), Relaxed);
         }
         match outcome.instead {
             Instead::Shadowed => self.shadow_mode.fetch_add(refused, Relaxed),
@@ -145,7 +156,10 @@ impl RuleStats {
             ("near_limit", self.near_limit.load(Relaxed)),
             ("within_limit", self.within_limit.load(Relaxed)),
             ("shadow_mode", self.shadow_mode.load(Relaxed)),
-            ("over_limit_with_local_cache", self.over_limit_with_local_cache.load(Relaxed)),
+            (
+                "over_limit_with_local_cache",
+                self.over_limit_with_local_cache.load(Relaxed),
+            ),
             ("total_negative_hits", self.given_back.load(Relaxed)),
         ]
     }
@@ -153,8 +167,16 @@ impl RuleStats {
     /// What the reference does not know: the name and help of its metric, and its number.
     fn own_counts(&self) -> [(&'static str, &'static str, u64); 3] {
         [
-            ("tollgate_rule_given_back_hits_total", "Hits that were given back.", self.given_back.load(Relaxed)),
-            ("tollgate_rule_queued_hits_total", "Hits that were held back until there was room for them.", self.queued.load(Relaxed)),
+            (
+                "tollgate_rule_given_back_hits_total",
+                "Hits that were given back.",
+                self.given_back.load(Relaxed),
+            ),
+            (
+                "tollgate_rule_queued_hits_total",
+                "Hits that were held back until there was room for them.",
+                self.queued.load(Relaxed),
+            ),
             (
                 "tollgate_rule_degraded_hits_total",
                 "Hits over the limit of a rule that were let through with word to the upstream to give the cheap answer.",
@@ -200,7 +222,11 @@ impl StatsTable {
     /// The counters of a name that a request made up.
     pub fn of_client(&self, domain: &str, name: &str) -> Arc<RuleStats> {
         let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = names.of_rules.get(name).or_else(|| names.of_clients.get(name)) {
+        if let Some(known) = names
+            .of_rules
+            .get(name)
+            .or_else(|| names.of_clients.get(name))
+        {
             return known.clone();
         }
         drop(names);
@@ -214,10 +240,15 @@ impl StatsTable {
         }
         self.overflows.inc();
         // One more for each domain of the rules, of which there are few.
-        names.of_rules.entry(format!("{domain}.{OTHER}").into()).or_default().clone()
+        names
+            .of_rules
+            .entry(format!("{domain}.{OTHER}").into())
+            .or_default()
+            .clone()
     }
 
-    /// Counts a request for a domain that has no rules: so many descriptors, each of which the reference looks up by itself.
+    /// Counts a request for a domain that has no rules: so many descriptors, each of which the
+    /// reference looks up by itself.
     pub fn domain_not_found(&self, domain: &str, descriptors: u64) {
         let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = names.unknown_domains.get(domain) {
@@ -235,7 +266,11 @@ impl StatsTable {
             self.overflows.inc();
             OTHER
         };
-        names.unknown_domains.entry(name.into()).or_default().fetch_add(descriptors, Relaxed);
+        names
+            .unknown_domains
+            .entry(name.into())
+            .or_default()
+            .fetch_add(descriptors, Relaxed);
     }
 
     fn has_room(&self, names: &Names, name: &str) -> bool {
@@ -244,8 +279,9 @@ impl StatsTable {
             && names.client_bytes + name.len() <= SERIES_NAMES_BYTES_MAX
     }
 
-    /// Forgets the names of rules that nobody holds any more and that never counted, and of the others those beyond `series_max`: rules
-    /// that come and go under new names must not pile up.
+    /// Forgets the names of rules that nobody holds any more and that never counted, and of the
+    /// others those beyond `series_max`: rules that come and go under new names must not pile
+    /// up.
     pub fn forget_retired(&self) {
         let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
         let mut retired = 0;
@@ -268,11 +304,18 @@ impl Names {
 impl Source for StatsTable {
     fn collect(&self, series: &mut Vec<Series>) {
         let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
-        let of_rules = names.of_rules.iter().map(|(name, stats)| (name, stats, Origin::Rules));
-        let of_clients = names.of_clients.iter().map(|(name, stats)| (name, stats, Origin::Clients));
+        let of_rules = names
+            .of_rules
+            .iter()
+            .map(|(name, stats)| (name, stats, Origin::Rules));
+        let of_clients = names
+            .of_clients
+            .iter()
+            .map(|(name, stats)| (name, stats, Origin::Clients));
         for (name, stats, origin) in of_rules.chain(of_clients) {
             for (count_name, count) in stats.counts() {
-                // As in the reference, where counters that stand at zero are never sent: 100,000 idle rules are no news.
+                // As in the reference, where counters that stand at zero are never sent: 100,000
+                // idle rules are no news.
                 if count > 0 {
                     series.push(reference_series(name, count_name, count, origin));
                 }
@@ -284,15 +327,28 @@ impl Source for StatsTable {
             }
         }
         for (domain, count) in &names.unknown_domains {
-            let statsd = format!("ratelimit.service.rate_limit.{}.domain_not_found", super::series::sanitized(domain.to_string()));
+            let statsd = format!(
+                "ratelimit.service.rate_limit.{}.domain_not_found",
+                super::series::sanitized(domain.to_string())
+            );
             let help = "Descriptors of requests for a domain that no rule is about.";
             let name = family("domain_not_found");
-            series.push(Series::counter(&name, help, vec![("domain", domain.to_string())], count.load(Relaxed), Some(statsd)).of_client());
+            series.push(
+                Series::counter(
+                    &name,
+                    help,
+                    vec![("domain", domain.to_string())],
+                    count.load(Relaxed),
+                    Some(statsd),
+                )
+                .of_client(),
+            );
         }
     }
 }
 
-/// A counter of a rule as envoyproxy/ratelimit names it. Names that clients chose are only ever values of labels.
+/// A counter of a rule as envoyproxy/ratelimit names it. Names that clients chose are only ever
+/// values of labels.
 fn reference_series(name: &str, count_name: &str, count: u64, origin: Origin) -> Series {
     let statsd = format!("ratelimit.service.rate_limit.{name}.{count_name}");
     let labels = labels(name);
@@ -301,16 +357,20 @@ fn reference_series(name: &str, count_name: &str, count: u64, origin: Origin) ->
         "over_limit" => "Hits over the limit of a rule.",
         "near_limit" => "Hits within the limit of a rule, but above NEAR_LIMIT_RATIO of it.",
         "within_limit" => "Hits within the limit of a rule.",
-        "over_limit_with_local_cache" => "Hits over the limit of a rule that were refused without asking Redis.",
+        "over_limit_with_local_cache" => {
+            "Hits over the limit of a rule that were refused without asking Redis."
+        }
         "total_negative_hits" => "Hits that were given back to a rule.",
         _ => "Hits over the limit of a rule in shadow mode, which were let through.",
     };
     if origin == Origin::Clients {
         return Series::counter(&family(count_name), help, labels, count, Some(statsd)).of_client();
     }
-    // Its mapping knows nothing of the last two (and takes the first of them for `over_limit` where there are two keys, which would count it
-    // twice), nor of names without a label for a key. `tollgate_rule_given_back_hits_total` is the second with labels.
-    let is_mapped = labels.len() >= 2 && !["over_limit_with_local_cache", "total_negative_hits"].contains(&count_name);
+    // Its mapping knows nothing of the last two (and takes the first of them for `over_limit` where
+    // there are two keys, which would count it twice), nor of names without a label for a key.
+    // `tollgate_rule_given_back_hits_total` is the second with labels.
+    let is_mapped = labels.len() >= 2
+        && !["over_limit_with_local_cache", "total_negative_hits"].contains(&count_name);
     if is_mapped {
         Series::counter(&family(count_name), help, labels, count, Some(statsd))
     } else {
@@ -323,14 +383,22 @@ fn family(count_name: &str) -> String {
     format!("ratelimit_service_rate_limit_{count_name}")
 }
 
-/// The labels that the reference's mapping makes of a name: what is before the first dot is the domain, then two keys. Deeper ones
-/// are summed up.
+/// The labels that the reference's mapping makes of a name: what is before the first dot is the
+/// domain, then two keys. Deeper ones are summed up.
 fn labels(name: &str) -> Vec<(&'static str, String)> {
-    ["domain", "key1", "key2"].into_iter().zip(name.split('.').map(str::to_owned)).collect()
+    ["domain", "key1", "key2"]
+        .into_iter()
+        .zip(name.split('.').map(str::to_owned))
+        .collect()
 }
 
 /// The reference computes this in 32-bit floats, so that is what it means.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "the reference's arithmetic")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "the reference's arithmetic"
+)]
 fn near_threshold(limit: u32, ratio: f32) -> u64 {
     (limit as f32 * ratio).floor() as u64
 }
@@ -363,7 +431,8 @@ mod tests {
 
     #[test]
     fn hits_refused_below_the_limit_are_all_over_it() {
-        // By on_store_error: deny, which does not know what is used; by the share of one of two replicas.
+        // By on_store_error: deny, which does not know what is used; by the share of one of two
+        // replicas.
         for used in [0, 11] {
             assert_eq!(counts_of(20, 3, used, true), [3, 3, 0, 0], "{used} used");
         }
@@ -372,11 +441,26 @@ mod tests {
     /// What is counted of one call: total, over, near, within.
     fn counts_of(requests: u32, hits: u64, used: u64, over: bool) -> [u64; 4] {
         let stats = RuleStats::default();
-        let limit = Limit::new(&Terms::new(requests, Unit::Hour, Algorithm::FixedWindow)).expect("a limit");
-        let verdict =
-            Verdict { over, used, remaining: 0, start_after: Span::ZERO, retry_after: None, reset_after: Span::ZERO, from_cache: false };
+        let limit =
+            Limit::new(&Terms::new(requests, Unit::Hour, Algorithm::FixedWindow)).expect("a limit");
+        let verdict = Verdict {
+            over,
+            used,
+            remaining: 0,
+            start_after: Span::ZERO,
+            retry_after: None,
+            reset_after: Span::ZERO,
+            from_cache: false,
+        };
         let hits = Hits::Add(hits);
-        stats.record(&Outcome { limit: &limit, hits, verdict: &verdict, stood_still: false, instead: Instead::Nothing, near_ratio: 0.8 });
+        stats.record(&Outcome {
+            limit: &limit,
+            hits,
+            verdict: &verdict,
+            stood_still: false,
+            instead: Instead::Nothing,
+            near_ratio: 0.8,
+        });
         let [total, over, near, within, ..] = stats.counts().map(|(_, count)| count);
         [total, over, near, within]
     }
@@ -390,7 +474,11 @@ mod tests {
             table.domain_not_found(&format!("nowhere{index}"), 1);
         }
         let names = table.names.read().expect("nobody panicked");
-        assert_eq!(names.of_clients.len() + names.unknown_domains.len(), 3 + 1, "three names, and __other__");
+        assert_eq!(
+            names.of_clients.len() + names.unknown_domains.len(),
+            3 + 1,
+            "three names, and __other__"
+        );
         assert!(names.of_rules.contains_key("d.__other__"));
         assert!(table.overflows.get() > 0);
     }
@@ -416,7 +504,12 @@ mod tests {
         table.domain_not_found(&"y".repeat(SERIES_NAME_BYTES_MAX + 1), 1);
         assert_eq!(table.overflows.get(), 3, "it is too long itself");
         let names = table.names.read().expect("no thread panicked");
-        let bytes: usize = names.of_clients.keys().chain(names.unknown_domains.keys()).map(|name| name.len()).sum();
+        let bytes: usize = names
+            .of_clients
+            .keys()
+            .chain(names.unknown_domains.keys())
+            .map(|name| name.len())
+            .sum();
         assert_eq!(names.client_bytes, bytes - OTHER.len());
         assert!(names.client_bytes <= SERIES_NAMES_BYTES_MAX);
     }
@@ -427,7 +520,10 @@ mod tests {
         let table = StatsTable::new(METRIC_SERIES_MAX, &metrics);
         let mine = r#"a "quoted" name"#;
         table.domain_not_found(mine, 2);
-        for stats in [table.of_client("d", &format!("d.{mine}")), table.of_rule("d.key")] {
+        for stats in [
+            table.of_client("d", &format!("d.{mine}")),
+            table.of_rule("d.key"),
+        ] {
             stats.total_hits.fetch_add(1, Relaxed);
             stats.over_limit_with_local_cache.fetch_add(1, Relaxed);
             stats.given_back.fetch_add(1, Relaxed);
@@ -443,7 +539,10 @@ mod tests {
         ] {
             assert!(page.lines().any(|shown| shown == line), "{line}: {page}");
         }
-        let families = page.lines().filter(|line| line.starts_with("# TYPE") && line.contains("quoted")).count();
+        let families = page
+            .lines()
+            .filter(|line| line.starts_with("# TYPE") && line.contains("quoted"))
+            .count();
         assert_eq!(families, 0, "{page}");
     }
 }

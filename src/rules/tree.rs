@@ -1,4 +1,5 @@
-//! The compiled rules: domains, and in each a tree of descriptors whose levels find a child without looking at its siblings.
+//! The compiled rules: domains, and in each a tree of descriptors whose levels find a child without
+//! looking at its siblings.
 
 use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
@@ -52,7 +53,8 @@ pub struct OverrideDefaults {
     pub months: Months,
 }
 
-/// What becomes of dots in the keys and values of a name, where dots part the levels: SANITIZE_DESCRIPTOR_METRIC_DOTS.
+/// What becomes of dots in the keys and values of a name, where dots part the levels:
+/// SANITIZE_DESCRIPTOR_METRIC_DOTS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dots {
     /// They stay.
@@ -72,7 +74,8 @@ pub struct Level {
     defaults: HashMap<Box<[u8]>, u32>,
     /// By key, those whose value has a star, in the order of the file.
     patterns: HashMap<Box<[u8]>, Vec<(Pattern, u32)>>,
-    /// Those whose key has a star, in the order of the file. Nobody documents them; the reference has them.
+    /// Those whose key has a star, in the order of the file. Nobody documents them; the reference
+    /// has them.
     starred_keys: Vec<(Pattern, u32)>,
 }
 
@@ -115,7 +118,12 @@ struct Pair {
 impl RuleSet {
     /// Puts domains together. Their names are distinct.
     pub fn new(domains: impl IntoIterator<Item = Domain>) -> Self {
-        Self { domains: domains.into_iter().map(|domain| (domain.name.as_bytes().into(), domain)).collect() }
+        Self {
+            domains: domains
+                .into_iter()
+                .map(|domain| (domain.name.as_bytes().into(), domain))
+                .collect(),
+        }
     }
 
     /// The domain of that name.
@@ -155,17 +163,32 @@ impl RuleSet {
         names
     }
 
-    /// A call for a first try: the first that meets the limit which allows the least at once. Made again and again, it is refused.
+    /// A call for a first try: the first that meets the limit which allows the least at once. Made
+    /// again and again, it is refused.
     pub fn example(&self) -> Option<Example> {
         let mut best: Option<(u32, Example)> = None;
         for name in self.domain_names() {
-            let Some(domain) = self.domain(name.as_bytes()) else { continue };
-            domain.root.each_rule(&mut Vec::new(), &mut |entries, rule| {
-                let capacity = if refuses_the_same_call(rule) { rule.limit().map_or(0, Limit::capacity) } else { 0 };
-                if capacity > 0 && best.as_ref().is_none_or(|(least, _)| capacity < *least) {
-                    best = Some((capacity, Example { domain: name.to_owned(), entries: entries.to_vec() }));
-                }
-            });
+            let Some(domain) = self.domain(name.as_bytes()) else {
+                continue;
+            };
+            domain
+                .root
+                .each_rule(&mut Vec::new(), &mut |entries, rule| {
+                    let capacity = if refuses_the_same_call(rule) {
+                        rule.limit().map_or(0, Limit::capacity)
+                    } else {
+                        0
+                    };
+                    if capacity > 0 && best.as_ref().is_none_or(|(least, _)| capacity < *least) {
+                        best = Some((
+                            capacity,
+                            Example {
+                                domain: name.to_owned(),
+                                entries: entries.to_vec(),
+                            },
+                        ));
+                    }
+                });
         }
         best.map(|(_, example)| example)
     }
@@ -174,7 +197,11 @@ impl RuleSet {
 impl Dots {
     /// A key, a value or both as a part of a name.
     pub fn part(self, text: &str) -> Cow<'_, str> {
-        if self == Self::Replace && text.contains('.') { text.replace('.', "_").into() } else { text.into() }
+        if self == Self::Replace && text.contains('.') {
+            text.replace('.', "_").into()
+        } else {
+            text.into()
+        }
     }
 }
 
@@ -182,16 +209,26 @@ impl Level {
     /// Adds a descriptor. Its key and value were checked not to be here already.
     pub fn insert(&mut self, node: Node) {
         let (key, value) = (node.key.as_bytes(), node.value.as_bytes());
-        let index = u32::try_from(self.nodes.len()).expect("a rules file is bounded far below 2^32 nodes");
+        let index =
+            u32::try_from(self.nodes.len()).expect("a rules file is bounded far below 2^32 nodes");
         if value.is_empty() {
             self.defaults.insert(key.into(), index);
         } else {
-            self.exact.insert(Pair { key: key.into(), value: value.into() }, index);
+            self.exact.insert(
+                Pair {
+                    key: key.into(),
+                    value: value.into(),
+                },
+                index,
+            );
         }
         if let Some(pattern) = Pattern::new(&node.label).filter(|_| node.key.contains('*')) {
             self.starred_keys.push((pattern, index));
         } else if let Some(pattern) = Pattern::new(&node.value) {
-            self.patterns.entry(key.into()).or_default().push((pattern, index));
+            self.patterns
+                .entry(key.into())
+                .or_default()
+                .push((pattern, index));
         }
         self.nodes.push(node);
     }
@@ -201,7 +238,8 @@ impl Level {
         &self.nodes
     }
 
-    /// The child for an entry: exactly it, else the first pattern that takes it, else the default of its key.
+    /// The child for an entry: exactly it, else the first pattern that takes it, else the default
+    /// of its key.
     pub fn find(&self, entry: Entry<'_>) -> Option<(&Node, Found)> {
         let (index, found) = if let Some(&index) = self.exact.get(&entry) {
             (index, Found::Exact)
@@ -214,21 +252,42 @@ impl Level {
     }
 
     fn first_pattern(&self, entry: Entry<'_>) -> Option<u32> {
-        let of_key = || self.patterns.get(entry.key)?.iter().find(|(pattern, _)| pattern.matches(entry.value));
-        let by_value = if self.patterns.is_empty() { None } else { of_key().map(|&(_, index)| index) };
+        let of_key = || {
+            self.patterns
+                .get(entry.key)?
+                .iter()
+                .find(|(pattern, _)| pattern.matches(entry.value))
+        };
+        let by_value = if self.patterns.is_empty() {
+            None
+        } else {
+            of_key().map(|&(_, index)| index)
+        };
         if self.starred_keys.is_empty() {
             return by_value;
         }
         let joined = [entry.key, b"_", entry.value].concat();
-        let by_key = self.starred_keys.iter().find(|(pattern, _)| pattern.matches(&joined)).map(|&(_, index)| index);
+        let by_key = self
+            .starred_keys
+            .iter()
+            .find(|(pattern, _)| pattern.matches(&joined))
+            .map(|&(_, index)| index);
         // The lower index stands earlier in the file.
         by_value.into_iter().chain(by_key).min()
     }
 
     /// Shows every rule from here down, with entries that lead to it.
-    fn each_rule(&self, entries: &mut Vec<(String, String)>, show: &mut impl FnMut(&[(String, String)], &Rule)) {
+    fn each_rule(
+        &self,
+        entries: &mut Vec<(String, String)>,
+        show: &mut impl FnMut(&[(String, String)], &Rule),
+    ) {
         for node in &self.nodes {
-            let value = if node.value.is_empty() { "1".to_owned() } else { node.value.replace('*', "1") };
+            let value = if node.value.is_empty() {
+                "1".to_owned()
+            } else {
+                node.value.replace('*', "1")
+            };
             entries.push((node.key.to_string(), value));
             if let Some(rule) = &node.rule {
                 show(entries, rule);
@@ -250,14 +309,19 @@ impl Level {
     }
 }
 
-/// Whether one call, made again and again, is refused in the end. One that holds a place by its name has it already.
+/// Whether one call, made again and again, is refused in the end. One that holds a place by its
+/// name has it already.
 fn refuses_the_same_call(rule: &Rule) -> bool {
     matches!(rule.on_limit, OnLimit::Reject { .. }) && !rule.shadow_mode && !rule.names_holders()
 }
 
 impl Hash for Pair {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        Entry { key: &self.key, value: &self.value }.hash(state);
+        Entry {
+            key: &self.key,
+            value: &self.value,
+        }
+        .hash(state);
     }
 }
 
@@ -298,10 +362,22 @@ descriptors:
     #[test]
     fn the_example_is_refused_soon_when_it_is_made_again_and_again() {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options { key_format: KeyFormat::Safe, ..Options::new(stats) };
-        let source = Source { name: "d".into(), path: "d".into(), text: RULES.into() };
-        let rules = config::load(&[source], &options).expect("these rules are right").rules;
-        let expected = Example { domain: "d".to_owned(), entries: vec![("few".to_owned(), "f1".to_owned())] };
+        let options = Options {
+            key_format: KeyFormat::Safe,
+            ..Options::new(stats)
+        };
+        let source = Source {
+            name: "d".into(),
+            path: "d".into(),
+            text: RULES.into(),
+        };
+        let rules = config::load(&[source], &options)
+            .expect("these rules are right")
+            .rules;
+        let expected = Example {
+            domain: "d".to_owned(),
+            entries: vec![("few".to_owned(), "f1".to_owned())],
+        };
         assert_eq!(rules.example(), Some(expected));
     }
 }

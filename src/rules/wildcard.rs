@@ -16,19 +16,33 @@ impl Pattern {
     pub fn new(text: &str) -> Option<Self> {
         let (first, rest) = text.split_once('*')?;
         let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
-        let middle: Box<[Box<[u8]>]> = middle.split('*').filter(|part| !part.is_empty()).map(|part| part.as_bytes().into()).collect();
-        let fixed_len = first.len() + last.len() + middle.iter().map(|part| part.len()).sum::<usize>();
-        Some(Self { first: first.as_bytes().into(), middle, last: last.as_bytes().into(), fixed_len })
+        let middle: Box<[Box<[u8]>]> = middle
+            .split('*')
+            .filter(|part| !part.is_empty())
+            .map(|part| part.as_bytes().into())
+            .collect();
+        let fixed_len =
+            first.len() + last.len() + middle.iter().map(|part| part.len()).sum::<usize>();
+        Some(Self {
+            first: first.as_bytes().into(),
+            middle,
+            last: last.as_bytes().into(),
+            fixed_len,
+        })
     }
 
-    /// Whether the text begins with the first part, ends with the last, and has the others between them in order, each taken as far
-    /// left as it goes. Parts never overlap.
+    /// Whether the text begins with the first part, ends with the last, and has the others between
+    /// them in order, each taken as far left as it goes. Parts never overlap.
     pub fn matches(&self, text: &[u8]) -> bool {
         if text.len() < self.fixed_len {
             return false;
         }
-        let Some(rest) = text.strip_prefix(&*self.first) else { return false };
-        let Some(mut rest) = rest.strip_suffix(&*self.last) else { return false };
+        let Some(rest) = text.strip_prefix(&*self.first) else {
+            return false;
+        };
+        let Some(mut rest) = rest.strip_suffix(&*self.last) else {
+            return false;
+        };
         for part in &self.middle {
             match memmem::find(rest, part) {
                 Some(at) => rest = &rest[at + part.len()..],
@@ -45,7 +59,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn matches(pattern: &str, text: impl AsRef<[u8]>) -> bool {
-        Pattern::new(pattern).expect("it has a star").matches(text.as_ref())
+        Pattern::new(pattern)
+            .expect("it has a star")
+            .matches(text.as_ref())
     }
 
     #[test]
@@ -80,13 +96,16 @@ mod tests {
         match pattern.split_first() {
             None => text.is_empty(),
             Some((b'*', rest)) => (0..=text.len()).any(|from| naive(rest, &text[from..])),
-            Some((byte, rest)) => text.split_first().is_some_and(|(first, text)| first == byte && naive(rest, text)),
+            Some((byte, rest)) => text
+                .split_first()
+                .is_some_and(|(first, text)| first == byte && naive(rest, text)),
         }
     }
 
     /// Whole characters, and parts of them.
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
-        let parts = prop::sample::select(vec![&b"a"[..], "é".as_bytes(), b"\xc3", b"\xa9", b"\xff"]);
+        let parts =
+            prop::sample::select(vec![&b"a"[..], "é".as_bytes(), b"\xc3", b"\xa9", b"\xff"]);
         prop::collection::vec(parts, 0..8).prop_map(|parts| parts.concat())
     }
 

@@ -1,7 +1,8 @@
 //! Counts in this process: sharded, bounded in bytes, swept.
 //!
-//! A counter is found by a keyed 128-bit hash of its key, drawn anew at every start, not by the key itself: an entry is then of one
-//! size whatever clients send, a million of them fit into 70 MB, and nobody can aim at another's counter without knowing the seed.
+//! A counter is found by a keyed 128-bit hash of its key, drawn anew at every start, not by the key
+//! itself: an entry is then of one size whatever clients send, a million of them fit into 70 MB,
+//! and nobody can aim at another's counter without knowing the seed.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +21,8 @@ use crate::time::{Clock, Time};
 
 mod shard;
 
-/// How many parts the counters are in, each behind a lock of its own. Many more than cores, so that two rarely meet.
+/// How many parts the counters are in, each behind a lock of its own. Many more than cores, so that
+/// two rarely meet.
 const SHARDS: usize = 64;
 /// How often expired counters are looked for. They do no harm but take room.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -43,7 +45,8 @@ struct MemoryMetrics {
 }
 
 impl Counters {
-    /// Room for as many counters as `bytes_max` holds; at least one a shard, whatever that takes. `use_of` says in metrics what they are for.
+    /// Room for as many counters as `bytes_max` holds; at least one a shard, whatever that takes.
+    /// `use_of` says in metrics what they are for.
     pub fn new(bytes_max: u64, use_of: &str, metrics: &Metrics) -> Self {
         let labels = [("use", use_of)];
         Self {
@@ -71,15 +74,28 @@ impl Counters {
     /// Answers every check, in order. With `together`, in one step: nobody sees half of it.
     pub fn decide(&self, ask: &Ask, now: Time) -> Verdicts {
         let untouched = |index: usize| Counter::untouched(&ask.checks[index].limit);
-        self.decide_from(&ask.checks, ask.together, now, |index, known| known.unwrap_or_else(|| untouched(index)))
+        self.decide_from(&ask.checks, ask.together, now, |index, known| {
+            known.unwrap_or_else(|| untouched(index))
+        })
     }
 
-    /// Decides each check on the counter that `state` returns for its index and for the counter that is there, if one is.
-    pub fn decide_from(&self, checks: &[Check], together: bool, now: Time, state: impl Fn(usize, Option<Counter>) -> Counter) -> Verdicts {
+    /// Decides each check on the counter that `state` returns for its index and for the counter
+    /// that is there, if one is.
+    pub fn decide_from(
+        &self,
+        checks: &[Check],
+        together: bool,
+        now: Time,
+        state: impl Fn(usize, Option<Counter>) -> Counter,
+    ) -> Verdicts {
         if together && checks.len() > 1 {
             return self.decide_together(checks, now, state);
         }
-        checks.iter().enumerate().map(|(index, check)| self.decide_one(check, now, |known| state(index, known))).collect()
+        checks
+            .iter()
+            .enumerate()
+            .map(|(index, check)| self.decide_one(check, now, |known| state(index, known)))
+            .collect()
     }
 
     /// Forgets everything.
@@ -97,10 +113,13 @@ impl Counters {
         self.metrics.keys.sub(removed.into());
     }
 
-    /// What is spent of a counter as it stands at `now`, in its own units; nothing of one that is not there.
+    /// What is spent of a counter as it stands at `now`, in its own units; nothing of one that is
+    /// not there.
     pub fn spent_at(&self, key: &Key, limit: &Limit, now: Time) -> u64 {
         let fingerprint = self.fingerprint(key);
-        lock(&self.shards[shard_of(fingerprint)]).get(fingerprint).map_or(0, |counter| counter.spent_at(limit, now))
+        lock(&self.shards[shard_of(fingerprint)])
+            .get(fingerprint)
+            .map_or(0, |counter| counter.spent_at(limit, now))
     }
 
     /// Sweeps for as long as the process lives.
@@ -133,31 +152,54 @@ impl Counters {
         self.len() == 0
     }
 
-    fn decide_one(&self, check: &Check, now: Time, state: impl Fn(Option<Counter>) -> Counter) -> Verdict {
+    fn decide_one(
+        &self,
+        check: &Check,
+        now: Time,
+        state: impl Fn(Option<Counter>) -> Counter,
+    ) -> Verdict {
         let fingerprint = self.fingerprint(&check.key);
         let mut shard = lock(&self.shards[shard_of(fingerprint)]);
         let known = shard.take(fingerprint);
         let (after, verdict) = state(known).decide(&check.limit, now, check.call());
-        self.keep(&mut shard, fingerprint, after, now.plus(verdict.reset_after));
+        self.keep(
+            &mut shard,
+            fingerprint,
+            after,
+            now.plus(verdict.reset_after),
+        );
         verdict
     }
 
-    fn decide_together(&self, checks: &[Check], now: Time, state: impl Fn(usize, Option<Counter>) -> Counter) -> Verdicts {
+    fn decide_together(
+        &self,
+        checks: &[Check],
+        now: Time,
+        state: impl Fn(usize, Option<Counter>) -> Counter,
+    ) -> Verdicts {
         let mut distinct: SmallVec<[Fingerprint; 4]> = SmallVec::new();
         let mut firsts: SmallVec<[usize; 4]> = SmallVec::new();
         let mut slots: SmallVec<[usize; 4]> = SmallVec::new();
         for (index, check) in checks.iter().enumerate() {
             let fingerprint = self.fingerprint(&check.key);
-            slots.push(distinct.iter().position(|&known| known == fingerprint).unwrap_or_else(|| {
-                distinct.push(fingerprint);
-                firsts.push(index);
-                distinct.len() - 1
-            }));
+            slots.push(
+                distinct
+                    .iter()
+                    .position(|&known| known == fingerprint)
+                    .unwrap_or_else(|| {
+                        distinct.push(fingerprint);
+                        firsts.push(index);
+                        distinct.len() - 1
+                    }),
+            );
         }
         let mut shards = self.lock_all(&distinct);
         let mut counters: SmallVec<[Counter; 4]> = SmallVec::new();
         for (&fingerprint, &first) in distinct.iter().zip(&firsts) {
-            counters.push(state(first, held(&mut shards, fingerprint).take(fingerprint)));
+            counters.push(state(
+                first,
+                held(&mut shards, fingerprint).take(fingerprint),
+            ));
         }
 
         let verdicts = decide_together(checks, &slots, &mut counters, now);
@@ -165,17 +207,32 @@ impl Counters {
         for ((&fingerprint, &first), counter) in distinct.iter().zip(&firsts).zip(counters) {
             let (counter, look) = counter.decide(&checks[first].limit, now, Call::LOOK);
             let expires = now.plus(look.reset_after);
-            self.keep(held(&mut shards, fingerprint), fingerprint, counter, expires);
+            self.keep(
+                held(&mut shards, fingerprint),
+                fingerprint,
+                counter,
+                expires,
+            );
         }
         verdicts
     }
 
-    /// Locks the shards of these counters, each once and in one order for everybody, so that two asks never wait for each other.
-    fn lock_all(&self, fingerprints: &[Fingerprint]) -> SmallVec<[(usize, MutexGuard<'_, Shard>); 4]> {
-        let mut wanted: SmallVec<[usize; 4]> = fingerprints.iter().map(|&fingerprint| shard_of(fingerprint)).collect();
+    /// Locks the shards of these counters, each once and in one order for everybody, so that two
+    /// asks never wait for each other.
+    fn lock_all(
+        &self,
+        fingerprints: &[Fingerprint],
+    ) -> SmallVec<[(usize, MutexGuard<'_, Shard>); 4]> {
+        let mut wanted: SmallVec<[usize; 4]> = fingerprints
+            .iter()
+            .map(|&fingerprint| shard_of(fingerprint))
+            .collect();
         wanted.sort_unstable();
         wanted.dedup();
-        wanted.into_iter().map(|index| (index, lock(&self.shards[index]))).collect()
+        wanted
+            .into_iter()
+            .map(|index| (index, lock(&self.shards[index])))
+            .collect()
     }
 
     fn keep(&self, shard: &mut Shard, fingerprint: Fingerprint, counter: Counter, expires: Time) {
@@ -185,7 +242,9 @@ impl Counters {
         }
         self.metrics.full_logs.inc_by(u64::from(counter.is_full()));
         let change = shard.set(fingerprint, counter, expires, self.shard_bytes_max);
-        self.metrics.keys.add(i64::from(change.added) - i64::from(change.evicted));
+        self.metrics
+            .keys
+            .add(i64::from(change.added) - i64::from(change.evicted));
         self.metrics.evicted.inc_by(u64::from(change.evicted));
     }
 
@@ -201,13 +260,20 @@ fn shard_of(fingerprint: Fingerprint) -> usize {
     usize::try_from(fingerprint.1 % SHARDS as u64).unwrap_or(0)
 }
 
-fn held<'s>(shards: &'s mut [(usize, MutexGuard<'_, Shard>)], fingerprint: Fingerprint) -> &'s mut Shard {
+fn held<'s>(
+    shards: &'s mut [(usize, MutexGuard<'_, Shard>)],
+    fingerprint: Fingerprint,
+) -> &'s mut Shard {
     let wanted = shard_of(fingerprint);
-    let (_, shard) = shards.iter_mut().find(|(index, _)| *index == wanted).expect("every shard of the ask was locked");
+    let (_, shard) = shards
+        .iter_mut()
+        .find(|(index, _)| *index == wanted)
+        .expect("every shard of the ask was locked");
     shard
 }
 
-/// A shard whose last holder panicked is whole all the same: nothing between two changes of it can panic.
+/// A shard whose last holder panicked is whole all the same: nothing between two changes of it can
+/// panic.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

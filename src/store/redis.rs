@@ -1,7 +1,9 @@
-//! Counts in Redis, so that replicas share what they count: over-limit cache, breaker, batch. An ask goes through them in that order.
+//! Counts in Redis, so that replicas share what they count: over-limit cache, breaker, batch. An
+//! ask goes through them in that order.
 //!
-//! [`Redis`] is what a process knows of its servers; a [`Remote`] is one runtime's way to them. Whatever happens, an answer is there when
-//! the caller's time is over: a verdict, or why there is none.
+//! [`Redis`] is what a process knows of its servers; a [`Remote`] is one runtime's way to them.
+//! Whatever happens, an answer is there when the caller's time is over: a verdict, or why there is
+//! none.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -22,7 +24,9 @@ use crate::shutdown::Lifecycle;
 use crate::store::redis::connection::{Connections, Timeouts};
 use crate::store::redis::deployment::PoolOptions;
 use crate::store::redis::dialer::Dialer;
-use crate::store::redis::fallback::local::{LocalFallback, Undecided, WRITE_BACK_TIME_MAX, WriteBackResult};
+use crate::store::redis::fallback::local::{
+    LocalFallback, Undecided, WRITE_BACK_TIME_MAX, WriteBackResult,
+};
 use crate::store::redis::fallback::write_back::ServerTarget;
 use crate::store::redis::health::{HealthMetrics, PROBE_INTERVAL};
 use crate::store::redis::last_seen::LastSeen;
@@ -129,14 +133,18 @@ struct RedisMetrics {
 }
 
 impl Redis {
-    /// Nothing is connected yet. With a clock that is set by hand, Redis is told the time instead of being asked.
+    /// Nothing is connected yet. With a clock that is set by hand, Redis is told the time instead
+    /// of being asked.
     ///
     /// # Errors
     /// An address that the client cannot use.
     pub fn new(options: Options, clock: Clock, metrics: &Metrics) -> Result<Self, RedisError> {
         let (health, topology) = (HealthMetrics::new(metrics), TopologyMetrics::new(metrics));
         let pool = |pool: PoolOptions, connections: Connections| {
-            let timeouts = Timeouts { connect: pool.connect_timeout.into(), reply: options.store_timeout.into() };
+            let timeouts = Timeouts {
+                connect: pool.connect_timeout.into(),
+                reply: options.store_timeout.into(),
+            };
             let parts = NodeParts {
                 timeouts,
                 dialer: options.dialer.clone(),
@@ -150,13 +158,22 @@ impl Redis {
         let database = options.main.deployment.database();
         Ok(Self {
             main: pool(options.main, Connections::new(metrics))?,
-            per_second: options.per_second.map(|per_second| pool(per_second, Connections::per_second(metrics))).transpose()?,
+            per_second: options
+                .per_second
+                .map(|per_second| pool(per_second, Connections::per_second(metrics)))
+                .transpose()?,
             store_timeout: options.store_timeout,
             required: options.required,
             expiration_jitter_max: options.expiration_jitter_max,
-            over_limit_cache: (options.over_limit_cache_bytes > 0).then(|| OverLimitCache::new(options.over_limit_cache_bytes, metrics)),
+            over_limit_cache: (options.over_limit_cache_bytes > 0)
+                .then(|| OverLimitCache::new(options.over_limit_cache_bytes, metrics)),
             last_seen: LastSeen::new(metrics),
-            replicas: Replicas::new(&options.key_prefix, database, Share::one_of(options.replicas), metrics),
+            replicas: Replicas::new(
+                &options.key_prefix,
+                database,
+                Share::one_of(options.replicas),
+                metrics,
+            ),
             local: LocalFallback::new(metrics),
             lifetimes: UnconfirmedLifetimes::new(metrics),
             clock,
@@ -169,17 +186,25 @@ impl Redis {
         Remote::new(self)
     }
 
-    /// Probes servers, finds out where they are, tells of their troubles, and keeps what is counted in their place in order, for as long as
-    /// the process lives.
+    /// Probes servers, finds out where they are, tells of their troubles, and keeps what is counted
+    /// in their place in order, for as long as the process lives.
     pub async fn look_after(self: Arc<Self>, lifecycle: Lifecycle) {
         let redis: &Self = &self;
         let pools = redis.pools().map(|pool| {
-            pool.look_after(
-                move |node| async move { redis.write_back(pool, &node, WRITE_BACK_TIME_MAX).await != WriteBackResult::Unreachable },
-            )
+            pool.look_after(move |node| async move {
+                redis.write_back(pool, &node, WRITE_BACK_TIME_MAX).await
+                    != WriteBackResult::Unreachable
+            })
         });
         // Whichever server it is: what is published on one node of a cluster is heard on all.
-        let home = || self.main.layout().nodes().iter().find(|node| !node.health.breaker.is_open()).cloned();
+        let home = || {
+            self.main
+                .layout()
+                .nodes()
+                .iter()
+                .find(|node| !node.health.breaker.is_open())
+                .cloned()
+        };
         tokio::join!(
             join_all(pools),
             self.replicas.look_after(home, &self.clock, &lifecycle),
@@ -196,7 +221,10 @@ impl Redis {
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let is_reachable = self.pools().all(Pool::is_reachable);
-            let (is_ready, note) = (!self.required || is_reachable, self.pools().map(Pool::note).collect::<Vec<_>>().join("; "));
+            let (is_ready, note) = (
+                !self.required || is_reachable,
+                self.pools().map(Pool::note).collect::<Vec<_>>().join("; "),
+            );
             if told.as_ref() != Some(&(is_ready, note.clone())) {
                 lifecycle.set_store(is_ready, note.clone());
                 told = Some((is_ready, note));
@@ -211,14 +239,20 @@ impl Redis {
 
     /// Where a check is counted.
     fn pool_of(&self, check: &Check) -> &Pool {
-        self.per_second.as_ref().filter(|_| is_per_second(&check.limit)).unwrap_or(&self.main)
+        self.per_second
+            .as_ref()
+            .filter(|_| is_per_second(&check.limit))
+            .unwrap_or(&self.main)
     }
 
     /// How many checks of an ask go to which Redis.
     pub fn trip(&self, ask: &Ask) -> Trip {
         let is_apart = |check: &&Check| self.per_second.is_some() && is_per_second(&check.limit);
         let per_second_checks = ask.checks.iter().filter(is_apart).count();
-        Trip { checks: ask.checks.len() - per_second_checks, per_second_checks }
+        Trip {
+            checks: ask.checks.len() - per_second_checks,
+            per_second_checks,
+        }
     }
 
     /// Whether all servers were seen to be there, or one of each cluster.
@@ -243,17 +277,27 @@ impl Redis {
 
     /// Decides checks on which no server gave a verdict, against this replica's share.
     pub fn count_alone(&self, checks: &[(&Check, Failure)], together: bool, now: Time) -> Verdicts {
-        // By the clock that windows are cut by. Those of several nodes rarely differ by more than a moment.
-        let home = checks.first().and_then(|(check, _)| self.pool_of(check).layout().owner(check.key.as_bytes()).cloned());
+        // By the clock that windows are cut by. Those of several nodes rarely differ by more than a
+        // moment.
+        let home = checks.first().and_then(|(check, _)| {
+            self.pool_of(check)
+                .layout()
+                .owner(check.key.as_bytes())
+                .cloned()
+        });
         let redis_time = |time: Time| home.as_ref().map_or(time, |node| node.clock.at(time));
         let undecided = checks.iter().map(|&(check, failure)| Undecided {
             check,
             effect: failure.effect,
-            seen: self.last_seen(check).map(|(used, seen)| (used, redis_time(seen))),
+            seen: self
+                .last_seen(check)
+                .map(|(used, seen)| (used, redis_time(seen))),
             epoch: self.home(check).map_or(0, |node| node.epoch()),
         });
         let undecided: SmallVec<[Undecided<'_>; 2]> = undecided.collect();
-        let verdicts = self.local.decide(&undecided, self.replicas.share(), together, redis_time(now));
+        let verdicts =
+            self.local
+                .decide(&undecided, self.replicas.share(), together, redis_time(now));
         for (check, _) in checks {
             if let Hits::GiveBack(hits) = check.hits {
                 self.last_seen.refund(self.last_seen.hash(&check.key), hits);
@@ -262,7 +306,8 @@ impl Redis {
         verdicts
     }
 
-    /// Writes pending hits back to a server, and sets the lifetimes of keys that it did not confirm.
+    /// Writes pending hits back to a server, and sets the lifetimes of keys that it did not
+    /// confirm.
     async fn write_back(&self, pool: &Pool, node: &Node, within: Span) -> WriteBackResult {
         let mut target = ServerTarget::new(self, pool, node);
         let lifetimes = self.lifetimes.take(node.id());
@@ -270,11 +315,15 @@ impl Redis {
             self.lifetimes.add(node.id(), lifetimes);
             return WriteBackResult::Unreachable;
         }
-        if self.local.has_pending() { self.local.write_back(&mut target, within).await } else { WriteBackResult::Done }
+        if self.local.has_pending() {
+            self.local.write_back(&mut target, within).await
+        } else {
+            WriteBackResult::Done
+        }
     }
 
-    /// Writes back to servers that serve: what they rejected, what became pending meanwhile, what there was no time for, and what
-    /// another server has taken over.
+    /// Writes back to servers that serve: what they rejected, what became pending meanwhile, what
+    /// there was no time for, and what another server has taken over.
     async fn write_back_the_rest(&self) {
         let mut interval = tokio::time::interval(WRITE_BACK_INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -311,25 +360,40 @@ impl Redis {
         layout.owner(check.key.as_bytes()).cloned()
     }
 
-    /// A check as a server gets it, by the clock of the node that would have its key if that held no time: all replicas go by the same one
-    /// then, whatever the clocks of other nodes say.
+    /// A check as a server gets it, by the clock of the node that would have its key if that held
+    /// no time: all replicas go by the same one then, whatever the clocks of other nodes say.
     fn line(&self, check: &Check, layout: &Layout, manner: Manner, now: Time) -> Line {
-        self.line_charging(check, Counter::charge(&check.limit, check.call()), layout, manner, now)
+        self.line_charging(
+            check,
+            Counter::charge(&check.limit, check.call()),
+            layout,
+            manner,
+            now,
+        )
     }
 
     /// The same of a check that takes something else than its hits.
-    fn line_charging(&self, check: &Check, charge: Charge, layout: &Layout, manner: Manner, now: Time) -> Line {
+    fn line_charging(
+        &self,
+        check: &Check,
+        charge: Charge,
+        layout: &Layout,
+        manner: Manner,
+        now: Time,
+    ) -> Line {
         let node = layout.owner(check.key.as_bytes());
         let redis_time = |time: Time| node.map_or(time, |node| node.clock.at(time));
         let (at, hash) = (redis_time(now), self.last_seen.hash(&check.key));
-        // Any number will do that differs from time to time. In between it stays, so that lines of a call are alike (see Script::command).
+        // Any number will do that differs from time to time. In between it stays, so that lines of
+        // a call are alike (see Script::command).
         let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
         let mut line = Line::charging(check, charge, hash, at, manner, jitter);
         if line.is_window() {
             let window = |at: Time| check.limit.window(at).index;
             let seen = self.last_seen.recall(hash);
-            let is_known = seen.is_some_and(|(used, seen)| used > 0 && window(redis_time(seen)) == window(at));
+            let is_known =
+                seen.is_some_and(|(used, seen)| used > 0 && window(redis_time(seen)) == window(at));
             line.set_form(match is_known {
                 true => WindowForm::Known,
                 false if layout.has_slots() => WindowForm::Fresh,
@@ -340,23 +404,36 @@ impl Redis {
     }
 
     /// What a server said of a check means this.
-    fn conclude(&self, (check, line): (&Check, &Line), said: &Said, asked: Time, redis_now: Time, node: &Node) -> Verdict {
+    fn conclude(
+        &self,
+        (check, line): (&Check, &Line),
+        said: &Said,
+        asked: Time,
+        redis_now: Time,
+        node: &Node,
+    ) -> Verdict {
         let verdict = line.verdict(check, redis_now, said);
         if let Some(cache) = &self.over_limit_cache {
             let of_one = || line.verdict_of(check, Hits::Add(1).into(), true, redis_now, said);
             cache.learn(check, &verdict, of_one, asked, self.clock.now());
         }
-        self.metrics.full_logs.inc_by(said.is_of_full_log(check).into());
+        self.metrics
+            .full_logs
+            .inc_by(said.is_of_full_log(check).into());
         self.as_of_now(verdict, redis_now, node)
     }
 
-    /// A slot that was booked when it was `redis_now` there begins a little sooner as seen from here: the reply took its time.
+    /// A slot that was booked when it was `redis_now` there begins a little sooner as seen from
+    /// here: the reply took its time.
     fn as_of_now(&self, verdict: Verdict, redis_now: Time, node: &Node) -> Verdict {
         if verdict.start_after == Span::ZERO {
             return verdict;
         }
         let passed = node.clock.at(self.clock.now()).since(redis_now);
-        Verdict { start_after: verdict.start_after.less(passed), ..verdict }
+        Verdict {
+            start_after: verdict.start_after.less(passed),
+            ..verdict
+        }
     }
 }
 
@@ -369,7 +446,11 @@ impl fmt::Display for Redis {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}", self.main.deployment())?;
         match &self.per_second {
-            Some(pool) => write!(formatter, ", and {} for limits of a second", pool.deployment()),
+            Some(pool) => write!(
+                formatter,
+                ", and {} for limits of a second",
+                pool.deployment()
+            ),
             None => Ok(()),
         }
     }

@@ -1,13 +1,14 @@
 //! What is new since it was last told: counters and times as what was added, gauges as they stand.
 //!
-//! Nothing is put aside for a statsd that is away: what it was not told is the difference between two numbers, and waits at no cost.
+//! Nothing is put aside for a statsd that is away: what it was not told is the difference between
+//! two numbers, and waits at no cost.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::telemetry::metric::{Reading, ReadingValue};
 
-/// How many lines tell the times of one flush. Beyond it each line stands for several calls, by its sample rate: a service that answers
-/// 100,000 calls a second is not to send a million lines.
+/// How many lines tell the times of one flush. Beyond it each line stands for several calls, by its
+/// sample rate: a service that answers 100,000 calls a second is not to send a million lines.
 pub const TIMER_LINES_MAX: u64 = 1_000;
 
 /// What was told so far.
@@ -44,12 +45,20 @@ impl Told {
                 let told = entry(&mut self.counters, &reading.name);
                 let added = added(*value, *told);
                 *told = *value;
-                if added > 0 { vec![News::Added(added)] } else { Vec::new() }
+                if added > 0 {
+                    vec![News::Added(added)]
+                } else {
+                    Vec::new()
+                }
             }
             ReadingValue::Timer(buckets) => {
                 let told = entry(&mut self.timers, &reading.name);
                 told.resize(buckets.len(), 0);
-                let new: Vec<(f64, u64)> = buckets.iter().zip(&*told).map(|((bound, now), told)| (*bound, added(*now, *told))).collect();
+                let new: Vec<(f64, u64)> = buckets
+                    .iter()
+                    .zip(&*told)
+                    .map(|((bound, now), told)| (*bound, added(*now, *told)))
+                    .collect();
                 *told = buckets.iter().map(|(_, count)| *count).collect();
                 times(&new)
             }
@@ -58,7 +67,9 @@ impl Told {
 
     /// Forgets counters that are in no reading any more. Timers stay for good.
     pub fn keep_only(&mut self, readings: &[Reading]) {
-        let counters = readings.iter().filter(|reading| matches!(reading.value, ReadingValue::Counter(_)));
+        let counters = readings
+            .iter()
+            .filter(|reading| matches!(reading.value, ReadingValue::Counter(_)));
         if self.counters.len() > counters.clone().count() {
             let names: HashSet<&str> = counters.map(|reading| &*reading.name).collect();
             self.counters.retain(|name, _| names.contains(&**name));
@@ -78,7 +89,8 @@ fn entry<'m, T: Default>(map: &'m mut HashMap<String, T>, name: &str) -> &'m mut
     map.get_mut(name).expect("it was put there if it was not")
 }
 
-/// Lines for so many times of each length. If there are too many, those lines are left that stand at equal steps:
+/// Lines for so many times of each length. If there are too many, those lines are left that stand
+/// at equal steps:
 /// ```text
 /// calls  1 ms: |||||||||||||||||||||  2.5 ms: |||||||||||  5 ms: ||||
 /// lines        |     |     |     |            |     |            |
@@ -86,7 +98,8 @@ fn entry<'m, T: Default>(map: &'m mut HashMap<String, T>, name: &str) -> &'m mut
 fn times(buckets: &[(f64, u64)]) -> Vec<News> {
     let calls: u64 = buckets.iter().map(|(_, count)| count).sum();
     let lines = calls.min(TIMER_LINES_MAX);
-    let scaled = |calls_so_far: u64| u128::from(calls_so_far) * u128::from(lines) / u128::from(calls.max(1));
+    let scaled =
+        |calls_so_far: u64| u128::from(calls_so_far) * u128::from(lines) / u128::from(calls.max(1));
     let mut news = Vec::new();
     let mut before = 0;
     for &(millis, count) in buckets {
@@ -95,7 +108,11 @@ fn times(buckets: &[(f64, u64)]) -> Vec<News> {
         if let Ok(lines_here @ 1..) = u64::try_from(here) {
             #[expect(clippy::cast_precision_loss, reason = "a sample rate is an estimate")]
             let calls_a_line = calls as f64 / lines as f64;
-            news.push(News::Took { millis, lines: lines_here, calls_a_line });
+            news.push(News::Took {
+                millis,
+                lines: lines_here,
+                calls_a_line,
+            });
         }
     }
     news
@@ -106,12 +123,21 @@ mod tests {
     use super::*;
 
     fn counter(name: &str, value: u64) -> Reading {
-        Reading { name: name.to_owned(), value: ReadingValue::Counter(value) }
+        Reading {
+            name: name.to_owned(),
+            value: ReadingValue::Counter(value),
+        }
     }
 
     fn timer(counts: &[u64]) -> Reading {
-        let buckets = [0.5, 1.0, 2.5].into_iter().zip(counts.iter().copied()).collect();
-        Reading { name: "t".to_owned(), value: ReadingValue::Timer(buckets) }
+        let buckets = [0.5, 1.0, 2.5]
+            .into_iter()
+            .zip(counts.iter().copied())
+            .collect();
+        Reading {
+            name: "t".to_owned(),
+            value: ReadingValue::Timer(buckets),
+        }
     }
 
     #[test]
@@ -121,7 +147,11 @@ mod tests {
         assert_eq!(told.tell(&counter("a", 5)), [News::Added(5)]);
         assert_eq!(told.tell(&counter("a", 5)), []);
         assert_eq!(told.tell(&counter("a", 7)), [News::Added(2)]);
-        assert_eq!(told.tell(&counter("a", 3)), [News::Added(3)], "it began anew");
+        assert_eq!(
+            told.tell(&counter("a", 3)),
+            [News::Added(3)],
+            "it began anew"
+        );
     }
 
     #[test]
@@ -136,18 +166,38 @@ mod tests {
 
     #[test]
     fn a_gauge_is_always_told() {
-        let reading = Reading { name: "g".to_owned(), value: ReadingValue::Gauge(4) };
+        let reading = Reading {
+            name: "g".to_owned(),
+            value: ReadingValue::Gauge(4),
+        };
         let mut told = Told::default();
-        assert_eq!([told.tell(&reading), told.tell(&reading)], [[News::Stands(4)], [News::Stands(4)]]);
+        assert_eq!(
+            [told.tell(&reading), told.tell(&reading)],
+            [[News::Stands(4)], [News::Stands(4)]]
+        );
     }
 
     #[test]
     fn few_times_have_a_line_each_and_many_share_theirs_evenly() {
-        let took = |millis, lines, calls_a_line| News::Took { millis, lines, calls_a_line };
+        let took = |millis, lines, calls_a_line| News::Took {
+            millis,
+            lines,
+            calls_a_line,
+        };
         let mut told = Told::default();
-        assert_eq!(told.tell(&timer(&[2, 0, 1])), [took(0.5, 2, 1.0), took(2.5, 1, 1.0)]);
+        assert_eq!(
+            told.tell(&timer(&[2, 0, 1])),
+            [took(0.5, 2, 1.0), took(2.5, 1, 1.0)]
+        );
         assert_eq!(told.tell(&timer(&[2, 0, 1])), []);
         let many = told.tell(&timer(&[2 + 90_000, 9_000, 1 + 1_000]));
-        assert_eq!(many, [took(0.5, 900, 100.0), took(1.0, 90, 100.0), took(2.5, 10, 100.0)]);
+        assert_eq!(
+            many,
+            [
+                took(0.5, 900, 100.0),
+                took(1.0, 90, 100.0),
+                took(2.5, 10, 100.0)
+            ]
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! What DogStatsD is told in tags: those of this instance, and those that mogrifiers take out of a name.
+//! What DogStatsD is told in tags: those of this instance, and those that mogrifiers take out of a
+//! name.
 //!
-//! A mogrifier is a pattern with a name and tags to put in its place. The first that matches is applied, in the order in which they are
-//! listed: the reference tries them in a random one.
+//! A mogrifier is a pattern with a name and tags to put in its place. The first that matches is
+//! applied, in the order in which they are listed: the reference tries them in a random one.
 
 use regex::{Captures, Regex};
 
@@ -40,34 +41,63 @@ pub struct Tagged {
 }
 
 impl Tagging {
-    /// Reads the mogrifiers of that list, separated by commas, from the settings that are named after them.
+    /// Reads the mogrifiers of that list, separated by commas, from the settings that are named
+    /// after them.
     ///
     /// # Errors
     /// The first that is incomplete or wrong, by the name of its setting.
     pub fn read(tags: &Tags, list: &str, environment: &[(String, String)]) -> Result<Self, String> {
-        let names: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        let names: Vec<&str> = list
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+            .collect();
         if names.len() > MOGRIFIERS_MAX {
             return Err(format!(
                 "USE_DOG_STATSD_MOGRIFIERS has more than {MOGRIFIERS_MAX} names; write fewer, with patterns that match more"
             ));
         }
-        let mogrifiers = names.into_iter().map(|name| Mogrifier::read(name, environment)).collect::<Result<_, _>>()?;
-        Ok(Self { tags: tags.as_pairs(), mogrifiers })
+        let mogrifiers = names
+            .into_iter()
+            .map(|name| Mogrifier::read(name, environment))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            tags: tags.as_pairs(),
+            mogrifiers,
+        })
     }
 
     /// How a name is told.
     pub fn tag(&self, name: &str) -> Tagged {
-        let found = self.mogrifiers.iter().find_map(|mogrifier| Some((mogrifier, mogrifier.pattern.captures(name)?)));
+        let found = self
+            .mogrifiers
+            .iter()
+            .find_map(|mogrifier| Some((mogrifier, mogrifier.pattern.captures(name)?)));
         let mut tags = self.tags.clone();
         let name = match found {
             Some((mogrifier, captures)) => {
-                tags.extend(mogrifier.tags.iter().map(|(tag, value)| format!("{tag}:{}", expanded(value, &captures))));
+                tags.extend(
+                    mogrifier
+                        .tags
+                        .iter()
+                        .map(|(tag, value)| format!("{tag}:{}", expanded(value, &captures))),
+                );
                 expanded(&mogrifier.name, &captures)
             }
             None => name.to_owned(),
         };
-        let tags: Vec<String> = tags.into_iter().map(|tag| tag.replace(OF_LINES, "_")).collect();
-        Tagged { name, tags: if tags.is_empty() { String::new() } else { format!("|#{}", tags.join(",")) } }
+        let tags: Vec<String> = tags
+            .into_iter()
+            .map(|tag| tag.replace(OF_LINES, "_"))
+            .collect();
+        Tagged {
+            name,
+            tags: if tags.is_empty() {
+                String::new()
+            } else {
+                format!("|#{}", tags.join(","))
+            },
+        }
     }
 }
 
@@ -75,16 +105,32 @@ impl Mogrifier {
     fn read(name: &str, environment: &[(String, String)]) -> Result<Self, String> {
         let set = |suffix: &str| {
             let names = PREFIXES.map(|prefix| format!("{prefix}{name}_{suffix}"));
-            let found = names.iter().find_map(|setting| environment.iter().find(|(known, value)| known == setting && !value.is_empty()));
+            let found = names.iter().find_map(|setting| {
+                environment
+                    .iter()
+                    .find(|(known, value)| known == setting && !value.is_empty())
+            });
             found.map(|(setting, value)| (setting.clone(), value.clone()))
         };
-        let missing = |suffix: &str| format!("USE_DOG_STATSD_MOGRIFIERS names {name}, but {}{name}_{suffix} is not set", PREFIXES[0]);
+        let missing = |suffix: &str| {
+            format!(
+                "USE_DOG_STATSD_MOGRIFIERS names {name}, but {}{name}_{suffix} is not set",
+                PREFIXES[0]
+            )
+        };
         let (setting, pattern) = set("PATTERN").ok_or_else(|| missing("PATTERN"))?;
-        let pattern = Regex::new(&pattern)
-            .map_err(|error| format!("{setting} is no regular expression: {}", mapper::one_line(&error.to_string())))?;
+        let pattern = Regex::new(&pattern).map_err(|error| {
+            format!(
+                "{setting} is no regular expression: {}",
+                mapper::one_line(&error.to_string())
+            )
+        })?;
         let groups = pattern.captures_len() - 1;
-        let check = |setting: &str, text: &str| match references(text).find(|group| *group > groups) {
-            Some(group) => Err(format!("{setting} has ${group}, but the pattern has {groups} groups; write $0 to ${groups}")),
+        let check = |setting: &str, text: &str| match references(text).find(|group| *group > groups)
+        {
+            Some(group) => Err(format!(
+                "{setting} has ${group}, but the pattern has {groups} groups; write $0 to ${groups}"
+            )),
             None => Ok(()),
         };
         let (setting, told) = set("NAME").ok_or_else(|| missing("NAME"))?;
@@ -92,23 +138,35 @@ impl Mogrifier {
         let (setting, text) = set("TAGS").unwrap_or_default();
         let mut tags = Vec::new();
         for tag in text.split(',').filter(|tag| !tag.is_empty()) {
-            let pair = tag.split_once(':').filter(|(tag, value)| !tag.is_empty() && !value.is_empty() && !value.contains(':'));
-            let (tag, value) = pair.ok_or_else(|| format!("{setting}: {tag:?} is no tag; write name:value, with commas between tags"))?;
+            let pair = tag.split_once(':').filter(|(tag, value)| {
+                !tag.is_empty() && !value.is_empty() && !value.contains(':')
+            });
+            let (tag, value) = pair.ok_or_else(|| {
+                format!("{setting}: {tag:?} is no tag; write name:value, with commas between tags")
+            })?;
             check(&setting, value)?;
             tags.push((tag.to_owned(), value.to_owned()));
         }
         tags.sort_unstable();
-        Ok(Self { pattern, name: told, tags })
+        Ok(Self {
+            pattern,
+            name: told,
+            tags,
+        })
     }
 }
 
 /// The numbers behind dollars.
 fn references(text: &str) -> impl Iterator<Item = usize> {
-    text.split('$').skip(1).filter_map(|rest| digits(rest).parse().ok())
+    text.split('$')
+        .skip(1)
+        .filter_map(|rest| digits(rest).parse().ok())
 }
 
 fn digits(text: &str) -> &str {
-    &text[..text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len())]
+    &text[..text
+        .find(|letter: char| !letter.is_ascii_digit())
+        .unwrap_or(text.len())]
 }
 
 /// `$n` stands for the n-th group, however many digits follow; nothing else has a meaning.
@@ -133,7 +191,10 @@ mod tests {
     const PATTERN: &str = r"^ratelimit\.service\.rate_limit\.([^.]+)\.(.*)\.([^.]+)$";
 
     fn set(settings: &[(&str, &str)]) -> Vec<(String, String)> {
-        settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        settings
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
     }
 
     fn tagging(list: &str, settings: &[(&str, &str)]) -> Result<Tagging, String> {
@@ -150,26 +211,47 @@ mod tests {
             ("DOG_STATSD_MOGRIFIER_A_NAME", "all$$0$"),
         ];
         let tagging = tagging("B, A", &settings).expect("both are good");
-        let tagged = |name: &str, tags: &str| Tagged { name: name.to_owned(), tags: tags.to_owned() };
+        let tagged = |name: &str, tags: &str| Tagged {
+            name: name.to_owned(),
+            tags: tags.to_owned(),
+        };
         let hits = "ratelimit.service.rate_limit.shop.a,b.c|d.total_hits";
-        assert_eq!(tagging.tag(hits), tagged("rl.total_hits", "|#zone:eu,domain:shop,key:a_b.c_d"));
-        assert_eq!(tagging.tag("my.total_hits"), tagged("all$total_hits$", "|#zone:eu"));
+        assert_eq!(
+            tagging.tag(hits),
+            tagged("rl.total_hits", "|#zone:eu,domain:shop,key:a_b.c_d")
+        );
+        assert_eq!(
+            tagging.tag("my.total_hits"),
+            tagged("all$total_hits$", "|#zone:eu")
+        );
         assert_eq!(tagging.tag("other"), tagged("other", "|#zone:eu"));
     }
 
     #[test]
     fn what_is_wrong_is_told_with_its_setting() {
         let with = |name: &str, tags: &str, pattern: &str| {
-            let settings =
-                [("DOG_STATSD_MOGRIFIER_A_PATTERN", pattern), ("DOG_STATSD_MOGRIFIER_A_NAME", name), ("DOG_STATSD_MOGRIFIER_A_TAGS", tags)];
+            let settings = [
+                ("DOG_STATSD_MOGRIFIER_A_PATTERN", pattern),
+                ("DOG_STATSD_MOGRIFIER_A_NAME", name),
+                ("DOG_STATSD_MOGRIFIER_A_TAGS", tags),
+            ];
             tagging("A", &settings).expect_err("it is wrong")
         };
         assert!(with("x", "", "").contains("DOG_STATSD_MOGRIFIER_A_PATTERN is not set"));
         assert!(with("", "", "a").contains("DOG_STATSD_MOGRIFIER_A_NAME is not set"));
-        assert_eq!(with("x", "", "a(b"), "DOG_STATSD_MOGRIFIER_A_PATTERN is no regular expression: unclosed group");
-        assert!(with("$2", "", "(a)").starts_with("DOG_STATSD_MOGRIFIER_A_NAME has $2, but the pattern has 1 groups"));
+        assert_eq!(
+            with("x", "", "a(b"),
+            "DOG_STATSD_MOGRIFIER_A_PATTERN is no regular expression: unclosed group"
+        );
+        assert!(
+            with("$2", "", "(a)")
+                .starts_with("DOG_STATSD_MOGRIFIER_A_NAME has $2, but the pattern has 1 groups")
+        );
         for tags in ["a", "a:", ":b", "a:b:c"] {
-            assert!(with("x", tags, "a").starts_with("DOG_STATSD_MOGRIFIER_A_TAGS: "), "{tags}");
+            assert!(
+                with("x", tags, "a").starts_with("DOG_STATSD_MOGRIFIER_A_TAGS: "),
+                "{tags}"
+            );
         }
     }
 }

@@ -30,17 +30,28 @@ pub enum Format {
 }
 
 impl Level {
-    /// The level without LOG_LEVEL: `info` on a terminal, where a person expects to see that a changed file was reloaded; elsewhere `warn`, as
-    /// in envoyproxy/ratelimit.
+    /// The level without LOG_LEVEL: `info` on a terminal, where a person expects to see that a
+    /// changed file was reloaded; elsewhere `warn`, as in envoyproxy/ratelimit.
     pub fn default_for(stdout: &impl IsTerminal) -> Self {
-        Self(if stdout.is_terminal() { tracing::Level::INFO } else { tracing::Level::WARN })
+        Self(if stdout.is_terminal() {
+            tracing::Level::INFO
+        } else {
+            tracing::Level::WARN
+        })
     }
 
-    /// What this crate says from this level on, and less of what its libraries do: at `debug`, which Istio's sample asks for, HTTP/2 alone
-    /// would write six lines for every call. Whoever wants those asks for `trace`.
+    /// What this crate says from this level on, and less of what its libraries do: at `debug`,
+    /// which Istio's sample asks for, HTTP/2 alone would write six lines for every call.
+    /// Whoever wants those asks for `trace`.
     fn filter(self) -> Targets {
-        let of_others = if self.0 == tracing::Level::DEBUG { tracing::Level::INFO } else { self.0 };
-        Targets::new().with_default(of_others).with_target(env!("CARGO_CRATE_NAME"), self.0)
+        let of_others = if self.0 == tracing::Level::DEBUG {
+            tracing::Level::INFO
+        } else {
+            self.0
+        };
+        Targets::new()
+            .with_default(of_others)
+            .with_target(env!("CARGO_CRATE_NAME"), self.0)
     }
 }
 
@@ -55,7 +66,9 @@ impl FromStr for Level {
             "warn" | "warning" => tracing::Level::WARN,
             // There is nothing between an error and the end of the process here.
             "error" | "fatal" | "panic" => tracing::Level::ERROR,
-            _ => return Err("write one of trace, debug, info, warn, error, fatal, panic".to_owned()),
+            _ => {
+                return Err("write one of trace, debug, info, warn, error, fatal, panic".to_owned());
+            }
         }))
     }
 }
@@ -74,12 +87,20 @@ impl FromStr for Format {
 
 /// Begins to log. Called once; a second call changes nothing.
 pub fn start(level: Level, format: Format) {
-    // Where the log cannot be written, the attempt to tell so on stderr would panic: a pipe whose reader died must not end the service.
-    let builder = tracing_subscriber::fmt().with_max_level(level.0).with_writer(std::io::stderr).log_internal_errors(false);
+    // Where the log cannot be written, the attempt to tell so on stderr would panic: a pipe whose
+    // reader died must not end the service.
+    let builder = tracing_subscriber::fmt()
+        .with_max_level(level.0)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     // It fails only if somebody was faster, and then there is a log.
     let _ = match format {
-        Format::Text => tracing::subscriber::set_global_default(text(builder).finish().with(level.filter())),
-        Format::Json => tracing::subscriber::set_global_default(builder.event_format(JsonLine).finish().with(level.filter())),
+        Format::Text => {
+            tracing::subscriber::set_global_default(text(builder).finish().with(level.filter()))
+        }
+        Format::Json => tracing::subscriber::set_global_default(
+            builder.event_format(JsonLine).finish().with(level.filter()),
+        ),
     };
 }
 
@@ -87,7 +108,10 @@ pub fn start(level: Level, format: Format) {
 fn text<T, F, W>(
     builder: SubscriberBuilder<DefaultFields, format::Format<format::Full, T>, F, W>,
 ) -> SubscriberBuilder<Logfmt, format::Format<format::Full, T>, F, W> {
-    builder.with_ansi(false).with_target(false).fmt_fields(Logfmt)
+    builder
+        .with_ansi(false)
+        .with_target(false)
+        .fmt_fields(Logfmt)
 }
 
 /// The message, then `key=value` for each field, quoted as logfmt where that is needed.
@@ -95,7 +119,11 @@ struct Logfmt;
 
 impl<'w> FormatFields<'w> for Logfmt {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
-        let mut line = LogfmtFields { writer, is_empty: true, result: Ok(()) };
+        let mut line = LogfmtFields {
+            writer,
+            is_empty: true,
+            result: Ok(()),
+        };
         fields.record(&mut line);
         line.result
     }
@@ -129,7 +157,8 @@ impl Visit for LogfmtFields<'_> {
     }
 }
 
-/// A message without characters that a terminal would obey. Its line ends stay: errors in rules show the line with a caret below.
+/// A message without characters that a terminal would obey. Its line ends stay: errors in rules
+/// show the line with a caret below.
 fn message(text: &str) -> String {
     let mut message = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -144,7 +173,9 @@ fn message(text: &str) -> String {
 
 /// A value as logfmt: in quotes if it would otherwise not be read back as it is.
 fn logfmt_value(value: &str) -> Cow<'_, str> {
-    let wants_quotes = |letter: char| letter.is_whitespace() || letter.is_control() || matches!(letter, ',' | '"' | '=');
+    let wants_quotes = |letter: char| {
+        letter.is_whitespace() || letter.is_control() || matches!(letter, ',' | '"' | '=')
+    };
     if !value.is_empty() && !value.contains(wants_quotes) {
         return value.into();
     }
@@ -171,12 +202,25 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let mut timestamp = String::new();
         SystemTime.format_time(&mut Writer::new(&mut timestamp))?;
         let mut line = Map::new();
         line.insert("@timestamp".to_owned(), timestamp.into());
-        line.insert("level".to_owned(), event.metadata().level().as_str().to_ascii_lowercase().into());
+        line.insert(
+            "level".to_owned(),
+            event
+                .metadata()
+                .level()
+                .as_str()
+                .to_ascii_lowercase()
+                .into(),
+        );
         event.record(&mut Fields(&mut line));
         writeln!(writer, "{}", Value::Object(line))
     }
@@ -186,7 +230,11 @@ struct Fields<'m>(&'m mut Map<String, Value>);
 
 impl Fields<'_> {
     fn put(&mut self, field: &Field, value: Value) {
-        let name = if field.name() == "message" { "@message" } else { field.name() };
+        let name = if field.name() == "message" {
+            "@message"
+        } else {
+            field.name()
+        };
         self.0.insert(name.to_owned(), value);
     }
 }
@@ -239,7 +287,9 @@ mod tests {
     fn text_values_are_quoted_as_logfmt() {
         let lines = Lines::default();
         let writer = lines.clone();
-        let builder = tracing_subscriber::fmt().with_writer(move || writer.clone()).without_time();
+        let builder = tracing_subscriber::fmt()
+            .with_writer(move || writer.clone())
+            .without_time();
         tracing::subscriber::with_default(text(builder).finish(), || {
             tracing::info!(server = %"10.0.0.1:6379,10.0.0.2:6379", name = "redis", "an address list");
             tracing::info!(why = %"a=b", said = "he said \"no\"\\", none = "", count = 3, list = ?["a", "b"], "other values");
@@ -250,6 +300,9 @@ mod tests {
  WARN control \u{1b}[31mcharacters
 in a message error="two\nlines\t\u001b[31m" is_red=true
 "#;
-        assert_eq!(String::from_utf8(lines.0.lock().unwrap().clone()).unwrap(), expected);
+        assert_eq!(
+            String::from_utf8(lines.0.lock().unwrap().clone()).unwrap(),
+            expected
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! Turns statsd names into Prometheus' by the rules of a mapping file, as statsd_exporter does.
 //!
-//! Patterns are tried in the order of the file, all globs before all regular expressions. A glob's `*` stands for one part between two
-//! dots. `$1` and `${1}` in names and labels stand for what was found there; what was not found is nothing. A name that no pattern is
-//! about keeps its own, with `_` for what Prometheus does not take.
+//! Patterns are tried in the order of the file, all globs before all regular expressions. A glob's
+//! `*` stands for one part between two dots. `$1` and `${1}` in names and labels stand for what was
+//! found there; what was not found is nothing. A name that no pattern is about keeps its own, with
+//! `_` for what Prometheus does not take.
 
 use regex::{Captures, Regex};
 
@@ -91,7 +92,8 @@ pub struct Shown {
     pub help: Option<String>,
     /// How times are shown.
     pub observer: Observer,
-    /// The bounds of a histogram, in the unit that its values have after they were multiplied. Empty: any will do.
+    /// The bounds of a histogram, in the unit that its values have after they were multiplied.
+    /// Empty: any will do.
     pub buckets: Vec<f64>,
     /// A rule is about it.
     pub is_matched: bool,
@@ -101,7 +103,9 @@ pub struct Shown {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// Of statsd_exporter's form of globs.
-    #[error("{0:?} is no glob; write names and * with dots between them, such as a.*.c, or match_type: regex")]
+    #[error(
+        "{0:?} is no glob; write names and * with dots between them, such as a.*.c, or match_type: regex"
+    )]
     Glob(String),
     /// Of regular expressions.
     #[error("{0:?} is no regular expression: {1}")]
@@ -111,30 +115,60 @@ pub enum PatternError {
 impl Mapping {
     /// No rules yet; `observer` and `buckets` are for times whose rule says nothing of them.
     pub fn new(observer: Observer, buckets: Vec<f64>) -> Self {
-        Self { observer, buckets, ..Self::default() }
+        Self {
+            observer,
+            buckets,
+            ..Self::default()
+        }
     }
 
     /// Adds a rule behind those that are there.
     pub fn add(&mut self, rule: Rule) {
-        if rule.pattern.is_glob { self.globs.push(rule) } else { self.regexes.push(rule) }
+        if rule.pattern.is_glob {
+            self.globs.push(rule)
+        } else {
+            self.regexes.push(rule)
+        }
     }
 
     /// What becomes of a metric of that name and kind.
     pub fn map(&self, name: &str, kind: Kind) -> Mapped {
-        let mut rules = self.globs.iter().chain(&self.regexes).filter(|rule| rule.kind.is_none_or(|only| only == kind));
-        let Some((rule, captures)) = rules.find_map(|rule| Some((rule, rule.pattern.regex.captures(name)?))) else {
+        let mut rules = self
+            .globs
+            .iter()
+            .chain(&self.regexes)
+            .filter(|rule| rule.kind.is_none_or(|only| only == kind));
+        let Some((rule, captures)) =
+            rules.find_map(|rule| Some((rule, rule.pattern.regex.captures(name)?)))
+        else {
             let (observer, buckets) = (self.observer, self.buckets.clone());
             let (name, labels) = (escaped(name), Vec::new());
-            return Mapped::As(Shown { name, labels, scale: 1.0, help: None, observer, buckets, is_matched: false });
+            return Mapped::As(Shown {
+                name,
+                labels,
+                scale: 1.0,
+                help: None,
+                observer,
+                buckets,
+                is_matched: false,
+            });
         };
         let name = expanded(&captures, &rule.name);
         if rule.drops || name.is_empty() {
             return Mapped::Dropped;
         }
-        let buckets = if rule.buckets.is_empty() { &self.buckets } else { &rule.buckets };
+        let buckets = if rule.buckets.is_empty() {
+            &self.buckets
+        } else {
+            &rule.buckets
+        };
         Mapped::As(Shown {
             name: escaped(&name),
-            labels: rule.labels.iter().map(|(label, value)| (label.clone(), expanded(&captures, value))).collect(),
+            labels: rule
+                .labels
+                .iter()
+                .map(|(label, value)| (label.clone(), expanded(&captures, value)))
+                .collect(),
             scale: rule.scale,
             help: rule.help.clone(),
             observer: rule.observer.unwrap_or(self.observer),
@@ -154,9 +188,22 @@ impl Pattern {
         if parts.len() < 2 || !parts.iter().all(|part| *part == "*" || is_plain(part)) {
             return Err(PatternError::Glob(text.to_owned()));
         }
-        let parts: Vec<String> = parts.iter().map(|part| if *part == "*" { "([^.]*)".to_owned() } else { regex::escape(part) }).collect();
-        let regex = Regex::new(&format!("^{}$", parts.join(r"\."))).map_err(|_| PatternError::Glob(text.to_owned()))?;
-        Ok(Self { regex, is_glob: true })
+        let parts: Vec<String> = parts
+            .iter()
+            .map(|part| {
+                if *part == "*" {
+                    "([^.]*)".to_owned()
+                } else {
+                    regex::escape(part)
+                }
+            })
+            .collect();
+        let regex = Regex::new(&format!("^{}$", parts.join(r"\.")))
+            .map_err(|_| PatternError::Glob(text.to_owned()))?;
+        Ok(Self {
+            regex,
+            is_glob: true,
+        })
     }
 
     /// Names in which this is found, wherever.
@@ -164,23 +211,39 @@ impl Pattern {
     /// # Errors
     /// A text that is none, or too large.
     pub fn regex(text: &str) -> Result<Self, PatternError> {
-        let regex = Regex::new(text).map_err(|error| PatternError::Regex(text.to_owned(), one_line(&error.to_string())))?;
-        Ok(Self { regex, is_glob: false })
+        let regex = Regex::new(text)
+            .map_err(|error| PatternError::Regex(text.to_owned(), one_line(&error.to_string())))?;
+        Ok(Self {
+            regex,
+            is_glob: false,
+        })
     }
 }
 
 /// A name that Prometheus takes: letters, digits and `_`, and no digit first.
 pub fn escaped(name: &str) -> String {
     let digit_first = name.starts_with(|letter: char| letter.is_ascii_digit());
-    let letters = name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' });
-    digit_first.then_some('_').into_iter().chain(letters).collect()
+    let letters = name.chars().map(|letter| {
+        if letter.is_ascii_alphanumeric() {
+            letter
+        } else {
+            '_'
+        }
+    });
+    digit_first
+        .then_some('_')
+        .into_iter()
+        .chain(letters)
+        .collect()
 }
 
 /// A part of a glob that stands for itself.
 fn is_plain(part: &str) -> bool {
     let first = part.chars().next();
     first.is_some_and(|letter| letter.is_ascii_alphabetic() || letter == '_')
-        && part.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-')
+        && part
+            .chars()
+            .all(|letter| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-')
 }
 
 fn expanded(captures: &Captures<'_>, template: &str) -> String {
@@ -191,7 +254,13 @@ fn expanded(captures: &Captures<'_>, template: &str) -> String {
 
 /// What the library says over several lines, with a drawing: its last line.
 pub fn one_line(message: &str) -> String {
-    message.lines().last().unwrap_or_default().trim_start_matches("error: ").trim().to_owned()
+    message
+        .lines()
+        .last()
+        .unwrap_or_default()
+        .trim_start_matches("error: ")
+        .trim()
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -199,7 +268,10 @@ mod tests {
     use super::*;
 
     fn rule(pattern: Pattern, name: &str, labels: &[(&str, &str)]) -> Rule {
-        let labels = labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect();
+        let labels = labels
+            .iter()
+            .map(|(label, value)| ((*label).to_owned(), (*value).to_owned()))
+            .collect();
         Rule {
             pattern,
             kind: None,
@@ -227,43 +299,92 @@ mod tests {
     #[test]
     fn the_first_glob_of_the_file_wins_and_regular_expressions_come_last() {
         let mut mapping = Mapping::default();
-        mapping.add(rule(Pattern::regex("specific").expect("a regex"), "by_regex", &[]));
+        mapping.add(rule(
+            Pattern::regex("specific").expect("a regex"),
+            "by_regex",
+            &[],
+        ));
         mapping.add(glob("a.*.*", "general"));
         mapping.add(glob("a.specific.*", "specific"));
-        assert_eq!(name_of(&mapping, "a.specific.x").as_deref(), Some("general"));
-        assert_eq!(name_of(&mapping, "a.specific").as_deref(), Some("by_regex"), "three parts are not two");
-        assert_eq!(name_of(&mapping, "9.b c/d").as_deref(), Some("_9_b_c_d"), "its own name");
+        assert_eq!(
+            name_of(&mapping, "a.specific.x").as_deref(),
+            Some("general")
+        );
+        assert_eq!(
+            name_of(&mapping, "a.specific").as_deref(),
+            Some("by_regex"),
+            "three parts are not two"
+        );
+        assert_eq!(
+            name_of(&mapping, "9.b c/d").as_deref(),
+            Some("_9_b_c_d"),
+            "its own name"
+        );
     }
 
     #[test]
     fn references_stand_for_what_was_found_and_others_for_nothing() {
         let mut mapping = Mapping::default();
-        let labels = [("braces", "${1}_x-$2.$9"), ("longer_name", "$1_x"), ("plain", "p")];
-        mapping.add(rule(Pattern::glob("a.*.*").expect("a glob"), "m_${2}", &labels));
-        mapping.add(rule(Pattern::regex(r"b\.(?P<dom>[^.]+)\.([a-z]+)$").expect("a regex"), "r_$2", &[("dom", "${dom}")]));
-        let Mapped::As(shown) = mapping.map("a.one.t-w", Kind::Gauge) else { panic!("it is not dropped") };
+        let labels = [
+            ("braces", "${1}_x-$2.$9"),
+            ("longer_name", "$1_x"),
+            ("plain", "p"),
+        ];
+        mapping.add(rule(
+            Pattern::glob("a.*.*").expect("a glob"),
+            "m_${2}",
+            &labels,
+        ));
+        mapping.add(rule(
+            Pattern::regex(r"b\.(?P<dom>[^.]+)\.([a-z]+)$").expect("a regex"),
+            "r_$2",
+            &[("dom", "${dom}")],
+        ));
+        let Mapped::As(shown) = mapping.map("a.one.t-w", Kind::Gauge) else {
+            panic!("it is not dropped")
+        };
         assert_eq!(shown.name, "m_t_w");
         let values: Vec<&str> = shown.labels.iter().map(|(_, value)| &**value).collect();
         assert_eq!(values, ["one_x-t-w.", "", "p"]);
-        let Mapped::As(shown) = mapping.map("x.b.shop.hits", Kind::Gauge) else { panic!("it is not dropped") };
-        assert_eq!((shown.name, shown.labels), ("r_hits".to_owned(), vec![("dom".to_owned(), "shop".to_owned())]));
+        let Mapped::As(shown) = mapping.map("x.b.shop.hits", Kind::Gauge) else {
+            panic!("it is not dropped")
+        };
+        assert_eq!(
+            (shown.name, shown.labels),
+            (
+                "r_hits".to_owned(),
+                vec![("dom".to_owned(), "shop".to_owned())]
+            )
+        );
     }
 
     #[test]
     fn a_rule_for_another_kind_or_that_drops_is_what_it_says() {
         let mut mapping = Mapping::default();
-        mapping.add(Rule { kind: Some(Kind::Gauge), ..glob("a.b", "gauges") });
-        mapping.add(Rule { drops: true, ..glob("a.b", "dropped") });
+        mapping.add(Rule {
+            kind: Some(Kind::Gauge),
+            ..glob("a.b", "gauges")
+        });
+        mapping.add(Rule {
+            drops: true,
+            ..glob("a.b", "dropped")
+        });
         mapping.add(glob("a.*", "$9"));
         assert_eq!(name_of(&mapping, "a.b"), None);
         assert_eq!(name_of(&mapping, "a.c"), None, "a name of nothing");
-        assert!(matches!(mapping.map("a.b", Kind::Gauge), Mapped::As(shown) if shown.name == "gauges"));
+        assert!(
+            matches!(mapping.map("a.b", Kind::Gauge), Mapped::As(shown) if shown.name == "gauges")
+        );
     }
 
     #[test]
     fn what_is_no_pattern_is_refused_in_one_line() {
         for text in ["", "a", "*", "a..b", "a.b*", "a.(.*)", "a.9b"] {
-            assert_eq!(Pattern::glob(text).err(), Some(PatternError::Glob(text.to_owned())), "{text}");
+            assert_eq!(
+                Pattern::glob(text).err(),
+                Some(PatternError::Glob(text.to_owned())),
+                "{text}"
+            );
         }
         let error = Pattern::regex("a(b").expect_err("it is open").to_string();
         assert_eq!(error, "\"a(b\" is no regular expression: unclosed group");

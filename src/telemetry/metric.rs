@@ -1,8 +1,8 @@
 //! Counters, gauges, histograms and timers, each with its name and help text.
 //!
-//! Every room defines its own. What the reference also counts has its statsd name beside the Prometheus one: both its statsd and its
-//! mapping files go by that. Names follow Prometheus' conventions (base units, `_total`), but for the reference's, which dashboards query
-//! as they are.
+//! Every room defines its own. What the reference also counts has its statsd name beside the
+//! Prometheus one: both its statsd and its mapping files go by that. Names follow Prometheus'
+//! conventions (base units, `_total`), but for the reference's, which dashboards query as they are.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -20,7 +20,8 @@ pub use prometheus::{Histogram, IntCounter as Counter, IntGauge as Gauge};
 
 mod page;
 
-/// Microseconds, from 50 on: the reference's page begins at 5 ms, which is more than Tollgate takes.
+/// Microseconds, from 50 on: the reference's page begins at 5 ms, which is more than Tollgate
+/// takes.
 const LATENCY_BUCKETS_US: [f64; 18] = [
     50.0,
     100.0,
@@ -42,13 +43,17 @@ const LATENCY_BUCKETS_US: [f64; 18] = [
     10_000_000.0,
 ];
 
-/// What the reference's library makes of times whose mapping names no buckets, whatever their unit. Dashboards may ask for one by name.
-const REFERENCE_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// What the reference's library makes of times whose mapping names no buckets, whatever their unit.
+/// Dashboards may ask for one by name.
+const REFERENCE_BUCKETS: [f64; 11] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
 
 /// Powers of two up to the largest call to a store.
 const SIZE_BUCKETS: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
 
-/// Of how many names it is kept what a mapping file makes of them. Whoever has more has them mapped anew for each page.
+/// Of how many names it is kept what a mapping file makes of them. Whoever has more has them mapped
+/// anew for each page.
 pub const MAPPED_NAMES_MAX: usize = 100_000;
 
 /// Every metric of the process. Clones are the same.
@@ -100,7 +105,8 @@ pub trait Source: std::fmt::Debug + Send + Sync {
     fn collect(&self, series: &mut Vec<Series>);
 }
 
-/// A counter or a gauge as a source shows it. Of one name and labels there may be several: they are summed up.
+/// A counter or a gauge as a source shows it. Of one name and labels there may be several: they are
+/// summed up.
 #[derive(Debug, Clone)]
 pub struct Series {
     name: String,
@@ -168,12 +174,26 @@ struct MappedNames {
 
 impl Series {
     /// A counter. `statsd` is its name in the reference, if it has one.
-    pub fn counter(name: &str, help: &'static str, labels: Vec<(&'static str, String)>, value: u64, statsd: Option<String>) -> Self {
-        Self { name: name.to_owned(), help, labels, kind: Kind::Counter, value, statsd, of_client: false }
+    pub fn counter(
+        name: &str,
+        help: &'static str,
+        labels: Vec<(&'static str, String)>,
+        value: u64,
+        statsd: Option<String>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            help,
+            labels,
+            kind: Kind::Counter,
+            value,
+            statsd,
+            of_client: false,
+        }
     }
 
-    /// A client chose a part of its statsd name. Where no mapping is about that, it keeps its name and labels: each name that a client makes
-    /// up would be a metric family of its own.
+    /// A client chose a part of its statsd name. Where no mapping is about that, it keeps its name
+    /// and labels: each name that a client makes up would be a metric family of its own.
     #[must_use]
     pub fn of_client(mut self) -> Self {
         self.of_client = true;
@@ -187,16 +207,25 @@ impl Timer {
         self.histogram.observe(span.as_secs_f64() * self.per_second);
     }
 
-    /// How many times are in each bucket, by its upper bound in milliseconds. What is beyond the last bound is told as that.
+    /// How many times are in each bucket, by its upper bound in milliseconds. What is beyond the
+    /// last bound is told as that.
     fn buckets(&self) -> Vec<(f64, u64)> {
         let families = self.histogram.collect();
-        let Some(metric) = families.first().and_then(|family| family.get_metric().first()) else { return Vec::new() };
+        let Some(metric) = families
+            .first()
+            .and_then(|family| family.get_metric().first())
+        else {
+            return Vec::new();
+        };
         let histogram = metric.get_histogram();
         let mut below = 0;
         let mut buckets: Vec<(f64, u64)> = Vec::new();
         for bucket in histogram.get_bucket() {
             let count = bucket.cumulative_count();
-            buckets.push((bucket.upper_bound() / self.per_second * 1_000.0, count - below));
+            buckets.push((
+                bucket.upper_bound() / self.per_second * 1_000.0,
+                count - below,
+            ));
             below = count;
         }
         if let Some((_, last)) = buckets.last_mut() {
@@ -221,15 +250,28 @@ impl Metrics {
     /// No metrics yet.
     pub fn named(naming: Naming) -> Self {
         let full = "Times that what the mapping file makes of names was forgotten, because there were 100,000 of them (mapped_names_max).";
-        let conflicts =
-            "Series left off the page before this one, because the mapping file gives them a name that a metric of another kind has.";
+        let conflicts = "Series left off the page before this one, because the mapping file gives them a name that a metric of another kind has.";
         let mapped = MappedNames {
             known: Mutex::default(),
-            full: Counter::new("tollgate_mapped_names_full_total", full).expect("a constant of ours"),
-            conflicts: Gauge::new("tollgate_metric_conflicts", conflicts).expect("a constant of ours"),
+            full: Counter::new("tollgate_mapped_names_full_total", full)
+                .expect("a constant of ours"),
+            conflicts: Gauge::new("tollgate_metric_conflicts", conflicts)
+                .expect("a constant of ours"),
         };
-        let (registry, reference, timers, sources) = (Registry::new(), Mutex::default(), Mutex::default(), Mutex::default());
-        let metrics = Self(Arc::new(Inner { registry, naming, reference, timers, sources, mapped }));
+        let (registry, reference, timers, sources) = (
+            Registry::new(),
+            Mutex::default(),
+            Mutex::default(),
+            Mutex::default(),
+        );
+        let metrics = Self(Arc::new(Inner {
+            registry,
+            naming,
+            reference,
+            timers,
+            sources,
+            mapped,
+        }));
         metrics.register(metrics.0.mapped.full.clone());
         metrics.register(metrics.0.mapped.conflicts.clone());
         metrics
@@ -247,13 +289,20 @@ impl Metrics {
 
     /// A counter of our own, with labels that never change.
     pub fn counter_with(&self, name: &str, help: &str, labels: &[(&str, &str)]) -> Counter {
-        let counter = Counter::with_opts(options(name, help, labels)).expect("names and labels are constants of ours");
+        let counter = Counter::with_opts(options(name, help, labels))
+            .expect("names and labels are constants of ours");
         self.register(counter.clone());
         counter
     }
 
     /// A counter that the reference has too, under that statsd name.
-    pub fn reference_counter(&self, statsd: &str, name: &'static str, help: &'static str, labels: &[(&'static str, &str)]) -> Counter {
+    pub fn reference_counter(
+        &self,
+        statsd: &str,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+    ) -> Counter {
         let counter = Counter::new(name, help).expect("names are constants of ours");
         self.add_reference(statsd, name, help, labels, Reads::Counter(counter.clone()));
         counter
@@ -267,39 +316,87 @@ impl Metrics {
     }
 
     /// Shows a counter of our own under the reference's name, too.
-    pub fn reference_counter_of(&self, counter: Counter, statsd: &str, name: &'static str, help: &'static str) -> Counter {
+    pub fn reference_counter_of(
+        &self,
+        counter: Counter,
+        statsd: &str,
+        name: &'static str,
+        help: &'static str,
+    ) -> Counter {
         self.add_reference(statsd, name, help, &[], Reads::Counter(counter.clone()));
         counter
     }
 
     /// Shows a counter of our own as the gauge that the reference has of it, too.
-    pub fn reference_gauge_of(&self, counter: Counter, statsd: &str, name: &'static str, help: &'static str) -> Counter {
-        self.add_reference(statsd, name, help, &[], Reads::CounterAsGauge(counter.clone()));
+    pub fn reference_gauge_of(
+        &self,
+        counter: Counter,
+        statsd: &str,
+        name: &'static str,
+        help: &'static str,
+    ) -> Counter {
+        self.add_reference(
+            statsd,
+            name,
+            help,
+            &[],
+            Reads::CounterAsGauge(counter.clone()),
+        );
         counter
     }
 
     /// Times that the reference takes, too.
-    pub fn reference_timer(&self, statsd: &str, name: &'static str, help: &'static str, labels: &[(&'static str, &str)]) -> Timer {
+    pub fn reference_timer(
+        &self,
+        statsd: &str,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+    ) -> Timer {
         let mapped = match &self.0.naming.mapping {
             Some(mapping) => mapping.map(statsd, Kind::Observer),
             None => Mapped::As(Shown {
                 name: name.to_owned(),
-                labels: labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect(),
+                labels: labels
+                    .iter()
+                    .map(|(label, value)| ((*label).to_owned(), (*value).to_owned()))
+                    .collect(),
                 // Mappings are of milliseconds, which is what statsd knows.
-                scale: if self.0.naming.times == Times::Seconds { 0.001 } else { 1.0 },
+                scale: if self.0.naming.times == Times::Seconds {
+                    0.001
+                } else {
+                    1.0
+                },
                 help: None,
                 observer: Observer::Histogram,
                 buckets: Vec::new(),
                 is_matched: false,
             }),
         };
-        let shown = if let Mapped::As(shown) = mapped { Some(shown) } else { None };
+        let shown = if let Mapped::As(shown) = mapped {
+            Some(shown)
+        } else {
+            None
+        };
         let per_second = shown.as_ref().map_or(1.0, |shown| shown.scale * 1_000.0);
-        let buckets = shown.as_ref().map(|shown| shown.buckets.clone()).filter(|buckets| !buckets.is_empty());
-        let options = HistogramOpts::new(name, help).buckets(buckets.unwrap_or_else(|| latency_buckets(per_second)));
-        let histogram = Histogram::with_opts(options).expect("names are constants of ours, and buckets were looked at");
-        let timer = Timer { histogram, per_second };
-        lock(&self.0.timers).push(ReferenceTimer { statsd: statsd.to_owned(), timer: timer.clone(), help, shown });
+        let buckets = shown
+            .as_ref()
+            .map(|shown| shown.buckets.clone())
+            .filter(|buckets| !buckets.is_empty());
+        let options = HistogramOpts::new(name, help)
+            .buckets(buckets.unwrap_or_else(|| latency_buckets(per_second)));
+        let histogram = Histogram::with_opts(options)
+            .expect("names are constants of ours, and buckets were looked at");
+        let timer = Timer {
+            histogram,
+            per_second,
+        };
+        lock(&self.0.timers).push(ReferenceTimer {
+            statsd: statsd.to_owned(),
+            timer: timer.clone(),
+            help,
+            shown,
+        });
         timer
     }
 
@@ -310,7 +407,8 @@ impl Metrics {
 
     /// A gauge of our own, with labels that never change.
     pub fn gauge_with(&self, name: &str, help: &str, labels: &[(&str, &str)]) -> Gauge {
-        let gauge = Gauge::with_opts(options(name, help, labels)).expect("names and labels are constants of ours");
+        let gauge = Gauge::with_opts(options(name, help, labels))
+            .expect("names and labels are constants of ours");
         self.register(gauge.clone());
         gauge
     }
@@ -322,7 +420,10 @@ impl Metrics {
 
     /// A histogram of durations in seconds.
     pub fn latency(&self, name: &str, help: &str, labels: &[(&str, &str)]) -> Histogram {
-        self.histogram(options(name, help, labels), LATENCY_BUCKETS_US.map(|micros| micros / 1e6).to_vec())
+        self.histogram(
+            options(name, help, labels),
+            LATENCY_BUCKETS_US.map(|micros| micros / 1e6).to_vec(),
+        )
     }
 
     /// Shows the counters of a source, too.
@@ -332,10 +433,25 @@ impl Metrics {
 
     /// The page for Prometheus, as of now.
     pub fn page(&self) -> String {
-        let mut samples: Vec<Sample> = self.series().into_iter().filter_map(|series| self.sample(series)).collect();
-        samples.extend(lock(&self.0.timers).iter().filter_map(ReferenceTimer::sample));
-        let page = page::write(self.0.registry.gather(), samples, &self.0.naming.tags.as_labels());
-        self.0.mapped.conflicts.set(i64::try_from(page.conflicts).unwrap_or(i64::MAX));
+        let mut samples: Vec<Sample> = self
+            .series()
+            .into_iter()
+            .filter_map(|series| self.sample(series))
+            .collect();
+        samples.extend(
+            lock(&self.0.timers)
+                .iter()
+                .filter_map(ReferenceTimer::sample),
+        );
+        let page = page::write(
+            self.0.registry.gather(),
+            samples,
+            &self.0.naming.tags.as_labels(),
+        );
+        self.0
+            .mapped
+            .conflicts
+            .set(i64::try_from(page.conflicts).unwrap_or(i64::MAX));
         page.text
     }
 
@@ -347,23 +463,30 @@ impl Metrics {
                 Kind::Counter | Kind::Observer => ReadingValue::Counter(series.value),
             };
             // Some names come from clients.
-            Some(Reading { name: series.statsd?.replace(char::is_control, "_"), value })
+            Some(Reading {
+                name: series.statsd?.replace(char::is_control, "_"),
+                value,
+            })
         });
         let mut readings: Vec<Reading> = series.collect();
-        readings.extend(
-            lock(&self.0.timers)
-                .iter()
-                .map(|timer| Reading { name: timer.statsd.clone(), value: ReadingValue::Timer(timer.timer.buckets()) }),
-        );
+        readings.extend(lock(&self.0.timers).iter().map(|timer| Reading {
+            name: timer.statsd.clone(),
+            value: ReadingValue::Timer(timer.timer.buckets()),
+        }));
         readings
     }
 
     /// One line a counter or gauge under the reference's statsd name: `name: value`, sorted.
     pub fn lines(&self) -> String {
-        let numbers = self.readings().into_iter().filter_map(|Reading { name, value }| match value {
-            ReadingValue::Counter(number) | ReadingValue::Gauge(number) => Some((name, number)),
-            ReadingValue::Timer(_) => None,
-        });
+        let numbers =
+            self.readings()
+                .into_iter()
+                .filter_map(|Reading { name, value }| match value {
+                    ReadingValue::Counter(number) | ReadingValue::Gauge(number) => {
+                        Some((name, number))
+                    }
+                    ReadingValue::Timer(_) => None,
+                });
         let mut lines: Vec<(String, u64)> = numbers.collect();
         lines.sort_unstable();
         let mut text = String::new();
@@ -375,7 +498,10 @@ impl Metrics {
 
     /// Everything that has no place in the registry.
     fn series(&self) -> Vec<Series> {
-        let mut series: Vec<Series> = lock(&self.0.reference).iter().map(Reference::series).collect();
+        let mut series: Vec<Series> = lock(&self.0.reference)
+            .iter()
+            .map(Reference::series)
+            .collect();
         for source in &*lock(&self.0.sources) {
             source.collect(&mut series);
         }
@@ -384,10 +510,17 @@ impl Metrics {
 
     /// How a series is shown, if it is.
     fn sample(&self, series: Series) -> Option<Sample> {
-        #[expect(clippy::cast_precision_loss, reason = "the text format knows only doubles")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "the text format knows only doubles"
+        )]
         let value = series.value as f64;
         let mapped = match (&series.statsd, &self.0.naming.mapping) {
-            (Some(statsd), Some(mapping)) => Some(self.0.mapped.get(statsd, || mapping.map(statsd, series.kind))),
+            (Some(statsd), Some(mapping)) => Some(
+                self.0
+                    .mapped
+                    .get(statsd, || mapping.map(statsd, series.kind)),
+            ),
             _ => None,
         };
         match mapped.as_deref() {
@@ -395,30 +528,66 @@ impl Metrics {
             Some(Mapped::As(shown)) if shown.is_matched || !series.of_client => Some(Sample {
                 name: shown.name.clone(),
                 help: shown.help.clone().map_or(series.help.into(), Into::into),
-                labels: shown.labels.iter().map(|(label, value)| (label.clone().into(), value.clone())).collect(),
+                labels: shown
+                    .labels
+                    .iter()
+                    .map(|(label, value)| (label.clone().into(), value.clone()))
+                    .collect(),
                 number: Number::of(series.kind, value * shown.scale),
             }),
             None | Some(Mapped::As(_)) => {
-                let labels = series.labels.into_iter().map(|(label, value)| (label.into(), value)).collect();
-                Some(Sample { name: series.name, help: series.help.into(), labels, number: Number::of(series.kind, value) })
+                let labels = series
+                    .labels
+                    .into_iter()
+                    .map(|(label, value)| (label.into(), value))
+                    .collect();
+                Some(Sample {
+                    name: series.name,
+                    help: series.help.into(),
+                    labels,
+                    number: Number::of(series.kind, value),
+                })
             }
         }
     }
 
-    fn add_reference(&self, statsd: &str, name: &'static str, help: &'static str, labels: &[(&'static str, &str)], reads: Reads) {
-        let labels = labels.iter().map(|(label, value)| (*label, (*value).to_owned())).collect();
-        lock(&self.0.reference).push(Reference { statsd: statsd.to_owned(), name, help, labels, reads });
+    fn add_reference(
+        &self,
+        statsd: &str,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+        reads: Reads,
+    ) {
+        let labels = labels
+            .iter()
+            .map(|(label, value)| (*label, (*value).to_owned()))
+            .collect();
+        lock(&self.0.reference).push(Reference {
+            statsd: statsd.to_owned(),
+            name,
+            help,
+            labels,
+            reads,
+        });
     }
 
     fn histogram(&self, options: Opts, buckets: Vec<f64>) -> Histogram {
-        let options = HistogramOpts { common_opts: options, buckets };
-        let histogram = Histogram::with_opts(options).expect("names, labels and buckets are constants of ours");
+        let options = HistogramOpts {
+            common_opts: options,
+            buckets,
+        };
+        let histogram =
+            Histogram::with_opts(options).expect("names, labels and buckets are constants of ours");
         self.register(histogram.clone());
         histogram
     }
 
     fn register(&self, collector: impl Collector + 'static) {
-        self.0.registry.register(Box::new(collector)).expect("every metric is registered once, under a name of its own");
+        self.0
+            .registry
+            .register(Box::new(collector))
+            .expect("every metric is registered once, under a name of its own");
     }
 }
 
@@ -443,11 +612,20 @@ impl Reference {
 
 impl ReferenceTimer {
     fn sample(&self) -> Option<Sample> {
-        let Shown { name, labels, help, observer, .. } = self.shown.as_ref()?;
+        let Shown {
+            name,
+            labels,
+            help,
+            observer,
+            ..
+        } = self.shown.as_ref()?;
         Some(Sample {
             name: name.clone(),
             help: help.clone().map_or(self.help.into(), Into::into),
-            labels: labels.iter().map(|(label, value)| (label.clone().into(), value.clone())).collect(),
+            labels: labels
+                .iter()
+                .map(|(label, value)| (label.clone().into(), value.clone()))
+                .collect(),
             number: Number::of_times(&self.timer.histogram, *observer)?,
         })
     }
@@ -471,12 +649,21 @@ impl MappedNames {
 
 /// What a metric is called, and the labels that never change.
 fn options(name: &str, help: &str, labels: &[(&str, &str)]) -> Opts {
-    labels.iter().fold(Opts::new(name, help), |options, (label, value)| options.const_label(*label, *value))
+    labels
+        .iter()
+        .fold(Opts::new(name, help), |options, (label, value)| {
+            options.const_label(*label, *value)
+        })
 }
 
-/// The bounds of times in a unit of which there are so many a second: those that fit Tollgate, and those of the reference.
+/// The bounds of times in a unit of which there are so many a second: those that fit Tollgate, and
+/// those of the reference.
 fn latency_buckets(per_second: f64) -> Vec<f64> {
-    let mut buckets: Vec<f64> = LATENCY_BUCKETS_US.iter().map(|micros| micros * per_second / 1e6).chain(REFERENCE_BUCKETS).collect();
+    let mut buckets: Vec<f64> = LATENCY_BUCKETS_US
+        .iter()
+        .map(|micros| micros * per_second / 1e6)
+        .chain(REFERENCE_BUCKETS)
+        .collect();
     buckets.sort_by(f64::total_cmp);
     buckets.dedup();
     buckets
@@ -499,7 +686,17 @@ mod tests {
             let (name, labels) = ((*name).to_owned(), Vec::new());
             let rest = (false, 2.0, None, None, Vec::new());
             let (drops, scale, help, observer, buckets) = rest;
-            mapping.add(Rule { pattern, kind: None, name, labels, drops, scale, help, observer, buckets });
+            mapping.add(Rule {
+                pattern,
+                kind: None,
+                name,
+                labels,
+                drops,
+                scale,
+                help,
+                observer,
+                buckets,
+            });
         }
         mapping
     }
@@ -511,48 +708,101 @@ mod tests {
         for millis in [0, 1, 1, 60_000] {
             timer.observe(Span::from_micros(millis * 1_000));
         }
-        let [Reading { name, value: ReadingValue::Timer(buckets) }] = &*metrics.readings() else { panic!("one timer") };
-        let told: Vec<_> = buckets.iter().copied().filter(|(_, count)| *count > 0).collect();
-        assert_eq!((&**name, &*told), ("a.response_time", &[(0.05, 1), (1.0, 2), (10_000.0, 1)][..]));
-        assert!(metrics.page().contains("\na_seconds_count 4\n"), "{}", metrics.page());
+        let [
+            Reading {
+                name,
+                value: ReadingValue::Timer(buckets),
+            },
+        ] = &*metrics.readings()
+        else {
+            panic!("one timer")
+        };
+        let told: Vec<_> = buckets
+            .iter()
+            .copied()
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        assert_eq!(
+            (&**name, &*told),
+            ("a.response_time", &[(0.05, 1), (1.0, 2), (10_000.0, 1)][..])
+        );
+        assert!(
+            metrics.page().contains("\na_seconds_count 4\n"),
+            "{}",
+            metrics.page()
+        );
     }
 
     #[test]
     fn a_mapping_is_for_the_references_metrics_alone_and_sums_up_what_becomes_the_same() {
-        let metrics = Metrics::named(Naming { mapping: Some(mapping(&[("a.*", "both"), ("t.*", "times")])), ..Naming::default() });
-        metrics.reference_counter("a.one", "one", "One.", &[]).inc_by(3);
-        metrics.reference_counter("a.two", "two", "Two.", &[]).inc_by(4);
+        let metrics = Metrics::named(Naming {
+            mapping: Some(mapping(&[("a.*", "both"), ("t.*", "times")])),
+            ..Naming::default()
+        });
+        metrics
+            .reference_counter("a.one", "one", "One.", &[])
+            .inc_by(3);
+        metrics
+            .reference_counter("a.two", "two", "Two.", &[])
+            .inc_by(4);
         metrics.counter("own_total", "Own.").inc();
         for name in ["t.a", "t.b"] {
-            metrics.reference_timer(name, "t_seconds", "T.", &[]).observe(Span::from_micros(1_000));
+            metrics
+                .reference_timer(name, "t_seconds", "T.", &[])
+                .observe(Span::from_micros(1_000));
         }
         let page = metrics.page();
-        for line in ["both 14", "own_total 1", "# TYPE times summary", "times_sum 4", "times_count 2"] {
+        for line in [
+            "both 14",
+            "own_total 1",
+            "# TYPE times summary",
+            "times_sum 4",
+            "times_count 2",
+        ] {
             assert!(page.lines().any(|shown| shown == line), "{line}: {page}");
         }
         assert!(!page.contains("\none "), "{page}");
-        assert_eq!(metrics.lines(), "a.one: 3\na.two: 4\n", "statsd knows no mapping");
+        assert_eq!(
+            metrics.lines(),
+            "a.one: 3\na.two: 4\n",
+            "statsd knows no mapping"
+        );
     }
 
     #[test]
     fn a_name_that_another_kind_has_is_left_off_and_told() {
         let rules = [("a.*", "mixed"), ("b.*", "tollgate_metric_conflicts")];
-        let metrics = Metrics::named(Naming { mapping: Some(mapping(&rules)), ..Naming::default() });
+        let metrics = Metrics::named(Naming {
+            mapping: Some(mapping(&rules)),
+            ..Naming::default()
+        });
         metrics.reference_counter("a.one", "one", "One.", &[]).inc();
         metrics.reference_gauge("a.two", "two", "Two.").set(5);
-        metrics.reference_counter("b.one", "three", "Three.", &[]).inc();
+        metrics
+            .reference_counter("b.one", "three", "Three.", &[])
+            .inc();
         assert!(metrics.page().contains("\nmixed 2\n"), "{}", metrics.page());
-        assert!(metrics.page().contains("\ntollgate_metric_conflicts 2\n"), "{}", metrics.page());
+        assert!(
+            metrics.page().contains("\ntollgate_metric_conflicts 2\n"),
+            "{}",
+            metrics.page()
+        );
     }
 
     #[test]
     fn tags_are_labels_of_every_series_and_labels_of_its_own_win() {
         let tags = Tags::read("zone:a,err_type:b").expect("tags");
-        let metrics = Metrics::named(Naming { tags, ..Naming::default() });
+        let metrics = Metrics::named(Naming {
+            tags,
+            ..Naming::default()
+        });
         metrics.counter("own_total", "Own.");
         metrics.reference_counter("x", "x", "X.", &[("err_type", "mine")]);
         let page = metrics.page();
-        for line in [r#"own_total{err_type="b",zone="a"} 0"#, r#"x{err_type="mine",zone="a"} 0"#] {
+        for line in [
+            r#"own_total{err_type="b",zone="a"} 0"#,
+            r#"x{err_type="mine",zone="a"} 0"#,
+        ] {
             assert!(page.lines().any(|shown| shown == line), "{line}: {page}");
         }
     }
@@ -560,8 +810,19 @@ mod tests {
     #[test]
     fn milliseconds_have_the_references_buckets_and_ours() {
         let buckets = latency_buckets(1_000.0);
-        assert!(REFERENCE_BUCKETS.iter().all(|bound| buckets.contains(bound)), "{buckets:?}");
-        assert!(buckets.contains(&0.05) && buckets.contains(&20.0) && buckets.contains(&10_000.0), "{buckets:?}");
-        assert_eq!(latency_buckets(1.0), LATENCY_BUCKETS_US.map(|micros| micros / 1e6));
+        assert!(
+            REFERENCE_BUCKETS
+                .iter()
+                .all(|bound| buckets.contains(bound)),
+            "{buckets:?}"
+        );
+        assert!(
+            buckets.contains(&0.05) && buckets.contains(&20.0) && buckets.contains(&10_000.0),
+            "{buckets:?}"
+        );
+        assert_eq!(
+            latency_buckets(1.0),
+            LATENCY_BUCKETS_US.map(|micros| micros / 1e6)
+        );
     }
 }

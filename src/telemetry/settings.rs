@@ -24,7 +24,8 @@ const PROMETHEUS_PATH_DEFAULT: &str = "/metrics";
 #[group(skip)]
 #[command(next_help_heading = "Log and metrics")]
 pub struct Settings {
-    /// What is logged: trace, debug, info, warn, error, fatal or panic [default: info if stdout is a terminal, else warn]
+    /// What is logged: trace, debug, info, warn, error, fatal or panic [default: info if stdout is
+    /// a terminal, else warn]
     #[arg(long, env = "LOG_LEVEL", default_value = "", hide_default_value = true, value_name = "LEVEL", value_parser = setting::given(str::parse::<Level>))]
     pub log_level: Given<Level>,
     /// text, or json with the keys @timestamp, @message and level [default: text]
@@ -39,10 +40,12 @@ pub struct Settings {
     /// The path of the metrics page there [default: /metrics]
     #[arg(long, env = "PROMETHEUS_PATH", default_value = "", hide_default_value = true, value_name = "PATH", value_parser = setting::given(metrics_path))]
     pub prometheus_path: Given<String>,
-    /// With USE_PROMETHEUS: a mapping file of statsd_exporter, by which the reference's metrics are named [default: its usual names]
+    /// With USE_PROMETHEUS: a mapping file of statsd_exporter, by which the reference's metrics
+    /// are named [default: its usual names]
     #[arg(long, env = "PROMETHEUS_MAPPER_YAML", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
     pub prometheus_mapper_yaml: Given<String>,
-    /// With USE_PROMETHEUS, and without a mapping file: response times in milliseconds, under the same name [default: false]
+    /// With USE_PROMETHEUS, and without a mapping file: response times in milliseconds, under the
+    /// same name [default: false]
     #[arg(long, env = "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
     pub prometheus_response_time_as_milliseconds: Given<bool>,
     /// Send metrics to statsd [default: true, unless another sink is set]
@@ -51,8 +54,15 @@ pub struct Settings {
     /// Send metrics to DogStatsD, by UDP [default: false]
     #[arg(long, env = "USE_DOG_STATSD", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
     pub use_dog_statsd: Given<bool>,
-    /// Mogrifiers N, by comma, whose DOG_STATSD_MOGRIFIER_N_PATTERN, _NAME and _TAGS turn parts of a name into tags; the first that matches is applied
-    #[arg(long, env = "USE_DOG_STATSD_MOGRIFIERS", default_value = "", hide_default_value = true, value_name = "N,...")]
+    /// Mogrifiers N, by comma, whose DOG_STATSD_MOGRIFIER_N_PATTERN, _NAME and _TAGS turn parts of
+    /// a name into tags; the first that matches is applied
+    #[arg(
+        long,
+        env = "USE_DOG_STATSD_MOGRIFIERS",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "N,..."
+    )]
     pub use_dog_statsd_mogrifiers: String,
     /// Where statsd or DogStatsD is [default: localhost]
     #[arg(long, env = "STATSD_HOST", default_value = "", hide_default_value = true, value_name = "HOST", value_parser = setting::given(setting::text))]
@@ -89,10 +99,17 @@ impl Settings {
     /// What is wrong with several of them together, or with those that are named after mogrifiers.
     ///
     /// # Errors
-    /// More than one sink, in the reference's words. Statsd, which is on by default there, counts only if it was asked for.
+    /// More than one sink, in the reference's words. Statsd, which is on by default there, counts
+    /// only if it was asked for.
     pub fn check(&self, environment: &[(String, String)]) -> Result<(), String> {
         let sinks = [self.use_dog_statsd, self.use_statsd, self.use_prometheus];
-        if self.disable_stats.0 != Some(true) && sinks.into_iter().filter(|wanted| wanted.0 == Some(true)).count() > 1 {
+        if self.disable_stats.0 != Some(true)
+            && sinks
+                .into_iter()
+                .filter(|wanted| wanted.0 == Some(true))
+                .count()
+                > 1
+        {
             return Err(
                 "Error: unable to use more than one stats sink at the same time. Set one of USE_DOG_STATSD, USE_STATSD, USE_PROMETHEUS."
                     .to_owned(),
@@ -106,10 +123,18 @@ impl Settings {
         if self.sink() == Sink::Prometheus {
             return Vec::new();
         }
-        let mapper = self.prometheus_mapper_yaml.0.as_ref().map(|_| "PROMETHEUS_MAPPER_YAML");
-        let milliseconds =
-            (self.prometheus_response_time_as_milliseconds.0 == Some(true)).then_some("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS");
-        mapper.into_iter().chain(milliseconds).map(|name| format!("{name} has no effect without USE_PROMETHEUS=true")).collect()
+        let mapper = self
+            .prometheus_mapper_yaml
+            .0
+            .as_ref()
+            .map(|_| "PROMETHEUS_MAPPER_YAML");
+        let milliseconds = (self.prometheus_response_time_as_milliseconds.0 == Some(true))
+            .then_some("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS");
+        mapper
+            .into_iter()
+            .chain(milliseconds)
+            .map(|name| format!("{name} has no effect without USE_PROMETHEUS=true"))
+            .collect()
     }
 
     /// From which level on to log, if LOG_LEVEL is set.
@@ -124,42 +149,83 @@ impl Settings {
 
     /// Where Prometheus has a door of its own.
     pub fn prometheus_addr(&self) -> Option<&str> {
-        (self.sink() == Sink::Prometheus).then(|| self.prometheus_addr.0.as_deref().unwrap_or(PROMETHEUS_ADDR_DEFAULT))
+        (self.sink() == Sink::Prometheus).then(|| {
+            self.prometheus_addr
+                .0
+                .as_deref()
+                .unwrap_or(PROMETHEUS_ADDR_DEFAULT)
+        })
     }
 
     /// The path of the metrics page there.
     pub fn prometheus_path(&self) -> &str {
-        self.prometheus_path.0.as_deref().unwrap_or(PROMETHEUS_PATH_DEFAULT)
+        self.prometheus_path
+            .0
+            .as_deref()
+            .unwrap_or(PROMETHEUS_PATH_DEFAULT)
     }
 
     /// The mapping file to go by.
     pub fn mapping_file(&self) -> Option<&str> {
-        self.prometheus_mapper_yaml.0.as_deref().filter(|_| self.sink() == Sink::Prometheus)
+        self.prometheus_mapper_yaml
+            .0
+            .as_deref()
+            .filter(|_| self.sink() == Sink::Prometheus)
     }
 
     /// The unit of response times where no mapping says it.
     pub fn times(&self) -> Times {
-        let milliseconds = self.sink() == Sink::Prometheus && self.prometheus_response_time_as_milliseconds.0 == Some(true);
-        if milliseconds { Times::Milliseconds } else { Times::Seconds }
+        let milliseconds = self.sink() == Sink::Prometheus
+            && self.prometheus_response_time_as_milliseconds.0 == Some(true);
+        if milliseconds {
+            Times::Milliseconds
+        } else {
+            Times::Seconds
+        }
     }
 
     /// Where to send metrics, if anywhere.
     ///
     /// # Errors
     /// A mogrifier that is wrong.
-    pub fn statsd(&self, environment: &[(String, String)]) -> Result<Option<statsd::Options>, String> {
+    pub fn statsd(
+        &self,
+        environment: &[(String, String)],
+    ) -> Result<Option<statsd::Options>, String> {
         let (wanted, protocol, form) = match self.sink() {
             Sink::Nobody | Sink::Prometheus => return Ok(None),
-            Sink::Statsd(wanted) => (wanted, self.statsd_protocol.0.unwrap_or(Protocol::Tcp), Form::Statsd(self.extra_tags.as_suffix())),
+            Sink::Statsd(wanted) => (
+                wanted,
+                self.statsd_protocol.0.unwrap_or(Protocol::Tcp),
+                Form::Statsd(self.extra_tags.as_suffix()),
+            ),
             Sink::DogStatsd => {
-                let tagging = Tagging::read(&self.extra_tags, &self.use_dog_statsd_mogrifiers, environment)?;
+                let tagging = Tagging::read(
+                    &self.extra_tags,
+                    &self.use_dog_statsd_mogrifiers,
+                    environment,
+                )?;
                 (Wanted::Asked, Protocol::Udp, Form::DogStatsd(tagging))
             }
         };
-        let host = self.statsd_host.0.clone().unwrap_or_else(|| STATSD_HOST_DEFAULT.to_owned());
+        let host = self
+            .statsd_host
+            .0
+            .clone()
+            .unwrap_or_else(|| STATSD_HOST_DEFAULT.to_owned());
         let (port, interval) = (self.statsd_port.0, self.stats_flush_interval.0);
-        let (port, interval) = (port.unwrap_or(STATSD_PORT_DEFAULT), interval.unwrap_or(FLUSH_INTERVAL_DEFAULT.into()));
-        Ok(Some(statsd::Options { host, port, protocol, interval, form, wanted }))
+        let (port, interval) = (
+            port.unwrap_or(STATSD_PORT_DEFAULT),
+            interval.unwrap_or(FLUSH_INTERVAL_DEFAULT.into()),
+        );
+        Ok(Some(statsd::Options {
+            host,
+            port,
+            protocol,
+            interval,
+            form,
+            wanted,
+        }))
     }
 
     fn sink(&self) -> Sink {
@@ -171,7 +237,9 @@ impl Settings {
             Some(true) => Sink::Statsd(Wanted::Asked),
             Some(false) => Sink::Nobody,
             // Whoever names a place for it wants it there.
-            None if self.statsd_host.0.is_some() || self.statsd_port.0.is_some() => Sink::Statsd(Wanted::Asked),
+            None if self.statsd_host.0.is_some() || self.statsd_port.0.is_some() => {
+                Sink::Statsd(Wanted::Asked)
+            }
             None => Sink::Statsd(Wanted::ByDefault),
         }
     }
@@ -188,7 +256,10 @@ fn metrics_path(text: &str) -> Result<String, String> {
 }
 
 fn port(text: &str) -> Result<u16, String> {
-    text.parse().ok().filter(|port| *port > 0).ok_or_else(|| "write a port from 1 to 65535, such as 8125".to_owned())
+    text.parse()
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(|| "write a port from 1 to 65535, such as 8125".to_owned())
 }
 
 fn protocol(text: &str) -> Result<Protocol, String> {
@@ -200,6 +271,14 @@ fn protocol(text: &str) -> Result<Protocol, String> {
 }
 
 fn flush_interval(text: &str) -> Result<Span, String> {
-    let interval = if text.starts_with('-') { Span::ZERO } else { setting::span(text)? };
-    if interval > Span::ZERO { Ok(interval) } else { Err("write a time above zero, such as 10s".to_owned()) }
+    let interval = if text.starts_with('-') {
+        Span::ZERO
+    } else {
+        setting::span(text)?
+    };
+    if interval > Span::ZERO {
+        Ok(interval)
+    } else {
+        Err("write a time above zero, such as 10s".to_owned())
+    }
 }

@@ -1,8 +1,9 @@
 //! Sends metrics to statsd or DogStatsD, under the reference's names.
 //!
-//! One task of the main thread does all of it: no call waits for statsd, and nothing is queued. While statsd is away the counters go on
-//! counting, and when it is back it is told all that was added meanwhile (`deltas.rs`). What was written when a connection broke counts as
-//! told: statsd may have it or not, and counting twice is worse.
+//! One task of the main thread does all of it: no call waits for statsd, and nothing is queued.
+//! While statsd is away the counters go on counting, and when it is back it is told all that was
+//! added meanwhile (`deltas.rs`). What was written when a connection broke counts as told: statsd
+//! may have it or not, and counting twice is worse.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -21,11 +22,13 @@ use crate::telemetry::dogstatsd::{Tagged, Tagging};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Span;
 
-/// How much goes into one datagram: an Ethernet frame without the headers, as in the reference. A longer line has one for itself.
+/// How much goes into one datagram: an Ethernet frame without the headers, as in the reference. A
+/// longer line has one for itself.
 pub const PACKET_BYTES_MAX: usize = 1_432;
 /// How much is written to a connection at once.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// How long a line may be; longer ones are left out. Far above any name that a rule makes, far below what a datagram can carry.
+/// How long a line may be; longer ones are left out. Far above any name that a rule makes, far
+/// below what a datagram can carry.
 pub const LINE_BYTES_MAX: usize = 8 << 10;
 /// As in the reference, and for writing a chunk, too.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
@@ -177,17 +180,24 @@ impl Exporter {
         let flushed = self.flush().await;
         let (before, is_reached) = (self.reached, flushed.is_ok());
         // Datagrams to nobody fail every other time, which is no news.
-        self.reached = Some(is_reached && (before != Some(false) || self.options.protocol == Protocol::Tcp));
-        let Options { host, port, wanted, .. } = &self.options;
+        self.reached =
+            Some(is_reached && (before != Some(false) || self.options.protocol == Protocol::Tcp));
+        let Options {
+            host, port, wanted, ..
+        } = &self.options;
         match flushed {
-            Ok(()) if before == Some(false) && self.reached == Some(true) => tracing::info!("statsd at {host}:{port} takes metrics again"),
+            Ok(()) if before == Some(false) && self.reached == Some(true) => {
+                tracing::info!("statsd at {host}:{port} takes metrics again")
+            }
             Ok(()) => {}
             Err(error) => {
                 self.connection = None;
                 self.failed.inc();
                 match wanted {
                     _ if before == Some(false) => {}
-                    Wanted::Asked => tracing::warn!(%error, "statsd at {host}:{port} takes no metrics; trying on, and counting meanwhile"),
+                    Wanted::Asked => {
+                        tracing::warn!(%error, "statsd at {host}:{port} takes no metrics; trying on, and counting meanwhile")
+                    }
                     Wanted::ByDefault => {
                         tracing::info!(
                             "nobody takes metrics at {host}:{port}, where they go unless USE_STATSD=false or another sink is set"
@@ -230,9 +240,13 @@ impl Exporter {
     async fn send(&self, connection: &mut Connection, packets: &mut Packets) -> io::Result<()> {
         while let Some(packet) = packets.full.pop_front() {
             let sent = timeout(WRITE_TIMEOUT, connection.send(packet.text.as_bytes())).await;
-            if let Err(error) = sent.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "it does not read"))) {
+            if let Err(error) = sent.unwrap_or_else(|_| {
+                Err(io::Error::new(io::ErrorKind::TimedOut, "it does not read"))
+            }) {
                 packets.close();
-                self.lost.inc_by(packet.lines + packets.full.iter().map(|packet| packet.lines).sum::<u64>());
+                self.lost.inc_by(
+                    packet.lines + packets.full.iter().map(|packet| packet.lines).sum::<u64>(),
+                );
                 return Err(error);
             }
             self.lines.inc_by(packet.lines);
@@ -260,22 +274,40 @@ impl Options {
                 Protocol::Tcp => Connection::Tcp(TcpStream::connect(address).await?),
                 Protocol::Udp => {
                     let addresses: Vec<_> = lookup_host(address).await?.collect();
-                    // Nobody says that a datagram went to the wrong one of two, and agents listen on IPv4.
-                    let address = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
-                    let address = address.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))?;
-                    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+                    // Nobody says that a datagram went to the wrong one of two, and agents listen
+                    // on IPv4.
+                    let address = addresses
+                        .iter()
+                        .find(|address| address.is_ipv4())
+                        .or(addresses.first());
+                    let address = address.ok_or_else(|| {
+                        io::Error::new(io::ErrorKind::NotFound, "the name has no address")
+                    })?;
+                    let any = if address.is_ipv4() {
+                        "0.0.0.0:0"
+                    } else {
+                        "[::]:0"
+                    };
                     let socket = UdpSocket::bind(any).await?;
                     socket.connect(address).await?;
                     Connection::Udp(socket)
                 }
             })
         };
-        timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no connection in time")))
+        timeout(CONNECT_TIMEOUT, connecting)
+            .await
+            .unwrap_or_else(|_| {
+                Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "no connection in time",
+                ))
+            })
     }
 }
 
 impl Connection {
-    /// Whether the other end is still there, as far as is known: without this the first chunk after a restart of statsd would be lost.
+    /// Whether the other end is still there, as far as is known: without this the first chunk after
+    /// a restart of statsd would be lost.
     fn is_open(&self) -> bool {
         match self {
             Self::Udp(_) => true,
@@ -302,7 +334,11 @@ impl Packets {
             Protocol::Tcp => CHUNK_BYTES_MAX,
             Protocol::Udp => PACKET_BYTES_MAX,
         };
-        Self { bytes_max, full: VecDeque::new(), open: Packet::default() }
+        Self {
+            bytes_max,
+            full: VecDeque::new(),
+            open: Packet::default(),
+        }
     }
 
     fn add(&mut self, line: &str) {
@@ -327,19 +363,31 @@ impl Form {
     fn write(&self, line: &mut String, name: &str, news: &News) -> u64 {
         line.clear();
         let tagged = match self {
-            Self::Statsd(suffix) => Tagged { name: format!("{name}{suffix}"), tags: String::new() },
+            Self::Statsd(suffix) => Tagged {
+                name: format!("{name}{suffix}"),
+                tags: String::new(),
+            },
             Self::DogStatsd(tagging) => tagging.tag(name),
         };
-        // They would end the name, or the line. Rules have none in theirs; what a mogrifier or a domain is called may.
+        // They would end the name, or the line. Rules have none in theirs; what a mogrifier or a
+        // domain is called may.
         let name = tagged.name.replace([':', '|', '\n'], "_");
         let mut times = 1;
         // It cannot fail: a String takes everything.
         let _ = match news {
             News::Added(count) => write!(line, "{name}:{count}|c"),
             News::Stands(value) => write!(line, "{name}:{value}|g"),
-            News::Took { millis, lines, calls_a_line } => {
+            News::Took {
+                millis,
+                lines,
+                calls_a_line,
+            } => {
                 times = *lines;
-                let rate = if *calls_a_line > 1.0 { format!("|@{:.6}", 1.0 / calls_a_line) } else { String::new() };
+                let rate = if *calls_a_line > 1.0 {
+                    format!("|@{:.6}", 1.0 / calls_a_line)
+                } else {
+                    String::new()
+                };
                 write!(line, "{name}:{millis}|ms{rate}")
             }
         };
@@ -361,7 +409,11 @@ mod tests {
         }
         packets.close();
         packets.close();
-        let sizes: Vec<(usize, u64)> = packets.full.iter().map(|packet| (packet.text.len(), packet.lines)).collect();
+        let sizes: Vec<(usize, u64)> = packets
+            .full
+            .iter()
+            .map(|packet| (packet.text.len(), packet.lines))
+            .collect();
         assert_eq!(sizes, [(1_400, 2), (700, 1), (2_000, 1), (10, 1)]);
     }
 
@@ -373,14 +425,33 @@ mod tests {
     #[test]
     fn lines_are_what_statsd_reads() {
         let statsd = Form::Statsd(".__zone=eu_west".to_owned());
-        let took = News::Took { millis: 0.5, lines: 900, calls_a_line: 100.0 };
-        assert_eq!(written(&statsd, "a.b", &News::Added(3)), (1, "a.b.__zone=eu_west:3|c\n".to_owned()));
-        assert_eq!(written(&statsd, "a:b|c", &News::Stands(3)), (1, "a_b_c.__zone=eu_west:3|g\n".to_owned()));
-        assert_eq!(written(&statsd, "t", &took), (900, "t.__zone=eu_west:0.5|ms|@0.010000\n".to_owned()));
+        let took = News::Took {
+            millis: 0.5,
+            lines: 900,
+            calls_a_line: 100.0,
+        };
+        assert_eq!(
+            written(&statsd, "a.b", &News::Added(3)),
+            (1, "a.b.__zone=eu_west:3|c\n".to_owned())
+        );
+        assert_eq!(
+            written(&statsd, "a:b|c", &News::Stands(3)),
+            (1, "a_b_c.__zone=eu_west:3|g\n".to_owned())
+        );
+        assert_eq!(
+            written(&statsd, "t", &took),
+            (900, "t.__zone=eu_west:0.5|ms|@0.010000\n".to_owned())
+        );
 
         let tags = Tags::read("zone:eu.west").expect("a tag");
         let dog = Form::DogStatsd(Tagging::read(&tags, "", &[]).expect("no mogrifier"));
-        assert_eq!(written(&dog, "a.b", &News::Added(3)), (1, "a.b:3|c|#zone:eu_west\n".to_owned()));
-        assert_eq!(written(&dog, "t", &took), (900, "t:0.5|ms|@0.010000|#zone:eu_west\n".to_owned()));
+        assert_eq!(
+            written(&dog, "a.b", &News::Added(3)),
+            (1, "a.b:3|c|#zone:eu_west\n".to_owned())
+        );
+        assert_eq!(
+            written(&dog, "t", &took),
+            (900, "t:0.5|ms|@0.010000|#zone:eu_west\n".to_owned())
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! EXTRA_TAGS: what every metric of this instance is tagged with, in the form that each reader of metrics knows.
+//! EXTRA_TAGS: what every metric of this instance is tagged with, in the form that each reader of
+//! metrics knows.
 
 /// Characters that statsd's lines and names are made of.
 const OF_STATSD: [char; 3] = ['.', ':', '|'];
@@ -26,8 +27,10 @@ impl Tags {
     pub fn read(text: &str) -> Result<Self, TagsError> {
         let mut tags: Vec<(String, String)> = Vec::new();
         for tag in text.split(',').filter(|tag| !tag.is_empty()) {
-            let (name, value) =
-                tag.split_once(':').filter(|(_, value)| !value.contains(':')).ok_or_else(|| TagsError::NotAPair(tag.to_owned()))?;
+            let (name, value) = tag
+                .split_once(':')
+                .filter(|(_, value)| !value.contains(':'))
+                .ok_or_else(|| TagsError::NotAPair(tag.to_owned()))?;
             if tag.contains(char::is_control) {
                 return Err(TagsError::Control(tag.to_owned()));
             }
@@ -43,25 +46,40 @@ impl Tags {
 
     /// What the reference's statsd library puts behind a name: `.__name=value` for each.
     pub fn as_suffix(&self) -> String {
-        let tags: Vec<String> = self.0.iter().map(|(name, value)| format!(".__{name}={}", value.replace(OF_STATSD, "_"))).collect();
+        let tags: Vec<String> = self
+            .0
+            .iter()
+            .map(|(name, value)| format!(".__{name}={}", value.replace(OF_STATSD, "_")))
+            .collect();
         tags.concat()
     }
 
     /// What DogStatsD takes: `name:value`.
     pub fn as_pairs(&self) -> Vec<String> {
-        self.0.iter().map(|(name, value)| format!("{name}:{}", value.replace(OF_STATSD, "_"))).collect()
+        self.0
+            .iter()
+            .map(|(name, value)| format!("{name}:{}", value.replace(OF_STATSD, "_")))
+            .collect()
     }
 
     /// What Prometheus takes: names of letters, digits and `_`, and any value.
     pub fn as_labels(&self) -> Vec<(String, String)> {
-        self.0.iter().map(|(name, value)| (label_name(name), value.clone())).collect()
+        self.0
+            .iter()
+            .map(|(name, value)| (label_name(name), value.clone()))
+            .collect()
     }
 }
 
-/// A name that may be a label's. Prometheus keeps `le`, `quantile` and what begins with two underscores for itself.
+/// A name that may be a label's. Prometheus keeps `le`, `quantile` and what begins with two
+/// underscores for itself.
 fn label_name(tag: &str) -> String {
     let name = super::mapper::escaped(tag);
-    if name == "le" || name == "quantile" || name.starts_with("__") { format!("tag_{}", name.trim_start_matches('_')) } else { name }
+    if name == "le" || name == "quantile" || name.starts_with("__") {
+        format!("tag_{}", name.trim_start_matches('_'))
+    } else {
+        name
+    }
 }
 
 #[cfg(test)]
@@ -73,7 +91,8 @@ mod tests {
         let tags = Tags::read("zone:eu.west,app-name:b,le:1").expect("they are tags");
         assert_eq!(tags.as_suffix(), ".__app-name=b.__le=1.__zone=eu_west");
         assert_eq!(tags.as_pairs(), ["app-name:b", "le:1", "zone:eu_west"]);
-        let labels = [("app_name", "b"), ("tag_le", "1"), ("zone", "eu.west")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let labels = [("app_name", "b"), ("tag_le", "1"), ("zone", "eu.west")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(tags.as_labels(), labels);
     }
 
@@ -86,7 +105,10 @@ mod tests {
     #[test]
     fn what_is_no_pair_is_refused() {
         for text in ["zone", "zone:eu:west", "a:1,b"] {
-            assert!(matches!(Tags::read(text), Err(TagsError::NotAPair(_))), "{text}");
+            assert!(
+                matches!(Tags::read(text), Err(TagsError::NotAPair(_))),
+                "{text}"
+            );
         }
         assert!(matches!(Tags::read("a:b\nc"), Err(TagsError::Control(_))));
     }

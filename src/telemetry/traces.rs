@@ -1,7 +1,9 @@
-//! Traces: which calls are recorded, the spans of those that are, and the queue from which they are sent.
+//! Traces: which calls are recorded, the spans of those that are, and the queue from which they are
+//! sent.
 //!
-//! A call that is not recorded has no span at all, so whatever would be told of it is never made. Off, that costs a branch a call; on, its
-//! parent is read and one decision made. A span that is dropped ends, also when its caller has gone away in the middle of it.
+//! A call that is not recorded has no span at all, so whatever would be told of it is never made.
+//! Off, that costs a branch a call; on, its parent is read and one decision made. A span that is
+//! dropped ends, also when its caller has gone away in the middle of it.
 
 use std::sync::Arc;
 
@@ -25,7 +27,8 @@ pub mod parent;
 pub mod send;
 pub mod settings;
 
-/// How many spans wait to be sent, as in OpenTelemetry's libraries; a span has a few KiB at most. Beyond it they are dropped.
+/// How many spans wait to be sent, as in OpenTelemetry's libraries; a span has a few KiB at most.
+/// Beyond it they are dropped.
 pub const SPANS_QUEUE_MAX: usize = 2_048;
 /// `flags` of a span: recorded, and who its parent is is known.
 const SAMPLED: u32 = 0x01;
@@ -66,34 +69,71 @@ impl Traces {
     pub fn new(options: Options, clock: Clock, metrics: &Metrics) -> (Self, Exporter) {
         let (queue, waiting) = mpsc::channel(SPANS_QUEUE_MAX);
         let full = export::lost("full", metrics);
-        let recorder = Recorder { rate: options.rate, clock, queue, full };
-        (Self(Some(Arc::new(recorder))), Exporter::new(options, waiting, metrics))
+        let recorder = Recorder {
+            rate: options.rate,
+            clock,
+            queue,
+            full,
+        };
+        (
+            Self(Some(Arc::new(recorder))),
+            Exporter::new(options, waiting, metrics),
+        )
     }
 
-    /// The first span of a call that came with these headers; `None` if it is not recorded. That is as its caller has decided, and by
-    /// chance where nobody has.
+    /// The first span of a call that came with these headers; `None` if it is not recorded. That is
+    /// as its caller has decided, and by chance where nobody has.
     pub fn begin(&self, name: &'static str, kind: Kind, headers: &HeaderMap) -> Option<LiveSpan> {
         let recorder = self.0.as_ref()?;
         let parent = parent::parent(headers);
-        let trace = parent.as_ref().map_or_else(any_trace, |parent| parent.trace);
+        let trace = parent
+            .as_ref()
+            .map_or_else(any_trace, |parent| parent.trace);
         let by_chance = || recorder.rate.includes(lower_half(trace));
-        let sampled = parent.as_ref().and_then(|parent| parent.sampled).unwrap_or_else(by_chance);
-        sampled.then(|| LiveSpan::begin(recorder, name, kind, trace, parent.map(|parent| (parent, parent::tracestate(headers)))))
+        let sampled = parent
+            .as_ref()
+            .and_then(|parent| parent.sampled)
+            .unwrap_or_else(by_chance);
+        sampled.then(|| {
+            LiveSpan::begin(
+                recorder,
+                name,
+                kind,
+                trace,
+                parent.map(|parent| (parent, parent::tracestate(headers))),
+            )
+        })
     }
 }
 
 impl LiveSpan {
-    fn begin(recorder: &Arc<Recorder>, name: &'static str, kind: Kind, trace: u128, parent: Option<(Parent, String)>) -> Self {
-        let flags = SAMPLED | PARENT_IS_KNOWN | if parent.is_some() { PARENT_IS_REMOTE } else { 0 };
+    fn begin(
+        recorder: &Arc<Recorder>,
+        name: &'static str,
+        kind: Kind,
+        trace: u128,
+        parent: Option<(Parent, String)>,
+    ) -> Self {
+        let flags = SAMPLED
+            | PARENT_IS_KNOWN
+            | if parent.is_some() {
+                PARENT_IS_REMOTE
+            } else {
+                0
+            };
         let (parent, trace_state) = parent.unzip();
         let span = Span {
             trace_id: trace.to_be_bytes().to_vec(),
-            parent_span_id: parent.map_or_else(Vec::new, |parent| parent.span.to_be_bytes().to_vec()),
+            parent_span_id: parent
+                .map_or_else(Vec::new, |parent| parent.span.to_be_bytes().to_vec()),
             trace_state: trace_state.unwrap_or_default(),
             flags,
             ..recorder.new_span(name, kind)
         };
-        Self { span: Some(Box::new(span)), recorder: recorder.clone() }
+        Self {
+            span: Some(Box::new(span)),
+            recorder: recorder.clone(),
+        }
     }
 
     /// A span within this one.
@@ -108,7 +148,10 @@ impl LiveSpan {
                 ..self.recorder.new_span(name, Kind::Internal)
             })
         });
-        Self { span, recorder: self.recorder.clone() }
+        Self {
+            span,
+            recorder: self.recorder.clone(),
+        }
     }
 
     /// Tells a text. Said twice, it is what was said last.
@@ -124,7 +167,10 @@ impl LiveSpan {
     /// It ends as a failure.
     pub fn fail(&mut self, message: impl Into<String>) {
         if let Some(span) = &mut self.span {
-            span.status = Some(Status { message: message.into(), code: StatusCode::Error.into() });
+            span.status = Some(Status {
+                message: message.into(),
+                code: StatusCode::Error.into(),
+            });
         }
     }
 
@@ -136,16 +182,26 @@ impl LiveSpan {
     fn put(&mut self, key: &'static str, value: Value) {
         let Some(span) = &mut self.span else { return };
         let value = Some(AnyValue { value: Some(value) });
-        match span.attributes.iter_mut().find(|attribute| attribute.key == key) {
+        match span
+            .attributes
+            .iter_mut()
+            .find(|attribute| attribute.key == key)
+        {
             Some(attribute) => attribute.value = value,
-            None => span.attributes.push(KeyValue { key: key.to_owned(), value, ..KeyValue::default() }),
+            None => span.attributes.push(KeyValue {
+                key: key.to_owned(),
+                value,
+                ..KeyValue::default()
+            }),
         }
     }
 }
 
 impl Drop for LiveSpan {
     fn drop(&mut self) {
-        let Some(mut span) = self.span.take() else { return };
+        let Some(mut span) = self.span.take() else {
+            return;
+        };
         span.end_time_unix_nano = nanos(self.recorder.clock.now());
         // Nobody waits for room: a call is worth more than its trace.
         if self.recorder.queue.try_send(*span).is_err() {

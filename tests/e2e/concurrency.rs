@@ -1,4 +1,5 @@
-//! At most five requests in flight: who is inside, who is refused, and what becomes of a place that nobody gives back.
+//! At most five requests in flight: who is inside, who is refused, and what becomes of a place that
+//! nobody gives back.
 
 use std::iter;
 use std::time::Duration;
@@ -8,7 +9,8 @@ use crate::site::upstream::Answer;
 use crate::site::{Builder, Counts, Outcome, Pending, Site, Store, Timed, eventually};
 
 const PLACES: usize = 5;
-/// For tests that wait until a lease is over. It may be over sooner than the test expects, so they count no places that are taken.
+/// For tests that wait until a lease is over. It may be over sooner than the test expects, so they
+/// count no places that are taken.
 const SHORT_LEASE: Duration = Duration::from_secs(2);
 /// For tests that count places, and may take long.
 const LONG_LEASE: Duration = Duration::from_secs(3_600);
@@ -20,8 +22,18 @@ fn of_eight_requests_at_once_three_are_refused() {
         let site = site.start();
         let requests: Vec<Pending> = (0..8).map(|_| report(&site)).collect();
         let replies: Vec<Timed> = requests.into_iter().map(Pending::finish).collect();
-        assert_eq!(replies.iter().filter(|reply| reply.outcome() == Outcome::Refused).count(), 3);
-        site.adds_up_to(Counts { ok: 5, over_limit: 3, ..Counts::default() });
+        assert_eq!(
+            replies
+                .iter()
+                .filter(|reply| reply.outcome() == Outcome::Refused)
+                .count(),
+            3
+        );
+        site.adds_up_to(Counts {
+            ok: 5,
+            over_limit: 3,
+            ..Counts::default()
+        });
     }
 }
 
@@ -35,7 +47,10 @@ fn of_fifty_clients_five_are_inside_and_the_others_are_refused() {
             let reply = reply.was_refused().reply;
             assert_eq!(reply.header("x-ratelimit-limit"), Some("5"), "of no period");
             assert_eq!(reply.number("x-ratelimit-remaining"), 0);
-            assert!((1..=LONG_LEASE.as_secs()).contains(&reply.number("x-ratelimit-reset")), "until a lease is over: {reply:?}");
+            assert!(
+                (1..=LONG_LEASE.as_secs()).contains(&reply.number("x-ratelimit-reset")),
+                "until a lease is over: {reply:?}"
+            );
         }
         site.upstream().let_go(PLACES);
         for request in inside {
@@ -45,7 +60,11 @@ fn of_fifty_clients_five_are_inside_and_the_others_are_refused() {
         has_been_asked(&site, 100);
         assert_eq!(room(&site), PLACES);
         assert_eq!(site.upstream().inside_max(), PLACES);
-        site.adds_up_to(Counts { ok: 10, over_limit: 46, ..Counts::default() });
+        site.adds_up_to(Counts {
+            ok: 10,
+            over_limit: 46,
+            ..Counts::default()
+        });
     }
 }
 
@@ -57,14 +76,17 @@ fn whoever_comes_again_and_again_finds_the_places_that_others_have_left() {
             for served in 1..=100 {
                 is_inside(&site, PLACES);
                 site.upstream().let_go(1);
-                eventually("one is served", || (site.seen(Outcome::Passed) == served).then_some(()));
+                eventually("one is served", || {
+                    (site.seen(Outcome::Passed) == served).then_some(())
+                });
             }
             // Nobody is to wait for a test that is over.
             is_inside(&site, PLACES);
             site.upstream().answers("/reports", Answer::of(&[], "ok\n"));
             site.upstream().let_go(PLACES);
         });
-        site.upstream().answers("/reports", Answer::of(&[], "ok\n").later());
+        site.upstream()
+            .answers("/reports", Answer::of(&[], "ok\n").later());
         assert_eq!(site.upstream().inside_max(), PLACES);
         assert!(site.seen(Outcome::Refused) > 0, "twelve clients do not fit");
         assert_eq!(settled_room(&site), PLACES);
@@ -76,12 +98,17 @@ fn whoever_comes_again_and_again_finds_the_places_that_others_have_left() {
 fn what_a_refused_request_gives_back_is_nobody_elses_place() {
     for site in with_every_store() {
         let site = site.start();
-        let inside: Vec<Pending> = (0..PLACES).map(|_| enter(&site).expect("there is a place")).collect();
+        let inside: Vec<Pending> = (0..PLACES)
+            .map(|_| enter(&site).expect("there is a place"))
+            .collect();
         for refused in 1..=10 {
             enter(&site).expect_err("there is no place").was_refused();
             has_been_asked(&site, PLACES as u64 + 2 * refused);
         }
-        assert_eq!((inside.len(), site.upstream().inside_max()), (PLACES, PLACES));
+        assert_eq!(
+            (inside.len(), site.upstream().inside_max()),
+            (PLACES, PLACES)
+        );
     }
 }
 
@@ -91,7 +118,12 @@ fn a_client_cannot_choose_the_name_of_its_place() {
         let site = site.start();
         let named = || site.begin(Request::get("/reports").with(&[("x-request-id", "mine")]));
         let requests: Vec<Pending> = (0..=PLACES).map(|_| named()).collect();
-        eventually("one of them is refused", || requests.iter().any(|request| request.has_received("429")).then_some(()));
+        eventually("one of them is refused", || {
+            requests
+                .iter()
+                .any(|request| request.has_received("429"))
+                .then_some(())
+        });
         is_inside(&site, PLACES);
     }
 }
@@ -102,7 +134,9 @@ fn who_hangs_up_inside_has_given_its_place_back() {
     for site in with_every_store() {
         let site = site.start();
         for _ in 0..4 {
-            let inside: Vec<Pending> = (0..PLACES).map(|_| eventually("there is a place", || enter(&site).ok())).collect();
+            let inside: Vec<Pending> = (0..PLACES)
+                .map(|_| eventually("there is a place", || enter(&site).ok()))
+                .collect();
             inside.into_iter().for_each(Pending::hang_up);
             is_inside(&site, 0);
         }
@@ -122,16 +156,24 @@ fn after_twenty_clients_have_hung_up_at_once_there_is_room_when_the_lease_is_ove
 
 #[test]
 fn a_client_that_hangs_up_before_its_verdict_keeps_its_place_until_the_lease_is_over() {
-    let site = with_lease(behind_a_gate(Site::with("concurrency.yaml").on(Store::Redis)), LONG_LEASE).start();
+    let site = with_lease(
+        behind_a_gate(Site::with("concurrency.yaml").on(Store::Redis)),
+        LONG_LEASE,
+    )
+    .start();
     // From now on there is a connection to Redis.
     assert_eq!(room(&site), PLACES);
     has_been_asked(&site, 12);
 
     site.redis().stop();
     let request = report(&site);
-    eventually("Redis is asked", || (site.tollgate.metric("tollgate_store_calls_in_flight") == 1).then_some(()));
+    eventually("Redis is asked", || {
+        (site.tollgate.metric("tollgate_store_calls_in_flight") == 1).then_some(())
+    });
     request.hang_up();
-    eventually("Envoy has given up its question", || (site.envoy.stats()["cluster.tollgate.upstream_rq_tx_reset"] == 1).then_some(()));
+    eventually("Envoy has given up its question", || {
+        (site.envoy.stats()["cluster.tollgate.upstream_rq_tx_reset"] == 1).then_some(())
+    });
     site.redis().cont();
     assert_eq!(room(&site), PLACES - 1, "the place is not given back");
 }
@@ -149,7 +191,10 @@ fn holders_that_never_come_back_are_forgotten_when_their_lease_is_over() {
             assert_eq!(site.tollgate.json(&holder).status, 200);
         }
         let inside = eventually("there is a place", || enter(&site).ok());
-        assert!(site.clock.now() > begin.plus(SHORT_LEASE.into()), "a place was given away before its lease was over");
+        assert!(
+            site.clock.now() > begin.plus(SHORT_LEASE.into()),
+            "a place was given away before its lease was over"
+        );
         inside.hang_up();
         settled_room(&site);
     }
@@ -158,7 +203,9 @@ fn holders_that_never_come_back_are_forgotten_when_their_lease_is_over() {
 #[test]
 fn a_redis_that_comes_back_empty_forgets_who_is_inside_and_nothing_else() {
     let site = without_a_verdict_nobody_gets_in().start();
-    let before: Vec<Pending> = (0..PLACES).map(|_| enter(&site).expect("there is a place")).collect();
+    let before: Vec<Pending> = (0..PLACES)
+        .map(|_| enter(&site).expect("there is a place"))
+        .collect();
     site.redis().kill();
     site.redis().start_again();
     let mut after = vec![enter_when_redis_counts(&site).expect("it has forgotten the others")];
@@ -175,35 +222,51 @@ fn a_redis_that_comes_back_empty_forgets_who_is_inside_and_nothing_else() {
 #[test]
 fn a_redis_that_comes_back_with_what_it_knew_still_knows_who_is_inside() {
     let site = without_a_verdict_nobody_gets_in().start();
-    let inside: Vec<Pending> = (0..PLACES).map(|_| enter(&site).expect("there is a place")).collect();
+    let inside: Vec<Pending> = (0..PLACES)
+        .map(|_| enter(&site).expect("there is a place"))
+        .collect();
     site.redis().save();
     site.redis().kill();
     site.redis().start_again();
-    enter_when_redis_counts(&site).expect_err("there is no place").was_refused();
+    enter_when_redis_counts(&site)
+        .expect_err("there is no place")
+        .was_refused();
     inside.into_iter().for_each(Pending::hang_up);
     assert_eq!(settled_room(&site), PLACES);
 }
 
 /// A backend in which whoever gets in stays until the test lets it go.
 fn behind_a_gate(site: Builder) -> Builder {
-    site.with_upstream_that(|upstream| upstream.answers("/reports", Answer::of(&[], "ok\n").later()))
+    site.with_upstream_that(|upstream| {
+        upstream.answers("/reports", Answer::of(&[], "ok\n").later())
+    })
 }
 
 fn with_every_store() -> impl Iterator<Item = Builder> {
-    Site::with_every_store("concurrency.yaml").map(|site| with_lease(behind_a_gate(site), LONG_LEASE))
+    Site::with_every_store("concurrency.yaml")
+        .map(|site| with_lease(behind_a_gate(site), LONG_LEASE))
 }
 
 /// With another lease than that of the sample.
 fn with_lease(site: Builder, lease: Duration) -> Builder {
     let rules = include_str!("../../deploy/envoy/rules/concurrency.yaml");
-    assert!(rules.contains("lease: 30s"), "there is no such lease in {rules}");
-    site.with_rules("concurrency.yaml", &rules.replace("lease: 30s", &format!("lease: {lease:?}")))
+    assert!(
+        rules.contains("lease: 30s"),
+        "there is no such lease in {rules}"
+    );
+    site.with_rules(
+        "concurrency.yaml",
+        &rules.replace("lease: 30s", &format!("lease: {lease:?}")),
+    )
 }
 
 /// On a Redis without which every request fails: so every other answer is its own.
 fn without_a_verdict_nobody_gets_in() -> Builder {
-    let site = Site::with("concurrency.yaml").on(Store::Redis).with_env("ON_STORE_ERROR", "error");
-    with_lease(behind_a_gate(site), LONG_LEASE).with_instead("failure_mode_deny: false", "failure_mode_deny: true")
+    let site = Site::with("concurrency.yaml")
+        .on(Store::Redis)
+        .with_env("ON_STORE_ERROR", "error");
+    with_lease(behind_a_gate(site), LONG_LEASE)
+        .with_instead("failure_mode_deny: false", "failure_mode_deny: true")
 }
 
 fn report(site: &Site) -> Pending<'_> {
@@ -214,49 +277,78 @@ fn report(site: &Site) -> Pending<'_> {
 fn crowd(site: &Site, requests: usize) -> (Vec<Pending<'_>>, Vec<Timed>) {
     let before = site.upstream().inside();
     let requests: Vec<Pending> = (0..requests).map(|_| report(site)).collect();
-    let answered = || requests.iter().filter(|request| request.has_received("HTTP")).count();
-    eventually("each is inside or refused", || (site.upstream().inside() - before + answered() == requests.len()).then_some(()));
-    let (answered, inside): (Vec<_>, Vec<_>) = requests.into_iter().partition(|request| request.has_received("HTTP"));
+    let answered = || {
+        requests
+            .iter()
+            .filter(|request| request.has_received("HTTP"))
+            .count()
+    };
+    eventually("each is inside or refused", || {
+        (site.upstream().inside() - before + answered() == requests.len()).then_some(())
+    });
+    let (answered, inside): (Vec<_>, Vec<_>) = requests
+        .into_iter()
+        .partition(|request| request.has_received("HTTP"));
     (inside, answered.into_iter().map(Pending::finish).collect())
 }
 
 /// Sends a request. Gives it when it is inside, or else the reply.
 fn enter(site: &Site) -> Result<Pending<'_>, Timed> {
     let (mut inside, mut answered) = crowd(site, 1);
-    inside.pop().ok_or_else(|| answered.pop().expect("it is one or the other"))
+    inside
+        .pop()
+        .ok_or_else(|| answered.pop().expect("it is one or the other"))
 }
 
 /// The same as soon as Redis is asked again.
 fn enter_when_redis_counts(site: &Site) -> Result<Pending<'_>, Timed> {
     eventually("Redis counts", || {
-        Some(enter(site)).filter(|entered| !entered.as_ref().is_err_and(|reply| reply.outcome() == Outcome::Failed))
+        Some(enter(site)).filter(|entered| {
+            !entered
+                .as_ref()
+                .is_err_and(|reply| reply.outcome() == Outcome::Failed)
+        })
     })
 }
 
 /// How many get in until somebody is refused. They have left when it returns.
 fn room(site: &Site) -> usize {
-    let inside: Vec<Pending> = iter::repeat_with(|| enter(site)).take(3 * PLACES).map_while(Result::ok).collect();
+    let inside: Vec<Pending> = iter::repeat_with(|| enter(site))
+        .take(3 * PLACES)
+        .map_while(Result::ok)
+        .collect();
     let room = inside.len();
     site.upstream().let_go(room);
-    assert!(inside.into_iter().all(|request| request.finish().outcome() == Outcome::Passed));
+    assert!(
+        inside
+            .into_iter()
+            .all(|request| request.finish().outcome() == Outcome::Passed)
+    );
     room
 }
 
 /// The same when everybody has left who is going to, and all places are there again; at least.
 fn settled_room(site: &Site) -> usize {
     is_inside(site, 0);
-    eventually("all places are there again", || Some(room(site)).filter(|room| *room >= PLACES))
+    eventually("all places are there again", || {
+        Some(room(site)).filter(|room| *room >= PLACES)
+    })
 }
 
 fn is_inside(site: &Site, requests: usize) {
-    eventually(&format!("{requests} are inside"), || (site.upstream().inside() == requests).then_some(()));
+    eventually(&format!("{requests} are inside"), || {
+        (site.upstream().inside() == requests).then_some(())
+    });
 }
 
 /// How often Envoy has asked.
 fn asked(site: &Site) -> u64 {
-    site.tollgate.stat("ratelimit_server.ShouldRateLimit.total_requests")
+    site.tollgate
+        .stat("ratelimit_server.ShouldRateLimit.total_requests")
 }
 
 fn has_been_asked(site: &Site, times: u64) {
-    eventually(&format!("Tollgate is asked {times} times"), || (asked(site) == times).then_some(()));
+    eventually(&format!("Tollgate is asked {times} times"), || {
+        (asked(site) == times).then_some(())
+    });
 }

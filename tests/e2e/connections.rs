@@ -20,7 +20,11 @@ fn three_connections_pass_and_the_rest_are_closed() {
                     true
                 }
                 Err(error) => {
-                    let closed = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+                    let closed = [
+                        io::ErrorKind::UnexpectedEof,
+                        io::ErrorKind::ConnectionReset,
+                        io::ErrorKind::BrokenPipe,
+                    ];
                     assert!(closed.contains(&error.kind()), "{error}");
                     false
                 }
@@ -28,15 +32,31 @@ fn three_connections_pass_and_the_rest_are_closed() {
         };
         let let_in: Vec<bool> = (0..7).map(|_| try_one()).collect();
         assert_eq!(let_in, [true, true, true, false, false, false, false]);
-        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.tcp.listener_ingress.total_hits"), 7);
-        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.tcp.listener_ingress.over_limit"), 4);
+        assert_eq!(
+            site.tollgate
+                .stat("ratelimit.service.rate_limit.tcp.listener_ingress.total_hits"),
+            7
+        );
+        assert_eq!(
+            site.tollgate
+                .stat("ratelimit.service.rate_limit.tcp.listener_ingress.over_limit"),
+            4
+        );
 
         // While Tollgate is away, all of them pass.
         site.tollgate.stop();
         assert!(try_one() && try_one());
 
         let stats = site.envoy.stats();
-        let counts = ["total", "ok", "over_limit", "cx_closed", "error", "failure_mode_allowed", "active"];
+        let counts = [
+            "total",
+            "ok",
+            "over_limit",
+            "cx_closed",
+            "error",
+            "failure_mode_allowed",
+            "active",
+        ];
         let counts = counts.map(|name| stats[&format!("ratelimit.net.{name}")]);
         assert_eq!(counts, [9, 3, 4, 4, 2, 2, 0]);
     }

@@ -1,4 +1,5 @@
-//! Requests that cost more than one, nothing, something given back, or what is only known at the end; limits that Envoy brings along.
+//! Requests that cost more than one, nothing, something given back, or what is only known at the
+//! end; limits that Envoy brings along.
 
 use tollgate::time::Span;
 
@@ -21,10 +22,26 @@ fn an_order_costs_five_and_a_look_costs_nothing() {
         site.get_as("ann", "/balance").passed_with(0);
         // Everybody has credits of their own.
         site.get_as("bob", "/order").passed_with(5);
-        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.total_hits"), 20);
-        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.within_limit"), 15);
-        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.over_limit"), 5);
-        site.adds_up_to(Counts { ok: 8, over_limit: 1, ..Counts::default() });
+        assert_eq!(
+            site.tollgate
+                .stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.total_hits"),
+            20
+        );
+        assert_eq!(
+            site.tollgate
+                .stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.within_limit"),
+            15
+        );
+        assert_eq!(
+            site.tollgate
+                .stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.over_limit"),
+            5
+        );
+        site.adds_up_to(Counts {
+            ok: 8,
+            over_limit: 1,
+            ..Counts::default()
+        });
     }
 }
 
@@ -42,11 +59,16 @@ fn what_is_given_back_can_be_spent_again_and_is_never_more_than_was_taken() {
         }
         site.get_as("ann", "/balance").passed_with(10);
         assert_eq!(
-            site.tollgate.stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.total_hits"),
+            site.tollgate
+                .stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.total_hits"),
             20,
             "orders, and nothing else"
         );
-        site.adds_up_to(Counts { ok: 8, over_limit: 1, ..Counts::default() });
+        site.adds_up_to(Counts {
+            ok: 8,
+            over_limit: 1,
+            ..Counts::default()
+        });
     }
 }
 
@@ -59,18 +81,31 @@ fn what_an_answer_came_to_is_charged_when_it_has_been_sent() {
         for (remaining, charged) in [(100, 50), (50, 100), (0, 150)] {
             let downloaded = site.get_as("ann", "/download").passed_with(remaining);
             assert_eq!(downloaded.reply.body.len(), 50);
-            eventually(&format!("{charged} bytes are charged"), || (site.tollgate.stat(TOTAL_HITS) == charged).then_some(()));
+            eventually(&format!("{charged} bytes are charged"), || {
+                (site.tollgate.stat(TOTAL_HITS) == charged).then_some(())
+            });
         }
         let refused = site.get_as("ann", "/download").was_refused();
         refused.counts_down("x-ratelimit-reset", refused.end_of_window(DAY));
         site.get_as("bob", "/download").passed_with(100);
-        eventually("bob is charged", || (site.tollgate.stat(TOTAL_HITS) == 200).then_some(()));
-        // Envoy asks once before and once after, also about what was refused (which came to 0 bytes), and counts the first alone.
+        eventually("bob is charged", || {
+            (site.tollgate.stat(TOTAL_HITS) == 200).then_some(())
+        });
+        // Envoy asks once before and once after, also about what was refused (which came to 0
+        // bytes), and counts the first alone.
         eventually("everything is asked twice", || {
-            (site.tollgate.stat("ratelimit_server.ShouldRateLimit.total_requests") == 10).then_some(())
+            (site
+                .tollgate
+                .stat("ratelimit_server.ShouldRateLimit.total_requests")
+                == 10)
+                .then_some(())
         });
         site.get_as("ann", "/download").was_refused();
-        site.adds_up_to(Counts { ok: 4, over_limit: 2, ..Counts::default() });
+        site.adds_up_to(Counts {
+            ok: 4,
+            over_limit: 2,
+            ..Counts::default()
+        });
     }
 }
 
@@ -78,17 +113,25 @@ fn what_an_answer_came_to_is_charged_when_it_has_been_sent() {
 fn a_limit_that_envoy_brings_along_is_the_one_that_counts() {
     for site in Site::with_every_store("costs.yaml") {
         let site = site.start();
-        // One that is written in a route, and one that an earlier filter found out; the rules mention neither.
+        // One that is written in a route, and one that an earlier filter found out; the rules
+        // mention neither.
         for (path, limit) in [("/trial", 1), ("/member", 2)] {
             for remaining in (0..limit).rev() {
                 let served = site.get_as("ann", path).passed_with(remaining);
-                assert_eq!(served.reply.header("x-ratelimit-limit"), Some(&*format!("{limit}, {limit};w=86400")));
+                assert_eq!(
+                    served.reply.header("x-ratelimit-limit"),
+                    Some(&*format!("{limit}, {limit};w=86400"))
+                );
                 served.counts_down("x-ratelimit-reset", served.end_of_window(DAY));
             }
             site.get_as("ann", path).was_refused();
             site.get_as("bob", path).passed_with(limit - 1);
         }
-        site.adds_up_to(Counts { ok: 5, over_limit: 2, ..Counts::default() });
+        site.adds_up_to(Counts {
+            ok: 5,
+            over_limit: 2,
+            ..Counts::default()
+        });
     }
 }
 
@@ -100,6 +143,10 @@ fn a_request_without_a_key_is_not_asked_about() {
         for _ in 0..3 {
             assert_eq!(site.get("/order").outcome(), Outcome::Passed);
         }
-        assert_eq!(site.tollgate.stat("ratelimit_server.ShouldRateLimit.total_requests"), 0);
+        assert_eq!(
+            site.tollgate
+                .stat("ratelimit_server.ShouldRateLimit.total_requests"),
+            0
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Headers that Tollgate writes arrive at the client, and agree with those that Envoy makes of the same answer.
+//! Headers that Tollgate writes arrive at the client, and agree with those that Envoy makes of the
+//! same answer.
 
 use tollgate::time::Span;
 
@@ -10,17 +11,33 @@ const DAY: Span = Span::from_secs(86_400);
 fn retry_after_can_come_from_tollgate() {
     for site in Site::with_every_store("envoy.yaml") {
         let site = site
-            .with_instead("enable_retry_after_header: true", "enable_retry_after_header: false")
+            .with_instead(
+                "enable_retry_after_header: true",
+                "enable_retry_after_header: false",
+            )
             .with_env("RETRY_AFTER_HEADER_ENABLED", "true")
             .start();
         let first = site.get("/").passed_with(2);
         for remaining in [1, 0] {
-            assert_eq!(site.get("/").passed_with(remaining).reply.header("retry-after"), None);
+            assert_eq!(
+                site.get("/")
+                    .passed_with(remaining)
+                    .reply
+                    .header("retry-after"),
+                None
+            );
         }
         let refused = site.get("/").was_refused();
         refused.counts_down("retry-after", first.after(Span::from_secs(20)));
-        assert_eq!(refused.reply.number("retry-after"), refused.reply.number("x-ratelimit-reset"));
-        site.adds_up_to(Counts { ok: 3, over_limit: 1, ..Counts::default() });
+        assert_eq!(
+            refused.reply.number("retry-after"),
+            refused.reply.number("x-ratelimit-reset")
+        );
+        site.adds_up_to(Counts {
+            ok: 3,
+            over_limit: 1,
+            ..Counts::default()
+        });
     }
 }
 
@@ -33,16 +50,25 @@ fn retry_after_is_there_once_when_both_send_it() {
         }
         let refused = site.get("/search").was_refused();
         refused.counts_down("retry-after", refused.end_of_window(DAY));
-        site.adds_up_to(Counts { ok: 4, over_limit: 1, ..Counts::default() });
+        site.adds_up_to(Counts {
+            ok: 4,
+            over_limit: 1,
+            ..Counts::default()
+        });
     }
 }
 
 #[test]
 fn a_client_gets_the_references_headers_and_those_of_the_ietf() {
     for site in Site::with_every_store("envoy.yaml") {
-        let site = site.with_env("LIMIT_RESPONSE_HEADERS_ENABLED", "true").with_env("IETF_RATELIMIT_HEADERS_ENABLED", "true").start();
-        let mut replies: Vec<_> =
-            [3, 2, 1, 0].into_iter().map(|remaining| (remaining, site.get("/search").passed_with(remaining))).collect();
+        let site = site
+            .with_env("LIMIT_RESPONSE_HEADERS_ENABLED", "true")
+            .with_env("IETF_RATELIMIT_HEADERS_ENABLED", "true")
+            .start();
+        let mut replies: Vec<_> = [3, 2, 1, 0]
+            .into_iter()
+            .map(|remaining| (remaining, site.get("/search").passed_with(remaining)))
+            .collect();
         replies.push((0, site.get("/search").was_refused()));
         for (remaining, timed) in replies {
             let reply = &timed.reply;
@@ -51,9 +77,19 @@ fn a_client_gets_the_references_headers_and_those_of_the_ietf() {
             timed.counts_down("ratelimit-reset", timed.end_of_window(DAY));
             let reset = reply.number("ratelimit-reset");
             assert_eq!(reply.number("x-ratelimit-reset"), reset);
-            assert_eq!(reply.header("ratelimit-policy"), Some(r#""search";q=4;w=86400"#));
-            assert_eq!(reply.header("ratelimit"), Some(&*format!(r#""search";r={remaining};t={reset}"#)));
+            assert_eq!(
+                reply.header("ratelimit-policy"),
+                Some(r#""search";q=4;w=86400"#)
+            );
+            assert_eq!(
+                reply.header("ratelimit"),
+                Some(&*format!(r#""search";r={remaining};t={reset}"#))
+            );
         }
-        site.adds_up_to(Counts { ok: 4, over_limit: 1, ..Counts::default() });
+        site.adds_up_to(Counts {
+            ok: 4,
+            over_limit: 1,
+            ..Counts::default()
+        });
     }
 }

@@ -13,22 +13,40 @@ fn a_client_is_served_up_to_its_limit_and_then_told_when_to_come_back() {
         let site = site.start();
         for remaining in [3, 2, 1, 0] {
             let served = site.get("/search").passed_with(remaining);
-            assert_eq!(served.reply.header("x-ratelimit-limit"), Some(r#"4, 4;w=86400;name="search""#));
+            assert_eq!(
+                served.reply.header("x-ratelimit-limit"),
+                Some(r#"4, 4;w=86400;name="search""#)
+            );
             served.counts_down("x-ratelimit-reset", served.end_of_window(DAY));
             assert_eq!(served.reply.header("retry-after"), None);
             assert_eq!(served.reply.body, "ok\n");
         }
         for _ in 0..2 {
             let refused = site.get("/search").was_refused();
-            assert_eq!(refused.reply.header("x-ratelimit-limit"), Some(r#"4, 4;w=86400;name="search""#));
+            assert_eq!(
+                refused.reply.header("x-ratelimit-limit"),
+                Some(r#"4, 4;w=86400;name="search""#)
+            );
             assert_eq!(refused.reply.number("x-ratelimit-remaining"), 0);
             refused.counts_down("x-ratelimit-reset", refused.end_of_window(DAY));
             refused.counts_down("retry-after", refused.end_of_window(DAY));
             assert_eq!(refused.reply.body, "");
         }
-        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.web.path_/search.remote_address.total_hits"), 6);
-        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.web.path_/search.remote_address.over_limit"), 2);
-        site.adds_up_to(Counts { ok: 4, over_limit: 2, ..Counts::default() });
+        assert_eq!(
+            site.tollgate
+                .stat("ratelimit.service.rate_limit.web.path_/search.remote_address.total_hits"),
+            6
+        );
+        assert_eq!(
+            site.tollgate
+                .stat("ratelimit.service.rate_limit.web.path_/search.remote_address.over_limit"),
+            2
+        );
+        site.adds_up_to(Counts {
+            ok: 4,
+            over_limit: 2,
+            ..Counts::default()
+        });
     }
 }
 
@@ -38,18 +56,26 @@ fn the_fourth_request_within_a_minute_is_refused_for_twenty_seconds() {
     for site in Site::with_every_store("envoy.yaml") {
         let site = site.start();
         let first = site.get("/").passed_with(2);
-        // A bucket is full again when every hit has been paid off: 20 seconds each, from the first one on.
+        // A bucket is full again when every hit has been paid off: 20 seconds each, from the first
+        // one on.
         first.counts_down("x-ratelimit-reset", first.after(Span::from_secs(20)));
         let second = site.get("/").passed_with(1);
         second.counts_down("x-ratelimit-reset", first.after(Span::from_secs(40)));
         let third = site.get("/").passed_with(0);
         third.counts_down("x-ratelimit-reset", first.after(Span::from_secs(60)));
-        assert_eq!(third.reply.header("x-ratelimit-limit"), Some(r#"3, 3;w=60;name="home""#));
+        assert_eq!(
+            third.reply.header("x-ratelimit-limit"),
+            Some(r#"3, 3;w=60;name="home""#)
+        );
 
         let fourth = site.get("/").was_refused();
         fourth.counts_down("retry-after", first.after(Span::from_secs(20)));
         fourth.counts_down("x-ratelimit-reset", first.after(Span::from_secs(20)));
-        site.adds_up_to(Counts { ok: 3, over_limit: 1, ..Counts::default() });
+        site.adds_up_to(Counts {
+            ok: 3,
+            over_limit: 1,
+            ..Counts::default()
+        });
     }
 }
 
@@ -82,18 +108,26 @@ descriptors:
             if reply.outcome() == Outcome::Passed {
                 break reply;
             }
-            assert!(reply.sent_at < refused.received_at.plus(wait), "refused after {wait}");
+            assert!(
+                reply.sent_at < refused.received_at.plus(wait),
+                "refused after {wait}"
+            );
         };
         assert!(
             served.received_at.plus(Span::from_secs(1)) > refused.sent_at.plus(wait),
             "served more than a second before {wait} were over"
         );
         let (passed, refused) = (site.seen(Outcome::Passed), site.seen(Outcome::Refused));
-        site.adds_up_to(Counts { ok: passed, over_limit: refused, ..Counts::default() });
+        site.adds_up_to(Counts {
+            ok: passed,
+            over_limit: refused,
+            ..Counts::default()
+        });
     }
 }
 
-/// Envoy puts the value of a header into a descriptor as it came, and lets a request pass that gets an error.
+/// Envoy puts the value of a header into a descriptor as it came, and lets a request pass that gets
+/// an error.
 #[test]
 fn a_header_that_is_not_utf8_is_limited_by_its_bytes() {
     let rules = "
@@ -106,7 +140,12 @@ descriptors:
 ";
     for site in Site::with_every_store("envoy.yaml") {
         let site = site.with_rules("web.yaml", rules);
-        let site = site.with_instead("remote_address: {}", "request_headers: {header_name: x-user, descriptor_key: user}").start();
+        let site = site
+            .with_instead(
+                "remote_address: {}",
+                "request_headers: {header_name: x-user, descriptor_key: user}",
+            )
+            .start();
         let get = |user| site.send(Request::get("/").with_raw("x-user", user));
         for remaining in [2, 1, 0] {
             get(b"a\xff").passed_with(remaining);
@@ -114,7 +153,11 @@ descriptors:
         get(b"a\xff").was_refused();
         get(b"a\xfe").passed_with(2);
         get("a\u{fffd}".as_bytes()).passed_with(2);
-        site.adds_up_to(Counts { ok: 5, over_limit: 1, ..Counts::default() });
+        site.adds_up_to(Counts {
+            ok: 5,
+            over_limit: 1,
+            ..Counts::default()
+        });
     }
 }
 
@@ -131,7 +174,11 @@ fn a_period_that_no_unit_names_is_told_without_a_window() {
         let refused = site.get("/report").was_refused();
         assert_eq!(refused.reply.header("x-ratelimit-limit"), Some("2"));
         refused.counts_down("retry-after", refused.end_of_window(half_day));
-        site.adds_up_to(Counts { ok: 2, over_limit: 1, ..Counts::default() });
+        site.adds_up_to(Counts {
+            ok: 2,
+            over_limit: 1,
+            ..Counts::default()
+        });
     }
 }
 
@@ -139,7 +186,13 @@ fn a_period_that_no_unit_names_is_told_without_a_window() {
 fn a_refused_grpc_call_gets_resource_exhausted() {
     for site in Site::with_every_store("envoy.yaml") {
         let site = site.start();
-        let call = || site.send(Request::get("/report").post("").with(&[("content-type", "application/grpc"), ("te", "trailers")]));
+        let call = || {
+            site.send(
+                Request::get("/report")
+                    .post("")
+                    .with(&[("content-type", "application/grpc"), ("te", "trailers")]),
+            )
+        };
         for remaining in [1, 0] {
             call().passed_with(remaining);
         }
@@ -147,8 +200,15 @@ fn a_refused_grpc_call_gets_resource_exhausted() {
         assert_eq!(refused.outcome(), Outcome::Refused);
         assert_eq!(refused.reply.status, 200, "gRPC has its own status");
         assert_eq!(refused.reply.number("grpc-status"), 8, "RESOURCE_EXHAUSTED");
-        refused.counts_down("retry-after", refused.end_of_window(Span::from_secs(12 * 3_600)));
-        site.adds_up_to(Counts { ok: 2, over_limit: 1, ..Counts::default() });
+        refused.counts_down(
+            "retry-after",
+            refused.end_of_window(Span::from_secs(12 * 3_600)),
+        );
+        site.adds_up_to(Counts {
+            ok: 2,
+            over_limit: 1,
+            ..Counts::default()
+        });
     }
 }
 
@@ -163,13 +223,31 @@ fn without_a_limit_and_in_shadow_mode_every_request_passes() {
         }
         for _ in 0..5 {
             let shadowed = site.get("/beta").passed_with(0);
-            assert_eq!(shadowed.reply.header("x-ratelimit-limit"), Some(r#"1, 1;w=86400;name="beta""#));
+            assert_eq!(
+                shadowed.reply.header("x-ratelimit-limit"),
+                Some(r#"1, 1;w=86400;name="beta""#)
+            );
             assert_eq!(shadowed.reply.header("retry-after"), None);
         }
-        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.web.path_/beta.remote_address.total_hits"), 5);
-        assert_eq!(site.tollgate.stat("ratelimit.service.rate_limit.web.path_/beta.remote_address.shadow_mode"), 4);
+        assert_eq!(
+            site.tollgate
+                .stat("ratelimit.service.rate_limit.web.path_/beta.remote_address.total_hits"),
+            5
+        );
+        assert_eq!(
+            site.tollgate
+                .stat("ratelimit.service.rate_limit.web.path_/beta.remote_address.shadow_mode"),
+            4
+        );
         // A rule without a limit has no counters, but its requests are asked about all the same.
-        assert_eq!(site.tollgate.stat("ratelimit_server.ShouldRateLimit.total_requests"), 10);
-        site.adds_up_to(Counts { ok: 10, ..Counts::default() });
+        assert_eq!(
+            site.tollgate
+                .stat("ratelimit_server.ShouldRateLimit.total_requests"),
+            10
+        );
+        site.adds_up_to(Counts {
+            ok: 10,
+            ..Counts::default()
+        });
     }
 }

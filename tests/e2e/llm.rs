@@ -1,4 +1,5 @@
-//! Tokens of a language model: reserved by an estimate when a request begins, and settled when it is over.
+//! Tokens of a language model: reserved by an estimate when a request begins, and settled when it
+//! is over.
 
 use tollgate::time::Span;
 
@@ -24,7 +25,10 @@ fn of_four_hundred_tokens_that_were_reserved_thirty_are_used() {
 fn an_estimate_is_reserved_while_a_call_runs_and_what_it_did_not_use_is_given_back() {
     for site in Site::with_every_store("llm.yaml") {
         let site = site.with_upstream().start();
-        site.upstream().answers("/v1/chat", Answer::of(JSON, r#"{"usage": {"total_tokens": 150}}"#).later());
+        site.upstream().answers(
+            "/v1/chat",
+            Answer::of(JSON, r#"{"usage": {"total_tokens": 150}}"#).later(),
+        );
         let call = ask(&site, "ann", "400");
         is_inside(&site, 1);
         has_left(&site, "ann", 600);
@@ -35,7 +39,10 @@ fn an_estimate_is_reserved_while_a_call_runs_and_what_it_did_not_use_is_given_ba
         has_left(&site, "bob", 1_000);
         assert_eq!(overdrawn(&site), 0);
         let looks = site.seen(Outcome::Passed);
-        site.adds_up_to(Counts { ok: looks, ..Counts::default() });
+        site.adds_up_to(Counts {
+            ok: looks,
+            ..Counts::default()
+        });
     }
 }
 
@@ -44,10 +51,16 @@ fn an_answer_in_pieces_is_not_held_back_and_is_settled_by_what_its_last_ones_say
     for site in Site::with_every_store("llm.yaml") {
         let site = site.with_upstream().start();
         let answer = Answer::of(IN_PIECES, "data: {\"text\": \"Fo\", \"usage\": null}\n\n");
-        site.upstream()
-            .answers("/v1/chat", answer.then("data: {\"text\": \"ur.\", \"usage\": {\"total_tokens\": 60}}\n\ndata: [DONE]\n\n"));
+        site.upstream().answers(
+            "/v1/chat",
+            answer.then(
+                "data: {\"text\": \"ur.\", \"usage\": {\"total_tokens\": 60}}\n\ndata: [DONE]\n\n",
+            ),
+        );
         let call = ask(&site, "ann", "100");
-        eventually("the first piece comes", || call.has_received("Fo").then_some(()));
+        eventually("the first piece comes", || {
+            call.has_received("Fo").then_some(())
+        });
         assert!(!call.has_received("ur."));
         has_left(&site, "ann", 900);
         site.upstream().let_go(1);
@@ -60,18 +73,26 @@ fn an_answer_in_pieces_is_not_held_back_and_is_settled_by_what_its_last_ones_say
 fn what_was_used_beyond_the_estimate_is_charged_and_too_much_of_it_locks_out() {
     for site in Site::with_every_store("llm.yaml") {
         let site = site.with_upstream().start();
-        site.upstream().answers("/v1/chat", Answer::of(JSON, r#"{"usage": {"total_tokens": 610}}"#));
-        // As much again as the budget is let pass: 510 too many are within that, and twice 510 are not.
+        site.upstream().answers(
+            "/v1/chat",
+            Answer::of(JSON, r#"{"usage": {"total_tokens": 610}}"#),
+        );
+        // As much again as the budget is let pass: 510 too many are within that, and twice 510 are
+        // not.
         for too_many in [510, 1_020] {
             assert_eq!(ask(&site, "ann", "100").finish().outcome(), Outcome::Passed);
-            eventually("it is charged", || (overdrawn(&site) == too_many).then_some(()));
+            eventually("it is charged", || {
+                (overdrawn(&site) == too_many).then_some(())
+            });
         }
         let refused = ask(&site, "ann", "100").finish().was_refused();
         refused.counts_down("retry-after", refused.end_of_window(DAY));
         // Nothing was reserved for it with the other rule.
         has_left(&site, "ann", 800);
         ask(&site, "bob", "100").finish().passed_with(900);
-        eventually("bob is charged", || (overdrawn(&site) == 1_530).then_some(()));
+        eventually("bob is charged", || {
+            (overdrawn(&site) == 1_530).then_some(())
+        });
     }
 }
 
@@ -79,7 +100,10 @@ fn what_was_used_beyond_the_estimate_is_charged_and_too_much_of_it_locks_out() {
 fn beyond_the_budget_a_call_is_refused_and_neither_pays_nor_gets_anything_back() {
     for site in Site::with_every_store("llm.yaml") {
         let site = site.with_upstream().start();
-        site.upstream().answers("/v1/chat", Answer::of(JSON, r#"{"usage": {"total_tokens": 700}}"#).later());
+        site.upstream().answers(
+            "/v1/chat",
+            Answer::of(JSON, r#"{"usage": {"total_tokens": 700}}"#).later(),
+        );
         let call = ask(&site, "ann", "700");
         is_inside(&site, 1);
         for _ in 0..3 {
@@ -91,11 +115,17 @@ fn beyond_the_budget_a_call_is_refused_and_neither_pays_nor_gets_anything_back()
         site.upstream().let_go(2);
         call.finish().passed_with(300);
         last.finish().passed_with(0);
-        eventually("the last one is charged for more", || (overdrawn(&site) == 400).then_some(()));
+        eventually("the last one is charged for more", || {
+            (overdrawn(&site) == 400).then_some(())
+        });
         has_left(&site, "ann", 0);
         // Five calls and two looks; and two settlements, one of which comes to nothing.
         assert_eq!(asked(&site), 5 + 2 + 2);
-        site.adds_up_to(Counts { ok: 4, over_limit: 3, ..Counts::default() });
+        site.adds_up_to(Counts {
+            ok: 4,
+            over_limit: 3,
+            ..Counts::default()
+        });
     }
 }
 
@@ -106,15 +136,24 @@ fn who_hangs_up_has_used_what_is_known_or_else_what_was_reserved() {
         let upstream = site.upstream();
         upstream.answers(
             "/v1/chat",
-            Answer::of(IN_PIECES, "data: {\"text\": \"Fo\"}\n\n").then("data: {\"usage\": {\"total_tokens\": 60}}\n\n"),
+            Answer::of(IN_PIECES, "data: {\"text\": \"Fo\"}\n\n")
+                .then("data: {\"usage\": {\"total_tokens\": 60}}\n\n"),
         );
         let early = ask(&site, "ann", "400");
-        eventually("the first piece comes", || early.has_received("Fo").then_some(()));
+        eventually("the first piece comes", || {
+            early.has_received("Fo").then_some(())
+        });
         early.hang_up();
         is_inside(&site, 0);
-        upstream.answers("/v1/chat", Answer::of(IN_PIECES, "data: {\"usage\": {\"total_tokens\": 60}}\n\n").then("data: [DONE]\n\n"));
+        upstream.answers(
+            "/v1/chat",
+            Answer::of(IN_PIECES, "data: {\"usage\": {\"total_tokens\": 60}}\n\n")
+                .then("data: [DONE]\n\n"),
+        );
         let late = ask(&site, "ann", "100");
-        eventually("it says what was used", || late.has_received("usage").then_some(()));
+        eventually("it says what was used", || {
+            late.has_received("usage").then_some(())
+        });
         late.hang_up();
         is_inside(&site, 0);
         settles(&site, "ann", 1_000 - 400 - 60);
@@ -126,14 +165,26 @@ fn who_hangs_up_has_used_what_is_known_or_else_what_was_reserved() {
 fn a_call_without_a_good_estimate_gets_nowhere() {
     for site in Site::with_every_store("llm.yaml") {
         let site = site.with_upstream().start();
-        let asks = |headers: &[(&str, &str)]| site.connect().send(Request::get("/v1/chat").with(headers)).expect("Envoy answers").status;
+        let asks = |headers: &[(&str, &str)]| {
+            site.connect()
+                .send(Request::get("/v1/chat").with(headers))
+                .expect("Envoy answers")
+                .status
+        };
         assert_eq!(asks(&[("x-api-key", "ann")]), 400);
         assert_eq!(asks(&[("x-estimated-tokens", "5")]), 400);
         for estimate in ["", "0", "-5", "some", "1e3", "0x10", " ", "1000000", "5, 5"] {
-            assert_eq!(asks(&[("x-api-key", "ann"), ("x-estimated-tokens", estimate)]), 400, "{estimate:?}");
+            assert_eq!(
+                asks(&[("x-api-key", "ann"), ("x-estimated-tokens", estimate)]),
+                400,
+                "{estimate:?}"
+            );
         }
         assert_eq!((asked(&site), site.upstream().inside_max()), (0, 0));
-        assert_eq!(asks(&[("x-api-key", "ann"), ("x-estimated-tokens", "5")]), 200);
+        assert_eq!(
+            asks(&[("x-api-key", "ann"), ("x-estimated-tokens", "5")]),
+            200
+        );
     }
 }
 
@@ -141,20 +192,32 @@ fn a_call_without_a_good_estimate_gets_nowhere() {
 fn of_two_estimates_the_first_is_reserved_and_settled() {
     for site in Site::with_every_store("llm.yaml") {
         let site = site.with_upstream().start();
-        site.upstream().answers("/v1/chat", Answer::of(JSON, r#"{"usage": {"total_tokens": 150}}"#));
-        let twice = [("x-api-key", "ann"), ("x-estimated-tokens", "400"), ("x-estimated-tokens", "some")];
-        site.send(Request::get("/v1/chat").with(&twice)).passed_with(600);
+        site.upstream().answers(
+            "/v1/chat",
+            Answer::of(JSON, r#"{"usage": {"total_tokens": 150}}"#),
+        );
+        let twice = [
+            ("x-api-key", "ann"),
+            ("x-estimated-tokens", "400"),
+            ("x-estimated-tokens", "some"),
+        ];
+        site.send(Request::get("/v1/chat").with(&twice))
+            .passed_with(600);
         settles(&site, "ann", 850);
     }
 }
 
 /// A call of the model with an estimate.
 fn ask<'s>(site: &'s Site, api_key: &str, estimate: &str) -> Pending<'s> {
-    site.begin(Request::get("/v1/chat").with(&[("x-api-key", api_key), ("x-estimated-tokens", estimate)]))
+    site.begin(
+        Request::get("/v1/chat").with(&[("x-api-key", api_key), ("x-estimated-tokens", estimate)]),
+    )
 }
 
 fn is_inside(site: &Site, calls: usize) {
-    eventually(&format!("the model has {calls} calls"), || (site.upstream().inside() == calls).then_some(()));
+    eventually(&format!("the model has {calls} calls"), || {
+        (site.upstream().inside() == calls).then_some(())
+    });
 }
 
 fn has_left(site: &Site, api_key: &str, tokens: u64) {
@@ -163,16 +226,24 @@ fn has_left(site: &Site, api_key: &str, tokens: u64) {
 
 /// The answer may be there before what it came to is.
 fn settles(site: &Site, api_key: &str, tokens: u64) {
-    let left = || site.get_as(api_key, "/balance").reply.number("x-ratelimit-remaining");
-    eventually(&format!("{tokens} tokens are left"), || (left() == tokens).then_some(()));
+    let left = || {
+        site.get_as(api_key, "/balance")
+            .reply
+            .number("x-ratelimit-remaining")
+    };
+    eventually(&format!("{tokens} tokens are left"), || {
+        (left() == tokens).then_some(())
+    });
 }
 
 /// How many tokens were charged beyond the estimates.
 fn overdrawn(site: &Site) -> u64 {
-    site.tollgate.stat("ratelimit.service.rate_limit.llm.meter_overdraft.api_key.total_hits")
+    site.tollgate
+        .stat("ratelimit.service.rate_limit.llm.meter_overdraft.api_key.total_hits")
 }
 
 /// How often Envoy has asked.
 fn asked(site: &Site) -> u64 {
-    site.tollgate.stat("ratelimit_server.ShouldRateLimit.total_requests")
+    site.tollgate
+        .stat("ratelimit_server.ShouldRateLimit.total_requests")
 }

@@ -1,5 +1,5 @@
-//! Tollgate is restarted, its rules are changed, or Redis goes, while clients keep sending: every request gets its reply, and every one is
-//! accounted for.
+//! Tollgate is restarted, its rules are changed, or Redis goes, while clients keep sending: every
+//! request gets its reply, and every one is accounted for.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,8 +13,9 @@ const POLICIES: [&str; 3] = ["local", "allow", "deny"];
 /// Enough to know that traffic flows, on either side of whatever happens.
 const SOME: u64 = 50;
 
-/// How many that are depends on how long it is away, so they are counted on both sides: what passed beyond the limits is exactly what
-/// Envoy says it got no verdict for. None of it was before the drain had ended, and none after Tollgate was ready again.
+/// How many that are depends on how long it is away, so they are counted on both sides: what passed
+/// beyond the limits is exactly what Envoy says it got no verdict for. None of it was before the
+/// drain had ended, and none after Tollgate was ready again.
 #[test]
 fn a_restart_lets_through_what_is_sent_while_nobody_listens_and_nothing_else() {
     const DRAIN_PERIOD: Duration = Duration::from_millis(300);
@@ -33,16 +34,42 @@ fn a_restart_lets_through_what_is_sent_while_nobody_listens_and_nothing_else() {
             more(&site, Outcome::Refused);
         });
 
-        let passed: Vec<Glimpse> = seen.into_iter().flatten().filter(|glimpse| glimpse.outcome == Outcome::Passed).collect();
+        let passed: Vec<Glimpse> = seen
+            .into_iter()
+            .flatten()
+            .filter(|glimpse| glimpse.outcome == Outcome::Passed)
+            .collect();
         // The limit is 4, and who used it is forgotten with the process, or known to Redis.
         let within = if site.store() == Store::Memory { 8 } else { 4 };
         let unasked = passed.len() as u64 - within;
-        site.adds_up_to(Counts { ok: within, over_limit: site.seen(Outcome::Refused), error: unasked, failure_mode_allowed: unasked });
+        site.adds_up_to(Counts {
+            ok: within,
+            over_limit: site.seen(Outcome::Refused),
+            error: unasked,
+            failure_mode_allowed: unasked,
+        });
         let drained_at = stopped_at.plus(DRAIN_PERIOD.into());
-        assert_eq!(passed.iter().filter(|glimpse| glimpse.received_at < drained_at).count(), 4, "before Tollgate had drained");
-        assert!(passed.iter().filter(|glimpse| glimpse.sent_at > back_at).count() as u64 <= within - 4, "after Tollgate was back");
-        let [stopping, starting] = [ended_at.since(drained_at), back_at.since(started_at)].map(Duration::from);
-        println!("{unasked} requests passed unasked: stopping took {stopping:?} after the drain, and starting {starting:?}");
+        assert_eq!(
+            passed
+                .iter()
+                .filter(|glimpse| glimpse.received_at < drained_at)
+                .count(),
+            4,
+            "before Tollgate had drained"
+        );
+        assert!(
+            passed
+                .iter()
+                .filter(|glimpse| glimpse.sent_at > back_at)
+                .count() as u64
+                <= within - 4,
+            "after Tollgate was back"
+        );
+        let [stopping, starting] =
+            [ended_at.since(drained_at), back_at.since(started_at)].map(Duration::from);
+        println!(
+            "{unasked} requests passed unasked: stopping took {stopping:?} after the drain, and starting {starting:?}"
+        );
     }
 }
 
@@ -50,15 +77,23 @@ fn a_restart_lets_through_what_is_sent_while_nobody_listens_and_nothing_else() {
 #[test]
 fn without_a_verdict_nobody_gets_in_where_envoy_is_told_so() {
     for site in Site::with_every_store("envoy.yaml") {
-        let site = site.with_instead("failure_mode_deny: false", "failure_mode_deny: true").with_env("DRAIN_PERIOD", "0").start();
+        let site = site
+            .with_instead("failure_mode_deny: false", "failure_mode_deny: true")
+            .with_env("DRAIN_PERIOD", "0")
+            .start();
         site.get("/search").passed_with(3);
         site.tollgate.stop();
         for _ in 0..3 {
             assert_eq!(site.get("/search").outcome(), Outcome::Failed);
         }
         site.tollgate.start_again();
-        site.get("/search").passed_with(if site.store() == Store::Memory { 3 } else { 2 });
-        site.adds_up_to(Counts { ok: 2, error: 3, ..Counts::default() });
+        site.get("/search")
+            .passed_with(if site.store() == Store::Memory { 3 } else { 2 });
+        site.adds_up_to(Counts {
+            ok: 2,
+            error: 3,
+            ..Counts::default()
+        });
     }
 }
 
@@ -82,21 +117,35 @@ descriptors:
         let seen = site.under_traffic(CLIENTS, "/search", |traffic| {
             for limit in LIMITS {
                 site.write_rules("web.yaml", &rules(limit));
-                eventually("the new limit is in force", || (traffic.latest_limit() == limit).then_some(()));
+                eventually("the new limit is in force", || {
+                    (traffic.latest_limit() == limit).then_some(())
+                });
                 more(&site, Outcome::Passed);
             }
             site.write_rules("web.yaml", "domain: [");
-            eventually("bad rules are refused", || (site.tollgate.stat("ratelimit.service.config_load_error") > 0).then_some(()));
+            eventually("bad rules are refused", || {
+                (site.tollgate.stat("ratelimit.service.config_load_error") > 0).then_some(())
+            });
             more(&site, Outcome::Passed);
         });
 
         let sent: usize = seen.iter().map(Vec::len).sum();
-        site.adds_up_to(Counts { ok: sent as u64, ..Counts::default() });
+        site.adds_up_to(Counts {
+            ok: sent as u64,
+            ..Counts::default()
+        });
         for client in &seen {
-            assert!(client.is_sorted_by_key(|glimpse| glimpse.limit), "nobody meets old rules after new ones");
+            assert!(
+                client.is_sorted_by_key(|glimpse| glimpse.limit),
+                "nobody meets old rules after new ones"
+            );
         }
         let limits: BTreeSet<u64> = seen.iter().flatten().map(|glimpse| glimpse.limit).collect();
-        assert_eq!(limits, LIMITS.into(), "the limits that were told: bad rules change nothing");
+        assert_eq!(
+            limits,
+            LIMITS.into(),
+            "the limits that were told: bad rules change nothing"
+        );
         // Counters outlive rules: what was used is used.
         site.get("/search").passed_with(LIMITS[4] - sent as u64 - 1);
     }
@@ -126,30 +175,54 @@ descriptors:
       - key: remote_address
         rate_limit: {unit: year, requests_per_unit: 1000000}
 ";
-    let site = Site::with("envoy.yaml").on(Store::Redis).with_default_store_timeout();
-    let site = site.with_rules("web.yaml", rules).with_env("ON_STORE_ERROR", policy).start();
+    let site = Site::with("envoy.yaml")
+        .on(Store::Redis)
+        .with_default_store_timeout();
+    let site = site
+        .with_rules("web.yaml", rules)
+        .with_env("ON_STORE_ERROR", policy)
+        .start();
     let seen = site.under_traffic(2, "/search", |_| {
         more(&site, Outcome::Passed);
         begin(site.redis());
         let before = site.tollgate.fallbacks(policy);
-        eventually("the policy answers", || (site.tollgate.fallbacks(policy) >= before + SOME).then_some(()));
+        eventually("the policy answers", || {
+            (site.tollgate.fallbacks(policy) >= before + SOME).then_some(())
+        });
         end(site.redis());
         let hits = site.redis().hits();
-        eventually("Redis counts again", || (site.redis().hits() > hits).then_some(()));
+        eventually("Redis counts again", || {
+            (site.redis().hits() > hits).then_some(())
+        });
         more(&site, Outcome::Passed);
     });
 
-    let (passed, refused): (Vec<Glimpse>, Vec<Glimpse>) =
-        seen.into_iter().flatten().partition(|glimpse| glimpse.outcome == Outcome::Passed);
-    assert!(passed.iter().all(|glimpse| glimpse.limit > 0), "{policy}: a request passed without a verdict");
+    let (passed, refused): (Vec<Glimpse>, Vec<Glimpse>) = seen
+        .into_iter()
+        .flatten()
+        .partition(|glimpse| glimpse.outcome == Outcome::Passed);
+    assert!(
+        passed.iter().all(|glimpse| glimpse.limit > 0),
+        "{policy}: a request passed without a verdict"
+    );
     // The limit is never reached: only the policy refuses.
-    let by_policy = if policy == "deny" { site.tollgate.fallbacks(policy) } else { 0 };
+    let by_policy = if policy == "deny" {
+        site.tollgate.fallbacks(policy)
+    } else {
+        0
+    };
     assert_eq!(refused.len() as u64, by_policy, "{policy}");
-    site.adds_up_to(Counts { ok: passed.len() as u64, over_limit: refused.len() as u64, ..Counts::default() });
+    site.adds_up_to(Counts {
+        ok: passed.len() as u64,
+        over_limit: refused.len() as u64,
+        ..Counts::default()
+    });
 }
 
 /// Waits for some more requests of that outcome.
 fn more(site: &Site, outcome: Outcome) {
     let enough = site.seen(outcome) + SOME;
-    eventually(&format!("more requests are {outcome:?}"), || (site.seen(outcome) >= enough).then_some(()));
+    eventually(&format!("more requests are {outcome:?}"), || {
+        (site.seen(outcome) >= enough).then_some(())
+    });
 }

@@ -1,4 +1,5 @@
-//! Over the limit a request waits for its turn, is served something cheap, or is refused with a text: what clients and backends see.
+//! Over the limit a request waits for its turn, is served something cheap, or is refused with a
+//! text: what clients and backends see.
 
 use std::thread;
 
@@ -19,23 +20,47 @@ fn requests_over_the_limit_wait_for_their_turn_or_are_refused() {
     const SERVED_MIN: usize = 3;
     const INTERVAL: Span = Span::from_secs(1);
     for site in Site::with_every_store("over-limit.yaml") {
-        let site = site.with_instead(TIMEOUT, PATIENT).with_rules("over-limit.yaml", &checkout("unit: second, requests_per_unit: 1", "2s"));
+        let site = site.with_instead(TIMEOUT, PATIENT).with_rules(
+            "over-limit.yaml",
+            &checkout("unit: second, requests_per_unit: 1", "2s"),
+        );
         let site = site.start();
         let replies: Vec<Timed> = thread::scope(|scope| {
-            let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| site.get("/checkout"))).collect();
-            clients.into_iter().map(|client| client.join().expect("every request gets a reply")).collect()
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|_| scope.spawn(|| site.get("/checkout")))
+                .collect();
+            clients
+                .into_iter()
+                .map(|client| client.join().expect("every request gets a reply"))
+                .collect()
         });
-        let first = replies.iter().map(|reply| reply.sent_at).min().expect("there are some");
-        let (mut served, refused): (Vec<_>, Vec<_>) = replies.into_iter().partition(|reply| reply.outcome() == Outcome::Passed);
+        let first = replies
+            .iter()
+            .map(|reply| reply.sent_at)
+            .min()
+            .expect("there are some");
+        let (mut served, refused): (Vec<_>, Vec<_>) = replies
+            .into_iter()
+            .partition(|reply| reply.outcome() == Outcome::Passed);
         // A request that is sent late may find room that had not been there.
-        assert!(served.len() >= SERVED_MIN && !refused.is_empty(), "{served:?}");
+        assert!(
+            served.len() >= SERVED_MIN && !refused.is_empty(),
+            "{served:?}"
+        );
         served.sort_by_key(|reply| reply.received_at);
         let mut turn = first;
         for reply in &served {
-            assert!(reply.received_at >= turn, "served before its turn: {reply:?}");
+            assert!(
+                reply.received_at >= turn,
+                "served before its turn: {reply:?}"
+            );
             turn = turn.plus(INTERVAL);
         }
-        let counts = Counts { ok: served.len() as u64, over_limit: refused.len() as u64, ..Counts::default() };
+        let counts = Counts {
+            ok: served.len() as u64,
+            over_limit: refused.len() as u64,
+            ..Counts::default()
+        };
         for reply in refused {
             // The queue is two seconds long, and moves on every second.
             assert_eq!(reply.was_refused().reply.number("retry-after"), 1);
@@ -50,11 +75,28 @@ fn a_request_whose_turn_is_after_the_deadline_is_refused() {
     const REQUESTS: u64 = 5;
     for site in Site::with_every_store("over-limit.yaml") {
         let site = site.with_instead(TIMEOUT, "timeout: 10s");
-        let site = site.with_rules("over-limit.yaml", &checkout("unit: minute, requests_per_unit: 1", "1h")).start();
-        let requests: Vec<Pending> = (0..REQUESTS).map(|_| site.begin(Request::get("/checkout"))).collect();
+        let site = site
+            .with_rules(
+                "over-limit.yaml",
+                &checkout("unit: minute, requests_per_unit: 1", "1h"),
+            )
+            .start();
+        let requests: Vec<Pending> = (0..REQUESTS)
+            .map(|_| site.begin(Request::get("/checkout")))
+            .collect();
         let replies: Vec<Timed> = requests.into_iter().map(Pending::finish).collect();
-        assert_eq!(replies.iter().filter(|reply| reply.outcome() == Outcome::Passed).count(), 1);
-        site.adds_up_to(Counts { ok: 1, over_limit: REQUESTS - 1, ..Counts::default() });
+        assert_eq!(
+            replies
+                .iter()
+                .filter(|reply| reply.outcome() == Outcome::Passed)
+                .count(),
+            1
+        );
+        site.adds_up_to(Counts {
+            ok: 1,
+            over_limit: REQUESTS - 1,
+            ..Counts::default()
+        });
     }
 }
 
@@ -64,9 +106,17 @@ fn a_client_that_hangs_up_while_it_waits_has_used_its_slot() {
     for site in Site::with_every_store("over-limit.yaml") {
         let site = site.with_instead(TIMEOUT, "timeout: 600s");
         // One a minute, and room for one to wait.
-        let site = site.with_rules("over-limit.yaml", &checkout("unit: minute, requests_per_unit: 1", "90s")).start();
-        let waits =
-            |count| eventually(&format!("{count} wait"), || (site.tollgate.metric("tollgate_queue_waiters") == count).then_some(()));
+        let site = site
+            .with_rules(
+                "over-limit.yaml",
+                &checkout("unit: minute, requests_per_unit: 1", "90s"),
+            )
+            .start();
+        let waits = |count| {
+            eventually(&format!("{count} wait"), || {
+                (site.tollgate.metric("tollgate_queue_waiters") == count).then_some(())
+            })
+        };
         assert_eq!(site.get("/checkout").outcome(), Outcome::Passed);
         let second = site.begin(Request::get("/checkout"));
         waits(1);
@@ -80,8 +130,13 @@ fn a_client_that_hangs_up_while_it_waits_has_used_its_slot() {
 fn checkout(limit: &str, max_wait: &str) -> String {
     let rules = include_str!("../../deploy/envoy/rules/over-limit.yaml");
     let (sample, sample_wait) = ("unit: second, requests_per_unit: 5", "max_wait: 2s");
-    assert!(rules.contains(sample) && rules.contains(sample_wait), "the sample has another limit: {rules}");
-    rules.replace(sample, limit).replace(sample_wait, &format!("max_wait: {max_wait}"))
+    assert!(
+        rules.contains(sample) && rules.contains(sample_wait),
+        "the sample has another limit: {rules}"
+    );
+    rules
+        .replace(sample, limit)
+        .replace(sample_wait, &format!("max_wait: {max_wait}"))
 }
 
 #[test]
@@ -97,9 +152,15 @@ fn beyond_its_limit_a_request_is_served_by_a_backend_that_is_told_so() {
             let degraded = site.get("/offers").passed_with(0);
             assert_eq!(degraded.reply.header("x-over-limit"), Some(r#"["offers"]"#));
             assert_eq!(degraded.reply.header("retry-after"), None);
-            assert_eq!(site.upstream().was_told("x-degraded").as_deref(), Some("true"));
+            assert_eq!(
+                site.upstream().was_told("x-degraded").as_deref(),
+                Some("true")
+            );
         }
-        site.adds_up_to(Counts { ok: 4, ..Counts::default() });
+        site.adds_up_to(Counts {
+            ok: 4,
+            ..Counts::default()
+        });
     }
 }
 
@@ -121,7 +182,9 @@ fn a_refusal_says_what_the_rule_says() {
         assert_eq!(refused.reply.body, "one export a day: come back tomorrow\n");
         assert_eq!(refused.reply.header("content-type"), Some("text/plain"));
         refused.counts_down("retry-after", refused.end_of_window(DAY));
-        let call = Request::get("/export").post("").with(&[("content-type", "application/grpc"), ("te", "trailers")]);
+        let call = Request::get("/export")
+            .post("")
+            .with(&[("content-type", "application/grpc"), ("te", "trailers")]);
         assert_eq!(site.send(call).outcome(), Outcome::Refused);
     }
 }

@@ -1,4 +1,5 @@
-//! A limited site: Envoy at the door, a sample backend behind it, Tollgate beside it, and a tally of every request.
+//! A limited site: Envoy at the door, a sample backend behind it, Tollgate beside it, and a tally
+//! of every request.
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -27,10 +28,12 @@ pub(crate) mod redis;
 pub(crate) mod service;
 pub(crate) mod upstream;
 
-/// How far the clocks of two processes may be apart: each ties its monotonic clock to the epoch when it starts, and may be interrupted then.
+/// How far the clocks of two processes may be apart: each ties its monotonic clock to the epoch
+/// when it starts, and may be interrupted then.
 const CLOCK_SKEW: Duration = Duration::from_secs(1);
 
-/// How long Tollgate waits for Redis where a test does not say: as in Envoy's files, a busy machine must not look like an outage.
+/// How long Tollgate waits for Redis where a test does not say: as in Envoy's files, a busy machine
+/// must not look like an outage.
 const PATIENCE: &str = "10s";
 
 /// Envoy and Tollgate, running. Both end with it.
@@ -139,13 +142,25 @@ impl Site {
         let home = TempDir::new().expect("a temporary directory can be made");
         let rules = home.path().join("rules");
         fs::create_dir(&rules).expect("it is empty");
-        for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/envoy/rules")).expect("rules are shipped") {
+        for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/envoy/rules"))
+            .expect("rules are shipped")
+        {
             let path = entry.expect("it can be listed").path();
-            fs::copy(&path, rules.join(path.file_name().expect("it was listed"))).expect("a file can be copied");
+            fs::copy(&path, rules.join(path.file_name().expect("it was listed")))
+                .expect("a file can be copied");
         }
         let ports = Ports::take();
         let config = envoy::config(config, &ports);
-        Builder { config, store: Store::Memory, is_patient: true, variables: Vec::new(), upstream: None, ports, rules, home }
+        Builder {
+            config,
+            store: Store::Memory,
+            is_patient: true,
+            variables: Vec::new(),
+            upstream: None,
+            ports,
+            rules,
+            home,
+        }
     }
 
     /// The same site with every store, one after the other: what clients see must not depend on it.
@@ -163,12 +178,18 @@ impl Site {
 
     /// The backend of a site that has one in the test's own hand.
     pub(crate) fn upstream(&self) -> &Upstream {
-        self.upstream.as_ref().expect("this site was started with it")
+        self.upstream
+            .as_ref()
+            .expect("this site was started with it")
     }
 
     /// Where it counts.
     pub(crate) fn store(&self) -> Store {
-        if self.redis.is_some() { Store::Redis } else { Store::Memory }
+        if self.redis.is_some() {
+            Store::Redis
+        } else {
+            Store::Memory
+        }
     }
 
     /// GET on a connection of its own.
@@ -186,13 +207,20 @@ impl Site {
         self.send_on(&mut self.connect(), request)
     }
 
-    /// Sends a request on a connection of its own, and lets the test do other things until it wants the reply.
+    /// Sends a request on a connection of its own, and lets the test do other things until it wants
+    /// the reply.
     pub(crate) fn begin(&self, request: Request<'_>) -> Pending<'_> {
         let mut connection = self.connect();
         self.tally.sent.fetch_add(1, Relaxed);
         let sent_at = self.clock.now();
-        connection.begin(request).unwrap_or_else(|error| panic!("{request:?} cannot be sent: {error}"));
-        Pending { site: self, connection, sent_at }
+        connection
+            .begin(request)
+            .unwrap_or_else(|error| panic!("{request:?} cannot be sent: {error}"));
+        Pending {
+            site: self,
+            connection,
+            sent_at,
+        }
     }
 
     /// A connection to the door.
@@ -200,21 +228,33 @@ impl Site {
         Connection::open(self.ports.ingress()).expect("Envoy listens")
     }
 
-    /// Lets clients GET a path, each as fast as it can, while `act` runs. Gives what each of them saw, in its order.
-    pub(crate) fn under_traffic(&self, clients: usize, path: &str, act: impl FnOnce(&Traffic)) -> Vec<Vec<Glimpse>> {
+    /// Lets clients GET a path, each as fast as it can, while `act` runs. Gives what each of them
+    /// saw, in its order.
+    pub(crate) fn under_traffic(
+        &self,
+        clients: usize,
+        path: &str,
+        act: impl FnOnce(&Traffic),
+    ) -> Vec<Vec<Glimpse>> {
         let traffic = Traffic::default();
         thread::scope(|scope| {
-            let clients: Vec<_> = (0..clients).map(|_| scope.spawn(|| self.keep_sending(path, &traffic))).collect();
+            let clients: Vec<_> = (0..clients)
+                .map(|_| scope.spawn(|| self.keep_sending(path, &traffic)))
+                .collect();
             let stop = StopOnDrop(&traffic);
             act(&traffic);
             drop(stop);
-            clients.into_iter().map(|client| client.join().expect("every request gets a reply")).collect()
+            clients
+                .into_iter()
+                .map(|client| client.join().expect("every request gets a reply"))
+                .collect()
         })
     }
 
     /// Puts other rules in place of the file of that name.
     pub(crate) fn write_rules(&self, file: &str, yaml: &str) {
-        // Renamed, as by every careful editor: nobody reads half of it. Files with a dot in front are none of the rules.
+        // Renamed, as by every careful editor: nobody reads half of it. Files with a dot in front
+        // are none of the rules.
         let new = self.rules.join(".new");
         fs::write(&new, yaml).expect("the rules are a copy of this test's own");
         fs::rename(new, self.rules.join(file)).expect("both are in one directory");
@@ -225,7 +265,8 @@ impl Site {
         self.tally.of(outcome).load(Relaxed)
     }
 
-    /// Every request got its reply, and all of them came through this Envoy, which counted this of them.
+    /// Every request got its reply, and all of them came through this Envoy, which counted this of
+    /// them.
     pub(crate) fn adds_up_to(&self, expected: Counts) {
         let stats = self.envoy.stats();
         let stat = |name: &str| stats.get(name).copied().unwrap_or(0);
@@ -235,25 +276,52 @@ impl Site {
             error: stat("cluster.backend.ratelimit.error"),
             failure_mode_allowed: stat("cluster.backend.ratelimit.failure_mode_allowed"),
         };
-        assert_eq!(counts, expected, "what Envoy counted; the replies: {:?}", self.tally);
+        assert_eq!(
+            counts, expected,
+            "what Envoy counted; the replies: {:?}",
+            self.tally
+        );
         let sent = self.tally.sent.load(Relaxed);
-        let [passed, refused, failed] = [Outcome::Passed, Outcome::Refused, Outcome::Failed].map(|outcome| self.seen(outcome));
-        assert_eq!(passed + refused + failed, sent, "requests with a reply, and sent");
-        assert_eq!(stat("http.ingress.downstream_rq_total"), sent, "requests that Envoy got, and sent");
-        assert_eq!(passed, counts.ok + counts.failure_mode_allowed, "requests that passed");
+        let [passed, refused, failed] =
+            [Outcome::Passed, Outcome::Refused, Outcome::Failed].map(|outcome| self.seen(outcome));
+        assert_eq!(
+            passed + refused + failed,
+            sent,
+            "requests with a reply, and sent"
+        );
+        assert_eq!(
+            stat("http.ingress.downstream_rq_total"),
+            sent,
+            "requests that Envoy got, and sent"
+        );
+        assert_eq!(
+            passed,
+            counts.ok + counts.failure_mode_allowed,
+            "requests that passed"
+        );
         assert_eq!(refused, counts.over_limit, "requests that were refused");
-        assert_eq!(failed, counts.error - counts.failure_mode_allowed, "requests that failed");
+        assert_eq!(
+            failed,
+            counts.error - counts.failure_mode_allowed,
+            "requests that failed"
+        );
     }
 
     fn send_on(&self, connection: &mut Connection, request: Request<'_>) -> Timed {
         self.tally.sent.fetch_add(1, Relaxed);
         let sent_at = self.clock.now();
-        let reply = connection.send(request).unwrap_or_else(|error| panic!("no reply to {request:?}: {error}"));
+        let reply = connection
+            .send(request)
+            .unwrap_or_else(|error| panic!("no reply to {request:?}: {error}"));
         self.received(reply, sent_at)
     }
 
     fn received(&self, reply: Reply, sent_at: Time) -> Timed {
-        let timed = Timed { reply, sent_at, received_at: self.clock.now() };
+        let timed = Timed {
+            reply,
+            sent_at,
+            received_at: self.clock.now(),
+        };
         self.tally.of(timed.outcome()).fetch_add(1, Relaxed);
         timed
     }
@@ -263,9 +331,18 @@ impl Site {
         let mut seen = Vec::new();
         while !traffic.stopped.load(Relaxed) {
             let timed = self.send_on(&mut connection, Request::get(path));
-            let limit = timed.reply.header("x-ratelimit-limit").and_then(|limit| limit.split(',').next()?.parse().ok()).unwrap_or(0);
+            let limit = timed
+                .reply
+                .header("x-ratelimit-limit")
+                .and_then(|limit| limit.split(',').next()?.parse().ok())
+                .unwrap_or(0);
             traffic.latest_limit.store(limit, Relaxed);
-            seen.push(Glimpse { outcome: timed.outcome(), sent_at: timed.sent_at, received_at: timed.received_at, limit });
+            seen.push(Glimpse {
+                outcome: timed.outcome(),
+                sent_at: timed.sent_at,
+                received_at: timed.received_at,
+                limit,
+            });
         }
         seen
     }
@@ -318,7 +395,16 @@ impl Builder {
 
     /// Starts both, and waits until they serve.
     pub(crate) fn start(self) -> Site {
-        let Self { config, store, is_patient, mut variables, upstream, ports, rules, home } = self;
+        let Self {
+            config,
+            store,
+            is_patient,
+            mut variables,
+            upstream,
+            ports,
+            rules,
+            home,
+        } = self;
         let redis = (store == Store::Redis).then(|| RedisServer::start(&ports, home.path()));
         variables.extend(redis.iter().map(|redis| ("REDIS_URL", redis.url())));
         if is_patient && redis.is_some() {
@@ -326,7 +412,17 @@ impl Builder {
         }
         let tollgate = Service::start(&variables, &rules, &ports, home.path());
         let envoy = Envoy::start(&config, &ports, home.path());
-        Site { envoy, tollgate, redis, upstream, clock: Clock::system(), ports, tally: Tally::default(), rules, _home: home }
+        Site {
+            envoy,
+            tollgate,
+            redis,
+            upstream,
+            clock: Clock::system(),
+            ports,
+            tally: Tally::default(),
+            rules,
+            _home: home,
+        }
     }
 }
 
@@ -348,7 +444,10 @@ impl Tally {
 impl Pending<'_> {
     /// Waits for the reply.
     pub(crate) fn finish(mut self) -> Timed {
-        let reply = self.connection.finish().unwrap_or_else(|error| panic!("no reply: {error}"));
+        let reply = self
+            .connection
+            .finish()
+            .unwrap_or_else(|error| panic!("no reply: {error}"));
         self.site.received(reply, self.sent_at)
     }
 
@@ -364,7 +463,8 @@ impl Pending<'_> {
 }
 
 impl Timed {
-    /// What the door did. Envoy marks what it refuses; a gRPC call that it refuses is a 200 as far as HTTP goes.
+    /// What the door did. Envoy marks what it refuses; a gRPC call that it refuses is a 200 as far
+    /// as HTTP goes.
     pub(crate) fn outcome(&self) -> Outcome {
         match (self.reply.status, self.reply.header("x-envoy-ratelimited")) {
             (200 | 429, Some("true")) => Outcome::Refused,
@@ -377,27 +477,53 @@ impl Timed {
     /// Fails unless the request passed, with so many remaining.
     pub(crate) fn passed_with(self, remaining: u64) -> Self {
         assert_eq!(self.outcome(), Outcome::Passed, "{:?}", self.reply);
-        assert_eq!(self.reply.number("x-ratelimit-remaining"), remaining, "{:?}", self.reply);
+        assert_eq!(
+            self.reply.number("x-ratelimit-remaining"),
+            remaining,
+            "{:?}",
+            self.reply
+        );
         self
     }
 
     /// Fails unless the request was refused with a 429.
     pub(crate) fn was_refused(self) -> Self {
-        assert_eq!((self.outcome(), self.reply.status), (Outcome::Refused, 429), "{:?}", self.reply);
+        assert_eq!(
+            (self.outcome(), self.reply.status),
+            (Outcome::Refused, 429),
+            "{:?}",
+            self.reply
+        );
         self
     }
 
-    /// Fails unless this header says how many whole seconds are left until `then`, rounded up, as of some moment during the request.
+    /// Fails unless this header says how many whole seconds are left until `then`, rounded up, as
+    /// of some moment during the request.
     pub(crate) fn counts_down(&self, header: &str, then: RangeInclusive<Time>) {
-        let least = then.start().since(self.received_at.plus(CLOCK_SKEW.into())).ceil_secs();
-        let most = then.end().plus(CLOCK_SKEW.into()).since(self.sent_at).ceil_secs();
+        let least = then
+            .start()
+            .since(self.received_at.plus(CLOCK_SKEW.into()))
+            .ceil_secs();
+        let most = then
+            .end()
+            .plus(CLOCK_SKEW.into())
+            .since(self.sent_at)
+            .ceil_secs();
         let said = self.reply.number(header);
-        assert!((least..=most).contains(&said), "{header} is {said}, and not in {least}..={most}: {:?}", self.reply);
+        assert!(
+            (least..=most).contains(&said),
+            "{header} is {said}, and not in {least}..={most}: {:?}",
+            self.reply
+        );
     }
 
-    /// When the aligned window ends that this request was in. A window may end while the request is under way.
+    /// When the aligned window ends that this request was in. A window may end while the request is
+    /// under way.
     pub(crate) fn end_of_window(&self, period: Span) -> RangeInclusive<Time> {
-        let end = |time: Time| Time::from_micros(time.as_micros() / period.as_micros() * period.as_micros()).plus(period);
+        let end = |time: Time| {
+            Time::from_micros(time.as_micros() / period.as_micros() * period.as_micros())
+                .plus(period)
+        };
         end(self.sent_at)..=end(self.received_at)
     }
 

@@ -1,5 +1,5 @@
-//! Whatever comes in, there is a clear error or a bounded answer, and the service goes on: after each there is a good call on the same
-//! connection and one on a new connection.
+//! Whatever comes in, there is a clear error or a bounded answer, and the service goes on: after
+//! each there is a good call on the same connection and one on a new connection.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,10 @@ use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tonic::Code as Grpc;
 
 use crate::support::http::Connection;
-use crate::support::{Client, Code, TestServer, descriptor, eventually, look_until, raw_grpc, request, resident_peak_kib, write};
+use crate::support::{
+    Client, Code, TestServer, descriptor, eventually, look_until, raw_grpc, request,
+    resident_peak_kib, write,
+};
 
 const RULES: &str = "\
 domain: d
@@ -39,29 +42,49 @@ const TLS: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
 /// What a client sends first over HTTP/2, and an empty SETTINGS frame.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const HTTP1: &[u8] = b"GET /healthcheck HTTP/1.1\r\nhost: test\r\n\r\n";
-const NO_PROTOCOL: &[u8] = b"\0\x01\xff\xfe rubbish \r\n\r\n\r\n and more of it, longer than any preface";
+const NO_PROTOCOL: &[u8] =
+    b"\0\x01\xff\xfe rubbish \r\n\r\n\r\n and more of it, longer than any preface";
 
 /// A good call on this connection, and one on a new connection of either door.
 async fn assert_serving(server: &TestServer, client: &mut Client, after: &str) {
     let answer = client.call(request("d", &[&[("alive", "")]])).await;
-    assert!(answer.is_ok_and(|answer| answer.overall_code() == Code::Ok), "the same connection, after {after}");
-    assert_eq!(server.client().await.ask("d", &[("alive", "")]).await, Code::Ok, "a new connection, after {after}");
+    assert!(
+        answer.is_ok_and(|answer| answer.overall_code() == Code::Ok),
+        "the same connection, after {after}"
+    );
+    assert_eq!(
+        server.client().await.ask("d", &[("alive", "")]).await,
+        Code::Ok,
+        "a new connection, after {after}"
+    );
     assert_eq!(server.get("/healthcheck").status, 200, "after {after}");
 }
 
 /// One descriptor with one entry, which is then changed.
-fn changed(domain: &str, key: &str, change: impl FnOnce(&mut RateLimitDescriptor)) -> RateLimitRequest {
+fn changed(
+    domain: &str,
+    key: &str,
+    change: impl FnOnce(&mut RateLimitDescriptor),
+) -> RateLimitRequest {
     let mut request = request(domain, &[&[(key, "")]]);
     change(&mut request.descriptors[0]);
     request
 }
 
 fn with_unit(domain: &str, unit: i32) -> RateLimitRequest {
-    changed(domain, "window", |descriptor| descriptor.limit = Some(RateLimitOverride { requests_per_unit: 5, unit }))
+    changed(domain, "window", |descriptor| {
+        descriptor.limit = Some(RateLimitOverride {
+            requests_per_unit: 5,
+            unit,
+        })
+    })
 }
 
 fn many(descriptors: usize) -> RateLimitRequest {
-    RateLimitRequest { descriptors: vec![descriptor(&[("alive", "")]); descriptors], ..request("d", &[]) }
+    RateLimitRequest {
+        descriptors: vec![descriptor(&[("alive", "")]); descriptors],
+        ..request("d", &[])
+    }
 }
 
 #[tokio::test]
@@ -69,37 +92,121 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
     let long = "x".repeat(1 << 20);
     let many_entries: Vec<(&str, &str)> = vec![("k", "v"); 10_001];
     let answered = [
-        ("an unknown unit in an unknown domain", with_unit("nowhere", 0)),
+        (
+            "an unknown unit in an unknown domain",
+            with_unit("nowhere", 0),
+        ),
         ("a week, which only answers can name", with_unit("d", 7)),
         ("a thousand descriptors", many(1_000)),
         ("a descriptor without entries", request("d", &[&[]])),
         ("an entry without a name", request("d", &[&[("", "")]])),
-        ("an unknown domain of a mebibyte", request(&long, &[&[("k", "v")]])),
+        (
+            "an unknown domain of a mebibyte",
+            request(&long, &[&[("k", "v")]]),
+        ),
         ("a key of a mebibyte", request("d", &[&[(&long, "")]])),
-        ("a value of a mebibyte", request("d", &[&[("window", &long)]])),
-        ("a value of a mebibyte in a metric's name", request("d", &[&[("detailed", &long)]])),
-        ("a holder of a mebibyte", request("d", &[&[("place", &long)]])),
+        (
+            "a value of a mebibyte",
+            request("d", &[&[("window", &long)]]),
+        ),
+        (
+            "a value of a mebibyte in a metric's name",
+            request("d", &[&[("detailed", &long)]]),
+        ),
+        (
+            "a holder of a mebibyte",
+            request("d", &[&[("place", &long)]]),
+        ),
         ("10,000 entries", request("d", &[&many_entries[1..]])),
-        ("control characters", request("a\nb\0c\u{1b}[31m", &[&[("window", "\r\n\0\u{7f}\u{202e}")]])),
+        (
+            "control characters",
+            request(
+                "a\nb\0c\u{1b}[31m",
+                &[&[("window", "\r\n\0\u{7f}\u{202e}")]],
+            ),
+        ),
     ];
     let refused = [
-        ("no domain", request("", &[&[("window", "")]]), Grpc::Unknown, "rate limit domain must not be empty"),
-        ("no descriptors", request("d", &[]), Grpc::Unknown, "rate limit descriptor list must not be empty"),
-        ("nothing at all", RateLimitRequest::default(), Grpc::Unknown, "rate limit domain must not be empty"),
-        ("unit 0", with_unit("d", 0), Grpc::InvalidArgument, "descriptors[0].limit.unit 0 is no unit"),
-        ("unit 8", with_unit("d", 8), Grpc::InvalidArgument, "descriptors[0].limit.unit 8 is no unit"),
-        ("unit 99", with_unit("d", 99), Grpc::InvalidArgument, "descriptors[0].limit.unit 99 is no unit"),
-        ("unit -1", with_unit("d", -1), Grpc::InvalidArgument, "descriptors[0].limit.unit -1 is no unit"),
-        ("nobody who holds a place", request("d", &[&[("place", "")]]), Grpc::InvalidArgument, "descriptors[0] has no value for place"),
-        ("1,001 descriptors", many(1_001), Grpc::InvalidArgument, "more than the 1000 descriptors"),
-        ("10,000 descriptors", many(10_000), Grpc::InvalidArgument, "descriptors_max"),
-        ("10,001 entries", request("d", &[&many_entries]), Grpc::InvalidArgument, "entries_max"),
-        ("ten mebibytes", request("d", &[&[("k", &long.repeat(10))]]), Grpc::ResourceExhausted, "too large"),
+        (
+            "no domain",
+            request("", &[&[("window", "")]]),
+            Grpc::Unknown,
+            "rate limit domain must not be empty",
+        ),
+        (
+            "no descriptors",
+            request("d", &[]),
+            Grpc::Unknown,
+            "rate limit descriptor list must not be empty",
+        ),
+        (
+            "nothing at all",
+            RateLimitRequest::default(),
+            Grpc::Unknown,
+            "rate limit domain must not be empty",
+        ),
+        (
+            "unit 0",
+            with_unit("d", 0),
+            Grpc::InvalidArgument,
+            "descriptors[0].limit.unit 0 is no unit",
+        ),
+        (
+            "unit 8",
+            with_unit("d", 8),
+            Grpc::InvalidArgument,
+            "descriptors[0].limit.unit 8 is no unit",
+        ),
+        (
+            "unit 99",
+            with_unit("d", 99),
+            Grpc::InvalidArgument,
+            "descriptors[0].limit.unit 99 is no unit",
+        ),
+        (
+            "unit -1",
+            with_unit("d", -1),
+            Grpc::InvalidArgument,
+            "descriptors[0].limit.unit -1 is no unit",
+        ),
+        (
+            "nobody who holds a place",
+            request("d", &[&[("place", "")]]),
+            Grpc::InvalidArgument,
+            "descriptors[0] has no value for place",
+        ),
+        (
+            "1,001 descriptors",
+            many(1_001),
+            Grpc::InvalidArgument,
+            "more than the 1000 descriptors",
+        ),
+        (
+            "10,000 descriptors",
+            many(10_000),
+            Grpc::InvalidArgument,
+            "descriptors_max",
+        ),
+        (
+            "10,001 entries",
+            request("d", &[&many_entries]),
+            Grpc::InvalidArgument,
+            "entries_max",
+        ),
+        (
+            "ten mebibytes",
+            request("d", &[&[("k", &long.repeat(10))]]),
+            Grpc::ResourceExhausted,
+            "too large",
+        ),
     ];
     let server = TestServer::with_rules(RULES).start();
     let mut client = server.client().await;
     for (what, request) in answered {
-        let answer = client.call(request).await.unwrap_or_else(|status| panic!("{what}: {status:?}"));
+        let answer = client
+            .call(request)
+            .await
+            .unwrap_or_else(|status| panic!("{what}: {status:?}"));
         assert_eq!(answer.overall_code(), Code::Ok, "{what}");
         assert_serving(&server, &mut client, what).await;
     }
@@ -124,9 +231,16 @@ async fn names_from_clients_neither_fill_the_metrics_page_nor_break_its_lines() 
     for page in ["/metrics", "/stats"] {
         let page = server.admin(page);
         assert!(page.len() < 1 << 16, "{} bytes", page.len());
-        assert!(page.lines().all(|line| !line.starts_with("forged")), "{page}");
+        assert!(
+            page.lines().all(|line| !line.starts_with("forged")),
+            "{page}"
+        );
     }
-    assert_eq!(server.metric("tollgate_metric_series_overflow_total"), Some(2.0), "long names are counted together");
+    assert_eq!(
+        server.metric("tollgate_metric_series_overflow_total"),
+        Some(2.0),
+        "long names are counted together"
+    );
 }
 
 #[tokio::test]
@@ -134,7 +248,14 @@ async fn huge_hits_neither_give_anything_back_nor_spoil_the_counter() {
     let server = TestServer::with_rules(RULES).start();
     let mut client = server.client().await;
     for key in ["window", "bucket"] {
-        for hits in [u64::MAX, u64::MAX - 2, 1 << 63, (1 << 63) - 1, 1 << 53, 1 << 32] {
+        for hits in [
+            u64::MAX,
+            u64::MAX - 2,
+            1 << 63,
+            (1 << 63) - 1,
+            1 << 53,
+            1 << 32,
+        ] {
             let counter = hits.to_string();
             let hit = |hits: u64, is_negative_hits: bool| {
                 let mut request = request("d", &[&[(key, &counter)]]);
@@ -144,25 +265,53 @@ async fn huge_hits_neither_give_anything_back_nor_spoil_the_counter() {
             };
             let what = format!("{hits} hits on a {key}");
             let used = client.call(hit(4, false)).await.expect("it is answered");
-            assert_eq!((used.overall_code(), used.statuses[0].limit_remaining), (Code::Ok, 6), "{what}");
+            assert_eq!(
+                (used.overall_code(), used.statuses[0].limit_remaining),
+                (Code::Ok, 6),
+                "{what}"
+            );
 
             let over = client.call(hit(hits, false)).await.expect("it is answered");
             assert_eq!(over.overall_code(), Code::OverLimit, "{what}");
             let after = client.call(hit(0, false)).await.expect("it is answered");
-            assert!(after.statuses[0].limit_remaining <= 6, "{what} is no refund: {after:?}");
+            assert!(
+                after.statuses[0].limit_remaining <= 6,
+                "{what} is no refund: {after:?}"
+            );
 
             client.call(hit(hits, true)).await.expect("it is answered");
             let full = client.call(hit(0, false)).await.expect("it is answered");
-            assert!(full.statuses[0].limit_remaining <= 10, "{what} given back lift nobody above the limit: {full:?}");
-            client.call(hit(u64::MAX, true)).await.expect("it is answered");
+            assert!(
+                full.statuses[0].limit_remaining <= 10,
+                "{what} given back lift nobody above the limit: {full:?}"
+            );
+            client
+                .call(hit(u64::MAX, true))
+                .await
+                .expect("it is answered");
             let last = client.call(hit(10, false)).await.expect("it is answered");
-            assert_eq!((last.overall_code(), last.statuses[0].limit_remaining), (Code::Ok, 0), "after {what} it counts as before");
-            assert_eq!(client.call(hit(1, false)).await.expect("it is answered").overall_code(), Code::OverLimit, "{what}");
+            assert_eq!(
+                (last.overall_code(), last.statuses[0].limit_remaining),
+                (Code::Ok, 0),
+                "after {what} it counts as before"
+            );
+            assert_eq!(
+                client
+                    .call(hit(1, false))
+                    .await
+                    .expect("it is answered")
+                    .overall_code(),
+                Code::OverLimit,
+                "{what}"
+            );
             assert_serving(&server, &mut client, &what).await;
         }
     }
     let page = server.admin("/metrics");
-    assert!(!page.contains("e+") && !page.contains("NaN"), "no counter has run away:\n{page}");
+    assert!(
+        !page.contains("e+") && !page.contains("NaN"),
+        "no counter has run away:\n{page}"
+    );
 }
 
 #[tokio::test]
@@ -170,13 +319,34 @@ async fn a_limit_of_nothing_refuses_every_hit_and_lets_a_look_pass() {
     let server = TestServer::with_rules(RULES).start();
     let mut client = server.client().await;
     for _ in 0..3 {
-        let answer = client.call(request("d", &[&[("nothing", "")]])).await.expect("it is answered");
+        let answer = client
+            .call(request("d", &[&[("nothing", "")]]))
+            .await
+            .expect("it is answered");
         assert_eq!(answer.overall_code(), Code::OverLimit);
-        let limit = answer.statuses[0].current_limit.as_ref().expect("it has a limit");
-        assert_eq!((limit.requests_per_unit, answer.statuses[0].limit_remaining), (0, 0));
+        let limit = answer.statuses[0]
+            .current_limit
+            .as_ref()
+            .expect("it has a limit");
+        assert_eq!(
+            (limit.requests_per_unit, answer.statuses[0].limit_remaining),
+            (0, 0)
+        );
     }
-    let by_request = changed("d", "other", |descriptor| descriptor.limit = Some(RateLimitOverride { requests_per_unit: 0, unit: 1 }));
-    assert_eq!(client.call(by_request).await.expect("it is answered").overall_code(), Code::OverLimit);
+    let by_request = changed("d", "other", |descriptor| {
+        descriptor.limit = Some(RateLimitOverride {
+            requests_per_unit: 0,
+            unit: 1,
+        })
+    });
+    assert_eq!(
+        client
+            .call(by_request)
+            .await
+            .expect("it is answered")
+            .overall_code(),
+        Code::OverLimit
+    );
     assert_serving(&server, &mut client, "a limit of nothing").await;
 }
 
@@ -185,15 +355,51 @@ fn rubbish() -> Vec<(&'static str, Vec<u8>, Grpc)> {
     let groups = vec![0x0b; 100_000];
     vec![
         ("no message", Vec::new(), Grpc::Internal),
-        ("bytes that are no protobuf", raw_grpc::frame_of(b"\xff\xff\xff rubbish"), Grpc::Internal),
-        ("a number for a domain", raw_grpc::frame_of(&[0x08, 0x01]), Grpc::Internal),
-        ("a domain longer than the message", raw_grpc::frame_of(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f]), Grpc::Internal),
-        ("groups in groups", raw_grpc::frame_of(&groups), Grpc::Internal),
-        ("half the bytes before a message", vec![0, 0, 0], Grpc::Internal),
-        ("less than was announced", vec![0, 0, 0, 0, 100, 0x0a], Grpc::Internal),
-        ("4 GiB announced", vec![0, 0xff, 0xff, 0xff, 0xff, 0x0a], Grpc::ResourceExhausted),
-        ("compressed, but nobody said how", vec![1, 0, 0, 0, 1, 0x0a], Grpc::Internal),
-        ("a flag that is none", vec![7, 0, 0, 0, 1, 0x0a], Grpc::Internal),
+        (
+            "bytes that are no protobuf",
+            raw_grpc::frame_of(b"\xff\xff\xff rubbish"),
+            Grpc::Internal,
+        ),
+        (
+            "a number for a domain",
+            raw_grpc::frame_of(&[0x08, 0x01]),
+            Grpc::Internal,
+        ),
+        (
+            "a domain longer than the message",
+            raw_grpc::frame_of(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f]),
+            Grpc::Internal,
+        ),
+        (
+            "groups in groups",
+            raw_grpc::frame_of(&groups),
+            Grpc::Internal,
+        ),
+        (
+            "half the bytes before a message",
+            vec![0, 0, 0],
+            Grpc::Internal,
+        ),
+        (
+            "less than was announced",
+            vec![0, 0, 0, 0, 100, 0x0a],
+            Grpc::Internal,
+        ),
+        (
+            "4 GiB announced",
+            vec![0, 0xff, 0xff, 0xff, 0xff, 0x0a],
+            Grpc::ResourceExhausted,
+        ),
+        (
+            "compressed, but nobody said how",
+            vec![1, 0, 0, 0, 1, 0x0a],
+            Grpc::Internal,
+        ),
+        (
+            "a flag that is none",
+            vec![7, 0, 0, 0, 1, 0x0a],
+            Grpc::Internal,
+        ),
     ]
 }
 
@@ -206,7 +412,11 @@ async fn rubbish_in_place_of_a_message_is_an_error_of_that_call_alone() {
     for (what, body, expected) in rubbish() {
         let ended = connection.begin().await.finish(&body).await;
         assert_eq!(ended.status, expected, "{what}");
-        assert_eq!(connection.begin().await.finish(&good).await.status, Grpc::Ok, "the same connection, after {what}");
+        assert_eq!(
+            connection.begin().await.finish(&good).await.status,
+            Grpc::Ok,
+            "the same connection, after {what}"
+        );
         assert_serving(&server, &mut client, what).await;
     }
 }
@@ -215,16 +425,22 @@ async fn rubbish_in_place_of_a_message_is_an_error_of_that_call_alone() {
 async fn a_stream_in_the_wrong_protocol_is_closed() {
     let server = TestServer::with_rules(RULES).start();
     let mut client = server.client().await;
-    let to_grpc = [("HTTP/1", HTTP1), ("TLS", TLS), ("rubbish", NO_PROTOCOL)].map(|stream| (server.grpc, stream));
-    let to_http = [("HTTP/2", HTTP2), ("TLS", TLS), ("rubbish", NO_PROTOCOL)].map(|stream| (server.http, stream));
-    let to_admin = [("HTTP/2", HTTP2), ("rubbish", NO_PROTOCOL)].map(|stream| (server.admin, stream));
+    let to_grpc = [("HTTP/1", HTTP1), ("TLS", TLS), ("rubbish", NO_PROTOCOL)]
+        .map(|stream| (server.grpc, stream));
+    let to_http = [("HTTP/2", HTTP2), ("TLS", TLS), ("rubbish", NO_PROTOCOL)]
+        .map(|stream| (server.http, stream));
+    let to_admin =
+        [("HTTP/2", HTTP2), ("rubbish", NO_PROTOCOL)].map(|stream| (server.admin, stream));
     for (addr, (what, bytes)) in to_grpc.into_iter().chain(to_http).chain(to_admin) {
         let mut connection = Connection::open(addr);
         connection.write(bytes).expect("the connection is open");
         connection.finish_writing();
         let answer = connection.read_to_end();
         assert!(
-            answer.as_ref().map_or_else(|error| error.kind() == std::io::ErrorKind::ConnectionReset, |bytes| bytes.len() < 1_000),
+            answer.as_ref().map_or_else(
+                |error| error.kind() == std::io::ErrorKind::ConnectionReset,
+                |bytes| bytes.len() < 1_000
+            ),
             "{what}: {answer:?}"
         );
         assert_serving(&server, &mut client, what).await;
@@ -237,7 +453,9 @@ async fn streams_that_stop_halfway_are_in_nobodys_way() {
     let mut client = server.client().await;
     let half_of = |addr, bytes: &[u8]| {
         let mut connection = Connection::open(addr);
-        connection.write(&bytes[..bytes.len() / 2]).expect("the connection is open");
+        connection
+            .write(&bytes[..bytes.len() / 2])
+            .expect("the connection is open");
         connection
     };
     let mut halves = Vec::new();
@@ -258,13 +476,24 @@ async fn streams_that_stop_halfway_are_in_nobodys_way() {
 async fn whoever_never_finishes_an_http_request_is_sent_away() {
     let server = TestServer::with_rules(RULES).start();
     let mut half_a_head = Connection::open(server.http);
-    half_a_head.write(b"GET /healthcheck HTTP/1.1\r\nhost: t").expect("the connection is open");
+    half_a_head
+        .write(b"GET /healthcheck HTTP/1.1\r\nhost: t")
+        .expect("the connection is open");
     let mut half_a_body = Connection::open(server.http);
-    half_a_body.write(b"POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: 200\r\n\r\n{").expect("the connection is open");
+    half_a_body
+        .write(b"POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: 200\r\n\r\n{")
+        .expect("the connection is open");
     // Within the patience of a read.
     let answer = half_a_head.read_to_end().expect("it is closed");
-    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 408 "), "{}", String::from_utf8_lossy(&answer));
-    assert_eq!(half_a_body.read("POST").expect("it is answered").status, 408);
+    assert!(
+        answer.is_empty() || answer.starts_with(b"HTTP/1.1 408 "),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    assert_eq!(
+        half_a_body.read("POST").expect("it is answered").status,
+        408
+    );
 }
 
 /// How a rules directory is spoilt.
@@ -274,26 +503,73 @@ type Spoil = fn(&Path);
 const SPOILT: &[(&str, Spoil, &str)] = &[
     (
         "half a file",
-        |rules| write(&rules.join("bad.yaml"), "domain: other\ndescriptors:\n  - key: k\n    rate_limit: {unit: min"),
+        |rules| {
+            write(
+                &rules.join("bad.yaml"),
+                "domain: other\ndescriptors:\n  - key: k\n    rate_limit: {unit: min",
+            )
+        },
         "bad.yaml:",
     ),
-    ("no YAML", |rules| write(&rules.join("bad.yaml"), "\t}{][ \0 : - ?"), "bad.yaml"),
-    ("no rules", |rules| write(&rules.join("bad.yaml"), "just a text"), "bad.yaml"),
-    ("an alias bomb", |rules| write(&rules.join("bad.yaml"), &alias_bomb()), "bad.yaml:"),
-    ("brackets in brackets", |rules| write(&rules.join("bad.yaml"), &"[".repeat(1 << 20)), "bad.yaml:"),
-    ("a file that is not UTF-8", |rules| fs::write(rules.join("bad.yaml"), b"domain: caf\xe9\n").expect("it is written"), "bad.yaml:1:12"),
-    ("a file of 65 MiB", |rules| sparse_file(&rules.join("bad.yaml"), 65 << 20), "the most for one file"),
-    ("a file of a terabyte", |rules| sparse_file(&rules.join("bad.yaml"), 1 << 40), "the most for one file"),
-    ("a file that cannot be read", |rules| symlink("/proc/self/mem", rules.join("bad.yaml")).expect("it is linked"), "Input/output error"),
-    ("a link to itself", |rules| symlink("bad.yaml", rules.join("bad.yaml")).expect("it is linked"), "Too many levels of symbolic links"),
+    (
+        "no YAML",
+        |rules| write(&rules.join("bad.yaml"), "\t}{][ \0 : - ?"),
+        "bad.yaml",
+    ),
+    (
+        "no rules",
+        |rules| write(&rules.join("bad.yaml"), "just a text"),
+        "bad.yaml",
+    ),
+    (
+        "an alias bomb",
+        |rules| write(&rules.join("bad.yaml"), &alias_bomb()),
+        "bad.yaml:",
+    ),
+    (
+        "brackets in brackets",
+        |rules| write(&rules.join("bad.yaml"), &"[".repeat(1 << 20)),
+        "bad.yaml:",
+    ),
+    (
+        "a file that is not UTF-8",
+        |rules| fs::write(rules.join("bad.yaml"), b"domain: caf\xe9\n").expect("it is written"),
+        "bad.yaml:1:12",
+    ),
+    (
+        "a file of 65 MiB",
+        |rules| sparse_file(&rules.join("bad.yaml"), 65 << 20),
+        "the most for one file",
+    ),
+    (
+        "a file of a terabyte",
+        |rules| sparse_file(&rules.join("bad.yaml"), 1 << 40),
+        "the most for one file",
+    ),
+    (
+        "a file that cannot be read",
+        |rules| symlink("/proc/self/mem", rules.join("bad.yaml")).expect("it is linked"),
+        "Input/output error",
+    ),
+    (
+        "a link to itself",
+        |rules| symlink("bad.yaml", rules.join("bad.yaml")).expect("it is linked"),
+        "Too many levels of symbolic links",
+    ),
 ];
 
 /// Spoilt so that all that is good can be loaded.
 const HARMLESS: &[(&str, Spoil)] = &[
     ("a pipe", |rules| make_pipe(&rules.join("bad.yaml"))),
-    ("a device", |rules| symlink("/dev/zero", rules.join("bad.yaml")).expect("it is linked")),
-    ("a socket", |rules| drop(std::os::unix::net::UnixListener::bind(rules.join("bad.yaml")).expect("it is bound"))),
-    ("a link to nothing", |rules| symlink("nothing", rules.join("bad.yaml")).expect("it is linked")),
+    ("a device", |rules| {
+        symlink("/dev/zero", rules.join("bad.yaml")).expect("it is linked")
+    }),
+    ("a socket", |rules| {
+        drop(std::os::unix::net::UnixListener::bind(rules.join("bad.yaml")).expect("it is bound"))
+    }),
+    ("a link to nothing", |rules| {
+        symlink("nothing", rules.join("bad.yaml")).expect("it is linked")
+    }),
     ("links in circles", |rules| {
         fs::create_dir(rules.join("bad.yaml")).expect("it is made");
         for name in ["one", "two", "three", "four"] {
@@ -301,7 +577,10 @@ const HARMLESS: &[(&str, Spoil)] = &[
         }
     }),
     ("a limit of nothing", |rules| {
-        write(&rules.join("bad.yaml"), "domain: other\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 0}}");
+        write(
+            &rules.join("bad.yaml"),
+            "domain: other\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 0}}",
+        );
     }),
     ("a limit of anything", |rules| {
         write(
@@ -312,7 +591,10 @@ const HARMLESS: &[(&str, Spoil)] = &[
     ("a key of a mebibyte", |rules| {
         write(
             &rules.join("bad.yaml"),
-            &format!("domain: other\ndescriptors:\n  - {{key: {}, rate_limit: {{unit: day, requests_per_unit: 1}}}}", "x".repeat(1 << 20)),
+            &format!(
+                "domain: other\ndescriptors:\n  - {{key: {}, rate_limit: {{unit: day, requests_per_unit: 1}}}}",
+                "x".repeat(1 << 20)
+            ),
         );
     }),
 ];
@@ -330,30 +612,58 @@ fn alias_bomb() -> String {
 /// The same in maps, as merged maps, and as rules.
 fn other_alias_bombs() -> Vec<String> {
     let chain = |first: &str, level: &dyn Fn(char) -> String| {
-        let levels = ('b'..='j').zip('a'..).map(|(name, before)| format!("{name}: &{name} {}\n", level(before)));
+        let levels = ('b'..='j')
+            .zip('a'..)
+            .map(|(name, before)| format!("{name}: &{name} {}\n", level(before)));
         format!("a: &a {first}\n{}", levels.collect::<String>())
     };
     let ten = |item: &dyn Fn(u32) -> String| (0..10).map(item).collect::<Vec<_>>().join(", ");
-    let maps = chain("{x: 1}", &|before| format!("{{{}}}", ten(&|number| format!("k{number}: *{before}"))));
+    let maps = chain("{x: 1}", &|before| {
+        format!("{{{}}}", ten(&|number| format!("k{number}: *{before}")))
+    });
     let many_keys: Vec<String> = (0..9_999).map(|number| format!("k{number}: 1")).collect();
-    let merges = format!("a: &a {{{}}}\nb:\n{}", many_keys.join(", "), "- <<: *a\n".repeat(10_000));
-    let rules =
-        chain("[{key: k, value: v}]", &|before| format!("[{}]", ten(&|number| format!("{{key: k{number}, descriptors: *{before}}}"))));
-    vec![maps, merges, format!("{rules}domain: other\ndescriptors: *j\n")]
+    let merges = format!(
+        "a: &a {{{}}}\nb:\n{}",
+        many_keys.join(", "),
+        "- <<: *a\n".repeat(10_000)
+    );
+    let rules = chain("[{key: k, value: v}]", &|before| {
+        format!(
+            "[{}]",
+            ten(&|number| format!("{{key: k{number}, descriptors: *{before}}}"))
+        )
+    });
+    vec![
+        maps,
+        merges,
+        format!("{rules}domain: other\ndescriptors: *j\n"),
+    ]
 }
 
 fn sparse_file(path: &Path, bytes: u64) {
-    fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("it takes no room");
+    fs::File::create(path)
+        .and_then(|file| file.set_len(bytes))
+        .expect("it takes no room");
 }
 
 fn make_pipe(path: &Path) {
-    assert!(Command::new("mkfifo").arg(path).status().expect("there is mkfifo").success());
+    assert!(
+        Command::new("mkfifo")
+            .arg(path)
+            .status()
+            .expect("there is mkfifo")
+            .success()
+    );
 }
 
 /// Takes away whatever was put there.
 fn mend(rules: &Path) {
     let path = rules.join("bad.yaml");
-    let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+    let removed = if path.is_dir() {
+        fs::remove_dir_all(&path)
+    } else {
+        fs::remove_file(&path)
+    };
     removed.expect("it is there");
 }
 
@@ -364,12 +674,25 @@ async fn a_spoilt_rules_directory_is_told_and_the_rules_go_on() {
     for (what, spoil, expected) in SPOILT {
         let seen = server.log().len();
         spoil(&server.path(""));
-        eventually(&format!("{what} is told"), async || server.metric("tollgate_rules_refused") == Some(1.0)).await;
-        assert!(server.log()[seen..].contains(expected), "{what}: {expected} is missing in\n{}", &server.log()[seen..]);
-        assert!(server.get("/ready").body.contains("older ones serve"), "{what}");
+        eventually(&format!("{what} is told"), async || {
+            server.metric("tollgate_rules_refused") == Some(1.0)
+        })
+        .await;
+        assert!(
+            server.log()[seen..].contains(expected),
+            "{what}: {expected} is missing in\n{}",
+            &server.log()[seen..]
+        );
+        assert!(
+            server.get("/ready").body.contains("older ones serve"),
+            "{what}"
+        );
         assert_serving(&server, &mut client, what).await;
         mend(&server.path(""));
-        eventually(&format!("{what} is over"), async || server.metric("tollgate_rules_refused") == Some(0.0)).await;
+        eventually(&format!("{what} is over"), async || {
+            server.metric("tollgate_rules_refused") == Some(0.0)
+        })
+        .await;
     }
 }
 
@@ -379,7 +702,10 @@ async fn alias_bombs_are_rejected_below_64_mib() {
     for bomb in [alias_bomb()].into_iter().chain(other_alias_bombs()) {
         let seen = server.log().len();
         server.write("bad.yaml", &bomb);
-        eventually("the bomb is rejected", async || server.log()[seen..].contains("Error loading new configuration")).await;
+        eventually("the bomb is rejected", async || {
+            server.log()[seen..].contains("Error loading new configuration")
+        })
+        .await;
     }
     let peak = resident_peak_kib(server.pid());
     assert!(peak < 64 << 10, "{peak} KiB");
@@ -391,10 +717,16 @@ async fn a_spoilt_rules_directory_at_the_start_is_told_and_waited_for() {
         let builder = TestServer::with_rules(RULES);
         spoil(builder.rules());
         let server = builder.start();
-        assert!(server.log().contains(expected), "{what}: {expected} is missing in\n{}", server.log());
+        assert!(
+            server.log().contains(expected),
+            "{what}: {expected} is missing in\n{}",
+            server.log()
+        );
         assert_eq!(server.get("/healthcheck").status, 500, "{what}");
         mend(&server.path(""));
-        look_until(&format!("{what} is over"), || server.get("/healthcheck").status == 200);
+        look_until(&format!("{what} is over"), || {
+            server.get("/healthcheck").status == 200
+        });
     }
 }
 
@@ -409,8 +741,12 @@ async fn what_is_no_rules_file_is_passed_over() {
             "round.yaml",
             &format!("domain: round_{round}\ndescriptors:\n  - {{key: k, rate_limit: {{unit: day, requests_per_unit: 1}}}}"),
         );
-        eventually(&format!("rules beside {what} are read"), async || server.admin("/rlconfig").contains(&format!("round_{round}.k: ")))
-            .await;
+        eventually(&format!("rules beside {what} are read"), async || {
+            server
+                .admin("/rlconfig")
+                .contains(&format!("round_{round}.k: "))
+        })
+        .await;
         assert_eq!(server.metric("tollgate_rules_refused"), Some(0.0), "{what}");
         assert_serving(&server, &mut client, what).await;
         mend(&server.path(""));

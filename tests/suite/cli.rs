@@ -1,11 +1,14 @@
-//! What the command line says: the block at the start, help, exit codes, `check`, and where rules are.
+//! What the command line says: the block at the start, help, exit codes, `check`, and where rules
+//! are.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::{TestServer, eventually, http, limit_of, look_until, tollgate, tollgate_with_env, write};
+use crate::support::{
+    TestServer, eventually, http, limit_of, look_until, tollgate, tollgate_with_env, write,
+};
 
 /// A tree with something of every kind.
 pub(crate) const TREE: &str = "\
@@ -28,7 +31,11 @@ descriptors:
 /// A directory with one rules file.
 pub(crate) fn rules_in(directory: &TempDir, yaml: &str) -> String {
     write(&directory.path().join("rules.yaml"), yaml);
-    directory.path().to_str().expect("temporary directories have plain names").to_owned()
+    directory
+        .path()
+        .to_str()
+        .expect("temporary directories have plain names")
+        .to_owned()
 }
 
 pub(crate) fn sample_rules() -> PathBuf {
@@ -37,7 +44,9 @@ pub(crate) fn sample_rules() -> PathBuf {
 
 #[test]
 fn the_start_names_version_store_every_address_and_the_rules() {
-    let server = TestServer::with_rules(&limit_of(3)).with_env("USE_PROMETHEUS", "true").start();
+    let server = TestServer::with_rules(&limit_of(3))
+        .with_env("USE_PROMETHEUS", "true")
+        .start();
     let said = server.announcement();
     let prometheus = server.prometheus.expect("it has a door of its own");
     let expected = [
@@ -47,7 +56,10 @@ fn the_start_names_version_store_every_address_and_the_rules() {
         format!("http://{}", server.http),
         format!("http://{}", server.admin),
         format!("http://{prometheus}"),
-        format!("1 in 1 domain, from {}", server.path("").display().to_string().trim_end_matches('/')),
+        format!(
+            "1 in 1 domain, from {}",
+            server.path("").display().to_string().trim_end_matches('/')
+        ),
         "curl ".to_owned(),
     ];
     for expected in expected {
@@ -65,8 +77,16 @@ async fn the_curl_of_the_sample_rules_gets_ok_and_then_429() {
     assert_eq!(first.status, 200, "{first:?}");
     assert!(first.body.contains(r#""overallCode":"OK""#), "{first:?}");
     // The first of these, unless a minute has just begun.
-    eventually("the sample's limit is reached", async || server.json(&body).status == 429).await;
-    assert!(server.json(&body).body.contains(r#""overallCode":"OVER_LIMIT""#));
+    eventually("the sample's limit is reached", async || {
+        server.json(&body).status == 429
+    })
+    .await;
+    assert!(
+        server
+            .json(&body)
+            .body
+            .contains(r#""overallCode":"OVER_LIMIT""#)
+    );
 }
 
 #[test]
@@ -74,22 +94,36 @@ fn the_curl_can_be_pasted_whatever_the_rules_are() {
     let rules = "domain: it's\ndescriptors:\n  - key: \"a'b\\\"c\"\n    value: $HOME\n    rate_limit: {unit: year, requests_per_unit: 1}\n";
     let server = TestServer::with_rules(rules).start();
     let (_, body) = printed_curl(server.announcement());
-    assert_eq!(body, r#"{"domain":"it's","descriptors":[{"entries":[{"key":"a'b\"c","value":"$HOME"}]}]}"#);
+    assert_eq!(
+        body,
+        r#"{"domain":"it's","descriptors":[{"entries":[{"key":"a'b\"c","value":"$HOME"}]}]}"#
+    );
     assert_eq!(server.json(&body).status, 200);
     assert_eq!(server.json(&body).status, 429);
 }
 
 #[test]
 fn a_server_on_all_addresses_prints_a_curl_that_reaches_it() {
-    let server = TestServer::with_rules(&limit_of(3)).with_env("HOST", "0.0.0.0").start();
+    let server = TestServer::with_rules(&limit_of(3))
+        .with_env("HOST", "0.0.0.0")
+        .start();
     let (address, body) = printed_curl(server.announcement());
-    assert_eq!(address, format!("http://127.0.0.1:{}/json", server.http.port()));
-    assert_eq!(http::post(([127, 0, 0, 1], server.http.port()).into(), "/json", &body).status, 200);
+    assert_eq!(
+        address,
+        format!("http://127.0.0.1:{}/json", server.http.port())
+    );
+    assert_eq!(
+        http::post(([127, 0, 0, 1], server.http.port()).into(), "/json", &body).status,
+        200
+    );
 }
 
 /// The address and the body of the printed curl, as a shell would read them.
 fn printed_curl(announcement: &str) -> (String, String) {
-    let line = announcement.lines().find_map(|line| line.trim().strip_prefix("curl -d '")).expect("there is a curl");
+    let line = announcement
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("curl -d '"))
+        .expect("there is a curl");
     let (body, address) = line.rsplit_once("' ").expect("the body is in quotes");
     (address.to_owned(), body.replace(r"'\''", "'"))
 }
@@ -110,7 +144,11 @@ fn help_is_in_groups() {
         "Log and metrics:",
         "Traces:",
     ] {
-        assert!(help.stdout.lines().any(|line| line == group), "{group} is missing in\n{}", help.stdout);
+        assert!(
+            help.stdout.lines().any(|line| line == group),
+            "{group} is missing in\n{}",
+            help.stdout
+        );
     }
 }
 
@@ -125,14 +163,23 @@ fn every_flag_says_what_it_is_for_and_is_named_as_its_variable() {
     let flags: Vec<&str> = help.split("      --").skip(1).collect();
     assert!(flags.len() > 40, "{help}");
     for text in flags {
-        let name = text.split_whitespace().next().expect("there is a first word");
+        let name = text
+            .split_whitespace()
+            .next()
+            .expect("there is a first word");
         let variable = name.to_uppercase().replace('-', "_");
         // Lines are broken to the terminal's width.
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(has_variable(&text, &variable), "--{name} has another variable:\n{text}");
+        assert!(
+            has_variable(&text, &variable),
+            "--{name} has another variable:\n{text}"
+        );
         let (_, description) = text.split_once('>').expect("every setting has a value");
         let description = description.trim_start_matches(']').trim_start();
-        assert!(!description.starts_with('['), "--{name} says nothing:\n{text}");
+        assert!(
+            !description.starts_with('['),
+            "--{name} says nothing:\n{text}"
+        );
     }
 }
 
@@ -143,7 +190,10 @@ fn every_subcommand_has_help_and_the_version_is_told() {
         assert_eq!(help.code, Some(0), "{subcommand}");
         assert!(help.stdout.contains("Usage: tollgate"), "{}", help.stdout);
     }
-    assert_eq!(tollgate(&["--version"]).stdout, format!("tollgate {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        tollgate(&["--version"]).stdout,
+        format!("tollgate {}\n", env!("CARGO_PKG_VERSION"))
+    );
 }
 
 /// Command line, and what the message must contain.
@@ -175,37 +225,82 @@ const WRONG_SETTINGS: &[(&[(&str, &str)], &str)] = &[
     (&[("SHADOW_MODE", "yes")], "true or false"),
     (&[("NEAR_LIMIT_RATIO", "most")], "most"),
     (&[("PROMETHEUS_PATH", "metrics")], "PROMETHEUS_PATH"),
-    (&[("PROMETHEUS_PATH", "/:x")], "write a path that begins with / and has letters, digits and /-._~ only, such as /metrics"),
+    (
+        &[("PROMETHEUS_PATH", "/:x")],
+        "write a path that begins with / and has letters, digits and /-._~ only, such as /metrics",
+    ),
     (&[("PROMETHEUS_PATH", "/*x")], "such as /metrics"),
     (&[("PROMETHEUS_PATH", "/{x")], "such as /metrics"),
     (&[("PROMETHEUS_PATH", "/{x}")], "such as /metrics"),
     (&[("PROMETHEUS_PATH", "/a b?")], "such as /metrics"),
-    (&[("CACHE_KEY_FORMAT", "escaped")], "write reference or safe"),
-    (&[("BACKEND_TYPE", "memcache")], "memcached cannot count exactly and is not supported; write redis, or memory"),
-    (&[("BACKEND_TYPE", "etcd")], "Invalid setting for BackendType: etcd"),
-    (&[("REDIS_URL", "redis:port")], "REDIS_URL has a port that is no number from 1 to 65535; write host:port"),
+    (
+        &[("CACHE_KEY_FORMAT", "escaped")],
+        "write reference or safe",
+    ),
+    (
+        &[("BACKEND_TYPE", "memcache")],
+        "memcached cannot count exactly and is not supported; write redis, or memory",
+    ),
+    (
+        &[("BACKEND_TYPE", "etcd")],
+        "Invalid setting for BackendType: etcd",
+    ),
+    (
+        &[("REDIS_URL", "redis:port")],
+        "REDIS_URL has a port that is no number from 1 to 65535; write host:port",
+    ),
     (&[("REDIS_SOCKET_TYPE", "udp")], "write tcp or unix"),
-    (&[("REDIS_URL", "one:1,two:1")], "REDIS_URL is a list of addresses: set REDIS_TYPE to CLUSTER or SENTINEL"),
-    (&[("REDIS_TYPE", "SENTINEL")], "REDIS_URL: Expected master name and a list of urls for the sentinels"),
+    (
+        &[("REDIS_URL", "one:1,two:1")],
+        "REDIS_URL is a list of addresses: set REDIS_TYPE to CLUSTER or SENTINEL",
+    ),
+    (
+        &[("REDIS_TYPE", "SENTINEL")],
+        "REDIS_URL: Expected master name and a list of urls for the sentinels",
+    ),
     (&[("REDIS_TYPE", "ring")], "Unrecognized redis type ring"),
-    (&[("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/no/ca.pem")], "REDIS_TLS_CACERT: /no/ca.pem: No such file or directory"),
+    (
+        &[("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/no/ca.pem")],
+        "REDIS_TLS_CACERT: /no/ca.pem: No such file or directory",
+    ),
     (&[("REDIS_TIMEOUT", "10")], "10s"),
-    (&[("REDIS_PERSECOND", "true")], "REDIS_PERSECOND_URL is not set; write the server's host:port"),
-    (&[("REDIS_AUTH_FILE", "/no/password")], "REDIS_AUTH_FILE: /no/password: No such file or directory"),
+    (
+        &[("REDIS_PERSECOND", "true")],
+        "REDIS_PERSECOND_URL is not set; write the server's host:port",
+    ),
+    (
+        &[("REDIS_AUTH_FILE", "/no/password")],
+        "REDIS_AUTH_FILE: /no/password: No such file or directory",
+    ),
     (&[("STORE_TIMEOUT", "0s")], "write a time from 1us to 60s"),
-    (&[("GRPC_SERVER_USE_TLS", "true")], "GRPC_SERVER_TLS_CERT is not set; write the path of a file"),
-    (&[("USE_STATSD", "true"), ("USE_PROMETHEUS", "true")], "unable to use more than one stats sink at the same time"),
-    (&[("USE_DOG_STATSD", "true"), ("USE_PROMETHEUS", "true")], "unable to use more than one stats sink at the same time"),
+    (
+        &[("GRPC_SERVER_USE_TLS", "true")],
+        "GRPC_SERVER_TLS_CERT is not set; write the path of a file",
+    ),
+    (
+        &[("USE_STATSD", "true"), ("USE_PROMETHEUS", "true")],
+        "unable to use more than one stats sink at the same time",
+    ),
+    (
+        &[("USE_DOG_STATSD", "true"), ("USE_PROMETHEUS", "true")],
+        "unable to use more than one stats sink at the same time",
+    ),
 ];
 
 #[test]
 fn settings_that_cannot_be_served_with_end_with_78_and_say_what_to_write() {
     for (variables, expected) in WRONG_SETTINGS {
         let server = TestServer::with_rules(&limit_of(1));
-        let ran = variables.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start_and_fail();
+        let ran = variables
+            .iter()
+            .fold(server, |server, (name, value)| server.with_env(name, value))
+            .start_and_fail();
         assert_eq!(ran.code, Some(78), "{variables:?}: {ran:?}");
         assert!(ran.stderr.contains(expected), "{variables:?}: {ran:?}");
-        assert!(!ran.stdout.contains("gRPC"), "{variables:?}: it says that it serves");
+        assert!(
+            !ran.stdout.contains("gRPC"),
+            "{variables:?}: it says that it serves"
+        );
     }
 }
 
@@ -214,16 +309,32 @@ const WITH_CREDENTIALS: &[&[(&str, &str)]] = &[
     &[("REDIS_URL", "redis://:s3cret@127.0.0.1:1")],
     &[("REDIS_URL", "redis://user:s3cret@127.0.0.1:1/3")],
     &[("REDIS_URL", "127.0.0.1:1"), ("REDIS_AUTH", "s3cret")],
-    &[("REDIS_URL", "127.0.0.1:1"), ("REDIS_SENTINEL_AUTH", "s3cret")],
-    &[("REDIS_URL", "127.0.0.1:1"), ("REDIS_PERSECOND_URL", "redis://:s3cret@redis:6379")],
-    &[("REDIS_URL", "127.0.0.1:1"), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "redis://:s3cret@127.0.0.1:1")],
+    &[
+        ("REDIS_URL", "127.0.0.1:1"),
+        ("REDIS_SENTINEL_AUTH", "s3cret"),
+    ],
+    &[
+        ("REDIS_URL", "127.0.0.1:1"),
+        ("REDIS_PERSECOND_URL", "redis://:s3cret@redis:6379"),
+    ],
+    &[
+        ("REDIS_URL", "127.0.0.1:1"),
+        ("REDIS_PERSECOND", "true"),
+        ("REDIS_PERSECOND_URL", "redis://:s3cret@127.0.0.1:1"),
+    ],
     &[
         ("REDIS_URL", "127.0.0.1:1"),
         ("REDIS_PERSECOND", "true"),
         ("REDIS_PERSECOND_URL", "127.0.0.1:1"),
         ("REDIS_PERSECOND_AUTH", "s3cret"),
     ],
-    &[("REDIS_TYPE", "cluster"), ("REDIS_URL", "redis://:s3cret@127.0.0.1:1,redis://:s3cret@127.0.0.1:2")],
+    &[
+        ("REDIS_TYPE", "cluster"),
+        (
+            "REDIS_URL",
+            "redis://:s3cret@127.0.0.1:1,redis://:s3cret@127.0.0.1:2",
+        ),
+    ],
     &[
         ("REDIS_TYPE", "sentinel"),
         ("REDIS_URL", "m,redis://:s3cret@127.0.0.1:1"),
@@ -238,21 +349,37 @@ const BAD_WITH_CREDENTIALS: &[&[(&str, &str)]] = &[
     &[("REDIS_URL", "redis://:s3cret@one:1,redis://:s3cret@two:1")],
     &[("REDIS_URL", "redis://:1/s3cret@redis")],
     &[("REDIS_URL", "s3cret@redis:6379")],
-    &[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "redis://:s3cret@one:1,two:1")],
-    &[("REDIS_URL", "redis:6379"), ("REDIS_AUTH", "user:s3cret"), ("REDIS_TLS", "maybe")],
+    &[
+        ("REDIS_TYPE", "sentinel"),
+        ("REDIS_URL", "redis://:s3cret@one:1,two:1"),
+    ],
+    &[
+        ("REDIS_URL", "redis:6379"),
+        ("REDIS_AUTH", "user:s3cret"),
+        ("REDIS_TLS", "maybe"),
+    ],
 ];
 
 #[test]
 fn credentials_are_printed_neither_by_the_log_nor_by_errors_nor_by_help() {
     for &variables in WITH_CREDENTIALS.iter().chain(BAD_WITH_CREDENTIALS) {
         let server = TestServer::with_rules(&limit_of(1)).with_env("LOG_LEVEL", "trace");
-        let server = variables.iter().fold(server, |server, (name, value)| server.with_env(name, value));
+        let server = variables
+            .iter()
+            .fold(server, |server, (name, value)| server.with_env(name, value));
         let said = if WITH_CREDENTIALS.contains(&variables) {
             let server = server.start();
             let tells = |log: &str| {
-                ["Redis cannot be reached", "nobody tells where the servers of Redis are"].iter().any(|told| log.contains(told))
+                [
+                    "Redis cannot be reached",
+                    "nobody tells where the servers of Redis are",
+                ]
+                .iter()
+                .any(|told| log.contains(told))
             };
-            look_until("the log tells that nobody is there", || tells(&server.log()));
+            look_until("the log tells that nobody is there", || {
+                tells(&server.log())
+            });
             format!("{}{}", server.announcement(), server.log())
         } else {
             let ran = server.start_and_fail();
@@ -278,27 +405,60 @@ fn a_pod_beside_a_service_named_redis_counts_in_memory_and_says_nothing_about_re
         ("REDIS_URL", ""),
     ];
     let server = TestServer::with_rules(&limit_of(1));
-    let server = of_kubernetes.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start();
-    assert!(server.announcement().contains("store    memory"), "{}", server.announcement());
+    let server = of_kubernetes
+        .iter()
+        .fold(server, |server, (name, value)| server.with_env(name, value))
+        .start();
+    assert!(
+        server.announcement().contains("store    memory"),
+        "{}",
+        server.announcement()
+    );
     assert!(!server.log().contains("REDIS"), "{}", server.log());
 }
 
 #[test]
 fn the_memory_store_can_be_asked_for_whatever_is_set_for_redis() {
     let server = TestServer::with_rules(&limit_of(1)).with_env("BACKEND_TYPE", "memory");
-    let server = server.with_env("REDIS_URL", "redis://:s3cret@redis:6379").with_env("REDIS_TYPE", "cluster").start();
-    assert!(server.announcement().contains("store    memory"), "{}", server.announcement());
-    assert!(server.log().contains("REDIS_* have no effect with BACKEND_TYPE=memory"), "{}", server.log());
+    let server = server
+        .with_env("REDIS_URL", "redis://:s3cret@redis:6379")
+        .with_env("REDIS_TYPE", "cluster")
+        .start();
+    assert!(
+        server.announcement().contains("store    memory"),
+        "{}",
+        server.announcement()
+    );
+    assert!(
+        server
+            .log()
+            .contains("REDIS_* have no effect with BACKEND_TYPE=memory"),
+        "{}",
+        server.log()
+    );
 }
 
 #[test]
 fn settings_without_an_effect_are_warned_about() {
     let told = [
-        ("REDIS_URI", "redis:6379", "REDIS_URI is no setting; did you mean REDIS_URL?"),
-        ("LOCAL_CACHE_SIZE_IN_BYTES", "1024", "LOCAL_CACHE_SIZE_IN_BYTES has no effect"),
+        (
+            "REDIS_URI",
+            "redis:6379",
+            "REDIS_URI is no setting; did you mean REDIS_URL?",
+        ),
+        (
+            "LOCAL_CACHE_SIZE_IN_BYTES",
+            "1024",
+            "LOCAL_CACHE_SIZE_IN_BYTES has no effect",
+        ),
     ];
     let server = TestServer::with_rules(&limit_of(1));
-    let server = told.iter().fold(server, |server, (name, value, _)| server.with_env(name, value)).start();
+    let server = told
+        .iter()
+        .fold(server, |server, (name, value, _)| {
+            server.with_env(name, value)
+        })
+        .start();
     for (name, _, expected) in told {
         assert!(server.log().contains(expected), "{name}: {}", server.log());
     }
@@ -314,20 +474,37 @@ fn the_log_can_be_json_with_the_references_keys() {
         .with_env("REDIS_URI", "redis:6379")
         .with_env("GRPC_PORT", &port);
     let ran = ran.start_and_fail();
-    let line: serde_json::Value = serde_json::from_str(ran.stderr.lines().next().expect("there is a line")).expect("it is JSON");
+    let line: serde_json::Value =
+        serde_json::from_str(ran.stderr.lines().next().expect("there is a line"))
+            .expect("it is JSON");
     assert_eq!(line["level"], "warn");
-    assert_eq!(line["@message"], "REDIS_URI is no setting; did you mean REDIS_URL?");
-    assert!(line["@timestamp"].as_str().is_some_and(|time| time.ends_with('Z')), "{line}");
+    assert_eq!(
+        line["@message"],
+        "REDIS_URI is no setting; did you mean REDIS_URL?"
+    );
+    assert!(
+        line["@timestamp"]
+            .as_str()
+            .is_some_and(|time| time.ends_with('Z')),
+        "{line}"
+    );
 }
 
 #[test]
 fn check_of_good_rules_ends_with_0() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, TREE);
-    for arguments in [&["check", &path][..], &["check", "-config_dir", &path], &["check", "--config-dir", &path]] {
+    for arguments in [
+        &["check", &path][..],
+        &["check", "-config_dir", &path],
+        &["check", "--config-dir", &path],
+    ] {
         let ran = tollgate_with_env(arguments, &[("CACHE_KEY_FORMAT", "safe")]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
-        assert_eq!(ran.stdout, format!("{path}: ok, 4 limits in 1 domain of 1 file\n"));
+        assert_eq!(
+            ran.stdout,
+            format!("{path}: ok, 4 limits in 1 domain of 1 file\n")
+        );
     }
 }
 
@@ -335,14 +512,31 @@ fn check_of_good_rules_ends_with_0() {
 fn check_of_our_own_rules_says_what_their_queue_needs_and_nothing_else() {
     let waits = ", and Envoy waits 20 ms for an answer unless told otherwise\n";
     for (directory, queue, summary) in [
-        ("config", "shop.yaml: calls are held back for up to 200 ms", "13 limits in 2 domains of 2 files"),
-        ("deploy/envoy/rules", "over-limit.yaml: calls are held back for up to 2 s", "14 limits in 6 domains of 6 files"),
+        (
+            "config",
+            "shop.yaml: calls are held back for up to 200 ms",
+            "13 limits in 2 domains of 2 files",
+        ),
+        (
+            "deploy/envoy/rules",
+            "over-limit.yaml: calls are held back for up to 2 s",
+            "14 limits in 6 domains of 6 files",
+        ),
     ] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory).display().to_string();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(directory)
+            .display()
+            .to_string();
         let ran = tollgate(&["check", &path]);
         let (said, summed_up) = ran.stdout.rsplit_once("\n\n").expect("it has a note");
-        assert_eq!((ran.code, summed_up), (Some(0), &*format!("{path}: ok, {summary}\n")));
-        assert!(said.starts_with(&format!("note: {queue}{waits}")) && !said.contains("\n\n"), "{said}");
+        assert_eq!(
+            (ran.code, summed_up),
+            (Some(0), &*format!("{path}: ok, {summary}\n"))
+        );
+        assert!(
+            said.starts_with(&format!("note: {queue}{waits}")) && !said.contains("\n\n"),
+            "{said}"
+        );
     }
 }
 
@@ -350,7 +544,9 @@ fn check_of_our_own_rules_says_what_their_queue_needs_and_nothing_else() {
 fn check_notes_once_a_file_that_envoy_has_to_wait_for_the_longest_queue() {
     let directory = TempDir::new().expect("a temporary directory");
     let queue = |key: &str, more: &str| {
-        format!("  - {{key: {key}, rate_limit: {{unit: day, requests_per_unit: 1}}, metadata: {{tollgate: {{{more}}}}}}}\n")
+        format!(
+            "  - {{key: {key}, rate_limit: {{unit: day, requests_per_unit: 1}}, metadata: {{tollgate: {{{more}}}}}}}\n"
+        )
     };
     let buckets = "{tollgate: {defaults: {algorithm: leaky_bucket}}}";
     let queues = [
@@ -359,8 +555,20 @@ fn check_notes_once_a_file_that_envoy_has_to_wait_for_the_longest_queue() {
         queue("c", "on_limit: queue, max_wait: 20ms"),
         queue("d", "burst: 2"),
     ];
-    let path = rules_in(&directory, &format!("domain: one\nmetadata: {buckets}\ndescriptors:\n{}", queues.concat()));
-    write(&directory.path().join("two.yaml"), &format!("domain: two\nmetadata: {buckets}\ndescriptors:\n{}", queue("d", "burst: 2")));
+    let path = rules_in(
+        &directory,
+        &format!(
+            "domain: one\nmetadata: {buckets}\ndescriptors:\n{}",
+            queues.concat()
+        ),
+    );
+    write(
+        &directory.path().join("two.yaml"),
+        &format!(
+            "domain: two\nmetadata: {buckets}\ndescriptors:\n{}",
+            queue("d", "burst: 2")
+        ),
+    );
     let ran = tollgate(&["check", &path]);
     let expected = format!(
         "\
@@ -418,9 +626,16 @@ warning: rules.yaml: two counters of this rule can be the same on Redis: tenant=
     );
     assert_eq!(ran.stdout, expected);
     let ran = tollgate(&["check", "--cache-key-format", "safe", &path]);
-    assert_eq!(ran.stdout, format!("{path}: ok, 3 limits in 2 domains of 2 files\n"));
+    assert_eq!(
+        ran.stdout,
+        format!("{path}: ok, 3 limits in 2 domains of 2 files\n")
+    );
     let server = TestServer::with_rules(one).start();
-    assert!(!server.log().contains("can be the same"), "{}", server.log());
+    assert!(
+        !server.log().contains("can be the same"),
+        "{}",
+        server.log()
+    );
 }
 
 #[test]
@@ -474,18 +689,41 @@ fn check_lists_problems_by_file_line_and_column() {
     let path = rules_in(&directory, &rules("one"));
     write(&directory.path().join("again.yaml"), &rules("two"));
     let ran = tollgate(&["check", &path]);
-    let places: Vec<&str> = ran.stderr.lines().filter_map(|line| line.strip_prefix("  --> ")?.strip_prefix(&*path)).collect();
-    let places: Vec<&str> = places.iter().filter_map(|place| place.split(' ').next()).collect();
-    let expected = ["/again.yaml:3:46", "/again.yaml:3:55", "/again.yaml:4:14", "/rules.yaml:3:46", "/rules.yaml:3:55", "/rules.yaml:4:14"];
+    let places: Vec<&str> = ran
+        .stderr
+        .lines()
+        .filter_map(|line| line.strip_prefix("  --> ")?.strip_prefix(&*path))
+        .collect();
+    let places: Vec<&str> = places
+        .iter()
+        .filter_map(|place| place.split(' ').next())
+        .collect();
+    let expected = [
+        "/again.yaml:3:46",
+        "/again.yaml:3:55",
+        "/again.yaml:4:14",
+        "/rules.yaml:3:46",
+        "/rules.yaml:3:55",
+        "/rules.yaml:4:14",
+    ];
     assert_eq!(places, expected, "{}", ran.stderr);
-    assert!(ran.stderr.starts_with(&format!("tollgate: 6 problems in {path}\n")), "{}", ran.stderr);
+    assert!(
+        ran.stderr
+            .starts_with(&format!("tollgate: 6 problems in {path}\n")),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]
 fn check_of_binary_data_names_its_file_and_line_beside_all_other_problems() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, "domain: one\n");
-    std::fs::write(directory.path().join("broken.yaml"), b"domain: d\n\x7fELF\xff\xfe\0\x80\n").expect("a file can be written");
+    std::fs::write(
+        directory.path().join("broken.yaml"),
+        b"domain: d\n\x7fELF\xff\xfe\0\x80\n",
+    )
+    .expect("a file can be written");
     let ran = tollgate(&["check", &path]);
     assert_eq!(ran.code, Some(78));
     let expected = format!(
@@ -497,8 +735,15 @@ broken.yaml: error loading config file: yaml: line 2: the character U+007F is no
 "
     );
     assert!(ran.stderr.starts_with(&expected), "{}", ran.stderr);
-    std::fs::write(directory.path().join("broken.yaml"), b"domain: d\ndescriptors:\n  - key: caf\xe9\n").expect("a file can be written");
-    write(&directory.path().join("rules.yaml"), "domain: one\ndescriptor: []\n");
+    std::fs::write(
+        directory.path().join("broken.yaml"),
+        b"domain: d\ndescriptors:\n  - key: caf\xe9\n",
+    )
+    .expect("a file can be written");
+    write(
+        &directory.path().join("rules.yaml"),
+        "domain: one\ndescriptor: []\n",
+    );
     let ran = tollgate(&["check", &path]);
     let expected = format!(
         "\
@@ -533,8 +778,14 @@ fn check_takes_a_domain_in_two_files_only_if_told_to_merge() {
         "domain: d\ndescriptors:\n  - key: other\n    rate_limit: {unit: day, requests_per_unit: 1}\n",
     );
     assert_eq!(tollgate(&["check", &path]).code, Some(78));
-    assert_eq!(tollgate(&["check", "--merge-domain-config", "--config-dir", &path]).code, Some(0));
-    assert_eq!(tollgate_with_env(&["check", &path], &[("MERGE_DOMAIN_CONFIG", "true")]).code, Some(0));
+    assert_eq!(
+        tollgate(&["check", "--merge-domain-config", "--config-dir", &path]).code,
+        Some(0)
+    );
+    assert_eq!(
+        tollgate_with_env(&["check", &path], &[("MERGE_DOMAIN_CONFIG", "true")]).code,
+        Some(0)
+    );
 }
 
 #[test]
@@ -552,13 +803,38 @@ fn every_subcommand_reads_the_rules_that_runtime_settings_name() {
         ("CACHE_KEY_FORMAT", "safe"),
     ];
     let check = tollgate_with_env(&["check"], &variables);
-    assert_eq!((check.code, check.stdout), (Some(0), format!("{path}: ok, 4 limits in 1 domain of 1 file\n")));
+    assert_eq!(
+        (check.code, check.stdout),
+        (
+            Some(0),
+            format!("{path}: ok, 4 limits in 1 domain of 1 file\n")
+        )
+    );
     let explain = tollgate_with_env(&["explain", "shop", "user=alice"], &variables);
     assert_eq!(explain.code, Some(0), "{explain:?}");
-    assert!(explain.stdout.contains(&format!("{path}/rules.yaml:3")), "{explain:?}");
-    let simulate = tollgate_with_env(&["simulate", "--domain", "shop", "-e", "tenant=a, b", "-e", "plan=gold"], &variables);
+    assert!(
+        explain.stdout.contains(&format!("{path}/rules.yaml:3")),
+        "{explain:?}"
+    );
+    let simulate = tollgate_with_env(
+        &[
+            "simulate",
+            "--domain",
+            "shop",
+            "-e",
+            "tenant=a, b",
+            "-e",
+            "plan=gold",
+        ],
+        &variables,
+    );
     assert_eq!(simulate.code, Some(0), "{simulate:?}");
-    assert!(simulate.stdout.starts_with(&format!("shop.tenant.plan at {path}/rules.yaml:")), "{simulate:?}");
+    assert!(
+        simulate
+            .stdout
+            .starts_with(&format!("shop.tenant.plan at {path}/rules.yaml:")),
+        "{simulate:?}"
+    );
     // A directory on the command line wins, and a control plane has no files.
     let directory = TempDir::new().expect("a temporary directory");
     let other = rules_in(&directory, &limit_of(1));
@@ -567,26 +843,62 @@ fn every_subcommand_reads_the_rules_that_runtime_settings_name() {
     for arguments in [&["check"][..], &["explain", "shop", "user=alice"]] {
         let ran = tollgate_with_env(arguments, &[("CONFIG_TYPE", "GRPC_XDS_SOTW")]);
         assert_eq!(ran.code, Some(78), "{ran:?}");
-        assert!(ran.stderr.contains("CONFIG_TYPE is GRPC_XDS_SOTW, so the rules are not in files"), "{ran:?}");
+        assert!(
+            ran.stderr
+                .contains("CONFIG_TYPE is GRPC_XDS_SOTW, so the rules are not in files"),
+            "{ran:?}"
+        );
     }
 }
 
 /// Arguments that name no directory, the exit code, and what the error must contain.
 const NO_DIRECTORY: &[(&[&str], i32, &str)] = &[
-    (&["explian"], 78, "read rules from explian: No such file or directory (os error 2); did you mean `tollgate explain`?"),
+    (
+        &["explian"],
+        78,
+        "read rules from explian: No such file or directory (os error 2); did you mean `tollgate explain`?",
+    ),
     (&["serve", "chekc"], 78, "did you mean `tollgate check`?"),
-    (&["man"], 78, "name a directory of rules files, or a subcommand: serve, check, explain, simulate"),
-    (&["/no/such/rules"], 78, "read rules from /no/such/rules: No such file or directory"),
-    (&["/dev/null"], 78, "read rules from /dev/null: it is not a directory"),
-    (&["explian", "shop", "user=42"], 64, "did you mean `tollgate explain`?"),
+    (
+        &["man"],
+        78,
+        "name a directory of rules files, or a subcommand: serve, check, explain, simulate",
+    ),
+    (
+        &["/no/such/rules"],
+        78,
+        "read rules from /no/such/rules: No such file or directory",
+    ),
+    (
+        &["/dev/null"],
+        78,
+        "read rules from /dev/null: it is not a directory",
+    ),
+    (
+        &["explian", "shop", "user=42"],
+        64,
+        "did you mean `tollgate explain`?",
+    ),
 ];
 
 #[test]
 fn a_mistyped_subcommand_does_not_serve() {
     for (arguments, code, expected) in NO_DIRECTORY {
         // Should it serve all the same, then on ports that no other test uses.
-        let ran = tollgate_with_env(arguments, &[("PORT", "0"), ("GRPC_PORT", "0"), ("DEBUG_PORT", "0"), ("HOST", "127.0.0.1")]);
-        assert_eq!((ran.code, &*ran.stdout), (Some(*code), ""), "{arguments:?}: {ran:?}");
+        let ran = tollgate_with_env(
+            arguments,
+            &[
+                ("PORT", "0"),
+                ("GRPC_PORT", "0"),
+                ("DEBUG_PORT", "0"),
+                ("HOST", "127.0.0.1"),
+            ],
+        );
+        assert_eq!(
+            (ran.code, &*ran.stdout),
+            (Some(*code), ""),
+            "{arguments:?}: {ran:?}"
+        );
         assert!(ran.stderr.contains(expected), "{arguments:?}: {ran:?}");
     }
 }
@@ -595,10 +907,23 @@ fn a_mistyped_subcommand_does_not_serve() {
 fn output_that_nobody_reads_is_no_panic() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, TREE);
-    for arguments in [&["check", &path][..], &["explain", "--rules", &path, "shop", "user=alice"], &["--help"]] {
+    for arguments in [
+        &["check", &path][..],
+        &["explain", "--rules", &path, "shop", "user=alice"],
+        &["--help"],
+    ] {
         let (_, nobody) = std::io::pipe().expect("a pipe can be made");
-        let ran =
-            Command::new(env!("CARGO_BIN_EXE_tollgate")).args(arguments).env_clear().stdout(nobody).output().expect("cargo has built it");
-        assert_eq!(ran.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+        let ran = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(arguments)
+            .env_clear()
+            .stdout(nobody)
+            .output()
+            .expect("cargo has built it");
+        assert_eq!(
+            ran.status.code(),
+            Some(0),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
     }
 }

@@ -15,7 +15,9 @@ use tokio::time::Instant;
 use tonic::transport::Endpoint;
 use tower::service_fn;
 
-use crate::support::{Builder, Client, Code, PATIENCE, TestServer, eventually, http, limit_of, raw_grpc, request};
+use crate::support::{
+    Builder, Client, Code, PATIENCE, TestServer, eventually, http, limit_of, raw_grpc, request,
+};
 
 fn server() -> Builder {
     TestServer::with_rules(&limit_of(1_000_000)).with_env("DRAIN_PERIOD", "0s")
@@ -29,12 +31,20 @@ async fn client_at(path: &Path) -> Client {
         async move { UnixStream::connect(path).await.map(TokioIo::new) }
     });
     let endpoint = Endpoint::from_static("http://localhost").timeout(PATIENCE);
-    Client::on(endpoint.connect_with_connector(connect).await.expect("somebody listens"))
+    Client::on(
+        endpoint
+            .connect_with_connector(connect)
+            .await
+            .expect("somebody listens"),
+    )
 }
 
 /// The same port on the machine itself, by both families.
 fn loopbacks(addr: SocketAddr) -> [SocketAddr; 2] {
-    [(Ipv4Addr::LOCALHOST, addr.port()).into(), (Ipv6Addr::LOCALHOST, addr.port()).into()]
+    [
+        (Ipv4Addr::LOCALHOST, addr.port()).into(),
+        (Ipv6Addr::LOCALHOST, addr.port()).into(),
+    ]
 }
 
 /// A whole call.
@@ -46,8 +56,17 @@ fn call() -> Vec<u8> {
 async fn grpc_on_a_unix_socket_is_announced_answered_and_removed_at_the_end() {
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("tollgate.sock");
-    let mut server = server().with_env("GRPC_UDS", path.to_str().expect("it is text")).with_env("WORKERS", "2").start();
-    assert!(server.announcement().contains(&format!("gRPC     unix:{}\n", path.display())), "{}", server.announcement());
+    let mut server = server()
+        .with_env("GRPC_UDS", path.to_str().expect("it is text"))
+        .with_env("WORKERS", "2")
+        .start();
+    assert!(
+        server
+            .announcement()
+            .contains(&format!("gRPC     unix:{}\n", path.display())),
+        "{}",
+        server.announcement()
+    );
 
     let mut clients = Vec::new();
     for _ in 0..4 {
@@ -55,8 +74,15 @@ async fn grpc_on_a_unix_socket_is_announced_answered_and_removed_at_the_end() {
         assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
         clients.push(client);
     }
-    assert_eq!(server.get("/healthcheck").status, 200, "HTTP has its port as ever");
-    eventually("four connections are open", async || server.metric("tollgate_connections") == Some(4.0)).await;
+    assert_eq!(
+        server.get("/healthcheck").status,
+        200,
+        "HTTP has its port as ever"
+    );
+    eventually("four connections are open", async || {
+        server.metric("tollgate_connections") == Some(4.0)
+    })
+    .await;
 
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
@@ -67,9 +93,14 @@ async fn grpc_on_a_unix_socket_is_announced_answered_and_removed_at_the_end() {
 async fn a_second_signal_leaves_no_socket_behind_either() {
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("tollgate.sock");
-    let mut server = TestServer::with_rules(&limit_of(1)).with_env("GRPC_UDS", path.to_str().expect("it is text")).start();
+    let mut server = TestServer::with_rules(&limit_of(1))
+        .with_env("GRPC_UDS", path.to_str().expect("it is text"))
+        .start();
     server.signal("TERM");
-    eventually("it drains", async || server.get("/ready").body.contains("draining")).await;
+    eventually("it drains", async || {
+        server.get("/ready").body.contains("draining")
+    })
+    .await;
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
     assert!(!path.exists(), "it is removed");
@@ -80,9 +111,19 @@ async fn a_socket_of_a_process_that_is_no_more_is_taken_over() {
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("tollgate.sock");
     drop(UnixListener::bind(&path).expect("nobody is there"));
-    assert!(fs::metadata(&path).expect("it was left behind").file_type().is_socket());
-    let _server = server().with_env("GRPC_UDS", path.to_str().expect("it is text")).start();
-    assert_eq!(client_at(&path).await.ask("d", &[("k", "")]).await, Code::Ok);
+    assert!(
+        fs::metadata(&path)
+            .expect("it was left behind")
+            .file_type()
+            .is_socket()
+    );
+    let _server = server()
+        .with_env("GRPC_UDS", path.to_str().expect("it is text"))
+        .start();
+    assert_eq!(
+        client_at(&path).await.ask("d", &[("k", "")]).await,
+        Code::Ok
+    );
 }
 
 #[tokio::test]
@@ -93,14 +134,30 @@ async fn a_socket_that_somebody_listens_at_and_any_other_file_are_left_alone() {
     let _first = server().with_env("GRPC_UDS", path).start();
     let ran = server().with_env("GRPC_UDS", path).start_and_fail();
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stderr.contains("(GRPC_UDS): another process listens there") && ran.stderr.contains(path), "{ran:?}");
-    assert_eq!(client_at(Path::new(path)).await.ask("d", &[("k", "")]).await, Code::Ok);
+    assert!(
+        ran.stderr
+            .contains("(GRPC_UDS): another process listens there")
+            && ran.stderr.contains(path),
+        "{ran:?}"
+    );
+    assert_eq!(
+        client_at(Path::new(path))
+            .await
+            .ask("d", &[("k", "")])
+            .await,
+        Code::Ok
+    );
 
     let file = home.path().join("notes");
     fs::write(&file, "precious").expect("a file can be written");
-    let ran = server().with_env("GRPC_UDS", file.to_str().expect("it is text")).start_and_fail();
+    let ran = server()
+        .with_env("GRPC_UDS", file.to_str().expect("it is text"))
+        .start_and_fail();
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stderr.contains("something else than a socket is there"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("something else than a socket is there"),
+        "{ran:?}"
+    );
     assert_eq!(fs::read_to_string(&file).expect("it is there"), "precious");
 }
 
@@ -112,16 +169,30 @@ async fn a_host_of_two_colons_is_every_address_of_ipv6_and_ipv4() {
             .with_env("GRPC_HOST", every)
             .with_env("DEBUG_HOST", every)
             .with_env("USE_PROMETHEUS", "true")
-            .with_env("PROMETHEUS_ADDR", if every == "::" { "[::]:0" } else { ":0" })
+            .with_env(
+                "PROMETHEUS_ADDR",
+                if every == "::" { "[::]:0" } else { ":0" },
+            )
             .start();
-        for addr in loopbacks(server.http).into_iter().chain(loopbacks(server.admin)) {
-            assert_eq!(http::get(addr, "/healthcheck").status, 200, "{every}: {addr}");
+        for addr in loopbacks(server.http)
+            .into_iter()
+            .chain(loopbacks(server.admin))
+        {
+            assert_eq!(
+                http::get(addr, "/healthcheck").status,
+                200,
+                "{every}: {addr}"
+            );
         }
         for addr in loopbacks(server.prometheus.expect("it is bound")) {
             assert_eq!(http::get(addr, "/metrics").status, 200, "{every}: {addr}");
         }
         for addr in loopbacks(server.grpc) {
-            assert_eq!(Client::connect(addr).await.ask("d", &[("k", "")]).await, Code::Ok, "{every}: {addr}");
+            assert_eq!(
+                Client::connect(addr).await.ask("d", &[("k", "")]).await,
+                Code::Ok,
+                "{every}: {addr}"
+            );
         }
     }
 }
@@ -129,23 +200,43 @@ async fn a_host_of_two_colons_is_every_address_of_ipv6_and_ipv4() {
 #[tokio::test]
 async fn each_door_is_where_its_host_and_port_say() {
     // Whoever takes one of them meanwhile is another test, on a machine with 28,000 more.
-    let free = || TcpListener::bind("127.0.0.2:0").expect("any port will do").local_addr().expect("it is bound");
+    let free = || {
+        TcpListener::bind("127.0.0.2:0")
+            .expect("any port will do")
+            .local_addr()
+            .expect("it is bound")
+    };
     let (http, grpc, debug) = (free(), free(), free());
     let doors = [("", http), ("GRPC_", grpc), ("DEBUG_", debug)];
     let server = doors.iter().fold(server(), |server, (door, addr)| {
-        server.with_env(&format!("{door}HOST"), "127.0.0.2").with_env(&format!("{door}PORT"), &addr.port().to_string())
+        server
+            .with_env(&format!("{door}HOST"), "127.0.0.2")
+            .with_env(&format!("{door}PORT"), &addr.port().to_string())
     });
     let server = server.start();
-    assert_eq!((server.http, server.grpc, server.admin), (http, grpc, debug));
+    assert_eq!(
+        (server.http, server.grpc, server.admin),
+        (http, grpc, debug)
+    );
     assert_eq!(http::get(http, "/healthcheck").status, 200);
-    assert!(http::get(debug, "/metrics").body.contains("tollgate_rules 1"));
-    assert_eq!(Client::connect(grpc).await.ask("d", &[("k", "")]).await, Code::Ok);
+    assert!(
+        http::get(debug, "/metrics")
+            .body
+            .contains("tollgate_rules 1")
+    );
+    assert_eq!(
+        Client::connect(grpc).await.ask("d", &[("k", "")]).await,
+        Code::Ok
+    );
 }
 
 #[tokio::test]
 async fn connections_end_at_their_age_and_lose_no_call() {
     const CONNECTIONS: usize = 12;
-    let server = server().with_env("GRPC_MAX_CONNECTION_AGE", "2s").with_env("WORKERS", "2").start();
+    let server = server()
+        .with_env("GRPC_MAX_CONNECTION_AGE", "2s")
+        .with_env("WORKERS", "2")
+        .start();
     let began = Instant::now();
     let mut callers = JoinSet::new();
     for _ in 0..CONNECTIONS {
@@ -158,13 +249,20 @@ async fn connections_end_at_their_age_and_lose_no_call() {
             }
             let age = began.elapsed();
             let mut next = raw_grpc::Connection::open(addr).await;
-            assert_eq!(next.begin().await.finish(&call()).await.status, tonic::Code::Ok, "whoever comes back is served");
+            assert_eq!(
+                next.begin().await.finish(&call()).await.status,
+                tonic::Code::Ok,
+                "whoever comes back is served"
+            );
             age
         });
     }
     let ages = callers.join_all().await;
     // A tenth less than 2 s at most.
-    assert!(ages.iter().all(|age| *age >= Duration::from_millis(1_790)), "{ages:?}");
+    assert!(
+        ages.iter().all(|age| *age >= Duration::from_millis(1_790)),
+        "{ages:?}"
+    );
     assert!(server.metric("tollgate_connections_aged_total") >= Some(12.0));
     assert_eq!(server.metric("tollgate_connections_cut_total"), Some(0.0));
 }
@@ -177,29 +275,50 @@ async fn a_call_in_flight_is_finished_after_goaway_within_the_grace() {
     let whole = call();
     let (head, rest) = whole.split_at(7);
     begun.send(head);
-    eventually("it is told to go", async || connection.is_told_to_go().await).await;
+    eventually("it is told to go", async || {
+        connection.is_told_to_go().await
+    })
+    .await;
     assert_eq!(begun.finish(rest).await.status, tonic::Code::Ok);
-    eventually("the connection is closed", async || server.metric("tollgate_connections") == Some(0.0)).await;
+    eventually("the connection is closed", async || {
+        server.metric("tollgate_connections") == Some(0.0)
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn what_is_in_flight_when_the_grace_is_over_is_cut_off() {
-    let server = server().with_env("GRPC_MAX_CONNECTION_AGE", "1s").with_env("GRPC_MAX_CONNECTION_AGE_GRACE", "1500ms").start();
+    let server = server()
+        .with_env("GRPC_MAX_CONNECTION_AGE", "1s")
+        .with_env("GRPC_MAX_CONNECTION_AGE_GRACE", "1500ms")
+        .start();
     let mut connection = raw_grpc::Connection::open(server.grpc).await;
     let mut begun = connection.begin().await;
     begun.send(&call()[..7]);
-    eventually("it is told to go", async || connection.is_told_to_go().await).await;
-    eventually("it is cut off", async || server.metric("tollgate_connections") == Some(0.0)).await;
+    eventually("it is told to go", async || {
+        connection.is_told_to_go().await
+    })
+    .await;
+    eventually("it is cut off", async || {
+        server.metric("tollgate_connections") == Some(0.0)
+    })
+    .await;
     assert_eq!(server.metric("tollgate_connections_cut_total"), Some(1.0));
 }
 
 #[tokio::test]
 async fn an_age_of_zero_or_nothing_ends_no_connection_soon() {
     for age in ["0", ""] {
-        let server = server().with_env("GRPC_MAX_CONNECTION_AGE", age).with_env("GRPC_MAX_CONNECTION_AGE_GRACE", age).start();
+        let server = server()
+            .with_env("GRPC_MAX_CONNECTION_AGE", age)
+            .with_env("GRPC_MAX_CONNECTION_AGE_GRACE", age)
+            .start();
         let mut connection = raw_grpc::Connection::open(server.grpc).await;
         for _ in 0..100 {
-            assert_eq!(connection.begin().await.finish(&call()).await.status, tonic::Code::Ok);
+            assert_eq!(
+                connection.begin().await.finish(&call()).await.status,
+                tonic::Code::Ok
+            );
         }
         assert!(!connection.is_told_to_go().await);
     }

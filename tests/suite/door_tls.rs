@@ -20,7 +20,10 @@ use tower::service_fn;
 
 use crate::support::certificates::{Authority, EXPIRES_AT_S, Identity, KeyForm};
 use crate::support::http::Connection;
-use crate::support::{Builder, Client, Code, PATIENCE, TestServer, copy, eventually, limit_of, raw_grpc, request, write};
+use crate::support::{
+    Builder, Client, Code, PATIENCE, TestServer, copy, eventually, limit_of, raw_grpc, request,
+    write,
+};
 
 const NAMES: &str = "DNS:localhost";
 
@@ -30,25 +33,41 @@ fn server() -> Builder {
 
 /// Served with a certificate.
 fn tls_server(cert: &Path, key: &Path) -> Builder {
-    with_files(server(), &[("GRPC_SERVER_TLS_CERT", cert), ("GRPC_SERVER_TLS_KEY", key)]).with_env("GRPC_SERVER_USE_TLS", "true")
+    with_files(
+        server(),
+        &[("GRPC_SERVER_TLS_CERT", cert), ("GRPC_SERVER_TLS_KEY", key)],
+    )
+    .with_env("GRPC_SERVER_USE_TLS", "true")
 }
 
 fn with_files(server: Builder, files: &[(&str, &Path)]) -> Builder {
-    files.iter().fold(server, |server, (name, path)| server.with_env(name, path.to_str().expect("it is text")))
+    files.iter().fold(server, |server, (name, path)| {
+        server.with_env(name, path.to_str().expect("it is text"))
+    })
 }
 
 /// A client that trusts one authority, shows a certificate or none, and knows these versions.
-fn config(ca: &Path, shown: Option<&Identity>, versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
+fn config(
+    ca: &Path,
+    shown: Option<&Identity>,
+    versions: &[&'static SupportedProtocolVersion],
+) -> ClientConfig {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(ca).expect("it is a certificate")).expect("it is an authority's");
-    let builder = ClientConfig::builder_with_provider(tollgate::tls::provider()).with_protocol_versions(versions).expect("they are known");
+    roots
+        .add(CertificateDer::from_pem_file(ca).expect("it is a certificate"))
+        .expect("it is an authority's");
+    let builder = ClientConfig::builder_with_provider(tollgate::tls::provider())
+        .with_protocol_versions(versions)
+        .expect("they are known");
     let builder = builder.with_root_certificates(roots);
     let mut config = match shown {
         None => builder.with_no_client_auth(),
         Some(shown) => {
             let cert = CertificateDer::from_pem_file(&shown.cert).expect("it is a certificate");
             let key = PrivateKeyDer::from_pem_file(&shown.key).expect("it is a key");
-            builder.with_client_auth_cert(vec![cert], key).expect("they belong together")
+            builder
+                .with_client_auth_cert(vec![cert], key)
+                .expect("they belong together")
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -61,35 +80,63 @@ fn any_version(ca: &Path, shown: Option<&Identity>) -> ClientConfig {
 
 async fn connect(server: &TestServer, config: ClientConfig) -> io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(server.grpc).await?;
-    TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").expect("it is a name"), stream).await
+    TlsConnector::from(Arc::new(config))
+        .connect(
+            ServerName::try_from("localhost").expect("it is a name"),
+            stream,
+        )
+        .await
 }
 
 /// A client that connects once: whoever closes its connection ends its calls.
 async fn client(server: &TestServer, config: ClientConfig) -> Result<Client, String> {
-    let mut stream = Some(connect(server, config).await.map_err(|error| error.to_string())?);
+    let mut stream = Some(
+        connect(server, config)
+            .await
+            .map_err(|error| error.to_string())?,
+    );
     let connector = service_fn(move |_| {
         let next = stream.take().map(TokioIo::new);
         async { next.ok_or(io::Error::from(io::ErrorKind::NotConnected)) }
     });
     let endpoint = Endpoint::from_static("http://localhost").timeout(PATIENCE);
-    let channel = endpoint.connect_with_connector(connector).await.map_err(|error| format!("{error:?}"))?;
+    let channel = endpoint
+        .connect_with_connector(connector)
+        .await
+        .map_err(|error| format!("{error:?}"))?;
     Ok(Client::on(channel))
 }
 
-/// What one call comes to. By TLS 1.3 a client is refused only after it believes that it is connected.
+/// What one call comes to. By TLS 1.3 a client is refused only after it believes that it is
+/// connected.
 async fn ask(server: &TestServer, config: ClientConfig) -> Result<Code, String> {
-    let answer = client(server, config).await?.call(request("d", &[&[("k", "")]])).await;
-    answer.map(|answer| answer.overall_code()).map_err(|error| format!("{error:?}"))
+    let answer = client(server, config)
+        .await?
+        .call(request("d", &[&[("k", "")]]))
+        .await;
+    answer
+        .map(|answer| answer.overall_code())
+        .map_err(|error| format!("{error:?}"))
 }
 
 fn failed(server: &TestServer, reason: &str) -> Option<f64> {
-    server.metric(&format!("tollgate_tls_handshakes_failed_total{{reason=\"{reason}\"}}"))
+    server.metric(&format!(
+        "tollgate_tls_handshakes_failed_total{{reason=\"{reason}\"}}"
+    ))
 }
 
 /// The certificate that a new connection is shown.
 async fn shown(server: &TestServer, ca: &Path) -> CertificateDer<'static> {
-    let stream = connect(server, any_version(ca, None)).await.expect("it is let in");
-    stream.get_ref().1.peer_certificates().expect("there is one")[0].clone().into_owned()
+    let stream = connect(server, any_version(ca, None))
+        .await
+        .expect("it is let in");
+    stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .expect("there is one")[0]
+        .clone()
+        .into_owned()
 }
 
 fn read(cert: &Path) -> CertificateDer<'static> {
@@ -104,10 +151,14 @@ struct Mounted {
 
 impl Mounted {
     fn new(identity: &Identity) -> Self {
-        let mut mounted = Self { directory: TempDir::new().expect("a temporary directory can be made"), turns: 0 };
+        let mut mounted = Self {
+            directory: TempDir::new().expect("a temporary directory can be made"),
+            turns: 0,
+        };
         mounted.turn_to(identity);
         for name in ["tls.crt", "tls.key"] {
-            symlink(Path::new("..data").join(name), mounted.path(name)).expect("a link can be made");
+            symlink(Path::new("..data").join(name), mounted.path(name))
+                .expect("a link can be made");
         }
         mounted
     }
@@ -134,18 +185,42 @@ impl Mounted {
 #[tokio::test]
 async fn calls_are_answered_by_tls_1_2_and_1_3_whatever_form_the_key_has() {
     let authority = Authority::new();
-    for (file, form) in [("pkcs1", KeyForm::Pkcs1), ("pkcs8", KeyForm::Pkcs8), ("sec1", KeyForm::Sec1)] {
+    for (file, form) in [
+        ("pkcs1", KeyForm::Pkcs1),
+        ("pkcs8", KeyForm::Pkcs8),
+        ("sec1", KeyForm::Sec1),
+    ] {
         let identity = authority.sign(file, NAMES, form);
-        // Envoy Gateway sets it everywhere, and Envoys without a certificate are let in all the same.
-        let server = tls_server(&identity.cert, &identity.key).with_env("GRPC_SERVER_TLS_CA_CERT", "/no/ca.crt").start();
-        assert!(server.announcement().contains("  TLS\n"), "{}", server.announcement());
+        // Envoy Gateway sets it everywhere, and Envoys without a certificate are let in all the
+        // same.
+        let server = tls_server(&identity.cert, &identity.key)
+            .with_env("GRPC_SERVER_TLS_CA_CERT", "/no/ca.crt")
+            .start();
+        assert!(
+            server.announcement().contains("  TLS\n"),
+            "{}",
+            server.announcement()
+        );
         for versions in [&[&version::TLS12], &[&version::TLS13]] {
-            assert_eq!(ask(&server, config(&authority.cacert(), None, versions)).await, Ok(Code::Ok), "{form:?} {versions:?}");
+            assert_eq!(
+                ask(&server, config(&authority.cacert(), None, versions)).await,
+                Ok(Code::Ok),
+                "{form:?} {versions:?}"
+            );
         }
-        let stream = connect(&server, any_version(&authority.cacert(), None)).await.expect("it is let in");
+        let stream = connect(&server, any_version(&authority.cacert(), None))
+            .await
+            .expect("it is let in");
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
-        assert!(!server.log().contains("GRPC_SERVER_TLS_CA_CERT"), "{}", server.log());
-        assert_eq!(server.metric("tollgate_tls_certificate_expiry_seconds"), Some(EXPIRES_AT_S));
+        assert!(
+            !server.log().contains("GRPC_SERVER_TLS_CA_CERT"),
+            "{}",
+            server.log()
+        );
+        assert_eq!(
+            server.metric("tollgate_tls_certificate_expiry_seconds"),
+            Some(EXPIRES_AT_S)
+        );
     }
 }
 
@@ -155,12 +230,28 @@ async fn a_client_in_plain_text_is_refused_and_counted() {
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
     let server = tls_server(&identity.cert, &identity.key).start();
     let mut plain = Connection::open(server.grpc);
-    plain.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("the port is open");
-    eventually("it is refused", async || failed(&server, "not_tls") == Some(1.0)).await;
+    plain
+        .write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        .expect("the port is open");
+    eventually("it is refused", async || {
+        failed(&server, "not_tls") == Some(1.0)
+    })
+    .await;
     let stranger = Authority::new();
-    assert!(connect(&server, any_version(&stranger.cacert(), None)).await.is_err(), "the client does not trust it");
-    eventually("it is counted", async || failed(&server, "refused_by_client") == Some(1.0)).await;
-    assert_eq!(ask(&server, any_version(&authority.cacert(), None)).await, Ok(Code::Ok));
+    assert!(
+        connect(&server, any_version(&stranger.cacert(), None))
+            .await
+            .is_err(),
+        "the client does not trust it"
+    );
+    eventually("it is counted", async || {
+        failed(&server, "refused_by_client") == Some(1.0)
+    })
+    .await;
+    assert_eq!(
+        ask(&server, any_version(&authority.cacert(), None)).await,
+        Ok(Code::Ok)
+    );
 }
 
 #[tokio::test]
@@ -173,21 +264,48 @@ async fn only_clients_of_the_authority_with_the_name_are_let_in() {
     let (client_ca, other_ca) = (clients.cacert(), others.cacert());
     let server = tls_server(&identity.cert, &identity.key);
     // The system's authorities, and so those that everybody trusts, are another file here.
-    let server = with_files(server, &[("GRPC_CLIENT_TLS_CACERT", &client_ca), ("SSL_CERT_FILE", &other_ca)]);
+    let server = with_files(
+        server,
+        &[
+            ("GRPC_CLIENT_TLS_CACERT", &client_ca),
+            ("SSL_CERT_FILE", &other_ca),
+        ],
+    );
     let server = server.with_env("GRPC_CLIENT_TLS_SAN", "envoy.mesh").start();
-    assert!(server.announcement().contains("  TLS, for clients with a certificate\n"), "{}", server.announcement());
+    assert!(
+        server
+            .announcement()
+            .contains("  TLS, for clients with a certificate\n"),
+        "{}",
+        server.announcement()
+    );
 
     for (round, versions) in [(1.0, [&version::TLS12]), (2.0, [&version::TLS13])] {
-        let refused = [(None, "no_certificate"), (Some(&stranger), "untrusted"), (Some(&misnamed), "wrong_name")];
+        let refused = [
+            (None, "no_certificate"),
+            (Some(&stranger), "untrusted"),
+            (Some(&misnamed), "wrong_name"),
+        ];
         for (shown, reason) in refused {
             let answer = ask(&server, config(&servers.cacert(), shown, &versions)).await;
             assert!(answer.is_err(), "{reason} {versions:?}: {answer:?}");
-            eventually("it is counted", async || failed(&server, reason) == Some(round)).await;
+            eventually("it is counted", async || {
+                failed(&server, reason) == Some(round)
+            })
+            .await;
         }
         let right = config(&servers.cacert(), Some(&right), &versions);
-        assert_eq!(ask(&server, right.clone()).await, Ok(Code::Ok), "{versions:?}");
+        assert_eq!(
+            ask(&server, right.clone()).await,
+            Ok(Code::Ok),
+            "{versions:?}"
+        );
         let again = connect(&server, right).await.expect("it is let in");
-        assert_eq!(again.get_ref().1.handshake_kind(), Some(HandshakeKind::Full), "certificates are looked at each time");
+        assert_eq!(
+            again.get_ref().1.handshake_kind(),
+            Some(HandshakeKind::Full),
+            "certificates are looked at each time"
+        );
     }
 }
 
@@ -196,15 +314,27 @@ async fn without_a_name_any_client_of_the_authority_is_let_in() {
     let (servers, clients) = (Authority::new(), Authority::new());
     let identity = servers.sign("server", NAMES, KeyForm::Pkcs8);
     let anybody = clients.sign("anybody", "DNS:anybody.mesh", KeyForm::Sec1);
-    let server = with_files(tls_server(&identity.cert, &identity.key), &[("GRPC_CLIENT_TLS_CACERT", &clients.cacert())]).start();
-    assert_eq!(ask(&server, any_version(&servers.cacert(), Some(&anybody))).await, Ok(Code::Ok));
-    assert!(ask(&server, any_version(&servers.cacert(), None)).await.is_err());
+    let server = with_files(
+        tls_server(&identity.cert, &identity.key),
+        &[("GRPC_CLIENT_TLS_CACERT", &clients.cacert())],
+    )
+    .start();
+    assert_eq!(
+        ask(&server, any_version(&servers.cacert(), Some(&anybody))).await,
+        Ok(Code::Ok)
+    );
+    assert!(
+        ask(&server, any_version(&servers.cacert(), None))
+            .await
+            .is_err()
+    );
 }
 
 #[tokio::test]
 async fn a_secret_that_is_turned_shows_new_connections_the_new_certificate_and_ends_no_old_one() {
     let authority = Authority::new();
-    let [first, second, third] = ["first", "second", "third"].map(|file| authority.sign(file, NAMES, KeyForm::Pkcs1));
+    let [first, second, third] =
+        ["first", "second", "third"].map(|file| authority.sign(file, NAMES, KeyForm::Pkcs1));
     let mut mounted = Mounted::new(&first);
     let server = tls_server(&mounted.path("tls.crt"), &mounted.path("tls.key")).start();
     assert_eq!(shown(&server, &authority.cacert()).await, read(&first.cert));
@@ -212,7 +342,9 @@ async fn a_secret_that_is_turned_shows_new_connections_the_new_certificate_and_e
     let (stop, stopped) = tokio::sync::watch::channel(());
     let mut callers = JoinSet::new();
     for _ in 0..4 {
-        let mut client = client(&server, any_version(&authority.cacert(), None)).await.expect("it is let in");
+        let mut client = client(&server, any_version(&authority.cacert(), None))
+            .await
+            .expect("it is let in");
         let stopped = stopped.clone();
         callers.spawn(async move {
             let mut calls = 0;
@@ -226,19 +358,29 @@ async fn a_secret_that_is_turned_shows_new_connections_the_new_certificate_and_e
     for identity in [&second, &third] {
         mounted.turn_to(identity);
         let expected = read(&identity.cert);
-        eventually("the new certificate is shown", async || shown(&server, &authority.cacert()).await == expected).await;
+        eventually("the new certificate is shown", async || {
+            shown(&server, &authority.cacert()).await == expected
+        })
+        .await;
     }
     drop(stop);
     let calls: Vec<usize> = callers.join_all().await;
     assert!(calls.iter().all(|calls| *calls > 0), "{calls:?}");
-    eventually("every load is counted", async || server.metric("tollgate_tls_loads_total{result=\"success\"}") == Some(3.0)).await;
-    assert_eq!(server.metric("tollgate_tls_loads_total{result=\"error\"}"), Some(0.0));
+    eventually("every load is counted", async || {
+        server.metric("tollgate_tls_loads_total{result=\"success\"}") == Some(3.0)
+    })
+    .await;
+    assert_eq!(
+        server.metric("tollgate_tls_loads_total{result=\"error\"}"),
+        Some(0.0)
+    );
 }
 
 #[tokio::test]
 async fn a_broken_pair_keeps_the_old_one_until_a_good_one_comes() {
     let authority = Authority::new();
-    let [first, second] = ["first", "second"].map(|file| authority.sign(file, NAMES, KeyForm::Pkcs8));
+    let [first, second] =
+        ["first", "second"].map(|file| authority.sign(file, NAMES, KeyForm::Pkcs8));
     let home = TempDir::new().expect("a temporary directory can be made");
     let (cert, key) = (home.path().join("tls.crt"), home.path().join("tls.key"));
     fs::copy(&first.cert, &cert).expect("a file can be copied");
@@ -246,63 +388,146 @@ async fn a_broken_pair_keeps_the_old_one_until_a_good_one_comes() {
     let server = tls_server(&cert, &key).start();
     let refused = || server.metric("tollgate_tls_refused");
     assert_eq!(refused(), Some(0.0));
-    let mut old = client(&server, any_version(&authority.cacert(), None)).await.expect("it is let in");
+    let mut old = client(&server, any_version(&authority.cacert(), None))
+        .await
+        .expect("it is let in");
 
     copy(&second.cert, &cert);
-    eventually("the certificate without its key is refused", async || refused() == Some(1.0)).await;
+    eventually("the certificate without its key is refused", async || {
+        refused() == Some(1.0)
+    })
+    .await;
     assert_eq!(shown(&server, &authority.cacert()).await, read(&first.cert));
     let said = "reload of the gRPC port's certificates rejected; the previous ones stay in use";
     assert_eq!(server.log().matches(said).count(), 1, "{}", server.log());
-    assert!(server.log().contains("GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"), "{}", server.log());
-    assert_eq!(server.metric("tollgate_tls_loads_total{result=\"error\"}"), Some(1.0));
+    assert!(
+        server
+            .log()
+            .contains("GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"),
+        "{}",
+        server.log()
+    );
+    assert_eq!(
+        server.metric("tollgate_tls_loads_total{result=\"error\"}"),
+        Some(1.0)
+    );
 
     copy(&second.key, &key);
     eventually("the pair is taken", async || refused() == Some(0.0)).await;
-    assert_eq!(server.log().matches(" INFO certificates of the gRPC port valid again").count(), 1, "{}", server.log());
-    assert_eq!(shown(&server, &authority.cacert()).await, read(&second.cert));
-    assert_eq!(old.ask("d", &[("k", "")]).await, Code::Ok, "who was connected stays so");
+    assert_eq!(
+        server
+            .log()
+            .matches(" INFO certificates of the gRPC port valid again")
+            .count(),
+        1,
+        "{}",
+        server.log()
+    );
+    assert_eq!(
+        shown(&server, &authority.cacert()).await,
+        read(&second.cert)
+    );
+    assert_eq!(
+        old.ask("d", &[("k", "")]).await,
+        Code::Ok,
+        "who was connected stays so"
+    );
 
     fs::remove_file(&key).expect("it is there");
-    eventually("a key that is gone is told of", async || refused() == Some(1.0)).await;
+    eventually("a key that is gone is told of", async || {
+        refused() == Some(1.0)
+    })
+    .await;
     copy(&second.key, &key);
     eventually("it is taken again", async || refused() == Some(0.0)).await;
-    assert_eq!(ask(&server, any_version(&authority.cacert(), None)).await, Ok(Code::Ok));
+    assert_eq!(
+        ask(&server, any_version(&authority.cacert(), None)).await,
+        Ok(Code::Ok)
+    );
 }
 
 #[tokio::test]
 async fn the_clients_authority_is_exchanged_without_a_restart() {
     let (servers, before, after) = (Authority::new(), Authority::new(), Authority::new());
     let identity = servers.sign("server", NAMES, KeyForm::Pkcs8);
-    let [old, new] = [&before, &after].map(|authority| authority.sign("client", "DNS:envoy.mesh", KeyForm::Pkcs8));
+    let [old, new] = [&before, &after]
+        .map(|authority| authority.sign("client", "DNS:envoy.mesh", KeyForm::Pkcs8));
     let home = TempDir::new().expect("a temporary directory can be made");
     let ca = home.path().join("ca.crt");
     fs::copy(before.cacert(), &ca).expect("a file can be copied");
-    let server = with_files(tls_server(&identity.cert, &identity.key), &[("GRPC_CLIENT_TLS_CACERT", &ca)]).start();
-    let mut connected = client(&server, any_version(&servers.cacert(), Some(&old))).await.expect("it is let in");
+    let server = with_files(
+        tls_server(&identity.cert, &identity.key),
+        &[("GRPC_CLIENT_TLS_CACERT", &ca)],
+    )
+    .start();
+    let mut connected = client(&server, any_version(&servers.cacert(), Some(&old)))
+        .await
+        .expect("it is let in");
     assert_eq!(connected.ask("d", &[("k", "")]).await, Code::Ok);
-    assert!(ask(&server, any_version(&servers.cacert(), Some(&new))).await.is_err());
+    assert!(
+        ask(&server, any_version(&servers.cacert(), Some(&new)))
+            .await
+            .is_err()
+    );
 
     // As a rotation goes: both for a while, then the new one alone.
-    let both = [fs::read(before.cacert()).expect("it is there"), fs::read(after.cacert()).expect("it is there")].concat();
+    let both = [
+        fs::read(before.cacert()).expect("it is there"),
+        fs::read(after.cacert()).expect("it is there"),
+    ]
+    .concat();
     write(&ca, &both);
-    eventually("the new one is let in", async || ask(&server, any_version(&servers.cacert(), Some(&new))).await.is_ok()).await;
-    assert_eq!(ask(&server, any_version(&servers.cacert(), Some(&old))).await, Ok(Code::Ok));
+    eventually("the new one is let in", async || {
+        ask(&server, any_version(&servers.cacert(), Some(&new)))
+            .await
+            .is_ok()
+    })
+    .await;
+    assert_eq!(
+        ask(&server, any_version(&servers.cacert(), Some(&old))).await,
+        Ok(Code::Ok)
+    );
     copy(&after.cacert(), &ca);
-    eventually("the old one is refused", async || ask(&server, any_version(&servers.cacert(), Some(&old))).await.is_err()).await;
-    assert_eq!(ask(&server, any_version(&servers.cacert(), Some(&new))).await, Ok(Code::Ok));
-    assert_eq!(connected.ask("d", &[("k", "")]).await, Code::Ok, "who was connected stays so");
+    eventually("the old one is refused", async || {
+        ask(&server, any_version(&servers.cacert(), Some(&old)))
+            .await
+            .is_err()
+    })
+    .await;
+    assert_eq!(
+        ask(&server, any_version(&servers.cacert(), Some(&new))).await,
+        Ok(Code::Ok)
+    );
+    assert_eq!(
+        connected.ask("d", &[("k", "")]).await,
+        Code::Ok,
+        "who was connected stays so"
+    );
 }
 
 #[tokio::test]
 async fn clients_that_connect_and_say_nothing_stand_in_nobodys_way() {
     let authority = Authority::new();
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
-    let mut server = tls_server(&identity.cert, &identity.key).with_env("DRAIN_PERIOD", "0s").with_env("SHUTDOWN_TIMEOUT", "10m").start();
+    let mut server = tls_server(&identity.cert, &identity.key)
+        .with_env("DRAIN_PERIOD", "0s")
+        .with_env("SHUTDOWN_TIMEOUT", "10m")
+        .start();
     let _silent: Vec<Connection> = (0..100).map(|_| Connection::open(server.grpc)).collect();
-    eventually("they are accepted", async || server.metric("tollgate_connections") == Some(100.0)).await;
-    assert_eq!(ask(&server, any_version(&authority.cacert(), None)).await, Ok(Code::Ok));
+    eventually("they are accepted", async || {
+        server.metric("tollgate_connections") == Some(100.0)
+    })
+    .await;
+    assert_eq!(
+        ask(&server, any_version(&authority.cacert(), None)).await,
+        Ok(Code::Ok)
+    );
     server.signal("TERM");
-    assert_eq!(server.exit_code().await, Some(0), "and a handshake holds up no end");
+    assert_eq!(
+        server.exit_code().await,
+        Some(0),
+        "and a handshake holds up no end"
+    );
 }
 
 #[tokio::test]
@@ -310,29 +535,54 @@ async fn one_handshake_more_than_are_made_at_once_takes_the_place_of_a_silent_cl
     let authority = Authority::new();
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
     let server = tls_server(&identity.cert, &identity.key).start();
-    let _silent: Vec<Connection> = (0..HANDSHAKES_MAX).map(|_| Connection::open(server.grpc)).collect();
-    eventually("there is room for no more", async || server.metric("tollgate_connections_accepted_total") == Some(256.0)).await;
-    assert_eq!(server.metric("tollgate_tls_handshakes_full_total"), Some(0.0), "no client has found too many");
-    assert_eq!(ask(&server, any_version(&authority.cacert(), None)).await, Ok(Code::Ok));
+    let _silent: Vec<Connection> = (0..HANDSHAKES_MAX)
+        .map(|_| Connection::open(server.grpc))
+        .collect();
+    eventually("there is room for no more", async || {
+        server.metric("tollgate_connections_accepted_total") == Some(256.0)
+    })
+    .await;
+    assert_eq!(
+        server.metric("tollgate_tls_handshakes_full_total"),
+        Some(0.0),
+        "no client has found too many"
+    );
+    assert_eq!(
+        ask(&server, any_version(&authority.cacert(), None)).await,
+        Ok(Code::Ok)
+    );
     // Unless it took so long that the silent ones were closed already.
     let full = server.metric("tollgate_tls_handshakes_full_total");
-    assert!(full <= Some(1.0) && full >= failed(&server, "evicted"), "{full:?}");
+    assert!(
+        full <= Some(1.0) && full >= failed(&server, "evicted"),
+        "{full:?}"
+    );
 }
 
 #[tokio::test]
 async fn calls_in_flight_are_finished_and_connections_age_by_tls_too() {
     let authority = Authority::new();
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
-    let server = tls_server(&identity.cert, &identity.key).with_env("GRPC_MAX_CONNECTION_AGE", "1s").start();
-    let stream = connect(&server, any_version(&authority.cacert(), None)).await.expect("it is let in");
+    let server = tls_server(&identity.cert, &identity.key)
+        .with_env("GRPC_MAX_CONNECTION_AGE", "1s")
+        .start();
+    let stream = connect(&server, any_version(&authority.cacert(), None))
+        .await
+        .expect("it is let in");
     let mut connection = raw_grpc::Connection::over(stream, server.grpc).await;
     let whole = raw_grpc::frame(&request("d", &[&[("k", "")]]));
     let (head, rest) = whole.split_at(7);
     let mut begun = connection.begin().await;
     begun.send(head);
-    eventually("it is told to go", async || connection.is_told_to_go().await).await;
+    eventually("it is told to go", async || {
+        connection.is_told_to_go().await
+    })
+    .await;
     assert_eq!(begun.finish(rest).await.status, tonic::Code::Ok);
-    eventually("the connection is closed", async || server.metric("tollgate_connections") == Some(0.0)).await;
+    eventually("the connection is closed", async || {
+        server.metric("tollgate_connections") == Some(0.0)
+    })
+    .await;
 }
 
 #[test]
@@ -341,30 +591,75 @@ fn settings_and_files_that_cannot_be_used_end_it_with_78_and_their_names() {
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
     let other = authority.sign("other", NAMES, KeyForm::Pkcs8);
     let text = |path: &Path| path.to_str().expect("it is text").to_owned();
-    let (cert, key, ca, other_key) = (text(&identity.cert), text(&identity.key), text(&identity.ca), text(&other.key));
+    let (cert, key, ca, other_key) = (
+        text(&identity.cert),
+        text(&identity.key),
+        text(&identity.ca),
+        text(&other.key),
+    );
     let tls = ("GRPC_SERVER_USE_TLS", "true");
-    let (with_cert, with_key) = (("GRPC_SERVER_TLS_CERT", &*cert), ("GRPC_SERVER_TLS_KEY", &*key));
+    let (with_cert, with_key) = (
+        ("GRPC_SERVER_TLS_CERT", &*cert),
+        ("GRPC_SERVER_TLS_KEY", &*key),
+    );
     let cases: &[(&[(&str, &str)], &str)] = &[
         (&[tls], "GRPC_SERVER_TLS_CERT is not set"),
         (&[tls, with_cert], "GRPC_SERVER_TLS_KEY is not set"),
-        (&[tls, ("GRPC_SERVER_TLS_CERT", "/no/tls.crt"), with_key], "GRPC_SERVER_TLS_CERT: /no/tls.crt: No such file or directory"),
-        (&[tls, with_cert, ("GRPC_SERVER_TLS_KEY", &cert)], "GRPC_SERVER_TLS_KEY"),
-        (&[tls, with_cert, ("GRPC_SERVER_TLS_KEY", &other_key)], "cannot be used together"),
-        (&[tls, with_cert, with_key, ("GRPC_CLIENT_TLS_CACERT", &key)], "GRPC_CLIENT_TLS_CACERT"),
         (
-            &[tls, with_cert, with_key, ("GRPC_CLIENT_TLS_SAN", "envoy.mesh")],
+            &[tls, ("GRPC_SERVER_TLS_CERT", "/no/tls.crt"), with_key],
+            "GRPC_SERVER_TLS_CERT: /no/tls.crt: No such file or directory",
+        ),
+        (
+            &[tls, with_cert, ("GRPC_SERVER_TLS_KEY", &cert)],
+            "GRPC_SERVER_TLS_KEY",
+        ),
+        (
+            &[tls, with_cert, ("GRPC_SERVER_TLS_KEY", &other_key)],
+            "cannot be used together",
+        ),
+        (
+            &[tls, with_cert, with_key, ("GRPC_CLIENT_TLS_CACERT", &key)],
+            "GRPC_CLIENT_TLS_CACERT",
+        ),
+        (
+            &[
+                tls,
+                with_cert,
+                with_key,
+                ("GRPC_CLIENT_TLS_SAN", "envoy.mesh"),
+            ],
             "write the file of the clients' authority into GRPC_CLIENT_TLS_CACERT",
         ),
         (
-            &[tls, with_cert, with_key, ("GRPC_CLIENT_TLS_CACERT", &ca), ("GRPC_CLIENT_TLS_SAN", "spiffe://mesh/envoy")],
+            &[
+                tls,
+                with_cert,
+                with_key,
+                ("GRPC_CLIENT_TLS_CACERT", &ca),
+                ("GRPC_CLIENT_TLS_SAN", "spiffe://mesh/envoy"),
+            ],
             "GRPC_CLIENT_TLS_SAN is spiffe://mesh/envoy, which is no DNS name",
         ),
-        (&[("GRPC_CLIENT_TLS_CACERT", &ca)], "set GRPC_SERVER_USE_TLS to true, or unset GRPC_CLIENT_TLS_CACERT"),
-        (&[("GRPC_SERVER_USE_TLS", "false"), ("GRPC_CLIENT_TLS_SAN", "envoy.mesh")], "set GRPC_SERVER_USE_TLS to true"),
+        (
+            &[("GRPC_CLIENT_TLS_CACERT", &ca)],
+            "set GRPC_SERVER_USE_TLS to true, or unset GRPC_CLIENT_TLS_CACERT",
+        ),
+        (
+            &[
+                ("GRPC_SERVER_USE_TLS", "false"),
+                ("GRPC_CLIENT_TLS_SAN", "envoy.mesh"),
+            ],
+            "set GRPC_SERVER_USE_TLS to true",
+        ),
         (&[("GRPC_SERVER_USE_TLS", "yes")], "true or false"),
     ];
     for (variables, expected) in cases {
-        let ran = variables.iter().fold(server(), |server, (name, value)| server.with_env(name, value)).start_and_fail();
+        let ran = variables
+            .iter()
+            .fold(server(), |server, (name, value)| {
+                server.with_env(name, value)
+            })
+            .start_and_fail();
         assert_eq!(ran.code, Some(78), "{variables:?}: {ran:?}");
         assert!(ran.stderr.contains(expected), "{variables:?}: {ran:?}");
     }
@@ -372,6 +667,15 @@ fn settings_and_files_that_cannot_be_used_end_it_with_78_and_their_names() {
 
 #[test]
 fn files_without_tls_are_warned_about() {
-    let server = server().with_env("GRPC_SERVER_TLS_CERT", "/no/tls.crt").with_env("GRPC_SERVER_USE_TLS", "").start();
-    assert!(server.log().contains("GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY have no effect"), "{}", server.log());
+    let server = server()
+        .with_env("GRPC_SERVER_TLS_CERT", "/no/tls.crt")
+        .with_env("GRPC_SERVER_USE_TLS", "")
+        .start();
+    assert!(
+        server
+            .log()
+            .contains("GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY have no effect"),
+        "{}",
+        server.log()
+    );
 }

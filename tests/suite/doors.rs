@@ -1,4 +1,5 @@
-//! Every door says what it should: gRPC with health and reflection, HTTP, the operators' door, and Prometheus' own.
+//! Every door says what it should: gRPC with health and reflection, HTTP, the operators' door, and
+//! Prometheus' own.
 
 use serde_json::{Value, json};
 use tokio_stream::once;
@@ -9,7 +10,10 @@ use crate::support::http::{self, Connection};
 use crate::support::{Client, Code, TestServer, limit_of, request};
 
 /// What reflection must list.
-const SERVICES: [&str; 2] = ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"];
+const SERVICES: [&str; 2] = [
+    "envoy.service.ratelimit.v3.RateLimitService",
+    "grpc.health.v1.Health",
+];
 
 /// Rules with keys of every depth that the reference's metrics tell apart.
 const DEEP: &str = "\
@@ -36,26 +40,56 @@ descriptors:
 async fn a_grpc_call_is_answered_with_the_limit_and_what_remains() {
     let server = TestServer::with_rules(&limit_of(2)).start();
     let mut client = server.client().await;
-    let response = client.call(request("d", &[&[("k", "")], &[("unknown", "")]])).await.expect("there is an answer");
+    let response = client
+        .call(request("d", &[&[("k", "")], &[("unknown", "")]]))
+        .await
+        .expect("there is an answer");
     assert_eq!(response.overall_code(), Code::Ok);
-    let [limited, unlimited] = &*response.statuses else { panic!("a status for each descriptor: {response:?}") };
+    let [limited, unlimited] = &*response.statuses else {
+        panic!("a status for each descriptor: {response:?}")
+    };
 
     let limit = limited.current_limit.as_ref().expect("it has a limit");
     assert_eq!((limit.requests_per_unit, limit.unit()), (2, Unit::Year));
     assert_eq!((limited.code(), limited.limit_remaining), (Code::Ok, 1));
-    let reset = limited.duration_until_reset.as_ref().expect("it has a reset");
-    assert!((1..=365 * 24 * 3_600).contains(&reset.seconds) && reset.nanos == 0, "{reset:?}");
-    assert_eq!((unlimited.code(), &unlimited.current_limit, unlimited.limit_remaining), (Code::Ok, &None, 0));
+    let reset = limited
+        .duration_until_reset
+        .as_ref()
+        .expect("it has a reset");
+    assert!(
+        (1..=365 * 24 * 3_600).contains(&reset.seconds) && reset.nanos == 0,
+        "{reset:?}"
+    );
+    assert_eq!(
+        (
+            unlimited.code(),
+            &unlimited.current_limit,
+            unlimited.limit_remaining
+        ),
+        (Code::Ok, &None, 0)
+    );
 
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
-    let response = client.call(request("d", &[&[("k", "")]])).await.expect("there is an answer");
-    assert_eq!((response.overall_code(), response.statuses[0].code()), (Code::OverLimit, Code::OverLimit));
+    let response = client
+        .call(request("d", &[&[("k", "")]]))
+        .await
+        .expect("there is an answer");
+    assert_eq!(
+        (response.overall_code(), response.statuses[0].code()),
+        (Code::OverLimit, Code::OverLimit)
+    );
 }
 
 #[tokio::test]
 async fn calls_on_many_connections_share_one_counter() {
-    let server = TestServer::with_rules(&limit_of(40)).with_env("WORKERS", "4").start();
-    assert!(server.announcement().contains("  threads  4\n"), "{}", server.announcement());
+    let server = TestServer::with_rules(&limit_of(40))
+        .with_env("WORKERS", "4")
+        .start();
+    assert!(
+        server.announcement().contains("  threads  4\n"),
+        "{}",
+        server.announcement()
+    );
     let mut admitted = 0;
     for _ in 0..10 {
         let mut client = server.client().await;
@@ -72,11 +106,38 @@ async fn grpc_health_knows_the_service_and_nothing_else() {
     let mut client = server.client().await;
     for service in ["", "ratelimit"] {
         assert_eq!(client.health(service).await.expect("it is known"), Serving);
-        assert_eq!(client.watch(service).await.message().await.expect("the stream is open").expect("a state").status(), Serving);
+        assert_eq!(
+            client
+                .watch(service)
+                .await
+                .message()
+                .await
+                .expect("the stream is open")
+                .expect("a state")
+                .status(),
+            Serving
+        );
     }
     for service in ["envoy.service.ratelimit.v3.RateLimitService", "nobody"] {
-        assert_eq!(client.health(service).await.expect_err("it is unknown").code(), tonic::Code::NotFound);
-        assert_eq!(client.watch(service).await.message().await.expect("the stream is open").expect("a state").status(), ServiceUnknown);
+        assert_eq!(
+            client
+                .health(service)
+                .await
+                .expect_err("it is unknown")
+                .code(),
+            tonic::Code::NotFound
+        );
+        assert_eq!(
+            client
+                .watch(service)
+                .await
+                .message()
+                .await
+                .expect("the stream is open")
+                .expect("a state")
+                .status(),
+            ServiceUnknown
+        );
     }
 }
 
@@ -85,11 +146,24 @@ async fn a_service_or_method_that_is_not_there_is_unimplemented() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     let mut client = server.client().await;
     let mut elsewhere = tonic::client::Grpc::new(client.channel.clone());
-    for path in ["/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit", "/envoy.service.ratelimit.v3.RateLimitService/Nothing"] {
+    for path in [
+        "/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit",
+        "/envoy.service.ratelimit.v3.RateLimitService/Nothing",
+    ] {
         elsewhere.ready().await.expect("the connection is open");
         let codec = tonic_prost::ProstCodec::<(), ()>::default();
-        let answer = elsewhere.unary(tonic::Request::new(()), path.parse().expect("a path"), codec).await;
-        assert_eq!(answer.expect_err("it is not there").code(), tonic::Code::Unimplemented, "{path}");
+        let answer = elsewhere
+            .unary(
+                tonic::Request::new(()),
+                path.parse().expect("a path"),
+                codec,
+            )
+            .await;
+        assert_eq!(
+            answer.expect_err("it is not there").code(),
+            tonic::Code::Unimplemented,
+            "{path}"
+        );
     }
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
 }
@@ -102,23 +176,46 @@ async fn reflection_v1_lists_the_services_and_describes_them() {
     use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
     async fn ask(client: &Client, question: MessageRequest) -> Option<MessageResponse> {
-        let request = ServerReflectionRequest { host: String::new(), message_request: Some(question) };
+        let request = ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(question),
+        };
         let mut reflection = ServerReflectionClient::new(client.channel.clone());
-        let answers = reflection.server_reflection_info(once(request)).await.expect("there is reflection");
-        let answer: ServerReflectionResponse = answers.into_inner().message().await.expect("the stream is open").expect("an answer");
+        let answers = reflection
+            .server_reflection_info(once(request))
+            .await
+            .expect("there is reflection");
+        let answer: ServerReflectionResponse = answers
+            .into_inner()
+            .message()
+            .await
+            .expect("the stream is open")
+            .expect("an answer");
         answer.message_response
     }
 
     let server = TestServer::with_rules(&limit_of(1)).start();
     let client = server.client().await;
-    let Some(MessageResponse::ListServicesResponse(list)) = ask(&client, MessageRequest::ListServices(String::new())).await else {
+    let Some(MessageResponse::ListServicesResponse(list)) =
+        ask(&client, MessageRequest::ListServices(String::new())).await
+    else {
         panic!("no list of services")
     };
     let names: Vec<&str> = list.service.iter().map(|service| &*service.name).collect();
     for service in SERVICES {
-        assert!(names.contains(&service), "{service} is missing in {names:?}");
-        let described = ask(&client, MessageRequest::FileContainingSymbol(service.to_owned())).await;
-        assert!(matches!(described, Some(MessageResponse::FileDescriptorResponse(_))), "{service}: {described:?}");
+        assert!(
+            names.contains(&service),
+            "{service} is missing in {names:?}"
+        );
+        let described = ask(
+            &client,
+            MessageRequest::FileContainingSymbol(service.to_owned()),
+        )
+        .await;
+        assert!(
+            matches!(described, Some(MessageResponse::FileDescriptorResponse(_))),
+            "{service}: {described:?}"
+        );
     }
 }
 
@@ -131,13 +228,29 @@ async fn reflection_v1alpha_lists_the_services() {
 
     let server = TestServer::with_rules(&limit_of(1)).start();
     let mut reflection = ServerReflectionClient::new(server.client().await.channel);
-    let request = ServerReflectionRequest { host: String::new(), message_request: Some(MessageRequest::ListServices(String::new())) };
-    let answers = reflection.server_reflection_info(once(request)).await.expect("there is reflection");
-    let answer = answers.into_inner().message().await.expect("the stream is open").expect("an answer");
-    let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else { panic!("no list of services: {answer:?}") };
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let answers = reflection
+        .server_reflection_info(once(request))
+        .await
+        .expect("there is reflection");
+    let answer = answers
+        .into_inner()
+        .message()
+        .await
+        .expect("the stream is open")
+        .expect("an answer");
+    let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
+        panic!("no list of services: {answer:?}")
+    };
     let names: Vec<&str> = list.service.iter().map(|service| &*service.name).collect();
     for service in SERVICES {
-        assert!(names.contains(&service), "{service} is missing in {names:?}");
+        assert!(
+            names.contains(&service),
+            "{service} is missing in {names:?}"
+        );
     }
 }
 
@@ -146,9 +259,15 @@ fn healthcheck_answers_any_method() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     let mut connection = Connection::open(server.http);
     for method in ["GET", "POST", "HEAD", "PUT"] {
-        let reply = connection.send(method, "/healthcheck", "").expect("there is a response");
+        let reply = connection
+            .send(method, "/healthcheck", "")
+            .expect("there is a response");
         assert_eq!(reply.status, 200, "{method}: {reply:?}");
-        assert_eq!(reply.body, if method == "HEAD" { "" } else { "OK" }, "{method}");
+        assert_eq!(
+            reply.body,
+            if method == "HEAD" { "" } else { "OK" },
+            "{method}"
+        );
     }
 }
 
@@ -157,7 +276,10 @@ fn ready_says_by_name_what_the_process_waits_for_on_both_doors() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     for addr in [server.http, server.admin] {
         let reply = http::get(addr, "/ready");
-        assert_eq!((reply.status, &*reply.body), (200, "ready\nprocess: running\nstore: memory\nrules: ok\n"));
+        assert_eq!(
+            (reply.status, &*reply.body),
+            (200, "ready\nprocess: running\nstore: memory\nrules: ok\n")
+        );
     }
 }
 
@@ -173,8 +295,20 @@ fn the_http_port_has_nothing_else() {
 fn the_operators_door_has_an_index_of_all_it_can_show() {
     let server = TestServer::with_rules(&limit_of(7)).start();
     let index = server.admin("/");
-    for path in ["/explain", "/healthcheck", "/metrics", "/ready", "/rlconfig", "/stats"] {
-        assert!(index.lines().any(|line| line.starts_with(&format!("{path}: "))), "{path} is missing in\n{index}");
+    for path in [
+        "/explain",
+        "/healthcheck",
+        "/metrics",
+        "/ready",
+        "/rlconfig",
+        "/stats",
+    ] {
+        assert!(
+            index
+                .lines()
+                .any(|line| line.starts_with(&format!("{path}: "))),
+            "{path} is missing in\n{index}"
+        );
         assert_ne!(http::get(server.admin, path).status, 404, "{path}");
     }
     assert_eq!(http::get(server.admin, "/").status, 200);
@@ -195,7 +329,9 @@ descriptors:
 
 #[test]
 fn rlconfig_has_the_complete_limit_as_text_and_as_json() {
-    let server = TestServer::with_rules(BUCKET).with_env("ON_STORE_ERROR", "deny").start();
+    let server = TestServer::with_rules(BUCKET)
+        .with_env("ON_STORE_ERROR", "deny")
+        .start();
     let line = "d.k: unit=MINUTE unit_multiplier=5 requests_per_unit=5, shadow_mode: false, quota_mode: false, \
                 algorithm: token_bucket, burst: 20, refused_hits: drop, on_limit: reject\n";
     assert_eq!(server.admin("/rlconfig"), line);
@@ -203,19 +339,36 @@ fn rlconfig_has_the_complete_limit_as_text_and_as_json() {
 
     let reply = http::get(server.admin, "/rlconfig?format=json");
     assert_eq!(reply.status, 200);
-    assert!(reply.has_header("content-type: application/json"), "{:?}", reply.headers);
+    assert!(
+        reply.has_header("content-type: application/json"),
+        "{:?}",
+        reply.headers
+    );
     let json: Value = serde_json::from_str(&reply.body).expect("it is JSON");
     let limit = &json["domains"][0]["descriptors"][0]["limit"];
-    let expected =
-        [("algorithm", json!("token_bucket")), ("period_seconds", json!(300)), ("burst", json!(20)), ("on_store_error", json!("deny"))];
+    let expected = [
+        ("algorithm", json!("token_bucket")),
+        ("period_seconds", json!(300)),
+        ("burst", json!(20)),
+        ("on_store_error", json!("deny")),
+    ];
     for (key, value) in expected {
         assert_eq!(limit[key], value, "{key} in {limit}");
     }
     let file = server.path("rules.yaml").display().to_string();
-    assert_eq!(limit["source"], json!({"file": file, "line": 4, "column": 5}));
+    assert_eq!(
+        limit["source"],
+        json!({"file": file, "line": 4, "column": 5})
+    );
 
     let reply = http::get(server.admin, "/rlconfig?format=yaml");
-    assert_eq!((reply.status, &*reply.body), (400, "unknown format \"yaml\"; write format=text or format=json\n"));
+    assert_eq!(
+        (reply.status, &*reply.body),
+        (
+            400,
+            "unknown format \"yaml\"; write format=text or format=json\n"
+        )
+    );
 }
 
 #[test]
@@ -224,7 +377,11 @@ fn rlconfig_as_json_is_503_while_no_rules_are_loaded() {
     let reply = http::get(server.admin, "/rlconfig?format=json");
     assert_eq!((reply.status, &*reply.body), (503, "no rules are loaded\n"));
     let reply = http::get(server.admin, "/rlconfig");
-    assert_eq!((reply.status, &*reply.body), (200, ""), "as envoyproxy/ratelimit answers");
+    assert_eq!(
+        (reply.status, &*reply.body),
+        (200, ""),
+        "as envoyproxy/ratelimit answers"
+    );
 }
 
 #[test]
@@ -248,20 +405,44 @@ fn the_operators_door_shows_every_limit_in_force() {
 fn the_operators_door_explains_and_says_how_to_ask() {
     let server = TestServer::with_rules(&limit_of(7)).start();
     let page = server.admin("/explain?domain=d&descriptor=k%3D10.0.0.1%2C%2010.0.0.2");
-    assert!(page.contains("k=10.0.0.1, 10.0.0.2 -> k (its key, for any value)") && page.contains("=> limit 7 per year"), "{page}");
-    for path in ["/explain", "/explain?domain=d", "/explain?domain=d&descriptor=%3Dv"] {
+    assert!(
+        page.contains("k=10.0.0.1, 10.0.0.2 -> k (its key, for any value)")
+            && page.contains("=> limit 7 per year"),
+        "{page}"
+    );
+    for path in [
+        "/explain",
+        "/explain?domain=d",
+        "/explain?domain=d&descriptor=%3Dv",
+    ] {
         let reply = http::get(server.admin, path);
         assert_eq!(reply.status, 400, "{path}");
-        assert!(reply.body.contains("write /explain?domain=DOMAIN&descriptor=KEY%3DVALUE"), "{path}: {reply:?}");
+        assert!(
+            reply
+                .body
+                .contains("write /explain?domain=DOMAIN&descriptor=KEY%3DVALUE"),
+            "{path}: {reply:?}"
+        );
     }
-    for (body, expected) in
-        [("", "invalid request: "), ("{}", "rate limit domain must not be empty\nwrite a RateLimitRequest as JSON, such as ")]
-    {
+    for (body, expected) in [
+        ("", "invalid request: "),
+        (
+            "{}",
+            "rate limit domain must not be empty\nwrite a RateLimitRequest as JSON, such as ",
+        ),
+    ] {
         let reply = http::post(server.admin, "/explain", body);
         assert_eq!(reply.status, 400, "{body}");
-        assert!(reply.body.starts_with(expected) && reply.body.contains("\"descriptors\""), "{body}: {reply:?}");
+        assert!(
+            reply.body.starts_with(expected) && reply.body.contains("\"descriptors\""),
+            "{body}: {reply:?}"
+        );
     }
-    let oversized = http::post(server.admin, "/explain", &" ".repeat(tollgate::api::MESSAGE_BYTES_MAX + 1));
+    let oversized = http::post(
+        server.admin,
+        "/explain",
+        &" ".repeat(tollgate::api::MESSAGE_BYTES_MAX + 1),
+    );
     assert_eq!(oversized.status, 413);
 }
 
@@ -271,31 +452,78 @@ async fn make_calls(client: &mut Client) {
         client.ask("d", &[("key1", "x")]).await;
     }
     client.ask("d", &[("key1", "x"), ("key2", "v")]).await;
-    client.ask("d", &[("key1", "x"), ("key2", "v"), ("key3", "a")]).await;
-    client.ask("d", &[("key1", "x"), ("key2", "v"), ("key3", "b")]).await;
+    client
+        .ask("d", &[("key1", "x"), ("key2", "v"), ("key3", "a")])
+        .await;
+    client
+        .ask("d", &[("key1", "x"), ("key2", "v"), ("key3", "b")])
+        .await;
     client.ask("d", &[("shadow", "x")]).await;
     client.ask("d", &[("shadow", "x")]).await;
     client.ask("d", &[("detailed", "value")]).await;
     client.ask("nowhere", &[("k", "")]).await;
     client.health("").await.expect("it is known");
-    client.call(request("", &[&[("k", "")]])).await.expect_err("it has no domain");
+    client
+        .call(request("", &[&[("k", "")]]))
+        .await
+        .expect_err("it has no domain");
 }
 
 const SERIES: &[(&str, f64)] = &[
-    (r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="key1"}"#, 3.0),
-    (r#"ratelimit_service_rate_limit_within_limit{domain="d",key1="key1"}"#, 1.0),
-    (r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="key1"}"#, 2.0),
-    (r#"ratelimit_service_rate_limit_near_limit{domain="d",key1="key1"}"#, 1.0),
-    // The second level has its own label, and all of the third are summed up in it, as in the reference.
-    (r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="key1",key2="key2_v"}"#, 3.0),
-    (r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="shadow"}"#, 2.0),
-    (r#"ratelimit_service_rate_limit_shadow_mode{domain="d",key1="shadow"}"#, 1.0),
-    (r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="detailed_value"}"#, 1.0),
-    (r#"ratelimit_service_rate_limit_domain_not_found{domain="nowhere"}"#, 1.0),
-    (r#"ratelimit_service_should_rate_limit_error{err_type="service_error"}"#, 1.0),
-    (r#"ratelimit_service_total_requests{grpc_method="ShouldRateLimit"}"#, 11.0),
-    (r#"ratelimit_service_total_requests{grpc_method="Check"}"#, 1.0),
-    (r#"ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"}"#, 11.0),
+    (
+        r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="key1"}"#,
+        3.0,
+    ),
+    (
+        r#"ratelimit_service_rate_limit_within_limit{domain="d",key1="key1"}"#,
+        1.0,
+    ),
+    (
+        r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="key1"}"#,
+        2.0,
+    ),
+    (
+        r#"ratelimit_service_rate_limit_near_limit{domain="d",key1="key1"}"#,
+        1.0,
+    ),
+    // The second level has its own label, and all of the third are summed up in it, as in the
+    // reference.
+    (
+        r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="key1",key2="key2_v"}"#,
+        3.0,
+    ),
+    (
+        r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="shadow"}"#,
+        2.0,
+    ),
+    (
+        r#"ratelimit_service_rate_limit_shadow_mode{domain="d",key1="shadow"}"#,
+        1.0,
+    ),
+    (
+        r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="detailed_value"}"#,
+        1.0,
+    ),
+    (
+        r#"ratelimit_service_rate_limit_domain_not_found{domain="nowhere"}"#,
+        1.0,
+    ),
+    (
+        r#"ratelimit_service_should_rate_limit_error{err_type="service_error"}"#,
+        1.0,
+    ),
+    (
+        r#"ratelimit_service_total_requests{grpc_method="ShouldRateLimit"}"#,
+        11.0,
+    ),
+    (
+        r#"ratelimit_service_total_requests{grpc_method="Check"}"#,
+        1.0,
+    ),
+    (
+        r#"ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"}"#,
+        11.0,
+    ),
     ("ratelimit_service_config_load_success", 1.0),
     ("ratelimit_service_config_load_error", 0.0),
     ("ratelimit_service_global_shadow_mode", 0.0),
@@ -327,35 +555,72 @@ async fn stats_are_told_under_the_references_statsd_names() {
         "ratelimit_server.ShouldRateLimit.total_requests: 11",
     ];
     for expected in expected {
-        assert!(stats.lines().any(|line| line == expected), "{expected} is missing in\n{stats}");
+        assert!(
+            stats.lines().any(|line| line == expected),
+            "{expected} is missing in\n{stats}"
+        );
     }
 }
 
 #[tokio::test]
 async fn global_shadow_mode_refuses_nothing_and_is_counted() {
-    let server = TestServer::with_rules(&limit_of(1)).with_env("SHADOW_MODE", "true").start();
+    let server = TestServer::with_rules(&limit_of(1))
+        .with_env("SHADOW_MODE", "true")
+        .start();
     let mut client = server.client().await;
     for _ in 0..3 {
         assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
     }
-    assert_eq!(server.metric("ratelimit_service_global_shadow_mode"), Some(2.0));
+    assert_eq!(
+        server.metric("ratelimit_service_global_shadow_mode"),
+        Some(2.0)
+    );
 }
 
 #[test]
 fn prometheus_has_a_door_of_its_own_if_wanted() {
-    let server = TestServer::with_rules(&limit_of(1)).with_env("USE_PROMETHEUS", "true").start();
+    let server = TestServer::with_rules(&limit_of(1))
+        .with_env("USE_PROMETHEUS", "true")
+        .start();
     let addr = server.prometheus.expect("it is bound");
     let page = http::get(addr, "/metrics");
     assert_eq!(page.status, 200);
-    assert!(page.has_header("content-type: text/plain; version=0.0.4; charset=utf-8"), "{:?}", page.headers);
-    assert!(page.body.contains("# TYPE ratelimit_service_config_load_success counter"), "{}", page.body);
-    assert!(page.body.contains("process_resident_memory_bytes "), "{}", page.body);
-    assert_eq!(http::get(addr, "/rlconfig").status, 404, "it shows metrics alone");
+    assert!(
+        page.has_header("content-type: text/plain; version=0.0.4; charset=utf-8"),
+        "{:?}",
+        page.headers
+    );
+    assert!(
+        page.body
+            .contains("# TYPE ratelimit_service_config_load_success counter"),
+        "{}",
+        page.body
+    );
+    assert!(
+        page.body.contains("process_resident_memory_bytes "),
+        "{}",
+        page.body
+    );
+    assert_eq!(
+        http::get(addr, "/rlconfig").status,
+        404,
+        "it shows metrics alone"
+    );
 
-    let server =
-        TestServer::with_rules(&limit_of(1)).with_env("USE_PROMETHEUS", "true").with_env("PROMETHEUS_PATH", "/stats/prometheus").start();
-    assert_eq!(http::get(server.prometheus.expect("it is bound"), "/stats/prometheus").status, 200);
-    assert!(TestServer::with_rules(&limit_of(1)).start().prometheus.is_none());
+    let server = TestServer::with_rules(&limit_of(1))
+        .with_env("USE_PROMETHEUS", "true")
+        .with_env("PROMETHEUS_PATH", "/stats/prometheus")
+        .start();
+    assert_eq!(
+        http::get(server.prometheus.expect("it is bound"), "/stats/prometheus").status,
+        200
+    );
+    assert!(
+        TestServer::with_rules(&limit_of(1))
+            .start()
+            .prometheus
+            .is_none()
+    );
 }
 
 #[test]
@@ -363,8 +628,16 @@ fn a_connection_is_counted_as_long_as_it_is_open() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     assert_eq!(server.metric("tollgate_connections"), Some(0.0));
     let mut connection = Connection::open(server.http);
-    assert_eq!(connection.send("GET", "/healthcheck", "").expect("there is a response").status, 200);
+    assert_eq!(
+        connection
+            .send("GET", "/healthcheck", "")
+            .expect("there is a response")
+            .status,
+        200
+    );
     assert_eq!(server.metric("tollgate_connections"), Some(1.0));
     drop(connection);
-    crate::support::look_until("the connection is forgotten", || server.metric("tollgate_connections") == Some(0.0));
+    crate::support::look_until("the connection is forgotten", || {
+        server.metric("tollgate_connections") == Some(0.0)
+    });
 }

@@ -8,22 +8,97 @@ use crate::support::{TestServer, http, tollgate, tollgate_with_env, tollgate_wit
 
 /// Entries of a descriptor against [`TREE`], the exit code, and lines that explain must have.
 const EXPLAINED: &[(&[&str], i32, &[&str])] = &[
-    (&["user=alice"], 0, &["user=alice -> user_alice (its key and value)", "=> limit 3 per minute", "rules.yaml:3"]),
-    (&["path=/api/cart"], 0, &["path=/api/cart -> path_/api/* (a pattern)", "=> limit 4 per second"]),
-    (&["path=/api/?a=b, c"], 0, &["path=/api/?a=b, c -> path_/api/* (a pattern)", "=> limit 4 per second"]),
-    (&["tenant=t", "plan=gold"], 0, &["plan=gold -> plan (its key, for any value)", "=> limit 5 per day"]),
-    (&["tenant=10.0.0.1, 10.0.0.2", "plan"], 0, &["tenant=10.0.0.1, 10.0.0.2 -> tenant (its key, for any value)", "=> limit 5 per day"]),
-    (&["user=alice", "more=1"], 4, &["the rules end here, and the descriptor goes on: too deep to match", "=> not limited"]),
-    (&["tenant=t"], 4, &["no rate_limit here: not limited", "=> not limited"]),
-    (&["user=bob"], 4, &["user=bob -> nothing: no such value, no pattern, no default", "=> not limited"]),
-    (&["user=alice, bob"], 4, &["user=alice, bob -> nothing: no such value, no pattern, no default", "=> not limited"]),
-    (&["nobody=knows"], 4, &["nobody=knows -> nothing", "=> not limited"]),
-    (&["internal=1"], 0, &["=> unlimited: passes, and is not counted"]),
+    (
+        &["user=alice"],
+        0,
+        &[
+            "user=alice -> user_alice (its key and value)",
+            "=> limit 3 per minute",
+            "rules.yaml:3",
+        ],
+    ),
+    (
+        &["path=/api/cart"],
+        0,
+        &[
+            "path=/api/cart -> path_/api/* (a pattern)",
+            "=> limit 4 per second",
+        ],
+    ),
+    (
+        &["path=/api/?a=b, c"],
+        0,
+        &[
+            "path=/api/?a=b, c -> path_/api/* (a pattern)",
+            "=> limit 4 per second",
+        ],
+    ),
+    (
+        &["tenant=t", "plan=gold"],
+        0,
+        &[
+            "plan=gold -> plan (its key, for any value)",
+            "=> limit 5 per day",
+        ],
+    ),
+    (
+        &["tenant=10.0.0.1, 10.0.0.2", "plan"],
+        0,
+        &[
+            "tenant=10.0.0.1, 10.0.0.2 -> tenant (its key, for any value)",
+            "=> limit 5 per day",
+        ],
+    ),
+    (
+        &["user=alice", "more=1"],
+        4,
+        &[
+            "the rules end here, and the descriptor goes on: too deep to match",
+            "=> not limited",
+        ],
+    ),
+    (
+        &["tenant=t"],
+        4,
+        &["no rate_limit here: not limited", "=> not limited"],
+    ),
+    (
+        &["user=bob"],
+        4,
+        &[
+            "user=bob -> nothing: no such value, no pattern, no default",
+            "=> not limited",
+        ],
+    ),
+    (
+        &["user=alice, bob"],
+        4,
+        &[
+            "user=alice, bob -> nothing: no such value, no pattern, no default",
+            "=> not limited",
+        ],
+    ),
+    (
+        &["nobody=knows"],
+        4,
+        &["nobody=knows -> nothing", "=> not limited"],
+    ),
+    (
+        &["internal=1"],
+        0,
+        &["=> unlimited: passes, and is not counted"],
+    ),
 ];
 
 /// Percent-encodes everything but letters and digits.
 fn percent_encoded(text: &str) -> String {
-    let encoded = |byte: u8| if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    let encoded = |byte: u8| {
+        if byte.is_ascii_alphanumeric() {
+            char::from(byte).to_string()
+        } else {
+            format!("%{byte:02X}")
+        }
+    };
     text.bytes().map(encoded).collect()
 }
 
@@ -31,25 +106,43 @@ fn percent_encoded(text: &str) -> String {
 fn explain_is_the_same_for_words_flags_json_and_http() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, TREE);
-    let server = TestServer::with_directory(directory.path()).with_env("CACHE_KEY_FORMAT", "safe").start();
+    let server = TestServer::with_directory(directory.path())
+        .with_env("CACHE_KEY_FORMAT", "safe")
+        .start();
     for (entries, code, expected) in EXPLAINED {
         let explain = |arguments: &[&str]| {
-            let ran = tollgate_with_env(&[&["explain", "--rules", &path], arguments].concat(), &[("CACHE_KEY_FORMAT", "safe")]);
+            let ran = tollgate_with_env(
+                &[&["explain", "--rules", &path], arguments].concat(),
+                &[("CACHE_KEY_FORMAT", "safe")],
+            );
             assert_eq!(ran.code, Some(*code), "{arguments:?}: {ran:?}");
             ran.stdout
         };
         let words = explain(&[&["shop"], *entries].concat());
         for expected in *expected {
-            assert!(words.contains(expected), "{entries:?}: {expected} is missing in\n{words}");
+            assert!(
+                words.contains(expected),
+                "{entries:?}: {expected} is missing in\n{words}"
+            );
         }
         let flags: Vec<&str> = entries.iter().flat_map(|entry| ["-e", entry]).collect();
         assert_eq!(explain(&[&["shop"], &flags[..]].concat()), words);
-        let split = entries.iter().map(|entry| entry.split_once('=').unwrap_or((entry, "")));
-        let json: Vec<Value> = split.map(|(key, value)| json!({"key": key, "value": value})).collect();
+        let split = entries
+            .iter()
+            .map(|entry| entry.split_once('=').unwrap_or((entry, "")));
+        let json: Vec<Value> = split
+            .map(|(key, value)| json!({"key": key, "value": value}))
+            .collect();
         let request = json!({"domain": "shop", "descriptors": [{"entries": json}]}).to_string();
         assert_eq!(explain(&["--json", &request]), words);
-        let pairs: Vec<String> = entries.iter().map(|entry| format!("&descriptor={}", percent_encoded(entry))).collect();
-        assert_eq!(server.admin(&format!("/explain?domain=shop{}", pairs.concat())), words);
+        let pairs: Vec<String> = entries
+            .iter()
+            .map(|entry| format!("&descriptor={}", percent_encoded(entry)))
+            .collect();
+        assert_eq!(
+            server.admin(&format!("/explain?domain=shop{}", pairs.concat())),
+            words
+        );
         assert_eq!(http::post(server.admin, "/explain", &request).body, words);
     }
 }
@@ -69,10 +162,17 @@ fn explain_of_json_shows_the_limits_and_hits_of_the_request() {
     }"#;
     let ran = tollgate(&["explain", "--rules", &path, "--json", request]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let of_each: Vec<&str> = ran.stdout.split("descriptor user=alice\n").skip(1).collect();
+    let of_each: Vec<&str> = ran
+        .stdout
+        .split("descriptor user=alice\n")
+        .skip(1)
+        .collect();
     let expected = [
         ["=> limit 3 per minute", "     hits  3\n"],
-        ["=> limit 7 per hour", "     hits  0: reads the counter, and counts nothing\n"],
+        [
+            "=> limit 7 per hour",
+            "     hits  0: reads the counter, and counts nothing\n",
+        ],
         ["=> limit 3 per minute", "     hits  gives back 2\n"],
     ];
     assert_eq!(of_each.len(), expected.len(), "{}", ran.stdout);
@@ -82,21 +182,47 @@ fn explain_of_json_shows_the_limits_and_hits_of_the_request() {
         }
     }
     let from_stdin = tollgate_with_stdin(&["explain", "--rules", &path, "--json", "-"], request);
-    assert_eq!((from_stdin.code, &from_stdin.stdout), (Some(0), &ran.stdout));
+    assert_eq!(
+        (from_stdin.code, &from_stdin.stdout),
+        (Some(0), &ran.stdout)
+    );
     // One descriptor without a rule is enough.
     let mixed = request.replacen("alice", "bob", 1);
-    assert_eq!(tollgate(&["explain", "--rules", &path, "--json", &mixed]).code, Some(4));
+    assert_eq!(
+        tollgate(&["explain", "--rules", &path, "--json", &mixed]).code,
+        Some(4)
+    );
 }
 
 /// Arguments of explain, the exit code, and what the error must contain.
 const NOT_EXPLAINED: &[(&[&str], i32, &str)] = &[
-    (&["shop", "=alice"], 64, "the entry `=alice` has no key; write key=value"),
-    (&["shop", "-e", "user=alice", "plan=gold"], 64, "cannot be used with"),
-    (&["", "user=alice"], 64, "rate limit domain must not be empty"),
+    (
+        &["shop", "=alice"],
+        64,
+        "the entry `=alice` has no key; write key=value",
+    ),
+    (
+        &["shop", "-e", "user=alice", "plan=gold"],
+        64,
+        "cannot be used with",
+    ),
+    (
+        &["", "user=alice"],
+        64,
+        "rate limit domain must not be empty",
+    ),
     (&["shop", "--json", "{}"], 64, "cannot be used with"),
     (&["--json", "{}"], 64, "rate limit domain must not be empty"),
-    (&["--json", r#"{"domain":"shop"}"#], 64, "rate limit descriptor list must not be empty"),
-    (&["--json", r#"{"domain":"shop","descriptor":[]}"#], 64, "--json: "),
+    (
+        &["--json", r#"{"domain":"shop"}"#],
+        64,
+        "rate limit descriptor list must not be empty",
+    ),
+    (
+        &["--json", r#"{"domain":"shop","descriptor":[]}"#],
+        64,
+        "--json: ",
+    ),
     (&["--json", "user=alice"], 64, "--json: "),
 ];
 
@@ -106,14 +232,24 @@ fn invalid_requests_to_explain_exit_with_64_and_say_what_to_write() {
     let path = rules_in(&directory, TREE);
     for (arguments, code, expected) in NOT_EXPLAINED {
         let ran = tollgate(&[&["explain", "--rules", &path], *arguments].concat());
-        assert_eq!((ran.code, &*ran.stdout), (Some(*code), ""), "{arguments:?}: {ran:?}");
+        assert_eq!(
+            (ran.code, &*ran.stdout),
+            (Some(*code), ""),
+            "{arguments:?}: {ran:?}"
+        );
         assert!(ran.stderr.contains(expected), "{arguments:?}: {ran:?}");
     }
 }
 
 /// Entries of a descriptor against the sample rules, and what explain must say besides its rule.
 const EXPLAINED_SAMPLES: &[(&str, &[&str], &[&str])] = &[
-    ("shop", &["recommendations=1"], &["     on_limit: degrade: passes, never refused; the upstream is told by x-degraded: true\n"]),
+    (
+        "shop",
+        &["recommendations=1"],
+        &[
+            "     on_limit: degrade: passes, never refused; the upstream is told by x-degraded: true\n",
+        ],
+    ),
     (
         "shop",
         &["report=1"],
@@ -125,12 +261,17 @@ const EXPLAINED_SAMPLES: &[(&str, &[&str], &[&str])] = &[
     (
         "gateway",
         &["user=ann"],
-        &["=> limit 60 per minute, sliding_window, 6 buckets, refused hits drop\n", ":sliding_window-6:60000000:us (safe form)\n"],
+        &[
+            "=> limit 60 per minute, sliding_window, 6 buckets, refused hits drop\n",
+            ":sliding_window-6:60000000:us (safe form)\n",
+        ],
     ),
     (
         "gateway",
         &["user=ann", "api=login"],
-        &["     on_limit: reject: the refusal's body is \"Too many attempts. Try again in a few minutes.\"\n"],
+        &[
+            "     on_limit: reject: the refusal's body is \"Too many attempts. Try again in a few minutes.\"\n",
+        ],
     ),
     (
         "gateway",
@@ -140,7 +281,11 @@ const EXPLAINED_SAMPLES: &[(&str, &[&str], &[&str])] = &[
             "     key   tg:gateway:api:pay:request_id::concurrency:0:us (safe form)\n     holder r1\n",
         ],
     ),
-    ("gateway", &["api=pay", "request_id="], &["refused with INVALID_ARGUMENT: descriptors[0] has no value for request_id"]),
+    (
+        "gateway",
+        &["api=pay", "request_id="],
+        &["refused with INVALID_ARGUMENT: descriptors[0] has no value for request_id"],
+    ),
 ];
 
 #[test]
@@ -149,17 +294,36 @@ fn explain_tells_what_happens_over_the_limit_and_who_holds_a_place() {
     for (domain, entries, expected) in EXPLAINED_SAMPLES {
         let ran = tollgate(&[&["explain", "--rules", &rules, domain], *entries].concat());
         for expected in *expected {
-            assert!(ran.stdout.contains(expected), "{entries:?}: {expected} is missing in\n{}", ran.stdout);
+            assert!(
+                ran.stdout.contains(expected),
+                "{entries:?}: {expected} is missing in\n{}",
+                ran.stdout
+            );
         }
-        assert_eq!(ran.code, Some(i32::from(ran.stdout.starts_with("refused with INVALID_ARGUMENT"))), "{entries:?}");
+        assert_eq!(
+            ran.code,
+            Some(i32::from(
+                ran.stdout.starts_with("refused with INVALID_ARGUMENT")
+            )),
+            "{entries:?}"
+        );
     }
-    let together = "domain gateway\nall or nothing: what one limit refuses uses up nothing of the others\n";
+    let together =
+        "domain gateway\nall or nothing: what one limit refuses uses up nothing of the others\n";
     let request = json!({"domain": "gateway", "descriptors": [
         {"entries": [{"key": "user", "value": "ann"}]},
         {"entries": [{"key": "ip", "value": "::1"}]},
     ]});
-    assert!(tollgate(&["explain", "--rules", &rules, "--json", &request.to_string()]).stdout.starts_with(together));
-    assert!(!tollgate(&["explain", "--rules", &rules, "gateway", "user=ann"]).stdout.contains("all or nothing"));
+    assert!(
+        tollgate(&["explain", "--rules", &rules, "--json", &request.to_string()])
+            .stdout
+            .starts_with(together)
+    );
+    assert!(
+        !tollgate(&["explain", "--rules", &rules, "gateway", "user=ann"])
+            .stdout
+            .contains("all or nothing")
+    );
 }
 
 #[test]
@@ -168,16 +332,22 @@ fn explain_shows_the_key_in_the_form_that_is_set_and_a_server_in_memory_the_safe
     let path = rules_in(&directory, TREE);
     let arguments = ["explain", "--rules", &path, "shop", "user=alice"];
     let safe = "key   tg:shop:user:alice:fixed_window:60:s: (safe form; on Redis the window's start in seconds follows)\n";
-    let reference = "key   shop_user_alice_ (reference form; on Redis the window's start in seconds follows)\n";
+    let reference =
+        "key   shop_user_alice_ (reference form; on Redis the window's start in seconds follows)\n";
     for (variables, expected) in [
         (&[][..], reference),
-        (&[("CACHE_KEY_FORMAT", "reference"), ("CACHE_KEY_PREFIX", "")], reference),
+        (
+            &[("CACHE_KEY_FORMAT", "reference"), ("CACHE_KEY_PREFIX", "")],
+            reference,
+        ),
         (&[("CACHE_KEY_FORMAT", "safe")], safe),
     ] {
         let ran = tollgate_with_env(&arguments, variables);
         assert!(ran.stdout.contains(expected), "{variables:?}: {ran:?}");
     }
-    let server = TestServer::with_rules(TREE).with_env("CACHE_KEY_FORMAT", "reference").start();
+    let server = TestServer::with_rules(TREE)
+        .with_env("CACHE_KEY_FORMAT", "reference")
+        .start();
     let page = server.admin("/explain?domain=shop&descriptor=user%3Dalice");
     assert!(page.contains(safe), "{page}");
 }
@@ -188,5 +358,9 @@ fn explain_lists_the_domains_when_it_does_not_know_one() {
     let path = rules_in(&directory, TREE);
     let ran = tollgate(&["explain", "--rules", &path, "shoo", "user=alice"]);
     assert_eq!(ran.code, Some(3));
-    assert!(ran.stdout.contains("domain shoo: unknown, so nothing is limited\nknown domains: shop\n"), "{ran:?}");
+    assert!(
+        ran.stdout
+            .contains("domain shoo: unknown, so nothing is limited\nknown domains: shop\n"),
+        "{ran:?}"
+    );
 }

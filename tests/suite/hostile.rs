@@ -1,7 +1,8 @@
-//! Clients that attack the process over its ports. It stays below [`RESIDENT_MAX_KIB`], and a well-behaved client loses no call.
+//! Clients that attack the process over its ports. It stays below [`RESIDENT_MAX_KIB`], and a
+//! well-behaved client loses no call.
 //!
-//! Each file attacks one part. The clients of `grpc.rs` and `json.rs` send what the fleet's clients never send: `support/raw_grpc.rs` and
-//! bytes on a socket, not a gRPC library.
+//! Each file attacks one part. The clients of `grpc.rs` and `json.rs` send what the fleet's clients
+//! never send: `support/raw_grpc.rs` and bytes on a socket, not a gRPC library.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -41,7 +42,11 @@ impl WellBehaved {
                 let mut client = crate::support::Client::connect(addr).await;
                 let mut answered = 0;
                 while !stop.load(Relaxed) || answered == 0 {
-                    assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok, "after {answered} calls");
+                    assert_eq!(
+                        client.ask("d", &[("k", "")]).await,
+                        Code::Ok,
+                        "after {answered} calls"
+                    );
                     answered += 1;
                 }
                 answered

@@ -1,7 +1,9 @@
-//! Promises about time and faults, in process: the limiter and the Redis store over a scripted Redis, under tokio's paused clock.
+//! Promises about time and faults, in process: the limiter and the Redis store over a scripted
+//! Redis, under tokio's paused clock.
 //!
-//! Nothing here sleeps, opens a socket or depends on how busy the machine is, so times are asserted exactly. What only a real Redis or a
-//! real process can show is tested elsewhere; see tests/README.md.
+//! Nothing here sleeps, opens a socket or depends on how busy the machine is, so times are asserted
+//! exactly. What only a real Redis or a real process can show is tested elsewhere; see
+//! tests/README.md.
 
 mod batches;
 mod breaker;

@@ -1,4 +1,5 @@
-//! POST /json: the same question and the same answer in protobuf's JSON, with the reference's status codes.
+//! POST /json: the same question and the same answer in protobuf's JSON, with the reference's
+//! status codes.
 
 use serde_json::{Value, json};
 
@@ -16,17 +17,33 @@ fn an_answer_is_200_until_the_limit_and_then_429() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     let reply = server.json(GOOD);
     assert_eq!(reply.status, 200);
-    assert!(reply.has_header("content-type: application/json"), "{:?}", reply.headers);
+    assert!(
+        reply.has_header("content-type: application/json"),
+        "{:?}",
+        reply.headers
+    );
     let mut body: Value = serde_json::from_str(&reply.body).expect("it is JSON");
     let reset = body["statuses"][0]["durationUntilReset"].take();
-    assert!(reset.as_str().is_some_and(|reset| reset.ends_with('s') && !reset.contains('.')), "{reset}");
+    assert!(
+        reset
+            .as_str()
+            .is_some_and(|reset| reset.ends_with('s') && !reset.contains('.')),
+        "{reset}"
+    );
     let status = json!({"code": "OK", "currentLimit": {"requestsPerUnit": 1, "unit": "YEAR"}, "durationUntilReset": null});
-    assert_eq!(body, json!({"overallCode": "OK", "statuses": [status]}), "what is zero is left out");
+    assert_eq!(
+        body,
+        json!({"overallCode": "OK", "statuses": [status]}),
+        "what is zero is left out"
+    );
 
     let reply = server.json(GOOD);
     assert_eq!(reply.status, 429);
     let body: Value = serde_json::from_str(&reply.body).expect("it is JSON");
-    assert_eq!((&body["overallCode"], &body["statuses"][0]["code"]), (&json!("OVER_LIMIT"), &json!("OVER_LIMIT")));
+    assert_eq!(
+        (&body["overallCode"], &body["statuses"][0]["code"]),
+        (&json!("OVER_LIMIT"), &json!("OVER_LIMIT"))
+    );
 }
 
 /// Bodies that are read, each for one hit or a look at `k` of domain `d`.
@@ -50,45 +67,117 @@ fn protobufs_json_is_read_in_either_spelling_with_numbers_as_text_and_null_for_a
     for body in READ {
         let reply = server.json(body);
         assert_eq!(reply.status, 200, "{body}: {reply:?}");
-        assert!(reply.body.contains("currentLimit"), "{body} has met the rule: {reply:?}");
+        assert!(
+            reply.body.contains("currentLimit"),
+            "{body} has met the rule: {reply:?}"
+        );
     }
 }
 
 /// Invalid bodies, and the reason in the response.
 const BAD: &[(&str, &str)] = &[
-    ("", "invalid request: EOF while parsing a value at line 1 column 0\n"),
+    (
+        "",
+        "invalid request: EOF while parsing a value at line 1 column 0\n",
+    ),
     (" ", "invalid request: EOF while parsing a value"),
-    ("no json", "invalid request: expected ident at line 1 column 2\n"),
-    ("{", "invalid request: EOF while parsing an object at line 1 column 1\n"),
-    ("[]", "invalid request: invalid type: sequence, expected a map"),
-    ("null", "invalid request: invalid type: null, expected a map"),
-    ("1", "invalid request: invalid type: integer `1`, expected a map"),
-    ("\u{feff}{}", "invalid request: expected value at line 1 column 1\n"),
+    (
+        "no json",
+        "invalid request: expected ident at line 1 column 2\n",
+    ),
+    (
+        "{",
+        "invalid request: EOF while parsing an object at line 1 column 1\n",
+    ),
+    (
+        "[]",
+        "invalid request: invalid type: sequence, expected a map",
+    ),
+    (
+        "null",
+        "invalid request: invalid type: null, expected a map",
+    ),
+    (
+        "1",
+        "invalid request: invalid type: integer `1`, expected a map",
+    ),
+    (
+        "\u{feff}{}",
+        "invalid request: expected value at line 1 column 1\n",
+    ),
     ("{}", "rate limit domain must not be empty\n"),
-    (r#"{"domain":"d"}"#, "rate limit descriptor list must not be empty\n"),
-    (r#"{"domain":"d","descriptors":[]}"#, "rate limit descriptor list must not be empty\n"),
-    (r#"{"domain":"","descriptors":[{"entries":[{"key":"k"}]}]}"#, "rate limit domain must not be empty\n"),
-    (r#"{"domain":null,"descriptors":[{"entries":[{"key":"k"}]}]}"#, "rate limit domain must not be empty\n"),
-    (r#"{"domain":1,"descriptors":[{"entries":[{"key":"k"}]}]}"#, "invalid type: integer `1`, expected a string at line 1 column 11\n"),
-    (r#"{"domain":"d","descriptors":{"entries":[{"key":"k"}]}}"#, "invalid type: map, expected a list"),
-    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"unknown":1}"#, "unrecognized field name 'unknown' at line 1 column 65\n"),
-    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","unknown":1}]}]}"#, "unrecognized field name 'unknown'"),
-    (r#"{"domain":"d","domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#, "repeated field name 'domain'"),
-    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":1,"hits_addend":1}"#, "repeated field name 'hits_addend'"),
+    (
+        r#"{"domain":"d"}"#,
+        "rate limit descriptor list must not be empty\n",
+    ),
+    (
+        r#"{"domain":"d","descriptors":[]}"#,
+        "rate limit descriptor list must not be empty\n",
+    ),
+    (
+        r#"{"domain":"","descriptors":[{"entries":[{"key":"k"}]}]}"#,
+        "rate limit domain must not be empty\n",
+    ),
+    (
+        r#"{"domain":null,"descriptors":[{"entries":[{"key":"k"}]}]}"#,
+        "rate limit domain must not be empty\n",
+    ),
+    (
+        r#"{"domain":1,"descriptors":[{"entries":[{"key":"k"}]}]}"#,
+        "invalid type: integer `1`, expected a string at line 1 column 11\n",
+    ),
+    (
+        r#"{"domain":"d","descriptors":{"entries":[{"key":"k"}]}}"#,
+        "invalid type: map, expected a list",
+    ),
+    (
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"unknown":1}"#,
+        "unrecognized field name 'unknown' at line 1 column 65\n",
+    ),
+    (
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","unknown":1}]}]}"#,
+        "unrecognized field name 'unknown'",
+    ),
+    (
+        r#"{"domain":"d","domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#,
+        "repeated field name 'domain'",
+    ),
+    (
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":1,"hits_addend":1}"#,
+        "repeated field name 'hits_addend'",
+    ),
     (
         r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"isNegativeHits":true,"is_negative_hits":true}]}"#,
         "repeated field name 'is_negative_hits'",
     ),
-    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","key":"k"}]}]}"#, "repeated field name 'key'"),
-    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":-1}"#, "out of range"),
-    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":4294967296}"#, "out of range"),
-    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"hitsAddend":18446744073709555712}]}"#, "out of range"),
+    (
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","key":"k"}]}]}"#,
+        "repeated field name 'key'",
+    ),
+    (
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":-1}"#,
+        "out of range",
+    ),
+    (
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}],"hitsAddend":4294967296}"#,
+        "out of range",
+    ),
+    (
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"hitsAddend":18446744073709555712}]}"#,
+        "out of range",
+    ),
     (
         r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":5,"unit":"FORTNIGHT"}}]}"#,
         "unrecognized enum value 'FORTNIGHT'",
     ),
-    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]} trailing"#, "trailing characters at line 1 column 58\n"),
-    (r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}{}"#, "trailing characters"),
+    (
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]} trailing"#,
+        "trailing characters at line 1 column 58\n",
+    ),
+    (
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}{}"#,
+        "trailing characters",
+    ),
 ];
 
 #[tokio::test]
@@ -96,14 +185,33 @@ async fn an_invalid_request_is_400_with_the_reason_and_the_connection_stays_open
     let server = TestServer::with_rules(&limit_of(1_000)).start();
     let mut connection = Connection::open(server.http);
     for (body, reason) in BAD {
-        let reply = connection.send("POST", "/json", body).expect("there is a response");
+        let reply = connection
+            .send("POST", "/json", body)
+            .expect("there is a response");
         assert_eq!(reply.status, 400, "{body}: {reply:?}");
-        assert!(reply.has_header("content-type: text/plain; charset=utf-8"), "{body}: {reply:?}");
+        assert!(
+            reply.has_header("content-type: text/plain; charset=utf-8"),
+            "{body}: {reply:?}"
+        );
         assert!(reply.body.contains(reason), "{body}: {reply:?}");
-        assert_eq!(reply.body.starts_with("invalid request: "), reply.body.contains("such as {\"domain\""), "{body}: {reply:?}");
-        assert_eq!(connection.send("POST", "/json", GOOD).expect("the connection is open").status, 200, "after {body}");
+        assert_eq!(
+            reply.body.starts_with("invalid request: "),
+            reply.body.contains("such as {\"domain\""),
+            "{body}: {reply:?}"
+        );
+        assert_eq!(
+            connection
+                .send("POST", "/json", GOOD)
+                .expect("the connection is open")
+                .status,
+            200,
+            "after {body}"
+        );
     }
-    assert_eq!(server.client().await.ask("d", &[("k", "")]).await, crate::support::Code::Ok);
+    assert_eq!(
+        server.client().await.ask("d", &[("k", "")]).await,
+        crate::support::Code::Ok
+    );
 }
 
 #[test]
@@ -111,20 +219,31 @@ fn the_reason_of_a_400_quotes_a_bounded_part_of_the_request() {
     let server = TestServer::with_rules(&limit_of(1_000)).start();
     let reply = server.json(&format!(r#"{{"{}":1}}"#, "\u{fc}".repeat(1 << 20)));
     assert_eq!(reply.status, 400);
-    assert!(reply.body.contains("\u{fc}...\n") && reply.body.len() < 2_000, "{} bytes", reply.body.len());
+    assert!(
+        reply.body.contains("\u{fc}...\n") && reply.body.len() < 2_000,
+        "{} bytes",
+        reply.body.len()
+    );
 }
 
 #[test]
 fn a_request_before_the_first_rules_is_400_with_the_reason() {
     let server = TestServer::with_rules("domain: ''\n").start();
     let reply = server.json(GOOD);
-    assert_eq!((reply.status, &*reply.body), (400, "no rate limit configuration loaded\n"));
+    assert_eq!(
+        (reply.status, &*reply.body),
+        (400, "no rate limit configuration loaded\n")
+    );
 }
 
 #[test]
 fn too_deep_a_body_is_400() {
     let server = TestServer::with_rules(&limit_of(1_000)).start();
-    for body in ["[".repeat(100_000), r#"{"a":"#.repeat(100_000), format!(r#"{{"domain":{}"#, "[".repeat(1_000_000))] {
+    for body in [
+        "[".repeat(100_000),
+        r#"{"a":"#.repeat(100_000),
+        format!(r#"{{"domain":{}"#, "[".repeat(1_000_000)),
+    ] {
         assert_eq!(server.json(&body).status, 400, "{}", &body[..20]);
         assert_eq!(server.json(GOOD).status, 200);
     }
@@ -134,16 +253,27 @@ fn too_deep_a_body_is_400() {
 fn an_unknown_unit_and_too_many_descriptors_are_400_with_the_reason() {
     let server = TestServer::with_rules(&limit_of(1_000)).start();
     for unit in ["0", "8", "99", "-1"] {
-        let body =
-            format!(r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"k"}}],"limit":{{"requestsPerUnit":5,"unit":{unit}}}}}]}}"#);
+        let body = format!(
+            r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"k"}}],"limit":{{"requestsPerUnit":5,"unit":{unit}}}}}]}}"#
+        );
         let reply = server.json(&body);
         assert_eq!(reply.status, 400, "{unit}");
-        assert!(reply.body.contains(&format!("descriptors[0].limit.unit {unit} is no unit")), "{reply:?}");
+        assert!(
+            reply
+                .body
+                .contains(&format!("descriptors[0].limit.unit {unit} is no unit")),
+            "{reply:?}"
+        );
         let elsewhere = server.json(&body.replace(r#""domain":"d""#, r#""domain":"nowhere""#));
-        assert_eq!(elsewhere.status, 200, "nothing is counted in an unknown domain: {elsewhere:?}");
+        assert_eq!(
+            elsewhere.status, 200,
+            "nothing is counted in an unknown domain: {elsewhere:?}"
+        );
     }
     let descriptors = vec![r#"{"entries":[{"key":"k"}]}"#; 1_001].join(",");
-    let reply = server.json(&format!(r#"{{"domain":"d","descriptors":[{descriptors}]}}"#));
+    let reply = server.json(&format!(
+        r#"{{"domain":"d","descriptors":[{descriptors}]}}"#
+    ));
     assert_eq!(reply.status, 400);
     assert!(reply.body.contains("descriptors_max"), "{reply:?}");
     assert_eq!(server.json(GOOD).status, 200);
@@ -161,9 +291,19 @@ descriptors:
     let server = TestServer::with_rules(rules).start();
     let reply = server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"holder"}]}]}"#);
     assert_eq!(reply.status, 400);
-    assert!(reply.body.contains("descriptors[0] has no value for holder"), "{reply:?}");
+    assert!(
+        reply
+            .body
+            .contains("descriptors[0] has no value for holder"),
+        "{reply:?}"
+    );
     assert_eq!(server.metric("tollgate_invalid_requests_total"), Some(1.0));
-    assert_eq!(server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"holder","value":"ann"}]}]}"#).status, 200);
+    assert_eq!(
+        server
+            .json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"holder","value":"ann"}]}]}"#)
+            .status,
+        200
+    );
 }
 
 #[test]
@@ -179,35 +319,65 @@ fn a_body_over_4_mib_is_413() {
 #[test]
 fn hits_are_given_back_by_is_negative_hits() {
     let server = TestServer::with_rules(&limit_of(1)).start();
-    let give_back = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"isNegativeHits":true}]}"#;
-    assert_eq!([server.json(GOOD).status, server.json(GOOD).status], [200, 429]);
+    let give_back =
+        r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"isNegativeHits":true}]}"#;
+    assert_eq!(
+        [server.json(GOOD).status, server.json(GOOD).status],
+        [200, 429]
+    );
     // The refused one was counted too, as in the reference.
-    assert_eq!([server.json(give_back).status, server.json(give_back).status], [200, 200]);
-    assert_eq!([server.json(GOOD).status, server.json(GOOD).status], [200, 429]);
+    assert_eq!(
+        [server.json(give_back).status, server.json(give_back).status],
+        [200, 200]
+    );
+    assert_eq!(
+        [server.json(GOOD).status, server.json(GOOD).status],
+        [200, 429]
+    );
 }
 
 #[tokio::test]
 async fn json_and_grpc_share_their_counters() {
     let server = TestServer::with_rules(&limit_of(2)).start();
     let mut client: Client = server.client().await;
-    assert_eq!(client.ask("d", &[("k", "")]).await, crate::support::Code::Ok);
+    assert_eq!(
+        client.ask("d", &[("k", "")]).await,
+        crate::support::Code::Ok
+    );
     assert_eq!(server.json(GOOD).status, 200);
-    assert_eq!(client.ask("d", &[("k", "")]).await, crate::support::Code::OverLimit);
+    assert_eq!(
+        client.ask("d", &[("k", "")]).await,
+        crate::support::Code::OverLimit
+    );
     assert_eq!(server.json(GOOD).status, 429);
 }
 
 #[test]
 fn headers_and_metadata_are_in_the_answer_if_wanted() {
-    let rules =
-        "domain: d\ndescriptors:\n  - key: k\n    metadata: {owner: shop, weight: 2}\n    rate_limit: {unit: year, requests_per_unit: 5}\n";
+    let rules = "domain: d\ndescriptors:\n  - key: k\n    metadata: {owner: shop, weight: 2}\n    rate_limit: {unit: year, requests_per_unit: 5}\n";
     let server = TestServer::with_rules(rules)
         .with_env("LIMIT_RESPONSE_HEADERS_ENABLED", "true")
         .with_env("RESPONSE_DYNAMIC_METADATA", "true")
         .start();
     let body: Value = serde_json::from_str(&server.json(GOOD).body).expect("it is JSON");
-    let headers = body["responseHeadersToAdd"].as_array().expect("there are headers");
-    let value_of = |name: &str| headers.iter().find(|header| header["key"] == name).map(|header| header["value"].clone());
+    let headers = body["responseHeadersToAdd"]
+        .as_array()
+        .expect("there are headers");
+    let value_of = |name: &str| {
+        headers
+            .iter()
+            .find(|header| header["key"] == name)
+            .map(|header| header["value"].clone())
+    };
     assert_eq!(value_of("RateLimit-Remaining"), Some(json!("4")));
-    assert!(value_of("RateLimit-Limit").is_some() && value_of("RateLimit-Reset").is_some(), "{headers:?}");
-    assert!(body["dynamicMetadata"].to_string().contains(r#""weight":2"#), "{body}");
+    assert!(
+        value_of("RateLimit-Limit").is_some() && value_of("RateLimit-Reset").is_some(),
+        "{headers:?}"
+    );
+    assert!(
+        body["dynamicMetadata"]
+            .to_string()
+            .contains(r#""weight":2"#),
+        "{body}"
+    );
 }

@@ -1,4 +1,5 @@
-//! Under which key a counter is found: the reference's, which an instance of the reference beside us counts on, and our own.
+//! Under which key a counter is found: the reference's, which an instance of the reference beside
+//! us counts on, and our own.
 
 use percent_encoding::percent_decode;
 use proptest::prelude::*;
@@ -37,44 +38,127 @@ descriptors:
       {key: call, rate_limit: {unit: hour, requests_per_unit: 5}, metadata: {tollgate: {algorithm: concurrency, lease_by: call, lease: 9s}}}]}
 ";
 
-/// A descriptor, its key in the reference form (without a time, which a store writes behind it), and its key in the safe form.
+/// A descriptor, its key in the reference form (without a time, which a store writes behind it),
+/// and its key in the safe form.
 const KEYS: &[(&str, &str, &str)] = &[
-    ("user=1", "shop_user_1_", "tg:shop:user:1:fixed_window:60:s:"),
-    ("user=bob", "shop_user_bob_", "tg:shop:user:bob:fixed_window:1:s:"),
+    (
+        "user=1",
+        "shop_user_1_",
+        "tg:shop:user:1:fixed_window:60:s:",
+    ),
+    (
+        "user=bob",
+        "shop_user_bob_",
+        "tg:shop:user:bob:fixed_window:1:s:",
+    ),
     // No value leaves two underscores, and no character is escaped.
     ("user=", "shop_user__", "tg:shop:user::fixed_window:60:s:"),
-    ("user=a b_%:{}", "shop_user_a b_%:{}_", "tg:shop:user:a%20b_%25%3A%7B%7D:fixed_window:60:s:"),
-    ("files=files/x", "shop_files_files/*_", "tg:shop:files:files/*:fixed_window:3600:s:"),
-    ("path=/a1", "shop_path_/a1_", "tg:shop:path:/a1:fixed_window:86400:s:"),
-    ("path=/a1,ip=::1", "shop_path_/a1_ip_::1_", "tg:shop:path:/a1:ip:%3A%3A1:fixed_window:86400:s:"),
+    (
+        "user=a b_%:{}",
+        "shop_user_a b_%:{}_",
+        "tg:shop:user:a%20b_%25%3A%7B%7D:fixed_window:60:s:",
+    ),
+    (
+        "files=files/x",
+        "shop_files_files/*_",
+        "tg:shop:files:files/*:fixed_window:3600:s:",
+    ),
+    (
+        "path=/a1",
+        "shop_path_/a1_",
+        "tg:shop:path:/a1:fixed_window:86400:s:",
+    ),
+    (
+        "path=/a1,ip=::1",
+        "shop_path_/a1_ip_::1_",
+        "tg:shop:path:/a1:ip:%3A%3A1:fixed_window:86400:s:",
+    ),
     ("one=1", "shop_one_1_", "tg:shop:one:1:fixed_window:60:s:"),
     // What the reference cannot count has the safe form in either case.
-    ("five=1", "tg:shop:five:1:fixed_window:300:s:", "tg:shop:five:1:fixed_window:300:s:"),
-    ("sixty=1", "tg:shop:sixty:1:fixed_window:60:s:", "tg:shop:sixty:1:fixed_window:60:s:"),
-    ("drop=1", "tg:shop:drop:1:fixed_window:60:s:", "tg:shop:drop:1:fixed_window:60:s:"),
-    ("bucket=1", "tg:shop:bucket:1:token_bucket:1000000:us", "tg:shop:bucket:1:token_bucket:1000000:us"),
-    ("leaky=1", "tg:shop:leaky:1:leaky_bucket:1000000:us", "tg:shop:leaky:1:leaky_bucket:1000000:us"),
-    ("fading=1", "tg:shop:fading:1:sliding_window:60000000:us", "tg:shop:fading:1:sliding_window:60000000:us"),
-    ("strict=1", "tg:shop:strict:1:sliding_window-6:60000000:us", "tg:shop:strict:1:sliding_window-6:60000000:us"),
-    ("log=1", "tg:shop:log:1:sliding_log:60000000:us", "tg:shop:log:1:sliding_log:60000000:us"),
+    (
+        "five=1",
+        "tg:shop:five:1:fixed_window:300:s:",
+        "tg:shop:five:1:fixed_window:300:s:",
+    ),
+    (
+        "sixty=1",
+        "tg:shop:sixty:1:fixed_window:60:s:",
+        "tg:shop:sixty:1:fixed_window:60:s:",
+    ),
+    (
+        "drop=1",
+        "tg:shop:drop:1:fixed_window:60:s:",
+        "tg:shop:drop:1:fixed_window:60:s:",
+    ),
+    (
+        "bucket=1",
+        "tg:shop:bucket:1:token_bucket:1000000:us",
+        "tg:shop:bucket:1:token_bucket:1000000:us",
+    ),
+    (
+        "leaky=1",
+        "tg:shop:leaky:1:leaky_bucket:1000000:us",
+        "tg:shop:leaky:1:leaky_bucket:1000000:us",
+    ),
+    (
+        "fading=1",
+        "tg:shop:fading:1:sliding_window:60000000:us",
+        "tg:shop:fading:1:sliding_window:60000000:us",
+    ),
+    (
+        "strict=1",
+        "tg:shop:strict:1:sliding_window-6:60000000:us",
+        "tg:shop:strict:1:sliding_window-6:60000000:us",
+    ),
+    (
+        "log=1",
+        "tg:shop:log:1:sliding_log:60000000:us",
+        "tg:shop:log:1:sliding_log:60000000:us",
+    ),
     // Holders are none of it, and neither is their lease; but the key that names them is.
-    ("id=ann", "tg:shop:id::concurrency:0:us", "tg:shop:id::concurrency:0:us"),
-    ("api=pay,id=ann", "tg:shop:api:pay:id::concurrency:0:us", "tg:shop:api:pay:id::concurrency:0:us"),
-    ("api=pay,call=ann", "tg:shop:api:pay:call::concurrency:0:us", "tg:shop:api:pay:call::concurrency:0:us"),
+    (
+        "id=ann",
+        "tg:shop:id::concurrency:0:us",
+        "tg:shop:id::concurrency:0:us",
+    ),
+    (
+        "api=pay,id=ann",
+        "tg:shop:api:pay:id::concurrency:0:us",
+        "tg:shop:api:pay:id::concurrency:0:us",
+    ),
+    (
+        "api=pay,call=ann",
+        "tg:shop:api:pay:call::concurrency:0:us",
+        "tg:shop:api:pay:call::concurrency:0:us",
+    ),
 ];
 
 #[test]
 fn the_reference_form_is_the_references_and_the_safe_one_our_own() {
     for (descriptor, reference, safe) in KEYS {
-        assert_eq!(key_of(&rules("", KeyFormat::Reference), &query(descriptor)), *reference, "{descriptor}");
-        assert_eq!(key_of(&rules("", KeyFormat::Safe), &query(descriptor)), *safe, "{descriptor}");
+        assert_eq!(
+            key_of(&rules("", KeyFormat::Reference), &query(descriptor)),
+            *reference,
+            "{descriptor}"
+        );
+        assert_eq!(
+            key_of(&rules("", KeyFormat::Safe), &query(descriptor)),
+            *safe,
+            "{descriptor}"
+        );
     }
 }
 
 #[test]
 fn the_prefix_stands_first_as_it_is() {
-    assert_eq!(key_of(&rules("a_b:", KeyFormat::Reference), &query("user=1")), "a_b:shop_user_1_");
-    assert_eq!(key_of(&rules("a_b:", KeyFormat::Safe), &query("user=1")), "a_b:tg:shop:user:1:fixed_window:60:s:");
+    assert_eq!(
+        key_of(&rules("a_b:", KeyFormat::Reference), &query("user=1")),
+        "a_b:shop_user_1_"
+    );
+    assert_eq!(
+        key_of(&rules("a_b:", KeyFormat::Safe), &query("user=1")),
+        "a_b:tg:shop:user:1:fixed_window:60:s:"
+    );
 }
 
 #[test]
@@ -82,12 +166,28 @@ fn a_limit_of_the_request_shares_the_counter_of_a_window_of_the_same_descriptor_
     for format in KeyFormat::ALL {
         let rules = rules("", format);
         let mut own = query("path=/a1,ip=::1");
-        own.descriptors[0].limit = Some(Override { requests_per_unit: 9, unit: Some(Unit::Day), wire_unit: 4 });
-        assert_eq!(key_of(&rules, &own), key_of(&rules, &query("path=/a1,ip=::1")), "{format:?}");
+        own.descriptors[0].limit = Some(Override {
+            requests_per_unit: 9,
+            unit: Some(Unit::Day),
+            wire_unit: 4,
+        });
+        assert_eq!(
+            key_of(&rules, &own),
+            key_of(&rules, &query("path=/a1,ip=::1")),
+            "{format:?}"
+        );
         // For a period that no unit names there is none to share.
         let mut own = query("five=1");
-        own.descriptors[0].limit = Some(Override { requests_per_unit: 9, unit: Some(Unit::Minute), wire_unit: 2 });
-        assert_ne!(key_of(&rules, &own), key_of(&rules, &query("five=1")), "{format:?}");
+        own.descriptors[0].limit = Some(Override {
+            requests_per_unit: 9,
+            unit: Some(Unit::Minute),
+            wire_unit: 2,
+        });
+        assert_ne!(
+            key_of(&rules, &own),
+            key_of(&rules, &query("five=1")),
+            "{format:?}"
+        );
     }
 }
 
@@ -102,18 +202,27 @@ descriptors:
   - {key: fading, rate_limit: {unit: month, requests_per_unit: 5}, metadata: {tollgate: {algorithm: sliding_window}}}
 ";
     let keys = |months: Months, format: KeyFormat| {
-        let rules = loaded(MONTHS, |options| (options.months, options.key_format) = (months, format));
-        ["one=1", "drop=1", "two=1", "fading=1"].map(|descriptor| key_of(&rules, &query(descriptor)))
+        let rules = loaded(MONTHS, |options| {
+            (options.months, options.key_format) = (months, format)
+        });
+        ["one=1", "drop=1", "two=1", "fading=1"]
+            .map(|descriptor| key_of(&rules, &query(descriptor)))
     };
     let [one, drop, two, fading] = keys(Months::Calendar, KeyFormat::Safe);
     assert_eq!(one, "tg:shop:one:1:fixed_window:month:s:");
     assert_eq!(drop, "tg:shop:drop:1:fixed_window:month:s:");
     assert_eq!(two, "tg:shop:two:1:fixed_window:5184000:s:");
     assert_eq!(fading, "tg:shop:fading:1:sliding_window:2592000000000:us");
-    assert_eq!(keys(Months::Calendar, KeyFormat::Reference), ["shop_one_1_", &drop, &two, &fading]);
+    assert_eq!(
+        keys(Months::Calendar, KeyFormat::Reference),
+        ["shop_one_1_", &drop, &two, &fading]
+    );
     assert_eq!(
         keys(Months::ThirtyDays, KeyFormat::Safe)[..2],
-        ["tg:shop:one:1:fixed_window:2592000:s:", "tg:shop:drop:1:fixed_window:2592000:s:"]
+        [
+            "tg:shop:one:1:fixed_window:2592000:s:",
+            "tg:shop:drop:1:fixed_window:2592000:s:"
+        ]
     );
 }
 
@@ -123,7 +232,11 @@ fn a_limit_of_the_request_that_is_no_fixed_window_has_the_safe_form_of_its_rule(
         let rules = rules("", format);
         let key = |descriptor: &str, unit: Unit| {
             let mut own = query(descriptor);
-            own.descriptors[0].limit = Some(Override { requests_per_unit: 9, unit: Some(unit), wire_unit: 1 });
+            own.descriptors[0].limit = Some(Override {
+                requests_per_unit: 9,
+                unit: Some(unit),
+                wire_unit: 1,
+            });
             key_of(&rules, &own)
         };
         for (descriptor, unit) in [
@@ -133,12 +246,28 @@ fn a_limit_of_the_request_that_is_no_fixed_window_has_the_safe_form_of_its_rule(
             ("strict=1", Unit::Minute),
             ("log=1", Unit::Minute),
         ] {
-            assert_eq!(key(descriptor, unit), key_of(&rules, &query(descriptor)), "{format:?}");
+            assert_eq!(
+                key(descriptor, unit),
+                key_of(&rules, &query(descriptor)),
+                "{format:?}"
+            );
         }
-        assert_eq!(key("bucket=1", Unit::Hour), "tg:shop:bucket:1:token_bucket:3600000000:us", "{format:?}");
-        assert_eq!(key("drop=1", Unit::Hour), "tg:shop:drop:1:fixed_window:3600:s:", "{format:?}");
+        assert_eq!(
+            key("bucket=1", Unit::Hour),
+            "tg:shop:bucket:1:token_bucket:3600000000:us",
+            "{format:?}"
+        );
+        assert_eq!(
+            key("drop=1", Unit::Hour),
+            "tg:shop:drop:1:fixed_window:3600:s:",
+            "{format:?}"
+        );
         // The holder is not part of the key, and the unit has no meaning.
-        assert_eq!(key("api=pay,id=ann", Unit::Year), "tg:shop:api:pay:id::concurrency:0:us", "{format:?}");
+        assert_eq!(
+            key("api=pay,id=ann", Unit::Year),
+            "tg:shop:api:pay:id::concurrency:0:us",
+            "{format:?}"
+        );
     }
 }
 
@@ -147,7 +276,11 @@ fn explain_names_the_rule_that_a_stated_limit_takes_the_rest_from() {
     let explained = |descriptor: &str, change: fn(&mut Options)| {
         let rules = loaded(RULES, change);
         let mut own = query(descriptor);
-        own.descriptors[0].limit = Some(Override { requests_per_unit: 9, unit: Some(Unit::Hour), wire_unit: 3 });
+        own.descriptors[0].limit = Some(Override {
+            requests_per_unit: 9,
+            unit: Some(Unit::Hour),
+            wire_unit: 3,
+        });
         explain(&rules, &own, Modes::default()).text
     };
     let by_rule = explained("leaky=1", |_| {});
@@ -162,19 +295,39 @@ fn explain_names_the_rule_that_a_stated_limit_takes_the_rest_from() {
     }
     let alone = explained("user=1", |_| {});
     assert!(alone.contains("stated by the request, and no tollgate block applies: a fixed window, as in envoyproxy/ratelimit"), "{alone}");
-    assert!(alone.contains("key   shop_user_1_ (reference form; on Redis the window's start in seconds follows)"), "{alone}");
-    let by_setting = explained("nobody=1", |options| options.default_algorithm = Some(Algorithm::TokenBucket));
-    assert!(by_setting.contains("counted by DEFAULT_ALGORITHM: token_bucket"), "{by_setting}");
-    assert!(by_setting.contains("=> limit 9 per hour, token_bucket, burst 9"), "{by_setting}");
+    assert!(
+        alone.contains(
+            "key   shop_user_1_ (reference form; on Redis the window's start in seconds follows)"
+        ),
+        "{alone}"
+    );
+    let by_setting = explained("nobody=1", |options| {
+        options.default_algorithm = Some(Algorithm::TokenBucket)
+    });
+    assert!(
+        by_setting.contains("counted by DEFAULT_ALGORITHM: token_bucket"),
+        "{by_setting}"
+    );
+    assert!(
+        by_setting.contains("=> limit 9 per hour, token_bucket, burst 9"),
+        "{by_setting}"
+    );
 }
 
 #[test]
 fn a_limit_of_a_request_without_entries_has_the_domain_for_a_key() {
     let mut query = query("user=1");
     query.descriptors[0].entries.clear();
-    query.descriptors[0].limit = Some(Override { requests_per_unit: 9, unit: Some(Unit::Day), wire_unit: 4 });
+    query.descriptors[0].limit = Some(Override {
+        requests_per_unit: 9,
+        unit: Some(Unit::Day),
+        wire_unit: 4,
+    });
     assert_eq!(key_of(&rules("", KeyFormat::Reference), &query), "shop_");
-    assert_eq!(key_of(&rules("", KeyFormat::Safe), &query), "tg:shop:fixed_window:86400:s:");
+    assert_eq!(
+        key_of(&rules("", KeyFormat::Safe), &query),
+        "tg:shop:fixed_window:86400:s:"
+    );
 }
 
 #[test]
@@ -183,7 +336,12 @@ fn only_keys_of_the_safe_form_are_cut_to_a_length() {
     let reference = key_of(&rules("", KeyFormat::Reference), &query(&descriptor));
     assert_eq!(reference.len(), "shop_user__".len() + 10_000);
     let safe = key_of(&rules("", KeyFormat::Safe), &query(&descriptor));
-    assert!(safe.len() < KEY_BYTES_MAX && safe.starts_with("tg:shop:#") && safe.ends_with(":fixed_window:60:s:"), "{safe}");
+    assert!(
+        safe.len() < KEY_BYTES_MAX
+            && safe.starts_with("tg:shop:#")
+            && safe.ends_with(":fixed_window:60:s:"),
+        "{safe}"
+    );
 }
 
 #[test]
@@ -191,14 +349,33 @@ fn a_holder_is_named_by_the_last_value_and_by_its_hash_if_that_is_long() {
     let holder = |value: &str| {
         let descriptor = format!("api=pay,id={value}");
         let rules = rules("", KeyFormat::Safe);
-        let plan = plan(&rules, &query(&descriptor), Modes::default(), Time::default()).expect("it has a holder");
-        String::from_utf8(plan.ask.checks[0].holder.clone().expect("it has a holder").into()).expect("it is text")
+        let plan = plan(
+            &rules,
+            &query(&descriptor),
+            Modes::default(),
+            Time::default(),
+        )
+        .expect("it has a holder");
+        String::from_utf8(
+            plan.ask.checks[0]
+                .holder
+                .clone()
+                .expect("it has a holder")
+                .into(),
+        )
+        .expect("it is text")
     };
     assert_eq!(holder("a b:{}"), "a b:{}");
     let longest = "x".repeat(HOLDER_BYTES_MAX);
     assert_eq!(holder(&longest), longest);
-    let (one, other) = (holder(&format!("{longest}1")), holder(&format!("{longest}2")));
-    assert!(one.len() == 33 && one.starts_with('#') && one != other, "{one} {other}");
+    let (one, other) = (
+        holder(&format!("{longest}1")),
+        holder(&format!("{longest}2")),
+    );
+    assert!(
+        one.len() == 33 && one.starts_with('#') && one != other,
+        "{one} {other}"
+    );
 }
 
 proptest! {
@@ -228,14 +405,21 @@ proptest! {
 
 /// Bytes of which many are no text, and among which the marks of keys are frequent.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
-    let letter = prop_oneof![any::<u8>(), prop::sample::select(&b"a_:%F\xff\xfe\xc3\xbc"[..])];
+    let letter = prop_oneof![
+        any::<u8>(),
+        prop::sample::select(&b"a_:%F\xff\xfe\xc3\xbc"[..])
+    ];
     prop::collection::vec(letter, 0..6)
 }
 
 /// Below a rule with a star, one that takes any value.
 fn key_of_bytes(rules: &RuleSet, path: &[u8], ip: &[u8]) -> Key {
     let descriptor = Descriptor::new([Entry::new("path", path), Entry::new("ip", ip)]);
-    let query = Query { domain: b"shop", descriptors: [descriptor].into_iter().collect(), ..Query::default() };
+    let query = Query {
+        domain: b"shop",
+        descriptors: [descriptor].into_iter().collect(),
+        ..Query::default()
+    };
     let plan = plan(rules, &query, Modes::default(), Time::default()).expect("its unit is one");
     plan.ask.checks[0].key.clone()
 }
@@ -250,12 +434,20 @@ fn key_of(rules: &RuleSet, query: &Query<'_>) -> String {
 }
 
 fn rules(prefix: &str, key_format: KeyFormat) -> RuleSet {
-    loaded(RULES, |options| (options.key_prefix, options.key_format) = (prefix.into(), key_format))
+    loaded(RULES, |options| {
+        (options.key_prefix, options.key_format) = (prefix.into(), key_format)
+    })
 }
 
 fn loaded(text: &str, set: impl FnOnce(&mut Options)) -> RuleSet {
     let mut options = Options::new(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()));
     set(&mut options);
-    let source = Source { name: "shop.yaml".into(), path: "shop.yaml".into(), text: text.into() };
-    config::load(&[source], &options).expect("these rules are right").rules
+    let source = Source {
+        name: "shop.yaml".into(),
+        path: "shop.yaml".into(),
+        text: text.into(),
+    };
+    config::load(&[source], &options)
+        .expect("these rules are right")
+        .rules
 }

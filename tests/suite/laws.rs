@@ -1,7 +1,8 @@
 //! What each algorithm promises its users, in pure Rust: no clock, no store, no server.
 //!
-//! Two implementations of one algorithm can agree and both be wrong; these say what right is. Gaps between calls are drawn around the
-//! edges, where mistakes are: a period less one, a period, a period and one, one tick.
+//! Two implementations of one algorithm can agree and both be wrong; these say what right is. Gaps
+//! between calls are drawn around the edges, where mistakes are: a period less one, a period, a
+//! period and one, one tick.
 
 mod holders;
 mod queue;
@@ -28,11 +29,16 @@ struct Bench {
 
 impl Bench {
     fn new(limit: Limit) -> Self {
-        Self { limit, counter: Counter::untouched(&limit), now: START }
+        Self {
+            limit,
+            counter: Counter::untouched(&limit),
+            now: START,
+        }
     }
 
     fn ask<'c>(&mut self, call: impl Into<Call<'c>>) -> Verdict {
-        let (counter, verdict) = std::mem::take(&mut self.counter).decide(&self.limit, self.now, call);
+        let (counter, verdict) =
+            std::mem::take(&mut self.counter).decide(&self.limit, self.now, call);
         self.counter = counter;
         verdict
     }
@@ -46,13 +52,18 @@ impl Bench {
     }
 
     fn after(&self, span: Span) -> Self {
-        Self { now: self.now.plus(span), ..self.clone() }
+        Self {
+            now: self.now.plus(span),
+            ..self.clone()
+        }
     }
 
     /// Hits of one at this time that pass before the first that does not.
     fn room(&self) -> u64 {
         let mut bench = self.clone();
-        (0..=EXACT_MAX).find(|_| bench.ask(Hits::Add(1)).over).expect("every limit is reached")
+        (0..=EXACT_MAX)
+            .find(|_| bench.ask(Hits::Add(1)).over)
+            .expect("every limit is reached")
     }
 
     /// All the hits of one that pass in a time in which somebody asks whenever there is room.
@@ -62,7 +73,9 @@ impl Bench {
         while self.now < end {
             match self.ask(Hits::Add(1)) {
                 Verdict { over: false, .. } => passed += 1,
-                Verdict { retry_after, .. } => self.pass(retry_after.expect("one hit passes some time")),
+                Verdict { retry_after, .. } => {
+                    self.pass(retry_after.expect("one hit passes some time"))
+                }
             }
         }
         passed
@@ -87,9 +100,9 @@ impl Gap {
     fn span(self, limit: &Limit) -> Span {
         match self {
             Self::Micros(micros) => Span::from_micros(micros),
-            Self::AroundPeriod(parts, micros) => {
-                Span::from_micros((limit.period().as_micros() / 256 * parts).saturating_add_signed(micros))
-            }
+            Self::AroundPeriod(parts, micros) => Span::from_micros(
+                (limit.period().as_micros() / 256 * parts).saturating_add_signed(micros),
+            ),
         }
     }
 }
@@ -100,22 +113,41 @@ fn limits(algorithm: Algorithm, requests: RangeInclusive<u32>) -> impl Strategy<
 
 /// Sliding windows that are cut into so many.
 fn cut_limits(requests: RangeInclusive<u32>) -> impl Strategy<Value = Limit> {
-    (1..=12_u32).prop_flat_map(move |buckets| limits_in(Algorithm::SlidingWindow, Some(buckets), requests.clone()))
+    (1..=12_u32).prop_flat_map(move |buckets| {
+        limits_in(Algorithm::SlidingWindow, Some(buckets), requests.clone())
+    })
 }
 
-fn limits_in(algorithm: Algorithm, buckets: Option<u32>, requests: RangeInclusive<u32>) -> impl Strategy<Value = Limit> {
-    let refused_hits = prop_oneof![Just(None), Just(Some(RefusedHits::Count)), Just(Some(RefusedHits::Drop))];
+fn limits_in(
+    algorithm: Algorithm,
+    buckets: Option<u32>,
+    requests: RangeInclusive<u32>,
+) -> impl Strategy<Value = Limit> {
+    let refused_hits = prop_oneof![
+        Just(None),
+        Just(Some(RefusedHits::Count)),
+        Just(Some(RefusedHits::Drop))
+    ];
     let unit = prop::sample::select(&Unit::ALL[..]);
     let burst = prop_oneof![Just(None), (1..40_u32).prop_map(Some)];
     let period = prop_oneof![
         3 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Months::ThirtyDays)),
         1 => Just((Unit::Month, 1, Months::Calendar)),
     ];
-    (requests, period, burst, refused_hits).prop_map(move |(requests, (unit, unit_multiplier, months), burst, refused_hits)| {
-        let burst = burst.filter(|_| algorithm.is_bucket());
-        let terms = Terms { unit_multiplier, months, burst, buckets, refused_hits, ..Terms::new(requests, unit, algorithm) };
-        Limit::new(&terms).expect("a limit")
-    })
+    (requests, period, burst, refused_hits).prop_map(
+        move |(requests, (unit, unit_multiplier, months), burst, refused_hits)| {
+            let burst = burst.filter(|_| algorithm.is_bucket());
+            let terms = Terms {
+                unit_multiplier,
+                months,
+                burst,
+                buckets,
+                refused_hits,
+                ..Terms::new(requests, unit, algorithm)
+            };
+            Limit::new(&terms).expect("a limit")
+        },
+    )
 }
 
 /// Any but those that know their holders by name, whose laws are below.
@@ -133,14 +165,22 @@ fn any_limit() -> impl Strategy<Value = Limit> {
 /// How long it takes at most until a counter is as if untouched.
 fn fill(limit: &Limit) -> Span {
     match limit.algorithm() {
-        Algorithm::FixedWindow if limit.months() == Months::Calendar => Span::from_secs(31 * 86_400),
+        Algorithm::FixedWindow if limit.months() == Months::Calendar => {
+            Span::from_secs(31 * 86_400)
+        }
         Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::Concurrency => limit.period(),
-        Algorithm::SlidingWindow if limit.buckets() > 0 => times(width(limit), u64::from(limit.buckets()) + 1),
+        Algorithm::SlidingWindow if limit.buckets() > 0 => {
+            times(width(limit), u64::from(limit.buckets()) + 1)
+        }
         Algorithm::SlidingWindow => times(limit.period(), 2),
         // From the deepest debt it takes two bursts, from anywhere else one.
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             let credits = 2 * u64::from(limit.capacity()) * limit.period_ticks();
-            times(limit.tick().span(), credits.div_ceil(u64::from(limit.requests()).max(1)) + 1).max(limit.period())
+            times(
+                limit.tick().span(),
+                credits.div_ceil(u64::from(limit.requests()).max(1)) + 1,
+            )
+            .max(limit.period())
         }
     }
 }
@@ -155,7 +195,8 @@ fn gaps() -> impl Strategy<Value = Gap> {
         (0..5_u64).prop_map(Gap::Micros),
         (0..4_000_000_u64).prop_map(Gap::Micros),
         (0..600_u64, -2..3_i64).prop_map(|(parts, micros)| Gap::AroundPeriod(parts, micros)),
-        (prop::sample::select(&[256_u64, 512][..]), -2..3_i64).prop_map(|(parts, micros)| Gap::AroundPeriod(parts, micros)),
+        (prop::sample::select(&[256_u64, 512][..]), -2..3_i64)
+            .prop_map(|(parts, micros)| Gap::AroundPeriod(parts, micros)),
     ]
 }
 
@@ -171,7 +212,10 @@ fn hits() -> impl Strategy<Value = Hits> {
 }
 
 fn history() -> impl Strategy<Value = Vec<Later>> {
-    prop::collection::vec((gaps(), hits()).prop_map(|(gap, hits)| Later { gap, hits }), 0..40)
+    prop::collection::vec(
+        (gaps(), hits()).prop_map(|(gap, hits)| Later { gap, hits }),
+        0..40,
+    )
 }
 
 /// The same without give-backs: who returns hits is not limited by what it took.
@@ -207,20 +251,36 @@ fn admitted(limit: Limit, calls: &[Later]) -> Vec<(Time, u64)> {
 /// The most hits that passed within a period, wherever it begins.
 fn most_in_any_period(limit: &Limit, passed: &[(Time, u64)]) -> u64 {
     let within = |from: &Time, passed: &[(Time, u64)]| {
-        passed.iter().take_while(|(at, _)| at.since(*from) < limit.period()).map(|(_, hits)| hits).sum::<u64>()
+        passed
+            .iter()
+            .take_while(|(at, _)| at.since(*from) < limit.period())
+            .map(|(_, hits)| hits)
+            .sum::<u64>()
     };
-    passed.iter().enumerate().map(|(index, (from, _))| within(from, &passed[index..])).max().unwrap_or(0)
+    passed
+        .iter()
+        .enumerate()
+        .map(|(index, (from, _))| within(from, &passed[index..]))
+        .max()
+        .unwrap_or(0)
 }
 
 /// What would make that limit.
 fn terms_of(limit: &Limit) -> Terms {
     let seconds = u32::try_from(limit.period().ceil_secs()).expect("a period of seconds");
     let buckets = Some(limit.buckets()).filter(|&buckets| buckets > 0);
-    Terms { unit_multiplier: seconds, buckets, ..Terms::new(limit.requests(), Unit::Second, limit.algorithm()) }
+    Terms {
+        unit_multiplier: seconds,
+        buckets,
+        ..Terms::new(limit.requests(), Unit::Second, limit.algorithm())
+    }
 }
 
 fn buckets(requests: RangeInclusive<u32>) -> impl Strategy<Value = Limit> {
-    prop_oneof![limits(Algorithm::TokenBucket, requests.clone()), limits(Algorithm::LeakyBucket, requests)]
+    prop_oneof![
+        limits(Algorithm::TokenBucket, requests.clone()),
+        limits(Algorithm::LeakyBucket, requests)
+    ]
 }
 
 /// A limit whose refusals change nothing.
@@ -473,19 +533,28 @@ fn a_bucket_of_ten_per_second_refuses_half_of_twenty_per_second() {
         refused += u32::from(bench.ask(Hits::Add(1)).over);
         bench.pass(Span::from_micros(50_000));
     }
-    assert_eq!(refused, 4_991, "half, less the nine that the full bucket of the start lets in beyond");
+    assert_eq!(
+        refused, 4_991,
+        "half, less the nine that the full bucket of the start lets in beyond"
+    );
 }
 
 #[test]
 fn a_limit_of_zero_refuses_every_hit_and_lets_looks_pass() {
     for algorithm in Algorithm::ALL {
         let lease = (algorithm == Algorithm::Concurrency).then_some(Span::from_secs(60));
-        let terms = Terms { lease, ..Terms::new(0, Unit::Minute, algorithm) };
+        let terms = Terms {
+            lease,
+            ..Terms::new(0, Unit::Minute, algorithm)
+        };
         let mut bench = Bench::new(Limit::new(&terms).expect("a limit"));
         assert!(!bench.ask(Hits::Look).over, "{algorithm}");
         for _ in 0..3 {
             let verdict = bench.ask(Hits::Add(1));
-            assert!(verdict.over && verdict.retry_after.is_none() && verdict.remaining == 0, "{algorithm}: {verdict:?}");
+            assert!(
+                verdict.over && verdict.retry_after.is_none() && verdict.remaining == 0,
+                "{algorithm}: {verdict:?}"
+            );
         }
     }
 }
@@ -499,18 +568,34 @@ fn a_key_that_comes_twice_sees_what_it_did_first() {
     let verdicts = decide_together(&[check.clone(), check], &[0, 0], &mut counters, START);
     assert_eq!([verdicts[0].over, verdicts[1].over], [false, true]);
     let (_, look) = counters[0].clone().decide(&limit, START, Hits::Look);
-    assert_eq!(look.used, 2, "the first only looked in the end, and the second counts what it was refused");
+    assert_eq!(
+        look.used, 2,
+        "the first only looked in the end, and the second counts what it was refused"
+    );
 }
 
 /// Counters of which so much is used, charged together with a neighbour that refuses everything.
 fn vetoed<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter, Vec<Verdict>) {
     let nothing = Terms::new(0, Unit::Hour, Algorithm::FixedWindow);
     let nothing = Limit::new(&nothing).expect("a limit");
-    let check = |limit, hits, veto| Check { veto, ..Check::new(Key::from("k"), limit, hits) };
-    let mut checks: Vec<Check> = hits.into_iter().map(|hits| check(limit, hits, false)).collect();
+    let check = |limit, hits, veto| Check {
+        veto,
+        ..Check::new(Key::from("k"), limit, hits)
+    };
+    let mut checks: Vec<Check> = hits
+        .into_iter()
+        .map(|hits| check(limit, hits, false))
+        .collect();
     checks.push(check(nothing, Hits::Add(1), true));
-    let price = if limit.algorithm().is_bucket() { limit.period_ticks() } else { 1 };
-    let mut counters = [Counter::of(&limit, START, used * price), Counter::untouched(&nothing)];
+    let price = if limit.algorithm().is_bucket() {
+        limit.period_ticks()
+    } else {
+        1
+    };
+    let mut counters = [
+        Counter::of(&limit, START, used * price),
+        Counter::untouched(&nothing),
+    ];
     let slots: Vec<usize> = (0..=N).map(|index| usize::from(index == N)).collect();
     let verdicts = decide_together(&checks, &slots, &mut counters, START);
     let [counter, _] = counters;
@@ -521,7 +606,12 @@ fn vetoed<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter,
 fn a_bucket_whose_rule_drops_refused_hits_is_in_no_debt_whatever_the_rule_before_it_did() {
     let limit = |refused_hits| {
         let (unit, unit_multiplier, algorithm) = (Unit::Hour, 1, Algorithm::TokenBucket);
-        Limit::new(&Terms { unit_multiplier, refused_hits: Some(refused_hits), ..Terms::new(3, unit, algorithm) }).expect("a limit")
+        Limit::new(&Terms {
+            unit_multiplier,
+            refused_hits: Some(refused_hits),
+            ..Terms::new(3, unit, algorithm)
+        })
+        .expect("a limit")
     };
     let mut bench = Bench::new(limit(RefusedHits::Count));
     bench.ask(Hits::Add(4));
@@ -541,19 +631,41 @@ fn what_is_given_back_stays_so_where_it_still_is_over_even_if_a_neighbour_refuse
         (Algorithm::TokenBucket, RefusedHits::Count),
     ];
     for (algorithm, refused_hits) in kinds {
-        let terms = Terms { refused_hits: Some(refused_hits), ..Terms::new(3, Unit::Hour, algorithm) };
+        let terms = Terms {
+            refused_hits: Some(refused_hits),
+            ..Terms::new(3, Unit::Hour, algorithm)
+        };
         let limit = Limit::new(&terms).expect("a limit");
         let (counter, verdicts) = vetoed(limit, 6, [Hits::GiveBack(2)]);
         let (_, look) = counter.decide(&limit, START, Hits::Look);
-        assert_eq!((verdicts[0].over, verdicts[0].used, look.used), (true, 4, 4), "{limit}");
+        assert_eq!(
+            (verdicts[0].over, verdicts[0].used, look.used),
+            (true, 4, 4),
+            "{limit}"
+        );
     }
 }
 
 #[test]
 fn retry_after_is_of_the_checks_own_hits_even_if_a_neighbour_refuses() {
-    let terms = Terms { unit_multiplier: 2, refused_hits: Some(RefusedHits::Count), ..Terms::new(2, Unit::Hour, Algorithm::TokenBucket) };
+    let terms = Terms {
+        unit_multiplier: 2,
+        refused_hits: Some(RefusedHits::Count),
+        ..Terms::new(2, Unit::Hour, Algorithm::TokenBucket)
+    };
     // Three of two are used. What is given back would make room, but a neighbour refuses.
-    let (_, verdicts) = vetoed(Limit::new(&terms).expect("a limit"), 3, [Hits::GiveBack(2), Hits::Add(1)]);
+    let (_, verdicts) = vetoed(
+        Limit::new(&terms).expect("a limit"),
+        3,
+        [Hits::GiveBack(2), Hits::Add(1)],
+    );
     let retries: Vec<_> = verdicts.iter().map(|verdict| verdict.retry_after).collect();
-    assert_eq!(retries, [Some(Span::from_secs(3_600)), Some(Span::from_secs(7_200)), None]);
+    assert_eq!(
+        retries,
+        [
+            Some(Span::from_secs(3_600)),
+            Some(Span::from_secs(7_200)),
+            None
+        ]
+    );
 }

@@ -1,6 +1,8 @@
-//! Life and death: what the doors say while the process drains, what it finishes, and what does not hold it up.
+//! Life and death: what the doors say while the process drains, what it finishes, and what does not
+//! hold it up.
 //!
-//! Where a test must see that nobody waits for a period, the period is ten minutes: whoever waits for it fails the test.
+//! Where a test must see that nobody waits for a period, the period is ten minutes: whoever waits
+//! for it fails the test.
 
 use prost::Message as _;
 use tokio::task::JoinSet;
@@ -14,7 +16,9 @@ const NEVER: &str = "10m";
 const BODY: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#;
 
 fn server(drain_period: &str, shutdown_timeout: &str) -> Builder {
-    TestServer::with_rules(&limit_of(1_000)).with_env("DRAIN_PERIOD", drain_period).with_env("SHUTDOWN_TIMEOUT", shutdown_timeout)
+    TestServer::with_rules(&limit_of(1_000))
+        .with_env("DRAIN_PERIOD", drain_period)
+        .with_env("SHUTDOWN_TIMEOUT", shutdown_timeout)
 }
 
 #[tokio::test]
@@ -25,21 +29,46 @@ async fn while_it_drains_health_says_no_and_calls_are_answered_on_old_and_new_co
     assert_eq!(old.health("").await.expect("it is known"), Serving);
 
     server.signal("TERM");
-    eventually("health fails", async || old.health("").await.expect("it is known") == NotServing).await;
+    eventually("health fails", async || {
+        old.health("").await.expect("it is known") == NotServing
+    })
+    .await;
 
-    assert_eq!(old.health("ratelimit").await.expect("it is known"), NotServing);
-    assert_eq!(old_http.send("GET", "/healthcheck", "").expect("an answer").status, 500);
+    assert_eq!(
+        old.health("ratelimit").await.expect("it is known"),
+        NotServing
+    );
+    assert_eq!(
+        old_http
+            .send("GET", "/healthcheck", "")
+            .expect("an answer")
+            .status,
+        500
+    );
     let ready = server.get("/ready");
     assert_eq!(ready.status, 503);
-    assert!(ready.body.starts_with("not ready\nprocess: draining\n"), "{ready:?}");
+    assert!(
+        ready.body.starts_with("not ready\nprocess: draining\n"),
+        "{ready:?}"
+    );
 
     assert_eq!(old.ask("d", &[("k", "")]).await, Code::Ok);
     assert_eq!(server.client().await.ask("d", &[("k", "")]).await, Code::Ok);
-    assert_eq!(old_http.send("POST", "/json", BODY).expect("an answer").status, 200);
+    assert_eq!(
+        old_http
+            .send("POST", "/json", BODY)
+            .expect("an answer")
+            .status,
+        200
+    );
     assert_eq!(server.json(BODY).status, 200);
 
     server.signal("TERM");
-    assert_eq!(server.exit_code().await, Some(0), "the second signal ends it at once");
+    assert_eq!(
+        server.exit_code().await,
+        Some(0),
+        "the second signal ends it at once"
+    );
 }
 
 #[tokio::test]
@@ -49,13 +78,28 @@ async fn after_draining_it_ends_by_itself_though_clients_stay_connected() {
     let mut idle_http = Connection::open(server.http);
     let mut idle_admin = Connection::open(server.admin);
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
-    assert_eq!(idle_http.send("GET", "/healthcheck", "").expect("an answer").status, 200);
-    assert_eq!(idle_admin.send("GET", "/stats", "").expect("an answer").status, 200);
+    assert_eq!(
+        idle_http
+            .send("GET", "/healthcheck", "")
+            .expect("an answer")
+            .status,
+        200
+    );
+    assert_eq!(
+        idle_admin
+            .send("GET", "/stats", "")
+            .expect("an answer")
+            .status,
+        200
+    );
 
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
     let log = server.log();
-    assert!(log.contains("draining: health says no, calls are answered") && log.contains("stopping"), "{log}");
+    assert!(
+        log.contains("draining: health says no, calls are answered") && log.contains("stopping"),
+        "{log}"
+    );
 }
 
 #[tokio::test]
@@ -84,12 +128,38 @@ async fn whoever_watches_health_sees_it_fail_and_the_stream_end() {
     let mut server = server("1s", NEVER).start();
     let mut client = server.client().await;
     let mut stream = client.watch("ratelimit").await;
-    assert_eq!(stream.message().await.expect("the stream is open").expect("it is told at once").status(), Serving);
+    assert_eq!(
+        stream
+            .message()
+            .await
+            .expect("the stream is open")
+            .expect("it is told at once")
+            .status(),
+        Serving
+    );
 
     server.signal("TERM");
-    assert_eq!(stream.message().await.expect("the stream is open").expect("the change is told").status(), NotServing);
-    assert!(stream.message().await.is_ok_and(|message| message.is_none()), "the stream ends well");
-    assert_eq!(server.exit_code().await, Some(0), "though the client is connected");
+    assert_eq!(
+        stream
+            .message()
+            .await
+            .expect("the stream is open")
+            .expect("the change is told")
+            .status(),
+        NotServing
+    );
+    assert!(
+        stream
+            .message()
+            .await
+            .is_ok_and(|message| message.is_none()),
+        "the stream ends well"
+    );
+    assert_eq!(
+        server.exit_code().await,
+        Some(0),
+        "though the client is connected"
+    );
 }
 
 #[tokio::test]
@@ -105,13 +175,20 @@ async fn a_grpc_call_in_flight_is_finished_after_goaway_and_no_connection_is_acc
     let half = HalfCall::begin(&server).await;
 
     server.signal("TERM");
-    eventually("the ports are closed", async || refuses_connections(&server)).await;
-    eventually("the client is told to go away", async || half.connection.is_told_to_go().await).await;
+    eventually("the ports are closed", async || {
+        refuses_connections(&server)
+    })
+    .await;
+    eventually("the client is told to go away", async || {
+        half.connection.is_told_to_go().await
+    })
+    .await;
     assert!(server.is_running(), "it waits for the call");
 
     let ended = half.call.finish(&half.rest).await;
     assert_eq!(ended.status, tonic::Code::Ok);
-    let answer = RateLimitResponse::decode(ended.message.expect("there is an answer")).expect("it is one");
+    let answer =
+        RateLimitResponse::decode(ended.message.expect("there is an answer")).expect("it is one");
     assert_eq!(answer.overall_code(), Code::Ok);
     assert_eq!(server.exit_code().await, Some(0));
 }
@@ -122,10 +199,14 @@ async fn an_http_call_in_flight_is_finished() {
     let mut call = half_http_call(&server);
 
     server.signal("TERM");
-    eventually("the ports are closed", async || refuses_connections(&server)).await;
+    eventually("the ports are closed", async || {
+        refuses_connections(&server)
+    })
+    .await;
     assert!(server.is_running(), "it waits for the call");
 
-    call.write(&BODY.as_bytes()[10..]).expect("the connection is open");
+    call.write(&BODY.as_bytes()[10..])
+        .expect("the connection is open");
     assert_eq!(call.read("POST").expect("an answer").status, 200);
     assert_eq!(server.exit_code().await, Some(0));
 }
@@ -138,11 +219,19 @@ async fn what_never_ends_is_cut_off_when_shutdown_timeout_is_over() {
     let _says_nothing_to_grpc = Connection::open(server.grpc);
     let _says_nothing_to_http = Connection::open(server.http);
     let mut half_a_head = Connection::open(server.http);
-    half_a_head.write(b"GET /healthcheck HTTP/1.1\r\nhost: t").expect("the connection is open");
+    half_a_head
+        .write(b"GET /healthcheck HTTP/1.1\r\nhost: t")
+        .expect("the connection is open");
 
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
-    assert!(server.log().contains("still in flight when SHUTDOWN_TIMEOUT was over"), "{}", server.log());
+    assert!(
+        server
+            .log()
+            .contains("still in flight when SHUTDOWN_TIMEOUT was over"),
+        "{}",
+        server.log()
+    );
 }
 
 #[tokio::test]
@@ -151,7 +240,10 @@ async fn a_second_signal_ends_it_at_once_whatever_is_in_flight() {
         let mut server = server("0s", NEVER).start();
         let _call = HalfCall::begin(&server).await;
         server.signal("TERM");
-        eventually("the ports are closed", async || refuses_connections(&server)).await;
+        eventually("the ports are closed", async || {
+            refuses_connections(&server)
+        })
+        .await;
         server.signal(second);
         assert_eq!(server.exit_code().await, Some(0), "{second}");
         assert!(server.log().contains("a second signal"), "{}", server.log());
@@ -160,8 +252,13 @@ async fn a_second_signal_ends_it_at_once_whatever_is_in_flight() {
 
 #[test]
 fn a_port_that_is_taken_is_named_with_its_setting_and_ends_it_with_1() {
-    let first = server("0s", NEVER).with_env("USE_PROMETHEUS", "true").start();
-    let prometheus = first.prometheus.expect("it has a door of its own").to_string();
+    let first = server("0s", NEVER)
+        .with_env("USE_PROMETHEUS", "true")
+        .start();
+    let prometheus = first
+        .prometheus
+        .expect("it has a door of its own")
+        .to_string();
     let taken = [
         ("GRPC_PORT", first.grpc.port().to_string()),
         ("PORT", first.http.port().to_string()),
@@ -169,13 +266,22 @@ fn a_port_that_is_taken_is_named_with_its_setting_and_ends_it_with_1() {
         ("PROMETHEUS_ADDR", prometheus),
     ];
     for (setting, value) in taken {
-        let ran = server("0s", NEVER).with_env("USE_PROMETHEUS", "true").with_env(setting, &value).start_and_fail();
+        let ran = server("0s", NEVER)
+            .with_env("USE_PROMETHEUS", "true")
+            .with_env(setting, &value)
+            .start_and_fail();
         assert_eq!(ran.code, Some(1), "{ran:?}");
         let port = value.rsplit(':').next().expect("there is a part");
         for expected in [setting, port, "Address already in use"] {
-            assert!(ran.stderr.contains(expected), "{expected} is missing: {ran:?}");
+            assert!(
+                ran.stderr.contains(expected),
+                "{expected} is missing: {ran:?}"
+            );
         }
-        assert!(!ran.stdout.contains("gRPC"), "it says that it serves: {ran:?}");
+        assert!(
+            !ran.stdout.contains("gRPC"),
+            "it says that it serves: {ran:?}"
+        );
     }
 }
 
@@ -183,7 +289,10 @@ fn a_port_that_is_taken_is_named_with_its_setting_and_ends_it_with_1() {
 async fn a_log_that_nobody_reads_any_more_does_not_end_the_service() {
     let mut server = server("0s", NEVER).with_nobody_to_read_its_log().start();
     server.write("rules.yaml", "no: rules");
-    eventually("it has something to log", async || server.metric("tollgate_rules_refused") == Some(1.0)).await;
+    eventually("it has something to log", async || {
+        server.metric("tollgate_rules_refused") == Some(1.0)
+    })
+    .await;
     assert_eq!(server.client().await.ask("d", &[("k", "")]).await, Code::Ok);
     assert!(server.is_running());
 }
@@ -196,11 +305,15 @@ fn refuses_connections(server: &TestServer) -> bool {
 /// A POST of which the server has the head and ten bytes of the body.
 fn half_http_call(server: &TestServer) -> Connection {
     let mut call = Connection::open(server.http);
-    let head = format!("POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n", BODY.len());
+    let head = format!(
+        "POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
+        BODY.len()
+    );
     call.write(head.as_bytes()).expect("the connection is open");
     // So the call has begun.
     assert_eq!(call.read("POST").expect("an answer").status, 100);
-    call.write(&BODY.as_bytes()[..10]).expect("the connection is open");
+    call.write(&BODY.as_bytes()[..10])
+        .expect("the connection is open");
     call
 }
 
@@ -219,7 +332,14 @@ impl HalfCall {
         let mut call = connection.begin().await;
         call.send(head);
         // A whole call behind it is answered, so the half one has begun.
-        assert_eq!(connection.begin().await.finish(&whole).await.status, tonic::Code::Ok);
-        Self { connection, call, rest: rest.to_vec() }
+        assert_eq!(
+            connection.begin().await.finish(&whole).await.status,
+            tonic::Code::Ok
+        );
+        Self {
+            connection,
+            call,
+            rest: rest.to_vec(),
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! What each replica counts by itself while Redis is away, how it knows its share, and what Redis is told when it is back: with real
-//! processes on a real Redis, which keeps what it had.
+//! What each replica counts by itself while Redis is away, how it knows its share, and what Redis
+//! is told when it is back: with real processes on a real Redis, which keeps what it had.
 
 mod model;
 
@@ -13,11 +13,14 @@ use crate::support::fault::Servers;
 use crate::support::proxy::Fault;
 use crate::support::redis::RedisProcess;
 use crate::support::sentinel::SentinelProcess;
-use crate::support::{Builder, Client, Code, TestServer, eventually, limit_of, look_until, request};
+use crate::support::{
+    Builder, Client, Code, TestServer, eventually, limit_of, look_until, request,
+};
 
 /// How much of each value.
 pub(crate) const LIMIT: u64 = 30;
-/// Rules of the algorithms whose hits do not come back while a test runs, and one by which a test sees whether Redis counts.
+/// Rules of the algorithms whose hits do not come back while a test runs, and one by which a test
+/// sees whether Redis counts.
 const RULES: &str = "
 domain: d
 descriptors:
@@ -35,11 +38,16 @@ const PROBE: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"probe"}]
 
 /// A Redis that keeps on disk whatever it says that it has counted.
 pub(crate) fn persistent() -> RedisProcess {
-    RedisProcess::builder().with_arguments(&["--appendonly", "yes", "--appendfsync", "always"]).start()
+    RedisProcess::builder()
+        .with_arguments(&["--appendonly", "yes", "--appendfsync", "always"])
+        .start()
 }
 
 pub(crate) fn replica(redis: &RedisProcess) -> Builder {
-    TestServer::with_rules(RULES).with_env("REDIS_URL", &redis.url()).with_env("WORKERS", "1").with_env("DRAIN_PERIOD", "1s")
+    TestServer::with_rules(RULES)
+        .with_env("REDIS_URL", &redis.url())
+        .with_env("WORKERS", "1")
+        .with_env("DRAIN_PERIOD", "1s")
 }
 
 fn replicas(redis: &RedisProcess, count: u32) -> Vec<TestServer> {
@@ -49,7 +57,9 @@ fn replicas(redis: &RedisProcess, count: u32) -> Vec<TestServer> {
 /// So many replicas, each of which has heard of all the others.
 pub(crate) fn started(count: u32, replica: impl Fn() -> Builder) -> Vec<TestServer> {
     let servers: Vec<_> = (0..count).map(|_| replica().start()).collect();
-    look_until("they have heard of each other", || servers.iter().all(|server| alive(server) == count));
+    look_until("they have heard of each other", || {
+        servers.iter().all(|server| alive(server) == count)
+    });
     servers
 }
 
@@ -82,7 +92,11 @@ async fn passed_of(clients: &mut [Client], counter: (&str, &str), calls: usize) 
 }
 
 /// How many of so many calls for each of these pass: the different numbers that there are.
-async fn passed_of_each(client: &mut Client, counters: &[(&str, String)], calls: usize) -> BTreeSet<u64> {
+async fn passed_of_each(
+    client: &mut Client,
+    counters: &[(&str, String)],
+    calls: usize,
+) -> BTreeSet<u64> {
     let mut numbers = BTreeSet::new();
     for (key, value) in counters {
         numbers.insert(passed_of(slice::from_mut(client), (key, value), calls).await);
@@ -113,21 +127,30 @@ fn wait_until_redis_is_given_up(servers: &[TestServer]) {
         for server in servers {
             server.json(PROBE);
         }
-        servers.iter().all(|server| server.metric("tollgate_store_breaker_open") == Some(1.0))
+        servers
+            .iter()
+            .all(|server| server.metric("tollgate_store_breaker_open") == Some(1.0))
     });
 }
 
 fn wait_until_redis_counts(servers: &[TestServer]) {
-    look_until("Redis counts for everybody", || servers.iter().all(redis_counts));
+    look_until("Redis counts for everybody", || {
+        servers.iter().all(redis_counts)
+    });
 }
 
 pub(crate) fn written_back(servers: &[TestServer]) -> u64 {
-    servers.iter().map(|server| whole(server.metric("tollgate_handed_back_hits_total"))).sum()
+    servers
+        .iter()
+        .map(|server| whole(server.metric("tollgate_handed_back_hits_total")))
+        .sum()
 }
 
 /// Waits for so many hits. Fails if there are more.
 fn wait_until_written_back(servers: &[TestServer], owed: u64) {
-    look_until("all of it is written back", || written_back(servers) >= owed);
+    look_until("all of it is written back", || {
+        written_back(servers) >= owed
+    });
     assert_eq!(written_back(servers), owed);
 }
 
@@ -197,7 +220,10 @@ async fn refunds_during_an_outage_are_not_lost() {
     let mut client = clients(&servers).await.remove(0);
     for key in KEYS {
         // One is used up before the outage, the other one only during it.
-        assert_eq!(passed_of(slice::from_mut(&mut client), (key, "before"), 30).await, LIMIT);
+        assert_eq!(
+            passed_of(slice::from_mut(&mut client), (key, "before"), 30).await,
+            LIMIT
+        );
         look_at(&mut client, key, "during").await;
     }
     redis.kill();
@@ -209,7 +235,10 @@ async fn refunds_during_an_outage_are_not_lost() {
             refund(&mut client, key, "during").await;
         }
         // Not more than what was used is there again.
-        assert_eq!(passed_of(slice::from_mut(&mut client), (key, "before"), 30).await, LIMIT);
+        assert_eq!(
+            passed_of(slice::from_mut(&mut client), (key, "before"), 30).await,
+            LIMIT
+        );
         for _ in 0..LIMIT {
             refund(&mut client, key, "before").await;
         }
@@ -220,16 +249,24 @@ async fn refunds_during_an_outage_are_not_lost() {
         for value in ["before", "during"] {
             look_until("all of it is written back", || {
                 let peek = servers[0].json(&peek(key, value));
-                serde_json::from_str::<serde_json::Value>(&peek.body).expect("JSON")["statuses"][0]["limitRemaining"] == LIMIT
+                serde_json::from_str::<serde_json::Value>(&peek.body).expect("JSON")["statuses"][0]
+                    ["limitRemaining"]
+                    == LIMIT
             });
-            assert_eq!(passed_of(slice::from_mut(&mut client), (key, value), 30).await, LIMIT, "{key}");
+            assert_eq!(
+                passed_of(slice::from_mut(&mut client), (key, value), 30).await,
+                LIMIT,
+                "{key}"
+            );
         }
     }
 }
 
 /// As JSON.
 fn peek(key: &str, value: &str) -> String {
-    format!(r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"{key}","value":"{value}"}}],"hitsAddend":"0"}}]}}"#)
+    format!(
+        r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"{key}","value":"{value}"}}],"hitsAddend":"0"}}]}}"#
+    )
 }
 
 async fn refund(client: &mut Client, key: &str, value: &str) {
@@ -241,7 +278,13 @@ async fn refund(client: &mut Client, key: &str, value: &str) {
 /// A service on servers that belong together, which is the only one there.
 fn alone_on(servers: &impl Servers) -> [TestServer; 1] {
     let builder = TestServer::with_rules(RULES).with_env("WORKERS", "1");
-    let server = servers.settings().into_iter().fold(builder, |server, (name, value)| server.with_env(name, &value)).start();
+    let server = servers
+        .settings()
+        .into_iter()
+        .fold(builder, |server, (name, value)| {
+            server.with_env(name, &value)
+        })
+        .start();
     look_until("it has heard itself", || alive(&server) == 1);
     [server]
 }
@@ -253,9 +296,15 @@ async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
     let cluster = ClusterProcess::builder().behind_proxies().start();
     let servers = alone_on(&cluster);
     let mut client = servers[0].client().await;
-    let counters: Vec<_> = KEYS.into_iter().flat_map(|key| (0..VALUES).map(move |value| (key, value.to_string()))).collect();
+    let counters: Vec<_> = KEYS
+        .into_iter()
+        .flat_map(|key| (0..VALUES).map(move |value| (key, value.to_string())))
+        .collect();
     wait_until_redis_counts(&servers);
-    assert_eq!(passed_of_each(&mut client, &counters, 9).await, BTreeSet::from([9]));
+    assert_eq!(
+        passed_of_each(&mut client, &counters, 9).await,
+        BTreeSet::from([9])
+    );
     (0..cluster.len()).for_each(|node| cluster.proxy(node).set(Fault::Refuse));
     eventually("each node is given up", async || {
         for (key, value) in &counters {
@@ -264,15 +313,23 @@ async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
         servers[0].metric("tollgate_store_breaker_open") == Some(3.0)
     })
     .await;
-    assert_eq!(passed_of_each(&mut client, &counters, 11).await, BTreeSet::from([11]));
+    assert_eq!(
+        passed_of_each(&mut client, &counters, 11).await,
+        BTreeSet::from([11])
+    );
     for key in cluster.keys("tg:d:bucket:*") {
         let slot = cluster.slot_of(&key);
         cluster.migrate(slot);
     }
     (0..cluster.len()).for_each(|node| cluster.proxy(node).set(Fault::None));
     wait_until_written_back(&servers, counters.len() as u64 * 11);
-    look_until("each node is asked again", || servers[0].metric("tollgate_store_breaker_open") == Some(0.0));
-    assert_eq!(passed_of_each(&mut client, &counters, 40).await, BTreeSet::from([10]));
+    look_until("each node is asked again", || {
+        servers[0].metric("tollgate_store_breaker_open") == Some(0.0)
+    });
+    assert_eq!(
+        passed_of_each(&mut client, &counters, 40).await,
+        BTreeSet::from([10])
+    );
 }
 
 #[tokio::test]
@@ -284,7 +341,13 @@ async fn behind_sentinel_a_new_master_is_told_what_passed_while_there_was_none()
     for key in KEYS {
         assert_eq!(passed(&mut clients, key, 9).await, 9);
     }
-    assert_eq!(deployment.master().command::<usize>(&["WAIT", "1", "10000"]), 1, "its replica has everything");
+    assert_eq!(
+        deployment
+            .master()
+            .command::<usize>(&["WAIT", "1", "10000"]),
+        1,
+        "its replica has everything"
+    );
     let lost = deployment.master_by_name().expect("they agree");
     deployment.master_mut().kill();
     wait_until_redis_is_given_up(&servers);
@@ -326,13 +389,19 @@ async fn what_passes_while_redis_rejects_writes_is_written_back_afterwards() {
     look_until("it is written back", || written_back(&servers) > 0);
     assert_eq!(written_back(&servers), 20);
     assert_eq!(passed(&mut clients, "window", 20).await, LIMIT - 25);
-    assert_eq!(servers[0].metric("tollgate_store_breaker_opened_total"), Some(0.0));
+    assert_eq!(
+        servers[0].metric("tollgate_store_breaker_opened_total"),
+        Some(0.0)
+    );
 }
 
 #[tokio::test]
 async fn what_is_heard_of_other_replicas_goes_before_what_is_set() {
     let mut redis = RedisProcess::start();
-    let servers = [TestServer::with_rules(&limit_of(10)).with_env("REDIS_URL", &redis.url()).with_env("REPLICAS", "4").start()];
+    let servers = [TestServer::with_rules(&limit_of(10))
+        .with_env("REDIS_URL", &redis.url())
+        .with_env("REPLICAS", "4")
+        .start()];
     look_until("it has heard of itself", || alive(&servers[0]) == 1);
     redis.kill();
     let mut clients = clients(&servers).await;
@@ -349,19 +418,33 @@ async fn replicas_come_and_go() {
     let redis = RedisProcess::start();
     let mut servers = replicas(&redis, 2);
     servers.push(replica(&redis).start());
-    look_until("the third is heard of", || servers.iter().all(|server| alive(server) == 3));
+    look_until("the third is heard of", || {
+        servers.iter().all(|server| alive(server) == 3)
+    });
 
     let mut connection = redis.connection();
     let mut heartbeats = connection.as_pubsub();
-    heartbeats.subscribe(HEARTBEATS).expect("Redis takes subscriptions");
+    heartbeats
+        .subscribe(HEARTBEATS)
+        .expect("Redis takes subscriptions");
     let mut leaving = servers.pop().expect("there are three");
     leaving.signal("TERM");
-    let said: Vec<String> = iter::repeat_with(|| heartbeats.get_message().and_then(|message| message.get_payload()).expect("a heartbeat"))
-        .take_while(|said: &String| !said.starts_with('-'))
-        .collect();
-    assert!(said.iter().all(|said| said.len() == 16), "names until the one that leaves says so: {said:?}");
+    let said: Vec<String> = iter::repeat_with(|| {
+        heartbeats
+            .get_message()
+            .and_then(|message| message.get_payload())
+            .expect("a heartbeat")
+    })
+    .take_while(|said: &String| !said.starts_with('-'))
+    .collect();
+    assert!(
+        said.iter().all(|said| said.len() == 16),
+        "names until the one that leaves says so: {said:?}"
+    );
     assert_eq!(leaving.exit_code().await, Some(0));
-    look_until("two are left", || servers.iter().all(|server| alive(server) == 2));
+    look_until("two are left", || {
+        servers.iter().all(|server| alive(server) == 2)
+    });
 
     // Killed, it says nothing.
     let clock = Clock::system();
@@ -370,6 +453,13 @@ async fn replicas_come_and_go() {
     look_until("one is left", || alive(&servers[0]) == 1);
     let missed_after = clock.now().since(killed);
     assert!(missed_after > Span::from_secs(8), "{missed_after}");
-    assert_eq!(servers[0].metric("tollgate_heartbeats_failed_total"), Some(0.0));
-    assert_eq!(redis.command::<usize>(&["DBSIZE"]), 0, "they leave nothing behind");
+    assert_eq!(
+        servers[0].metric("tollgate_heartbeats_failed_total"),
+        Some(0.0)
+    );
+    assert_eq!(
+        redis.command::<usize>(&["DBSIZE"]),
+        0,
+        "they leave nothing behind"
+    );
 }

@@ -1,4 +1,5 @@
-//! The suite: it starts the real binary and asks it from outside. One test binary, so that it links once; a module for each promise.
+//! The suite: it starts the real binary and asks it from outside. One test binary, so that it links
+//! once; a module for each promise.
 
 mod support;
 

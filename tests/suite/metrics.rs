@@ -1,5 +1,5 @@
-//! Metrics are what the reference says, to whoever asks or is told: Prometheus by any mapping, statsd, DogStatsD. Nobody who is told, or
-//! is not there, holds up a call.
+//! Metrics are what the reference says, to whoever asks or is told: Prometheus by any mapping,
+//! statsd, DogStatsD. Nobody who is told, or is not there, holds up a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +7,9 @@ use std::net::TcpListener;
 
 use crate::support::redis::RedisProcess;
 use crate::support::statsd::{Heard, Statsd};
-use crate::support::{Builder, Client, Code, TestServer, eventually, http, limit_of, look_until, request};
+use crate::support::{
+    Builder, Client, Code, TestServer, eventually, http, limit_of, look_until, request,
+};
 
 /// Rules, mapping files, and the pages that the reference showed with them after [`make_calls`].
 const RULES: &str = include_str!("metrics/rules.yaml");
@@ -17,9 +19,14 @@ const MAPPING_PAGE: &str = include_str!("metrics/mapping.page");
 const ENVOY_GATEWAY: &str = include_str!("metrics/envoy_gateway.yaml");
 const ENVOY_GATEWAY_PAGE: &str = include_str!("metrics/envoy_gateway.page");
 
-/// Series whose names clients chose: the metric that envoyproxy/ratelimit has for each such name, and our family and labels.
+/// Series whose names clients chose: the metric that envoyproxy/ratelimit has for each such name,
+/// and our family and labels.
 const NAMED_BY_CLIENTS: &[(&str, &str, &str)] = &[
-    ("ratelimit_service_rate_limit_nowhere_domain_not_found", "ratelimit_service_rate_limit_domain_not_found", r#"{domain="nowhere"}"#),
+    (
+        "ratelimit_service_rate_limit_nowhere_domain_not_found",
+        "ratelimit_service_rate_limit_domain_not_found",
+        r#"{domain="nowhere"}"#,
+    ),
     (
         "ratelimit_service_rate_limit_d_detailed_with_dot_total_hits",
         "ratelimit_service_rate_limit_total_hits",
@@ -62,24 +69,43 @@ async fn make_calls(client: &mut Client) {
 
 /// Told to statsd as often as tests can bear.
 fn sending_to(statsd: &Statsd, rules: &str) -> Builder {
-    let server = TestServer::with_rules(rules).with_env("USE_STATSD", "true").with_env("STATSD_HOST", "127.0.0.1");
-    server.with_env("STATSD_PORT", &statsd.port()).with_env("STATS_FLUSH_INTERVAL", "20ms").with_env("DRAIN_PERIOD", "0s")
+    let server = TestServer::with_rules(rules)
+        .with_env("USE_STATSD", "true")
+        .with_env("STATSD_HOST", "127.0.0.1");
+    server
+        .with_env("STATSD_PORT", &statsd.port())
+        .with_env("STATS_FLUSH_INTERVAL", "20ms")
+        .with_env("DRAIN_PERIOD", "0s")
 }
 
 /// What /stats says, without what stands at zero: statsd is not told that.
 fn stats(server: &TestServer) -> BTreeMap<String, u64> {
     let stats = server.admin("/stats");
-    let pairs = stats.lines().map(|line| line.rsplit_once(": ").expect("a name and a number"));
-    pairs.map(|(name, value)| (name.to_owned(), value.parse().expect("a number"))).filter(|(_, value)| *value > 0).collect()
+    let pairs = stats
+        .lines()
+        .map(|line| line.rsplit_once(": ").expect("a name and a number"));
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.parse().expect("a number")))
+        .filter(|(_, value)| *value > 0)
+        .collect()
 }
 
-/// Name and labels, and the value, of everything on a page that the reference could have, too, and that is not zero.
+/// Name and labels, and the value, of everything on a page that the reference could have, too, and
+/// that is not zero.
 fn series(page: &str) -> BTreeMap<&str, &str> {
-    let lines = page.lines().filter(|line| !["#", "tollgate_", "process_"].iter().any(|start| line.starts_with(start)));
-    lines.map(|line| line.rsplit_once(' ').expect("a name and a number")).filter(|(_, value)| *value != "0").collect()
+    let lines = page.lines().filter(|line| {
+        !["#", "tollgate_", "process_"]
+            .iter()
+            .any(|start| line.starts_with(start))
+    });
+    lines
+        .map(|line| line.rsplit_once(' ').expect("a name and a number"))
+        .filter(|(_, value)| *value != "0")
+        .collect()
 }
 
-/// The page of the Prometheus door is the recorded one, but for times, and for connections, of which there are others.
+/// The page of the Prometheus door is the recorded one, but for times, and for connections, of
+/// which there are others.
 fn assert_as_recorded(server: &TestServer, recorded: &str) {
     let page = http::get(server.prometheus.expect("it is bound"), "/metrics").body;
     let as_ours = |recorded: String, &(theirs, family, labels): &(&str, &str, &str)| {
@@ -89,26 +115,47 @@ fn assert_as_recorded(server: &TestServer, recorded: &str) {
     };
     let recorded = NAMED_BY_CLIENTS.iter().fold(recorded.to_owned(), as_ours);
     let (ours, theirs) = (series(&page), series(&recorded));
-    let varies = |name: &str| ["_bucket{", "_sum{", "_pool_cx_"].iter().any(|part| name.contains(part));
+    let varies = |name: &str| {
+        ["_bucket{", "_sum{", "_pool_cx_"]
+            .iter()
+            .any(|part| name.contains(part))
+    };
     for (name, value) in &theirs {
         if name.contains("_bucket{") || name.contains("_sum{") {
-            assert!(page.lines().any(|line| line.starts_with(&format!("{name} "))), "{name} is missing in\n{page}");
+            assert!(
+                page.lines()
+                    .any(|line| line.starts_with(&format!("{name} "))),
+                "{name} is missing in\n{page}"
+            );
         } else {
-            let ours = ours.get(name).unwrap_or_else(|| panic!("{name} is missing in\n{page}"));
-            assert!(ours == value || varies(name), "{name} is {ours}, not {value}");
+            let ours = ours
+                .get(name)
+                .unwrap_or_else(|| panic!("{name} is missing in\n{page}"));
+            assert!(
+                ours == value || varies(name),
+                "{name} is {ours}, not {value}"
+            );
         }
     }
     for name in ours.keys() {
-        assert!(theirs.contains_key(name) || varies(name), "{name} is not in the reference");
+        assert!(
+            theirs.contains_key(name) || varies(name),
+            "{name} is not in the reference"
+        );
     }
     for line in recorded.lines().filter(|line| line.starts_with("# TYPE")) {
-        assert!(page.contains(&format!("{line}\n")), "{line} is missing in\n{page}");
+        assert!(
+            page.contains(&format!("{line}\n")),
+            "{line} is missing in\n{page}"
+        );
     }
 }
 
 /// A server for Prometheus, on a Redis, that answered the calls of the recorded pages.
 pub(crate) async fn as_when_recorded(redis: &RedisProcess, mapping: Option<&str>) -> TestServer {
-    let server = TestServer::with_rules(RULES).with_env("REDIS_URL", &redis.address()).with_env("USE_PROMETHEUS", "true");
+    let server = TestServer::with_rules(RULES)
+        .with_env("REDIS_URL", &redis.address())
+        .with_env("USE_PROMETHEUS", "true");
     let file = server.rules().with_file_name("mapping.yaml");
     let server = match mapping {
         Some(text) => {
@@ -127,7 +174,11 @@ async fn the_page_is_the_references_by_its_default_mapping() {
     let redis = RedisProcess::start();
     let server = as_when_recorded(&redis, None).await;
     assert_as_recorded(&server, DEFAULT_PAGE);
-    assert!(server.metric("ratelimit_redis_pool_cx_active").is_some_and(|connections| connections >= 1.0));
+    assert!(
+        server
+            .metric("ratelimit_redis_pool_cx_active")
+            .is_some_and(|connections| connections >= 1.0)
+    );
 }
 
 #[tokio::test]
@@ -137,11 +188,17 @@ async fn the_page_is_the_references_by_a_mapping_file() {
     assert_as_recorded(&server, MAPPING_PAGE);
     let page = server.admin("/metrics");
     assert_eq!(
-        page.lines().filter(|line| line.starts_with(r#"took_bucket{method="ShouldRateLimit""#)).count(),
+        page.lines()
+            .filter(|line| line.starts_with(r#"took_bucket{method="ShouldRateLimit""#))
+            .count(),
         4,
         "three bounds and infinity: {page}"
     );
-    assert!(server.log().contains("line 3, column 3: ttl has no effect"), "{}", server.log());
+    assert!(
+        server.log().contains("line 3, column 3: ttl has no effect"),
+        "{}",
+        server.log()
+    );
 }
 
 #[tokio::test]
@@ -149,13 +206,20 @@ async fn the_page_is_the_references_by_the_mapping_file_of_envoy_gateway() {
     let redis = RedisProcess::start();
     let server = as_when_recorded(&redis, Some(ENVOY_GATEWAY)).await;
     assert_as_recorded(&server, ENVOY_GATEWAY_PAGE);
-    // Milliseconds, whatever the name says: 19 calls take longer than 19 µs, and less than a second each.
-    let sum = server.metric(r#"ratelimit_service_response_time_seconds_sum{grpc_method="ShouldRateLimit"}"#).expect("it is there");
+    // Milliseconds, whatever the name says: 19 calls take longer than 19 µs, and less than a second
+    // each.
+    let sum = server
+        .metric(r#"ratelimit_service_response_time_seconds_sum{grpc_method="ShouldRateLimit"}"#)
+        .expect("it is there");
     assert!(sum > 0.019 && sum < 19_000.0, "{sum}");
-    assert!(server.metric("tollgate_rules").is_some(), "what is our own is not dropped");
+    assert!(
+        server.metric("tollgate_rules").is_some(),
+        "what is our own is not dropped"
+    );
 }
 
-/// Rules as Envoy Gateway makes them: for clients of a network, for all but those of one, and for one header.
+/// Rules as Envoy Gateway makes them: for clients of a network, for all but those of one, and for
+/// one header.
 const OF_ENVOY_GATEWAY: &str = r#"
 domain: infra/eg/http
 descriptors:
@@ -173,19 +237,46 @@ async fn envoy_gateways_own_tests_find_the_series_that_they_ask_for() {
     let server = TestServer::with_rules(OF_ENVOY_GATEWAY).with_env("USE_PROMETHEUS", "true");
     let file = server.rules().with_file_name("mapping.yaml");
     fs::write(&file, ENVOY_GATEWAY).expect("a file can be written");
-    let server = server.with_env("PROMETHEUS_MAPPER_YAML", &file.display().to_string()).start();
+    let server = server
+        .with_env("PROMETHEUS_MAPPER_YAML", &file.display().to_string())
+        .start();
     let mut client = server.client().await;
     let asked = [
-        ("masked_remote_address", "0.0.0.0/0", "masked_remote_address_0_0_0_0/0"),
-        ("masked_remote_address", "invert:192.0.2.0/24", "masked_remote_address_invert_192_0_2_0/24"),
+        (
+            "masked_remote_address",
+            "0.0.0.0/0",
+            "masked_remote_address_0_0_0_0/0",
+        ),
+        (
+            "masked_remote_address",
+            "invert:192.0.2.0/24",
+            "masked_remote_address_invert_192_0_2_0/24",
+        ),
         ("header_x-user-id", "one", "header_x-user-id_one"),
         ("user", "anybody", "user"),
     ];
     for (key, value, key2) in asked {
-        assert_eq!(client.ask("infra/eg/http", &[("route", "route"), (key, value)]).await, Code::Ok);
-        assert_eq!(client.ask("infra/eg/http", &[("route", "route"), (key, value)]).await, Code::OverLimit);
-        let series = format!(r#"ratelimit_service_rate_limit_over_limit{{domain="infra/eg/http",key1="route_route",key2="{key2}"}}"#);
-        assert_eq!(server.metric(&series), Some(1.0), "{series}: {}", server.admin("/metrics"));
+        assert_eq!(
+            client
+                .ask("infra/eg/http", &[("route", "route"), (key, value)])
+                .await,
+            Code::Ok
+        );
+        assert_eq!(
+            client
+                .ask("infra/eg/http", &[("route", "route"), (key, value)])
+                .await,
+            Code::OverLimit
+        );
+        let series = format!(
+            r#"ratelimit_service_rate_limit_over_limit{{domain="infra/eg/http",key1="route_route",key2="{key2}"}}"#
+        );
+        assert_eq!(
+            server.metric(&series),
+            Some(1.0),
+            "{series}: {}",
+            server.admin("/metrics")
+        );
     }
 }
 
@@ -202,33 +293,62 @@ async fn a_mapping_file_that_is_broken_or_not_there_leaves_the_usual_names() {
         let server = TestServer::with_rules(&limit_of(1)).with_env("USE_PROMETHEUS", "true");
         let file = server.rules().with_file_name("mapping.yaml");
         fs::write(&file, text).expect("a file can be written");
-        let server = server.with_env("PROMETHEUS_MAPPER_YAML", &file.display().to_string()).start();
-        assert!(server.log().contains("ERROR") && server.log().contains(expected), "{}", server.log());
+        let server = server
+            .with_env("PROMETHEUS_MAPPER_YAML", &file.display().to_string())
+            .start();
+        assert!(
+            server.log().contains("ERROR") && server.log().contains(expected),
+            "{}",
+            server.log()
+        );
         server.client().await.ask("d", &[("k", "")]).await;
-        assert_eq!(server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#), Some(1.0));
+        assert_eq!(
+            server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#),
+            Some(1.0)
+        );
     }
     let server = TestServer::with_rules(&limit_of(1)).with_env("USE_PROMETHEUS", "true");
-    let server = server.with_env("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml").with_env("LOG_LEVEL", "info").start();
-    assert!(server.log().contains("PROMETHEUS_MAPPER_YAML: it is not there; metrics have their usual names"), "{}", server.log());
-    assert_eq!(server.metric("ratelimit_service_config_load_success"), Some(1.0));
+    let server = server
+        .with_env("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml")
+        .with_env("LOG_LEVEL", "info")
+        .start();
+    assert!(
+        server
+            .log()
+            .contains("PROMETHEUS_MAPPER_YAML: it is not there; metrics have their usual names"),
+        "{}",
+        server.log()
+    );
+    assert_eq!(
+        server.metric("ratelimit_service_config_load_success"),
+        Some(1.0)
+    );
 }
 
 #[tokio::test]
 async fn response_times_can_be_milliseconds() {
     let server = TestServer::with_rules(&limit_of(1)).with_env("USE_PROMETHEUS", "true");
-    let server = server.with_env("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "true").start();
+    let server = server
+        .with_env("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "true")
+        .start();
     server.client().await.ask("d", &[("k", "")]).await;
     let bucket = |bound: &str| {
         server.metric(&format!(r#"ratelimit_service_response_time_seconds_bucket{{grpc_method="ShouldRateLimit",le="{bound}"}}"#))
     };
     assert_eq!(bucket("10000"), Some(1.0), "no call takes ten seconds");
-    assert_eq!(bucket("0.005"), Some(0.0), "and none 5 µs; the reference has that bound");
+    assert_eq!(
+        bucket("0.005"),
+        Some(0.0),
+        "and none 5 µs; the reference has that bound"
+    );
 }
 
 #[tokio::test]
 async fn extra_tags_are_labels_of_every_series() {
-    let server =
-        TestServer::with_rules(&limit_of(1)).with_env("USE_PROMETHEUS", "true").with_env("EXTRA_TAGS", "zone:eu.west,app:b").start();
+    let server = TestServer::with_rules(&limit_of(1))
+        .with_env("USE_PROMETHEUS", "true")
+        .with_env("EXTRA_TAGS", "zone:eu.west,app:b")
+        .start();
     server.client().await.ask("d", &[("k", "")]).await;
     for name in [
         r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k",app="b",zone="eu.west"}"#,
@@ -237,13 +357,19 @@ async fn extra_tags_are_labels_of_every_series() {
         assert_eq!(server.metric(name), Some(1.0), "{name}");
     }
     let page = server.admin("/metrics");
-    let untagged: Vec<&str> = page.lines().filter(|line| !line.starts_with('#') && !line.contains(r#"zone="eu.west""#)).collect();
+    let untagged: Vec<&str> = page
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.contains(r#"zone="eu.west""#))
+        .collect();
     assert!(untagged.is_empty(), "{untagged:?}");
 }
 
-/// The calls of the recorded pages and those of names that statsd could trip over; ends the server, and gives what /stats said and what
-/// was heard.
-async fn all_that_was_told(mut server: TestServer, statsd: &mut Statsd) -> (BTreeMap<String, u64>, Heard) {
+/// The calls of the recorded pages and those of names that statsd could trip over; ends the server,
+/// and gives what /stats said and what was heard.
+async fn all_that_was_told(
+    mut server: TestServer,
+    statsd: &mut Statsd,
+) -> (BTreeMap<String, u64>, Heard) {
     let mut client = server.client().await;
     make_calls(&mut client).await;
     for value in ["a:b|c", "line\nbreak:1|c", "#@", "ünï"] {
@@ -261,74 +387,150 @@ async fn what_statsd_is_told_adds_up_to_what_stats_says() {
     // The last one is told all but the start by the flush at the end.
     for (protocol, interval) in [("tcp", "20ms"), ("udp", "20ms"), ("", "1h"), ("udp", "1h")] {
         let mut statsd = Statsd::start();
-        let server = sending_to(&statsd, RULES).with_env("STATSD_PROTOCOL", protocol).with_env("STATS_FLUSH_INTERVAL", interval).start();
+        let server = sending_to(&statsd, RULES)
+            .with_env("STATSD_PROTOCOL", protocol)
+            .with_env("STATS_FLUSH_INTERVAL", interval)
+            .start();
         let (stats, heard) = all_that_was_told(server, &mut statsd).await;
         assert_eq!(heard.counters, stats, "{protocol} {interval}");
-        let times = heard.times.get("ratelimit_server.ShouldRateLimit.response_time").copied();
-        assert_eq!(times, Some(f64::from(19 + 4)), "a time for each call, {protocol} {interval}");
-        assert_eq!(heard.connections, usize::from(protocol != "udp"), "{protocol} {interval}");
-        assert!(!heard.lines.iter().any(|line| line.contains(":0|c")), "nothing new is not told: {:?}", heard.lines);
-        assert!(stats.contains_key("ratelimit.service.rate_limit.d.detailed_line_break_1_c.total_hits"), "{stats:?}");
+        let times = heard
+            .times
+            .get("ratelimit_server.ShouldRateLimit.response_time")
+            .copied();
+        assert_eq!(
+            times,
+            Some(f64::from(19 + 4)),
+            "a time for each call, {protocol} {interval}"
+        );
+        assert_eq!(
+            heard.connections,
+            usize::from(protocol != "udp"),
+            "{protocol} {interval}"
+        );
+        assert!(
+            !heard.lines.iter().any(|line| line.contains(":0|c")),
+            "nothing new is not told: {:?}",
+            heard.lines
+        );
+        assert!(
+            stats.contains_key("ratelimit.service.rate_limit.d.detailed_line_break_1_c.total_hits"),
+            "{stats:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn gauges_are_told_with_every_flush() {
     let (redis, statsd) = (RedisProcess::start(), Statsd::start());
-    let server =
-        sending_to(&statsd, &limit_of(1)).with_env("REDIS_URL", &redis.address()).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "10000").start();
+    let server = sending_to(&statsd, &limit_of(1))
+        .with_env("REDIS_URL", &redis.address())
+        .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "10000")
+        .start();
     let mut client = server.client().await;
     for _ in 0..4 {
         client.ask("d", &[("k", "")]).await;
     }
     let gauge = |name: &str| statsd.heard().gauges.get(name).copied();
-    eventually("refusals from the cache are told", async || gauge("ratelimit.localcache.hitCount").is_some_and(|hits| hits >= 1)).await;
+    eventually("refusals from the cache are told", async || {
+        gauge("ratelimit.localcache.hitCount").is_some_and(|hits| hits >= 1)
+    })
+    .await;
     assert_eq!(gauge("ratelimit.localcache.evacuateCount"), Some(0));
-    assert!(gauge("ratelimit.redis_pool.cx_active").is_some_and(|connections| connections >= 1), "{:?}", statsd.heard().gauges);
-    let told = |name: &str| statsd.heard().lines.iter().filter(|line| line.starts_with(name)).count();
+    assert!(
+        gauge("ratelimit.redis_pool.cx_active").is_some_and(|connections| connections >= 1),
+        "{:?}",
+        statsd.heard().gauges
+    );
+    let told = |name: &str| {
+        statsd
+            .heard()
+            .lines
+            .iter()
+            .filter(|line| line.starts_with(name))
+            .count()
+    };
     let before = told("ratelimit.localcache.evacuateCount:0|g");
-    eventually("it is told again", async || told("ratelimit.localcache.evacuateCount:0|g") > before + 2).await;
-    assert_eq!(statsd.counter("ratelimit.redis_pool.cx_total"), stats(&server)["ratelimit.redis_pool.cx_total"]);
+    eventually("it is told again", async || {
+        told("ratelimit.localcache.evacuateCount:0|g") > before + 2
+    })
+    .await;
+    assert_eq!(
+        statsd.counter("ratelimit.redis_pool.cx_total"),
+        stats(&server)["ratelimit.redis_pool.cx_total"]
+    );
 }
 
 #[tokio::test]
 async fn extra_tags_are_a_part_of_statsds_names_and_tags_of_dogstatsd() {
     let statsd = Statsd::start();
-    let server = sending_to(&statsd, &limit_of(9)).with_env("EXTRA_TAGS", "zone:eu.west,app:b").start();
+    let server = sending_to(&statsd, &limit_of(9))
+        .with_env("EXTRA_TAGS", "zone:eu.west,app:b")
+        .start();
     server.client().await.ask("d", &[("k", "")]).await;
     let name = "ratelimit.service.rate_limit.d.k.total_hits";
-    eventually("it is told", async || statsd.counter(&format!("{name}.__app=b.__zone=eu_west")) == 1).await;
-    let untagged: Vec<String> = statsd.heard().lines.into_iter().filter(|line| !line.contains(".__app=b.__zone=eu_west:")).collect();
+    eventually("it is told", async || {
+        statsd.counter(&format!("{name}.__app=b.__zone=eu_west")) == 1
+    })
+    .await;
+    let untagged: Vec<String> = statsd
+        .heard()
+        .lines
+        .into_iter()
+        .filter(|line| !line.contains(".__app=b.__zone=eu_west:"))
+        .collect();
     assert!(untagged.is_empty(), "{untagged:?}");
 
     let statsd = Statsd::start();
-    let server = sending_to(&statsd, &limit_of(9)).with_env("USE_STATSD", "false").with_env("USE_DOG_STATSD", "true");
+    let server = sending_to(&statsd, &limit_of(9))
+        .with_env("USE_STATSD", "false")
+        .with_env("USE_DOG_STATSD", "true");
     let server = server.with_env("EXTRA_TAGS", "zone:eu.west,app:b").start();
     server.client().await.ask("d", &[("k", "")]).await;
-    eventually("it is told", async || statsd.counter(&format!("{name}|#app:b,zone:eu_west")) == 1).await;
+    eventually("it is told", async || {
+        statsd.counter(&format!("{name}|#app:b,zone:eu_west")) == 1
+    })
+    .await;
     assert_eq!(statsd.heard().connections, 0, "it is sent by UDP");
 }
 
 #[tokio::test]
 async fn mogrifiers_turn_parts_of_names_into_tags_of_dogstatsd_and_the_first_wins() {
     let mut statsd = Statsd::start();
-    let server = sending_to(&statsd, RULES).with_env("USE_STATSD", "false").with_env("USE_DOG_STATSD", "true");
+    let server = sending_to(&statsd, RULES)
+        .with_env("USE_STATSD", "false")
+        .with_env("USE_DOG_STATSD", "true");
     let settings = [
         ("USE_DOG_STATSD_MOGRIFIERS", "RL,ALL"),
-        ("DOG_STATSD_MOGRIFIER_RL_PATTERN", r"^ratelimit\.service\.rate_limit\.([^.]+)\.(.*)\.([^.]+)$"),
-        ("DOG_STATSD_MOGRIFIER_RL_NAME", "ratelimit.service.rate_limit.$3"),
+        (
+            "DOG_STATSD_MOGRIFIER_RL_PATTERN",
+            r"^ratelimit\.service\.rate_limit\.([^.]+)\.(.*)\.([^.]+)$",
+        ),
+        (
+            "DOG_STATSD_MOGRIFIER_RL_NAME",
+            "ratelimit.service.rate_limit.$3",
+        ),
         ("DOG_STATSD_MOGRIFIER_RL_TAGS", "domain:$1,descriptor:$2"),
         // As the reference's manual spells it.
         ("DOG_STATSD_MOGRIFIERS_ALL_PATTERN", r"^ratelimit"),
         ("DOG_STATSD_MOGRIFIERS_ALL_NAME", "rest"),
     ];
-    let mut server = settings.into_iter().fold(server, |server, (name, value)| server.with_env(name, value)).start();
+    let mut server = settings
+        .into_iter()
+        .fold(server, |server, (name, value)| server.with_env(name, value))
+        .start();
     make_calls(&mut server.client().await).await;
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
     statsd.hear_out();
-    let hits = |descriptor: &str| statsd.counter(&format!("ratelimit.service.rate_limit.total_hits|#descriptor:{descriptor},domain:d"));
-    assert_eq!((hits("key1"), hits("key1.key2_v.key3_a"), hits("flood")), (3, 1, 3));
+    let hits = |descriptor: &str| {
+        statsd.counter(&format!(
+            "ratelimit.service.rate_limit.total_hits|#descriptor:{descriptor},domain:d"
+        ))
+    };
+    assert_eq!(
+        (hits("key1"), hits("key1.key2_v.key3_a"), hits("flood")),
+        (3, 1, 3)
+    );
     let heard = statsd.heard();
     // 19 calls, 1 load of rules, 1 error, 1 unknown domain.
     assert_eq!(heard.counters.get("rest"), Some(&22), "{heard:?}");
@@ -341,31 +543,52 @@ async fn a_statsd_that_comes_late_and_goes_and_comes_is_told_everything() {
     let server = sending_to(&statsd, &limit_of(1_000)).start();
     let mut client = server.client().await;
     client.ask("d", &[("k", "")]).await;
-    look_until("it is missed", || server.metric("tollgate_statsd_flushes_failed_total") >= Some(1.0));
+    look_until("it is missed", || {
+        server.metric("tollgate_statsd_flushes_failed_total") >= Some(1.0)
+    });
     let hits = "ratelimit.service.rate_limit.d.k.total_hits";
     for told in 1..=3 {
         statsd.come();
-        eventually("it is told what was counted meanwhile", async || statsd.counter(hits) == told).await;
+        eventually("it is told what was counted meanwhile", async || {
+            statsd.counter(hits) == told
+        })
+        .await;
         statsd.go();
         client.ask("d", &[("k", "")]).await;
         let failed = server.metric("tollgate_statsd_flushes_failed_total");
-        look_until("it is missed again", || server.metric("tollgate_statsd_flushes_failed_total") > failed);
+        look_until("it is missed again", || {
+            server.metric("tollgate_statsd_flushes_failed_total") > failed
+        });
     }
     statsd.come();
-    eventually("nothing is lost or told twice", async || statsd.heard().counters == stats(&server)).await;
+    eventually("nothing is lost or told twice", async || {
+        statsd.heard().counters == stats(&server)
+    })
+    .await;
     assert_eq!(server.metric("tollgate_statsd_lines_lost_total"), Some(0.0));
-    assert_eq!(server.log().matches("takes no metrics").count(), 4, "once for each time that it was away: {}", server.log());
+    assert_eq!(
+        server.log().matches("takes no metrics").count(),
+        4,
+        "once for each time that it was away: {}",
+        server.log()
+    );
 }
 
 #[tokio::test]
 async fn a_statsd_that_does_not_read_holds_up_no_call_and_is_given_up() {
     // Somebody listens, and never accepts: the kernel takes what fits into its buffers.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let port = listener.local_addr().expect("it is bound").port().to_string();
+    let port = listener
+        .local_addr()
+        .expect("it is bound")
+        .port()
+        .to_string();
     let statsd = Statsd::away();
     // A long tag makes much of few lines.
     let server = sending_to(&statsd, &limit_of(1_000_000)).with_env("STATSD_PORT", &port);
-    let server = server.with_env("EXTRA_TAGS", &format!("long:{}", "x".repeat(7_000))).with_env("DRAIN_PERIOD", "0s");
+    let server = server
+        .with_env("EXTRA_TAGS", &format!("long:{}", "x".repeat(7_000)))
+        .with_env("DRAIN_PERIOD", "0s");
     let mut server = server.with_env("SHUTDOWN_TIMEOUT", "5s").start();
     let mut client = server.client().await;
     let mut calls = 0_u32;
@@ -378,21 +601,48 @@ async fn a_statsd_that_does_not_read_holds_up_no_call_and_is_given_up() {
     })
     .await;
     let page = server.admin("/metrics");
-    let value =
-        |start: &str| page.lines().find(|line| line.starts_with(start)).and_then(|line| line.rsplit_once(' ')).map(|(_, value)| value);
-    assert_ne!(value("tollgate_statsd_lines_lost_total"), Some("0"), "what was being written may have arrived or not");
-    assert_eq!(value(r#"ratelimit_service_total_requests{grpc_method="ShouldRateLimit""#), Some(&*calls.to_string()));
+    let value = |start: &str| {
+        page.lines()
+            .find(|line| line.starts_with(start))
+            .and_then(|line| line.rsplit_once(' '))
+            .map(|(_, value)| value)
+    };
+    assert_ne!(
+        value("tollgate_statsd_lines_lost_total"),
+        Some("0"),
+        "what was being written may have arrived or not"
+    );
+    assert_eq!(
+        value(r#"ratelimit_service_total_requests{grpc_method="ShouldRateLimit""#),
+        Some(&*calls.to_string())
+    );
     server.signal("TERM");
-    assert_eq!(server.exit_code().await, Some(0), "the last flush has an end, too");
+    assert_eq!(
+        server.exit_code().await,
+        Some(0),
+        "the last flush has an end, too"
+    );
 }
 
 #[test]
 fn with_nothing_set_statsd_is_tried_where_the_reference_has_it_and_missed_in_one_line() {
-    let server = TestServer::with_rules(&limit_of(1)).with_env("STATS_FLUSH_INTERVAL", "20ms").start();
-    look_until("it was tried twice", || server.metric("tollgate_statsd_flushes_failed_total") >= Some(2.0));
+    let server = TestServer::with_rules(&limit_of(1))
+        .with_env("STATS_FLUSH_INTERVAL", "20ms")
+        .start();
+    look_until("it was tried twice", || {
+        server.metric("tollgate_statsd_flushes_failed_total") >= Some(2.0)
+    });
     let log = server.log();
-    assert_eq!(log.matches("nobody takes metrics at localhost:8125").count(), 1, "is there a statsd on this machine? {log}");
-    assert!(log.contains("USE_STATSD=false") && !log.contains("WARN"), "{log}");
+    assert_eq!(
+        log.matches("nobody takes metrics at localhost:8125")
+            .count(),
+        1,
+        "is there a statsd on this machine? {log}"
+    );
+    assert!(
+        log.contains("USE_STATSD=false") && !log.contains("WARN"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -401,24 +651,55 @@ fn with_statsd_off_or_stats_disabled_nobody_is_told_and_nothing_is_said() {
         &[("USE_STATSD", "false")],
         &[("USE_PROMETHEUS", "true")],
         &[("DISABLE_STATS", "true")],
-        &[("DISABLE_STATS", "true"), ("USE_STATSD", "true"), ("USE_PROMETHEUS", "true")],
+        &[
+            ("DISABLE_STATS", "true"),
+            ("USE_STATSD", "true"),
+            ("USE_PROMETHEUS", "true"),
+        ],
     ];
     for settings in settings {
         let server = TestServer::with_rules(&limit_of(1)).with_env("STATS_FLUSH_INTERVAL", "10ms");
-        let server = settings.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start();
-        assert_eq!(server.metric("tollgate_statsd_flushes_failed_total"), None, "{settings:?}");
-        assert_eq!(server.prometheus.is_some(), settings == [("USE_PROMETHEUS", "true")], "{settings:?}");
-        assert_eq!(server.metric("ratelimit_service_config_load_success"), Some(1.0), "the admin port shows it: {settings:?}");
-        assert!(!server.log().contains("statsd"), "{settings:?}: {}", server.log());
+        let server = settings
+            .iter()
+            .fold(server, |server, (name, value)| server.with_env(name, value))
+            .start();
+        assert_eq!(
+            server.metric("tollgate_statsd_flushes_failed_total"),
+            None,
+            "{settings:?}"
+        );
+        assert_eq!(
+            server.prometheus.is_some(),
+            settings == [("USE_PROMETHEUS", "true")],
+            "{settings:?}"
+        );
+        assert_eq!(
+            server.metric("ratelimit_service_config_load_success"),
+            Some(1.0),
+            "the admin port shows it: {settings:?}"
+        );
+        assert!(
+            !server.log().contains("statsd"),
+            "{settings:?}: {}",
+            server.log()
+        );
     }
 }
 
 /// One request with so many descriptors, each of a name of its own.
 async fn bring_names(client: &mut Client, domain: &str, first: usize, count: usize) {
-    let values: Vec<String> = (first..first + count).map(|number| format!("v{number}")).collect();
-    let entries: Vec<[(&str, &str); 1]> = values.iter().map(|value| [("detailed", value.as_str())]).collect();
+    let values: Vec<String> = (first..first + count)
+        .map(|number| format!("v{number}"))
+        .collect();
+    let entries: Vec<[(&str, &str); 1]> = values
+        .iter()
+        .map(|value| [("detailed", value.as_str())])
+        .collect();
     let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|entry| &entry[..]).collect();
-    client.call(request(domain, &descriptors)).await.expect("there is an answer");
+    client
+        .call(request(domain, &descriptors))
+        .await
+        .expect("there is an answer");
 }
 
 /// As `docs/architecture.md` says.
@@ -437,23 +718,49 @@ async fn names_that_clients_make_up_are_bounded_for_statsd_and_add_up() {
     assert_eq!(server.exit_code().await, Some(0));
     statsd.hear_out();
     let heard = statsd.heard();
-    let hits: BTreeMap<_, _> = heard.counters.iter().filter(|(name, _)| name.ends_with(".total_hits")).collect();
-    assert_eq!(hits.len(), METRIC_SERIES_MAX + 1, "all of the bound, and the rest under one name");
-    assert_eq!(heard.counters.get("ratelimit.service.rate_limit.d.__other__.total_hits"), Some(&2_000));
+    let hits: BTreeMap<_, _> = heard
+        .counters
+        .iter()
+        .filter(|(name, _)| name.ends_with(".total_hits"))
+        .collect();
+    assert_eq!(
+        hits.len(),
+        METRIC_SERIES_MAX + 1,
+        "all of the bound, and the rest under one name"
+    );
+    assert_eq!(
+        heard
+            .counters
+            .get("ratelimit.service.rate_limit.d.__other__.total_hits"),
+        Some(&2_000)
+    );
     assert_eq!(hits.into_values().sum::<u64>(), 12_000);
-    assert_eq!(heard.counters.get("ratelimit.service.rate_limit.__other__.domain_not_found"), Some(&1));
+    assert_eq!(
+        heard
+            .counters
+            .get("ratelimit.service.rate_limit.__other__.domain_not_found"),
+        Some(&1)
+    );
 }
 
 #[tokio::test]
 async fn names_that_clients_make_up_are_bounded_under_any_mapping() {
     let server = TestServer::with_rules(RULES).with_env("USE_PROMETHEUS", "true");
     let file = server.rules().with_file_name("mapping.yaml");
-    fs::write(&file, "mappings:\n  - {match: '.', match_type: regex, name: all_$1, labels: {none: $2}}\n").expect("a file can be written");
-    let summed = server.with_env("PROMETHEUS_MAPPER_YAML", &file.display().to_string()).start();
+    fs::write(
+        &file,
+        "mappings:\n  - {match: '.', match_type: regex, name: all_$1, labels: {none: $2}}\n",
+    )
+    .expect("a file can be written");
+    let summed = server
+        .with_env("PROMETHEUS_MAPPER_YAML", &file.display().to_string())
+        .start();
     let apart = TestServer::with_rules(RULES).with_env("USE_PROMETHEUS", "true");
     let file = apart.rules().with_file_name("mapping.yaml");
     fs::write(&file, "mappings: []\n").expect("a file can be written");
-    let apart = apart.with_env("PROMETHEUS_MAPPER_YAML", &file.display().to_string()).start();
+    let apart = apart
+        .with_env("PROMETHEUS_MAPPER_YAML", &file.display().to_string())
+        .start();
     for server in [&summed, &apart] {
         let mut client = server.client().await;
         for first in (0..METRIC_SERIES_MAX + 2_000).step_by(1_000) {
@@ -461,32 +768,64 @@ async fn names_that_clients_make_up_are_bounded_under_any_mapping() {
         }
     }
     let page = summed.admin("/metrics");
-    assert_eq!(page.lines().filter(|line| line.starts_with("all_")).count(), 1, "one name for all");
+    assert_eq!(
+        page.lines().filter(|line| line.starts_with("all_")).count(),
+        1,
+        "one name for all"
+    );
     let page = apart.admin("/metrics");
-    let names: BTreeSet<&str> = page.lines().filter(|line| line.contains("_total_hits") && !line.starts_with('#')).collect();
-    assert_eq!(names.len(), METRIC_SERIES_MAX + 1, "a series each, and one for the rest");
-    let families = page.lines().filter(|line| line.starts_with("# TYPE") && line.contains("_total_hits")).count();
-    assert_eq!(families, 2, "one for all that clients made up, and one for the rest, which no mapping is about");
-    assert_eq!(apart.metric("ratelimit_service_rate_limit_d___other___total_hits"), Some(2_000.0));
+    let names: BTreeSet<&str> = page
+        .lines()
+        .filter(|line| line.contains("_total_hits") && !line.starts_with('#'))
+        .collect();
+    assert_eq!(
+        names.len(),
+        METRIC_SERIES_MAX + 1,
+        "a series each, and one for the rest"
+    );
+    let families = page
+        .lines()
+        .filter(|line| line.starts_with("# TYPE") && line.contains("_total_hits"))
+        .count();
+    assert_eq!(
+        families, 2,
+        "one for all that clients made up, and one for the rest, which no mapping is about"
+    );
+    assert_eq!(
+        apart.metric("ratelimit_service_rate_limit_d___other___total_hits"),
+        Some(2_000.0)
+    );
 }
 
 #[tokio::test]
 async fn datagrams_fit_into_a_frame_and_a_line_without_end_is_left_out() {
     let mut statsd = Statsd::start();
     let long = "k".repeat(9_000);
-    let rules = format!("{}  - {{key: {long}, rate_limit: {{unit: year, requests_per_unit: 9}}}}\n", limit_of(9));
-    let mut server = sending_to(&statsd, &rules).with_env("STATSD_PROTOCOL", "udp").start();
+    let rules = format!(
+        "{}  - {{key: {long}, rate_limit: {{unit: year, requests_per_unit: 9}}}}\n",
+        limit_of(9)
+    );
+    let mut server = sending_to(&statsd, &rules)
+        .with_env("STATSD_PROTOCOL", "udp")
+        .start();
     let mut client = server.client().await;
     for _ in 0..100 {
         client.ask("d", &[("k", "")]).await;
     }
     client.ask("d", &[(&long, "")]).await;
-    look_until("it is left out", || server.metric("tollgate_statsd_lines_lost_total") == Some(2.0));
+    look_until("it is left out", || {
+        server.metric("tollgate_statsd_lines_lost_total") == Some(2.0)
+    });
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
     statsd.hear_out();
     let heard = statsd.heard();
-    assert_eq!(heard.times.get("ratelimit_server.ShouldRateLimit.response_time"), Some(&101.0));
+    assert_eq!(
+        heard
+            .times
+            .get("ratelimit_server.ShouldRateLimit.response_time"),
+        Some(&101.0)
+    );
     let bytes = heard.packet_bytes;
     // Several lines, which are shorter than this, and no more than a frame takes.
     assert!((200..=1_432).contains(&bytes), "{bytes}");
@@ -494,14 +833,33 @@ async fn datagrams_fit_into_a_frame_and_a_line_without_end_is_left_out() {
 
 /// Settings, and a part of what is said.
 const WRONG: &[(&[(&str, &str)], &str)] = &[
-    (&[("STATS_FLUSH_INTERVAL", "0s")], "write a time above zero, such as 10s"),
-    (&[("STATS_FLUSH_INTERVAL", "-1s")], "write a time above zero, such as 10s"),
+    (
+        &[("STATS_FLUSH_INTERVAL", "0s")],
+        "write a time above zero, such as 10s",
+    ),
+    (
+        &[("STATS_FLUSH_INTERVAL", "-1s")],
+        "write a time above zero, such as 10s",
+    ),
     (&[("STATSD_PROTOCOL", "unix")], "write tcp or udp"),
     (&[("STATSD_PORT", "0")], "write a port from 1 to 65535"),
-    (&[("EXTRA_TAGS", "zone:eu:west")], "\"zone:eu:west\" is no tag"),
-    (&[("USE_DOG_STATSD", "true"), ("USE_DOG_STATSD_MOGRIFIERS", "A")], "DOG_STATSD_MOGRIFIER_A_PATTERN is not set"),
     (
-        &[("USE_DOG_STATSD", "true"), ("USE_DOG_STATSD_MOGRIFIERS", "A"), ("DOG_STATSD_MOGRIFIER_A_PATTERN", "(")],
+        &[("EXTRA_TAGS", "zone:eu:west")],
+        "\"zone:eu:west\" is no tag",
+    ),
+    (
+        &[
+            ("USE_DOG_STATSD", "true"),
+            ("USE_DOG_STATSD_MOGRIFIERS", "A"),
+        ],
+        "DOG_STATSD_MOGRIFIER_A_PATTERN is not set",
+    ),
+    (
+        &[
+            ("USE_DOG_STATSD", "true"),
+            ("USE_DOG_STATSD_MOGRIFIERS", "A"),
+            ("DOG_STATSD_MOGRIFIER_A_PATTERN", "("),
+        ],
         "DOG_STATSD_MOGRIFIER_A_PATTERN is no regular expression",
     ),
 ];
@@ -510,7 +868,10 @@ const WRONG: &[(&[(&str, &str)], &str)] = &[
 fn settings_that_make_no_sense_end_with_78_and_say_what_to_write() {
     for (settings, expected) in WRONG {
         let server = TestServer::with_rules(&limit_of(1));
-        let ran = settings.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start_and_fail();
+        let ran = settings
+            .iter()
+            .fold(server, |server, (name, value)| server.with_env(name, value))
+            .start_and_fail();
         assert_eq!(ran.code, Some(78), "{settings:?}: {ran:?}");
         assert!(ran.stderr.contains(expected), "{settings:?}: {ran:?}");
     }
@@ -534,30 +895,56 @@ fn settings_that_are_set_to_nothing_are_not_set() {
         "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
         "DISABLE_STATS",
     ];
-    let server = names.iter().fold(TestServer::with_rules(&limit_of(1)), |server, name| server.with_env(name, ""));
+    let server = names
+        .iter()
+        .fold(TestServer::with_rules(&limit_of(1)), |server, name| {
+            server.with_env(name, "")
+        });
     let server = server.with_env("USE_PROMETHEUS", "true").start();
-    assert_eq!(http::get(server.prometheus.expect("it is bound"), "/metrics").status, 200);
+    assert_eq!(
+        http::get(server.prometheus.expect("it is bound"), "/metrics").status,
+        200
+    );
 }
 
 #[test]
 fn settings_of_the_references_statsd_library_have_no_effect_and_are_told() {
-    let told = ["GOSTATS_FLUSH_INTERVAL_SECONDS", "GOSTATS_LOGGING_SINK_DISABLED"];
-    let server = told.iter().fold(TestServer::with_rules(&limit_of(1)), |server, name| server.with_env(name, "1")).start();
+    let told = [
+        "GOSTATS_FLUSH_INTERVAL_SECONDS",
+        "GOSTATS_LOGGING_SINK_DISABLED",
+    ];
+    let server = told
+        .iter()
+        .fold(TestServer::with_rules(&limit_of(1)), |server, name| {
+            server.with_env(name, "1")
+        })
+        .start();
     for name in told {
-        assert!(server.log().contains(&format!("{name} has no effect")), "{}", server.log());
+        assert!(
+            server.log().contains(&format!("{name} has no effect")),
+            "{}",
+            server.log()
+        );
     }
 }
 
 #[test]
 fn the_log_says_no_less_and_no_more_than_was_asked_for() {
     let log = |level: &str| {
-        let server =
-            TestServer::with_rules(&limit_of(1)).with_env("LOG_LEVEL", level).with_env("GOSTATS_FLUSH_INTERVAL_SECONDS", "1").start();
-        look_until("statsd was missed", || server.metric("tollgate_statsd_flushes_failed_total") >= Some(1.0));
+        let server = TestServer::with_rules(&limit_of(1))
+            .with_env("LOG_LEVEL", level)
+            .with_env("GOSTATS_FLUSH_INTERVAL_SECONDS", "1")
+            .start();
+        look_until("statsd was missed", || {
+            server.metric("tollgate_statsd_flushes_failed_total") >= Some(1.0)
+        });
         server.log()
     };
     let (info, warn, error) = (log("info"), log("WARN"), log("fatal"));
     assert!(info.contains(" INFO ") && info.contains(" WARN "), "{info}");
-    assert!(!warn.contains(" INFO ") && warn.contains(" WARN "), "{warn}");
+    assert!(
+        !warn.contains(" INFO ") && warn.contains(" WARN "),
+        "{warn}"
+    );
     assert_eq!(error, "");
 }

@@ -1,4 +1,5 @@
-//! While a fleet moves over from the reference, old and new replicas count together on one Redis: each sees what the other has counted.
+//! While a fleet moves over from the reference, old and new replicas count together on one Redis:
+//! each sees what the other has counted.
 //!
 //! What the reference does is replayed by its own commands: INCRBY and EXPIRE on every request.
 
@@ -22,8 +23,15 @@ struct OldReplica(Connection);
 impl OldReplica {
     /// Counts hits, and says how many there are now.
     fn count(&mut self, key: &str, hits: i64) -> i64 {
-        let (used, ()): (i64, ()) =
-            redis::pipe().cmd("INCRBY").arg(key).arg(hits).cmd("EXPIRE").arg(key).arg(DAY).query(&mut self.0).expect("it answers");
+        let (used, ()): (i64, ()) = redis::pipe()
+            .cmd("INCRBY")
+            .arg(key)
+            .arg(hits)
+            .cmd("EXPIRE")
+            .arg(key)
+            .arg(DAY)
+            .query(&mut self.0)
+            .expect("it answers");
         used
     }
 
@@ -32,7 +40,11 @@ impl OldReplica {
         let mut keys: Vec<String> = self.0.keys("*").expect("it answers");
         keys.sort();
         let look = |key: String| {
-            let (value, life) = redis::pipe().get(&key).ttl(&key).query(&mut self.0).expect("it answers");
+            let (value, life) = redis::pipe()
+                .get(&key)
+                .ttl(&key)
+                .query(&mut self.0)
+                .expect("it answers");
             (key, value, life)
         };
         keys.into_iter().map(look).collect()
@@ -56,7 +68,8 @@ async fn each_sees_what_the_other_has_counted() {
     let check = |hits| Check::new(Key::from("shop_user_1_"), limit(10), hits);
     let key = format!("shop_user_1_{WINDOW}");
     let told = async |hits| {
-        let verdict = bench.remote.decide(&ask([check(hits)]), START).await[0].expect("it is there");
+        let verdict =
+            bench.remote.decide(&ask([check(hits)]), START).await[0].expect("it is there");
         (verdict.used, verdict.over)
     };
     // New before old, and old before new.
@@ -74,41 +87,72 @@ async fn each_sees_what_the_other_has_counted() {
             assert_eq!(old.count(&key, 1).cast_unsigned(), used, "round {round}");
             assert_eq!(told(Hits::Look).await, (used, false), "round {round}");
         }
-        assert_eq!(told(Hits::Add(20)).await, (used + 20, true), "refused hits count, as with the reference");
+        assert_eq!(
+            told(Hits::Add(20)).await,
+            (used + 20, true),
+            "refused hits count, as with the reference"
+        );
         assert_eq!(old.count(&key, 1).cast_unsigned(), used + 21);
         assert_eq!(told(Hits::GiveBack(used + 20)).await, (1, false));
         assert_eq!(old.count(&key, 1), 2);
         assert_eq!(told(Hits::GiveBack(5)).await, (0, false));
-        // Where hits are given back as the reference would, by a negative number, less than nothing is nothing.
+        // Where hits are given back as the reference would, by a negative number, less than nothing
+        // is nothing.
         assert_eq!(old.count(&key, -3), -3);
         assert_eq!(told(Hits::Look).await, (0, false));
         assert_eq!(told(Hits::Add(2)).await, (2, false));
         assert_eq!(old.count(&key, 1), 3);
-        let together = ask_together([check(Hits::Add(1)), Check { key: Key::from("shop_user_2_"), ..check(Hits::Add(1)) }]);
+        let together = ask_together([
+            check(Hits::Add(1)),
+            Check {
+                key: Key::from("shop_user_2_"),
+                ..check(Hits::Add(1))
+            },
+        ]);
         let verdicts = bench.remote.decide(&together, START).await;
         assert_eq!(verdicts[0].map(|verdict| verdict.used), Ok(4));
         assert_eq!(old.count(&key, 1), 5);
         let all = old.all();
-        assert!(all.iter().all(|(_, _, life)| is_a_fresh_day(*life)), "{all:?}");
-        let values: Vec<_> = all.iter().map(|(key, value, _)| (key.as_str(), value.as_str())).collect();
-        assert_eq!(values, [(key.as_str(), "5"), (&*format!("shop_user_2_{WINDOW}"), "1")]);
+        assert!(
+            all.iter().all(|(_, _, life)| is_a_fresh_day(*life)),
+            "{all:?}"
+        );
+        let values: Vec<_> = all
+            .iter()
+            .map(|(key, value, _)| (key.as_str(), value.as_str()))
+            .collect();
+        assert_eq!(
+            values,
+            [
+                (key.as_str(), "5"),
+                (&*format!("shop_user_2_{WINDOW}"), "1")
+            ]
+        );
     }
     // The next day is another key to both.
     let tomorrow = START.plus(Span::from_secs(86_400));
-    let verdict = bench.remote.decide(&ask([check(Hits::Add(1))]), tomorrow).await[0].expect("it is there");
+    let verdict = bench
+        .remote
+        .decide(&ask([check(Hits::Add(1))]), tomorrow)
+        .await[0]
+        .expect("it is there");
     assert_eq!(verdict.used, 1);
     assert_eq!(old.count(&format!("shop_user_1_{}", WINDOW + 86_400), 1), 2);
 }
 
 #[tokio::test]
 async fn a_calendar_month_has_the_references_key_and_lives_until_its_end() {
-    let terms = Terms { months: Months::Calendar, ..Terms::new(10, Unit::Month, Algorithm::FixedWindow) };
+    let terms = Terms {
+        months: Months::Calendar,
+        ..Terms::new(10, Unit::Month, Algorithm::FixedWindow)
+    };
     let limit = Limit::new(&terms).expect("a limit");
     let (clock, hand) = Clock::manual(START);
     let bench = Bench::start(clock);
     let mut old = OldReplica(bench.server.connection());
     let check = Check::new(Key::from("shop_user_1_"), limit, Hits::Add(1));
-    // A time, and the month that it lies in: within November, at either end of December, and on a leap day.
+    // A time, and the month that it lies in: within November, at either end of December, and on a
+    // leap day.
     for (now, start, end) in [
         (1_700_000_000, 1_698_796_800, 1_701_388_800),
         (1_701_388_800, 1_701_388_800, 1_704_067_200),
@@ -120,15 +164,24 @@ async fn a_calendar_month_has_the_references_key_and_lives_until_its_end() {
         let time = Time::from_micros(now * 1_000_000);
         hand.set(time);
         let key = format!("shop_user_1_{start}");
-        let told = async || bench.remote.decide(&ask([check.clone()]), time).await[0].expect("it is there");
+        let told = async || {
+            bench.remote.decide(&ask([check.clone()]), time).await[0].expect("it is there")
+        };
         let verdict = told().await;
-        assert_eq!((verdict.used, verdict.reset_after), (1, Span::from_secs(end - now)), "{now}");
+        assert_eq!(
+            (verdict.used, verdict.reset_after),
+            (1, Span::from_secs(end - now)),
+            "{now}"
+        );
         let all = old.all();
-        let [(only, value, life)] = &all[..] else { panic!("{now}: {all:?}") };
+        let [(only, value, life)] = &all[..] else {
+            panic!("{now}: {all:?}")
+        };
         assert_eq!((only, value.as_str()), (&key, "1"), "{now}");
         let left = (end - now).cast_signed();
         assert!((left - 60..=left).contains(life), "{now}: {all:?}");
-        // Either counts what the other has counted, and so does the command that this process sends for a key that it has seen.
+        // Either counts what the other has counted, and so does the command that this process sends
+        // for a key that it has seen.
         assert_eq!(old.count(&key, 2), 3);
         assert_eq!(told().await.used, 4, "{now}");
     }
@@ -145,7 +198,10 @@ async fn a_key_that_the_old_one_has_made_lives_as_long_as_it_said() {
         let check = Check::new(Key::from("shop_user_1_"), limit(10), hits);
         bench.remote.decide(&ask([check]), START).await;
         let all = old.all();
-        assert!(all.len() == 1 && (400..=500).contains(&all[0].2), "{hits:?}: {all:?}");
+        assert!(
+            all.len() == 1 && (400..=500).contains(&all[0].2),
+            "{hits:?}: {all:?}"
+        );
     }
 }
 
@@ -170,16 +226,32 @@ async fn the_service_writes_the_references_keys_values_and_lives() {
         let mut request = request("shop", &[]);
         request.hits_addend = hits_addend;
         request.descriptors = vec![descriptor(&[("user", user)])];
-        client.call(request).await.expect("there is an answer").statuses[0].limit_remaining
+        client
+            .call(request)
+            .await
+            .expect("there is an answer")
+            .statuses[0]
+            .limit_remaining
     };
     assert_eq!(remaining(&mut client, 2, "1").await, 3);
     assert_eq!(remaining(&mut client, 7, "bob").await, 43);
     let all = old.all();
-    let [(today, two, day), (bobs, seven, year)] = &all[..] else { panic!("{all:?}") };
-    assert!(today.starts_with("shop_user_1_") && bobs.starts_with("shop_user_bob_"), "{all:?}");
+    let [(today, two, day), (bobs, seven, year)] = &all[..] else {
+        panic!("{all:?}")
+    };
+    assert!(
+        today.starts_with("shop_user_1_") && bobs.starts_with("shop_user_bob_"),
+        "{all:?}"
+    );
     assert_eq!((two.as_str(), seven.as_str()), ("2", "7"));
-    assert!(is_a_fresh_day(*day) && is_a_fresh_day(year - 364 * DAY), "{all:?}");
-    let start: i64 = today.trim_start_matches("shop_user_1_").parse().expect("it ends with the window's start");
+    assert!(
+        is_a_fresh_day(*day) && is_a_fresh_day(year - 364 * DAY),
+        "{all:?}"
+    );
+    let start: i64 = today
+        .trim_start_matches("shop_user_1_")
+        .parse()
+        .expect("it ends with the window's start");
     assert_eq!(start % DAY, 0);
 
     assert_eq!(old.count(today, 1), 3);

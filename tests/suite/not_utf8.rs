@@ -1,9 +1,12 @@
-//! Requests whose strings are not UTF-8, as Envoy sends them for a header such as `x-user: a\xff`: they match and are counted by their
-//! bytes, and are shown percent-encoded. With an error instead, Envoy would let them pass without any limit.
+//! Requests whose strings are not UTF-8, as Envoy sends them for a header such as `x-user: a\xff`:
+//! they match and are counted by their bytes, and are shown percent-encoded. With an error instead,
+//! Envoy would let them pass without any limit.
 
 use redis::Commands as _;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
+use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+    Entry, RateLimitOverride,
+};
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::proto::envoy::r#type::v3::RateLimitUnit;
 
@@ -25,42 +28,77 @@ descriptors:
 ";
 
 fn request(domain: &[u8], descriptors: &[&[(&[u8], &[u8])]]) -> RateLimitRequest {
-    let entry = |&(key, value): &(&[u8], &[u8])| Entry { key: key.to_vec(), value: value.to_vec() };
-    let descriptors = descriptors
-        .iter()
-        .map(|entries| RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..RateLimitDescriptor::default() });
-    RateLimitRequest { domain: domain.to_vec(), descriptors: descriptors.collect(), hits_addend: 0 }
+    let entry = |&(key, value): &(&[u8], &[u8])| Entry {
+        key: key.to_vec(),
+        value: value.to_vec(),
+    };
+    let descriptors = descriptors.iter().map(|entries| RateLimitDescriptor {
+        entries: entries.iter().map(entry).collect(),
+        ..RateLimitDescriptor::default()
+    });
+    RateLimitRequest {
+        domain: domain.to_vec(),
+        descriptors: descriptors.collect(),
+        hits_addend: 0,
+    }
 }
 
 /// One hit of this value.
 async fn hit(client: &mut Client, key: &str, value: &[u8]) -> Code {
-    let answer = client.call(request(b"d", &[&[(key.as_bytes(), value)]])).await;
-    answer.unwrap_or_else(|status| panic!("{key}={value:?}: {status}")).overall_code()
+    let answer = client
+        .call(request(b"d", &[&[(key.as_bytes(), value)]]))
+        .await;
+    answer
+        .unwrap_or_else(|status| panic!("{key}={value:?}: {status}"))
+        .overall_code()
 }
 
 /// In memory, and on Redis with keys of either format.
 fn every_store(redis: &RedisProcess) -> [(&'static str, Builder); 3] {
     let on_redis = |format| {
-        let server = TestServer::with_rules(RULES).with_env("REDIS_URL", &redis.url()).with_env("CACHE_KEY_FORMAT", format);
+        let server = TestServer::with_rules(RULES)
+            .with_env("REDIS_URL", &redis.url())
+            .with_env("CACHE_KEY_FORMAT", format);
         // Buckets have the same keys in both.
         server.with_env("CACHE_KEY_PREFIX", &format!("{format}:"))
     };
-    [("memory", TestServer::with_rules(RULES)), ("reference", on_redis("reference")), ("safe", on_redis("safe"))]
+    [
+        ("memory", TestServer::with_rules(RULES)),
+        ("reference", on_redis("reference")),
+        ("safe", on_redis("safe")),
+    ]
 }
 
 #[tokio::test]
 async fn each_byte_string_has_its_own_exact_counter_in_every_store() {
     // The last four are how some library might show or repair one of the others.
-    let values: [&[u8]; 8] = [b"a\xff", b"a\xfe", b"a\xff\xff", b"\xffa", b"a%FF", "a\u{fffd}".as_bytes(), "aÿ".as_bytes(), b"a"];
+    let values: [&[u8]; 8] = [
+        b"a\xff",
+        b"a\xfe",
+        b"a\xff\xff",
+        b"\xffa",
+        b"a%FF",
+        "a\u{fffd}".as_bytes(),
+        "aÿ".as_bytes(),
+        b"a",
+    ];
     let redis = RedisProcess::start();
     for (store, builder) in every_store(&redis) {
         let server = builder.start();
         let mut client = server.client().await;
         for key in ["user", "bucket"] {
             for round in 1..=4 {
-                let expected = if round <= 3 { Code::Ok } else { Code::OverLimit };
+                let expected = if round <= 3 {
+                    Code::Ok
+                } else {
+                    Code::OverLimit
+                };
                 for value in values {
-                    assert_eq!(hit(&mut client, key, value).await, expected, "{store}: hit {round} of {key}={value:?}");
+                    assert_eq!(
+                        hit(&mut client, key, value).await,
+                        expected,
+                        "{store}: hit {round} of {key}={value:?}"
+                    );
                 }
             }
         }
@@ -70,8 +108,16 @@ async fn each_byte_string_has_its_own_exact_counter_in_every_store() {
     let has = |begin: &[u8]| keys.iter().filter(|key| key.starts_with(begin)).count();
     assert_eq!(keys.len(), 2 * values.len(), "{keys:?}");
     for value in [&b"a\xff"[..], b"a\xfe", b"\xffa"] {
-        assert_eq!(has(&[b"reference:d_user_", value, b"_"].concat()), 1, "the reference's key has the bytes of {value:?}: {keys:?}");
-        assert_eq!(has(&[b"safe:tg:d:user:", value, b":"].concat()), 1, "the safe key has the bytes of {value:?}: {keys:?}");
+        assert_eq!(
+            has(&[b"reference:d_user_", value, b"_"].concat()),
+            1,
+            "the reference's key has the bytes of {value:?}: {keys:?}"
+        );
+        assert_eq!(
+            has(&[b"safe:tg:d:user:", value, b":"].concat()),
+            1,
+            "the safe key has the bytes of {value:?}: {keys:?}"
+        );
     }
 }
 
@@ -81,17 +127,39 @@ async fn the_other_limits_of_the_request_hold() {
     let mut client = server.client().await;
     // No rule for the first, for its key, and a limit for the second.
     for expected in [Code::Ok, Code::Ok, Code::Ok, Code::OverLimit] {
-        let answer = client.call(request(b"d", &[&[(b"agent\xff", b"\xff")], &[(b"user", b"ann")]])).await.expect("it is answered");
-        assert_eq!((answer.overall_code(), answer.statuses.len()), (expected, 2));
+        let answer = client
+            .call(request(
+                b"d",
+                &[&[(b"agent\xff", b"\xff")], &[(b"user", b"ann")]],
+            ))
+            .await
+            .expect("it is answered");
+        assert_eq!(
+            (answer.overall_code(), answer.statuses.len()),
+            (expected, 2)
+        );
         assert_eq!(answer.statuses[0].current_limit, None);
     }
     // A limit that the request brings.
     for expected in [Code::Ok, Code::OverLimit] {
         let mut own = request(b"d", &[&[(b"any\xff", b"\xfe")]]);
-        own.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: RateLimitUnit::Year.into() });
-        assert_eq!(client.call(own).await.expect("it is answered").overall_code(), expected);
+        own.descriptors[0].limit = Some(RateLimitOverride {
+            requests_per_unit: 1,
+            unit: RateLimitUnit::Year.into(),
+        });
+        assert_eq!(
+            client
+                .call(own)
+                .await
+                .expect("it is answered")
+                .overall_code(),
+            expected
+        );
     }
-    assert_eq!(server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="any%FF_%FE"}"#), Some(2.0));
+    assert_eq!(
+        server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="any%FF_%FE"}"#),
+        Some(2.0)
+    );
 }
 
 #[tokio::test]
@@ -99,11 +167,24 @@ async fn stars_stand_for_any_bytes() {
     let server = TestServer::with_rules(RULES).start();
     let mut client = server.client().await;
     for value in [&b"user_\xff"[..], b"user_\xfe"] {
-        assert_eq!([hit(&mut client, "user", value).await, hit(&mut client, "user", value).await], [Code::Ok, Code::OverLimit]);
+        assert_eq!(
+            [
+                hit(&mut client, "user", value).await,
+                hit(&mut client, "user", value).await
+            ],
+            [Code::Ok, Code::OverLimit]
+        );
     }
     let shared = [&b"a\xffz"[..], b"a\xfez", b"a\xfd\xfcz"];
-    for (value, expected) in shared.into_iter().zip([Code::Ok, Code::Ok, Code::OverLimit]) {
-        assert_eq!(hit(&mut client, "team", value).await, expected, "they share a counter");
+    for (value, expected) in shared
+        .into_iter()
+        .zip([Code::Ok, Code::Ok, Code::OverLimit])
+    {
+        assert_eq!(
+            hit(&mut client, "team", value).await,
+            expected,
+            "they share a counter"
+        );
     }
     // No end, so no rule.
     for _ in 0..3 {
@@ -117,12 +198,24 @@ async fn holders_are_known_by_their_bytes() {
     for (store, builder) in every_store(&redis).into_iter().take(2) {
         let server = builder.start();
         let mut client = server.client().await;
-        assert_eq!(hit(&mut client, "place", b"\xff").await, Code::Ok, "{store}");
-        assert_eq!(hit(&mut client, "place", b"\xfe").await, Code::OverLimit, "{store}");
+        assert_eq!(
+            hit(&mut client, "place", b"\xff").await,
+            Code::Ok,
+            "{store}"
+        );
+        assert_eq!(
+            hit(&mut client, "place", b"\xfe").await,
+            Code::OverLimit,
+            "{store}"
+        );
         let mut give_back = request(b"d", &[&[(b"place", b"\xff")]]);
         give_back.descriptors[0].is_negative_hits = true;
         client.call(give_back).await.expect("it is answered");
-        assert_eq!(hit(&mut client, "place", b"\xfe").await, Code::Ok, "{store}");
+        assert_eq!(
+            hit(&mut client, "place", b"\xfe").await,
+            Code::Ok,
+            "{store}"
+        );
     }
 }
 
@@ -137,29 +230,55 @@ async fn metrics_and_metadata_are_text() {
         .with_env("RESPONSE_DYNAMIC_METADATA", "true")
         .start();
     let mut client = server.client().await;
-    let answer = client.call(request(b"d", &[&[(b"detailed", b"100%\xff")], &[(b"named", b"user_\xfe")]])).await.expect("it is answered");
+    let answer = client
+        .call(request(
+            b"d",
+            &[&[(b"detailed", b"100%\xff")], &[(b"named", b"user_\xfe")]],
+        ))
+        .await
+        .expect("it is answered");
     let metadata = format!("{:?}", answer.dynamic_metadata);
     for part in [r#""detailed=100%25%FF""#, r#""named=user_%FE""#] {
         assert!(metadata.contains(part), "{part}: {metadata}");
     }
-    client.call(request(b"nowhere\xff", &[&[(b"k", b"")]])).await.expect("it is answered");
+    client
+        .call(request(b"nowhere\xff", &[&[(b"k", b"")]]))
+        .await
+        .expect("it is answered");
 
     let stats = server.admin("/stats");
-    let names = ["d.detailed_100%25%FF.total_hits", "d.named_user_%FE.total_hits", "nowhere%FF.domain_not_found"];
+    let names = [
+        "d.detailed_100%25%FF.total_hits",
+        "d.named_user_%FE.total_hits",
+        "nowhere%FF.domain_not_found",
+    ];
     for name in names.map(|name| format!("ratelimit.service.rate_limit.{name}")) {
         assert!(stats.contains(&format!("{name}: 1\n")), "{name}: {stats}");
         look_until("statsd is told", || statsd.counter(&name) == 1);
     }
     // The page is read as text.
-    assert_eq!(server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="detailed_100%25%FF"}"#), Some(1.0));
+    assert_eq!(
+        server.metric(
+            r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="detailed_100%25%FF"}"#
+        ),
+        Some(1.0)
+    );
 }
 
 #[test]
 fn explain_takes_them_percent_encoded_in_the_query_string() {
-    let server = TestServer::with_rules(RULES).with_env("CACHE_KEY_FORMAT", "safe").start();
+    let server = TestServer::with_rules(RULES)
+        .with_env("CACHE_KEY_FORMAT", "safe")
+        .start();
     let page = server.admin("/explain?domain=d&descriptor=user%3Duser_%FF%2B+%25");
-    assert!(page.contains("  user=user_%FF+ %25 -> user_user_* (a pattern)\n"), "{page}");
-    assert!(page.contains("key   tg:d:user:user_%FF+%2520%2525:"), "{page}");
+    assert!(
+        page.contains("  user=user_%FF+ %25 -> user_user_* (a pattern)\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("key   tg:d:user:user_%FF+%2520%2525:"),
+        "{page}"
+    );
     let page = server.admin("/explain?domain=d%FF&descriptor=k%3Dv");
     assert!(page.starts_with("domain d%FF: unknown"), "{page}");
 }
@@ -170,18 +289,38 @@ async fn the_log_and_traces_are_text() {
     let server = TestServer::with_rules(RULES)
         .with_env("REFUSALS_LOG_SAMPLE_RATE", "1")
         .with_env("TRACING_ENABLED", "true")
-        .with_env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{}", collector.http))
+        .with_env(
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            &format!("http://{}", collector.http),
+        )
         .start();
     let mut client = server.client().await;
     for expected in [Code::Ok, Code::OverLimit] {
         assert_eq!(hit(&mut client, "user", b"user_\xff%\n").await, expected);
     }
-    assert!(server.log().contains(r#"descriptor="user=user_%FF%25\\u{a}""#), "{}", server.log());
-    let span =
-        collector.wait_for("the refusal is traced", |span| span.attributes.get("tollgate.code").is_some_and(|code| code == "OVER_LIMIT"));
-    assert_eq!(span.attributes["request string"], r#"domain:"d" descriptors:{entries:{key:"user" value:"user_%FF%25\n"}}"#);
+    assert!(
+        server
+            .log()
+            .contains(r#"descriptor="user=user_%FF%25\\u{a}""#),
+        "{}",
+        server.log()
+    );
+    let span = collector.wait_for("the refusal is traced", |span| {
+        span.attributes
+            .get("tollgate.code")
+            .is_some_and(|code| code == "OVER_LIMIT")
+    });
+    assert_eq!(
+        span.attributes["request string"],
+        r#"domain:"d" descriptors:{entries:{key:"user" value:"user_%FF%25\n"}}"#
+    );
 
-    client.call(request(b"\xff", &[&[(b"k", b"")]])).await.expect("it is answered");
+    client
+        .call(request(b"\xff", &[&[(b"k", b"")]]))
+        .await
+        .expect("it is answered");
     let has_domain = |domain: Option<&String>| domain.is_some_and(|domain| domain == "%FF");
-    collector.wait_for("a domain that is not UTF-8 is traced", |span| has_domain(span.attributes.get("domain")));
+    collector.wait_for("a domain that is not UTF-8 is traced", |span| {
+        has_domain(span.attributes.get("domain"))
+    });
 }

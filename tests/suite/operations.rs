@@ -32,7 +32,9 @@ descriptors:
 ";
 /// Who asks the sentinels; the last word is all that it may do.
 const OF_SENTINELS: &str = "tollgate on >s3cret ~* &* -@all +sentinel|get-master-addr-by-name";
-const KEYS: [&str; 7] = ["fixed", "dropping", "sliding", "cut", "log", "bucket", "even"];
+const KEYS: [&str; 7] = [
+    "fixed", "dropping", "sliding", "cut", "log", "bucket", "even",
+];
 
 #[test]
 fn a_user_who_may_do_what_the_page_says_can_count_in_every_way() {
@@ -49,7 +51,9 @@ fn a_user_who_may_do_what_the_page_says_can_count_in_every_way() {
 fn so_can_one_of_a_cluster_while_slots_move() {
     let cluster = ClusterProcess::start();
     cluster.living().for_each(allow);
-    let server = as_user(&cluster.url()).with_env("REDIS_TYPE", "cluster").start();
+    let server = as_user(&cluster.url())
+        .with_env("REDIS_TYPE", "cluster")
+        .start();
     count_in_every_way(&server);
     let key = cluster.keys("*:log:*").pop().expect("a log was written");
     let slot = cluster.slot_of(&key);
@@ -58,33 +62,70 @@ fn so_can_one_of_a_cluster_while_slots_move() {
     count_in_every_way(&server);
     migration.finish();
     count_in_every_way(&server);
-    let redirected = |kind: &str| server.metric(&format!("tollgate_store_redirects_total{{kind=\"{kind}\"}}")).unwrap_or_default();
-    assert!(redirected("ask") > 0.0 && redirected("moved") > 0.0, "it has to be sent elsewhere to be allowed to go there");
+    let redirected = |kind: &str| {
+        server
+            .metric(&format!(
+                "tollgate_store_redirects_total{{kind=\"{kind}\"}}"
+            ))
+            .unwrap_or_default()
+    };
+    assert!(
+        redirected("ask") > 0.0 && redirected("moved") > 0.0,
+        "it has to be sent elsewhere to be allowed to go there"
+    );
     cluster.living().for_each(refused_nothing);
 }
 
 #[test]
 fn so_can_one_who_is_let_in_by_sentinels() {
-    let deployment = SentinelProcess::builder().with_sentinel_user(OF_SENTINELS).start();
-    let permission = OF_SENTINELS.split_whitespace().last().expect("there is one");
-    assert!(page().contains(&format!("needs `{permission}`")), "the page names what a user of the sentinels needs");
+    let deployment = SentinelProcess::builder()
+        .with_sentinel_user(OF_SENTINELS)
+        .start();
+    let permission = OF_SENTINELS
+        .split_whitespace()
+        .last()
+        .expect("there is one");
+    assert!(
+        page().contains(&format!("needs `{permission}`")),
+        "the page names what a user of the sentinels needs"
+    );
     allow(deployment.master());
-    let server = as_user(&deployment.url()).with_env("REDIS_TYPE", "sentinel").with_env("REDIS_SENTINEL_AUTH", "tollgate:s3cret").start();
+    let server = as_user(&deployment.url())
+        .with_env("REDIS_TYPE", "sentinel")
+        .with_env("REDIS_SENTINEL_AUTH", "tollgate:s3cret")
+        .start();
     count_in_every_way(&server);
     refused_nothing(deployment.master());
 }
 
 #[test]
 fn the_page_names_every_command_that_is_sent_and_no_other() {
-    let page: BTreeSet<String> = words_after("ACL SETUSER tollgate").iter().filter_map(|word| word.strip_prefix('+')).map(base).collect();
-    // PING and SUBSCRIBE are sent by the library, and the script by either of two names, which are no constants of a command.
-    let mut sent: BTreeSet<String> = ["ping", "subscribe", "eval", "evalsha"].map(str::to_owned).into();
+    let page: BTreeSet<String> = words_after("ACL SETUSER tollgate")
+        .iter()
+        .filter_map(|word| word.strip_prefix('+'))
+        .map(base)
+        .collect();
+    // PING and SUBSCRIBE are sent by the library, and the script by either of two names, which are
+    // no constants of a command.
+    let mut sent: BTreeSet<String> = ["ping", "subscribe", "eval", "evalsha"]
+        .map(str::to_owned)
+        .into();
     for file in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
         let text = fs::read_to_string(&file).expect("it is there");
-        let code = text.split("#[cfg(test)]").next().expect("there is always a first");
+        let code = text
+            .split("#[cfg(test)]")
+            .next()
+            .expect("there is always a first");
         for beginning in ["redis.call('", "redis.pcall('", ".cmd(\""] {
             sent.extend(
-                code.split(beginning).skip(1).map(|rest| rest.split(['\'', '"']).next().expect("there is always a first")).map(base),
+                code.split(beginning)
+                    .skip(1)
+                    .map(|rest| {
+                        rest.split(['\'', '"'])
+                            .next()
+                            .expect("there is always a first")
+                    })
+                    .map(base),
             );
         }
     }
@@ -99,10 +140,21 @@ fn the_page_and_the_help_of_the_references_error_counter_have_one_definition() {
     let metrics = Metrics::new();
     failed_calls("redis_error", &metrics);
     let exposed = metrics.page();
-    let help = exposed.lines().find_map(|line| line.strip_prefix(&format!("# HELP {metric} "))).expect("it has a help");
+    let help = exposed
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("# HELP {metric} ")))
+        .expect("it has a help");
     let page = page();
-    let row = page.lines().find(|line| line.starts_with(&format!("| `{metric}{{err_type}}` |"))).expect("the page has a row");
-    let definition = row.split('|').nth(2).expect("a second column").trim().replace('`', "");
+    let row = page
+        .lines()
+        .find(|line| line.starts_with(&format!("| `{metric}{{err_type}}` |")))
+        .expect("the page has a row");
+    let definition = row
+        .split('|')
+        .nth(2)
+        .expect("a second column")
+        .trim()
+        .replace('`', "");
     assert_eq!(help.to_lowercase(), definition.to_lowercase() + ".");
 }
 
@@ -110,53 +162,97 @@ fn the_page_and_the_help_of_the_references_error_counter_have_one_definition() {
 fn the_figures_of_the_soak_on_the_page_are_those_of_its_picture() {
     let (page, picture) = (page(), read("docs/images/soak.svg"));
     let between = |text: &str, begin: &str, end: &str| {
-        let (_, rest) = text.split_once(begin).unwrap_or_else(|| panic!("there is no {begin}"));
-        let (inner, _) = rest.split_once(end).unwrap_or_else(|| panic!("there is no {end}"));
+        let (_, rest) = text
+            .split_once(begin)
+            .unwrap_or_else(|| panic!("there is no {begin}"));
+        let (inner, _) = rest
+            .split_once(end)
+            .unwrap_or_else(|| panic!("there is no {end}"));
         inner.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    let figures = between(&page, "<!-- figures of the soak, written by benches/soak_picture.py -->", "<!-- end of the figures -->");
+    let figures = between(
+        &page,
+        "<!-- figures of the soak, written by benches/soak_picture.py -->",
+        "<!-- end of the figures -->",
+    );
     assert_eq!(figures, between(&picture, "<desc>", "</desc>"));
     // What a reader sees in the picture.
-    let shown = between(&picture, "something broken every ten: ", " requests answered");
+    let shown = between(
+        &picture,
+        "something broken every ten: ",
+        " requests answered",
+    );
     let (answered, sent) = shown.split_once(" of ").expect("it is a part of a whole");
-    let (before, _) = picture.split_once(" after 20 ms</text>").expect("the picture has the number of late answers");
+    let (before, _) = picture
+        .split_once(" after 20 ms</text>")
+        .expect("the picture has the number of late answers");
     let (_, late) = before.rsplit_once('>').expect("a text begins with its tag");
-    for words in [format!("{sent} requests sent, {answered} answered"), format!("{late} answers came after 20 ms")] {
+    for words in [
+        format!("{sent} requests sent, {answered} answered"),
+        format!("{late} answers came after 20 ms"),
+    ] {
         assert!(figures.contains(&words), "{words} is not in: {figures}");
     }
 }
 
 /// The command that a permission is for, or that is sent.
 fn base(name: &str) -> String {
-    name.split('|').next().expect("there is always a first").to_lowercase()
+    name.split('|')
+        .next()
+        .expect("there is always a first")
+        .to_lowercase()
 }
 
 /// All files of Rust and Lua in a folder.
 fn sources(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).expect("it is there").map(|entry| entry.expect("it can be read").path());
+    let entries = fs::read_dir(folder)
+        .expect("it is there")
+        .map(|entry| entry.expect("it can be read").path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-    let is_source = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "rs" || extension == "lua");
-    files.into_iter().filter(is_source).chain(folders.iter().flat_map(|folder| sources(folder))).collect()
+    let is_source = |path: &PathBuf| {
+        path.extension()
+            .is_some_and(|extension| extension == "rs" || extension == "lua")
+    };
+    files
+        .into_iter()
+        .filter(is_source)
+        .chain(folders.iter().flat_map(|folder| sources(folder)))
+        .collect()
 }
 
 /// Makes the user of the page, with the permission that the page has for all versions but 7.0.
 fn allow(redis: &RedisProcess) {
     const BESIDES: &str = "+client|setinfo";
-    assert!(page().contains(&format!("`{BESIDES}`")), "the page names what else a user needs");
+    assert!(
+        page().contains(&format!("`{BESIDES}`")),
+        "the page names what else a user needs"
+    );
     let words = words_after("ACL SETUSER tollgate");
-    let words = words.iter().map(|word| if word == ">PASSWORD" { ">s3cret" } else { word });
-    let command: Vec<&str> = ["ACL", "SETUSER", "tollgate"].into_iter().chain(words).chain([BESIDES]).collect();
+    let words = words
+        .iter()
+        .map(|word| if word == ">PASSWORD" { ">s3cret" } else { word });
+    let command: Vec<&str> = ["ACL", "SETUSER", "tollgate"]
+        .into_iter()
+        .chain(words)
+        .chain([BESIDES])
+        .collect();
     redis.command::<()>(&command);
 }
 
 /// Whoever was refused something is in that log.
 fn refused_nothing(redis: &RedisProcess) {
-    assert_eq!(redis.command::<Value>(&["ACL", "LOG"]), Value::Array(Vec::new()), "what it was not allowed to do");
+    assert_eq!(
+        redis.command::<Value>(&["ACL", "LOG"]),
+        Value::Array(Vec::new()),
+        "what it was not allowed to do"
+    );
 }
 
 /// A service that counts as that user.
 fn as_user(url: &str) -> Builder {
-    TestServer::with_rules(EVERY_ALGORITHM).with_env("REDIS_URL", url).with_env("REDIS_AUTH", "tollgate:s3cret")
+    TestServer::with_rules(EVERY_ALGORITHM)
+        .with_env("REDIS_URL", url)
+        .with_env("REDIS_AUTH", "tollgate:s3cret")
 }
 
 fn page() -> String {
@@ -164,19 +260,24 @@ fn page() -> String {
 }
 
 fn read(path: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path))
+        .unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// The words of a block of the page that begins like this, behind that.
 fn words_after(beginning: &str) -> Vec<String> {
     let page = page();
-    let (_, rest) = page.split_once(beginning).unwrap_or_else(|| panic!("docs/operations.md has no {beginning}"));
+    let (_, rest) = page
+        .split_once(beginning)
+        .unwrap_or_else(|| panic!("docs/operations.md has no {beginning}"));
     let block = rest.split("```").next().expect("there is always a first");
     block.split_whitespace().map(str::to_owned).collect()
 }
 
 fn count_in_every_way(server: &TestServer) {
-    look_until("it knows its servers", || server.metric("tollgate_store_nodes").unwrap_or_default() > 0.0);
+    look_until("it knows its servers", || {
+        server.metric("tollgate_store_nodes").unwrap_or_default() > 0.0
+    });
     for (what, status) in ask_for_everything(server) {
         assert!([200, 429].contains(&status), "{what}: {status}");
     }
@@ -191,13 +292,28 @@ fn ask_for_everything(server: &TestServer) -> Vec<(String, u16)> {
         descriptor
     };
     let holder = |name: usize| json!({"entries": [{"key": "at_once"}, {"key": "id", "value": name.to_string()}]});
-    let mut descriptors: Vec<serde_json::Value> = KEYS.iter().map(|key| json!({"entries": [{"key": key}]})).collect();
+    let mut descriptors: Vec<serde_json::Value> = KEYS
+        .iter()
+        .map(|key| json!({"entries": [{"key": key}]}))
+        .collect();
     descriptors.extend((0..4).map(holder));
     let mut told = Vec::new();
     for descriptor in &descriptors {
-        // Hits until it is over, a look, some that are given back, more than there is room for, and one that finds what it left.
-        for (count, is_negative) in [(1, false), (1, false), (1, false), (1, false), (0, false), (1, true), (5, false), (1, false)] {
-            let body = json!({"domain": "d", "descriptors": [hits(descriptor, count, is_negative)]}).to_string();
+        // Hits until it is over, a look, some that are given back, more than there is room for, and
+        // one that finds what it left.
+        for (count, is_negative) in [
+            (1, false),
+            (1, false),
+            (1, false),
+            (1, false),
+            (0, false),
+            (1, true),
+            (5, false),
+            (1, false),
+        ] {
+            let body =
+                json!({"domain": "d", "descriptors": [hits(descriptor, count, is_negative)]})
+                    .to_string();
             told.push((body.clone(), server.json(&body).status));
         }
     }

@@ -1,7 +1,9 @@
-//! What becomes of a request over its limit: it waits for its slot, passes with word to the upstream, or is refused in the rule's words.
+//! What becomes of a request over its limit: it waits for its slot, passes with word to the
+//! upstream, or is refused in the rule's words.
 //!
-//! Two clocks stand still here. The one that counters go by is set by hand; the runtime's goes on by itself to the next thing that somebody
-//! waits for, as soon as nobody has anything else to do. So nobody sleeps, and every wait is one exact number.
+//! Two clocks stand still here. The one that counters go by is set by hand; the runtime's goes on
+//! by itself to the next thing that somebody waits for, as soon as nobody has anything else to do.
+//! So nobody sleeps, and every wait is one exact number.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +32,8 @@ use crate::support::remote;
 use crate::support::{Code, TestServer, counted, eventually, request};
 
 const START: Time = Time::from_micros(1_700_000_000 * MICROS_PER_SECOND);
-/// `turn` has a slot each 100 ms, and whoever has to wait for five of them or fewer waits; `line` is the same for ten minutes.
+/// `turn` has a slot each 100 ms, and whoever has to wait for five of them or fewer waits; `line`
+/// is the same for ten minutes.
 const RULES: &str = "
 domain: d
 descriptors:
@@ -90,13 +93,34 @@ impl House {
 
     fn on(backend: Backend, clock: Clock, policy: Policy, metrics: Metrics) -> Self {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
-        let source = Source { name: "rules".into(), path: "rules.yaml".into(), text: RULES.into() };
-        let options = Options { key_format: KeyFormat::Safe, ..Options::new(stats.clone()) };
+        let source = Source {
+            name: "rules".into(),
+            path: "rules.yaml".into(),
+            text: RULES.into(),
+        };
+        let options = Options {
+            key_format: KeyFormat::Safe,
+            ..Options::new(stats.clone())
+        };
         let rules = Arc::new(LiveRules::default());
-        rules.replace(config::load(&[source], &options).expect("they are good").rules);
+        rules.replace(
+            config::load(&[source], &options)
+                .expect("they are good")
+                .rules,
+        );
         let fallback = Fallback::new(OnStoreError::Local, &metrics);
-        let parts = Parts { rules, backend, fallback, clock, stats, policy };
-        Self { limiter: Arc::new(limiter::Shared::new(parts, &metrics)).open(), metrics }
+        let parts = Parts {
+            rules,
+            backend,
+            fallback,
+            clock,
+            stats,
+            policy,
+        };
+        Self {
+            limiter: Arc::new(limiter::Shared::new(parts, &metrics)).open(),
+            metrics,
+        }
     }
 
     /// Asks, and waits for the answer.
@@ -113,23 +137,45 @@ impl House {
     /// The same of a counter of a rule, which is not there before it counts.
     fn counted_of(&self, count: &str, key: &str) -> u64 {
         let series = format!("{count}{{domain=\"d\",key1=\"{key}\"}} ");
-        self.metrics.page().lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap_or(0)
+        self.metrics
+            .page()
+            .lines()
+            .find_map(|line| line.strip_prefix(&series)?.parse().ok())
+            .unwrap_or(0)
     }
 }
 
 impl Callers {
     fn new() -> Self {
-        Self { waiting: JoinSet::new(), began: Instant::now(), count: 0 }
+        Self {
+            waiting: JoinSet::new(),
+            began: Instant::now(),
+            count: 0,
+        }
     }
 
     /// One more, who asks about one descriptor for each key. It can be made to go away.
     fn ask(&mut self, house: &House, keys: &[&str], deadline: Option<Time>) -> AbortHandle {
-        let (limiter, request, number, began) = (house.limiter.clone(), request_of(keys), self.count, self.began);
+        let (limiter, request, number, began) = (
+            house.limiter.clone(),
+            request_of(keys),
+            self.count,
+            self.began,
+        );
         self.count += 1;
         self.waiting.spawn(async move {
-            let query = Query { deadline, ..convert::query(&request) };
+            let query = Query {
+                deadline,
+                ..convert::query(&request)
+            };
             let answer = limiter.answer(&query).await.expect("there is an answer");
-            (number, Seen { answer, took: began.elapsed() })
+            (
+                number,
+                Seen {
+                    answer,
+                    took: began.elapsed(),
+                },
+            )
         })
     }
 
@@ -161,13 +207,23 @@ impl Seen {
     }
 
     fn header(&self, name: &str) -> Option<&str> {
-        self.answer.response_headers.iter().find(|header| &*header.name == name).map(|header| &*header.value)
+        self.answer
+            .response_headers
+            .iter()
+            .find(|header| &*header.name == name)
+            .map(|header| &*header.value)
     }
 }
 
 fn request_of(keys: &[&str]) -> RateLimitRequest {
     let descriptors: Vec<[(&str, &str); 1]> = keys.iter().map(|key| [(*key, "")]).collect();
-    request("d", &descriptors.iter().map(|descriptor| &descriptor[..]).collect::<Vec<_>>())
+    request(
+        "d",
+        &descriptors
+            .iter()
+            .map(|descriptor| &descriptor[..])
+            .collect::<Vec<_>>(),
+    )
 }
 
 fn millis(millis: u64) -> Span {
@@ -175,7 +231,8 @@ fn millis(millis: u64) -> Span {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_comes_at_once_leaves_a_slot_apart_and_whoever_would_wait_too_long_is_refused_at_once() {
+async fn whoever_comes_at_once_leaves_a_slot_apart_and_whoever_would_wait_too_long_is_refused_at_once()
+ {
     let house = House::new();
     let mut callers = Callers::new();
     for _ in 0..7 {
@@ -183,8 +240,24 @@ async fn whoever_comes_at_once_leaves_a_slot_apart_and_whoever_would_wait_too_lo
     }
     callers.settle().await;
     assert_eq!(house.counted("tollgate_queue_waiters"), 5);
-    let seen: Vec<(bool, u128)> = callers.answers().await.iter().map(|seen| (seen.is_refused(), seen.millis())).collect();
-    assert_eq!(seen, [(false, 0), (false, 100), (false, 200), (false, 300), (false, 400), (false, 500), (true, 0)]);
+    let seen: Vec<(bool, u128)> = callers
+        .answers()
+        .await
+        .iter()
+        .map(|seen| (seen.is_refused(), seen.millis()))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (false, 0),
+            (false, 100),
+            (false, 200),
+            (false, 300),
+            (false, 400),
+            (false, 500),
+            (true, 0)
+        ]
+    );
     assert_eq!(house.counted("tollgate_queue_waiters"), 0);
     assert_eq!(house.counted("tollgate_queue_wait_seconds_count"), 5);
 }
@@ -197,10 +270,24 @@ async fn what_waited_is_counted_apart_and_what_was_refused_is_over_the_limit_as_
         callers.ask(&house, &["turn"], None);
     }
     callers.answers().await;
-    let reference = |count: &str| house.counted_of(&format!("ratelimit_service_rate_limit_{count}"), "turn");
-    assert_eq!([reference("total_hits"), reference("within_limit"), reference("over_limit")], [8, 6, 2]);
-    assert_eq!(house.counted_of("tollgate_rule_queued_hits_total", "turn"), 5);
-    assert_eq!(house.counted_of("tollgate_rule_degraded_hits_total", "turn"), 0);
+    let reference =
+        |count: &str| house.counted_of(&format!("ratelimit_service_rate_limit_{count}"), "turn");
+    assert_eq!(
+        [
+            reference("total_hits"),
+            reference("within_limit"),
+            reference("over_limit")
+        ],
+        [8, 6, 2]
+    );
+    assert_eq!(
+        house.counted_of("tollgate_rule_queued_hits_total", "turn"),
+        5
+    );
+    assert_eq!(
+        house.counted_of("tollgate_rule_degraded_hits_total", "turn"),
+        0
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,7 +304,10 @@ async fn a_caller_who_goes_away_has_used_its_slot() {
     callers.ask(&house, &["turn"], None);
     let seen: Vec<u128> = callers.answers().await.iter().map(Seen::millis).collect();
     assert_eq!(seen, [0, 200, 300]);
-    assert_eq!(house.counted("tollgate_queue_wasted_slots_total{cause=\"gone\"}"), 1);
+    assert_eq!(
+        house.counted("tollgate_queue_wasted_slots_total{cause=\"gone\"}"),
+        1
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -228,10 +318,27 @@ async fn nobody_is_held_back_beyond_its_deadline() {
     for deadline in [deadline, deadline, deadline, deadline, None] {
         callers.ask(&house, &["turn"], deadline);
     }
-    let seen: Vec<(bool, u128)> = callers.answers().await.iter().map(|seen| (seen.is_refused(), seen.millis())).collect();
+    let seen: Vec<(bool, u128)> = callers
+        .answers()
+        .await
+        .iter()
+        .map(|seen| (seen.is_refused(), seen.millis()))
+        .collect();
     // The fourth was refused at once, and booked nothing; the fifth has time.
-    assert_eq!(seen, [(false, 0), (false, 100), (false, 200), (true, 0), (false, 300)]);
-    assert_eq!(house.counted("tollgate_queue_wasted_slots_total{cause=\"late\"}"), 0);
+    assert_eq!(
+        seen,
+        [
+            (false, 0),
+            (false, 100),
+            (false, 200),
+            (true, 0),
+            (false, 300)
+        ]
+    );
+    assert_eq!(
+        house.counted("tollgate_queue_wasted_slots_total{cause=\"late\"}"),
+        0
+    );
 }
 
 /// ```text
@@ -247,7 +354,10 @@ async fn a_slot_that_turns_out_to_be_after_the_deadline_is_refused_at_once_and_u
     let backend = Backend::Redis(remote::redis(&redis, clock.clone(), &metrics));
     let house = House::on(backend, clock, Policy::default(), metrics);
     let waiters = async |count: u64| {
-        eventually("they wait", async || house.counted("tollgate_queue_waiters") == count).await;
+        eventually("they wait", async || {
+            house.counted("tollgate_queue_waiters") == count
+        })
+        .await;
     };
     let mut others = Callers::new();
     for _ in 0..3 {
@@ -257,18 +367,38 @@ async fn a_slot_that_turns_out_to_be_after_the_deadline_is_refused_at_once_and_u
 
     redis.stop();
     others.ask(&house, &["hour"], None);
-    eventually("a call is under way", async || house.counted("tollgate_store_calls_in_flight") == 1).await;
+    eventually("a call is under way", async || {
+        house.counted("tollgate_store_calls_in_flight") == 1
+    })
+    .await;
     let mut callers = Callers::new();
-    callers.ask(&house, &["rare", "cheap"], Some(START.plus(Span::from_secs(25))));
+    callers.ask(
+        &house,
+        &["rare", "cheap"],
+        Some(START.plus(Span::from_secs(25))),
+    );
     callers.settle().await;
     hand.advance(Span::from_secs(10));
     redis.cont();
     let late = callers.answers().await.remove(0);
     assert!(late.is_refused());
-    assert_eq!(late.answer.statuses[0].reset_secs, 20, "then there is another slot");
-    assert_eq!(house.counted("tollgate_queue_wasted_slots_total{cause=\"late\"}"), 1);
-    assert_eq!(house.counted_of("ratelimit_service_rate_limit_over_limit", "rare"), 1);
-    assert_eq!(house.counted_of("ratelimit_service_rate_limit_within_limit", "cheap"), 1, "what came with it was charged");
+    assert_eq!(
+        late.answer.statuses[0].reset_secs, 20,
+        "then there is another slot"
+    );
+    assert_eq!(
+        house.counted("tollgate_queue_wasted_slots_total{cause=\"late\"}"),
+        1
+    );
+    assert_eq!(
+        house.counted_of("ratelimit_service_rate_limit_over_limit", "rare"),
+        1
+    );
+    assert_eq!(
+        house.counted_of("ratelimit_service_rate_limit_within_limit", "cheap"),
+        1,
+        "what came with it was charged"
+    );
 
     others.ask(&house, &["rare"], None);
     waiters(3).await;
@@ -287,7 +417,11 @@ async fn a_request_that_another_limit_refuses_books_no_slot_and_is_told_so_at_on
     }
     assert_eq!(house.ask(&["turn"]).await.millis(), 0);
     let seen = house.ask(&["full", "turn"]).await;
-    assert_eq!((seen.is_refused(), seen.millis()), (true, 0), "nor does it wait for what it would have booked");
+    assert_eq!(
+        (seen.is_refused(), seen.millis()),
+        (true, 0),
+        "nor does it wait for what it would have booked"
+    );
     let seen = house.ask(&["turn"]).await;
     assert_eq!((seen.is_refused(), seen.millis()), (false, 100));
     assert_eq!(house.counted("tollgate_queue_wait_seconds_count"), 1);
@@ -303,13 +437,37 @@ async fn nor_does_it_while_others_wait_for_theirs() {
     callers.settle().await;
     let refused = house.ask(&["turn", "full"]).await;
     assert_eq!((refused.is_refused(), refused.millis()), (true, 0));
-    let over: Vec<bool> = refused.answer.statuses.iter().map(|status| status.over_limit).collect();
+    let over: Vec<bool> = refused
+        .answer
+        .statuses
+        .iter()
+        .map(|status| status.over_limit)
+        .collect();
     assert_eq!(over, [false, true], "it could have waited");
     callers.ask(&house, &["turn"], None);
-    assert_eq!(callers.answers().await.iter().map(Seen::millis).collect::<Vec<_>>(), [0, 100, 200, 300, 400]);
-    let reference = |count: &str| house.counted_of(&format!("ratelimit_service_rate_limit_{count}"), "turn");
-    assert_eq!([reference("total_hits"), reference("within_limit"), reference("over_limit")], [6, 5, 0]);
-    assert_eq!(house.counted_of("tollgate_rule_queued_hits_total", "turn"), 4);
+    assert_eq!(
+        callers
+            .answers()
+            .await
+            .iter()
+            .map(Seen::millis)
+            .collect::<Vec<_>>(),
+        [0, 100, 200, 300, 400]
+    );
+    let reference =
+        |count: &str| house.counted_of(&format!("ratelimit_service_rate_limit_{count}"), "turn");
+    assert_eq!(
+        [
+            reference("total_hits"),
+            reference("within_limit"),
+            reference("over_limit")
+        ],
+        [6, 5, 0]
+    );
+    assert_eq!(
+        house.counted_of("tollgate_rule_queued_hits_total", "turn"),
+        4
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -321,7 +479,10 @@ async fn what_waits_in_vain_consumes_nothing_of_its_neighbours() {
     }
     callers.settle().await;
     assert!(house.ask(&["turn", "hour"]).await.is_refused());
-    assert!(!house.ask(&["hour"]).await.is_refused(), "the only one of this hour");
+    assert!(
+        !house.ask(&["hour"]).await.is_refused(),
+        "the only one of this hour"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -329,8 +490,14 @@ async fn of_two_slots_the_later_one_is_waited_for() {
     let house = House::new();
     assert_eq!(house.ask(&["turn", "slow"]).await.millis(), 0);
     assert_eq!(house.ask(&["turn", "slow"]).await.millis(), 1_000);
-    assert_eq!(house.counted_of("tollgate_rule_queued_hits_total", "turn"), 1);
-    assert_eq!(house.counted_of("tollgate_rule_queued_hits_total", "slow"), 1);
+    assert_eq!(
+        house.counted_of("tollgate_rule_queued_hits_total", "turn"),
+        1
+    );
+    assert_eq!(
+        house.counted_of("tollgate_rule_queued_hits_total", "slow"),
+        1
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -346,7 +513,11 @@ async fn looking_and_giving_back_wait_for_nothing() {
         request.descriptors[0].hits_addend = Some(hits);
         request.descriptors[0].is_negative_hits = give_back;
         let began = Instant::now();
-        house.limiter.answer(&convert::query(&request)).await.expect("there is an answer");
+        house
+            .limiter
+            .answer(&convert::query(&request))
+            .await
+            .expect("there is an answer");
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
     // What was given back is a slot for whoever comes next.
@@ -367,9 +538,15 @@ async fn beyond_queue_waiters_max_nobody_waits() {
     assert_eq!(house.counted("tollgate_queue_waiters"), 1_024);
     let refused = house.ask(&["line"]).await;
     assert_eq!((refused.is_refused(), refused.millis()), (true, 0));
-    assert!(!house.ask(&["turn"]).await.is_refused(), "there is room at once, so there is no need for a place");
+    assert!(
+        !house.ask(&["turn"]).await.is_refused(),
+        "there is room at once, so there is no need for a place"
+    );
     assert!(house.ask(&["turn"]).await.is_refused());
-    assert!(!house.ask(&["hour"]).await.is_refused(), "others never need one");
+    assert!(
+        !house.ask(&["hour"]).await.is_refused(),
+        "others never need one"
+    );
     assert_eq!(house.counted("tollgate_queue_full_total"), 3);
 
     // The next turn leaves a place for one more.
@@ -382,7 +559,12 @@ async fn beyond_queue_waiters_max_nobody_waits() {
     last.abort();
     let seen = callers.answers().await;
     assert_eq!(seen.len(), 1 + QUEUE_WAITERS_MAX);
-    assert!(seen.iter().enumerate().all(|(slot, seen)| seen.millis() == slot as u128 * 100), "each at its time");
+    assert!(
+        seen.iter()
+            .enumerate()
+            .all(|(slot, seen)| seen.millis() == slot as u128 * 100),
+        "each at its time"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -392,11 +574,27 @@ async fn a_shadow_holds_nobody_back_and_degrades_nothing() {
     let house = House::with_policy(policy);
     for _ in 0..8 {
         let seen = house.ask(&["turn", "cheap", "full"]).await;
-        assert_eq!((seen.is_refused(), seen.millis(), seen.answer.degraded), (false, 0, false));
-        assert_eq!((seen.answer.request_headers.len(), seen.answer.dynamic_metadata, seen.answer.body), (0, None, None));
+        assert_eq!(
+            (seen.is_refused(), seen.millis(), seen.answer.degraded),
+            (false, 0, false)
+        );
+        assert_eq!(
+            (
+                seen.answer.request_headers.len(),
+                seen.answer.dynamic_metadata,
+                seen.answer.body
+            ),
+            (0, None, None)
+        );
     }
-    assert_eq!(house.counted_of("tollgate_rule_degraded_hits_total", "cheap"), 0);
-    assert_eq!(house.counted_of("ratelimit_service_rate_limit_over_limit", "cheap"), 7);
+    assert_eq!(
+        house.counted_of("tollgate_rule_degraded_hits_total", "cheap"),
+        0
+    );
+    assert_eq!(
+        house.counted_of("ratelimit_service_rate_limit_over_limit", "cheap"),
+        7
+    );
 }
 
 #[tokio::test]
@@ -406,9 +604,18 @@ async fn what_is_degraded_is_counted_apart_unless_it_was_refused_all_the_same() 
         assert!(!house.ask(&["cheap"]).await.is_refused());
     }
     assert!(house.ask(&["cheap", "full"]).await.is_refused());
-    assert_eq!(house.counted_of("tollgate_rule_degraded_hits_total", "cheap"), 2);
-    assert_eq!(house.counted_of("ratelimit_service_rate_limit_over_limit", "cheap"), 3);
-    assert_eq!(house.counted_of("ratelimit_service_rate_limit_within_limit", "cheap"), 1);
+    assert_eq!(
+        house.counted_of("tollgate_rule_degraded_hits_total", "cheap"),
+        2
+    );
+    assert_eq!(
+        house.counted_of("ratelimit_service_rate_limit_over_limit", "cheap"),
+        3
+    );
+    assert_eq!(
+        house.counted_of("ratelimit_service_rate_limit_within_limit", "cheap"),
+        1
+    );
 }
 
 #[tokio::test]
@@ -425,10 +632,23 @@ async fn retry_after_is_lengthened_by_chance_and_nothing_else_is() {
         for _ in 0..200 {
             let refused = house.ask(&["full"]).await;
             assert_eq!(refused.answer.statuses[0].reset_secs, 2_800);
-            assert_eq!(refused.header("RateLimit"), Some("\"descriptor-0\";r=0;t=2800"));
-            seen.insert(refused.header("Retry-After").expect("it is wanted").parse::<u64>().expect("it is seconds"));
+            assert_eq!(
+                refused.header("RateLimit"),
+                Some("\"descriptor-0\";r=0;t=2800")
+            );
+            seen.insert(
+                refused
+                    .header("Retry-After")
+                    .expect("it is wanted")
+                    .parse::<u64>()
+                    .expect("it is seconds"),
+            );
         }
-        assert_eq!(house.ask(&["hour"]).await.header("Retry-After"), None, "it is for refusals alone");
+        assert_eq!(
+            house.ask(&["hour"]).await.header("Retry-After"),
+            None,
+            "it is for refusals alone"
+        );
         seen.into_iter().collect::<Vec<_>>()
     };
     assert_eq!(seen_with(0).await, [2_800]);
@@ -438,24 +658,42 @@ async fn retry_after_is_lengthened_by_chance_and_nothing_else_is() {
 #[test]
 fn retry_after_jitter_is_a_setting() {
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"full"}]}]}"#;
-    let server =
-        TestServer::with_rules(RULES).with_env("RETRY_AFTER_HEADER_ENABLED", "true").with_env("RETRY_AFTER_JITTER", "36000s").start();
+    let server = TestServer::with_rules(RULES)
+        .with_env("RETRY_AFTER_HEADER_ENABLED", "true")
+        .with_env("RETRY_AFTER_JITTER", "36000s")
+        .start();
     let far = (0..20).filter(|_| {
         let answer: Value = serde_json::from_str(&server.json(body).body).expect("it is JSON");
-        let secs = answer["responseHeadersToAdd"][0]["value"].as_str().and_then(|secs| secs.parse::<u64>().ok());
+        let secs = answer["responseHeadersToAdd"][0]["value"]
+            .as_str()
+            .and_then(|secs| secs.parse::<u64>().ok());
         secs.expect("it is seconds") > 3_600
     });
-    assert!(far.count() > 0, "an hour has 3,600 s, and nine of ten are to be longer than that");
+    assert!(
+        far.count() > 0,
+        "an hour has 3,600 s, and nine of ten are to be longer than that"
+    );
 }
 
 #[tokio::test]
 async fn a_refusal_says_what_its_rule_says_over_grpc_and_as_json() {
     let server = TestServer::with_rules(RULES).start();
-    let answer = server.client().await.call(request_of(&["hour", "full"])).await.expect("an answer");
-    assert_eq!((answer.overall_code(), &*answer.raw_body), (Code::OverLimit, &b"slow down"[..]));
+    let answer = server
+        .client()
+        .await
+        .call(request_of(&["hour", "full"]))
+        .await
+        .expect("an answer");
+    assert_eq!(
+        (answer.overall_code(), &*answer.raw_body),
+        (Code::OverLimit, &b"slow down"[..])
+    );
     let reply = server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"full"}]}]}"#);
     let answer: Value = serde_json::from_str(&reply.body).expect("it is JSON");
-    assert_eq!((reply.status, &answer["rawBody"]), (429, &json!("c2xvdyBkb3du")));
+    assert_eq!(
+        (reply.status, &answer["rawBody"]),
+        (429, &json!("c2xvdyBkb3du"))
+    );
 }
 
 #[test]
@@ -466,22 +704,33 @@ fn what_is_degraded_is_200_as_json_with_the_headers_for_the_upstream() {
     let reply = server.json(body);
     let answer: Value = serde_json::from_str(&reply.body).expect("it is JSON");
     assert_eq!(reply.status, 200);
-    assert_eq!(answer["requestHeadersToAdd"], json!([{"key": "x-degraded", "value": "true"}]));
+    assert_eq!(
+        answer["requestHeadersToAdd"],
+        json!([{"key": "x-degraded", "value": "true"}])
+    );
     assert_eq!(answer["dynamicMetadata"], json!({"degraded": ["d.cheap"]}));
 }
 
 #[tokio::test]
 async fn whoever_waits_is_answered_in_its_turn_although_the_process_is_to_end() {
-    let mut server = TestServer::with_rules(RULES).with_env("DRAIN_PERIOD", "0s").start();
+    let mut server = TestServer::with_rules(RULES)
+        .with_env("DRAIN_PERIOD", "0s")
+        .start();
     let (mut first, mut second) = (server.client().await, server.client().await);
     let waiting = async {
         first.ask("d", &[("slow", "")]).await;
         first.ask("d", &[("slow", "")]).await
     };
     let stopping = async {
-        eventually("somebody waits", async || server.metric("tollgate_queue_waiters") == Some(1.0)).await;
+        eventually("somebody waits", async || {
+            server.metric("tollgate_queue_waiters") == Some(1.0)
+        })
+        .await;
         server.signal("TERM");
-        eventually("no more calls are taken", async || second.call(request_of(&["hour"])).await.is_err()).await;
+        eventually("no more calls are taken", async || {
+            second.call(request_of(&["hour"])).await.is_err()
+        })
+        .await;
     };
     let (code, ()) = tokio::join!(waiting, stopping);
     assert_eq!(code, Code::Ok);

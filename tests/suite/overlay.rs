@@ -1,4 +1,5 @@
-//! What an operator says of rules that somebody else writes: the overlay by domain and path, and the algorithm of those who name none.
+//! What an operator says of rules that somebody else writes: the overlay by domain and path, and
+//! the algorithm of those who name none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,9 @@ struct OverlayFile {
 
 impl OverlayFile {
     fn new(text: &str) -> Self {
-        let file = Self { directory: TempDir::new().expect("a temporary directory can be made") };
+        let file = Self {
+            directory: TempDir::new().expect("a temporary directory can be made"),
+        };
         file.write(text);
         file
     }
@@ -64,8 +67,14 @@ impl OverlayFile {
 /// What `explain` says of a descriptor, in a directory of rules with one file.
 fn explained(rules: &Path, overlay: &str, algorithm: &str, entries: &[&str]) -> String {
     let rules = rules.display().to_string();
-    let variables = [("TOLLGATE_OVERLAY", overlay), ("DEFAULT_ALGORITHM", algorithm)];
-    let ran = tollgate_with_env(&[&["explain", "--rules", &rules, "default/eg/http"], entries].concat(), &variables);
+    let variables = [
+        ("TOLLGATE_OVERLAY", overlay),
+        ("DEFAULT_ALGORITHM", algorithm),
+    ];
+    let ran = tollgate_with_env(
+        &[&["explain", "--rules", &rules, "default/eg/http"], entries].concat(),
+        &variables,
+    );
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     ran.stdout
 }
@@ -83,71 +92,171 @@ fn explain_says_where_each_word_comes_from_and_the_strongest_counts() {
     let (rules, overlay) = (rules(), OverlayFile::new(OVERLAY));
     let file = overlay.text();
 
-    let address = explained(rules.path(), &file, "", &[ROUTE, "masked_remote_address=0.0.0.0/0"]);
-    assert!(address.contains(&format!("\n     algorithm: leaky_bucket (by the overlay's rules, {file}:7)\n")), "{address}");
-    assert!(address.contains(&format!("\n     burst: 2 (by the overlay's rules, {file}:7)\n")), "{address}");
-    assert!(address.contains(&format!("\n     on_store_error: deny (by the overlay's defaults, {file}:4)\n")), "{address}");
+    let address = explained(
+        rules.path(),
+        &file,
+        "",
+        &[ROUTE, "masked_remote_address=0.0.0.0/0"],
+    );
+    assert!(
+        address.contains(&format!(
+            "\n     algorithm: leaky_bucket (by the overlay's rules, {file}:7)\n"
+        )),
+        "{address}"
+    );
+    assert!(
+        address.contains(&format!(
+            "\n     burst: 2 (by the overlay's rules, {file}:7)\n"
+        )),
+        "{address}"
+    );
+    assert!(
+        address.contains(&format!(
+            "\n     on_store_error: deny (by the overlay's defaults, {file}:4)\n"
+        )),
+        "{address}"
+    );
 
-    let header = explained(rules.path(), &file, "sliding_window", &[ROUTE, "rule-0-match-0=one"]);
-    assert!(header.contains(&format!("\n     algorithm: token_bucket (by the overlay's defaults, {file}:4)\n")), "{header}");
-    assert!(header.contains(&format!("\n     burst: 3 (by the overlay's defaults, {file}:4)\n")), "{header}");
+    let header = explained(
+        rules.path(),
+        &file,
+        "sliding_window",
+        &[ROUTE, "rule-0-match-0=one"],
+    );
+    assert!(
+        header.contains(&format!(
+            "\n     algorithm: token_bucket (by the overlay's defaults, {file}:4)\n"
+        )),
+        "{header}"
+    );
+    assert!(
+        header.contains(&format!(
+            "\n     burst: 3 (by the overlay's defaults, {file}:4)\n"
+        )),
+        "{header}"
+    );
 
     // The rule's own word is the strongest, and a burst is not for a log.
     let own = explained(rules.path(), &file, "sliding_window", &["own=x"]);
     let rules_file = rules.path().join("eg.yaml");
-    assert!(own.contains(&format!("\n     algorithm: sliding_log (by the rule, {}:15)\n", rules_file.display())), "{own}");
-    assert!(own.contains(&format!("\n     on_store_error: allow (by the overlay's rules, {file}:9)\n")), "{own}");
+    assert!(
+        own.contains(&format!(
+            "\n     algorithm: sliding_log (by the rule, {}:15)\n",
+            rules_file.display()
+        )),
+        "{own}"
+    );
+    assert!(
+        own.contains(&format!(
+            "\n     on_store_error: allow (by the overlay's rules, {file}:9)\n"
+        )),
+        "{own}"
+    );
     assert!(!own.contains("burst"), "{own}");
 
-    let setting = explained(rules.path(), "", "sliding_window", &[ROUTE, "rule-0-match-0=one"]);
-    assert!(setting.contains("\n     algorithm: sliding_window (by the setting, DEFAULT_ALGORITHM)\n"), "{setting}");
+    let setting = explained(
+        rules.path(),
+        "",
+        "sliding_window",
+        &[ROUTE, "rule-0-match-0=one"],
+    );
+    assert!(
+        setting.contains("\n     algorithm: sliding_window (by the setting, DEFAULT_ALGORITHM)\n"),
+        "{setting}"
+    );
     let none = explained(rules.path(), "", "", &[ROUTE, "rule-0-match-0=one"]);
-    assert!(!none.contains("algorithm:") && none.contains("fixed_window"), "{none}");
+    assert!(
+        !none.contains("algorithm:") && none.contains("fixed_window"),
+        "{none}"
+    );
 }
 
 #[test]
 fn default_algorithm_is_how_rules_count_that_say_nothing() {
-    let server = TestServer::with_rules(RULES).with_env("DEFAULT_ALGORITHM", "leaky_bucket").start();
-    let body = r#"{"domain":"default/eg/http","descriptors":[{"entries":[{"key":"KEY","value":"v"}]}]}"#;
+    let server = TestServer::with_rules(RULES)
+        .with_env("DEFAULT_ALGORITHM", "leaky_bucket")
+        .start();
+    let body =
+        r#"{"domain":"default/eg/http","descriptors":[{"entries":[{"key":"KEY","value":"v"}]}]}"#;
     let own = body.replace("KEY", "own");
-    assert_eq!((server.json(&own).status, server.json(&own).status), (200, 200), "a log of 100");
+    assert_eq!(
+        (server.json(&own).status, server.json(&own).status),
+        (200, 200),
+        "a log of 100"
+    );
     let route = r#"{"key":"default/route/rule/0","value":"default/route/rule/0"},{"key":"rule-0-match-0","value":"one"}"#;
     let route = body.replace(r#"{"key":"KEY","value":"v"}"#, route);
-    assert_eq!((server.json(&route).status, server.json(&route).status), (200, 429), "one at a time");
+    assert_eq!(
+        (server.json(&route).status, server.json(&route).status),
+        (200, 429),
+        "one at a time"
+    );
 }
 
 #[test]
 fn default_algorithm_must_be_one_that_needs_no_more_than_its_name() {
     for wrong in ["concurrency", "gcra"] {
-        let ran = TestServer::with_rules(RULES).with_env("DEFAULT_ALGORITHM", wrong).start_and_fail();
+        let ran = TestServer::with_rules(RULES)
+            .with_env("DEFAULT_ALGORITHM", wrong)
+            .start_and_fail();
         assert_eq!(ran.code, Some(78), "{}", ran.stderr);
-        let expected = "write one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket";
-        assert!(ran.stderr.contains(expected) && ran.stderr.contains("DEFAULT_ALGORITHM"), "{}", ran.stderr);
+        let expected =
+            "write one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket";
+        assert!(
+            ran.stderr.contains(expected) && ran.stderr.contains("DEFAULT_ALGORITHM"),
+            "{}",
+            ran.stderr
+        );
     }
 }
 
 #[test]
 fn an_overlay_is_read_again_when_it_changes_and_a_broken_one_changes_nothing() {
-    let overlay = OverlayFile::new("overlays: [{domain: '*', tollgate: {defaults: {algorithm: token_bucket}}}]\n");
-    let server = TestServer::with_rules(RULES).with_env("TOLLGATE_OVERLAY", &overlay.text()).start();
-    let page = || server.admin(&format!("/explain?domain=default/eg/http&descriptor={ROUTE}&descriptor=rule-0-match-0%3Done"));
+    let overlay = OverlayFile::new(
+        "overlays: [{domain: '*', tollgate: {defaults: {algorithm: token_bucket}}}]\n",
+    );
+    let server = TestServer::with_rules(RULES)
+        .with_env("TOLLGATE_OVERLAY", &overlay.text())
+        .start();
+    let page = || {
+        server.admin(&format!(
+            "/explain?domain=default/eg/http&descriptor={ROUTE}&descriptor=rule-0-match-0%3Done"
+        ))
+    };
     assert!(page().contains("algorithm: token_bucket"), "{}", page());
 
     overlay.write("overlays: [{domain: '*', tollgate: {defaults: {algorithm: sliding_window}}}]\n");
-    look_until("the new overlay counts", || page().contains("algorithm: sliding_window"));
+    look_until("the new overlay counts", || {
+        page().contains("algorithm: sliding_window")
+    });
 
     overlay.write("overlays: [{domain: '*', tollgate: {defaults: {algorithm: sliding_widow}}}]\n");
-    look_until("the broken overlay is told", || server.metric("tollgate_rules_refused") == Some(1.0));
-    assert!(server.log().contains("did you mean `sliding_window`?") && server.log().contains(&format!("{}:1:", overlay.text())));
-    assert!(page().contains("algorithm: sliding_window"), "the last good one counts");
+    look_until("the broken overlay is told", || {
+        server.metric("tollgate_rules_refused") == Some(1.0)
+    });
+    assert!(
+        server.log().contains("did you mean `sliding_window`?")
+            && server.log().contains(&format!("{}:1:", overlay.text()))
+    );
+    assert!(
+        page().contains("algorithm: sliding_window"),
+        "the last good one counts"
+    );
 
     fs::remove_file(overlay.path()).expect("it is there");
-    look_until("that it is gone is told", || server.log().contains("TOLLGATE_OVERLAY: read "));
-    assert!(page().contains("algorithm: sliding_window"), "the last good one counts");
+    look_until("that it is gone is told", || {
+        server.log().contains("TOLLGATE_OVERLAY: read ")
+    });
+    assert!(
+        page().contains("algorithm: sliding_window"),
+        "the last good one counts"
+    );
 
     overlay.write("overlays: []\n");
     look_until("an empty one counts", || !page().contains("algorithm:"));
-    look_until("no rules are refused", || server.metric("tollgate_rules_refused") == Some(0.0));
+    look_until("no rules are refused", || {
+        server.metric("tollgate_rules_refused") == Some(0.0)
+    });
 }
 
 #[test]
@@ -157,15 +266,31 @@ fn requests_of_a_domain_are_decided_together_if_the_overlay_says_so() {
         {"entries":[{"key":"own","value":"x"}]},
         {"entries":[{"key":"own","value":"y"}]}
     ]}"#;
-    let arguments = ["explain", "--rules", &rules.path().display().to_string(), "--json", request];
-    let told = |variables: &[(&str, &str)]| tollgate_with_env(&arguments, variables).stdout.contains("all or nothing");
+    let arguments = [
+        "explain",
+        "--rules",
+        &rules.path().display().to_string(),
+        "--json",
+        request,
+    ];
+    let told = |variables: &[(&str, &str)]| {
+        tollgate_with_env(&arguments, variables)
+            .stdout
+            .contains("all or nothing")
+    };
     assert!(told(&[("TOLLGATE_OVERLAY", &overlay.text())]) && !told(&[]));
 }
 
 /// Overlays, and what the check of rules says of them: the first line that has to be there.
 const TOLD: &[(&str, &str)] = &[
-    ("overlays: [{domain: shop, tollgate: {together: true}}]", "warning: overlay.yaml: there is no such domain"),
-    ("overlays: [{domain: '*', rules: [{path: user, tollgate: {burst: 1}}]}]", "warning: overlay.yaml: there is no such rule"),
+    (
+        "overlays: [{domain: shop, tollgate: {together: true}}]",
+        "warning: overlay.yaml: there is no such domain",
+    ),
+    (
+        "overlays: [{domain: '*', rules: [{path: user, tollgate: {burst: 1}}]}]",
+        "warning: overlay.yaml: there is no such rule",
+    ),
     (
         "overlays: [{domain: '*', rules: [{path: '*', tollgate: {burst: 1}}]}]",
         "warning: overlay.yaml: `burst` counts for no rule that is met: it does not fit, or something stronger says so itself",
@@ -174,11 +299,20 @@ const TOLD: &[(&str, &str)] = &[
         "overlays: [{domain: '*', rules: [{path: own, tollgate: {algorithm: token_bucket}}]}]",
         "warning: overlay.yaml: `algorithm` counts for no rule that is met",
     ),
-    ("overlays: [{tollgate: {}}]", "overlay.yaml: an overlay without `domain`"),
-    ("overlays: [{domain: '*', rules: [{path: own}]}]", "overlay.yaml: rules of an overlay need `path` and `tollgate`"),
+    (
+        "overlays: [{tollgate: {}}]",
+        "overlay.yaml: an overlay without `domain`",
+    ),
+    (
+        "overlays: [{domain: '*', rules: [{path: own}]}]",
+        "overlay.yaml: rules of an overlay need `path` and `tollgate`",
+    ),
     ("overlays: {domain: '*'}", "overlay.yaml: expected a list"),
     ("overlay: []", "overlay.yaml: unknown key 'overlay'"),
-    ("overlays: [{domain: '*', tollgate: {algorithm: token_bucket}}]", "overlay.yaml: unknown key 'algorithm'"),
+    (
+        "overlays: [{domain: '*', tollgate: {algorithm: token_bucket}}]",
+        "overlay.yaml: unknown key 'algorithm'",
+    ),
     ("overlays: [", "overlay.yaml: "),
     // What does not go together is told at the rule, with who says so.
     (
@@ -192,10 +326,26 @@ fn check_tells_what_is_wrong_with_an_overlay_and_what_of_it_is_idle() {
     let rules = rules();
     for (text, expected) in TOLD {
         let overlay = OverlayFile::new(text);
-        let ran = tollgate(&["check", &rules.path().display().to_string(), "--tollgate-overlay", &overlay.text()]);
+        let ran = tollgate(&[
+            "check",
+            &rules.path().display().to_string(),
+            "--tollgate-overlay",
+            &overlay.text(),
+        ]);
         let is_warned = expected.starts_with("warning");
-        assert_eq!(ran.code, Some(if is_warned { 0 } else { 78 }), "{text}: {}{}", ran.stdout, ran.stderr);
-        assert!(if is_warned { &ran.stdout } else { &ran.stderr }.contains(expected), "{text}: {}{}", ran.stdout, ran.stderr);
+        assert_eq!(
+            ran.code,
+            Some(if is_warned { 0 } else { 78 }),
+            "{text}: {}{}",
+            ran.stdout,
+            ran.stderr
+        );
+        assert!(
+            if is_warned { &ran.stdout } else { &ran.stderr }.contains(expected),
+            "{text}: {}{}",
+            ran.stdout,
+            ran.stderr
+        );
     }
     let many = "
   - {domain: d}"
@@ -204,6 +354,16 @@ fn check_tells_what_is_wrong_with_an_overlay_and_what_of_it_is_idle() {
         "overlays:{many}
 "
     ));
-    let ran = tollgate(&["check", &rules.path().display().to_string(), "--tollgate-overlay", &overlay.text()]);
-    assert!(ran.stderr.contains("1001 blocks, more than the 1000 of overlay_blocks_max"), "{}", ran.stderr);
+    let ran = tollgate(&[
+        "check",
+        &rules.path().display().to_string(),
+        "--tollgate-overlay",
+        &overlay.text(),
+    ]);
+    assert!(
+        ran.stderr
+            .contains("1001 blocks, more than the 1000 of overlay_blocks_max"),
+        "{}",
+        ran.stderr
+    );
 }

@@ -1,4 +1,5 @@
-//! Documentation and deployment samples: links resolve, and values that several files state are the same.
+//! Documentation and deployment samples: links resolve, and values that several files state are the
+//! same.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +13,8 @@ use tollgate::time::Time;
 const ALERTS: &str = "deploy/prometheus/tollgate-alerts.yaml";
 /// Users replace it with the URL where they publish the page.
 const RUNBOOK: &str = "https://git.example.com/tollgate/blob/main/docs/operations.md";
-/// Every file that sets how long a caller waits for an answer, and how. over-limit.yaml has a queue rule, so it needs a longer one.
+/// Every file that sets how long a caller waits for an answer, and how. over-limit.yaml has a queue
+/// rule, so it needs a longer one.
 const TIMEOUTS: [(&str, &str); 11] = [
     ("deploy/envoy/concurrency.yaml", "timeout: 0.15s"),
     ("deploy/envoy/costs.yaml", "timeout: 0.15s"),
@@ -31,13 +33,22 @@ const TIMEOUTS: [(&str, &str); 11] = [
 fn every_alert_links_to_its_anchor_in_the_runbook() {
     let text = read(ALERTS);
     let anchors = anchors(&read("docs/operations.md"));
-    let alerts: Vec<&str> = text.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
-    let urls: Vec<&str> = text.lines().filter_map(|line| line.trim().strip_prefix("runbook_url: ")).collect();
+    let alerts: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "))
+        .collect();
+    let urls: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("runbook_url: "))
+        .collect();
     assert_eq!(alerts.len(), urls.len(), "each alert has one runbook_url");
     for (alert, url) in alerts.iter().zip(urls) {
         let anchor = alert.to_lowercase();
         assert_eq!(url, format!("{RUNBOOK}#{anchor}"));
-        assert!(anchors.contains(&anchor), "docs/operations.md has no anchor {anchor}");
+        assert!(
+            anchors.contains(&anchor),
+            "docs/operations.md has no anchor {anchor}"
+        );
     }
 }
 
@@ -47,10 +58,20 @@ fn every_link_between_pages_leads_to_a_file_and_an_anchor() {
     for page in pages() {
         for link in links(&read(&page)) {
             let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
-            let target = if file.is_empty() { PathBuf::from(&page) } else { Path::new(&page).with_file_name(file) };
-            let is_page = target.extension().is_some_and(|extension| extension == "md");
+            let target = if file.is_empty() {
+                PathBuf::from(&page)
+            } else {
+                Path::new(&page).with_file_name(file)
+            };
+            let is_page = target
+                .extension()
+                .is_some_and(|extension| extension == "md");
             let leads_there = root().join(&target).exists()
-                && (anchor.is_empty() || !is_page || anchors(&read(&target.to_string_lossy())).iter().any(|known| known == anchor));
+                && (anchor.is_empty()
+                    || !is_page
+                    || anchors(&read(&target.to_string_lossy()))
+                        .iter()
+                        .any(|known| known == anchor));
             if !leads_there {
                 broken.push(format!("{page}: {link}"));
             }
@@ -64,15 +85,28 @@ fn every_file_sets_the_recommended_timeout() {
     for (file, expected) in TIMEOUTS {
         let text = read(file);
         // `route: {timeout: …}` is another setting, and so is `connect_timeout`.
-        let found: Vec<&str> = text.lines().map(str::trim).filter(|line| line.starts_with("timeout: ")).collect();
+        let found: Vec<&str> = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| line.starts_with("timeout: "))
+            .collect();
         assert_eq!(found, [expected], "{file}");
     }
-    for file in ["deploy/envoy", "deploy/istio", "deploy/envoy-gateway"].map(|folder| root().join(folder)) {
+    for file in
+        ["deploy/envoy", "deploy/istio", "deploy/envoy-gateway"].map(|folder| root().join(folder))
+    {
         for entry in fs::read_dir(&file).expect("it is a folder") {
             let path = entry.expect("it can be read").path();
-            let name = path.strip_prefix(root()).expect("it is below").to_string_lossy().into_owned();
+            let name = path
+                .strip_prefix(root())
+                .expect("it is below")
+                .to_string_lossy()
+                .into_owned();
             let is_listed = TIMEOUTS.iter().any(|(listed, _)| *listed == name);
-            assert!(path.is_dir() || is_listed || !read(&name).contains("timeout:"), "{name} sets a timeout: add it to TIMEOUTS");
+            assert!(
+                path.is_dir() || is_listed || !read(&name).contains("timeout:"),
+                "{name} sets a timeout: add it to TIMEOUTS"
+            );
         }
     }
 }
@@ -80,28 +114,66 @@ fn every_file_sets_the_recommended_timeout() {
 /// Then Envoy receives the fallback answer before it gives up, whatever Redis does.
 #[test]
 fn the_recommended_timeout_is_longer_than_tollgate_waits_for_the_store() {
-    let help = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("--help").output().expect("it starts").stdout;
+    let help = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .arg("--help")
+        .output()
+        .expect("it starts")
+        .stdout;
     let help = String::from_utf8(help).expect("it is text");
-    let (before, _) = help.split_once("[env: STORE_TIMEOUT=]").expect("it is listed");
-    assert!(before.trim_end().ends_with("[default: 100ms]"), "the default of STORE_TIMEOUT: {before}");
+    let (before, _) = help
+        .split_once("[env: STORE_TIMEOUT=]")
+        .expect("it is listed");
+    assert!(
+        before.trim_end().ends_with("[default: 100ms]"),
+        "the default of STORE_TIMEOUT: {before}"
+    );
     let now = Time::from_micros(0);
     let deadline = convert::deadline("150m", now).expect("it is a grpc-timeout");
-    assert!(deadline >= now.plus(Duration::from_millis(100).into()), "{deadline:?}");
+    assert!(
+        deadline >= now.plus(Duration::from_millis(100).into()),
+        "{deadline:?}"
+    );
 }
 
 #[test]
 fn every_sample_states_the_envoy_that_the_page_states() {
     let page = read("docs/envoy.md");
-    let (_, section) = page.split_once("\n## What each sample needs\n").expect("it is a section of the page");
-    let section = section.split("\n## ").next().expect("there is always a first");
-    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
-    let stated: BTreeMap<&str, &str> =
-        rows.map(|(file, rest)| (file, rest.split([' ', ',']).next().expect("there is always a first"))).collect();
+    let (_, section) = page
+        .split_once("\n## What each sample needs\n")
+        .expect("it is a section of the page");
+    let section = section
+        .split("\n## ")
+        .next()
+        .expect("there is always a first");
+    let rows = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let stated: BTreeMap<&str, &str> = rows
+        .map(|(file, rest)| {
+            (
+                file,
+                rest.split([' ', ','])
+                    .next()
+                    .expect("there is always a first"),
+            )
+        })
+        .collect();
     let mut found = BTreeMap::new();
-    let texts: BTreeMap<_, _> = TIMEOUTS.iter().filter_map(|(file, _)| Some((file.strip_prefix("deploy/envoy/")?, read(file)))).collect();
+    let texts: BTreeMap<_, _> = TIMEOUTS
+        .iter()
+        .filter_map(|(file, _)| Some((file.strip_prefix("deploy/envoy/")?, read(file))))
+        .collect();
     for (file, text) in &texts {
-        let (_, rest) = text.split_once("Needs Envoy ").unwrap_or_else(|| panic!("{file} does not state `Needs Envoy …`"));
-        found.insert(*file, rest.split([',', ' ', '\n']).next().expect("there is always a first").trim_end_matches('.'));
+        let (_, rest) = text
+            .split_once("Needs Envoy ")
+            .unwrap_or_else(|| panic!("{file} does not state `Needs Envoy …`"));
+        found.insert(
+            *file,
+            rest.split([',', ' ', '\n'])
+                .next()
+                .expect("there is always a first")
+                .trim_end_matches('.'),
+        );
     }
     assert_eq!(found, stated);
 }
@@ -116,25 +188,58 @@ fn read(file: &str) -> String {
 
 /// Markdown files that users read.
 fn pages() -> Vec<String> {
-    let docs = fs::read_dir(root().join("docs")).expect("it is a folder").map(|entry| entry.expect("it can be read").path());
+    let docs = fs::read_dir(root().join("docs"))
+        .expect("it is a folder")
+        .map(|entry| entry.expect("it can be read").path());
     let docs = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
-    let docs = docs.map(|path| path.strip_prefix(root()).expect("it is below").to_string_lossy().into_owned());
-    docs.chain(["README.md", "CONTRIBUTING.md", "helm/tollgate/README.md", "benches/README.md", "tests/README.md"].map(str::to_owned))
-        .collect()
+    let docs = docs.map(|path| {
+        path.strip_prefix(root())
+            .expect("it is below")
+            .to_string_lossy()
+            .into_owned()
+    });
+    docs.chain(
+        [
+            "README.md",
+            "CONTRIBUTING.md",
+            "helm/tollgate/README.md",
+            "benches/README.md",
+            "tests/README.md",
+        ]
+        .map(str::to_owned),
+    )
+    .collect()
 }
 
 /// Relative links of a page.
 fn links(page: &str) -> Vec<String> {
-    let targets = page.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
-    targets.filter(|target| !target.contains("://") && !target.contains(char::is_whitespace)).map(str::to_owned).collect()
+    let targets = page
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')'))
+        .map(|(target, _)| target);
+    targets
+        .filter(|target| !target.contains("://") && !target.contains(char::is_whitespace))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Anchors of a page: its headings as GitHub names them, and `<a id>`.
 fn anchors(page: &str) -> Vec<String> {
-    let headings = page.lines().filter(|line| line.starts_with('#')).map(|line| {
-        let kept = line.trim_start_matches('#').trim().to_lowercase();
-        kept.chars().filter(|each| each.is_alphanumeric() || "-_ ".contains(*each)).collect::<String>().replace(' ', "-")
-    });
-    let named = page.split("<a id=\"").skip(1).filter_map(|rest| rest.split_once('"')).map(|(name, _)| name.to_owned());
+    let headings = page
+        .lines()
+        .filter(|line| line.starts_with('#'))
+        .map(|line| {
+            let kept = line.trim_start_matches('#').trim().to_lowercase();
+            kept.chars()
+                .filter(|each| each.is_alphanumeric() || "-_ ".contains(*each))
+                .collect::<String>()
+                .replace(' ', "-")
+        });
+    let named = page
+        .split("<a id=\"")
+        .skip(1)
+        .filter_map(|rest| rest.split_once('"'))
+        .map(|(name, _)| name.to_owned());
     headings.chain(named).collect()
 }

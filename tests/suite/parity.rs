@@ -1,8 +1,10 @@
-//! The two languages agree: whatever is asked, the script in Redis and the algorithms in Rust say the same and leave the same.
+//! The two languages agree: whatever is asked, the script in Redis and the algorithms in Rust say
+//! the same and leave the same.
 //!
-//! The script is the one that serves. Calls come in batches as it gets them: several asks, decided together or one by one, of mixed
-//! algorithms, with keys that come again. Gaps between them are aimed at where mistakes are: at the ends of windows, at the tick at which
-//! a bucket is full, has room, or expires; and clocks go back.
+//! The script is the one that serves. Calls come in batches as it gets them: several asks, decided
+//! together or one by one, of mixed algorithms, with keys that come again. Gaps between them are
+//! aimed at where mistakes are: at the ends of windows, at the tick at which a bucket is full, has
+//! room, or expires; and clocks go back.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -11,7 +13,9 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use redis::Value;
 use tollgate::check::{Ask, Check, Hits, Key};
-use tollgate::limit::{Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, Months, RefusedHits, Terms, Unit};
+use tollgate::limit::{
+    Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, Months, RefusedHits, Terms, Unit,
+};
 use tollgate::store::redis::script::{self, Form, Line, Manner, Script};
 use tollgate::time::{Span, Time};
 
@@ -35,7 +39,8 @@ pub(crate) struct History {
     batches: Vec<Batch>,
 }
 
-/// A counter's limit, the one that a reload gives it, and what stands at the key of its first window.
+/// A counter's limit, the one that a reload gives it, and what stands at the key of its first
+/// window.
 #[derive(Debug, Clone)]
 struct Terms2 {
     limits: [Limit; 2],
@@ -108,20 +113,29 @@ enum Gap {
 impl History {
     /// Plays it to both.
     pub(crate) fn play(&self, twins: &mut Twins<'_>) -> Result<(), String> {
-        twins.start_over(self.jitter).map_err(|error| error.to_string())?;
+        twins
+            .start_over(self.jitter)
+            .map_err(|error| error.to_string())?;
         let mut now = START;
         let (mut retries, mut resets) = ([Span::ZERO; KEYS], [Span::ZERO; KEYS]);
         for (number, counter) in self.counters.iter().enumerate() {
             if let Some(found) = &counter.found {
-                twins.put(&check(number, counter.limits[0], Hits::Look), found, now).map_err(|error| error.to_string())?;
+                twins
+                    .put(&check(number, counter.limits[0], Hits::Look), found, now)
+                    .map_err(|error| error.to_string())?;
             }
         }
         for (index, batch) in self.batches.iter().enumerate() {
-            let limits: [Limit; KEYS] = std::array::from_fn(|number| self.counters[number].limits[usize::from(batch.reloaded[number])]);
+            let limits: [Limit; KEYS] = std::array::from_fn(|number| {
+                self.counters[number].limits[usize::from(batch.reloaded[number])]
+            });
             now = batch.gap.after(now, &limits, &retries, &resets);
             let calls = batch.asks.iter().flat_map(|ask| &ask.calls);
-            let asks: Vec<(Manner, Ask)> = batch.asks.iter().map(|group| group.ask(&limits)).collect();
-            let verdicts = twins.ask(&asks, batch.writes, now).map_err(|error| format!("batch {index}: {error}"))?;
+            let asks: Vec<(Manner, Ask)> =
+                batch.asks.iter().map(|group| group.ask(&limits)).collect();
+            let verdicts = twins
+                .ask(&asks, batch.writes, now)
+                .map_err(|error| format!("batch {index}: {error}"))?;
             for (call, verdict) in calls.zip(verdicts) {
                 let Ok(verdict) = verdict else { continue };
                 resets[call.counter] = verdict.reset_after;
@@ -138,14 +152,40 @@ impl fmt::Debug for History {
         writeln!(formatter, "keys live {} longer", self.jitter)?;
         for (number, counter) in self.counters.iter().enumerate() {
             let [first, other] = counter.limits;
-            writeln!(formatter, "counter {number}: {first}; or {other}; found {:?}", counter.found)?;
+            writeln!(
+                formatter,
+                "counter {number}: {first}; or {other}; found {:?}",
+                counter.found
+            )?;
         }
-        for (number, Batch { gap, reloaded, asks, writes }) in self.batches.iter().enumerate() {
-            writeln!(formatter, "batch {number}: {gap:?} {reloaded:?}, writes {writes:?}")?;
+        for (
+            number,
+            Batch {
+                gap,
+                reloaded,
+                asks,
+                writes,
+            },
+        ) in self.batches.iter().enumerate()
+        {
+            writeln!(
+                formatter,
+                "batch {number}: {gap:?} {reloaded:?}, writes {writes:?}"
+            )?;
             for Group { manner, calls } in asks {
-                let calls =
-                    calls.iter().map(|call| format!("{} {:?}{}", call.counter, call.size, if call.veto { "" } else { " (no veto)" }));
-                writeln!(formatter, "    {manner:?}: {}", calls.collect::<Vec<_>>().join(", "))?;
+                let calls = calls.iter().map(|call| {
+                    format!(
+                        "{} {:?}{}",
+                        call.counter,
+                        call.size,
+                        if call.veto { "" } else { " (no veto)" }
+                    )
+                });
+                writeln!(
+                    formatter,
+                    "    {manner:?}: {}",
+                    calls.collect::<Vec<_>>().join(", ")
+                )?;
             }
         }
         Ok(())
@@ -154,16 +194,32 @@ impl fmt::Debug for History {
 
 impl Group {
     fn ask(&self, limits: &[Limit; KEYS]) -> (Manner, Ask) {
-        let checks = self.calls.iter().map(|call| call.check(&limits[call.counter]));
-        (self.manner, Ask { checks: checks.collect(), together: self.manner == Manner::Together, deadline: None })
+        let checks = self
+            .calls
+            .iter()
+            .map(|call| call.check(&limits[call.counter]));
+        (
+            self.manner,
+            Ask {
+                checks: checks.collect(),
+                together: self.manner == Manner::Together,
+                deadline: None,
+            },
+        )
     }
 }
 
 impl Call {
     fn check(&self, limit: &Limit) -> Check {
-        let holder = (limit.algorithm() == Algorithm::Concurrency).then(|| format!("holder {}", self.holder).into_bytes().into());
+        let holder = (limit.algorithm() == Algorithm::Concurrency)
+            .then(|| format!("holder {}", self.holder).into_bytes().into());
         let book_ahead = Span::from_micros(limit.max_wait().as_micros() / 4 * self.patience);
-        Check { veto: self.veto, holder, book_ahead, ..check(self.counter, *limit, self.size.hits(limit)) }
+        Check {
+            veto: self.veto,
+            holder,
+            book_ahead,
+            ..check(self.counter, *limit, self.size.hits(limit))
+        }
     }
 }
 
@@ -181,26 +237,48 @@ impl Amount {
     fn hits(self, limit: &Limit) -> u64 {
         match self {
             Self::Hits(hits) => hits,
-            Self::Capacity(eighths, more) => (u64::from(limit.capacity()) * eighths / 8).saturating_add_signed(more).max(1),
+            Self::Capacity(eighths, more) => (u64::from(limit.capacity()) * eighths / 8)
+                .saturating_add_signed(more)
+                .max(1),
         }
     }
 }
 
 impl Gap {
-    fn after(self, now: Time, limits: &[Limit; KEYS], retries: &[Span; KEYS], resets: &[Span; KEYS]) -> Time {
+    fn after(
+        self,
+        now: Time,
+        limits: &[Limit; KEYS],
+        retries: &[Span; KEYS],
+        resets: &[Span; KEYS],
+    ) -> Time {
         let micros = now.as_micros();
         let tick = |counter: usize| limits[counter].tick().span().as_micros();
         let period = |counter: usize| limits[counter].period().as_micros();
         let ticks = |counter: usize, ticks: i64| ticks * tick(counter).cast_signed();
         let later = match self {
             Self::Micros(gap) => micros + gap,
-            Self::Ticks(counter, gap, more) => (micros + gap * tick(counter)).saturating_add_signed(more),
-            Self::Period(counter, parts, more) => (micros + period(counter) / 256 * parts).saturating_add_signed(more),
-            Self::WindowEnd(counter, more) => limits[counter].window(now).end.as_micros().saturating_add_signed(more),
-            Self::Retry(counter, more) => micros.saturating_add(retries[counter].as_micros()).saturating_add_signed(ticks(counter, more)),
-            Self::Reset(counter, more) => micros.saturating_add(resets[counter].as_micros()).saturating_add_signed(ticks(counter, more)),
+            Self::Ticks(counter, gap, more) => {
+                (micros + gap * tick(counter)).saturating_add_signed(more)
+            }
+            Self::Period(counter, parts, more) => {
+                (micros + period(counter) / 256 * parts).saturating_add_signed(more)
+            }
+            Self::WindowEnd(counter, more) => limits[counter]
+                .window(now)
+                .end
+                .as_micros()
+                .saturating_add_signed(more),
+            Self::Retry(counter, more) => micros
+                .saturating_add(retries[counter].as_micros())
+                .saturating_add_signed(ticks(counter, more)),
+            Self::Reset(counter, more) => micros
+                .saturating_add(resets[counter].as_micros())
+                .saturating_add_signed(ticks(counter, more)),
             Self::Back(gap) => micros.saturating_sub(gap),
-            Self::BackPeriod(counter, parts) => micros.saturating_sub(period(counter) / 256 * parts),
+            Self::BackPeriod(counter, parts) => {
+                micros.saturating_sub(period(counter) / 256 * parts)
+            }
         };
         // A number that Lua has exactly, too.
         Time::from_micros(later.clamp(EARLIEST, EXACT_MAX / 2))
@@ -208,7 +286,11 @@ impl Gap {
 }
 
 fn check(number: usize, limit: Limit, hits: Hits) -> Check {
-    let end = if limit.algorithm() == Algorithm::FixedWindow { ":" } else { "" };
+    let end = if limit.algorithm() == Algorithm::FixedWindow {
+        ":"
+    } else {
+        ""
+    };
     let key = format!("{}{number}{end}", limit.algorithm());
     Check::new(Key::from(key.as_str()), limit, hits)
 }
@@ -216,33 +298,122 @@ fn check(number: usize, limit: Limit, hits: Hits) -> Check {
 /// What other programs, or none of ours, may leave at a counter's key.
 fn finds(limit: &Limit) -> Vec<Found> {
     let text = |text: &str| Found::Text(text.as_bytes().to_vec());
-    let mut finds = vec![Found::List("item"), Found::List("an item of more than 24 letters")];
+    let mut finds = vec![
+        Found::List("item"),
+        Found::List("an item of more than 24 letters"),
+    ];
     match limit.algorithm() {
         Algorithm::FixedWindow => {
-            finds.extend(["0", "1", "7", "9007199250445312", "9007199250445311", "9007199250445313"].map(text));
-            finds.extend(["9007199254740990", "9007199254740991", "9007199254740992", "9223372036854775807"].map(text));
-            finds.extend(["-1", "-7", "-4294967296", "-4294967297", "-9223372036854775808"].map(text));
-            finds.extend(["9999999999999999999", "-9999999999999999999", "99999999999999999999"].map(text));
-            finds.extend(["", "-", "text", "12.5", " 5", "5 ", "x5", "+5", "0x10", "1e3", "nan"].map(text));
+            finds.extend(
+                [
+                    "0",
+                    "1",
+                    "7",
+                    "9007199250445312",
+                    "9007199250445311",
+                    "9007199250445313",
+                ]
+                .map(text),
+            );
+            finds.extend(
+                [
+                    "9007199254740990",
+                    "9007199254740991",
+                    "9007199254740992",
+                    "9223372036854775807",
+                ]
+                .map(text),
+            );
+            finds.extend(
+                [
+                    "-1",
+                    "-7",
+                    "-4294967296",
+                    "-4294967297",
+                    "-9223372036854775808",
+                ]
+                .map(text),
+            );
+            finds.extend(
+                [
+                    "9999999999999999999",
+                    "-9999999999999999999",
+                    "99999999999999999999",
+                ]
+                .map(text),
+            );
+            finds.extend(
+                [
+                    "", "-", "text", "12.5", " 5", "5 ", "x5", "+5", "0x10", "1e3", "nan",
+                ]
+                .map(text),
+            );
         }
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            let bucket = |spent: f64, at: f64| Found::Text([spent.to_le_bytes(), at.to_le_bytes()].concat());
-            let (price, at) = (double(limit.period_ticks()), double(limit.tick().since_epoch(START)));
+            let bucket =
+                |spent: f64, at: f64| Found::Text([spent.to_le_bytes(), at.to_le_bytes()].concat());
+            let (price, at) = (
+                double(limit.period_ticks()),
+                double(limit.tick().since_epoch(START)),
+            );
             let (full, far) = (price * f64::from(limit.capacity()), double(EXACT_MAX - 1));
             finds.extend(
-                [(0.0, at), (price, at), (full, at), (full + price, at), (2.0 * full, at), (far, at)].map(|(spent, at)| bucket(spent, at)),
+                [
+                    (0.0, at),
+                    (price, at),
+                    (full, at),
+                    (full + price, at),
+                    (2.0 * full, at),
+                    (far, at),
+                ]
+                .map(|(spent, at)| bucket(spent, at)),
             );
             finds.extend(
-                [(full, 0.0), (full, at + 1.0), (full, at + price), (price, at - 1.0), (full, far)].map(|(spent, at)| bucket(spent, at)),
+                [
+                    (full, 0.0),
+                    (full, at + 1.0),
+                    (full, at + price),
+                    (price, at - 1.0),
+                    (full, far),
+                ]
+                .map(|(spent, at)| bucket(spent, at)),
             );
-            finds.extend([(f64::INFINITY, at), (full, f64::INFINITY), (f64::INFINITY, 0.0)].map(|(spent, at)| bucket(spent, at)));
-            finds.extend([(-1.0, at), (1.0, -1.0), (f64::NAN, at), (1.0, f64::NAN)].map(|(spent, at)| bucket(spent, at)));
-            finds.extend(["", "7", "fifteen letters", "sixteen letters!", "seventeen letters"].map(text));
+            finds.extend(
+                [
+                    (f64::INFINITY, at),
+                    (full, f64::INFINITY),
+                    (f64::INFINITY, 0.0),
+                ]
+                .map(|(spent, at)| bucket(spent, at)),
+            );
+            finds.extend(
+                [(-1.0, at), (1.0, -1.0), (f64::NAN, at), (1.0, f64::NAN)]
+                    .map(|(spent, at)| bucket(spent, at)),
+            );
+            finds.extend(
+                [
+                    "",
+                    "7",
+                    "fifteen letters",
+                    "sixteen letters!",
+                    "seventeen letters",
+                ]
+                .map(text),
+            );
         }
         Algorithm::SlidingWindow => {
-            let numbers = if limit.buckets() > 0 { limit.buckets() as usize + 2 } else { 3 };
+            let numbers = if limit.buckets() > 0 {
+                limit.buckets() as usize + 2
+            } else {
+                3
+            };
             let windows = |numbers: usize| Found::Text([0; 8].repeat(numbers));
-            finds.extend([windows(numbers - 1), windows(numbers + 1), text(""), text("7")]);
+            finds.extend([
+                windows(numbers - 1),
+                windows(numbers + 1),
+                text(""),
+                text("7"),
+            ]);
         }
         Algorithm::SlidingLog => {
             finds.extend(["", "7"].map(text));
@@ -253,7 +424,10 @@ fn finds(limit: &Limit) -> Vec<Found> {
     finds
 }
 
-#[expect(clippy::cast_precision_loss, reason = "numbers below 2^53 lose nothing")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "numbers below 2^53 lose nothing"
+)]
 fn double(number: u64) -> f64 {
     number as f64
 }
@@ -278,11 +452,31 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
     ];
     (requests, period, particular, refused_hits).prop_filter_map(
         "countable",
-        move |(requests, (unit, unit_multiplier, months), (burst, max_wait, buckets, lease), refused_hits)| {
+        move |(
+            requests,
+            (unit, unit_multiplier, months),
+            (burst, max_wait, buckets, lease),
+            refused_hits,
+        )| {
             // There are five callers.
-            let requests = if algorithm == Algorithm::Concurrency { requests % 5 } else { requests };
-            let terms = Terms { unit_multiplier, months, burst, buckets, refused_hits, ..Terms::new(requests, unit, algorithm) };
-            let terms = Terms { max_wait: max_wait.map(Span::from_micros), lease: Some(Span::from_micros(lease)), ..terms };
+            let requests = if algorithm == Algorithm::Concurrency {
+                requests % 5
+            } else {
+                requests
+            };
+            let terms = Terms {
+                unit_multiplier,
+                months,
+                burst,
+                buckets,
+                refused_hits,
+                ..Terms::new(requests, unit, algorithm)
+            };
+            let terms = Terms {
+                max_wait: max_wait.map(Span::from_micros),
+                lease: Some(Span::from_micros(lease)),
+                ..terms
+            };
             Limit::new(&fitting(terms)).ok()
         },
     )
@@ -294,7 +488,9 @@ fn fitting(terms: Terms) -> Terms {
     Terms {
         burst: terms.burst.filter(|_| algorithm.is_bucket()),
         max_wait: terms.max_wait.filter(|_| algorithm.is_bucket()),
-        buckets: terms.buckets.filter(|_| algorithm == Algorithm::SlidingWindow),
+        buckets: terms
+            .buckets
+            .filter(|_| algorithm == Algorithm::SlidingWindow),
         lease: terms.lease.filter(|_| is_held),
         refused_hits: terms.refused_hits.filter(|_| !is_held),
         ..terms
@@ -306,24 +502,46 @@ fn counters(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Terms2> {
     let limits = prop::sample::select(algorithms).prop_flat_map(limits);
     let other = (any::<u32>(), 0..40_u32, 0..40_u32, any::<bool>());
     let found = (0..5_usize, any::<prop::sample::Index>());
-    (limits, found, other).prop_map(|(limit, (is_found, found), (large, requests, burst, is_large))| {
-        let requests = if is_large { large } else { requests };
-        let burst = if limit.tick() == tollgate::limit::Tick::Micro { burst } else { large };
-        let measures = |limit: &Limit| (limit.period(), limit.tick(), limit.months());
-        let same_key = |other: &Limit| limit.algorithm() == Algorithm::Concurrency || measures(other) == measures(&limit);
-        let seconds = u32::try_from(limit.period().ceil_secs()).unwrap_or(1);
-        let terms = Terms {
-            unit_multiplier: seconds,
-            burst: Some(burst),
-            buckets: Some(limit.buckets()).filter(|&buckets| buckets > 0),
-            refused_hits: Some(limit.refused_hits()),
-            max_wait: Some(limit.max_wait()).filter(|&wait| wait > Span::ZERO),
-            lease: Some(Span::from_micros(1 + u64::from(large) / 100)),
-            ..Terms::new(if limit.algorithm() == Algorithm::Concurrency { large % 5 } else { requests }, Unit::Second, limit.algorithm())
-        };
-        let other = Limit::new(&fitting(terms)).ok().filter(same_key).unwrap_or(limit);
-        Terms2 { limits: [limit, other], found: (is_found == 0).then(|| found.get(&finds(&limit)).clone()) }
-    })
+    (limits, found, other).prop_map(
+        |(limit, (is_found, found), (large, requests, burst, is_large))| {
+            let requests = if is_large { large } else { requests };
+            let burst = if limit.tick() == tollgate::limit::Tick::Micro {
+                burst
+            } else {
+                large
+            };
+            let measures = |limit: &Limit| (limit.period(), limit.tick(), limit.months());
+            let same_key = |other: &Limit| {
+                limit.algorithm() == Algorithm::Concurrency || measures(other) == measures(&limit)
+            };
+            let seconds = u32::try_from(limit.period().ceil_secs()).unwrap_or(1);
+            let terms = Terms {
+                unit_multiplier: seconds,
+                burst: Some(burst),
+                buckets: Some(limit.buckets()).filter(|&buckets| buckets > 0),
+                refused_hits: Some(limit.refused_hits()),
+                max_wait: Some(limit.max_wait()).filter(|&wait| wait > Span::ZERO),
+                lease: Some(Span::from_micros(1 + u64::from(large) / 100)),
+                ..Terms::new(
+                    if limit.algorithm() == Algorithm::Concurrency {
+                        large % 5
+                    } else {
+                        requests
+                    },
+                    Unit::Second,
+                    limit.algorithm(),
+                )
+            };
+            let other = Limit::new(&fitting(terms))
+                .ok()
+                .filter(same_key)
+                .unwrap_or(limit);
+            Terms2 {
+                limits: [limit, other],
+                found: (is_found == 0).then(|| found.get(&finds(&limit)).clone()),
+            }
+        },
+    )
 }
 
 fn amounts() -> impl Strategy<Value = Amount> {
@@ -337,7 +555,13 @@ fn amounts() -> impl Strategy<Value = Amount> {
 fn calls() -> impl Strategy<Value = Call> {
     let size = prop_oneof![8 => amounts().prop_map(Size::Add), 2 => Just(Size::Look), 3 => amounts().prop_map(Size::GiveBack)];
     let caller = (any::<bool>(), 0..5_u8, 0..5_u64);
-    (0..KEYS, size, caller).prop_map(|(counter, size, (veto, holder, patience))| Call { counter, size, veto, holder, patience })
+    (0..KEYS, size, caller).prop_map(|(counter, size, (veto, holder, patience))| Call {
+        counter,
+        size,
+        veto,
+        holder,
+        patience,
+    })
 }
 
 fn gaps() -> impl Strategy<Value = Gap> {
@@ -358,56 +582,112 @@ fn gaps() -> impl Strategy<Value = Gap> {
 
 fn batches() -> impl Strategy<Value = Batch> {
     let manners = prop_oneof![3 => Just(Manner::Apart), 3 => Just(Manner::Together), 1 => Just(Manner::Tried)];
-    let group = (manners, prop::collection::vec(calls(), 1..7)).prop_map(|(manner, calls)| Group { manner, calls });
+    let group = (manners, prop::collection::vec(calls(), 1..7))
+        .prop_map(|(manner, calls)| Group { manner, calls });
     let reloaded = prop_oneof![2 => Just([false; KEYS]), 1 => any::<[bool; KEYS]>()];
     let writes = prop_oneof![6 => Just(Writes::Taken), 1 => Just(Writes::Refused)];
-    (gaps(), reloaded, prop::collection::vec(group, 1..4), writes).prop_map(|(gap, reloaded, asks, writes)| Batch {
-        gap,
-        reloaded,
-        asks,
-        writes,
-    })
+    (gaps(), reloaded, prop::collection::vec(group, 1..4), writes).prop_map(
+        |(gap, reloaded, asks, writes)| Batch {
+            gap,
+            reloaded,
+            asks,
+            writes,
+        },
+    )
 }
 
 /// Histories of counters of these algorithms.
 pub(crate) fn histories(algorithms: &'static [Algorithm]) -> impl Strategy<Value = History> {
-    let jitter = prop_oneof![Just(Span::ZERO), Just(Span::from_secs(1)), Just(Span::from_secs(299))];
+    let jitter = prop_oneof![
+        Just(Span::ZERO),
+        Just(Span::from_secs(1)),
+        Just(Span::from_secs(299))
+    ];
     let counters = std::array::from_fn(|_| counters(algorithms));
-    (counters, jitter, prop::collection::vec(batches(), 1..16)).prop_map(|(counters, jitter, batches)| History {
-        counters,
-        jitter,
-        batches,
-    })
+    (counters, jitter, prop::collection::vec(batches(), 1..16)).prop_map(
+        |(counters, jitter, batches)| History {
+            counters,
+            jitter,
+            batches,
+        },
+    )
 }
 
-/// Every find at a key of every kind of limit of these algorithms, and every kind of call to it, alone and with a neighbour: four finds a history.
+/// Every find at a key of every kind of limit of these algorithms, and every kind of call to it,
+/// alone and with a neighbour: four finds a history.
 pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
-    let calls = [Size::Add(Amount::Hits(1)), Size::Add(Amount::Hits(1 << 32)), Size::Add(Amount::Capacity(8, 0)), Size::Look];
-    let calls = calls.into_iter().chain([Size::GiveBack(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1 << 32))]);
+    let calls = [
+        Size::Add(Amount::Hits(1)),
+        Size::Add(Amount::Hits(1 << 32)),
+        Size::Add(Amount::Capacity(8, 0)),
+        Size::Look,
+    ];
+    let calls = calls.into_iter().chain([
+        Size::GiveBack(Amount::Hits(1)),
+        Size::GiveBack(Amount::Hits(1 << 32)),
+    ]);
     let calls: Vec<Size> = calls.collect();
     let mut histories = Vec::new();
-    for limit in table_limits().into_iter().filter(|limit| algorithms.contains(&limit.algorithm())) {
+    for limit in table_limits()
+        .into_iter()
+        .filter(|limit| algorithms.contains(&limit.algorithm()))
+    {
         let mut finds: Vec<Option<Found>> = finds(&limit).into_iter().map(Some).collect();
         finds.resize(finds.len().next_multiple_of(KEYS) + KEYS, None);
         for finds in finds.chunks(KEYS) {
-            for (size, manner) in calls.iter().flat_map(|&size| MANNERS.map(|manner| (size, manner))) {
-                let counters = std::array::from_fn(|number| Terms2 { limits: [limit; 2], found: finds[number].clone() });
+            for (size, manner) in calls
+                .iter()
+                .flat_map(|&size| MANNERS.map(|manner| (size, manner)))
+            {
+                let counters = std::array::from_fn(|number| Terms2 {
+                    limits: [limit; 2],
+                    found: finds[number].clone(),
+                });
                 let batch = |gap, size, writes| {
-                    let call = |counter, size| Call { size, ..hit(counter) };
-                    let neighbour = |counter| (manner != Manner::Apart).then(|| call((counter + 1) % KEYS, Size::Look));
-                    let ask = |counter| Group { manner, calls: [call(counter, size)].into_iter().chain(neighbour(counter)).collect() };
-                    Batch { gap, reloaded: [false; KEYS], asks: (0..KEYS).map(ask).collect(), writes }
+                    let call = |counter, size| Call {
+                        size,
+                        ..hit(counter)
+                    };
+                    let neighbour = |counter| {
+                        (manner != Manner::Apart).then(|| call((counter + 1) % KEYS, Size::Look))
+                    };
+                    let ask = |counter| Group {
+                        manner,
+                        calls: [call(counter, size)]
+                            .into_iter()
+                            .chain(neighbour(counter))
+                            .collect(),
+                    };
+                    Batch {
+                        gap,
+                        reloaded: [false; KEYS],
+                        asks: (0..KEYS).map(ask).collect(),
+                        writes,
+                    }
                 };
                 let batches = vec![
                     batch(Gap::Micros(0), size, Writes::Refused),
                     batch(Gap::Micros(0), size, Writes::Taken),
-                    batch(Gap::Ticks(0, 1, 0), Size::Add(Amount::Hits(1)), Writes::Taken),
+                    batch(
+                        Gap::Ticks(0, 1, 0),
+                        Size::Add(Amount::Hits(1)),
+                        Writes::Taken,
+                    ),
                 ];
-                histories.push(History { counters, jitter: Span::ZERO, batches });
+                histories.push(History {
+                    counters,
+                    jitter: Span::ZERO,
+                    batches,
+                });
             }
         }
     }
-    histories.extend(table_limits().into_iter().filter(|limit| algorithms.contains(&limit.algorithm())).map(give_backs_beside_a_veto));
+    histories.extend(
+        table_limits()
+            .into_iter()
+            .filter(|limit| algorithms.contains(&limit.algorithm()))
+            .map(give_backs_beside_a_veto),
+    );
     if algorithms.contains(&Algorithm::FixedWindow) {
         histories.push(many_alike());
     }
@@ -421,40 +701,89 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
     histories
 }
 
-/// Logs with nearly as many entries as there may be, with as many, and with as many of which some have left.
+/// Logs with nearly as many entries as there may be, with as many, and with as many of which some
+/// have left.
 fn full_logs() -> History {
-    let limit = Limit::new(&Terms::new(20_000, Unit::Second, Algorithm::SlidingLog)).expect("a limit");
+    let limit =
+        Limit::new(&Terms::new(20_000, Unit::Second, Algorithm::SlidingLog)).expect("a limit");
     let most = u64::from(LOG_ENTRIES_MAX);
     let found = [most - 1, most, most, 1];
-    let counters = std::array::from_fn(|number| Terms2 { limits: [limit; 2], found: Some(Found::Log(found[number])) });
+    let counters = std::array::from_fn(|number| Terms2 {
+        limits: [limit; 2],
+        found: Some(Found::Log(found[number])),
+    });
     let batch = |gap, size: [Size; KEYS]| {
-        let ask = |number: usize| Group { manner: Manner::Apart, calls: vec![Call { size: size[number], ..hit(number) }] };
-        Batch { gap, reloaded: [false; KEYS], asks: (0..KEYS).map(ask).collect(), writes: Writes::Taken }
+        let ask = |number: usize| Group {
+            manner: Manner::Apart,
+            calls: vec![Call {
+                size: size[number],
+                ..hit(number)
+            }],
+        };
+        Batch {
+            gap,
+            reloaded: [false; KEYS],
+            asks: (0..KEYS).map(ask).collect(),
+            writes: Writes::Taken,
+        }
     };
     let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(3)));
     let batches = vec![
         batch(Gap::Micros(1), [add; KEYS]),
         batch(Gap::Micros(1), [add; KEYS]),
-        batch(Gap::Micros(1), [Size::Add(Amount::Hits(20_000)), Size::Look, give_back, add]),
+        batch(
+            Gap::Micros(1),
+            [Size::Add(Amount::Hits(20_000)), Size::Look, give_back, add],
+        ),
         batch(Gap::Micros(1), [add; KEYS]),
         // By then the oldest 5,000 or so have left.
         batch(Gap::Micros(1_000_000 - 5_000), [add; KEYS]),
         batch(Gap::Micros(1), [add; KEYS]),
         batch(Gap::Back(2_000), [add; KEYS]),
     ];
-    History { counters, jitter: Span::ZERO, batches }
+    History {
+        counters,
+        jitter: Span::ZERO,
+        batches,
+    }
 }
 
-/// What is given back to a counter in debt, in a request that another one refuses: it stays in debt, and is told as it stands.
+/// What is given back to a counter in debt, in a request that another one refuses: it stays in
+/// debt, and is told as it stands.
 fn give_backs_beside_a_veto(limit: Limit) -> History {
-    let counters = std::array::from_fn(|_| Terms2 { limits: [limit; 2], found: None });
-    let call = |counter, size| Call { size, ..hit(counter) };
-    let batch = |gap, asks| Batch { gap, reloaded: [false; KEYS], asks, writes: Writes::Taken };
-    let alone = |size| (0..KEYS).map(|counter| Group { manner: Manner::Apart, calls: vec![call(counter, size)] }).collect();
+    let counters = std::array::from_fn(|_| Terms2 {
+        limits: [limit; 2],
+        found: None,
+    });
+    let call = |counter, size| Call {
+        size,
+        ..hit(counter)
+    };
+    let batch = |gap, asks| Batch {
+        gap,
+        reloaded: [false; KEYS],
+        asks,
+        writes: Writes::Taken,
+    };
+    let alone = |size| {
+        (0..KEYS)
+            .map(|counter| Group {
+                manner: Manner::Apart,
+                calls: vec![call(counter, size)],
+            })
+            .collect()
+    };
     let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1)));
     let vetoed = |hits| {
-        let calls = vec![call(0, Size::Add(Amount::Hits(1))), call(1, Size::GiveBack(Amount::Hits(hits))), call(2, Size::Look)];
-        vec![Group { manner: Manner::Together, calls }]
+        let calls = vec![
+            call(0, Size::Add(Amount::Hits(1))),
+            call(1, Size::GiveBack(Amount::Hits(hits))),
+            call(2, Size::Look),
+        ];
+        vec![Group {
+            manner: Manner::Together,
+            calls,
+        }]
     };
     let batches = vec![
         batch(Gap::Micros(0), alone(Size::Add(Amount::Capacity(8, 0)))),
@@ -463,34 +792,88 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
         batch(Gap::Micros(1), vetoed(1)),
         batch(Gap::Micros(1), vetoed(3)),
         // In debt, as much is spent after it as before, but at other times.
-        batch(Gap::Micros(1_000_000), vec![Group { manner: Manner::Together, calls: vec![call(0, give_back), call(0, add)] }]),
+        batch(
+            Gap::Micros(1_000_000),
+            vec![Group {
+                manner: Manner::Together,
+                calls: vec![call(0, give_back), call(0, add)],
+            }],
+        ),
     ];
-    History { counters, jitter: Span::ZERO, batches }
+    History {
+        counters,
+        jitter: Span::ZERO,
+        batches,
+    }
 }
 
-/// Somebody gives a place back and somebody else asks for one, in one call, where there are fewer places than leases: more than one of
-/// them has to end first, and not all.
+/// Somebody gives a place back and somebody else asks for one, in one call, where there are fewer
+/// places than leases: more than one of them has to end first, and not all.
 fn fewer_places() -> History {
-    let held = |places| Terms { lease: Some(Span::from_secs(30)), ..Terms::new(places, Unit::Second, Algorithm::Concurrency) };
-    let limits = |fewer| [4, fewer].map(|places| Limit::new(&held(places)).expect("a limit"));
-    let counters = std::array::from_fn(|number| Terms2 { limits: limits([1, 2][number % 2]), found: None });
-    let call = |counter, holder| Call { holder, ..hit(counter) };
-    let batch = |reloaded, calls: &dyn Fn(usize) -> Vec<Call>| {
-        let asks = (0..KEYS).map(|counter| Group { manner: Manner::Apart, calls: calls(counter) }).collect();
-        Batch { gap: Gap::Micros(1_000_000), reloaded: [reloaded; KEYS], asks, writes: Writes::Taken }
+    let held = |places| Terms {
+        lease: Some(Span::from_secs(30)),
+        ..Terms::new(places, Unit::Second, Algorithm::Concurrency)
     };
-    let mut batches: Vec<Batch> = (0..4).map(|holder| batch(false, &|counter| vec![call(counter, holder)])).collect();
+    let limits = |fewer| [4, fewer].map(|places| Limit::new(&held(places)).expect("a limit"));
+    let counters = std::array::from_fn(|number| Terms2 {
+        limits: limits([1, 2][number % 2]),
+        found: None,
+    });
+    let call = |counter, holder| Call {
+        holder,
+        ..hit(counter)
+    };
+    let batch = |reloaded, calls: &dyn Fn(usize) -> Vec<Call>| {
+        let asks = (0..KEYS)
+            .map(|counter| Group {
+                manner: Manner::Apart,
+                calls: calls(counter),
+            })
+            .collect();
+        Batch {
+            gap: Gap::Micros(1_000_000),
+            reloaded: [reloaded; KEYS],
+            asks,
+            writes: Writes::Taken,
+        }
+    };
+    let mut batches: Vec<Batch> = (0..4)
+        .map(|holder| batch(false, &|counter| vec![call(counter, holder)]))
+        .collect();
     let give_back = Size::GiveBack(Amount::Hits(1));
-    batches.push(batch(true, &|counter| vec![Call { size: give_back, ..call(counter, 3) }, call(counter, 4)]));
-    History { counters, jitter: Span::ZERO, batches }
+    batches.push(batch(true, &|counter| {
+        vec![
+            Call {
+                size: give_back,
+                ..call(counter, 3)
+            },
+            call(counter, 4),
+        ]
+    }));
+    History {
+        counters,
+        jitter: Span::ZERO,
+        batches,
+    }
 }
 
-/// There are fewer places than leases, and one of them is given back in a request that another check vetoes: it is given back all the same.
+/// There are fewer places than leases, and one of them is given back in a request that another
+/// check vetoes: it is given back all the same.
 fn lease_given_back_beside_a_veto() -> History {
-    let held = |places| Terms { lease: Some(Span::from_secs(30)), ..Terms::new(places, Unit::Second, Algorithm::Concurrency) };
+    let held = |places| Terms {
+        lease: Some(Span::from_secs(30)),
+        ..Terms::new(places, Unit::Second, Algorithm::Concurrency)
+    };
     let limits = [4, 1].map(|places| Limit::new(&held(places)).expect("a limit"));
-    let counters = std::array::from_fn(|_| Terms2 { limits, found: None });
-    let call = |holder, size| Call { size, holder, ..hit(0) };
+    let counters = std::array::from_fn(|_| Terms2 {
+        limits,
+        found: None,
+    });
+    let call = |holder, size| Call {
+        size,
+        holder,
+        ..hit(0)
+    };
     let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1)));
     let batch = |reloaded, manner, calls| Batch {
         gap: Gap::Micros(1_000),
@@ -499,27 +882,65 @@ fn lease_given_back_beside_a_veto() -> History {
         writes: Writes::Taken,
     };
     let batches = vec![
-        batch(false, Manner::Apart, (0..4).map(|holder| call(holder, add)).collect()),
-        batch(true, Manner::Together, vec![call(3, give_back), call(4, add)]),
+        batch(
+            false,
+            Manner::Apart,
+            (0..4).map(|holder| call(holder, add)).collect(),
+        ),
+        batch(
+            true,
+            Manner::Together,
+            vec![call(3, give_back), call(4, add)],
+        ),
     ];
-    History { counters, jitter: Span::ZERO, batches }
+    History {
+        counters,
+        jitter: Span::ZERO,
+        batches,
+    }
 }
 
 /// More checks that differ in nothing but their counters than one digit can count.
 fn many_alike() -> History {
-    let counters = std::array::from_fn(|_| Terms2 { limits: [table_limits()[0]; 2], found: None });
-    let asks = (0..12).map(|number| Group { manner: Manner::Apart, calls: vec![hit(number % KEYS)] }).collect();
-    let batch = Batch { gap: Gap::Micros(0), reloaded: [false; KEYS], asks, writes: Writes::Taken };
-    History { counters, jitter: Span::ZERO, batches: vec![batch.clone(), batch] }
+    let counters = std::array::from_fn(|_| Terms2 {
+        limits: [table_limits()[0]; 2],
+        found: None,
+    });
+    let asks = (0..12)
+        .map(|number| Group {
+            manner: Manner::Apart,
+            calls: vec![hit(number % KEYS)],
+        })
+        .collect();
+    let batch = Batch {
+        gap: Gap::Micros(0),
+        reloaded: [false; KEYS],
+        asks,
+        writes: Writes::Taken,
+    };
+    History {
+        counters,
+        jitter: Span::ZERO,
+        batches: vec![batch.clone(), batch],
+    }
 }
 
 fn hit(counter: usize) -> Call {
-    Call { counter, size: Size::Add(Amount::Hits(1)), veto: true, holder: 0, patience: 4 }
+    Call {
+        counter,
+        size: Size::Add(Amount::Hits(1)),
+        veto: true,
+        holder: 0,
+        patience: 4,
+    }
 }
 
 /// A limit of each kind, of each tick, and of nothing.
 fn table_limits() -> Vec<Limit> {
-    let bucket = |requests, unit, burst| Terms { burst: Some(burst), ..Terms::new(requests, unit, Algorithm::TokenBucket) };
+    let bucket = |requests, unit, burst| Terms {
+        burst: Some(burst),
+        ..Terms::new(requests, unit, Algorithm::TokenBucket)
+    };
     let (second, minute, day) = (Unit::Second, Unit::Minute, Unit::Day);
     let kinds = [
         Terms::new(10, minute, Algorithm::FixedWindow),
@@ -528,39 +949,86 @@ fn table_limits() -> Vec<Limit> {
         bucket(1, day, u32::MAX),
         Terms::new(0, minute, Algorithm::FixedWindow),
         Terms::new(0, second, Algorithm::TokenBucket),
-        Terms { max_wait: Some(Span::from_secs(7)), ..Terms::new(10, minute, Algorithm::LeakyBucket) },
+        Terms {
+            max_wait: Some(Span::from_secs(7)),
+            ..Terms::new(10, minute, Algorithm::LeakyBucket)
+        },
         Terms::new(10, minute, Algorithm::SlidingWindow),
-        Terms { buckets: Some(4), ..Terms::new(10, minute, Algorithm::SlidingWindow) },
+        Terms {
+            buckets: Some(4),
+            ..Terms::new(10, minute, Algorithm::SlidingWindow)
+        },
         Terms::new(10, minute, Algorithm::SlidingLog),
     ];
     let limit = |terms| Limit::new(&terms).expect("a limit");
-    let both = kinds.into_iter().flat_map(|terms| RefusedHits::ALL.map(|refused_hits| Terms { refused_hits: Some(refused_hits), ..terms }));
-    let held = Terms { lease: Some(Span::from_secs(30)), ..Terms::new(2, second, Algorithm::Concurrency) };
+    let both = kinds.into_iter().flat_map(|terms| {
+        RefusedHits::ALL.map(|refused_hits| Terms {
+            refused_hits: Some(refused_hits),
+            ..terms
+        })
+    });
+    let held = Terms {
+        lease: Some(Span::from_secs(30)),
+        ..Terms::new(2, second, Algorithm::Concurrency)
+    };
     both.chain([held]).map(limit).collect()
 }
 
 /// Whether a script that is not told the time goes by Redis' own.
-pub(crate) fn goes_by_the_servers_clock(script: &Script, server: &RedisProcess) -> Result<(), String> {
+pub(crate) fn goes_by_the_servers_clock(
+    script: &Script,
+    server: &RedisProcess,
+) -> Result<(), String> {
     let mut connection = server.connection();
     let limit = table_limits()[0];
-    let lines = [Line::new(&check(0, limit, Hits::Add(1)), 0, START, Manner::Apart, Span::ZERO)];
+    let lines = [Line::new(
+        &check(0, limit, Hits::Add(1)),
+        0,
+        START,
+        Manner::Apart,
+        Span::ZERO,
+    )];
     let mut call = redis::pipe();
-    call.cmd("TIME").add_command(script.command([(Manner::Apart, &lines[..])].into_iter(), None, Form::Text)).cmd("TIME");
-    let values: Vec<Value> = call.query(&mut connection).map_err(|error| error.to_string())?;
-    let time = |value: &Value| redis::from_redis_value::<(u64, u64)>(value.clone()).map(|(seconds, micros)| seconds * 1_000_000 + micros);
-    let (before, after) = (time(&values[0]).map_err(|error| error.to_string())?, time(&values[2]).map_err(|error| error.to_string())?);
+    call.cmd("TIME")
+        .add_command(script.command([(Manner::Apart, &lines[..])].into_iter(), None, Form::Text))
+        .cmd("TIME");
+    let values: Vec<Value> = call
+        .query(&mut connection)
+        .map_err(|error| error.to_string())?;
+    let time = |value: &Value| {
+        redis::from_redis_value::<(u64, u64)>(value.clone())
+            .map(|(seconds, micros)| seconds * 1_000_000 + micros)
+    };
+    let (before, after) = (
+        time(&values[0]).map_err(|error| error.to_string())?,
+        time(&values[2]).map_err(|error| error.to_string())?,
+    );
     let replies = script::replies(values[1].clone(), 1).map_err(|error| error.to_string())?;
     let is_between = (before..=after).contains(&replies.now.as_micros());
-    if is_between { Ok(()) } else { Err(format!("between {before} and {after} it says that it is {:?}", replies.now)) }
+    if is_between {
+        Ok(())
+    } else {
+        Err(format!(
+            "between {before} and {after} it says that it is {:?}",
+            replies.now
+        ))
+    }
 }
 
 #[test]
 fn redis_says_and_leaves_what_the_algorithms_do_whatever_is_asked() {
     let server = RedisProcess::start();
     let twins = RefCell::new(Twins::new(&server, Script::serving()).expect("it is a script"));
-    let config = ProptestConfig { cases: HISTORIES, source_file: Some(file!()), ..ProptestConfig::default() };
-    let played = TestRunner::new(config)
-        .run(&histories(&Algorithm::ALL), |history| history.play(&mut twins.borrow_mut()).map_err(TestCaseError::fail));
+    let config = ProptestConfig {
+        cases: HISTORIES,
+        source_file: Some(file!()),
+        ..ProptestConfig::default()
+    };
+    let played = TestRunner::new(config).run(&histories(&Algorithm::ALL), |history| {
+        history
+            .play(&mut twins.borrow_mut())
+            .map_err(TestCaseError::fail)
+    });
     played.unwrap_or_else(|error| panic!("{error}"));
 }
 
@@ -569,11 +1037,14 @@ fn redis_says_and_leaves_what_the_algorithms_do_whatever_is_found() {
     let server = RedisProcess::start();
     let mut twins = Twins::new(&server, Script::serving()).expect("it is a script");
     for history in table(&Algorithm::ALL) {
-        history.play(&mut twins).unwrap_or_else(|error| panic!("{error}\n{history:?}"));
+        history
+            .play(&mut twins)
+            .unwrap_or_else(|error| panic!("{error}\n{history:?}"));
     }
 }
 
 #[test]
 fn redis_goes_by_its_own_clock_unless_it_is_told_the_time() {
-    goes_by_the_servers_clock(Script::serving(), &RedisProcess::start()).unwrap_or_else(|error| panic!("{error}"));
+    goes_by_the_servers_clock(Script::serving(), &RedisProcess::start())
+        .unwrap_or_else(|error| panic!("{error}"));
 }

@@ -35,7 +35,9 @@ fn echo_server() -> u16 {
 fn connect(proxy: &Proxy) -> TcpStream {
     let opened = proxy.opened();
     let stream = TcpStream::connect(proxy.addr()).expect("the proxy listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("it is a socket");
+    stream
+        .set_read_timeout(Some(PATIENCE))
+        .expect("it is a socket");
     // So that connections are numbered as a test opens them.
     look_until("it is accepted", || proxy.opened() > opened);
     stream
@@ -63,7 +65,10 @@ fn lateness(stream: &mut TcpStream) -> Duration {
 fn ending(stream: &mut TcpStream) -> (Vec<u8>, Option<ErrorKind>) {
     let mut reply = Vec::new();
     let _ = stream.write_all(b"ping");
-    let end = stream.read_to_end(&mut reply).err().map(|error| error.kind());
+    let end = stream
+        .read_to_end(&mut reply)
+        .err()
+        .map(|error| error.kind());
     (reply, end)
 }
 
@@ -143,10 +148,17 @@ fn a_stall_holds_everything_back_and_loses_nothing() {
     let mut stream = connect(&proxy);
     proxy.set(Fault::Stall);
     for stream in [&mut stream, &mut connect(&proxy)] {
-        stream.set_read_timeout(Some(DELAY)).expect("it is a socket");
-        assert_eq!(ask(stream).expect_err("nothing comes").kind(), ErrorKind::WouldBlock);
+        stream
+            .set_read_timeout(Some(DELAY))
+            .expect("it is a socket");
+        assert_eq!(
+            ask(stream).expect_err("nothing comes").kind(),
+            ErrorKind::WouldBlock
+        );
     }
-    stream.set_read_timeout(Some(PATIENCE)).expect("it is a socket");
+    stream
+        .set_read_timeout(Some(PATIENCE))
+        .expect("it is a socket");
     proxy.set(Fault::None);
     let mut reply = [0; 4];
     stream.read_exact(&mut reply).expect("it comes now");
@@ -162,13 +174,20 @@ fn where_half_of_the_connections_stall_the_others_do_not() {
         if number % 2 == 1 {
             assert!(is_answered(stream));
         } else {
-            stream.set_read_timeout(Some(DELAY)).expect("it is a socket");
-            assert_eq!(ask(stream).expect_err("nothing comes").kind(), ErrorKind::WouldBlock);
+            stream
+                .set_read_timeout(Some(DELAY))
+                .expect("it is a socket");
+            assert_eq!(
+                ask(stream).expect_err("nothing comes").kind(),
+                ErrorKind::WouldBlock
+            );
         }
     }
     proxy.set(Fault::None);
     let mut reply = [0; 4];
-    streams[0].set_read_timeout(Some(PATIENCE)).expect("it is a socket");
+    streams[0]
+        .set_read_timeout(Some(PATIENCE))
+        .expect("it is a socket");
     streams[0].read_exact(&mut reply).expect("it comes now");
     assert_eq!(&reply, b"ping");
 }
@@ -180,14 +199,19 @@ fn where_packets_are_lost_everything_comes_late_some_much_later_and_in_order() {
     proxy.set(Fault::Lossy(DELAY));
     let first: Vec<Duration> = (0..8).map(|_| lateness(&mut stream)).collect();
     assert!(first.iter().all(|late| *late >= DELAY), "{first:?}");
-    assert!(first.iter().any(|late| *late >= DELAY * 3), "none was lost: {first:?}");
+    assert!(
+        first.iter().any(|late| *late >= DELAY * 3),
+        "none was lost: {first:?}"
+    );
     proxy.set(Fault::None);
     assert!(is_answered(&mut stream), "what was sent before has come");
 }
 
 #[test]
 fn a_server_that_is_not_there_looks_as_if_it_hung_up() {
-    let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr()).expect("there is a free port");
+    let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|listener| listener.local_addr())
+        .expect("there is a free port");
     let proxy = Proxy::before(nobody.port());
     assert!(!is_answered(&mut connect(&proxy)));
     look_until("it is closed", || proxy.open() == 0);

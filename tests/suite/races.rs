@@ -1,4 +1,5 @@
-//! Three services with eight clients each share one counter in Redis: together they grant exactly the limit, in every round.
+//! Three services with eight clients each share one counter in Redis: together they grant exactly
+//! the limit, in every round.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex};
@@ -55,28 +56,52 @@ fn grants_exactly_the_limit(algorithm: &str) {
     let names_holders = algorithm.contains("lease_by");
     let start = || {
         // Every verdict is Redis' own.
-        TestServer::with_rules(&rules).with_env("REDIS_URL", &redis.url()).with_env("ON_STORE_ERROR", "error").start()
+        TestServer::with_rules(&rules)
+            .with_env("REDIS_URL", &redis.url())
+            .with_env("ON_STORE_ERROR", "error")
+            .start()
     };
     let services: Vec<TestServer> = (0..SERVICES).map(|_| start()).collect();
     let granted: Vec<AtomicUsize> = (0..ROUNDS).map(|_| AtomicUsize::new(0)).collect();
     let errors = Mutex::new(Vec::new());
     let barrier = Barrier::new(SERVICES * CLIENTS);
     thread::scope(|scope| {
-        for (number, service) in services.iter().flat_map(|service| [service; CLIENTS]).enumerate() {
+        for (number, service) in services
+            .iter()
+            .flat_map(|service| [service; CLIENTS])
+            .enumerate()
+        {
             let (granted, barrier, errors) = (&granted, &barrier, &errors);
             scope.spawn(move || {
-                let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built");
+                let runtime = runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .expect("a runtime can be built");
                 runtime.block_on(async {
                     let mut client = service.client().await;
                     for (round, granted) in granted.iter().enumerate() {
                         barrier.wait();
                         for call in 0..CALLS {
-                            let caller = if names_holders { format!("{number} {call}") } else { String::new() };
-                            match client.call(request("d", &[&[("round", &round.to_string()), ("caller", &caller)]])).await {
-                                Ok(answer) if answer.overall_code() == Code::Ok => _ = granted.fetch_add(1, Relaxed),
+                            let caller = if names_holders {
+                                format!("{number} {call}")
+                            } else {
+                                String::new()
+                            };
+                            match client
+                                .call(request(
+                                    "d",
+                                    &[&[("round", &round.to_string()), ("caller", &caller)]],
+                                ))
+                                .await
+                            {
+                                Ok(answer) if answer.overall_code() == Code::Ok => {
+                                    _ = granted.fetch_add(1, Relaxed)
+                                }
                                 Ok(_) => {}
                                 // Not a panic: the other clients would wait for this one forever.
-                                Err(error) => errors.lock().expect("no client panics with it").push(error),
+                                Err(error) => {
+                                    errors.lock().expect("no client panics with it").push(error)
+                                }
                             }
                         }
                     }
@@ -85,7 +110,12 @@ fn grants_exactly_the_limit(algorithm: &str) {
         }
     });
     let errors = errors.into_inner().expect("no client panics with it");
-    assert!(errors.is_empty(), "{} errors, such as {}", errors.len(), errors[0]);
+    assert!(
+        errors.is_empty(),
+        "{} errors, such as {}",
+        errors.len(),
+        errors[0]
+    );
     let granted: Vec<usize> = granted.into_iter().map(AtomicUsize::into_inner).collect();
     assert_eq!(granted, [LIMIT; ROUNDS]);
 }

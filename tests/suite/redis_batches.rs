@@ -1,5 +1,5 @@
-//! Many checks go to Redis in one call: how many calls there are, and what each check gets from a real Redis. When a call goes out, and
-//! with which others, is tested in `in_process/batches.rs`.
+//! Many checks go to Redis in one call: how many calls there are, and what each check gets from a
+//! real Redis. When a call goes out, and with which others, is tested in `in_process/batches.rs`.
 
 use redis::Value;
 use tollgate::algorithm::Counter;
@@ -16,35 +16,60 @@ const START: Time = Time::from_micros(1_700_000_000_123_456);
 fn limit(algorithm: Algorithm, requests: u32, refused_hits: RefusedHits) -> Limit {
     let terms = all_at_once(requests, Unit::Day, algorithm);
     let refused_hits = Some(refused_hits).filter(|_| algorithm != Algorithm::Concurrency);
-    Limit::new(&Terms { refused_hits, ..terms }).expect("a limit")
+    Limit::new(&Terms {
+        refused_hits,
+        ..terms
+    })
+    .expect("a limit")
 }
 
 /// The first of all holders, where it matters who holds.
 fn check(key: &str, limit: Limit, hits: Hits) -> Check {
-    Check { holder: Some(b"first".to_vec().into()), ..Check::new(Key::from(key), limit, hits) }
+    Check {
+        holder: Some(b"first".to_vec().into()),
+        ..Check::new(Key::from(key), limit, hits)
+    }
 }
 
 /// Checks of all kinds, each of a counter of its own.
 fn checks(count: usize) -> Vec<Check> {
-    let kinds = Algorithm::ALL.into_iter().flat_map(|algorithm| RefusedHits::ALL.map(|refused_hits| (algorithm, refused_hits)));
+    let kinds = Algorithm::ALL
+        .into_iter()
+        .flat_map(|algorithm| RefusedHits::ALL.map(|refused_hits| (algorithm, refused_hits)));
     let kinds: Vec<_> = kinds.collect();
     let check = |number: usize| {
         let (algorithm, refused_hits) = kinds[number % kinds.len()];
         let requests = u32::try_from(number % 5).expect("it is small") + 1;
-        check(&format!("key{number}:"), limit(algorithm, requests, refused_hits), Hits::Add(number as u64 % 3 + 1))
+        check(
+            &format!("key{number}:"),
+            limit(algorithm, requests, refused_hits),
+            Hits::Add(number as u64 % 3 + 1),
+        )
     };
     (0..count).map(check).collect()
 }
 
 /// What is said of a check whose counter nobody has touched.
 fn first_verdict(check: &Check, now: Time) -> Verdict {
-    Counter::untouched(&check.limit).decide(&check.limit, now, check.call()).1
+    Counter::untouched(&check.limit)
+        .decide(&check.limit, now, check.call())
+        .1
 }
 
 /// A store that Redis knows the script of, and whose calls are counted from now on.
 async fn bench(clock: Clock) -> Bench {
     let bench = Bench::start(clock);
-    bench.remote.decide(&ask([check("nobody", limit(Algorithm::TokenBucket, 1, RefusedHits::Drop), Hits::Look)]), START).await;
+    bench
+        .remote
+        .decide(
+            &ask([check(
+                "nobody",
+                limit(Algorithm::TokenBucket, 1, RefusedHits::Drop),
+                Hits::Look,
+            )]),
+            START,
+        )
+        .await;
     bench.count_anew();
     bench
 }
@@ -68,33 +93,116 @@ fn troubles() -> Vec<Trouble> {
     use RefusedHits::{Count, Drop};
     let refused = Err(StoreError::Refused.not_counted());
     let troubles: [(&'static [&'static str], _, _, _); 13] = [
-        (&["RPUSH", "item"], limit(FixedWindow, 9, Count), Hits::Add(1), refused),
-        (&["RPUSH", "item"], limit(FixedWindow, 9, Drop), Hits::Add(1), refused),
-        (&["RPUSH", "item"], limit(TokenBucket, 9, Drop), Hits::Add(1), refused),
-        (&["HSET", "field", "1"], limit(TokenBucket, 9, Count), Hits::Look, refused),
-        (&["SET", "99999999999999999999"], limit(FixedWindow, 9, Count), Hits::Add(1), refused),
-        (&["SET", "99999999999999999999"], limit(FixedWindow, 9, Drop), Hits::Add(1), refused),
-        (&["SET", "12.5"], limit(FixedWindow, 9, Count), Hits::GiveBack(1), refused),
-        (&["SET", "fifteen letters"], limit(TokenBucket, 9, Drop), Hits::Add(1), refused),
-        (&["SET", "9223372036854775807"], limit(FixedWindow, 9, Count), Hits::Add(u64::MAX), Ok(true)),
-        (&["DEL"], limit(FixedWindow, 0, Count), Hits::Add(1), Ok(true)),
-        (&["DEL"], limit(FixedWindow, 0, Drop), Hits::Add(u64::MAX), Ok(true)),
-        (&["DEL"], limit(TokenBucket, 0, Drop), Hits::Add(1), Ok(true)),
-        (&["DEL"], limit(TokenBucket, 0, Count), Hits::GiveBack(1), Ok(false)),
+        (
+            &["RPUSH", "item"],
+            limit(FixedWindow, 9, Count),
+            Hits::Add(1),
+            refused,
+        ),
+        (
+            &["RPUSH", "item"],
+            limit(FixedWindow, 9, Drop),
+            Hits::Add(1),
+            refused,
+        ),
+        (
+            &["RPUSH", "item"],
+            limit(TokenBucket, 9, Drop),
+            Hits::Add(1),
+            refused,
+        ),
+        (
+            &["HSET", "field", "1"],
+            limit(TokenBucket, 9, Count),
+            Hits::Look,
+            refused,
+        ),
+        (
+            &["SET", "99999999999999999999"],
+            limit(FixedWindow, 9, Count),
+            Hits::Add(1),
+            refused,
+        ),
+        (
+            &["SET", "99999999999999999999"],
+            limit(FixedWindow, 9, Drop),
+            Hits::Add(1),
+            refused,
+        ),
+        (
+            &["SET", "12.5"],
+            limit(FixedWindow, 9, Count),
+            Hits::GiveBack(1),
+            refused,
+        ),
+        (
+            &["SET", "fifteen letters"],
+            limit(TokenBucket, 9, Drop),
+            Hits::Add(1),
+            refused,
+        ),
+        (
+            &["SET", "9223372036854775807"],
+            limit(FixedWindow, 9, Count),
+            Hits::Add(u64::MAX),
+            Ok(true),
+        ),
+        (
+            &["DEL"],
+            limit(FixedWindow, 0, Count),
+            Hits::Add(1),
+            Ok(true),
+        ),
+        (
+            &["DEL"],
+            limit(FixedWindow, 0, Drop),
+            Hits::Add(u64::MAX),
+            Ok(true),
+        ),
+        (
+            &["DEL"],
+            limit(TokenBucket, 0, Drop),
+            Hits::Add(1),
+            Ok(true),
+        ),
+        (
+            &["DEL"],
+            limit(TokenBucket, 0, Count),
+            Hits::GiveBack(1),
+            Ok(false),
+        ),
     ];
-    troubles.map(|(words, limit, hits, expected)| Trouble { words, limit, hits, expected }).into()
+    troubles
+        .map(|(words, limit, hits, expected)| Trouble {
+            words,
+            limit,
+            hits,
+            expected,
+        })
+        .into()
 }
 
 /// Puts trouble at a check's key.
 fn put(bench: &Bench, check: &Check, words: &[&str]) {
     let key = String::from_utf8(redis_key(check, START)).expect("it is text");
-    bench.server.command::<()>(&[&words[..1], &[&key], &words[1..]].concat());
+    bench
+        .server
+        .command::<()>(&[&words[..1], &[&key], &words[1..]].concat());
 }
 
 #[tokio::test]
 async fn one_checks_trouble_is_never_its_neighbours() {
     let bench = bench_at_start().await;
-    for (number, Trouble { words, limit, hits, expected }) in troubles().into_iter().enumerate() {
+    for (
+        number,
+        Trouble {
+            words,
+            limit,
+            hits,
+            expected,
+        },
+    ) in troubles().into_iter().enumerate()
+    {
         let mut checks = checks(BATCH_SIZE_MAX);
         let at = number * 5 % BATCH_SIZE_MAX;
         checks[at] = check("trouble:", limit, hits);
@@ -104,7 +212,11 @@ async fn one_checks_trouble_is_never_its_neighbours() {
             put(&bench, &checks[at], words);
             bench.count_anew();
             let answers = if in_one_request {
-                bench.remote.decide(&ask(checks.clone()), START).await.into_vec()
+                bench
+                    .remote
+                    .decide(&ask(checks.clone()), START)
+                    .await
+                    .into_vec()
             } else {
                 bench.ask_each(&checks, START).await
             };
@@ -113,7 +225,11 @@ async fn one_checks_trouble_is_never_its_neighbours() {
                 if index == at {
                     assert_eq!(answer.map(|verdict| verdict.over), expected, "{words:?}");
                 } else {
-                    assert_eq!(*answer, Ok(first_verdict(check, START)), "{words:?}: check {index}");
+                    assert_eq!(
+                        *answer,
+                        Ok(first_verdict(check, START)),
+                        "{words:?}: check {index}"
+                    );
                 }
             }
         }
@@ -123,7 +239,13 @@ async fn one_checks_trouble_is_never_its_neighbours() {
 #[tokio::test]
 async fn trouble_with_one_of_those_that_are_decided_together_is_all_of_theirs_and_nobody_elses() {
     let bench = bench_at_start().await;
-    for Trouble { words, limit, hits, expected } in troubles() {
+    for Trouble {
+        words,
+        limit,
+        hits,
+        expected,
+    } in troubles()
+    {
         let Err(error) = expected else { continue };
         bench.server.command::<()>(&["FLUSHDB"]);
         bench.count_anew();
@@ -133,33 +255,71 @@ async fn trouble_with_one_of_those_that_are_decided_together_is_all_of_theirs_an
         checks.insert(31, trouble);
         let mut callers = Callers::default();
         callers.ask(&bench.remote, ask(checks[..30].iter().cloned()), START);
-        callers.ask(&bench.remote, ask_together(checks[30..33].iter().cloned()), START);
-        callers.ask(&bench.remote, ask_together(checks[33..].iter().map(|check| Check { veto: false, ..check.clone() })), START);
+        callers.ask(
+            &bench.remote,
+            ask_together(checks[30..33].iter().cloned()),
+            START,
+        );
+        callers.ask(
+            &bench.remote,
+            ask_together(checks[33..].iter().map(|check| Check {
+                veto: false,
+                ..check.clone()
+            })),
+            START,
+        );
         let answers = callers.answers().await;
 
         assert_eq!(bench.calls("evalsha"), 1, "{words:?}");
-        for (check, answer) in checks[..30].iter().chain(&checks[33..]).zip(answers[0].iter().chain(&answers[2])) {
-            assert_eq!(*answer, Ok(first_verdict(check, START)), "{words:?}: {check:?}");
+        for (check, answer) in checks[..30]
+            .iter()
+            .chain(&checks[33..])
+            .zip(answers[0].iter().chain(&answers[2]))
+        {
+            assert_eq!(
+                *answer,
+                Ok(first_verdict(check, START)),
+                "{words:?}: {check:?}"
+            );
         }
         assert_eq!(answers[1][..], [Err(error); 3], "{words:?}");
-        let looks = [&checks[30], &checks[32]].map(|neighbour| Check { hits: Hits::Look, ..neighbour.clone() });
+        let looks = [&checks[30], &checks[32]].map(|neighbour| Check {
+            hits: Hits::Look,
+            ..neighbour.clone()
+        });
         let looks = bench.remote.decide(&ask(looks), START).await;
-        assert!(looks.iter().all(|look| look.is_ok_and(|verdict| verdict.used == 0)), "{words:?}: they were charged: {looks:?}");
+        assert!(
+            looks
+                .iter()
+                .all(|look| look.is_ok_and(|verdict| verdict.used == 0)),
+            "{words:?}: they were charged: {looks:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn out_of_memory_looks_are_answered_and_nothing_is_counted() {
     let bench = bench_at_start().await;
-    let (window, bucket) = (limit(Algorithm::FixedWindow, 9, RefusedHits::Drop), limit(Algorithm::TokenBucket, 9, RefusedHits::Drop));
-    let used = [check("full window:", window, Hits::Add(9)), check("full bucket", bucket, Hits::Add(9))];
+    let (window, bucket) = (
+        limit(Algorithm::FixedWindow, 9, RefusedHits::Drop),
+        limit(Algorithm::TokenBucket, 9, RefusedHits::Drop),
+    );
+    let used = [
+        check("full window:", window, Hits::Add(9)),
+        check("full bucket", bucket, Hits::Add(9)),
+    ];
     bench.remote.decide(&ask(used.clone()), START).await;
     let before: Value = bench.server.command(&["DBSIZE"]);
-    bench.server.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    bench
+        .server
+        .command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     bench.count_anew();
 
     let mut checks = checks(60);
-    let looks = used.clone().map(|check| Check { hits: Hits::Look, ..check });
+    let looks = used.clone().map(|check| Check {
+        hits: Hits::Look,
+        ..check
+    });
     checks.extend(looks.into_iter().chain(used));
     let answers = bench.remote.decide(&ask(checks.clone()), START).await;
     assert_eq!(bench.calls("evalsha"), 1);
@@ -167,14 +327,33 @@ async fn out_of_memory_looks_are_answered_and_nothing_is_counted() {
         // What would be refused and dropped changes nothing.
         let first = first_verdict(check, START);
         let changes = !first.over || check.limit.refused_hits() == RefusedHits::Count;
-        assert_eq!(*answer, if changes { Err(StoreError::Refused.not_counted()) } else { Ok(first) }, "{check:?}");
+        assert_eq!(
+            *answer,
+            if changes {
+                Err(StoreError::Refused.not_counted())
+            } else {
+                Ok(first)
+            },
+            "{check:?}"
+        );
     }
-    let overs: Vec<_> = answers[60..].iter().map(|answer| answer.map(|verdict| (verdict.used, verdict.over))).collect();
-    assert_eq!(overs, [Ok((9, false)), Ok((9, false)), Ok((9, true)), Ok((9, true))]);
+    let overs: Vec<_> = answers[60..]
+        .iter()
+        .map(|answer| answer.map(|verdict| (verdict.used, verdict.over)))
+        .collect();
+    assert_eq!(
+        overs,
+        [Ok((9, false)), Ok((9, false)), Ok((9, true)), Ok((9, true))]
+    );
     assert_eq!(bench.server.command::<Value>(&["DBSIZE"]), before);
 
-    bench.server.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    let answers = bench.remote.decide(&ask(checks[..60].to_vec()), START).await;
+    bench
+        .server
+        .command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    let answers = bench
+        .remote
+        .decide(&ask(checks[..60].to_vec()), START)
+        .await;
     for (check, answer) in checks.iter().zip(&answers) {
         assert_eq!(*answer, Ok(first_verdict(check, START)), "{check:?}");
     }
@@ -189,13 +368,27 @@ async fn a_script_that_redis_has_forgotten_is_sent_again_with_the_same_checks() 
         let checks = checks(8);
         let answers = bench.remote.decide(&ask(checks.clone()), START).await;
         if round == 1 {
-            assert!(checks.iter().zip(&answers).all(|(check, answer)| *answer == Ok(first_verdict(check, START))), "{answers:?}");
+            assert!(
+                checks
+                    .iter()
+                    .zip(&answers)
+                    .all(|(check, answer)| *answer == Ok(first_verdict(check, START))),
+                "{answers:?}"
+            );
         }
         assert_eq!((bench.calls("evalsha"), bench.calls("eval")), (round, 1));
     }
-    assert_eq!(bench.metric("tollgate_store_script_unknown_total"), 2, "once when it started, and now");
+    assert_eq!(
+        bench.metric("tollgate_store_script_unknown_total"),
+        2,
+        "once when it started, and now"
+    );
     let adds_only = check("key0:", checks(1)[0].limit, Hits::Look);
-    assert_eq!(bench.remote.decide(&ask([adds_only]), START).await[0].map(|verdict| verdict.used), Ok(3), "nothing was counted twice");
+    assert_eq!(
+        bench.remote.decide(&ask([adds_only]), START).await[0].map(|verdict| verdict.used),
+        Ok(3),
+        "nothing was counted twice"
+    );
 }
 
 #[tokio::test]
@@ -204,7 +397,10 @@ async fn the_time_is_read_once_a_call() {
     let bench = bench(clock.clone()).await;
     bench.remote.decide(&ask(checks(64)), clock.now()).await;
     assert_eq!((bench.calls("evalsha"), bench.calls("time")), (1, 1));
-    bench.remote.decide(&ask_together(checks(64)), clock.now()).await;
+    bench
+        .remote
+        .decide(&ask_together(checks(64)), clock.now())
+        .await;
     assert_eq!((bench.calls("evalsha"), bench.calls("time")), (2, 2));
 }
 
@@ -224,7 +420,12 @@ async fn a_request_of_up_to_64_descriptors_is_one_round_trip() {
         let count = request.checks.len();
         bench.count_anew();
         assert_eq!(bench.remote.decide(&request, START).await.len(), count);
-        assert_eq!(bench.calls("evalsha"), calls, "{count} checks, together: {}", request.together);
+        assert_eq!(
+            bench.calls("evalsha"),
+            calls,
+            "{count} checks, together: {}",
+            request.together
+        );
     }
 }
 
@@ -233,63 +434,134 @@ async fn the_same_key_is_charged_in_order_wherever_it_comes_again() {
     let bench = bench_at_start().await;
     for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
         let limit = limit(algorithm, 40, RefusedHits::Drop);
-        let caller = |caller: u8| Check { holder: Some([caller].into()), ..check(&format!("same{number}:"), limit, Hits::Add(1)) };
+        let caller = |caller: u8| Check {
+            holder: Some([caller].into()),
+            ..check(&format!("same{number}:"), limit, Hits::Add(1))
+        };
         let same: Vec<Check> = (0..64).map(caller).collect();
         bench.count_anew();
         let answers = bench.ask_each(&same, START).await;
         assert_eq!(bench.calls("evalsha"), 1);
-        let used: Vec<_> = answers.iter().map(|answer| answer.map(|verdict| (verdict.used, verdict.over))).collect();
-        let expected: Vec<_> = (1..=64).map(|number| Ok((number.min(40), number > 40))).collect();
+        let used: Vec<_> = answers
+            .iter()
+            .map(|answer| answer.map(|verdict| (verdict.used, verdict.over)))
+            .collect();
+        let expected: Vec<_> = (1..=64)
+            .map(|number| Ok((number.min(40), number > 40)))
+            .collect();
         assert_eq!(used, expected, "{algorithm}");
         // In one request, and in one that takes two calls.
-        let again: Vec<Check> = (0..100).map(caller).map(|check| Check { key: Key::from("again:"), ..check }).collect();
+        let again: Vec<Check> = (0..100)
+            .map(caller)
+            .map(|check| Check {
+                key: Key::from("again:"),
+                ..check
+            })
+            .collect();
         bench.server.command::<()>(&["FLUSHDB"]);
         let answers = bench.remote.decide(&ask(again), START).await;
-        assert_eq!(answers.iter().filter(|answer| answer.is_ok_and(|verdict| !verdict.over)).count(), 40);
+        assert_eq!(
+            answers
+                .iter()
+                .filter(|answer| answer.is_ok_and(|verdict| !verdict.over))
+                .count(),
+            40
+        );
     }
 }
 
 #[tokio::test]
 async fn a_window_that_was_seen_costs_an_incrby_alone_whatever_has_happened_to_it() {
     let bench = bench_at_start().await;
-    let window = |hits| check("seen:", limit(Algorithm::FixedWindow, 9, RefusedHits::Count), hits);
+    let window = |hits| {
+        check(
+            "seen:",
+            limit(Algorithm::FixedWindow, 9, RefusedHits::Count),
+            hits,
+        )
+    };
     let key = String::from_utf8(redis_key(&window(Hits::Look), START)).expect("it is text");
     let cases: [(&[&str], Result<u64, Failure>); 7] = [
         (&["SET", &key, "3", "EX", "86400"], Ok(5)),
         // It has gone, or somebody has given back more than there was.
         (&["DEL", &key], Ok(2)),
         (&["SET", &key, "-7"], Ok(2)),
-        (&["SET", &key, "9007199254740991", "EX", "86400"], Ok((1 << 53) - 1)),
-        (&["SET", &key, "9223372036854775807", "EX", "86400"], Ok((1 << 53) - 1)),
-        (&["SET", &key, "text"], Err(StoreError::Refused.not_counted())),
-        (&["HSET", &key, "field", "1"], Err(StoreError::Refused.not_counted())),
+        (
+            &["SET", &key, "9007199254740991", "EX", "86400"],
+            Ok((1 << 53) - 1),
+        ),
+        (
+            &["SET", &key, "9223372036854775807", "EX", "86400"],
+            Ok((1 << 53) - 1),
+        ),
+        (
+            &["SET", &key, "text"],
+            Err(StoreError::Refused.not_counted()),
+        ),
+        (
+            &["HSET", &key, "field", "1"],
+            Err(StoreError::Refused.not_counted()),
+        ),
     ];
     for (words, expected) in cases {
         let _: Value = bench.server.command(&["DEL", &key]);
-        bench.remote.decide(&ask([window(Hits::Add(1))]), START).await;
+        bench
+            .remote
+            .decide(&ask([window(Hits::Add(1))]), START)
+            .await;
         let _: Value = bench.server.command(&["DEL", &key]);
         let _: Value = bench.server.command(words);
         bench.count_anew();
-        let answer = bench.remote.decide(&ask([window(Hits::Add(2))]), START).await[0];
+        let answer = bench
+            .remote
+            .decide(&ask([window(Hits::Add(2))]), START)
+            .await[0];
         assert_eq!(answer.map(|verdict| verdict.used), expected, "{words:?}");
-        assert_eq!((bench.calls("incrby"), bench.calls("evalsha")), (1, 0), "{words:?}");
+        assert_eq!(
+            (bench.calls("incrby"), bench.calls("evalsha")),
+            (1, 0),
+            "{words:?}"
+        );
         let life: i64 = bench.server.command(&["TTL", &key]);
-        assert!(expected.is_err() || (86_400 - 30..=86_400).contains(&life), "{words:?}: it lives {life} s");
+        assert!(
+            expected.is_err() || (86_400 - 30..=86_400).contains(&life),
+            "{words:?}: it lives {life} s"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_window_is_charged_in_order_whichever_way_each_check_goes() {
     let bench = bench_at_start().await;
-    let window = |hits| check("seen:", limit(Algorithm::FixedWindow, 9, RefusedHits::Count), hits);
-    let hits = [Hits::Add(1), Hits::Look, Hits::Add(2), Hits::GiveBack(2), Hits::Add(4), Hits::Add(1), Hits::Look];
+    let window = |hits| {
+        check(
+            "seen:",
+            limit(Algorithm::FixedWindow, 9, RefusedHits::Count),
+            hits,
+        )
+    };
+    let hits = [
+        Hits::Add(1),
+        Hits::Look,
+        Hits::Add(2),
+        Hits::GiveBack(2),
+        Hits::Add(4),
+        Hits::Add(1),
+        Hits::Look,
+    ];
     let expected = [1, 1, 3, 1, 5, 6, 6];
     for round in 0..3 {
         let in_one_request = bench.remote.decide(&ask(hits.map(window)), START).await;
         let apart = bench.ask_each(&hits.map(window), START).await;
         for (turn, answers) in [in_one_request.as_slice(), &apart].into_iter().enumerate() {
-            let used: Vec<_> = answers.iter().map(|answer| answer.map(|verdict| verdict.used)).collect();
-            assert_eq!(used, expected.map(|used| Ok(used + 12 * round + 6 * turn as u64)));
+            let used: Vec<_> = answers
+                .iter()
+                .map(|answer| answer.map(|verdict| verdict.used))
+                .collect();
+            assert_eq!(
+                used,
+                expected.map(|used| Ok(used + 12 * round + 6 * turn as u64))
+            );
         }
     }
 }

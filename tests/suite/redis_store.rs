@@ -12,7 +12,9 @@ use tonic::Code as GrpcCode;
 use crate::support::certificates::{Authority, KeyForm};
 use crate::support::proxy::Proxy;
 use crate::support::redis::RedisProcess;
-use crate::support::{Builder, Client, Code, TestServer, descriptor, eventually, limit_of, look_until, request};
+use crate::support::{
+    Builder, Client, Code, TestServer, descriptor, eventually, limit_of, look_until, request,
+};
 
 /// Nobody listens there.
 const NOWHERE: &str = "127.0.0.1:1";
@@ -49,21 +51,32 @@ async fn codes(client: &mut Client, key: &str, times: usize) -> Vec<Code> {
 
 /// How often Redis was asked to count, by a script or by the command alone, or to look.
 fn times_asked(redis: &RedisProcess) -> u64 {
-    let calls = ["evalsha", "eval", "incrby"].map(|command| redis.info("commandstats", &format!("cmdstat_{command}:calls=")));
+    let calls = ["evalsha", "eval", "incrby"]
+        .map(|command| redis.info("commandstats", &format!("cmdstat_{command}:calls=")));
     calls.into_iter().flatten().sum()
 }
 
 fn key_of_the_only_counter(redis: &RedisProcess) -> String {
     let keys: Vec<String> = redis.command(&["KEYS", "*"]);
-    let [key] = &keys[..] else { panic!("one counter, not {keys:?}") };
+    let [key] = &keys[..] else {
+        panic!("one counter, not {keys:?}")
+    };
     key.clone()
 }
 
 #[tokio::test]
 async fn replicas_share_what_they_count() {
     let redis = RedisProcess::start();
-    let (one, other) = (on_redis(&limit_of(3), &redis.address()).start(), on_redis(&limit_of(3), &redis.address()).start());
-    assert!(one.announcement().contains(&format!("store    {}\n", redis.url())), "{}", one.announcement());
+    let (one, other) = (
+        on_redis(&limit_of(3), &redis.address()).start(),
+        on_redis(&limit_of(3), &redis.address()).start(),
+    );
+    assert!(
+        one.announcement()
+            .contains(&format!("store    {}\n", redis.url())),
+        "{}",
+        one.announcement()
+    );
     let (mut one, mut other) = (one.client().await, other.client().await);
     assert_eq!(codes(&mut one, "k", 2).await, [Code::Ok, Code::Ok]);
     assert_eq!(codes(&mut other, "k", 2).await, [Code::Ok, Code::OverLimit]);
@@ -73,51 +86,98 @@ async fn replicas_share_what_they_count() {
 #[tokio::test]
 async fn a_flood_does_not_reach_redis_and_nobody_else_pays_for_it() {
     let redis = RedisProcess::start();
-    let server = on_redis(&limit_of(2), &redis.address()).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
+    let server = on_redis(&limit_of(2), &redis.address())
+        .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
+        .start();
     let mut client = server.client().await;
-    assert_eq!(codes(&mut client, "k", 3).await, [Code::Ok, Code::Ok, Code::OverLimit]);
+    assert_eq!(
+        codes(&mut client, "k", 3).await,
+        [Code::Ok, Code::Ok, Code::OverLimit]
+    );
     let asked = times_asked(&redis);
     assert_eq!(codes(&mut client, "k", 50).await, [Code::OverLimit; 50]);
     // Once a second Redis is asked all the same.
     let asked_again = times_asked(&redis) - asked;
     assert!(asked_again < 25, "{asked_again} of 50");
     let cached = Some(f64::from(50 - u32::try_from(asked_again).expect("few")));
-    assert_eq!(server.metric("tollgate_over_limit_cache_hits_total"), cached);
-    assert_eq!(server.metric("ratelimit_service_rate_limit_d_k_over_limit_with_local_cache"), cached);
+    assert_eq!(
+        server.metric("tollgate_over_limit_cache_hits_total"),
+        cached
+    );
+    assert_eq!(
+        server.metric("ratelimit_service_rate_limit_d_k_over_limit_with_local_cache"),
+        cached
+    );
     let asked = times_asked(&redis);
 
     let look = client.call(with_hits(0, false)).await.expect("an answer");
-    assert_eq!((times_asked(&redis), look.overall_code()), (asked + 1, Code::OverLimit), "a look asks Redis, which counted a hit too many");
+    assert_eq!(
+        (times_asked(&redis), look.overall_code()),
+        (asked + 1, Code::OverLimit),
+        "a look asks Redis, which counted a hit too many"
+    );
     client.call(with_hits(2, true)).await.expect("an answer");
-    assert_eq!(codes(&mut client, "k", 2).await, [Code::Ok, Code::OverLimit], "what was given back is there");
+    assert_eq!(
+        codes(&mut client, "k", 2).await,
+        [Code::Ok, Code::OverLimit],
+        "what was given back is there"
+    );
 }
 
 #[tokio::test]
 async fn a_limit_of_nothing_is_asked_of_redis_once() {
     let redis = RedisProcess::start();
-    let server = on_redis(&limit_of(0), &redis.address()).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
+    let server = on_redis(&limit_of(0), &redis.address())
+        .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
+        .start();
     let mut client = server.client().await;
     assert_eq!(codes(&mut client, "k", 3).await, [Code::OverLimit; 3]);
     let key = key_of_the_only_counter(&redis);
-    assert_eq!(redis.command::<u64>(&["GET", &key]), 1, "hits that reached it");
-    assert_eq!(server.metric(r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="k"}"#), Some(3.0));
+    assert_eq!(
+        redis.command::<u64>(&["GET", &key]),
+        1,
+        "hits that reached it"
+    );
+    assert_eq!(
+        server.metric(r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="k"}"#),
+        Some(3.0)
+    );
 }
 
 #[tokio::test]
 async fn a_cached_refusal_is_for_its_own_limit_alone() {
     let redis = RedisProcess::start();
-    let server = on_redis(&limit_of(9), &redis.address()).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
+    let server = on_redis(&limit_of(9), &redis.address())
+        .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
+        .start();
     let mut client = server.client().await;
     let with_limit = |requests_per_unit| {
         let mut request = request("d", &[&[("k", "v")]]);
         let unit = 4; // DAY
-        request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit, unit });
+        request.descriptors[0].limit = Some(RateLimitOverride {
+            requests_per_unit,
+            unit,
+        });
         request
     };
     for expected in [Code::Ok, Code::OverLimit, Code::OverLimit] {
-        assert_eq!(client.call(with_limit(1)).await.expect("an answer").overall_code(), expected);
+        assert_eq!(
+            client
+                .call(with_limit(1))
+                .await
+                .expect("an answer")
+                .overall_code(),
+            expected
+        );
     }
-    assert_eq!(client.call(with_limit(5)).await.expect("an answer").overall_code(), Code::Ok);
+    assert_eq!(
+        client
+            .call(with_limit(5))
+            .await
+            .expect("an answer")
+            .overall_code(),
+        Code::Ok
+    );
 }
 
 #[tokio::test]
@@ -130,82 +190,151 @@ descriptors:
       - {key: b, rate_limit: {unit: year, requests_per_unit: 1}}
 ";
     let redis = RedisProcess::start();
-    let server = on_redis(rules, &redis.address()).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
+    let server = on_redis(rules, &redis.address())
+        .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
+        .start();
     let mut client = server.client().await;
     for _ in 0..4 {
         client.ask("d", &[("a", "1"), ("b", "2")]).await;
     }
     let labels = r#"{domain="d",key1="a",key2="b"}"#;
-    assert_eq!(server.metric(&format!("ratelimit_service_rate_limit_over_limit{labels}")), Some(3.0));
-    assert_eq!(server.metric("ratelimit_service_rate_limit_d_a_b_over_limit_with_local_cache"), Some(2.0));
+    assert_eq!(
+        server.metric(&format!("ratelimit_service_rate_limit_over_limit{labels}")),
+        Some(3.0)
+    );
+    assert_eq!(
+        server.metric("ratelimit_service_rate_limit_d_a_b_over_limit_with_local_cache"),
+        Some(2.0)
+    );
 }
 
 #[tokio::test]
 async fn without_redis_each_rule_says_what_is_answered() {
-    let server = on_redis(POLICIES, NOWHERE).with_env("ON_STORE_ERROR", "error").start();
+    let server = on_redis(POLICIES, NOWHERE)
+        .with_env("ON_STORE_ERROR", "error")
+        .start();
     let mut client = server.client().await;
-    assert_eq!(codes(&mut client, "local", 3).await, [Code::Ok, Code::Ok, Code::OverLimit]);
+    assert_eq!(
+        codes(&mut client, "local", 3).await,
+        [Code::Ok, Code::Ok, Code::OverLimit]
+    );
     assert_eq!(codes(&mut client, "allow", 3).await, [Code::Ok; 3]);
     assert_eq!(codes(&mut client, "deny", 2).await, [Code::OverLimit; 2]);
-    assert_eq!(codes(&mut client, "by_domain", 2).await, [Code::OverLimit; 2]);
-    let refused = client.call(request("d", &[&[("error", "v")]])).await.expect_err("the caller is to know");
+    assert_eq!(
+        codes(&mut client, "by_domain", 2).await,
+        [Code::OverLimit; 2]
+    );
+    let refused = client
+        .call(request("d", &[&[("error", "v")]]))
+        .await
+        .expect_err("the caller is to know");
     assert_eq!(refused.code(), GrpcCode::Unavailable);
-    assert!(refused.message().contains("on_store_error is error"), "{}", refused.message());
-    let reply = server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"error","value":"v"}]}]}"#);
+    assert!(
+        refused.message().contains("on_store_error is error"),
+        "{}",
+        refused.message()
+    );
+    let reply =
+        server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"error","value":"v"}]}]}"#);
     assert_eq!(reply.status, 503);
     // Nothing is counted, so nothing can fail.
     assert_eq!(client.ask("elsewhere", &[("k", "v")]).await, Code::Ok);
-    assert_eq!(server.metric(r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"}"#), Some(12.0));
-    assert_eq!(server.metric(r#"tollgate_store_fallbacks_total{cause="unreachable",policy="allow"}"#), Some(3.0));
+    assert_eq!(
+        server.metric(r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"}"#),
+        Some(12.0)
+    );
+    assert_eq!(
+        server.metric(r#"tollgate_store_fallbacks_total{cause="unreachable",policy="allow"}"#),
+        Some(3.0)
+    );
     assert_eq!(server.get("/healthcheck").status, 200);
 }
 
 #[tokio::test]
 async fn a_limit_in_a_request_goes_by_the_setting() {
-    for (policy, expected) in [("allow", Some(Code::Ok)), ("deny", Some(Code::OverLimit)), ("error", None)] {
-        let server = on_redis(POLICIES, NOWHERE).with_env("ON_STORE_ERROR", policy).start();
+    for (policy, expected) in [
+        ("allow", Some(Code::Ok)),
+        ("deny", Some(Code::OverLimit)),
+        ("error", None),
+    ] {
+        let server = on_redis(POLICIES, NOWHERE)
+            .with_env("ON_STORE_ERROR", policy)
+            .start();
         let mut request = request("d", &[&[("free", "v")]]);
-        request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 1 });
+        request.descriptors[0].limit = Some(RateLimitOverride {
+            requests_per_unit: 1,
+            unit: 1,
+        });
         let answer = server.client().await.call(request).await;
-        assert_eq!(answer.ok().map(|answer| answer.overall_code()), expected, "{policy}");
+        assert_eq!(
+            answer.ok().map(|answer| answer.overall_code()),
+            expected,
+            "{policy}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_limit_in_a_request_goes_by_the_policy_of_its_rule() {
-    let server = on_redis(POLICIES, NOWHERE).with_env("ON_STORE_ERROR", "error").start();
+    let server = on_redis(POLICIES, NOWHERE)
+        .with_env("ON_STORE_ERROR", "error")
+        .start();
     let mut client = server.client().await;
-    for (key, expected) in
-        [("allow", Some(Code::Ok)), ("deny", Some(Code::OverLimit)), ("by_domain", Some(Code::OverLimit)), ("free", None)]
-    {
+    for (key, expected) in [
+        ("allow", Some(Code::Ok)),
+        ("deny", Some(Code::OverLimit)),
+        ("by_domain", Some(Code::OverLimit)),
+        ("free", None),
+    ] {
         let mut request = request("d", &[&[(key, "v")]]);
-        request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 1 });
+        request.descriptors[0].limit = Some(RateLimitOverride {
+            requests_per_unit: 1,
+            unit: 1,
+        });
         let answer = client.call(request).await;
-        assert_eq!(answer.ok().map(|answer| answer.overall_code()), expected, "{key}");
+        assert_eq!(
+            answer.ok().map(|answer| answer.overall_code()),
+            expected,
+            "{key}"
+        );
     }
 }
 
 #[tokio::test]
 async fn each_of_several_replicas_lets_its_share_through() {
-    let server = on_redis(&limit_of(10), NOWHERE).with_env("REPLICAS", "4").start();
+    let server = on_redis(&limit_of(10), NOWHERE)
+        .with_env("REPLICAS", "4")
+        .start();
     let mut client = server.client().await;
-    assert_eq!(codes(&mut client, "k", 3).await, [Code::Ok, Code::Ok, Code::OverLimit]);
+    assert_eq!(
+        codes(&mut client, "k", 3).await,
+        [Code::Ok, Code::Ok, Code::OverLimit]
+    );
 }
 
 #[tokio::test]
 async fn a_master_that_became_a_replica_is_left_for_the_one_that_its_address_leads_to_now() {
     // Only Redis lets anything pass.
-    let rules = format!("metadata: {{tollgate: {{defaults: {{on_store_error: deny}}}}}}\n{}", limit_of(1_000_000).trim_start());
+    let rules = format!(
+        "metadata: {{tollgate: {{defaults: {{on_store_error: deny}}}}}}\n{}",
+        limit_of(1_000_000).trim_start()
+    );
     let (old, new) = (RedisProcess::start(), RedisProcess::start());
     let proxy = Proxy::before(old.port());
     let server = on_redis(&rules, &proxy.addr().to_string()).start();
     let mut client = server.client().await;
     let keys = |redis: &RedisProcess| redis.command::<Vec<String>>(&["KEYS", "*"]).len();
-    eventually("the old master counts", async || client.ask("d", &[("k", "v")]).await == Code::Ok && keys(&old) == 1).await;
+    eventually("the old master counts", async || {
+        client.ask("d", &[("k", "v")]).await == Code::Ok && keys(&old) == 1
+    })
+    .await;
     // It keeps its connections. Nothing listens on port 1.
     old.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
     proxy.repoint(new.port());
-    eventually("the new master counts", async || client.ask("d", &[("k", "v")]).await == Code::Ok && keys(&new) == 1).await;
+    eventually("the new master counts", async || {
+        client.ask("d", &[("k", "v")]).await == Code::Ok && keys(&new) == 1
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -213,32 +342,68 @@ async fn redis_may_come_later() {
     let port = RedisProcess::start().port();
     let server = on_redis(&limit_of(2), &format!("127.0.0.1:{port}")).start();
     let mut client = server.client().await;
-    assert_eq!(codes(&mut client, "k", 3).await, [Code::Ok, Code::Ok, Code::OverLimit], "each replica by itself");
-    look_until("the store is told to be gone", || server.get("/ready").body.contains("Redis cannot be reached"));
+    assert_eq!(
+        codes(&mut client, "k", 3).await,
+        [Code::Ok, Code::Ok, Code::OverLimit],
+        "each replica by itself"
+    );
+    look_until("the store is told to be gone", || {
+        server
+            .get("/ready")
+            .body
+            .contains("Redis cannot be reached")
+    });
     assert_eq!(server.get("/ready").status, 200);
 
-    let _redis = RedisProcess::builder().start_at(port).expect("nobody else has the port");
-    look_until("the store is told to be there", || !server.get("/ready").body.contains("Redis cannot be reached"));
-    assert_eq!(codes(&mut client, "k", 1).await, [Code::OverLimit], "Redis knows what was let through without it");
+    let _redis = RedisProcess::builder()
+        .start_at(port)
+        .expect("nobody else has the port");
+    look_until("the store is told to be there", || {
+        !server
+            .get("/ready")
+            .body
+            .contains("Redis cannot be reached")
+    });
+    assert_eq!(
+        codes(&mut client, "k", 1).await,
+        [Code::OverLimit],
+        "Redis knows what was let through without it"
+    );
     assert_eq!(client.ask("d", &[("k", "w")]).await, Code::Ok);
     let log = server.log();
-    let lines = log.lines().filter(|line| line.contains("Redis cannot be reached"));
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("Redis cannot be reached"));
     let levels: Vec<bool> = lines.map(|line| line.contains(" WARN ")).collect();
-    assert_eq!(levels, [true, true], "once when it goes, once when it is over, and both at every default level: {log}");
+    assert_eq!(
+        levels,
+        [true, true],
+        "once when it goes, once when it is over, and both at every default level: {log}"
+    );
 }
 
 #[tokio::test]
 async fn a_redis_that_has_to_come_in_time_ends_the_service_if_it_does_not() {
     let port = RedisProcess::start().port();
-    let started = |redis: &str, within: &str| on_redis(&limit_of(2), redis).with_env("REDIS_STARTUP_MAX_ELAPSED_TIME", within).start();
+    let started = |redis: &str, within: &str| {
+        on_redis(&limit_of(2), redis)
+            .with_env("REDIS_STARTUP_MAX_ELAPSED_TIME", within)
+            .start()
+    };
     let mut server = started(&format!("127.0.0.1:{port}"), "300ms");
     assert_eq!(server.exit_code().await, Some(1));
-    let expected = format!("tollgate: redis://127.0.0.1:{port} was not reached within 300 ms (REDIS_STARTUP_MAX_ELAPSED_TIME)");
+    let expected = format!(
+        "tollgate: redis://127.0.0.1:{port} was not reached within 300 ms (REDIS_STARTUP_MAX_ELAPSED_TIME)"
+    );
     assert!(server.log().contains(&expected), "{}", server.log());
 
     let redis = RedisProcess::start();
     let mut server = started(&redis.address(), "3s");
-    look_until("the time is over", || server.metric("process_start_time_seconds").is_some_and(|start| unix_now() - start > 4.5));
+    look_until("the time is over", || {
+        server
+            .metric("process_start_time_seconds")
+            .is_some_and(|start| unix_now() - start > 4.5)
+    });
     assert!(server.is_running() && server.get("/healthcheck").status == 200);
 }
 
@@ -250,10 +415,17 @@ fn unix_now() -> f64 {
 #[tokio::test]
 async fn health_can_be_told_to_need_redis() {
     let port = RedisProcess::start().port();
-    let server = on_redis(&limit_of(2), &format!("127.0.0.1:{port}")).with_env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true").start();
+    let server = on_redis(&limit_of(2), &format!("127.0.0.1:{port}"))
+        .with_env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true")
+        .start();
     assert_eq!(server.get("/healthcheck").status, 500);
-    let redis = RedisProcess::builder().start_at(port).expect("nobody else has the port");
-    eventually("health is good", async || server.get("/healthcheck").status == 200).await;
+    let redis = RedisProcess::builder()
+        .start_at(port)
+        .expect("nobody else has the port");
+    eventually("health is good", async || {
+        server.get("/healthcheck").status == 200
+    })
+    .await;
     drop(redis);
     // It goes by calls: nobody asks, nobody is refused.
     let mut client = server.client().await;
@@ -267,7 +439,9 @@ async fn health_can_be_told_to_need_redis() {
 #[tokio::test]
 async fn a_counter_that_somebody_blew_up_is_over_its_limit_and_not_an_error() {
     let redis = RedisProcess::start();
-    let server = on_redis(&limit_of(2), &redis.address()).with_env("EXPIRATION_JITTER_MAX_SECONDS", "0").start();
+    let server = on_redis(&limit_of(2), &redis.address())
+        .with_env("EXPIRATION_JITTER_MAX_SECONDS", "0")
+        .start();
     let mut client = server.client().await;
     client.ask("d", &[("k", "v")]).await;
     let key = key_of_the_only_counter(&redis);
@@ -276,18 +450,36 @@ async fn a_counter_that_somebody_blew_up_is_over_its_limit_and_not_an_error() {
     assert_eq!(codes(&mut client, "k", 2).await, [Code::OverLimit; 2]);
 
     redis.command::<()>(&["SET", &key, "text"]);
-    assert_eq!(codes(&mut client, "k", 1).await, [Code::OverLimit], "by policy, which is local, which goes by what Redis last said");
-    look_until("the log tells of it", || server.log().contains("something else than a counter"));
-    let answer = client.call(request("d", &[&[("k", "w")]])).await.expect("an answer");
+    assert_eq!(
+        codes(&mut client, "k", 1).await,
+        [Code::OverLimit],
+        "by policy, which is local, which goes by what Redis last said"
+    );
+    look_until("the log tells of it", || {
+        server.log().contains("something else than a counter")
+    });
+    let answer = client
+        .call(request("d", &[&[("k", "w")]]))
+        .await
+        .expect("an answer");
     assert_eq!(answer.overall_code(), Code::Ok, "others are not concerned");
 }
 
 #[tokio::test]
 async fn a_counters_life_is_set_once_and_again_if_the_counter_is_lost() {
     let redis = RedisProcess::start();
-    let server = on_redis(&limit_of(9), &redis.address()).with_env("EXPIRATION_JITTER_MAX_SECONDS", "0").start();
+    let server = on_redis(&limit_of(9), &redis.address())
+        .with_env("EXPIRATION_JITTER_MAX_SECONDS", "0")
+        .start();
     let mut client = server.client().await;
-    let mut remaining = async || client.call(request("d", &[&[("k", "v")]])).await.expect("an answer").statuses[0].limit_remaining;
+    let mut remaining = async || {
+        client
+            .call(request("d", &[&[("k", "v")]]))
+            .await
+            .expect("an answer")
+            .statuses[0]
+            .limit_remaining
+    };
     let year = 365 * 86_400;
     assert_eq!(remaining().await, 8);
     let key = &*key_of_the_only_counter(&redis);
@@ -296,7 +488,11 @@ async fn a_counters_life_is_set_once_and_again_if_the_counter_is_lost() {
 
     redis.command::<()>(&["EXPIRE", key, "100000"]);
     assert_eq!((remaining().await, remaining().await), (7, 6));
-    assert!(life() <= 100_000, "every hit would cost a command more: {}", life());
+    assert!(
+        life() <= 100_000,
+        "every hit would cost a command more: {}",
+        life()
+    );
 
     // As if it had been evicted, or Redis had come back empty.
     redis.command::<()>(&["DEL", key]);
@@ -304,7 +500,11 @@ async fn a_counters_life_is_set_once_and_again_if_the_counter_is_lost() {
     assert!(life() > 100_000, "it would never expire: {}", life());
     // As a caller of the reference can leave it.
     redis.command::<()>(&["SET", key, "-5", "KEEPTTL"]);
-    assert_eq!((remaining().await, remaining().await), (8, 7), "nobody has hits to spare");
+    assert_eq!(
+        (remaining().await, remaining().await),
+        (8, 7),
+        "nobody has hits to spare"
+    );
 }
 
 #[tokio::test]
@@ -316,7 +516,9 @@ descriptors:
   - {key: k, rate_limit: {unit: year, requests_per_unit: 10}}
 ";
     let redis = RedisProcess::start();
-    let server = on_redis(rules, &redis.address()).with_env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true").start();
+    let server = on_redis(rules, &redis.address())
+        .with_env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")
+        .start();
     let mut client = server.client().await;
     let mut remaining = Vec::new();
     for _ in 0..3 {
@@ -334,15 +536,32 @@ async fn a_request_of_many_descriptors_is_one_trip() {
     let values: Vec<String> = (0..64).map(|value| value.to_string()).collect();
     let request = || RateLimitRequest {
         domain: "d".into(),
-        descriptors: values.iter().map(|value| descriptor(&[("k", value)])).collect(),
+        descriptors: values
+            .iter()
+            .map(|value| descriptor(&[("k", value)]))
+            .collect(),
         hits_addend: 0,
     };
-    let trips = || server.metric("tollgate_store_call_seconds_count").unwrap_or_default();
+    let trips = || {
+        server
+            .metric("tollgate_store_call_seconds_count")
+            .unwrap_or_default()
+    };
     client.call(request()).await.expect("an answer");
     let before = trips();
     let answer = client.call(request()).await.expect("an answer");
-    assert!((trips() - before - 1.0).abs() < 0.5, "{before} trips before, {} after", trips());
-    assert!(answer.statuses.iter().all(|status| status.code() == Code::OverLimit), "{answer:?}");
+    assert!(
+        (trips() - before - 1.0).abs() < 0.5,
+        "{before} trips before, {} after",
+        trips()
+    );
+    assert!(
+        answer
+            .statuses
+            .iter()
+            .all(|status| status.code() == Code::OverLimit),
+        "{answer:?}"
+    );
 }
 
 #[test]
@@ -363,15 +582,35 @@ fn every_metric_that_the_documentation_names_is_there_with_its_help() {
         .with_env("GRPC_SERVER_TLS_KEY", &path(&identity.key))
         .start();
     let by_xds = TestServer::with_xds(NOWHERE).start();
-    let page = everything.admin("/metrics") + &by_xds.admin("/metrics") + &metrics_of_a_rule_that_counts_everything();
-    for file in ["docs/operations.md", "docs/architecture.md", "README.md", "deploy/prometheus/tollgate-alerts.yaml"] {
-        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect("it is there");
+    let page = everything.admin("/metrics")
+        + &by_xds.admin("/metrics")
+        + &metrics_of_a_rule_that_counts_everything();
+    for file in [
+        "docs/operations.md",
+        "docs/architecture.md",
+        "README.md",
+        "deploy/prometheus/tollgate-alerts.yaml",
+    ] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file))
+            .expect("it is there");
         let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
-        for name in words.filter(|word| ["tollgate_", "ratelimit_service_"].iter().any(|beginning| word.starts_with(beginning))) {
+        for name in words.filter(|word| {
+            ["tollgate_", "ratelimit_service_"]
+                .iter()
+                .any(|beginning| word.starts_with(beginning))
+        }) {
             // What a histogram is told as.
-            let of_histogram = ["_bucket", "_count"].iter().find_map(|end| name.strip_suffix(end));
-            let is_there = [Some(name), of_histogram].into_iter().flatten().any(|name| page.contains(&format!("# HELP {name} ")));
-            assert!(is_there, "{file} names {name}, which /metrics does not have");
+            let of_histogram = ["_bucket", "_count"]
+                .iter()
+                .find_map(|end| name.strip_suffix(end));
+            let is_there = [Some(name), of_histogram]
+                .into_iter()
+                .flatten()
+                .any(|name| page.contains(&format!("# HELP {name} ")));
+            assert!(
+                is_there,
+                "{file} names {name}, which /metrics does not have"
+            );
         }
     }
 }
@@ -389,7 +628,14 @@ descriptors:
     metadata: {tollgate: {on_limit: degrade}}
 ";
     let server = TestServer::with_rules(rules).start();
-    let ask = |descriptor: &str| assert_eq!(server.json(&format!(r#"{{"domain":"d","descriptors":[{descriptor}]}}"#)).status, 200);
+    let ask = |descriptor: &str| {
+        assert_eq!(
+            server
+                .json(&format!(r#"{{"domain":"d","descriptors":[{descriptor}]}}"#))
+                .status,
+            200
+        )
+    };
     let turn = r#"{"entries":[{"key":"turn"}],"hitsAddend":1}"#;
     ask(r#"{"entries":[{"key":"cheap"}]},{"entries":[{"key":"turn"}],"isNegativeHits":true}"#);
     // Of three at once two have to wait, however slow the machine is.

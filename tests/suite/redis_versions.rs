@@ -1,6 +1,8 @@
-//! The store behaves the same on each supported server. `system::versions` runs the same checks on further ones.
+//! The store behaves the same on each supported server. `system::versions` runs the same checks on
+//! further ones.
 //!
-//! All other tests run on one server; these are the few that would notice a version that replies differently.
+//! All other tests run on one server; these are the few that would notice a version that replies
+//! differently.
 
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, rules, service};
@@ -44,19 +46,35 @@ async fn alone_it_counts(version: Version) {
     let all = ALGORITHMS.map(|(key, _)| (key, "at once"));
     for expected in [Code::Ok, Code::Ok, Code::Ok, Code::OverLimit] {
         let answer = counting.ask(&all).await;
-        assert!(answer.statuses.iter().all(|status| status.code() == expected), "{}: {answer:?}", version.name);
+        assert!(
+            answer
+                .statuses
+                .iter()
+                .all(|status| status.code() == expected),
+            "{}: {answer:?}",
+            version.name
+        );
     }
 
     redis.command::<()>(&["SCRIPT", "FLUSH"]);
     counting.admits_exactly(LIMIT, ["after a flush"]).await;
 
-    // None of the counters outlives what it counts by more than the jitter, and none lives for ever.
+    // None of the counters outlives what it counts by more than the jitter, and none lives for
+    // ever.
     for key in redis.command::<Vec<String>>(&["KEYS", "*"]) {
         let life: i64 = redis.command(&["TTL", &key]);
-        assert!((1..=2 * YEAR_SECONDS + 300).contains(&life), "{}: {key} lives for {life} s", version.name);
+        assert!(
+            (1..=2 * YEAR_SECONDS + 300).contains(&life),
+            "{}: {key} lives for {life} s",
+            version.name
+        );
     }
 
-    let together = answered_by_redis(TestServer::with_rules(&rules(LIMIT, "metadata: {tollgate: {together: true}}\n")), &url).start();
+    let together = answered_by_redis(
+        TestServer::with_rules(&rules(LIMIT, "metadata: {tollgate: {together: true}}\n")),
+        &url,
+    )
+    .start();
     let mut counting = Counting::at(&together).await;
     counting.wait_for_verdicts(&[("token", "anything")]).await;
     consumes_nothing_when_refused(&mut counting).await;
@@ -70,12 +88,28 @@ async fn consumes_nothing_when_refused(counting: &mut Counting) {
             counting.ask(&full).await;
         }
         let value = format!("beside {refusing}");
-        let others: Vec<(&str, &str)> = ALGORITHMS.iter().filter(|(key, _)| *key != refusing).map(|(key, _)| (*key, &*value)).collect();
+        let others: Vec<(&str, &str)> = ALGORITHMS
+            .iter()
+            .filter(|(key, _)| *key != refusing)
+            .map(|(key, _)| (*key, &*value))
+            .collect();
         for _ in 0..2 {
-            assert_eq!(counting.ask(&[&full[..], &others].concat()).await.overall_code(), Code::OverLimit);
+            assert_eq!(
+                counting
+                    .ask(&[&full[..], &others].concat())
+                    .await
+                    .overall_code(),
+                Code::OverLimit
+            );
         }
         let answer = counting.ask(&others).await;
-        assert!(answer.statuses.iter().all(|status| status.limit_remaining == LIMIT - 1), "beside {refusing}: {answer:?}");
+        assert!(
+            answer
+                .statuses
+                .iter()
+                .all(|status| status.limit_remaining == LIMIT - 1),
+            "beside {refusing}: {answer:?}"
+        );
     }
 }
 
@@ -89,7 +123,12 @@ async fn behind_sentinel_it_counts(version: Version) {
     assert_eq!(counting.admitted(key, value, 1).await, 1);
     deployment.fail_over();
     counting.wait_for_verdicts(&[("token", "anything")]).await;
-    assert_eq!(counting.admitted(key, value, LIMIT).await, LIMIT - 1, "{}: the replica knew", version.name);
+    assert_eq!(
+        counting.admitted(key, value, LIMIT).await,
+        LIMIT - 1,
+        "{}: the replica knew",
+        version.name
+    );
 }
 
 async fn as_a_cluster_it_counts(version: Version) {
@@ -100,7 +139,12 @@ async fn as_a_cluster_it_counts(version: Version) {
     let all: Vec<(&str, &str)> = values.iter().map(|value| ("token", &**value)).collect();
     counting.wait_for_verdicts(&all).await;
     for value in &values {
-        assert_eq!(counting.admitted("token", value, LIMIT).await, LIMIT - 1, "{}: the first was asked already", version.name);
+        assert_eq!(
+            counting.admitted("token", value, LIMIT).await,
+            LIMIT - 1,
+            "{}: the first was asked already",
+            version.name
+        );
     }
     counting.admits_exactly(LIMIT, ["a", "b"]).await;
     // On their way, and there.
@@ -108,12 +152,22 @@ async fn as_a_cluster_it_counts(version: Version) {
     let slot = cluster.slot_of(&key);
     let migration = cluster.begin_to_migrate(slot);
     migration.move_keys();
-    let over = |answer: tollgate::proto::envoy::service::ratelimit::v3::RateLimitResponse| answer.overall_code() == Code::OverLimit;
+    let over = |answer: tollgate::proto::envoy::service::ratelimit::v3::RateLimitResponse| {
+        answer.overall_code() == Code::OverLimit
+    };
     for value in ["a", "b"] {
-        assert!(over(counting.ask(&[("log", value)]).await), "{}: ASK is followed", version.name);
+        assert!(
+            over(counting.ask(&[("log", value)]).await),
+            "{}: ASK is followed",
+            version.name
+        );
     }
     migration.finish();
     for value in ["a", "b"] {
-        assert!(over(counting.ask(&[("log", value)]).await), "{}: MOVED is followed", version.name);
+        assert!(
+            over(counting.ask(&[("log", value)]).await),
+            "{}: MOVED is followed",
+            version.name
+        );
     }
 }

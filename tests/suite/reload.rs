@@ -1,4 +1,5 @@
-//! Rules come and go while the service runs: what is good takes effect, what is broken never takes the place of what serves.
+//! Rules come and go while the service runs: what is good takes effect, what is broken never takes
+//! the place of what serves.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -13,13 +14,18 @@ const BROKEN: &str = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit
 
 /// Rules of a domain of that name, with one limit.
 fn domain(name: &str) -> String {
-    format!("domain: {name}\ndescriptors:\n  - key: k\n    rate_limit: {{unit: year, requests_per_unit: 1}}\n")
+    format!(
+        "domain: {name}\ndescriptors:\n  - key: k\n    rate_limit: {{unit: year, requests_per_unit: 1}}\n"
+    )
 }
 
 /// Whether a limit is in force, by what /rlconfig says of it.
 pub(crate) fn has_limit(server: &TestServer, key: &str, requests: u32) -> bool {
     let line = format!("{key}: unit=YEAR requests_per_unit={requests}, ");
-    server.admin("/rlconfig").lines().any(|there| there.starts_with(&line))
+    server
+        .admin("/rlconfig")
+        .lines()
+        .any(|there| there.starts_with(&line))
 }
 
 fn refused(server: &TestServer) -> Option<f64> {
@@ -27,13 +33,22 @@ fn refused(server: &TestServer) -> Option<f64> {
 }
 
 async fn accepted(server: &TestServer) {
-    eventually("the newest rules serve", async || refused(server) == Some(0.0)).await;
+    eventually("the newest rules serve", async || {
+        refused(server) == Some(0.0)
+    })
+    .await;
 }
 
 /// What remains of the limit of domain `d` after one more call.
 async fn remaining(client: &mut Client) -> (Code, u32) {
-    let response = client.call(request("d", &[&[("k", "")]])).await.expect("there is an answer");
-    (response.overall_code(), response.statuses[0].limit_remaining)
+    let response = client
+        .call(request("d", &[&[("k", "")]]))
+        .await
+        .expect("there is an answer");
+    (
+        response.overall_code(),
+        response.statuses[0].limit_remaining,
+    )
 }
 
 #[tokio::test]
@@ -41,19 +56,32 @@ async fn a_new_a_changed_and_a_removed_file_take_effect() {
     let server = TestServer::with_rules(&limit_of(7)).start();
     let mut client = server.client().await;
     assert!(has_limit(&server, "d.k", 7));
-    assert_eq!(client.ask("more", &[("k", "")]).await, Code::Ok, "nobody knows it yet");
+    assert_eq!(
+        client.ask("more", &[("k", "")]).await,
+        Code::Ok,
+        "nobody knows it yet"
+    );
 
     server.write("more.yaml", &domain("more"));
-    eventually("the new file is read", async || has_limit(&server, "more.k", 1)).await;
+    eventually("the new file is read", async || {
+        has_limit(&server, "more.k", 1)
+    })
+    .await;
     assert_eq!(client.ask("more", &[("k", "")]).await, Code::Ok);
     assert_eq!(client.ask("more", &[("k", "")]).await, Code::OverLimit);
 
     server.write("rules.yaml", &limit_of(8));
-    eventually("the changed file is read", async || has_limit(&server, "d.k", 8)).await;
+    eventually("the changed file is read", async || {
+        has_limit(&server, "d.k", 8)
+    })
+    .await;
     assert!(has_limit(&server, "more.k", 1));
 
     fs::remove_file(server.path("more.yaml")).expect("it is there");
-    eventually("the removed file is forgotten", async || !has_limit(&server, "more.k", 1)).await;
+    eventually("the removed file is forgotten", async || {
+        !has_limit(&server, "more.k", 1)
+    })
+    .await;
     assert_eq!(client.ask("more", &[("k", "")]).await, Code::Ok);
     assert!(has_limit(&server, "d.k", 8));
 }
@@ -62,9 +90,15 @@ async fn a_new_a_changed_and_a_removed_file_take_effect() {
 async fn a_new_directory_below_takes_effect() {
     let server = TestServer::with_files([]).start();
     write(&server.path("team/shop/rules.yaml"), &limit_of(7));
-    eventually("the new directories are read", async || has_limit(&server, "d.k", 7)).await;
+    eventually("the new directories are read", async || {
+        has_limit(&server, "d.k", 7)
+    })
+    .await;
     fs::rename(server.path("team"), server.path("..team")).expect("it is there");
-    eventually("names with a dot are left out", async || !has_limit(&server, "d.k", 7)).await;
+    eventually("names with a dot are left out", async || {
+        !has_limit(&server, "d.k", 7)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -75,14 +109,27 @@ async fn counters_go_on_across_reloads() {
     assert_eq!(remaining(&mut client).await, (Code::Ok, 1));
 
     server.write("more.yaml", &domain("more"));
-    eventually("the new file is read", async || has_limit(&server, "more.k", 1)).await;
+    eventually("the new file is read", async || {
+        has_limit(&server, "more.k", 1)
+    })
+    .await;
     assert_eq!(remaining(&mut client).await, (Code::Ok, 0));
     assert_eq!(remaining(&mut client).await, (Code::OverLimit, 0));
 
     server.write("rules.yaml", &limit_of(10));
-    eventually("the limit is raised", async || has_limit(&server, "d.k", 10)).await;
-    assert_eq!(remaining(&mut client).await, (Code::Ok, 5), "three were counted, one refused and counted, and this one");
-    assert_eq!(server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#), Some(5.0));
+    eventually("the limit is raised", async || {
+        has_limit(&server, "d.k", 10)
+    })
+    .await;
+    assert_eq!(
+        remaining(&mut client).await,
+        (Code::Ok, 5),
+        "three were counted, one refused and counted, and this one"
+    );
+    assert_eq!(
+        server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#),
+        Some(5.0)
+    );
 }
 
 #[tokio::test]
@@ -91,20 +138,36 @@ async fn a_broken_file_keeps_the_last_good_rules_and_everybody_is_told_until_a_g
     let mut client = server.client().await;
     assert_eq!(remaining(&mut client).await, (Code::Ok, 1));
     assert_eq!(refused(&server), Some(0.0));
-    assert_eq!(server.metric("ratelimit_service_config_load_error"), Some(0.0));
+    assert_eq!(
+        server.metric("ratelimit_service_config_load_error"),
+        Some(0.0)
+    );
     assert!(server.get("/ready").body.ends_with("rules: ok\n"));
 
     server.write("rules.yaml", BROKEN);
     eventually("the metrics tell", async || refused(&server) == Some(1.0)).await;
-    assert_eq!(server.metric("ratelimit_service_config_load_error"), Some(1.0));
-    assert_eq!(server.metric("ratelimit_service_config_load_success"), Some(1.0));
+    assert_eq!(
+        server.metric("ratelimit_service_config_load_error"),
+        Some(1.0)
+    );
+    assert_eq!(
+        server.metric("ratelimit_service_config_load_success"),
+        Some(1.0)
+    );
     let ready = server.get("/ready");
     assert_eq!(ready.status, 200, "{ready:?}");
     for text in [&ready.body, &server.admin("/ready")] {
-        assert!(text.contains("rules: the newest were refused, older ones serve\n"), "{text}");
+        assert!(
+            text.contains("rules: the newest were refused, older ones serve\n"),
+            "{text}"
+        );
     }
     for text in [&ready.body, &server.log()] {
-        assert!(text.contains("invalid rate limit unit 'fortnight'") && text.contains("rules.yaml:4:24"), "{text}");
+        assert!(
+            text.contains("invalid rate limit unit 'fortnight'")
+                && text.contains("rules.yaml:4:24"),
+            "{text}"
+        );
     }
     assert_eq!(client.health("").await.expect("it is known"), Serving);
     assert_eq!(remaining(&mut client).await, (Code::Ok, 0));
@@ -114,8 +177,14 @@ async fn a_broken_file_keeps_the_last_good_rules_and_everybody_is_told_until_a_g
     accepted(&server).await;
     assert!(has_limit(&server, "d.k", 9));
     assert!(server.get("/ready").body.ends_with("rules: ok\n"));
-    assert_eq!(server.metric("ratelimit_service_config_load_success"), Some(2.0));
-    assert_eq!(server.metric("ratelimit_service_config_load_error"), Some(1.0));
+    assert_eq!(
+        server.metric("ratelimit_service_config_load_success"),
+        Some(2.0)
+    );
+    assert_eq!(
+        server.metric("ratelimit_service_config_load_error"),
+        Some(1.0)
+    );
 }
 
 /// Lines about a load, a reload, a rejected reload and the recovery.
@@ -126,47 +195,82 @@ const RELOAD_LINES: [&str; 4] = [
     " INFO rules valid again ",
 ];
 
-/// How many of each of [`RELOAD_LINES`] a server logs that reloads, rejects and recovers, with the default log level.
+/// How many of each of [`RELOAD_LINES`] a server logs that reloads, rejects and recovers, with the
+/// default log level.
 async fn reload_lines(server: Builder) -> [usize; 4] {
     let server = server.with_env("LOG_LEVEL", "").start();
     server.write("rules.yaml", &limit_of(8));
-    eventually("the rules are reloaded", async || server.metric("ratelimit_service_config_load_success") == Some(2.0)).await;
+    eventually("the rules are reloaded", async || {
+        server.metric("ratelimit_service_config_load_success") == Some(2.0)
+    })
+    .await;
     server.write("rules.yaml", BROKEN);
-    eventually("the reload is rejected", async || refused(&server) == Some(1.0)).await;
+    eventually("the reload is rejected", async || {
+        refused(&server) == Some(1.0)
+    })
+    .await;
     server.write("rules.yaml", &limit_of(9));
     accepted(&server).await;
     let log = server.log();
-    let rejected = log.lines().find(|line| line.contains("ERROR")).expect("an error is logged at every level");
-    for words in ["rules.yaml:4:24 (domain d", "hint=\"write one of second, ", "in_force=\"last good configuration\""] {
-        assert!(rejected.contains(words), "{words} is not in the line: {rejected}");
+    let rejected = log
+        .lines()
+        .find(|line| line.contains("ERROR"))
+        .expect("an error is logged at every level");
+    for words in [
+        "rules.yaml:4:24 (domain d",
+        "hint=\"write one of second, ",
+        "in_force=\"last good configuration\"",
+    ] {
+        assert!(
+            rejected.contains(words),
+            "{words} is not in the line: {rejected}"
+        );
     }
     RELOAD_LINES.map(|text| log.lines().filter(|line| line.contains(text)).count())
 }
 
 #[tokio::test]
 async fn on_a_terminal_a_reload_a_rejected_reload_and_the_recovery_are_one_line_each() {
-    assert_eq!(reload_lines(TestServer::with_rules(&limit_of(7)).with_a_terminal()).await, [1, 1, 1, 1]);
+    assert_eq!(
+        reload_lines(TestServer::with_rules(&limit_of(7)).with_a_terminal()).await,
+        [1, 1, 1, 1]
+    );
 }
 
 #[tokio::test]
 async fn without_a_terminal_the_log_level_is_that_of_the_reference() {
-    assert_eq!(reload_lines(TestServer::with_rules(&limit_of(7))).await, [0, 0, 1, 0]);
+    assert_eq!(
+        reload_lines(TestServer::with_rules(&limit_of(7))).await,
+        [0, 0, 1, 0]
+    );
 }
 
 #[tokio::test]
 async fn log_level_wins_over_the_terminal() {
-    let server = TestServer::with_rules(&limit_of(7)).with_a_terminal().with_env("LOG_LEVEL", "warn").start();
+    let server = TestServer::with_rules(&limit_of(7))
+        .with_a_terminal()
+        .with_env("LOG_LEVEL", "warn")
+        .start();
     assert!(!server.log().contains(" INFO "), "{}", server.log());
 }
 
 #[tokio::test]
 async fn one_broken_file_of_two_changes_nothing_of_either() {
-    let server = TestServer::with_files([("one.yaml", &*domain("one")), ("two.yaml", &domain("two"))]).start();
+    let server =
+        TestServer::with_files([("one.yaml", &*domain("one")), ("two.yaml", &domain("two"))])
+            .start();
     server.write("two.yaml", BROKEN);
     eventually("it is refused", async || refused(&server) == Some(1.0)).await;
     server.write("one.yaml", &limit_of(5));
-    eventually("it is refused again", async || server.metric("ratelimit_service_config_load_error") == Some(2.0)).await;
-    assert!(has_limit(&server, "one.k", 1) && has_limit(&server, "two.k", 1) && !has_limit(&server, "d.k", 5));
+    eventually("it is refused again", async || {
+        server.metric("ratelimit_service_config_load_error") == Some(2.0)
+    })
+    .await;
+    assert!(
+        has_limit(&server, "one.k", 1)
+            && has_limit(&server, "two.k", 1)
+            && !has_limit(&server, "d.k", 5)
+    );
 }
 
 #[tokio::test]
@@ -176,11 +280,17 @@ async fn an_editor_that_writes_in_steps_never_leaves_the_service_without_rules()
     let (head, tail) = text.split_at(text.len() / 2);
 
     File::create(server.path("rules.yaml")).expect("it is truncated");
-    eventually("the empty file is refused", async || refused(&server) == Some(1.0)).await;
+    eventually("the empty file is refused", async || {
+        refused(&server) == Some(1.0)
+    })
+    .await;
     assert!(has_limit(&server, "d.k", 7));
 
     fs::write(server.path("rules.yaml"), head).expect("it is written");
-    eventually("half a file is refused", async || server.metric("ratelimit_service_config_load_error") == Some(2.0)).await;
+    eventually("half a file is refused", async || {
+        server.metric("ratelimit_service_config_load_error") == Some(2.0)
+    })
+    .await;
     assert!(has_limit(&server, "d.k", 7));
 
     fs::write(server.path("rules.yaml"), format!("{head}{tail}")).expect("it is written");
@@ -188,7 +298,8 @@ async fn an_editor_that_writes_in_steps_never_leaves_the_service_without_rules()
     assert!(has_limit(&server, "d.k", 8));
 }
 
-/// A volume as kubelet makes it: files are links through `..data`, which is turned from one directory to the next.
+/// A volume as kubelet makes it: files are links through `..data`, which is turned from one
+/// directory to the next.
 struct ConfigMap<'m> {
     mount: &'m Path,
     generation: u32,
@@ -199,9 +310,13 @@ impl ConfigMap<'_> {
         let old = format!("..generation_{}", self.generation);
         self.generation += 1;
         let new = format!("..generation_{}", self.generation);
-        write(&self.mount.join(&new).join("rules.yaml"), &limit_of(requests));
+        write(
+            &self.mount.join(&new).join("rules.yaml"),
+            &limit_of(requests),
+        );
         symlink(&new, self.mount.join("..data_tmp")).expect("it is not there");
-        fs::rename(self.mount.join("..data_tmp"), self.mount.join("..data")).expect("both are in one directory");
+        fs::rename(self.mount.join("..data_tmp"), self.mount.join("..data"))
+            .expect("both are in one directory");
         if self.generation == 1 {
             symlink("..data/rules.yaml", self.mount.join("rules.yaml")).expect("it is not there");
         } else {
@@ -213,21 +328,33 @@ impl ConfigMap<'_> {
 async fn follows(server: &TestServer, config_map: &mut ConfigMap<'_>) {
     for requests in 20..25 {
         config_map.update(requests);
-        eventually("the update is read", async || has_limit(server, "d.k", requests)).await;
+        eventually("the update is read", async || {
+            has_limit(server, "d.k", requests)
+        })
+        .await;
     }
     for requests in 30..40 {
         config_map.update(requests);
     }
-    eventually("the last of many is read", async || has_limit(server, "d.k", 39)).await;
+    eventually("the last of many is read", async || {
+        has_limit(server, "d.k", 39)
+    })
+    .await;
     accepted(server).await;
     let successes = server.metric("ratelimit_service_config_load_success");
-    assert!(successes.is_some_and(|loads| loads < 17.0), "changes that come together are one load: {successes:?}");
+    assert!(
+        successes.is_some_and(|loads| loads < 17.0),
+        "changes that come together are one load: {successes:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_config_map_is_followed_from_update_to_update() {
     let mount = TempDir::new().expect("a temporary directory");
-    let mut config_map = ConfigMap { mount: mount.path(), generation: 0 };
+    let mut config_map = ConfigMap {
+        mount: mount.path(),
+        generation: 0,
+    };
     config_map.update(1);
     let server = TestServer::with_directory(mount.path()).start();
     assert!(has_limit(&server, "d.k", 1));
@@ -238,7 +365,10 @@ async fn a_config_map_is_followed_from_update_to_update() {
 async fn a_config_map_is_followed_where_istios_sample_mounts_it() {
     let root = TempDir::new().expect("a temporary directory");
     let mount = root.path().join("ratelimit/config");
-    let mut config_map = ConfigMap { mount: &mount, generation: 0 };
+    let mut config_map = ConfigMap {
+        mount: &mount,
+        generation: 0,
+    };
     config_map.update(1);
     let server = TestServer::with_runtime_root(root.path())
         .with_env("RUNTIME_SUBDIRECTORY", "ratelimit")
@@ -255,21 +385,32 @@ async fn a_runtime_root_that_is_a_link_is_followed_when_it_is_turned() {
     let root = base.path().join("current");
     let turn = |requests: u32| {
         let version = base.path().join(format!("version_{requests}"));
-        write(&version.join("ratelimit/config/rules.yaml"), &limit_of(requests));
+        write(
+            &version.join("ratelimit/config/rules.yaml"),
+            &limit_of(requests),
+        );
         symlink(&version, base.path().join("next")).expect("it is not there");
         fs::rename(base.path().join("next"), &root).expect("both are in one directory");
     };
     turn(1);
-    let server =
-        TestServer::with_runtime_root(&root).with_env("RUNTIME_SUBDIRECTORY", "ratelimit").with_env("RUNTIME_WATCH_ROOT", "true").start();
+    let server = TestServer::with_runtime_root(&root)
+        .with_env("RUNTIME_SUBDIRECTORY", "ratelimit")
+        .with_env("RUNTIME_WATCH_ROOT", "true")
+        .start();
     assert!(has_limit(&server, "d.k", 1));
     for requests in 2..6 {
         turn(requests);
-        eventually("the new version is read", async || has_limit(&server, "d.k", requests)).await;
+        eventually("the new version is read", async || {
+            has_limit(&server, "d.k", requests)
+        })
+        .await;
     }
     // And a file within the version that is current now, though the first watch was on another.
     write(&root.join("ratelimit/config/rules.yaml"), &limit_of(9));
-    eventually("a change below the link is read", async || has_limit(&server, "d.k", 9)).await;
+    eventually("a change below the link is read", async || {
+        has_limit(&server, "d.k", 9)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -281,7 +422,10 @@ async fn a_directory_that_vanishes_keeps_the_rules_and_is_read_again_when_it_is_
     let ready = server.get("/ready");
     assert_eq!(ready.status, 200);
     for text in [&ready.body, &server.log()] {
-        assert!(text.contains("read rules from") && text.contains("No such file or directory"), "{text}");
+        assert!(
+            text.contains("read rules from") && text.contains("No such file or directory"),
+            "{text}"
+        );
     }
     assert_eq!(remaining(&mut client).await, (Code::Ok, 0));
     assert_eq!(remaining(&mut client).await, (Code::OverLimit, 0));
@@ -291,21 +435,42 @@ async fn a_directory_that_vanishes_keeps_the_rules_and_is_read_again_when_it_is_
     accepted(&server).await;
     // A watch is on the new directory, too.
     server.write("rules.yaml", &limit_of(6));
-    eventually("changes are seen again", async || has_limit(&server, "d.k", 6)).await;
+    eventually("changes are seen again", async || {
+        has_limit(&server, "d.k", 6)
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn with_bad_first_rules_the_doors_are_open_health_says_no_and_good_rules_end_it() {
     let server = TestServer::with_rules(BROKEN).start();
     let mut client = server.client().await;
-    assert!(server.announcement().contains("were refused, see the log; waiting for good ones"), "{}", server.announcement());
-    assert!(server.log().contains("invalid rate limit unit 'fortnight'"), "{}", server.log());
+    assert!(
+        server
+            .announcement()
+            .contains("were refused, see the log; waiting for good ones"),
+        "{}",
+        server.announcement()
+    );
+    assert!(
+        server.log().contains("invalid rate limit unit 'fortnight'"),
+        "{}",
+        server.log()
+    );
     assert_unready(&server, &mut client).await;
     let ready = server.get("/ready");
-    assert!(ready.body.contains("rules: none: the first rules were refused\n"), "{ready:?}");
+    assert!(
+        ready
+            .body
+            .contains("rules: none: the first rules were refused\n"),
+        "{ready:?}"
+    );
 
     server.write("rules.yaml", &limit_of(1));
-    eventually("it gets healthy", async || client.health("").await.expect("it is known") == Serving).await;
+    eventually("it gets healthy", async || {
+        client.health("").await.expect("it is known") == Serving
+    })
+    .await;
     assert_eq!(server.get("/healthcheck").status, 200);
     assert_eq!(server.get("/ready").status, 200);
     assert_eq!(remaining(&mut client).await, (Code::Ok, 0));
@@ -320,28 +485,51 @@ async fn a_rules_directory_may_come_after_the_start() {
     assert_unready(&server, &mut client).await;
 
     write(&base.path().join("config/rules.yaml"), &limit_of(1));
-    eventually("it gets healthy", async || client.health("").await.expect("it is known") == Serving).await;
+    eventually("it gets healthy", async || {
+        client.health("").await.expect("it is known") == Serving
+    })
+    .await;
     assert_eq!(remaining(&mut client).await, (Code::Ok, 0));
 }
 
 async fn assert_unready(server: &TestServer, client: &mut Client) {
-    let refusal = client.call(request("d", &[&[("k", "")]])).await.expect_err("there are no rules");
-    assert_eq!((refusal.code(), refusal.message()), (tonic::Code::Unknown, "no rate limit configuration loaded"));
+    let refusal = client
+        .call(request("d", &[&[("k", "")]]))
+        .await
+        .expect_err("there are no rules");
+    assert_eq!(
+        (refusal.code(), refusal.message()),
+        (tonic::Code::Unknown, "no rate limit configuration loaded")
+    );
     for service in ["", "ratelimit"] {
-        assert_eq!(client.health(service).await.expect("it is known"), NotServing);
+        assert_eq!(
+            client.health(service).await.expect("it is known"),
+            NotServing
+        );
     }
     let health = server.get("/healthcheck");
     assert_eq!((health.status, &*health.body), (500, ""));
     assert_eq!(server.get("/ready").status, 503);
-    assert_eq!(server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#).status, 400);
+    assert_eq!(
+        server
+            .json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#)
+            .status,
+        400
+    );
     assert_eq!(refused(server), Some(1.0));
     assert_eq!(server.admin("/rlconfig"), "");
 }
 
 #[tokio::test]
 async fn an_empty_rules_directory_serves_everything_and_warns() {
-    let server = TestServer::with_files([]).with_env("LOG_LEVEL", "warn").start();
-    assert!(server.log().contains("no rules files: nothing is limited"), "{}", server.log());
+    let server = TestServer::with_files([])
+        .with_env("LOG_LEVEL", "warn")
+        .start();
+    assert!(
+        server.log().contains("no rules files: nothing is limited"),
+        "{}",
+        server.log()
+    );
     let mut client = server.client().await;
     assert_eq!(client.health("").await.expect("it is known"), Serving);
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
@@ -350,11 +538,16 @@ async fn an_empty_rules_directory_serves_everything_and_warns() {
 
 #[tokio::test]
 async fn forced_to_start_it_is_healthy_before_the_first_rules() {
-    let server = TestServer::with_rules(BROKEN).with_env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
+    let server = TestServer::with_rules(BROKEN)
+        .with_env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
+        .start();
     let mut client = server.client().await;
     assert_eq!(client.health("").await.expect("it is known"), Serving);
     assert_eq!(server.get("/healthcheck").status, 200);
-    assert!(client.call(request("d", &[&[("k", "")]])).await.is_err(), "there are no rules all the same");
+    assert!(
+        client.call(request("d", &[&[("k", "")]])).await.is_err(),
+        "there are no rules all the same"
+    );
 }
 
 #[tokio::test]
@@ -365,11 +558,21 @@ async fn where_a_domain_is_needed_to_be_healthy_health_follows_the_rules() {
         .start();
     let mut client = server.client().await;
     assert_eq!(client.health("").await.expect("it is known"), NotServing);
-    assert!(server.get("/ready").body.contains("rules: no domain"), "{:?}", server.get("/ready"));
+    assert!(
+        server.get("/ready").body.contains("rules: no domain"),
+        "{:?}",
+        server.get("/ready")
+    );
     server.write("rules.yaml", &limit_of(1));
-    eventually("it gets healthy", async || client.health("").await.expect("it is known") == Serving).await;
+    eventually("it gets healthy", async || {
+        client.health("").await.expect("it is known") == Serving
+    })
+    .await;
     fs::remove_file(server.path("rules.yaml")).expect("it is there");
-    eventually("it gets unhealthy", async || client.health("").await.expect("it is known") == NotServing).await;
+    eventually("it gets unhealthy", async || {
+        client.health("").await.expect("it is known") == NotServing
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -377,19 +580,41 @@ async fn whoever_watches_health_sees_the_first_rules_come() {
     let server = TestServer::with_rules(BROKEN).start();
     let mut client = server.client().await;
     let mut stream = client.watch("").await;
-    assert_eq!(stream.message().await.expect("the stream is open").expect("it is told at once").status(), NotServing);
+    assert_eq!(
+        stream
+            .message()
+            .await
+            .expect("the stream is open")
+            .expect("it is told at once")
+            .status(),
+        NotServing
+    );
     server.write("rules.yaml", &limit_of(1));
-    assert_eq!(stream.message().await.expect("the stream is open").expect("the change is told").status(), Serving);
+    assert_eq!(
+        stream
+            .message()
+            .await
+            .expect("the stream is open")
+            .expect("the change is told")
+            .status(),
+        Serving
+    );
 }
 
 #[tokio::test]
 async fn sighup_reads_the_rules_though_they_look_unchanged() {
     let mut server = TestServer::with_rules(&limit_of(7)).start();
     let path = server.path("rules.yaml");
-    let modified = fs::metadata(&path).and_then(|metadata| metadata.modified()).expect("it has a time");
+    let modified = fs::metadata(&path)
+        .and_then(|metadata| metadata.modified())
+        .expect("it has a time");
     // The same length, inode and time.
     fs::write(&path, limit_of(8)).expect("it is written");
-    File::options().write(true).open(&path).and_then(|file| file.set_modified(modified)).expect("it has a time");
+    File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|file| file.set_modified(modified))
+        .expect("it has a time");
     server.signal("HUP");
     eventually("the rules are read", async || has_limit(&server, "d.k", 8)).await;
     assert!(server.is_running());

@@ -19,14 +19,25 @@ fn keys(redis: &RedisProcess) -> usize {
 #[tokio::test]
 async fn the_master_is_found_and_replicas_of_the_service_share_what_they_count() {
     let deployment = SentinelProcess::builder().with_replicas(2).start();
-    let (one, other) = (service(LIMIT, &deployment.settings()), service(LIMIT, &deployment.settings()));
-    assert!(one.announcement().contains("mymaster"), "{}", one.announcement());
+    let (one, other) = (
+        service(LIMIT, &deployment.settings()),
+        service(LIMIT, &deployment.settings()),
+    );
+    assert!(
+        one.announcement().contains("mymaster"),
+        "{}",
+        one.announcement()
+    );
     let (mut one, mut other) = (Counting::at(&one).await, Counting::at(&other).await);
     one.wait_for_verdicts(&ANYTHING).await;
     other.wait_for_verdicts(&ANYTHING).await;
     for (key, algorithm) in ALGORITHMS.into_iter().filter(|(key, _)| *key != "places") {
         assert_eq!(one.admitted(key, "shared", 3).await, 3, "{algorithm}");
-        assert_eq!(other.admitted(key, "shared", 3).await, LIMIT - 3, "{algorithm}");
+        assert_eq!(
+            other.admitted(key, "shared", 3).await,
+            LIMIT - 3,
+            "{algorithm}"
+        );
     }
 }
 
@@ -40,15 +51,25 @@ async fn after_a_failover_the_new_master_goes_on_counting_where_the_old_one_was(
         assert_eq!(counting.admitted(key, "v", 2).await, 2);
     }
     let before = keys(deployment.master());
-    look_until("the replica has everything", || keys(&deployment.servers[1]) == before);
+    look_until("the replica has everything", || {
+        keys(&deployment.servers[1]) == before
+    });
     deployment.fail_over();
     counting.wait_for_verdicts(&ANYTHING).await;
     for (key, algorithm) in ALGORITHMS {
-        assert_eq!(counting.admitted(key, "v", LIMIT).await, LIMIT - 2, "{algorithm}");
+        assert_eq!(
+            counting.admitted(key, "v", LIMIT).await,
+            LIMIT - 2,
+            "{algorithm}"
+        );
     }
-    look_until("the change is counted", || server.metric("tollgate_store_topology_changes_total") >= Some(1.0));
+    look_until("the change is counted", || {
+        server.metric("tollgate_store_topology_changes_total") >= Some(1.0)
+    });
     assert_eq!(server.metric("tollgate_store_nodes"), Some(1.0));
-    look_until("the log says so", || server.log().contains("Redis is now at"));
+    look_until("the log says so", || {
+        server.log().contains("Redis is now at")
+    });
 }
 
 #[tokio::test]
@@ -58,7 +79,11 @@ async fn a_master_that_is_killed_is_replaced_without_anybody_telling_the_service
     let mut counting = Counting::at(&server).await;
     counting.wait_for_verdicts(&ANYTHING).await;
     assert_eq!(counting.admitted("log", "v", 2).await, 2);
-    look_until("the replicas have it", || deployment.servers[1..].iter().all(|replica| keys(replica) == 2));
+    look_until("the replicas have it", || {
+        deployment.servers[1..]
+            .iter()
+            .all(|replica| keys(replica) == 2)
+    });
     deployment.master_mut().kill();
     deployment.wait_until_replaced(0);
     counting.wait_for_verdicts(&ANYTHING).await;
@@ -67,9 +92,15 @@ async fn a_master_that_is_killed_is_replaced_without_anybody_telling_the_service
 
 #[tokio::test]
 async fn sentinels_and_servers_have_passwords_of_their_own() {
-    let deployment = SentinelProcess::builder().with_password("of-servers").with_sentinel_password("of-sentinels").start();
+    let deployment = SentinelProcess::builder()
+        .with_password("of-servers")
+        .with_sentinel_password("of-sentinels")
+        .start();
     let settings = |auth: &str, sentinel_auth: &str| {
-        let auth = [("REDIS_AUTH", auth.to_owned()), ("REDIS_SENTINEL_AUTH", sentinel_auth.to_owned())];
+        let auth = [
+            ("REDIS_AUTH", auth.to_owned()),
+            ("REDIS_SENTINEL_AUTH", sentinel_auth.to_owned()),
+        ];
         [deployment.settings(), auth.to_vec()].concat()
     };
     let server = service(LIMIT, &settings("of-servers", "of-sentinels"));
@@ -80,16 +111,29 @@ async fn sentinels_and_servers_have_passwords_of_their_own() {
 
     for (auth, sentinel_auth) in [("of-servers", "wrong"), ("wrong", "of-sentinels")] {
         let server = service(LIMIT, &settings(auth, sentinel_auth));
-        let refused = server.client().await.call(request("d", &[&[("log", "v"), ("caller", "")]])).await.expect_err("nobody is let in");
+        let refused = server
+            .client()
+            .await
+            .call(request("d", &[&[("log", "v"), ("caller", "")]]))
+            .await
+            .expect_err("nobody is let in");
         assert_eq!(refused.code(), GrpcCode::Unavailable);
-        look_until("the log says why", || server.log().to_lowercase().contains("password"));
-        assert!(!server.log().contains("of-s"), "and keeps what is right to itself: {}", server.log());
+        look_until("the log says why", || {
+            server.log().to_lowercase().contains("password")
+        });
+        assert!(
+            !server.log().contains("of-s"),
+            "and keeps what is right to itself: {}",
+            server.log()
+        );
     }
 }
 
 #[tokio::test]
 async fn sentinels_may_know_users() {
-    let deployment = SentinelProcess::builder().with_sentinel_user("app on >s3cret ~* &* +@all").start();
+    let deployment = SentinelProcess::builder()
+        .with_sentinel_user("app on >s3cret ~* &* +@all")
+        .start();
     let auth = ("REDIS_SENTINEL_AUTH", "app:s3cret".to_owned());
     let server = service(LIMIT, &[deployment.settings(), vec![auth]].concat());
     let mut counting = Counting::at(&server).await;
@@ -106,11 +150,17 @@ async fn sentinels_that_are_away_are_not_missed_while_one_is_there() {
     let mut counting = Counting::at(&server).await;
     counting.wait_for_verdicts(&ANYTHING).await;
     counting.admits_exactly(LIMIT, ["v"]).await;
-    assert_eq!(server.metric("tollgate_store_topology_failures_total"), Some(0.0), "somebody could tell");
+    assert_eq!(
+        server.metric("tollgate_store_topology_failures_total"),
+        Some(0.0),
+        "somebody could tell"
+    );
 
     // Where the master is was known before.
     deployment.sentinels[2].kill();
-    look_until("it is told that nobody knows", || server.metric("tollgate_store_topology_failures_total") > Some(0.0));
+    look_until("it is told that nobody knows", || {
+        server.metric("tollgate_store_topology_failures_total") > Some(0.0)
+    });
     counting.admits_exactly(LIMIT, ["w"]).await;
 }
 
@@ -121,14 +171,29 @@ async fn a_sentinel_that_names_a_replica_is_not_believed() {
     let mut counting = Counting::at(&server).await;
     counting.wait_for_verdicts(&ANYTHING).await;
     counting.admits_exactly(LIMIT, ["v"]).await;
-    assert_eq!(server.metric(r#"tollgate_store_trouble{kind="refusing"}"#), Some(0.0));
+    assert_eq!(
+        server.metric(r#"tollgate_store_trouble{kind="refusing"}"#),
+        Some(0.0)
+    );
 
     // Nor where there is nobody else: a replica refuses to count.
     let liar = format!("mymaster,{}", deployment.sentinels[0].address());
-    let server = service(LIMIT, &[("REDIS_TYPE", "sentinel".to_owned()), ("REDIS_URL", liar)]);
-    let refused = server.client().await.call(request("d", &[&[("log", "v"), ("caller", "")]])).await.expect_err("there is no master");
+    let server = service(
+        LIMIT,
+        &[("REDIS_TYPE", "sentinel".to_owned()), ("REDIS_URL", liar)],
+    );
+    let refused = server
+        .client()
+        .await
+        .call(request("d", &[&[("log", "v"), ("caller", "")]]))
+        .await
+        .expect_err("there is no master");
     assert_eq!(refused.code(), GrpcCode::Unavailable);
-    look_until("the log says why", || server.log().contains("no sentinel names a server that says it is a master"));
+    look_until("the log says why", || {
+        server
+            .log()
+            .contains("no sentinel names a server that says it is a master")
+    });
 }
 
 #[tokio::test]
@@ -148,24 +213,55 @@ descriptors:
     ];
     let server = answered_by_redis(TestServer::with_rules(rules), &settings).start();
     let mut client = server.client().await;
-    let mut ask = async |key: &str| client.call(request("d", &[&[(key, "v")]])).await.map(|answer| answer.overall_code());
-    eventually("both count", async || ask("second").await.is_ok() && ask("year").await.is_ok()).await;
+    let mut ask = async |key: &str| {
+        client
+            .call(request("d", &[&[(key, "v")]]))
+            .await
+            .map(|answer| answer.overall_code())
+    };
+    eventually("both count", async || {
+        ask("second").await.is_ok() && ask("year").await.is_ok()
+    })
+    .await;
     let kept = |redis: &RedisProcess| redis.command::<Vec<String>>(&["KEYS", "*_v_*"]);
-    assert!(kept(&main).iter().all(|key| key.starts_with("d_year_")), "{:?}", kept(&main));
+    assert!(
+        kept(&main).iter().all(|key| key.starts_with("d_year_")),
+        "{:?}",
+        kept(&main)
+    );
     let of_seconds = kept(per_second.master());
-    assert!(!of_seconds.is_empty() && of_seconds.iter().all(|key| key.starts_with("d_second_")), "{of_seconds:?}");
+    assert!(
+        !of_seconds.is_empty() && of_seconds.iter().all(|key| key.starts_with("d_second_")),
+        "{of_seconds:?}"
+    );
 
     per_second.fail_over();
-    eventually("the new master counts", async || ask("second").await.is_ok()).await;
+    eventually("the new master counts", async || {
+        ask("second").await.is_ok()
+    })
+    .await;
     assert!(ask("year").await.is_ok());
-    assert!(kept(per_second.master()).iter().all(|key| key.starts_with("d_second_")));
+    assert!(
+        kept(per_second.master())
+            .iter()
+            .all(|key| key.starts_with("d_second_"))
+    );
 }
 
 #[tokio::test]
 async fn a_master_under_another_name_is_told_of() {
     let deployment = SentinelProcess::start();
     let url = deployment.url().replace("mymaster", "nobodys");
-    let server = TestServer::with_rules(&limit_of(1)).with_env("REDIS_TYPE", "sentinel").with_env("REDIS_URL", &url).start();
-    look_until("the log says what to look at", || server.log().contains("knows no master named nobodys"));
-    assert_eq!(server.client().await.ask("d", &[("k", "v")]).await, Code::Ok, "by policy");
+    let server = TestServer::with_rules(&limit_of(1))
+        .with_env("REDIS_TYPE", "sentinel")
+        .with_env("REDIS_URL", &url)
+        .start();
+    look_until("the log says what to look at", || {
+        server.log().contains("knows no master named nobodys")
+    });
+    assert_eq!(
+        server.client().await.ask("d", &[("k", "v")]).await,
+        Code::Ok,
+        "by policy"
+    );
 }

@@ -1,5 +1,5 @@
-//! Settings, one by one: each is on the page of compatibility, each that is honoured does something that is seen from outside the process,
-//! and each that is not is told.
+//! Settings, one by one: each is on the page of compatibility, each that is honoured does something
+//! that is seen from outside the process, and each that is not is told.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,8 @@ use crate::support::{Builder, TestServer, limit_of, look_until, read_test_file, 
 /// The names of all settings of the reference, one a line.
 const OF_THE_REFERENCE: &str = include_str!("settings_of_the_reference.txt");
 
-/// What may be without an effect, by how the name begins: the reference does nothing with it, or it has nothing to do here.
+/// What may be without an effect, by how the name begins: the reference does nothing with it, or it
+/// has nothing to do here.
 const MAY_BE_WITHOUT_EFFECT: [&str; 12] = [
     "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
     "GOSTATS_",
@@ -53,16 +54,30 @@ struct Effect {
 }
 
 fn rows() -> Vec<Row> {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md")).expect("the page is there");
-    let settings = page.split("\n## Settings\n").nth(1).and_then(|rest| rest.split("\n## ").next()).expect("the page has settings");
+    let page =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md"))
+            .expect("the page is there");
+    let settings = page
+        .split("\n## Settings\n")
+        .nth(1)
+        .and_then(|rest| rest.split("\n## ").next())
+        .expect("the page has settings");
     // There are other tables between them.
-    let tables = settings.split("\n\n").filter(|part| part.starts_with("| setting |"));
+    let tables = settings
+        .split("\n\n")
+        .filter(|part| part.starts_with("| setting |"));
     let lines = tables.flat_map(|table| table.lines().skip(2));
     let row = |line: &str| {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let ["", names, _, here, _, asserted_by, ""] = cells[..] else { panic!("five columns, not {line}") };
+        let ["", names, _, here, _, asserted_by, ""] = cells[..] else {
+            panic!("five columns, not {line}")
+        };
         let names = names.split(", ").map(str::to_owned).collect();
-        Row { names, here: here.to_owned(), asserted_by: asserted_by.to_owned() }
+        Row {
+            names,
+            here: here.to_owned(),
+            asserted_by: asserted_by.to_owned(),
+        }
     };
     lines.map(row).collect()
 }
@@ -74,25 +89,51 @@ fn every_setting_has_one_row_on_the_page_and_every_row_a_test_that_names_it() {
     for name in rows.iter().flat_map(|row| &row.names) {
         *seen.entry(name.as_str()).or_insert(0) += 1;
     }
-    assert!(seen.values().all(|count| *count == 1), "more than one row: {seen:?}");
+    assert!(
+        seen.values().all(|count| *count == 1),
+        "more than one row: {seen:?}"
+    );
     assert_eq!(OF_THE_REFERENCE.lines().count(), 121);
-    let missing: Vec<&str> = OF_THE_REFERENCE.lines().filter(|name| !seen.contains_key(name)).collect();
+    let missing: Vec<&str> = OF_THE_REFERENCE
+        .lines()
+        .filter(|name| !seen.contains_key(name))
+        .collect();
     assert!(missing.is_empty(), "no row: {missing:?}");
 
     for row in &rows {
         match &*row.here {
             "same" | "more" | "differs" | "refused" => {
-                let (file, case) = row.asserted_by.split_once(": ").unwrap_or_else(|| panic!("`file: test`, not {row:?}"));
+                let (file, case) = row
+                    .asserted_by
+                    .split_once(": ")
+                    .unwrap_or_else(|| panic!("`file: test`, not {row:?}"));
                 let text = read_test_file(file);
-                assert!(text.contains(&format!("fn {case}(")), "{file} has no {case}");
+                assert!(
+                    text.contains(&format!("fn {case}(")),
+                    "{file} has no {case}"
+                );
                 // Hosts and ports of a test's server are set where it is built.
-                let is_named =
-                    |name: &String| text.contains(name.trim_end_matches('*')) || ["PORT", "HOST"].iter().any(|end| name.ends_with(end));
-                assert!(row.names.iter().any(is_named), "{file} does not say {:?}", row.names);
+                let is_named = |name: &String| {
+                    text.contains(name.trim_end_matches('*'))
+                        || ["PORT", "HOST"].iter().any(|end| name.ends_with(end))
+                };
+                assert!(
+                    row.names.iter().any(is_named),
+                    "{file} does not say {:?}",
+                    row.names
+                );
             }
             "no effect" => {
-                let may = |name: &String| MAY_BE_WITHOUT_EFFECT.iter().any(|begin| name.starts_with(begin));
-                assert!(row.names.iter().all(may), "{:?} ought to have an effect", row.names);
+                let may = |name: &String| {
+                    MAY_BE_WITHOUT_EFFECT
+                        .iter()
+                        .any(|begin| name.starts_with(begin))
+                };
+                assert!(
+                    row.names.iter().all(may),
+                    "{:?} ought to have an effect",
+                    row.names
+                );
             }
             other => panic!("`{other}` is none of the words of the page: {row:?}"),
         }
@@ -102,31 +143,66 @@ fn every_setting_has_one_row_on_the_page_and_every_row_a_test_that_names_it() {
 #[test]
 fn help_and_the_page_know_the_same_settings() {
     let help = tollgate(&["--help"]).stdout;
-    let in_help: Vec<&str> = help.split("[env: ").skip(1).filter_map(|rest| rest.split(['=', ']']).next()).collect();
+    let in_help: Vec<&str> = help
+        .split("[env: ")
+        .skip(1)
+        .filter_map(|rest| rest.split(['=', ']']).next())
+        .collect();
     let rows = rows();
     let on_page: Vec<&String> = rows.iter().flat_map(|row| &row.names).collect();
-    let not_on_page: Vec<&&str> = in_help.iter().filter(|name| !on_page.iter().any(|there| there == name)).collect();
-    assert!(not_on_page.is_empty(), "in --help, and without a row: {not_on_page:?}");
-    for row in rows.iter().filter(|row| ["same", "more", "differs"].contains(&&*row.here)) {
-        // Those of a family are not listed one by one, and what is honoured by passing it over has no flag.
-        let is_listed = |name: &&String| name.ends_with('*') || **name == "GRPC_SERVER_TLS_CA_CERT" || in_help.contains(&name.as_str());
+    let not_on_page: Vec<&&str> = in_help
+        .iter()
+        .filter(|name| !on_page.iter().any(|there| there == name))
+        .collect();
+    assert!(
+        not_on_page.is_empty(),
+        "in --help, and without a row: {not_on_page:?}"
+    );
+    for row in rows
+        .iter()
+        .filter(|row| ["same", "more", "differs"].contains(&&*row.here))
+    {
+        // Those of a family are not listed one by one, and what is honoured by passing it over has
+        // no flag.
+        let is_listed = |name: &&String| {
+            name.ends_with('*')
+                || **name == "GRPC_SERVER_TLS_CA_CERT"
+                || in_help.contains(&name.as_str())
+        };
         let unlisted: Vec<_> = row.names.iter().filter(|name| !is_listed(name)).collect();
-        assert!(unlisted.is_empty(), "on the page, and not in --help: {unlisted:?}");
+        assert!(
+            unlisted.is_empty(),
+            "on the page, and not in --help: {unlisted:?}"
+        );
     }
 }
 
 #[test]
 fn what_has_no_effect_is_warned_about_by_name_and_nothing_else_is() {
     let rows = rows();
-    let without: Vec<&String> = rows.iter().filter(|row| row.here == "no effect").flat_map(|row| &row.names).collect();
+    let without: Vec<&String> = rows
+        .iter()
+        .filter(|row| row.here == "no effect")
+        .flat_map(|row| &row.names)
+        .collect();
     assert!(without.len() > 20, "{without:?}");
     let redis = RedisProcess::start();
-    let server = without.iter().fold(TestServer::with_rules(&limit_of(1)), |server, name| server.with_env(name, "1"));
-    let server = server.with_env("REDIS_URL", &redis.url()).with_env("REDIS_PERSECOND", "true");
+    let server = without
+        .iter()
+        .fold(TestServer::with_rules(&limit_of(1)), |server, name| {
+            server.with_env(name, "1")
+        });
+    let server = server
+        .with_env("REDIS_URL", &redis.url())
+        .with_env("REDIS_PERSECOND", "true");
     let server = server.with_env("REDIS_PERSECOND_URL", &redis.url()).start();
     let log = server.log();
     for name in without {
-        assert_eq!(log.matches(&format!("{name} has no effect: ")).count(), 1, "{name}: {log}");
+        assert_eq!(
+            log.matches(&format!("{name} has no effect: ")).count(),
+            1,
+            "{name}: {log}"
+        );
     }
 }
 
@@ -135,12 +211,29 @@ fn what_has_no_effect_is_warned_about_by_name_and_nothing_else_is() {
 fn a_setting_that_is_set_to_nothing_is_not_set() {
     let names = OF_THE_REFERENCE.lines();
     // Where its rules are, and its ports, the test has to say.
-    let own = ["RUNTIME_ROOT", "PORT", "GRPC_PORT", "DEBUG_PORT", "HOST", "GRPC_HOST", "DEBUG_HOST", "LOG_LEVEL", "PROMETHEUS_ADDR"];
-    let server =
-        names.filter(|name| !own.contains(name)).fold(TestServer::with_rules(&limit_of(1)), |server, name| server.with_env(name, ""));
+    let own = [
+        "RUNTIME_ROOT",
+        "PORT",
+        "GRPC_PORT",
+        "DEBUG_PORT",
+        "HOST",
+        "GRPC_HOST",
+        "DEBUG_HOST",
+        "LOG_LEVEL",
+        "PROMETHEUS_ADDR",
+    ];
+    let server = names
+        .filter(|name| !own.contains(name))
+        .fold(TestServer::with_rules(&limit_of(1)), |server, name| {
+            server.with_env(name, "")
+        });
     let server = server.start();
     assert_eq!(server.get("/healthcheck").status, 200);
-    assert!(server.announcement().contains("store    memory"), "{}", server.announcement());
+    assert!(
+        server.announcement().contains("store    memory"),
+        "{}",
+        server.announcement()
+    );
     assert!(!server.log().contains("no effect"), "{}", server.log());
 }
 
@@ -150,7 +243,8 @@ descriptors:
   - {key: tight, metadata: {owner: ann}, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: loose, metadata: {owner: bob}, rate_limit: {unit: year, requests_per_unit: 10}}
 ";
-pub(crate) const TIGHT: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"tight","value":"v"}]}]}"#;
+pub(crate) const TIGHT: &str =
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"tight","value":"v"}]}]}"#;
 const LOOSE: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"loose","value":"v"}]}]}"#;
 const BOTH: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"tight","value":"v"}]},{"entries":[{"key":"loose","value":"v"}]}]}"#;
 
@@ -159,24 +253,42 @@ fn json(reply: &Reply) -> Value {
 }
 
 fn has_header(reply: &Reply, name: &str) -> bool {
-    json(reply)["responseHeadersToAdd"].as_array().is_some_and(|headers| headers.iter().any(|header| header["key"] == name))
+    json(reply)["responseHeadersToAdd"]
+        .as_array()
+        .is_some_and(|headers| headers.iter().any(|header| header["key"] == name))
 }
 
 fn near(server: &TestServer) -> bool {
-    server.metric(r#"ratelimit_service_rate_limit_near_limit{domain="d",key1="loose"}"#) == Some(2.0)
+    server.metric(r#"ratelimit_service_rate_limit_near_limit{domain="d",key1="loose"}"#)
+        == Some(2.0)
 }
 
 /// Every one of these is as it says with the setting, and is not without.
 const EFFECTS: &[Effect] = &[
-    Effect { setting: ("SHADOW_MODE", "true"), rules: TWO, calls: &[TIGHT, TIGHT], shows: |_, reply| reply.status == 200 },
-    Effect { setting: ("QUOTA_MODE", "true"), rules: TWO, calls: &[BOTH, BOTH], shows: |_, reply| reply.status == 200 },
+    Effect {
+        setting: ("SHADOW_MODE", "true"),
+        rules: TWO,
+        calls: &[TIGHT, TIGHT],
+        shows: |_, reply| reply.status == 200,
+    },
+    Effect {
+        setting: ("QUOTA_MODE", "true"),
+        rules: TWO,
+        calls: &[BOTH, BOTH],
+        shows: |_, reply| reply.status == 200,
+    },
     Effect {
         setting: ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"),
         rules: TWO,
         calls: &[BOTH, BOTH, BOTH, LOOSE],
         shows: |_, reply| json(reply)["statuses"][0]["limitRemaining"] == 8,
     },
-    Effect { setting: ("NEAR_LIMIT_RATIO", "0.1"), rules: TWO, calls: &[LOOSE, LOOSE, LOOSE], shows: |server, _| near(server) },
+    Effect {
+        setting: ("NEAR_LIMIT_RATIO", "0.1"),
+        rules: TWO,
+        calls: &[LOOSE, LOOSE, LOOSE],
+        shows: |server, _| near(server),
+    },
     Effect {
         setting: ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
         rules: TWO,
@@ -205,7 +317,13 @@ const EFFECTS: &[Effect] = &[
 
 #[test]
 fn what_is_answered_goes_by_the_settings() {
-    for Effect { setting: (name, value), rules, calls, shows } in EFFECTS {
+    for Effect {
+        setting: (name, value),
+        rules,
+        calls,
+        shows,
+    } in EFFECTS
+    {
         let is_shown = |server: TestServer| {
             let replies: Vec<Reply> = calls.iter().map(|body| server.json(body)).collect();
             let last = replies.into_iter().next_back().expect("there is a call");
@@ -220,11 +338,22 @@ fn what_is_answered_goes_by_the_settings() {
 
 #[test]
 fn the_headers_have_the_names_that_are_set() {
-    let names = [("LIMIT_LIMIT_HEADER", "X-Most"), ("LIMIT_REMAINING_HEADER", "X-Left"), ("LIMIT_RESET_HEADER", "X-Seconds")];
+    let names = [
+        ("LIMIT_LIMIT_HEADER", "X-Most"),
+        ("LIMIT_REMAINING_HEADER", "X-Left"),
+        ("LIMIT_RESET_HEADER", "X-Seconds"),
+    ];
     let server = TestServer::with_rules(TWO).with_env("LIMIT_RESPONSE_HEADERS_ENABLED", "true");
-    let server = names.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start();
+    let server = names
+        .iter()
+        .fold(server, |server, (name, value)| server.with_env(name, value))
+        .start();
     let reply = server.json(LOOSE);
-    assert!(names.iter().all(|(_, name)| has_header(&reply, name)), "{}", reply.body);
+    assert!(
+        names.iter().all(|(_, name)| has_header(&reply, name)),
+        "{}",
+        reply.body
+    );
 }
 
 #[test]
@@ -235,13 +364,25 @@ fn the_headers_of_upstream_requests_have_the_names_that_are_set() {
         ("LIMIT_REQUEST_RESET_HEADER", "X-Seconds"),
     ];
     let server = TestServer::with_rules(TWO).with_env("LIMIT_REQUEST_HEADERS_ENABLED", "true");
-    let server = names.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start();
+    let server = names
+        .iter()
+        .fold(server, |server, (name, value)| server.with_env(name, value))
+        .start();
     let reply = server.json(LOOSE);
     let answer = json(&reply);
-    let headers = answer["requestHeadersToAdd"].as_array().expect("request headers");
-    let keys: Vec<_> = headers.iter().filter_map(|header| header["key"].as_str()).collect();
+    let headers = answer["requestHeadersToAdd"]
+        .as_array()
+        .expect("request headers");
+    let keys: Vec<_> = headers
+        .iter()
+        .filter_map(|header| header["key"].as_str())
+        .collect();
     assert_eq!(keys, names.map(|(_, name)| name), "{}", reply.body);
-    assert!(answer.get("responseHeadersToAdd").is_none(), "{}", reply.body);
+    assert!(
+        answer.get("responseHeadersToAdd").is_none(),
+        "{}",
+        reply.body
+    );
 }
 
 #[test]
@@ -252,58 +393,97 @@ descriptors:
   - {key: host, value: foo.bar, rate_limit: {unit: year, requests_per_unit: 5}}
   - {key: path, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 5}}
 ";
-    let server = TestServer::with_rules(rules).with_env("SANITIZE_DESCRIPTOR_METRIC_DOTS", "true").start();
+    let server = TestServer::with_rules(rules)
+        .with_env("SANITIZE_DESCRIPTOR_METRIC_DOTS", "true")
+        .start();
     for (entry, limit) in [
         (r#"{"key":"host","value":"foo.bar"}"#, ""),
         (r#"{"key":"path","value":"/v1.Do"}"#, ""),
-        (r#"{"key":"other.key","value":"1"}"#, r#","limit":{"requestsPerUnit":5,"unit":"DAY"}"#),
+        (
+            r#"{"key":"other.key","value":"1"}"#,
+            r#","limit":{"requestsPerUnit":5,"unit":"DAY"}"#,
+        ),
     ] {
         let body = format!(r#"{{"domain":"a.b","descriptors":[{{"entries":[{entry}]{limit}}}]}}"#);
         assert_eq!(server.json(&body).status, 200, "{body}");
     }
     let stats = server.admin("/stats");
     for name in ["a.b.host_foo_bar", "a.b.path_/v1_Do", "a.b.other_key_1"] {
-        assert!(stats.contains(&format!("ratelimit.service.rate_limit.{name}.total_hits: 1")), "{name}: {stats}");
+        assert!(
+            stats.contains(&format!(
+                "ratelimit.service.rate_limit.{name}.total_hits: 1"
+            )),
+            "{name}: {stats}"
+        );
     }
 }
 
 #[test]
 fn months_are_calendar_months_if_that_is_wanted() {
     let redis = RedisProcess::start();
-    let rules = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: month, requests_per_unit: 5}}]\n";
+    let rules =
+        "domain: d\ndescriptors: [{key: k, rate_limit: {unit: month, requests_per_unit: 5}}]\n";
     let start = |calendar: &str| {
         let server = TestServer::with_rules(rules).with_env("REDIS_URL", &redis.url());
-        server.with_env("EXPIRATION_JITTER_MAX_SECONDS", "0").with_env("USE_CALENDAR_MONTH_RATE_LIMIT", calendar).start()
+        server
+            .with_env("EXPIRATION_JITTER_MAX_SECONDS", "0")
+            .with_env("USE_CALENDAR_MONTH_RATE_LIMIT", calendar)
+            .start()
     };
     let window_of_the_only_key = || -> u64 {
         let keys: Vec<String> = redis.command(&["KEYS", "*"]);
-        let [key] = &keys[..] else { panic!("one key, not {keys:?}") };
-        key.strip_prefix("d_k_v_").and_then(|start| start.parse().ok()).unwrap_or_else(|| panic!("{key}"))
+        let [key] = &keys[..] else {
+            panic!("one key, not {keys:?}")
+        };
+        key.strip_prefix("d_k_v_")
+            .and_then(|start| start.parse().ok())
+            .unwrap_or_else(|| panic!("{key}"))
     };
     let body = TIGHT.replace("tight", "k");
     let fixed = start("false");
     assert_eq!(fixed.json(&body).status, 200);
-    assert_eq!(window_of_the_only_key() % (30 * 86_400), 0, "30 days since the epoch");
+    assert_eq!(
+        window_of_the_only_key() % (30 * 86_400),
+        0,
+        "30 days since the epoch"
+    );
     redis.command::<()>(&["FLUSHALL"]);
     let calendar = start("true");
     assert_eq!(calendar.json(&body).status, 200);
     let begins = UNIX_EPOCH + Duration::from_secs(window_of_the_only_key());
     let date = humantime::format_rfc3339_seconds(begins).to_string();
-    assert!(date.ends_with("-01T00:00:00Z"), "the first of a month, not {date}");
-    assert!(calendar.admin("/explain?domain=d&descriptor=k%3Dv").contains("5 per calendar month"));
+    assert!(
+        date.ends_with("-01T00:00:00Z"),
+        "the first of a month, not {date}"
+    );
+    assert!(
+        calendar
+            .admin("/explain?domain=d&descriptor=k%3Dv")
+            .contains("5 per calendar month")
+    );
 }
 
 #[test]
 fn files_of_one_domain_are_merged_if_that_is_wanted() {
-    let files = || [("a.yaml", limit_of(1)), ("b.yaml", limit_of(1).replace("key: k", "key: other"))];
+    let files = || {
+        [
+            ("a.yaml", limit_of(1)),
+            ("b.yaml", limit_of(1).replace("key: k", "key: other")),
+        ]
+    };
     let start = |merge: &str| {
         let files = files();
         let files = files.iter().map(|(name, text)| (*name, text.as_str()));
-        TestServer::with_files(files).with_env("MERGE_DOMAIN_CONFIG", merge).start()
+        TestServer::with_files(files)
+            .with_env("MERGE_DOMAIN_CONFIG", merge)
+            .start()
     };
     assert_eq!(start("true").admin("/rlconfig").lines().count(), 2);
     let apart = start("false");
-    assert!(apart.log().contains("duplicate domain 'd' in config file") && apart.get("/healthcheck").status == 500);
+    assert!(
+        apart.log().contains("duplicate domain 'd' in config file")
+            && apart.get("/healthcheck").status == 500
+    );
 }
 
 /// A server whose rules are where the reference's settings say.
@@ -314,48 +494,93 @@ fn rules_are_where_runtime_settings_say_and_are_named_as_they_say() {
     write(&root.path().join("sub/app/.hidden.yaml"), &limit_of(1));
     let start = |variables: &[(&str, &str)]| {
         let server = TestServer::with_runtime_root(root.path());
-        let server = server.with_env("RUNTIME_SUBDIRECTORY", "sub").with_env("RUNTIME_APPDIRECTORY", "app");
-        variables.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start()
+        let server = server
+            .with_env("RUNTIME_SUBDIRECTORY", "sub")
+            .with_env("RUNTIME_APPDIRECTORY", "app");
+        variables
+            .iter()
+            .fold(server, |server, (name, value)| server.with_env(name, value))
+            .start()
     };
     let server = start(&[("RUNTIME_IGNOREDOTFILES", "true")]);
-    assert!(server.announcement().contains("1 in 1 domain, from ") && server.get("/healthcheck").status == 200);
+    assert!(
+        server.announcement().contains("1 in 1 domain, from ")
+            && server.get("/healthcheck").status == 200
+    );
 
-    // The one with the dot is read, too, and what is wrong with the two of them is told by their names.
-    let named = start(&[("RUNTIME_IGNOREDOTFILES", "false"), ("RUNTIME_WATCH_ROOT", "true")]).log();
-    assert!(named.contains("app.good.yaml: duplicate domain 'd'"), "{named}");
-    let named = start(&[("RUNTIME_IGNOREDOTFILES", "false"), ("RUNTIME_WATCH_ROOT", "false")]).log();
-    assert!(named.contains(" good.yaml: duplicate domain 'd'"), "{named}");
+    // The one with the dot is read, too, and what is wrong with the two of them is told by their
+    // names.
+    let named = start(&[
+        ("RUNTIME_IGNOREDOTFILES", "false"),
+        ("RUNTIME_WATCH_ROOT", "true"),
+    ])
+    .log();
+    assert!(
+        named.contains("app.good.yaml: duplicate domain 'd'"),
+        "{named}"
+    );
+    let named = start(&[
+        ("RUNTIME_IGNOREDOTFILES", "false"),
+        ("RUNTIME_WATCH_ROOT", "false"),
+    ])
+    .log();
+    assert!(
+        named.contains(" good.yaml: duplicate domain 'd'"),
+        "{named}"
+    );
 }
 
-pub(crate) const K: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
+pub(crate) const K: &str =
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
 
-/// A service whose calls on [`K`] are counted on that Redis, or not at all: it denies what it cannot count.
+/// A service whose calls on [`K`] are counted on that Redis, or not at all: it denies what it
+/// cannot count.
 pub(crate) fn counting(redis: &RedisProcess) -> Builder {
     let address = redis.address();
-    TestServer::with_rules(&limit_of(1_000)).with_env("REDIS_URL", &address).with_env("ON_STORE_ERROR", "deny")
+    TestServer::with_rules(&limit_of(1_000))
+        .with_env("REDIS_URL", &address)
+        .with_env("ON_STORE_ERROR", "deny")
 }
 
 /// Ends every connection to a Redis but the test's, and waits until calls are counted on a new one.
 pub(crate) fn counts_on_a_new_connection(server: &TestServer, redis: &RedisProcess) {
-    let made = || server.metric("ratelimit_redis_pool_cx_total").unwrap_or_default();
+    let made = || {
+        server
+            .metric("ratelimit_redis_pool_cx_total")
+            .unwrap_or_default()
+    };
     let before = made();
     redis.command::<()>(&["CLIENT", "KILL", "TYPE", "normal"]);
-    look_until("calls are counted on a new connection", || server.json(K).status == 200 && made() > before);
+    look_until("calls are counted on a new connection", || {
+        server.json(K).status == 200 && made() > before
+    });
 }
 
 #[test]
 fn a_password_is_exchanged_without_a_restart() {
-    let redis = RedisProcess::builder().with_user("user app on >1st ~* +@all").start();
+    let redis = RedisProcess::builder()
+        .with_user("user app on >1st ~* +@all")
+        .start();
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("password");
     write(&path, "app:1st\n");
-    let server = counting(&redis).with_env("REDIS_AUTH_FILE", &path.display().to_string()).start();
+    let server = counting(&redis)
+        .with_env("REDIS_AUTH_FILE", &path.display().to_string())
+        .start();
     look_until("it is let in", || server.json(K).status == 200);
-    let (refused, loads) = ("tollgate_redis_secrets_refused", "tollgate_redis_secrets_loads_total{result=\"success\"}");
-    assert_eq!((server.metric(refused), server.metric(loads)), (Some(0.0), Some(0.0)));
+    let (refused, loads) = (
+        "tollgate_redis_secrets_refused",
+        "tollgate_redis_secrets_loads_total{result=\"success\"}",
+    );
+    assert_eq!(
+        (server.metric(refused), server.metric(loads)),
+        (Some(0.0), Some(0.0))
+    );
 
     write(&path, "app:2nd\nand more\n");
-    look_until("what is no credential is refused", || server.metric(refused) == Some(1.0));
+    look_until("what is no credential is refused", || {
+        server.metric(refused) == Some(1.0)
+    });
     counts_on_a_new_connection(&server, &redis);
     let said = format!("REDIS_AUTH_FILE: {} has more than one line", path.display());
     assert_eq!(server.log().matches(&said).count(), 1, "{}", server.log());
@@ -365,7 +590,15 @@ fn a_password_is_exchanged_without_a_restart() {
     assert_eq!(server.json(K).status, 200);
     write(&path, "app:2nd\n");
     look_until("it is taken", || server.metric(refused) == Some(0.0));
-    assert_eq!(server.log().matches(" INFO credentials for Redis valid again").count(), 1, "{}", server.log());
+    assert_eq!(
+        server
+            .log()
+            .matches(" INFO credentials for Redis valid again")
+            .count(),
+        1,
+        "{}",
+        server.log()
+    );
     counts_on_a_new_connection(&server, &redis);
     look_until("the load is counted", || server.metric(loads) == Some(1.0));
     assert!(!server.log().contains("2nd"), "{}", server.log());
@@ -373,16 +606,29 @@ fn a_password_is_exchanged_without_a_restart() {
 
 #[test]
 fn sighup_has_credentials_read_again_whatever_their_files_look_like() {
-    let redis = RedisProcess::builder().with_user("user app on >1st ~* +@all").start();
+    let redis = RedisProcess::builder()
+        .with_user("user app on >1st ~* +@all")
+        .start();
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("password");
     write(&path, "app:1st");
-    let server = counting(&redis).with_env("REDIS_AUTH_FILE", &path.display().to_string()).start();
+    let server = counting(&redis)
+        .with_env("REDIS_AUTH_FILE", &path.display().to_string())
+        .start();
     redis.command::<()>(&["ACL", "SETUSER", "app", "resetpass", ">2nd"]);
     // As large and as old as before, and so nothing to look at.
-    let file = fs::OpenOptions::new().write(true).open(&path).expect("it is there");
-    let written = file.metadata().and_then(|metadata| metadata.modified()).expect("it has a time");
-    (&file).write_all(b"app:2nd").and_then(|()| file.set_modified(written)).expect("a file can be written");
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .expect("it is there");
+    let written = file
+        .metadata()
+        .and_then(|metadata| metadata.modified())
+        .expect("it has a time");
+    (&file)
+        .write_all(b"app:2nd")
+        .and_then(|()| file.set_modified(written))
+        .expect("a file can be written");
     server.signal("HUP");
     counts_on_a_new_connection(&server, &redis);
 }
@@ -393,43 +639,78 @@ descriptors:
   - {key: k, rate_limit: {unit: year, requests_per_unit: 1000}}
   - {key: s, rate_limit: {unit: second, requests_per_unit: 1000}}
 ";
-pub(crate) const S: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"s","value":"v"}]}]}"#;
-pub(crate) const K_AND_S: &str =
-    r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]},{"entries":[{"key":"s","value":"v"}]}]}"#;
+pub(crate) const S: &str =
+    r#"{"domain":"d","descriptors":[{"entries":[{"key":"s","value":"v"}]}]}"#;
+pub(crate) const K_AND_S: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]},{"entries":[{"key":"s","value":"v"}]}]}"#;
 
 /// A service with rules of a year and of a second, which denies what it cannot count on Redis.
 pub(crate) fn with_both_periods(settings: &[(&str, &str)]) -> Builder {
     let server = TestServer::with_rules(OF_A_SECOND).with_env("ON_STORE_ERROR", "deny");
-    settings.iter().fold(server, |server, (name, value)| server.with_env(name, value))
+    settings
+        .iter()
+        .fold(server, |server, (name, value)| server.with_env(name, value))
 }
 
 /// Waits until it says so of its store.
 pub(crate) fn is_told(server: &TestServer, told: &str) {
-    look_until(&format!("it is told: {told}"), || server.get("/ready").body.contains(told));
+    look_until(&format!("it is told: {told}"), || {
+        server.get("/ready").body.contains(told)
+    });
 }
 
 #[test]
 fn limits_of_a_second_are_counted_on_a_redis_of_their_own() {
     let (main, second) = (RedisProcess::start(), RedisProcess::start());
     let (url, second_url) = (main.address(), second.url());
-    let settings = [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND_URL", &second_url)];
+    let settings = [
+        ("REDIS_URL", url.as_str()),
+        ("REDIS_PERSECOND_URL", &second_url),
+    ];
     let begins = |redis: &RedisProcess| -> Vec<String> {
         let keys: Vec<String> = redis.command(&["KEYS", "*"]);
-        keys.into_iter().map(|key| key.chars().take("d_k_v".len()).collect()).collect()
+        keys.into_iter()
+            .map(|key| key.chars().take("d_k_v".len()).collect())
+            .collect()
     };
-    let server = with_both_periods(&[&settings[..], &[("REDIS_PERSECOND", "true")]].concat()).start();
-    assert!(server.announcement().contains(&url) && server.announcement().contains(&second_url), "{}", server.announcement());
+    let server =
+        with_both_periods(&[&settings[..], &[("REDIS_PERSECOND", "true")]].concat()).start();
+    assert!(
+        server.announcement().contains(&url) && server.announcement().contains(&second_url),
+        "{}",
+        server.announcement()
+    );
     look_until("both are reached", || server.json(K_AND_S).status == 200);
-    assert_eq!((begins(&main), begins(&second)[0].as_str()), (vec!["d_k_v".to_owned()], "d_s_v"));
-    assert!(begins(&second).iter().all(|key| key == "d_s_v"), "{:?}", begins(&second));
-    assert!(server.metric("ratelimit_redis_per_second_pool_cx_total").is_some_and(|made| made > 0.0));
+    assert_eq!(
+        (begins(&main), begins(&second)[0].as_str()),
+        (vec!["d_k_v".to_owned()], "d_s_v")
+    );
+    assert!(
+        begins(&second).iter().all(|key| key == "d_s_v"),
+        "{:?}",
+        begins(&second)
+    );
+    assert!(
+        server
+            .metric("ratelimit_redis_per_second_pool_cx_total")
+            .is_some_and(|made| made > 0.0)
+    );
 
     let before: usize = second.command(&["DBSIZE"]);
-    let server = with_both_periods(&[&settings[..], &[("REDIS_PERSECOND", "false")]].concat()).start();
+    let server =
+        with_both_periods(&[&settings[..], &[("REDIS_PERSECOND", "false")]].concat()).start();
     look_until("it is reached", || server.json(K_AND_S).status == 200);
-    assert!(begins(&main).contains(&"d_s_v".to_owned()), "all are counted on the one");
+    assert!(
+        begins(&main).contains(&"d_s_v".to_owned()),
+        "all are counted on the one"
+    );
     assert_eq!(second.command::<usize>(&["DBSIZE"]), before);
-    assert!(server.log().contains("REDIS_PERSECOND_URL has no effect without REDIS_PERSECOND=true"), "{}", server.log());
+    assert!(
+        server
+            .log()
+            .contains("REDIS_PERSECOND_URL has no effect without REDIS_PERSECOND=true"),
+        "{}",
+        server.log()
+    );
 }
 
 #[test]
@@ -437,14 +718,38 @@ fn the_second_redis_is_where_the_reference_has_it_only_with_its_socket_type() {
     let redis = RedisProcess::start();
     let (url, socket) = (redis.url(), redis.socket().display().to_string());
     let settings = [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND", "true")];
-    let server = with_both_periods(&[&settings[..], &[("REDIS_PERSECOND_SOCKET_TYPE", "unix")]].concat()).start();
-    assert!(server.announcement().contains("unix:///var/run/nutcracker/ratelimitpersecond.sock"), "{}", server.announcement());
+    let server =
+        with_both_periods(&[&settings[..], &[("REDIS_PERSECOND_SOCKET_TYPE", "unix")]].concat())
+            .start();
+    assert!(
+        server
+            .announcement()
+            .contains("unix:///var/run/nutcracker/ratelimitpersecond.sock"),
+        "{}",
+        server.announcement()
+    );
     for socket_type in ["tcp", ""] {
-        let ran = with_both_periods(&[&settings[..], &[("REDIS_PERSECOND_SOCKET_TYPE", socket_type)]].concat()).start_and_fail();
-        assert!(ran.code == Some(78) && ran.stderr.contains("REDIS_PERSECOND_URL is not set; write the server's host:port"), "{ran:?}");
+        let ran = with_both_periods(
+            &[
+                &settings[..],
+                &[("REDIS_PERSECOND_SOCKET_TYPE", socket_type)],
+            ]
+            .concat(),
+        )
+        .start_and_fail();
+        assert!(
+            ran.code == Some(78)
+                && ran
+                    .stderr
+                    .contains("REDIS_PERSECOND_URL is not set; write the server's host:port"),
+            "{ran:?}"
+        );
     }
     // The address shows what it is.
-    let by_socket = [("REDIS_PERSECOND_SOCKET_TYPE", "tcp"), ("REDIS_PERSECOND_URL", socket.as_str())];
+    let by_socket = [
+        ("REDIS_PERSECOND_SOCKET_TYPE", "tcp"),
+        ("REDIS_PERSECOND_URL", socket.as_str()),
+    ];
     let server = with_both_periods(&[&settings[..], &by_socket].concat()).start();
     look_until("it is reached", || server.json(S).status == 200);
 }
@@ -464,7 +769,11 @@ fn a_cluster_is_counted_on_if_its_type_is_set() {
     look_until("every node is reached", || ask(&server, "k"));
     assert_eq!(cluster.keys("d_k_*").len(), 30);
 
-    let second = [("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_TYPE", "CLUSTER"), ("REDIS_PERSECOND_URL", &nodes)];
+    let second = [
+        ("REDIS_PERSECOND", "true"),
+        ("REDIS_PERSECOND_TYPE", "CLUSTER"),
+        ("REDIS_PERSECOND_URL", &nodes),
+    ];
     let server = with_both_periods(&[&[("REDIS_URL", url.as_str())], &second[..]].concat()).start();
     look_until("every node is reached", || ask(&server, "s"));
     assert!(cluster.keys("d_s_*").len() >= 30 && single.command::<usize>(&["DBSIZE"]) == 0);
@@ -474,12 +783,21 @@ fn a_cluster_is_counted_on_if_its_type_is_set() {
     let server = with_both_periods(&[("REDIS_TYPE", "cluster"), ("REDIS_URL", one)]).start();
     look_until("every node is reached", || ask(&server, "k"));
     let ran = with_both_periods(&[("REDIS_URL", nodes.as_str())]).start_and_fail();
-    assert!(ran.code == Some(78) && ran.stderr.contains("REDIS_URL is a list of addresses: set REDIS_TYPE to CLUSTER"), "{ran:?}");
+    assert!(
+        ran.code == Some(78)
+            && ran
+                .stderr
+                .contains("REDIS_URL is a list of addresses: set REDIS_TYPE to CLUSTER"),
+        "{ran:?}"
+    );
 }
 
 #[test]
 fn sentinels_have_credentials_of_their_own() {
-    let deployment = SentinelProcess::builder().with_password("of-servers").with_sentinel_password("of-sentinels").start();
+    let deployment = SentinelProcess::builder()
+        .with_password("of-servers")
+        .with_sentinel_password("of-sentinels")
+        .start();
     let single = RedisProcess::start();
     let home = TempDir::new().expect("a temporary directory can be made");
     let [of_servers, of_sentinels] = ["of-servers", "of-sentinels"].map(|password| {
@@ -488,7 +806,10 @@ fn sentinels_have_credentials_of_their_own() {
         path.display().to_string()
     });
     let (sentinels, url) = (deployment.url(), single.url());
-    let main = [("REDIS_TYPE", "sentinel"), ("REDIS_URL", sentinels.as_str())];
+    let main = [
+        ("REDIS_TYPE", "sentinel"),
+        ("REDIS_URL", sentinels.as_str()),
+    ];
     let second = [
         ("REDIS_URL", url.as_str()),
         ("REDIS_PERSECOND", "true"),
@@ -496,10 +817,38 @@ fn sentinels_have_credentials_of_their_own() {
         ("REDIS_PERSECOND_URL", sentinels.as_str()),
     ];
     let ways: [(&[(&str, &str)], _, &str); 4] = [
-        (&main, [("REDIS_AUTH", "of-servers"), ("REDIS_SENTINEL_AUTH", "of-sentinels")], K),
-        (&main, [("REDIS_AUTH_FILE", &of_servers), ("REDIS_SENTINEL_AUTH_FILE", &of_sentinels)], K),
-        (&second, [("REDIS_PERSECOND_AUTH", "of-servers"), ("REDIS_PERSECOND_SENTINEL_AUTH", "of-sentinels")], S),
-        (&second, [("REDIS_PERSECOND_AUTH_FILE", &of_servers), ("REDIS_PERSECOND_SENTINEL_AUTH_FILE", &of_sentinels)], S),
+        (
+            &main,
+            [
+                ("REDIS_AUTH", "of-servers"),
+                ("REDIS_SENTINEL_AUTH", "of-sentinels"),
+            ],
+            K,
+        ),
+        (
+            &main,
+            [
+                ("REDIS_AUTH_FILE", &of_servers),
+                ("REDIS_SENTINEL_AUTH_FILE", &of_sentinels),
+            ],
+            K,
+        ),
+        (
+            &second,
+            [
+                ("REDIS_PERSECOND_AUTH", "of-servers"),
+                ("REDIS_PERSECOND_SENTINEL_AUTH", "of-sentinels"),
+            ],
+            S,
+        ),
+        (
+            &second,
+            [
+                ("REDIS_PERSECOND_AUTH_FILE", &of_servers),
+                ("REDIS_PERSECOND_SENTINEL_AUTH_FILE", &of_sentinels),
+            ],
+            S,
+        ),
     ];
     for (settings, credentials, body) in ways {
         let server = with_both_periods(&[settings, &credentials].concat()).start();
@@ -508,17 +857,27 @@ fn sentinels_have_credentials_of_their_own() {
         deployment.master().command::<()>(&["FLUSHALL"]);
     }
     // What is for the servers is not told to sentinels, and the other way round.
-    for (credentials, missing) in
-        [(("REDIS_AUTH", "of-servers"), "REDIS_SENTINEL_AUTH"), (("REDIS_SENTINEL_AUTH", "of-sentinels"), "REDIS_AUTH")]
-    {
+    for (credentials, missing) in [
+        (("REDIS_AUTH", "of-servers"), "REDIS_SENTINEL_AUTH"),
+        (("REDIS_SENTINEL_AUTH", "of-sentinels"), "REDIS_AUTH"),
+    ] {
         let server = with_both_periods(&[&main[..], &[credentials]].concat()).start();
-        is_told(&server, &format!("wants a password (NOAUTH); set {missing}"));
+        is_told(
+            &server,
+            &format!("wants a password (NOAUTH); set {missing}"),
+        );
         assert_eq!(server.json(K).status, 429, "{credentials:?}");
     }
     let other = sentinels.replace("mymaster", "other");
-    let unknown = [("REDIS_PERSECOND_URL", other.as_str()), ("REDIS_PERSECOND_SENTINEL_AUTH", "of-sentinels")];
+    let unknown = [
+        ("REDIS_PERSECOND_URL", other.as_str()),
+        ("REDIS_PERSECOND_SENTINEL_AUTH", "of-sentinels"),
+    ];
     let server = with_both_periods(&[&second[..], &unknown].concat()).start();
-    is_told(&server, "knows no master named other; see the first part of REDIS_PERSECOND_URL");
+    is_told(
+        &server,
+        "knows no master named other; see the first part of REDIS_PERSECOND_URL",
+    );
 }
 
 const YEAR_S: i64 = 365 * 86_400;
@@ -528,30 +887,54 @@ fn where_is_counted_and_under_which_keys_is_set() {
     let redis = RedisProcess::start();
     let start = |variables: &[(&str, &str)]| {
         let server = TestServer::with_rules(&limit_of(5)).with_env("REDIS_URL", &redis.url());
-        variables.iter().fold(server, |server, (name, value)| server.with_env(name, value)).start()
+        variables
+            .iter()
+            .fold(server, |server, (name, value)| server.with_env(name, value))
+            .start()
     };
     let body = TIGHT.replace("tight", "k");
     let keys = || -> Vec<String> { redis.command(&["KEYS", "*"]) };
     let in_memory = start(&[("BACKEND_TYPE", "memory")]);
     assert_eq!((in_memory.json(&body).status, keys()), (200, vec![]));
 
-    let prefixed = start(&[("BACKEND_TYPE", "redis"), ("CACHE_KEY_PREFIX", "team:"), ("EXPIRATION_JITTER_MAX_SECONDS", "0")]);
+    let prefixed = start(&[
+        ("BACKEND_TYPE", "redis"),
+        ("CACHE_KEY_PREFIX", "team:"),
+        ("EXPIRATION_JITTER_MAX_SECONDS", "0"),
+    ]);
     assert_eq!(prefixed.json(&body).status, 200);
-    let [key] = &keys()[..] else { panic!("one key, not {:?}", keys()) };
+    let [key] = &keys()[..] else {
+        panic!("one key, not {:?}", keys())
+    };
     assert!(key.starts_with("team:d_k_v_"), "{key}");
-    assert!((YEAR_S - 60..=YEAR_S).contains(&redis.command::<i64>(&["TTL", key])), "no jitter");
+    assert!(
+        (YEAR_S - 60..=YEAR_S).contains(&redis.command::<i64>(&["TTL", key])),
+        "no jitter"
+    );
 
     redis.command::<()>(&["FLUSHALL"]);
-    let safe = start(&[("CACHE_KEY_FORMAT", "safe"), ("EXPIRATION_JITTER_MAX_SECONDS", "100000000")]);
+    let safe = start(&[
+        ("CACHE_KEY_FORMAT", "safe"),
+        ("EXPIRATION_JITTER_MAX_SECONDS", "100000000"),
+    ]);
     assert_eq!(safe.json(&body).status, 200);
-    let [key] = &keys()[..] else { panic!("one key, not {:?}", keys()) };
+    let [key] = &keys()[..] else {
+        panic!("one key, not {:?}", keys())
+    };
     assert!(key.starts_with("tg:d:k:v:"), "{key}");
-    assert!(redis.command::<i64>(&["TTL", key]) > YEAR_S, "a jitter of three years is more than a second");
+    assert!(
+        redis.command::<i64>(&["TTL", key]) > YEAR_S,
+        "a jitter of three years is more than a second"
+    );
 }
 
 #[test]
 fn counters_in_memory_take_no_more_room_than_is_set() {
-    let start = |bytes: &str| TestServer::with_rules(&limit_of(1)).with_env("MEMORY_BYTES_MAX", bytes).start();
+    let start = |bytes: &str| {
+        TestServer::with_rules(&limit_of(1))
+            .with_env("MEMORY_BYTES_MAX", bytes)
+            .start()
+    };
     let evicted = |server: &TestServer| {
         (0..2_000).for_each(|value| {
             server.json(&format!(r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"k","value":"{value}"}}]}}]}}"#));
@@ -564,29 +947,62 @@ fn counters_in_memory_take_no_more_room_than_is_set() {
 
 #[test]
 fn a_cache_of_refusals_has_nothing_to_do_in_memory() {
-    let server = TestServer::with_rules(TWO).with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
-    assert!(server.log().contains("LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store"), "{}", server.log());
-    assert_eq!([TIGHT; 3].map(|body| server.json(body).status), [200, 429, 429]);
-    assert_eq!(server.metric(r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="tight"}"#), Some(2.0));
-    assert!(!server.admin("/metrics").contains("over_limit_with_local_cache"));
+    let server = TestServer::with_rules(TWO)
+        .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
+        .start();
+    assert!(
+        server
+            .log()
+            .contains("LOCAL_CACHE_SIZE_IN_BYTES has no effect with the memory store"),
+        "{}",
+        server.log()
+    );
+    assert_eq!(
+        [TIGHT; 3].map(|body| server.json(body).status),
+        [200, 429, 429]
+    );
+    assert_eq!(
+        server.metric(r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="tight"}"#),
+        Some(2.0)
+    );
+    assert!(
+        !server
+            .admin("/metrics")
+            .contains("over_limit_with_local_cache")
+    );
 }
 
-/// A server that takes connections and says nothing: it is asked to let somebody in, and does not answer.
+/// A server that takes connections and says nothing: it is asked to let somebody in, and does not
+/// answer.
 #[test]
 fn making_a_connection_takes_as_long_as_is_set() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port can be had");
     let address = silent.local_addr().expect("it is bound").to_string();
     let start = |timeout: &str| {
-        let server = TestServer::with_rules(&limit_of(1)).with_env("REDIS_URL", &address).with_env("STORE_TIMEOUT", "60s");
-        server.with_env("ON_STORE_ERROR", "deny").with_env("REDIS_TIMEOUT", timeout).start()
+        let server = TestServer::with_rules(&limit_of(1))
+            .with_env("REDIS_URL", &address)
+            .with_env("STORE_TIMEOUT", "60s");
+        server
+            .with_env("ON_STORE_ERROR", "deny")
+            .with_env("REDIS_TIMEOUT", timeout)
+            .start()
     };
     let body = TIGHT.replace("tight", "k");
     let server = start("50ms");
-    look_until("nobody waits longer to connect", || server.json(&body).status == 429);
+    look_until("nobody waits longer to connect", || {
+        server.json(&body).status == 429
+    });
 
     let redis = RedisProcess::start();
     let url = redis.url();
-    let settings = [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", &address)];
-    let server = with_both_periods(&settings).with_env("STORE_TIMEOUT", "60s").with_env("REDIS_PERSECOND_TIMEOUT", "50ms").start();
+    let settings = [
+        ("REDIS_URL", url.as_str()),
+        ("REDIS_PERSECOND", "true"),
+        ("REDIS_PERSECOND_URL", &address),
+    ];
+    let server = with_both_periods(&settings)
+        .with_env("STORE_TIMEOUT", "60s")
+        .with_env("REDIS_PERSECOND_TIMEOUT", "50ms")
+        .start();
     look_until("nor to the second", || server.json(S).status == 429);
 }

@@ -23,52 +23,128 @@ fn simulate(arguments: &str) -> String {
 
 /// The runs of all scenes, each with the traffic that it had.
 fn runs(arguments: &str) -> Vec<(String, Value)> {
-    let told: Value = serde_json::from_str(&simulate(&format!("{arguments} --format json"))).expect("it is JSON");
+    let told: Value =
+        serde_json::from_str(&simulate(&format!("{arguments} --format json"))).expect("it is JSON");
     let scenes = told["scenes"].as_array().expect("there are scenes").iter();
     let of_scene = |scene: &Value| {
-        let traffic = scene["traffic"].as_str().expect("traffic has a name").to_owned();
+        let traffic = scene["traffic"]
+            .as_str()
+            .expect("traffic has a name")
+            .to_owned();
         let runs = scene["runs"].as_array().expect("there are runs").clone();
-        runs.into_iter().map(move |run| (traffic.clone(), run)).collect::<Vec<_>>()
+        runs.into_iter()
+            .map(move |run| (traffic.clone(), run))
+            .collect::<Vec<_>>()
     };
     scenes.flat_map(of_scene).collect()
 }
 
 fn number(run: &Value, name: &str) -> u64 {
-    run[name].as_u64().unwrap_or_else(|| panic!("{name} is a number in {run}"))
+    run[name]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{name} is a number in {run}"))
 }
 
 #[test]
 fn twice_the_rate_of_a_bucket_is_refused_by_half_less_what_the_first_burst_lets_in() {
-    let told = simulate("--requests 10 --unit second --algorithm token_bucket --traffic double --calls 10000");
-    let row = told.lines().find(|line| line.starts_with("token_bucket")).expect("it has a row");
+    let told = simulate(
+        "--requests 10 --unit second --algorithm token_bucket --traffic double --calls 10000",
+    );
+    let row = told
+        .lines()
+        .find(|line| line.starts_with("token_bucket"))
+        .expect("it has a row");
     let numbers: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(numbers, ["token_bucket,", "burst", "10", "5009", "4991", "19", "19"], "{told}");
+    assert_eq!(
+        numbers,
+        ["token_bucket,", "burst", "10", "5009", "4991", "19", "19"],
+        "{told}"
+    );
 }
 
 /// Options, the label, and at most how many begin in any one period, and in one window.
 const PROMISES: &[(&str, &str, u64, u64)] = &[
-    ("--algorithm fixed_window", "fixed_window", 2 * REQUESTS, REQUESTS),
-    ("--algorithm sliding_window", "sliding_window", 2 * REQUESTS - 1, REQUESTS),
-    ("--algorithm sliding_window --buckets 10", "sliding_window, 10 buckets", REQUESTS, REQUESTS),
+    (
+        "--algorithm fixed_window",
+        "fixed_window",
+        2 * REQUESTS,
+        REQUESTS,
+    ),
+    (
+        "--algorithm sliding_window",
+        "sliding_window",
+        2 * REQUESTS - 1,
+        REQUESTS,
+    ),
+    (
+        "--algorithm sliding_window --buckets 10",
+        "sliding_window, 10 buckets",
+        REQUESTS,
+        REQUESTS,
+    ),
     ("--algorithm sliding_log", "sliding_log", REQUESTS, REQUESTS),
-    ("--algorithm token_bucket", "token_bucket, burst 10", 2 * REQUESTS, 2 * REQUESTS),
-    ("--algorithm leaky_bucket", "leaky_bucket, burst 1", 1 + REQUESTS, 1 + REQUESTS),
-    ("--algorithm token_bucket --burst 4", "token_bucket, burst 4", 4 + REQUESTS, 4 + REQUESTS),
-    ("--algorithm leaky_bucket --max-wait 450ms", "leaky_bucket, burst 1, queue 450 ms", 1 + REQUESTS, 1 + REQUESTS),
-    ("--algorithm token_bucket --refused-hits count", "token_bucket, burst 10, count", 2 * REQUESTS, 2 * REQUESTS),
+    (
+        "--algorithm token_bucket",
+        "token_bucket, burst 10",
+        2 * REQUESTS,
+        2 * REQUESTS,
+    ),
+    (
+        "--algorithm leaky_bucket",
+        "leaky_bucket, burst 1",
+        1 + REQUESTS,
+        1 + REQUESTS,
+    ),
+    (
+        "--algorithm token_bucket --burst 4",
+        "token_bucket, burst 4",
+        4 + REQUESTS,
+        4 + REQUESTS,
+    ),
+    (
+        "--algorithm leaky_bucket --max-wait 450ms",
+        "leaky_bucket, burst 1, queue 450 ms",
+        1 + REQUESTS,
+        1 + REQUESTS,
+    ),
+    (
+        "--algorithm token_bucket --refused-hits count",
+        "token_bucket, burst 10, count",
+        2 * REQUESTS,
+        2 * REQUESTS,
+    ),
     ("--algorithm sliding_log --hits 3", "sliding_log", 9, 9),
 ];
 
 #[test]
 fn no_traffic_gets_more_through_than_the_algorithm_promises() {
     for (options, label, in_a_period, in_a_window) in PROMISES {
-        let runs = runs(&format!("--requests {REQUESTS} --calls 1000 --traffic {TRAFFICS} {options}"));
-        let mine: Vec<_> = runs.iter().filter(|(_, run)| run["label"] == *label).collect();
-        assert_eq!(mine.len(), TRAFFICS.split(',').count(), "{options}: {label}");
+        let runs = runs(&format!(
+            "--requests {REQUESTS} --calls 1000 --traffic {TRAFFICS} {options}"
+        ));
+        let mine: Vec<_> = runs
+            .iter()
+            .filter(|(_, run)| run["label"] == *label)
+            .collect();
+        assert_eq!(
+            mine.len(),
+            TRAFFICS.split(',').count(),
+            "{options}: {label}"
+        );
         for (traffic, run) in mine {
-            assert!(number(run, "most_in_a_period") <= *in_a_period, "{label} at {traffic}: {run}");
-            assert!(number(run, "most_in_a_window") <= *in_a_window, "{label} at {traffic}: {run}");
-            assert_eq!(number(run, "admitted") + number(run, "refused"), 1_000, "{label} at {traffic}");
+            assert!(
+                number(run, "most_in_a_period") <= *in_a_period,
+                "{label} at {traffic}: {run}"
+            );
+            assert!(
+                number(run, "most_in_a_window") <= *in_a_window,
+                "{label} at {traffic}: {run}"
+            );
+            assert_eq!(
+                number(run, "admitted") + number(run, "refused"),
+                1_000,
+                "{label} at {traffic}"
+            );
         }
     }
 }
@@ -77,61 +153,115 @@ fn no_traffic_gets_more_through_than_the_algorithm_promises() {
 fn a_run_lasts_several_periods_and_says_which_limits_were_never_exceeded() {
     const PERIOD_US: u64 = 3_600_000_000;
     let scene = |arguments: &str| {
-        let told: Value = serde_json::from_str(&simulate(&format!("{arguments} --format json"))).expect("it is JSON");
+        let told: Value = serde_json::from_str(&simulate(&format!("{arguments} --format json")))
+            .expect("it is JSON");
         told["scenes"][0].clone()
     };
     // 10,000 calls are over before the first burst is.
     let long = scene("--requests 20000 --unit hour --algorithm sliding_log");
-    assert!(number(&long, "lasted_us") > 4 * PERIOD_US && number(&long["runs"][0], "refused") > 0, "{long}");
+    assert!(
+        number(&long, "lasted_us") > 4 * PERIOD_US && number(&long["runs"][0], "refused") > 0,
+        "{long}"
+    );
     assert_eq!(long["note"], Value::Null);
     let short = "--requests 20000 --unit hour --calls 10000 --algorithm sliding_log";
     let note = "the limit was never exceeded; the calls end within one period (1 h): write more --calls, or a faster --traffic";
     assert_eq!(scene(short)["note"], note);
-    assert!(simulate(short).contains(&format!("\nnote: {note}\n")), "{}", simulate(short));
-    // More calls than a run may have would be needed.
-    assert_eq!(number(&scene("--requests 4294967295 --algorithm fixed_window --traffic steady"), "calls"), 1_000_000);
-    let some = scene("--requests 10 --traffic steady --algorithm token_bucket,leaky_bucket,sliding_log");
-    assert_eq!(some["note"], "the limit was never exceeded");
-    let some = scene("--requests 20000 --unit hour --calls 10000 --algorithm fixed_window,leaky_bucket,sliding_log");
     assert!(
-        some["note"].as_str().is_some_and(|note| note.starts_with("never exceeded: fixed_window; sliding_log; the calls end")),
+        simulate(short).contains(&format!("\nnote: {note}\n")),
+        "{}",
+        simulate(short)
+    );
+    // More calls than a run may have would be needed.
+    assert_eq!(
+        number(
+            &scene("--requests 4294967295 --algorithm fixed_window --traffic steady"),
+            "calls"
+        ),
+        1_000_000
+    );
+    let some =
+        scene("--requests 10 --traffic steady --algorithm token_bucket,leaky_bucket,sliding_log");
+    assert_eq!(some["note"], "the limit was never exceeded");
+    let some = scene(
+        "--requests 20000 --unit hour --calls 10000 --algorithm fixed_window,leaky_bucket,sliding_log",
+    );
+    assert!(
+        some["note"].as_str().is_some_and(
+            |note| note.starts_with("never exceeded: fixed_window; sliding_log; the calls end")
+        ),
         "{some}"
     );
 }
 
 #[test]
 fn a_burst_at_an_edge_gets_twice_the_limit_through_a_fixed_window_and_through_no_other() {
-    let most: Vec<u64> = runs("--requests 10 --traffic bursty").iter().map(|(_, run)| number(run, "most_in_a_period")).collect();
+    let most: Vec<u64> = runs("--requests 10 --traffic bursty")
+        .iter()
+        .map(|(_, run)| number(run, "most_in_a_period"))
+        .collect();
     assert_eq!(most[0], 20);
     assert!(most[1..].iter().all(|&most| most <= 11), "{most:?}");
 }
 
 #[test]
 fn a_queue_holds_calls_back_no_longer_than_it_may_and_lets_them_go_evenly() {
-    for (traffic, run) in runs(&format!("--requests 10 --algorithm leaky_bucket --max-wait 300ms --traffic {TRAFFICS}")) {
+    for (traffic, run) in runs(&format!(
+        "--requests 10 --algorithm leaky_bucket --max-wait 300ms --traffic {TRAFFICS}"
+    )) {
         assert!(number(&run, "wait_max_us") <= 300_000, "{traffic}: {run}");
-        assert_eq!(number(&run, "queued") > 0, number(&run, "wait_max_us") > 0, "{traffic}");
+        assert_eq!(
+            number(&run, "queued") > 0,
+            number(&run, "wait_max_us") > 0,
+            "{traffic}"
+        );
     }
-    let told = runs("--requests 10 --algorithm leaky_bucket --max-wait 1s --traffic bursty --calls 20 --show 6s");
-    // 20 calls at once: the first goes on, ten more wait for their tenth of a second each, and two go as time passes.
-    let admitted: Vec<u64> = told[0].1["chart"]["admitted"].as_array().expect("a list").iter().filter_map(Value::as_u64).collect();
-    assert!(admitted.iter().all(|&admitted| admitted <= 2), "{admitted:?}");
+    let told = runs(
+        "--requests 10 --algorithm leaky_bucket --max-wait 1s --traffic bursty --calls 20 --show 6s",
+    );
+    // 20 calls at once: the first goes on, ten more wait for their tenth of a second each, and two
+    // go as time passes.
+    let admitted: Vec<u64> = told[0].1["chart"]["admitted"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(Value::as_u64)
+        .collect();
+    assert!(
+        admitted.iter().all(|&admitted| admitted <= 2),
+        "{admitted:?}"
+    );
     assert_eq!(admitted.iter().sum::<u64>(), number(&told[0].1, "admitted"));
 }
 
 #[test]
 fn never_more_are_at_once_than_concurrency_allows_and_places_are_given_back() {
-    let told = runs(&format!("--requests 10 --algorithm concurrency --hold 800ms --traffic {TRAFFICS}"));
+    let told = runs(&format!(
+        "--requests 10 --algorithm concurrency --hold 800ms --traffic {TRAFFICS}"
+    ));
     for (traffic, run) in &told {
         assert!(number(run, "most_at_once") <= 10, "{traffic}: {run}");
     }
     // 8 are under way at 10 a second, and 16 would be at 20.
-    assert_eq!((number(&told[0].1, "admitted"), number(&told[0].1, "most_at_once")), (10_000, 8));
+    assert_eq!(
+        (
+            number(&told[0].1, "admitted"),
+            number(&told[0].1, "most_at_once")
+        ),
+        (10_000, 8)
+    );
     assert_eq!(number(&told[1].1, "most_at_once"), 10);
     assert!(number(&told[1].1, "refused") > 0);
     // A lease that is shorter than calls forgets holders that are still at work.
-    let forgotten = runs("--requests 10 --algorithm concurrency --hold 800ms --lease 100ms --traffic double");
-    assert_eq!((number(&forgotten[0].1, "refused"), number(&forgotten[0].1, "most_at_once")), (0, 16));
+    let forgotten =
+        runs("--requests 10 --algorithm concurrency --hold 800ms --lease 100ms --traffic double");
+    assert_eq!(
+        (
+            number(&forgotten[0].1, "refused"),
+            number(&forgotten[0].1, "most_at_once")
+        ),
+        (0, 16)
+    );
 }
 
 #[test]
@@ -155,24 +285,54 @@ descriptors:
         metadata: {tollgate: {algorithm: concurrency, lease_by: request_id, lease: 10s}}
 ";
     write(&directory.path().join("rules.yaml"), rules);
-    let path = directory.path().to_str().expect("temporary directories have plain names");
+    let path = directory
+        .path()
+        .to_str()
+        .expect("temporary directories have plain names");
     let met = format!("{path} --domain shop --descriptor user=ann");
     let told = simulate(&met);
-    assert!(told.starts_with(&format!("shop.user at {path}/rules.yaml:3: 30 per 2 min, token_bucket, burst 5,")), "{told}");
+    assert!(
+        told.starts_with(&format!(
+            "shop.user at {path}/rules.yaml:3: 30 per 2 min, token_bucket, burst 5,"
+        )),
+        "{told}"
+    );
     assert!(told.contains("most in any 2 min"), "{told}");
 
-    let labels: Vec<Value> =
-        runs(&format!("{met} --algorithm fixed_window,token_bucket")).into_iter().map(|(_, run)| run["label"].clone()).collect();
-    assert_eq!(labels, ["token_bucket, burst 5", "fixed_window", "token_bucket, burst 30"]);
+    let labels: Vec<Value> = runs(&format!("{met} --algorithm fixed_window,token_bucket"))
+        .into_iter()
+        .map(|(_, run)| run["label"].clone())
+        .collect();
+    assert_eq!(
+        labels,
+        [
+            "token_bucket, burst 5",
+            "fixed_window",
+            "token_bucket, burst 30"
+        ]
+    );
 
-    let queued = runs(&format!("{path} --domain shop --descriptor report=x --traffic double --calls 10"));
-    assert!(number(&queued[0].1, "queued") > 0 && number(&queued[0].1, "wait_max_us") <= 500_000, "{queued:?}");
-    let held = runs(&format!("{path} --domain shop -e backend=x -e request_id=1 --traffic double --hold 1s"));
-    assert_eq!((&held[0].1["label"], number(&held[0].1, "most_at_once")), (&"concurrency, lease 10 s".into(), 3));
+    let queued = runs(&format!(
+        "{path} --domain shop --descriptor report=x --traffic double --calls 10"
+    ));
+    assert!(
+        number(&queued[0].1, "queued") > 0 && number(&queued[0].1, "wait_max_us") <= 500_000,
+        "{queued:?}"
+    );
+    let held = runs(&format!(
+        "{path} --domain shop -e backend=x -e request_id=1 --traffic double --hold 1s"
+    ));
+    assert_eq!(
+        (&held[0].1["label"], number(&held[0].1, "most_at_once")),
+        (&"concurrency, lease 10 s".into(), 3)
+    );
 
     let wrong = [
         ("backend=x -e request_id=1", "concurrency needs --hold"),
-        ("backend=x -e request_id=1 --hold 1s --algorithm all", "leave --algorithm out"),
+        (
+            "backend=x -e request_id=1 --hold 1s --algorithm all",
+            "leave --algorithm out",
+        ),
         ("user=ann --burst 3", "the limit is the rule's"),
         ("partner=bob", "its rule is unlimited"),
         ("nobody=eve", "it meets no rule with a limit"),
@@ -192,28 +352,61 @@ const WRONG: &[(&str, &str)] = &[
     ("config", "--domain <DOMAIN>"),
     ("config --domain shop", "--entry <KEY=VALUE>"),
     ("--requests ten", "ten"),
-    ("--requests 10 --traffic fast", "write steady, double, bursty, or calls a second"),
-    ("--requests 10 --calls 1000001", "write a number from 1 to 1000000 (calls_max)"),
-    ("--requests 10 --calls 0", "write a number from 1 to 1000000 (calls_max)"),
+    (
+        "--requests 10 --traffic fast",
+        "write steady, double, bursty, or calls a second",
+    ),
+    (
+        "--requests 10 --calls 1000001",
+        "write a number from 1 to 1000000 (calls_max)",
+    ),
+    (
+        "--requests 10 --calls 0",
+        "write a number from 1 to 1000000 (calls_max)",
+    ),
     ("--requests 10 --hits 0", "not in 1..=4294967296"),
     ("--requests 10 --unit fortnight", "second, minute, hour"),
-    ("--requests 10 --unit-multiplier 0", "unit_multiplier must be at least 1"),
-    ("--requests 10 --algorithm gcra", "fixed_window, sliding_window"),
-    ("--requests 10 --algorithm fixed_window --burst 3", "burst is only for buckets"),
-    ("--requests 10 --algorithm sliding_log,token_bucket --burst 0", "a burst of 0"),
-    ("--requests 10 --algorithm concurrency", "concurrency needs --hold"),
-    ("--requests 10 --algorithm leaky_bucket --max-wait 2d", "write from 1ms to 1h"),
+    (
+        "--requests 10 --unit-multiplier 0",
+        "unit_multiplier must be at least 1",
+    ),
+    (
+        "--requests 10 --algorithm gcra",
+        "fixed_window, sliding_window",
+    ),
+    (
+        "--requests 10 --algorithm fixed_window --burst 3",
+        "burst is only for buckets",
+    ),
+    (
+        "--requests 10 --algorithm sliding_log,token_bucket --burst 0",
+        "a burst of 0",
+    ),
+    (
+        "--requests 10 --algorithm concurrency",
+        "concurrency needs --hold",
+    ),
+    (
+        "--requests 10 --algorithm leaky_bucket --max-wait 2d",
+        "write from 1ms to 1h",
+    ),
     ("--requests 10 --format png", "svg"),
     ("--requests 10 --show 0s", "write a longer --show"),
     ("--requests 0", "write --traffic 10"),
     ("--requests 1 --unit year --calls 1000000", "the year 2255"),
-    ("config --domain shop --descriptor user=ann --requests 10", "cannot be used with"),
+    (
+        "config --domain shop --descriptor user=ann --requests 10",
+        "cannot be used with",
+    ),
 ];
 
 #[test]
 fn what_makes_no_sense_ends_with_64_and_says_what_to_write() {
     for (arguments, expected) in WRONG {
-        let words: Vec<&str> = ["simulate"].into_iter().chain(arguments.split_whitespace()).collect();
+        let words: Vec<&str> = ["simulate"]
+            .into_iter()
+            .chain(arguments.split_whitespace())
+            .collect();
         let ran = tollgate(&words);
         assert_eq!(ran.code, Some(64), "{arguments}: {ran:?}");
         assert!(ran.stderr.contains(expected), "{arguments}: {ran:?}");
@@ -244,9 +437,20 @@ fn pictures(page: &str) -> Vec<(&str, &str)> {
     let lines: Vec<&str> = page.lines().filter(|line| !line.is_empty()).collect();
     let under = lines.iter().zip(lines.iter().skip(1));
     let found = under.filter_map(|(line, next)| {
-        let name = line.strip_prefix("![")?.split_once("](images/")?.1.strip_suffix(')')?;
-        let command = next.strip_prefix("`tollgate simulate ").and_then(|command| command.strip_suffix('`'));
-        Some((name, command.unwrap_or_else(|| panic!("under {line} stands the command that draws it, not: {next}"))))
+        let name = line
+            .strip_prefix("![")?
+            .split_once("](images/")?
+            .1
+            .strip_suffix(')')?;
+        let command = next
+            .strip_prefix("`tollgate simulate ")
+            .and_then(|command| command.strip_suffix('`'));
+        Some((
+            name,
+            command.unwrap_or_else(|| {
+                panic!("under {line} stands the command that draws it, not: {next}")
+            }),
+        ))
     });
     found.collect()
 }
@@ -260,7 +464,10 @@ fn every_picture_in_the_docs_is_what_the_command_under_it_draws() {
     for (name, command) in &pictures {
         let drawn = fs::read_to_string(docs.join("images").join(name)).unwrap_or_default();
         // Not assert_eq: nobody reads two pictures in a test's output.
-        assert!(drawn == simulate(command), "docs/images/{name} is another; tollgate simulate {command} > docs/images/{name}");
+        assert!(
+            drawn == simulate(command),
+            "docs/images/{name} is another; tollgate simulate {command} > docs/images/{name}"
+        );
         assert!(drawn.len() < 8_192, "{name} has {} bytes", drawn.len());
     }
 }
@@ -270,13 +477,26 @@ fn every_picture_in_the_docs_stands_on_a_page() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     let files = |directory: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(directory).expect("the docs can be listed");
-        entries.map(|entry| entry.expect("the docs can be listed").path()).filter(|path| path.is_file()).collect()
+        entries
+            .map(|entry| entry.expect("the docs can be listed").path())
+            .filter(|path| path.is_file())
+            .collect()
     };
-    let pages: String = files(&docs).iter().map(|page| fs::read_to_string(page).expect("a page can be read")).collect();
+    let pages: String = files(&docs)
+        .iter()
+        .map(|page| fs::read_to_string(page).expect("a page can be read"))
+        .collect();
     let pictures = files(&docs.join("images"));
     assert!(!pictures.is_empty());
     for path in pictures {
-        let name = path.file_name().expect("a file has a name").to_string_lossy();
-        assert!(pages.contains(&format!("](images/{name})")), "{} is in no page", path.display());
+        let name = path
+            .file_name()
+            .expect("a file has a name")
+            .to_string_lossy();
+        assert!(
+            pages.contains(&format!("](images/{name})")),
+            "{} is in no page",
+            path.display()
+        );
     }
 }

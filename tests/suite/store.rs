@@ -1,4 +1,5 @@
-//! What every store promises, as functions that each store runs through; and below, what only the memory store does.
+//! What every store promises, as functions that each store runs through; and below, what only the
+//! memory store does.
 
 use std::sync::Arc;
 use std::thread;
@@ -36,12 +37,16 @@ struct Model(Vec<(Vec<u8>, Counter)>);
 impl Model {
     fn decide(&mut self, ask: &Ask, now: Time) -> Verdicts {
         let slots: Vec<usize> = ask.checks.iter().map(|check| self.slot(check)).collect();
-        let mut counters: Vec<Counter> = self.0.iter().map(|(_, counter)| counter.clone()).collect();
+        let mut counters: Vec<Counter> =
+            self.0.iter().map(|(_, counter)| counter.clone()).collect();
         let verdicts = if ask.together {
             decide_together(&ask.checks, &slots, &mut counters, now)
         } else {
             let one = |(check, slot): (&Check, &usize)| {
-                let (counter, verdict) = counters[*slot].clone().decide(&check.limit, now, check.call());
+                let (counter, verdict) =
+                    counters[*slot]
+                        .clone()
+                        .decide(&check.limit, now, check.call());
                 counters[*slot] = counter;
                 verdict
             };
@@ -55,10 +60,14 @@ impl Model {
 
     fn slot(&mut self, check: &Check) -> usize {
         let key = check.key.as_bytes();
-        self.0.iter().position(|(known, _)| known == key).unwrap_or_else(|| {
-            self.0.push((key.to_vec(), Counter::untouched(&check.limit)));
-            self.0.len() - 1
-        })
+        self.0
+            .iter()
+            .position(|(known, _)| known == key)
+            .unwrap_or_else(|| {
+                self.0
+                    .push((key.to_vec(), Counter::untouched(&check.limit)));
+                self.0.len() - 1
+            })
     }
 }
 
@@ -75,21 +84,31 @@ struct Worker {
     store: Store,
 }
 
-/// A check in the histories: its limit, which has a key of its own, its hits, who holds, and whether it may veto.
+/// A check in the histories: its limit, which has a key of its own, its hits, who holds, and
+/// whether it may veto.
 type Draw = (usize, u64, u8, bool);
 
 fn memory() -> Place {
-    Place { backend: Backend::Memory(Arc::new(Counters::new(ROOM, "store", &Metrics::new()))), redis: None }
+    Place {
+        backend: Backend::Memory(Arc::new(Counters::new(ROOM, "store", &Metrics::new()))),
+        redis: None,
+    }
 }
 
 fn redis() -> Place {
     let (server, (clock, hand)) = (RedisProcess::start(), Clock::manual(START));
-    Place { backend: Backend::Redis(remote::redis(&server, clock, &Metrics::new())), redis: Some((server, hand)) }
+    Place {
+        backend: Backend::Redis(remote::redis(&server, clock, &Metrics::new())),
+        redis: Some((server, hand)),
+    }
 }
 
 impl Place {
     fn worker(&self) -> Worker {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let store = runtime.block_on(async { self.backend.open() });
         Worker { runtime, store }
     }
@@ -120,7 +139,10 @@ impl Place {
 impl Worker {
     fn decide(&self, ask: &Ask, now: Time) -> Verdicts {
         let decisions = self.runtime.block_on(self.store.decide(ask, now));
-        decisions.into_iter().map(|decision| decision.expect("the store answers")).collect()
+        decisions
+            .into_iter()
+            .map(|decision| decision.expect("the store answers"))
+            .collect()
     }
 }
 
@@ -132,11 +154,20 @@ fn admits_exactly_the_limit(place: &Place, rounds: u32) {
             let check = check(&format!("{algorithm} {round}:"), limit, Hits::Add(1));
             let admitted: usize = eight_threads(place, |worker, number| {
                 let ask = |call: u8| {
-                    ask([Check { holder: Some([u8::try_from(number).expect("there are eight"), call].into()), ..check.clone() }])
+                    ask([Check {
+                        holder: Some([u8::try_from(number).expect("there are eight"), call].into()),
+                        ..check.clone()
+                    }])
                 };
-                (0..100).filter(|&call| !worker.decide(&ask(call), START)[0].over).count()
+                (0..100)
+                    .filter(|&call| !worker.decide(&ask(call), START)[0].over)
+                    .count()
             });
-            assert_eq!(admitted, (100 + round) as usize, "{algorithm}, round {round}");
+            assert_eq!(
+                admitted,
+                (100 + round) as usize,
+                "{algorithm}, round {round}"
+            );
         }
     }
 }
@@ -148,7 +179,14 @@ fn admits_whole_asks_and_never_a_part_of_one(place: &Place) {
         let mut keys: Vec<String> = (0..20).map(|key| format!("k{key}:")).collect();
         keys.rotate_left(number * 2);
         let ask = ask_together(keys.iter().map(|key| check(key, limit, Hits::Add(1))));
-        (0..300).filter(|_| worker.decide(&ask, START).iter().all(|verdict| !verdict.over)).count()
+        (0..300)
+            .filter(|_| {
+                worker
+                    .decide(&ask, START)
+                    .iter()
+                    .all(|verdict| !verdict.over)
+            })
+            .count()
     });
     assert_eq!(admitted, 1_000);
 }
@@ -156,8 +194,13 @@ fn admits_whole_asks_and_never_a_part_of_one(place: &Place) {
 fn eight_threads(place: &Place, work: impl Fn(Worker, usize) -> usize + Sync) -> usize {
     let work = &work;
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..8).map(|number| scope.spawn(move || work(place.worker(), number))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+        let threads: Vec<_> = (0..8)
+            .map(|number| scope.spawn(move || work(place.worker(), number)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .sum()
     })
 }
 
@@ -172,7 +215,11 @@ fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
         limit(Algorithm::FixedWindow, 0, Unit::Second),
         limit(Algorithm::TokenBucket, 2, Unit::Day),
         limit(Algorithm::SlidingWindow, 4, Unit::Minute),
-        Limit::new(&Terms { buckets: Some(3), ..Terms::new(4, Unit::Minute, Algorithm::SlidingWindow) }).expect("a limit"),
+        Limit::new(&Terms {
+            buckets: Some(3),
+            ..Terms::new(4, Unit::Minute, Algorithm::SlidingWindow)
+        })
+        .expect("a limit"),
         limit(Algorithm::SlidingLog, 4, Unit::Minute),
         limit(Algorithm::Concurrency, 2, Unit::Minute),
     ];
@@ -191,9 +238,16 @@ fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
                     1..4 => Hits::Add(hits),
                     more => Hits::GiveBack(more - 3),
                 };
-                Check { veto, holder: Some([holder].into()), ..check(&format!("k{key}:"), limits[key], hits) }
+                Check {
+                    veto,
+                    holder: Some([holder].into()),
+                    ..check(&format!("k{key}:"), limits[key], hits)
+                }
             });
-            let ask = Ask { together, ..ask(checks) };
+            let ask = Ask {
+                together,
+                ..ask(checks)
+            };
             prop_assert_eq!(worker.decide(&ask, now), model.decide(&ask, now));
             if gap > 45 {
                 place.tidy(now);
@@ -201,8 +255,14 @@ fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
         }
         Ok(())
     };
-    let config = ProptestConfig { cases, source_file: Some(file!()), ..ProptestConfig::default() };
-    TestRunner::new(config).run(&asks, play).unwrap_or_else(|error| panic!("{error}"));
+    let config = ProptestConfig {
+        cases,
+        source_file: Some(file!()),
+        ..ProptestConfig::default()
+    };
+    TestRunner::new(config)
+        .run(&asks, play)
+        .unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// By an hour, back and on again, with the whole limit used.
@@ -213,27 +273,48 @@ fn a_clock_that_jumps_gives_nothing_away_and_holds_nobody_for_longer_than_a_fill
         let limit = limit(algorithm, 5, Unit::Hour);
         let admitted = |now: Time, caller: u8| {
             place.set_time(now);
-            let hit = |number: u8| Check { holder: Some([caller, number].into()), ..check(&format!("{algorithm}:"), limit, Hits::Add(1)) };
-            (0..9).filter(|&number| !worker.decide(&ask([hit(number)]), now)[0].over).count()
+            let hit = |number: u8| Check {
+                holder: Some([caller, number].into()),
+                ..check(&format!("{algorithm}:"), limit, Hits::Add(1))
+            };
+            (0..9)
+                .filter(|&number| !worker.decide(&ask([hit(number)]), now)[0].over)
+                .count()
         };
         let look = |now: Time| {
             place.set_time(now);
-            worker.decide(&ask([check(&format!("{algorithm}:"), limit, Hits::Look)]), now)[0]
+            worker.decide(
+                &ask([check(&format!("{algorithm}:"), limit, Hits::Look)]),
+                now,
+            )[0]
         };
         assert_eq!(admitted(START, 0), 5, "{algorithm}");
 
         let earlier = Time::from_micros(START.as_micros() - HOUR.as_micros());
-        // On Redis the key of a fixed window has its start: that hour's window is counted apart from the one that follows it.
+        // On Redis the key of a fixed window has its start: that hour's window is counted apart
+        // from the one that follows it.
         let is_apart = algorithm == Algorithm::FixedWindow && place.redis.is_some();
-        assert_eq!(admitted(earlier, 1), if is_apart { 5 } else { 0 }, "{algorithm}: back");
+        assert_eq!(
+            admitted(earlier, 1),
+            if is_apart { 5 } else { 0 },
+            "{algorithm}: back"
+        );
         let left = look(earlier).reset_after;
         assert!(left <= Span::from_secs(2 * 3_600), "{algorithm}: {left}");
-        assert_eq!(look(earlier.plus(left)).remaining, 5 - if is_apart { 5 } else { 0 }, "{algorithm}: after {left}");
+        assert_eq!(
+            look(earlier.plus(left)).remaining,
+            5 - if is_apart { 5 } else { 0 },
+            "{algorithm}: after {left}"
+        );
 
         let used = admitted(earlier.plus(left), 2);
         assert!(used <= 5, "{algorithm}");
-        // On by an hour: as much time has passed as the clock says, and no more comes back than in that time.
-        assert!(admitted(earlier.plus(left).plus(HOUR), 3) <= 5, "{algorithm}: on");
+        // On by an hour: as much time has passed as the clock says, and no more comes back than in
+        // that time.
+        assert!(
+            admitted(earlier.plus(left).plus(HOUR), 3) <= 5,
+            "{algorithm}: on"
+        );
     }
 }
 
@@ -281,16 +362,25 @@ fn redis_answers_as_a_list_of_counters_would() {
 fn counters_of_which_nothing_is_left_are_swept() {
     let metrics = Metrics::new();
     let counters = Counters::new(ROOM, "store", &metrics);
-    let limits = [limit(Algorithm::FixedWindow, 9, Unit::Minute), limit(Algorithm::TokenBucket, 9, Unit::Minute)];
+    let limits = [
+        limit(Algorithm::FixedWindow, 9, Unit::Minute),
+        limit(Algorithm::TokenBucket, 9, Unit::Minute),
+    ];
     for key in 0..20_000 {
-        counters.decide(&ask([check(&format!("k{key}"), limits[key % 2], Hits::Add(9))]), START);
+        counters.decide(
+            &ask([check(&format!("k{key}"), limits[key % 2], Hits::Add(9))]),
+            START,
+        );
     }
     counters.sweep(START.plus(Span::from_secs(1)));
     assert_eq!(counters.len(), 20_000, "none has expired");
     counters.sweep(START.plus(Span::from_secs(61)));
     assert!(counters.is_empty(), "{} are left", counters.len());
     assert_eq!(counted(&metrics, "tollgate_memory_keys{use=\"store\"}"), 0);
-    assert_eq!(counted(&metrics, "tollgate_memory_expired_total{use=\"store\"}"), 20_000);
+    assert_eq!(
+        counted(&metrics, "tollgate_memory_expired_total{use=\"store\"}"),
+        20_000
+    );
 }
 
 #[test]
@@ -311,15 +401,41 @@ fn a_full_store_evicts_those_closest_to_their_reset() {
     let year = limit(Algorithm::FixedWindow, 9, Unit::Year);
     let second = limit(Algorithm::FixedWindow, 9, Unit::Second);
     for key in 0..4_000 {
-        counters.decide(&ask([check(&format!("year{key}"), year, Hits::Add(9))]), START);
+        counters.decide(
+            &ask([check(&format!("year{key}"), year, Hits::Add(9))]),
+            START,
+        );
     }
     for key in 0..100_000 {
-        counters.decide(&ask([check(&format!("second{key}"), second, Hits::Add(1))]), START);
+        counters.decide(
+            &ask([check(&format!("second{key}"), second, Hits::Add(1))]),
+            START,
+        );
     }
-    let kept = (0..4_000).filter(|key| counters.decide(&ask([check(&format!("year{key}"), year, Hits::Look)]), START)[0].remaining == 0);
+    let kept = (0..4_000).filter(|key| {
+        counters.decide(
+            &ask([check(&format!("year{key}"), year, Hits::Look)]),
+            START,
+        )[0]
+        .remaining
+            == 0
+    });
     let kept = kept.count();
-    assert!(kept > 3_900, "a flood of short windows must not push out the long ones: {kept} of 4000 are left");
-    assert!(counters.len() <= (1 << 20) / 72, "{} counters", counters.len());
-    assert_eq!(counted(&metrics, "tollgate_memory_evicted_total{use=\"store\"}"), 104_000 - counters.len() as u64);
-    assert_eq!(counted(&metrics, "tollgate_memory_keys{use=\"store\"}"), counters.len() as u64);
+    assert!(
+        kept > 3_900,
+        "a flood of short windows must not push out the long ones: {kept} of 4000 are left"
+    );
+    assert!(
+        counters.len() <= (1 << 20) / 72,
+        "{} counters",
+        counters.len()
+    );
+    assert_eq!(
+        counted(&metrics, "tollgate_memory_evicted_total{use=\"store\"}"),
+        104_000 - counters.len() as u64
+    );
+    assert_eq!(
+        counted(&metrics, "tollgate_memory_keys{use=\"store\"}"),
+        counters.len() as u64
+    );
 }

@@ -1,7 +1,8 @@
 //! The real binary, started for one test and gone with it, and the clients that ask it.
 //!
-//! Every port is chosen by the kernel and read from the block that the server prints, so tests run side by side. Nothing here sleeps to
-//! let a time pass: [`eventually`] looks until something is so, and fails when it took too long.
+//! Every port is chosen by the kernel and read from the block that the server prints, so tests run
+//! side by side. Nothing here sleeps to let a time pass: [`eventually`] looks until something is
+//! so, and fails when it took too long.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -47,7 +48,8 @@ pub(crate) mod twins;
 pub(crate) mod versions;
 pub(crate) mod xds;
 
-/// How long anything may take that should happen at once. It only bounds a hang: the machine may be busy with anything else.
+/// How long anything may take that should happen at once. It only bounds a hang: the machine may be
+/// busy with anything else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 const STORE_TIMEOUT: &str = "STORE_TIMEOUT";
 /// The file in a process' home with what it printed.
@@ -120,12 +122,19 @@ impl TestServer {
 
     /// With the rules of a directory that is there already.
     pub(crate) fn with_directory(rules: &Path) -> Builder {
-        Builder::new(TempDir::new().expect("a temporary directory can be made"), rules.to_owned())
+        Builder::new(
+            TempDir::new().expect("a temporary directory can be made"),
+            rules.to_owned(),
+        )
     }
 
-    /// As a deployment of the reference starts it: told by RUNTIME_ROOT where its rules are, and by nothing else.
+    /// As a deployment of the reference starts it: told by RUNTIME_ROOT where its rules are, and by
+    /// nothing else.
     pub(crate) fn with_runtime_root(root: &Path) -> Builder {
-        let mut builder = Builder::new(TempDir::new().expect("a temporary directory can be made"), root.join("config"));
+        let mut builder = Builder::new(
+            TempDir::new().expect("a temporary directory can be made"),
+            root.join("config"),
+        );
         builder.command = command(&[]);
         builder.with_env("RUNTIME_ROOT", &root.display().to_string())
     }
@@ -134,7 +143,9 @@ impl TestServer {
     pub(crate) fn with_xds(address: &str) -> Builder {
         let mut builder = Self::with_files([]);
         builder.command = command(&[]);
-        builder.with_env("CONFIG_TYPE", "GRPC_XDS_SOTW").with_env("CONFIG_GRPC_XDS_SERVER_URL", address)
+        builder
+            .with_env("CONFIG_TYPE", "GRPC_XDS_SOTW")
+            .with_env("CONFIG_GRPC_XDS_SERVER_URL", address)
     }
 
     /// A client on a connection of its own.
@@ -157,10 +168,15 @@ impl TestServer {
         http::get(self.admin, path).body
     }
 
-    /// The line of /metrics that begins with this name and labels, without them: its value. `None` if there is no such line.
+    /// The line of /metrics that begins with this name and labels, without them: its value. `None`
+    /// if there is no such line.
     pub(crate) fn metric(&self, series: &str) -> Option<f64> {
         let page = self.admin("/metrics");
-        Some(value_on(&page, series)?.parse().expect("a metric is a number"))
+        Some(
+            value_on(&page, series)?
+                .parse()
+                .expect("a metric is a number"),
+        )
     }
 
     /// What was printed at the start.
@@ -197,7 +213,11 @@ impl TestServer {
 
     /// Whether it is still there.
     pub(crate) fn is_running(&mut self) -> bool {
-        self.process.child.try_wait().expect("it is our child").is_none()
+        self.process
+            .child
+            .try_wait()
+            .expect("it is our child")
+            .is_none()
     }
 
     /// Waits until it has ended, and gives its exit code; `None` if a signal ended it.
@@ -209,9 +229,22 @@ impl TestServer {
 
 impl Builder {
     fn new(home: TempDir, rules: PathBuf) -> Self {
-        let command = command(&["serve", rules.to_str().expect("temporary directories have plain names")]);
-        let log = File::create(home.path().join("stderr")).expect("a file can be made").into();
-        Self { home, rules, command, stdout: None, log }
+        let command = command(&[
+            "serve",
+            rules
+                .to_str()
+                .expect("temporary directories have plain names"),
+        ]);
+        let log = File::create(home.path().join("stderr"))
+            .expect("a file can be made")
+            .into();
+        Self {
+            home,
+            rules,
+            command,
+            stdout: None,
+            log,
+        }
     }
 
     /// Where its rules are going to be read from.
@@ -233,8 +266,17 @@ impl Builder {
     /// Has another program run it, by a command line that ends where that of the binary begins.
     pub(crate) fn run_by(mut self, words: &[&str]) -> Self {
         let mut command = Command::new(words[0]);
-        command.args(&words[1..]).arg(self.command.get_program()).args(self.command.get_args()).stdin(Stdio::null()).env_clear();
-        command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
+            .args(&words[1..])
+            .arg(self.command.get_program())
+            .args(self.command.get_args())
+            .stdin(Stdio::null())
+            .env_clear();
+        command.envs(
+            self.command
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
         self.command = command;
         self
     }
@@ -263,14 +305,30 @@ impl Builder {
         });
         let announcement = process.stdout();
         let address = |name: &str| {
-            let line = announcement.lines().find_map(|line| line.trim_start().strip_prefix(name))?;
+            let line = announcement
+                .lines()
+                .find_map(|line| line.trim_start().strip_prefix(name))?;
             let text = line.split_whitespace().next()?;
             text.trim_start_matches("http://").parse().ok()
         };
-        let bound = |name: &str| address(name).unwrap_or_else(|| panic!("no address of {name} in {announcement}"));
-        let grpc = if announcement.contains("gRPC     unix:") { ([127, 0, 0, 1], 0).into() } else { bound("gRPC ") };
+        let bound = |name: &str| {
+            address(name).unwrap_or_else(|| panic!("no address of {name} in {announcement}"))
+        };
+        let grpc = if announcement.contains("gRPC     unix:") {
+            ([127, 0, 0, 1], 0).into()
+        } else {
+            bound("gRPC ")
+        };
         let (http, admin, prometheus) = (bound("HTTP "), bound("admin "), address("metrics "));
-        TestServer { process, rules: self.rules, grpc, http, admin, prometheus, announcement }
+        TestServer {
+            process,
+            rules: self.rules,
+            grpc,
+            http,
+            admin,
+            prometheus,
+            announcement,
+        }
     }
 
     /// Starts what is not going to serve, and waits for its end.
@@ -280,7 +338,8 @@ impl Builder {
     }
 
     fn set_defaults(&mut self) {
-        // Where a busy machine runs nobody for a while, whatever is counted exactly is still counted by Redis.
+        // Where a busy machine runs nobody for a while, whatever is counted exactly is still
+        // counted by Redis.
         self.default_env(STORE_TIMEOUT, "10s");
         for name in ["HOST", "GRPC_HOST", "DEBUG_HOST"] {
             self.default_env(name, "127.0.0.1");
@@ -301,10 +360,17 @@ impl Builder {
 
 impl Process {
     fn start(mut command: Command, home: TempDir, stdout: Option<Stdio>, stderr: Stdio) -> Self {
-        let stdout = stdout.unwrap_or_else(|| File::create(home.path().join(STDOUT)).expect("a file can be made").into());
+        let stdout = stdout.unwrap_or_else(|| {
+            File::create(home.path().join(STDOUT))
+                .expect("a file can be made")
+                .into()
+        });
         command.stdout(stdout).stderr(stderr);
         // Elsewhere than the repository, whose ./config would be found.
-        let child = command.current_dir(home.path()).spawn().expect("cargo has built it");
+        let child = command
+            .current_dir(home.path())
+            .spawn()
+            .expect("cargo has built it");
         Self { child, home }
     }
 
@@ -318,7 +384,9 @@ impl Process {
 
     fn signal(&self, name: &str) {
         // It was not waited for, so its number is nobody else's.
-        let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.child.id())]).status();
+        let sent = Command::new("sh")
+            .args(["-c", &format!("kill -{name} {}", self.child.id())])
+            .status();
         assert!(sent.expect("there is a shell").success(), "send SIG{name}");
     }
 }
@@ -329,7 +397,10 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!("the server's log:\n{}", fs::read_to_string(self.home.path().join("stderr")).unwrap_or_default());
+            eprintln!(
+                "the server's log:\n{}",
+                fs::read_to_string(self.home.path().join("stderr")).unwrap_or_default()
+            );
         }
     }
 }
@@ -344,7 +415,9 @@ pub(crate) fn tollgate_with_env(arguments: &[&str], variables: &[(&str, &str)]) 
     let mut command = command(arguments);
     command.envs(variables.iter().copied());
     let home = TempDir::new().expect("a temporary directory can be made");
-    let stderr = File::create(home.path().join("stderr")).expect("a file can be made").into();
+    let stderr = File::create(home.path().join("stderr"))
+        .expect("a file can be made")
+        .into();
     finish(command, home, stderr)
 }
 
@@ -353,7 +426,9 @@ pub(crate) fn tollgate_with_stdin(arguments: &[&str], text: &str) -> Ran {
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("stdin");
     write(&path, text);
-    let stderr = File::create(home.path().join("stderr")).expect("a file can be made").into();
+    let stderr = File::create(home.path().join("stderr"))
+        .expect("a file can be made")
+        .into();
     let mut command = command(arguments);
     command.stdin(File::open(path).expect("it was written"));
     finish(command, home, stderr)
@@ -362,49 +437,89 @@ pub(crate) fn tollgate_with_stdin(arguments: &[&str], text: &str) -> Ran {
 /// The binary, in an environment with nothing in it.
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.args(arguments).stdin(Stdio::null()).env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .env_clear()
+        .envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
     command
 }
 
 fn finish(command: Command, home: TempDir, stderr: Stdio) -> Ran {
     let mut process = Process::start(command, home, None, stderr);
-    look_until("the command ends", || process.child.try_wait().expect("it is our child").is_some());
+    look_until("the command ends", || {
+        process.child.try_wait().expect("it is our child").is_some()
+    });
     let code = process.child.wait().expect("it is our child").code();
-    Ran { code, stdout: process.stdout(), stderr: process.stderr() }
+    Ran {
+        code,
+        stdout: process.stdout(),
+        stderr: process.stderr(),
+    }
 }
 
 impl Client {
     /// Connects.
     pub(crate) async fn connect(addr: SocketAddr) -> Self {
         let endpoint = Endpoint::from_shared(format!("http://{addr}")).expect("it is an address");
-        Self::on(endpoint.timeout(PATIENCE).connect().await.expect("the port is open"))
+        Self::on(
+            endpoint
+                .timeout(PATIENCE)
+                .connect()
+                .await
+                .expect("the port is open"),
+        )
     }
 
     /// On a connection that was made already.
     pub(crate) fn on(channel: Channel) -> Self {
-        Self { rls: RateLimitServiceClient::new(channel.clone()), health: HealthClient::new(channel.clone()), channel }
+        Self {
+            rls: RateLimitServiceClient::new(channel.clone()),
+            health: HealthClient::new(channel.clone()),
+            channel,
+        }
     }
 
     /// Calls ShouldRateLimit.
-    pub(crate) async fn call(&mut self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        self.rls.should_rate_limit(request).await.map(tonic::Response::into_inner)
+    pub(crate) async fn call(
+        &mut self,
+        request: RateLimitRequest,
+    ) -> Result<RateLimitResponse, Status> {
+        self.rls
+            .should_rate_limit(request)
+            .await
+            .map(tonic::Response::into_inner)
     }
 
     /// Asks about one descriptor, and gets an answer.
     pub(crate) async fn ask(&mut self, domain: &str, entries: &[(&str, &str)]) -> Code {
-        self.call(request(domain, &[entries])).await.expect("there is an answer").overall_code()
+        self.call(request(domain, &[entries]))
+            .await
+            .expect("there is an answer")
+            .overall_code()
     }
 
     /// gRPC health.
     pub(crate) async fn health(&mut self, service: &str) -> Result<ServingStatus, Status> {
-        let request = HealthCheckRequest { service: service.to_owned() };
-        self.health.check(request).await.map(|response| response.into_inner().status())
+        let request = HealthCheckRequest {
+            service: service.to_owned(),
+        };
+        self.health
+            .check(request)
+            .await
+            .map(|response| response.into_inner().status())
     }
 
     /// gRPC health, as it changes.
     pub(crate) async fn watch(&mut self, service: &str) -> tonic::Streaming<HealthCheckResponse> {
-        let request = HealthCheckRequest { service: service.to_owned() };
-        self.health.watch(request).await.expect("anything can be watched").into_inner()
+        let request = HealthCheckRequest {
+            service: service.to_owned(),
+        };
+        self.health
+            .watch(request)
+            .await
+            .expect("anything can be watched")
+            .into_inner()
     }
 }
 
@@ -417,27 +532,47 @@ pub(crate) fn counted(metrics: &Metrics, series: &str) -> u64 {
 
 /// What a page of metrics says behind that name and labels.
 fn value_on<'p>(page: &'p str, series: &str) -> Option<&'p str> {
-    page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
+    page.lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
 }
 
 /// A request without hits_addend: one hit.
 pub(crate) fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
-    let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
-    RateLimitRequest { domain: domain.into(), descriptors, hits_addend: 0 }
+    let descriptors = descriptors
+        .iter()
+        .map(|entries| descriptor(entries))
+        .collect();
+    RateLimitRequest {
+        domain: domain.into(),
+        descriptors,
+        hits_addend: 0,
+    }
 }
 
 /// A descriptor without anything but its entries.
 pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entries = entries.iter().map(|&(key, value)| Entry { key: key.into(), value: value.into() }).collect();
-    RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
+    let entries = entries
+        .iter()
+        .map(|&(key, value)| Entry {
+            key: key.into(),
+            value: value.into(),
+        })
+        .collect();
+    RateLimitDescriptor {
+        entries,
+        ..RateLimitDescriptor::default()
+    }
 }
 
 /// Rules of domain `d` with one limit, for `key: k`.
 pub(crate) fn limit_of(requests: u32) -> String {
-    format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{unit: year, requests_per_unit: {requests}}}\n")
+    format!(
+        "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{unit: year, requests_per_unit: {requests}}}\n"
+    )
 }
 
-/// Writes a file, and the directories above it. A service that watches it finds the old content or the new, and no part of it.
+/// Writes a file, and the directories above it. A service that watches it finds the old content or
+/// the new, and no part of it.
 pub(crate) fn write(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) {
     let directory = path.parent().expect("a file is in a directory");
     fs::create_dir_all(directory).expect("directories can be made");
@@ -459,7 +594,10 @@ pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool)
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
     };
-    assert!(tokio::time::timeout(PATIENCE, looking).await.is_ok(), "in {PATIENCE:?} it did not happen that {what}");
+    assert!(
+        tokio::time::timeout(PATIENCE, looking).await.is_ok(),
+        "in {PATIENCE:?} it did not happen that {what}"
+    );
 }
 
 /// The same for what needs no runtime.
@@ -474,14 +612,17 @@ pub(crate) fn look_until(what: &str, mut is_so: impl FnMut() -> bool) {
     panic!("in {PATIENCE:?} it did not happen that {what}");
 }
 
-/// The text of a file with tests, as `docs/compatibility.md` names it: below `src/`, or below `tests/` (`e2e/…`) or `tests/suite/`.
+/// The text of a file with tests, as `docs/compatibility.md` names it: below `src/`, or below
+/// `tests/` (`e2e/…`) or `tests/suite/`.
 pub(crate) fn read_test_file(file: &str) -> String {
     let folder = match file.split('/').next() {
         Some("src") => "",
         Some("e2e") => "tests",
         _ => "tests/suite",
     };
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(file);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join(folder)
+        .join(file);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -497,6 +638,13 @@ pub(crate) fn resident_peak_kib(pid: u32) -> u64 {
 
 fn status_kib(pid: u32, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let words = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux says how much");
-    words.trim().trim_end_matches(" kB").parse().expect("it is a number")
+    let words = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .expect("Linux says how much");
+    words
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .expect("it is a number")
 }

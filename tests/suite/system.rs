@@ -1,4 +1,5 @@
-//! Tests that need more of the machine than `make test` asks for, or much longer: `make test-all` runs them, a module at a time.
+//! Tests that need more of the machine than `make test` asks for, or much longer: `make test-all`
+//! runs them, a module at a time.
 
 mod clocks;
 mod long_faults;

@@ -13,7 +13,9 @@ use crate::support::certificates::{Authority, KeyForm};
 use crate::support::http::Connection;
 use crate::support::otlp::{Collector, Span};
 use crate::support::redis::RedisProcess;
-use crate::support::{Builder, Code as Overall, TestServer, eventually, limit_of, look_until, request};
+use crate::support::{
+    Builder, Code as Overall, TestServer, eventually, limit_of, look_until, request,
+};
 
 const CALL: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const EXECUTION: &str = "ShouldRateLimit Execution";
@@ -31,7 +33,10 @@ fn traced(collector: &Collector) -> Builder {
 }
 
 fn traced_to(builder: Builder, collector: SocketAddr) -> Builder {
-    builder.with_env("TRACING_ENABLED", "true").with_env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{collector}"))
+    builder.with_env("TRACING_ENABLED", "true").with_env(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        &format!("http://{collector}"),
+    )
 }
 
 fn hit() -> RateLimitRequest {
@@ -43,37 +48,65 @@ async fn call(server: &TestServer, headers: &[(&str, &str)]) {
     let mut client = RateLimitServiceClient::new(server.client().await.channel);
     let mut metadata = MetadataMap::new();
     for (name, value) in headers {
-        metadata.insert(name.parse::<AsciiMetadataKey>().expect("a name"), value.parse().expect("a value"));
+        metadata.insert(
+            name.parse::<AsciiMetadataKey>().expect("a name"),
+            value.parse().expect("a value"),
+        );
     }
     let request = Request::from_parts(metadata, tonic::Extensions::default(), hit());
-    client.should_rate_limit(request).await.expect("there is an answer");
+    client
+        .should_rate_limit(request)
+        .await
+        .expect("there is an answer");
 }
 
 /// The same on /json.
 fn call_json(server: &TestServer, headers: &[(&str, &str)]) {
     let mut connection = Connection::open(server.http);
-    let lines = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect::<Vec<_>>().concat();
-    let head = format!("POST /json HTTP/1.1\r\nhost: test\r\n{lines}content-length: {}\r\n\r\n", JSON_BODY.len());
-    connection.write(format!("{head}{JSON_BODY}").as_bytes()).expect("it is read");
-    assert_eq!(connection.read("POST").expect("there is an answer").status, 200);
+    let lines = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect::<Vec<_>>()
+        .concat();
+    let head = format!(
+        "POST /json HTTP/1.1\r\nhost: test\r\n{lines}content-length: {}\r\n\r\n",
+        JSON_BODY.len()
+    );
+    connection
+        .write(format!("{head}{JSON_BODY}").as_bytes())
+        .expect("it is read");
+    assert_eq!(
+        connection.read("POST").expect("there is an answer").status,
+        200
+    );
 }
 
 /// Of a trace that is complete: its root is sent last.
 fn trace(collector: &Collector, root: &str) -> Vec<Span> {
     let root = collector.wait_for(&format!("{root} is traced"), |span| span.name == root);
-    collector.spans().into_iter().filter(|span| span.trace == root.trace).collect()
+    collector
+        .spans()
+        .into_iter()
+        .filter(|span| span.trace == root.trace)
+        .collect()
 }
 
 fn named<'s>(spans: &'s [Span], name: &str) -> &'s Span {
-    spans.iter().find(|span| span.name == name).unwrap_or_else(|| panic!("no {name} in {spans:#?}"))
+    spans
+        .iter()
+        .find(|span| span.name == name)
+        .unwrap_or_else(|| panic!("no {name} in {spans:#?}"))
 }
 
 fn attribute<'s>(span: &'s Span, name: &str) -> &'s str {
-    span.attributes.get(name).map_or("(not there)", |value| value)
+    span.attributes
+        .get(name)
+        .map_or("(not there)", |value| value)
 }
 
 #[tokio::test]
-async fn a_call_is_a_span_of_the_references_name_with_its_parts_nested_in_it_over_http_and_over_grpc() {
+async fn a_call_is_a_span_of_the_references_name_with_its_parts_nested_in_it_over_http_and_over_grpc()
+ {
     let (collector, redis) = (Collector::start(), RedisProcess::start());
     for (protocol, addr) in [("http", collector.http), ("grpc", collector.grpc)] {
         let instance = format!("{protocol}-0");
@@ -86,27 +119,90 @@ async fn a_call_is_a_span_of_the_references_name_with_its_parts_nested_in_it_ove
             .with_env("CACHE_KEY_PREFIX", protocol)
             .with_env("REDIS_URL", &redis.url())
             .start();
-        let answer = server.client().await.call(request("d", &[&[("k", "")], &[("other", "x\ny")]])).await;
-        assert_eq!(answer.expect("there is an answer").overall_code(), Overall::Ok);
+        let answer = server
+            .client()
+            .await
+            .call(request("d", &[&[("k", "")], &[("other", "x\ny")]]))
+            .await;
+        assert_eq!(
+            answer.expect("there is an answer").overall_code(),
+            Overall::Ok
+        );
 
-        let of_instance = || collector.batches().into_iter().find(|batch| batch.resource["service.instance.id"] == instance);
-        look_until("there is a batch", || of_instance().is_some_and(|batch| batch.spans.len() == 3));
+        let of_instance = || {
+            collector
+                .batches()
+                .into_iter()
+                .find(|batch| batch.resource["service.instance.id"] == instance)
+        };
+        look_until("there is a batch", || {
+            of_instance().is_some_and(|batch| batch.spans.len() == 3)
+        });
         let batch = of_instance().expect("there is one");
-        let resource: Vec<_> = ["service.name", "service.namespace", "service.version", "zone"].map(|name| &*batch.resource[name]).into();
-        assert_eq!(resource, ["limits", "edge", env!("CARGO_PKG_VERSION"), "a,1"]);
+        let resource: Vec<_> = [
+            "service.name",
+            "service.namespace",
+            "service.version",
+            "zone",
+        ]
+        .map(|name| &*batch.resource[name])
+        .into();
+        assert_eq!(
+            resource,
+            ["limits", "edge", env!("CARGO_PKG_VERSION"), "a,1"]
+        );
 
-        let [root, execution, trip] = [CALL, EXECUTION, REDIS].map(|name| named(&batch.spans, name));
-        assert_eq!((&*root.parent, &execution.parent, &trip.parent), ("", &root.id, &execution.id));
-        assert!(batch.spans.iter().all(|span| span.trace == root.trace && span.error.is_none()), "{:#?}", batch.spans);
-        assert!(root.start <= execution.start && execution.start <= trip.start, "{:#?}", batch.spans);
-        assert!(trip.start < trip.end && trip.end <= execution.end && execution.end <= root.end, "{:#?}", batch.spans);
-        let rpc = ["rpc.system", "rpc.service", "rpc.method", "rpc.grpc.status_code"].map(|name| attribute(root, name));
-        assert_eq!(rpc, ["grpc", "envoy.service.ratelimit.v3.RateLimitService", "ShouldRateLimit", "0"]);
+        let [root, execution, trip] =
+            [CALL, EXECUTION, REDIS].map(|name| named(&batch.spans, name));
+        assert_eq!(
+            (&*root.parent, &execution.parent, &trip.parent),
+            ("", &root.id, &execution.id)
+        );
+        assert!(
+            batch
+                .spans
+                .iter()
+                .all(|span| span.trace == root.trace && span.error.is_none()),
+            "{:#?}",
+            batch.spans
+        );
+        assert!(
+            root.start <= execution.start && execution.start <= trip.start,
+            "{:#?}",
+            batch.spans
+        );
+        assert!(
+            trip.start < trip.end && trip.end <= execution.end && execution.end <= root.end,
+            "{:#?}",
+            batch.spans
+        );
+        let rpc = [
+            "rpc.system",
+            "rpc.service",
+            "rpc.method",
+            "rpc.grpc.status_code",
+        ]
+        .map(|name| attribute(root, name));
+        assert_eq!(
+            rpc,
+            [
+                "grpc",
+                "envoy.service.ratelimit.v3.RateLimitService",
+                "ShouldRateLimit",
+                "0"
+            ]
+        );
         assert_eq!(attribute(execution, "domain"), "d");
         let asked = r#"domain:"d" descriptors:{entries:{key:"k" value:""}} descriptors:{entries:{key:"other" value:"x\ny"}}"#;
         assert_eq!(attribute(execution, "request string"), asked);
         assert_eq!(attribute(execution, "tollgate.code"), "OK");
-        assert_eq!((attribute(trip, "pipeline length"), attribute(trip, "perSecondPipeline length")), ("1", "0"));
+        assert_eq!(
+            (
+                attribute(trip, "pipeline length"),
+                attribute(trip, "perSecondPipeline length")
+            ),
+            ("1", "0")
+        );
     }
 }
 
@@ -118,27 +214,63 @@ async fn without_more_settings_it_is_named_as_in_the_reference_and_each_process_
         call(server, &[]).await;
     }
     look_until("both are there", || collector.batches().len() == 2);
-    let [one, other] = &collector.batches()[..] else { panic!("two batches") };
-    assert_eq!((&*one.resource["service.name"], &*one.resource["service.namespace"]), ("RateLimit", ""));
-    assert_ne!(one.resource["service.instance.id"], other.resource["service.instance.id"]);
+    let [one, other] = &collector.batches()[..] else {
+        panic!("two batches")
+    };
+    assert_eq!(
+        (
+            &*one.resource["service.name"],
+            &*one.resource["service.namespace"]
+        ),
+        ("RateLimit", "")
+    );
+    assert_ne!(
+        one.resource["service.instance.id"],
+        other.resource["service.instance.id"]
+    );
 }
 
 #[tokio::test]
 async fn a_refusal_says_which_rule_and_an_outage_of_redis_which_policy() {
     let (collector, mut redis) = (Collector::start(), RedisProcess::start());
     let server = traced_to(TestServer::with_rules(&limit_of(1)), collector.http);
-    let server = server.with_env("REDIS_URL", &redis.url()).with_env("ON_STORE_ERROR", "deny").start();
+    let server = server
+        .with_env("REDIS_URL", &redis.url())
+        .with_env("ON_STORE_ERROR", "deny")
+        .start();
     let mut client = server.client().await;
-    assert_eq!([client.ask("d", &[("k", "")]).await, client.ask("d", &[("k", "")]).await], [Overall::Ok, Overall::OverLimit]);
-    let refused = collector.wait_for("a refusal is traced", |span| attribute(span, "tollgate.code") == "OVER_LIMIT");
-    assert_eq!((attribute(&refused, "tollgate.refused_by"), attribute(&refused, "tollgate.store_policy")), ("d.k", "(not there)"));
-    assert_eq!(attribute(&refused, "tollgate.refused_limit"), "1 per year, fixed_window, refused hits count");
+    assert_eq!(
+        [
+            client.ask("d", &[("k", "")]).await,
+            client.ask("d", &[("k", "")]).await
+        ],
+        [Overall::Ok, Overall::OverLimit]
+    );
+    let refused = collector.wait_for("a refusal is traced", |span| {
+        attribute(span, "tollgate.code") == "OVER_LIMIT"
+    });
+    assert_eq!(
+        (
+            attribute(&refused, "tollgate.refused_by"),
+            attribute(&refused, "tollgate.store_policy")
+        ),
+        ("d.k", "(not there)")
+    );
+    assert_eq!(
+        attribute(&refused, "tollgate.refused_limit"),
+        "1 per year, fixed_window, refused hits count"
+    );
 
     redis.kill();
     assert_eq!(client.ask("d", &[("k", "")]).await, Overall::OverLimit);
-    let trip = collector.wait_for("a trip in vain is traced", |span| span.name == REDIS && span.error.is_some());
+    let trip = collector.wait_for("a trip in vain is traced", |span| {
+        span.name == REDIS && span.error.is_some()
+    });
     let execution = collector.wait_for("it has a parent", |span| span.id == trip.parent);
-    assert!(attribute(&execution, "tollgate.store_policy").starts_with("deny ("), "{execution:#?}");
+    assert!(
+        attribute(&execution, "tollgate.store_policy").starts_with("deny ("),
+        "{execution:#?}"
+    );
 }
 
 #[tokio::test]
@@ -149,13 +281,24 @@ async fn json_has_the_references_span_and_so_has_a_request_that_is_refused_as_wr
     let spans = trace(&collector, JSON);
     assert_eq!(named(&spans, EXECUTION).parent, named(&spans, JSON).id);
     assert_eq!(attribute(named(&spans, JSON), "http.status_code"), "200");
-    assert!(spans.iter().all(|span| span.name != REDIS), "nobody was asked: {spans:#?}");
+    assert!(
+        spans.iter().all(|span| span.name != REDIS),
+        "nobody was asked: {spans:#?}"
+    );
 
-    let status = server.client().await.call(request("", &[&[("k", "")]])).await.expect_err("it has no domain");
+    let status = server
+        .client()
+        .await
+        .call(request("", &[&[("k", "")]]))
+        .await
+        .expect_err("it has no domain");
     assert_eq!(status.code(), Code::Unknown);
     let spans = trace(&collector, CALL);
     for span in [CALL, EXECUTION] {
-        assert_eq!(named(&spans, span).error.as_deref(), Some("rate limit domain must not be empty"));
+        assert_eq!(
+            named(&spans, span).error.as_deref(),
+            Some("rate limit domain must not be empty")
+        );
     }
     assert_eq!(attribute(named(&spans, CALL), "rpc.grpc.status_code"), "2");
 }
@@ -171,10 +314,18 @@ async fn a_caller_who_gives_up_leaves_a_trace_that_says_so() {
     let mut waiting = client.clone();
     let mut calls = JoinSet::new();
     calls.spawn(async move { waiting.ask("d", &[("k", "")]).await });
-    eventually("it waits", async || server.metric("tollgate_queue_waiters") == Some(1.0)).await;
+    eventually("it waits", async || {
+        server.metric("tollgate_queue_waiters") == Some(1.0)
+    })
+    .await;
     calls.abort_all();
-    eventually("it has left", async || server.metric("tollgate_queue_waiters") == Some(0.0)).await;
-    let given_up = collector.wait_for("it is traced", |span| attribute(span, "rpc.grpc.status_code") == "1");
+    eventually("it has left", async || {
+        server.metric("tollgate_queue_waiters") == Some(0.0)
+    })
+    .await;
+    let given_up = collector.wait_for("it is traced", |span| {
+        attribute(span, "rpc.grpc.status_code") == "1"
+    });
     assert_eq!(given_up.name, CALL);
 }
 
@@ -192,28 +343,67 @@ async fn parents_of_w3c_and_of_b3_in_one_header_or_several_are_known_on_both_doo
     let several = long(4);
     let both = format!("{}-{SPAN}-1", long(5));
     let cases: [(u32, &[(&str, &str)]); 5] = [
-        (1, &[("traceparent", &w3c), ("tracestate", "vendor=x"), ("baggage", "user=ann")]),
+        (
+            1,
+            &[
+                ("traceparent", &w3c),
+                ("tracestate", "vendor=x"),
+                ("baggage", "user=ann"),
+            ],
+        ),
         (2, &[("b3", &single)]),
         (3, &[("b3", &short)]),
-        (4, &[("x-b3-traceid", &several), ("x-b3-spanid", SPAN), ("x-b3-sampled", "1")]),
+        (
+            4,
+            &[
+                ("x-b3-traceid", &several),
+                ("x-b3-spanid", SPAN),
+                ("x-b3-sampled", "1"),
+            ],
+        ),
         // Both: the reference reads B3 last.
-        (5, &[("traceparent", "00-11111111111111111111111111111111-2222222222222222-01"), ("b3", &both)]),
+        (
+            5,
+            &[
+                (
+                    "traceparent",
+                    "00-11111111111111111111111111111111-2222222222222222-01",
+                ),
+                ("b3", &both),
+            ],
+        ),
     ];
     for (number, headers) in cases {
         call(&server, headers).await;
         call_json(&server, headers);
         for name in [CALL, JSON] {
-            let span = collector.wait_for("it belongs to the caller's trace", |span| span.trace == long(number) && span.name == name);
+            let span = collector.wait_for("it belongs to the caller's trace", |span| {
+                span.trace == long(number) && span.name == name
+            });
             assert_eq!(span.parent, SPAN, "{headers:?}");
             assert_eq!(span.tracestate, if number == 1 { "vendor=x" } else { "" });
         }
     }
     // What is malformed is no parent.
-    for header in [("traceparent", "00-zz-01"), ("b3", "1"), ("b3", "0"), ("x-b3-traceid", TRACE)] {
-        let before = collector.spans().iter().filter(|span| span.name == CALL && span.parent.is_empty()).count();
+    for header in [
+        ("traceparent", "00-zz-01"),
+        ("b3", "1"),
+        ("b3", "0"),
+        ("x-b3-traceid", TRACE),
+    ] {
+        let before = collector
+            .spans()
+            .iter()
+            .filter(|span| span.name == CALL && span.parent.is_empty())
+            .count();
         call(&server, &[header]).await;
         look_until("it is a trace of its own", || {
-            collector.spans().iter().filter(|span| span.name == CALL && span.parent.is_empty()).count() == before + 1
+            collector
+                .spans()
+                .iter()
+                .filter(|span| span.name == CALL && span.parent.is_empty())
+                .count()
+                == before + 1
         });
     }
 }
@@ -221,14 +411,26 @@ async fn parents_of_w3c_and_of_b3_in_one_header_or_several_are_known_on_both_doo
 #[tokio::test]
 async fn whoever_calls_decides_whether_it_is_traced_and_chance_only_where_nobody_has() {
     let collector = Collector::start();
-    let [never, half, always] = ["0", "0.5", "1"].map(|rate| traced(&collector).with_env("TRACING_SAMPLING_RATE", rate).start());
+    let [never, half, always] = ["0", "0.5", "1"].map(|rate| {
+        traced(&collector)
+            .with_env("TRACING_SAMPLING_RATE", rate)
+            .start()
+    });
     let [not_sampled, sampled] = ["00", "01"].map(|flags| format!("00-{TRACE}-{SPAN}-{flags}"));
     let [single, single_sampled] = ["0", "1"].map(|state| format!("{TRACE}-{SPAN}-{state}"));
 
     for server in [&half, &always] {
         call(server, &[("traceparent", &not_sampled)]).await;
         call(server, &[("b3", &single)]).await;
-        call(server, &[("x-b3-traceid", TRACE), ("x-b3-spanid", SPAN), ("x-b3-sampled", "0")]).await;
+        call(
+            server,
+            &[
+                ("x-b3-traceid", TRACE),
+                ("x-b3-spanid", SPAN),
+                ("x-b3-sampled", "0"),
+            ],
+        )
+        .await;
         call_json(server, &[("traceparent", &not_sampled)]);
     }
     call(&never, &[]).await;
@@ -243,34 +445,68 @@ async fn whoever_calls_decides_whether_it_is_traced_and_chance_only_where_nobody
         call(server, &[("traceparent", &sampled)]).await;
         call(server, &[("b3", &single_sampled)]).await;
     }
-    let of_caller = || collector.spans().into_iter().filter(|span| span.name == CALL && span.trace == TRACE).count();
+    let of_caller = || {
+        collector
+            .spans()
+            .into_iter()
+            .filter(|span| span.name == CALL && span.trace == TRACE)
+            .count()
+    };
     look_until("what is to be traced is traced", || of_caller() == 6);
-    let mut open: Vec<String> =
-        collector.spans().into_iter().filter(|span| span.name == CALL && span.trace != TRACE).map(|span| span.trace).collect();
+    let mut open: Vec<String> = collector
+        .spans()
+        .into_iter()
+        .filter(|span| span.name == CALL && span.trace != TRACE)
+        .map(|span| span.trace)
+        .collect();
     open.sort();
-    let lower_half: Vec<String> = (0..32_u64).map(|number| format!("{:016x}{:016x}", number + 1, number << 58)).collect();
+    let lower_half: Vec<String> = (0..32_u64)
+        .map(|number| format!("{:016x}{:016x}", number + 1, number << 58))
+        .collect();
     assert_eq!(open, lower_half);
     assert!(collector.spans().iter().all(|span| span.name != JSON));
 
     for _ in 0..200 {
-        half.client().await.call(hit()).await.expect("there is an answer");
+        half.client()
+            .await
+            .call(hit())
+            .await
+            .expect("there is an answer");
     }
     call(&half, &[("b3", &format!("{:032x}-{SPAN}-1", 0xe0f))]).await;
-    collector.wait_for("the last one is there", |span| span.trace == format!("{:032x}", 0xe0f));
-    let by_chance = collector.spans().into_iter().filter(|span| span.name == CALL && span.parent.is_empty()).count();
+    collector.wait_for("the last one is there", |span| {
+        span.trace == format!("{:032x}", 0xe0f)
+    });
+    let by_chance = collector
+        .spans()
+        .into_iter()
+        .filter(|span| span.name == CALL && span.parent.is_empty())
+        .count();
     assert!((60..140).contains(&by_chance), "{by_chance} of 200");
 }
 
 #[tokio::test]
 async fn off_nothing_is_sent_and_nothing_is_read() {
     let collector = Collector::start();
-    let server = traced(&collector).with_env("TRACING_ENABLED", "false").with_env("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere");
-    let server = server.with_env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "nowhere").with_env("OTEL_EXPORTER_OTLP_TIMEOUT", "10s").start();
-    call(&server, &[("traceparent", &format!("00-{TRACE}-{SPAN}-01"))]).await;
+    let server = traced(&collector)
+        .with_env("TRACING_ENABLED", "false")
+        .with_env("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere");
+    let server = server
+        .with_env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "nowhere")
+        .with_env("OTEL_EXPORTER_OTLP_TIMEOUT", "10s")
+        .start();
+    call(
+        &server,
+        &[("traceparent", &format!("00-{TRACE}-{SPAN}-01"))],
+    )
+    .await;
     assert_eq!(server.metric("tollgate_spans_sent_total"), None);
     // Nobody would send anything later: there is no thread for it.
     let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
-    let mut names = threads.map(|thread| std::fs::read_to_string(thread.expect("it is there").path().join("comm")).unwrap_or_default());
+    let mut names = threads.map(|thread| {
+        std::fs::read_to_string(thread.expect("it is there").path().join("comm"))
+            .unwrap_or_default()
+    });
     assert!(names.all(|name| name.trim() != "traces"));
     assert_eq!(collector.spans().len(), 0);
 }
@@ -284,27 +520,50 @@ async fn headers_are_sent_along_and_what_is_set_for_traces_wins() {
         let server = traced(&collector)
             .with_env("TRACING_EXPORTER_PROTOCOL", protocol)
             .with_env("OTEL_EXPORTER_OTLP_ENDPOINT", nowhere)
-            .with_env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &format!("http://{addr}{path}"))
+            .with_env(
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+                &format!("http://{addr}{path}"),
+            )
             .with_env("OTEL_EXPORTER_OTLP_HEADERS", "x-token=wrong")
-            .with_env("OTEL_EXPORTER_OTLP_TRACES_HEADERS", &format!("x-token=s3%2Ccret,x-from={protocol}"))
+            .with_env(
+                "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+                &format!("x-token=s3%2Ccret,x-from={protocol}"),
+            )
             .start();
         call(&server, &[]).await;
         let of_protocol = |batch: &&_| has_header(batch, "x-from", protocol);
-        look_until("there is a batch", || collector.batches().iter().any(|batch| of_protocol(&batch)));
-        assert!(collector.batches().iter().filter(of_protocol).all(|batch| has_header(batch, "x-token", "s3,cret")));
+        look_until("there is a batch", || {
+            collector.batches().iter().any(|batch| of_protocol(&batch))
+        });
+        assert!(
+            collector
+                .batches()
+                .iter()
+                .filter(of_protocol)
+                .all(|batch| has_header(batch, "x-token", "s3,cret"))
+        );
         assert!(!server.log().contains("s3"), "{}", server.log());
 
         let server = traced_to(TestServer::with_rules(&limit_of(1)), addr);
-        let server =
-            server.with_env("TRACING_EXPORTER_PROTOCOL", protocol).with_env("OTEL_EXPORTER_OTLP_HEADERS", &format!("x-all={protocol}"));
+        let server = server
+            .with_env("TRACING_EXPORTER_PROTOCOL", protocol)
+            .with_env("OTEL_EXPORTER_OTLP_HEADERS", &format!("x-all={protocol}"));
         let server = server.start();
         call(&server, &[]).await;
-        look_until("there is a batch", || collector.batches().iter().any(|batch| has_header(batch, "x-all", protocol)));
+        look_until("there is a batch", || {
+            collector
+                .batches()
+                .iter()
+                .any(|batch| has_header(batch, "x-all", protocol))
+        });
     }
 }
 
 fn has_header(batch: &crate::support::otlp::Batch, name: &str, value: &str) -> bool {
-    batch.headers.get(name).is_some_and(|values| values == &[value.to_owned()])
+    batch
+        .headers
+        .get(name)
+        .is_some_and(|values| values == &[value.to_owned()])
 }
 
 #[tokio::test]
@@ -315,31 +574,53 @@ async fn with_https_a_collector_is_known_by_its_authority_and_knows_us_by_our_ce
     let stranger = Authority::new();
     let collector = Collector::start_with_tls(&theirs);
     let text = |path: &std::path::Path| path.to_str().expect("a plain name").to_owned();
-    let (ca, cert, key, other_ca) = (text(&authority.cacert()), text(&ours.cert), text(&ours.key), text(&stranger.cacert()));
+    let (ca, cert, key, other_ca) = (
+        text(&authority.cacert()),
+        text(&ours.cert),
+        text(&ours.key),
+        text(&stranger.cacert()),
+    );
     for (protocol, addr) in [("http", collector.http), ("grpc", collector.grpc)] {
         let encrypted = |for_traces: &str| {
-            let builder =
-                TestServer::with_rules(&limit_of(1)).with_env("TRACING_ENABLED", "1").with_env("TRACING_EXPORTER_PROTOCOL", protocol);
+            let builder = TestServer::with_rules(&limit_of(1))
+                .with_env("TRACING_ENABLED", "1")
+                .with_env("TRACING_EXPORTER_PROTOCOL", protocol);
             builder
-                .with_env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("https://localhost:{}", addr.port()))
+                .with_env(
+                    "OTEL_EXPORTER_OTLP_ENDPOINT",
+                    &format!("https://localhost:{}", addr.port()),
+                )
                 .with_env(&format!("OTEL_EXPORTER_OTLP_{for_traces}CERTIFICATE"), &ca)
         };
         for for_traces in ["", "TRACES_"] {
             let server = encrypted(for_traces)
-                .with_env(&format!("OTEL_EXPORTER_OTLP_{for_traces}CLIENT_CERTIFICATE"), &cert)
+                .with_env(
+                    &format!("OTEL_EXPORTER_OTLP_{for_traces}CLIENT_CERTIFICATE"),
+                    &cert,
+                )
                 .with_env(&format!("OTEL_EXPORTER_OTLP_{for_traces}CLIENT_KEY"), &key)
                 .start();
             let before = collector.spans().len();
             call(&server, &[]).await;
-            look_until("its spans are there", || collector.spans().len() == before + 2);
+            look_until("its spans are there", || {
+                collector.spans().len() == before + 2
+            });
         }
         let before = collector.spans().len();
         let without_certificate = encrypted("").start();
-        let with_another_authority = encrypted("").with_env("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", &other_ca).start();
+        let with_another_authority = encrypted("")
+            .with_env("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", &other_ca)
+            .start();
         for server in [&without_certificate, &with_another_authority] {
             call(server, &[]).await;
-            look_until("it is counted", || server.metric("tollgate_span_exports_failed_total") > Some(0.0));
-            assert!(server.log().contains("spans cannot be sent"), "{}", server.log());
+            look_until("it is counted", || {
+                server.metric("tollgate_span_exports_failed_total") > Some(0.0)
+            });
+            assert!(
+                server.log().contains("spans cannot be sent"),
+                "{}",
+                server.log()
+            );
         }
         assert_eq!(collector.spans().len(), before);
     }
@@ -367,7 +648,8 @@ async fn a_collector_that_hangs_costs_spans_and_nothing_else() {
 
 async fn assert_nobody_waits_for(collector: SocketAddr, protocol: &str) {
     let given = |timeout_ms: &str| {
-        let server = traced_to(TestServer::with_rules(&limit_of(100_000)), collector).with_env("TRACING_EXPORTER_PROTOCOL", protocol);
+        let server = traced_to(TestServer::with_rules(&limit_of(100_000)), collector)
+            .with_env("TRACING_EXPORTER_PROTOCOL", protocol);
         server
             .with_env("OTEL_EXPORTER_OTLP_TIMEOUT", timeout_ms)
             .with_env("SHUTDOWN_TIMEOUT", "10m")
@@ -376,10 +658,20 @@ async fn assert_nobody_waits_for(collector: SocketAddr, protocol: &str) {
     };
     let mut hasty = given("300");
     call(&hasty, &[]).await;
-    look_until("spans are given up", || hasty.metric(r#"tollgate_spans_lost_total{cause="failed"}"#) == Some(2.0));
+    look_until("spans are given up", || {
+        hasty.metric(r#"tollgate_spans_lost_total{cause="failed"}"#) == Some(2.0)
+    });
     assert!(hasty.metric("tollgate_span_exports_failed_total") >= Some(1.0));
     assert_eq!(hasty.metric("tollgate_spans_sent_total"), Some(0.0));
-    assert_eq!(hasty.log().matches("spans cannot be sent; calls are answered all the same").count(), 1, "{}", hasty.log());
+    assert_eq!(
+        hasty
+            .log()
+            .matches("spans cannot be sent; calls are answered all the same")
+            .count(),
+        1,
+        "{}",
+        hasty.log()
+    );
     assert_ends(&mut hasty).await;
 
     // More than the queue has room for, while the first of them are still tried.
@@ -391,13 +683,23 @@ async fn assert_nobody_waits_for(collector: SocketAddr, protocol: &str) {
     });
     // None of them waits for the collector.
     calls.collect::<JoinSet<Overall>>().join_all().await;
-    assert_eq!(patient.metric(r#"tollgate_spans_lost_total{cause="failed"}"#), Some(0.0), "the first are still tried");
-    let lost = patient.metric(r#"tollgate_spans_lost_total{cause="full"}"#).expect("it is on the page");
-    assert!((1_000.0..=1_952.0).contains(&lost), "{lost} of 4,000, where 2,048 have room");
+    assert_eq!(
+        patient.metric(r#"tollgate_spans_lost_total{cause="failed"}"#),
+        Some(0.0),
+        "the first are still tried"
+    );
+    let lost = patient
+        .metric(r#"tollgate_spans_lost_total{cause="full"}"#)
+        .expect("it is on the page");
+    assert!(
+        (1_000.0..=1_952.0).contains(&lost),
+        "{lost} of 4,000, where 2,048 have room"
+    );
     assert_ends(&mut patient).await;
 }
 
-/// It ends, though the last spans cannot be sent. Without a bound of its own that would take until SHUTDOWN_TIMEOUT, which is ten minutes.
+/// It ends, though the last spans cannot be sent. Without a bound of its own that would take until
+/// SHUTDOWN_TIMEOUT, which is ten minutes.
 async fn assert_ends(server: &mut TestServer) {
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
@@ -413,29 +715,70 @@ async fn the_last_spans_are_sent_at_the_end_and_a_collector_that_hangs_delays_it
     assert_eq!(collector.spans().len(), 2);
 
     let silent = TcpListener::bind("127.0.0.1:0").expect("there is a port");
-    let server = traced_to(TestServer::with_rules(&limit_of(1)), silent.local_addr().expect("it is bound"));
-    let server = server.with_env("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", NEVER_MS).with_env("SHUTDOWN_TIMEOUT", "10m");
+    let server = traced_to(
+        TestServer::with_rules(&limit_of(1)),
+        silent.local_addr().expect("it is bound"),
+    );
+    let server = server
+        .with_env("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", NEVER_MS)
+        .with_env("SHUTDOWN_TIMEOUT", "10m");
     let mut server = server.with_env(NO_DRAIN.0, NO_DRAIN.1).start();
     call(&server, &[]).await;
     assert_ends(&mut server).await;
-    assert!(server.log().contains("the collector has not taken the last spans in time"), "{}", server.log());
+    assert!(
+        server
+            .log()
+            .contains("the collector has not taken the last spans in time"),
+        "{}",
+        server.log()
+    );
 }
 
 #[tokio::test]
 async fn spans_wait_for_a_collector_that_comes_back_and_both_are_told_once() {
-    let place = TcpListener::bind("127.0.0.1:0").expect("there is a port").local_addr().expect("it is bound");
-    let server = traced_to(TestServer::with_rules(&limit_of(10)), place).with_env("OTEL_EXPORTER_OTLP_TIMEOUT", "30000").start();
+    let place = TcpListener::bind("127.0.0.1:0")
+        .expect("there is a port")
+        .local_addr()
+        .expect("it is bound");
+    let server = traced_to(TestServer::with_rules(&limit_of(10)), place)
+        .with_env("OTEL_EXPORTER_OTLP_TIMEOUT", "30000")
+        .start();
     call(&server, &[]).await;
-    look_until("it was tried", || server.metric("tollgate_span_exports_failed_total") > Some(0.0));
-    let listener = tokio::net::TcpListener::bind(place).await.expect("nobody has taken it");
+    look_until("it was tried", || {
+        server.metric("tollgate_span_exports_failed_total") > Some(0.0)
+    });
+    let listener = tokio::net::TcpListener::bind(place)
+        .await
+        .expect("nobody has taken it");
     let (mut stream, _) = listener.accept().await.expect("it tries again");
     let mut head = [0; 4_096];
     assert!(stream.read(&mut head).await.expect("it sends") > 0);
-    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.expect("it reads");
-    look_until("they are sent", || server.metric("tollgate_spans_sent_total") == Some(2.0));
-    assert_eq!(server.log().matches("spans cannot be sent").count(), 1, "{}", server.log());
-    assert_eq!(server.log().matches("the collector takes spans again").count(), 1, "{}", server.log());
-    assert_eq!(server.metric(r#"tollgate_spans_lost_total{cause="failed"}"#), Some(0.0));
+    stream
+        .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        .await
+        .expect("it reads");
+    look_until("they are sent", || {
+        server.metric("tollgate_spans_sent_total") == Some(2.0)
+    });
+    assert_eq!(
+        server.log().matches("spans cannot be sent").count(),
+        1,
+        "{}",
+        server.log()
+    );
+    assert_eq!(
+        server
+            .log()
+            .matches("the collector takes spans again")
+            .count(),
+        1,
+        "{}",
+        server.log()
+    );
+    assert_eq!(
+        server.metric(r#"tollgate_spans_lost_total{cause="failed"}"#),
+        Some(0.0)
+    );
 }
 
 #[test]
@@ -448,23 +791,55 @@ fn settings_of_traces_that_make_no_sense_are_refused_by_name() {
         ("TRACING_EXPORTER_PROTOCOL", "zipkin", "write http or grpc"),
         ("TRACING_SAMPLING_RATE", "1.5", "write a number from 0 to 1"),
         ("TRACING_SAMPLING_RATE", "NaN", "write a number from 0 to 1"),
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318", "write http://HOST:PORT or https://HOST:PORT"),
-        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "ftp://collector", "write http://HOST:PORT or https://HOST:PORT"),
-        ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s", "write a whole number of milliseconds"),
-        ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "0", "write a whole number of milliseconds"),
-        ("OTEL_EXPORTER_OTLP_HEADERS", "s3cret", "write NAME=VALUE,NAME=VALUE"),
+        (
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "collector:4318",
+            "write http://HOST:PORT or https://HOST:PORT",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            "ftp://collector",
+            "write http://HOST:PORT or https://HOST:PORT",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_TIMEOUT",
+            "10s",
+            "write a whole number of milliseconds",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+            "0",
+            "write a whole number of milliseconds",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "s3cret",
+            "write NAME=VALUE,NAME=VALUE",
+        ),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd", "write none"),
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere", "/nowhere"),
         ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", cert, "go together"),
         ("OTEL_EXPORTER_OTLP_CLIENT_KEY", cert, "go together"),
-        ("OTEL_RESOURCE_ATTRIBUTES", "zone", "write NAME=VALUE,NAME=VALUE"),
+        (
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "zone",
+            "write NAME=VALUE,NAME=VALUE",
+        ),
     ];
     for (name, value, expected) in cases {
         let server = TestServer::with_rules(&limit_of(1)).with_env("TRACING_ENABLED", "true");
-        let server = if name.ends_with("ENDPOINT") { server } else { server.with_env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector") };
+        let server = if name.ends_with("ENDPOINT") {
+            server
+        } else {
+            server.with_env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector")
+        };
         let ran = server.with_env(name, value).start_and_fail();
         assert_eq!(ran.code, Some(78), "{name}={value}: {}", ran.stderr);
-        assert!(ran.stderr.contains(name) && ran.stderr.contains(expected), "{name}={value}: {}", ran.stderr);
+        assert!(
+            ran.stderr.contains(name) && ran.stderr.contains(expected),
+            "{name}={value}: {}",
+            ran.stderr
+        );
         assert!(!ran.stderr.contains("s3cret"), "{}", ran.stderr);
     }
 }
@@ -472,12 +847,31 @@ fn settings_of_traces_that_make_no_sense_are_refused_by_name() {
 #[tokio::test]
 async fn gzip_is_warned_about_and_sends_uncompressed_and_settings_set_to_nothing_are_not_set() {
     let collector = Collector::start();
-    let nothing =
-        ["TRACING_EXPORTER_PROTOCOL", "TRACING_SAMPLING_RATE", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS"];
-    let more = ["OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_KEY"];
-    let server = nothing.iter().chain(&more).fold(traced(&collector), |server, name| server.with_env(name, ""));
-    let server = server.with_env("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip").start();
-    assert!(server.log().contains("OTEL_EXPORTER_OTLP_COMPRESSION=gzip has no effect"), "{}", server.log());
+    let nothing = [
+        "TRACING_EXPORTER_PROTOCOL",
+        "TRACING_SAMPLING_RATE",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        "OTEL_EXPORTER_OTLP_HEADERS",
+    ];
+    let more = [
+        "OTEL_EXPORTER_OTLP_TIMEOUT",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE",
+        "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+    ];
+    let server = nothing
+        .iter()
+        .chain(&more)
+        .fold(traced(&collector), |server, name| server.with_env(name, ""));
+    let server = server
+        .with_env("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip")
+        .start();
+    assert!(
+        server
+            .log()
+            .contains("OTEL_EXPORTER_OTLP_COMPRESSION=gzip has no effect"),
+        "{}",
+        server.log()
+    );
     call(&server, &[]).await;
     trace(&collector, CALL);
     let off = traced(&collector).with_env("TRACING_ENABLED", "").start();

@@ -1,7 +1,8 @@
 //! Our protobuf definitions say what Envoy's say: the same bytes, names and numbers.
 //!
-//! `envoy-types` is generated from Envoy's own files by other people; what it reads and writes is taken for the truth. Where a message
-//! is turned from ours into theirs below, every field of both is named, so that a field that one side adds or loses does not compile.
+//! `envoy-types` is generated from Envoy's own files by other people; what it reads and writes is
+//! taken for the truth. Where a message is turned from ours into theirs below, every field of both
+//! is named, so that a field that one side adds or loses does not compile.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -24,11 +25,15 @@ mod ours {
             rate_limit_descriptor::{Entry, RateLimitOverride},
         },
         service::discovery::v3::{
-            DiscoveryRequest, DiscoveryResponse, aggregated_discovery_service_server::AggregatedDiscoveryServiceServer,
+            DiscoveryRequest, DiscoveryResponse,
+            aggregated_discovery_service_server::AggregatedDiscoveryServiceServer,
         },
         service::ratelimit::v3::{
             RateLimitRequest, RateLimitResponse,
-            rate_limit_response::{Code, DescriptorStatus, Quota, RateLimit, quota::ExpirationSpecifier, rate_limit::Unit},
+            rate_limit_response::{
+                Code, DescriptorStatus, Quota, RateLimit, quota::ExpirationSpecifier,
+                rate_limit::Unit,
+            },
             rate_limit_service_client::RateLimitServiceClient,
             rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
         },
@@ -45,17 +50,23 @@ mod theirs {
             rate_limit_descriptor::{Entry, RateLimitOverride},
         },
         service::discovery::v3::{
-            DiscoveryRequest, DiscoveryResponse, aggregated_discovery_service_server::AggregatedDiscoveryServiceServer,
+            DiscoveryRequest, DiscoveryResponse,
+            aggregated_discovery_service_server::AggregatedDiscoveryServiceServer,
         },
         service::ratelimit::v3::{
             RateLimitRequest, RateLimitResponse,
-            rate_limit_response::{Code, DescriptorStatus, Quota, RateLimit, quota::ExpirationSpecifier, rate_limit::Unit},
+            rate_limit_response::{
+                Code, DescriptorStatus, Quota, RateLimit, quota::ExpirationSpecifier,
+                rate_limit::Unit,
+            },
             rate_limit_service_client::RateLimitServiceClient,
             rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
         },
         r#type::v3::RateLimitUnit,
     };
-    pub(super) use envoy_types::pb::google::protobuf::{Any, Duration, ListValue, Struct, Timestamp, UInt64Value, Value, value::Kind};
+    pub(super) use envoy_types::pb::google::protobuf::{
+        Any, Duration, ListValue, Struct, Timestamp, UInt64Value, Value, value::Kind,
+    };
     pub(super) use envoy_types::pb::google::rpc;
 }
 
@@ -94,35 +105,60 @@ proptest! {
 
 #[test]
 fn full_messages_are_the_same_bytes() {
-    assert_eq!(full_request().encode_to_vec(), their_request(full_request()).encode_to_vec());
-    assert_eq!(full_response().encode_to_vec(), their_response(full_response()).encode_to_vec());
+    assert_eq!(
+        full_request().encode_to_vec(),
+        their_request(full_request()).encode_to_vec()
+    );
+    assert_eq!(
+        full_response().encode_to_vec(),
+        their_response(full_response()).encode_to_vec()
+    );
 }
 
 #[test]
 fn service_has_the_same_name() {
-    assert_eq!(<ours::RateLimitServiceServer<Full> as NamedService>::NAME, <theirs::RateLimitServiceServer<Full> as NamedService>::NAME);
+    assert_eq!(
+        <ours::RateLimitServiceServer<Full> as NamedService>::NAME,
+        <theirs::RateLimitServiceServer<Full> as NamedService>::NAME
+    );
 }
 
 #[tokio::test]
 async fn their_client_calls_our_server() {
     let server = ours::RateLimitServiceServer::new(Full);
     let request = their_request(full_request());
-    let response = theirs::RateLimitServiceClient::new(server).should_rate_limit(request).await;
-    assert_eq!(response.unwrap().into_inner(), their_response(full_response()));
+    let response = theirs::RateLimitServiceClient::new(server)
+        .should_rate_limit(request)
+        .await;
+    assert_eq!(
+        response.unwrap().into_inner(),
+        their_response(full_response())
+    );
 }
 
 #[tokio::test]
 async fn our_client_calls_their_server() {
     let server = theirs::RateLimitServiceServer::new(Full);
-    let response = ours::RateLimitServiceClient::new(server).should_rate_limit(full_request()).await;
+    let response = ours::RateLimitServiceClient::new(server)
+        .should_rate_limit(full_request())
+        .await;
     assert_eq!(response.unwrap().into_inner(), full_response());
 }
 
 #[test]
 fn enums_have_the_same_names_and_numbers() {
-    assert_eq!(names_of(|e: ours::Code| e.as_str_name()), names_of(|e: theirs::Code| e.as_str_name()),);
-    assert_eq!(names_of(|e: ours::Unit| e.as_str_name()), names_of(|e: theirs::Unit| e.as_str_name()),);
-    assert_eq!(names_of(|e: ours::RateLimitUnit| e.as_str_name()), names_of(|e: theirs::RateLimitUnit| e.as_str_name()),);
+    assert_eq!(
+        names_of(|e: ours::Code| e.as_str_name()),
+        names_of(|e: theirs::Code| e.as_str_name()),
+    );
+    assert_eq!(
+        names_of(|e: ours::Unit| e.as_str_name()),
+        names_of(|e: theirs::Unit| e.as_str_name()),
+    );
+    assert_eq!(
+        names_of(|e: ours::RateLimitUnit| e.as_str_name()),
+        names_of(|e: theirs::RateLimitUnit| e.as_str_name()),
+    );
 }
 
 #[test]
@@ -159,13 +195,19 @@ fn messages_have_the_same_names() {
 fn what_is_said_on_a_stream_of_resources_is_the_same_bytes() {
     const TYPE: &str = "type.googleapis.com/a.B";
     let fields = || [("zone".to_owned(), "a")];
-    let ours_text = |text: &str| ours::Value { kind: Some(ours::Kind::StringValue(text.to_owned())) };
-    let theirs_text = |text: &str| theirs::Value { kind: Some(theirs::Kind::StringValue(text.to_owned())) };
+    let ours_text = |text: &str| ours::Value {
+        kind: Some(ours::Kind::StringValue(text.to_owned())),
+    };
+    let theirs_text = |text: &str| theirs::Value {
+        kind: Some(theirs::Kind::StringValue(text.to_owned())),
+    };
     let ours = ours::DiscoveryRequest {
         version_info: "7".into(),
         node: Some(ours::Node {
             id: "me".to_owned(),
-            metadata: Some(ours::Struct { fields: fields().map(|(key, text)| (key, ours_text(text))).into() }),
+            metadata: Some(ours::Struct {
+                fields: fields().map(|(key, text)| (key, ours_text(text))).into(),
+            }),
         }),
         resource_names: vec!["r".to_owned()],
         type_url: TYPE.to_owned(),
@@ -173,14 +215,19 @@ fn what_is_said_on_a_stream_of_resources_is_the_same_bytes() {
         error_detail: Some(ours::rpc::Status {
             code: 3,
             message: "no".to_owned(),
-            details: vec![ours::Any { type_url: TYPE.to_owned(), value: vec![1] }],
+            details: vec![ours::Any {
+                type_url: TYPE.to_owned(),
+                value: vec![1],
+            }],
         }),
     };
     let theirs = theirs::DiscoveryRequest {
         version_info: "7".to_owned(),
         node: Some(theirs::Node {
             id: "me".to_owned(),
-            metadata: Some(theirs::Struct { fields: fields().map(|(key, text)| (key, theirs_text(text))).into() }),
+            metadata: Some(theirs::Struct {
+                fields: fields().map(|(key, text)| (key, theirs_text(text))).into(),
+            }),
             ..theirs::Node::default()
         }),
         resource_names: vec!["r".to_owned()],
@@ -189,7 +236,10 @@ fn what_is_said_on_a_stream_of_resources_is_the_same_bytes() {
         error_detail: Some(theirs::rpc::Status {
             code: 3,
             message: "no".to_owned(),
-            details: vec![theirs::Any { type_url: TYPE.to_owned(), value: vec![1] }],
+            details: vec![theirs::Any {
+                type_url: TYPE.to_owned(),
+                value: vec![1],
+            }],
         }),
         ..theirs::DiscoveryRequest::default()
     };
@@ -197,13 +247,22 @@ fn what_is_said_on_a_stream_of_resources_is_the_same_bytes() {
 
     let ours = ours::DiscoveryResponse {
         version_info: "8".into(),
-        resources: vec![ours::Any { type_url: TYPE.to_owned(), value: vec![1, 2] }.encode_to_vec()],
+        resources: vec![
+            ours::Any {
+                type_url: TYPE.to_owned(),
+                value: vec![1, 2],
+            }
+            .encode_to_vec(),
+        ],
         type_url: TYPE.into(),
         nonce: "n".into(),
     };
     let theirs = theirs::DiscoveryResponse {
         version_info: "8".to_owned(),
-        resources: vec![theirs::Any { type_url: TYPE.to_owned(), value: vec![1, 2] }],
+        resources: vec![theirs::Any {
+            type_url: TYPE.to_owned(),
+            value: vec![1, 2],
+        }],
         type_url: TYPE.to_owned(),
         nonce: "n".to_owned(),
         ..theirs::DiscoveryResponse::default()
@@ -215,7 +274,8 @@ fn what_is_said_on_a_stream_of_resources_is_the_same_bytes() {
     );
 }
 
-/// Field names as Envoy's documentation spells them: generated Rust does not keep them, JSON and reflection live by them.
+/// Field names as Envoy's documentation spells them: generated Rust does not keep them, JSON and
+/// reflection live by them.
 #[test]
 fn json_has_the_names_of_envoys_documentation() {
     let request = serde_json::json!({
@@ -228,9 +288,13 @@ fn json_has_the_names_of_envoys_documentation() {
         }],
         "hits_addend": 3,
     });
-    assert_eq!(from_json("RateLimitRequest", &request), full_request().encode_to_vec());
+    assert_eq!(
+        from_json("RateLimitRequest", &request),
+        full_request().encode_to_vec()
+    );
 
-    let header = |key: &str| serde_json::json!([{"key": key, "value": "text", "raw_value": "//79"}]);
+    let header =
+        |key: &str| serde_json::json!([{"key": key, "value": "text", "raw_value": "//79"}]);
     let response = serde_json::json!({
         "overall_code": "OVER_LIMIT",
         "statuses": [{
@@ -246,12 +310,18 @@ fn json_has_the_names_of_envoys_documentation() {
         "dynamic_metadata": {"rule": ["weekly", 7.5, true, null]},
         "quota": {"requests": 5, "valid_until": "1970-01-01T00:01:00Z", "id": "shared"},
     });
-    assert_eq!(from_json("RateLimitResponse", &response), full_response().encode_to_vec());
+    assert_eq!(
+        from_json("RateLimitResponse", &response),
+        full_response().encode_to_vec()
+    );
 }
 
 #[tonic::async_trait]
 impl ours::RateLimitService for Full {
-    async fn should_rate_limit(&self, request: Request<ours::RateLimitRequest>) -> Result<Response<ours::RateLimitResponse>, Status> {
+    async fn should_rate_limit(
+        &self,
+        request: Request<ours::RateLimitRequest>,
+    ) -> Result<Response<ours::RateLimitResponse>, Status> {
         assert_eq!(request.into_inner(), full_request());
         Ok(Response::new(full_response()))
     }
@@ -259,7 +329,10 @@ impl ours::RateLimitService for Full {
 
 #[tonic::async_trait]
 impl theirs::RateLimitService for Full {
-    async fn should_rate_limit(&self, request: Request<theirs::RateLimitRequest>) -> Result<Response<theirs::RateLimitResponse>, Status> {
+    async fn should_rate_limit(
+        &self,
+        request: Request<theirs::RateLimitRequest>,
+    ) -> Result<Response<theirs::RateLimitResponse>, Status> {
         assert_eq!(request.into_inner(), their_request(full_request()));
         Ok(Response::new(their_response(full_response())))
     }
@@ -283,7 +356,9 @@ fn write_the_same(ours: &impl Message, theirs: &impl Message) -> Result<(), Test
 
 /// Number and name of each value of an enum; Envoy's numbers are far from the end of the range.
 fn names_of<E: TryFrom<i32>>(name: impl Fn(E) -> &'static str) -> Vec<(i32, &'static str)> {
-    (-1..1000).filter_map(|number| Some((number, name(E::try_from(number).ok()?)))).collect()
+    (-1..1000)
+        .filter_map(|number| Some((number, name(E::try_from(number).ok()?))))
+        .collect()
 }
 
 fn full_name<M: prost::Name>() -> String {
@@ -295,8 +370,12 @@ fn descriptors() -> DescriptorPool {
 }
 
 fn from_json(message: &str, json: &serde_json::Value) -> Vec<u8> {
-    let descriptor = descriptors().get_message_by_name(&format!("envoy.service.ratelimit.v3.{message}")).expect("a message of ours");
-    DynamicMessage::deserialize(descriptor, json).expect("JSON of that message").encode_to_vec()
+    let descriptor = descriptors()
+        .get_message_by_name(&format!("envoy.service.ratelimit.v3.{message}"))
+        .expect("a message of ours");
+    DynamicMessage::deserialize(descriptor, json)
+        .expect("JSON of that message")
+        .encode_to_vec()
 }
 
 /// A request with every field set to something that is not its default.
@@ -304,8 +383,14 @@ fn full_request() -> ours::RateLimitRequest {
     ours::RateLimitRequest {
         domain: "edge".into(),
         descriptors: vec![ours::RateLimitDescriptor {
-            entries: vec![ours::Entry { key: "user".into(), value: "ann".into() }],
-            limit: Some(ours::RateLimitOverride { requests_per_unit: 10, unit: ours::RateLimitUnit::Hour.into() }),
+            entries: vec![ours::Entry {
+                key: "user".into(),
+                value: "ann".into(),
+            }],
+            limit: Some(ours::RateLimitOverride {
+                requests_per_unit: 10,
+                unit: ours::RateLimitUnit::Hour.into(),
+            }),
             hits_addend: Some(u64::MAX),
             is_negative_hits: true,
         }],
@@ -315,29 +400,51 @@ fn full_request() -> ours::RateLimitRequest {
 
 /// A response with every field set to something that is not its default.
 fn full_response() -> ours::RateLimitResponse {
-    let header = |key: &str| ours::HeaderValue { key: key.to_owned(), value: "text".to_owned(), raw_value: b"\xff\xfe\xfd".to_vec() };
+    let header = |key: &str| ours::HeaderValue {
+        key: key.to_owned(),
+        value: "text".to_owned(),
+        raw_value: b"\xff\xfe\xfd".to_vec(),
+    };
     let quota = ours::Quota {
         requests: 5,
         id: "shared".to_owned(),
-        expiration_specifier: Some(ours::ExpirationSpecifier::ValidUntil(ours::Timestamp { seconds: 60, nanos: 0 })),
+        expiration_specifier: Some(ours::ExpirationSpecifier::ValidUntil(ours::Timestamp {
+            seconds: 60,
+            nanos: 0,
+        })),
     };
-    let facts =
-        [ours::Kind::StringValue("weekly".to_owned()), ours::Kind::NumberValue(7.5), ours::Kind::BoolValue(true), ours::Kind::NullValue(0)];
+    let facts = [
+        ours::Kind::StringValue("weekly".to_owned()),
+        ours::Kind::NumberValue(7.5),
+        ours::Kind::BoolValue(true),
+        ours::Kind::NullValue(0),
+    ];
     let facts = facts.map(|kind| ours::Value { kind: Some(kind) }).into();
-    let facts = ours::Value { kind: Some(ours::Kind::ListValue(ours::ListValue { values: facts })) };
+    let facts = ours::Value {
+        kind: Some(ours::Kind::ListValue(ours::ListValue { values: facts })),
+    };
     ours::RateLimitResponse {
         overall_code: ours::Code::OverLimit.into(),
         statuses: vec![ours::DescriptorStatus {
             code: ours::Code::Ok.into(),
-            current_limit: Some(ours::RateLimit { name: "weekly".to_owned(), requests_per_unit: 100, unit: ours::Unit::Week.into() }),
+            current_limit: Some(ours::RateLimit {
+                name: "weekly".to_owned(),
+                requests_per_unit: 100,
+                unit: ours::Unit::Week.into(),
+            }),
             limit_remaining: 7,
-            duration_until_reset: Some(ours::Duration { seconds: 30, nanos: 0 }),
+            duration_until_reset: Some(ours::Duration {
+                seconds: 30,
+                nanos: 0,
+            }),
             quota: Some(quota.clone()),
         }],
         response_headers_to_add: vec![header("to-client")],
         request_headers_to_add: vec![header("to-upstream")],
         raw_body: "slow down".into(),
-        dynamic_metadata: Some(ours::Struct { fields: [("rule".to_owned(), facts)].into() }),
+        dynamic_metadata: Some(ours::Struct {
+            fields: [("rule".to_owned(), facts)].into(),
+        }),
         quota: Some(quota),
     }
 }
@@ -437,12 +544,15 @@ fn metadata(fields_max: usize) -> impl Strategy<Value = ours::Struct> {
         text().prop_map(|text| Some(ours::Kind::StringValue(text))),
         any::<bool>().prop_map(|yes| Some(ours::Kind::BoolValue(yes))),
     ];
-    let value = leaf.prop_map(|kind| ours::Value { kind }).prop_recursive(3, 16, 4, move |value| {
-        let list = vec(value.clone(), 0..4).prop_map(|values| ours::Kind::ListValue(ours::ListValue { values }));
-        let fields = btree_map(text(), value, 0..=fields_max);
-        let object = fields.prop_map(|fields| ours::Kind::StructValue(ours::Struct { fields }));
-        prop_oneof![list, object].prop_map(|kind| ours::Value { kind: Some(kind) })
-    });
+    let value = leaf
+        .prop_map(|kind| ours::Value { kind })
+        .prop_recursive(3, 16, 4, move |value| {
+            let list = vec(value.clone(), 0..4)
+                .prop_map(|values| ours::Kind::ListValue(ours::ListValue { values }));
+            let fields = btree_map(text(), value, 0..=fields_max);
+            let object = fields.prop_map(|fields| ours::Kind::StructValue(ours::Struct { fields }));
+            prop_oneof![list, object].prop_map(|kind| ours::Value { kind: Some(kind) })
+        });
     btree_map(text(), value, 0..=fields_max).prop_map(|fields| ours::Struct { fields })
 }
 
@@ -456,7 +566,11 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 fn their_request(ours: ours::RateLimitRequest) -> theirs::RateLimitRequest {
-    let ours::RateLimitRequest { domain, descriptors, hits_addend } = ours;
+    let ours::RateLimitRequest {
+        domain,
+        descriptors,
+        hits_addend,
+    } = ours;
     theirs::RateLimitRequest {
         domain: their_text(domain),
         descriptors: descriptors.into_iter().map(their_descriptor).collect(),
@@ -470,13 +584,29 @@ fn their_text(ours: Vec<u8>) -> String {
 }
 
 fn their_descriptor(ours: ours::RateLimitDescriptor) -> theirs::RateLimitDescriptor {
-    let ours::RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits } = ours;
+    let ours::RateLimitDescriptor {
+        entries,
+        limit,
+        hits_addend,
+        is_negative_hits,
+    } = ours;
     theirs::RateLimitDescriptor {
         entries: entries
             .into_iter()
-            .map(|ours::Entry { key, value }| theirs::Entry { key: their_text(key), value: their_text(value) })
+            .map(|ours::Entry { key, value }| theirs::Entry {
+                key: their_text(key),
+                value: their_text(value),
+            })
             .collect(),
-        limit: limit.map(|ours::RateLimitOverride { requests_per_unit, unit }| theirs::RateLimitOverride { requests_per_unit, unit }),
+        limit: limit.map(
+            |ours::RateLimitOverride {
+                 requests_per_unit,
+                 unit,
+             }| theirs::RateLimitOverride {
+                requests_per_unit,
+                unit,
+            },
+        ),
         hits_addend: hits_addend.map(|value| theirs::UInt64Value { value }),
         is_negative_hits,
     }
@@ -495,8 +625,14 @@ fn their_response(ours: ours::RateLimitResponse) -> theirs::RateLimitResponse {
     theirs::RateLimitResponse {
         overall_code,
         statuses: statuses.into_iter().map(their_status).collect(),
-        response_headers_to_add: response_headers_to_add.into_iter().map(their_header).collect(),
-        request_headers_to_add: request_headers_to_add.into_iter().map(their_header).collect(),
+        response_headers_to_add: response_headers_to_add
+            .into_iter()
+            .map(their_header)
+            .collect(),
+        request_headers_to_add: request_headers_to_add
+            .into_iter()
+            .map(their_header)
+            .collect(),
         raw_body: raw_body.into(),
         dynamic_metadata: dynamic_metadata.map(their_struct),
         quota: quota.map(their_quota),
@@ -504,37 +640,70 @@ fn their_response(ours: ours::RateLimitResponse) -> theirs::RateLimitResponse {
 }
 
 fn their_status(ours: ours::DescriptorStatus) -> theirs::DescriptorStatus {
-    let ours::DescriptorStatus { code, current_limit, limit_remaining, duration_until_reset, quota } = ours;
+    let ours::DescriptorStatus {
+        code,
+        current_limit,
+        limit_remaining,
+        duration_until_reset,
+        quota,
+    } = ours;
     theirs::DescriptorStatus {
         code,
-        current_limit: current_limit.map(|ours::RateLimit { name, requests_per_unit, unit }| theirs::RateLimit {
-            name,
-            requests_per_unit,
-            unit,
-        }),
+        current_limit: current_limit.map(
+            |ours::RateLimit {
+                 name,
+                 requests_per_unit,
+                 unit,
+             }| theirs::RateLimit {
+                name,
+                requests_per_unit,
+                unit,
+            },
+        ),
         limit_remaining,
-        duration_until_reset: duration_until_reset.map(|ours::Duration { seconds, nanos }| theirs::Duration { seconds, nanos }),
+        duration_until_reset: duration_until_reset
+            .map(|ours::Duration { seconds, nanos }| theirs::Duration { seconds, nanos }),
         quota: quota.map(their_quota),
     }
 }
 
 fn their_quota(ours: ours::Quota) -> theirs::Quota {
-    let ours::Quota { requests, id, expiration_specifier } = ours;
+    let ours::Quota {
+        requests,
+        id,
+        expiration_specifier,
+    } = ours;
     let expiration_specifier = expiration_specifier.map(|expiration| match expiration {
         ours::ExpirationSpecifier::ValidUntil(ours::Timestamp { seconds, nanos }) => {
             theirs::ExpirationSpecifier::ValidUntil(theirs::Timestamp { seconds, nanos })
         }
     });
-    theirs::Quota { requests, id, expiration_specifier }
+    theirs::Quota {
+        requests,
+        id,
+        expiration_specifier,
+    }
 }
 
 fn their_header(ours: ours::HeaderValue) -> theirs::HeaderValue {
-    let ours::HeaderValue { key, value, raw_value } = ours;
-    theirs::HeaderValue { key, value, raw_value }
+    let ours::HeaderValue {
+        key,
+        value,
+        raw_value,
+    } = ours;
+    theirs::HeaderValue {
+        key,
+        value,
+        raw_value,
+    }
 }
 
 fn their_struct(ours: ours::Struct) -> theirs::Struct {
-    let fields = ours.fields.into_iter().map(|(name, value)| (name, their_value(value))).collect();
+    let fields = ours
+        .fields
+        .into_iter()
+        .map(|(name, value)| (name, their_value(value)))
+        .collect();
     theirs::Struct { fields }
 }
 

@@ -8,7 +8,8 @@ use crate::time::{Span, Time};
 
 /// Among all algorithms, a sliding window that is cut into so many.
 const BUCKETS_DEFAULT: u32 = 10;
-/// How long a place is kept for a holder who does not come back, where nobody says: as in the examples of rules.
+/// How long a place is kept for a holder who does not come back, where nobody says: as in the
+/// examples of rules.
 const LEASE_DEFAULT: Span = Span::from_secs(30);
 
 /// Limits side by side.
@@ -68,7 +69,12 @@ impl Named {
         if text == "all" {
             return Ok(Self::All);
         }
-        let known = || format!("write all, or some of {}", Algorithm::ALL.map(Algorithm::name).join(", "));
+        let known = || {
+            format!(
+                "write all, or some of {}",
+                Algorithm::ALL.map(Algorithm::name).join(", ")
+            )
+        };
         Algorithm::from_name(text).map(Self::One).ok_or_else(known)
     }
 }
@@ -78,29 +84,65 @@ impl Compared {
     ///
     /// # Errors
     /// Terms that make no limit, with what to write instead.
-    pub fn of_terms(requests: u32, unit: Unit, unit_multiplier: u32, named: &[Named], options: Options) -> Result<Self, String> {
-        let terms = Terms { unit_multiplier, ..Terms::new(requests, unit, Algorithm::FixedWindow) };
-        let named = if named.is_empty() { &[Named::All] } else { named };
-        let period = Limit::new(&terms).map_err(|error| error.to_string())?.period();
+    pub fn of_terms(
+        requests: u32,
+        unit: Unit,
+        unit_multiplier: u32,
+        named: &[Named],
+        options: Options,
+    ) -> Result<Self, String> {
+        let terms = Terms {
+            unit_multiplier,
+            ..Terms::new(requests, unit, Algorithm::FixedWindow)
+        };
+        let named = if named.is_empty() {
+            &[Named::All]
+        } else {
+            named
+        };
+        let period = Limit::new(&terms)
+            .map_err(|error| error.to_string())?
+            .period();
         Ok(Self {
             title: format!("{requests} per {}", period_name(period)),
             notes: Vec::new(),
-            pace: Pace { hits: requests.into(), per: period },
+            pace: Pace {
+                hits: requests.into(),
+                per: period,
+            },
             limits: limits(&terms, named, &options)?,
         })
     }
 
-    /// The limit of the rule that a descriptor meets, as a service would look it up, and others of the same numbers beside it.
+    /// The limit of the rule that a descriptor meets, as a service would look it up, and others of
+    /// the same numbers beside it.
     ///
     /// # Errors
     /// A descriptor that no limit is met by, options without an algorithm that has them.
-    pub fn of_rule(rules: &RuleSet, domain: &str, entries: &[String], named: &[Named], options: Options) -> Result<Self, String> {
+    pub fn of_rule(
+        rules: &RuleSet,
+        domain: &str,
+        entries: &[String],
+        named: &[Named],
+        options: Options,
+    ) -> Result<Self, String> {
         let query = Query::of_entries(domain, entries.iter().map(|entry| &**entry))?;
         // Nobody waits for the answer, so it does not matter when the request comes.
-        let planned = plan(rules, &query, Modes::default(), Time::default()).map_err(|error| error.to_string())?;
-        let unmet = |why: &str| Err(format!("{} of domain {domain} is not limited: {why}; see tollgate explain", entries.join(", ")));
+        let planned = plan(rules, &query, Modes::default(), Time::default())
+            .map_err(|error| error.to_string())?;
+        let unmet = |why: &str| {
+            Err(format!(
+                "{} of domain {domain} is not limited: {why}; see tollgate explain",
+                entries.join(", ")
+            ))
+        };
         let (rule, check) = match (planned.domain_known, planned.steps.first()) {
-            (false, _) => return Err(format!("there is no domain {domain}; there are {}", rules.domain_names().join(", "))),
+            (false, _) => {
+                return Err(format!(
+                    "there is no domain {domain}; there are {}",
+                    rules.domain_names().join(", ")
+                ));
+            }
             (_, Some(&Step::Counted { rule, check, .. })) => (rule, &planned.ask.checks[check]),
             (_, Some(Step::Unlimited(_))) => return unmet("its rule is unlimited"),
             _ => return unmet("it meets no rule with a limit"),
@@ -109,14 +151,24 @@ impl Compared {
         let mut compared = Self {
             title: format!("{} at {}: {limit}", rule.path, rule.origin),
             notes: Vec::new(),
-            pace: Pace { hits: limit.requests().into(), per: limit.period() },
-            limits: vec![Compare { limit, book_ahead: check.book_ahead }],
+            pace: Pace {
+                hits: limit.requests().into(),
+                per: limit.period(),
+            },
+            limits: vec![Compare {
+                limit,
+                book_ahead: check.book_ahead,
+            }],
         };
         if rule.shadow_mode {
-            compared.notes.push("shadow_mode: counted as shown, and never refused".to_owned());
+            compared
+                .notes
+                .push("shadow_mode: counted as shown, and never refused".to_owned());
         }
         if rule.quota_mode {
-            compared.notes.push("quota_mode: refuses when every quota of the request is used up".to_owned());
+            compared
+                .notes
+                .push("quota_mode: refuses when every quota of the request is used up".to_owned());
         }
         if let OnLimit::Degrade { .. } = rule.on_limit {
             compared
@@ -124,7 +176,8 @@ impl Compared {
                 .push("on_limit: degrade: what is refused here passes, and whoever serves it is told to give the cheap answer".to_owned());
         }
         if limit.algorithm() == Algorithm::Concurrency {
-            // A steady client of N places that each call holds for a while starts N of them in that while.
+            // A steady client of N places that each call holds for a while starts N of them in that
+            // while.
             compared.pace.per = options.hold.ok_or(NEEDS_HOLD)?;
             if !named.is_empty() {
                 return Err("a rule of concurrency has no period that other algorithms could go by; leave --algorithm out".to_owned());
@@ -133,7 +186,9 @@ impl Compared {
         if named.is_empty() {
             options.refuse_any()?;
         } else {
-            compared.limits.extend(limits(&same_period(&limit), named, &options)?);
+            compared
+                .limits
+                .extend(limits(&same_period(&limit), named, &options)?);
             let mut seen = Vec::new();
             compared.limits.retain(|limit| {
                 !seen.contains(limit) && {
@@ -152,7 +207,9 @@ impl Options {
         let is_held = algorithm == Algorithm::Concurrency;
         Self {
             burst: self.burst.filter(|_| algorithm.is_bucket()),
-            buckets: self.buckets.filter(|_| algorithm == Algorithm::SlidingWindow),
+            buckets: self
+                .buckets
+                .filter(|_| algorithm == Algorithm::SlidingWindow),
             refused_hits: self.refused_hits.filter(|_| !is_held),
             max_wait: self.max_wait.filter(|_| algorithm.is_bucket()),
             lease: self.lease.filter(|_| is_held),
@@ -161,7 +218,14 @@ impl Options {
     }
 
     fn refuse_any(&self) -> Result<(), String> {
-        let &Self { burst, buckets, refused_hits, max_wait, lease, .. } = self;
+        let &Self {
+            burst,
+            buckets,
+            refused_hits,
+            max_wait,
+            lease,
+            ..
+        } = self;
         if burst.or(buckets).is_none() && refused_hits.is_none() && max_wait.or(lease).is_none() {
             return Ok(());
         }
@@ -170,7 +234,8 @@ impl Options {
     }
 }
 
-const NEEDS_HOLD: &str = "concurrency needs --hold, how long a call holds its place, such as --hold 200ms";
+const NEEDS_HOLD: &str =
+    "concurrency needs --hold, how long a call holds its place, such as --hold 200ms";
 
 /// A limit of each algorithm that was named, each once.
 fn limits(terms: &Terms, named: &[Named], options: &Options) -> Result<Vec<Compare>, String> {
@@ -189,7 +254,10 @@ fn limits(terms: &Terms, named: &[Named], options: &Options) -> Result<Vec<Compa
             return Err(NEEDS_HOLD.to_owned());
         }
         let limit = limit(terms, algorithm, &options).map_err(|error| error.to_string())?;
-        let compare = Compare { limit, book_ahead: limit.max_wait() };
+        let compare = Compare {
+            limit,
+            book_ahead: limit.max_wait(),
+        };
         if !limits.contains(&compare) {
             limits.push(compare);
         }
@@ -203,8 +271,20 @@ fn all(options: &Options) -> Vec<(Algorithm, Options)> {
         let own = options.of(algorithm);
         match algorithm {
             Algorithm::SlidingWindow => {
-                all.push((algorithm, Options { buckets: None, ..own }));
-                all.push((algorithm, Options { buckets: own.buckets.or(Some(BUCKETS_DEFAULT)), ..own }));
+                all.push((
+                    algorithm,
+                    Options {
+                        buckets: None,
+                        ..own
+                    },
+                ));
+                all.push((
+                    algorithm,
+                    Options {
+                        buckets: own.buckets.or(Some(BUCKETS_DEFAULT)),
+                        ..own
+                    },
+                ));
             }
             Algorithm::Concurrency if options.hold.is_none() => {}
             _ => all.push((algorithm, own)),
@@ -214,18 +294,42 @@ fn all(options: &Options) -> Vec<(Algorithm, Options)> {
 }
 
 fn limit(terms: &Terms, algorithm: Algorithm, options: &Options) -> Result<Limit, LimitError> {
-    let &Options { burst, buckets, refused_hits, max_wait, lease, .. } = options;
+    let &Options {
+        burst,
+        buckets,
+        refused_hits,
+        max_wait,
+        lease,
+        ..
+    } = options;
     let lease = lease.or((algorithm == Algorithm::Concurrency).then_some(LEASE_DEFAULT));
-    Limit::new(&Terms { algorithm, burst, buckets, refused_hits, max_wait, lease, ..*terms })
+    Limit::new(&Terms {
+        algorithm,
+        burst,
+        buckets,
+        refused_hits,
+        max_wait,
+        lease,
+        ..*terms
+    })
 }
 
 /// Terms of another limit over the same period.
 fn same_period(limit: &Limit) -> Terms {
     let period = limit.period().as_micros();
-    let units = Unit::ALL.into_iter().rev().map(|unit| (unit, unit.span().as_micros()));
-    let (unit, length) = units.into_iter().find(|(_, length)| period.is_multiple_of(*length)).unwrap_or((Unit::Second, 1_000_000));
+    let units = Unit::ALL
+        .into_iter()
+        .rev()
+        .map(|unit| (unit, unit.span().as_micros()));
+    let (unit, length) = units
+        .into_iter()
+        .find(|(_, length)| period.is_multiple_of(*length))
+        .unwrap_or((Unit::Second, 1_000_000));
     let unit_multiplier = u32::try_from(period / length).unwrap_or(u32::MAX);
-    Terms { unit_multiplier, ..Terms::new(limit.requests(), unit, limit.algorithm()) }
+    Terms {
+        unit_multiplier,
+        ..Terms::new(limit.requests(), unit, limit.algorithm())
+    }
 }
 
 fn period_name(period: Span) -> String {

@@ -26,7 +26,12 @@ fn scene(scene: &Scene) -> Value {
 }
 
 fn run(run: &Run) -> Value {
-    let Run { label, limit, figures, chart } = run;
+    let Run {
+        label,
+        limit,
+        figures,
+        chart,
+    } = run;
     json!({
         "label": label,
         "algorithm": limit.algorithm().name(),

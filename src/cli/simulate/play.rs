@@ -1,6 +1,7 @@
 //! Plays calls to the store that serves, and looks at what it let through.
 //!
-//! A call that a bucket holds back starts when its slot does; that is when it is counted here, in every figure.
+//! A call that a bucket holds back starts when its slot does; that is when it is counted here, in
+//! every figure.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,8 @@ use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
 use crate::time::{Span, Time};
 
-/// In how many columns a chart is drawn: what fits beside nothing on a terminal of 80, and divides six periods into tenths.
+/// In how many columns a chart is drawn: what fits beside nothing on a terminal of 80, and divides
+/// six periods into tenths.
 pub const COLUMNS: usize = 60;
 /// Room for one counter, however large: a store never evicts the one that it counts.
 const BYTES_MAX: u64 = 1 << 20;
@@ -52,7 +54,8 @@ pub struct Chart {
     pub admitted: Vec<u64>,
     /// Hits that were refused in it.
     pub refused: Vec<u64>,
-    /// What the limit is about, at its most in each column: hits that started within the last period, or calls that go on.
+    /// What the limit is about, at its most in each column: hits that started within the last
+    /// period, or calls that go on.
     pub level: Vec<u64>,
 }
 
@@ -60,10 +63,22 @@ pub struct Chart {
 pub fn play(limit: &Limit, book_ahead: Span, calls: &[Time], work: Work) -> Vec<Option<Time>> {
     let counters = Counters::new(BYTES_MAX, "simulate", &Metrics::new());
     let is_held = limit.algorithm() == Algorithm::Concurrency;
-    let check = Check { book_ahead, ..Check::new(Key::from("simulate"), *limit, Hits::Add(work.hits)) };
+    let check = Check {
+        book_ahead,
+        ..Check::new(Key::from("simulate"), *limit, Hits::Add(work.hits))
+    };
     let decide = |hits, number: usize, now| {
         let holder = is_held.then(|| number.to_string().into_bytes().into());
-        let ask = Ask { checks: [Check { hits, holder, ..check.clone() }].into_iter().collect(), ..Ask::default() };
+        let ask = Ask {
+            checks: [Check {
+                hits,
+                holder,
+                ..check.clone()
+            }]
+            .into_iter()
+            .collect(),
+            ..Ask::default()
+        };
         counters.decide(&ask, now)[0]
     };
     let mut going_on: VecDeque<(Time, usize)> = VecDeque::new();
@@ -83,9 +98,19 @@ pub fn play(limit: &Limit, book_ahead: Span, calls: &[Time], work: Work) -> Vec<
 }
 
 /// Sums up.
-pub fn figures(limit: &Limit, period: Span, calls: &[Time], starts: &[Option<Time>], work: Work) -> Figures {
+pub fn figures(
+    limit: &Limit,
+    period: Span,
+    calls: &[Time],
+    starts: &[Option<Time>],
+    work: Work,
+) -> Figures {
     let begun = in_order(starts);
-    let waits = calls.iter().zip(starts).filter_map(|(call, start)| Some((*start)?.since(*call))).filter(|&wait| wait > Span::ZERO);
+    let waits = calls
+        .iter()
+        .zip(starts)
+        .filter_map(|(call, start)| Some((*start)?.since(*call)))
+        .filter(|&wait| wait > Span::ZERO);
     let admitted = begun.len() as u64;
     let is_held = limit.algorithm() == Algorithm::Concurrency;
     Figures {
@@ -100,15 +125,33 @@ pub fn figures(limit: &Limit, period: Span, calls: &[Time], starts: &[Option<Tim
 }
 
 /// The beginning of it, column by column.
-pub fn chart(limit: &Limit, shown: (Time, Span), period: Span, calls: &[Time], starts: &[Option<Time>], work: Work) -> Chart {
+pub fn chart(
+    limit: &Limit,
+    shown: (Time, Span),
+    period: Span,
+    calls: &[Time],
+    starts: &[Option<Time>],
+    work: Work,
+) -> Chart {
     let (start, length) = shown;
     let begun = in_order(starts);
-    let refused = calls.iter().zip(starts).filter(|(_, start)| start.is_none()).map(|(&call, _)| (call, work.hits));
-    let (within, weight) = if limit.algorithm() == Algorithm::Concurrency { (work.hold, 1) } else { (period, work.hits) };
+    let refused = calls
+        .iter()
+        .zip(starts)
+        .filter(|(_, start)| start.is_none())
+        .map(|(&call, _)| (call, work.hits));
+    let (within, weight) = if limit.algorithm() == Algorithm::Concurrency {
+        (work.hold, 1)
+    } else {
+        (period, work.hits)
+    };
     Chart {
         admitted: columns(start, length, begun.iter().map(|&begun| (begun, work.hits))),
         refused: columns(start, length, refused),
-        level: levels(start, length, within, &begun).into_iter().map(|calls| calls.saturating_mul(weight)).collect(),
+        level: levels(start, length, within, &begun)
+            .into_iter()
+            .map(|calls| calls.saturating_mul(weight))
+            .collect(),
     }
 }
 
@@ -125,7 +168,8 @@ pub fn columns(start: Time, length: Span, happened: impl Iterator<Item = (Time, 
 
 /// The column of a time; [`COLUMNS`] or more, if it is not shown any more.
 fn column(start: Time, length: Span, at: Time) -> usize {
-    let column = u128::from(at.since(start).as_micros()) * COLUMNS as u128 / u128::from(length.as_micros());
+    let column =
+        u128::from(at.since(start).as_micros()) * COLUMNS as u128 / u128::from(length.as_micros());
     usize::try_from(column).unwrap_or(usize::MAX)
 }
 
@@ -143,7 +187,10 @@ fn levels(start: Time, length: Span, within: Span, begun: &[Time]) -> Vec<u64> {
     for (at, level) in levels.iter_mut().enumerate() {
         let (from, to) = (begins(start, length, at), begins(start, length, at + 1));
         let mut look = |first: &mut usize, next: usize, now: Time| {
-            *first += begun[*first..next].iter().take_while(|begun| now.since(**begun) >= within).count();
+            *first += begun[*first..next]
+                .iter()
+                .take_while(|begun| now.since(**begun) >= within)
+                .count();
             *level = (*level).max((next - *first) as u64);
         };
         look(&mut first, next, from);
@@ -169,7 +216,9 @@ fn most_within(length: Span, begun: &[Time]) -> u64 {
 
 /// The most that lie in one window aligned to the epoch.
 fn most_in_a_window(period: Span, begun: &[Time]) -> u64 {
-    let windows = begun.chunk_by(|one, other| one.as_micros() / period.as_micros() == other.as_micros() / period.as_micros());
+    let windows = begun.chunk_by(|one, other| {
+        one.as_micros() / period.as_micros() == other.as_micros() / period.as_micros()
+    });
     windows.map(|window| window.len() as u64).max().unwrap_or(0)
 }
 
@@ -186,7 +235,10 @@ mod tests {
     use super::*;
 
     fn at(micros: &[u64]) -> Vec<Time> {
-        micros.iter().map(|&micros| Time::from_micros(micros)).collect()
+        micros
+            .iter()
+            .map(|&micros| Time::from_micros(micros))
+            .collect()
     }
 
     #[test]
@@ -204,7 +256,10 @@ mod tests {
         let (start, length) = (Time::from_micros(600), Span::from_micros(600));
         let begun = at(&[600, 601, 612, 640, 1_199, 1_200]);
         let sums = columns(start, length, begun.iter().map(|&at| (at, 2)));
-        assert_eq!((sums[0], sums[1], sums[4], sums[59], sums.iter().sum()), (4, 2, 2, 2, 10_u64));
+        assert_eq!(
+            (sums[0], sums[1], sums[4], sums[59], sums.iter().sum()),
+            (4, 2, 2, 2, 10_u64)
+        );
         let levels = levels(start, length, Span::from_micros(12), &begun);
         assert_eq!(levels[..6], [2, 2, 1, 0, 1, 1]);
         assert_eq!(levels[59], 1);

@@ -42,7 +42,11 @@ const PAPER: &str = "#fbfbfa";
 
 /// Writes everything.
 pub fn write(report: &Report) -> String {
-    let panels = report.scenes.iter().map(|scene| scene.runs.len() as u64).sum::<u64>();
+    let panels = report
+        .scenes
+        .iter()
+        .map(|scene| scene.runs.len() as u64)
+        .sum::<u64>();
     let scenes = report.scenes.len() as u64;
     let height = LINE + scenes * (2 * LINE + GAP) + panels * PANEL + LINE + GAP;
     let mut svg = format!(
@@ -52,7 +56,15 @@ pub fn write(report: &Report) -> String {
     );
     let mut y = LINE;
     for scene in &report.scenes {
-        text(&mut svg, (8, y), "start", &format!("<tspan font-weight=\"bold\">{}</tspan>", escaped(&scene.traffic.to_string())));
+        text(
+            &mut svg,
+            (8, y),
+            "start",
+            &format!(
+                "<tspan font-weight=\"bold\">{}</tspan>",
+                escaped(&scene.traffic.to_string())
+            ),
+        );
         y += GAP;
         for run in &scene.runs {
             panel(&mut svg, y, scene, run);
@@ -66,37 +78,92 @@ pub fn write(report: &Report) -> String {
 }
 
 fn panel(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
-    let Run { label, limit, figures, chart } = run;
+    let Run {
+        label,
+        limit,
+        figures,
+        chart,
+    } = run;
     let is_held = limit.algorithm() == Algorithm::Concurrency;
     let (most, of) = match figures.most_at_once {
         Some(most) if is_held => (most, "at once".to_owned()),
-        _ => (figures.most_in_a_period, format!("in any {}", scene.traffic.period())),
+        _ => (
+            figures.most_in_a_period,
+            format!("in any {}", scene.traffic.period()),
+        ),
     };
-    let waited = if figures.queued > 0 { format!(", waits of up to {}", rounded(figures.wait_max)) } else { String::new() };
-    let told = format!("{} of {} admitted, {most} {of} at most{waited}", figures.admitted, scene.work.calls);
+    let waited = if figures.queued > 0 {
+        format!(", waits of up to {}", rounded(figures.wait_max))
+    } else {
+        String::new()
+    };
+    let told = format!(
+        "{} of {} admitted, {most} {of} at most{waited}",
+        figures.admitted, scene.work.calls
+    );
     text(svg, (LEFT, top + 12), "start", &escaped(label));
     text(svg, (LEFT + PLOT, top + 12), "end", &escaped(&told));
 
     // One scale for all of a scene, so that panels can be compared.
-    let levels = scene.runs.iter().flat_map(|run| run.chart.level.iter().copied().chain([run.limit.requests().into()]));
+    let levels = scene.runs.iter().flat_map(|run| {
+        run.chart
+            .level
+            .iter()
+            .copied()
+            .chain([run.limit.requests().into()])
+    });
     let highest = levels.max().unwrap_or(0).max(1);
     let base = top + LINE + LEVEL;
-    path(svg, LEVEL_FILL, &skyline(base, &chart.level.iter().map(|&level| scaled(level, highest, LEVEL)).collect::<Vec<_>>()));
+    path(
+        svg,
+        LEVEL_FILL,
+        &skyline(
+            base,
+            &chart
+                .level
+                .iter()
+                .map(|&level| scaled(level, highest, LEVEL))
+                .collect::<Vec<_>>(),
+        ),
+    );
     let requests = u64::from(limit.requests());
     let line = base - scaled(requests, highest, LEVEL);
-    let _ = writeln!(svg, "<path d=\"M{LEFT} {line}h{PLOT}\" stroke=\"{LIMIT}\" stroke-dasharray=\"4 3\"/>");
+    let _ = writeln!(
+        svg,
+        "<path d=\"M{LEFT} {line}h{PLOT}\" stroke=\"{LIMIT}\" stroke-dasharray=\"4 3\"/>"
+    );
     text(svg, (LEFT - 4, line + 4), "end", &requests.to_string());
 
     // What leaves a queue can stand on what is refused.
     let stacked = |chart: &Chart| -> Vec<u64> {
-        chart.admitted.iter().zip(&chart.refused).map(|(admitted, refused)| admitted.saturating_add(*refused)).collect()
+        chart
+            .admitted
+            .iter()
+            .zip(&chart.refused)
+            .map(|(admitted, refused)| admitted.saturating_add(*refused))
+            .collect()
     };
-    let most = scene.runs.iter().flat_map(|run| stacked(&run.chart)).chain(scene.calls.iter().copied()).max().unwrap_or(0).max(1);
+    let most = scene
+        .runs
+        .iter()
+        .flat_map(|run| stacked(&run.chart))
+        .chain(scene.calls.iter().copied())
+        .max()
+        .unwrap_or(0)
+        .max(1);
     let base = base + GAP + BARS;
-    let heights = |columns: &[u64]| -> Vec<u64> { columns.iter().map(|&hits| scaled(hits, most, BARS)).collect() };
+    let heights = |columns: &[u64]| -> Vec<u64> {
+        columns
+            .iter()
+            .map(|&hits| scaled(hits, most, BARS))
+            .collect()
+    };
     path(svg, REFUSED, &skyline(base, &heights(&stacked(chart))));
     path(svg, ADMITTED, &skyline(base, &heights(&chart.admitted)));
-    let _ = writeln!(svg, "<path d=\"M{LEFT} {base}h{PLOT}\" stroke=\"{FAINT}\"/>");
+    let _ = writeln!(
+        svg,
+        "<path d=\"M{LEFT} {base}h{PLOT}\" stroke=\"{FAINT}\"/>"
+    );
 }
 
 /// Marks where windows begin, as far as there is room for them.
@@ -104,30 +171,67 @@ fn axis(svg: &mut String, top: u64, scene: &Scene) {
     let (shown, period) = (scene.shown.as_micros(), scene.traffic.period().as_micros());
     let step = (shown / period).div_ceil(12).max(1);
     for number in (0..=shown / period).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
-        let x = LEFT + u64::try_from(u128::from(number) * u128::from(period) * u128::from(PLOT) / u128::from(shown)).unwrap_or(0);
+        let x = LEFT
+            + u64::try_from(
+                u128::from(number) * u128::from(period) * u128::from(PLOT) / u128::from(shown),
+            )
+            .unwrap_or(0);
         let _ = writeln!(svg, "<path d=\"M{x} {}v4\" stroke=\"{FAINT}\"/>", top - GAP);
-        text(svg, (x, top + 9), "middle", &escaped(&rounded(Span::from_micros(number * period))));
+        text(
+            svg,
+            (x, top + 9),
+            "middle",
+            &escaped(&rounded(Span::from_micros(number * period))),
+        );
     }
 }
 
 fn legend(svg: &mut String, top: u64, report: &Report) {
-    let period = report.scenes.first().map_or_else(String::new, |scene| scene.traffic.period().to_string());
-    let column = report.scenes.first().map_or(Span::ZERO, |scene| Span::from_micros(scene.shown.as_micros() / COLUMNS as u64));
+    let period = report
+        .scenes
+        .first()
+        .map_or_else(String::new, |scene| scene.traffic.period().to_string());
+    let column = report.scenes.first().map_or(Span::ZERO, |scene| {
+        Span::from_micros(scene.shown.as_micros() / COLUMNS as u64)
+    });
     let is_held = |run: &Run| run.limit.algorithm() == Algorithm::Concurrency;
-    let held = report.scenes.iter().flat_map(|scene| &scene.runs).filter(|run| is_held(run)).count();
+    let held = report
+        .scenes
+        .iter()
+        .flat_map(|scene| &scene.runs)
+        .filter(|run| is_held(run))
+        .count();
     let level = match held {
         0 => format!("admitted within the last {period}"),
-        _ if report.scenes.iter().all(|scene| scene.runs.iter().all(is_held)) => "in flight".to_owned(),
+        _ if report
+            .scenes
+            .iter()
+            .all(|scene| scene.runs.iter().all(is_held)) =>
+        {
+            "in flight".to_owned()
+        }
         _ => format!("admitted within the last {period}; of concurrency, in flight"),
     };
     let each = rounded(column);
     let mut x = LEFT;
-    for (colour, words) in [(LEVEL_FILL, &level), (ADMITTED, &format!("admitted in each {each}")), (REFUSED, &"refused".to_owned())] {
-        let _ = writeln!(svg, "<rect x=\"{x}\" y=\"{}\" width=\"10\" height=\"10\" fill=\"{colour}\"/>", top - 9);
+    for (colour, words) in [
+        (LEVEL_FILL, &level),
+        (ADMITTED, &format!("admitted in each {each}")),
+        (REFUSED, &"refused".to_owned()),
+    ] {
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{x}\" y=\"{}\" width=\"10\" height=\"10\" fill=\"{colour}\"/>",
+            top - 9
+        );
         text(svg, (x + 14, top), "start", &escaped(words));
         x += 34 + 6 * words.chars().count() as u64;
     }
-    let _ = writeln!(svg, "<path d=\"M{x} {}h14\" stroke=\"{LIMIT}\" stroke-dasharray=\"4 3\"/>", top - 4);
+    let _ = writeln!(
+        svg,
+        "<path d=\"M{x} {}h14\" stroke=\"{LIMIT}\" stroke-dasharray=\"4 3\"/>",
+        top - 4
+    );
     text(svg, (x + 18, top), "start", "limit");
 }
 
@@ -159,7 +263,8 @@ fn flush(outline: &mut String, run: &mut u64) {
 
 /// What is more than nothing is seen.
 fn scaled(value: u64, most: u64, height: u64) -> u64 {
-    u64::try_from((u128::from(value) * u128::from(height)).div_ceil(u128::from(most))).unwrap_or(height)
+    u64::try_from((u128::from(value) * u128::from(height)).div_ceil(u128::from(most)))
+        .unwrap_or(height)
 }
 
 fn path(svg: &mut String, colour: &str, outline: &str) {
@@ -167,9 +272,14 @@ fn path(svg: &mut String, colour: &str, outline: &str) {
 }
 
 fn text(svg: &mut String, (x, y): (u64, u64), anchor: &str, text: &str) {
-    let _ = writeln!(svg, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>");
+    let _ = writeln!(
+        svg,
+        "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>"
+    );
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }

@@ -1,6 +1,7 @@
 //! A table and a chart, for a terminal.
 //!
-//! The chart has one scale for all rows, and whatever is more than nothing is seen: a row of the lowest blocks is an even flow.
+//! The chart has one scale for all rows, and whatever is more than nothing is seen: a row of the
+//! lowest blocks is an even flow.
 
 use crate::cli::simulate::play::COLUMNS;
 use crate::cli::simulate::{Report, Run, Scene};
@@ -19,8 +20,17 @@ pub fn write(report: &Report) -> String {
     }
     for scene in &report.scenes {
         let Scene { work, .. } = scene;
-        let hits = if work.hits == 1 { String::new() } else { format!(" of {} hits", work.hits) };
-        text += &format!("\n{}; {} calls{hits} in {}\n\n", scene.traffic, work.calls, rounded(scene.lasted));
+        let hits = if work.hits == 1 {
+            String::new()
+        } else {
+            format!(" of {} hits", work.hits)
+        };
+        text += &format!(
+            "\n{}; {} calls{hits} in {}\n\n",
+            scene.traffic,
+            work.calls,
+            rounded(scene.lasted)
+        );
         text += &table(scene);
         if let Some(note) = &scene.note {
             text += &format!("note: {note}\n");
@@ -32,9 +42,21 @@ pub fn write(report: &Report) -> String {
 
 fn table(scene: &Scene) -> String {
     let period = scene.traffic.period();
-    let mut head = vec![String::new(), "admitted".into(), "refused".into(), format!("most in any {period}"), "in one window".into()];
-    let any_at_once = scene.runs.iter().any(|run| run.figures.most_at_once.is_some());
-    let any_queue = scene.runs.iter().any(|run| run.limit.max_wait() > Span::ZERO);
+    let mut head = vec![
+        String::new(),
+        "admitted".into(),
+        "refused".into(),
+        format!("most in any {period}"),
+        "in one window".into(),
+    ];
+    let any_at_once = scene
+        .runs
+        .iter()
+        .any(|run| run.figures.most_at_once.is_some());
+    let any_queue = scene
+        .runs
+        .iter()
+        .any(|run| run.limit.max_wait() > Span::ZERO);
     if any_at_once {
         head.push("at once".into());
     }
@@ -45,17 +67,34 @@ fn table(scene: &Scene) -> String {
     for Run { label, figures, .. } in &scene.runs {
         let mut row = vec![label.clone()];
         row.extend(
-            [figures.admitted, figures.refused, figures.most_in_a_period, figures.most_in_a_window].map(|number| number.to_string()),
+            [
+                figures.admitted,
+                figures.refused,
+                figures.most_in_a_period,
+                figures.most_in_a_window,
+            ]
+            .map(|number| number.to_string()),
         );
         if any_at_once {
-            row.push(figures.most_at_once.map_or_else(String::new, |most| most.to_string()));
+            row.push(
+                figures
+                    .most_at_once
+                    .map_or_else(String::new, |most| most.to_string()),
+            );
         }
         if any_queue {
             row.extend([figures.queued.to_string(), rounded(figures.wait_max)]);
         }
         rows.push(row);
     }
-    let widths: Vec<usize> = (0..rows[0].len()).map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0)).collect();
+    let widths: Vec<usize> = (0..rows[0].len())
+        .map(|at| {
+            rows.iter()
+                .map(|row| row[at].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
     let mut text = String::new();
     for row in rows {
         let mut line = format!("{:<width$}", row[0], width = widths[0]);
@@ -68,15 +107,30 @@ fn table(scene: &Scene) -> String {
 }
 
 fn chart(scene: &Scene) -> String {
-    let all = scene.runs.iter().flat_map(|run| &run.chart.admitted).chain(&scene.calls);
+    let all = scene
+        .runs
+        .iter()
+        .flat_map(|run| &run.chart.admitted)
+        .chain(&scene.calls);
     let most = all.copied().max().unwrap_or(0);
-    let width = scene.runs.iter().map(|run| run.label.chars().count()).max().unwrap_or(0).max("calls".len());
+    let width = scene
+        .runs
+        .iter()
+        .map(|run| run.label.chars().count())
+        .max()
+        .unwrap_or(0)
+        .max("calls".len());
     let row = |label: &str, columns: &[u64]| {
         let bars: String = columns.iter().map(|&hits| block(hits, most)).collect();
         format!("{label:<width$} |{bars}|\n")
     };
     let column = Span::from_micros(scene.shown.as_micros() / COLUMNS as u64);
-    let mut text = format!("admitted in each {} of the first {}; {} is {most}\n", rounded(column), rounded(scene.shown), BLOCKS[8]);
+    let mut text = format!(
+        "admitted in each {} of the first {}; {} is {most}\n",
+        rounded(column),
+        rounded(scene.shown),
+        BLOCKS[8]
+    );
     text += &row("calls", &scene.calls);
     for run in &scene.runs {
         text += &row(&run.label, &run.chart.admitted);
@@ -86,12 +140,19 @@ fn chart(scene: &Scene) -> String {
 
 fn block(hits: u64, most: u64) -> char {
     let height = (u128::from(hits) * 8).div_ceil(u128::from(most.max(1)));
-    usize::try_from(height).ok().and_then(|height| BLOCKS.get(height)).copied().unwrap_or(BLOCKS[8])
+    usize::try_from(height)
+        .ok()
+        .and_then(|height| BLOCKS.get(height))
+        .copied()
+        .unwrap_or(BLOCKS[8])
 }
 
 /// A mark where each period begins, as far as they can be told apart.
 fn axis(scene: &Scene) -> String {
-    let (shown, period) = (u128::from(scene.shown.as_micros()), u128::from(scene.traffic.period().as_micros()));
+    let (shown, period) = (
+        u128::from(scene.shown.as_micros()),
+        u128::from(scene.traffic.period().as_micros()),
+    );
     let mut marks = [' '; COLUMNS + 2];
     if shown / period <= COLUMNS as u128 / 2 {
         for number in 0..=shown / period {
@@ -101,13 +162,23 @@ fn axis(scene: &Scene) -> String {
     }
     marks[0] = ' ';
     let line: String = marks.into_iter().collect();
-    format!("{} windows of {}", line.trim_end(), rounded(scene.traffic.period()))
+    format!(
+        "{} windows of {}",
+        line.trim_end(),
+        rounded(scene.traffic.period())
+    )
 }
 
 /// A span as people say it: to three digits, in the unit that leaves at least one before the point.
 pub fn rounded(span: Span) -> String {
-    const UNITS: [(u64, &str); 6] =
-        [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "min"), (1_000_000, "s"), (1_000, "ms"), (1, "µs")];
+    const UNITS: [(u64, &str); 6] = [
+        (86_400_000_000, "d"),
+        (3_600_000_000, "h"),
+        (60_000_000, "min"),
+        (1_000_000, "s"),
+        (1_000, "ms"),
+        (1, "µs"),
+    ];
     let micros = span.as_micros();
     if micros == 0 {
         return "0 s".to_owned();
@@ -116,10 +187,19 @@ pub fn rounded(span: Span) -> String {
     if exact.len() <= DIGITS + 4 {
         return exact;
     }
-    let (unit, name) = UNITS.into_iter().find(|(unit, _)| micros >= *unit).unwrap_or((1, "µs"));
-    let (whole, part) = (micros / unit, u128::from(micros % unit) * 1_000 / u128::from(unit));
+    let (unit, name) = UNITS
+        .into_iter()
+        .find(|(unit, _)| micros >= *unit)
+        .unwrap_or((1, "µs"));
+    let (whole, part) = (
+        micros / unit,
+        u128::from(micros % unit) * 1_000 / u128::from(unit),
+    );
     let digits = whole.to_string().len();
-    let fraction: String = format!("{part:03}").chars().take(DIGITS.saturating_sub(digits)).collect();
+    let fraction: String = format!("{part:03}")
+        .chars()
+        .take(DIGITS.saturating_sub(digits))
+        .collect();
     let point = if fraction.is_empty() { "" } else { "." };
     format!("{whole}{point}{fraction} {name}")
 }
@@ -130,8 +210,14 @@ mod tests {
 
     #[test]
     fn spans_are_rounded_for_people() {
-        let cases =
-            [(0, "0 s"), (1_000_000, "1 s"), (100_000, "100 ms"), (499_950_000, "8.33 min"), (83_333, "83.3 ms"), (90_000_000, "90 s")];
+        let cases = [
+            (0, "0 s"),
+            (1_000_000, "1 s"),
+            (100_000, "100 ms"),
+            (499_950_000, "8.33 min"),
+            (83_333, "83.3 ms"),
+            (90_000_000, "90 s"),
+        ];
         for (micros, expected) in cases {
             assert_eq!(rounded(Span::from_micros(micros)), expected);
         }
@@ -139,6 +225,9 @@ mod tests {
 
     #[test]
     fn whatever_is_more_than_nothing_is_seen() {
-        assert_eq!([0, 1, 500, 1_000].map(|hits| block(hits, 1_000)), [' ', '▁', '▄', '█']);
+        assert_eq!(
+            [0, 1, 500, 1_000].map(|hits| block(hits, 1_000)),
+            [' ', '▁', '▄', '█']
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! When calls come. Each time is computed from the call's number alone, in whole µs, so that nothing adds up.
+//! When calls come. Each time is computed from the call's number alone, in whole µs, so that
+//! nothing adds up.
 //!
 //! ```text
 //!  steady   |    |    |    |    |    |    |       the limit's rate, whole µs apart
@@ -12,9 +13,11 @@ use std::fmt;
 
 use crate::time::{MICROS_PER_SECOND, Span, Time};
 
-/// A burst goes on for this part of a period, half of it before the edge: short beside the period, and long enough to be seen.
+/// A burst goes on for this part of a period, half of it before the edge: short beside the period,
+/// and long enough to be seen.
 const BURST_PARTS: u64 = 10;
-/// Runs begin at the first edge of a window from here on: 2027-01-15, which is on no edge of anything but seconds, minutes and hours.
+/// Runs begin at the first edge of a window from here on: 2027-01-15, which is on no edge of
+/// anything but seconds, minutes and hours.
 const BEGINNING: Time = Time::from_micros(1_800_000_000 * MICROS_PER_SECOND);
 /// Rates are whole numbers of calls in so many seconds.
 const RATE_SECONDS: u64 = 1_000_000;
@@ -85,10 +88,17 @@ impl fmt::Display for Pattern {
             Self::Steady => formatter.write_str("steady"),
             Self::Double => formatter.write_str("double"),
             Self::Bursty => formatter.write_str("bursty"),
-            Self::Rate(rate) if rate % RATE_SECONDS == 0 => write!(formatter, "{}", rate / RATE_SECONDS),
+            Self::Rate(rate) if rate % RATE_SECONDS == 0 => {
+                write!(formatter, "{}", rate / RATE_SECONDS)
+            }
             Self::Rate(rate) => {
                 let digits = format!("{:06}", rate % RATE_SECONDS);
-                write!(formatter, "{}.{}", rate / RATE_SECONDS, digits.trim_end_matches('0'))
+                write!(
+                    formatter,
+                    "{}.{}",
+                    rate / RATE_SECONDS,
+                    digits.trim_end_matches('0')
+                )
             }
         }
     }
@@ -100,19 +110,45 @@ impl Traffic {
     /// # Errors
     /// A pattern that goes by the limit's rate, where that is none.
     pub fn new(pattern: Pattern, pace: Pace, hits: u64) -> Result<Self, String> {
-        let Pace { hits: requests, per } = pace;
+        let Pace {
+            hits: requests,
+            per,
+        } = pace;
         let period = per.as_micros();
         if requests == 0 && !matches!(pattern, Pattern::Rate(_)) {
-            return Err(format!("a limit of 0 has no rate that calls could come at, {pattern} or not; write --traffic 10"));
+            return Err(format!(
+                "a limit of 0 has no rate that calls could come at, {pattern} or not; write --traffic 10"
+            ));
         }
         let way = match pattern {
-            Pattern::Steady => Way::Apart(Span::from_micros(period.saturating_mul(hits).div_ceil(requests))),
-            Pattern::Double => Way::Spread { calls: 2 * requests, over: Span::from_micros(period.saturating_mul(hits)) },
-            Pattern::Bursty => Way::Bursts { calls: (2 * requests / hits).max(2), over: Span::from_micros(period / BURST_PARTS) },
-            Pattern::Rate(rate) => Way::Spread { calls: rate, over: Span::from_secs(RATE_SECONDS) },
+            Pattern::Steady => Way::Apart(Span::from_micros(
+                period.saturating_mul(hits).div_ceil(requests),
+            )),
+            Pattern::Double => Way::Spread {
+                calls: 2 * requests,
+                over: Span::from_micros(period.saturating_mul(hits)),
+            },
+            Pattern::Bursty => Way::Bursts {
+                calls: (2 * requests / hits).max(2),
+                over: Span::from_micros(period / BURST_PARTS),
+            },
+            Pattern::Rate(rate) => Way::Spread {
+                calls: rate,
+                over: Span::from_secs(RATE_SECONDS),
+            },
         };
-        let start = Time::from_micros(BEGINNING.as_micros().div_ceil(period).saturating_mul(period));
-        Ok(Self { pattern, period: per, start, way })
+        let start = Time::from_micros(
+            BEGINNING
+                .as_micros()
+                .div_ceil(period)
+                .saturating_mul(period),
+        );
+        Ok(Self {
+            pattern,
+            period: per,
+            start,
+            way,
+        })
     }
 
     /// When the run begins: at a window's edge.
@@ -137,12 +173,19 @@ impl Traffic {
             Span::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
         };
         match self.way {
-            Way::Apart(gap) => self.start.plus(Span::from_micros(index.saturating_mul(gap.as_micros()))),
+            Way::Apart(gap) => self
+                .start
+                .plus(Span::from_micros(index.saturating_mul(gap.as_micros()))),
             Way::Spread { calls, over } => self.start.plus(part(index, calls, over)),
             Way::Bursts { calls, over } => {
-                let edge = (index / calls).saturating_mul(2).saturating_add(1).saturating_mul(self.period.as_micros());
+                let edge = (index / calls)
+                    .saturating_mul(2)
+                    .saturating_add(1)
+                    .saturating_mul(self.period.as_micros());
                 let begins = Span::from_micros(edge).less(Span::from_micros(over.as_micros() / 2));
-                self.start.plus(begins).plus(part(index % calls, calls, over))
+                self.start
+                    .plus(begins)
+                    .plus(part(index % calls, calls, over))
             }
         }
     }
@@ -157,13 +200,22 @@ impl fmt::Display for Traffic {
         match self.way {
             Way::Apart(gap) => write!(formatter, ": a call every {gap}"),
             Way::Spread { calls, over } if over.as_micros().is_multiple_of(calls) => {
-                write!(formatter, ": a call every {}", Span::from_micros(over.as_micros() / calls))
+                write!(
+                    formatter,
+                    ": a call every {}",
+                    Span::from_micros(over.as_micros() / calls)
+                )
             }
-            Way::Spread { calls, over } if over == self.period => write!(formatter, ": {calls} calls every {over}"),
+            Way::Spread { calls, over } if over == self.period => {
+                write!(formatter, ": {calls} calls every {over}")
+            }
             Way::Spread { .. } => Ok(()),
             Way::Bursts { calls, over } => {
                 let every = Span::from_micros(self.period.as_micros() * 2);
-                write!(formatter, ": {calls} calls within {over} around a window's edge, every {every}")
+                write!(
+                    formatter,
+                    ": {calls} calls within {over} around a window's edge, every {every}"
+                )
             }
         }
     }
@@ -186,24 +238,60 @@ mod tests {
     use super::*;
 
     fn times(pattern: Pattern, requests: u64, hits: u64) -> Vec<u64> {
-        let traffic = Traffic::new(pattern, Pace { hits: requests, per: Span::from_secs(1) }, hits).expect("there is a rate");
-        (0..6).map(|index| traffic.at(index).since(traffic.start()).as_micros()).collect()
+        let traffic = Traffic::new(
+            pattern,
+            Pace {
+                hits: requests,
+                per: Span::from_secs(1),
+            },
+            hits,
+        )
+        .expect("there is a rate");
+        (0..6)
+            .map(|index| traffic.at(index).since(traffic.start()).as_micros())
+            .collect()
     }
 
     #[test]
     fn calls_come_as_the_pattern_says() {
-        assert_eq!(times(Pattern::Steady, 3, 1), [0, 333_334, 666_668, 1_000_002, 1_333_336, 1_666_670]);
-        assert_eq!(times(Pattern::Steady, 3, 3), [0, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000]);
-        assert_eq!(times(Pattern::Double, 2, 1), [0, 250_000, 500_000, 750_000, 1_000_000, 1_250_000]);
-        assert_eq!(times(Pattern::Bursty, 2, 1), [950_000, 975_000, 1_000_000, 1_025_000, 2_950_000, 2_975_000]);
-        assert_eq!(times(Pattern::Rate(500_000), 7, 1), [0, 2_000_000, 4_000_000, 6_000_000, 8_000_000, 10_000_000]);
+        assert_eq!(
+            times(Pattern::Steady, 3, 1),
+            [0, 333_334, 666_668, 1_000_002, 1_333_336, 1_666_670]
+        );
+        assert_eq!(
+            times(Pattern::Steady, 3, 3),
+            [0, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000]
+        );
+        assert_eq!(
+            times(Pattern::Double, 2, 1),
+            [0, 250_000, 500_000, 750_000, 1_000_000, 1_250_000]
+        );
+        assert_eq!(
+            times(Pattern::Bursty, 2, 1),
+            [950_000, 975_000, 1_000_000, 1_025_000, 2_950_000, 2_975_000]
+        );
+        assert_eq!(
+            times(Pattern::Rate(500_000), 7, 1),
+            [0, 2_000_000, 4_000_000, 6_000_000, 8_000_000, 10_000_000]
+        );
     }
 
     #[test]
     fn a_rate_is_read_exactly() {
         assert_eq!(rate("20"), Some(20_000_000));
         assert_eq!(rate("0.000001"), Some(1));
-        for wrong in ["", "0", "0.0", ".5", "-1", "1e3", "0.0000001", "1000001", "1.5.5", "fast"] {
+        for wrong in [
+            "",
+            "0",
+            "0.0",
+            ".5",
+            "-1",
+            "1e3",
+            "0.0000001",
+            "1000001",
+            "1.5.5",
+            "fast",
+        ] {
             assert_eq!(rate(wrong), None, "{wrong}");
         }
         for text in ["20", "0.5", "0.000001"] {
@@ -214,8 +302,22 @@ mod tests {
     #[test]
     fn runs_begin_at_the_edge_of_a_window() {
         for secs in [1, 7, 3_600, 7 * 86_400, 100 * 365 * 86_400] {
-            let traffic = Traffic::new(Pattern::Double, Pace { hits: 1, per: Span::from_secs(secs) }, 1).expect("there is a rate");
-            assert!(traffic.start() >= BEGINNING && traffic.start().as_micros().is_multiple_of(secs * MICROS_PER_SECOND));
+            let traffic = Traffic::new(
+                Pattern::Double,
+                Pace {
+                    hits: 1,
+                    per: Span::from_secs(secs),
+                },
+                1,
+            )
+            .expect("there is a rate");
+            assert!(
+                traffic.start() >= BEGINNING
+                    && traffic
+                        .start()
+                        .as_micros()
+                        .is_multiple_of(secs * MICROS_PER_SECOND)
+            );
         }
     }
 }

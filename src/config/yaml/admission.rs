@@ -1,34 +1,53 @@
-//! What is refused before it is parsed: texts too long or too dense, and characters that no YAML has.
+//! What is refused before it is parsed: texts too long or too dense, and characters that no YAML
+//! has.
 
 use crate::config::yaml::{FILE_BYTES_MAX, NODES_MAX, NOT_UTF8, Spot, Trouble};
 
 /// How many tokens a file may have by a generous estimate, block and flow style alike.
 ///
-/// The parser holds the whole of a flow collection (`[..]`, `{..}`) in memory before it says a word, at up to 200 bytes a token: without
-/// this, 64 MiB of `[? ? ?` would take 11 GB. 100,000 rules written as JSON have four million.
+/// The parser holds the whole of a flow collection (`[..]`, `{..}`) in memory before it says a
+/// word, at up to 200 bytes a token: without this, 64 MiB of `[? ? ?` would take 11 GB. 100,000
+/// rules written as JSON have four million.
 const TOKENS_MAX: usize = 2 * NODES_MAX;
 
 /// Lets a text through to the parser.
 ///
 /// # Errors
-/// When it is too long, has too many tokens, or a character that yaml.v2 refuses: at a NUL the parser would see the end of the file, and
-/// a byte order mark where two files were joined would be part of a key.
+/// When it is too long, has too many tokens, or a character that yaml.v2 refuses: at a NUL the
+/// parser would see the end of the file, and a byte order mark where two files were joined would be
+/// part of a key.
 pub fn admit(text: &str) -> Result<(), Trouble> {
     if text.len() > FILE_BYTES_MAX {
-        let text = format!("the file is {} bytes long, more than the {FILE_BYTES_MAX} allowed", text.len());
+        let text = format!(
+            "the file is {} bytes long, more than the {FILE_BYTES_MAX} allowed",
+            text.len()
+        );
         return Err(Trouble::new(Spot::new(1, 1, 1), text));
     }
     let tokens: usize = text.bytes().map(tokens_of).sum();
     if tokens > TOKENS_MAX {
-        return Err(Trouble::new(Spot::new(1, 1, 1), format!("the file has about {tokens} tokens, more than the {TOKENS_MAX} allowed")));
+        return Err(Trouble::new(
+            Spot::new(1, 1, 1),
+            format!("the file has about {tokens} tokens, more than the {TOKENS_MAX} allowed"),
+        ));
     }
-    let Some((at, c)) = text.char_indices().find(|(at, c)| is_refused(*at, *c)) else { return Ok(()) };
+    let Some((at, c)) = text.char_indices().find(|(at, c)| is_refused(*at, *c)) else {
+        return Ok(());
+    };
     let line = text[..at].rsplit('\n').next().unwrap_or_default();
-    let spot = Spot::new(text[..at].matches('\n').count() + 1, line.chars().count() + 1, 1);
+    let spot = Spot::new(
+        text[..at].matches('\n').count() + 1,
+        line.chars().count() + 1,
+        1,
+    );
     if c == NOT_UTF8 {
-        return Err(Trouble::new(spot, "this is not UTF-8 text").hint("rules are YAML; save the file as UTF-8"));
+        return Err(Trouble::new(spot, "this is not UTF-8 text")
+            .hint("rules are YAML; save the file as UTF-8"));
     }
-    let text = format!("the character U+{:04X} is not allowed in YAML", u32::from(c));
+    let text = format!(
+        "the character U+{:04X} is not allowed in YAML",
+        u32::from(c)
+    );
     Err(Trouble::new(spot, text).hint("in double quotes it can be written as \\xNN or \\uNNNN"))
 }
 
@@ -58,23 +77,41 @@ mod tests {
 
     #[test]
     fn size_is_bounded_and_100_000_rules_are_within() {
-        assert!(read(&"#".repeat(FILE_BYTES_MAX + 1)).unwrap_err().text.contains("bytes long"));
-        assert!(read(&format!("[{}", "? ".repeat(TOKENS_MAX + 1))).unwrap_err().text.contains("tokens"));
+        assert!(
+            read(&"#".repeat(FILE_BYTES_MAX + 1))
+                .unwrap_err()
+                .text
+                .contains("bytes long")
+        );
+        assert!(
+            read(&format!("[{}", "? ".repeat(TOKENS_MAX + 1)))
+                .unwrap_err()
+                .text
+                .contains("tokens")
+        );
         let mut rules = "domain: d\ndescriptors:\n".to_owned();
         for i in 0..100_000 {
-            rules +=
-                &format!("- {{\"key\": \"k\", \"value\": \"v{i}\", \"rate_limit\": {{\"unit\": \"hour\", \"requests_per_unit\": 5}}}}\n");
+            rules += &format!(
+                "- {{\"key\": \"k\", \"value\": \"v{i}\", \"rate_limit\": {{\"unit\": \"hour\", \"requests_per_unit\": 5}}}}\n"
+            );
         }
         assert!(read(&rules).is_ok());
     }
 
     #[test]
     fn a_character_that_is_none_is_refused_where_it_stands() {
-        for (text, line, column) in
-            [("a: b\né: \u{7}\n", 2, 4), ("a: \0\n", 1, 4), ("a: b\n\u{FEFF}c: d\n", 2, 1), ("a: b\nc: \u{FFFF}\n", 2, 4)]
-        {
+        for (text, line, column) in [
+            ("a: b\né: \u{7}\n", 2, 4),
+            ("a: \0\n", 1, 4),
+            ("a: b\n\u{FEFF}c: d\n", 2, 1),
+            ("a: b\nc: \u{FFFF}\n", 2, 4),
+        ] {
             let trouble = read(text).unwrap_err();
-            assert_eq!((trouble.spot.line, trouble.spot.column), (line, column), "{text:?}: {trouble}");
+            assert_eq!(
+                (trouble.spot.line, trouble.spot.column),
+                (line, column),
+                "{text:?}: {trouble}"
+            );
         }
         assert!(read("\u{FEFF}a: \"\u{85}\"\r\n").is_ok());
     }

@@ -15,18 +15,27 @@ fn no_repetition_brings_it_down() {
             }
         }
     };
-    std::thread::Builder::new().stack_size(512 << 10).spawn(all).unwrap().join().unwrap();
+    std::thread::Builder::new()
+        .stack_size(512 << 10)
+        .spawn(all)
+        .unwrap()
+        .join()
+        .unwrap();
 }
 
 #[test]
 fn no_mutation_brings_it_down_or_puts_a_spot_outside_the_text() {
     const SAMPLE: &str = "domain: é\ndescriptors:\n- key: a\n  value: \"b*\"  # c\n  rate_limit: &r {unit: hour, requests_per_unit: 0x10}\n\
                           - <<: *r\n  key: 'it''s'\n  metadata: {x: [1, ~], y: >-\n  }\n  descriptors: [\n  {key: c, rate_limit: *r}\n]\n- |\n  text\n\n";
-    const PIECES: &[char] =
-        &[' ', '\n', '\t', ':', '-', '[', ']', '{', '}', ',', '#', '"', '\'', '|', '>', '&', '*', '!', '?', '%', 'é', '\r', 'y'];
+    const PIECES: &[char] = &[
+        ' ', '\n', '\t', ':', '-', '[', ']', '{', '}', ',', '#', '"', '\'', '|', '>', '&', '*',
+        '!', '?', '%', 'é', '\r', 'y',
+    ];
     let mut state = 7_u64;
     let mut random = |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % below
     };
     for _ in 0..5_000 {
@@ -44,15 +53,24 @@ fn no_mutation_brings_it_down_or_puts_a_spot_outside_the_text() {
         match read(&text) {
             Ok(document) => {
                 spots.extend(document.notes.iter().map(|note| note.spot));
-                document.root.iter().for_each(|root| collect_spots(root, &mut spots));
+                document
+                    .root
+                    .iter()
+                    .for_each(|root| collect_spots(root, &mut spots));
             }
             Err(trouble) => spots.push(trouble.spot),
         }
         let lines: Vec<&str> = text.split('\n').flat_map(|line| line.split('\r')).collect();
         for spot in spots {
-            assert!(spot.line >= 1 && spot.column >= 1 && spot.width >= 1, "{spot:?} in {text:?}");
+            assert!(
+                spot.line >= 1 && spot.column >= 1 && spot.width >= 1,
+                "{spot:?} in {text:?}"
+            );
             assert!(spot.line as usize <= lines.len(), "{spot:?} in {text:?}");
-            assert!((spot.column + spot.width) as usize <= text.chars().count() + 2, "{spot:?} in {text:?}");
+            assert!(
+                (spot.column + spot.width) as usize <= text.chars().count() + 2,
+                "{spot:?} in {text:?}"
+            );
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Applies merge keys (`<<`) and lets the last of repeated keys count, as yaml.v2 does when it fills a struct.
+//! Applies merge keys (`<<`) and lets the last of repeated keys count, as yaml.v2 does when it
+//! fills a struct.
 //!
-//! Keys are equal when their texts are. yaml.v2 compares values (`1` is `0x1`, `1` is not `"1"`), but the keys of rules are words, and
-//! those of metadata become text in the end.
+//! Keys are equal when their texts are. yaml.v2 compares values (`1` is `0x1`, `1` is not `"1"`),
+//! but the keys of rules are words, and those of metadata become text in the end.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -43,9 +44,27 @@ pub fn settle(pairs: Vec<Pair>, notes: &mut Notes) -> Result<Vec<Pair>, Trouble>
     for (key, value) in pairs {
         if is_merge(&key) {
             let merge = Some(key.spot);
-            merged(value)?.into_iter().for_each(|(key, value)| layers.lay(Laid { key, value, merge, joined: false }, notes));
+            merged(value)?.into_iter().for_each(|(key, value)| {
+                layers.lay(
+                    Laid {
+                        key,
+                        value,
+                        merge,
+                        joined: false,
+                    },
+                    notes,
+                )
+            });
         } else {
-            layers.lay(Laid { key, value, merge: None, joined: false }, notes);
+            layers.lay(
+                Laid {
+                    key,
+                    value,
+                    merge: None,
+                    joined: false,
+                },
+                notes,
+            );
         }
     }
     Ok(layers.laid.into_iter().map(Laid::into_pair).collect())
@@ -67,11 +86,21 @@ impl Laid {
     fn replace(&mut self, new: Laid, notes: &mut Notes) {
         let old = mem::replace(self, new);
         let (name, line) = (shortened(text_of(&old.key)), old.key.spot.line);
-        let both_maps = matches!((&old.value.kind, &self.value.kind), (Kind::Map(_), Kind::Map(_)));
+        let both_maps = matches!(
+            (&old.value.kind, &self.value.kind),
+            (Kind::Map(_), Kind::Map(_))
+        );
         match (old.merge, self.merge) {
             (None, None) => {
-                let what = if both_maps { "the two maps are joined, this one counts" } else { "only this one counts" };
-                notes.add(self.key.spot, format!("the key `{name}` stood on line {line} already: {what}"));
+                let what = if both_maps {
+                    "the two maps are joined, this one counts"
+                } else {
+                    "only this one counts"
+                };
+                notes.add(
+                    self.key.spot,
+                    format!("the key `{name}` stood on line {line} already: {what}"),
+                );
             }
             (None, Some(merge)) => {
                 notes.add(merge, format!("`<<` replaces `{name}` of line {line}, which stands above it: put `<<` first if it should not"));
@@ -97,15 +126,21 @@ impl Laid {
     }
 }
 
-/// The pairs that a `<<` brings, least important first: yaml.v2 goes through a list of maps backwards.
+/// The pairs that a `<<` brings, least important first: yaml.v2 goes through a list of maps
+/// backwards.
 fn merged(value: Node) -> Result<Vec<Pair>, Trouble> {
-    let no_map = |spot| Trouble::new(spot, "`<<` takes a map or a list of maps").hint("quote '<<' if it is meant as a key");
+    let no_map = |spot| {
+        Trouble::new(spot, "`<<` takes a map or a list of maps")
+            .hint("quote '<<' if it is meant as a key")
+    };
     match value.kind {
         Kind::Map(pairs) => Ok(Rc::unwrap_or_clone(pairs)),
         Kind::List(items) => {
             let mut pairs = Vec::new();
             for item in items.iter().rev() {
-                let Kind::Map(more) = &item.kind else { return Err(no_map(item.spot)) };
+                let Kind::Map(more) = &item.kind else {
+                    return Err(no_map(item.spot));
+                };
                 pairs.extend(more.iter().cloned());
             }
             Ok(pairs)
@@ -155,7 +190,8 @@ mod tests {
     #[test]
     fn merges_apply_where_they_stand_as_in_yaml_v2() {
         let shape = |map: &str| {
-            shape_of(&format!("[&a {{k: a, x: ax}}, &b {{k: b, y: by}}, {map}]")).split_off("[{k: a, x: ax}, {k: b, y: by}, ".len())
+            shape_of(&format!("[&a {{k: a, x: ax}}, &b {{k: b, y: by}}, {map}]"))
+                .split_off("[{k: a, x: ax}, {k: b, y: by}, ".len())
         };
         for (map, expected) in [
             ("{<<: *a, k: own}", "{k: own, x: ax}]"),
@@ -172,7 +208,10 @@ mod tests {
             assert_eq!(shape(map), expected, "{map}");
         }
         for refused in ["<<: 1\n", "<<:\n", "<<: [[a: b]]\n", "<<: [1]\n"] {
-            assert!(read(refused).unwrap_err().text.starts_with("`<<` takes"), "{refused}");
+            assert!(
+                read(refused).unwrap_err().text.starts_with("`<<` takes"),
+                "{refused}"
+            );
         }
     }
 
@@ -186,7 +225,10 @@ mod tests {
         );
         assert!(read(&joined).unwrap().notes.is_empty());
         // One level only, as there; a list or a null replaces.
-        assert_eq!(shape_of("{m: {a: {x: 1}, b: 2}, m: {a: {y: 1}}}"), "{m: {a: {y: 1}, b: 2}}");
+        assert_eq!(
+            shape_of("{m: {a: {x: 1}, b: 2}, m: {a: {y: 1}}}"),
+            "{m: {a: {y: 1}, b: 2}}"
+        );
         assert_eq!(shape_of("{m: {a: 1}, m: , m: {b: 2}}"), "{m: {b: 2}}");
     }
 
@@ -197,11 +239,23 @@ mod tests {
         assert_eq!(shape(document.root.as_ref().unwrap()), "{a: 4, b: 2}");
         let spots: Vec<_> = document.notes.iter().map(|note| note.spot).collect();
         assert_eq!(spots, [Spot::new(3, 1, 1), Spot::new(4, 1, 3)]);
-        assert_eq!(document.notes[0].text, "the key `a` stood on line 1 already: only this one counts");
-        assert_eq!(shape_of("{1: a, 0x1: b, '1': c, y: d, yes: e}"), "{1: c, 0x1: b, y: d, yes: e}");
+        assert_eq!(
+            document.notes[0].text,
+            "the key `a` stood on line 1 already: only this one counts"
+        );
+        assert_eq!(
+            shape_of("{1: a, 0x1: b, '1': c, y: d, yes: e}"),
+            "{1: c, 0x1: b, y: d, yes: e}"
+        );
         let long: Vec<String> = (0..300).map(|i| format!("k{}: {i}", i % 250)).collect();
         let document = read(&long.join("\n")).unwrap();
-        let Some(Node { kind: Kind::Map(pairs), .. }) = document.root else { panic!("no map") };
+        let Some(Node {
+            kind: Kind::Map(pairs),
+            ..
+        }) = document.root
+        else {
+            panic!("no map")
+        };
         assert_eq!((pairs.len(), document.notes.len()), (250, 50));
     }
 

@@ -13,15 +13,22 @@ impl Notes {
     /// Takes a note, or leaves it out and says so once.
     pub fn add(&mut self, spot: Spot, text: impl Into<String>) {
         if self.0.len() < NOTES_MAX {
-            self.0.push(Note { spot, text: text.into() });
+            self.0.push(Note {
+                spot,
+                text: text.into(),
+            });
         } else if self.0.len() == NOTES_MAX {
-            self.0.push(Note { spot, text: "there is more of this kind from here on".into() });
+            self.0.push(Note {
+                spot,
+                text: "there is more of this kind from here on".into(),
+            });
         }
     }
 
     /// All of them, in file order.
     pub fn in_file_order(mut self) -> Vec<Note> {
-        self.0.sort_by_key(|note| (note.spot.line, note.spot.column));
+        self.0
+            .sort_by_key(|note| (note.spot.line, note.spot.column));
         self.0
     }
 }

@@ -12,9 +12,11 @@ pub struct Outline {
     brackets: Vec<(char, Spot)>,
     /// A quote, and how many characters stand before it.
     quote: Option<(char, usize)>,
-    /// A block scalar, and how far the key or dash that it belongs to is indented. Its own lines are indented more.
+    /// A block scalar, and how far the key or dash that it belongs to is indented. Its own lines
+    /// are indented more.
     block: Option<usize>,
-    /// A bracket was closed by one of the other kind. Nothing is certain from there on, so nothing is read.
+    /// A bracket was closed by one of the other kind. Nothing is certain from there on, so nothing
+    /// is read.
     crossed: bool,
 }
 
@@ -35,7 +37,10 @@ impl Outline {
 
     /// How many characters stand before the bracket or the quote in which the next line begins.
     pub fn inside(&self) -> Option<usize> {
-        let bracket = self.brackets.first().map(|(_, spot)| spot.column as usize - 1);
+        let bracket = self
+            .brackets
+            .first()
+            .map(|(_, spot)| spot.column as usize - 1);
         bracket.or(self.quote.map(|(_, column)| column))
     }
 
@@ -44,13 +49,20 @@ impl Outline {
         self.lines += 1;
         let content = line.trim_start_matches(' ');
         let indent = line.len() - content.len();
-        self.block = self.block.filter(|parent| indent > *parent || content.trim_end().is_empty());
-        if self.crossed || self.block.is_some() { Vec::new() } else { self.read_tokens(line) }
+        self.block = self
+            .block
+            .filter(|parent| indent > *parent || content.trim_end().is_empty());
+        if self.crossed || self.block.is_some() {
+            Vec::new()
+        } else {
+            self.read_tokens(line)
+        }
     }
 
     fn read_tokens(&mut self, line: &str) -> Vec<usize> {
         let mut tabs = Vec::new();
-        // Whether a quote, a bracket or a block scalar may start here, and where the last key or dash did.
+        // Whether a quote, a bracket or a block scalar may start here, and where the last key or
+        // dash did.
         let (mut fresh, mut start) = (true, 0);
         let mut before = ' ';
         let mut chars = line.chars().enumerate().peekable();
@@ -66,11 +78,15 @@ impl Outline {
                 (None, '#') if before.is_whitespace() => break,
                 (None, '"' | '\'') if fresh => (self.quote, start) = (Some((c, column)), column),
                 (None, '[' | '{') if fresh || in_flow => {
-                    self.brackets.push((c, Spot::new(self.lines, column + 1, 1)));
+                    self.brackets
+                        .push((c, Spot::new(self.lines, column + 1, 1)));
                     fresh = true;
                 }
                 (None, ']' | '}') if in_flow => {
-                    self.crossed = self.brackets.pop_if(|(open, _)| closing(*open) == c).is_none();
+                    self.crossed = self
+                        .brackets
+                        .pop_if(|(open, _)| closing(*open) == c)
+                        .is_none();
                     if self.crossed {
                         break;
                     }
@@ -80,14 +96,20 @@ impl Outline {
                 // In JSON no blank need follow, but a quote comes before.
                 (None, ':') if fresh || blank_next => {
                     fresh = true;
-                    tabs.extend(chars.next_if(|(_, next)| *next == '\t').map(|(column, _)| column));
+                    tabs.extend(
+                        chars
+                            .next_if(|(_, next)| *next == '\t')
+                            .map(|(column, _)| column),
+                    );
                 }
                 (None, '-' | '?') if fresh && blank_next => start = column,
                 (None, '|' | '>') if fresh && !in_flow => {
                     self.block = Some(start);
                     break;
                 }
-                (None, '&' | '!') if fresh => while chars.next_if(|(_, c)| !c.is_whitespace()).is_some() {},
+                (None, '&' | '!') if fresh => {
+                    while chars.next_if(|(_, c)| !c.is_whitespace()).is_some() {}
+                }
                 (None, _) if fresh && !c.is_whitespace() => (fresh, start) = (false, column),
                 _ => {}
             }
@@ -119,7 +141,10 @@ mod tests {
             ("- !t &a '['", None),
             ("- a: |\n    [\n\n    '\n  b: >-\n   {\nc: d", None),
             ("- a: |\n    [\n  b: [", Some(('[', Spot::new(3, 6, 1)))),
-            ("a: don't [\nb: {c: [d}, e: ]\nf: {", Some(('[', Spot::new(2, 8, 1)))),
+            (
+                "a: don't [\nb: {c: [d}, e: ]\nf: {",
+                Some(('[', Spot::new(2, 8, 1))),
+            ),
         ] {
             let outline = Outline::of(text);
             assert_eq!(outline.bracket(), open, "{text}");

@@ -1,7 +1,8 @@
-//! Turns the parser's marks into spots: measures what the parser does not, and sees the tabs that it lets pass.
+//! Turns the parser's marks into spots: measures what the parser does not, and sees the tabs that
+//! it lets pass.
 //!
-//! Marks count characters, so finding one in the text means walking there. The walk only goes forward: all the measuring in a file costs
-//! one.
+//! Marks count characters, so finding one in the text means walking there. The walk only goes
+//! forward: all the measuring in a file costs one.
 
 use std::str::Chars;
 
@@ -21,7 +22,11 @@ pub struct Ruler<'t> {
 impl<'t> Ruler<'t> {
     /// At the start of the text.
     pub fn new(source: &'t Padded<'t>) -> Self {
-        Self { source, rest: source.text.chars(), at: 0 }
+        Self {
+            source,
+            rest: source.text.chars(),
+            at: 0,
+        }
     }
 
     /// A spot one character wide.
@@ -31,27 +36,40 @@ impl<'t> Ruler<'t> {
 
     /// The spot of an alias or a scalar; as wide as nothing where that is what stands there.
     ///
-    /// The parser's span of a quoted scalar goes on to the next token, comments included, and that of a long one over several lines.
+    /// The parser's span of a quoted scalar goes on to the next token, comments included, and that
+    /// of a long one over several lines.
     pub fn spot_of(&mut self, span: Span, style: ScalarStyle) -> Spot {
         let width = match style {
             ScalarStyle::Plain if span.start.line() == span.end.line() => span.len(),
             ScalarStyle::SingleQuoted => quoted_width(self.text_from(span.start.index()), '\''),
             ScalarStyle::DoubleQuoted => quoted_width(self.text_from(span.start.index()), '"'),
             _ => {
-                let line = self.text_from(span.start.index()).split(['\n', '\r']).next().unwrap_or_default();
+                let line = self
+                    .text_from(span.start.index())
+                    .split(['\n', '\r'])
+                    .next()
+                    .unwrap_or_default();
                 line.trim_end().chars().count().max(1)
             }
         };
-        Spot { width: Spot::new(0, 0, width).width, ..self.spot(span.start) }
+        Spot {
+            width: Spot::new(0, 0, width).width,
+            ..self.spot(span.start)
+        }
     }
 
-    /// The tab that the line of a mark is indented with. yaml.v2 refuses those, the parser takes some for a column each.
+    /// The tab that the line of a mark is indented with. yaml.v2 refuses those, the parser takes
+    /// some for a column each.
     pub fn tab_before(&mut self, mark: Marker) -> Option<Spot> {
         // None: something on this line was measured, and so came first.
-        let start = mark.index().checked_sub(mark.col()).filter(|start| *start >= self.at)?;
+        let start = mark
+            .index()
+            .checked_sub(mark.col())
+            .filter(|start| *start >= self.at)?;
         let line = self.text_from(start);
         let spaces = line.len() - line.trim_start_matches(' ').len();
-        (spaces < mark.col() && line[spaces..].starts_with('\t')).then(|| Spot::new(mark.line(), spaces + 1, 1))
+        (spaces < mark.col() && line[spaces..].starts_with('\t'))
+            .then(|| Spot::new(mark.line(), spaces + 1, 1))
     }
 
     /// What the parser found between two marks.
@@ -69,11 +87,16 @@ impl<'t> Ruler<'t> {
     }
 }
 
-/// How many characters it is to the closing quote, or the last one on this line. An anchor or a tag may stand before the opening one.
+/// How many characters it is to the closing quote, or the last one on this line. An anchor or a tag
+/// may stand before the opening one.
 fn quoted_width(text: &str, quote: char) -> usize {
     let (mut inside, mut width) = (false, 1);
     // Nothing looks beyond the closing quote, as a line can be the whole file.
-    let mut chars = text.chars().take_while(|c| !matches!(c, '\n' | '\r')).enumerate().peekable();
+    let mut chars = text
+        .chars()
+        .take_while(|c| !matches!(c, '\n' | '\r'))
+        .enumerate()
+        .peekable();
     while let Some((i, c)) = chars.next() {
         if !c.is_whitespace() {
             width = i + 1;
@@ -126,7 +149,10 @@ mod tests {
     fn spots(text: &str) -> String {
         let mut all = Vec::new();
         collect_spots(&read(text).unwrap().root.unwrap(), &mut all);
-        let shown: Vec<String> = all.iter().map(|s| format!("{}:{}+{}", s.line, s.column, s.width)).collect();
+        let shown: Vec<String> = all
+            .iter()
+            .map(|s| format!("{}:{}+{}", s.line, s.column, s.width))
+            .collect();
         shown.join(" ")
     }
 }

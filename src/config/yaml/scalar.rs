@@ -1,6 +1,7 @@
 //! What a scalar means: YAML 1.1 as yaml.v2's `resolve.go` reads it, faults included.
 //!
-//! The parser only tells texts apart; a YAML 1.2 reading of them would change rules (`010` is 8, `1_000` a thousand, `yes` true).
+//! The parser only tells texts apart; a YAML 1.2 reading of them would change rules (`010` is 8,
+//! `1_000` a thousand, `yes` true).
 
 use std::rc::Rc;
 
@@ -13,8 +14,18 @@ impl Scalar {
     ///
     /// # Errors
     /// When text and tag do not agree, as in `!!int x`.
-    pub fn new(text: Rc<str>, style: ScalarStyle, tag: Option<&Tag>, spot: Spot) -> Result<Self, Trouble> {
-        let Some(tag) = tag else { return Ok(Self { text, literal: style != ScalarStyle::Plain }) };
+    pub fn new(
+        text: Rc<str>,
+        style: ScalarStyle,
+        tag: Option<&Tag>,
+        spot: Spot,
+    ) -> Result<Self, Trouble> {
+        let Some(tag) = tag else {
+            return Ok(Self {
+                text,
+                literal: style != ScalarStyle::Plain,
+            });
+        };
         let full = format!("{}{}", tag.handle, tag.suffix);
         let name = full.strip_prefix("tag:yaml.org,2002:").unwrap_or_default();
         let value = resolve(&text);
@@ -25,11 +36,23 @@ impl Scalar {
             "null" => value == Value::Null,
             // yq writes it before every `<<`.
             "merge" => &*text == "<<",
-            "binary" => return Err(Trouble::new(spot, "!!binary is not read here").hint("write the text itself")),
-            _ => return Ok(Self { text, literal: true }),
+            "binary" => {
+                return Err(
+                    Trouble::new(spot, "!!binary is not read here").hint("write the text itself")
+                );
+            }
+            _ => {
+                return Ok(Self {
+                    text,
+                    literal: true,
+                });
+            }
         };
         if fits {
-            return Ok(Self { text, literal: false });
+            return Ok(Self {
+                text,
+                literal: false,
+            });
         }
         let no = format!("`{}` is no !!{name}", trouble::shortened(&text));
         Err(Trouble::new(spot, no).hint("leave the tag out, or write !!str for a text"))
@@ -49,8 +72,12 @@ pub fn resolve(text: &str) -> Value {
 fn named(text: &str) -> Option<Value> {
     Some(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
-        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => Value::Bool(true),
-        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => Value::Bool(false),
+        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
+            Value::Bool(true)
+        }
+        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
+            Value::Bool(false)
+        }
         ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => Value::Float(f64::INFINITY),
         "-.inf" | "-.Inf" | "-.INF" => Value::Float(f64::NEG_INFINITY),
         ".nan" | ".NaN" | ".NAN" => Value::Float(f64::NAN),
@@ -70,7 +97,8 @@ fn number(text: &str) -> Option<Value> {
     }
 }
 
-/// Go's `ParseInt(text, 0, 64)`, then `ParseUint`, which takes no sign: hence `+9223372036854775808` is left to [`float`].
+/// Go's `ParseInt(text, 0, 64)`, then `ParseUint`, which takes no sign: hence
+/// `+9223372036854775808` is left to [`float`].
 fn integer(text: &str) -> Option<Value> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (radix, digits) = match unsigned.get(..2) {
@@ -81,7 +109,9 @@ fn integer(text: &str) -> Option<Value> {
         _ => (10, unsigned),
     };
     // Rust would take a plus here, where there has been a sign already.
-    let magnitude = u64::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'))?;
+    let magnitude = u64::from_str_radix(digits, radix)
+        .ok()
+        .filter(|_| !digits.starts_with('+'))?;
     if text.starts_with('-') {
         return 0_i64.checked_sub_unsigned(magnitude).map(Value::Int);
     }
@@ -91,9 +121,13 @@ fn integer(text: &str) -> Option<Value> {
     }
 }
 
-/// Rust's grammar is that of yaml.v2's pattern, but for `inf` and `nan`. What is too large stays a text, as Go calls it an error.
+/// Rust's grammar is that of yaml.v2's pattern, but for `inf` and `nan`. What is too large stays a
+/// text, as Go calls it an error.
 fn float(text: &str) -> Option<Value> {
-    text.parse().ok().filter(|f: &f64| f.is_finite()).map(Value::Float)
+    text.parse()
+        .ok()
+        .filter(|f: &f64| f.is_finite())
+        .map(Value::Float)
 }
 
 #[cfg(test)]
@@ -120,8 +154,13 @@ mod tests {
             assert_eq!(value_of(text), Value::BigInt(*expected), "{text}");
         }
         for (text, expected) in FLOATS {
-            let Value::Float(float) = value_of(text) else { panic!("{text} is {:?}", value_of(text)) };
-            assert!(float.to_bits() == expected.to_bits() || (float.is_nan() && expected.is_nan()), "{text} is {float}");
+            let Value::Float(float) = value_of(text) else {
+                panic!("{text} is {:?}", value_of(text))
+            };
+            assert!(
+                float.to_bits() == expected.to_bits() || (float.is_nan() && expected.is_nan()),
+                "{text} is {float}"
+            );
         }
         for text in TEXTS.split(' ') {
             assert_eq!(value_of(text), Value::Text, "{text}");
@@ -156,18 +195,34 @@ mod tests {
             ("!!null ''", Value::Null, ""),
             ("!!null", Value::Null, ""),
         ] {
-            assert_eq!((value_of(written), &*scalar_of(written).text), (value, text), "{written}");
+            assert_eq!(
+                (value_of(written), &*scalar_of(written).text),
+                (value, text),
+                "{written}"
+            );
         }
-        for refused in
-            ["!!int x", "!!int 1.5", "!!int", "!!float yes", "!!float 18446744073709551615", "!!bool 1", "!!null x", "!!binary aGk="]
-        {
+        for refused in [
+            "!!int x",
+            "!!int 1.5",
+            "!!int",
+            "!!float yes",
+            "!!float 18446744073709551615",
+            "!!bool 1",
+            "!!null x",
+            "!!binary aGk=",
+        ] {
             assert!(read(&format!("v: {refused}\n")).is_err(), "{refused}");
         }
     }
 
     fn scalar_of(written: &str) -> Scalar {
-        let root = read(&format!("v: {written}\n")).expect(written).root.unwrap();
-        let Kind::Scalar(scalar) = &value_at(&root, 0).kind else { panic!("{written} is no scalar") };
+        let root = read(&format!("v: {written}\n"))
+            .expect(written)
+            .root
+            .unwrap();
+        let Kind::Scalar(scalar) = &value_at(&root, 0).kind else {
+            panic!("{written} is no scalar")
+        };
         scalar.clone()
     }
 

@@ -12,9 +12,15 @@ pub fn shape(node: &Node) -> String {
     match &node.kind {
         Kind::Scalar(scalar) if scalar.value() == Value::Null => "~".into(),
         Kind::Scalar(scalar) => scalar.text.to_string(),
-        Kind::List(items) => format!("[{}]", items.iter().map(shape).collect::<Vec<_>>().join(", ")),
+        Kind::List(items) => format!(
+            "[{}]",
+            items.iter().map(shape).collect::<Vec<_>>().join(", ")
+        ),
         Kind::Map(pairs) => {
-            let pairs: Vec<String> = pairs.iter().map(|(key, value)| format!("{}: {}", shape(key), shape(value))).collect();
+            let pairs: Vec<String> = pairs
+                .iter()
+                .map(|(key, value)| format!("{}: {}", shape(key), shape(value)))
+                .collect();
             format!("{{{}}}", pairs.join(", "))
         }
     }

@@ -1,4 +1,5 @@
-//! Puts the tree together from the parser's events: anchors, aliases, and the bounds on nodes and depth.
+//! Puts the tree together from the parser's events: anchors, aliases, and the bounds on nodes and
+//! depth.
 //!
 //! It has its own stack, so that no file makes it recurse deeper than [`DEPTH_MAX`].
 
@@ -10,7 +11,9 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use crate::config::yaml::leniency::Padded;
 use crate::config::yaml::notes::Notes;
 use crate::config::yaml::ruler::Ruler;
-use crate::config::yaml::{DEPTH_MAX, Document, Kind, NODES_MAX, Node, Scalar, Spot, Trouble, merge, trouble};
+use crate::config::yaml::{
+    DEPTH_MAX, Document, Kind, NODES_MAX, Node, Scalar, Spot, Trouble, merge, trouble,
+};
 
 /// Files with fewer nodes, or fewer nodes from aliases, may have any share of them, as in yaml.v2.
 const NODES_FREE: usize = 1_000;
@@ -28,7 +31,8 @@ struct Builder<'t> {
     ruler: Ruler<'t>,
     open: Vec<Open>,
     root: Option<Node>,
-    /// By the number of an anchor: what its aliases are replaced with. It shares lists and maps with the tree.
+    /// By the number of an anchor: what its aliases are replaced with. It shares lists and maps
+    /// with the tree.
     kept: HashMap<usize, (Node, Size)>,
     /// Nodes so far, each use of an alias written out.
     nodes: usize,
@@ -51,7 +55,10 @@ struct Open {
 
 enum Content {
     List(Vec<Node>),
-    Map { pairs: Vec<(Node, Node)>, key: Option<Node> },
+    Map {
+        pairs: Vec<(Node, Node)>,
+        key: Option<Node>,
+    },
 }
 
 /// How large a node is with all aliases written out. A map with merge keys may be smaller.
@@ -73,7 +80,10 @@ pub fn build(source: &Padded<'_>) -> Result<Document, Fault> {
         if event == Event::DocumentEnd {
             match parser.next_event() {
                 None | Some(Ok((Event::StreamEnd, _))) => {}
-                Some(Ok((_, span))) => builder.notes.add(source.spot(span.start), "a second document starts here and is not read"),
+                Some(Ok((_, span))) => builder.notes.add(
+                    source.spot(span.start),
+                    "a second document starts here and is not read",
+                ),
                 // Either a stray word, or the first line is indented and the second is not.
                 Some(Err(error)) => {
                     let text = "nothing is read from here on, because the document has ended above: is its first line indented?";
@@ -84,7 +94,10 @@ pub fn build(source: &Padded<'_>) -> Result<Document, Fault> {
         }
         builder.take(event, span).map_err(Fault::Refused)?;
     }
-    Ok(Document { root: builder.root, notes: builder.notes.in_file_order() })
+    Ok(Document {
+        root: builder.root,
+        notes: builder.notes.in_file_order(),
+    })
 }
 
 impl<'t> Builder<'t> {
@@ -115,10 +128,24 @@ impl<'t> Builder<'t> {
                 self.count(1, spot)?;
                 // Exactly as long as the text: the parser's buffers are three times that.
                 let scalar = Scalar::new(Rc::from(&*text), style, tag.as_deref(), spot)?;
-                self.put(Node { spot, kind: Kind::Scalar(scalar) }, Size::SCALAR, anchor)
+                self.put(
+                    Node {
+                        spot,
+                        kind: Kind::Scalar(scalar),
+                    },
+                    Size::SCALAR,
+                    anchor,
+                )
             }
             Event::SequenceStart(anchor, _) => self.begin(span, anchor, Content::List(Vec::new())),
-            Event::MappingStart(anchor, _) => self.begin(span, anchor, Content::Map { pairs: Vec::new(), key: None }),
+            Event::MappingStart(anchor, _) => self.begin(
+                span,
+                anchor,
+                Content::Map {
+                    pairs: Vec::new(),
+                    key: None,
+                },
+            ),
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(anchor) => self.expand(span, anchor),
             _ => Ok(()),
@@ -132,13 +159,29 @@ impl<'t> Builder<'t> {
             return Err(trouble::too_deep(spot));
         }
         // The start of one in block style is as wide as nothing, or as its anchor and tag.
-        let in_brackets = self.in_brackets() || self.ruler.text_of(span).any(|c| matches!(c, '[' | '{'));
-        self.open.push(Open { spot, anchor, in_brackets, content, size: Size::EMPTY });
+        let in_brackets =
+            self.in_brackets() || self.ruler.text_of(span).any(|c| matches!(c, '[' | '{'));
+        self.open.push(Open {
+            spot,
+            anchor,
+            in_brackets,
+            content,
+            size: Size::EMPTY,
+        });
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), Trouble> {
-        let Some(Open { mut spot, anchor, content, size, .. }) = self.open.pop() else { return Ok(()) };
+        let Some(Open {
+            mut spot,
+            anchor,
+            content,
+            size,
+            ..
+        }) = self.open.pop()
+        else {
+            return Ok(());
+        };
         let kind = match content {
             Content::List(items) => Kind::List(Rc::new(items)),
             Content::Map { pairs, .. } => {
@@ -156,7 +199,10 @@ impl<'t> Builder<'t> {
     fn expand(&mut self, span: Span, anchor: usize) -> Result<(), Trouble> {
         let spot = self.ruler.spot_of(span, ScalarStyle::Plain);
         let Some((kept, size)) = self.kept.get(&anchor) else {
-            return Err(Trouble::new(spot, "this alias stands within the very thing that it is an alias of"));
+            return Err(Trouble::new(
+                spot,
+                "this alias stands within the very thing that it is an alias of",
+            ));
         };
         let (kind, size) = (kept.kind.clone(), *size);
         self.nodes_aliased += size.nodes;
@@ -164,7 +210,9 @@ impl<'t> Builder<'t> {
         // The alias itself is a node of the text, as in yaml.v2.
         self.count(1 + size.nodes, spot)?;
         if self.open.len() + size.depth > DEPTH_MAX {
-            let text = format!("with this alias written out lists and maps are nested more than {DEPTH_MAX} deep");
+            let text = format!(
+                "with this alias written out lists and maps are nested more than {DEPTH_MAX} deep"
+            );
             return Err(Trouble::new(spot, text));
         }
         self.put(Node { spot, kind }, size, 0)
@@ -175,8 +223,14 @@ impl<'t> Builder<'t> {
         if node.spot.width == 0 {
             // Nothing stands there.
             node.spot = match self.open.last() {
-                Some(Open { content: Content::Map { key: Some(key), .. }, .. }) => key.spot,
-                _ => Spot { width: 1, ..node.spot },
+                Some(Open {
+                    content: Content::Map { key: Some(key), .. },
+                    ..
+                }) => key.spot,
+                _ => Spot {
+                    width: 1,
+                    ..node.spot
+                },
             };
         }
         if anchor != 0 {
@@ -206,12 +260,18 @@ impl<'t> Builder<'t> {
         let is_large = self.nodes > NODES_FREE && self.nodes_aliased > NODES_ALIASED_FREE;
         if is_large && self.nodes_aliased * 100 > self.nodes * aliased_percent_max(self.nodes) {
             let percent = self.nodes_aliased * 100 / self.nodes;
-            let text =
-                format!("document contains excessive aliasing: {percent} % of {} nodes come from aliases such as this one", self.nodes);
-            return Err(Trouble::new(self.last_alias, text).hint("aliases of aliases multiply: write out what is needed"));
+            let text = format!(
+                "document contains excessive aliasing: {percent} % of {} nodes come from aliases such as this one",
+                self.nodes
+            );
+            return Err(Trouble::new(self.last_alias, text)
+                .hint("aliases of aliases multiply: write out what is needed"));
         }
         if self.nodes > NODES_MAX {
-            return Err(Trouble::new(spot, format!("the file has more than {NODES_MAX} nodes up to here")));
+            return Err(Trouble::new(
+                spot,
+                format!("the file has more than {NODES_MAX} nodes up to here"),
+            ));
         }
         Ok(())
     }
@@ -227,12 +287,15 @@ impl Size {
     const EMPTY: Self = Self { nodes: 1, depth: 1 };
 
     fn add(&mut self, below: Self) {
-        *self = Self { nodes: self.nodes + below.nodes, depth: self.depth.max(below.depth + 1) };
+        *self = Self {
+            nodes: self.nodes + below.nodes,
+            depth: self.depth.max(below.depth + 1),
+        };
     }
 }
 
-/// How many percent of so many nodes may come from aliases, by yaml.v2's `allowedAliasRatio`: 99 of a file of ordinary size, 10 of a
-/// very large one, and in between a straight line.
+/// How many percent of so many nodes may come from aliases, by yaml.v2's `allowedAliasRatio`: 99 of
+/// a file of ordinary size, 10 of a very large one, and in between a straight line.
 fn aliased_percent_max(nodes: usize) -> usize {
     const LOW: usize = 400_000;
     const HIGH: usize = 4_000_000;
@@ -276,7 +339,15 @@ mod tests {
         ] {
             let document = read(text).unwrap();
             assert_eq!(shape(document.root.as_ref().unwrap()), "{a: b}", "{text:?}");
-            assert_eq!(document.notes.iter().map(|note| note.spot).collect::<Vec<_>>(), [spot], "{text:?}");
+            assert_eq!(
+                document
+                    .notes
+                    .iter()
+                    .map(|note| note.spot)
+                    .collect::<Vec<_>>(),
+                [spot],
+                "{text:?}"
+            );
         }
         assert!(read("---\na: b\n...\n").unwrap().notes.is_empty());
     }
@@ -295,8 +366,16 @@ mod tests {
     #[test]
     fn bad_aliases_are_refused() {
         for (text, spot, says) in [
-            ("a: &x [1, *x]\n", Spot::new(1, 11, 2), "within the very thing"),
-            ("a: &x\n  b: *x\n", Spot::new(2, 6, 2), "within the very thing"),
+            (
+                "a: &x [1, *x]\n",
+                Spot::new(1, 11, 2),
+                "within the very thing",
+            ),
+            (
+                "a: &x\n  b: *x\n",
+                Spot::new(2, 6, 2),
+                "within the very thing",
+            ),
             ("a: *gone\n", Spot::new(1, 4, 5), "`*gone` is an alias"),
             ("a: &x 1\n---\nb: *x\n", Spot::default(), ""),
         ] {
@@ -312,15 +391,27 @@ mod tests {
 
     #[test]
     fn an_alias_bomb_is_refused_at_the_alias() {
-        for (first, open, close, item) in [("[x, x]", '[', ']', "*a"), ("{x: 1}", '{', '}', "k: *a")] {
+        for (first, open, close, item) in
+            [("[x, x]", '[', ']', "*a"), ("{x: 1}", '{', '}', "k: *a")]
+        {
             let mut text = format!("a0: &a0 {first}\n");
             for level in 1..40 {
-                let items: Vec<String> = (0..9).map(|i| format!("{}{}", item.replace("k:", &format!("k{i}:")), level - 1)).collect();
+                let items: Vec<String> = (0..9)
+                    .map(|i| format!("{}{}", item.replace("k:", &format!("k{i}:")), level - 1))
+                    .collect();
                 text += &format!("a{level}: &a{level} {open}{}{close}\n", items.join(", "));
             }
             let trouble = read(&text).unwrap_err();
-            assert!(trouble.text.starts_with("document contains excessive aliasing: 99 % of "), "{trouble}");
-            assert!(trouble.spot.line > 2 && trouble.spot.width == 3, "{trouble}");
+            assert!(
+                trouble
+                    .text
+                    .starts_with("document contains excessive aliasing: 99 % of "),
+                "{trouble}"
+            );
+            assert!(
+                trouble.spot.line > 2 && trouble.spot.width == 3,
+                "{trouble}"
+            );
         }
     }
 
@@ -328,8 +419,18 @@ mod tests {
     fn depth_is_bounded_aliases_followed() {
         let nested = |n: usize| format!("{}x{}", "[".repeat(n), "]".repeat(n));
         assert!(read(&nested(DEPTH_MAX)).is_ok());
-        assert!(read(&nested(DEPTH_MAX + 1)).unwrap_err().text.contains("128 deep"));
-        assert!(read(&"- ".repeat(DEPTH_MAX + 1)).unwrap_err().text.contains("128 deep"));
+        assert!(
+            read(&nested(DEPTH_MAX + 1))
+                .unwrap_err()
+                .text
+                .contains("128 deep")
+        );
+        assert!(
+            read(&"- ".repeat(DEPTH_MAX + 1))
+                .unwrap_err()
+                .text
+                .contains("128 deep")
+        );
         let mut chain = "a0: &a0 [x]\n".to_owned();
         for i in 1..=DEPTH_MAX {
             chain += &format!("a{i}: &a{i} [*a{}]\n", i - 1);
@@ -341,10 +442,22 @@ mod tests {
 
     #[test]
     fn tabs_indent_nothing_but_what_is_in_brackets() {
-        for (text, line, column) in [("\ta: b\n", 1, 1), ("a:\n  b:\n  \t- c\n", 3, 3), ("- a\n\t- b\n", 2, 1), ("a:\n\tb\n", 2, 1)] {
+        for (text, line, column) in [
+            ("\ta: b\n", 1, 1),
+            ("a:\n  b:\n  \t- c\n", 3, 3),
+            ("- a\n\t- b\n", 2, 1),
+            ("a:\n\tb\n", 2, 1),
+        ] {
             let trouble = read(text).unwrap_err();
-            assert!(trouble.text.contains("indented with a tab"), "{text:?}: {trouble}");
-            assert_eq!((trouble.spot.line, trouble.spot.column), (line, column), "{text:?}: {trouble}");
+            assert!(
+                trouble.text.contains("indented with a tab"),
+                "{text:?}: {trouble}"
+            );
+            assert_eq!(
+                (trouble.spot.line, trouble.spot.column),
+                (line, column),
+                "{text:?}: {trouble}"
+            );
         }
         for (text, expected) in [
             ("a: [\n\tb,\n\t{c: d}\n\t]\n", "{a: [b, {c: d}]}"),

@@ -1,4 +1,5 @@
-//! The parser's refusals in words for someone who writes rules and not parsers, at the place where the mistake was probably made.
+//! The parser's refusals in words for someone who writes rules and not parsers, at the place where
+//! the mistake was probably made.
 
 use std::iter;
 
@@ -6,23 +7,50 @@ use crate::config::yaml::outline::{Outline, closing};
 use crate::config::yaml::{DEPTH_MAX, Spot, Trouble};
 
 /// What the parser says where a bracket is missing, or quotes are.
-const BRACKETS: [&str; 5] =
-    ["expected ',' or", "only valid inside a block", "illegal placement of ':'", "expected node content", "end of plain scalar"];
+const BRACKETS: [&str; 5] = [
+    "expected ',' or",
+    "only valid inside a block",
+    "illegal placement of ':'",
+    "expected node content",
+    "end of plain scalar",
+];
 
 /// What the parser says where a line does not go together with those above.
-const LINES: [&str; 5] = ["mapping values are not allowed", "simple key expect", "expected key", "expected '-'", "invalid indentation"];
+const LINES: [&str; 5] = [
+    "mapping values are not allowed",
+    "simple key expect",
+    "expected key",
+    "expected '-'",
+    "invalid indentation",
+];
 
 /// How the parser's words begin, what we say, and what to write instead.
 const WORDINGS: [(&str, &str, &str); 13] = [
-    ("plain scalar cannot start with '-'", "a `-` cannot stand alone in brackets", "quote it: '-'"),
-    ("misplaced bracket", "this bracket closes nothing", "remove it, or quote the text that it belongs to"),
+    (
+        "plain scalar cannot start with '-'",
+        "a `-` cannot stand alone in brackets",
+        "quote it: '-'",
+    ),
+    (
+        "misplaced bracket",
+        "this bracket closes nothing",
+        "remove it, or quote the text that it belongs to",
+    ),
     (
         "invalid trailing content after double",
         "the text goes on after its closing quote",
         "put the quotes around all of it; within '..' write '' for a quote, within \"..\" write \\\"",
     ),
-    ("while scanning a quoted scalar", "this quote is never closed", "add the closing quote"),
-    ("invalid indentation in quoted scalar", "this quote is never closed", "add the closing quote"),
+    (
+        "while scanning a quoted scalar",
+        "this quote is never closed",
+        "add the closing quote",
+    ),
+    (
+        "invalid indentation in quoted scalar",
+        "this quote is never closed",
+        "add the closing quote",
+    ),
     (
         "while parsing a quoted scalar",
         "a backslash in this text starts no known escape",
@@ -33,16 +61,36 @@ const WORDINGS: [(&str, &str, &str); 13] = [
         "no list item can start here",
         "start the list on the next line, or quote a text that starts with `- `",
     ),
-    ("mapping keys are not allowed", "no key can start here", "quote a text that starts with `? `"),
-    ("comment intercepting", "a comment stands in the middle of a text of several lines", "quote the text"),
-    ("comments must be separated", "a space is missing before `#`", "write ` #` before a comment"),
+    (
+        "mapping keys are not allowed",
+        "no key can start here",
+        "quote a text that starts with `? `",
+    ),
+    (
+        "comment intercepting",
+        "a comment stands in the middle of a text of several lines",
+        "quote the text",
+    ),
+    (
+        "comments must be separated",
+        "a space is missing before `#`",
+        "write ` #` before a comment",
+    ),
     (
         "while scanning a block scalar, did not",
         "something follows the `|` or `>` on its line",
         "start the text on the next line, or quote it if it starts with `|` or `>`",
     ),
-    ("wrongly indented line in block scalar", "this line of a `|` or `>` text is indented differently", "indent all of it alike"),
-    ("did not find expected <document start>", "a `---` is missing between the line with `%` and this one", "remove that line"),
+    (
+        "wrongly indented line in block scalar",
+        "this line of a `|` or `>` text is indented differently",
+        "indent all of it alike",
+    ),
+    (
+        "did not find expected <document start>",
+        "a `---` is missing between the line with `%` and this one",
+        "remove that line",
+    ),
 ];
 
 /// A place in a text, and the lines around it.
@@ -73,7 +121,8 @@ pub fn explain(text: &str, info: &str, noticed: Spot) -> Trouble {
         reworded(&near, info)
     };
     if near.line.text.contains("{{") {
-        trouble.hint = Some("a placeholder such as {{ .x }} must be filled in before the file is read".into());
+        trouble.hint =
+            Some("a placeholder such as {{ .x }} must be filled in before the file is read".into());
     }
     trouble
 }
@@ -85,7 +134,10 @@ pub fn indented_with_tab(spot: Spot) -> Trouble {
 
 /// More lists and maps within one another than [`DEPTH_MAX`].
 pub fn too_deep(spot: Spot) -> Trouble {
-    Trouble::new(spot, format!("lists and maps are nested more than {DEPTH_MAX} deep here"))
+    Trouble::new(
+        spot,
+        format!("lists and maps are nested more than {DEPTH_MAX} deep here"),
+    )
 }
 
 /// For messages: one line, and not a page of it.
@@ -99,7 +151,8 @@ pub fn shortened(text: &str) -> String {
 }
 
 impl<'t> Near<'t> {
-    /// The parser calls the end of the text the line after it; nobody's editor shows that one, so we say its last line then.
+    /// The parser calls the end of the text the line after it; nobody's editor shows that one, so
+    /// we say its last line then.
     fn new(text: &'t str, noticed: Spot) -> Self {
         let (mut last, mut above) = (None, None);
         for (number, text) in (1..).zip(text.lines()).take(noticed.line as usize) {
@@ -107,20 +160,31 @@ impl<'t> Near<'t> {
                 above = last.replace(Line { number, text });
             }
         }
-        let line = last.unwrap_or(Line { number: 1, text: "" });
+        let line = last.unwrap_or(Line {
+            number: 1,
+            text: "",
+        });
         let at_end = Spot::new(line.number, line.text.trim_end().chars().count().max(1), 1);
-        let spot = if line.number == noticed.line as usize { noticed } else { at_end };
+        let spot = if line.number == noticed.line as usize {
+            noticed
+        } else {
+            at_end
+        };
         Near { spot, line, above }
     }
 
     /// The part of the line that is left of the place, and the one that starts there.
     fn split(&self) -> (&'t str, &'t str) {
         let text = self.line.text;
-        text.split_at(text.char_indices().nth(self.spot.column as usize - 1).map_or(text.len(), |(at, _)| at))
+        text.split_at(
+            text.char_indices()
+                .nth(self.spot.column as usize - 1)
+                .map_or(text.len(), |(at, _)| at),
+        )
     }
 
-    /// The lines where a mistake may be that the parser notices on the line itself or, when it could still have become something, on the
-    /// next.
+    /// The lines where a mistake may be that the parser notices on the line itself or, when it
+    /// could still have become something, on the next.
     fn suspects(&self) -> impl Iterator<Item = Line<'t>> {
         iter::once(self.line).chain(self.above)
     }
@@ -130,12 +194,20 @@ impl Line<'_> {
     /// All of it but the blanks around.
     fn spot(&self) -> Spot {
         let indent = self.text.chars().take_while(|c| c.is_whitespace()).count();
-        Spot::new(self.number, indent + 1, self.text.trim().chars().count().max(1))
+        Spot::new(
+            self.number,
+            indent + 1,
+            self.text.trim().chars().count().max(1),
+        )
     }
 
     /// The spot of a piece that ends where the line does.
     fn spot_of_end(&self, piece: &str, width: usize) -> Spot {
-        Spot::new(self.number, self.text.chars().count() - piece.chars().count() + 1, width)
+        Spot::new(
+            self.number,
+            self.text.chars().count() - piece.chars().count() + 1,
+            width,
+        )
     }
 
     fn has_key(&self) -> bool {
@@ -151,14 +223,26 @@ impl Line<'_> {
             && !value.is_empty()
             && !value.starts_with([' ', '\t', '\r', '/'])
         {
-            let hint = format!("write `{}: {}`", shortened(key), shortened(value.trim_end()));
+            let hint = format!(
+                "write `{}: {}`",
+                shortened(key),
+                shortened(value.trim_end())
+            );
             let text = format!("a space is missing after `{}:`", shortened(key));
             return Some(Trouble::new(self.spot_of_end(content, key.len() + 1), text).hint(hint));
         }
         let dash = self.text.trim_start();
-        let item = dash.strip_prefix('-').filter(|item| item.starts_with(char::is_alphabetic))?;
+        let item = dash
+            .strip_prefix('-')
+            .filter(|item| item.starts_with(char::is_alphabetic))?;
         let hint = format!("write `- {}`", shortened(item.trim_end()));
-        Some(Trouble::new(self.spot_of_end(dash, 1), "a space is missing after the `-`").hint(hint))
+        Some(
+            Trouble::new(
+                self.spot_of_end(dash, 1),
+                "a space is missing after the `-`",
+            )
+            .hint(hint),
+        )
     }
 }
 
@@ -175,9 +259,13 @@ fn tab(text: &str, near: &Near<'_>) -> Trouble {
 
 fn bracket(text: &str, spot: Spot) -> Trouble {
     match Outline::of(text).bracket() {
-        Some((open, at)) => Trouble::new(at, format!("the `{open}` is never closed")).hint(format!("add the missing `{}`", closing(open))),
-        None => Trouble::new(spot, "a comma or a closing bracket is missing, or a text needs quotes")
-            .hint("separate items with `,`, and quote a text that contains `: `, a comma or a bracket"),
+        Some((open, at)) => Trouble::new(at, format!("the `{open}` is never closed"))
+            .hint(format!("add the missing `{}`", closing(open))),
+        None => Trouble::new(
+            spot,
+            "a comma or a closing bracket is missing, or a text needs quotes",
+        )
+        .hint("separate items with `,`, and quote a text that contains `: `, a comma or a bracket"),
     }
 }
 
@@ -188,15 +276,21 @@ fn misplaced_line(near: &Near<'_>, info: &str) -> Trouble {
     if info.contains("simple key")
         && let Some(lone) = near.suspects().find(|line| !line.has_key())
     {
-        return Trouble::new(lone.spot(), "this line is neither `key: value` nor a list item")
-            .hint("put a colon and a space after the key");
+        return Trouble::new(
+            lone.spot(),
+            "this line is neither `key: value` nor a list item",
+        )
+        .hint("put a colon and a space after the key");
     }
     if info.contains("mapping values") && near.split().0.contains(": ") {
         return Trouble::new(near.spot, "a second `: ` stands on this line")
             .hint("quote the value if the colon belongs to it, or start a new line");
     }
-    Trouble::new(near.line.spot(), "this line's indentation does not fit the lines above")
-        .hint("indent the keys of one map alike, and the dashes of one list alike")
+    Trouble::new(
+        near.line.spot(),
+        "this line's indentation does not fit the lines above",
+    )
+    .hint("indent the keys of one map alike, and the dashes of one list alike")
 }
 
 fn reworded(near: &Near<'_>, info: &str) -> Trouble {
@@ -206,12 +300,25 @@ fn reworded(near: &Near<'_>, info: &str) -> Trouble {
     if let Some((_, text, hint)) = WORDINGS.iter().find(|(known, ..)| info.starts_with(known)) {
         return Trouble::new(near.spot, *text).hint(*hint);
     }
-    let word = shortened(near.split().1.split([' ', '\t', ',', ']', '}']).next().unwrap_or_default());
+    let word = shortened(
+        near.split()
+            .1
+            .split([' ', '\t', ',', ']', '}'])
+            .next()
+            .unwrap_or_default(),
+    );
     let first = word.chars().next().unwrap_or_default();
     let text = if info.contains("unknown anchor") {
         format!("`{word}` is an alias, and nothing above has that anchor")
     } else if info.starts_with("while scanning an anchor") {
-        format!("a value that starts with `{first}` is {}", if first == '*' { "an alias" } else { "an anchor" })
+        format!(
+            "a value that starts with `{first}` is {}",
+            if first == '*' {
+                "an alias"
+            } else {
+                "an anchor"
+            }
+        )
     } else if info.starts_with("unexpected character") {
         format!("no value may start with `{first}`")
     } else if first == '!' && (info.contains("tag") || info.contains("handle")) {
@@ -219,7 +326,11 @@ fn reworded(near: &Near<'_>, info: &str) -> Trouble {
     } else {
         return Trouble::new(near.spot, info.strip_prefix("while ").unwrap_or(info));
     };
-    let spot = Spot::new(near.spot.line as usize, near.spot.column as usize, word.chars().count().max(1));
+    let spot = Spot::new(
+        near.spot.line as usize,
+        near.spot.column as usize,
+        word.chars().count().max(1),
+    );
     Trouble::new(spot, text).hint(format!("quote it: '{}'", word.replace('\'', "''")))
 }
 
@@ -233,17 +344,65 @@ mod tests {
             ("a:\n\t- b\n", 2, 1, "indented with a tab", "spaces"),
             ("\ta: b\n", 1, 1, "indented with a tab", "spaces"),
             ("a:\n  \t- b: c\n", 2, 3, "indented with a tab", "spaces"),
-            ("a:\n  - b: c\n\td: e\n", 3, 1, "indented with a tab", "spaces"),
-            ("domain:d\nb: c\n", 1, 1, "a space is missing after `domain:`", "`domain: d`"),
-            ("a:\n  - key: x\n    value:y\n    c: d\n", 3, 5, "a space is missing after `value:`", "`value: y`"),
-            ("a:\n  - b: c\n  -d: e\n", 3, 3, "a space is missing after the `-`", "`- d: e`"),
-            ("a: b\nlone\nc: d\n", 2, 1, "neither `key: value` nor", "colon"),
+            (
+                "a:\n  - b: c\n\td: e\n",
+                3,
+                1,
+                "indented with a tab",
+                "spaces",
+            ),
+            (
+                "domain:d\nb: c\n",
+                1,
+                1,
+                "a space is missing after `domain:`",
+                "`domain: d`",
+            ),
+            (
+                "a:\n  - key: x\n    value:y\n    c: d\n",
+                3,
+                5,
+                "a space is missing after `value:`",
+                "`value: y`",
+            ),
+            (
+                "a:\n  - b: c\n  -d: e\n",
+                3,
+                3,
+                "a space is missing after the `-`",
+                "`- d: e`",
+            ),
+            (
+                "a: b\nlone\nc: d\n",
+                2,
+                1,
+                "neither `key: value` nor",
+                "colon",
+            ),
             ("a: [\n  b\n", 1, 4, "the `[` is never closed", "`]`"),
-            ("a:\n- {b: c, d: {e: f}\n- {g: h}\n", 2, 3, "the `{` is never closed", "`}`"),
+            (
+                "a:\n- {b: c, d: {e: f}\n- {g: h}\n",
+                2,
+                3,
+                "the `{` is never closed",
+                "`}`",
+            ),
             ("a: [b}\n", 1, 4, "the `[` is never closed", "`]`"),
-            ("a: {b: c d: e}\n", 1, 11, "a comma or a closing bracket is missing", "quote"),
+            (
+                "a: {b: c d: e}\n",
+                1,
+                11,
+                "a comma or a closing bracket is missing",
+                "quote",
+            ),
             ("a: b\n}\n", 2, 1, "closes nothing", "remove"),
-            ("a: *.example\n", 1, 4, "is an alias", "quote it: '*.example'"),
+            (
+                "a: *.example\n",
+                1,
+                4,
+                "is an alias",
+                "quote it: '*.example'",
+            ),
             ("a: * b\n", 1, 4, "is an alias", "quote it: '*'"),
             ("a: @b\n", 1, 4, "no value may start with `@`", "'@b'"),
             ("a: `b`\n", 1, 4, "no value may start with ```", "'`b`'"),
@@ -258,16 +417,33 @@ mod tests {
             ("a:\n  - b: c\n - d: e\n", 3, 2, "indentation", "alike"),
             ("a: - b\n", 1, 4, "no list item", "next line"),
             ("a: {b: -}\n", 1, 8, "alone in brackets", "'-'"),
-            ("a: {{ .Values.x }}\n", 1, 5, "where a key must be", "placeholder"),
+            (
+                "a: {{ .Values.x }}\n",
+                1,
+                5,
+                "where a key must be",
+                "placeholder",
+            ),
             ("{{ if .x }}\na: b\n{{ end }}\n", 1, 2, "", "placeholder"),
             ("[a]: b\n", 1, 1, "where a key must be", "quote"),
             ("a: \u{7}\n", 1, 4, "U+0007", "\\xNN"),
             ("a: \0\n", 1, 4, "U+0000", "\\xNN"),
         ] {
             let trouble = read(text).map(|d| d.root).expect_err(text);
-            assert_eq!((trouble.spot.line, trouble.spot.column), (line, column), "{text:?}: {trouble}");
+            assert_eq!(
+                (trouble.spot.line, trouble.spot.column),
+                (line, column),
+                "{text:?}: {trouble}"
+            );
             assert!(trouble.text.contains(says), "{text:?}: {trouble}");
-            assert!(trouble.hint.as_ref().is_some_and(|hint| hint.contains(hints)), "{text:?}: {:?}", trouble.hint);
+            assert!(
+                trouble
+                    .hint
+                    .as_ref()
+                    .is_some_and(|hint| hint.contains(hints)),
+                "{text:?}: {:?}",
+                trouble.hint
+            );
         }
     }
 }

@@ -29,21 +29,35 @@ impl Address {
         const WANTED: &str = "write host:port, dns:///host:port or unix:/path";
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
-            return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(format!("no path from the root; {WANTED}")) };
+            return if path.starts_with('/') {
+                Ok(Self::Unix(path.into()))
+            } else {
+                Err(format!("no path from the root; {WANTED}"))
+            };
         }
-        let target = ["dns:///", "passthrough:///", "dns:", "ipv4:", "ipv6:"].into_iter().find_map(|scheme| text.strip_prefix(scheme));
+        let target = ["dns:///", "passthrough:///", "dns:", "ipv4:", "ipv6:"]
+            .into_iter()
+            .find_map(|scheme| text.strip_prefix(scheme));
         let target = target.unwrap_or(text);
         if target.contains(['/', ',', ' ', '@']) {
             return Err(format!("no address of one server; {WANTED}"));
         }
-        let (host, port) = split(target).ok_or_else(|| format!("an address of IPv6 needs brackets; {WANTED}"))?;
+        let (host, port) =
+            split(target).ok_or_else(|| format!("an address of IPv6 needs brackets; {WANTED}"))?;
         let port = match port {
-            Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(|| format!("no port from 1 to 65535; {WANTED}"))?,
+            Some(port) => port
+                .parse()
+                .ok()
+                .filter(|port| *port > 0)
+                .ok_or_else(|| format!("no port from 1 to 65535; {WANTED}"))?,
             None => PORT_DEFAULT,
         };
         // As in Go, nobody's port is this machine's.
         let host = if host.is_empty() { "localhost" } else { host };
-        Ok(Self::Tcp { host: host.to_owned(), port })
+        Ok(Self::Tcp {
+            host: host.to_owned(),
+            port,
+        })
     }
 
     /// Whose certificate the server has to have.
@@ -65,10 +79,18 @@ impl fmt::Display for Address {
     }
 }
 
-/// The host, without brackets, and the port if there is one; `None` for colons that could be either's.
+/// The host, without brackets, and the port if there is one; `None` for colons that could be
+/// either's.
 fn split(target: &str) -> Option<(&str, Option<&str>)> {
-    if let Some((host, rest)) = target.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        return if rest.is_empty() { Some((host, None)) } else { Some((host, Some(rest.strip_prefix(':')?))) };
+    if let Some((host, rest)) = target
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once(']'))
+    {
+        return if rest.is_empty() {
+            Some((host, None))
+        } else {
+            Some((host, Some(rest.strip_prefix(':')?)))
+        };
     }
     match target.split_once(':') {
         Some((_, port)) if port.contains(':') => None,
@@ -98,9 +120,21 @@ mod tests {
         ] {
             assert_eq!(read(text).as_deref(), Ok(address), "{text}");
         }
-        for text in ["http://host:1", "dns://8.8.8.8/host:1", "host:port", "host:0", "host:70000", "::1", "a:1,b:2", "unix:xds.sock"] {
+        for text in [
+            "http://host:1",
+            "dns://8.8.8.8/host:1",
+            "host:port",
+            "host:0",
+            "host:70000",
+            "::1",
+            "a:1,b:2",
+            "unix:xds.sock",
+        ] {
             let refused = read(text).expect_err(text);
-            assert!(refused.ends_with("write host:port, dns:///host:port or unix:/path"), "{refused}");
+            assert!(
+                refused.ends_with("write host:port, dns:///host:port or unix:/path"),
+                "{refused}"
+            );
         }
     }
 }

@@ -20,7 +20,8 @@ pub struct Policy {
 /// How the waits of many clients differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
-    /// Each is shortened by chance, by up to half of it: a server that comes back is not met by everybody at once.
+    /// Each is shortened by chance, by up to half of it: a server that comes back is not met by
+    /// everybody at once.
     Half,
     /// Not at all.
     None,
@@ -77,7 +78,12 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn policy(factor: f64, spread: Spread) -> Policy {
-        Policy { initial: 100 * MS, max: 1_000 * MS, factor, spread }
+        Policy {
+            initial: 100 * MS,
+            max: 1_000 * MS,
+            factor,
+            spread,
+        }
     }
 
     #[test]
@@ -93,20 +99,32 @@ mod tests {
     fn a_factor_of_one_or_less_makes_every_wait_the_first() {
         for factor in [0.0, 0.5, 1.0] {
             let mut backoff = Backoff::new(policy(factor, Spread::None));
-            assert_eq!([backoff.wait(), backoff.wait(), backoff.wait()], [100 * MS; 3], "{factor}");
+            assert_eq!(
+                [backoff.wait(), backoff.wait(), backoff.wait()],
+                [100 * MS; 3],
+                "{factor}"
+            );
         }
     }
 
     #[test]
     fn a_factor_beyond_what_a_duration_can_hold_makes_every_wait_the_longest() {
         let mut backoff = Backoff::new(policy(1e30, Spread::None));
-        assert_eq!([backoff.wait(), backoff.wait(), backoff.wait()], [100 * MS, 1_000 * MS, 1_000 * MS]);
+        assert_eq!(
+            [backoff.wait(), backoff.wait(), backoff.wait()],
+            [100 * MS, 1_000 * MS, 1_000 * MS]
+        );
     }
 
     #[test]
     fn waits_that_are_spread_are_shortened_by_up_to_half() {
-        let waits: Vec<Duration> = (0..100).map(|_| Backoff::new(policy(2.0, Spread::Half)).wait()).collect();
-        assert!(waits.iter().all(|wait| (50 * MS..=100 * MS).contains(wait)), "{waits:?}");
+        let waits: Vec<Duration> = (0..100)
+            .map(|_| Backoff::new(policy(2.0, Spread::Half)).wait())
+            .collect();
+        assert!(
+            waits.iter().all(|wait| (50 * MS..=100 * MS).contains(wait)),
+            "{waits:?}"
+        );
         assert!(waits.iter().any(|wait| *wait != waits[0]), "{waits:?}");
     }
 }

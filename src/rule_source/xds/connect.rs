@@ -1,6 +1,7 @@
 //! A connection to a control plane: TCP or a Unix socket, with or without TLS.
 //!
-//! Files of TLS are read for each connection, so that certificates which are replaced while the service runs are taken.
+//! Files of TLS are read for each connection, so that certificates which are replaced while the
+//! service runs are taken.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use tower::Service as _;
 use crate::rule_source::xds::address::Address;
 use crate::tls::{self, Identity, PemFile};
 
-/// A peer that vanished is found by the kernel: after so long without a word it is asked, and given up after so many silent answers.
+/// A peer that vanished is found by the kernel: after so long without a word it is asked, and given
+/// up after so many silent answers.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TRIES: u32 = 3;
@@ -61,18 +63,26 @@ impl Server {
     /// Files that are of no use, a server that is not there, or not who it should be.
     pub async fn connect(self) -> anyhow::Result<Connection> {
         // Before anything is sent: without them it would be in vain.
-        let tls = self.tls.as_ref().map(|tls| tls.connector(self.address.host())).transpose()?;
+        let tls = self
+            .tls
+            .as_ref()
+            .map(|tls| tls.connector(self.address.host()))
+            .transpose()?;
         let plain: Pin<Box<dyn Duplex>> = match &self.address {
             Address::Tcp { .. } => Box::pin(self.tcp().await?),
             Address::Unix(path) => Box::pin(UnixStream::connect(path).await.context("connect")?),
         };
-        let Some((connector, name)) = tls else { return Ok(TokioIo::new(plain)) };
+        let Some((connector, name)) = tls else {
+            return Ok(TokioIo::new(plain));
+        };
         let encrypted = connector.connect(name, plain).await.context("TLS")?;
         Ok(TokioIo::new(Box::pin(encrypted)))
     }
 
     async fn tcp(&self) -> anyhow::Result<tokio::net::TcpStream> {
-        let uri: Uri = format!("http://{}", self.address).parse().context("this is no host")?;
+        let uri: Uri = format!("http://{}", self.address)
+            .parse()
+            .context("this is no host")?;
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_keepalive(Some(KEEPALIVE_AFTER));
@@ -85,7 +95,8 @@ impl Server {
 impl Tls {
     fn connector(&self, host: &str) -> anyhow::Result<(TlsConnector, ServerName<'static>)> {
         let name = self.name.as_deref().unwrap_or(host);
-        let name = ServerName::try_from(name.to_owned()).with_context(|| format!("{name} is no name that a certificate can have"))?;
+        let name = ServerName::try_from(name.to_owned())
+            .with_context(|| format!("{name} is no name that a certificate can have"))?;
         let mut config = tls::client(self.authority.as_ref(), self.identity.as_ref())?;
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok((TlsConnector::from(Arc::new(config)), name))

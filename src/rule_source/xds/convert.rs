@@ -1,7 +1,8 @@
-//! From what a control plane sends to the shape of rules. No judgement: that is the compiler's, who knows no protobuf.
+//! From what a control plane sends to the shape of rules. No judgement: that is the compiler's, who
+//! knows no protobuf.
 //!
-//! Rules are text. A string that is not UTF-8 is a problem of the rule that has it, and not of the stream; so strings are bytes until here
-//! (see `build.rs`).
+//! Rules are text. A string that is not UTF-8 is a problem of the rule that has it, and not of the
+//! stream; so strings are bytes until here (see `build.rs`).
 
 use std::sync::Arc;
 
@@ -15,7 +16,9 @@ use crate::config::metadata::number;
 use crate::config::schema::{DescriptorSpec, RateLimitSpec, RulesFile, take_block};
 use crate::config::yaml::Spot;
 use crate::config::{Input, Located, Source};
-use crate::proto::ratelimit::config::ratelimit::v3::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit};
+use crate::proto::ratelimit::config::ratelimit::v3::{
+    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
+};
 use crate::rules::Metadata;
 use crate::text::Text;
 
@@ -29,7 +32,8 @@ pub struct Resource {
     config: RateLimitConfig,
 }
 
-/// The beginning of a [`RateLimitConfig`], for the error about a resource whose rest cannot be read.
+/// The beginning of a [`RateLimitConfig`], for the error about a resource whose rest cannot be
+/// read.
 #[derive(prost::Message)]
 struct Head {
     #[prost(bytes = "vec", tag = "1")]
@@ -50,16 +54,33 @@ impl Resource {
     /// # Errors
     /// It is of another type, or no protobuf.
     pub fn read(resource: &[u8]) -> Result<Self, String> {
-        let any = Any::decode(resource).map_err(|error| format!("a resource cannot be read: {error}"))?;
+        let any =
+            Any::decode(resource).map_err(|error| format!("a resource cannot be read: {error}"))?;
         if any.type_url != TYPE_URL {
-            return Err(format!("a resource is of type {}, and not {TYPE_URL}", any.type_url));
+            return Err(format!(
+                "a resource is of type {}, and not {TYPE_URL}",
+                any.type_url
+            ));
         }
-        let config = RateLimitConfig::decode(&*any.value).map_err(|error| match Head::decode(&*any.value) {
-            Ok(Head { name, domain }) => format!("resource {:?} of domain {:?} cannot be read: {error}", Text(&name), Text(&domain)),
-            Err(_) => format!("a resource cannot be read: {error}"),
+        let config = RateLimitConfig::decode(&*any.value).map_err(|error| {
+            match Head::decode(&*any.value) {
+                Ok(Head { name, domain }) => format!(
+                    "resource {:?} of domain {:?} cannot be read: {error}",
+                    Text(&name),
+                    Text(&domain)
+                ),
+                Err(_) => format!("a resource cannot be read: {error}"),
+            }
         })?;
         let name: Arc<str> = Text(&config.name).shown().into();
-        Ok(Self { source: Source { name: name.clone(), path: name, text: "".into() }, config })
+        Ok(Self {
+            source: Source {
+                name: name.clone(),
+                path: name,
+                text: "".into(),
+            },
+            config,
+        })
     }
 
     /// Its name.
@@ -80,22 +101,37 @@ impl Input for Resource {
 
     fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
         let domain = format!("domain {}", Text(&self.config.domain));
-        let mut strings = Strings { place: &domain, findings };
+        let mut strings = Strings {
+            place: &domain,
+            findings,
+        };
         strings.text("name", &self.config.name);
         let located_domain = strings.located("domain", &self.config.domain);
         let descriptors = level(&self.config.descriptors, &format!("{domain} > "), findings);
-        Some(RulesFile { domain: located_domain, descriptors, block: None })
+        Some(RulesFile {
+            domain: located_domain,
+            descriptors,
+            block: None,
+        })
     }
 }
 
 impl Strings<'_, '_> {
-    /// A string as text. If it is none, that is a problem, and the text is for other problems to show.
+    /// A string as text. If it is none, that is a problem, and the text is for other problems to
+    /// show.
     fn text(&mut self, field: &str, bytes: &[u8]) -> String {
         let text = Text(bytes).shown();
         if str::from_utf8(bytes).is_err() {
             let text = format!("{field} is not UTF-8: {text}");
-            let hint = Some("send rules in UTF-8; bytes that are not are shown percent-encoded".to_owned());
-            self.findings.problem(Draft { spot: Spot::default(), place: self.place, text, hint });
+            let hint = Some(
+                "send rules in UTF-8; bytes that are not are shown percent-encoded".to_owned(),
+            );
+            self.findings.problem(Draft {
+                spot: Spot::default(),
+                place: self.place,
+                text,
+                hint,
+            });
         }
         text.into_owned()
     }
@@ -106,46 +142,73 @@ impl Strings<'_, '_> {
 
     fn rate_limit(&mut self, policy: &RateLimitPolicy) -> RateLimitSpec {
         // A number that has no name is told as it came.
-        let unit = RateLimitUnit::try_from(policy.unit).map_or_else(|_| policy.unit.to_string(), |unit| unit.as_str_name().to_owned());
+        let unit = RateLimitUnit::try_from(policy.unit).map_or_else(
+            |_| policy.unit.to_string(),
+            |unit| unit.as_str_name().to_owned(),
+        );
         RateLimitSpec {
             unit: located(unit),
             requests_per_unit: policy.requests_per_unit,
             unlimited: policy.unlimited,
             name: self.text("rate_limit.name", &policy.name),
-            replaces: policy.replaces.iter().map(|other| self.located("rate_limit.replaces.name", &other.name)).collect(),
+            replaces: policy
+                .replaces
+                .iter()
+                .map(|other| self.located("rate_limit.replaces.name", &other.name))
+                .collect(),
             ..RateLimitSpec::default()
         }
     }
 }
 
-fn level(descriptors: &[RateLimitDescriptor], place: &str, findings: &mut SourceFindings<'_>) -> Vec<DescriptorSpec> {
+fn level(
+    descriptors: &[RateLimitDescriptor],
+    place: &str,
+    findings: &mut SourceFindings<'_>,
+) -> Vec<DescriptorSpec> {
     let numbered = descriptors.iter().enumerate();
-    numbered.map(|(index, one)| descriptor(one, &format!("{place}descriptors[{index}]"), findings)).collect()
+    numbered
+        .map(|(index, one)| descriptor(one, &format!("{place}descriptors[{index}]"), findings))
+        .collect()
 }
 
-fn descriptor(descriptor: &RateLimitDescriptor, place: &str, findings: &mut SourceFindings<'_>) -> DescriptorSpec {
+fn descriptor(
+    descriptor: &RateLimitDescriptor,
+    place: &str,
+    findings: &mut SourceFindings<'_>,
+) -> DescriptorSpec {
     let mut strings = Strings { place, findings };
     let key = strings.located("key", &descriptor.key);
     let value = strings.located("value", &descriptor.value);
-    let rate_limit = descriptor.rate_limit.as_ref().map(|policy| strings.rate_limit(policy));
+    let rate_limit = descriptor
+        .rate_limit
+        .as_ref()
+        .map(|policy| strings.rate_limit(policy));
     let mut metadata = descriptor.metadata.as_ref().map(json);
     DescriptorSpec {
         key,
         value,
         rate_limit,
         descriptors: level(&descriptor.descriptors, &format!("{place}."), findings),
-        // Envoy Gateway sets it on every link of a chain that ends in a limit. It means nothing there, and nobody could mend it.
+        // Envoy Gateway sets it on every link of a chain that ends in a limit. It means nothing
+        // there, and nobody could mend it.
         shadow_mode: descriptor.shadow_mode && descriptor.rate_limit.is_some(),
         quota_mode: descriptor.quota_mode,
         detailed_metric: descriptor.detailed_metric,
-        block: metadata.as_mut().and_then(|metadata| take_block(metadata, place, findings)),
+        block: metadata
+            .as_mut()
+            .and_then(|metadata| take_block(metadata, place, findings)),
         metadata,
         ..DescriptorSpec::default()
     }
 }
 
 fn json(metadata: &Struct) -> Metadata {
-    metadata.fields.iter().map(|(key, value)| (key.clone(), json_value(value))).collect()
+    metadata
+        .fields
+        .iter()
+        .map(|(key, value)| (key.clone(), json_value(value)))
+        .collect()
 }
 
 fn json_value(value: &Value) -> Json {
@@ -160,5 +223,8 @@ fn json_value(value: &Value) -> Json {
 }
 
 fn located(value: String) -> Located<String> {
-    Located { value, ..Located::default() }
+    Located {
+        value,
+        ..Located::default()
+    }
 }

@@ -20,7 +20,8 @@ use crate::tls::{Identity, PemFile};
 const URL_DEFAULT: &str = "localhost:18000";
 /// As in the reference.
 const NODE_ID_DEFAULT: &str = "default";
-/// The reference waits 10 s. A control plane that restarts is back sooner, and jitter keeps a fleet from meeting it all at once.
+/// The reference waits 10 s. A control plane that restarts is back sooner, and jitter keeps a fleet
+/// from meeting it all at once.
 const BACKOFF_INITIAL_DEFAULT: Duration = Duration::from_millis(200);
 /// A control plane that is back is found within this time.
 const BACKOFF_MAX_DEFAULT: Duration = Duration::from_secs(30);
@@ -90,7 +91,8 @@ impl Settings {
     /// What a client needs to know.
     ///
     /// # Errors
-    /// What is wrong with settings that are right one by one, and with those whose text is shown to nobody.
+    /// What is wrong with settings that are right one by one, and with those whose text is shown to
+    /// nobody.
     pub fn options(&self) -> Result<Options, String> {
         let server = Server {
             address: match &self.config_grpc_xds_server_url.0 {
@@ -99,11 +101,22 @@ impl Settings {
             },
             tls: self.tls()?,
         };
-        let id = self.config_grpc_xds_node_id.0.clone().unwrap_or_else(|| NODE_ID_DEFAULT.to_owned());
-        let bytes = self.xds_client_max_msg_size_in_bytes.0.filter(|bytes| *bytes > 0).unwrap_or(MESSAGE_BYTES_MAX_DEFAULT);
+        let id = self
+            .config_grpc_xds_node_id
+            .0
+            .clone()
+            .unwrap_or_else(|| NODE_ID_DEFAULT.to_owned());
+        let bytes = self
+            .xds_client_max_msg_size_in_bytes
+            .0
+            .filter(|bytes| *bytes > 0)
+            .unwrap_or(MESSAGE_BYTES_MAX_DEFAULT);
         Ok(Options {
             server,
-            node: Node { id, metadata: self.config_grpc_xds_node_metadata.0.clone() },
+            node: Node {
+                id,
+                metadata: self.config_grpc_xds_node_metadata.0.clone(),
+            },
             headers: self.headers()?,
             backoff: self.backoff(),
             message_bytes_max: usize::try_from(bytes).unwrap_or(usize::MAX),
@@ -119,36 +132,77 @@ impl Settings {
             (TLS_SAN, &self.config_grpc_xds_server_tls_san),
         ];
         let is_plain = self.config_grpc_xds_server_use_tls.0 != Some(true);
-        let set = of_tls.into_iter().filter(|(_, value)| is_plain && value.0.is_some());
-        set.map(|(name, _)| format!("{name} has no effect: CONFIG_GRPC_XDS_SERVER_USE_TLS is not true")).collect()
+        let set = of_tls
+            .into_iter()
+            .filter(|(_, value)| is_plain && value.0.is_some());
+        set.map(|(name, _)| {
+            format!("{name} has no effect: CONFIG_GRPC_XDS_SERVER_USE_TLS is not true")
+        })
+        .collect()
     }
 
     fn tls(&self) -> Result<Option<Tls>, String> {
         if self.config_grpc_xds_server_use_tls.0 != Some(true) {
             return Ok(None);
         }
-        let identity = match (&self.config_grpc_xds_client_tls_cert.0, &self.config_grpc_xds_client_tls_key.0) {
-            (Some(cert), Some(key)) => Some(Identity { cert: PemFile::new(TLS_CERT, cert), key: PemFile::new(TLS_KEY, key) }),
+        let identity = match (
+            &self.config_grpc_xds_client_tls_cert.0,
+            &self.config_grpc_xds_client_tls_key.0,
+        ) {
+            (Some(cert), Some(key)) => Some(Identity {
+                cert: PemFile::new(TLS_CERT, cert),
+                key: PemFile::new(TLS_KEY, key),
+            }),
             (None, None) => None,
-            (Some(_), None) => return Err(format!("{TLS_CERT} is set and {TLS_KEY} is not; set both, or neither")),
-            (None, Some(_)) => return Err(format!("{TLS_KEY} is set and {TLS_CERT} is not; set both, or neither")),
+            (Some(_), None) => {
+                return Err(format!(
+                    "{TLS_CERT} is set and {TLS_KEY} is not; set both, or neither"
+                ));
+            }
+            (None, Some(_)) => {
+                return Err(format!(
+                    "{TLS_KEY} is set and {TLS_CERT} is not; set both, or neither"
+                ));
+            }
         };
-        let authority = self.config_grpc_xds_server_tls_cacert.0.as_ref().map(|path| PemFile::new(TLS_CACERT, path));
-        Ok(Some(Tls { authority, identity, name: self.config_grpc_xds_server_tls_san.0.clone() }))
+        let authority = self
+            .config_grpc_xds_server_tls_cacert
+            .0
+            .as_ref()
+            .map(|path| PemFile::new(TLS_CACERT, path));
+        Ok(Some(Tls {
+            authority,
+            identity,
+            name: self.config_grpc_xds_server_tls_san.0.clone(),
+        }))
     }
 
     fn headers(&self) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::new();
-        let Some(secret) = &self.config_grpc_xds_client_additional_headers.0 else { return Ok(headers) };
+        let Some(secret) = &self.config_grpc_xds_client_additional_headers.0 else {
+            return Ok(headers);
+        };
         // What they say is not shown, so the place has to do.
         for (index, pair) in secret.reveal().split(',').enumerate() {
             let read = || {
                 let (name, value) = pair.split_once(':')?;
-                let name = HeaderName::from_bytes(name.trim().as_bytes()).ok().filter(|name| !name.as_str().ends_with("-bin"))?;
-                Some((name, HeaderValue::from_str(value.trim()).ok().filter(|value| value.to_str().is_ok())?))
+                let name = HeaderName::from_bytes(name.trim().as_bytes())
+                    .ok()
+                    .filter(|name| !name.as_str().ends_with("-bin"))?;
+                Some((
+                    name,
+                    HeaderValue::from_str(value.trim())
+                        .ok()
+                        .filter(|value| value.to_str().is_ok())?,
+                ))
             };
             let wanted = "write name:value,name2:value2, in visible ASCII characters; no name may end with -bin";
-            let (name, mut value) = read().ok_or_else(|| format!("{HEADERS}: number {} of the pairs is no header; {wanted}", index + 1))?;
+            let (name, mut value) = read().ok_or_else(|| {
+                format!(
+                    "{HEADERS}: number {} of the pairs is no header; {wanted}",
+                    index + 1
+                )
+            })?;
             value.set_sensitive(true);
             headers.append(name, value);
         }
@@ -156,31 +210,62 @@ impl Settings {
     }
 
     fn backoff(&self) -> Policy {
-        let initial = self.xds_client_backoff_initial_interval.0.map_or(BACKOFF_INITIAL_DEFAULT, Duration::from);
-        let max = self.xds_client_backoff_max_interval.0.map_or(BACKOFF_MAX_DEFAULT, Duration::from);
+        let initial = self
+            .xds_client_backoff_initial_interval
+            .0
+            .map_or(BACKOFF_INITIAL_DEFAULT, Duration::from);
+        let max = self
+            .xds_client_backoff_max_interval
+            .0
+            .map_or(BACKOFF_MAX_DEFAULT, Duration::from);
         Policy {
             initial,
             max: max.max(initial),
-            factor: self.xds_client_backoff_random_factor.0.unwrap_or(BACKOFF_FACTOR_DEFAULT),
-            spread: if self.xds_client_backoff_jitter.0 == Some(false) { Spread::None } else { Spread::Half },
+            factor: self
+                .xds_client_backoff_random_factor
+                .0
+                .unwrap_or(BACKOFF_FACTOR_DEFAULT),
+            spread: if self.xds_client_backoff_jitter.0 == Some(false) {
+                Spread::None
+            } else {
+                Spread::Half
+            },
         }
     }
 }
 
 fn node_metadata(text: &str) -> Result<Struct, String> {
     let pair = |pair: &str| {
-        let (key, value) = pair.split_once('=').ok_or_else(|| format!("{pair} is no pair; write key=value,key2=value2"))?;
-        Ok((key.trim().to_owned(), Value { kind: Some(Kind::StringValue(value.trim().to_owned())) }))
+        let (key, value) = pair
+            .split_once('=')
+            .ok_or_else(|| format!("{pair} is no pair; write key=value,key2=value2"))?;
+        Ok((
+            key.trim().to_owned(),
+            Value {
+                kind: Some(Kind::StringValue(value.trim().to_owned())),
+            },
+        ))
     };
-    Ok(Struct { fields: text.split(',').map(pair).collect::<Result<_, String>>()? })
+    Ok(Struct {
+        fields: text.split(',').map(pair).collect::<Result<_, String>>()?,
+    })
 }
 
 fn interval(text: &str) -> Result<Span, String> {
-    setting::span(text).and_then(|span| if span < INTERVAL_MIN { Err("write a time from 1ms".to_owned()) } else { Ok(span) })
+    setting::span(text).and_then(|span| {
+        if span < INTERVAL_MIN {
+            Err("write a time from 1ms".to_owned())
+        } else {
+            Ok(span)
+        }
+    })
 }
 
 fn factor(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor >= 0.0).ok_or_else(|| "write a number, such as 2".to_owned())
+    text.parse()
+        .ok()
+        .filter(|factor: &f64| factor.is_finite() && *factor >= 0.0)
+        .ok_or_else(|| "write a number, such as 2".to_owned())
 }
 
 #[cfg(test)]
@@ -198,14 +283,24 @@ mod tests {
     }
 
     fn backoff(environment: &[(&str, &str)]) -> Policy {
-        let flag = |(name, value): &(&str, &str)| format!("--{}={value}", name.to_lowercase().replace('_', "-"));
+        let flag = |(name, value): &(&str, &str)| {
+            format!("--{}={value}", name.to_lowercase().replace('_', "-"))
+        };
         let arguments = iter::once("tollgate".to_owned()).chain(environment.iter().map(flag));
-        Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{environment:?}: {error}")).xds.backoff()
+        Cli::try_parse_from(arguments)
+            .unwrap_or_else(|error| panic!("{environment:?}: {error}"))
+            .xds
+            .backoff()
     }
 
     #[test]
     fn settings_choose_the_backoff() {
-        let default = Policy { initial: Duration::from_millis(200), max: Duration::from_secs(30), factor: 2.0, spread: Spread::Half };
+        let default = Policy {
+            initial: Duration::from_millis(200),
+            max: Duration::from_secs(30),
+            factor: 2.0,
+            spread: Spread::Half,
+        };
         assert_eq!(backoff(&[]), default);
         let all = [
             ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "100ms"),
@@ -213,9 +308,17 @@ mod tests {
             ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "1.5"),
             ("XDS_CLIENT_BACKOFF_JITTER", "false"),
         ];
-        let expected = Policy { initial: Duration::from_millis(100), max: Duration::from_millis(400), factor: 1.5, spread: Spread::None };
+        let expected = Policy {
+            initial: Duration::from_millis(100),
+            max: Duration::from_millis(400),
+            factor: 1.5,
+            spread: Spread::None,
+        };
         assert_eq!(backoff(&all), expected);
         let longer = backoff(&[("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "1min")]);
-        assert_eq!(longer.max, longer.initial, "the longest wait is no shorter than the first");
+        assert_eq!(
+            longer.max, longer.initial,
+            "the longest wait is no shorter than the first"
+        );
     }
 }

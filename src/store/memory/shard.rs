@@ -1,19 +1,23 @@
-//! One part of the memory store: entries side by side in a vector, and a table of indices beside it, so that sampling for eviction and
-//! sweeping cost what they look at.
+//! One part of the memory store: entries side by side in a vector, and a table of indices beside
+//! it, so that sampling for eviction and sweeping cost what they look at.
 
 use hashbrown::HashTable;
 
 use crate::algorithm::Counter;
 use crate::time::Time;
 
-/// What a counter costs at most, besides what its state has on the heap: 48 bytes of entry, a quarter more where the vector has just
-/// grown, and two indices of the table.
+/// What a counter costs at most, besides what its state has on the heap: 48 bytes of entry, a
+/// quarter more where the vector has just grown, and two indices of the table.
 pub const ENTRY_BYTES: usize = 72;
-const _: () = assert!(size_of::<Entry>() == 48, "an entry is as large as ENTRY_BYTES says");
+const _: () = assert!(
+    size_of::<Entry>() == 48,
+    "an entry is as large as ENTRY_BYTES says"
+);
 /// How many counters a sweep looks at under one lock: a few µs, which nobody's page notices.
 const SWEEP_STEP: usize = 1_024;
 
-/// How many counters are looked at for the one to evict. Of 8, the one that is closest to its reset is among the oldest eighth or so.
+/// How many counters are looked at for the one to evict. Of 8, the one that is closest to its reset
+/// is among the oldest eighth or so.
 const EVICTION_SAMPLES: usize = 8;
 
 /// A keyed hash of a counter's key.
@@ -65,7 +69,13 @@ impl Shard {
     }
 
     /// Keeps a counter until `expires`. Where that takes more than `bytes_max`, others make room.
-    pub fn set(&mut self, fingerprint: Fingerprint, counter: Counter, expires: Time, bytes_max: usize) -> Change {
+    pub fn set(
+        &mut self,
+        fingerprint: Fingerprint,
+        counter: Counter,
+        expires: Time,
+        bytes_max: usize,
+    ) -> Change {
         let heap_bytes = counter.heap_bytes();
         let known = self.find(fingerprint);
         if let Some(at) = known {
@@ -81,14 +91,22 @@ impl Shard {
         }
         self.heap_bytes += heap_bytes;
         // Those that were evicted have moved others.
-        let known = if evicted == 0 { known } else { self.find(fingerprint) };
+        let known = if evicted == 0 {
+            known
+        } else {
+            self.find(fingerprint)
+        };
         match known {
             Some(at) => {
                 let entry = &mut self.entries[at];
                 entry.counter = counter;
                 entry.expires = expires;
             }
-            None => self.push(Entry { fingerprint, counter, expires }),
+            None => self.push(Entry {
+                fingerprint,
+                counter,
+                expires,
+            }),
         }
         Change { added, evicted }
     }
@@ -102,8 +120,8 @@ impl Shard {
         found.is_some()
     }
 
-    /// Looks at up to [`SWEEP_STEP`] counters from `at` on, which it moves on, and removes what has expired. Says how many that were;
-    /// `None` when there are none left to look at.
+    /// Looks at up to [`SWEEP_STEP`] counters from `at` on, which it moves on, and removes what has
+    /// expired. Says how many that were; `None` when there are none left to look at.
     pub fn sweep_step(&mut self, at: &mut usize, now: Time) -> Option<u32> {
         if *at >= self.entries.len() {
             self.give_back_room();
@@ -125,7 +143,9 @@ impl Shard {
     }
 
     fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
-        let found = self.index.find(fingerprint.0, |&at| self.entries[at as usize].fingerprint == fingerprint);
+        let found = self.index.find(fingerprint.0, |&at| {
+            self.entries[at as usize].fingerprint == fingerprint
+        });
         found.map(|&at| at as usize)
     }
 
@@ -141,21 +161,36 @@ impl Shard {
         let (at, hash) = (self.entries.len(), entry.fingerprint.0);
         self.entries.push(entry);
         let entries = &self.entries;
-        self.index.insert_unique(hash, index_of(at), |&other| entries[other as usize].fingerprint.0);
+        self.index.insert_unique(hash, index_of(at), |&other| {
+            entries[other as usize].fingerprint.0
+        });
     }
 
-    /// The place of the one to evict: of a few taken anywhere, the one with the least time left, but not the one that wants the room. Its
-    /// hash is the source of chance, and clients cannot choose it.
+    /// The place of the one to evict: of a few taken anywhere, the one with the least time left,
+    /// but not the one that wants the room. Its hash is the source of chance, and clients
+    /// cannot choose it.
     fn closest_to_reset(&self, wanting: Fingerprint) -> Option<usize> {
         let mut chance = wanting.0 ^ wanting.1.rotate_left(32) ^ self.entries.len() as u64;
         let samples = (0..EVICTION_SAMPLES).map(|_| {
-            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            chance = chance
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             usize::try_from(chance >> 33).unwrap_or(0) % self.entries.len().max(1)
         });
-        let others = samples.filter(|&at| self.entries.get(at).is_some_and(|entry| entry.fingerprint != wanting));
+        let others = samples.filter(|&at| {
+            self.entries
+                .get(at)
+                .is_some_and(|entry| entry.fingerprint != wanting)
+        });
         // Where there are few, chance may find none but the one.
-        let any_other = || self.entries.iter().position(|entry| entry.fingerprint != wanting);
-        others.min_by_key(|&at| self.entries[at].expires).or_else(any_other)
+        let any_other = || {
+            self.entries
+                .iter()
+                .position(|entry| entry.fingerprint != wanting)
+        };
+        others
+            .min_by_key(|&at| self.entries[at].expires)
+            .or_else(any_other)
     }
 
     fn remove_at(&mut self, at: usize) {
@@ -163,7 +198,10 @@ impl Shard {
         let last = self.entries.len() - 1;
         if at != last {
             let moved = self.entries[last].fingerprint;
-            let link = self.index.find_mut(moved.0, |&link| link as usize == last).expect("every entry is in the index");
+            let link = self
+                .index
+                .find_mut(moved.0, |&link| link as usize == last)
+                .expect("every entry is in the index");
             *link = index_of(at);
         }
         self.heap_bytes -= self.entries.swap_remove(at).counter.heap_bytes();
@@ -171,7 +209,10 @@ impl Shard {
 
     fn unlink(&mut self, at: usize) {
         let hash = self.entries[at].fingerprint.0;
-        let link = self.index.find_entry(hash, |&link| link as usize == at).expect("every entry is in the index");
+        let link = self
+            .index
+            .find_entry(hash, |&link| link as usize == at)
+            .expect("every entry is in the index");
         link.remove();
     }
 
@@ -180,7 +221,8 @@ impl Shard {
         if self.entries.capacity() > 64 && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
             let entries = &self.entries;
-            self.index.shrink_to(entries.len() * 2, |&at| entries[at as usize].fingerprint.0);
+            self.index
+                .shrink_to(entries.len() * 2, |&at| entries[at as usize].fingerprint.0);
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Where one Redis server or sentinel is, and how to be let in: every form of REDIS_URL that is out there, and REDIS_AUTH.
+//! Where one Redis server or sentinel is, and how to be let in: every form of REDIS_URL that is out
+//! there, and REDIS_AUTH.
 //!
-//! The reference takes `host:port`, the path of a socket and `redis://` URLs, and Redis' own tools a few more; none of the crates at hand
-//! reads them all. Whatever is wrong with an address is told in words about it, and never by quoting it: half of a broken URL may be
-//! half of a password.
+//! The reference takes `host:port`, the path of a socket and `redis://` URLs, and Redis' own tools
+//! a few more; none of the crates at hand reads them all. Whatever is wrong with an address is told
+//! in words about it, and never by quoting it: half of a broken URL may be half of a password.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -12,7 +13,10 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _, RedisConnectionInfo, RedisError};
+use redis::{
+    ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _, RedisConnectionInfo,
+    RedisError,
+};
 
 use crate::setting::Secret;
 use crate::store::redis::secrets::Live;
@@ -22,9 +26,11 @@ use crate::store::redis::tls::TlsClient;
 const PORT_DEFAULT: u16 = 6379;
 /// Where a sentinel does.
 const SENTINEL_PORT_DEFAULT: u16 = 26379;
-/// How long a connection is silent before it is asked whether it still is one: what the reference's driver does.
+/// How long a connection is silent before it is asked whether it still is one: what the reference's
+/// driver does.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
-/// How often it is asked again, and how often in vain: a peer that is gone is noticed within half a minute, calls or no calls.
+/// How often it is asked again, and how often in vain: a peer that is gone is noticed within half a
+/// minute, calls or no calls.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TRIES: u32 = 3;
 
@@ -74,10 +80,14 @@ pub enum AddressError {
     #[error("is a list of addresses")]
     List,
     /// A scheme of something else.
-    #[error("has a scheme that is not Redis'; write redis://, rediss:// (with TLS), unix:///path or host:port")]
+    #[error(
+        "has a scheme that is not Redis'; write redis://, rediss:// (with TLS), unix:///path or host:port"
+    )]
     Scheme,
     /// `@` where no URL has one.
-    #[error("has an @ behind its host; in a user or a password write / as %2F, ? as %3F, # as %23 and @ as %40")]
+    #[error(
+        "has an @ behind its host; in a user or a password write / as %2F, ? as %3F, # as %23 and @ as %40"
+    )]
     Unescaped,
     /// `password@host:port`.
     #[error("has a user or a password, and no scheme; write redis://user:password@host:port")]
@@ -95,13 +105,17 @@ pub enum AddressError {
     #[error("has no address of IPv6 between its brackets; write [::1]:6379")]
     Brackets,
     /// `2001:db8::1:6379`.
-    #[error("can be read as an address of IPv6 with and without a port; write [::1]:6379, or [::1] for the usual port")]
+    #[error(
+        "can be read as an address of IPv6 with and without a port; write [::1]:6379, or [::1] for the usual port"
+    )]
     Ambiguous,
     /// No such port.
     #[error("has a port that is no number from 1 to 65535; write host:port, such as 10.0.0.5:6379")]
     Port,
     /// No such database.
-    #[error("has a database that is no whole number; write its number behind the host, such as redis://10.0.0.5:6379/3")]
+    #[error(
+        "has a database that is no whole number; write its number behind the host, such as redis://10.0.0.5:6379/3"
+    )]
     Database,
     /// A socket elsewhere than at an absolute path.
     #[error("has no absolute path of a socket; write unix:///run/redis/redis.sock")]
@@ -128,7 +142,8 @@ struct Entry {
 impl Address {
     /// Reads the address of a server, as REDIS_URL has it.
     ///
-    /// What begins with `/`, `unix:` or `redis+unix:` is a socket, `rediss:` is TLS, and anything else is TCP.
+    /// What begins with `/`, `unix:` or `redis+unix:` is a socket, `rediss:` is TLS, and anything
+    /// else is TCP.
     ///
     /// # Errors
     /// What is wrong with it, never quoting it.
@@ -144,7 +159,10 @@ impl Address {
         // Secrets are kept in files, and files end with a line break.
         let text = text.trim();
         if text.starts_with('/') {
-            return Ok(Parsed::new(ConnectionAddr::Unix(text.into()), RedisConnectionInfo::default()));
+            return Ok(Parsed::new(
+                ConnectionAddr::Unix(text.into()),
+                RedisConnectionInfo::default(),
+            ));
         }
         let Some((scheme, rest)) = text.split_once("://") else {
             return match text.strip_prefix("unix:") {
@@ -162,22 +180,37 @@ impl Address {
         }
     }
 
-    /// A server whose place is told later, by [`at`](Self::at), and that nobody has to be let into so far.
+    /// A server whose place is told later, by [`at`](Self::at), and that nobody has to be let into
+    /// so far.
     pub fn nowhere() -> Self {
-        Parsed::new(ConnectionAddr::Tcp(String::new(), 0), RedisConnectionInfo::default()).address
+        Parsed::new(
+            ConnectionAddr::Tcp(String::new(), 0),
+            RedisConnectionInfo::default(),
+        )
+        .address
     }
 
-    /// The same server, entered with REDIS_AUTH: a password, or a user and a password with a colon between them. Either of the two wins
-    /// over the URL's, as it does in the reference.
+    /// The same server, entered with REDIS_AUTH: a password, or a user and a password with a colon
+    /// between them. Either of the two wins over the URL's, as it does in the reference.
     #[must_use]
     pub fn with_auth(self, auth: Live<Secret>) -> Self {
-        Self { auth: Some(auth), ..self }
+        Self {
+            auth: Some(auth),
+            ..self
+        }
     }
 
     /// The same server, reached by TLS. It changes nothing about a Unix socket, which has none.
     #[must_use]
     pub fn with_tls(self, tls: Live<TlsClient>) -> Self {
-        if self.is_socket() { self } else { Self { tls: Some(tls), ..self } }
+        if self.is_socket() {
+            self
+        } else {
+            Self {
+                tls: Some(tls),
+                ..self
+            }
+        }
     }
 
     /// The same server, with the settings that say where it is and how to be let in.
@@ -190,12 +223,18 @@ impl Address {
     #[must_use]
     pub fn at(&self, host: &str, port: u16) -> Self {
         let addr = match self.info.addr() {
-            ConnectionAddr::TcpTls { insecure, .. } => {
-                ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure: *insecure, tls_params: None }
-            }
+            ConnectionAddr::TcpTls { insecure, .. } => ConnectionAddr::TcpTls {
+                host: host.to_owned(),
+                port,
+                insecure: *insecure,
+                tls_params: None,
+            },
             _ => ConnectionAddr::Tcp(host.to_owned(), port),
         };
-        Self { info: self.info.clone().set_addr(addr), ..self.clone() }
+        Self {
+            info: self.info.clone().set_addr(addr),
+            ..self.clone()
+        }
     }
 
     /// Its host, unless it is a socket.
@@ -203,13 +242,21 @@ impl Address {
         self.place().map(|(host, _)| host)
     }
 
-    /// What a connection is made from, with the credentials and certificates of this moment: ask again for the next one.
+    /// What a connection is made from, with the credentials and certificates of this moment: ask
+    /// again for the next one.
     pub fn connection_info(&self) -> ConnectionInfo {
         let info = self.info.clone();
-        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_TRIES);
-        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        let keepalive = TcpKeepalive::new()
+            .with_time(KEEPALIVE_AFTER)
+            .with_interval(KEEPALIVE_INTERVAL)
+            .with_retries(KEEPALIVE_TRIES);
+        let tcp = TcpSettings::default()
+            .set_nodelay(true)
+            .set_keepalive(keepalive);
         // RESP2, which everything speaks that calls itself Redis; nothing here is better in RESP3.
-        let mut settings = self.settings().set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
+        let mut settings = self
+            .settings()
+            .set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
         if has_user_alone(&settings) {
             // The reference's driver does the same: there are users with `nopass`.
             settings = settings.set_password("");
@@ -218,13 +265,17 @@ impl Address {
             (Some(tls), Some(place)) => tls.load().at(place),
             _ => info.addr().clone(),
         };
-        info.set_addr(addr).set_redis_settings(settings).set_tcp_settings(tcp)
+        info.set_addr(addr)
+            .set_redis_settings(settings)
+            .set_tcp_settings(tcp)
     }
 
     /// What is said at the beginning of a connection.
     fn settings(&self) -> RedisConnectionInfo {
         let mut settings = self.info.redis_settings().clone();
-        let Some(auth) = self.auth.as_ref().map(Live::load) else { return settings };
+        let Some(auth) = self.auth.as_ref().map(Live::load) else {
+            return settings;
+        };
         let (user, password) = auth.reveal().split_once(':').unwrap_or(("", auth.reveal()));
         if !user.is_empty() {
             settings = settings.set_username(user);
@@ -238,16 +289,21 @@ impl Address {
     /// Host and port; `None` for a socket.
     pub fn place(&self) -> Option<(&str, u16)> {
         match self.info.addr() {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => Some((host, *port)),
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Some((host, *port))
+            }
             _ => None,
         }
     }
 
-    /// Why it cannot be connected to, for the log: what the client's words leave out, and what to look at.
+    /// Why it cannot be connected to, for the log: what the client's words leave out, and what to
+    /// look at.
     pub fn explain(&self, error: &RedisError) -> String {
         let NamedBy { url, auth } = self.named_by;
         if error.kind() == ErrorKind::AuthenticationFailed {
-            return format!("{self} refuses the user or the password (WRONGPASS), or has none; see {auth} and {url}");
+            return format!(
+                "{self} refuses the user or the password (WRONGPASS), or has none; see {auth} and {url}"
+            );
         }
         match error.code() {
             Some("NOAUTH") => format!("{self} wants a password (NOAUTH); set {auth}"),
@@ -284,7 +340,10 @@ impl Address {
     pub fn contradicts(&self, other: &Self) -> bool {
         let credentials = |address: &Self| {
             let settings = address.info.redis_settings();
-            (settings.username().map(str::to_owned), settings.password().map(str::to_owned))
+            (
+                settings.username().map(str::to_owned),
+                settings.password().map(str::to_owned),
+            )
         };
         credentials(self) != (None, None) && credentials(self) != credentials(other)
     }
@@ -296,13 +355,26 @@ impl fmt::Display for Address {
         match (self.info.addr(), self.place()) {
             (ConnectionAddr::Unix(path), _) => {
                 write!(formatter, "unix://{}", path.display())?;
-                return if database == 0 { Ok(()) } else { write!(formatter, "?db={database}") };
+                return if database == 0 {
+                    Ok(())
+                } else {
+                    write!(formatter, "?db={database}")
+                };
             }
-            (_, Some((host, port))) => write_place(formatter, if self.is_tls() { "rediss" } else { "redis" }, host, port)?,
+            (_, Some((host, port))) => write_place(
+                formatter,
+                if self.is_tls() { "rediss" } else { "redis" },
+                host,
+                port,
+            )?,
             // The enum may grow; this is how the crate shows what it knows.
             (other, None) => write!(formatter, "{other}")?,
         }
-        if database == 0 { Ok(()) } else { write!(formatter, "/{database}") }
+        if database == 0 {
+            Ok(())
+        } else {
+            write!(formatter, "/{database}")
+        }
     }
 }
 
@@ -314,7 +386,10 @@ impl fmt::Debug for Address {
 
 impl NamedBy {
     /// The one Redis, if there is no other.
-    pub const MAIN: Self = Self { url: "REDIS_URL", auth: "REDIS_AUTH" };
+    pub const MAIN: Self = Self {
+        url: "REDIS_URL",
+        auth: "REDIS_AUTH",
+    };
 }
 
 impl Listener {
@@ -328,18 +403,33 @@ impl Listener {
 
 impl Parsed {
     fn new(place: ConnectionAddr, settings: RedisConnectionInfo) -> Self {
-        let info = place.into_connection_info().expect("a place is all it needs").set_redis_settings(settings);
-        Self { address: Address { info, auth: None, tls: None, named_by: NamedBy::MAIN }, warnings: Vec::new() }
+        let info = place
+            .into_connection_info()
+            .expect("a place is all it needs")
+            .set_redis_settings(settings);
+        Self {
+            address: Address {
+                info,
+                auth: None,
+                tls: None,
+                named_by: NamedBy::MAIN,
+            },
+            warnings: Vec::new(),
+        }
     }
 }
 
 impl Entry {
-    /// Reads what stands before the host, as `user:password`, and behind it. What is set there twice is taken from where most would look
-    /// for it, as in the reference: before the host, and in the path.
+    /// Reads what stands before the host, as `user:password`, and behind it. What is set there
+    /// twice is taken from where most would look for it, as in the reference: before the host,
+    /// and in the path.
     fn read(credentials: Option<&str>, behind: &str) -> Result<Self, AddressError> {
         let (behind, fragment) = behind.split_once('#').unwrap_or((behind, ""));
         let (path, query) = behind.split_once('?').unwrap_or((behind, ""));
-        let mut entry = Self { has_more: !fragment.is_empty(), ..Self::default() };
+        let mut entry = Self {
+            has_more: !fragment.is_empty(),
+            ..Self::default()
+        };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = Some(decoded(value)?).filter(|value| !value.is_empty());
@@ -354,8 +444,14 @@ impl Entry {
             return Err(AddressError::Unescaped);
         }
         if let Some(credentials) = credentials {
-            let (user, password) = credentials.split_once(':').map_or((credentials, None), |(user, password)| (user, Some(password)));
-            entry.user = Some(decoded(user)?).filter(|user| !user.is_empty()).or(entry.user);
+            let (user, password) = credentials
+                .split_once(':')
+                .map_or((credentials, None), |(user, password)| {
+                    (user, Some(password))
+                });
+            entry.user = Some(decoded(user)?)
+                .filter(|user| !user.is_empty())
+                .or(entry.user);
             entry.password = password.map(decoded).transpose()?.or(entry.password);
         }
         let path = path.trim_matches('/');
@@ -379,7 +475,9 @@ impl Entry {
             settings = settings.set_password(password);
         }
         if self.has_more {
-            warnings.push("of what stands behind ? and #, only db, username and password have an effect");
+            warnings.push(
+                "of what stands behind ? and #, only db, username and password have an effect",
+            );
         }
         let mut parsed = Parsed::new(place, settings);
         parsed.warnings = warnings;
@@ -390,15 +488,26 @@ impl Entry {
 /// What follows `redis://`.
 fn server(listener: Listener, rest: &str, security: Security) -> Result<Parsed, AddressError> {
     let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    let (credentials, place) = authority.rsplit_once('@').map_or((None, authority), |(credentials, place)| (Some(credentials), place));
+    let (credentials, place) = authority
+        .rsplit_once('@')
+        .map_or((None, authority), |(credentials, place)| {
+            (Some(credentials), place)
+        });
     let (host, port) = match host_and_port(listener, place) {
         // The first letters of a password were taken for the place.
-        Err(error) if error != AddressError::List && behind.contains('@') => return Err(AddressError::Unescaped),
+        Err(error) if error != AddressError::List && behind.contains('@') => {
+            return Err(AddressError::Unescaped);
+        }
         place => place?,
     };
     Entry::read(credentials, behind)?.into_parsed(match security {
         Security::Plain => ConnectionAddr::Tcp(host, port),
-        Security::Tls => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+        Security::Tls => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: false,
+            tls_params: None,
+        },
     })
 }
 
@@ -418,7 +527,10 @@ fn place_alone(listener: Listener, text: &str) -> Result<Parsed, AddressError> {
         return Err(AddressError::NoScheme);
     }
     let (host, port) = host_and_port(listener, text)?;
-    Ok(Parsed::new(ConnectionAddr::Tcp(host, port), RedisConnectionInfo::default()))
+    Ok(Parsed::new(
+        ConnectionAddr::Tcp(host, port),
+        RedisConnectionInfo::default(),
+    ))
 }
 
 fn host_and_port(listener: Listener, place: &str) -> Result<(String, u16), AddressError> {
@@ -438,8 +550,14 @@ fn host_and_port(listener: Listener, place: &str) -> Result<(String, u16), Addre
         };
     }
     if is_ipv6(place) {
-        let is_ambiguous = place.rsplit_once(':').is_some_and(|(host, port)| is_ipv6(host) && port_of(port).is_ok());
-        return if is_ambiguous { Err(AddressError::Ambiguous) } else { Ok((place.to_owned(), listener.port())) };
+        let is_ambiguous = place
+            .rsplit_once(':')
+            .is_some_and(|(host, port)| is_ipv6(host) && port_of(port).is_ok());
+        return if is_ambiguous {
+            Err(AddressError::Ambiguous)
+        } else {
+            Ok((place.to_owned(), listener.port()))
+        };
     }
     let (host, port) = match place.rsplit_once(':') {
         Some((host, port)) => (host, port_of(port)?),
@@ -448,7 +566,10 @@ fn host_and_port(listener: Listener, place: &str) -> Result<(String, u16), Addre
     if host.is_empty() {
         return Err(AddressError::NoHost);
     }
-    if !host.chars().all(|letter| letter.is_ascii_alphanumeric() || "-._".contains(letter)) {
+    if !host
+        .chars()
+        .all(|letter| letter.is_ascii_alphanumeric() || "-._".contains(letter))
+    {
         return Err(AddressError::Host);
     }
     Ok((host.to_owned(), port))
@@ -463,15 +584,30 @@ fn is_ipv6(text: &str) -> bool {
 }
 
 fn port_of(text: &str) -> Result<u16, AddressError> {
-    text.parse().ok().filter(|port| *port > 0).ok_or(AddressError::Port)
+    text.parse()
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or(AddressError::Port)
 }
 
 fn decoded(text: &str) -> Result<String, AddressError> {
-    percent_decode_str(text).decode_utf8().map(Into::into).map_err(|_| AddressError::Encoding)
+    percent_decode_str(text)
+        .decode_utf8()
+        .map(Into::into)
+        .map_err(|_| AddressError::Encoding)
 }
 
-fn write_place(formatter: &mut fmt::Formatter<'_>, scheme: &str, host: &str, port: u16) -> fmt::Result {
-    if host.contains(':') { write!(formatter, "{scheme}://[{host}]:{port}") } else { write!(formatter, "{scheme}://{host}:{port}") }
+fn write_place(
+    formatter: &mut fmt::Formatter<'_>,
+    scheme: &str,
+    host: &str,
+    port: u16,
+) -> fmt::Result {
+    if host.contains(':') {
+        write!(formatter, "{scheme}://[{host}]:{port}")
+    } else {
+        write!(formatter, "{scheme}://{host}:{port}")
+    }
 }
 
 #[cfg(test)]
@@ -482,31 +618,96 @@ mod tests {
     const GOOD: &[(&str, &str, Option<&str>, Option<&str>)] = &[
         ("redis:6379", "redis://redis:6379", None, None),
         ("redis", "redis://redis:6379", None, None),
-        ("my_redis.cache-1.svc.cluster.local:7000", "redis://my_redis.cache-1.svc.cluster.local:7000", None, None),
+        (
+            "my_redis.cache-1.svc.cluster.local:7000",
+            "redis://my_redis.cache-1.svc.cluster.local:7000",
+            None,
+            None,
+        ),
         ("10.0.0.5:6379\n", "redis://10.0.0.5:6379", None, None),
         ("[::1]:7000", "redis://[::1]:7000", None, None),
         ("[fe80::1%eth0]", "redis://[fe80::1%eth0]:6379", None, None),
         ("::1", "redis://[::1]:6379", None, None),
         ("2001:db8::5", "redis://[2001:db8::5]:6379", None, None),
-        ("/var/run/nutcracker/ratelimit.sock", "unix:///var/run/nutcracker/ratelimit.sock", None, None),
+        (
+            "/var/run/nutcracker/ratelimit.sock",
+            "unix:///var/run/nutcracker/ratelimit.sock",
+            None,
+            None,
+        ),
         ("unix:/run/redis.sock", "unix:///run/redis.sock", None, None),
-        ("unix:///run/redis.sock", "unix:///run/redis.sock", None, None),
-        ("redis+unix:///run/a%20b.sock?db=3", "unix:///run/a b.sock?db=3", None, None),
-        ("unix:///run/redis.sock?user=app&pass=p%40ss", "unix:///run/redis.sock", Some("app"), Some("p@ss")),
+        (
+            "unix:///run/redis.sock",
+            "unix:///run/redis.sock",
+            None,
+            None,
+        ),
+        (
+            "redis+unix:///run/a%20b.sock?db=3",
+            "unix:///run/a b.sock?db=3",
+            None,
+            None,
+        ),
+        (
+            "unix:///run/redis.sock?user=app&pass=p%40ss",
+            "unix:///run/redis.sock",
+            Some("app"),
+            Some("p@ss"),
+        ),
         ("redis://10.0.0.5", "redis://10.0.0.5:6379", None, None),
-        ("redis://10.0.0.5:6379/3", "redis://10.0.0.5:6379/3", None, None),
-        ("REDIS://10.0.0.5:6379/", "redis://10.0.0.5:6379", None, None),
+        (
+            "redis://10.0.0.5:6379/3",
+            "redis://10.0.0.5:6379/3",
+            None,
+            None,
+        ),
+        (
+            "REDIS://10.0.0.5:6379/",
+            "redis://10.0.0.5:6379",
+            None,
+            None,
+        ),
         ("redis://[::1]:7000/3", "redis://[::1]:7000/3", None, None),
         ("redis://h:1?db=4", "redis://h:1/4", None, None),
         ("redis://h:1/3?db=4", "redis://h:1/3", None, None),
         ("redis://:s3cret@h:1", "redis://h:1", None, Some("s3cret")),
-        ("redis://app:s3cret@h:1/2", "redis://h:1/2", Some("app"), Some("s3cret")),
+        (
+            "redis://app:s3cret@h:1/2",
+            "redis://h:1/2",
+            Some("app"),
+            Some("s3cret"),
+        ),
         ("redis://app@h:1", "redis://h:1", Some("app"), Some("")),
-        ("redis://a%3Ap:%40%3A%2F%3F%23%25@h", "redis://h:6379", Some("a:p"), Some("@:/?#%")),
-        ("redis://app:p@ss:word,1@h:1", "redis://h:1", Some("app"), Some("p@ss:word,1")),
-        ("redis://h:1?username=app&password=p@ss", "redis://h:1", Some("app"), Some("p@ss")),
-        ("redis://one:1st@h:1?username=two&password=2nd", "redis://h:1", Some("one"), Some("1st")),
-        ("rediss://app:s3cret@h/3", "rediss://h:6379/3", Some("app"), Some("s3cret")),
+        (
+            "redis://a%3Ap:%40%3A%2F%3F%23%25@h",
+            "redis://h:6379",
+            Some("a:p"),
+            Some("@:/?#%"),
+        ),
+        (
+            "redis://app:p@ss:word,1@h:1",
+            "redis://h:1",
+            Some("app"),
+            Some("p@ss:word,1"),
+        ),
+        (
+            "redis://h:1?username=app&password=p@ss",
+            "redis://h:1",
+            Some("app"),
+            Some("p@ss"),
+        ),
+        (
+            "redis://one:1st@h:1?username=two&password=2nd",
+            "redis://h:1",
+            Some("one"),
+            Some("1st"),
+        ),
+        (
+            "rediss://app:s3cret@h/3",
+            "rediss://h:6379/3",
+            Some("app"),
+            Some("s3cret"),
+        ),
         ("valkey://h:1", "redis://h:1", None, None),
     ];
 
@@ -515,7 +716,10 @@ mod tests {
         ("h1:6379,h2:6379", AddressError::List),
         ("mymaster,h1:26379,h2:26379", AddressError::List),
         ("redis://h1:6379,h2:6379", AddressError::List),
-        ("redis://:s3cret@h1:6379,redis://:s3cret@h2:6379", AddressError::List),
+        (
+            "redis://:s3cret@h1:6379,redis://:s3cret@h2:6379",
+            AddressError::List,
+        ),
         ("h1:6379,redis://:s3cret@h2:6379", AddressError::List),
         ("", AddressError::NoHost),
         (":6379", AddressError::NoHost),
@@ -569,7 +773,9 @@ mod tests {
     ];
 
     fn parsed(url: &str) -> Address {
-        Address::parse(url).unwrap_or_else(|error| panic!("{url} {error}")).address
+        Address::parse(url)
+            .unwrap_or_else(|error| panic!("{url} {error}"))
+            .address
     }
 
     #[test]
@@ -578,19 +784,43 @@ mod tests {
             let address = parsed(url);
             let info = address.connection_info();
             assert_eq!(address.to_string(), *shown, "{url}");
-            assert_eq!((info.redis_settings().username(), info.redis_settings().password()), (*user, *password), "{url}");
+            assert_eq!(
+                (
+                    info.redis_settings().username(),
+                    info.redis_settings().password()
+                ),
+                (*user, *password),
+                "{url}"
+            );
         }
-        assert_eq!(*parsed("[::1]:7000").connection_info().addr(), ConnectionAddr::Tcp("::1".to_owned(), 7000));
-        assert_eq!(*parsed("unix:///a%20b").connection_info().addr(), ConnectionAddr::Unix("/a b".into()));
-        assert_eq!(parsed("redis://h:1/3").connection_info().redis_settings().db(), 3);
+        assert_eq!(
+            *parsed("[::1]:7000").connection_info().addr(),
+            ConnectionAddr::Tcp("::1".to_owned(), 7000)
+        );
+        assert_eq!(
+            *parsed("unix:///a%20b").connection_info().addr(),
+            ConnectionAddr::Unix("/a b".into())
+        );
+        assert_eq!(
+            parsed("redis://h:1/3")
+                .connection_info()
+                .redis_settings()
+                .db(),
+            3
+        );
     }
 
     #[test]
     fn what_is_no_address_is_told_by_its_kind_and_never_quoted() {
         for (url, expected) in BAD {
-            let error = Address::parse(url).map(|parsed| parsed.address.to_string()).expect_err(url);
+            let error = Address::parse(url)
+                .map(|parsed| parsed.address.to_string())
+                .expect_err(url);
             assert_eq!(error, *expected, "{url}");
-            assert!(!error.to_string().contains("s3") && !error.to_string().contains("cret"), "{url}: {error}");
+            assert!(
+                !error.to_string().contains("s3") && !error.to_string().contains("cret"),
+                "{url}: {error}"
+            );
         }
     }
 
@@ -599,7 +829,14 @@ mod tests {
         for (url, auth, user, password) in AUTH {
             let address = parsed(url).with_auth(Live::new(Secret::new(*auth)));
             let info = address.connection_info();
-            assert_eq!((info.redis_settings().username(), info.redis_settings().password()), (*user, *password), "{url} {auth}");
+            assert_eq!(
+                (
+                    info.redis_settings().username(),
+                    info.redis_settings().password()
+                ),
+                (*user, *password),
+                "{url} {auth}"
+            );
         }
     }
 
@@ -608,7 +845,11 @@ mod tests {
         for (url, _, user, password) in GOOD {
             let read = Address::parse(url).expect("it is good");
             let shown = format!("{read:?} {}", read.address);
-            for secret in [user, password].into_iter().flatten().filter(|secret| secret.len() > 1) {
+            for secret in [user, password]
+                .into_iter()
+                .flatten()
+                .filter(|secret| secret.len() > 1)
+            {
                 assert!(!shown.contains(secret), "{url}: {shown}");
             }
         }
@@ -616,11 +857,22 @@ mod tests {
 
     #[test]
     fn what_a_url_says_in_vain_is_warned_about() {
-        for url in ["redis://h:1?protocol=3", "rediss://h:1/#insecure", "redis://h:1?ssl=true&db=3"] {
-            assert_eq!(Address::parse(url).expect("it is good").warnings.len(), 1, "{url}");
+        for url in [
+            "redis://h:1?protocol=3",
+            "rediss://h:1/#insecure",
+            "redis://h:1?ssl=true&db=3",
+        ] {
+            assert_eq!(
+                Address::parse(url).expect("it is good").warnings.len(),
+                1,
+                "{url}"
+            );
         }
         for (url, ..) in GOOD {
-            assert!(Address::parse(url).expect("it is good").warnings.is_empty(), "{url}");
+            assert!(
+                Address::parse(url).expect("it is good").warnings.is_empty(),
+                "{url}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Pauses between attempts: they grow while a fault lasts, and have jitter, so that hundreds of processes do not act in step.
+//! Pauses between attempts: they grow while a fault lasts, and have jitter, so that hundreds of
+//! processes do not act in step.
 
 use std::time::Duration;
 
@@ -48,7 +49,10 @@ mod tests {
         let expected = [200, 400, 800, 1_000, 1_000];
         for longest in expected.map(|millis| millis * MS) {
             let pause = backoff.pause(1_000 * MS);
-            assert!((longest * 3 / 4..=longest).contains(&pause), "{pause:?} of {longest:?}");
+            assert!(
+                (longest * 3 / 4..=longest).contains(&pause),
+                "{pause:?} of {longest:?}"
+            );
         }
         backoff.reset();
         assert!(backoff.pause(1_000 * MS) <= 200 * MS);
@@ -57,6 +61,10 @@ mod tests {
     #[test]
     fn processes_pause_for_different_times() {
         let pauses: Vec<_> = (0..100).map(|_| jittered(1_000 * MS)).collect();
-        assert!(pauses.iter().any(|pause| *pause < 850 * MS) && pauses.iter().any(|pause| *pause > 900 * MS), "{pauses:?}");
+        assert!(
+            pauses.iter().any(|pause| *pause < 850 * MS)
+                && pauses.iter().any(|pause| *pause > 900 * MS),
+            "{pauses:?}"
+        );
     }
 }

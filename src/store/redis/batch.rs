@@ -1,9 +1,11 @@
 //! Group commit: what arrives while a call is in flight goes out with the next one.
 //!
-//! No timer is involved: a call that comes alone goes out alone, at once. The batch belongs to a task of the store, so that cancelling one
-//! caller does not cancel the batch its request is part of.
+//! No timer is involved: a call that comes alone goes out alone, at once. The batch belongs to a
+//! task of the store, so that cancelling one caller does not cancel the batch its request is part
+//! of.
 //!
-//! What became of a request is known here. A caller that gives up learns from its [`Departure`] whether the request had left:
+//! What became of a request is known here. A caller that gives up learns from its [`Departure`]
+//! whether the request had left:
 //!
 //! ```text
 //!   queued ------------> sent -----> reply: counted, or rejected by Redis
@@ -13,7 +15,9 @@
 //! ```
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU8, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+};
 
 use redis::RedisError;
 use smallvec::SmallVec;
@@ -31,16 +35,18 @@ use crate::store::redis::script::{Line, Manner, Repair, Said, WindowForm};
 use crate::store::redis::trip::{Back, Trip, Untold};
 use crate::time::Time;
 
-/// How many checks go out with one call: about half a millisecond of Redis. An ask whose checks are decided together is never split, so
-/// it may have more.
+/// How many checks go out with one call: about half a millisecond of Redis. An ask whose checks are
+/// decided together is never split, so it may have more.
 pub const BATCH_SIZE_MAX: usize = 64;
-/// Requests of one worker that wait to be sent to one server. More would wait longer than any timeout.
+/// Requests of one worker that wait to be sent to one server. More would wait longer than any
+/// timeout.
 pub const WAITERS_MAX: usize = 8_192;
-/// Bytes of the requests of one worker that wait for one server, or for its reply. Keys have any length in the reference's key format, so
-/// their number bounds nothing.
+/// Bytes of the requests of one worker that wait for one server, or for its reply. Keys have any
+/// length in the reference's key format, so their number bounds nothing.
 pub const WAITERS_BYTES_MAX: usize = 16 << 20;
 
-/// One runtime's way to one server. One call is in flight at a time. When the last clone is dropped, it ends.
+/// One runtime's way to one server. One call is in flight at a time. When the last clone is
+/// dropped, it ends.
 #[derive(Debug, Clone)]
 pub struct Batcher(Arc<Inner>);
 
@@ -114,7 +120,11 @@ impl Departure {
 
     /// Takes the request back, if it has not left.
     pub fn withdraw(&self) -> Effect {
-        if self.advance(Self::WITHDRAWN) { Effect::None } else { Effect::Unknown }
+        if self.advance(Self::WITHDRAWN) {
+            Effect::None
+        } else {
+            Effect::Unknown
+        }
     }
 
     /// Marks the request as sent. `false` if it was withdrawn.
@@ -123,16 +133,22 @@ impl Departure {
     }
 
     fn advance(&self, to: u8) -> bool {
-        self.0.compare_exchange(Self::QUEUED, to, AcqRel, Acquire).is_ok()
+        self.0
+            .compare_exchange(Self::QUEUED, to, AcqRel, Acquire)
+            .is_ok()
     }
 }
 
 impl WaitingBytes {
-    /// `None` if there is no room. A request that waits alone always has room: its own size is bounded where it is received.
+    /// `None` if there is no room. A request that waits alone always has room: its own size is
+    /// bounded where it is received.
     fn reserve(all: &Arc<AtomicUsize>, lines: &[Line]) -> Option<Self> {
         let bytes = lines.iter().map(Line::heap_bytes).sum::<usize>() + size_of_val(lines);
         let before = all.fetch_add(bytes, Relaxed);
-        let reserved = Self { all: all.clone(), bytes };
+        let reserved = Self {
+            all: all.clone(),
+            bytes,
+        };
         (before == 0 || before + bytes <= WAITERS_BYTES_MAX).then_some(reserved)
     }
 }
@@ -155,10 +171,21 @@ impl Batcher {
     pub fn start(redis: Arc<Redis>, node: Arc<Node>, by_slot: bool) -> Self {
         let (queue, waiting) = mpsc::channel(WAITERS_MAX);
         let lane = Lane::open(node.manager().clone(), redis.store_timeout.into());
-        let task = Task { redis, node, by_slot, lane, queue: waiting, next: None };
+        let task = Task {
+            redis,
+            node,
+            by_slot,
+            lane,
+            queue: waiting,
+            next: None,
+        };
         let mut tasks = JoinSet::new();
         tasks.spawn(task.run());
-        Self(Arc::new(Inner { queue, waiting_bytes: Arc::default(), _task: tasks }))
+        Self(Arc::new(Inner {
+            queue,
+            waiting_bytes: Arc::default(),
+            _task: tasks,
+        }))
     }
 
     /// Whether its task has ended, as only a panic ends it: then it is of no use any more.
@@ -166,21 +193,40 @@ impl Batcher {
         self.0.queue.is_closed()
     }
 
-    /// Waits for the reply to these lines. A caller that stops waiting before they are sent is not charged; `departure` tells it whether
-    /// they were.
+    /// Waits for the reply to these lines. A caller that stops waiting before they are sent is not
+    /// charged; `departure` tells it whether they were.
     ///
     /// # Errors
     /// There is no reply, or no room to wait for one (`WAITERS_MAX`, `WAITERS_BYTES_MAX`).
-    pub async fn ask(&self, lines: Vec<Line>, manner: Manner, departure: Departure) -> Result<Told, Failure> {
+    pub async fn ask(
+        &self,
+        lines: Vec<Line>,
+        manner: Manner,
+        departure: Departure,
+    ) -> Result<Told, Failure> {
         let crowded = StoreError::Crowded.not_counted();
         let bytes = WaitingBytes::reserve(&self.0.waiting_bytes, &lines).ok_or(crowded)?;
         let (reply, told) = oneshot::channel();
-        let waiting = Waiting { lines, manner, departure: departure.clone(), reply, _bytes: bytes };
-        self.0.queue.try_send(waiting).map_err(|error| match error {
-            TrySendError::Full(_) => crowded,
-            TrySendError::Closed(_) => StoreError::Unreachable.not_counted(),
-        })?;
-        told.await.unwrap_or_else(|_| Err(Failure { error: StoreError::Unreachable, effect: departure.withdraw() }))
+        let waiting = Waiting {
+            lines,
+            manner,
+            departure: departure.clone(),
+            reply,
+            _bytes: bytes,
+        };
+        self.0
+            .queue
+            .try_send(waiting)
+            .map_err(|error| match error {
+                TrySendError::Full(_) => crowded,
+                TrySendError::Closed(_) => StoreError::Unreachable.not_counted(),
+            })?;
+        told.await.unwrap_or_else(|_| {
+            Err(Failure {
+                error: StoreError::Unreachable,
+                effect: departure.withdraw(),
+            })
+        })
     }
 }
 
@@ -193,7 +239,8 @@ impl Task {
         }
     }
 
-    /// The requests of the next call: waits for the first one, and takes what is there besides. `None` if no more will come.
+    /// The requests of the next call: waits for the first one, and takes what is there besides.
+    /// `None` if no more will come.
     async fn take(&mut self) -> Option<Vec<Waiting>> {
         let first = match self.next.take() {
             Some(next) => next,
@@ -236,9 +283,18 @@ impl Task {
             return;
         }
         keep_order(&mut batch);
-        let groups = batch.iter().map(|waiting| (waiting.manner, waiting.lines.as_slice()));
-        let trip = Trip::new(groups, self.by_slot, redis.clock.is_manual().then(|| redis.clock.now()));
-        redis.metrics.checks.observe(f64::from(u32::try_from(trip.checks()).unwrap_or(u32::MAX)));
+        let groups = batch
+            .iter()
+            .map(|waiting| (waiting.manner, waiting.lines.as_slice()));
+        let trip = Trip::new(
+            groups,
+            self.by_slot,
+            redis.clock.is_manual().then(|| redis.clock.now()),
+        );
+        redis
+            .metrics
+            .checks
+            .observe(f64::from(u32::try_from(trip.checks()).unwrap_or(u32::MAX)));
         redis.metrics.in_flight.inc();
         let result = self.call(&mut link, &trip).await;
         redis.metrics.in_flight.dec();
@@ -251,9 +307,16 @@ impl Task {
                 health.failed(&error.to_string());
                 redis.metrics.ambiguous.inc_by(batch.len() as u64);
                 // INCRBY may have created a key, without a lifetime.
-                let direct = batch.iter().flat_map(|waiting| &waiting.lines).filter_map(Line::lifetime);
+                let direct = batch
+                    .iter()
+                    .flat_map(|waiting| &waiting.lines)
+                    .filter_map(Line::lifetime);
                 redis.lifetimes.add(node.id(), direct);
-                let error = if error.is_timeout() { StoreError::Late } else { StoreError::Unreachable };
+                let error = if error.is_timeout() {
+                    StoreError::Late
+                } else {
+                    StoreError::Unreachable
+                };
                 fail(batch, error.maybe_counted());
             }
         }
@@ -262,9 +325,14 @@ impl Task {
     async fn call(&self, link: &mut Link, trip: &Trip<'_>) -> Result<Back, RedisError> {
         let (redis, node) = (&self.redis, &self.node);
         let sent = redis.clock.now();
-        let values = trip.send(link, || redis.metrics.unknown_script.inc()).await?;
+        let values = trip
+            .send(link, || redis.metrics.unknown_script.inc())
+            .await?;
         let received = redis.clock.now();
-        redis.metrics.seconds.observe(received.since(sent).as_secs_f64());
+        redis
+            .metrics
+            .seconds
+            .observe(received.since(sent).as_secs_f64());
         let mut back = trip.read(values).inspect_err(|_| link.give_up())?;
         if let Some(now) = back.now {
             node.clock.hear(now, sent, received);
@@ -287,7 +355,10 @@ impl Task {
             return;
         }
         if link.call(&Repair::commands(&repairs)).await.is_err() {
-            self.node.health.see(Trouble::Unreachable, "the lifetime of a key could not be set");
+            self.node.health.see(
+                Trouble::Unreachable,
+                "the lifetime of a key could not be set",
+            );
             self.redis.lifetimes.add(self.node.id(), repairs);
         }
     }
@@ -298,8 +369,16 @@ impl Task {
         let redis_now = back.now.unwrap_or(self.node.clock.at(now));
         let mut told = back.told.into_iter();
         for waiting in batch {
-            let said = waiting.lines.iter().zip(told.by_ref()).map(|(line, told)| self.hear(waiting.manner, line, told, now));
-            let told = Told { now: redis_now, said: said.collect(), lines: waiting.lines };
+            let said = waiting
+                .lines
+                .iter()
+                .zip(told.by_ref())
+                .map(|(line, told)| self.hear(waiting.manner, line, told, now));
+            let told = Told {
+                now: redis_now,
+                said: said.collect(),
+                lines: waiting.lines,
+            };
             if waiting.reply.send(Ok(told)).is_err() {
                 redis.metrics.ambiguous.inc();
             }
@@ -310,7 +389,9 @@ impl Task {
         match told {
             Ok(said) => {
                 if manner != Manner::Tried {
-                    self.redis.last_seen.remember(line.hash(), line.used(&said), now);
+                    self.redis
+                        .last_seen
+                        .remember(line.hash(), line.used(&said), now);
                 }
                 Ok(said)
             }
@@ -323,7 +404,8 @@ impl Task {
     }
 }
 
-/// Commands come before the script. A check whose counter an earlier one asks the script about waits for it there.
+/// Commands come before the script. A check whose counter an earlier one asks the script about
+/// waits for it there.
 fn keep_order(batch: &mut [Waiting]) {
     let mut scripted: SmallVec<[u64; BATCH_SIZE_MAX]> = SmallVec::new();
     for line in batch.iter_mut().flat_map(|waiting| &mut waiting.lines) {

@@ -1,5 +1,5 @@
-//! Whether Redis is asked at all. After a few failures in a row it is not, so that an outage costs a call microseconds; whether it is
-//! back is found out by probes of our own, never by a caller.
+//! Whether Redis is asked at all. After a few failures in a row it is not, so that an outage costs
+//! a call microseconds; whether it is back is found out by probes of our own, never by a caller.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
@@ -29,9 +29,14 @@ impl BreakerMetrics {
     /// Nothing was given up yet.
     pub fn new(metrics: &Metrics) -> Self {
         Self {
-            open: metrics
-                .gauge("tollgate_store_breaker_open", "Servers that are not asked, because they failed: 0 or 1 where there is one."),
-            openings: metrics.counter("tollgate_store_breaker_opened_total", "How often a server was given up for a while."),
+            open: metrics.gauge(
+                "tollgate_store_breaker_open",
+                "Servers that are not asked, because they failed: 0 or 1 where there is one.",
+            ),
+            openings: metrics.counter(
+                "tollgate_store_breaker_opened_total",
+                "How often a server was given up for a while.",
+            ),
         }
     }
 }
@@ -39,7 +44,12 @@ impl BreakerMetrics {
 impl Breaker {
     /// Closed.
     pub fn new(metrics: BreakerMetrics) -> Self {
-        Self { failures: AtomicU32::new(0), open: AtomicBool::new(false), retired: AtomicBool::new(false), metrics }
+        Self {
+            failures: AtomicU32::new(0),
+            open: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+            metrics,
+        }
     }
 
     /// Whether Redis is not asked.
@@ -77,7 +87,8 @@ impl Breaker {
         }
     }
 
-    /// Another server has taken its place. Calls that are still under way say nothing of anybody who is asked.
+    /// Another server has taken its place. Calls that are still under way say nothing of anybody
+    /// who is asked.
     pub fn retire(&self) {
         self.retired.store(true, Relaxed);
         self.close();

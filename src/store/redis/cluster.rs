@@ -43,17 +43,28 @@ pub struct View {
 }
 
 impl Place {
-    /// Reads `host:port`, as redirections have it; there is more than one colon in an address of IPv6.
+    /// Reads `host:port`, as redirections have it; there is more than one colon in an address of
+    /// IPv6.
     pub fn read(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        Some(Self { host: host.trim_matches(['[', ']']).to_owned(), port: port.parse().ok()? })
+        Some(Self {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port: port.parse().ok()?,
+        })
     }
 
     /// The same with a host, where the one who told of it left that out.
     #[must_use]
     pub fn told_by(&self, teller: &Address) -> Self {
-        let host = if self.host.is_empty() { teller.host().unwrap_or_default() } else { &self.host };
-        Self { host: host.to_owned(), port: self.port }
+        let host = if self.host.is_empty() {
+            teller.host().unwrap_or_default()
+        } else {
+            &self.host
+        };
+        Self {
+            host: host.to_owned(),
+            port: self.port,
+        }
     }
 }
 
@@ -61,7 +72,11 @@ impl View {
     /// What to ask a node.
     pub fn question() -> Pipeline {
         let mut commands = Pipeline::with_capacity(2);
-        commands.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
+        commands
+            .cmd("CLUSTER")
+            .arg("SLOTS")
+            .cmd("CLUSTER")
+            .arg("INFO");
         commands
     }
 
@@ -70,18 +85,31 @@ impl View {
     /// # Errors
     /// In words: it is no node of a cluster, or one without slots.
     pub fn read(values: Vec<Value>) -> Result<Self, String> {
-        let mut values = values.into_iter().map(|value| value.extract_error().map_err(|error| error.to_string()));
-        let (slots, info) = (values.next().unwrap_or(Ok(Value::Nil))?, values.next().unwrap_or(Ok(Value::Nil))?);
-        let Value::Array(entries) = slots else { return Err("CLUSTER SLOTS has another shape".to_owned()) };
+        let mut values = values
+            .into_iter()
+            .map(|value| value.extract_error().map_err(|error| error.to_string()));
+        let (slots, info) = (
+            values.next().unwrap_or(Ok(Value::Nil))?,
+            values.next().unwrap_or(Ok(Value::Nil))?,
+        );
+        let Value::Array(entries) = slots else {
+            return Err("CLUSTER SLOTS has another shape".to_owned());
+        };
         let ranges: Vec<Range> = entries.iter().filter_map(range).collect();
         if ranges.is_empty() {
-            return Err("it knows of no slots: it is not, or no longer, a node of a cluster".to_owned());
+            return Err(
+                "it knows of no slots: it is not, or no longer, a node of a cluster".to_owned(),
+            );
         }
-        Ok(Self { ranges, is_ok: text(&info).is_some_and(|info| info.contains("cluster_state:ok")) })
+        Ok(Self {
+            ranges,
+            is_ok: text(&info).is_some_and(|info| info.contains("cluster_state:ok")),
+        })
     }
 }
 
-/// Asks one node after the other, and goes by the first that is with the majority. One that takes long is not waited for alone.
+/// Asks one node after the other, and goes by the first that is with the majority. One that takes
+/// long is not waited for alone.
 ///
 /// # Errors
 /// No node knows; what the last one said.
@@ -117,7 +145,8 @@ async fn view(node: &KeptLink) -> (&KeptLink, Result<View, String>) {
     (node, view)
 }
 
-/// The slot of a key: what stands between its first `{` and the next `}`, if that is anything, or else the whole of it.
+/// The slot of a key: what stands between its first `{` and the next `}`, if that is anything, or
+/// else the whole of it.
 pub fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
         let behind = &key[open + 1..];
@@ -129,21 +158,39 @@ pub fn slot(key: &[u8]) -> u16 {
 
 /// `[first, last, [host, port, id, …], replicas…]`
 fn range(entry: &Value) -> Option<Range> {
-    let Value::Array(parts) = entry else { return None };
-    let [first, last, Value::Array(master), ..] = parts.as_slice() else { return None };
-    let [host, port, ..] = master.as_slice() else { return None };
+    let Value::Array(parts) = entry else {
+        return None;
+    };
+    let [first, last, Value::Array(master), ..] = parts.as_slice() else {
+        return None;
+    };
+    let [host, port, ..] = master.as_slice() else {
+        return None;
+    };
     let host = match host {
         // It does not know its own name, or is not to tell.
         Value::Nil => String::new(),
-        host => text(host).filter(|host| *host != "?").unwrap_or_default().to_owned(),
+        host => text(host)
+            .filter(|host| *host != "?")
+            .unwrap_or_default()
+            .to_owned(),
     };
     let (first, last) = (number(first)?, number(last)?);
     let is_range = first <= last && last < SLOTS;
-    is_range.then_some(Range { first, last, master: Place { host, port: number(port)? } })
+    is_range.then_some(Range {
+        first,
+        last,
+        master: Place {
+            host,
+            port: number(port)?,
+        },
+    })
 }
 
 fn number(value: &Value) -> Option<u16> {
-    let Value::Int(number) = value else { return None };
+    let Value::Int(number) = value else {
+        return None;
+    };
     u16::try_from(*number).ok()
 }
 
@@ -162,9 +209,14 @@ mod tests {
     #[test]
     fn keys_live_where_redis_says() {
         // By `CLUSTER KEYSLOT`.
-        for (key, expected) in
-            [("", 0), ("foo", 12_182), ("123456789", 12_739), ("{foo}bar", 12_182), ("a{foo}{bar}", 12_182), ("{}foo", 9_500)]
-        {
+        for (key, expected) in [
+            ("", 0),
+            ("foo", 12_182),
+            ("123456789", 12_739),
+            ("{foo}bar", 12_182),
+            ("a{foo}{bar}", 12_182),
+            ("{}foo", 9_500),
+        ] {
             assert_eq!(slot(key.as_bytes()), expected, "{key}");
         }
         assert_ne!(slot(b"a{foo"), slot(b"foo"), "it is not closed");
@@ -183,16 +235,37 @@ mod tests {
 
     #[test]
     fn what_is_no_cluster_says_so() {
-        assert!(View::read(vec![Value::Array(Vec::new()), Value::Nil]).is_err_and(|error| error.contains("no slots")));
-        let node = |host: Value| Value::Array(vec![host, Value::Int(7000), Value::BulkString(b"id".to_vec())]);
+        assert!(
+            View::read(vec![Value::Array(Vec::new()), Value::Nil])
+                .is_err_and(|error| error.contains("no slots"))
+        );
+        let node = |host: Value| {
+            Value::Array(vec![
+                host,
+                Value::Int(7000),
+                Value::BulkString(b"id".to_vec()),
+            ])
+        };
         let slots = Value::Array(vec![
-            Value::Array(vec![Value::Int(0), Value::Int(5), node(Value::BulkString(b"10.0.0.5".to_vec()))]),
+            Value::Array(vec![
+                Value::Int(0),
+                Value::Int(5),
+                node(Value::BulkString(b"10.0.0.5".to_vec())),
+            ]),
             Value::Array(vec![Value::Int(6), Value::Int(16_383), node(Value::Nil)]),
             Value::Array(vec![Value::Int(6), Value::Int(16_384), node(Value::Nil)]),
         ]);
-        let view = View::read(vec![slots, Value::BulkString(b"cluster_state:ok\r\n".to_vec())]).expect("it is a view");
+        let view = View::read(vec![
+            slots,
+            Value::BulkString(b"cluster_state:ok\r\n".to_vec()),
+        ])
+        .expect("it is a view");
         assert!(view.is_ok);
-        let seen: Vec<_> = view.ranges.iter().map(|range| (range.first, range.last, &*range.master.host)).collect();
+        let seen: Vec<_> = view
+            .ranges
+            .iter()
+            .map(|range| (range.first, range.last, &*range.master.host))
+            .collect();
         assert_eq!(seen, [(0, 5, "10.0.0.5"), (6, 16_383, "")]);
     }
 }

@@ -1,5 +1,6 @@
-//! Connections to Redis: made and mended by bb8, which needs to be told four things that its manager for Redis does not know: when a
-//! connection is broken, that it need not be asked before each use, how long a reply may take, and to give up quickly.
+//! Connections to Redis: made and mended by bb8, which needs to be told four things that its
+//! manager for Redis does not know: when a connection is broken, that it need not be asked before
+//! each use, how long a reply may take, and to give up quickly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,7 +24,8 @@ use crate::telemetry::metric::{Counter, Gauge, Metrics};
 #[derive(Debug, Clone)]
 pub struct Manager {
     address: Address,
-    /// It knows how to ask whether a connection lives. Connecting is left to the client: this has time-outs of its own for that.
+    /// It knows how to ask whether a connection lives. Connecting is left to the client: this has
+    /// time-outs of its own for that.
     redis: RedisConnectionManager,
     timeouts: Timeouts,
     dialer: Dialer,
@@ -42,7 +44,8 @@ pub struct Timeouts {
     pub reply: Duration,
 }
 
-/// How many connections there are, were made and were closed, also as the reference tells it of its pool.
+/// How many connections there are, were made and were closed, also as the reference tells it of its
+/// pool.
 #[derive(Debug, Clone)]
 pub struct Connections {
     made: Counter,
@@ -50,15 +53,18 @@ pub struct Connections {
     closed: Counter,
 }
 
-/// How long an attempt for something that no caller waits for hangs before a fresh one is made beside it, and how often that one is
-/// replaced. The first packet of the older one may have been lost in an outage: TCP sends it again after 1 s, 3 s, 7 s and so on.
+/// How long an attempt for something that no caller waits for hangs before a fresh one is made
+/// beside it, and how often that one is replaced. The first packet of the older one may have been
+/// lost in an outage: TCP sends it again after 1 s, 3 s, 7 s and so on.
 const FRESH_ATTEMPT_AFTER: Duration = Duration::from_millis(900);
-/// The same by TLS, where an attempt may hang because Redis' one core has the handshakes of a whole fleet to do, and attempts that are
-/// replaced cost it more of them. TCP sends the first packet twice in this time.
+/// The same by TLS, where an attempt may hang because Redis' one core has the handshakes of a whole
+/// fleet to do, and attempts that are replaced cost it more of them. TCP sends the first packet
+/// twice in this time.
 const FRESH_TLS_ATTEMPT_AFTER: Duration = Duration::from_secs(3);
 
 const OPEN: &str = "Connections to Redis.";
-const MADE: &str = "Connections to Redis that were made, but for those that only look up where its servers are.";
+const MADE: &str =
+    "Connections to Redis that were made, but for those that only look up where its servers are.";
 const CLOSED: &str = "Connections to Redis that were closed, by either side.";
 
 /// An attempt to connect.
@@ -81,7 +87,8 @@ pub struct Link {
 #[derive(Debug, Clone)]
 pub struct Lane {
     pool: Pool<Manager>,
-    /// What the last try to connect failed for. bb8 alone would let whoever waits for a connection wait on.
+    /// What the last try to connect failed for. bb8 alone would let whoever waits for a connection
+    /// wait on.
     failures: watch::Receiver<String>,
 }
 
@@ -95,19 +102,45 @@ struct Failures {
 impl Connections {
     /// Of the Redis that everybody has.
     pub fn new(metrics: &Metrics) -> Self {
-        let made = metrics.counter_with("tollgate_store_connections_total", MADE, &[("pool", "main")]);
+        let made = metrics.counter_with(
+            "tollgate_store_connections_total",
+            MADE,
+            &[("pool", "main")],
+        );
         Self {
-            open: metrics.reference_gauge("ratelimit.redis_pool.cx_active", "ratelimit_redis_pool_cx_active", OPEN),
-            closed: metrics.reference_counter("ratelimit.redis_pool.cx_local_close", "ratelimit_redis_pool_cx_local_close", CLOSED, &[]),
-            made: metrics.reference_counter_of(made, "ratelimit.redis_pool.cx_total", "ratelimit_redis_pool_cx_total", MADE),
+            open: metrics.reference_gauge(
+                "ratelimit.redis_pool.cx_active",
+                "ratelimit_redis_pool_cx_active",
+                OPEN,
+            ),
+            closed: metrics.reference_counter(
+                "ratelimit.redis_pool.cx_local_close",
+                "ratelimit_redis_pool_cx_local_close",
+                CLOSED,
+                &[],
+            ),
+            made: metrics.reference_counter_of(
+                made,
+                "ratelimit.redis_pool.cx_total",
+                "ratelimit_redis_pool_cx_total",
+                MADE,
+            ),
         }
     }
 
     /// Of the one for limits of a second.
     pub fn per_second(metrics: &Metrics) -> Self {
-        let made = metrics.counter_with("tollgate_store_connections_total", MADE, &[("pool", "per_second")]);
+        let made = metrics.counter_with(
+            "tollgate_store_connections_total",
+            MADE,
+            &[("pool", "per_second")],
+        );
         Self {
-            open: metrics.reference_gauge("ratelimit.redis_per_second_pool.cx_active", "ratelimit_redis_per_second_pool_cx_active", OPEN),
+            open: metrics.reference_gauge(
+                "ratelimit.redis_per_second_pool.cx_active",
+                "ratelimit_redis_per_second_pool_cx_active",
+                OPEN,
+            ),
             closed: metrics.reference_counter(
                 "ratelimit.redis_per_second_pool.cx_local_close",
                 "ratelimit_redis_per_second_pool_cx_local_close",
@@ -144,9 +177,21 @@ impl Manager {
     ///
     /// # Errors
     /// An address that the client cannot use.
-    pub fn new(address: Address, timeouts: Timeouts, dialer: Dialer, connections: Option<Connections>) -> Result<Self, RedisError> {
+    pub fn new(
+        address: Address,
+        timeouts: Timeouts,
+        dialer: Dialer,
+        connections: Option<Connections>,
+    ) -> Result<Self, RedisError> {
         let redis = RedisConnectionManager::new(address.connection_info())?;
-        Ok(Self { address, redis, timeouts, dialer, restart: Arc::default(), connections })
+        Ok(Self {
+            address,
+            redis,
+            timeouts,
+            dialer,
+            restart: Arc::default(),
+            connections,
+        })
     }
 
     /// Where it connects to.
@@ -157,13 +202,17 @@ impl Manager {
     /// The same for look-ups, which are not counted.
     #[must_use]
     pub fn uncounted(&self) -> Self {
-        Self { connections: None, ..self.clone() }
+        Self {
+            connections: None,
+            ..self.clone()
+        }
     }
 
-    /// Makes a fresh attempt beside each one that is under way, because the server is known to be reachable now.
+    /// Makes a fresh attempt beside each one that is under way, because the server is known to be
+    /// reachable now.
     ///
-    /// An attempt whose first packet was lost in an outage may hang for seconds longer. It would keep the one connection of a runtime
-    /// from being made.
+    /// An attempt whose first packet was lost in an outage may hang for seconds longer. It would
+    /// keep the one connection of a runtime from being made.
     pub fn restart_connecting(&self) {
         self.restart.notify_waiters();
     }
@@ -174,7 +223,9 @@ impl Manager {
     /// It does not, or not in time.
     pub async fn probe(&self) -> Result<(), RedisError> {
         let mut link = self.link().await?;
-        tokio::time::timeout(self.timeouts.reply, self.is_valid(&mut link)).await.unwrap_or_else(|_| Err(late("no reply")))
+        tokio::time::timeout(self.timeouts.reply, self.is_valid(&mut link))
+            .await
+            .unwrap_or_else(|_| Err(late("no reply")))
     }
 
     /// What is published on a channel from now on.
@@ -191,7 +242,9 @@ impl Manager {
             .boxed()
         };
         let listening = self.attempt(Some(self.fresh_attempt_after()), listening);
-        tokio::time::timeout(self.timeouts.connect, listening).await.unwrap_or_else(|_| Err(late("no connection to listen on")))
+        tokio::time::timeout(self.timeouts.connect, listening)
+            .await
+            .unwrap_or_else(|_| Err(late("no connection to listen on")))
     }
 
     /// A connection of its own, for something that no caller waits for.
@@ -209,16 +262,27 @@ impl Manager {
         let mut connection = self.attempt(fresh_after, dial).await?;
         connection.set_response_timeout(reply);
         let id = ConnectionId(CONNECTIONS.fetch_add(1, Relaxed));
-        Ok(Link { id, connection, broken: false, _counted: self.connections.as_ref().map(Counted::new) })
+        Ok(Link {
+            id,
+            connection,
+            broken: false,
+            _counted: self.connections.as_ref().map(Counted::new),
+        })
     }
 
-    /// One attempt, which runs to its end. Beside it there is at most one fresh attempt: from the next restart on, and, if it is said after
-    /// how long, whenever that time has passed. What becomes of the first attempt is what becomes of all, unless a fresh one succeeds.
-    async fn attempt<'a, T>(&self, fresh_after: Option<Duration>, dial: impl Fn() -> Attempt<'a, T>) -> Result<T, RedisError> {
+    /// One attempt, which runs to its end. Beside it there is at most one fresh attempt: from the
+    /// next restart on, and, if it is said after how long, whenever that time has passed. What
+    /// becomes of the first attempt is what becomes of all, unless a fresh one succeeds.
+    async fn attempt<'a, T>(
+        &self,
+        fresh_after: Option<Duration>,
+        dial: impl Fn() -> Attempt<'a, T>,
+    ) -> Result<T, RedisError> {
         let (mut first, mut fresh) = (dial(), None);
         loop {
             let restart = self.restart.notified();
-            let wait = OptionFuture::from(fresh_after.map(|after| tokio::time::sleep(jittered(after))));
+            let wait =
+                OptionFuture::from(fresh_after.map(|after| tokio::time::sleep(jittered(after))));
             tokio::select! {
                 biased;
                 connected = &mut first => return connected,
@@ -233,7 +297,11 @@ impl Manager {
     }
 
     fn fresh_attempt_after(&self) -> Duration {
-        if self.address.is_tls() { FRESH_TLS_ATTEMPT_AFTER } else { FRESH_ATTEMPT_AFTER }
+        if self.address.is_tls() {
+            FRESH_TLS_ATTEMPT_AFTER
+        } else {
+            FRESH_ATTEMPT_AFTER
+        }
     }
 }
 
@@ -261,19 +329,24 @@ impl Link {
         self.id
     }
 
-    /// Sends commands in one go, and waits for their replies, of which some may be errors of Redis' own.
+    /// Sends commands in one go, and waits for their replies, of which some may be errors of Redis'
+    /// own.
     ///
     /// # Errors
     /// Whatever breaks the connection.
     pub async fn call(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         // Until there are replies nobody knows what comes next on this connection.
         self.broken = true;
-        let values = self.connection.send_packed_commands(commands, 0, commands.len()).await?;
+        let values = self
+            .connection
+            .send_packed_commands(commands, 0, commands.len())
+            .await?;
         self.broken = false;
         Ok(values)
     }
 
-    /// Closes the connection once it is given back: its next reply may make no sense, or the wrong server sends it.
+    /// Closes the connection once it is given back: its next reply may make no sense, or the wrong
+    /// server sends it.
     pub fn give_up(&mut self) {
         self.broken = true;
     }
@@ -283,7 +356,10 @@ impl Lane {
     /// A connection for the runtime that this is called on. It is made in the background.
     pub fn open(manager: Manager, patience: Duration) -> Self {
         let (told, failures) = watch::channel(String::new());
-        let sink = Failures { address: manager.address.clone(), told };
+        let sink = Failures {
+            address: manager.address.clone(),
+            told,
+        };
         let pool = Pool::builder()
             .max_size(1)
             .min_idle(Some(1))

@@ -1,16 +1,19 @@
-//! How the servers of one Redis belong together: one alone, one of several that Sentinel names, or a Cluster.
+//! How the servers of one Redis belong together: one alone, one of several that Sentinel names, or
+//! a Cluster.
 
 use std::fmt;
 
 use crate::store::redis::address::Address;
 use crate::time::Span;
 
-/// One Redis to count on, however many servers it has. There may be a second one, for limits whose period is a second.
+/// One Redis to count on, however many servers it has. There may be a second one, for limits whose
+/// period is a second.
 #[derive(Debug, Clone)]
 pub struct PoolOptions {
     /// Its servers, and how to be let in.
     ///
-    /// Credentials and certificates may change while the process lives. An address knows the newest, so whoever connects asks it for its
+    /// Credentials and certificates may change while the process lives. An address knows the
+    /// newest, so whoever connects asks it for its
     /// [`connection_info`](Address::connection_info) each time, and keeps none.
     pub deployment: Deployment,
     /// How long making a connection may take.
@@ -54,7 +57,13 @@ impl fmt::Display for Deployment {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Single(address) => write!(formatter, "{address}"),
-            Self::Sentinel(Sentinels { master, sentinels, .. }) => write!(formatter, "{master} of the sentinels at {}", List(sentinels)),
+            Self::Sentinel(Sentinels {
+                master, sentinels, ..
+            }) => write!(
+                formatter,
+                "{master} of the sentinels at {}",
+                List(sentinels)
+            ),
             Self::Cluster(seeds) => write!(formatter, "the cluster of {}", List(seeds)),
         }
     }

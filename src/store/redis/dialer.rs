@@ -1,7 +1,8 @@
 //! Opens the byte stream of a connection to Redis: over the network, or from a function.
 //!
-//! Everything that connects (calls, probes, heartbeats, discovery) goes through a [`Dialer`]. Tests supply in-memory streams, which
-//! stay exact under a paused clock; sockets do not, because the clock moves on while their bytes are on the way.
+//! Everything that connects (calls, probes, heartbeats, discovery) goes through a [`Dialer`]. Tests
+//! supply in-memory streams, which stay exact under a paused clock; sockets do not, because the
+//! clock moves on while their bytes are on the way.
 
 use std::fmt;
 use std::io;
@@ -31,24 +32,44 @@ pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
 pub type Stream = Pin<Box<dyn AsyncStream + Send + Sync>>;
 
 impl Dialer {
-    /// A connection for calls. It uses the credentials and certificates that the address has at this moment.
+    /// A connection for calls. It uses the credentials and certificates that the address has at
+    /// this moment.
     ///
     /// # Errors
     /// Redis cannot be reached within that time, or rejects the credentials.
-    pub async fn connect(&self, address: &Address, within: Duration) -> Result<MultiplexedConnection, RedisError> {
+    pub async fn connect(
+        &self,
+        address: &Address,
+        within: Duration,
+    ) -> Result<MultiplexedConnection, RedisError> {
         let info = address.connection_info();
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(within)).set_response_timeout(Some(within));
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(within))
+            .set_response_timeout(Some(within));
         match self {
             Self::Network(resolver) => {
                 let config = config.set_dns_resolver(resolver.clone());
-                Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await
+                Client::open(info)?
+                    .get_multiplexed_async_connection_with_config(&config)
+                    .await
             }
             Self::Streams(dial) => {
-                let connecting =
-                    async { MultiplexedConnection::new_with_config(info.redis_settings(), dial(address).await?, config).await };
+                let connecting = async {
+                    MultiplexedConnection::new_with_config(
+                        info.redis_settings(),
+                        dial(address).await?,
+                        config,
+                    )
+                    .await
+                };
                 let timed_out = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
-                let (connection, driver) = tokio::time::timeout(within, connecting).await.unwrap_or_else(timed_out)?;
-                #[expect(clippy::disallowed_methods, reason = "it ends with the last clone of its connection, as for the network")]
+                let (connection, driver) = tokio::time::timeout(within, connecting)
+                    .await
+                    .unwrap_or_else(timed_out)?;
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "it ends with the last clone of its connection, as for the network"
+                )]
                 tokio::spawn(driver);
                 Ok(connection)
             }
@@ -63,7 +84,8 @@ impl Dialer {
         let info = address.connection_info();
         match self {
             Self::Network(resolver) => {
-                // The client takes no resolver here. Its own look-up follows one that was just answered, so it does not pile up either.
+                // The client takes no resolver here. Its own look-up follows one that was just
+                // answered, so it does not pile up either.
                 if let Some(host) = address.host() {
                     resolver.addresses(host).await?;
                 }

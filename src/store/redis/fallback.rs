@@ -6,9 +6,10 @@
 //!     last known usage          pending hits
 //! ```
 //!
-//! `local` decides against this replica's share of a limit, starting from this replica's share of the last known usage. `pending` keeps,
-//! for each counter, the hits that Redis certainly does not have. `write_back` sends them before Redis is used again. Hits whose outcome is
-//! unknown are counted locally and never written back: Redis counts each hit once or not at all.
+//! `local` decides against this replica's share of a limit, starting from this replica's share of
+//! the last known usage. `pending` keeps, for each counter, the hits that Redis certainly does not
+//! have. `write_back` sends them before Redis is used again. Hits whose outcome is unknown are
+//! counted locally and never written back: Redis counts each hit once or not at all.
 
 pub mod local;
 pub mod pending;

@@ -1,5 +1,6 @@
-//! What is wrong with a server: noticed by calls, looked at a few times a second by one task, which probes a server that was given up, and
-//! logs each trouble once when it comes and once when it is over.
+//! What is wrong with a server: noticed by calls, looked at a few times a second by one task, which
+//! probes a server that was given up, and logs each trouble once when it comes and once when it is
+//! over.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,7 +65,8 @@ pub struct HealthMetrics {
 struct Note {
     first: AtomicU64,
     last: AtomicU64,
-    /// As it was last seen: what came first may have been a connection that broke, and what lasts a password that is refused.
+    /// As it was last seen: what came first may have been a connection that broke, and what lasts
+    /// a password that is refused.
     cause: Mutex<String>,
     /// It was said to be there.
     is_told: AtomicBool,
@@ -72,7 +74,12 @@ struct Note {
 }
 
 impl Trouble {
-    const ALL: [Self; 4] = [Self::Unreachable, Self::Refusing, Self::ForeignValue, Self::Slow];
+    const ALL: [Self; 4] = [
+        Self::Unreachable,
+        Self::Refusing,
+        Self::ForeignValue,
+        Self::Slow,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -97,7 +104,11 @@ impl Trouble {
     fn of_reply(text: &str) -> Self {
         // Redis' own, and the script's.
         let foreign = ["WRONGTYPE", "value is not "];
-        if foreign.iter().any(|word| text.contains(word)) { Self::ForeignValue } else { Self::Refusing }
+        if foreign.iter().any(|word| text.contains(word)) {
+            Self::ForeignValue
+        } else {
+            Self::Refusing
+        }
     }
 }
 
@@ -107,14 +118,20 @@ impl HealthMetrics {
         let help = "Servers with this kind of trouble: 0 or 1 where there is one.";
         Self {
             breaker: BreakerMetrics::new(metrics),
-            troubles: Trouble::ALL.map(|trouble| metrics.gauge_with("tollgate_store_trouble", help, &[("kind", trouble.name())])),
-            probes_failed: metrics.counter("tollgate_store_probes_failed_total", "Probes of a server that was given up, and is not back."),
+            troubles: Trouble::ALL.map(|trouble| {
+                metrics.gauge_with("tollgate_store_trouble", help, &[("kind", trouble.name())])
+            }),
+            probes_failed: metrics.counter(
+                "tollgate_store_probes_failed_total",
+                "Probes of a server that was given up, and is not back.",
+            ),
         }
     }
 }
 
 impl Health {
-    /// Well, until something else is seen. `doubts` is rung when it may no longer be the one to ask.
+    /// Well, until something else is seen. `doubts` is rung when it may no longer be the one to
+    /// ask.
     pub fn new(metrics: &HealthMetrics, clock: Clock, doubts: Arc<Notify>) -> Self {
         Self {
             breaker: Breaker::new(metrics.breaker.clone()),
@@ -199,12 +216,14 @@ impl Health {
         }
     }
 
-    /// Opens the breaker unless calls were answered while the probe was under way: then the probe was late, and Redis is there.
+    /// Opens the breaker unless calls were answered while the probe was under way: then the probe
+    /// was late, and Redis is there.
     fn probe_failed(&self, cause: &str) {
         if self.has_come() && !self.breaker.is_open() {
             return;
         }
-        // At the start no call has failed yet, and the first caller need not be the one to find out.
+        // At the start no call has failed yet, and the first caller need not be the one to find
+        // out.
         if self.breaker.open() {
             self.doubts.notify_one();
         } else {
@@ -234,8 +253,16 @@ impl Health {
 
     /// What was told to be wrong with it and is not over, with what it was last seen by.
     pub fn troubles(&self) -> impl Iterator<Item = String> {
-        let there = Trouble::ALL.into_iter().filter(|trouble| self.notes[*trouble as usize].is_told.load(Relaxed));
-        there.map(|trouble| format!("{} ({})", trouble.sentence(), self.notes[trouble as usize].cause()))
+        let there = Trouble::ALL
+            .into_iter()
+            .filter(|trouble| self.notes[*trouble as usize].is_told.load(Relaxed));
+        there.map(|trouble| {
+            format!(
+                "{} ({})",
+                trouble.sentence(),
+                self.notes[trouble as usize].cause()
+            )
+        })
     }
 
     /// Logs a trouble that has come, or gone.
@@ -245,11 +272,15 @@ impl Health {
         let (first, last) = (note.first.load(Relaxed), note.last.load(Relaxed));
         let lasting = |since: u64| now.since(Time::from_micros(since));
         let over = match trouble {
-            // The breaker knows. A single failure that did not open it was an accident; and one that opens again and again, because some
-            // connections work and others break, is one trouble.
-            Trouble::Unreachable => !self.breaker.is_open() && (first == 0 || lasting(last) > QUIET),
+            // The breaker knows. A single failure that did not open it was an accident; and one
+            // that opens again and again, because some connections work and others
+            // break, is one trouble.
+            Trouble::Unreachable => {
+                !self.breaker.is_open() && (first == 0 || lasting(last) > QUIET)
+            }
             Trouble::Refusing | Trouble::ForeignValue => first == 0 || lasting(last) > QUIET,
-            // Who gave up waiting before it was known to be gone is not to be told of when it is back.
+            // Who gave up waiting before it was known to be gone is not to be told of when it is
+            // back.
             Trouble::Slow => first == 0 || lasting(last) > QUIET || self.breaker.is_open(),
         };
         let comes = match trouble {
@@ -273,7 +304,10 @@ impl Health {
 
 impl Note {
     fn cause(&self) -> String {
-        self.cause.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.cause
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -302,14 +336,23 @@ mod tests {
         for text in foreign {
             assert_eq!(Trouble::of_reply(text), Trouble::ForeignValue, "{text}");
         }
-        for text in ["OOM command not allowed when used memory > 'maxmemory'.", "READONLY You can't write against a read only replica."] {
+        for text in [
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "READONLY You can't write against a read only replica.",
+        ] {
             assert_eq!(Trouble::of_reply(text), Trouble::Refusing, "{text}");
         }
     }
 
     #[test]
     fn a_failed_probe_opens_the_breaker_unless_calls_are_answered_meanwhile() {
-        let health = || Health::new(&HealthMetrics::new(&Metrics::new()), Clock::system(), Arc::default());
+        let health = || {
+            Health::new(
+                &HealthMetrics::new(&Metrics::new()),
+                Clock::system(),
+                Arc::default(),
+            )
+        };
         let (starting, serving) = (health(), health());
         serving.worked();
         for health in [&starting, &serving] {

@@ -10,10 +10,12 @@ use tokio::sync::Mutex;
 use crate::store::redis::address::Address;
 use crate::store::redis::connection::{Link, Manager};
 
-/// How long one server is waited for while another may answer. Its connection goes on being made for the next look-up.
+/// How long one server is waited for while another may answer. Its connection goes on being made
+/// for the next look-up.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A connection to one server that is made when it is first needed. There is never more than one attempt to make it.
+/// A connection to one server that is made when it is first needed. There is never more than one
+/// attempt to make it.
 pub struct KeptLink {
     manager: Manager,
     state: Mutex<State>,
@@ -29,7 +31,10 @@ struct State {
 impl KeptLink {
     /// To the server that this manager connects to.
     pub fn new(manager: &Manager) -> Self {
-        Self { manager: manager.uncounted(), state: Mutex::default() }
+        Self {
+            manager: manager.uncounted(),
+            state: Mutex::default(),
+        }
     }
 
     /// Where it connects to.
@@ -76,6 +81,9 @@ impl KeptLink {
 
 impl fmt::Debug for KeptLink {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("KeptLink").field(self.address()).finish()
+        formatter
+            .debug_tuple("KeptLink")
+            .field(self.address())
+            .finish()
     }
 }

@@ -1,4 +1,5 @@
-//! What Redis last said of each counter, so that counting can go on in this process when it says nothing more.
+//! What Redis last said of each counter, so that counting can go on in this process when it says
+//! nothing more.
 
 use crate::check::Key;
 use crate::store::redis::slots::Slots;
@@ -22,7 +23,10 @@ impl LastSeen {
             "tollgate_last_seen_overwritten_total",
             "Counters whose last state in Redis was forgotten because another one needed the room (last_seen_max).",
         );
-        Self { slots: Slots::new(LAST_SEEN_MAX), overwritten }
+        Self {
+            slots: Slots::new(LAST_SEEN_MAX),
+            overwritten,
+        }
     }
 
     /// The hash that a counter is remembered by.
@@ -37,7 +41,8 @@ impl LastSeen {
         }
     }
 
-    /// Redis was not told of a refund, or its reply did not come: what it last replied is too much by so many hits.
+    /// Redis was not told of a refund, or its reply did not come: what it last replied is too much
+    /// by so many hits.
     pub fn refund(&self, hash: u64, hits: u64) {
         if let Some([used, at]) = self.slots.get(hash) {
             self.slots.set(hash, [used.saturating_sub(hits), at]);
@@ -46,6 +51,8 @@ impl LastSeen {
 
     /// How many hits were in use, and when.
     pub fn recall(&self, hash: u64) -> Option<(u64, Time)> {
-        self.slots.get(hash).map(|[used, at]| (used, Time::from_micros(at)))
+        self.slots
+            .get(hash)
+            .map(|[used, at]| (used, Time::from_micros(at)))
     }
 }

@@ -21,7 +21,10 @@ pub struct Layout {
 impl Layout {
     /// The only server.
     pub fn of_one(node: Arc<Node>) -> Self {
-        Self { nodes: vec![node], slots: None }
+        Self {
+            nodes: vec![node],
+            slots: None,
+        }
     }
 
     /// All servers.
@@ -38,19 +41,33 @@ impl Layout {
     pub fn owner(&self, key: &[u8]) -> Option<&Arc<Node>> {
         match &self.slots {
             None => self.nodes.first(),
-            Some(slots) => self.nodes.get(usize::from(slots[usize::from(cluster::slot(key))])),
+            Some(slots) => self
+                .nodes
+                .get(usize::from(slots[usize::from(cluster::slot(key))])),
         }
     }
 
     /// Whether it leads every key to the same server.
     pub fn serves_the_same(&self, other: &Self) -> bool {
-        let ids = |layout: &Self| layout.nodes.iter().map(|node| node.id()).collect::<Vec<_>>();
+        let ids = |layout: &Self| {
+            layout
+                .nodes
+                .iter()
+                .map(|node| node.id())
+                .collect::<Vec<_>>()
+        };
         self.slots == other.slots && ids(self) == ids(other)
     }
 
     /// Whether it has the same servers.
     pub fn has_the_same_nodes(&self, other: &Self) -> bool {
-        let ids = |layout: &Self| layout.nodes.iter().map(|node| node.id()).collect::<BTreeSet<_>>();
+        let ids = |layout: &Self| {
+            layout
+                .nodes
+                .iter()
+                .map(|node| node.id())
+                .collect::<BTreeSet<_>>()
+        };
         ids(self) == ids(other)
     }
 }

@@ -1,4 +1,5 @@
-//! One server, as the whole process knows it: how to connect to it, whether it is well, and what time it is there.
+//! One server, as the whole process knows it: how to connect to it, whether it is well, and what
+//! time it is there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -60,7 +61,12 @@ impl Node {
     /// An address that the client cannot use.
     pub fn new(address: Address, parts: &NodeParts) -> Result<Self, RedisError> {
         static NODES: AtomicU64 = AtomicU64::new(0);
-        let manager = Manager::new(address, parts.timeouts, parts.dialer.clone(), Some(parts.connections.clone()))?;
+        let manager = Manager::new(
+            address,
+            parts.timeouts,
+            parts.dialer.clone(),
+            Some(parts.connections.clone()),
+        )?;
         Ok(Self {
             id: NodeId(NODES.fetch_add(1, Relaxed)),
             look_ups: KeptLink::new(&manager),

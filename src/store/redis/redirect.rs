@@ -18,7 +18,11 @@ pub enum Redirect {
 impl Redirect {
     /// Reads it from an error; any other one is none.
     pub fn read(error: &RedisError) -> Option<Self> {
-        let place = || error.redirect_node().and_then(|(place, _)| Place::read(place));
+        let place = || {
+            error
+                .redirect_node()
+                .and_then(|(place, _)| Place::read(place))
+        };
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::Moved) => place().map(Self::Moved),
             ErrorKind::Server(ServerErrorKind::Ask) => place().map(Self::Ask),

@@ -1,8 +1,9 @@
 //! When to leave a connection because its server is no longer the one to count on.
 //!
-//! A server that was demoted replies READONLY and keeps its connections open, while its name may already lead to the new master. Only a
-//! new connection finds that out. While the fault lasts, about one connection a second is made anew for each server; as soon as one of
-//! them counts again, all older ones are left when they reply with such an error.
+//! A server that was demoted replies READONLY and keeps its connections open, while its name may
+//! already lead to the new master. Only a new connection finds that out. While the fault lasts,
+//! about one connection a second is made anew for each server; as soon as one of them counts again,
+//! all older ones are left when they reply with such an error.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,8 @@ use crate::time::{Span, Time};
 
 /// At most how often a connection to one server is made anew because of such replies.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
-/// What a server replies that takes no writes: it is a replica, it is reading its file, or it is a replica without a master.
+/// What a server replies that takes no writes: it is a replica, it is reading its file, or it is a
+/// replica without a master.
 const CODES: [&str; 3] = ["READONLY", "LOADING", "MASTERDOWN"];
 
 /// Whether the name of one server may lead to another one now.
@@ -105,7 +107,10 @@ mod tests {
         assert!(relocation.leaves(second, later));
         assert!(!relocation.leaves(first, later));
         relocation.counted(third);
-        assert!(relocation.leaves(first, later) && relocation.leaves(second, later), "they are older than one that counts");
+        assert!(
+            relocation.leaves(first, later) && relocation.leaves(second, later),
+            "they are older than one that counts"
+        );
         assert!(!relocation.leaves(third, later));
         assert!(relocation.is_outdated(second) && !relocation.is_outdated(third));
     }

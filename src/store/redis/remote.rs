@@ -1,5 +1,5 @@
-//! One runtime's way to Redis: each check goes to the server that has its key, all of those are asked at the same time, and what one of them
-//! sends elsewhere is followed there.
+//! One runtime's way to Redis: each check goes to the server that has its key, all of those are
+//! asked at the same time, and what one of them sends elsewhere is followed there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,8 @@ use crate::store::redis::script::{Line, Manner, Route, WindowForm};
 use crate::store::redis::topology::Pool;
 use crate::time::{Span, Time};
 
-/// How often a check is sent elsewhere, at most. Slots move once in a while; a cluster that sends somebody round and round has no answer.
+/// How often a check is sent elsewhere, at most. Slots move once in a while; a cluster that sends
+/// somebody round and round has no answer.
 pub const REDIRECTS_MAX: usize = 5;
 
 /// One runtime's way to Redis.
@@ -64,9 +65,13 @@ struct Heard<'r> {
 type Known = SmallVec<[Option<Verdict>; 2]>;
 
 impl Remote {
-    /// For the runtime that this is called on. Servers that are known are being connected to, so that the first caller need not wait for it.
+    /// For the runtime that this is called on. Servers that are known are being connected to, so
+    /// that the first caller need not wait for it.
     pub fn new(redis: Arc<Redis>) -> Self {
-        let remote = Self { redis, batchers: Arc::default() };
+        let remote = Self {
+            redis,
+            batchers: Arc::default(),
+        };
         for pool in remote.redis.pools() {
             let layout = pool.layout();
             for node in layout.nodes() {
@@ -84,10 +89,19 @@ impl Remote {
     /// Answers every check of an ask, in order, before its deadline and within STORE_TIMEOUT.
     pub async fn decide(&self, ask: &Ask, now: Time) -> Decisions {
         let timeout = self.redis.store_timeout;
-        let patience = ask.deadline.map_or(timeout, |deadline| deadline.since(now).min(timeout));
-        let within = Within { patience, since: now };
+        let patience = ask
+            .deadline
+            .map_or(timeout, |deadline| deadline.since(now).min(timeout));
+        let within = Within {
+            patience,
+            since: now,
+        };
         if let Some(cache) = &self.redis.over_limit_cache {
-            let known: Known = ask.checks.iter().map(|check| cache.get(check, now)).collect();
+            let known: Known = ask
+                .checks
+                .iter()
+                .map(|check| cache.get(check, now))
+                .collect();
             let decisions = if known.iter().any(Option::is_some) {
                 // On the heap, so that calls to which nothing is known are small.
                 Box::pin(self.ask_for_the_rest(ask, known, within)).await
@@ -95,7 +109,11 @@ impl Remote {
                 self.ask_redis(&ask.checks, ask.together, within).await
             };
             // Whatever was replied: the refund may have arrived.
-            for check in ask.checks.iter().filter(|check| matches!(check.hits, Hits::GiveBack(_))) {
+            for check in ask
+                .checks
+                .iter()
+                .filter(|check| matches!(check.hits, Hits::GiveBack(_)))
+            {
                 cache.refunded(&check.key, self.redis.clock.now());
             }
             return decisions;
@@ -105,12 +123,36 @@ impl Remote {
 
     /// Asks for what is not known already.
     async fn ask_for_the_rest(&self, ask: &Ask, known: Known, within: Within) -> Decisions {
-        let vetoed = ask.together && ask.checks.iter().zip(&known).any(|(check, known)| check.veto && known.is_some());
-        let unknown = ask.checks.iter().zip(&known).filter(|(_, known)| known.is_none());
-        let unknown: Vec<Check> = unknown.map(|(check, _)| if vetoed { look(check) } else { check.clone() }).collect();
-        let told = self.ask_redis(&unknown, ask.together && !vetoed, within).await;
+        let vetoed = ask.together
+            && ask
+                .checks
+                .iter()
+                .zip(&known)
+                .any(|(check, known)| check.veto && known.is_some());
+        let unknown = ask
+            .checks
+            .iter()
+            .zip(&known)
+            .filter(|(_, known)| known.is_none());
+        let unknown: Vec<Check> = unknown
+            .map(|(check, _)| if vetoed { look(check) } else { check.clone() })
+            .collect();
+        let told = self
+            .ask_redis(&unknown, ask.together && !vetoed, within)
+            .await;
         let mut told = told.into_iter();
-        known.into_iter().map(|known| known.map_or_else(|| told.next().unwrap_or(Err(StoreError::Refused.not_counted())), Ok)).collect()
+        known
+            .into_iter()
+            .map(|known| {
+                known.map_or_else(
+                    || {
+                        told.next()
+                            .unwrap_or(Err(StoreError::Refused.not_counted()))
+                    },
+                    Ok,
+                )
+            })
+            .collect()
     }
 
     async fn ask_redis(&self, checks: &[Check], together: bool, within: Within) -> Decisions {
@@ -120,28 +162,49 @@ impl Remote {
         }
         let parts = self.parts(checks, Manner::Together, within.since);
         if is_one_step(&parts, checks.len()) {
-            return self.ask_parts(checks, parts, Manner::Together, within).await;
+            return self
+                .ask_parts(checks, parts, Manner::Together, within)
+                .await;
         }
         Box::pin(self.try_and_charge(checks, parts, within)).await
     }
 
-    /// All or nothing where no one server can decide it: what would be said of each check is asked first, and then each is charged or only
-    /// looked at. Whoever comes in between may take what is left: then a check is refused in the second step, and others are charged
+    /// All or nothing where no one server can decide it: what would be said of each check is asked
+    /// first, and then each is charged or only looked at. Whoever comes in between may take
+    /// what is left: then a check is refused in the second step, and others are charged
     /// although the request does not pass. Never does more pass than may.
-    async fn try_and_charge<'r>(&'r self, checks: &[Check], parts: Parts<'r>, within: Within) -> Decisions {
+    async fn try_and_charge<'r>(
+        &'r self,
+        checks: &[Check],
+        parts: Parts<'r>,
+        within: Within,
+    ) -> Decisions {
         let mut decisions = self.ask_parts(checks, parts, Manner::Tried, within).await;
-        let is_over = |decision: &Result<Verdict, Failure>| decision.is_ok_and(|verdict| verdict.over);
-        let vetoed = checks.iter().zip(&decisions).any(|(check, decision)| check.veto && is_over(decision));
-        let second = |(check, decision): (&Check, &Result<Verdict, Failure>)| match (vetoed, is_over(decision)) {
+        let is_over =
+            |decision: &Result<Verdict, Failure>| decision.is_ok_and(|verdict| verdict.over);
+        let vetoed = checks
+            .iter()
+            .zip(&decisions)
+            .any(|(check, decision)| check.veto && is_over(decision));
+        let second = |(check, decision): (&Check, &Result<Verdict, Failure>)| match (
+            vetoed,
+            is_over(decision),
+        ) {
             (true, false) => look(check),
             _ => check.clone(),
         };
         let is_asked_again = |check: &Check, decision: &Result<Verdict, Failure>| {
-            let stays_refused = vetoed && is_over(decision) && check.limit.refused_hits() == RefusedHits::Drop;
+            let stays_refused =
+                vetoed && is_over(decision) && check.limit.refused_hits() == RefusedHits::Drop;
             decision.is_ok() && !stays_refused
         };
-        let asked: Vec<usize> = (0..checks.len()).filter(|&index| is_asked_again(&checks[index], &decisions[index])).collect();
-        let again: Vec<Check> = asked.iter().map(|&index| second((&checks[index], &decisions[index]))).collect();
+        let asked: Vec<usize> = (0..checks.len())
+            .filter(|&index| is_asked_again(&checks[index], &decisions[index]))
+            .collect();
+        let again: Vec<Check> = asked
+            .iter()
+            .map(|&index| second((&checks[index], &decisions[index])))
+            .collect();
         let parts = self.parts(&again, Manner::Apart, within.since);
         let told = self.ask_parts(&again, parts, Manner::Apart, within).await;
         for (index, decision) in asked.into_iter().zip(told) {
@@ -166,16 +229,38 @@ impl Remote {
         parts
     }
 
-    async fn ask_parts<'r>(&'r self, checks: &[Check], mut parts: Parts<'r>, manner: Manner, within: Within) -> Decisions {
-        let mut decisions: Decisions = checks.iter().map(|_| Err(StoreError::Unreachable.not_counted())).collect();
+    async fn ask_parts<'r>(
+        &'r self,
+        checks: &[Check],
+        mut parts: Parts<'r>,
+        manner: Manner,
+        within: Within,
+    ) -> Decisions {
+        let mut decisions: Decisions = checks
+            .iter()
+            .map(|_| Err(StoreError::Unreachable.not_counted()))
+            .collect();
         for _ in 0..=REDIRECTS_MAX {
             let mut elsewhere = Parts::new();
             let heard: SmallVec<[Heard<'_>; 1]> = match parts.pop() {
                 // As it is most often, and then it needs no place on the heap.
-                Some(alone) if parts.is_empty() => SmallVec::from_iter([self.ask_part(checks, alone, manner, within).await]),
-                last => join_all(parts.drain(..).chain(last).map(|part| self.ask_part(checks, part, manner, within))).await.into(),
+                Some(alone) if parts.is_empty() => {
+                    SmallVec::from_iter([self.ask_part(checks, alone, manner, within).await])
+                }
+                last => join_all(
+                    parts
+                        .drain(..)
+                        .chain(last)
+                        .map(|part| self.ask_part(checks, part, manner, within)),
+                )
+                .await
+                .into(),
             };
-            for Heard { decided, elsewhere: sent_on } in heard {
+            for Heard {
+                decided,
+                elsewhere: sent_on,
+            } in heard
+            {
                 elsewhere.extend(sent_on);
                 for (index, decision) in decided {
                     decisions[index] = decision;
@@ -186,7 +271,8 @@ impl Remote {
             }
             let is_parted = |part: &Part<'_>| part.lines.iter().any(|line| line.route().is_alone());
             if manner == Manner::Together && elsewhere.iter().any(is_parted) {
-                // Of these keys some have gone to another node: no one call can decide over all of them any more.
+                // Of these keys some have gone to another node: no one call can decide over all of
+                // them any more.
                 let parts = self.parts(checks, Manner::Together, within.since);
                 return Box::pin(self.try_and_charge(checks, parts, within)).await;
             }
@@ -199,13 +285,29 @@ impl Remote {
     }
 
     /// Asks one server.
-    async fn ask_part<'r>(&'r self, checks: &[Check], part: Part<'r>, manner: Manner, within: Within) -> Heard<'r> {
-        let Part { pool, by_slot, node, indices, mut lines } = part;
+    async fn ask_part<'r>(
+        &'r self,
+        checks: &[Check],
+        part: Part<'r>,
+        manner: Manner,
+        within: Within,
+    ) -> Heard<'r> {
+        let Part {
+            pool,
+            by_slot,
+            node,
+            indices,
+            mut lines,
+        } = part;
         let mut heard = Heard::default();
         let mut asked = 0;
         while asked < indices.len() {
             // One after the other: the same key may come again, and is to see what it did before.
-            let rest = if manner == Manner::Together { Vec::new() } else { lines.split_off(lines.len().min(BATCH_SIZE_MAX)) };
+            let rest = if manner == Manner::Together {
+                Vec::new()
+            } else {
+                lines.split_off(lines.len().min(BATCH_SIZE_MAX))
+            };
             let indices = &indices[asked..asked + lines.len()];
             asked += lines.len();
             match self.told(&node, by_slot, lines, manner, within).await {
@@ -213,25 +315,48 @@ impl Remote {
                     for ((&index, line), said) in indices.iter().zip(told.lines).zip(&told.said) {
                         match said {
                             Ok(said) => {
-                                let verdict = self.redis.conclude((&checks[index], &line), said, within.since, told.now, &node);
+                                let verdict = self.redis.conclude(
+                                    (&checks[index], &line),
+                                    said,
+                                    within.since,
+                                    told.now,
+                                    &node,
+                                );
                                 heard.decided.push((index, Ok(verdict)));
                             }
-                            Err(Silence::None(failure)) => heard.decided.push((index, Err(*failure))),
-                            Err(Silence::Elsewhere(redirect)) => match self.follow(pool, &node, redirect) {
-                                Some((node, route)) => heard.goes_to(pool, &node, index, line, route),
-                                None => heard.decided.push((index, Err(StoreError::Refused.not_counted()))),
-                            },
+                            Err(Silence::None(failure)) => {
+                                heard.decided.push((index, Err(*failure)))
+                            }
+                            Err(Silence::Elsewhere(redirect)) => {
+                                match self.follow(pool, &node, redirect) {
+                                    Some((node, route)) => {
+                                        heard.goes_to(pool, &node, index, line, route)
+                                    }
+                                    None => heard
+                                        .decided
+                                        .push((index, Err(StoreError::Refused.not_counted()))),
+                                }
+                            }
                         }
                     }
                 }
-                Err(failure) => heard.decided.extend(indices.iter().map(|&index| (index, Err(failure)))),
+                Err(failure) => heard
+                    .decided
+                    .extend(indices.iter().map(|&index| (index, Err(failure)))),
             }
             lines = rest;
         }
         heard
     }
 
-    async fn told(&self, node: &Arc<Node>, by_slot: bool, lines: Vec<Line>, manner: Manner, within: Within) -> Result<Told, Failure> {
+    async fn told(
+        &self,
+        node: &Arc<Node>,
+        by_slot: bool,
+        lines: Vec<Line>,
+        manner: Manner,
+        within: Within,
+    ) -> Result<Told, Failure> {
         if node.health.breaker.is_open() {
             return Err(StoreError::Unreachable.not_counted());
         }
@@ -242,14 +367,25 @@ impl Remote {
         }
         let (batcher, departure) = (self.batcher(node, by_slot), Departure::default());
         let asking = batcher.ask(lines, manner, departure.clone());
-        tokio::time::timeout(Duration::from(patience), asking).await.unwrap_or_else(|_| {
-            node.health.see(Trouble::Slow, "no reply within the caller's time");
-            Err(Failure { error: StoreError::Late, effect: departure.withdraw() })
-        })
+        tokio::time::timeout(Duration::from(patience), asking)
+            .await
+            .unwrap_or_else(|_| {
+                node.health
+                    .see(Trouble::Slow, "no reply within the caller's time");
+                Err(Failure {
+                    error: StoreError::Late,
+                    effect: departure.withdraw(),
+                })
+            })
     }
 
     /// Where a node sends somebody.
-    fn follow(&self, pool: &Pool, node: &Arc<Node>, redirect: &Redirect) -> Option<(Arc<Node>, Route)> {
+    fn follow(
+        &self,
+        pool: &Pool,
+        node: &Arc<Node>,
+        redirect: &Redirect,
+    ) -> Option<(Arc<Node>, Route)> {
         let [moved, ask, again] = &self.redis.metrics.redirects;
         let at = |place: &cluster::Place| pool.node_at(&place.told_by(node.address()));
         match redirect {
@@ -274,11 +410,17 @@ impl Remote {
         let mut batchers = self.batchers.lock().unwrap_or_else(PoisonError::into_inner);
         match batchers.get(&node.id()) {
             Some(batcher) if !batcher.has_ended() => return batcher.clone(),
-            Some(_) => tracing::error!(address = %node.address(), "a batcher ended unexpectedly; starting another one"),
+            Some(_) => {
+                tracing::error!(address = %node.address(), "a batcher ended unexpectedly; starting another one")
+            }
             None => {}
         }
         // Those of servers that are gone end when nobody waits for them any more.
-        let is_known = |id: &NodeId| self.redis.pools().any(|pool| pool.layout().nodes().iter().any(|node| node.id() == *id));
+        let is_known = |id: &NodeId| {
+            self.redis
+                .pools()
+                .any(|pool| pool.layout().nodes().iter().any(|node| node.id() == *id))
+        };
         batchers.retain(|id, _| is_known(id));
         let batcher = Batcher::start(self.redis.clone(), node.clone(), by_slot);
         batchers.insert(node.id(), batcher.clone());
@@ -287,7 +429,14 @@ impl Remote {
 }
 
 impl<'r> Heard<'r> {
-    fn goes_to(&mut self, pool: &'r Pool, node: &Arc<Node>, index: usize, mut line: Line, route: Route) {
+    fn goes_to(
+        &mut self,
+        pool: &'r Pool,
+        node: &Arc<Node>,
+        index: usize,
+        mut line: Line,
+        route: Route,
+    ) {
         line.set_route(route);
         if route.is_alone() {
             line.set_form(WindowForm::Fresh);
@@ -299,10 +448,24 @@ impl<'r> Heard<'r> {
 }
 
 /// The part of a server, which may be new.
-fn part_of<'p, 'r>(parts: &'p mut Parts<'r>, pool: &'r Pool, node: &Arc<Node>, by_slot: bool) -> &'p mut Part<'r> {
-    let at = parts.iter().position(|part| part.node.id() == node.id()).unwrap_or(parts.len());
+fn part_of<'p, 'r>(
+    parts: &'p mut Parts<'r>,
+    pool: &'r Pool,
+    node: &Arc<Node>,
+    by_slot: bool,
+) -> &'p mut Part<'r> {
+    let at = parts
+        .iter()
+        .position(|part| part.node.id() == node.id())
+        .unwrap_or(parts.len());
     if at == parts.len() {
-        parts.push(Part { pool, by_slot, node: node.clone(), indices: SmallVec::new(), lines: Vec::new() });
+        parts.push(Part {
+            pool,
+            by_slot,
+            node: node.clone(),
+            indices: SmallVec::new(),
+            lines: Vec::new(),
+        });
     }
     &mut parts[at]
 }
@@ -311,9 +474,17 @@ fn part_of<'p, 'r>(parts: &'p mut Parts<'r>, pool: &'r Pool, node: &Arc<Node>, b
 fn is_one_step(parts: &[Part<'_>], checks: usize) -> bool {
     let [part] = parts else { return false };
     let slot = |line: &Line| cluster::slot(line.key().as_bytes());
-    part.lines.len() == checks && (!part.by_slot || part.lines.iter().all(|line| slot(line) == slot(&part.lines[0])))
+    part.lines.len() == checks
+        && (!part.by_slot
+            || part
+                .lines
+                .iter()
+                .all(|line| slot(line) == slot(&part.lines[0])))
 }
 
 fn look(check: &Check) -> Check {
-    Check { hits: Hits::Look, ..check.clone() }
+    Check {
+        hits: Hits::Look,
+        ..check.clone()
+    }
 }

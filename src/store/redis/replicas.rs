@@ -1,8 +1,11 @@
-//! How many replicas share the limits, and which of them this process is: learnt from heartbeats through Redis.
+//! How many replicas share the limits, and which of them this process is: learnt from heartbeats
+//! through Redis.
 //!
-//! Each process draws a name when it starts, and publishes it once a second on a channel to which all of them listen; Redis keeps nothing of
-//! it, so its keys stay what they are without us. Whoever was silent for ten beats is gone; whoever drains says so. The place of its name
-//! among all of them is the process' rank. While Redis is away, what was last known stays: that is when it is needed.
+//! Each process draws a name when it starts, and publishes it once a second on a channel to which
+//! all of them listen; Redis keeps nothing of it, so its keys stay what they are without us.
+//! Whoever was silent for ten beats is gone; whoever drains says so. The place of its name
+//! among all of them is the process' rank. While Redis is away, what was last known stays: that is
+//! when it is needed.
 //!
 //! ```text
 //!  heard        a b c   a b c   a b      …       a b
@@ -26,15 +29,18 @@ use crate::store::redis::node::Node;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::time::{Clock, Span, Time};
 
-/// How many replicas are counted. More than a thousand processes on one Redis are counted as a thousand.
+/// How many replicas are counted. More than a thousand processes on one Redis are counted as a
+/// thousand.
 pub const REPLICAS_MAX: usize = 1_000;
-/// How often a process says that it lives. Everybody hears everybody, so a hundred of them say it half as often, and a thousand every ten
-/// seconds or so.
+/// How often a process says that it lives. Everybody hears everybody, so a hundred of them say it
+/// half as often, and a thousand every ten seconds or so.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 const REPLICAS_PER_INTERVAL: usize = 100;
-/// How long to pause between attempts to meet that fail, at most. They may fail for as long as a permission is missing.
+/// How long to pause between attempts to meet that fail, at most. They may fail for as long as a
+/// permission is missing.
 const RECONNECT_INTERVAL_MAX: Duration = Duration::from_secs(5);
-/// Whoever has missed so many beats is gone: a failover, or a process that stood still for a moment, is no reason to count anew.
+/// Whoever has missed so many beats is gone: a failover, or a process that stood still for a
+/// moment, is no reason to count anew.
 const BEATS_MISSED_MAX: u32 = 10;
 /// So many beats of everybody else are heard before what was heard counts.
 const BEATS_FIRST: u32 = 2;
@@ -66,8 +72,8 @@ struct Members {
 }
 
 impl Replicas {
-    /// Nothing was learnt yet. Whoever has the same `key_prefix` and counts in the same database meets; `configured` is how many there are
-    /// until then.
+    /// Nothing was learnt yet. Whoever has the same `key_prefix` and counts in the same database
+    /// meets; `configured` is how many there are until then.
     pub fn new(key_prefix: &str, database: i64, configured: Share, metrics: &Metrics) -> Self {
         Self {
             channel: format!("{key_prefix}tg:replicas:{database}"),
@@ -85,8 +91,14 @@ impl Replicas {
         self.members().known.unwrap_or(self.configured)
     }
 
-    /// Beats and listens until the process drains, and then says that it leaves. `home` is the server by which that is done, if there is one.
-    pub async fn look_after(&self, home: impl Fn() -> Option<Arc<Node>>, clock: &Clock, lifecycle: &Lifecycle) {
+    /// Beats and listens until the process drains, and then says that it leaves. `home` is the
+    /// server by which that is done, if there is one.
+    pub async fn look_after(
+        &self,
+        home: impl Fn() -> Option<Arc<Node>>,
+        clock: &Clock,
+        lifecycle: &Lifecycle,
+    ) {
         let meeting = async {
             let mut is_told = false;
             let mut pauses = Backoff::new(BEAT_INTERVAL);
@@ -114,12 +126,18 @@ impl Replicas {
         if let Some(node) = home()
             && let Ok(mut link) = node.manager().link().await
         {
-            let _ = link.call(&self.says(&format!("{LEAVES}{}", self.name))).await;
+            let _ = link
+                .call(&self.says(&format!("{LEAVES}{}", self.name)))
+                .await;
         }
     }
 
     /// Beats and listens until that no longer works, or is to be done elsewhere.
-    async fn meet(&self, home: impl Fn() -> Option<Arc<Node>>, clock: &Clock) -> Option<RedisError> {
+    async fn meet(
+        &self,
+        home: impl Fn() -> Option<Arc<Node>>,
+        clock: &Clock,
+    ) -> Option<RedisError> {
         let node = home()?;
         let opened = async {
             let heard = node.manager().listen(&self.channel).await?;
@@ -192,10 +210,13 @@ impl Members {
 
     /// A name, or what is said by one who leaves. Anything else is nobody's.
     fn hear(&mut self, said: &str, now: Time) {
-        let is_name = |name: &str| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_name =
+            |name: &str| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
         match said.strip_prefix(LEAVES) {
             Some(name) => drop(self.heard.remove(name)),
-            None if is_name(said) && (self.heard.len() < REPLICAS_MAX || self.heard.contains_key(said)) => {
+            None if is_name(said)
+                && (self.heard.len() < REPLICAS_MAX || self.heard.contains_key(said)) =>
+            {
                 self.heard.insert(said.to_owned(), now);
             }
             None => {}
@@ -204,17 +225,24 @@ impl Members {
 
     /// Whether it should have heard itself by now.
     fn is_deaf(&self, own: &str, now: Time) -> bool {
-        let heard = self.heard.get(own).into_iter().chain(&self.listens_since).max();
+        let heard = self
+            .heard
+            .get(own)
+            .into_iter()
+            .chain(&self.listens_since)
+            .max();
         heard.is_some_and(|heard| now.since(*heard) > self.beats(BEATS_MISSED_MAX))
     }
 
-    /// Who is there at this time: what was heard, once everybody had the time to be. Whoever does not hear itself hears nobody.
+    /// Who is there at this time: what was heard, once everybody had the time to be. Whoever does
+    /// not hear itself hears nobody.
     fn learn(&mut self, own: &str, now: Time) -> Option<Share> {
         if let Some(since) = self.listens_since
             && now.since(since) >= self.beats(BEATS_FIRST)
         {
             let silent = self.beats(BEATS_MISSED_MAX);
-            self.heard.retain(|_, heard| now.since((*heard).max(since)) <= silent);
+            self.heard
+                .retain(|_, heard| now.since((*heard).max(since)) <= silent);
             if let Some(rank) = self.heard.keys().position(|name| name == own) {
                 let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
                 let replicas = NonZeroU32::new(number(self.heard.len())).unwrap_or(NonZeroU32::MIN);
@@ -249,42 +277,72 @@ mod tests {
         for number in numbers {
             members.hear(&name(*number), at(second));
         }
-        members
-            .learn(OWN, at(second))
-            .map(|share| (share.replicas().get(), (0..9).find(|rank| share == Share::ranked(share.replicas(), *rank)).expect("a rank")))
+        members.learn(OWN, at(second)).map(|share| {
+            (
+                share.replicas().get(),
+                (0..9)
+                    .find(|rank| share == Share::ranked(share.replicas(), *rank))
+                    .expect("a rank"),
+            )
+        })
     }
 
     #[test]
     fn more_count_at_once_and_fewer_when_they_were_silent_for_ten_beats() {
-        let mut members = Members { listens_since: Some(at(0)), ..Members::default() };
-        assert_eq!(hear(&mut members, 1, &[5]), None, "others may be about to speak");
+        let mut members = Members {
+            listens_since: Some(at(0)),
+            ..Members::default()
+        };
+        assert_eq!(
+            hear(&mut members, 1, &[5]),
+            None,
+            "others may be about to speak"
+        );
         assert_eq!(hear(&mut members, 2, &[5, 7, 3]), Some((3, 1)));
         assert_eq!(hear(&mut members, 3, &[5, 7, 1]), Some((4, 2)));
         for second in 4..=12 {
-            assert_eq!(hear(&mut members, second, &[5, 7]), Some((4, 2)), "at {second}");
+            assert_eq!(
+                hear(&mut members, second, &[5, 7]),
+                Some((4, 2)),
+                "at {second}"
+            );
         }
         assert_eq!(hear(&mut members, 13, &[5, 7]), Some((3, 1)));
         assert_eq!(hear(&mut members, 14, &[5, 7]), Some((2, 0)));
         members.hear(&format!("-{}", name(7)), at(14));
-        assert_eq!(hear(&mut members, 14, &[5]), Some((1, 0)), "it said that it leaves");
+        assert_eq!(
+            hear(&mut members, 14, &[5]),
+            Some((1, 0)),
+            "it said that it leaves"
+        );
     }
 
     #[test]
     fn what_was_known_stays_while_nobody_can_be_heard_and_until_everybody_had_the_time_to_speak() {
-        let mut members = Members { listens_since: Some(at(0)), ..Members::default() };
+        let mut members = Members {
+            listens_since: Some(at(0)),
+            ..Members::default()
+        };
         assert_eq!(hear(&mut members, 5, &[5, 7, 3]), Some((3, 1)));
         members.listens_since = None;
         assert_eq!(hear(&mut members, 100, &[]), Some((3, 1)));
         members.listens_since = Some(at(200));
         for second in 200..=210 {
-            assert_eq!(hear(&mut members, second, &[5]), Some((3, 1)), "at {second}");
+            assert_eq!(
+                hear(&mut members, second, &[5]),
+                Some((3, 1)),
+                "at {second}"
+            );
         }
         assert_eq!(hear(&mut members, 211, &[5]), Some((1, 0)));
     }
 
     #[test]
     fn what_nobody_of_us_says_is_not_listened_to() {
-        let mut members = Members { listens_since: Some(at(0)), ..Members::default() };
+        let mut members = Members {
+            listens_since: Some(at(0)),
+            ..Members::default()
+        };
         for said in ["", "-", "hello", "zzzzzzzzzzzzzzzz", "00000000000000000"] {
             members.hear(said, at(1));
         }
@@ -292,6 +350,9 @@ mod tests {
         for number in 0..2 * REPLICAS_MAX {
             members.hear(&format!("{number:016x}"), at(1));
         }
-        assert_eq!((members.heard.len(), members.interval()), (REPLICAS_MAX, 11));
+        assert_eq!(
+            (members.heard.len(), members.interval()),
+            (REPLICAS_MAX, 11)
+        );
     }
 }

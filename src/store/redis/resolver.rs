@@ -1,8 +1,9 @@
-//! Looks up host names of Redis: one look-up per name at a time, on few threads, for the whole process.
+//! Looks up host names of Redis: one look-up per name at a time, on few threads, for the whole
+//! process.
 //!
-//! `getaddrinfo` blocks its thread for as long as the system's resolver waits for a DNS server (10 s and more), and cannot be
-//! cancelled. Whoever needs a name whose look-up is in flight waits for that one. The threads are detached: neither a runtime nor the
-//! end of the process waits for them.
+//! `getaddrinfo` blocks its thread for as long as the system's resolver waits for a DNS server (10
+//! s and more), and cannot be cancelled. Whoever needs a name whose look-up is in flight waits for
+//! that one. The threads are detached: neither a runtime nor the end of the process waits for them.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -17,7 +18,8 @@ use redis::io::AsyncDNSResolver;
 use redis::{RedisError, RedisFuture};
 use tokio::sync::oneshot;
 
-/// Threads that look up names. Names beyond that wait; of one name there is never more than one look-up.
+/// Threads that look up names. Names beyond that wait; of one name there is never more than one
+/// look-up.
 pub const LOOK_UP_THREADS_MAX: usize = 8;
 
 /// Looks up names. Clones share their look-ups.
@@ -32,7 +34,8 @@ struct Inner {
 #[derive(Default)]
 struct State {
     in_flight: HashMap<Arc<str>, Answer>,
-    /// Names that no thread has begun to look up. Each is in flight, so there are no more of them than servers.
+    /// Names that no thread has begun to look up. Each is in flight, so there are no more of them
+    /// than servers.
     queue: VecDeque<(Arc<str>, oneshot::Sender<Addresses>)>,
     threads: usize,
 }
@@ -45,7 +48,10 @@ type Answer = Shared<BoxFuture<'static, Addresses>>;
 
 impl Resolver {
     fn with(look_up: impl Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Inner { look_up: Box::new(look_up), state: Mutex::default() }))
+        Self(Arc::new(Inner {
+            look_up: Box::new(look_up),
+            state: Mutex::default(),
+        }))
     }
 
     /// The addresses of a host, with port 0. The caller bounds the time.
@@ -56,7 +62,9 @@ impl Resolver {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(Arc::new([SocketAddr::new(address, 0)]));
         }
-        self.answer(host)?.await.map_err(|error| io::Error::new(error.kind(), error))
+        self.answer(host)?
+            .await
+            .map_err(|error| io::Error::new(error.kind(), error))
     }
 
     /// The look-up of a host that is in flight, or a new one.
@@ -67,12 +75,21 @@ impl Resolver {
         }
         if state.threads < LOOK_UP_THREADS_MAX {
             let inner = self.0.clone();
-            thread::Builder::new().name("resolver".to_owned()).spawn(move || inner.run())?;
+            thread::Builder::new()
+                .name("resolver".to_owned())
+                .spawn(move || inner.run())?;
             state.threads += 1;
         }
         let (host, (sender, receiver)) = (Arc::<str>::from(host), oneshot::channel());
-        let ended = |_| Err(Arc::new(io::Error::other("the look-up of the name ended without an answer")));
-        let answer = receiver.map(move |addresses| addresses.unwrap_or_else(ended)).boxed().shared();
+        let ended = |_| {
+            Err(Arc::new(io::Error::other(
+                "the look-up of the name ended without an answer",
+            )))
+        };
+        let answer = receiver
+            .map(move |addresses| addresses.unwrap_or_else(ended))
+            .boxed()
+            .shared();
         state.in_flight.insert(host.clone(), answer.clone());
         state.queue.push_back((host, sender));
         Ok(answer)
@@ -109,11 +126,17 @@ impl Inner {
 }
 
 impl AsyncDNSResolver for Resolver {
-    fn resolve<'a, 'b: 'a>(&'a self, host: &'b str, port: u16) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+    fn resolve<'a, 'b: 'a>(
+        &'a self,
+        host: &'b str,
+        port: u16,
+    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
         Box::pin(async move {
             let addresses = self.addresses(host).await.map_err(RedisError::from)?;
             if addresses.is_empty() {
-                return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address").into());
+                return Err(
+                    io::Error::new(io::ErrorKind::NotFound, "the name has no address").into(),
+                );
             }
             let mut addresses = addresses.to_vec();
             for address in &mut addresses {
@@ -143,7 +166,8 @@ mod tests {
 
     const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 0);
 
-    /// A DNS server that does not respond until something is sent for each look-up. Counts look-ups that have begun.
+    /// A DNS server that does not respond until something is sent for each look-up. Counts look-ups
+    /// that have begun.
     fn unresponsive() -> (Resolver, mpsc::Sender<()>, Arc<AtomicUsize>) {
         let (respond, responses) = mpsc::channel();
         let (responses, begun) = (Mutex::new(responses), Arc::new(AtomicUsize::new(0)));
@@ -158,7 +182,9 @@ mod tests {
     }
 
     async fn give_up(resolver: &Resolver, host: &str) {
-        tokio::time::timeout(Duration::from_millis(1), resolver.addresses(host)).await.expect_err("there is no answer");
+        tokio::time::timeout(Duration::from_millis(1), resolver.addresses(host))
+            .await
+            .expect_err("there is no answer");
     }
 
     #[tokio::test]
@@ -186,7 +212,10 @@ mod tests {
         }
         assert_eq!(resolver.0.state().threads, LOOK_UP_THREADS_MAX);
         assert!(begun.load(SeqCst) <= LOOK_UP_THREADS_MAX);
-        let answers: Vec<_> = names.iter().map(|name| resolver.answer(name).expect("a look-up")).collect();
+        let answers: Vec<_> = names
+            .iter()
+            .map(|name| resolver.answer(name).expect("a look-up"))
+            .collect();
         for _ in &names {
             respond.send(()).expect("the resolver is there");
         }
@@ -198,7 +227,10 @@ mod tests {
     async fn an_address_is_not_looked_up() {
         let (resolver, _respond, begun) = unresponsive();
         for host in ["10.0.0.1", "::1"] {
-            resolver.addresses(host).await.expect("it is its own answer");
+            resolver
+                .addresses(host)
+                .await
+                .expect("it is its own answer");
         }
         assert_eq!(begun.load(SeqCst), 0);
     }
@@ -206,7 +238,10 @@ mod tests {
     #[tokio::test]
     async fn an_error_of_the_system_is_the_answer() {
         let resolver = Resolver::with(|_| Err(io::Error::other("no such name")));
-        let error = resolver.addresses("redis").await.expect_err("there is no address");
+        let error = resolver
+            .addresses("redis")
+            .await
+            .expect_err("there is no address");
         assert!(error.to_string().contains("no such name"), "{error}");
     }
 }

@@ -1,8 +1,8 @@
 //! The script that decides, what it is sent and what it replies.
 //!
-//! One script decides many checks of any algorithm in one call: a call of its own for each would cost Redis three times as much. It is
-//! put together from the twins of all algorithms and a driver that walks the checks. Its words are in `driver.lua`; here is their
-//! other side.
+//! One script decides many checks of any algorithm in one call: a call of its own for each would
+//! cost Redis three times as much. It is put together from the twins of all algorithms and a driver
+//! that walks the checks. Its words are in `driver.lua`; here is their other side.
 
 use std::cmp::Ordering;
 use std::sync::LazyLock;
@@ -62,9 +62,11 @@ const COST_AT: usize = 3;
 pub enum Route {
     /// Like any other.
     Plain,
-    /// In a call of its own: of its slot, which is on its way to another node, keys are in both places.
+    /// In a call of its own: of its slot, which is on its way to another node, keys are in both
+    /// places.
     Alone,
-    /// The same, to the node that the slot is on its way to. That has to be told that this is known.
+    /// The same, to the node that the slot is on its way to. That has to be told that this is
+    /// known.
     Asking,
 }
 
@@ -89,7 +91,8 @@ pub struct Said {
     besides: Vec<u64>,
 }
 
-/// Hits of a fixed window that count whether they pass or not: most of what is out there, and what INCRBY does.
+/// Hits of a fixed window that count whether they pass or not: most of what is out there, and what
+/// INCRBY does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Window {
     hits: u64,
@@ -105,8 +108,8 @@ pub enum WindowForm {
     Scripted,
     /// Its key is known to be there: INCRBY.
     Known,
-    /// Its key may not be there: SET NX with its life, and INCRBY. That costs more than the script in which it travels with others, and less
-    /// than a script of its own.
+    /// Its key may not be there: SET NX with its life, and INCRBY. That costs more than the script
+    /// in which it travels with others, and less than a script of its own.
     Fresh,
 }
 
@@ -149,11 +152,16 @@ pub enum Form {
     Text,
 }
 
-/// The text of the script that serves: the driver, and in it what the twins share, and a maker for each of them, so that a call makes only those that it
-/// wants.
+/// The text of the script that serves: the driver, and in it what the twins share, and a maker for
+/// each of them, so that a call makes only those that it wants.
 fn put_together() -> String {
-    let makers = counter::LUA.map(|(name, text)| format!("makers[#makers + 1] = function()\n{text}return {name}\nend\n"));
-    DRIVER.replace(TWINS_GO_HERE, &[counter::LUA_SHARED, &makers.concat()].concat())
+    let makers = counter::LUA.map(|(name, text)| {
+        format!("makers[#makers + 1] = function()\n{text}return {name}\nend\n")
+    });
+    DRIVER.replace(
+        TWINS_GO_HERE,
+        &[counter::LUA_SHARED, &makers.concat()].concat(),
+    )
 }
 
 impl Script {
@@ -174,9 +182,14 @@ impl Script {
         &self.text
     }
 
-    /// One call for all these checks, but for those that need no script; of each group is said whether it is decided together. `now` is
-    /// for Redis to go by, instead of its own clock.
-    pub fn command<'l, L>(&self, groups: impl Iterator<Item = (Manner, L)> + Clone, now: Option<Time>, form: Form) -> Cmd
+    /// One call for all these checks, but for those that need no script; of each group is said
+    /// whether it is decided together. `now` is for Redis to go by, instead of its own clock.
+    pub fn command<'l, L>(
+        &self,
+        groups: impl Iterator<Item = (Manner, L)> + Clone,
+        now: Option<Time>,
+        form: Form,
+    ) -> Cmd
     where
         L: IntoIterator<Item = &'l Line>,
     {
@@ -187,7 +200,12 @@ impl Script {
         };
         let mut command = redis::cmd(name);
         command.arg(script);
-        command.arg(groups.clone().flat_map(|(_, lines)| scripted(lines)).count());
+        command.arg(
+            groups
+                .clone()
+                .flat_map(|(_, lines)| scripted(lines))
+                .count(),
+        );
         for line in groups.clone().flat_map(|(_, lines)| scripted(lines)) {
             command.arg(line.key.as_bytes());
         }
@@ -245,45 +263,101 @@ impl Run {
 }
 
 impl Line {
-    /// A check at that time, whose counter has that hash here. `jitter` is what keys of windows outlive them by.
+    /// A check at that time, whose counter has that hash here. `jitter` is what keys of windows
+    /// outlive them by.
     pub fn new(check: &Check, hash: u64, at: Time, manner: Manner, jitter: Span) -> Self {
-        Self::charging(check, Counter::charge(&check.limit, check.call()), hash, at, manner, jitter)
+        Self::charging(
+            check,
+            Counter::charge(&check.limit, check.call()),
+            hash,
+            at,
+            manner,
+            jitter,
+        )
     }
 
     /// The same of a check that takes something else than its hits.
-    pub fn charging(check: &Check, charge: Charge, hash: u64, at: Time, manner: Manner, jitter: Span) -> Self {
+    pub fn charging(
+        check: &Check,
+        charge: Charge,
+        hash: u64,
+        at: Time,
+        manner: Manner,
+        jitter: Span,
+    ) -> Self {
         let limit = &check.limit;
         let mut key = check.key.clone();
         let mut argument = SmallVec::new();
         let (price, life, rate) = match Kind::of(limit) {
             Kind::FixedWindow => {
                 let window = limit.window(at);
-                key.push(itoa::Buffer::new().format(window.start.as_micros() / MICROS_PER_SECOND).as_bytes());
-                // As in the reference: a whole period from now, but only what is left of a calendar month.
+                key.push(
+                    itoa::Buffer::new()
+                        .format(window.start.as_micros() / MICROS_PER_SECOND)
+                        .as_bytes(),
+                );
+                // As in the reference: a whole period from now, but only what is left of a calendar
+                // month.
                 let life = match limit.months() {
                     Months::ThirtyDays => limit.period(),
                     Months::Calendar => window.end.since(at),
                 };
                 let life = life.ceil_secs() + jitter.ceil_secs();
                 if manner == Manner::Apart && !charge.drops && charge.cost > 0 {
-                    let window = Window { hits: charge.cost.unsigned_abs(), life, form: WindowForm::Scripted };
-                    return Self { key, argument, window: Some(window), route: Route::Plain, at, hash, price: 1 };
+                    let window = Window {
+                        hits: charge.cost.unsigned_abs(),
+                        life,
+                        form: WindowForm::Scripted,
+                    };
+                    return Self {
+                        key,
+                        argument,
+                        window: Some(window),
+                        route: Route::Plain,
+                        at,
+                        hash,
+                        price: 1,
+                    };
                 }
                 (1, life, 0)
             }
-            Kind::Bucket => (limit.period_ticks(), limit.tick().span().as_micros(), limit.requests().into()),
+            Kind::Bucket => (
+                limit.period_ticks(),
+                limit.tick().span().as_micros(),
+                limit.requests().into(),
+            ),
             Kind::SlidingWindow => (1, limit.period_ticks(), limit.tick().span().as_micros()),
-            Kind::SubWindows => (1, sub_windows::width(limit).as_micros(), limit.buckets().into()),
+            Kind::SubWindows => (
+                1,
+                sub_windows::width(limit).as_micros(),
+                limit.buckets().into(),
+            ),
             Kind::SlidingLog | Kind::Concurrency => (1, limit.period().as_micros(), 0),
         };
         let code = Kind::of(limit) as u8 + 1;
-        let Charge { cost, drops, full, deepest } = charge;
+        let Charge {
+            cost,
+            drops,
+            full,
+            deepest,
+        } = charge;
         argument.extend_from_slice(&[code, drops.into(), check.veto.into()]);
-        for number in [cost].into_iter().chain([full, deepest, life, rate].map(u64::cast_signed)) {
+        for number in [cost]
+            .into_iter()
+            .chain([full, deepest, life, rate].map(u64::cast_signed))
+        {
             argument.extend_from_slice(&double(number).to_le_bytes());
         }
         argument.extend_from_slice(check.call().holder);
-        Self { key, argument, window: None, route: Route::Plain, at, hash, price }
+        Self {
+            key,
+            argument,
+            window: None,
+            route: Route::Plain,
+            at,
+            hash,
+            price,
+        }
     }
 
     /// Bytes that it holds besides its own size, at most.
@@ -320,15 +394,27 @@ impl Line {
 
     /// Whether it goes out as commands of its own.
     pub fn is_direct(&self) -> bool {
-        self.window.is_some_and(|window| window.form != WindowForm::Scripted)
+        self.window
+            .is_some_and(|window| window.form != WindowForm::Scripted)
     }
 
     /// Adds those commands. The reply to the last of them is the one that counts.
     pub fn increment(&self, commands: &mut Pipeline) {
         let key = self.key.as_bytes();
-        if let Some(Window { life, form: WindowForm::Fresh, .. }) = self.window {
+        if let Some(Window {
+            life,
+            form: WindowForm::Fresh,
+            ..
+        }) = self.window
+        {
             self.say_asking(commands);
-            commands.cmd("SET").arg(key).arg(0).arg("EX").arg(life).arg("NX");
+            commands
+                .cmd("SET")
+                .arg(key)
+                .arg(0)
+                .arg("EX")
+                .arg(life)
+                .arg("NX");
         }
         self.say_asking(commands);
         commands.cmd("INCRBY").arg(key).arg(self.hits());
@@ -342,17 +428,26 @@ impl Line {
 
     /// What sets the lifetime of its key, if it goes out as commands.
     pub fn lifetime(&self) -> Option<Repair> {
-        self.window.filter(|_| self.is_direct()).map(|window| Repair::Expire { key: self.key.clone(), life: window.life })
+        self.window
+            .filter(|_| self.is_direct())
+            .map(|window| Repair::Expire {
+                key: self.key.clone(),
+                life: window.life,
+            })
     }
 
-    /// The place of the reply to SET, if that is one of the commands whose last reply is at `reply`.
+    /// The place of the reply to SET, if that is one of the commands whose last reply is at
+    /// `reply`.
     pub fn reply_to_set(&self, reply: usize) -> Option<usize> {
-        let is_fresh = self.window.is_some_and(|window| window.form == WindowForm::Fresh);
+        let is_fresh = self
+            .window
+            .is_some_and(|window| window.form == WindowForm::Fresh);
         is_fresh.then(|| reply - 1 - usize::from(self.route.is_asking()))
     }
 
-    /// What the reply to INCRBY means, as the script would have replied, and what else is to be done if the key was not as expected.
-    /// `created` says that the SET before it created the key, with its lifetime.
+    /// What the reply to INCRBY means, as the script would have replied, and what else is to be
+    /// done if the key was not as expected. `created` says that the SET before it created the
+    /// key, with its lifetime.
     ///
     /// # Errors
     /// Redis' own.
@@ -360,7 +455,13 @@ impl Line {
         let used = match reply {
             Value::Int(used) => used,
             // Beyond anything that could be counted.
-            Value::ServerError(error) if error.details().is_some_and(|text| text.contains("overflow")) => i64::MAX,
+            Value::ServerError(error)
+                if error
+                    .details()
+                    .is_some_and(|text| text.contains("overflow")) =>
+            {
+                i64::MAX
+            }
             Value::ServerError(error) => return Err(error.into()),
             _ => return Err(strange()),
         };
@@ -370,9 +471,22 @@ impl Line {
             Ordering::Greater => (used.min(EXACT_MAX.cast_signed() - 1).into(), None),
             Ordering::Equal if created => (hits.into(), None),
             // The key was gone: it expired, it was evicted, or Redis restarted empty.
-            Ordering::Equal => (hits.into(), Some(Repair::Expire { key: self.key.clone(), life })),
+            Ordering::Equal => (
+                hits.into(),
+                Some(Repair::Expire {
+                    key: self.key.clone(),
+                    life,
+                }),
+            ),
             // Another client wrote a negative value: it counts as 0.
-            Ordering::Less => (hits.into(), Some(Repair::Reset { key: self.key.clone(), hits, life })),
+            Ordering::Less => (
+                hits.into(),
+                Some(Repair::Reset {
+                    key: self.key.clone(),
+                    hits,
+                    life,
+                }),
+            ),
         })
     }
 
@@ -387,7 +501,12 @@ impl Line {
 
     /// Whether a server that says this has written it to its key.
     pub fn is_written(&self, said: &Said) -> bool {
-        let has_cost = || self.argument.get(COST_AT..).and_then(<[u8]>::first_chunk).is_some_and(|cost| f64::from_le_bytes(*cost) != 0.0);
+        let has_cost = || {
+            self.argument
+                .get(COST_AT..)
+                .and_then(<[u8]>::first_chunk)
+                .is_some_and(|cost| f64::from_le_bytes(*cost) != 0.0)
+        };
         self.is_window() || (has_cost() && !said.is_refused())
     }
 
@@ -399,14 +518,33 @@ impl Line {
     /// What Redis said of this check means.
     pub fn verdict(&self, check: &Check, now: Time, said: &Said) -> Verdict {
         // INCRBY does not say so.
-        let over = said.is_refused() || (self.is_window() && said.spent() > check.limit.requests().into());
+        let over =
+            said.is_refused() || (self.is_window() && said.spent() > check.limit.requests().into());
         self.verdict_of(check, check.call(), over, now, said)
     }
 
     /// What the caller of another call would be told of the same counter.
-    pub fn verdict_of(&self, check: &Check, call: Call<'_>, over: bool, now: Time, said: &Said) -> Verdict {
-        let at = if Kind::of(&check.limit) == Kind::FixedWindow { self.at } else { now };
-        Counter::verdict_told(&check.limit, (at, now), call, over, said.spent(), &said.besides)
+    pub fn verdict_of(
+        &self,
+        check: &Check,
+        call: Call<'_>,
+        over: bool,
+        now: Time,
+        said: &Said,
+    ) -> Verdict {
+        let at = if Kind::of(&check.limit) == Kind::FixedWindow {
+            self.at
+        } else {
+            now
+        };
+        Counter::verdict_told(
+            &check.limit,
+            (at, now),
+            call,
+            over,
+            said.spent(),
+            &said.besides,
+        )
     }
 }
 
@@ -417,7 +555,12 @@ impl Repair {
         for repair in repairs {
             match repair {
                 Self::Expire { key, life } => commands.cmd("EXPIRE").arg(key.as_bytes()).arg(life),
-                Self::Reset { key, hits, life } => commands.cmd("SET").arg(key.as_bytes()).arg(hits).arg("EX").arg(life),
+                Self::Reset { key, hits, life } => commands
+                    .cmd("SET")
+                    .arg(key.as_bytes())
+                    .arg(hits)
+                    .arg("EX")
+                    .arg(life),
             };
         }
         commands
@@ -427,12 +570,20 @@ impl Repair {
 impl Said {
     /// What is spent after it, in the counter's own units.
     fn spent(&self) -> u64 {
-        if self.is_refused() { (-1 - self.number).unsigned_abs() } else { self.number.unsigned_abs() }
+        if self.is_refused() {
+            (-1 - self.number).unsigned_abs()
+        } else {
+            self.number.unsigned_abs()
+        }
     }
 
     /// Whether it is of a log with as many entries as there may be.
     pub fn is_of_full_log(&self, check: &Check) -> bool {
-        let entries = || self.besides.get(3).is_some_and(|&entries| entries >= LOG_ENTRIES_MAX.into());
+        let entries = || {
+            self.besides
+                .get(3)
+                .is_some_and(|&entries| entries >= LOG_ENTRIES_MAX.into())
+        };
         Kind::of(&check.limit) == Kind::SlidingLog && entries()
     }
 
@@ -446,10 +597,17 @@ impl Said {
             Value::Int(number) => Ok(Ok(Self::from(number))),
             Value::BulkString(text) => Ok(Err(String::from_utf8_lossy(&text).into_owned())),
             Value::Array(numbers) => {
-                let mut numbers =
-                    numbers.into_iter().map(|number| if let Value::Int(number) = number { Ok(number) } else { Err(strange()) });
+                let mut numbers = numbers.into_iter().map(|number| {
+                    if let Value::Int(number) = number {
+                        Ok(number)
+                    } else {
+                        Err(strange())
+                    }
+                });
                 let number = numbers.next().ok_or_else(strange)??;
-                let besides = numbers.map(|number| Ok(u64::try_from(number?).unwrap_or(0))).collect::<Result<_, RedisError>>()?;
+                let besides = numbers
+                    .map(|number| Ok(u64::try_from(number?).unwrap_or(0)))
+                    .collect::<Result<_, RedisError>>()?;
                 Ok(Ok(Self { number, besides }))
             }
             _ => Err(strange()),
@@ -459,23 +617,38 @@ impl Said {
 
 impl From<i64> for Said {
     fn from(number: i64) -> Self {
-        Self { number, besides: Vec::new() }
+        Self {
+            number,
+            besides: Vec::new(),
+        }
     }
 }
 
 fn strange() -> RedisError {
-    RedisError::from((redis::ErrorKind::UnexpectedReturnType, "a reply has another shape than it ever has"))
+    RedisError::from((
+        redis::ErrorKind::UnexpectedReturnType,
+        "a reply has another shape than it ever has",
+    ))
 }
 
 /// What time TIME told.
 pub fn time(reply: &Value) -> Option<Time> {
-    let Value::Array(parts) = reply else { return None };
+    let Value::Array(parts) = reply else {
+        return None;
+    };
     let number = |part: &Value| {
-        let Value::BulkString(digits) = part else { return None };
+        let Value::BulkString(digits) = part else {
+            return None;
+        };
         std::str::from_utf8(digits).ok()?.parse::<u64>().ok()
     };
-    let [seconds, micros] = parts.as_slice() else { return None };
-    number(seconds)?.checked_mul(MICROS_PER_SECOND)?.checked_add(number(micros)?).map(Time::from_micros)
+    let [seconds, micros] = parts.as_slice() else {
+        return None;
+    };
+    number(seconds)?
+        .checked_mul(MICROS_PER_SECOND)?
+        .checked_add(number(micros)?)
+        .map(Time::from_micros)
 }
 
 /// Reads what came back for `count` checks.
@@ -483,18 +656,28 @@ pub fn time(reply: &Value) -> Option<Time> {
 /// # Errors
 /// Redis' own, and a reply that this script never makes.
 pub fn replies(value: Value, count: usize) -> Result<Replies, RedisError> {
-    let Value::Array(items) = value else { return Err(strange()) };
+    let Value::Array(items) = value else {
+        return Err(strange());
+    };
     let mut items = items.into_iter();
-    let Some(Value::Int(now)) = items.next() else { return Err(strange()) };
+    let Some(Value::Int(now)) = items.next() else {
+        return Err(strange());
+    };
     let told: Vec<_> = items.map(Said::read).collect::<Result<_, _>>()?;
     if told.len() != count {
         return Err(strange());
     }
-    Ok(Replies { now: Time::from_micros(now.unsigned_abs()), told })
+    Ok(Replies {
+        now: Time::from_micros(now.unsigned_abs()),
+        told,
+    })
 }
 
 /// Exact: a limit's numbers are whole and below 2^53.
-#[expect(clippy::cast_precision_loss, reason = "numbers below 2^53 lose nothing")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "numbers below 2^53 lose nothing"
+)]
 fn double(number: i64) -> f64 {
     number as f64
 }
@@ -507,14 +690,30 @@ mod tests {
 
     #[test]
     fn the_lifetime_of_a_key_that_set_found_and_incrby_created_is_set() {
-        let limit = Limit::new(&Terms::new(9, Unit::Minute, crate::limit::Algorithm::FixedWindow)).expect("a limit");
+        let limit = Limit::new(&Terms::new(
+            9,
+            Unit::Minute,
+            crate::limit::Algorithm::FixedWindow,
+        ))
+        .expect("a limit");
         let check = Check::new(Key::from("k"), limit, Hits::Add(2));
         let mut line = Line::new(&check, 0, Time::from_micros(0), Manner::Apart, Span::ZERO);
         line.set_form(WindowForm::Fresh);
-        let repair = |reply: i64, created: bool| line.told(Value::Int(reply), created).expect("a reply").1;
+        let repair =
+            |reply: i64, created: bool| line.told(Value::Int(reply), created).expect("a reply").1;
         assert!(repair(2, true).is_none());
         assert!(repair(3, false).is_none());
-        assert!(matches!(repair(2, false), Some(Repair::Expire { life: 60, .. })), "it expired between SET and INCRBY");
-        assert!(matches!(repair(-1, false), Some(Repair::Reset { hits: 2, life: 60, .. })));
+        assert!(
+            matches!(repair(2, false), Some(Repair::Expire { life: 60, .. })),
+            "it expired between SET and INCRBY"
+        );
+        assert!(matches!(
+            repair(-1, false),
+            Some(Repair::Reset {
+                hits: 2,
+                life: 60,
+                ..
+            })
+        ));
     }
 }

@@ -1,8 +1,9 @@
 //! Credentials and certificates for Redis that come from files, and come anew when these change.
 //!
-//! They are used when a connection begins, and never again: what is exchanged is for new connections, and those that are there stay. Each
-//! file stands for itself, but for those of TLS, which make sense only together: a certificate whose key has not come yet keeps nobody
-//! from using a new password. What cannot be used never takes the place of what serves.
+//! They are used when a connection begins, and never again: what is exchanged is for new
+//! connections, and those that are there stay. Each file stands for itself, but for those of TLS,
+//! which make sense only together: a certificate whose key has not come yet keeps nobody from using
+//! a new password. What cannot be used never takes the place of what serves.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -20,7 +21,8 @@ use crate::watch::{FileFacts, FileSet, RecursiveMode, Subject};
 #[derive(Debug)]
 pub struct Live<T>(Arc<ArcSwap<T>>);
 
-/// A file with a password, or a user and a password, as REDIS_AUTH has them: one line, whose end is not a part of it.
+/// A file with a password, or a user and a password, as REDIS_AUTH has them: one line, whose end is
+/// not a part of it.
 #[derive(Debug, Clone)]
 pub struct AuthFile(PemFile);
 
@@ -104,12 +106,19 @@ impl AuthFile {
     /// What is in it.
     ///
     /// # Errors
-    /// It cannot be read, is empty, no text, or has more than one line. Its content is never quoted.
+    /// It cannot be read, is empty, no text, or has more than one line. Its content is never
+    /// quoted.
     pub fn read(&self) -> Result<Secret, AuthFileError> {
         let bytes = self.0.bytes()?;
-        let refused = |what| AuthFileError::Content { setting: self.0.setting, path: self.0.path.clone(), what };
+        let refused = |what| AuthFileError::Content {
+            setting: self.0.setting,
+            path: self.0.path.clone(),
+            what,
+        };
         let text = String::from_utf8(bytes).map_err(|_| refused("is no text in UTF-8"))?;
-        let line = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
+        let line = text
+            .strip_suffix('\n')
+            .map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
         if line.is_empty() {
             return Err(refused("is empty"));
         }
@@ -137,7 +146,11 @@ impl Secrets {
         self.keep(tls.paths(), move || tls.load())
     }
 
-    fn keep<T, E>(&mut self, paths: Vec<PathBuf>, read: impl Fn() -> Result<T, E> + Send + Sync + 'static) -> Result<Live<T>, E>
+    fn keep<T, E>(
+        &mut self,
+        paths: Vec<PathBuf>,
+        read: impl Fn() -> Result<T, E> + Send + Sync + 'static,
+    ) -> Result<Live<T>, E>
     where
         T: Send + Sync + 'static,
         E: fmt::Display,
@@ -146,9 +159,16 @@ impl Secrets {
         let files = FileSet::new(paths);
         let live = Live::new(read()?);
         let serving = live.clone();
-        let renew = move || read().map(|next| serving.store(next)).map_err(|error| error.to_string());
+        let renew = move || {
+            read()
+                .map(|next| serving.store(next))
+                .map_err(|error| error.to_string())
+        };
         if !files.is_empty() {
-            self.kept.push(Kept { files, renew: Arc::new(renew) });
+            self.kept.push(Kept {
+                files,
+                renew: Arc::new(renew),
+            });
         }
         Ok(live)
     }
@@ -168,7 +188,11 @@ impl SecretSource {
         }
         let loads = |result| {
             let help = "Loads of files with credentials or certificates for Redis that had changed, by result.";
-            metrics.counter_with("tollgate_redis_secrets_loads_total", help, &[("result", result)])
+            metrics.counter_with(
+                "tollgate_redis_secrets_loads_total",
+                help,
+                &[("result", result)],
+            )
         };
         Some(Self {
             kept: secrets.kept.into_iter().map(|kept| (kept, Standing::Serves)).collect(),
@@ -189,14 +213,21 @@ impl Subject for SecretSource {
 
     fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
         // Files of several settings may be in one.
-        let mut directories: Vec<_> = self.kept.iter().flat_map(|(kept, _)| kept.files.directories()).collect();
+        let mut directories: Vec<_> = self
+            .kept
+            .iter()
+            .flat_map(|(kept, _)| kept.files.directories())
+            .collect();
         directories.sort_by(|(one, _), (other, _)| one.cmp(other));
         directories.dedup();
         directories
     }
 
     fn signature(&self) -> Self::Signature {
-        self.kept.iter().flat_map(|(kept, _)| kept.files.signature()).collect()
+        self.kept
+            .iter()
+            .flat_map(|(kept, _)| kept.files.signature())
+            .collect()
     }
 
     fn is_unread(&self) -> bool {
@@ -209,17 +240,27 @@ impl Subject for SecretSource {
             match files.load(|| renew()) {
                 None => {}
                 Some(Ok(())) => {
-                    let event = if *standing == Standing::Refused { "valid again" } else { "reloaded" };
+                    let event = if *standing == Standing::Refused {
+                        "valid again"
+                    } else {
+                        "reloaded"
+                    };
                     tracing::info!(?files, "credentials for Redis {event}");
                     (*standing, loaded) = (Standing::Serves, loaded + 1);
                 }
                 Some(Err(error)) => {
-                    tracing::error!("reload of credentials for Redis rejected; the previous ones stay in use: {error}");
+                    tracing::error!(
+                        "reload of credentials for Redis rejected; the previous ones stay in use: {error}"
+                    );
                     (*standing, failed) = (Standing::Refused, failed + 1);
                 }
             }
         }
-        let refused = self.kept.iter().filter(|(_, standing)| *standing == Standing::Refused).count();
+        let refused = self
+            .kept
+            .iter()
+            .filter(|(_, standing)| *standing == Standing::Refused)
+            .count();
         self.refused.set(i64::try_from(refused).unwrap_or(i64::MAX));
         // Last, so that whoever sees it here finds it so everywhere.
         self.loaded.inc_by(loaded);
@@ -258,7 +299,11 @@ mod tests {
     }
 
     fn named(path: &std::path::Path) -> AuthFile {
-        AuthFile::new("REDIS_AUTH_FILE", path.to_str().expect("temporary directories have plain names"))
+        AuthFile::new(
+            "REDIS_AUTH_FILE",
+            path.to_str()
+                .expect("temporary directories have plain names"),
+        )
     }
 
     #[test]
@@ -268,7 +313,10 @@ mod tests {
             match (named(&path).read(), expected) {
                 (Ok(read), Ok(expected)) => assert_eq!(read.reveal(), *expected),
                 (Err(error), Err(expected)) => {
-                    let expected = format!("REDIS_AUTH_FILE: {} {expected}; write password, or user:password, in one line", path.display());
+                    let expected = format!(
+                        "REDIS_AUTH_FILE: {} {expected}; write password, or user:password, in one line",
+                        path.display()
+                    );
                     assert_eq!(error.to_string(), expected);
                 }
                 (read, _) => panic!("{content:?}: {read:?}"),
@@ -281,19 +329,26 @@ mod tests {
         let (_directory, path) = file(b"first\n");
         let (_other, beside) = file(b"beside\n");
         let (metrics, mut secrets) = (Metrics::new(), Secrets::default());
-        let [password, other] = [&path, &beside].map(|path| secrets.auth(named(path)).expect("it is good"));
+        let [password, other] =
+            [&path, &beside].map(|path| secrets.auth(named(path)).expect("it is good"));
         assert!(!format!("{secrets:?}").contains("first"));
         let mut source = SecretSource::new(secrets, &metrics).expect("there are files");
         let page = |words: &str| metrics.page().contains(words);
         let loads = "tollgate_redis_secrets_loads_total{result=\"success\"}";
 
         source.load();
-        assert!(page(&format!("{loads} 0")) && page("tollgate_redis_secrets_refused 0"), "nothing is new");
+        assert!(
+            page(&format!("{loads} 0")) && page("tollgate_redis_secrets_refused 0"),
+            "nothing is new"
+        );
         fs::write(&path, "").expect("a file can be written");
         source.load();
         source.load();
         assert_eq!(password.load().reveal(), "first");
-        assert!(page("tollgate_redis_secrets_loads_total{result=\"error\"} 1") && page("tollgate_redis_secrets_refused 1"));
+        assert!(
+            page("tollgate_redis_secrets_loads_total{result=\"error\"} 1")
+                && page("tollgate_redis_secrets_refused 1")
+        );
 
         // What is wrong with one file keeps nobody from using another.
         fs::write(&beside, "newer").expect("a file can be written");
@@ -307,7 +362,11 @@ mod tests {
         fs::write(&path, "second").expect("a file can be written");
         source.load();
         assert_eq!(password.load().reveal(), "second");
-        assert!(!source.is_unread() && page(&format!("{loads} 2")) && page("tollgate_redis_secrets_refused 0"));
+        assert!(
+            !source.is_unread()
+                && page(&format!("{loads} 2"))
+                && page("tollgate_redis_secrets_refused 0")
+        );
     }
 
     #[test]
@@ -316,14 +375,18 @@ mod tests {
         let mut secrets = Secrets::default();
         let password = secrets.auth(named(&path)).expect("it is good");
         fs::write(&path, "second").expect("a file can be written");
-        SecretSource::new(secrets, &Metrics::new()).expect("there are files").load();
+        SecretSource::new(secrets, &Metrics::new())
+            .expect("there are files")
+            .load();
         assert_eq!(password.load().reveal(), "second");
     }
 
     #[test]
     fn without_files_there_is_nothing_to_watch() {
         let mut secrets = Secrets::default();
-        secrets.tls(Tls::default()).expect("the system's authorities need no file");
+        secrets
+            .tls(Tls::default())
+            .expect("the system's authorities need no file");
         assert!(SecretSource::new(secrets, &Metrics::new()).is_none());
     }
 }

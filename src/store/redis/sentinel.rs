@@ -1,7 +1,7 @@
 //! Asks sentinels where the master is.
 //!
-//! All of them are asked: one that was cut off from the others still names the old master. Whoever most of them name is the one, if it says
-//! itself that it is a master, as clients are told to make sure: <https://redis.io/docs/latest/develop/reference/sentinel-clients/>.
+//! All of them are asked: one that was cut off from the others still names the old master. Whoever
+//! most of them name is the one, if it says itself that it is a master, as clients are told to make sure: <https://redis.io/docs/latest/develop/reference/sentinel-clients/>.
 
 use std::pin::pin;
 
@@ -32,7 +32,13 @@ impl Sentinels {
         manager: impl Fn(&Address) -> Result<Manager, RedisError>,
     ) -> Result<Self, RedisError> {
         let sentinel = |address| Ok(KeptLink::new(&manager(address)?));
-        Ok(Self { master, each: addresses.iter().map(sentinel).collect::<Result<_, RedisError>>()? })
+        Ok(Self {
+            master,
+            each: addresses
+                .iter()
+                .map(sentinel)
+                .collect::<Result<_, RedisError>>()?,
+        })
     }
 
     /// Whom they name, most often named first.
@@ -42,7 +48,11 @@ impl Sentinels {
     pub async fn masters(&self) -> Result<Vec<Place>, String> {
         let mut named: Vec<(usize, Place)> = Vec::new();
         let mut failures = Vec::new();
-        let mut answers: FuturesUnordered<_> = self.each.iter().map(|sentinel| master(sentinel, &self.master)).collect();
+        let mut answers: FuturesUnordered<_> = self
+            .each
+            .iter()
+            .map(|sentinel| master(sentinel, &self.master))
+            .collect();
         let mut timeout = pin!(tokio::time::sleep(ANSWER_TIMEOUT));
         loop {
             let answer = tokio::select! {
@@ -71,11 +81,27 @@ impl Sentinels {
 async fn master(sentinel: &KeptLink, name: &str) -> Result<Place, String> {
     let address = sentinel.address();
     let mut question = Pipeline::with_capacity(1);
-    question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let values = sentinel.call(&question).await.map_err(|error| address.explain(&error))?;
-    let said = values.into_iter().next().unwrap_or(Value::Nil).extract_error().map_err(|error| address.explain(&error))?;
-    let Some((host, port)) = redis::from_redis_value::<Option<(String, u16)>>(said).map_err(|error| format!("{address}: {error}"))? else {
-        return Err(format!("{address} knows no master named {name}; see the first part of {}", address.url_setting()));
+    question
+        .cmd("SENTINEL")
+        .arg("GET-MASTER-ADDR-BY-NAME")
+        .arg(name);
+    let values = sentinel
+        .call(&question)
+        .await
+        .map_err(|error| address.explain(&error))?;
+    let said = values
+        .into_iter()
+        .next()
+        .unwrap_or(Value::Nil)
+        .extract_error()
+        .map_err(|error| address.explain(&error))?;
+    let Some((host, port)) = redis::from_redis_value::<Option<(String, u16)>>(said)
+        .map_err(|error| format!("{address}: {error}"))?
+    else {
+        return Err(format!(
+            "{address} knows no master named {name}; see the first part of {}",
+            address.url_setting()
+        ));
     };
     Ok(Place { host, port })
 }
@@ -87,7 +113,15 @@ async fn master(sentinel: &KeptLink, name: &str) -> Result<Place, String> {
 pub async fn is_master(server: &KeptLink) -> Result<bool, RedisError> {
     let mut question = Pipeline::with_capacity(1);
     question.cmd("ROLE");
-    let said = server.call(&question).await?.into_iter().next().unwrap_or(Value::Nil).extract_error()?;
-    let Value::Array(parts) = said else { return Ok(false) };
+    let said = server
+        .call(&question)
+        .await?
+        .into_iter()
+        .next()
+        .unwrap_or(Value::Nil)
+        .extract_error()?;
+    let Value::Array(parts) = said else {
+        return Ok(false);
+    };
     Ok(matches!(parts.first(), Some(Value::BulkString(role)) if role == b"master"))
 }

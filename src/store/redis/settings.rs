@@ -1,7 +1,7 @@
 //! Settings of Redis: what the reference's environment says about it, and what becomes of it here.
 //!
-//! There may be two: one for all limits, or for all but those of a second, and one for these. Both are set in the same way, by names that
-//! begin differently, and read by the same code (`Said`).
+//! There may be two: one for all limits, or for all but those of a second, and one for these. Both
+//! are set in the same way, by names that begin differently, and read by the same code (`Said`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,11 +15,13 @@ use crate::store::redis::secrets::{AuthFile, Live, Secrets};
 use crate::store::redis::tls::{Names, Tls, TlsClient};
 use crate::time::Span;
 
-/// Where Redis is if nobody says. The reference looks for the next one, which is nobody's default any more.
+/// Where Redis is if nobody says. The reference looks for the next one, which is nobody's default
+/// any more.
 const URL_DEFAULT: &str = "127.0.0.1:6379";
 /// Where the reference looks for a socket. Only with REDIS_SOCKET_TYPE=unix.
 const SOCKET_DEFAULT: &str = "/var/run/nutcracker/ratelimit.sock";
-/// Where it looks for that of the second Redis. Only with REDIS_PERSECOND_SOCKET_TYPE=unix: two servers on one port are nobody's default.
+/// Where it looks for that of the second Redis. Only with REDIS_PERSECOND_SOCKET_TYPE=unix: two
+/// servers on one port are nobody's default.
 const PER_SECOND_SOCKET_DEFAULT: &str = "/var/run/nutcracker/ratelimitpersecond.sock";
 /// As in the reference.
 const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
@@ -52,10 +54,22 @@ macro_rules! names {
             sentinel_auth: concat!($redis, "_SENTINEL_AUTH"),
             sentinel_auth_file: concat!($redis, "_SENTINEL_AUTH_FILE"),
             without_effect: [
-                (concat!($redis, "_POOL_SIZE"), "one connection per thread carries all calls to a server"),
-                (concat!($redis, "_PIPELINE_WINDOW"), "calls that come together are sent together, without waiting for more"),
-                (concat!($redis, "_PIPELINE_LIMIT"), "calls that come together are sent together, without waiting for more"),
-                (concat!($redis, "_CLUSTER_PIPELINE_PARALLELISM"), "all nodes of a cluster are asked at the same time"),
+                (
+                    concat!($redis, "_POOL_SIZE"),
+                    "one connection per thread carries all calls to a server",
+                ),
+                (
+                    concat!($redis, "_PIPELINE_WINDOW"),
+                    "calls that come together are sent together, without waiting for more",
+                ),
+                (
+                    concat!($redis, "_PIPELINE_LIMIT"),
+                    "calls that come together are sent together, without waiting for more",
+                ),
+                (
+                    concat!($redis, "_CLUSTER_PIPELINE_PARALLELISM"),
+                    "all nodes of a cluster are asked at the same time",
+                ),
                 (
                     concat!($redis, "_POOL_ON_EMPTY_BEHAVIOR"),
                     "one connection per thread carries all calls, and no call waits for another's",
@@ -74,9 +88,18 @@ static PER_SECOND: SettingNames = names!("REDIS_PERSECOND");
 
 /// Settings of the reference that have nothing to do here, and why.
 const WITHOUT_EFFECT: [(&str, &str); 3] = [
-    ("REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", "connections whose server replies READONLY are always closed, about one a second"),
-    ("REDIS_STARTUP_INITIAL_INTERVAL", "the service starts without Redis and picks it up"),
-    ("REDIS_STARTUP_MAX_INTERVAL", "the service starts without Redis and picks it up"),
+    (
+        "REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR",
+        "connections whose server replies READONLY are always closed, about one a second",
+    ),
+    (
+        "REDIS_STARTUP_INITIAL_INTERVAL",
+        "the service starts without Redis and picks it up",
+    ),
+    (
+        "REDIS_STARTUP_MAX_INTERVAL",
+        "the service starts without Redis and picks it up",
+    ),
 ];
 
 /// Redis.
@@ -84,7 +107,10 @@ const WITHOUT_EFFECT: [(&str, &str); 3] = [
 #[group(skip)]
 #[command(next_help_heading = "Redis")]
 pub struct Settings {
-    /// Where Redis is: host:port, the path of a socket, or a URL of redis://, rediss:// (with TLS) or unix://; of a cluster host:port,host:port and so on, of Sentinel master,host:port,host:port and so on [default: 127.0.0.1:6379; with REDIS_SOCKET_TYPE=unix /var/run/nutcracker/ratelimit.sock]
+    /// Where Redis is: host:port, the path of a socket, or a URL of redis://, rediss:// (with TLS)
+    /// or unix://; of a cluster host:port,host:port and so on, of Sentinel
+    /// master,host:port,host:port and so on [default: 127.0.0.1:6379; with REDIS_SOCKET_TYPE=unix
+    /// /var/run/nutcracker/ratelimit.sock]
     #[arg(long, env = "REDIS_URL", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "ADDRESS", value_parser = setting::given(Secret::read))]
     pub redis_url: Given<Secret>,
     /// tcp or unix; only looked at without REDIS_URL, which shows what it is [default: tcp]
@@ -108,7 +134,8 @@ pub struct Settings {
     /// Connect by TLS, as rediss:// does, also to the sentinels [default: false]
     #[arg(long, env = "REDIS_TLS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
     pub redis_tls: Given<bool>,
-    /// The only authority to trust, a PEM file, read again when it changes [default: the system's authorities]
+    /// The only authority to trust, a PEM file, read again when it changes [default: the system's
+    /// authorities]
     #[arg(long, env = "REDIS_TLS_CACERT", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
     pub redis_tls_cacert: Given<String>,
     /// Certificate to show to Redis, a PEM file, read again when it changes
@@ -142,7 +169,8 @@ pub struct PerSecondSettings {
     /// Count limits of a second on a Redis of their own [default: false]
     #[arg(long, env = "REDIS_PERSECOND", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
     pub redis_persecond: Given<bool>,
-    /// Where it is, as REDIS_URL [default: none; with REDIS_PERSECOND_SOCKET_TYPE=unix /var/run/nutcracker/ratelimitpersecond.sock]
+    /// Where it is, as REDIS_URL [default: none; with REDIS_PERSECOND_SOCKET_TYPE=unix
+    /// /var/run/nutcracker/ratelimitpersecond.sock]
     #[arg(long, env = "REDIS_PERSECOND_URL", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "ADDRESS", value_parser = setting::given(Secret::read))]
     pub redis_persecond_url: Given<Secret>,
     /// tcp or unix, as REDIS_SOCKET_TYPE [default: tcp]
@@ -234,7 +262,8 @@ struct Reading {
 }
 
 impl Settings {
-    /// Whether any is set, here or, of those that have no flag, in the environment. To the reference they mean Redis.
+    /// Whether any is set, here or, of those that have no flag, in the environment. To the
+    /// reference they mean Redis.
     pub fn are_given(&self, environment: &[(String, String)]) -> bool {
         // Taken apart, so that none is forgotten.
         let Self {
@@ -256,12 +285,21 @@ impl Settings {
             per_second,
         } = self;
         let secrets = [url.is_some(), auth.is_some(), sentinel_auth.is_some()];
-        let files = [auth_file, sentinel_auth_file, cacert, client_cert, client_key].map(Option::is_some);
+        let files = [
+            auth_file,
+            sentinel_auth_file,
+            cacert,
+            client_cert,
+            client_key,
+        ]
+        .map(Option::is_some);
         let kinds = [socket_type.is_some(), redis_type.is_some()];
         let flags = [tls, skip, health_check].map(Option::is_some);
         let times = [timeout, startup].map(Option::is_some);
         let is_any = |given: &[bool]| given.contains(&true);
-        [&secrets[..], &files, &kinds, &flags, &times].into_iter().any(is_any)
+        [&secrets[..], &files, &kinds, &flags, &times]
+            .into_iter()
+            .any(is_any)
             || per_second.redis_persecond.0.is_some()
             || per_second.given().is_some()
             || set(environment).any(|(name, _)| without_flag().any(|other| other == name))
@@ -277,24 +315,50 @@ impl Settings {
 
     /// What is accepted, and has no effect, or another than one might think.
     pub fn warnings(&self, environment: &[(String, String)]) -> Vec<String> {
-        self.resolve(environment).map(|(_, warnings)| warnings).unwrap_or_default()
+        self.resolve(environment)
+            .map(|(_, warnings)| warnings)
+            .unwrap_or_default()
     }
 
-    fn resolve(&self, environment: &[(String, String)]) -> Result<(Connecting, Vec<String>), String> {
-        let mut reading = Reading { tls: self.tls()?, tls_client: None, secrets: Secrets::default(), warnings: Vec::new() };
+    fn resolve(
+        &self,
+        environment: &[(String, String)],
+    ) -> Result<(Connecting, Vec<String>), String> {
+        let mut reading = Reading {
+            tls: self.tls()?,
+            tls_client: None,
+            secrets: Secrets::default(),
+            warnings: Vec::new(),
+        };
         reading.warn_of(&WITHOUT_EFFECT, environment);
         let main = self.main().resolve(environment, &mut reading)?;
         let per_second = self.per_second.resolve(environment, &mut reading)?;
         if reading.tls_client.is_none() && reading.tls != Tls::default() {
-            reading.warn("REDIS_TLS_* have no effect without REDIS_TLS=true: connecting without TLS");
+            reading
+                .warn("REDIS_TLS_* have no effect without REDIS_TLS=true: connecting without TLS");
         }
-        let health_check_active_connection = self.redis_health_check_active_connection.0.unwrap_or(false);
-        let Reading { secrets, warnings, .. } = reading;
-        Ok((Connecting { main, per_second, secrets, health_check_active_connection }, warnings))
+        let health_check_active_connection =
+            self.redis_health_check_active_connection.0.unwrap_or(false);
+        let Reading {
+            secrets, warnings, ..
+        } = reading;
+        Ok((
+            Connecting {
+                main,
+                per_second,
+                secrets,
+                health_check_active_connection,
+            },
+            warnings,
+        ))
     }
 
     fn main(&self) -> Said<'_> {
-        let url_default = if self.redis_socket_type.0 == Some(SocketType::Unix) { SOCKET_DEFAULT } else { URL_DEFAULT };
+        let url_default = if self.redis_socket_type.0 == Some(SocketType::Unix) {
+            SOCKET_DEFAULT
+        } else {
+            URL_DEFAULT
+        };
         Said {
             names: &MAIN,
             url_default: Some(url_default),
@@ -302,7 +366,11 @@ impl Settings {
             socket_type: self.redis_socket_type.0,
             redis_type: self.redis_type.0.as_deref(),
             auth: SaidAuth::of(&MAIN, &self.redis_auth, &self.redis_auth_file),
-            sentinel_auth: SaidAuth::of_sentinels(&MAIN, &self.redis_sentinel_auth, &self.redis_sentinel_auth_file),
+            sentinel_auth: SaidAuth::of_sentinels(
+                &MAIN,
+                &self.redis_sentinel_auth,
+                &self.redis_sentinel_auth_file,
+            ),
             tls: self.redis_tls.0,
             timeout: self.redis_timeout.0,
         }
@@ -310,23 +378,50 @@ impl Settings {
 
     fn tls(&self) -> Result<Tls, String> {
         let path = |setting: &Given<String>| setting.0.as_ref().map(PathBuf::from);
-        let client = match (path(&self.redis_tls_client_cert), path(&self.redis_tls_client_key)) {
+        let client = match (
+            path(&self.redis_tls_client_cert),
+            path(&self.redis_tls_client_key),
+        ) {
             (Some(cert), Some(key)) => Some((cert, key)),
             (None, None) => None,
-            (Some(_), None) => return Err("REDIS_TLS_CLIENT_CERT is set, and REDIS_TLS_CLIENT_KEY is not; set both or none".to_owned()),
-            (None, Some(_)) => return Err("REDIS_TLS_CLIENT_KEY is set, and REDIS_TLS_CLIENT_CERT is not; set both or none".to_owned()),
+            (Some(_), None) => return Err(
+                "REDIS_TLS_CLIENT_CERT is set, and REDIS_TLS_CLIENT_KEY is not; set both or none"
+                    .to_owned(),
+            ),
+            (None, Some(_)) => return Err(
+                "REDIS_TLS_CLIENT_KEY is set, and REDIS_TLS_CLIENT_CERT is not; set both or none"
+                    .to_owned(),
+            ),
         };
-        let names = if self.redis_tls_skip_hostname_verification.0 == Some(true) { Names::Any } else { Names::Host };
-        Ok(Tls { ca: path(&self.redis_tls_cacert), client, names })
+        let names = if self.redis_tls_skip_hostname_verification.0 == Some(true) {
+            Names::Any
+        } else {
+            Names::Host
+        };
+        Ok(Tls {
+            ca: path(&self.redis_tls_cacert),
+            client,
+            names,
+        })
     }
 }
 
 impl PerSecondSettings {
-    fn resolve(&self, environment: &[(String, String)], reading: &mut Reading) -> Result<Option<PoolOptions>, String> {
+    fn resolve(
+        &self,
+        environment: &[(String, String)],
+        reading: &mut Reading,
+    ) -> Result<Option<PoolOptions>, String> {
         if self.redis_persecond.0 == Some(true) {
             return self.said().resolve(environment, reading).map(Some);
         }
-        let without_flag = || PER_SECOND.without_effect.iter().map(|(name, _)| *name).find(|name| value_of(name, environment).is_some());
+        let without_flag = || {
+            PER_SECOND
+                .without_effect
+                .iter()
+                .map(|(name, _)| *name)
+                .find(|name| value_of(name, environment).is_some())
+        };
         if let Some(name) = self.given().or_else(without_flag) {
             reading.warn(format!("{name} has no effect without REDIS_PERSECOND=true: all limits are counted on one Redis"));
         }
@@ -359,7 +454,10 @@ impl PerSecondSettings {
             (PER_SECOND.tls, tls.is_some()),
             (PER_SECOND.timeout, timeout.is_some()),
         ];
-        given.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
+        given
+            .into_iter()
+            .find(|(_, is_given)| *is_given)
+            .map(|(name, _)| name)
     }
 
     fn said(&self) -> Said<'_> {
@@ -370,7 +468,11 @@ impl PerSecondSettings {
             url: self.redis_persecond_url.0.as_ref(),
             socket_type: self.redis_persecond_socket_type.0,
             redis_type: self.redis_persecond_type.0.as_deref(),
-            auth: SaidAuth::of(&PER_SECOND, &self.redis_persecond_auth, &self.redis_persecond_auth_file),
+            auth: SaidAuth::of(
+                &PER_SECOND,
+                &self.redis_persecond_auth,
+                &self.redis_persecond_auth_file,
+            ),
             sentinel_auth: SaidAuth::of_sentinels(
                 &PER_SECOND,
                 &self.redis_persecond_sentinel_auth,
@@ -383,7 +485,11 @@ impl PerSecondSettings {
 }
 
 impl Said<'_> {
-    fn resolve(&self, environment: &[(String, String)], reading: &mut Reading) -> Result<PoolOptions, String> {
+    fn resolve(
+        &self,
+        environment: &[(String, String)],
+        reading: &mut Reading,
+    ) -> Result<PoolOptions, String> {
         let deployment_type = self.deployment_type()?;
         reading.warn_of(&self.names.without_effect, environment);
         let deployment = match deployment_type {
@@ -391,20 +497,35 @@ impl Said<'_> {
             DeploymentType::Sentinel => Deployment::Sentinel(self.sentinels(reading)?),
             DeploymentType::Cluster => Deployment::Cluster(self.cluster(reading)?),
         };
-        if let Some(setting) = self.sentinel_auth.given().filter(|_| deployment_type != DeploymentType::Sentinel) {
-            reading.warn(format!("{setting} has no effect: {} is not SENTINEL", self.names.redis_type));
+        if let Some(setting) = self
+            .sentinel_auth
+            .given()
+            .filter(|_| deployment_type != DeploymentType::Sentinel)
+        {
+            reading.warn(format!(
+                "{setting} has no effect: {} is not SENTINEL",
+                self.names.redis_type
+            ));
         }
-        Ok(PoolOptions { deployment, connect_timeout: self.connect_timeout(reading) })
+        Ok(PoolOptions {
+            deployment,
+            connect_timeout: self.connect_timeout(reading),
+        })
     }
 
     // With BACKEND_TYPE=memory nobody asks, so whoever moves there need not clear it.
     fn deployment_type(&self) -> Result<DeploymentType, String> {
-        let Some(text) = self.redis_type else { return Ok(DeploymentType::Single) };
+        let Some(text) = self.redis_type else {
+            return Ok(DeploymentType::Single);
+        };
         match text.to_ascii_lowercase().as_str() {
             "single" => Ok(DeploymentType::Single),
             "sentinel" => Ok(DeploymentType::Sentinel),
             "cluster" => Ok(DeploymentType::Cluster),
-            _ => Err(format!("{}: Unrecognized redis type {text}; write SINGLE, SENTINEL or CLUSTER", self.names.redis_type)),
+            _ => Err(format!(
+                "{}: Unrecognized redis type {text}; write SINGLE, SENTINEL or CLUSTER",
+                self.names.redis_type
+            )),
         }
     }
 
@@ -412,11 +533,18 @@ impl Said<'_> {
         let address = self.address(Listener::Server, self.url()?, reading)?;
         match self.socket_type {
             Some(SocketType::Unix) if !address.is_socket() => {
-                reading.warn(format!("{} is unix, and {} is no path: connecting by TCP", self.names.socket_type, self.names.url));
+                reading.warn(format!(
+                    "{} is unix, and {} is no path: connecting by TCP",
+                    self.names.socket_type, self.names.url
+                ));
             }
             Some(SocketType::Tcp) if address.is_socket() => {
-                let SettingNames { socket_type, url, .. } = self.names;
-                reading.warn(format!("{socket_type} is tcp, and {url} is the path of a socket: connecting to that"));
+                let SettingNames {
+                    socket_type, url, ..
+                } = self.names;
+                reading.warn(format!(
+                    "{socket_type} is tcp, and {url} is the path of a socket: connecting to that"
+                ));
             }
             _ => {}
         }
@@ -430,16 +558,28 @@ impl Said<'_> {
         let (master, addresses) = text.split_once(',').unwrap_or((text, ""));
         let master = master.trim();
         if addresses.trim_matches([',', ' ']).is_empty() {
-            return Err(format!("{url}: Expected master name and a list of urls for the sentinels; write mymaster,host:port,host:port"));
+            return Err(format!(
+                "{url}: Expected master name and a list of urls for the sentinels; write mymaster,host:port,host:port"
+            ));
         }
-        if master.is_empty() || !master.chars().all(|letter| letter.is_ascii_alphanumeric() || "-._".contains(letter)) {
-            return Err(format!("{url} does not begin with the name of a master; write mymaster,host:port,host:port"));
+        if master.is_empty()
+            || !master
+                .chars()
+                .all(|letter| letter.is_ascii_alphanumeric() || "-._".contains(letter))
+        {
+            return Err(format!(
+                "{url} does not begin with the name of a master; write mymaster,host:port,host:port"
+            ));
         }
         let (first, others) = self.list(Listener::Sentinel, addresses, reading)?;
         let tls = self.tls(&first, reading)?;
         let first = self.sentinel_auth.enter(first, tls.clone(), url, reading)?;
         let server = self.auth.enter(Address::nowhere(), tls, url, reading)?;
-        Ok(Sentinels { master: master.to_owned(), sentinels: all_entered_as(first, &others), server })
+        Ok(Sentinels {
+            master: master.to_owned(),
+            sentinels: all_entered_as(first, &others),
+            server,
+        })
     }
 
     fn cluster(&self, reading: &mut Reading) -> Result<Vec<Address>, String> {
@@ -451,45 +591,87 @@ impl Said<'_> {
 
     fn url(&self) -> Result<&str, String> {
         let said = self.url.map(Secret::reveal).or(self.url_default);
-        let SettingNames { url, socket_type, .. } = self.names;
+        let SettingNames {
+            url, socket_type, ..
+        } = self.names;
         said.ok_or_else(|| {
             format!("{url} is not set; write the server's host:port, or set {socket_type} to unix for {PER_SECOND_SOCKET_DEFAULT}")
         })
     }
 
     /// Addresses with commas between them: the first, and the others, which are entered as that is.
-    fn list(&self, listener: Listener, text: &str, reading: &mut Reading) -> Result<(Address, Vec<Address>), String> {
+    fn list(
+        &self,
+        listener: Listener,
+        text: &str,
+        reading: &mut Reading,
+    ) -> Result<(Address, Vec<Address>), String> {
         // One alone may have a comma in its password; in a list it is `%2C`.
         let items: Vec<&str> = match Address::parse_of(listener, text) {
             Ok(_) => vec![text],
-            Err(_) => text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect(),
+            Err(_) => text
+                .split(',')
+                .map(str::trim)
+                .filter(|item| !item.is_empty())
+                .collect(),
         };
         let mut addresses = Vec::new();
         for item in &items {
             addresses.push(self.address(listener, item, reading)?);
         }
-        let SettingNames { url, redis_type, .. } = self.names;
+        let SettingNames {
+            url, redis_type, ..
+        } = self.names;
         if addresses.iter().any(Address::is_socket) {
-            return Err(format!("{url} has the path of a socket, and {redis_type} is not SINGLE; write host:port,host:port"));
+            return Err(format!(
+                "{url} has the path of a socket, and {redis_type} is not SINGLE; write host:port,host:port"
+            ));
         }
         if addresses.iter().any(|address| address.database() != 0) {
-            return Err(format!("{url} has the number of a database, and {redis_type} is not SINGLE: there is only 0; leave it out"));
+            return Err(format!(
+                "{url} has the number of a database, and {redis_type} is not SINGLE: there is only 0; leave it out"
+            ));
         }
         let mut addresses = addresses.into_iter();
-        let first = addresses.next().ok_or_else(|| format!("{url} has no address; write host:port,host:port"))?;
+        let first = addresses
+            .next()
+            .ok_or_else(|| format!("{url} has no address; write host:port,host:port"))?;
         let others: Vec<Address> = addresses.collect();
-        let with_scheme = others.iter().zip(&items[1..]).filter(|(_, item)| item.contains("://"));
-        if with_scheme.clone().any(|(address, _)| address.is_tls() != first.is_tls()) {
-            reading.warn(format!("{url} has addresses with TLS and without: that of the first counts for all"));
+        let with_scheme = others
+            .iter()
+            .zip(&items[1..])
+            .filter(|(_, item)| item.contains("://"));
+        if with_scheme
+            .clone()
+            .any(|(address, _)| address.is_tls() != first.is_tls())
+        {
+            reading.warn(format!(
+                "{url} has addresses with TLS and without: that of the first counts for all"
+            ));
         }
-        if with_scheme.clone().any(|(address, _)| address.contradicts(&first)) {
-            reading.warn(format!("{url} has several users or passwords: those of the first address count for all"));
+        if with_scheme
+            .clone()
+            .any(|(address, _)| address.contradicts(&first))
+        {
+            reading.warn(format!(
+                "{url} has several users or passwords: those of the first address count for all"
+            ));
         }
         Ok((first, others))
     }
 
-    fn address(&self, listener: Listener, text: &str, reading: &mut Reading) -> Result<Address, String> {
-        let SettingNames { url, redis_type, auth, .. } = self.names;
+    fn address(
+        &self,
+        listener: Listener,
+        text: &str,
+        reading: &mut Reading,
+    ) -> Result<Address, String> {
+        let SettingNames {
+            url,
+            redis_type,
+            auth,
+            ..
+        } = self.names;
         let parsed = Address::parse_of(listener, text).map_err(|error| match error {
             AddressError::List => {
                 format!("{url} {error}: set {redis_type} to CLUSTER or SENTINEL, or write the one server to count on, as host:port")
@@ -497,63 +679,129 @@ impl Said<'_> {
             AddressError::Unescaped | AddressError::NoScheme => format!("{url} {error}, or set {auth}"),
             error => format!("{url} {error}"),
         })?;
-        parsed.warnings.iter().for_each(|warning| reading.warn(format!("{url}: {warning}")));
+        parsed
+            .warnings
+            .iter()
+            .for_each(|warning| reading.warn(format!("{url}: {warning}")));
         Ok(parsed.address)
     }
 
-    /// What to say by TLS, if that is how to connect: to servers and sentinels alike, as in the reference.
-    fn tls(&self, address: &Address, reading: &mut Reading) -> Result<Option<Live<TlsClient>>, String> {
+    /// What to say by TLS, if that is how to connect: to servers and sentinels alike, as in the
+    /// reference.
+    fn tls(
+        &self,
+        address: &Address,
+        reading: &mut Reading,
+    ) -> Result<Option<Live<TlsClient>>, String> {
         let SettingNames { tls, url, .. } = self.names;
         if !address.is_tls() && self.tls != Some(true) {
             return Ok(None);
         }
         if address.is_socket() {
-            return Err(format!("{tls}: there is no TLS on a Unix socket; set it to false, or write the server's host:port into {url}"));
+            return Err(format!(
+                "{tls}: there is no TLS on a Unix socket; set it to false, or write the server's host:port into {url}"
+            ));
         }
         if self.tls == Some(false) {
-            reading.warn(format!("{tls} is false, and {url} begins with rediss: connecting by TLS"));
+            reading.warn(format!(
+                "{tls} is false, and {url} begins with rediss: connecting by TLS"
+            ));
         }
         reading.tls_client().map(Some)
     }
 
     fn connect_timeout(&self, reading: &mut Reading) -> Span {
         if self.timeout == Some(Span::ZERO) {
-            reading.warn(format!("{} is 0, which would be for ever: connecting may take 10 s", self.names.timeout));
+            reading.warn(format!(
+                "{} is 0, which would be for ever: connecting may take 10 s",
+                self.names.timeout
+            ));
         }
-        self.timeout.filter(|timeout| *timeout > Span::ZERO).unwrap_or(CONNECT_TIMEOUT_DEFAULT.into())
+        self.timeout
+            .filter(|timeout| *timeout > Span::ZERO)
+            .unwrap_or(CONNECT_TIMEOUT_DEFAULT.into())
     }
 }
 
 impl<'a> SaidAuth<'a> {
-    fn of(names: &'static SettingNames, secret: &'a Given<Secret>, file: &'a Given<String>) -> Self {
-        Self { setting: names.auth, secret: secret.0.as_ref(), file_setting: names.auth_file, file: file.0.as_deref() }
+    fn of(
+        names: &'static SettingNames,
+        secret: &'a Given<Secret>,
+        file: &'a Given<String>,
+    ) -> Self {
+        Self {
+            setting: names.auth,
+            secret: secret.0.as_ref(),
+            file_setting: names.auth_file,
+            file: file.0.as_deref(),
+        }
     }
 
-    fn of_sentinels(names: &'static SettingNames, secret: &'a Given<Secret>, file: &'a Given<String>) -> Self {
-        Self { setting: names.sentinel_auth, file_setting: names.sentinel_auth_file, ..Self::of(names, secret, file) }
+    fn of_sentinels(
+        names: &'static SettingNames,
+        secret: &'a Given<Secret>,
+        file: &'a Given<String>,
+    ) -> Self {
+        Self {
+            setting: names.sentinel_auth,
+            file_setting: names.sentinel_auth_file,
+            ..Self::of(names, secret, file)
+        }
     }
 
     /// Which of the two is set.
     fn given(&self) -> Option<&'static str> {
-        self.secret.map(|_| self.setting).or(self.file.map(|_| self.file_setting))
+        self.secret
+            .map(|_| self.setting)
+            .or(self.file.map(|_| self.file_setting))
     }
 
     /// The same address, entered with these credentials and by TLS.
-    fn enter(&self, address: Address, tls: Option<Live<TlsClient>>, url: &'static str, reading: &mut Reading) -> Result<Address, String> {
+    fn enter(
+        &self,
+        address: Address,
+        tls: Option<Live<TlsClient>>,
+        url: &'static str,
+        reading: &mut Reading,
+    ) -> Result<Address, String> {
         let auth = match (self.secret, self.file) {
-            (Some(_), Some(_)) => return Err(format!("{} and {} are both set; set one of them", self.setting, self.file_setting)),
+            (Some(_), Some(_)) => {
+                return Err(format!(
+                    "{} and {} are both set; set one of them",
+                    self.setting, self.file_setting
+                ));
+            }
             (Some(secret), None) => {
                 if secret.reveal().ends_with('\n') {
-                    reading.warn(format!("{} ends with a line break, which is sent as a part of the password", self.setting));
+                    reading.warn(format!(
+                        "{} ends with a line break, which is sent as a part of the password",
+                        self.setting
+                    ));
                 }
                 Some(Live::new(secret.clone()))
             }
-            (None, Some(path)) => Some(reading.secrets.auth(AuthFile::new(self.file_setting, path)).map_err(|error| error.to_string())?),
+            (None, Some(path)) => Some(
+                reading
+                    .secrets
+                    .auth(AuthFile::new(self.file_setting, path))
+                    .map_err(|error| error.to_string())?,
+            ),
             (None, None) => None,
         };
-        let address = address.named_by(NamedBy { url, auth: self.given().unwrap_or(self.setting) });
-        let address = if let Some(auth) = auth { address.with_auth(auth) } else { address };
-        let address = if let Some(tls) = tls { address.with_tls(tls) } else { address };
+        let address = address.named_by(NamedBy {
+            url,
+            auth: self.given().unwrap_or(self.setting),
+        });
+        let address = if let Some(auth) = auth {
+            address.with_auth(auth)
+        } else {
+            address
+        };
+        let address = if let Some(tls) = tls {
+            address.with_tls(tls)
+        } else {
+            address
+        };
         if address.has_user_alone() {
             reading.warn("Redis is told a user without a password; for a password alone write redis://:password@host:port");
         }
@@ -568,7 +816,9 @@ impl Reading {
 
     /// Warns of what is set, and is one of these.
     fn warn_of(&mut self, without_effect: &[(&str, &str)], environment: &[(String, String)]) {
-        let are_set = without_effect.iter().filter(|(name, _)| value_of(name, environment).is_some());
+        let are_set = without_effect
+            .iter()
+            .filter(|(name, _)| value_of(name, environment).is_some());
         are_set.for_each(|(name, reason)| self.warn(format!("{name} has no effect: {reason}")));
     }
 
@@ -576,7 +826,10 @@ impl Reading {
         if let Some(made) = &self.tls_client {
             return Ok(made.clone());
         }
-        let made = self.secrets.tls(self.tls.clone()).map_err(|error| error.to_string())?;
+        let made = self
+            .secrets
+            .tls(self.tls.clone())
+            .map_err(|error| error.to_string())?;
         self.tls_client = Some(made.clone());
         Ok(made)
     }
@@ -584,23 +837,36 @@ impl Reading {
 
 /// Settings of the reference about Redis that have no flag here.
 pub fn without_flag() -> impl Iterator<Item = &'static str> {
-    let tables = [&WITHOUT_EFFECT[..], &MAIN.without_effect, &PER_SECOND.without_effect];
+    let tables = [
+        &WITHOUT_EFFECT[..],
+        &MAIN.without_effect,
+        &PER_SECOND.without_effect,
+    ];
     tables.into_iter().flatten().map(|(name, _)| *name)
 }
 
 /// One address, and others that are entered in the same way.
 fn all_entered_as(first: Address, others: &[Address]) -> Vec<Address> {
-    let others: Vec<Address> = others.iter().filter_map(Address::place).map(|(host, port)| first.at(host, port)).collect();
+    let others: Vec<Address> = others
+        .iter()
+        .filter_map(Address::place)
+        .map(|(host, port)| first.at(host, port))
+        .collect();
     std::iter::once(first).chain(others).collect()
 }
 
 /// What is set to something.
 fn set(environment: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
-    environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(_, value)| !value.is_empty())
+    environment
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .filter(|(_, value)| !value.is_empty())
 }
 
 fn value_of<'e>(wanted: &str, environment: &'e [(String, String)]) -> Option<&'e str> {
-    set(environment).find(|(name, _)| *name == wanted).map(|(_, value)| value)
+    set(environment)
+        .find(|(name, _)| *name == wanted)
+        .map(|(_, value)| value)
 }
 
 fn socket_type(text: &str) -> Result<SocketType, String> {

@@ -1,5 +1,5 @@
-//! A table of a fixed size that remembers a few numbers for a hash. When two hashes fall into one slot, the later one has it: whatever is
-//! kept here may be forgotten at any time.
+//! A table of a fixed size that remembers a few numbers for a hash. When two hashes fall into one
+//! slot, the later one has it: whatever is kept here may be forgotten at any time.
 
 use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::sync::{Mutex, PoisonError};
@@ -24,7 +24,12 @@ impl<const N: usize> Slots<N> {
     /// Room for so many; at least one a shard. Memory is touched when it is used.
     pub fn new(count: usize) -> Self {
         let each = count.div_ceil(SHARDS).max(1);
-        Self { shards: (0..SHARDS).map(|_| Mutex::new(vec![(0, [0; N]); each])).collect(), seed: RandomState::new() }
+        Self {
+            shards: (0..SHARDS)
+                .map(|_| Mutex::new(vec![(0, [0; N]); each]))
+                .collect(),
+            seed: RandomState::new(),
+        }
     }
 
     /// The hash of something in this table, which nobody outside can foresee.

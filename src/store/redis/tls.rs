@@ -1,7 +1,7 @@
 //! TLS to Redis: who is trusted, and who we are.
 //!
-//! Files are read when the store is put together, so that what is wrong with them is said at the start and not at the first call; and
-//! again when they change (see `secrets.rs`).
+//! Files are read when the store is put together, so that what is wrong with them is said at the
+//! start and not at the first call; and again when they change (see `secrets.rs`).
 
 use std::fmt;
 use std::path::PathBuf;
@@ -68,23 +68,44 @@ impl Tls {
     pub fn load(&self) -> Result<TlsClient, TlsError> {
         // The Redis client asks for the process' provider. An error says that there is one already.
         let _ = ring::default_provider().install_default();
-        let certificates = TlsCertificates { client_tls: self.client()?, root_cert: self.authorities()? };
-        let nowhere = ConnectionAddr::TcpTls { host: String::new(), port: 0, insecure: false, tls_params: None };
-        let mut addr = Client::build_with_tls(nowhere.into_connection_info()?, certificates)?.get_connection_info().addr().clone();
+        let certificates = TlsCertificates {
+            client_tls: self.client()?,
+            root_cert: self.authorities()?,
+        };
+        let nowhere = ConnectionAddr::TcpTls {
+            host: String::new(),
+            port: 0,
+            insecure: false,
+            tls_params: None,
+        };
+        let mut addr = Client::build_with_tls(nowhere.into_connection_info()?, certificates)?
+            .get_connection_info()
+            .addr()
+            .clone();
         addr.set_danger_accept_invalid_hostnames(self.names == Names::Any);
         Ok(TlsClient { addr })
     }
 
     fn client(&self) -> Result<Option<ClientTlsConfig>, TlsError> {
-        let Some((cert, key)) = &self.client else { return Ok(None) };
-        let identity = Identity { cert: PemFile::new(CLIENT_CERT, cert), key: PemFile::new(CLIENT_KEY, key) };
+        let Some((cert, key)) = &self.client else {
+            return Ok(None);
+        };
+        let identity = Identity {
+            cert: PemFile::new(CLIENT_CERT, cert),
+            key: PemFile::new(CLIENT_KEY, key),
+        };
         // Whether they belong together would else be seen at the first connection.
         identity.load()?;
-        Ok(Some(ClientTlsConfig { client_cert: identity.cert.bytes()?, client_key: identity.key.bytes()? }))
+        Ok(Some(ClientTlsConfig {
+            client_cert: identity.cert.bytes()?,
+            client_key: identity.key.bytes()?,
+        }))
     }
 
     fn authorities(&self) -> Result<Option<Vec<u8>>, TlsError> {
-        let Some(path) = &self.ca else { return Ok(None) };
+        let Some(path) = &self.ca else {
+            return Ok(None);
+        };
         let file = PemFile::new(CACERT, path);
         file.authorities()?;
         Ok(Some(file.bytes()?))

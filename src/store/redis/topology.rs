@@ -1,7 +1,9 @@
-//! Which server a key lives on: the only one, the one that Sentinel names, or the one that serves its slot of a Cluster.
+//! Which server a key lives on: the only one, the one that Sentinel names, or the one that serves
+//! its slot of a Cluster.
 //!
-//! A [`Pool`] is all servers of one deployment. Its [`Layout`] is what requests go by: a snapshot, replaced whole when the servers move. One
-//! task looks after both, so no request ever waits for somebody to find out where to go.
+//! A [`Pool`] is all servers of one deployment. Its [`Layout`] is what requests go by: a snapshot,
+//! replaced whole when the servers move. One task looks after both, so no request ever waits for
+//! somebody to find out where to go.
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
@@ -32,16 +34,19 @@ pub use crate::store::redis::layout::Layout;
 
 /// How many nodes a cluster may have: what Redis itself recommends as the most.
 pub const NODES_MAX: usize = 1_000;
-/// How often to ask sentinels while all is well: a failover in which the old master stays reachable shows in nothing else.
+/// How often to ask sentinels while all is well: a failover in which the old master stays reachable
+/// shows in nothing else.
 const SENTINEL_INTERVAL: Duration = Duration::from_secs(1);
-/// How often to ask a cluster while all is well. Whatever matters shows earlier, in redirections and failures.
+/// How often to ask a cluster while all is well. Whatever matters shows earlier, in redirections
+/// and failures.
 const CLUSTER_INTERVAL: Duration = Duration::from_secs(10);
 /// Doubts that come within this time are one.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// How long to pause between look-ups while a server cannot be reached, or calls go to the wrong one: first and at most. Within the latter
-/// of a failover the new master is used.
+/// How long to pause between look-ups while a server cannot be reached, or calls go to the wrong
+/// one: first and at most. Within the latter of a failover the new master is used.
 const LOOK_UP_PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
-/// How long a server may take to answer its first probe before calls stop waiting for it. The probe goes on.
+/// How long a server may take to answer its first probe before calls stop waiting for it. The probe
+/// goes on.
 const FIRST_PROBE_AWAITED: Duration = Duration::from_secs(1);
 
 /// All servers of one deployment.
@@ -101,18 +106,33 @@ impl Pool {
     ///
     /// # Errors
     /// An address that the client cannot use.
-    pub fn new(deployment: Deployment, parts: NodeParts, metrics: TopologyMetrics) -> Result<Self, RedisError> {
-        let manager = |address: &Address| Manager::new(address.clone(), parts.timeouts, parts.dialer.clone(), None);
+    pub fn new(
+        deployment: Deployment,
+        parts: NodeParts,
+        metrics: TopologyMetrics,
+    ) -> Result<Self, RedisError> {
+        let manager = |address: &Address| {
+            Manager::new(address.clone(), parts.timeouts, parts.dialer.clone(), None)
+        };
         let (finder, layout) = match &deployment {
             Deployment::Single(address) => {
                 metrics.nodes.inc();
-                (Finder::Settled, Layout::of_one(Arc::new(Node::new(address.clone(), &parts)?)))
+                (
+                    Finder::Settled,
+                    Layout::of_one(Arc::new(Node::new(address.clone(), &parts)?)),
+                )
             }
-            Deployment::Sentinel(deployment::Sentinels { master, sentinels, .. }) => {
-                (Finder::Sentinels(Sentinels::new(master.clone(), sentinels, manager)?), Layout::default())
-            }
+            Deployment::Sentinel(deployment::Sentinels {
+                master, sentinels, ..
+            }) => (
+                Finder::Sentinels(Sentinels::new(master.clone(), sentinels, manager)?),
+                Layout::default(),
+            ),
             Deployment::Cluster(seeds) => {
-                let seeds = seeds.iter().map(|seed| Ok(KeptLink::new(&manager(seed)?))).collect::<Result<_, RedisError>>()?;
+                let seeds = seeds
+                    .iter()
+                    .map(|seed| Ok(KeptLink::new(&manager(seed)?)))
+                    .collect::<Result<_, RedisError>>()?;
                 (Finder::Seeds(seeds), Layout::default())
             }
         };
@@ -139,7 +159,8 @@ impl Pool {
         &self.deployment
     }
 
-    /// The server to which another one has sent somebody. `None` if there are too many, or its place is none.
+    /// The server to which another one has sent somebody. `None` if there are too many, or its
+    /// place is none.
     pub fn node_at(&self, place: &Place) -> Option<Arc<Node>> {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = nodes.get(place) {
@@ -165,12 +186,18 @@ impl Pool {
 
     /// Whether any server was ever seen to be there.
     pub fn has_come(&self) -> bool {
-        self.layout().nodes.iter().any(|node| node.health.has_come())
+        self.layout()
+            .nodes
+            .iter()
+            .any(|node| node.health.has_come())
     }
 
     /// Whether any server was reached, and not lost since.
     pub fn is_reachable(&self) -> bool {
-        self.layout().nodes.iter().any(|node| node.health.has_come() && !node.health.breaker.is_open())
+        self.layout()
+            .nodes
+            .iter()
+            .any(|node| node.health.has_come() && !node.health.breaker.is_open())
     }
 
     /// How often a server, once given up, was there again.
@@ -189,15 +216,20 @@ impl Pool {
             let troubles: Vec<String> = node.health.troubles().collect();
             if !troubles.is_empty() {
                 let troubles = troubles.join(", ");
-                notes.push(if is_one { troubles } else { format!("{}: {troubles}", node.address()) });
+                notes.push(if is_one {
+                    troubles
+                } else {
+                    format!("{}: {troubles}", node.address())
+                });
             }
         }
         let separator = if notes.is_empty() { "" } else { ": " };
         format!("{}{separator}{}", self.deployment, notes.join("; "))
     }
 
-    /// Probes servers, tells of their troubles and finds out where they are, for as long as the process lives. `back` is what has to go
-    /// well before a server that is back is asked again.
+    /// Probes servers, tells of their troubles and finds out where they are, for as long as the
+    /// process lives. `back` is what has to go well before a server that is back is asked
+    /// again.
     pub async fn look_after<B: Future<Output = bool> + Send>(&self, back: impl Fn(Arc<Node>) -> B) {
         tokio::join!(self.keep_nodes(back), self.keep_layout());
     }
@@ -226,10 +258,20 @@ impl Pool {
         }
     }
 
-    /// Probes a server, one attempt at a time, until it is used again or another one serves in its place.
-    async fn recover<B: Future<Output = bool> + Send>(&self, node: Arc<Node>, back: &impl Fn(Arc<Node>) -> B) -> NodeId {
+    /// Probes a server, one attempt at a time, until it is used again or another one serves in its
+    /// place.
+    async fn recover<B: Future<Output = bool> + Send>(
+        &self,
+        node: Arc<Node>,
+        back: &impl Fn(Arc<Node>) -> B,
+    ) -> NodeId {
         let mut intervals = Backoff::new(PROBE_INTERVAL);
-        let is_known = || self.layout().nodes.iter().any(|known| known.id() == node.id());
+        let is_known = || {
+            self.layout()
+                .nodes
+                .iter()
+                .any(|known| known.id() == node.id())
+        };
         while is_awaited(&node) && is_known() {
             let began = Instant::now();
             let interval_max = match probe(&node).await {
@@ -237,7 +279,9 @@ impl Pool {
                     self.welcome(&node);
                     break;
                 }
-                Err(error) if node.address().is_tls() && !error.is_connection_refusal() => TLS_PROBE_INTERVAL_MAX,
+                Err(error) if node.address().is_tls() && !error.is_connection_refusal() => {
+                    TLS_PROBE_INTERVAL_MAX
+                }
                 _ => PROBE_INTERVAL_MAX,
             };
             tokio::time::sleep_until(began + intervals.pause(interval_max)).await;
@@ -245,7 +289,8 @@ impl Pool {
         node.id()
     }
 
-    /// A server is there. Calls go to it at once; that its trouble is over is told when that has gone well for a while.
+    /// A server is there. Calls go to it at once; that its trouble is over is told when that has
+    /// gone well for a while.
     fn welcome(&self, node: &Node) {
         if node.health.breaker.is_open() {
             node.health.breaker.close();
@@ -265,7 +310,12 @@ impl Pool {
                 Finder::Seeds(seeds) => self.ask_cluster(seeds).await,
             };
             self.tell(found.err());
-            let is_reached = self.lost().is_none() && self.layout().nodes.iter().all(|node| !node.health.breaker.is_open());
+            let is_reached = self.lost().is_none()
+                && self
+                    .layout()
+                    .nodes
+                    .iter()
+                    .all(|node| !node.health.breaker.is_open());
             let pause = pauses.pause(max);
             let interval = match &self.finder {
                 _ if !is_reached => pause,
@@ -291,7 +341,9 @@ impl Pool {
         }
         let mut lost = self.lost();
         match (&*lost, &failure) {
-            (None, Some(cause)) => tracing::warn!(deployment = %self.deployment, cause, "{LOST}; what was last known is gone by"),
+            (None, Some(cause)) => {
+                tracing::warn!(deployment = %self.deployment, cause, "{LOST}; what was last known is gone by")
+            }
             (Some(_), None) => tracing::warn!(deployment = %self.deployment, "over: {LOST}"),
             _ => {}
         }
@@ -306,11 +358,15 @@ impl Pool {
         let known = self.layout().nodes.first().cloned();
         let mut cause = "no sentinel names a server that says it is a master".to_owned();
         for place in sentinels.masters().await? {
-            let Some(node) = self.node_at(&place) else { continue };
+            let Some(node) = self.node_at(&place) else {
+                continue;
+            };
             if known.as_ref().is_some_and(|known| known.id() == node.id()) {
                 return Ok(());
             }
-            let Ok(answer) = tokio::time::timeout(ANSWER_TIMEOUT, sentinel::is_master(&node.look_ups)).await else {
+            let Ok(answer) =
+                tokio::time::timeout(ANSWER_TIMEOUT, sentinel::is_master(&node.look_ups)).await
+            else {
                 cause = format!("{} does not answer", node.address());
                 continue;
             };
@@ -333,13 +389,27 @@ impl Pool {
 
     async fn ask_cluster(&self, seeds: &[KeptLink]) -> Result<(), String> {
         let layout = self.layout.load_full();
-        let (well, ill): (Vec<_>, Vec<_>) = layout.nodes.iter().partition(|node| !node.health.breaker.is_open());
-        let is_node = |seed: &&KeptLink| layout.nodes.iter().any(|node| node.address().place() == seed.address().place());
+        let (well, ill): (Vec<_>, Vec<_>) = layout
+            .nodes
+            .iter()
+            .partition(|node| !node.health.breaker.is_open());
+        let is_node = |seed: &&KeptLink| {
+            layout
+                .nodes
+                .iter()
+                .any(|node| node.address().place() == seed.address().place())
+        };
         let nodes = well.into_iter().chain(ill).map(|node| &node.look_ups);
-        let nodes: Vec<&KeptLink> = nodes.chain(seeds.iter().filter(|seed| !is_node(seed))).collect();
+        let nodes: Vec<&KeptLink> = nodes
+            .chain(seeds.iter().filter(|seed| !is_node(seed)))
+            .collect();
         let (teller, view) = cluster::ask(&nodes).await?;
         // One connection is enough for the next look-up.
-        for other in nodes.into_iter().chain(seeds).filter(|other| !std::ptr::eq(*other, teller)) {
+        for other in nodes
+            .into_iter()
+            .chain(seeds)
+            .filter(|other| !std::ptr::eq(*other, teller))
+        {
             other.close();
         }
         self.see(teller.address(), &view)
@@ -353,15 +423,23 @@ impl Pool {
         let mut ranges: Vec<_> = view.ranges.iter().collect();
         ranges.sort_by_key(|range| range.first);
         for range in ranges {
-            let node =
-                self.node_at(&range.master.told_by(teller)).ok_or_else(|| format!("there are more than {NODES_MAX} nodes (nodes_max)"))?;
-            let index = nodes.iter().position(|known| known.id() == node.id()).unwrap_or_else(|| {
-                nodes.push(node);
-                nodes.len() - 1
-            });
-            slots[usize::from(range.first)..=usize::from(range.last)].fill(u16::try_from(index).unwrap_or(NOBODY));
+            let node = self
+                .node_at(&range.master.told_by(teller))
+                .ok_or_else(|| format!("there are more than {NODES_MAX} nodes (nodes_max)"))?;
+            let index = nodes
+                .iter()
+                .position(|known| known.id() == node.id())
+                .unwrap_or_else(|| {
+                    nodes.push(node);
+                    nodes.len() - 1
+                });
+            slots[usize::from(range.first)..=usize::from(range.last)]
+                .fill(u16::try_from(index).unwrap_or(NOBODY));
         }
-        self.lay_out(Layout { nodes, slots: Some(slots.into()) });
+        self.lay_out(Layout {
+            nodes,
+            slots: Some(slots.into()),
+        });
         Ok(())
     }
 
@@ -374,13 +452,23 @@ impl Pool {
             self.metrics.changes.inc();
             if !layout.has_the_same_nodes(&before) {
                 self.recoveries.fetch_add(1, Relaxed);
-                let names = layout.nodes.iter().map(|node| node.address().to_string()).collect::<Vec<_>>().join(", ");
+                let names = layout
+                    .nodes
+                    .iter()
+                    .map(|node| node.address().to_string())
+                    .collect::<Vec<_>>()
+                    .join(", ");
                 tracing::warn!(deployment = %self.deployment, "Redis is now at {names}");
             }
         }
-        self.metrics.nodes.add(signed(layout.nodes.len()) - signed(before.nodes.len()));
+        self.metrics
+            .nodes
+            .add(signed(layout.nodes.len()) - signed(before.nodes.len()));
         let is_kept = |node: &Arc<Node>| layout.nodes.iter().any(|kept| kept.id() == node.id());
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, node| is_kept(node));
+        self.nodes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|_, node| is_kept(node));
         let gone: Vec<_> = before.nodes.iter().filter(|node| !is_kept(node)).collect();
         self.layout.store(Arc::new(layout));
         for node in gone {
@@ -402,8 +490,8 @@ async fn probe(node: &Node) -> Result<(), RedisError> {
     probing.await
 }
 
-/// Whether a server was not seen to be there yet, or is not asked because it failed. That it is there at the start is worth knowing before
-/// the first caller finds out.
+/// Whether a server was not seen to be there yet, or is not asked because it failed. That it is
+/// there at the start is worth knowing before the first caller finds out.
 fn is_awaited(node: &Node) -> bool {
     node.health.breaker.is_open() || !node.health.has_come()
 }

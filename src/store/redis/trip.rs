@@ -1,5 +1,6 @@
-//! One trip to a server with the checks of a batch: commands for each window that needs no script, and the script for all others. On a
-//! cluster the script is called once for each slot, since the keys of one call have to share one.
+//! One trip to a server with the checks of a batch: commands for each window that needs no script,
+//! and the script for all others. On a cluster the script is called once for each slot, since the
+//! keys of one call have to share one.
 
 use redis::{Pipeline, RedisError, Value};
 
@@ -10,7 +11,8 @@ use crate::store::redis::relocation::is_misplaced;
 use crate::store::redis::script::{self, Form, Line, Manner, Repair, Route, Said, Script};
 use crate::time::Time;
 
-/// How often the script is sent again because Redis says that it has forgotten it: a flush may come in between, but not for ever.
+/// How often the script is sent again because Redis says that it has forgotten it: a flush may come
+/// in between, but not for ever.
 const FORGOTTEN_MAX: usize = 2;
 
 /// What goes out.
@@ -18,7 +20,8 @@ const FORGOTTEN_MAX: usize = 2;
 pub struct Trip<'b> {
     /// What is asked, in order.
     lines: Vec<&'b Line>,
-    /// Those among them that go by commands of their own, each with the place of the reply that counts.
+    /// Those among them that go by commands of their own, each with the place of the reply that
+    /// counts.
     direct: Vec<(usize, usize)>,
     calls: Vec<Call>,
     commands: Pipeline,
@@ -75,12 +78,23 @@ pub enum Untold {
 
 impl<'b> Trip<'b> {
     /// A trip with these groups of lines. `by_slot` is for a cluster.
-    pub fn new(groups: impl Iterator<Item = (Manner, &'b [Line])>, by_slot: bool, now: Option<Time>) -> Self {
-        let mut trip = Self { lines: Vec::new(), direct: Vec::new(), calls: Vec::new(), commands: Pipeline::new(), now };
+    pub fn new(
+        groups: impl Iterator<Item = (Manner, &'b [Line])>,
+        by_slot: bool,
+        now: Option<Time>,
+    ) -> Self {
+        let mut trip = Self {
+            lines: Vec::new(),
+            direct: Vec::new(),
+            calls: Vec::new(),
+            commands: Pipeline::new(),
+            now,
+        };
         for (manner, lines) in groups {
             let first = trip.lines.len();
             trip.lines.extend(lines);
-            let (direct, scripted): (Vec<usize>, Vec<usize>) = (first..trip.lines.len()).partition(|&index| trip.lines[index].is_direct());
+            let (direct, scripted): (Vec<usize>, Vec<usize>) =
+                (first..trip.lines.len()).partition(|&index| trip.lines[index].is_direct());
             for index in direct {
                 trip.lines[index].increment(&mut trip.commands);
                 trip.direct.push((index, trip.commands.len() - 1));
@@ -101,11 +115,22 @@ impl<'b> Trip<'b> {
     fn plan(&mut self, manner: Manner, group: Vec<usize>, by_slot: bool) {
         let Some(&first) = group.first() else { return };
         let line = self.lines[first];
-        let shares = by_slot.then(|| Shares { slot: cluster::slot(line.key().as_bytes()), route: line.route() });
+        let shares = by_slot.then(|| Shares {
+            slot: cluster::slot(line.key().as_bytes()),
+            route: line.route(),
+        });
         let travels_alone = by_slot && line.route().is_alone();
-        match self.calls.iter_mut().find(|call| !travels_alone && call.shares == shares) {
+        match self
+            .calls
+            .iter_mut()
+            .find(|call| !travels_alone && call.shares == shares)
+        {
             Some(call) => call.groups.push((manner, group)),
-            None => self.calls.push(Call { groups: vec![(manner, group)], shares, reply: 0 }),
+            None => self.calls.push(Call {
+                groups: vec![(manner, group)],
+                shares,
+                reply: 0,
+            }),
         }
     }
 
@@ -127,7 +152,10 @@ impl<'b> Trip<'b> {
         if call.shares.is_some_and(|shares| shares.route.is_asking()) {
             commands.cmd("ASKING");
         }
-        let groups = call.groups.iter().map(|(manner, group)| (*manner, group.iter().map(|&index| self.lines[index])));
+        let groups = call
+            .groups
+            .iter()
+            .map(|(manner, group)| (*manner, group.iter().map(|&index| self.lines[index])));
         commands.add_command(Script::serving().command(groups, self.now, form));
     }
 
@@ -136,27 +164,42 @@ impl<'b> Trip<'b> {
         self.lines.len()
     }
 
-    /// Sends everything, and what Redis has forgotten of the script once more: that is normal life after a restart, a failover or a flush.
-    /// The text runs and is remembered in one trip. `forgotten` is called each time.
+    /// Sends everything, and what Redis has forgotten of the script once more: that is normal life
+    /// after a restart, a failover or a flush. The text runs and is remembered in one trip.
+    /// `forgotten` is called each time.
     ///
     /// # Errors
     /// Whatever breaks the connection.
-    pub async fn send(&self, link: &mut Link, forgotten: impl Fn()) -> Result<Vec<Value>, RedisError> {
+    pub async fn send(
+        &self,
+        link: &mut Link,
+        forgotten: impl Fn(),
+    ) -> Result<Vec<Value>, RedisError> {
         let mut values = link.call(&self.commands).await?;
         for _ in 0..FORGOTTEN_MAX {
-            let Some(again) = self.again(&values) else { break };
+            let Some(again) = self.again(&values) else {
+                break;
+            };
             forgotten();
             again.mend(&mut values, link.call(&again.commands).await?);
         }
         Ok(values)
     }
 
-    /// The calls of which Redis says that it has forgotten the script, if there are any: the first one brings its text.
+    /// The calls of which Redis says that it has forgotten the script, if there are any: the first
+    /// one brings its text.
     fn again(&self, values: &[Value]) -> Option<Again> {
-        let mut again = Again { commands: Pipeline::new(), replies: Vec::new() };
+        let mut again = Again {
+            commands: Pipeline::new(),
+            replies: Vec::new(),
+        };
         for (index, call) in self.calls.iter().enumerate() {
             if values.get(call.reply).is_some_and(is_forgotten) {
-                let form = if again.replies.is_empty() { Form::Text } else { Form::Hash };
+                let form = if again.replies.is_empty() {
+                    Form::Text
+                } else {
+                    Form::Hash
+                };
                 self.call(index, form, &mut again.commands);
                 again.replies.push((again.commands.len() - 1, call.reply));
             }
@@ -166,7 +209,10 @@ impl<'b> Trip<'b> {
 
     /// Whether the server has counted any of it: a replica cannot.
     pub fn has_written(&self, back: &Back) -> bool {
-        self.lines.iter().zip(&back.told).any(|(line, told)| told.as_ref().is_ok_and(|said| line.is_written(said)))
+        self.lines
+            .iter()
+            .zip(&back.told)
+            .any(|(line, told)| told.as_ref().is_ok_and(|said| line.is_written(said)))
     }
 
     /// Reads what came back.
@@ -174,18 +220,36 @@ impl<'b> Trip<'b> {
     /// # Errors
     /// A reply that the script never makes.
     pub fn read(&self, mut values: Vec<Value>) -> Result<Back, RedisError> {
-        let mut take = |reply: usize| values.get_mut(reply).map_or(Value::Nil, |value| std::mem::replace(value, Value::Nil));
-        let mut back = Back { now: self.now, told: vec![Err(Untold::Wrong("no reply".to_owned())); self.checks()], repairs: Vec::new() };
+        let mut take = |reply: usize| {
+            values
+                .get_mut(reply)
+                .map_or(Value::Nil, |value| std::mem::replace(value, Value::Nil))
+        };
+        let mut back = Back {
+            now: self.now,
+            told: vec![Err(Untold::Wrong("no reply".to_owned())); self.checks()],
+            repairs: Vec::new(),
+        };
         for &(index, reply) in &self.direct {
             let line = self.lines[index];
-            let created = line.reply_to_set(reply).is_some_and(|reply| take(reply) == Value::Okay);
-            back.told[index] = line.told(take(reply), created).map_err(Untold::from).map(|(said, repair)| {
-                back.repairs.extend(repair);
-                said
-            });
+            let created = line
+                .reply_to_set(reply)
+                .is_some_and(|reply| take(reply) == Value::Okay);
+            back.told[index] =
+                line.told(take(reply), created)
+                    .map_err(Untold::from)
+                    .map(|(said, repair)| {
+                        back.repairs.extend(repair);
+                        said
+                    });
         }
         for call in &self.calls {
-            let lines: Vec<usize> = call.groups.iter().flat_map(|(_, group)| group).copied().collect();
+            let lines: Vec<usize> = call
+                .groups
+                .iter()
+                .flat_map(|(_, group)| group)
+                .copied()
+                .collect();
             match take(call.reply).extract_error() {
                 Ok(value) => {
                     let replies = script::replies(value, lines.len())?;
@@ -212,7 +276,9 @@ impl<'b> Trip<'b> {
 impl Back {
     /// Whether the server says that another one should be asked.
     pub fn is_misplaced(&self) -> bool {
-        self.told.iter().any(|told| matches!(told, Err(Untold::Wrong(text)) if is_misplaced(text)))
+        self.told
+            .iter()
+            .any(|told| matches!(told, Err(Untold::Wrong(text)) if is_misplaced(text)))
     }
 }
 
@@ -228,8 +294,9 @@ impl Again {
 }
 
 impl Untold {
-    /// The same for each of so many checks that one call asked for. Redis 6.2 answers ASK as soon as one key of a call has moved, later
-    /// versions when all have; so of several keys each is asked for alone, where it was.
+    /// The same for each of so many checks that one call asked for. Redis 6.2 answers ASK as soon
+    /// as one key of a call has moved, later versions when all have; so of several keys each is
+    /// asked for alone, where it was.
     fn of_a_call(self, checks: usize) -> Self {
         match self {
             Self::Elsewhere(Redirect::Ask(_)) if checks > 1 => Self::Elsewhere(Redirect::Again),
@@ -240,7 +307,8 @@ impl Untold {
 
 impl From<RedisError> for Untold {
     fn from(error: RedisError) -> Self {
-        // The library has words of its own, such as ClusterDown for CLUSTERDOWN; Redis' are what people and the rest of this look for.
+        // The library has words of its own, such as ClusterDown for CLUSTERDOWN; Redis' are what
+        // people and the rest of this look for.
         let words = || match error.code() {
             Some(code) => format!("{code} {}", error.detail().unwrap_or_default()),
             None => error.to_string(),
@@ -261,12 +329,25 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_in_the_words_of_redis() {
-        let words = |kind, detail: &str| match Untold::from(RedisError::from((ErrorKind::Server(kind), "", detail.to_owned()))) {
+        let words = |kind, detail: &str| match Untold::from(RedisError::from((
+            ErrorKind::Server(kind),
+            "",
+            detail.to_owned(),
+        ))) {
             Untold::Wrong(text) => text,
             Untold::Elsewhere(redirect) => panic!("{redirect:?}"),
         };
-        assert_eq!(words(ServerErrorKind::ClusterDown, "The cluster is down"), "CLUSTERDOWN The cluster is down");
-        assert_eq!(words(ServerErrorKind::ReadOnly, "You can't write"), "READONLY You can't write");
-        assert_eq!(words(ServerErrorKind::ResponseError, "value is not an integer"), "ERR value is not an integer");
+        assert_eq!(
+            words(ServerErrorKind::ClusterDown, "The cluster is down"),
+            "CLUSTERDOWN The cluster is down"
+        );
+        assert_eq!(
+            words(ServerErrorKind::ReadOnly, "You can't write"),
+            "READONLY You can't write"
+        );
+        assert_eq!(
+            words(ServerErrorKind::ResponseError, "value is not an integer"),
+            "ERR value is not an integer"
+        );
     }
 }

@@ -8,7 +8,8 @@ use prometheus::{Encoder as _, Histogram, TextEncoder, proto};
 
 use crate::telemetry::mapper::{Kind, Observer};
 
-/// A number with its name and labels. Of one name and labels there may be several: they are summed up.
+/// A number with its name and labels. Of one name and labels there may be several: they are summed
+/// up.
 pub struct Sample {
     /// Its name.
     pub name: String,
@@ -49,17 +50,26 @@ pub struct Page {
 impl Number {
     /// A number of that kind.
     pub fn of(kind: Kind, value: f64) -> Self {
-        if kind == Kind::Gauge { Self::Gauge(value) } else { Self::Counter(value) }
+        if kind == Kind::Gauge {
+            Self::Gauge(value)
+        } else {
+            Self::Counter(value)
+        }
     }
 
     /// The times that a histogram has.
     pub fn of_times(histogram: &Histogram, observer: Observer) -> Option<Self> {
         let families = histogram.collect();
         let histogram = families.first()?.get_metric().first()?.get_histogram();
-        let sum = Sum { count: histogram.get_sample_count(), sum: histogram.get_sample_sum() };
+        let sum = Sum {
+            count: histogram.get_sample_count(),
+            sum: histogram.get_sample_sum(),
+        };
         let bucket = |bucket: &proto::Bucket| (bucket.upper_bound(), bucket.cumulative_count());
         Some(match observer {
-            Observer::Histogram => Self::Histogram(histogram.get_bucket().iter().map(bucket).collect(), sum),
+            Observer::Histogram => {
+                Self::Histogram(histogram.get_bucket().iter().map(bucket).collect(), sum)
+            }
             Observer::Summary => Self::Summary(sum),
         })
     }
@@ -76,7 +86,9 @@ impl Number {
     /// Adds another of the same kind, whose buckets are the same: both come from one rule.
     fn add(&mut self, other: &Self) {
         match (self, other) {
-            (Self::Counter(kept), Self::Counter(next)) | (Self::Gauge(kept), Self::Gauge(next)) => *kept += next,
+            (Self::Counter(kept), Self::Counter(next)) | (Self::Gauge(kept), Self::Gauge(next)) => {
+                *kept += next
+            }
             (Self::Summary(kept), Self::Summary(next)) => kept.add(next),
             (Self::Histogram(kept, sum), Self::Histogram(next, next_sum)) => {
                 for ((_, count), (_, more)) in kept.iter_mut().zip(next) {
@@ -132,22 +144,44 @@ impl Sum {
     }
 }
 
-/// Writes what is registered and what is not, with these labels on everything that has none of that name.
-pub fn write(mut families: Vec<proto::MetricFamily>, mut samples: Vec<Sample>, tags: &[(String, String)]) -> Page {
-    let taken: HashSet<String> = families.iter().map(|family| family.name().to_owned()).collect();
+/// Writes what is registered and what is not, with these labels on everything that has none of that
+/// name.
+pub fn write(
+    mut families: Vec<proto::MetricFamily>,
+    mut samples: Vec<Sample>,
+    tags: &[(String, String)],
+) -> Page {
+    let taken: HashSet<String> = families
+        .iter()
+        .map(|family| family.name().to_owned())
+        .collect();
     let sample_count = samples.len();
     samples.retain(|sample| !taken.contains(&sample.name));
     let mut conflicts = sample_count - samples.len();
 
-    samples.sort_by(|a, b| (&a.name, a.number.kind() as u8, &a.labels).cmp(&(&b.name, b.number.kind() as u8, &b.labels)));
+    samples.sort_by(|a, b| {
+        (&a.name, a.number.kind() as u8, &a.labels).cmp(&(
+            &b.name,
+            b.number.kind() as u8,
+            &b.labels,
+        ))
+    });
     for named in samples.chunk_by_mut(|a, b| a.name == b.name) {
-        let Some(kind) = named.first().map(|sample| sample.number.kind()) else { continue };
-        let same_kind = named.iter().take_while(|sample| sample.number.kind() == kind).count();
+        let Some(kind) = named.first().map(|sample| sample.number.kind()) else {
+            continue;
+        };
+        let same_kind = named
+            .iter()
+            .take_while(|sample| sample.number.kind() == kind)
+            .count();
         let (named, others) = named.split_at_mut(same_kind);
         conflicts += others.len();
         families.push(family(named));
     }
-    for metric in families.iter_mut().flat_map(|family| family.mut_metric().iter_mut()) {
+    for metric in families
+        .iter_mut()
+        .flat_map(|family| family.mut_metric().iter_mut())
+    {
         let untagged = metric.get_label().len();
         let mut labels = metric.take_label();
         for (name, value) in tags {
@@ -161,7 +195,8 @@ pub fn write(mut families: Vec<proto::MetricFamily>, mut samples: Vec<Sample>, t
     if let Err(error) = TextEncoder::new().encode(&families, &mut page) {
         tracing::error!(%error, "cannot write the metrics page");
     }
-    let text = String::from_utf8(page).expect("the library writes names and values that were strings");
+    let text =
+        String::from_utf8(page).expect("the library writes names and values that were strings");
     Page { text, conflicts }
 }
 
@@ -173,15 +208,23 @@ fn family(samples: &mut [Sample]) -> proto::MetricFamily {
         family.set_help(first.help.clone().into_owned());
         family.set_field_type(first.number.kind());
     }
-    let summed = samples.chunk_by_mut(|a, b| a.labels == b.labels).filter_map(|same| {
-        let (first, others) = same.split_first_mut()?;
-        for other in others {
-            first.number.add(&other.number);
-        }
-        let mut metric = first.number.metric();
-        metric.set_label(first.labels.iter().map(|(name, value)| label(name, value)).collect());
-        Some(metric)
-    });
+    let summed = samples
+        .chunk_by_mut(|a, b| a.labels == b.labels)
+        .filter_map(|same| {
+            let (first, others) = same.split_first_mut()?;
+            for other in others {
+                first.number.add(&other.number);
+            }
+            let mut metric = first.number.metric();
+            metric.set_label(
+                first
+                    .labels
+                    .iter()
+                    .map(|(name, value)| label(name, value))
+                    .collect(),
+            );
+            Some(metric)
+        });
     family.set_metric(summed.collect());
     family
 }

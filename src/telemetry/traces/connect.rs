@@ -1,6 +1,7 @@
 //! A connection to a collector: TCP, with or without TLS.
 //!
-//! Files of TLS are read for each connection, so that certificates which are replaced while the service runs are taken.
+//! Files of TLS are read for each connection, so that certificates which are replaced while the
+//! service runs are taken.
 
 use std::fmt;
 use std::pin::Pin;
@@ -54,14 +55,23 @@ impl Endpoint {
             (Some("https"), Some(_)) => 443,
             _ => return Err(WANTED.to_owned()),
         };
-        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-            return Err(format!("{WANTED}, and what lets us in into OTEL_EXPORTER_OTLP_HEADERS"));
+        if uri
+            .authority()
+            .is_some_and(|authority| authority.as_str().contains('@'))
+        {
+            return Err(format!(
+                "{WANTED}, and what lets us in into OTEL_EXPORTER_OTLP_HEADERS"
+            ));
         }
-        let has_strange_port = uri.port_u16().is_none() && uri.authority().map(http::uri::Authority::as_str) != uri.host();
+        let has_strange_port = uri.port_u16().is_none()
+            && uri.authority().map(http::uri::Authority::as_str) != uri.host();
         if has_strange_port {
             return Err(WANTED.to_owned());
         }
-        Ok(Self { port: uri.port_u16().unwrap_or(port), uri })
+        Ok(Self {
+            port: uri.port_u16().unwrap_or(port),
+            uri,
+        })
     }
 
     /// The same with this behind its path.
@@ -69,8 +79,15 @@ impl Endpoint {
     pub fn below(&self, path: &'static str) -> Self {
         let whole = format!("{}{path}", self.uri.path().trim_end_matches('/'));
         let mut parts = self.uri.clone().into_parts();
-        parts.path_and_query = Some(whole.parse().expect("a path with letters behind it is a path"));
-        Self { uri: Uri::from_parts(parts).expect("scheme and host are as they were"), port: self.port }
+        parts.path_and_query = Some(
+            whole
+                .parse()
+                .expect("a path with letters behind it is a path"),
+        );
+        Self {
+            uri: Uri::from_parts(parts).expect("scheme and host are as they were"),
+            port: self.port,
+        }
     }
 
     /// All of it.
@@ -94,9 +111,13 @@ impl Endpoint {
         }
         let mut config = tls::client(tls.authority.as_ref(), tls.identity.as_ref())?;
         config.alpn_protocols = vec![protocol.to_vec()];
-        let name = ServerName::try_from(host.to_owned()).with_context(|| format!("{host} is no name that a certificate can have"))?;
+        let name = ServerName::try_from(host.to_owned())
+            .with_context(|| format!("{host} is no name that a certificate can have"))?;
         let plain = open(host, self.port).await?;
-        let encrypted = TlsConnector::from(Arc::new(config)).connect(name, plain).await.context("TLS")?;
+        let encrypted = TlsConnector::from(Arc::new(config))
+            .connect(name, plain)
+            .await
+            .context("TLS")?;
         Ok(TokioIo::new(Box::pin(encrypted)))
     }
 }
@@ -106,7 +127,13 @@ const WANTED: &str = "write http://HOST:PORT or https://HOST:PORT";
 impl fmt::Display for Endpoint {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_encrypted() { "https" } else { "http" };
-        write!(formatter, "{scheme}://{}:{}{}", self.uri.host().unwrap_or_default(), self.port, self.uri.path())
+        write!(
+            formatter,
+            "{scheme}://{}:{}{}",
+            self.uri.host().unwrap_or_default(),
+            self.port,
+            self.uri.path()
+        )
     }
 }
 
@@ -122,10 +149,21 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_a_url_without_a_user() {
-        let shown = |text: &str| Endpoint::read(text).map(|endpoint| endpoint.below("/v1/traces").to_string());
-        assert_eq!(shown("http://collector:4318"), Ok("http://collector:4318/v1/traces".to_owned()));
-        assert_eq!(shown("https://collector/otlp/"), Ok("https://collector:443/otlp/v1/traces".to_owned()));
-        assert_eq!(shown("http://[::1]:4318/"), Ok("http://[::1]:4318/v1/traces".to_owned()));
+        let shown = |text: &str| {
+            Endpoint::read(text).map(|endpoint| endpoint.below("/v1/traces").to_string())
+        };
+        assert_eq!(
+            shown("http://collector:4318"),
+            Ok("http://collector:4318/v1/traces".to_owned())
+        );
+        assert_eq!(
+            shown("https://collector/otlp/"),
+            Ok("https://collector:443/otlp/v1/traces".to_owned())
+        );
+        assert_eq!(
+            shown("http://[::1]:4318/"),
+            Ok("http://[::1]:4318/v1/traces".to_owned())
+        );
         for wrong in [
             "",
             "collector:4318",
@@ -136,7 +174,10 @@ mod tests {
             "http://collector:port",
             "http://me:secret@collector",
         ] {
-            assert!(shown(wrong).is_err_and(|error| error.contains("http://HOST:PORT")), "{wrong}");
+            assert!(
+                shown(wrong).is_err_and(|error| error.contains("http://HOST:PORT")),
+                "{wrong}"
+            );
         }
     }
 }

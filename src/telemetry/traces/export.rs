@@ -1,7 +1,9 @@
-//! Sends spans, on a thread of its own: whatever the collector does, or does not do, nobody else waits for it.
+//! Sends spans, on a thread of its own: whatever the collector does, or does not do, nobody else
+//! waits for it.
 //!
-//! What comes within a second travels together. A batch that is not taken is sent again for as long as OTEL_EXPORTER_OTLP_TIMEOUT says,
-//! and then lost; meanwhile spans wait in the queue, or are lost when it is full. Each is counted.
+//! What comes within a second travels together. A batch that is not taken is sent again for as long
+//! as OTEL_EXPORTER_OTLP_TIMEOUT says, and then lost; meanwhile spans wait in the queue, or are
+//! lost when it is full. Each is counted.
 
 use std::mem;
 use std::thread;
@@ -20,7 +22,8 @@ use crate::telemetry::traces::settings::Options;
 
 /// How many spans travel together, as in OpenTelemetry's libraries.
 const BATCH_SPANS_MAX: usize = 512;
-/// How long a span waits for others to travel with. Whoever looks for a trace has not looked twice by then.
+/// How long a span waits for others to travel with. Whoever looks for a trace has not looked twice
+/// by then.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long to wait before a batch is sent again; twice as long each time.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
@@ -74,8 +77,14 @@ impl Exporter {
         Self {
             options,
             recorded,
-            sent: metrics.counter("tollgate_spans_sent_total", "Spans that the collector took."),
-            failures: metrics.counter("tollgate_span_exports_failed_total", "Times that spans were sent to the collector in vain."),
+            sent: metrics.counter(
+                "tollgate_spans_sent_total",
+                "Spans that the collector took.",
+            ),
+            failures: metrics.counter(
+                "tollgate_span_exports_failed_total",
+                "Times that spans were sent to the collector in vain.",
+            ),
             given_up: lost("failed", metrics),
             rejected: lost("rejected", metrics),
         }
@@ -86,19 +95,31 @@ impl Exporter {
     /// # Errors
     /// The thread or its runtime cannot be started.
     pub fn start(self) -> anyhow::Result<Exporting> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("start a runtime")?;
         let (stop, stopped) = watch::channel(false);
         let (ended_here, ended) = oneshot::channel();
         let run = move || {
             runtime.block_on(async {
                 let sender = Sender::new(&self.options);
-                let work = Work { sender, stop: stopped, batch: Vec::new(), in_trouble: false, exporter: self };
+                let work = Work {
+                    sender,
+                    stop: stopped,
+                    batch: Vec::new(),
+                    in_trouble: false,
+                    exporter: self,
+                };
                 work.run().await;
             });
             // It fails if nobody waits for it.
             let _ = ended_here.send(());
         };
-        thread::Builder::new().name("traces".to_owned()).spawn(run).context("start a thread")?;
+        thread::Builder::new()
+            .name("traces".to_owned())
+            .spawn(run)
+            .context("start a thread")?;
         Ok(Exporting { stop, ended })
     }
 }
@@ -108,7 +129,9 @@ impl Exporting {
     pub async fn flush(self) -> bool {
         // It fails only if the thread has ended.
         let _ = self.stop.send(true);
-        tokio::time::timeout(FLUSH_TIMEOUT, self.ended).await.is_ok()
+        tokio::time::timeout(FLUSH_TIMEOUT, self.ended)
+            .await
+            .is_ok()
     }
 }
 
@@ -137,11 +160,22 @@ impl Work {
 
     /// Waits for a batch. Gives whether there may be another one.
     async fn fill(&mut self) -> bool {
-        let Self { exporter: Exporter { recorded, .. }, batch, .. } = self;
+        let Self {
+            exporter: Exporter { recorded, .. },
+            batch,
+            ..
+        } = self;
         if batch.is_empty() && recorded.recv_many(batch, BATCH_SPANS_MAX).await == 0 {
             return false;
         }
-        let more = async { while batch.len() < BATCH_SPANS_MAX && recorded.recv_many(batch, BATCH_SPANS_MAX - batch.len()).await > 0 {} };
+        let more = async {
+            while batch.len() < BATCH_SPANS_MAX
+                && recorded
+                    .recv_many(batch, BATCH_SPANS_MAX - batch.len())
+                    .await
+                    > 0
+            {}
+        };
         // What has come until then is enough.
         let _ = tokio::time::timeout(LINGER, more).await;
         true
@@ -157,8 +191,14 @@ impl Work {
         let request = self.request(spans);
         let timeout = self.exporter.options.timeout.into();
         let sent = tokio::time::timeout(timeout, self.send(&request)).await;
-        let sent = sent.unwrap_or_else(|_| Err(self.failed(&format!("not taken within {timeout:?}"))));
-        let Exporter { sent: taken, rejected, given_up, .. } = &self.exporter;
+        let sent =
+            sent.unwrap_or_else(|_| Err(self.failed(&format!("not taken within {timeout:?}"))));
+        let Exporter {
+            sent: taken,
+            rejected,
+            given_up,
+            ..
+        } = &self.exporter;
         match sent {
             Ok(unwanted) => {
                 let unwanted = unwanted.min(count);
@@ -182,7 +222,8 @@ impl Work {
             };
             let given_up = self.failed(failure.text());
             let stop = self.stop.wait_for(|stop| *stop);
-            let may_go_on = matches!(failure, Failure::Passing(_)) && tokio::time::timeout(pause, stop).await.is_err();
+            let may_go_on = matches!(failure, Failure::Passing(_))
+                && tokio::time::timeout(pause, stop).await.is_err();
             if !may_go_on {
                 return Err(given_up);
             }
@@ -208,10 +249,21 @@ impl Work {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ..InstrumentationScope::default()
         };
-        let resource = Resource { attributes: self.exporter.options.resource.clone(), ..Resource::default() };
-        let scope_spans = vec![ScopeSpans { scope: Some(scope), spans, ..ScopeSpans::default() }];
+        let resource = Resource {
+            attributes: self.exporter.options.resource.clone(),
+            ..Resource::default()
+        };
+        let scope_spans = vec![ScopeSpans {
+            scope: Some(scope),
+            spans,
+            ..ScopeSpans::default()
+        }];
         ExportTraceServiceRequest {
-            resource_spans: vec![ResourceSpans { resource: Some(resource), scope_spans, ..ResourceSpans::default() }],
+            resource_spans: vec![ResourceSpans {
+                resource: Some(resource),
+                scope_spans,
+                ..ResourceSpans::default()
+            }],
         }
     }
 }

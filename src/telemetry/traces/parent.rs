@@ -1,6 +1,8 @@
-//! Which trace a call belongs to, as its headers say: W3C's traceparent, or B3 in one header or in several.
+//! Which trace a call belongs to, as its headers say: W3C's traceparent, or B3 in one header or in
+//! several.
 //!
-//! Where both are there B3 wins, as in the reference, which reads it last. What is malformed is as if it were not there.
+//! Where both are there B3 wins, as in the reference, which reads it last. What is malformed is as
+//! if it were not there.
 
 use http::HeaderMap;
 
@@ -32,9 +34,17 @@ pub fn parent(headers: &HeaderMap) -> Option<Parent> {
 
 /// What vendors want to be passed on; may be empty.
 pub fn tracestate(headers: &HeaderMap) -> String {
-    let parts: Vec<&str> = headers.get_all("tracestate").iter().filter_map(|value| value.to_str().ok()).collect();
+    let parts: Vec<&str> = headers
+        .get_all("tracestate")
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .collect();
     let state = parts.join(",");
-    if state.len() <= TRACESTATE_BYTES_MAX { state } else { String::new() }
+    if state.len() <= TRACESTATE_BYTES_MAX {
+        state
+    } else {
+        String::new()
+    }
 }
 
 /// `version-trace-span-flags`. Later versions may say more behind that.
@@ -43,11 +53,15 @@ fn w3c(header: &str) -> Option<Parent> {
     let mut next = |len: usize| parts.next().filter(|part| part.len() == len).and_then(hex);
     let (version, trace, span, flags) = (next(2)?, next(32)?, next(16)?, next(2)?);
     let is_known = version != 0xff && (version > 0 || parts.next().is_none());
-    is_known.then(|| parent_of(trace, span, Some(flags & 1 == 1))).flatten()
+    is_known
+        .then(|| parent_of(trace, span, Some(flags & 1 == 1)))
+        .flatten()
 }
 
 fn b3(headers: &HeaderMap) -> Option<Parent> {
-    text(headers, B3).and_then(b3_single).or_else(|| b3_multiple(headers))
+    text(headers, B3)
+        .and_then(b3_single)
+        .or_else(|| b3_multiple(headers))
 }
 
 /// `trace-span`, `trace-span-state` or `trace-span-state-parent`.
@@ -60,12 +74,18 @@ fn b3_single(header: &str) -> Option<Parent> {
         Some("0") => Some(false),
         Some(_) => return None,
     };
-    let rest_is_fine = parts.next().is_none_or(|parent| b3_span(parent).is_some()) && parts.next().is_none();
-    rest_is_fine.then(|| parent_of(trace, span.into(), sampled)).flatten()
+    let rest_is_fine =
+        parts.next().is_none_or(|parent| b3_span(parent).is_some()) && parts.next().is_none();
+    rest_is_fine
+        .then(|| parent_of(trace, span.into(), sampled))
+        .flatten()
 }
 
 fn b3_multiple(headers: &HeaderMap) -> Option<Parent> {
-    let (trace, span) = (b3_trace(text(headers, B3_TRACE)?)?, b3_span(text(headers, B3_SPAN)?)?);
+    let (trace, span) = (
+        b3_trace(text(headers, B3_TRACE)?)?,
+        b3_span(text(headers, B3_SPAN)?)?,
+    );
     if let Some(parent) = text(headers, B3_PARENT) {
         b3_span(parent)?;
     }
@@ -93,18 +113,29 @@ fn b3_span(text: &str) -> Option<u64> {
 
 fn parent_of(trace: u128, span: u128, sampled: Option<bool>) -> Option<Parent> {
     let span = u64::try_from(span).ok()?;
-    (trace != 0 && span != 0).then_some(Parent { trace, span, sampled })
+    (trace != 0 && span != 0).then_some(Parent {
+        trace,
+        span,
+        sampled,
+    })
 }
 
 /// Lower case only, as all of them say; a sign is no digit.
 fn hex(text: &str) -> Option<u128> {
-    let is_hex = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    is_hex.then(|| u128::from_str_radix(text, 16).ok()).flatten()
+    let is_hex = text
+        .bytes()
+        .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    is_hex
+        .then(|| u128::from_str_radix(text, 16).ok())
+        .flatten()
 }
 
 /// A header; of several the first.
 fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
-    headers.get(name).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty())
+    headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]
@@ -117,30 +148,72 @@ mod tests {
     const SPAN: u64 = 0xb7ad_6b71_6920_3331;
 
     fn read(headers: &[(&'static str, &'static str)]) -> Option<Parent> {
-        let headers = headers.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        let headers = headers.iter().map(|(name, value)| {
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
+        });
         parent(&headers.collect())
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "it stands where others are None")]
     fn found(sampled: Option<bool>) -> Option<Parent> {
-        Some(Parent { trace: TRACE, span: SPAN, sampled })
+        Some(Parent {
+            trace: TRACE,
+            span: SPAN,
+            sampled,
+        })
     }
 
     #[test]
     fn w3c_is_read_and_what_is_malformed_is_not_there() {
         let cases = [
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", found(Some(true))),
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00", found(Some(false))),
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03", found(Some(true))),
-            ("cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-later", found(Some(true))),
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-later", None),
-            ("ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", None),
-            ("00-00000000000000000000000000000000-b7ad6b7169203331-01", None),
-            ("00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01", None),
-            ("00-0AF7651916CD43DD8448EB211C80319C-B7AD6B7169203331-01", None),
-            ("00-+af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", None),
+            (
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+                found(Some(true)),
+            ),
+            (
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00",
+                found(Some(false)),
+            ),
+            (
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-03",
+                found(Some(true)),
+            ),
+            (
+                "cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-later",
+                found(Some(true)),
+            ),
+            (
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-later",
+                None,
+            ),
+            (
+                "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+                None,
+            ),
+            (
+                "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+                None,
+            ),
+            (
+                "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+                None,
+            ),
+            (
+                "00-0AF7651916CD43DD8448EB211C80319C-B7AD6B7169203331-01",
+                None,
+            ),
+            (
+                "00-+af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+                None,
+            ),
             ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", None),
-            ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1", None),
+            (
+                "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1",
+                None,
+            ),
             ("", None),
             ("-", None),
         ];
@@ -151,18 +224,43 @@ mod tests {
 
     #[test]
     fn b3_in_one_header_is_read() {
-        let short = Some(Parent { trace: 0x8448_eb21_1c80_319c, span: SPAN, sampled: Some(true) });
+        let short = Some(Parent {
+            trace: 0x8448_eb21_1c80_319c,
+            span: SPAN,
+            sampled: Some(true),
+        });
         let cases = [
-            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1", found(Some(true))),
-            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-d", found(Some(true))),
-            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0", found(Some(false))),
-            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", found(None)),
-            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1-05e3ac9a4f6e3b90", found(Some(true))),
+            (
+                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1",
+                found(Some(true)),
+            ),
+            (
+                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-d",
+                found(Some(true)),
+            ),
+            (
+                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0",
+                found(Some(false)),
+            ),
+            (
+                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
+                found(None),
+            ),
+            (
+                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1-05e3ac9a4f6e3b90",
+                found(Some(true)),
+            ),
             ("8448eb211c80319c-b7ad6b7169203331-1", short),
             ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-", None),
             ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-2", None),
-            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1-short", None),
-            ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1-05e3ac9a4f6e3b90-", None),
+            (
+                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1-short",
+                None,
+            ),
+            (
+                "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1-05e3ac9a4f6e3b90-",
+                None,
+            ),
             ("0af7651916cd43dd8448eb211c80319c-1", None),
             ("8448eb211c80319-b7ad6b7169203331-1", None),
             ("0", None),
@@ -175,14 +273,21 @@ mod tests {
 
     #[test]
     fn b3_in_several_headers_is_read() {
-        const IDS: [(&str, &str); 2] = [(B3_TRACE, "0af7651916cd43dd8448eb211c80319c"), (B3_SPAN, "b7ad6b7169203331")];
+        const IDS: [(&str, &str); 2] = [
+            (B3_TRACE, "0af7651916cd43dd8448eb211c80319c"),
+            (B3_SPAN, "b7ad6b7169203331"),
+        ];
         let with = |more: &[(&'static str, &'static str)]| read(&[&IDS, more].concat());
         assert_eq!(with(&[]), found(None));
         assert_eq!(with(&[(B3_SAMPLED, "1")]), found(Some(true)));
         assert_eq!(with(&[(B3_SAMPLED, "True")]), found(Some(true)));
         assert_eq!(with(&[(B3_SAMPLED, "0")]), found(Some(false)));
         assert_eq!(with(&[(B3_SAMPLED, "maybe")]), None);
-        assert_eq!(with(&[(B3_SAMPLED, "0"), (B3_FLAGS, "1")]), found(Some(true)), "debug means sampled");
+        assert_eq!(
+            with(&[(B3_SAMPLED, "0"), (B3_FLAGS, "1")]),
+            found(Some(true)),
+            "debug means sampled"
+        );
         assert_eq!(with(&[(B3_PARENT, "05e3ac9a4f6e3b90")]), found(None));
         assert_eq!(with(&[(B3_PARENT, "none")]), None);
         assert_eq!(read(&IDS[..1]), None);
@@ -191,9 +296,21 @@ mod tests {
 
     #[test]
     fn b3_wins_over_w3c_unless_it_is_malformed() {
-        let w3c = ("traceparent", "00-11111111111111111111111111111111-2222222222222222-01");
-        assert_eq!(read(&[w3c, ("b3", "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0")]), found(Some(false)));
-        assert_eq!(read(&[w3c, ("b3", "0")]).map(|parent| parent.span), Some(0x2222_2222_2222_2222));
+        let w3c = (
+            "traceparent",
+            "00-11111111111111111111111111111111-2222222222222222-01",
+        );
+        assert_eq!(
+            read(&[
+                w3c,
+                ("b3", "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0")
+            ]),
+            found(Some(false))
+        );
+        assert_eq!(
+            read(&[w3c, ("b3", "0")]).map(|parent| parent.span),
+            Some(0x2222_2222_2222_2222)
+        );
         assert_eq!(read(&[("baggage", "b3=0")]), None);
     }
 }

@@ -5,7 +5,9 @@ use axum::body::{Body, to_bytes};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use hyper::client::conn::http1::{self, SendRequest};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
-use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
 use prost::Message as _;
 use tokio::task::JoinSet;
 use tonic::metadata::MetadataMap;
@@ -70,13 +72,27 @@ impl Failure {
 impl Sender {
     /// Nothing is connected yet. Called on the runtime that sends.
     pub fn new(options: &Options) -> Self {
-        let Options { endpoint, tls, headers, .. } = options.clone();
+        let Options {
+            endpoint,
+            tls,
+            headers,
+            ..
+        } = options.clone();
         match options.protocol {
             Protocol::Http => {
                 let connections = JoinSet::new();
-                Self::Http(Box::new(Http { endpoint, tls, headers, open: None, connections }))
+                Self::Http(Box::new(Http {
+                    endpoint,
+                    tls,
+                    headers,
+                    open: None,
+                    connections,
+                }))
             }
-            Protocol::Grpc => Self::Grpc(Box::new(Grpc { client: TraceServiceClient::new(channel(endpoint, tls)), headers })),
+            Protocol::Grpc => Self::Grpc(Box::new(Grpc {
+                client: TraceServiceClient::new(channel(endpoint, tls)),
+                headers,
+            })),
         }
     }
 
@@ -89,37 +105,55 @@ impl Sender {
             Self::Http(http) => http.send(request).await?,
             Self::Grpc(grpc) => grpc.send(request.clone()).await?,
         };
-        let Some(told) = response.partial_success else { return Ok(0) };
+        let Some(told) = response.partial_success else {
+            return Ok(0);
+        };
         if !told.error_message.is_empty() {
-            tracing::debug!(rejected = told.rejected_spans, message = told.error_message, "the collector has something to say about spans");
+            tracing::debug!(
+                rejected = told.rejected_spans,
+                message = told.error_message,
+                "the collector has something to say about spans"
+            );
         }
         Ok(told.rejected_spans.try_into().unwrap_or(0))
     }
 }
 
 impl Http {
-    async fn send(&mut self, request: &ExportTraceServiceRequest) -> Result<ExportTraceServiceResponse, Failure> {
+    async fn send(
+        &mut self,
+        request: &ExportTraceServiceRequest,
+    ) -> Result<ExportTraceServiceResponse, Failure> {
         let passing = |error: anyhow::Error| Failure::Passing(format!("{error:#}"));
         let (status, body) = self.post(request.encode_to_vec()).await.map_err(passing)?;
         match status {
             // What is no message says nothing, and the spans were taken.
-            _ if status.is_success() => Ok(ExportTraceServiceResponse::decode(body).unwrap_or_default()),
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
-                Err(Failure::Passing(format!("HTTP status {status}")))
+            _ if status.is_success() => {
+                Ok(ExportTraceServiceResponse::decode(body).unwrap_or_default())
             }
+            StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => Err(Failure::Passing(format!("HTTP status {status}"))),
             _ => Err(Failure::Lasting(format!("HTTP status {status}"))),
         }
     }
 
     async fn post(&mut self, body: Vec<u8>) -> anyhow::Result<(StatusCode, axum::body::Bytes)> {
         let uri = self.endpoint.uri();
-        let mut request = Request::post(uri.path_and_query().map_or("/", |path| path.as_str())).body(Body::from(body))?;
+        let mut request = Request::post(uri.path_and_query().map_or("/", |path| path.as_str()))
+            .body(Body::from(body))?;
         *request.headers_mut() = self.headers.clone();
         let host = uri.authority().map_or("", |authority| authority.as_str());
-        request.headers_mut().insert(header::HOST, host.parse().context("the collector's host")?);
+        request
+            .headers_mut()
+            .insert(header::HOST, host.parse().context("the collector's host")?);
         request.headers_mut().insert(header::CONTENT_TYPE, PROTOBUF);
-        request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
-        // It is put back when it has served: whatever else happens to it, the next batch has another one.
+        request
+            .headers_mut()
+            .insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        // It is put back when it has served: whatever else happens to it, the next batch has
+        // another one.
         let reused = match self.open.take() {
             Some(mut open) => open.ready().await.is_ok().then_some(open),
             None => None,
@@ -130,13 +164,19 @@ impl Http {
         };
         let response = connection.send_request(request).await.context("send")?;
         let status = response.status();
-        let told = to_bytes(Body::new(response.into_body()), RESPONSE_BYTES_MAX).await.context("read the answer")?;
+        let told = to_bytes(Body::new(response.into_body()), RESPONSE_BYTES_MAX)
+            .await
+            .context("read the answer")?;
         self.open = Some(connection);
         Ok((status, told))
     }
 
     async fn connect(&mut self) -> anyhow::Result<SendRequest<Body>> {
-        let connection = self.endpoint.clone().connect(self.tls.clone(), HTTP_1).await?;
+        let connection = self
+            .endpoint
+            .clone()
+            .connect(self.tls.clone(), HTTP_1)
+            .await?;
         let (open, driving) = http1::handshake(connection).await.context("HTTP")?;
         self.connections.abort_all();
         self.connections.spawn(async {
@@ -148,7 +188,10 @@ impl Http {
 }
 
 impl Grpc {
-    async fn send(&mut self, request: ExportTraceServiceRequest) -> Result<ExportTraceServiceResponse, Failure> {
+    async fn send(
+        &mut self,
+        request: ExportTraceServiceRequest,
+    ) -> Result<ExportTraceServiceResponse, Failure> {
         let metadata = MetadataMap::from_headers(self.headers.clone());
         let request = tonic::Request::from_parts(metadata, Extensions::default(), request);
         let response = self.client.export(request).await.map_err(|status| {
@@ -174,9 +217,17 @@ impl Grpc {
 fn channel(endpoint: Endpoint, tls: Tls) -> Channel {
     let origin = endpoint.uri().clone();
     // What it says is only sent along: the connector knows where to go, and speaks TLS by itself.
-    let options = ChannelOptions::from_static("http://collector").origin(origin).user_agent(USER_AGENT).expect("letters, / and numbers");
+    let options = ChannelOptions::from_static("http://collector")
+        .origin(origin)
+        .user_agent(USER_AGENT)
+        .expect("letters, / and numbers");
     options.connect_with_connector_lazy(service_fn(move |_| {
         let (endpoint, tls) = (endpoint.clone(), tls.clone());
-        async move { endpoint.connect(tls, HTTP_2).await.map_err(Box::<dyn std::error::Error + Send + Sync>::from) }
+        async move {
+            endpoint
+                .connect(tls, HTTP_2)
+                .await
+                .map_err(Box::<dyn std::error::Error + Send + Sync>::from)
+        }
     }))
 }

@@ -1,7 +1,7 @@
 //! Settings of traces: the reference's, and those that OpenTelemetry has for OTLP.
 //!
-//! Of the latter each has two names; the one with TRACES wins. They are read where traces are on, and only there: whoever runs a cluster may
-//! set them for every pod in it.
+//! Of the latter each has two names; the one with TRACES wins. They are read where traces are on,
+//! and only there: whoever runs a cluster may set them for every pod in it.
 
 use std::path::Path;
 
@@ -38,7 +38,13 @@ pub struct Settings {
     #[arg(long, env = "TRACING_SERVICE_NAME", default_value = "", hide_default_value = true, value_name = "NAME", value_parser = setting::given(setting::text))]
     pub tracing_service_name: Given<String>,
     /// Attribute service.namespace
-    #[arg(long, env = "TRACING_SERVICE_NAMESPACE", default_value = "", hide_default_value = true, value_name = "NAME")]
+    #[arg(
+        long,
+        env = "TRACING_SERVICE_NAMESPACE",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "NAME"
+    )]
     pub tracing_service_namespace: String,
     /// Attribute service.instance.id [default: another one at each start]
     #[arg(long, env = "TRACING_SERVICE_INSTANCE_ID", default_value = "", hide_default_value = true, value_name = "ID", value_parser = setting::given(setting::text))]
@@ -75,38 +81,105 @@ pub struct Settings {
     /// The same for traces
     #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_HEADERS", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "LIST", value_parser = setting::given(Secret::read))]
     pub otel_exporter_otlp_traces_headers: Given<Secret>,
-    /// How many milliseconds the collector may take for a batch, with all attempts [default: 10000]
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TIMEOUT", default_value = "", hide_default_value = true, value_name = "MILLISECONDS")]
+    /// How many milliseconds the collector may take for a batch, with all attempts [default:
+    /// 10000]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_TIMEOUT",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "MILLISECONDS"
+    )]
     pub otel_exporter_otlp_timeout: String,
     /// The same for traces
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", default_value = "", hide_default_value = true, value_name = "MILLISECONDS")]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "MILLISECONDS"
+    )]
     pub otel_exporter_otlp_traces_timeout: String,
     /// none; gzip is accepted and sends uncompressed
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_COMPRESSION", default_value = "", hide_default_value = true, value_name = "NAME")]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_COMPRESSION",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "NAME"
+    )]
     pub otel_exporter_otlp_compression: String,
     /// The same for traces
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", default_value = "", hide_default_value = true, value_name = "NAME")]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "NAME"
+    )]
     pub otel_exporter_otlp_traces_compression: String,
     /// With https: the only authority that is trusted [default: those of the system]
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_CERTIFICATE", default_value = "", hide_default_value = true, value_name = "FILE")]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_CERTIFICATE",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "FILE"
+    )]
     pub otel_exporter_otlp_certificate: String,
     /// The same for traces
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", default_value = "", hide_default_value = true, value_name = "FILE")]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "FILE"
+    )]
     pub otel_exporter_otlp_traces_certificate: String,
     /// With https: our certificate, for a collector that wants one
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", default_value = "", hide_default_value = true, value_name = "FILE")]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "FILE"
+    )]
     pub otel_exporter_otlp_client_certificate: String,
     /// The same for traces
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", default_value = "", hide_default_value = true, value_name = "FILE")]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "FILE"
+    )]
     pub otel_exporter_otlp_traces_client_certificate: String,
     /// Its key
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_CLIENT_KEY", default_value = "", hide_default_value = true, value_name = "FILE")]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "FILE"
+    )]
     pub otel_exporter_otlp_client_key: String,
     /// The same for traces
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", default_value = "", hide_default_value = true, value_name = "FILE")]
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "FILE"
+    )]
     pub otel_exporter_otlp_traces_client_key: String,
     /// More attributes of what is sent: NAME=VALUE,NAME=VALUE, values percent-encoded
-    #[arg(long, env = "OTEL_RESOURCE_ATTRIBUTES", default_value = "", hide_default_value = true, value_name = "LIST")]
+    #[arg(
+        long,
+        env = "OTEL_RESOURCE_ATTRIBUTES",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "LIST"
+    )]
     pub otel_resource_attributes: String,
 }
 
@@ -163,12 +236,21 @@ impl Settings {
             tls: self.tls()?,
             headers: self.headers()?,
             timeout: self.timeout()?,
-            rate: self.tracing_sampling_rate.0.or(Rate::of(1.0)).expect("1 is a part of 1"),
+            rate: self
+                .tracing_sampling_rate
+                .0
+                .or(Rate::of(1.0))
+                .expect("1 is a part of 1"),
             resource: self.resource()?,
         };
         if options.endpoint.is_encrypted() {
-            // What is wrong with the files is said at the start, and not when the first trace is lost.
-            tls::client(options.tls.authority.as_ref(), options.tls.identity.as_ref()).map_err(|error| error.to_string())?;
+            // What is wrong with the files is said at the start, and not when the first trace is
+            // lost.
+            tls::client(
+                options.tls.authority.as_ref(),
+                options.tls.identity.as_ref(),
+            )
+            .map_err(|error| error.to_string())?;
         }
         Ok(Some(options))
     }
@@ -178,14 +260,21 @@ impl Settings {
     /// # Errors
     /// See [`Settings::options`].
     pub fn check(&self) -> Result<(), String> {
-        if self.options()?.is_some() { self.compression().map(|_| ()) } else { Ok(()) }
+        if self.options()?.is_some() {
+            self.compression().map(|_| ())
+        } else {
+            Ok(())
+        }
     }
 
     /// What is accepted, and has no effect.
     pub fn warnings(&self) -> Vec<String> {
         let is_in_vain = self.is_on() && self.compression() == Ok(Compression::Gzip);
         is_in_vain
-            .then(|| "OTEL_EXPORTER_OTLP_COMPRESSION=gzip has no effect: traces are sent uncompressed".to_owned())
+            .then(|| {
+                "OTEL_EXPORTER_OTLP_COMPRESSION=gzip has no effect: traces are sent uncompressed"
+                    .to_owned()
+            })
             .into_iter()
             .collect()
     }
@@ -195,40 +284,97 @@ impl Settings {
     }
 
     fn endpoint(&self, protocol: Protocol) -> Result<Endpoint, String> {
-        if let Some(endpoint) = read_one(("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &self.otel_exporter_otlp_traces_endpoint), Endpoint::read)?
-        {
+        if let Some(endpoint) = read_one(
+            (
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+                &self.otel_exporter_otlp_traces_endpoint,
+            ),
+            Endpoint::read,
+        )? {
             return Ok(endpoint);
         }
-        let default = if protocol == Protocol::Http { HTTP_ENDPOINT } else { GRPC_ENDPOINT };
-        let endpoint = read_one(("OTEL_EXPORTER_OTLP_ENDPOINT", &self.otel_exporter_otlp_endpoint), Endpoint::read)?;
+        let default = if protocol == Protocol::Http {
+            HTTP_ENDPOINT
+        } else {
+            GRPC_ENDPOINT
+        };
+        let endpoint = read_one(
+            (
+                "OTEL_EXPORTER_OTLP_ENDPOINT",
+                &self.otel_exporter_otlp_endpoint,
+            ),
+            Endpoint::read,
+        )?;
         let endpoint = endpoint.map_or_else(|| Endpoint::read(default), Ok)?;
-        Ok(if protocol == Protocol::Http { endpoint.below(HTTP_PATH) } else { endpoint })
+        Ok(if protocol == Protocol::Http {
+            endpoint.below(HTTP_PATH)
+        } else {
+            endpoint
+        })
     }
 
     fn timeout(&self) -> Result<Span, String> {
-        let for_traces = read_one(("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", &self.otel_exporter_otlp_traces_timeout), millis)?;
-        let for_all = read_one(("OTEL_EXPORTER_OTLP_TIMEOUT", &self.otel_exporter_otlp_timeout), millis)?;
+        let for_traces = read_one(
+            (
+                "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+                &self.otel_exporter_otlp_traces_timeout,
+            ),
+            millis,
+        )?;
+        let for_all = read_one(
+            (
+                "OTEL_EXPORTER_OTLP_TIMEOUT",
+                &self.otel_exporter_otlp_timeout,
+            ),
+            millis,
+        )?;
         Ok(for_traces.or(for_all).unwrap_or(TIMEOUT))
     }
 
     fn compression(&self) -> Result<Compression, String> {
-        let for_traces = ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", &*self.otel_exporter_otlp_traces_compression);
-        let for_all = ("OTEL_EXPORTER_OTLP_COMPRESSION", &*self.otel_exporter_otlp_compression);
-        Ok(read_one(for_traces, compression)?.or(read_one(for_all, compression)?).unwrap_or(Compression::None))
+        let for_traces = (
+            "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
+            &*self.otel_exporter_otlp_traces_compression,
+        );
+        let for_all = (
+            "OTEL_EXPORTER_OTLP_COMPRESSION",
+            &*self.otel_exporter_otlp_compression,
+        );
+        Ok(read_one(for_traces, compression)?
+            .or(read_one(for_all, compression)?)
+            .unwrap_or(Compression::None))
     }
 
     fn tls(&self) -> Result<Tls, String> {
         let authority = either(
-            ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", &self.otel_exporter_otlp_traces_certificate),
-            ("OTEL_EXPORTER_OTLP_CERTIFICATE", &self.otel_exporter_otlp_certificate),
+            (
+                "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+                &self.otel_exporter_otlp_traces_certificate,
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_CERTIFICATE",
+                &self.otel_exporter_otlp_certificate,
+            ),
         );
         let cert = either(
-            ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", &self.otel_exporter_otlp_traces_client_certificate),
-            ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &self.otel_exporter_otlp_client_certificate),
+            (
+                "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
+                &self.otel_exporter_otlp_traces_client_certificate,
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+                &self.otel_exporter_otlp_client_certificate,
+            ),
         );
         let key = either(
-            ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", &self.otel_exporter_otlp_traces_client_key),
-            ("OTEL_EXPORTER_OTLP_CLIENT_KEY", &self.otel_exporter_otlp_client_key),
+            (
+                "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
+                &self.otel_exporter_otlp_traces_client_key,
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+                &self.otel_exporter_otlp_client_key,
+            ),
         );
         let identity = match (cert, key) {
             (Some(cert), Some(key)) => Some(Identity { cert, key }),
@@ -240,17 +386,25 @@ impl Settings {
                 ));
             }
         };
-        Ok(Tls { authority, identity })
+        Ok(Tls {
+            authority,
+            identity,
+        })
     }
 
     fn headers(&self) -> Result<HeaderMap, String> {
-        let (setting, given) = match (&self.otel_exporter_otlp_traces_headers.0, &self.otel_exporter_otlp_headers.0) {
+        let (setting, given) = match (
+            &self.otel_exporter_otlp_traces_headers.0,
+            &self.otel_exporter_otlp_headers.0,
+        ) {
             (Some(given), _) => ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", given),
             (None, Some(given)) => ("OTEL_EXPORTER_OTLP_HEADERS", given),
             (None, None) => return Ok(HeaderMap::new()),
         };
         // What was given is not quoted: it may be secret.
-        let wrong = || format!("{setting}: write NAME=VALUE,NAME=VALUE with names and values that HTTP allows");
+        let wrong = || {
+            format!("{setting}: write NAME=VALUE,NAME=VALUE with names and values that HTTP allows")
+        };
         let mut headers = HeaderMap::new();
         for (name, value) in list(given.reveal()).ok_or_else(wrong)? {
             let name: HeaderName = name.parse().map_err(|_| wrong())?;
@@ -262,43 +416,80 @@ impl Settings {
     }
 
     fn resource(&self) -> Result<Vec<KeyValue>, String> {
-        let more = list(&self.otel_resource_attributes).ok_or("OTEL_RESOURCE_ATTRIBUTES: write NAME=VALUE,NAME=VALUE")?;
-        let name = self.tracing_service_name.0.as_deref().unwrap_or(SERVICE_NAME);
-        let instance = self.tracing_service_instance_id.0.clone().unwrap_or_else(random_id);
+        let more = list(&self.otel_resource_attributes)
+            .ok_or("OTEL_RESOURCE_ATTRIBUTES: write NAME=VALUE,NAME=VALUE")?;
+        let name = self
+            .tracing_service_name
+            .0
+            .as_deref()
+            .unwrap_or(SERVICE_NAME);
+        let instance = self
+            .tracing_service_instance_id
+            .0
+            .clone()
+            .unwrap_or_else(random_id);
         let own = [
             ("service.name", name.to_owned()),
             ("service.namespace", self.tracing_service_namespace.clone()),
             ("service.instance.id", instance),
             ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
         ];
-        let more = more.into_iter().filter(|(name, _)| own.iter().all(|(own, _)| own != name));
-        let all = own.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).chain(more);
-        Ok(all.map(|(key, text)| KeyValue { key, value: Some(text_value(text)), ..KeyValue::default() }).collect())
+        let more = more
+            .into_iter()
+            .filter(|(name, _)| own.iter().all(|(own, _)| own != name));
+        let all = own
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .chain(more);
+        Ok(all
+            .map(|(key, text)| KeyValue {
+                key,
+                value: Some(text_value(text)),
+                ..KeyValue::default()
+            })
+            .collect())
     }
 }
 
 fn text_value(text: String) -> AnyValue {
-    AnyValue { value: Some(Value::StringValue(text)) }
+    AnyValue {
+        value: Some(Value::StringValue(text)),
+    }
 }
 
 /// A setting, unless it is set to nothing.
-fn read_one<T>((setting, text): (&str, &str), read: fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
-    if text.is_empty() { Ok(None) } else { read(text).map(Some).map_err(|error| format!("{setting}: {error}")) }
+fn read_one<T>(
+    (setting, text): (&str, &str),
+    read: fn(&str) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    if text.is_empty() {
+        Ok(None)
+    } else {
+        read(text)
+            .map(Some)
+            .map_err(|error| format!("{setting}: {error}"))
+    }
 }
 
 /// The first file that is set.
 fn either(for_traces: (&'static str, &str), for_all: (&'static str, &str)) -> Option<PemFile> {
-    let set = [for_traces, for_all].into_iter().find(|(_, path)| !path.is_empty());
+    let set = [for_traces, for_all]
+        .into_iter()
+        .find(|(_, path)| !path.is_empty());
     set.map(|(setting, path)| PemFile::new(setting, Path::new(path)))
 }
 
 /// `name=value,name=value`; `None` if it is something else.
 fn list(text: &str) -> Option<Vec<(String, String)>> {
-    let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty()).map(|pair| {
-        let (name, value) = pair.split_once('=')?;
-        let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
-        Some((name.trim().to_owned(), value.into_owned())).filter(|(name, _)| !name.is_empty())
-    });
+    let pairs = text
+        .split(',')
+        .map(str::trim)
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| {
+            let (name, value) = pair.split_once('=')?;
+            let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
+            Some((name.trim().to_owned(), value.into_owned())).filter(|(name, _)| !name.is_empty())
+        });
     pairs.collect()
 }
 
@@ -306,7 +497,12 @@ fn list(text: &str) -> Option<Vec<(String, String)>> {
 fn random_id() -> String {
     let (high, low) = (chance::any(), chance::any());
     let (version, variant) = (0x4000 | high & 0xfff, 0x8000 | low >> 48 & 0x3fff);
-    format!("{:08x}-{:04x}-{version:04x}-{variant:04x}-{:012x}", high >> 32, high >> 16 & 0xffff, low & 0xffff_ffff_ffff)
+    format!(
+        "{:08x}-{:04x}-{version:04x}-{variant:04x}-{:012x}",
+        high >> 32,
+        high >> 16 & 0xffff,
+        low & 0xffff_ffff_ffff
+    )
 }
 
 fn protocol(text: &str) -> Result<Protocol, String> {
@@ -348,7 +544,10 @@ mod tests {
     #[test]
     fn lists_are_names_and_percent_encoded_values() {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        assert_eq!(list(" a=b%20c , d==e,"), Some(vec![pair("a", "b c"), pair("d", "=e")]));
+        assert_eq!(
+            list(" a=b%20c , d==e,"),
+            Some(vec![pair("a", "b c"), pair("d", "=e")])
+        );
         assert_eq!(list(""), Some(Vec::new()));
         assert_eq!(list("a"), None);
         assert_eq!(list("=b"), None);

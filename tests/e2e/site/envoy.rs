@@ -13,7 +13,8 @@ use crate::suite::tools::tool;
 
 /// Of an answer and of a connection, in the files. over-limit.yaml has another one for answers.
 const TIMEOUTS_THERE: [&str; 2] = [" timeout: 0.15s", "connect_timeout: 0.25s"];
-/// A busy machine must not look like an outage: to be late is no part of any promise that is tested here.
+/// A busy machine must not look like an outage: to be late is no part of any promise that is tested
+/// here.
 const TIMEOUT_HERE: &str = "timeout: 10s";
 
 /// A running Envoy.
@@ -35,29 +36,53 @@ impl Envoy {
         let file = home.join("envoy.yaml");
         fs::write(&file, config).expect("the test's directory is there");
         let mut command = Command::new(tool("envoy"));
-        command.arg("-c").arg(&file).args(["--concurrency", "1", "-l", "warning"]);
-        // Without it each Envoy leaves a file in /dev/shm for ever, and those of one base id are in each other's way.
+        command
+            .arg("-c")
+            .arg(&file)
+            .args(["--concurrency", "1", "-l", "warning"]);
+        // Without it each Envoy leaves a file in /dev/shm for ever, and those of one base id are in
+        // each other's way.
         command.arg("--disable-hot-restart");
         let mut process = Process::start("envoy", command, home.join("envoy.log"));
-        process.wait_until_ready(|| http::get(admin, "/ready").is_ok_and(|reply| reply.status == 200));
-        Self { _process: process, admin }
+        process
+            .wait_until_ready(|| http::get(admin, "/ready").is_ok_and(|reply| reply.status == 200));
+        Self {
+            _process: process,
+            admin,
+        }
     }
 
     /// Its counters. One that never counted is not there.
     pub(crate) fn stats(&self) -> HashMap<String, u64> {
         let page = http::get(self.admin, "/stats").expect("Envoy's admin page answers");
         let lines = page.body.lines().filter_map(|line| line.split_once(": "));
-        lines.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect()
+        lines
+            .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
+            .collect()
     }
 }
 
 /// A file of `deploy/envoy`, to be served on these ports.
 pub(crate) fn config(name: &str, ports: &Ports) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/envoy").join(name);
-    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()));
-    let text = [(9901, ports.envoy_admin()), (10_000, ports.ingress()), (10_001, ports.backend()), (8081, ports.grpc())]
-        .iter()
-        .fold(text, |text, (there, here)| replaced(&text, &format!("port_value: {there}}}"), &format!("port_value: {}}}", here.port())));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("deploy/envoy")
+        .join(name);
+    let text = fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("read {}: {error}", path.display()));
+    let text = [
+        (9901, ports.envoy_admin()),
+        (10_000, ports.ingress()),
+        (10_001, ports.backend()),
+        (8081, ports.grpc()),
+    ]
+    .iter()
+    .fold(text, |text, (there, here)| {
+        replaced(
+            &text,
+            &format!("port_value: {there}}}"),
+            &format!("port_value: {}}}", here.port()),
+        )
+    });
     patient(&text)
 }
 
@@ -70,7 +95,11 @@ pub(crate) fn patient(config: &str) -> String {
 
 /// The same with another backend: what listens at the sample's port stays, and nobody asks it.
 pub(crate) fn with_backend(config: &str, sample: SocketAddr, other: SocketAddr) -> String {
-    let endpoint = |port: u16| format!("endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}");
+    let endpoint = |port: u16| {
+        format!(
+            "endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}"
+        )
+    };
     replaced(config, &endpoint(sample.port()), &endpoint(other.port()))
 }
 

@@ -33,7 +33,13 @@ pub(crate) struct Reply {
 impl<'r> Request<'r> {
     /// GET without a header of its own.
     pub(crate) fn get(path: &'r str) -> Self {
-        Self { method: "GET", path, headers: &[], raw_header: None, body: "" }
+        Self {
+            method: "GET",
+            path,
+            headers: &[],
+            raw_header: None,
+            body: "",
+        }
     }
 
     /// The same with these headers.
@@ -43,12 +49,19 @@ impl<'r> Request<'r> {
 
     /// The same with one more header, whose value may be any bytes.
     pub(crate) fn with_raw(self, name: &'r str, value: &'r [u8]) -> Self {
-        Self { raw_header: Some((name, value)), ..self }
+        Self {
+            raw_header: Some((name, value)),
+            ..self
+        }
     }
 
     /// The same by POST, with this body.
     pub(crate) fn post(self, body: &'r str) -> Self {
-        Self { method: "POST", body, ..self }
+        Self {
+            method: "POST",
+            body,
+            ..self
+        }
     }
 }
 
@@ -69,15 +82,26 @@ impl Connection {
 
     /// Sends a request.
     pub(crate) fn begin(&mut self, request: Request<'_>) -> io::Result<()> {
-        let mut text = format!("{} {} HTTP/1.1\r\nhost: e2e\r\n", request.method, request.path);
+        let mut text = format!(
+            "{} {} HTTP/1.1\r\nhost: e2e\r\n",
+            request.method, request.path
+        );
         for (name, value) in request.headers {
             text += &format!("{name}: {value}\r\n");
         }
         if request.method == "POST" {
             text += &format!("content-length: {}\r\n", request.body.len());
         }
-        let raw_header = request.raw_header.map(|(name, value)| [name.as_bytes(), b": ", value, b"\r\n"].concat());
-        let bytes = [text.as_bytes(), &raw_header.unwrap_or_default(), b"\r\n", request.body.as_bytes()].concat();
+        let raw_header = request
+            .raw_header
+            .map(|(name, value)| [name.as_bytes(), b": ", value, b"\r\n"].concat());
+        let bytes = [
+            text.as_bytes(),
+            &raw_header.unwrap_or_default(),
+            b"\r\n",
+            request.body.as_bytes(),
+        ]
+        .concat();
         self.0.get_mut().write_all(&bytes)
     }
 
@@ -85,16 +109,23 @@ impl Connection {
     pub(crate) fn peek(&self) -> String {
         let stream = self.0.get_ref();
         let mut bytes = [0; 4_096];
-        stream.set_nonblocking(true).expect("a socket can be told so");
+        stream
+            .set_nonblocking(true)
+            .expect("a socket can be told so");
         let length = stream.peek(&mut bytes).unwrap_or(0);
-        stream.set_nonblocking(false).expect("a socket can be told so");
+        stream
+            .set_nonblocking(false)
+            .expect("a socket can be told so");
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
     /// Reads the reply.
     pub(crate) fn finish(&mut self) -> io::Result<Reply> {
         let status_line = self.line()?;
-        let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = status_line
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok());
         let status = status.ok_or_else(|| invalid(format!("no status line: {status_line:?}")))?;
         let mut headers = Vec::new();
         loop {
@@ -102,18 +133,26 @@ impl Connection {
             if line.is_empty() {
                 break;
             }
-            let (name, value) = line.split_once(':').ok_or_else(|| invalid(format!("no header: {line:?}")))?;
+            let (name, value) = line
+                .split_once(':')
+                .ok_or_else(|| invalid(format!("no header: {line:?}")))?;
             headers.push((name.to_lowercase(), value.trim().to_owned()));
         }
         let mut body = Vec::new();
         match headers.iter().find(|(name, _)| name == "content-length") {
             Some((_, length)) => {
-                body.resize(length.parse().map_err(|_| invalid(format!("no length: {length:?}")))?, 0);
+                body.resize(
+                    length
+                        .parse()
+                        .map_err(|_| invalid(format!("no length: {length:?}")))?,
+                    0,
+                );
                 self.0.read_exact(&mut body)?;
             }
             // Envoy's own pages come in chunks; each is preceded by its length.
             None => loop {
-                let length = usize::from_str_radix(&self.line()?, 16).map_err(|_| invalid("neither a length nor chunks".to_owned()))?;
+                let length = usize::from_str_radix(&self.line()?, 16)
+                    .map_err(|_| invalid("neither a length nor chunks".to_owned()))?;
                 let begin = body.len();
                 body.resize(begin + length, 0);
                 self.0.read_exact(&mut body[begin..])?;
@@ -123,7 +162,12 @@ impl Connection {
                 }
             },
         }
-        Ok(Reply { status, headers, body: String::from_utf8(body).map_err(|_| invalid("a body that is no text".to_owned()))? })
+        Ok(Reply {
+            status,
+            headers,
+            body: String::from_utf8(body)
+                .map_err(|_| invalid("a body that is no text".to_owned()))?,
+        })
     }
 
     fn line(&mut self) -> io::Result<String> {
@@ -138,7 +182,11 @@ impl Connection {
 impl Reply {
     /// The value of a header, if it is there; twice would be a mistake.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        let mut values = self.headers.iter().filter(|(there, _)| there == name).map(|(_, value)| &**value);
+        let mut values = self
+            .headers
+            .iter()
+            .filter(|(there, _)| there == name)
+            .map(|(_, value)| &**value);
         let first = values.next();
         assert_eq!(values.next(), None, "{name} is there twice: {self:?}");
         first
@@ -146,8 +194,12 @@ impl Reply {
 
     /// The value of a header that must be there, as a number.
     pub(crate) fn number(&self, name: &str) -> u64 {
-        let value = self.header(name).unwrap_or_else(|| panic!("no {name}: {self:?}"));
-        value.parse().unwrap_or_else(|_| panic!("{name} is no number: {self:?}"))
+        let value = self
+            .header(name)
+            .unwrap_or_else(|| panic!("no {name}: {self:?}"));
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{name} is no number: {self:?}"))
     }
 }
 

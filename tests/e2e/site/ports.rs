@@ -1,16 +1,18 @@
 //! Ports of one test, which no other takes.
 //!
-//! Envoy's listeners share their ports (SO_REUSEPORT): two Envoys on one port would each get half of the connections, and no test could
-//! tell what it measured. So a test has a block of ports, and holds its first one open for as long as it runs: whoever else picks ports
-//! in this way, in this process or in another run, goes on to the next block. The others it holds until they are used, against those who
-//! pick in other ways.
+//! Envoy's listeners share their ports (SO_REUSEPORT): two Envoys on one port would each get half
+//! of the connections, and no test could tell what it measured. So a test has a block of ports, and
+//! holds its first one open for as long as it runs: whoever else picks ports in this way, in this
+//! process or in another run, goes on to the next block. The others it holds until they are used,
+//! against those who pick in other ways.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-/// Ports from 10,400 on: below those that Linux gives to clients (from 32,768), so that none is taken between its release and its use.
+/// Ports from 10,400 on: below those that Linux gives to clients (from 32,768), so that none is
+/// taken between its release and its use.
 const BLOCKS: std::ops::Range<u16> = 1_300..2_000;
 const BLOCK_SIZE: u16 = 8;
 
@@ -31,18 +33,29 @@ impl Ports {
         for _ in 0..blocks {
             let block = BLOCKS.start + (begin + TAKEN.fetch_add(1, Relaxed) % blocks) % blocks;
             let first = block * BLOCK_SIZE;
-            let held = (first..first + BLOCK_SIZE).map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)));
+            let held = (first..first + BLOCK_SIZE)
+                .map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)));
             if let Ok(held) = held.collect() {
-                return Self { first, held: Mutex::new(held) };
+                return Self {
+                    first,
+                    held: Mutex::new(held),
+                };
             }
         }
-        panic!("no {BLOCK_SIZE} free ports in a row from {} on", BLOCKS.start * BLOCK_SIZE);
+        panic!(
+            "no {BLOCK_SIZE} free ports in a row from {} on",
+            BLOCKS.start * BLOCK_SIZE
+        );
     }
 
     /// Releases ports for whoever is going to listen there.
     pub(crate) fn release<const N: usize>(&self, ports: [SocketAddr; N]) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.retain(|listener| ports.iter().all(|port| listener.local_addr().is_ok_and(|held| held != *port)));
+        held.retain(|listener| {
+            ports
+                .iter()
+                .all(|port| listener.local_addr().is_ok_and(|held| held != *port))
+        });
     }
 
     /// Where Envoy lets clients in.

@@ -24,12 +24,18 @@ pub(crate) struct Process {
 impl Process {
     /// Starts it, with what it prints in `log`.
     ///
-    /// Envoy asks the kernel to be ended with the thread that started it (PR_SET_PDEATHSIG), so that must be the test's own.
+    /// Envoy asks the kernel to be ended with the thread that started it (PR_SET_PDEATHSIG), so
+    /// that must be the test's own.
     pub(crate) fn start(name: &'static str, mut command: Command, log: PathBuf) -> Self {
         let output = File::create(&log).expect("the test's directory is there");
         let errors = output.try_clone().expect("a file can be had twice");
-        let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
-        let child = child.unwrap_or_else(|error| panic!("start {}: {error}", command.get_program().display()));
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
+            .spawn();
+        let child = child
+            .unwrap_or_else(|error| panic!("start {}: {error}", command.get_program().display()));
         Self { name, child, log }
     }
 
@@ -51,14 +57,22 @@ impl Process {
     /// Sends a signal, such as `TERM`.
     pub(crate) fn signal(&self, name: &str) {
         // It was not waited for yet, so its number is nobody else's.
-        let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status();
-        assert!(sent.expect("there is a shell").success(), "send SIG{name} to {}", self.name);
+        let sent = Command::new("sh")
+            .args(["-c", &format!("kill -{name} {}", self.pid())])
+            .status();
+        assert!(
+            sent.expect("there is a shell").success(),
+            "send SIG{name} to {}",
+            self.name
+        );
     }
 
     /// Waits until it has ended.
     pub(crate) fn wait_until_ended(&mut self) -> ExitStatus {
         let (name, child) = (self.name, &mut self.child);
-        eventually(&format!("{name} ends"), || child.try_wait().expect("it is our child"))
+        eventually(&format!("{name} ends"), || {
+            child.try_wait().expect("it is our child")
+        })
     }
 }
 
@@ -68,7 +82,11 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!("what {} said:\n{}", self.name, fs::read_to_string(&self.log).unwrap_or_default());
+            eprintln!(
+                "what {} said:\n{}",
+                self.name,
+                fs::read_to_string(&self.log).unwrap_or_default()
+            );
         }
     }
 }
@@ -81,7 +99,10 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
         if let Some(found) = look() {
             return found;
         }
-        assert!(clock.now() < give_up_at, "in {PATIENCE:?} it did not happen that {what}");
+        assert!(
+            clock.now() < give_up_at,
+            "in {PATIENCE:?} it did not happen that {what}"
+        );
         thread::sleep(LOOK_INTERVAL);
     }
 }

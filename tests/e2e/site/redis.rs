@@ -1,4 +1,5 @@
-//! Redis: where Tollgate counts, if not in its memory. It can be killed, stopped, and started again where it was.
+//! Redis: where Tollgate counts, if not in its memory. It can be killed, stopped, and started again
+//! where it was.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,11 @@ impl RedisServer {
 
     /// The same, where a test says.
     pub(crate) fn start_at(addr: SocketAddr, home: &Path) -> Self {
-        let redis = Self { process: Mutex::new(None), addr, home: home.to_owned() };
+        let redis = Self {
+            process: Mutex::new(None),
+            addr,
+            home: home.to_owned(),
+        };
         redis.start_again();
         redis
     }
@@ -45,16 +50,30 @@ impl RedisServer {
     /// Starts it where it was, with what was saved there or else empty, and waits until it answers.
     pub(crate) fn start_again(&self) {
         let mut command = Command::new(DEFAULT.program());
-        command.args(["--port", &self.addr.port().to_string(), "--bind", &self.addr.ip().to_string(), "--save", "", "--appendonly", "no"]);
+        command.args([
+            "--port",
+            &self.addr.port().to_string(),
+            "--bind",
+            &self.addr.ip().to_string(),
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]);
         command.current_dir(&self.home);
         let mut slot = self.slot();
-        let process = slot.insert(Process::start("redis-server", command, self.home.join("redis.log")));
+        let process = slot.insert(Process::start(
+            "redis-server",
+            command,
+            self.home.join("redis.log"),
+        ));
         process.wait_until_ready(|| self.command::<String>(&["PING"]).is_ok());
     }
 
     /// Writes what it knows to where it starts again.
     pub(crate) fn save(&self) {
-        self.command::<String>(&["SAVE"]).expect("the test's directory is there");
+        self.command::<String>(&["SAVE"])
+            .expect("the test's directory is there");
     }
 
     /// Sends SIGKILL, and waits until it has ended.
@@ -76,12 +95,17 @@ impl RedisServer {
     /// How many hits it has counted in all windows that it knows.
     pub(crate) fn hits(&self) -> u64 {
         let keys: Vec<String> = self.command(&["KEYS", "*"]).expect("Redis answers");
-        let hits = keys.iter().map(|key| self.command::<Option<u64>>(&["GET", key]).expect("every key is a window").unwrap_or(0));
+        let hits = keys.iter().map(|key| {
+            self.command::<Option<u64>>(&["GET", key])
+                .expect("every key is a window")
+                .unwrap_or(0)
+        });
         hits.sum()
     }
 
     fn command<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
-        let mut connection = Client::open(self.url())?.get_connection_with_timeout(ANSWER_TIMEOUT)?;
+        let mut connection =
+            Client::open(self.url())?.get_connection_with_timeout(ANSWER_TIMEOUT)?;
         connection.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
     }

@@ -22,11 +22,26 @@ pub(crate) struct Service {
 
 impl Service {
     /// Starts it, and waits until it serves.
-    pub(crate) fn start(variables: &[(&str, String)], rules: &Path, ports: &Ports, home: &Path) -> Self {
-        let mut all: Vec<_> = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        let doors = [("HOST", "PORT", ports.http()), ("GRPC_HOST", "GRPC_PORT", ports.grpc()), ("DEBUG_HOST", "DEBUG_PORT", ports.admin())];
+    pub(crate) fn start(
+        variables: &[(&str, String)],
+        rules: &Path,
+        ports: &Ports,
+        home: &Path,
+    ) -> Self {
+        let mut all: Vec<_> = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .collect();
+        let doors = [
+            ("HOST", "PORT", ports.http()),
+            ("GRPC_HOST", "GRPC_PORT", ports.grpc()),
+            ("DEBUG_HOST", "DEBUG_PORT", ports.admin()),
+        ];
         for (host, port, addr) in doors {
-            all.extend([(host.to_owned(), addr.ip().to_string()), (port.to_owned(), addr.port().to_string())]);
+            all.extend([
+                (host.to_owned(), addr.ip().to_string()),
+                (port.to_owned(), addr.port().to_string()),
+            ]);
         }
         let service = Self {
             process: Mutex::new(None),
@@ -45,11 +60,19 @@ impl Service {
     pub(crate) fn start_again(&self) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         // No setting of whoever runs the tests.
-        command.env_clear().envs(self.variables.iter().map(|(name, value)| (name, value))).arg(&self.rules);
+        command
+            .env_clear()
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .arg(&self.rules);
         let mut slot = self.slot();
-        let process = slot.insert(Process::start("tollgate", command, self.home.join("tollgate.log")));
+        let process = slot.insert(Process::start(
+            "tollgate",
+            command,
+            self.home.join("tollgate.log"),
+        ));
         let http = self.http;
-        process.wait_until_ready(|| http::get(http, "/ready").is_ok_and(|reply| reply.status == 200));
+        process
+            .wait_until_ready(|| http::get(http, "/ready").is_ok_and(|reply| reply.status == 200));
     }
 
     /// Sends SIGTERM, and waits until it has drained and ended.
@@ -63,23 +86,39 @@ impl Service {
     /// One of its counters, by its statsd name. One that never counted is not there.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         let page = http::get(self.admin, "/stats").expect("Tollgate's admin page answers");
-        let value = page.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        let value = page
+            .body
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         value.map_or(0, |value| value.parse().expect("a counter is a number"))
     }
 
     /// One of its metrics without labels, by its Prometheus name.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let page = http::get(self.admin, "/metrics").expect("Tollgate's admin page answers");
-        let value = page.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.unwrap_or_else(|| panic!("there is no {name}")).parse().expect("it is a whole number")
+        let value = page
+            .body
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value
+            .unwrap_or_else(|| panic!("there is no {name}"))
+            .parse()
+            .expect("it is a whole number")
     }
 
     /// Verdicts that this `on_store_error` gave so far.
     pub(crate) fn fallbacks(&self, policy: &str) -> u64 {
-        let page = http::get(self.admin, "/metrics").expect("Tollgate's admin page answers").body;
-        let series = page.lines().filter_map(|line| line.strip_prefix("tollgate_store_fallbacks_total")?.rsplit_once(' '));
+        let page = http::get(self.admin, "/metrics")
+            .expect("Tollgate's admin page answers")
+            .body;
+        let series = page.lines().filter_map(|line| {
+            line.strip_prefix("tollgate_store_fallbacks_total")?
+                .rsplit_once(' ')
+        });
         let series = series.filter(|(labels, _)| labels.contains(&format!("policy=\"{policy}\"")));
-        series.map(|(_, count)| count.parse::<u64>().expect("a counter is a whole number")).sum()
+        series
+            .map(|(_, count)| count.parse::<u64>().expect("a counter is a whole number"))
+            .sum()
     }
 
     /// Asks it without Envoy.

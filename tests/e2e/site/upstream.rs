@@ -1,6 +1,8 @@
-//! A backend in the test's own hand: it answers when it is told to, and knows how many requests are inside.
+//! A backend in the test's own hand: it answers when it is told to, and knows how many requests are
+//! inside.
 //!
-//! The sample backend of `deploy/envoy` answers everything at once, so nothing is ever in flight there.
+//! The sample backend of `deploy/envoy` answers everything at once, so nothing is ever in flight
+//! there.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -30,7 +32,8 @@ pub(crate) struct Upstream {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What it does with a request, step by step; it is inside until the last one is done or its client has gone.
+/// What it does with a request, step by step; it is inside until the last one is done or its client
+/// has gone.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     headers: Vec<(&'static str, &'static str)>,
@@ -63,8 +66,11 @@ struct Guest(Arc<House>);
 impl Upstream {
     /// Starts it. To what it knows no other answer to it says "ok".
     pub(crate) fn start() -> Self {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a port");
-        listener.set_nonblocking(true).expect("a socket can be told so");
+        let listener =
+            std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a port");
+        listener
+            .set_nonblocking(true)
+            .expect("a socket can be told so");
         let addr = listener.local_addr().expect("it is bound");
         let house = Arc::new(House {
             answers: Mutex::default(),
@@ -76,7 +82,10 @@ impl Upstream {
         let (stop, stopped) = oneshot::channel();
         let serving = house.clone();
         let thread = thread::spawn(move || {
-            let runtime = Builder::new_current_thread().enable_io().build().expect("a runtime can be built");
+            let runtime = Builder::new_current_thread()
+                .enable_io()
+                .build()
+                .expect("a runtime can be built");
             runtime.block_on(async {
                 let listener = TcpListener::from_std(listener).expect("it listens");
                 tokio::select! {
@@ -85,7 +94,12 @@ impl Upstream {
                 }
             });
         });
-        Self { addr, house, stop: Some(stop), thread: Some(thread) }
+        Self {
+            addr,
+            house,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
     }
 
     /// Where it listens.
@@ -124,7 +138,10 @@ impl Upstream {
 impl Answer {
     /// Says so.
     pub(crate) fn of(headers: &[(&'static str, &'static str)], body: &'static str) -> Self {
-        Self { headers: headers.to_vec(), steps: vec![Step::Send(body)] }
+        Self {
+            headers: headers.to_vec(),
+            steps: vec![Step::Send(body)],
+        }
     }
 
     /// Waits at the gate before anything is said, even the headers.
@@ -140,8 +157,13 @@ impl Answer {
     }
 
     async fn give(self, guest: Guest) -> Response<Body> {
-        // Headers go out when this returns, so what comes before the first piece is waited for here.
-        let waits = self.steps.iter().take_while(|step| matches!(step, Step::Wait)).count();
+        // Headers go out when this returns, so what comes before the first piece is waited for
+        // here.
+        let waits = self
+            .steps
+            .iter()
+            .take_while(|step| matches!(step, Step::Wait))
+            .count();
         for _ in 0..waits {
             guest.wait().await;
         }
@@ -159,8 +181,15 @@ impl Answer {
             }
         });
         let body = Body::from_stream(pieces.filter_map(|piece| piece.map(Ok::<_, Infallible>)));
-        let response = self.headers.iter().fold(Response::builder(), |response, (name, value)| response.header(*name, *value));
-        response.body(body).expect("tests send headers that are ones")
+        let response = self
+            .headers
+            .iter()
+            .fold(Response::builder(), |response, (name, value)| {
+                response.header(*name, *value)
+            });
+        response
+            .body(body)
+            .expect("tests send headers that are ones")
     }
 }
 
@@ -182,7 +211,12 @@ impl Guest {
 
     /// Waits until the test lets it go on.
     async fn wait(&self) {
-        self.0.gate.acquire().await.expect("the gate is never closed").forget();
+        self.0
+            .gate
+            .acquire()
+            .await
+            .expect("the gate is never closed")
+            .forget();
     }
 }
 
@@ -234,23 +268,43 @@ mod tests {
     fn it_answers_when_it_is_told_to_and_knows_who_is_inside() {
         let site = Site::with("envoy.yaml").with_upstream().start();
         let upstream = site.upstream();
-        let inside = |count: usize| eventually(&format!("{count} are inside"), || (upstream.inside() == count).then_some(()));
+        let inside = |count: usize| {
+            eventually(&format!("{count} are inside"), || {
+                (upstream.inside() == count).then_some(())
+            })
+        };
         assert_eq!(site.get("/health").reply.body, "ok\n");
-        assert_eq!(upstream.was_told("x-envoy-expected-rq-timeout-ms").as_deref(), Some("15000"), "a header that Envoy adds");
+        assert_eq!(
+            upstream
+                .was_told("x-envoy-expected-rq-timeout-ms")
+                .as_deref(),
+            Some("15000"),
+            "a header that Envoy adds"
+        );
 
-        upstream.answers("/health", Answer::of(&[("x-kind", "slow")], "first ").then("second").later());
+        upstream.answers(
+            "/health",
+            Answer::of(&[("x-kind", "slow")], "first ")
+                .then("second")
+                .later(),
+        );
         let [first, second, third] = [0; 3].map(|_| site.begin(Request::get("/health")));
         inside(3);
         second.hang_up();
         inside(2);
         assert!(!first.has_received("HTTP") && !third.has_received("HTTP"));
         upstream.let_go(2);
-        eventually("both begin", || (first.has_received("first") && third.has_received("first")).then_some(()));
+        eventually("both begin", || {
+            (first.has_received("first") && third.has_received("first")).then_some(())
+        });
         assert_eq!(upstream.inside(), 2, "the rest is still to come");
         upstream.let_go(2);
         for answered in [first, third] {
             let reply = answered.finish().reply;
-            assert_eq!((reply.header("x-kind"), &*reply.body), (Some("slow"), "first second"));
+            assert_eq!(
+                (reply.header("x-kind"), &*reply.body),
+                (Some("slow"), "first second")
+            );
         }
         inside(0);
         assert_eq!(upstream.inside_max(), 3);

@@ -1,5 +1,5 @@
-//! Faults of one Redis server: every call is answered by the policy of its rule, no more is granted than that policy says, and Redis counts
-//! again afterwards.
+//! Faults of one Redis server: every call is answered by the policy of its rule, no more is granted
+//! than that policy says, and Redis counts again afterwards.
 
 use std::time::Duration;
 
@@ -7,7 +7,9 @@ use tempfile::TempDir;
 use tollgate::time::Clock;
 
 use crate::support::cluster::ClusterProcess;
-use crate::support::fault::{FOREIGN, FaultScenario, PATIENT, REFUSING, SLOW, Servers, Single, UNREACHABLE};
+use crate::support::fault::{
+    FOREIGN, FaultScenario, PATIENT, REFUSING, SLOW, Servers, Single, UNREACHABLE,
+};
 use crate::support::proxy::{Fault, Proxy};
 use crate::support::redis::RedisProcess;
 use crate::support::sentinel::SentinelProcess;
@@ -38,12 +40,16 @@ fn redis_stopped() {
     });
 }
 
-/// Exact deadlines are asserted in process, under a paused clock. Only a broken service exceeds this bound.
+/// Exact deadlines are asserted in process, under a paused clock. Only a broken service exceeds
+/// this bound.
 #[tokio::test]
 async fn stopped_redis_delays_no_answer_beyond_ten_seconds() {
     const ANSWER_MAX: Duration = Duration::from_secs(10);
     let redis = RedisProcess::start();
-    let server = TestServer::with_rules(&limit_of(1_000)).with_env("REDIS_URL", &redis.url()).with_the_default_store_timeout().start();
+    let server = TestServer::with_rules(&limit_of(1_000))
+        .with_env("REDIS_URL", &redis.url())
+        .with_the_default_store_timeout()
+        .start();
     let mut client = server.client().await;
     assert_eq!(client.ask("d", &[("k", "v")]).await, Code::Ok);
     redis.stop();
@@ -55,19 +61,24 @@ async fn stopped_redis_delays_no_answer_beyond_ten_seconds() {
 
 #[test]
 fn redis_restarted_empty() {
-    FaultScenario::direct().that_loses_data().run(|scenario| scenario.servers.redis.restart());
+    FaultScenario::direct()
+        .that_loses_data()
+        .run(|scenario| scenario.servers.redis.restart());
 }
 
-/// Replies come after the callers' deadline, and within STORE_TIMEOUT: Redis is slow, and is not given up.
+/// Replies come after the callers' deadline, and within STORE_TIMEOUT: Redis is slow, and is not
+/// given up.
 #[test]
 fn replies_later_than_callers_wait() {
     const DEADLINE: Duration = Duration::from_millis(200);
-    let report = FaultScenario::proxied(&[PATIENT]).with_deadline(DEADLINE).run(|scenario| {
-        scenario.proxy().set(Fault::Delay(DEADLINE * 3 / 2));
-        scenario.wait_until_policies_answer();
-        scenario.wait_until_logged(SLOW);
-        scenario.proxy().set(Fault::None);
-    });
+    let report = FaultScenario::proxied(&[PATIENT])
+        .with_deadline(DEADLINE)
+        .run(|scenario| {
+            scenario.proxy().set(Fault::Delay(DEADLINE * 3 / 2));
+            scenario.wait_until_policies_answer();
+            scenario.wait_until_logged(SLOW);
+            scenario.proxy().set(Fault::None);
+        });
     assert_eq!(report.history.outages, 0, "{report:#?}");
 }
 
@@ -112,22 +123,29 @@ pub(crate) fn lose_packets(proxy: &Proxy) {
 
 #[test]
 fn scripts_flushed() {
-    let report = FaultScenario::new(Single::direct(RedisProcess::start()), &[PATIENT]).run(|scenario| {
-        for _ in 0..REPEATS {
-            scenario.servers.redis.command::<()>(&["SCRIPT", "FLUSH"]);
-            scenario.wait_until_redis_counts();
-        }
-    });
+    let report =
+        FaultScenario::new(Single::direct(RedisProcess::start()), &[PATIENT]).run(|scenario| {
+            for _ in 0..REPEATS {
+                scenario.servers.redis.command::<()>(&["SCRIPT", "FLUSH"]);
+                scenario.wait_until_redis_counts();
+            }
+        });
     report.is_unnoticed();
 }
 
 #[test]
 fn redis_out_of_memory() {
     FaultScenario::direct().run(|scenario| {
-        scenario.servers.redis.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+        scenario
+            .servers
+            .redis
+            .command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
         scenario.wait_until_policies_answer();
         scenario.wait_until_logged(REFUSING);
-        scenario.servers.redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+        scenario
+            .servers
+            .redis
+            .command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     });
 }
 
@@ -135,25 +153,43 @@ fn redis_out_of_memory() {
 fn redis_is_a_replica_of_a_lost_master() {
     FaultScenario::direct().run(|scenario| {
         // Nothing listens on port 1.
-        scenario.servers.redis.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+        scenario
+            .servers
+            .redis
+            .command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
         scenario.wait_until_policies_answer();
         scenario.wait_until_logged(REFUSING);
-        scenario.servers.redis.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+        scenario
+            .servers
+            .redis
+            .command::<()>(&["REPLICAOF", "NO", "ONE"]);
     });
 }
 
 #[tokio::test]
-async fn a_demoted_redis_is_connected_to_about_once_a_second_until_its_address_leads_to_the_new_master() {
+async fn a_demoted_redis_is_connected_to_about_once_a_second_until_its_address_leads_to_the_new_master()
+ {
     const CALLS: usize = 200;
     // Only Redis lets anything pass.
-    let rules = format!("metadata: {{tollgate: {{defaults: {{on_store_error: deny}}}}}}\n{}", limit_of(1_000_000).trim_start());
+    let rules = format!(
+        "metadata: {{tollgate: {{defaults: {{on_store_error: deny}}}}}}\n{}",
+        limit_of(1_000_000).trim_start()
+    );
     let (old, new) = (RedisProcess::start(), RedisProcess::start());
     let proxy = Proxy::before(old.port());
-    let server = TestServer::with_rules(&rules).with_env("REDIS_URL", &proxy.addr().to_string()).start();
+    let server = TestServer::with_rules(&rules)
+        .with_env("REDIS_URL", &proxy.addr().to_string())
+        .start();
     let mut client = server.client().await;
-    eventually("the old master counts", async || client.ask("d", &[("k", "v")]).await == Code::Ok).await;
+    eventually("the old master counts", async || {
+        client.ask("d", &[("k", "v")]).await == Code::Ok
+    })
+    .await;
     old.command::<()>(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
-    eventually("the old master is read-only", async || client.ask("d", &[("k", "v")]).await == Code::OverLimit).await;
+    eventually("the old master is read-only", async || {
+        client.ask("d", &[("k", "v")]).await == Code::OverLimit
+    })
+    .await;
     // What an outage is like for those who do not know of the new master yet.
     let (began, opened) = (Clock::system().now(), proxy.opened());
     for _ in 0..CALLS {
@@ -163,14 +199,21 @@ async fn a_demoted_redis_is_connected_to_about_once_a_second_until_its_address_l
     let seconds = usize::try_from(Clock::system().now().since(began).ceil_secs()).expect("few");
     let opened = proxy.opened() - opened;
     // At least 0.75 s apart, and heartbeats may begin meanwhile.
-    assert!(opened <= 2 + seconds * 4 / 3 + 2, "{opened} connections in {seconds} s");
+    assert!(
+        opened <= 2 + seconds * 4 / 3 + 2,
+        "{opened} connections in {seconds} s"
+    );
     proxy.repoint(new.port());
-    eventually("the new master counts", async || client.ask("d", &[("k", "v")]).await == Code::Ok).await;
+    eventually("the new master counts", async || {
+        client.ask("d", &[("k", "v")]).await == Code::Ok
+    })
+    .await;
     let keys: Vec<String> = new.command(&["KEYS", "d_k_*"]);
     assert_eq!(keys.len(), 1);
 }
 
-/// Whatever the algorithm, a value of another program is told apart from a Redis that refuses to count.
+/// Whatever the algorithm, a value of another program is told apart from a Redis that refuses to
+/// count.
 #[tokio::test]
 async fn a_foreign_value_is_reported_as_such_for_every_algorithm() {
     let rules = "
@@ -182,14 +225,36 @@ descriptors:
   - {key: parts, rate_limit: {unit: year, requests_per_unit: 9}, metadata: {tollgate: {algorithm: sliding_window, buckets: 5}}}
   - {key: log, rate_limit: {unit: year, requests_per_unit: 9}, metadata: {tollgate: {algorithm: sliding_log}}}
 ";
-    let foreign: [(&str, &[&[&str]]); 2] =
-        [("SET", &[&["fixed", "word"], &["bucket", "word"], &["sliding", "word"], &["parts", "word"]]), ("RPUSH", &[&["log", "word"]])];
-    let wrong_types: [(&str, &[&[&str]]); 2] =
-        [("RPUSH", &[&["fixed", "x"], &["bucket", "x"], &["sliding", "x"], &["parts", "x"]]), ("SET", &[&["log", "x"]])];
+    let foreign: [(&str, &[&[&str]]); 2] = [
+        (
+            "SET",
+            &[
+                &["fixed", "word"],
+                &["bucket", "word"],
+                &["sliding", "word"],
+                &["parts", "word"],
+            ],
+        ),
+        ("RPUSH", &[&["log", "word"]]),
+    ];
+    let wrong_types: [(&str, &[&[&str]]); 2] = [
+        (
+            "RPUSH",
+            &[
+                &["fixed", "x"],
+                &["bucket", "x"],
+                &["sliding", "x"],
+                &["parts", "x"],
+            ],
+        ),
+        ("SET", &[&["log", "x"]]),
+    ];
     for (command, pairs) in foreign.into_iter().chain(wrong_types) {
         for pair in pairs {
             let redis = RedisProcess::start();
-            let server = TestServer::with_rules(rules).with_env("REDIS_URL", &redis.url()).start();
+            let server = TestServer::with_rules(rules)
+                .with_env("REDIS_URL", &redis.url())
+                .start();
             let mut client = server.client().await;
             eventually("Redis counts", async || {
                 client.ask("d", &[(pair[0], "v")]).await;
@@ -201,7 +266,9 @@ descriptors:
             redis.command::<()>(&[command, &key, pair[1]]);
             let troubles = async || {
                 client.ask("d", &[(pair[0], "v")]).await;
-                let trouble = |kind: &str| server.metric(&format!("tollgate_store_trouble{{kind=\"{kind}\"}}"));
+                let trouble = |kind: &str| {
+                    server.metric(&format!("tollgate_store_trouble{{kind=\"{kind}\"}}"))
+                };
                 (trouble("foreign_value"), trouble("refusing")) == (Some(1.0), Some(0.0))
             };
             eventually(&format!("{} {command} {}", pair[0], pair[1]), troubles).await;
@@ -212,13 +279,17 @@ descriptors:
 /// The policy of that key's rule answers for that key, and no other verdict changes.
 #[test]
 fn wrong_type_at_one_key() {
-    let scenario = FaultScenario::new(Single::direct(RedisProcess::start()), &[PATIENT]).that_loses_data();
+    let scenario =
+        FaultScenario::new(Single::direct(RedisProcess::start()), &[PATIENT]).that_loses_data();
     let report = scenario.run(|scenario| {
         let keys: Vec<String> = scenario.servers.redis.command(&["KEYS", "d_error_*"]);
         let key = keys.first().expect("clients have called");
         // In one step: clients use the key.
         let script = "redis.call('DEL', KEYS[1]) redis.call('LPUSH', KEYS[1], 'x')";
-        scenario.servers.redis.command::<()>(&["EVAL", script, "1", key]);
+        scenario
+            .servers
+            .redis
+            .command::<()>(&["EVAL", script, "1", key]);
         scenario.wait_until_logged(FOREIGN);
         scenario.servers.redis.command::<usize>(&["DEL", key]);
     });
@@ -229,9 +300,18 @@ fn wrong_type_at_one_key() {
 /// Redis reads its file after a restart, a key each ms. Redis 6.2 would answer every 2 MB only.
 #[test]
 fn redis_loading() {
-    let slowly = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
-    let redis = RedisProcess::builder().of(VALKEY_9_1).with_arguments(&slowly).start();
-    let fill = "for number = 1, 20000 do redis.call('SET', 'ballast ' .. number, string.rep('x', 50)) end";
+    let slowly = [
+        "--key-load-delay",
+        "1000",
+        "--loading-process-events-interval-bytes",
+        "1024",
+    ];
+    let redis = RedisProcess::builder()
+        .of(VALKEY_9_1)
+        .with_arguments(&slowly)
+        .start();
+    let fill =
+        "for number = 1, 20000 do redis.call('SET', 'ballast ' .. number, string.rep('x', 50)) end";
     redis.command::<()>(&["EVAL", fill, "0"]);
     FaultScenario::new(Single::direct(redis), &[]).run(|scenario| {
         let redis = &mut scenario.servers.redis;
@@ -239,13 +319,18 @@ fn redis_loading() {
         redis.begin_restart();
         scenario.wait_until_policies_answer();
         scenario.wait_until_ready_says("loading");
-        scenario.servers.redis.command::<()>(&["CONFIG", "SET", "key-load-delay", "0"]);
+        scenario
+            .servers
+            .redis
+            .command::<()>(&["CONFIG", "SET", "key-load-delay", "0"]);
     });
 }
 
 #[test]
 fn password_changed_in_redis() {
-    let redis = RedisProcess::builder().with_user("user app on >right ~* &* +@all").start();
+    let redis = RedisProcess::builder()
+        .with_user("user app on >right ~* &* +@all")
+        .start();
     FaultScenario::new(Single::direct(redis), &[("REDIS_AUTH", "app:right")]).run(|scenario| {
         set_user(&scenario.servers, &["resetpass", ">other"]);
         // Connections that are authenticated stay so.
@@ -258,13 +343,17 @@ fn password_changed_in_redis() {
 
 #[test]
 fn password_changed_in_redis_before_the_file() {
-    with_password_file(Single::direct(RedisProcess::start()), &[], |scenario, file| {
-        set_user(&scenario.servers, &["resetpass", ">second"]);
-        close_connections(&scenario.servers);
-        scenario.wait_until_policies_answer();
-        scenario.wait_until_logged(UNREACHABLE);
-        write_password(file, "second");
-    });
+    with_password_file(
+        Single::direct(RedisProcess::start()),
+        &[],
+        |scenario, file| {
+            set_user(&scenario.servers, &["resetpass", ">second"]);
+            close_connections(&scenario.servers);
+            scenario.wait_until_policies_answer();
+            scenario.wait_until_logged(UNREACHABLE);
+            write_password(file, "second");
+        },
+    );
 }
 
 #[test]
@@ -282,14 +371,17 @@ fn password_of_cluster_nodes_rotated() {
     password_is_rotated(ClusterProcess::start());
 }
 
-/// First Redis knows both passwords, then the service learns the new one, and then the old one ends, with all connections made by it.
+/// First Redis knows both passwords, then the service learns the new one, and then the old one
+/// ends, with all connections made by it.
 fn password_is_rotated(servers: impl Servers) {
     const LOADS: &str = r#"tollgate_redis_secrets_loads_total{result="success"}"#;
     let in_flight_max = (CLIENTS * servers.all().len()) as u64;
     with_password_file(servers, &[PATIENT], |scenario, file| {
         set_user(&scenario.servers, &[">second"]);
         write_password(file, "second");
-        look_until("the file is loaded", || scenario.server.metric(LOADS) > Some(0.0));
+        look_until("the file is loaded", || {
+            scenario.server.metric(LOADS) > Some(0.0)
+        });
         set_user(&scenario.servers, &["resetpass", ">second"]);
         let before = scenario.history();
         close_connections(&scenario.servers);
@@ -297,12 +389,21 @@ fn password_is_rotated(servers: impl Servers) {
         // Calls in flight on a connection that is closed have no verdict, and no others.
         let closed = scenario.history().since(&before);
         // The last policy is that of the test's own requests, too.
-        assert!(closed.fallbacks[..3].iter().all(|verdicts| *verdicts <= in_flight_max), "{closed:#?}");
+        assert!(
+            closed.fallbacks[..3]
+                .iter()
+                .all(|verdicts| *verdicts <= in_flight_max),
+            "{closed:#?}"
+        );
     });
 }
 
 /// A service that reads its password from a file, and a fault with both.
-fn with_password_file<S: Servers>(servers: S, settings: &[(&str, &str)], fault: impl FnOnce(&mut FaultScenario<S>, &TempDir)) {
+fn with_password_file<S: Servers>(
+    servers: S,
+    settings: &[(&str, &str)],
+    fault: impl FnOnce(&mut FaultScenario<S>, &TempDir),
+) {
     set_user(&servers, &["on", ">first", "~*", "&*", "+@all"]);
     let file = TempDir::new().expect("a temporary directory can be made");
     write_password(&file, "first");
@@ -333,10 +434,22 @@ fn write_password(directory: &TempDir, password: &str) {
 fn repeated_outages_leave_nothing_behind() {
     type Step = fn(&mut FaultScenario<Single>);
     let outages: [(Step, Step); 4] = [
-        (|scenario| scenario.servers.redis.kill(), |scenario| scenario.servers.redis.restart()),
-        (|scenario| scenario.servers.redis.stop(), |scenario| scenario.servers.redis.cont()),
-        (|scenario| scenario.proxy().set(Fault::Refuse), |scenario| scenario.proxy().set(Fault::None)),
-        (|scenario| scenario.proxy().set(Fault::Stall), |scenario| scenario.proxy().set(Fault::None)),
+        (
+            |scenario| scenario.servers.redis.kill(),
+            |scenario| scenario.servers.redis.restart(),
+        ),
+        (
+            |scenario| scenario.servers.redis.stop(),
+            |scenario| scenario.servers.redis.cont(),
+        ),
+        (
+            |scenario| scenario.proxy().set(Fault::Refuse),
+            |scenario| scenario.proxy().set(Fault::None),
+        ),
+        (
+            |scenario| scenario.proxy().set(Fault::Stall),
+            |scenario| scenario.proxy().set(Fault::None),
+        ),
     ];
     FaultScenario::proxied(&[]).leaves_nothing_behind(2, |scenario| {
         for (begin, end) in outages {

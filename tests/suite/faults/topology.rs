@@ -22,7 +22,9 @@ fn on_cluster_with_replicas() -> FaultScenario<ClusterProcess> {
 }
 
 fn on_cluster_without_full_coverage() -> FaultScenario<ClusterProcess> {
-    let cluster = ClusterProcess::builder().with_arguments(&["--cluster-require-full-coverage", "no"]).start();
+    let cluster = ClusterProcess::builder()
+        .with_arguments(&["--cluster-require-full-coverage", "no"])
+        .start();
     FaultScenario::new(cluster, &[]).that_loses_data()
 }
 
@@ -38,7 +40,10 @@ fn sentinel_fails_over_as_planned() {
 #[test]
 fn master_behind_sentinel_killed() {
     behind_sentinel().run(|scenario| {
-        let master = scenario.servers.master_by_name().expect("the sentinels agree");
+        let master = scenario
+            .servers
+            .master_by_name()
+            .expect("the sentinels agree");
         scenario.servers.master_mut().kill();
         scenario.wait_until_policies_answer();
         scenario.servers.wait_until_replaced(master);
@@ -113,7 +118,12 @@ fn half_of_the_packets_to_one_node_lost() {
 #[test]
 fn slots_moved() {
     let report = FaultScenario::new(ClusterProcess::start(), &[PATIENT]).run(|scenario| {
-        let mut slots: Vec<u16> = scenario.servers.keys("d_*").iter().map(|key| scenario.servers.slot_of(key)).collect();
+        let mut slots: Vec<u16> = scenario
+            .servers
+            .keys("d_*")
+            .iter()
+            .map(|key| scenario.servers.slot_of(key))
+            .collect();
         slots.sort_unstable();
         slots.dedup();
         for slot in slots.into_iter().take(SLOTS_MOVED) {

@@ -1,4 +1,5 @@
-//! Clients of the admin listener, of PROMETHEUS_ADDR and of the HTTP port that hold connections, do not read, or ask for much.
+//! Clients of the admin listener, of PROMETHEUS_ADDR and of the HTTP port that hold connections, do
+//! not read, or ask for much.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -20,9 +21,14 @@ use crate::support::{Builder, Code, TestServer, eventually, limit_of, look_until
 /// More than any listener serves at once with one worker.
 const CLIENTS: usize = 1_100;
 /// Liveness and readiness: whether a client that asks once gets an answer.
-const PROBES: [(Listener, &str); 4] =
-    [(Listener::Admin, "/"), (Listener::Admin, "/ready"), (Listener::Http, "/healthcheck"), (Listener::Http, "/ready")];
-/// How long a kubelet waits by default is a second. Nobody is faster on a busy machine; a listener that is blocked took ten, or never answered.
+const PROBES: [(Listener, &str); 4] = [
+    (Listener::Admin, "/"),
+    (Listener::Admin, "/ready"),
+    (Listener::Http, "/healthcheck"),
+    (Listener::Http, "/ready"),
+];
+/// How long a kubelet waits by default is a second. Nobody is faster on a busy machine; a listener
+/// that is blocked took ten, or never answered.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +62,13 @@ impl Attack {
         match self {
             Self::Nothing => Vec::new(),
             Self::PartOfAHead => b"GET / HTTP/1.1\r\nhost: te".to_vec(),
-            Self::Pipelined(path, times) => format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n").repeat(times).into_bytes(),
-            Self::NoBody(path) => format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\n\r\n").into_bytes(),
+            Self::Pipelined(path, times) => format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n")
+                .repeat(times)
+                .into_bytes(),
+            Self::NoBody(path) => {
+                format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\n\r\n")
+                    .into_bytes()
+            }
         }
     }
 
@@ -65,7 +76,12 @@ impl Attack {
     fn start(self, addr: SocketAddr, addresses: u8) -> Vec<TcpStream> {
         let bytes = self.bytes();
         let connect = |index: usize| {
-            let source = Ipv4Addr::new(127, 0, 1, u8::try_from(index % usize::from(addresses)).expect("there are few") + 1);
+            let source = Ipv4Addr::new(
+                127,
+                0,
+                1,
+                u8::try_from(index % usize::from(addresses)).expect("there are few") + 1,
+            );
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
             // So that little of what is sent fits on the way.
             socket.set_recv_buffer_size(4 << 10)?;
@@ -76,15 +92,23 @@ impl Attack {
             let _ = stream.write_all(&bytes);
             Ok::<_, std::io::Error>(stream)
         };
-        (0..CLIENTS).map(|index| connect(index).expect("the port is open")).collect()
+        (0..CLIENTS)
+            .map(|index| connect(index).expect("the port is open"))
+            .collect()
     }
 }
 
 /// Asks once, as a kubelet does; `None` without an answer in time.
 fn probe(addr: SocketAddr, path: &str) -> Option<u16> {
     let mut stream = TcpStream::connect_timeout(&addr, PROBE_TIMEOUT).ok()?;
-    stream.set_read_timeout(Some(PROBE_TIMEOUT)).expect("it is no zero");
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").as_bytes()).ok()?;
+    stream
+        .set_read_timeout(Some(PROBE_TIMEOUT))
+        .expect("it is no zero");
+    stream
+        .write_all(
+            format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").as_bytes(),
+        )
+        .ok()?;
     let mut response = String::new();
     stream.read_to_string(&mut response).ok()?;
     response.split(' ').nth(1)?.parse().ok()
@@ -92,7 +116,11 @@ fn probe(addr: SocketAddr, path: &str) -> Option<u16> {
 
 fn assert_probes(server: &TestServer, when: &str) {
     for (listener, path) in PROBES {
-        assert_eq!(probe(listener.of(server), path), Some(200), "{listener:?} {path}, {when}");
+        assert_eq!(
+            probe(listener.of(server), path),
+            Some(200),
+            "{listener:?} {path}, {when}"
+        );
     }
     let resident = resident_kib(server.pid());
     assert!(resident < RESIDENT_MAX_KIB, "{resident} KiB, {when}");
@@ -100,14 +128,19 @@ fn assert_probes(server: &TestServer, when: &str) {
 
 /// One worker, so that all HTTP connections share one bound.
 fn server() -> Builder {
-    TestServer::with_rules(&limit_of(1_000_000)).with_env("WORKERS", "1").with_env("DRAIN_PERIOD", "0s")
+    TestServer::with_rules(&limit_of(1_000_000))
+        .with_env("WORKERS", "1")
+        .with_env("DRAIN_PERIOD", "0s")
 }
 
 /// As many unknown domains as are kept apart, of about 1,000 bytes each.
 async fn name_unknown_domains(server: &TestServer) {
     let mut client = server.client().await;
     for index in 0..METRIC_SERIES_MAX {
-        assert_eq!(client.ask(&format!("{index:x>1000}"), &[("k", "")]).await, Code::Ok);
+        assert_eq!(
+            client.ask(&format!("{index:x>1000}"), &[("k", "")]).await,
+            Code::Ok
+        );
     }
 }
 
@@ -127,7 +160,9 @@ impl Pollers {
                 }
             }
         };
-        let threads = (0..count).map(|_| thread::spawn(poll(stop.clone()))).collect();
+        let threads = (0..count)
+            .map(|_| thread::spawn(poll(stop.clone())))
+            .collect();
         Self { stop, threads }
     }
 }
@@ -154,10 +189,17 @@ fn idle_clients_do_not_block_probes() {
             (Attack::NoBody("/json"), 250),
         ] {
             let _attackers = attack.start(listener.of(&server), addresses);
-            assert_probes(&server, &format!("{attack:?} at {listener:?} from {addresses} addresses"));
+            assert_probes(
+                &server,
+                &format!("{attack:?} at {listener:?} from {addresses} addresses"),
+            );
         }
     }
-    assert!(server.metric("tollgate_http_connections_full_total").is_some_and(|closed| closed > 0.0));
+    assert!(
+        server
+            .metric("tollgate_http_connections_full_total")
+            .is_some_and(|closed| closed > 0.0)
+    );
 }
 
 #[tokio::test]
@@ -183,25 +225,41 @@ async fn a_client_that_does_not_read_is_closed() {
     let server = server().start();
     name_unknown_domains(&server).await;
     let mut unread = Connection::open(server.admin);
-    unread.write(&Attack::Pipelined("/metrics", 100).bytes()).expect("the connection is open");
-    eventually("it is closed", async || server.metric("tollgate_http_write_timeouts_total") == Some(1.0)).await;
+    unread
+        .write(&Attack::Pipelined("/metrics", 100).bytes())
+        .expect("the connection is open");
+    eventually("it is closed", async || {
+        server.metric("tollgate_http_write_timeouts_total") == Some(1.0)
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn clients_that_poll_large_pages_do_not_keep_redis_from_being_used_again() {
     let mut redis = RedisProcess::start();
-    let server = server().with_env("REDIS_URL", &redis.address()).with_the_default_store_timeout();
+    let server = server()
+        .with_env("REDIS_URL", &redis.address())
+        .with_the_default_store_timeout();
     let server = server.with_env("ON_STORE_ERROR", "deny").start();
     name_unknown_domains(&server).await;
     let mut client = server.client().await;
-    eventually("Redis counts", async || client.ask("d", &[("k", "")]).await == Code::Ok).await;
+    eventually("Redis counts", async || {
+        client.ask("d", &[("k", "")]).await == Code::Ok
+    })
+    .await;
 
     let _pollers = Pollers::start(server.admin, "/metrics", 8);
     redis.kill();
-    eventually("Redis is missed", async || client.ask("d", &[("k", "")]).await == Code::OverLimit).await;
+    eventually("Redis is missed", async || {
+        client.ask("d", &[("k", "")]).await == Code::OverLimit
+    })
+    .await;
     redis.restart();
     let restarted = Instant::now();
-    eventually("Redis counts again", async || client.ask("d", &[("k", "")]).await == Code::Ok).await;
+    eventually("Redis counts again", async || {
+        client.ask("d", &[("k", "")]).await == Code::Ok
+    })
+    .await;
     let (taken, bound) = (restarted.elapsed(), Duration::from_secs(10));
     assert!(
         taken < bound,
@@ -214,55 +272,105 @@ async fn names_from_clients_are_kept_apart_up_to_a_mebibyte() {
     let server = server().start();
     name_unknown_domains(&server).await;
     let page = server.admin("/metrics");
-    let lines: Vec<_> = page.lines().filter(|line| line.contains("domain_not_found")).collect();
+    let lines: Vec<_> = page
+        .lines()
+        .filter(|line| line.contains("domain_not_found"))
+        .collect();
     let apart = SERIES_NAMES_BYTES_MAX / 1_000;
     // HELP, TYPE and __other__.
     assert_eq!(lines.len(), apart + 3, "{:?}", &lines[..4]);
     #[expect(clippy::cast_precision_loss, reason = "few")]
     let other = (METRIC_SERIES_MAX - apart) as f64;
-    assert_eq!(server.metric(r#"ratelimit_service_rate_limit_domain_not_found{domain="__other__"}"#), Some(other));
-    assert_eq!(server.metric("tollgate_metric_series_overflow_total"), Some(other));
+    assert_eq!(
+        server.metric(r#"ratelimit_service_rate_limit_domain_not_found{domain="__other__"}"#),
+        Some(other)
+    );
+    assert_eq!(
+        server.metric("tollgate_metric_series_overflow_total"),
+        Some(other)
+    );
 }
 
 /// CPU time that a process has used so far.
 fn cpu_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
-    let fields: Vec<&str> = stat.rsplit(')').next().expect("its name ends").split_whitespace().collect();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .expect("its name ends")
+        .split_whitespace()
+        .collect();
     // User and system time in ticks, of which Linux has a hundred a second wherever it is asked.
-    let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
+    let ticks: u64 = fields[11..13]
+        .iter()
+        .map(|ticks| ticks.parse::<u64>().expect("a number"))
+        .sum();
     Duration::from_millis(ticks * 10)
 }
 
 /// Leaves a process no file descriptor.
 fn take_descriptors(pid: u32) {
-    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs").count() as u64;
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .expect("the process runs")
+        .count() as u64;
     let pid = Pid::from_raw(i32::try_from(pid).expect("numbers of processes are small"));
     let maximum = getrlimit(Resource::Nofile).maximum;
-    prlimit(pid, Resource::Nofile, Rlimit { current: Some(open), maximum }).expect("it is our child");
+    prlimit(
+        pid,
+        Resource::Nofile,
+        Rlimit {
+            current: Some(open),
+            maximum,
+        },
+    )
+    .expect("it is our child");
 }
 
 #[test]
 fn without_file_descriptors_accept_pauses_and_rules_stay_valid() {
     let server = server().with_env("USE_PROMETHEUS", "true").start();
-    // Metrics are read on a connection that is there already; a first page opens what the page itself needs.
+    // Metrics are read on a connection that is there already; a first page opens what the page
+    // itself needs.
     let mut operator = Connection::open(server.admin);
-    let mut page = || operator.send("GET", "/stats", "").expect("the connection is open").body;
+    let mut page = || {
+        operator
+            .send("GET", "/stats", "")
+            .expect("the connection is open")
+            .body
+    };
     page();
     take_descriptors(server.pid());
     let prometheus = server.prometheus.expect("it is bound");
-    let _waiting: Vec<_> = [server.admin, prometheus, server.grpc].map(|addr| TcpStream::connect(addr).expect("the kernel accepts")).into();
-    look_until("it is logged", || server.log().contains("cannot accept connections"));
+    let _waiting: Vec<_> = [server.admin, prometheus, server.grpc]
+        .map(|addr| TcpStream::connect(addr).expect("the kernel accepts"))
+        .into();
+    look_until("it is logged", || {
+        server.log().contains("cannot accept connections")
+    });
     // SIGHUP has the rules read, as the look every five seconds does.
     server.signal("HUP");
-    look_until("the rules are missed", || server.log().contains("cannot look for changes of rules"));
+    look_until("the rules are missed", || {
+        server.log().contains("cannot look for changes of rules")
+    });
 
     let before = cpu_time(server.pid());
     thread::sleep(Duration::from_secs(2));
     let used = cpu_time(server.pid()).saturating_sub(before);
     assert!(used < Duration::from_secs(1), "{used:?} of CPU time in 2 s");
     let stats = page();
-    assert!(stats.contains("ratelimit.service.config_load_error: 0\n"), "{stats}");
-    assert!(!server.log().contains("Error loading new configuration"), "{}", server.log());
+    assert!(
+        stats.contains("ratelimit.service.config_load_error: 0\n"),
+        "{stats}"
+    );
+    assert!(
+        !server.log().contains("Error loading new configuration"),
+        "{}",
+        server.log()
+    );
     let lines = server.log().matches("cannot accept connections").count();
-    assert!(lines <= 3, "{lines} lines for three listeners: {}", server.log());
+    assert!(
+        lines <= 3,
+        "{lines} lines for three listeners: {}",
+        server.log()
+    );
 }

@@ -1,4 +1,5 @@
-//! gRPC connections with too many streams, unfinished or large messages, resets, and without any bytes.
+//! gRPC connections with too many streams, unfinished or large messages, resets, and without any
+//! bytes.
 
 use std::net::SocketAddr;
 
@@ -46,7 +47,9 @@ enum Call<'c> {
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).expect("it is short").to_be_bytes();
+    let length = u32::try_from(payload.len())
+        .expect("it is short")
+        .to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
@@ -59,23 +62,39 @@ fn text(text: &str) -> Vec<u8> {
 impl Attacker {
     /// Connects, with settings as (number, value).
     async fn connect(addr: SocketAddr, path: &'static str, settings: &[(u16, u32)]) -> Self {
-        let (mut reading, mut stream) = TcpStream::connect(addr).await.expect("the port is open").into_split();
-        let settings: Vec<u8> =
-            settings.iter().flat_map(|(number, value)| [&number.to_be_bytes()[..], &value.to_be_bytes()].concat()).collect();
-        stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &settings)].concat()).await.expect("the connection is open");
+        let (mut reading, mut stream) = TcpStream::connect(addr)
+            .await
+            .expect("the port is open")
+            .into_split();
+        let settings: Vec<u8> = settings
+            .iter()
+            .flat_map(|(number, value)| [&number.to_be_bytes()[..], &value.to_be_bytes()].concat())
+            .collect();
+        stream
+            .write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &settings)].concat())
+            .await
+            .expect("the connection is open");
         let mut goaway = JoinSet::new();
         goaway.spawn(async move {
             loop {
                 let mut head = [0; 9];
                 reading.read_exact(&mut head).await.ok()?;
-                let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+                let mut payload =
+                    vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
                 reading.read_exact(&mut payload).await.ok()?;
                 if head[3] == GOAWAY {
-                    return Some(u32::from_be_bytes(payload[4..8].try_into().expect("it has a code")));
+                    return Some(u32::from_be_bytes(
+                        payload[4..8].try_into().expect("it has a code"),
+                    ));
                 }
             }
         });
-        Self { stream, next_stream: 1, path, goaway }
+        Self {
+            stream,
+            next_stream: 1,
+            path,
+            goaway,
+        }
     }
 
     /// Opens so many streams; `false` if the server has closed the connection.
@@ -102,7 +121,12 @@ impl Attacker {
             self.next_stream += 2;
             bytes.extend(frame(HEADERS, END_HEADERS, stream, &head));
             if let Call::Whole(message) | Call::GivenUp(message) = call {
-                bytes.extend(frame(DATA, END_STREAM, stream, &raw_grpc::frame_of(message)));
+                bytes.extend(frame(
+                    DATA,
+                    END_STREAM,
+                    stream,
+                    &raw_grpc::frame_of(message),
+                ));
             }
             if let Call::Reset | Call::GivenUp(_) = call {
                 bytes.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
@@ -113,7 +137,9 @@ impl Attacker {
 
     /// The code of GOAWAY; `None` if the connection ended without one.
     async fn goaway(mut self) -> Option<u32> {
-        let ended = tokio::time::timeout(PATIENCE, self.goaway.join_next()).await.expect("the connection ends");
+        let ended = tokio::time::timeout(PATIENCE, self.goaway.join_next())
+            .await
+            .expect("the connection ends");
         ended.expect("it is read once").expect("nothing panics")
     }
 
@@ -141,7 +167,12 @@ async fn streams_without_end_neither_take_memory_nor_places_of_others() {
         ("heads", SHOULD_RATE_LIMIT, &[][..], Call::Head),
         ("watches", WATCH, &[], Call::Whole(&[])),
         // SETTINGS_INITIAL_WINDOW_SIZE: no response can be sent.
-        ("calls without a window", SHOULD_RATE_LIMIT, &[(4, 0)], Call::Whole(&message)),
+        (
+            "calls without a window",
+            SHOULD_RATE_LIMIT,
+            &[(4, 0)],
+            Call::Whole(&message),
+        ),
     ];
     for (attack, path, settings, call) in attacks {
         let server = server("2").start();
@@ -154,12 +185,18 @@ async fn streams_without_end_neither_take_memory_nor_places_of_others() {
             }
             attackers.push(attacker);
         }
-        eventually("the attack has arrived", async || server.metric("tollgate_calls_rejected_total{cause=\"streams\"}") > Some(0.0)).await;
+        eventually("the attack has arrived", async || {
+            server.metric("tollgate_calls_rejected_total{cause=\"streams\"}") > Some(0.0)
+        })
+        .await;
         assert!(server.metric("tollgate_streams") <= Some(8_192.0));
         println!("{attack}: {:?} streams", server.metric("tollgate_streams"));
         assert_bounded(&server, client).await;
         drop(attackers);
-        eventually("all places are free again", async || server.metric("tollgate_streams") == Some(0.0)).await;
+        eventually("all places are free again", async || {
+            server.metric("tollgate_streams") == Some(0.0)
+        })
+        .await;
     }
 }
 
@@ -168,10 +205,19 @@ async fn a_connection_has_1024_streams_and_the_next_is_refused() {
     let server = server("1").start();
     let mut attacker = Attacker::connect(server.grpc, WATCH, &[]).await;
     attacker.open(1_024, Call::Whole(&[])).await;
-    eventually("all are open", async || server.metric("tollgate_streams") == Some(1_024.0)).await;
-    assert_eq!(server.metric("tollgate_connection_streams_full_total"), Some(1.0));
+    eventually("all are open", async || {
+        server.metric("tollgate_streams") == Some(1_024.0)
+    })
+    .await;
+    assert_eq!(
+        server.metric("tollgate_connection_streams_full_total"),
+        Some(1.0)
+    );
     attacker.open(1_000, Call::Whole(&[])).await;
-    assert_eq!(server.client().await.ask("d", &[("k", "")]).await, crate::support::Code::Ok);
+    assert_eq!(
+        server.client().await.ask("d", &[("k", "")]).await,
+        crate::support::Code::Ok
+    );
     assert_eq!(server.metric("tollgate_streams"), Some(1_024.0));
 }
 
@@ -191,10 +237,23 @@ async fn unfinished_messages_are_bounded_and_end() {
         }
         open.push((connection, calls));
     }
-    let rejected = |cause| server.metric(&format!("tollgate_calls_rejected_total{{cause=\"{cause}\"}}"));
-    eventually("some are too much", async || rejected("message_bytes") > Some(0.0)).await;
-    eventually("the others are late", async || rejected("message_timeout") > Some(0.0)).await;
-    eventually("none is left", async || server.metric("tollgate_message_bytes") == Some(0.0)).await;
+    let rejected = |cause| {
+        server.metric(&format!(
+            "tollgate_calls_rejected_total{{cause=\"{cause}\"}}"
+        ))
+    };
+    eventually("some are too much", async || {
+        rejected("message_bytes") > Some(0.0)
+    })
+    .await;
+    eventually("the others are late", async || {
+        rejected("message_timeout") > Some(0.0)
+    })
+    .await;
+    eventually("none is left", async || {
+        server.metric("tollgate_message_bytes") == Some(0.0)
+    })
+    .await;
     assert_bounded(&server, client).await;
 }
 
@@ -205,8 +264,15 @@ async fn a_call_that_does_not_arrive_is_ended() {
     let mut call = connection.begin().await;
     call.send(&[0, 0, 0]);
     assert_eq!(call.ended().await.status, Grpc::DeadlineExceeded);
-    assert_eq!(server.metric("tollgate_calls_rejected_total{cause=\"message_timeout\"}"), Some(1.0));
-    let ended = connection.begin().await.finish(&raw_grpc::frame_of(&message())).await;
+    assert_eq!(
+        server.metric("tollgate_calls_rejected_total{cause=\"message_timeout\"}"),
+        Some(1.0)
+    );
+    let ended = connection
+        .begin()
+        .await
+        .finish(&raw_grpc::frame_of(&message()))
+        .await;
     assert_eq!(ended.status, Grpc::Ok, "the connection goes on");
 }
 
@@ -219,13 +285,19 @@ async fn a_full_message_of_descriptors_or_entries_is_rejected_before_it_is_built
     // One descriptor, with its length in four bytes.
     let entries = [0x0a, 0].repeat(2_097_000);
     let length = entries.len();
-    let length =
-        [0, 7, 14, 21].map(|shift| u8::try_from((length >> shift) & 0x7f).expect("seven bits") | if shift < 21 { 0x80 } else { 0 });
+    let length = [0, 7, 14, 21].map(|shift| {
+        u8::try_from((length >> shift) & 0x7f).expect("seven bits")
+            | if shift < 21 { 0x80 } else { 0 }
+    });
     let entries = [&domain[..], &[0x12], &length, &entries].concat();
     let mut connection = raw_grpc::Connection::open(server.grpc).await;
     for message in [descriptors, entries] {
         for _ in 0..4 {
-            let ended = connection.begin().await.finish(&raw_grpc::frame_of(&message)).await;
+            let ended = connection
+                .begin()
+                .await
+                .finish(&raw_grpc::frame_of(&message))
+                .await;
             assert_eq!(ended.status, Grpc::InvalidArgument);
         }
     }
@@ -266,7 +338,10 @@ async fn a_client_that_gives_up_all_its_calls_stays_connected() {
         tokio::task::yield_now().await;
         server.signal("CONT");
     });
-    eventually("all calls have ended", async || server.metric("tollgate_streams") == Some(0.0)).await;
+    eventually("all calls have ended", async || {
+        server.metric("tollgate_streams") == Some(0.0)
+    })
+    .await;
     assert!(client.is_open());
 }
 
@@ -275,12 +350,20 @@ async fn a_connection_without_a_preface_is_closed() {
     let server = server("1").start();
     let mut open = Vec::new();
     for sent in [0, 1, PREFACE.len() - 1] {
-        let mut connection = TcpStream::connect(server.grpc).await.expect("the port is open");
-        connection.write_all(&PREFACE[..sent]).await.expect("the connection is open");
+        let mut connection = TcpStream::connect(server.grpc)
+            .await
+            .expect("the port is open");
+        connection
+            .write_all(&PREFACE[..sent])
+            .await
+            .expect("the connection is open");
         open.push(connection);
     }
     let mut complete = Attacker::connect(server.grpc, SHOULD_RATE_LIMIT, &[]).await;
-    eventually("only one is open", async || server.metric("tollgate_connections") == Some(1.0)).await;
+    eventually("only one is open", async || {
+        server.metric("tollgate_connections") == Some(1.0)
+    })
+    .await;
     assert_eq!(server.metric("tollgate_preface_timeouts_total"), Some(3.0));
     assert!(complete.open(1, Call::Head).await && complete.is_open());
 }

@@ -34,39 +34,71 @@ async fn a_full_body_of_descriptors_or_entries_is_rejected_before_it_is_built() 
 async fn only_a_body_that_is_too_large_is_counted_as_oversized() {
     let server = server("1").start();
     let head = "POST /json HTTP/1.1\r\nhost: test\r\n";
-    for body in ["content-length: 200\r\n\r\n{", "transfer-encoding: chunked\r\n\r\n5\r\n{\"dom"] {
+    for body in [
+        "content-length: 200\r\n\r\n{",
+        "transfer-encoding: chunked\r\n\r\n5\r\n{\"dom",
+    ] {
         let mut gone = Connection::open(server.http);
-        gone.write(format!("{head}{body}").as_bytes()).expect("the connection is open");
-        eventually("the call has begun", async || server.metric("tollgate_streams") == Some(1.0)).await;
+        gone.write(format!("{head}{body}").as_bytes())
+            .expect("the connection is open");
+        eventually("the call has begun", async || {
+            server.metric("tollgate_streams") == Some(1.0)
+        })
+        .await;
         drop(gone);
-        eventually("the call has ended", async || server.metric("tollgate_streams") == Some(0.0)).await;
+        eventually("the call has ended", async || {
+            server.metric("tollgate_streams") == Some(0.0)
+        })
+        .await;
     }
     let mut malformed = Connection::open(server.http);
-    malformed.write(format!("{head}transfer-encoding: chunked\r\n\r\nno number\r\n").as_bytes()).expect("the connection is open");
+    malformed
+        .write(format!("{head}transfer-encoding: chunked\r\n\r\nno number\r\n").as_bytes())
+        .expect("the connection is open");
     let answer = malformed.read_to_end().expect("it is closed");
-    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 400 "), "{}", String::from_utf8_lossy(&answer));
-    assert_eq!(server.metric("tollgate_oversized_requests_total"), Some(0.0));
+    assert!(
+        answer.is_empty() || answer.starts_with(b"HTTP/1.1 400 "),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    assert_eq!(
+        server.metric("tollgate_oversized_requests_total"),
+        Some(0.0)
+    );
 
     assert_eq!(server.json(&" ".repeat((4 << 20) + 1)).status, 413);
-    assert_eq!(server.metric("tollgate_oversized_requests_total"), Some(1.0));
+    assert_eq!(
+        server.metric("tollgate_oversized_requests_total"),
+        Some(1.0)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unfinished_bodies_stay_within_the_bytes_in_flight() {
     let server = server("1").start();
     let client = WellBehaved::start(&server);
-    let head = format!("POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n\r\n", 4 << 20);
+    let head = format!(
+        "POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n\r\n",
+        4 << 20
+    );
     let mut open = Vec::new();
     for _ in 0..100 {
         let mut connection = Connection::open(server.http);
-        connection.write(head.as_bytes()).expect("the connection is open");
+        connection
+            .write(head.as_bytes())
+            .expect("the connection is open");
         // It fails where the call was rejected meanwhile.
         let _ = connection.write(&vec![b' '; (4 << 20) - 1]);
         open.push(connection);
     }
     assert!(server.metric("tollgate_calls_rejected_total{cause=\"message_bytes\"}") > Some(0.0));
-    eventually("none is in flight", async || server.metric("tollgate_message_bytes") == Some(0.0)).await;
-    tokio::time::timeout(Duration::from_secs(60), client.finish(&server)).await.expect("it is served");
+    eventually("none is in flight", async || {
+        server.metric("tollgate_message_bytes") == Some(0.0)
+    })
+    .await;
+    tokio::time::timeout(Duration::from_secs(60), client.finish(&server))
+        .await
+        .expect("it is served");
     let peak = resident_peak_kib(server.pid());
     assert!(peak < RESIDENT_MAX_KIB, "{peak} KiB");
 }

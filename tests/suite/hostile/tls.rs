@@ -29,15 +29,31 @@ fn tls_server() -> (Builder, Authority) {
 /// One call on a connection of its own.
 async fn call(server: &TestServer, authority: &Authority) -> tonic::Code {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(authority.cacert()).expect("it is a certificate")).expect("it is an authority's");
-    let versions = ClientConfig::builder_with_provider(tollgate::tls::provider()).with_safe_default_protocol_versions();
-    let mut config = versions.expect("they are known").with_root_certificates(roots).with_no_client_auth();
+    roots
+        .add(CertificateDer::from_pem_file(authority.cacert()).expect("it is a certificate"))
+        .expect("it is an authority's");
+    let versions = ClientConfig::builder_with_provider(tollgate::tls::provider())
+        .with_safe_default_protocol_versions();
+    let mut config = versions
+        .expect("they are known")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec()];
-    let stream = TcpStream::connect(server.grpc).await.expect("the port is open");
+    let stream = TcpStream::connect(server.grpc)
+        .await
+        .expect("the port is open");
     let name = ServerName::try_from("localhost").expect("it is a name");
-    let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("it is let in");
+    let stream = TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
+        .expect("it is let in");
     let mut connection = raw_grpc::Connection::over(stream, server.grpc).await;
-    connection.begin().await.finish(&raw_grpc::frame(&request("d", &[&[("k", "")]]))).await.status
+    connection
+        .begin()
+        .await
+        .finish(&raw_grpc::frame(&request("d", &[&[("k", "")]])))
+        .await
+        .status
 }
 
 #[tokio::test]
@@ -46,11 +62,19 @@ async fn silent_clients_make_room_for_a_handshake() {
     let server = builder.start();
     let mut silent = Vec::new();
     for _ in 0..600 {
-        silent.push(TcpStream::connect(server.grpc).await.expect("the port is open"));
+        silent.push(
+            TcpStream::connect(server.grpc)
+                .await
+                .expect("the port is open"),
+        );
     }
     assert_eq!(call(&server, &authority).await, tonic::Code::Ok);
-    let evicted = server.metric("tollgate_tls_handshakes_failed_total{reason=\"evicted\"}").expect("it is counted");
-    let late = server.metric("tollgate_tls_handshakes_failed_total{reason=\"timeout\"}").expect("it is counted");
+    let evicted = server
+        .metric("tollgate_tls_handshakes_failed_total{reason=\"evicted\"}")
+        .expect("it is counted");
+    let late = server
+        .metric("tollgate_tls_handshakes_failed_total{reason=\"timeout\"}")
+        .expect("it is counted");
     #[expect(clippy::cast_precision_loss, reason = "it is a small number")]
     let max = HANDSHAKES_MAX as f64;
     let full = server.metric("tollgate_tls_handshakes_full_total");
@@ -58,8 +82,14 @@ async fn silent_clients_make_room_for_a_handshake() {
         full >= Some(evicted) && full <= Some(601.0 - max),
         "each that found no room is counted once, and {evicted} were closed: {full:?}"
     );
-    assert!(evicted + late >= 601.0 - max, "{evicted} evicted, {late} late");
-    eventually("all are closed", async || server.metric("tollgate_connections") == Some(0.0)).await;
+    assert!(
+        evicted + late >= 601.0 - max,
+        "{evicted} evicted, {late} late"
+    );
+    eventually("all are closed", async || {
+        server.metric("tollgate_connections") == Some(0.0)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -68,21 +98,38 @@ async fn clients_that_stop_after_their_hello_make_room_as_well() {
     let server = builder.start();
     // What a client says first, as long as it needs no answer.
     let mut hello = Vec::new();
-    let config = ClientConfig::builder_with_provider(tollgate::tls::provider()).with_safe_default_protocol_versions();
-    let config = config.expect("they are known").with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+    let config = ClientConfig::builder_with_provider(tollgate::tls::provider())
+        .with_safe_default_protocol_versions();
+    let config = config
+        .expect("they are known")
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
     let name = ServerName::try_from("localhost").expect("it is a name");
-    let mut client = rustls::ClientConnection::new(Arc::new(config), name).expect("it is a configuration");
-    client.write_tls(&mut hello).expect("it is written to memory");
+    let mut client =
+        rustls::ClientConnection::new(Arc::new(config), name).expect("it is a configuration");
+    client
+        .write_tls(&mut hello)
+        .expect("it is written to memory");
     let mut stopped = Vec::new();
     for _ in 0..HANDSHAKES_MAX {
-        let mut stream = TcpStream::connect(server.grpc).await.expect("the port is open");
-        stream.write_all(&hello).await.expect("the connection is open");
+        let mut stream = TcpStream::connect(server.grpc)
+            .await
+            .expect("the port is open");
+        stream
+            .write_all(&hello)
+            .await
+            .expect("the connection is open");
         stopped.push(stream);
     }
-    eventually("all are accepted", async || server.metric("tollgate_connections_accepted_total") >= Some(256.0)).await;
+    eventually("all are accepted", async || {
+        server.metric("tollgate_connections_accepted_total") >= Some(256.0)
+    })
+    .await;
     assert_eq!(call(&server, &authority).await, tonic::Code::Ok);
     // It is 0 where the handshakes are over before the last one began, on a slow machine.
     assert!(server.metric("tollgate_tls_handshakes_full_total") <= Some(1.0));
     drop(stopped);
-    tokio::time::timeout(Duration::from_secs(60), call(&server, &authority)).await.expect("others are served");
+    tokio::time::timeout(Duration::from_secs(60), call(&server, &authority))
+        .await
+        .expect("others are served");
 }

@@ -1,4 +1,5 @@
-//! Calls that arrive while one is in flight go out together with the next one. A single call never waits, and no call pays for another.
+//! Calls that arrive while one is in flight go out together with the next one. A single call never
+//! waits, and no call pays for another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +46,12 @@ async fn world() -> World {
     let network = Network::new(clock.clone());
     let server = network.server(ADDRESS);
     let remote = redis(&network, single(), clock.clone(), &metrics).open();
-    let world = World { server, remote, metrics, clock };
+    let world = World {
+        server,
+        remote,
+        metrics,
+        clock,
+    };
     assert!(world.decide([check("start")]).await[0].is_ok());
     world.server.forget_received();
     world
@@ -63,27 +69,42 @@ impl World {
 
 impl Callers {
     fn new() -> Self {
-        Self { asking: JoinSet::new(), began: Instant::now() }
+        Self {
+            asking: JoinSet::new(),
+            began: Instant::now(),
+        }
     }
 
     fn ask(&mut self, world: &World, ask: Ask) -> AbortHandle {
-        let (remote, now, number, began) = (world.remote.clone(), world.clock.now(), self.asking.len(), self.began);
+        let (remote, now, number, began) = (
+            world.remote.clone(),
+            world.clock.now(),
+            self.asking.len(),
+            self.began,
+        );
         self.asking.spawn(async move {
             let decisions = remote.decide(&ask, now).await;
             (number, decisions, began.elapsed())
         })
     }
 
-    /// For each caller, in order, whether all its checks have verdicts, and how long after the first call that was; without those that
-    /// were canceled.
+    /// For each caller, in order, whether all its checks have verdicts, and how long after the
+    /// first call that was; without those that were canceled.
     async fn answers(mut self) -> Vec<(Result<(), Failure>, Duration)> {
         let mut answers = Vec::new();
         while let Some(answer) = self.asking.join_next().await {
             answers.extend(answer.ok());
         }
         answers.sort_by_key(|(number, ..)| *number);
-        let verdict = |decisions: Decisions| decisions.into_iter().try_for_each(|decision| decision.map(drop));
-        answers.into_iter().map(|(_, decisions, took)| (verdict(decisions), took)).collect()
+        let verdict = |decisions: Decisions| {
+            decisions
+                .into_iter()
+                .try_for_each(|decision| decision.map(drop))
+        };
+        answers
+            .into_iter()
+            .map(|(_, decisions, took)| (verdict(decisions), took))
+            .collect()
     }
 }
 
@@ -94,7 +115,10 @@ async fn a_single_call_goes_out_at_once() {
     for call in 0..20 {
         let began = Instant::now();
         assert!(world.decide([check(&format!("{call}"))]).await[0].is_ok());
-        assert_eq!((began.elapsed(), world.server.received("EVALSHA")), (ROUND_TRIP, call + 1));
+        assert_eq!(
+            (began.elapsed(), world.server.received("EVALSHA")),
+            (ROUND_TRIP, call + 1)
+        );
     }
 }
 
@@ -113,11 +137,23 @@ async fn calls_that_arrive_while_one_is_in_flight_go_out_together() {
         let answers = callers.answers().await;
         for (call, answer) in answers.iter().enumerate() {
             let batch = u32::try_from(call.div_ceil(64)).expect("few");
-            assert_eq!(*answer, (Ok(()), ROUND_TRIP * (1 + batch)), "{call} of {waiting}");
+            assert_eq!(
+                *answer,
+                (Ok(()), ROUND_TRIP * (1 + batch)),
+                "{call} of {waiting}"
+            );
         }
         assert_eq!(world.server.received("EVALSHA"), 1 + batches, "{waiting}");
-        assert_eq!(world.metric("tollgate_store_batches_full_total"), batches as u64 - 1, "{waiting}");
-        assert_eq!(world.server.hits(""), 1 + 1 + waiting, "each is counted once");
+        assert_eq!(
+            world.metric("tollgate_store_batches_full_total"),
+            batches as u64 - 1,
+            "{waiting}"
+        );
+        assert_eq!(
+            world.server.hits(""),
+            1 + 1 + waiting,
+            "each is counted once"
+        );
     }
 }
 
@@ -128,13 +164,28 @@ async fn canceling_a_caller_before_its_batch_is_sent_takes_it_out() {
     let mut callers = Callers::new();
     callers.ask(&world, ask([check("first")]));
     settle().await;
-    let handles: Vec<_> = (0..9).map(|call| callers.ask(&world, ask([check(&format!("waiting {call}"))]))).collect();
+    let handles: Vec<_> = (0..9)
+        .map(|call| callers.ask(&world, ask([check(&format!("waiting {call}"))])))
+        .collect();
     settle().await;
     handles.iter().step_by(2).for_each(AbortHandle::abort);
     let answers = callers.answers().await;
-    assert_eq!(answers, [[(Ok(()), ROUND_TRIP)].as_slice(), &[(Ok(()), ROUND_TRIP * 2); 4]].concat());
+    assert_eq!(
+        answers,
+        [
+            [(Ok(()), ROUND_TRIP)].as_slice(),
+            &[(Ok(()), ROUND_TRIP * 2); 4]
+        ]
+        .concat()
+    );
     assert_eq!(world.server.hits("waiting "), 4);
-    assert_eq!((world.metric("tollgate_store_abandoned_total"), world.metric("tollgate_store_ambiguous_total")), (5, 0));
+    assert_eq!(
+        (
+            world.metric("tollgate_store_abandoned_total"),
+            world.metric("tollgate_store_ambiguous_total")
+        ),
+        (5, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,46 +195,104 @@ async fn canceling_a_caller_in_flight_neither_cancels_nor_delays_the_others() {
     let mut callers = Callers::new();
     callers.ask(&world, ask([check("first")]));
     settle().await;
-    let handles: Vec<_> = (0..9).map(|call| callers.ask(&world, ask([check(&format!("waiting {call}"))]))).collect();
+    let handles: Vec<_> = (0..9)
+        .map(|call| callers.ask(&world, ask([check(&format!("waiting {call}"))])))
+        .collect();
     tokio::time::sleep(ROUND_TRIP + millis(5)).await;
     handles.iter().step_by(2).for_each(AbortHandle::abort);
     let answers = callers.answers().await;
-    assert_eq!(answers, [[(Ok(()), ROUND_TRIP)].as_slice(), &[(Ok(()), ROUND_TRIP * 2); 4]].concat());
+    assert_eq!(
+        answers,
+        [
+            [(Ok(()), ROUND_TRIP)].as_slice(),
+            &[(Ok(()), ROUND_TRIP * 2); 4]
+        ]
+        .concat()
+    );
     settle().await;
-    assert_eq!(world.server.hits("waiting "), 9, "those that were sent are counted");
-    assert_eq!((world.metric("tollgate_store_abandoned_total"), world.metric("tollgate_store_ambiguous_total")), (0, 5));
+    assert_eq!(
+        world.server.hits("waiting "),
+        9,
+        "those that were sent are counted"
+    );
+    assert_eq!(
+        (
+            world.metric("tollgate_store_abandoned_total"),
+            world.metric("tollgate_store_ambiguous_total")
+        ),
+        (0, 5)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_forgotten_script_is_sent_once_with_the_same_checks() {
     let world = world().await;
     world.server.forget_script();
-    let decisions = world.decide((0..8).map(|number| check(&format!("{number}")))).await;
-    assert!(decisions.iter().all(|decision| decision.is_ok_and(|verdict| verdict.used == 1)), "{decisions:?}");
-    assert_eq!((world.server.received("EVALSHA"), world.server.received("EVAL")), (1, 1));
+    let decisions = world
+        .decide((0..8).map(|number| check(&format!("{number}"))))
+        .await;
+    assert!(
+        decisions
+            .iter()
+            .all(|decision| decision.is_ok_and(|verdict| verdict.used == 1)),
+        "{decisions:?}"
+    );
+    assert_eq!(
+        (
+            world.server.received("EVALSHA"),
+            world.server.received("EVAL")
+        ),
+        (1, 1)
+    );
     assert!(world.decide([check("next")]).await[0].is_ok());
-    assert_eq!((world.server.received("EVALSHA"), world.server.received("EVAL")), (2, 1));
+    assert_eq!(
+        (
+            world.server.received("EVALSHA"),
+            world.server.received("EVAL")
+        ),
+        (2, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_redis_that_keeps_no_script_is_asked_three_times_at_most() {
     let world = world().await;
     for command in ["EVALSHA", "EVAL"] {
-        world.server.reply(command, Reply::error("NOSCRIPT No matching script."));
+        world
+            .server
+            .reply(command, Reply::error("NOSCRIPT No matching script."));
     }
-    assert_eq!(world.decide([check("v")]).await[0], Err(StoreError::Refused.not_counted()));
-    assert_eq!((world.server.received("EVALSHA"), world.server.received("EVAL")), (1, 2));
+    assert_eq!(
+        world.decide([check("v")]).await[0],
+        Err(StoreError::Refused.not_counted())
+    );
+    assert_eq!(
+        (
+            world.server.received("EVALSHA"),
+            world.server.received("EVAL")
+        ),
+        (1, 2)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_was_sent_on_a_connection_that_breaks_is_not_sent_again() {
-    for (fault, counted) in [(Fault::CloseInReply, 1), (Fault::HalfReply, 1), (Fault::NoReply, 1), (Fault::CloseBeforeRunning, 0)] {
+    for (fault, counted) in [
+        (Fault::CloseInReply, 1),
+        (Fault::HalfReply, 1),
+        (Fault::NoReply, 1),
+        (Fault::CloseBeforeRunning, 0),
+    ] {
         let world = world().await;
         world.server.fail_next(1, fault);
         assert!(world.decide([check("v")]).await[0].is_err(), "{fault:?}");
         tokio::time::sleep(STORE_TIMEOUT * 3).await;
         assert_eq!(world.server.hits("v:"), counted, "{fault:?}");
-        assert_eq!(world.metric("tollgate_store_ambiguous_total"), 1, "{fault:?}");
+        assert_eq!(
+            world.metric("tollgate_store_ambiguous_total"),
+            1,
+            "{fault:?}"
+        );
         // The next call has a new connection.
         assert!(world.decide([check("next")]).await[0].is_ok(), "{fault:?}");
         assert_eq!(world.server.hits("v:"), counted, "{fault:?}");
@@ -197,8 +306,20 @@ async fn the_error_of_one_check_does_not_affect_its_neighbors() {
     let checks = ["a", "foreign", "b"].map(check);
     for expected in 1..4 {
         // The first time by the script, then by INCRBY.
-        let used: Vec<_> = world.decide(checks.clone()).await.into_iter().map(|decision| decision.map(|verdict| verdict.used)).collect();
-        assert_eq!(used, [Ok(expected), Err(StoreError::Refused.not_counted()), Ok(expected)]);
+        let used: Vec<_> = world
+            .decide(checks.clone())
+            .await
+            .into_iter()
+            .map(|decision| decision.map(|verdict| verdict.used))
+            .collect();
+        assert_eq!(
+            used,
+            [
+                Ok(expected),
+                Err(StoreError::Refused.not_counted()),
+                Ok(expected)
+            ]
+        );
     }
     // And if they are calls of their own.
     world.server.fail(Fault::Delay(ROUND_TRIP));
@@ -208,8 +329,21 @@ async fn the_error_of_one_check_does_not_affect_its_neighbors() {
     for check in checks {
         callers.ask(&world, ask([check]));
     }
-    let verdicts: Vec<_> = callers.answers().await.into_iter().map(|(verdict, _)| verdict).collect();
-    assert_eq!(verdicts, [Ok(()), Ok(()), Err(StoreError::Refused.not_counted()), Ok(())]);
+    let verdicts: Vec<_> = callers
+        .answers()
+        .await
+        .into_iter()
+        .map(|(verdict, _)| verdict)
+        .collect();
+    assert_eq!(
+        verdicts,
+        [
+            Ok(()),
+            Ok(()),
+            Err(StoreError::Refused.not_counted()),
+            Ok(())
+        ]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -226,8 +360,15 @@ async fn waiting_calls_are_bounded_in_number() {
         tokio::time::sleep(ROUND_TRIP + millis(1)).await;
     }
     let answers = callers.answers().await;
-    let crowded = answers.iter().filter(|(answer, _)| *answer == Err(StoreError::Crowded.not_counted())).count();
-    assert!(crowded >= WAITERS_MAX - 64 * 2, "{crowded} of {}", answers.len());
+    let crowded = answers
+        .iter()
+        .filter(|(answer, _)| *answer == Err(StoreError::Crowded.not_counted()))
+        .count();
+    assert!(
+        crowded >= WAITERS_MAX - 64 * 2,
+        "{crowded} of {}",
+        answers.len()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -240,13 +381,25 @@ async fn waiting_calls_are_bounded_in_bytes() {
     settle().await;
     let room = WAITERS_BYTES_MAX / KEY_BYTES;
     for call in 0..2 * room {
-        callers.ask(&world, ask([check(&format!("{call} {}", "x".repeat(KEY_BYTES)))]));
+        callers.ask(
+            &world,
+            ask([check(&format!("{call} {}", "x".repeat(KEY_BYTES)))]),
+        );
         settle().await;
     }
     tokio::time::sleep(millis(1)).await;
-    let is_crowded = |(answer, _): &&(Result<(), Failure>, Duration)| *answer == Err(StoreError::Crowded.not_counted());
+    let is_crowded = |(answer, _): &&(Result<(), Failure>, Duration)| {
+        *answer == Err(StoreError::Crowded.not_counted())
+    };
     let answers = callers.answers().await;
     let crowded = answers.iter().filter(is_crowded).count();
-    assert!((room..=room + 1).contains(&crowded), "{crowded} of {}", 2 * room);
-    assert!(world.decide([check("next")]).await[0].is_ok(), "they are gone");
+    assert!(
+        (room..=room + 1).contains(&crowded),
+        "{crowded} of {}",
+        2 * room
+    );
+    assert!(
+        world.decide([check("next")]).await[0].is_ok(),
+        "they are gone"
+    );
 }

@@ -1,4 +1,5 @@
-//! A server that fails three times in a row is not asked until a probe succeeds. Until then calls cost no time, and no call is a probe.
+//! A server that fails three times in a row is not asked until a probe succeeds. Until then calls
+//! cost no time, and no call is a probe.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::time::Clock;
 
 use crate::support::in_process::{
-    ADDRESS, Called, GRPC_TIMEOUT, START, STORE_TIMEOUT, Service, Verdict, WITHIN, millis, pass, settle, single,
+    ADDRESS, Called, GRPC_TIMEOUT, START, STORE_TIMEOUT, Service, Verdict, WITHIN, millis, pass,
+    settle, single,
 };
 use crate::support::scripted_redis::{Fault, Network, ScriptedRedis};
 
@@ -21,8 +23,15 @@ const UNREACHABLE: Verdict = Verdict::Error(StoreError::Unreachable);
 const LATE: Verdict = Verdict::Error(StoreError::Late);
 
 /// Every fault that opens the breaker.
-const FAULTS: [Fault; 7] =
-    [Fault::Refuse, Fault::Unreachable, Fault::Stopped, Fault::NoReply, Fault::HalfReply, Fault::CloseInReply, Fault::CloseBeforeRunning];
+const FAULTS: [Fault; 7] = [
+    Fault::Refuse,
+    Fault::Unreachable,
+    Fault::Stopped,
+    Fault::NoReply,
+    Fault::HalfReply,
+    Fault::CloseInReply,
+    Fault::CloseBeforeRunning,
+];
 
 struct World {
     server: Arc<ScriptedRedis>,
@@ -33,7 +42,10 @@ async fn world() -> World {
     let clock = Clock::starting_at(START);
     let network = Network::new(clock.clone());
     let server = network.server(ADDRESS);
-    World { server, service: Service::started(&network, clock).await }
+    World {
+        server,
+        service: Service::started(&network, clock).await,
+    }
 }
 
 impl World {
@@ -54,12 +66,22 @@ impl World {
 async fn the_third_failure_in_a_row_opens_it() {
     let world = world().await;
     world.server.fail_next(2, Fault::CloseBeforeRunning);
-    for (call, verdict) in [UNREACHABLE, UNREACHABLE, Verdict::Ok].into_iter().enumerate() {
-        assert_eq!(world.ask(&format!("first {call}")).await.verdict, verdict, "call {call}");
+    for (call, verdict) in [UNREACHABLE, UNREACHABLE, Verdict::Ok]
+        .into_iter()
+        .enumerate()
+    {
+        assert_eq!(
+            world.ask(&format!("first {call}")).await.verdict,
+            verdict,
+            "call {call}"
+        );
     }
     world.server.fail(Fault::CloseBeforeRunning);
     for (call, is_open) in [false, false, true].into_iter().enumerate() {
-        assert_eq!(world.ask(&format!("then {call}")).await.verdict, UNREACHABLE);
+        assert_eq!(
+            world.ask(&format!("then {call}")).await.verdict,
+            UNREACHABLE
+        );
         assert_eq!(world.is_open(), is_open, "call {call}");
     }
     assert_eq!(world.openings(), 1);
@@ -70,7 +92,13 @@ async fn replies_that_never_come_are_failures_after_store_timeout() {
     let world = world().await;
     world.server.fail(Fault::NoReply);
     for is_open in [false, false, true] {
-        assert_eq!(world.ask("v").await, Called { verdict: LATE, took: STORE_TIMEOUT });
+        assert_eq!(
+            world.ask("v").await,
+            Called {
+                verdict: LATE,
+                took: STORE_TIMEOUT
+            }
+        );
         settle().await;
         assert_eq!(world.is_open(), is_open);
     }
@@ -89,17 +117,43 @@ async fn while_it_is_open_calls_take_no_time_and_never_reach_redis() {
     world.server.forget_received();
     let began = Instant::now();
     for call in 0..1_000 {
-        assert_eq!(world.ask(&format!("v{call}")).await, Called { verdict: UNREACHABLE, took: Duration::ZERO });
+        assert_eq!(
+            world.ask(&format!("v{call}")).await,
+            Called {
+                verdict: UNREACHABLE,
+                took: Duration::ZERO
+            }
+        );
     }
     assert_eq!(began.elapsed(), Duration::ZERO);
     assert_eq!(world.server.received("PING"), 0, "no call is a probe");
     pass(millis(60_000)).await;
     let probes = world.server.received_at("PING");
-    let pauses: Vec<Duration> = probes.windows(2).map(|pair| pair[1].since(pair[0]).into()).collect();
-    assert!(pauses.iter().all(|pause| (PROBE_INTERVAL * 3 / 4..=RECOVERY_MAX).contains(pause)), "{pauses:?}");
-    assert!(pauses.iter().skip(4).all(|pause| *pause >= RECOVERY_MAX * 3 / 4), "they grow: {pauses:?}");
+    let pauses: Vec<Duration> = probes
+        .windows(2)
+        .map(|pair| pair[1].since(pair[0]).into())
+        .collect();
+    assert!(
+        pauses
+            .iter()
+            .all(|pause| (PROBE_INTERVAL * 3 / 4..=RECOVERY_MAX).contains(pause)),
+        "{pauses:?}"
+    );
+    assert!(
+        pauses
+            .iter()
+            .skip(4)
+            .all(|pause| *pause >= RECOVERY_MAX * 3 / 4),
+        "they grow: {pauses:?}"
+    );
     assert!((60..=90).contains(&probes.len()), "{} probes", probes.len());
-    assert_eq!((world.server.received("EVALSHA"), world.server.received("INCRBY")), (0, 0));
+    assert_eq!(
+        (
+            world.server.received("EVALSHA"),
+            world.server.received("INCRBY")
+        ),
+        (0, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,7 +168,14 @@ async fn one_successful_probe_closes_it() {
     world.server.forget_received();
     let recovery = world.service.recovery().await;
     assert!(recovery <= RECOVERY_MAX, "{recovery:?}");
-    assert_eq!((world.server.received("PING"), world.is_open(), world.openings()), (1, false, 1));
+    assert_eq!(
+        (
+            world.server.received("PING"),
+            world.is_open(),
+            world.openings()
+        ),
+        (1, false, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,10 +190,17 @@ async fn redis_is_asked_again_within_a_second_of_any_fault() {
             assert!(world.is_open(), "{fault:?}");
             world.server.recover();
             let recovery = world.service.recovery().await;
-            assert!(recovery <= RECOVERY_MAX, "{fault:?} for {away} ms: {recovery:?}");
+            assert!(
+                recovery <= RECOVERY_MAX,
+                "{fault:?} for {away} ms: {recovery:?}"
+            );
             pass(RECOVERY_MAX).await;
             traffic.finish().await;
-            assert_eq!((world.openings(), world.is_open()), (1, false), "{fault:?} for {away} ms is one outage");
+            assert_eq!(
+                (world.openings(), world.is_open()),
+                (1, false),
+                "{fault:?} for {away} ms is one outage"
+            );
         }
     }
 }
@@ -147,7 +215,14 @@ async fn a_redis_that_comes_late_is_asked_within_a_second() {
         let mut service = Service::new(&network, single(), clock);
         service.start().await;
         pass(millis(3_300)).await;
-        assert_eq!(service.ask("error", "v").await, Called { verdict: UNREACHABLE, took: Duration::ZERO }, "{fault:?}");
+        assert_eq!(
+            service.ask("error", "v").await,
+            Called {
+                verdict: UNREACHABLE,
+                took: Duration::ZERO
+            },
+            "{fault:?}"
+        );
         server.recover();
         let recovery = service.recovery().await;
         assert!(recovery <= RECOVERY_MAX, "{fault:?}: {recovery:?}");
@@ -156,14 +231,31 @@ async fn a_redis_that_comes_late_is_asked_within_a_second() {
 
 #[tokio::test(start_paused = true)]
 async fn after_an_error_reply_ends_the_next_call_is_counted() {
-    for error in [LOADING, "OOM command not allowed", "READONLY You can't write", "MASTERDOWN Link with MASTER is down", "NOAUTH"] {
+    for error in [
+        LOADING,
+        "OOM command not allowed",
+        "READONLY You can't write",
+        "MASTERDOWN Link with MASTER is down",
+        "NOAUTH",
+    ] {
         let world = world().await;
         world.server.fail(Fault::Error(error));
         for call in 0..10 {
-            assert_eq!(world.ask(&format!("{call}")).await.verdict, Verdict::Error(StoreError::Refused), "{error}");
+            assert_eq!(
+                world.ask(&format!("{call}")).await.verdict,
+                Verdict::Error(StoreError::Refused),
+                "{error}"
+            );
         }
         world.server.recover();
-        assert_eq!(world.ask("v").await, Called { verdict: Verdict::Ok, took: Duration::ZERO }, "{error}");
+        assert_eq!(
+            world.ask("v").await,
+            Called {
+                verdict: Verdict::Ok,
+                took: Duration::ZERO
+            },
+            "{error}"
+        );
         assert_eq!(world.openings(), 0, "Redis answers: {error}");
     }
 }
@@ -174,12 +266,25 @@ async fn a_callers_deadline_is_no_failure_of_redis() {
     let connections = world.server.opened();
     world.server.fail(Fault::Delay(millis(25)));
     for call in 0..50 {
-        let called = world.service.ask_within("error", &format!("late {call}"), Some(GRPC_TIMEOUT)).await;
-        assert_eq!(called, Called { verdict: LATE, took: WITHIN });
+        let called = world
+            .service
+            .ask_within("error", &format!("late {call}"), Some(GRPC_TIMEOUT))
+            .await;
+        assert_eq!(
+            called,
+            Called {
+                verdict: LATE,
+                took: WITHIN
+            }
+        );
         // The reply arrives.
         pass(millis(20)).await;
     }
-    assert_eq!((world.openings(), world.server.opened()), (0, connections), "the connection is kept");
+    assert_eq!(
+        (world.openings(), world.server.opened()),
+        (0, connections),
+        "the connection is kept"
+    );
     assert_eq!(world.server.hits("d_error_late "), 50, "each was counted");
 }
 
@@ -194,7 +299,11 @@ async fn write_back_delays_the_first_call_by_no_more_than_three_tenths_of_a_seco
     let limit = Limit::new(&Terms::new(10, Unit::Year, Algorithm::TokenBucket)).expect("a limit");
     for number in 0..OWED {
         let check = Check::new(Key::from(&*format!("owed {number}:")), limit, Hits::Add(3));
-        world.service.redis.count_alone(&[(&check, StoreError::Unreachable.not_counted())], false, world.service.clock.now());
+        world.service.redis.count_alone(
+            &[(&check, StoreError::Unreachable.not_counted())],
+            false,
+            world.service.clock.now(),
+        );
     }
     // 256 calls of 64 counters, 10 ms each.
     world.server.fail(Fault::Delay(millis(10)));
@@ -205,8 +314,15 @@ async fn write_back_delays_the_first_call_by_no_more_than_three_tenths_of_a_seco
     }
     // A probe needs two round trips and the first call of the write-back one more.
     let asked = Duration::from(asked.expect("it is asked"));
-    assert!((millis(300)..=RECOVERY_MAX + millis(300 + 60)).contains(&asked), "{asked:?}");
+    assert!(
+        (millis(300)..=RECOVERY_MAX + millis(300 + 60)).contains(&asked),
+        "{asked:?}"
+    );
     pass(Duration::from_secs(10)).await;
-    assert_eq!(world.service.metric("tollgate_handed_back_hits_total"), 3 * OWED, "the rest while Redis serves");
+    assert_eq!(
+        world.service.metric("tollgate_handed_back_hits_total"),
+        3 * OWED,
+        "the rest while Redis serves"
+    );
     assert_eq!(world.service.metric("tollgate_hand_back_full_total"), 0);
 }

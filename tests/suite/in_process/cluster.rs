@@ -1,4 +1,5 @@
-//! Where a check goes in a Redis Cluster: what nodes say of slots, redirections, and nodes that come and go.
+//! Where a check goes in a Redis Cluster: what nodes say of slots, redirections, and nodes that
+//! come and go.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +8,19 @@ use tollgate::check::StoreError;
 use tollgate::store::redis::cluster::slot;
 use tollgate::time::Clock;
 
-use crate::support::in_process::{Called, GRPC_TIMEOUT, Log, START, Service, UNREACHABLE, Verdict, WITHIN, cluster, millis, pass, settle};
+use crate::support::in_process::{
+    Called, GRPC_TIMEOUT, Log, START, Service, UNREACHABLE, Verdict, WITHIN, cluster, millis, pass,
+    settle,
+};
 use crate::support::scripted_redis::{Fault, Network, Redirect, Reply, ScriptedRedis};
 
 const NODES: [&str; 3] = ["10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379"];
 /// The slots of those nodes.
-const RANGES: [(u16, u16, &str); 3] = [(0, 5_460, NODES[0]), (5_461, 10_922, NODES[1]), (10_923, 16_383, NODES[2])];
+const RANGES: [(u16, u16, &str); 3] = [
+    (0, 5_460, NODES[0]),
+    (5_461, 10_922, NODES[1]),
+    (10_923, 16_383, NODES[2]),
+];
 const SLOTS: &str = "CLUSTER SLOTS";
 /// How often nodes are asked for their slots while all is well.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
@@ -48,25 +56,41 @@ async fn world_where(fault: Option<Fault>) -> World {
 /// All nodes say that these are the slots.
 fn say(network: &Network, ranges: &[(u16, u16, &str)]) {
     for node in NODES.iter().chain(ranges.iter().map(|(_, _, node)| node)) {
-        network.server(node).reply(SLOTS, Reply::cluster_slots(ranges));
-        network.server(node).reply("CLUSTER INFO", Reply::text("cluster_state:ok\r\n"));
+        network
+            .server(node)
+            .reply(SLOTS, Reply::cluster_slots(ranges));
+        network
+            .server(node)
+            .reply("CLUSTER INFO", Reply::text("cluster_state:ok\r\n"));
     }
 }
 
 /// The slot of the counter of a value, by the key that it has in Redis.
 fn slot_of(value: &str) -> u16 {
     let year = 365 * 86_400;
-    slot(format!("d_error_{value}_{}", START.as_micros() / 1_000_000 / year * year).as_bytes())
+    slot(
+        format!(
+            "d_error_{value}_{}",
+            START.as_micros() / 1_000_000 / year * year
+        )
+        .as_bytes(),
+    )
 }
 
 fn node_of(value: &str) -> &'static str {
     let slot = slot_of(value);
-    RANGES.iter().find(|(first, last, _)| (first..=last).contains(&&slot)).expect("all slots are served").2
+    RANGES
+        .iter()
+        .find(|(first, last, _)| (first..=last).contains(&&slot))
+        .expect("all slots are served")
+        .2
 }
 
 /// Values whose counters live on a node.
 fn values_on(node: &str) -> impl Iterator<Item = String> {
-    (0..).map(|number| number.to_string()).filter(move |value| node_of(value) == node)
+    (0..)
+        .map(|number| number.to_string())
+        .filter(move |value| node_of(value) == node)
 }
 
 fn value_on(node: &str) -> String {
@@ -84,7 +108,10 @@ impl World {
 
     /// How often any node was asked for its slots.
     fn refreshes(&self) -> usize {
-        NODES.iter().map(|node| self.network.server(node).received(SLOTS)).sum()
+        NODES
+            .iter()
+            .map(|node| self.network.server(node).received(SLOTS))
+            .sum()
     }
 
     fn hits(&self, node: usize, value: &str) -> i64 {
@@ -92,9 +119,15 @@ impl World {
     }
 }
 
-const OK: Called = Called { verdict: Verdict::Ok, took: Duration::ZERO };
+const OK: Called = Called {
+    verdict: Verdict::Ok,
+    took: Duration::ZERO,
+};
 const fn error(error: StoreError) -> Called {
-    Called { verdict: Verdict::Error(error), took: Duration::ZERO }
+    Called {
+        verdict: Verdict::Error(error),
+        took: Duration::ZERO,
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,9 +136,16 @@ async fn each_slot_is_asked_for_at_its_owner() {
     for number in 0..500 {
         let value = number.to_string();
         assert_eq!(world.ask(&value).await, OK);
-        let owner = NODES.iter().position(|node| *node == node_of(&value)).expect("one of them");
+        let owner = NODES
+            .iter()
+            .position(|node| *node == node_of(&value))
+            .expect("one of them");
         for node in 0..NODES.len() {
-            assert_eq!(world.hits(node, &value), i64::from(node == owner), "{value} on node {node}");
+            assert_eq!(
+                world.hits(node, &value),
+                i64::from(node == owner),
+                "{value} on node {node}"
+            );
         }
     }
     assert_eq!(world.service.metric("tollgate_store_nodes"), 3);
@@ -127,7 +167,9 @@ async fn moved_is_followed_at_once_and_refreshes_the_slots_once() {
     pass(SETTLED).await;
     let values: Vec<String> = values_on(NODES[0]).take(20).collect();
     for value in &values {
-        world.node(0).redirect(slot_of(value), Some(Redirect::Moved(NODES[1].to_owned())));
+        world
+            .node(0)
+            .redirect(slot_of(value), Some(Redirect::Moved(NODES[1].to_owned())));
     }
     let before = world.refreshes();
     for value in &values {
@@ -135,50 +177,89 @@ async fn moved_is_followed_at_once_and_refreshes_the_slots_once() {
         assert_eq!((world.hits(0, value), world.hits(1, value)), (0, 1));
     }
     assert_eq!(world.refreshes(), before);
-    say(&world.network, &[(0, 10_922, NODES[1]), (10_923, 16_383, NODES[2])]);
+    say(
+        &world.network,
+        &[(0, 10_922, NODES[1]), (10_923, 16_383, NODES[2])],
+    );
     pass(DEBOUNCE).await;
-    assert_eq!(world.refreshes(), before + 1, "twenty redirections are one refresh");
+    assert_eq!(
+        world.refreshes(),
+        before + 1,
+        "twenty redirections are one refresh"
+    );
     assert_eq!(world.service.metric("tollgate_store_nodes"), 2);
     world.node(0).forget_received();
     for value in &values {
         assert_eq!(world.ask(value).await, OK);
     }
-    assert_eq!((world.node(0).received("EVALSHA"), world.node(0).received("INCRBY")), (0, 0), "no detour any more");
+    assert_eq!(
+        (
+            world.node(0).received("EVALSHA"),
+            world.node(0).received("INCRBY")
+        ),
+        (0, 0),
+        "no detour any more"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn ask_is_followed_and_changes_no_slot() {
     let world = world().await;
     let value = value_on(NODES[0]);
-    world.node(0).redirect(slot_of(&value), Some(Redirect::Ask(NODES[1].to_owned())));
-    world.node(1).redirect(slot_of(&value), Some(Redirect::Importing(NODES[0].to_owned())));
+    world
+        .node(0)
+        .redirect(slot_of(&value), Some(Redirect::Ask(NODES[1].to_owned())));
+    world.node(1).redirect(
+        slot_of(&value),
+        Some(Redirect::Importing(NODES[0].to_owned())),
+    );
     let before = world.refreshes();
     for hits in 1..4 {
         let asked = world.node(0).received("INCRBY");
         assert_eq!(world.ask(&value).await, OK);
         assert_eq!((world.hits(0, &value), world.hits(1, &value)), (0, hits));
-        assert_eq!(world.node(0).received("INCRBY"), asked + 1, "its owner is asked first each time");
+        assert_eq!(
+            world.node(0).received("INCRBY"),
+            asked + 1,
+            "its owner is asked first each time"
+        );
     }
     pass(millis(1_000)).await;
     assert_eq!(world.refreshes(), before);
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_that_send_a_check_round_and_round_are_asked_six_times_and_no_longer_than_the_deadline() {
+async fn nodes_that_send_a_check_round_and_round_are_asked_six_times_and_no_longer_than_the_deadline()
+ {
     let world = world().await;
     let value = value_on(NODES[0]);
     assert_eq!(world.ask(&value).await, OK);
     for (node, other) in [(0, 1), (1, 0)] {
-        world.node(node).redirect(slot_of(&value), Some(Redirect::Moved(NODES[other].to_owned())));
+        world.node(node).redirect(
+            slot_of(&value),
+            Some(Redirect::Moved(NODES[other].to_owned())),
+        );
         world.node(node).forget_received();
     }
     assert_eq!(world.ask(&value).await, error(StoreError::Refused));
-    assert_eq!(world.node(0).received("INCRBY") + world.node(1).received("INCRBY"), 6);
+    assert_eq!(
+        world.node(0).received("INCRBY") + world.node(1).received("INCRBY"),
+        6
+    );
     for node in [0, 1] {
         world.node(node).fail(Fault::Delay(millis(5)));
     }
-    let called = world.service.ask_within("error", &value, Some(GRPC_TIMEOUT)).await;
-    assert_eq!(called, Called { verdict: Verdict::Error(StoreError::Late), took: WITHIN });
+    let called = world
+        .service
+        .ask_within("error", &value, Some(GRPC_TIMEOUT))
+        .await;
+    assert_eq!(
+        called,
+        Called {
+            verdict: Verdict::Error(StoreError::Late),
+            took: WITHIN
+        }
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,9 +267,21 @@ async fn a_node_that_says_try_again_is_asked_again_no_longer_than_the_deadline()
     let world = world().await;
     let value = value_on(NODES[0]);
     world.node(0).fail(Fault::Delay(millis(7)));
-    world.node(0).reply("INCRBY", Reply::error("TRYAGAIN Multiple keys request during rehashing of slot"));
-    let called = world.service.ask_within("error", &value, Some(GRPC_TIMEOUT)).await;
-    assert_eq!(called, Called { verdict: Verdict::Error(StoreError::Late), took: WITHIN });
+    world.node(0).reply(
+        "INCRBY",
+        Reply::error("TRYAGAIN Multiple keys request during rehashing of slot"),
+    );
+    let called = world
+        .service
+        .ask_within("error", &value, Some(GRPC_TIMEOUT))
+        .await;
+    assert_eq!(
+        called,
+        Called {
+            verdict: Verdict::Error(StoreError::Late),
+            took: WITHIN
+        }
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,11 +324,15 @@ async fn a_breaker_that_opens_refreshes_the_slots() {
     }
     pass(DEBOUNCE).await;
     assert_eq!(world.ask(&value).await, OK);
-    assert_eq!(world.network.server(NEW).hits(&format!("d_error_{value}_")), 1);
+    assert_eq!(
+        world.network.server(NEW).hits(&format!("d_error_{value}_")),
+        1
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_fails_over_is_logged_once_and_its_slots_are_counted_as_soon_as_the_topology_says_so() {
+async fn a_node_that_fails_over_is_logged_once_and_its_slots_are_counted_as_soon_as_the_topology_says_so()
+ {
     for fault in [Fault::Refuse, Fault::Stopped, Fault::Unreachable] {
         let log = Log::capture();
         let world = world().await;
@@ -244,16 +341,28 @@ async fn a_node_that_fails_over_is_logged_once_and_its_slots_are_counted_as_soon
         world.node(1).fail(fault);
         pass(millis(3_000)).await;
         let value = value_on(NODES[1]);
-        assert_eq!(world.ask(&value).await, error(StoreError::Unreachable), "{fault:?}: the breaker is open");
-        say(&world.network, &[RANGES[0], (5_461, 10_922, "10.0.0.5:6379"), RANGES[2]]);
-        // Nodes are asked at least once a second while one of them is away, and one that does not answer takes no time from the others.
+        assert_eq!(
+            world.ask(&value).await,
+            error(StoreError::Unreachable),
+            "{fault:?}: the breaker is open"
+        );
+        say(
+            &world.network,
+            &[RANGES[0], (5_461, 10_922, "10.0.0.5:6379"), RANGES[2]],
+        );
+        // Nodes are asked at least once a second while one of them is away, and one that does not
+        // answer takes no time from the others.
         pass(RECOVERY_MAX).await;
         assert_eq!(world.ask(&value).await, OK, "{fault:?}");
         pass(millis(3_000)).await;
         traffic.finish().await;
         log.assert_logged_once(UNREACHABLE, true);
         let lines = log.faults();
-        assert!(lines.iter().all(|line| line.contains("10.0.0.2")) && lines[1].contains("not asked any more"), "{lines:?}");
+        assert!(
+            lines.iter().all(|line| line.contains("10.0.0.2"))
+                && lines[1].contains("not asked any more"),
+            "{lines:?}"
+        );
     }
 }
 
@@ -262,7 +371,10 @@ async fn the_slots_of_a_node_that_was_never_reached_are_counted_as_soon_as_the_t
     for fault in [Fault::Refuse, Fault::Stopped, Fault::Unreachable] {
         let world = world_where(Some(fault)).await;
         pass(millis(3_000)).await;
-        say(&world.network, &[RANGES[0], (5_461, 10_922, "10.0.0.5:6379"), RANGES[2]]);
+        say(
+            &world.network,
+            &[RANGES[0], (5_461, 10_922, "10.0.0.5:6379"), RANGES[2]],
+        );
         pass(RECOVERY_MAX).await;
         assert_eq!(world.ask(&value_on(NODES[1])).await, OK, "{fault:?}");
     }
@@ -293,7 +405,10 @@ async fn a_cluster_whose_nodes_do_not_tell_their_slots_is_used_as_it_was_and_log
     let log = Log::capture();
     let world = world().await;
     for node in NODES {
-        world.network.server(node).reply(SLOTS, Reply::error("ERR This instance has cluster support disabled"));
+        world.network.server(node).reply(
+            SLOTS,
+            Reply::error("ERR This instance has cluster support disabled"),
+        );
     }
     pass(millis(60_000)).await;
     assert_eq!(log.lines(&[LOST]).len(), 1, "{:?}", log.lines(&[LOST]));
@@ -315,7 +430,9 @@ async fn slots_that_move_back_and_forth_are_no_fault() {
     for round in 0..20 {
         let (from, to) = (round % 2, (round + 1) % 2);
         for slot in 0..5_461 {
-            world.node(from).redirect(slot, Some(Redirect::Moved(NODES[to].to_owned())));
+            world
+                .node(from)
+                .redirect(slot, Some(Redirect::Moved(NODES[to].to_owned())));
             world.node(to).redirect(slot, None);
         }
         let owner = NODES[to];
@@ -325,5 +442,9 @@ async fn slots_that_move_back_and_forth_are_no_fault() {
     traffic.finish().await;
     settle().await;
     assert_eq!(log.faults(), [""; 0]);
-    assert!(world.service.fallbacks().is_empty(), "{:?}", world.service.fallbacks());
+    assert!(
+        world.service.fallbacks().is_empty(),
+        "{:?}",
+        world.service.fallbacks()
+    );
 }

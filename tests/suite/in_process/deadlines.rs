@@ -1,4 +1,5 @@
-//! Every call is answered within the caller's deadline, or within STORE_TIMEOUT, whatever Redis does; and its rule decides how.
+//! Every call is answered within the caller's deadline, or within STORE_TIMEOUT, whatever Redis
+//! does; and its rule decides how.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +8,8 @@ use tollgate::check::StoreError;
 use tollgate::time::Clock;
 
 use crate::support::in_process::{
-    ADDRESS, Called, GRPC_TIMEOUT, POLICIES, START, STORE_TIMEOUT, Service, Verdict, WITHIN, millis, settle, single,
+    ADDRESS, Called, GRPC_TIMEOUT, POLICIES, START, STORE_TIMEOUT, Service, Verdict, WITHIN,
+    millis, settle, single,
 };
 use crate::support::scripted_redis::{Fault, Network};
 
@@ -43,11 +45,31 @@ const CASES: [Case; 16] = {
         (Fault::CloseBeforeRunning, Connected, LOST),
         (Fault::Refuse, Connected, LOST),
         (Fault::Refuse, NotConnected, LOST),
-        (Fault::Error("LOADING Redis is loading the dataset in memory"), Connected, ERROR),
-        (Fault::Error("READONLY You can't write against a read only replica."), Connected, ERROR),
-        (Fault::Error("OOM command not allowed when used memory > 'maxmemory'."), Connected, ERROR),
-        (Fault::Error("NOAUTH Authentication required."), Connected, ERROR),
-        (Fault::Error("NOAUTH Authentication required."), NotConnected, ERROR),
+        (
+            Fault::Error("LOADING Redis is loading the dataset in memory"),
+            Connected,
+            ERROR,
+        ),
+        (
+            Fault::Error("READONLY You can't write against a read only replica."),
+            Connected,
+            ERROR,
+        ),
+        (
+            Fault::Error("OOM command not allowed when used memory > 'maxmemory'."),
+            Connected,
+            ERROR,
+        ),
+        (
+            Fault::Error("NOAUTH Authentication required."),
+            Connected,
+            ERROR,
+        ),
+        (
+            Fault::Error("NOAUTH Authentication required."),
+            NotConnected,
+            ERROR,
+        ),
     ]
 };
 
@@ -82,7 +104,16 @@ async fn every_fault_is_answered_in_time_by_the_policy_of_the_rule() {
                 network.server(ADDRESS).fail(fault);
                 let called = service.ask_within(policy, "v", grpc_timeout).await;
                 let fallbacks = BTreeMap::from([((policy.to_owned(), cause.name().to_owned()), 1)]);
-                let (seen, expected) = ((called, service.fallbacks()), (Called { verdict: verdict_by(policy, cause), took }, fallbacks));
+                let (seen, expected) = (
+                    (called, service.fallbacks()),
+                    (
+                        Called {
+                            verdict: verdict_by(policy, cause),
+                            took,
+                        },
+                        fallbacks,
+                    ),
+                );
                 if seen != expected {
                     wrong.push(format!("{case}: {seen:?} instead of {expected:?}"));
                 }
@@ -95,13 +126,28 @@ async fn every_fault_is_answered_in_time_by_the_policy_of_the_rule() {
 #[tokio::test(start_paused = true)]
 async fn a_forgotten_script_that_is_sent_again_stays_within_the_deadline() {
     for (round_trip, expected) in [
-        (millis(5), Called { verdict: Verdict::Ok, took: millis(10) }),
-        (millis(7), Called { verdict: Verdict::Error(StoreError::Late), took: WITHIN }),
+        (
+            millis(5),
+            Called {
+                verdict: Verdict::Ok,
+                took: millis(10),
+            },
+        ),
+        (
+            millis(7),
+            Called {
+                verdict: Verdict::Error(StoreError::Late),
+                took: WITHIN,
+            },
+        ),
     ] {
         let (network, service) = service(Before::Connected).await;
         network.server(ADDRESS).forget_script();
         network.server(ADDRESS).fail(Fault::Delay(round_trip));
-        assert_eq!(service.ask_within("error", "v", Some(GRPC_TIMEOUT)).await, expected);
+        assert_eq!(
+            service.ask_within("error", "v", Some(GRPC_TIMEOUT)).await,
+            expected
+        );
     }
 }
 
@@ -116,6 +162,18 @@ async fn a_wait_behind_a_call_in_flight_counts_towards_the_deadline() {
         tokio::time::sleep(millis(1)).await;
         ask("second").await
     });
-    assert_eq!(first, Called { verdict: Verdict::Ok, took: millis(8) });
-    assert_eq!(second, Called { verdict: Verdict::Error(StoreError::Late), took: WITHIN });
+    assert_eq!(
+        first,
+        Called {
+            verdict: Verdict::Ok,
+            took: millis(8)
+        }
+    );
+    assert_eq!(
+        second,
+        Called {
+            verdict: Verdict::Error(StoreError::Late),
+            took: WITHIN
+        }
+    );
 }

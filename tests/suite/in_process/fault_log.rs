@@ -1,10 +1,14 @@
-//! A fault of Redis is logged once when it begins and once when it is over, whatever happens in between.
+//! A fault of Redis is logged once when it begins and once when it is over, whatever happens in
+//! between.
 
 use std::time::Duration;
 
 use tollgate::time::Clock;
 
-use crate::support::in_process::{ADDRESS, FOREIGN, GRPC_TIMEOUT, Log, REFUSING, SLOW, START, Service, UNREACHABLE, Verdict, millis, pass};
+use crate::support::in_process::{
+    ADDRESS, FOREIGN, GRPC_TIMEOUT, Log, REFUSING, SLOW, START, Service, UNREACHABLE, Verdict,
+    millis, pass,
+};
 use crate::support::scripted_redis::{Fault, Network, ScriptedRedis};
 
 const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
@@ -30,7 +34,14 @@ async fn under_traffic(fault: impl AsyncFn(&ScriptedRedis)) -> (Log, Service) {
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_logged_once_however_long_it_is() {
-    for fault in [Fault::Refuse, Fault::Stopped, Fault::NoReply, Fault::HalfReply, Fault::CloseInReply, Fault::Unreachable] {
+    for fault in [
+        Fault::Refuse,
+        Fault::Stopped,
+        Fault::NoReply,
+        Fault::HalfReply,
+        Fault::CloseInReply,
+        Fault::Unreachable,
+    ] {
         for away in [millis(1_000), millis(10_000)] {
             let (log, service) = under_traffic(async |server| {
                 server.fail(fault);
@@ -110,7 +121,12 @@ async fn a_reply_that_is_cut_now_and_then_is_no_outage() {
 
 #[tokio::test(start_paused = true)]
 async fn error_replies_are_logged_once_and_open_no_breaker() {
-    for error in [OOM, READ_ONLY, "MASTERDOWN Link with MASTER is down", "LOADING Redis is loading the dataset in memory"] {
+    for error in [
+        OOM,
+        READ_ONLY,
+        "MASTERDOWN Link with MASTER is down",
+        "LOADING Redis is loading the dataset in memory",
+    ] {
         let (log, service) = under_traffic(async |server| {
             server.fail(Fault::Error(error));
             pass(millis(5_000)).await;
@@ -134,16 +150,27 @@ async fn a_foreign_value_at_one_key_is_logged_once_and_affects_no_other_key() {
     let traffic = service.traffic();
     server.set_foreign("d_deny_foreign_", true);
     for _ in 0..100 {
-        assert_eq!(service.ask("deny", "foreign").await.verdict, Verdict::OverLimit, "by policy");
+        assert_eq!(
+            service.ask("deny", "foreign").await.verdict,
+            Verdict::OverLimit,
+            "by policy"
+        );
         pass(millis(20)).await;
     }
     server.set_foreign("d_deny_foreign_", false);
-    assert_eq!(service.ask("deny", "foreign").await.verdict, Verdict::Ok, "by Redis");
+    assert_eq!(
+        service.ask("deny", "foreign").await.verdict,
+        Verdict::Ok,
+        "by Redis"
+    );
     pass(TRAIL).await;
     traffic.finish().await;
     log.assert_logged_once(FOREIGN, true);
     let fallbacks: Vec<_> = service.fallbacks().into_iter().collect();
-    assert_eq!(fallbacks, [(("deny".to_owned(), "refused".to_owned()), 100)]);
+    assert_eq!(
+        fallbacks,
+        [(("deny".to_owned(), "refused".to_owned()), 100)]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,7 +182,11 @@ async fn slow_replies_are_logged_as_slow_after_a_second_of_them() {
     .await;
     log.assert_logged_once(SLOW, true);
     assert_eq!(service.metric("tollgate_store_breaker_opened_total"), 0);
-    assert!(service.fallbacks().keys().all(|(_, cause)| cause == "late"), "{:?}", service.fallbacks());
+    assert!(
+        service.fallbacks().keys().all(|(_, cause)| cause == "late"),
+        "{:?}",
+        service.fallbacks()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -194,7 +225,9 @@ async fn ready_shows_what_a_restarting_redis_is_doing() {
     for _ in 0..3 {
         service.ask_within("error", "v", Some(GRPC_TIMEOUT)).await;
     }
-    server.fail(Fault::Error("LOADING Redis is loading the dataset in memory"));
+    server.fail(Fault::Error(
+        "LOADING Redis is loading the dataset in memory",
+    ));
     pass(millis(1_000)).await;
     let report = service.lifecycle.state().report();
     assert!(report.contains("loading"), "{report}");

@@ -1,22 +1,30 @@
-//! Any history of requests, outages, lost calls, failovers and passing time, against a model that knows what was admitted.
+//! Any history of requests, outages, lost calls, failovers and passing time, against a model that
+//! knows what was admitted.
 //!
-//! One Tollgate replica serves requests for limits of every algorithm, with one descriptor or several, each decided by itself or all of
-//! them together. Redis fails between and during calls. A model of each counter (`outages/model.rs`) keeps two bounds on what Redis may
-//! hold: `most`, with every hit that was admitted or that Redis may have counted, and `least`, with those only that are certain. Both are
-//! counters of the algorithm itself.
+//! One Tollgate replica serves requests for limits of every algorithm, with one descriptor or
+//! several, each decided by itself or all of them together. Redis fails between and during calls. A
+//! model of each counter (`outages/model.rs`) keeps two bounds on what Redis may hold: `most`, with
+//! every hit that was admitted or that Redis may have counted, and `least`, with those only that
+//! are certain. Both are counters of the algorithm itself.
 //!
-//! A call has one of three outcomes: Redis decided and replied; Redis certainly never received it (no time was left, or Redis was known to
-//! be unreachable); or it was sent and its result is unknown. The invariants, after every step:
+//! A call has one of three outcomes: Redis decided and replied; Redis certainly never received it
+//! (no time was left, or Redis was known to be unreachable); or it was sent and its result is
+//! unknown. The invariants, after every step:
 //!
-//! - a: While everything is known of the counters of a request, its verdicts are those of the algorithm on one counter.
-//! - b: Redis never holds more than `most`: nothing is counted twice, and a refund that was acknowledged is not lost.
-//! - c: Once Redis has been reachable for a while, it holds at least `least`: hits that it never received are written back. Hits with
-//!   an unknown result are not. Neither are holders, nor hits of a window that is over.
-//! - d: Clients are never admitted more than the limit and what the model accounts for: hits with an unknown result, hits that a
-//!   failover lost, hits that are not written back, and hits that Redis admitted before others were written back to it.
+//! - a: While everything is known of the counters of a request, its verdicts are those of the
+//!   algorithm on one counter.
+//! - b: Redis never holds more than `most`: nothing is counted twice, and a refund that was
+//!   acknowledged is not lost.
+//! - c: Once Redis has been reachable for a while, it holds at least `least`: hits that it never
+//!   received are written back. Hits with an unknown result are not. Neither are holders, nor hits
+//!   of a window that is over.
+//! - d: Clients are never admitted more than the limit and what the model accounts for: hits with
+//!   an unknown result, hits that a failover lost, hits that are not written back, and hits that
+//!   Redis admitted before others were written back to it.
 //! - e: No key is left without an expiry.
 //!
-//! The test plays the same histories each time; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` select others.
+//! The test plays the same histories each time; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` select
+//! others.
 
 mod model;
 mod world;
@@ -102,15 +110,29 @@ enum Wait {
 
 impl fmt::Debug for History {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = self.counters.iter().map(|&counter| world::name(counter)).collect();
-        write!(formatter, "{} {names:?}", if self.together { "together" } else { "apart" })?;
-        self.steps.iter().try_for_each(|step| write!(formatter, "\n  {step:?}"))
+        let names: Vec<&str> = self
+            .counters
+            .iter()
+            .map(|&counter| world::name(counter))
+            .collect();
+        write!(
+            formatter,
+            "{} {names:?}",
+            if self.together { "together" } else { "apart" }
+        )?;
+        self.steps
+            .iter()
+            .try_for_each(|step| write!(formatter, "\n  {step:?}"))
     }
 }
 
 impl fmt::Debug for Hit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: {:?} by {}", self.counter, self.hits, self.holder)
+        write!(
+            formatter,
+            "{}: {:?} by {}",
+            self.counter, self.hits, self.holder
+        )
     }
 }
 
@@ -120,7 +142,11 @@ fn hit() -> impl Strategy<Value = Hit> {
         3 => (1..=3_u64).prop_map(Hits::GiveBack),
         1 => Just(Hits::Look),
     ];
-    (0..3_usize, hits, 0..4_usize).prop_map(|(counter, hits, holder)| Hit { counter, hits, holder })
+    (0..3_usize, hits, 0..4_usize).prop_map(|(counter, hits, holder)| Hit {
+        counter,
+        hits,
+        holder,
+    })
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -132,7 +158,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Loss::ReplyLate),
     ];
     let fault = prop::sample::select(
-        &[Fault::Refuse, Fault::Stopped, Fault::Unreachable, Fault::NoReply, Fault::CloseBeforeRunning, Fault::CloseInReply][..],
+        &[
+            Fault::Refuse,
+            Fault::Stopped,
+            Fault::Unreachable,
+            Fault::NoReply,
+            Fault::CloseBeforeRunning,
+            Fault::CloseInReply,
+        ][..],
     );
     let wait = prop_oneof![
         2 => (1..=8_u64).prop_map(|tenths| Wait::Millis(tenths * 100)),
@@ -156,7 +189,11 @@ fn history() -> impl Strategy<Value = History> {
     (any::<bool>(), counters, steps).prop_map(|(together, mut counters, steps)| {
         counters.sort_unstable();
         counters.dedup();
-        History { together, counters, steps }
+        History {
+            together,
+            counters,
+            steps,
+        }
     })
 }
 
@@ -173,19 +210,42 @@ fn play(history: &History) -> Result<(), String> {
 /// The same histories each time, unless a seed is given.
 fn config() -> ProptestConfig {
     let given = ProptestConfig::default();
-    let rng_seed = if given.rng_seed == RngSeed::Random { RngSeed::Fixed(1) } else { given.rng_seed };
-    let cases = if given.cases == CASES_DEFAULT { CASES } else { given.cases };
-    ProptestConfig { cases, rng_seed, max_shrink_iters: 2_000, ..given }
+    let rng_seed = if given.rng_seed == RngSeed::Random {
+        RngSeed::Fixed(1)
+    } else {
+        given.rng_seed
+    };
+    let cases = if given.cases == CASES_DEFAULT {
+        CASES
+    } else {
+        given.cases
+    };
+    ProptestConfig {
+        cases,
+        rng_seed,
+        max_shrink_iters: 2_000,
+        ..given
+    }
 }
 
 fn call(hits: Hits, loss: Loss) -> Step {
-    Step::Call { hits: vec![Hit { counter: 0, hits, holder: 0 }], loss }
+    Step::Call {
+        hits: vec![Hit {
+            counter: 0,
+            hits,
+            holder: 0,
+        }],
+        loss,
+    }
 }
 
 /// Histories that failed once, for every algorithm.
 #[test]
 fn known_histories_hold_for_every_algorithm() {
-    let (add, refund) = (|loss| call(Hits::Add(1), loss), |loss| call(Hits::GiveBack(1), loss));
+    let (add, refund) = (
+        |loss| call(Hits::Add(1), loss),
+        |loss| call(Hits::GiveBack(1), loss),
+    );
     let nothing = Loss::Nothing;
     let histories = [
         (
@@ -213,8 +273,14 @@ fn known_histories_hold_for_every_algorithm() {
                 call(Hits::Look, nothing),
             ],
         ),
-        ("a refund that was not sent", vec![add(nothing), refund(Loss::NoTime)]),
-        ("a connection that breaks after Redis counted", vec![add(nothing), add(Loss::Reply)]),
+        (
+            "a refund that was not sent",
+            vec![add(nothing), refund(Loss::NoTime)],
+        ),
+        (
+            "a connection that breaks after Redis counted",
+            vec![add(nothing), add(Loss::Reply)],
+        ),
         (
             "a refund that becomes pending while a hit is written back",
             vec![
@@ -230,15 +296,38 @@ fn known_histories_hold_for_every_algorithm() {
         ),
         (
             "a key that Redis lost, and a call without a reply made anew",
-            vec![add(nothing), add(nothing), Step::FailOver(Data::None), add(nothing), Step::Outage(Fault::Stopped), add(nothing)],
+            vec![
+                add(nothing),
+                add(nothing),
+                Step::FailOver(Data::None),
+                add(nothing),
+                Step::Outage(Fault::Stopped),
+                add(nothing),
+            ],
         ),
-        ("hits that were not sent", vec![add(Loss::NoTime), add(Loss::NoTime), Step::Wait(Wait::Settled), add(nothing)]),
+        (
+            "hits that were not sent",
+            vec![
+                add(Loss::NoTime),
+                add(Loss::NoTime),
+                Step::Wait(Wait::Settled),
+                add(nothing),
+            ],
+        ),
     ];
     let mut failed = Vec::new();
     for (name, steps) in histories {
         for counter in 0..world::COUNTERS {
-            let history = History { together: false, counters: vec![counter], steps: steps.clone() };
-            failed.extend(play(&history).err().map(|error| format!("{name}: {}: {error}", world::name(counter))));
+            let history = History {
+                together: false,
+                counters: vec![counter],
+                steps: steps.clone(),
+            };
+            failed.extend(
+                play(&history)
+                    .err()
+                    .map(|error| format!("{name}: {}: {error}", world::name(counter))),
+            );
         }
     }
     assert!(failed.is_empty(), "{failed:#?}");

@@ -1,12 +1,14 @@
-//! Whether Redis counted a check that got no verdict is known where it was sent: hits that were certainly not counted are written back, hits
-//! that may have been counted are not.
+//! Whether Redis counted a check that got no verdict is known where it was sent: hits that were
+//! certainly not counted are written back, hits that may have been counted are not.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::time::Clock;
 
-use crate::support::in_process::{ADDRESS, GRPC_TIMEOUT, LIMIT, START, Service, Verdict, millis, pass, settle};
+use crate::support::in_process::{
+    ADDRESS, GRPC_TIMEOUT, LIMIT, START, Service, Verdict, millis, pass, settle,
+};
 use crate::support::scripted_redis::{Fault, Network, ScriptedRedis};
 
 /// A grpc-timeout that leaves no time for Redis.
@@ -25,7 +27,10 @@ async fn world() -> World {
     let clock = Clock::starting_at(START);
     let network = Network::new(clock.clone());
     let server = network.server(ADDRESS);
-    World { server, service: Service::started(&network, clock).await }
+    World {
+        server,
+        service: Service::started(&network, clock).await,
+    }
 }
 
 impl World {
@@ -33,7 +38,13 @@ impl World {
     async fn passed(&self, hits: usize, grpc_timeout: Option<&str>) -> u64 {
         let mut passed = 0;
         for _ in 0..hits {
-            passed += u64::from(self.service.ask_within("local", "v", grpc_timeout).await.verdict == Verdict::Ok);
+            passed += u64::from(
+                self.service
+                    .ask_within("local", "v", grpc_timeout)
+                    .await
+                    .verdict
+                    == Verdict::Ok,
+            );
         }
         passed
     }
@@ -45,14 +56,27 @@ impl World {
 
 #[tokio::test(start_paused = true)]
 async fn a_hit_that_may_be_counted_is_not_written_back() {
-    for (fault, counted) in [(Fault::CloseInReply, 1), (Fault::HalfReply, 1), (Fault::NoReply, 1), (Fault::CloseBeforeRunning, 0)] {
+    for (fault, counted) in [
+        (Fault::CloseInReply, 1),
+        (Fault::HalfReply, 1),
+        (Fault::NoReply, 1),
+        (Fault::CloseBeforeRunning, 0),
+    ] {
         let world = world().await;
         world.server.fail_next(1, fault);
         assert_eq!(world.passed(1, None).await, 1, "{fault:?}");
         pass(WRITTEN_BACK).await;
         assert_eq!(world.counted(), counted, "{fault:?}");
-        assert_eq!(world.service.metric("tollgate_store_ambiguous_total"), 1, "{fault:?}");
-        assert_eq!(world.service.metric("tollgate_handed_back_hits_total"), 0, "{fault:?}");
+        assert_eq!(
+            world.service.metric("tollgate_store_ambiguous_total"),
+            1,
+            "{fault:?}"
+        );
+        assert_eq!(
+            world.service.metric("tollgate_handed_back_hits_total"),
+            0,
+            "{fault:?}"
+        );
     }
 }
 
@@ -63,7 +87,11 @@ async fn hits_of_callers_without_time_for_redis_are_written_back() {
     assert_eq!(world.counted(), 0);
     pass(WRITTEN_BACK).await;
     assert_eq!(world.counted(), LIMIT);
-    assert_eq!(world.passed(12, None).await, 0, "the limit is used up in Redis as well");
+    assert_eq!(
+        world.passed(12, None).await,
+        0,
+        "the limit is used up in Redis as well"
+    );
     assert_eq!(world.service.metric("tollgate_store_ambiguous_total"), 0);
 }
 

@@ -21,7 +21,16 @@ fn limit(requests: u32) -> Limit {
 /// Whether hits on the only counter are over their limit.
 async fn is_over(remote: &Remote, clock: &Clock, requests: u32, hits: Hits) -> bool {
     let checks = SmallVec::from_iter([Check::new(Key::from("k"), limit(requests), hits)]);
-    let decisions = remote.decide(&Ask { checks, together: false, deadline: None }, clock.now()).await;
+    let decisions = remote
+        .decide(
+            &Ask {
+                checks,
+                together: false,
+                deadline: None,
+            },
+            clock.now(),
+        )
+        .await;
     decisions[0].as_ref().expect("a verdict").over
 }
 
@@ -29,7 +38,9 @@ async fn processes<const N: usize>() -> ([Remote; N], std::sync::Arc<ScriptedRed
     let clock = Clock::starting_at(START);
     let network = Network::new(clock.clone());
     let server = network.server(ADDRESS);
-    let processes = std::array::from_fn(|_| redis_with_cache(&network, single(), clock.clone(), &Metrics::new()).open());
+    let processes = std::array::from_fn(|_| {
+        redis_with_cache(&network, single(), clock.clone(), &Metrics::new()).open()
+    });
     settle().await;
     (processes, server, clock)
 }
@@ -39,15 +50,24 @@ async fn a_reply_that_a_refund_overtook_is_not_cached() {
     let ([one], server, clock) = processes().await;
     let other = one.redis().clone().open();
     assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await);
-    assert!(!is_over(&other, &clock, 9, Hits::Look).await, "it is connected");
+    assert!(
+        !is_over(&other, &clock, 9, Hits::Look).await,
+        "it is connected"
+    );
     server.fail_next(1, Fault::Delay(millis(50)));
     let mut tasks = JoinSet::new();
     let (late, now) = (one.clone(), clock.clone());
     tasks.spawn(async move { is_over(&late, &now, 1, Hits::Add(1)).await });
     settle().await;
     is_over(&other, &clock, 1, Hits::GiveBack(2)).await;
-    assert!(tasks.join_next().await.expect("one").expect("it ends"), "Redis decided before the refund");
-    assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await, "there is room since the refund");
+    assert!(
+        tasks.join_next().await.expect("one").expect("it ends"),
+        "Redis decided before the refund"
+    );
+    assert!(
+        !is_over(&one, &clock, 1, Hits::Add(1)).await,
+        "there is room since the refund"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -57,7 +77,10 @@ async fn a_refund_by_another_process_is_noticed_within_a_second() {
     assert!(is_over(&one, &clock, 1, Hits::Add(1)).await);
     is_over(&other, &clock, 1, Hits::GiveBack(2)).await;
     pass(Duration::from(AGE_MAX)).await;
-    assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await, "there is room since the refund");
+    assert!(
+        !is_over(&one, &clock, 1, Hits::Add(1)).await,
+        "there is room since the refund"
+    );
 
     assert!(is_over(&one, &clock, 1, Hits::Add(1)).await);
     let asked = server.decided();
@@ -76,5 +99,8 @@ async fn a_refund_is_noticed_under_every_limit() {
     assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await);
     assert!(is_over(&one, &clock, 1, Hits::Add(1)).await);
     is_over(&one, &clock, 5, Hits::GiveBack(2)).await;
-    assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await, "there is room since the refund");
+    assert!(
+        !is_over(&one, &clock, 1, Hits::Add(1)).await,
+        "there is room since the refund"
+    );
 }

@@ -8,7 +8,9 @@ use tollgate::store::redis::deployment::Deployment;
 use tollgate::store::redis::secrets::Live;
 use tollgate::time::Clock;
 
-use crate::support::in_process::{ADDRESS, Log, START, Service, UNREACHABLE, address, millis, pass, settle};
+use crate::support::in_process::{
+    ADDRESS, Log, START, Service, UNREACHABLE, address, millis, pass, settle,
+};
 use crate::support::scripted_redis::{Fault, Network, ScriptedRedis};
 
 const RECOVERY_MAX: Duration = Duration::from_secs(1);
@@ -29,7 +31,11 @@ async fn world() -> World {
     let deployment = Deployment::Single(address(ADDRESS).with_auth(password.clone()));
     let mut service = Service::new(&network, deployment, clock);
     service.start().await;
-    World { server, service, password }
+    World {
+        server,
+        service,
+        password,
+    }
 }
 
 /// Closes all connections.
@@ -53,7 +59,8 @@ async fn rotating_a_password_that_both_sides_know_meanwhile_is_no_fault() {
     pass(millis(2_000)).await;
     traffic.finish().await;
     assert_eq!(log.faults(), [""; 0]);
-    // Four callers call at the same time, so the connection that was closed carried four calls at most.
+    // Four callers call at the same time, so the connection that was closed carried four calls at
+    // most.
     let by_policy: u64 = world.service.fallbacks().values().sum();
     assert!((1..=4).contains(&by_policy), "{by_policy}");
 }
@@ -75,7 +82,10 @@ async fn a_password_that_only_redis_knows_is_one_outage_until_the_service_knows_
     pass(millis(3_000)).await;
     traffic.finish().await;
     log.assert_logged_once(UNREACHABLE, true);
-    assert!(!log.faults().concat().contains("second"), "credentials are not logged");
+    assert!(
+        !log.faults().concat().contains("second"),
+        "credentials are not logged"
+    );
 }
 
 #[tokio::test(start_paused = true)]

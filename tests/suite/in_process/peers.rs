@@ -20,7 +20,10 @@ async fn replicas(count: u32) -> (Network, Vec<Service>) {
 }
 
 fn known(replicas: &[Service]) -> Vec<u64> {
-    replicas.iter().map(|replica| replica.metric("tollgate_replicas")).collect()
+    replicas
+        .iter()
+        .map(|replica| replica.metric("tollgate_replicas"))
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -50,7 +53,8 @@ async fn a_replica_that_is_killed_is_forgotten_after_ten_seconds() {
     let (_network, mut replicas) = replicas(3).await;
     pass(millis(3_000)).await;
     drop(replicas.pop());
-    // Its last heartbeat was up to a second ago, and each replica looks at what it heard once a second.
+    // Its last heartbeat was up to a second ago, and each replica looks at what it heard once a
+    // second.
     pass(millis(9_000)).await;
     assert_eq!(known(&replicas), [3, 3]);
     pass(millis(2_000)).await;

@@ -1,4 +1,5 @@
-//! `on_limit: queue` on Redis: a request waits until its slot begins, however long Redis takes to book it. See also `over_limit.rs`.
+//! `on_limit: queue` on Redis: a request waits until its slot begins, however long Redis takes to
+//! book it. See also `over_limit.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use tollgate::time::Clock;
 
 use crate::support::counted;
-use crate::support::in_process::{ADDRESS, Called, START, Service, Verdict, ask, millis, settle, single};
+use crate::support::in_process::{
+    ADDRESS, Called, START, Service, Verdict, ask, millis, settle, single,
+};
 use crate::support::scripted_redis::{Fault, Network, ScriptedRedis};
 
 /// A slot each 100 ms. Five requests may wait.
@@ -31,13 +34,19 @@ async fn world() -> World {
     let server = network.server(ADDRESS);
     let service = Service::with_rules(&network, single(), clock, RULES);
     ask(&service.limiter, "turn", "start", None).await;
-    World { server, service, callers: JoinSet::new() }
+    World {
+        server,
+        service,
+        callers: JoinSet::new(),
+    }
 }
 
 impl World {
     async fn ask(&mut self, grpc_timeout: Option<&'static str>) -> AbortHandle {
         let (limiter, number) = (self.service.limiter.clone(), self.callers.len());
-        let handle = self.callers.spawn(async move { (number, ask(&limiter, "turn", "v", grpc_timeout).await) });
+        let handle = self
+            .callers
+            .spawn(async move { (number, ask(&limiter, "turn", "v", grpc_timeout).await) });
         // The next one comes later.
         settle().await;
         handle
@@ -50,23 +59,33 @@ impl World {
             called.extend(ended.ok());
         }
         called.sort_by_key(|(number, _)| *number);
-        called.into_iter().map(|(_, called)| (called.verdict, called.took)).collect()
+        called
+            .into_iter()
+            .map(|(_, called)| (called.verdict, called.took))
+            .collect()
     }
 }
 
 /// Answers after so many ms.
 fn served(millis_after: &[u64]) -> Vec<(Verdict, Duration)> {
-    millis_after.iter().map(|&after| (Verdict::Ok, millis(after))).collect()
+    millis_after
+        .iter()
+        .map(|&after| (Verdict::Ok, millis(after)))
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_request_waits_for_its_slot_and_one_that_would_wait_beyond_max_wait_is_over_limit_at_once() {
+async fn each_request_waits_for_its_slot_and_one_that_would_wait_beyond_max_wait_is_over_limit_at_once()
+ {
     let mut world = world().await;
     for _ in 0..7 {
         world.ask(None).await;
     }
     let over_limit = vec![(Verdict::OverLimit, Duration::ZERO)];
-    assert_eq!(world.answers().await, [served(&[0, 100, 200, 300, 400, 500]), over_limit].concat());
+    assert_eq!(
+        world.answers().await,
+        [served(&[0, 100, 200, 300, 400, 500]), over_limit].concat()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,13 +104,29 @@ async fn the_time_that_redis_takes_is_part_of_the_wait() {
 async fn a_slot_that_begins_after_the_deadline_is_not_booked() {
     let mut world = world().await;
     // 400 ms leave 320 ms for the answer.
-    for grpc_timeout in [None, Some("400m"), Some("400m"), Some("400m"), Some("400m"), None] {
+    for grpc_timeout in [
+        None,
+        Some("400m"),
+        Some("400m"),
+        Some("400m"),
+        Some("400m"),
+        None,
+    ] {
         world.ask(grpc_timeout).await;
     }
     let answers = world.answers().await;
     assert_eq!(answers[4], (Verdict::OverLimit, Duration::ZERO));
-    assert_eq!([&answers[..4], &answers[5..]].concat(), served(&[0, 100, 200, 300, 400]));
-    assert_eq!(counted(&world.service.metrics, "tollgate_queue_wasted_slots_total{cause=\"late\"}"), 0);
+    assert_eq!(
+        [&answers[..4], &answers[5..]].concat(),
+        served(&[0, 100, 200, 300, 400])
+    );
+    assert_eq!(
+        counted(
+            &world.service.metrics,
+            "tollgate_queue_wasted_slots_total{cause=\"late\"}"
+        ),
+        0
+    );
 }
 
 /// ```text
@@ -113,8 +148,17 @@ async fn a_slot_that_redis_books_too_late_for_the_deadline_is_over_limit_at_once
     world.ask(None).await;
     let late = vec![(Verdict::OverLimit, millis(70))];
     // The last one has the slot at 400 ms, and came at 70 ms.
-    assert_eq!(world.answers().await, [served(&[0, 100, 200]), late, served(&[330])].concat());
-    assert_eq!(counted(&world.service.metrics, "tollgate_queue_wasted_slots_total{cause=\"late\"}"), 1);
+    assert_eq!(
+        world.answers().await,
+        [served(&[0, 100, 200]), late, served(&[330])].concat()
+    );
+    assert_eq!(
+        counted(
+            &world.service.metrics,
+            "tollgate_queue_wasted_slots_total{cause=\"late\"}"
+        ),
+        1
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,5 +170,11 @@ async fn a_canceled_caller_has_used_its_slot_and_blocks_no_other() {
     canceled.abort();
     world.ask(None).await;
     assert_eq!(world.answers().await, served(&[0, 200, 300]));
-    assert_eq!(counted(&world.service.metrics, "tollgate_queue_wasted_slots_total{cause=\"gone\"}"), 1);
+    assert_eq!(
+        counted(
+            &world.service.metrics,
+            "tollgate_queue_wasted_slots_total{cause=\"gone\"}"
+        ),
+        1
+    );
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use tollgate::check::StoreError;
 use tollgate::time::Clock;
 
-use crate::support::in_process::{Called, Log, START, Service, UNREACHABLE, Verdict, millis, pass, sentinel};
+use crate::support::in_process::{
+    Called, Log, START, Service, UNREACHABLE, Verdict, millis, pass, sentinel,
+};
 use crate::support::scripted_redis::{Fault, Network, Reply, ScriptedRedis};
 
 const SENTINELS: [&str; 3] = ["10.0.1.1:26379", "10.0.1.2:26379", "10.0.1.3:26379"];
@@ -17,8 +19,14 @@ const MASTER: &str = "SENTINEL GET-MASTER-ADDR-BY-NAME";
 const INTERVAL: Duration = Duration::from_secs(1);
 const RECOVERY_MAX: Duration = Duration::from_secs(1);
 const LOST: &str = "nobody tells where the servers of Redis are";
-const OK: Called = Called { verdict: Verdict::Ok, took: Duration::ZERO };
-const UNAVAILABLE: Called = Called { verdict: Verdict::Error(StoreError::Unreachable), took: Duration::ZERO };
+const OK: Called = Called {
+    verdict: Verdict::Ok,
+    took: Duration::ZERO,
+};
+const UNAVAILABLE: Called = Called {
+    verdict: Verdict::Error(StoreError::Unreachable),
+    took: Duration::ZERO,
+};
 
 struct World {
     network: Network,
@@ -47,7 +55,10 @@ impl World {
     /// This server is the master, and the other one its replica.
     fn promote(&self, master: &str) {
         for server in [FIRST, SECOND] {
-            self.server(server).reply("ROLE", Reply::role(if server == master { "master" } else { "slave" }));
+            self.server(server).reply(
+                "ROLE",
+                Reply::role(if server == master { "master" } else { "slave" }),
+            );
         }
     }
 
@@ -73,7 +84,11 @@ impl World {
 
 #[tokio::test(start_paused = true)]
 async fn the_server_that_most_sentinels_name_is_asked() {
-    for (named, promoted) in [([FIRST; 3], FIRST), ([SECOND, FIRST, FIRST], FIRST), ([SECOND, FIRST, SECOND], SECOND)] {
+    for (named, promoted) in [
+        ([FIRST; 3], FIRST),
+        ([SECOND, FIRST, FIRST], FIRST),
+        ([SECOND, FIRST, SECOND], SECOND),
+    ] {
         let world = world_of(["10.0.0.9:6379"; 3]).await;
         // Both say that they are masters: the old one does not know better yet.
         for server in [FIRST, SECOND] {
@@ -104,7 +119,12 @@ async fn a_replica_that_a_stale_sentinel_names_is_not_asked() {
     pass(INTERVAL * 5).await;
     assert_eq!(world.ask("v").await, OK);
     assert_eq!((world.hits(FIRST), world.hits(SECOND)), (1, 0));
-    assert_eq!(world.service.metric("tollgate_store_topology_changes_total"), 0);
+    assert_eq!(
+        world
+            .service
+            .metric("tollgate_store_topology_changes_total"),
+        0
+    );
 
     // One that is alone in it is outvoted even if the server agrees with it.
     world.server(SECOND).reply("ROLE", Reply::role("master"));
@@ -116,7 +136,13 @@ async fn a_replica_that_a_stale_sentinel_names_is_not_asked() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_failover_the_new_master_is_asked_within_a_second() {
-    for fault in [None, Some(Fault::Refuse), Some(Fault::Stopped), Some(Fault::Unreachable), Some(Fault::Error("READONLY"))] {
+    for fault in [
+        None,
+        Some(Fault::Refuse),
+        Some(Fault::Stopped),
+        Some(Fault::Unreachable),
+        Some(Fault::Error("READONLY")),
+    ] {
         let log = Log::capture();
         let world = world().await;
         let traffic = world.service.traffic();
@@ -133,15 +159,34 @@ async fn after_a_failover_the_new_master_is_asked_within_a_second() {
         pass(millis(3_000)).await;
         traffic.finish().await;
         let lines = log.faults();
-        assert_eq!(lines.len(), if fault.is_some() { 2 } else { 0 }, "{fault:?}: {lines:?}");
-        assert!(lines.get(1).is_none_or(|line| line.contains("not asked any more")), "{fault:?}: {lines:?}");
-        assert_eq!(world.service.metric("tollgate_store_topology_changes_total"), 1);
+        assert_eq!(
+            lines.len(),
+            if fault.is_some() { 2 } else { 0 },
+            "{fault:?}: {lines:?}"
+        );
+        assert!(
+            lines
+                .get(1)
+                .is_none_or(|line| line.contains("not asked any more")),
+            "{fault:?}: {lines:?}"
+        );
+        assert_eq!(
+            world
+                .service
+                .metric("tollgate_store_topology_changes_total"),
+            1
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_sentinels_the_last_known_master_is_asked_and_that_is_logged_once() {
-    for fault in [Fault::Refuse, Fault::Stopped, Fault::NoReply, Fault::Unreachable] {
+    for fault in [
+        Fault::Refuse,
+        Fault::Stopped,
+        Fault::NoReply,
+        Fault::Unreachable,
+    ] {
         let log = Log::capture();
         let world = world().await;
         for sentinel in SENTINELS {
@@ -150,13 +195,19 @@ async fn without_sentinels_the_last_known_master_is_asked_and_that_is_logged_onc
         pass(millis(30_000)).await;
         assert_eq!(world.ask("v").await, OK, "{fault:?}");
         let lines = log.lines(&[LOST]);
-        assert!(lines.len() == 1 && lines[0].contains("what was last known"), "{fault:?}: {lines:?}");
+        assert!(
+            lines.len() == 1 && lines[0].contains("what was last known"),
+            "{fault:?}: {lines:?}"
+        );
         for sentinel in SENTINELS {
             world.server(sentinel).recover();
         }
         pass(INTERVAL).await;
         let lines = log.lines(&[LOST]);
-        assert!(lines.len() == 2 && lines[1].contains("over: "), "{fault:?}: {lines:?}");
+        assert!(
+            lines.len() == 2 && lines[1].contains("over: "),
+            "{fault:?}: {lines:?}"
+        );
         assert_eq!(log.lines(&[UNREACHABLE]), [""; 0], "Redis itself is well");
     }
 }
@@ -189,5 +240,8 @@ async fn a_master_that_no_sentinel_knows_is_logged_and_calls_go_by_policy_at_onc
     pass(millis(5_000)).await;
     assert_eq!(service.ask("error", "v").await, UNAVAILABLE);
     let lines = log.lines(&[LOST]);
-    assert!(lines.len() == 1 && lines[0].contains("knows no master named m"), "{lines:?}");
+    assert!(
+        lines.len() == 1 && lines[0].contains("knows no master named m"),
+        "{lines:?}"
+    );
 }

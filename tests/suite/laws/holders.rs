@@ -22,13 +22,18 @@ enum Doing {
 }
 
 fn limit(requests: u32) -> Limit {
-    Limit::new(&Terms { lease: Some(LEASE), ..Terms::new(requests, Unit::Second, Algorithm::Concurrency) }).expect("a limit")
+    Limit::new(&Terms {
+        lease: Some(LEASE),
+        ..Terms::new(requests, Unit::Second, Algorithm::Concurrency)
+    })
+    .expect("a limit")
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let lease = LEASE.as_micros();
     let gap = prop_oneof![Just(0), 0..lease, (lease - 1..=lease + 1), 0..3_u64];
-    let doing = prop_oneof![6 => Just(Doing::Take), 3 => Just(Doing::GiveBack), 1 => Just(Doing::Look)];
+    let doing =
+        prop_oneof![6 => Just(Doing::Take), 3 => Just(Doing::GiveBack), 1 => Just(Doing::Look)];
     prop::collection::vec((gap, 0..6_u8, doing), 0..60)
 }
 
@@ -38,7 +43,11 @@ fn act(bench: &mut Bench, name: u8, doing: Doing) -> Verdict {
         Doing::GiveBack => Hits::GiveBack(1),
         Doing::Look => Hits::Look,
     };
-    bench.ask(Call { hits, holder: &[name], book_ahead: Span::ZERO })
+    bench.ask(Call {
+        hits,
+        holder: &[name],
+        book_ahead: Span::ZERO,
+    })
 }
 
 proptest! {
@@ -89,11 +98,28 @@ proptest! {
 fn a_name_given_back_twice_frees_one_place_and_hits_do_not_matter() {
     let mut bench = Bench::new(limit(3));
     for name in 0..3 {
-        assert!(!bench.ask(Call { hits: Hits::Add(7), holder: &[name], book_ahead: Span::ZERO }).over);
+        assert!(
+            !bench
+                .ask(Call {
+                    hits: Hits::Add(7),
+                    holder: &[name],
+                    book_ahead: Span::ZERO
+                })
+                .over
+        );
     }
     assert!(act(&mut bench, 3, Doing::Take).over);
     for _ in 0..2 {
-        assert_eq!(bench.ask(Call { hits: Hits::GiveBack(5), holder: &[0], book_ahead: Span::ZERO }).used, 2);
+        assert_eq!(
+            bench
+                .ask(Call {
+                    hits: Hits::GiveBack(5),
+                    holder: &[0],
+                    book_ahead: Span::ZERO
+                })
+                .used,
+            2
+        );
     }
     assert!(!act(&mut bench, 3, Doing::Take).over && act(&mut bench, 0, Doing::Take).over);
     // Nobody was refused a place and gives it back all the same.
@@ -108,7 +134,10 @@ fn a_limit_that_is_lowered_keeps_those_who_are_in_and_says_when_there_is_room() 
         bench.pass(Span::from_secs(1));
     }
     bench.limit = limit(2);
-    assert!(!act(&mut bench, 3, Doing::Take).over, "it has its place, and a new lease");
+    assert!(
+        !act(&mut bench, 3, Doing::Take).over,
+        "it has its place, and a new lease"
+    );
     assert!(bench.look().over);
     let refused = act(&mut bench, 5, Doing::Take);
     assert!(refused.over);

@@ -12,15 +12,33 @@ fn limits() -> impl Strategy<Value = Limit> {
     let refused_hits = prop::sample::select(&RefusedHits::ALL[..]).prop_map(Some);
     let wait = (1_000..20_000_000_u64).prop_map(|micros| Some(Span::from_micros(micros)));
     let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day][..]);
-    (1..30_u32, unit, algorithm, refused_hits, wait, prop::option::of(1..20_u32)).prop_map(
-        |(requests, unit, algorithm, refused_hits, max_wait, burst)| {
-            Limit::new(&Terms { burst, max_wait, refused_hits, ..Terms::new(requests, unit, algorithm) }).expect("a limit")
-        },
+    (
+        1..30_u32,
+        unit,
+        algorithm,
+        refused_hits,
+        wait,
+        prop::option::of(1..20_u32),
     )
+        .prop_map(
+            |(requests, unit, algorithm, refused_hits, max_wait, burst)| {
+                Limit::new(&Terms {
+                    burst,
+                    max_wait,
+                    refused_hits,
+                    ..Terms::new(requests, unit, algorithm)
+                })
+                .expect("a limit")
+            },
+        )
 }
 
 fn booking(hits: u64, book_ahead: Span) -> Call<'static> {
-    Call { hits: Hits::Add(hits), holder: &[], book_ahead }
+    Call {
+        hits: Hits::Add(hits),
+        holder: &[],
+        book_ahead,
+    }
 }
 
 proptest! {
@@ -80,10 +98,20 @@ proptest! {
 #[test]
 fn answers_of_calls_that_come_at_once_are_evenly_spaced() {
     let max_wait = Some(Span::from_micros(500_000));
-    let limit = Limit::new(&Terms { max_wait, ..Terms::new(10, Unit::Second, Algorithm::LeakyBucket) }).expect("a limit");
+    let limit = Limit::new(&Terms {
+        max_wait,
+        ..Terms::new(10, Unit::Second, Algorithm::LeakyBucket)
+    })
+    .expect("a limit");
     let mut bench = Bench::new(limit);
-    let verdicts: Vec<Verdict> = (0..8).map(|_| bench.ask(booking(1, limit.max_wait()))).collect();
-    let starts: Vec<u64> = verdicts.iter().filter(|verdict| !verdict.over).map(|verdict| verdict.start_after.as_micros()).collect();
+    let verdicts: Vec<Verdict> = (0..8)
+        .map(|_| bench.ask(booking(1, limit.max_wait())))
+        .collect();
+    let starts: Vec<u64> = verdicts
+        .iter()
+        .filter(|verdict| !verdict.over)
+        .map(|verdict| verdict.start_after.as_micros())
+        .collect();
     assert_eq!(starts, [0, 100_000, 200_000, 300_000, 400_000, 500_000]);
     // Whoever comes without the time to wait is refused, and books nothing.
     assert!(bench.ask(Hits::Add(1)).over);

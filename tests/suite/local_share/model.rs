@@ -1,5 +1,5 @@
-//! What a client gets over an outage, in pure Rust: replicas that decide locally, a model of Redis that they write back to, any traffic,
-//! and outages of any length. Time is an argument.
+//! What a client gets over an outage, in pure Rust: replicas that decide locally, a model of Redis
+//! that they write back to, any traffic, and outages of any length. Time is an argument.
 
 use std::num::NonZeroU32;
 
@@ -9,7 +9,9 @@ use tollgate::algorithm::charge::Charge;
 use tollgate::algorithm::{Counter, Decide};
 use tollgate::check::{Call, Check, Effect, Hits, Key, Verdict};
 use tollgate::limit::{Algorithm, Limit, Months, RefusedHits, Share, Terms, Unit};
-use tollgate::store::redis::fallback::local::{LocalFallback, Undecided, WriteBack, WriteBackOutcome, WriteBackResult, WriteBackTarget};
+use tollgate::store::redis::fallback::local::{
+    LocalFallback, Undecided, WriteBack, WriteBackOutcome, WriteBackResult, WriteBackTarget,
+};
 use tollgate::store::redis::fallback::pending::PENDING_BYTES_MAX;
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Span, Time};
@@ -68,7 +70,10 @@ type Later = ((u64, u64), Act);
 
 impl Server {
     fn new(limit: Limit) -> Self {
-        Self { limit, counter: Counter::untouched(&limit) }
+        Self {
+            limit,
+            counter: Counter::untouched(&limit),
+        }
     }
 
     fn ask(&mut self, hits: Hits, now: Time) -> Verdict {
@@ -79,8 +84,17 @@ impl Server {
 
     /// As the script does it.
     fn charge(&mut self, call: Call<'_>, charge: Charge, now: Time) {
-        fn charged<D: Decide + Into<Counter>>(state: D, limit: &Limit, now: Time, call: Call<'_>, charge: Charge) -> Counter {
-            state.at(limit, now).charged(limit, now, call, charge).into()
+        fn charged<D: Decide + Into<Counter>>(
+            state: D,
+            limit: &Limit,
+            now: Time,
+            call: Call<'_>,
+            charge: Charge,
+        ) -> Counter {
+            state
+                .at(limit, now)
+                .charged(limit, now, call, charge)
+                .into()
         }
         let limit = &self.limit;
         self.counter = match std::mem::take(&mut self.counter) {
@@ -104,7 +118,10 @@ impl WriteBackTarget for Returned<'_> {
     }
 
     async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<WriteBackOutcome> {
-        for WriteBack { check, charge } in write_backs.iter().filter(|_| self.outcome == WriteBackOutcome::Written) {
+        for WriteBack { check, charge } in write_backs
+            .iter()
+            .filter(|_| self.outcome == WriteBackOutcome::Written)
+        {
             self.server.charge(check.call(), *charge, self.now);
             *self.seen = Some((self.server.ask(Hits::Look, self.now).used, self.now));
         }
@@ -115,11 +132,23 @@ impl WriteBackTarget for Returned<'_> {
 impl Replica {
     fn new(share: Share) -> Self {
         let metrics = Metrics::new();
-        Self { local: LocalFallback::new(&metrics), share, seen: None, away: false, epoch: 0, metrics }
+        Self {
+            local: LocalFallback::new(&metrics),
+            share,
+            seen: None,
+            away: false,
+            epoch: 0,
+            metrics,
+        }
     }
 
     fn decide(&mut self, check: &Check, effect: Effect, now: Time) -> Verdict {
-        let undecided = Undecided { check, effect, seen: self.seen, epoch: self.epoch };
+        let undecided = Undecided {
+            check,
+            effect,
+            seen: self.seen,
+            epoch: self.epoch,
+        };
         let verdict = self.local.decide(&[undecided], self.share, false, now)[0];
         if let Hits::GiveBack(hits) = check.hits {
             self.seen = self.seen.map(|(used, at)| (used.saturating_sub(hits), at));
@@ -131,8 +160,18 @@ impl Replica {
         self.decide(check, Effect::None, now)
     }
 
-    fn write_back(&mut self, server: &mut Server, now: Time, outcome: WriteBackOutcome) -> WriteBackResult {
-        let mut returned = Returned { server, seen: &mut self.seen, now, outcome };
+    fn write_back(
+        &mut self,
+        server: &mut Server,
+        now: Time,
+        outcome: WriteBackOutcome,
+    ) -> WriteBackResult {
+        let mut returned = Returned {
+            server,
+            seen: &mut self.seen,
+            now,
+            outcome,
+        };
         wait_for(self.local.write_back(&mut returned, FOR_EVER))
     }
 }
@@ -140,8 +179,15 @@ impl Replica {
 impl World {
     fn new(limit: Limit, replicas: u32) -> Self {
         let all = NonZeroU32::new(replicas).expect("there is one");
-        let replicas = (0..replicas).map(|rank| Replica::new(Share::ranked(all, rank))).collect();
-        Self { server: Server::new(limit), replicas, now: START, passed: Vec::new() }
+        let replicas = (0..replicas)
+            .map(|rank| Replica::new(Share::ranked(all, rank)))
+            .collect();
+        Self {
+            server: Server::new(limit),
+            replicas,
+            now: START,
+            passed: Vec::new(),
+        }
     }
 
     fn act(&mut self, act: Act) {
@@ -183,7 +229,10 @@ impl World {
     fn turn(&mut self, at: usize) {
         let replica = &mut self.replicas[at];
         if replica.away {
-            assert_eq!(replica.write_back(&mut self.server, self.now, WriteBackOutcome::Written), WriteBackResult::Done);
+            assert_eq!(
+                replica.write_back(&mut self.server, self.now, WriteBackOutcome::Written),
+                WriteBackResult::Done
+            );
             assert!(!replica.local.has_pending());
             replica.epoch += 1;
             replica.local.forget_before(replica.epoch);
@@ -193,24 +242,34 @@ impl World {
 
     fn play(&mut self, acts: &[Later]) {
         for &((parts, micros), act) in acts {
-            self.now = self.now.plus(Span::from_micros(self.server.limit.period().as_micros() / 256 * parts + micros));
+            self.now = self.now.plus(Span::from_micros(
+                self.server.limit.period().as_micros() / 256 * parts + micros,
+            ));
             self.act(act);
         }
     }
 
-    /// Whether more passed anywhere than `most` says, in so many hits, and so many times what flows back meanwhile.
+    /// Whether more passed anywhere than `most` says, in so many hits, and so many times what flows
+    /// back meanwhile.
     fn exceeds(&self, (at_once, rates): (u64, u64)) -> Option<String> {
         let limit = &self.server.limit;
         let (passed, period) = (&self.passed, limit.period().as_micros());
         let complaint = |from: usize, to: usize, sum: u64, most: u64| {
-            (sum > most).then(|| format!("{sum} hits from {:?} to {:?}, and not {most}: {passed:?}", passed[from].0, passed[to].0))
+            (sum > most).then(|| {
+                format!(
+                    "{sum} hits from {:?} to {:?}, and not {most}: {passed:?}",
+                    passed[from].0, passed[to].0
+                )
+            })
         };
         (0..passed.len()).find_map(|from| {
             let mut sum = 0;
             (from..passed.len()).find_map(|to| {
                 let ((began, _), (at, hits)) = (passed[from], passed[to]);
                 let is_within = match limit.algorithm() {
-                    Algorithm::FixedWindow | Algorithm::SlidingWindow if limit.buckets() == 0 => limit.window(began) == limit.window(at),
+                    Algorithm::FixedWindow | Algorithm::SlidingWindow if limit.buckets() == 0 => {
+                        limit.window(began) == limit.window(at)
+                    }
                     Algorithm::TokenBucket | Algorithm::LeakyBucket => true,
                     _ => at.since(began) < limit.period(),
                 };
@@ -221,7 +280,11 @@ impl World {
                 let flowed = if limit.algorithm().is_bucket() {
                     // In whole hits, of a time that is a tick longer at either end.
                     let time = at.since(began).as_micros() + 2 * limit.tick().span().as_micros();
-                    u64::try_from(u128::from(time) * u128::from(limit.requests()) / u128::from(period)).expect("few") + 1
+                    u64::try_from(
+                        u128::from(time) * u128::from(limit.requests()) / u128::from(period),
+                    )
+                    .expect("few")
+                        + 1
                 } else {
                     0
                 };
@@ -232,7 +295,10 @@ impl World {
 }
 
 fn wait_for<T>(future: impl Future<Output = T>) -> T {
-    runtime::Builder::new_current_thread().build().expect("a runtime can be built").block_on(future)
+    runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime can be built")
+        .block_on(future)
 }
 
 fn check(limit: Limit, hits: Hits) -> Check {
@@ -244,30 +310,55 @@ fn limit(algorithm: Algorithm, requests: u32) -> Limit {
 }
 
 fn limits() -> impl Strategy<Value = Limit> {
-    const COUNTING: [Algorithm; 5] =
-        [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket, Algorithm::LeakyBucket];
+    const COUNTING: [Algorithm; 5] = [
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingLog,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+    ];
     let algorithm = prop::sample::select(&COUNTING[..]);
     let (burst, buckets) = (prop::option::of(1..60_u32), prop::option::of(1..9_u32));
     let refused_hits = prop::option::of(prop::sample::select(&RefusedHits::ALL[..]));
     let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day, Unit::Month][..]);
-    (algorithm, 0..40_u32, unit, burst, buckets, refused_hits).prop_map(|(algorithm, requests, unit, burst, buckets, refused_hits)| {
-        let months = Months::Calendar;
-        let burst = burst.filter(|_| algorithm.is_bucket());
-        let buckets = buckets.filter(|_| algorithm == Algorithm::SlidingWindow);
-        Limit::new(&Terms { months, burst, buckets, refused_hits, ..Terms::new(requests, unit, algorithm) }).expect("a limit")
-    })
+    (algorithm, 0..40_u32, unit, burst, buckets, refused_hits).prop_map(
+        |(algorithm, requests, unit, burst, buckets, refused_hits)| {
+            let months = Months::Calendar;
+            let burst = burst.filter(|_| algorithm.is_bucket());
+            let buckets = buckets.filter(|_| algorithm == Algorithm::SlidingWindow);
+            Limit::new(&Terms {
+                months,
+                burst,
+                buckets,
+                refused_hits,
+                ..Terms::new(requests, unit, algorithm)
+            })
+            .expect("a limit")
+        },
+    )
 }
 
 fn acts(turns: impl Strategy<Value = Act> + 'static) -> impl Strategy<Value = Vec<Later>> {
     let parts = prop_oneof![6 => Just(0_u64), 6 => 0..20_u64, 2 => 0..600_u64, 1 => 0..5_000_u64];
     let micros = prop_oneof![3 => Just(0), 1 => 0..3_u64, 1 => 0..2_000_000_u64];
-    let ask = (0..8_usize, prop_oneof![8 => Just(1_u64), 2 => 1..6_u64, 1 => 1..50_u64]).prop_map(|(at, hits)| Act::Ask(at, hits));
-    prop::collection::vec(((parts, micros), prop_oneof![20 => ask, 1 => turns]), 0..250)
+    let ask = (
+        0..8_usize,
+        prop_oneof![8 => Just(1_u64), 2 => 1..6_u64, 1 => 1..50_u64],
+    )
+        .prop_map(|(at, hits)| Act::Ask(at, hits));
+    prop::collection::vec(
+        ((parts, micros), prop_oneof![20 => ask, 1 => turns]),
+        0..250,
+    )
 }
 
 /// The limit, or one for each replica if that is more; as many as fit at once where it is a bucket.
 fn once(limit: &Limit, replicas: u32) -> u64 {
-    if limit.capacity() == 0 { 0 } else { limit.capacity().max(replicas).into() }
+    if limit.capacity() == 0 {
+        0
+    } else {
+        limit.capacity().max(replicas).into()
+    }
 }
 
 proptest! {
@@ -330,12 +421,21 @@ fn the_part_of_what_was_used_that_flowed_back_has_flowed_back_once() {
         // One a second flows back; everybody is asked for more than that, for a minute and a half.
         for _ in 0..90 {
             world.now = world.now.plus(Span::from_secs(1));
-            passed += (0..replicas as usize).flat_map(|at| [at, at]).filter(|at| !world.ask(*at, 1).over).count();
+            passed += (0..replicas as usize)
+                .flat_map(|at| [at, at])
+                .filter(|at| !world.ask(*at, 1).over)
+                .count();
         }
-        assert!((90 - replicas as usize..=90).contains(&passed), "{passed} with {replicas}");
+        assert!(
+            (90 - replicas as usize..=90).contains(&passed),
+            "{passed} with {replicas}"
+        );
         world.act(Act::TurnAll);
         let used = world.server.ask(Hits::Look, world.now).used;
-        assert!(used >= 60 - u64::from(replicas), "no full bucket waits at the end: {used} with {replicas}");
+        assert!(
+            used >= 60 - u64::from(replicas),
+            "no full bucket waits at the end: {used} with {replicas}"
+        );
     }
 }
 
@@ -343,8 +443,17 @@ fn the_part_of_what_was_used_that_flowed_back_has_flowed_back_once() {
 fn every_replica_lets_one_through_however_many_there_are() {
     let mut world = World::new(limit(Algorithm::FixedWindow, 2), 5);
     world.act(Act::TurnAll);
-    let passed = |world: &mut World| (0..5).flat_map(|at| [at; 3]).filter(|at| !world.ask(*at, 1).over).count();
-    assert_eq!(passed(&mut world), 5, "whoever always meets the same one is not shut out");
+    let passed = |world: &mut World| {
+        (0..5)
+            .flat_map(|at| [at; 3])
+            .filter(|at| !world.ask(*at, 1).over)
+            .count()
+    };
+    assert_eq!(
+        passed(&mut world),
+        5,
+        "whoever always meets the same one is not shut out"
+    );
     world.act(Act::TurnAll);
     assert_eq!(passed(&mut world), 0, "Redis knows of them");
     assert_eq!(world.server.ask(Hits::Look, world.now).used, 5 + 15);
@@ -358,32 +467,69 @@ fn rejected_and_unsent_hits_stay_pending_and_unknown_ones_are_not_sent_again() {
     for _ in 0..4 {
         assert!(!replica.count(&check(limit, Hits::Add(1)), START).over);
     }
-    assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::Rejected), WriteBackResult::Rejected);
-    assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::NotSent), WriteBackResult::Unreachable);
+    assert_eq!(
+        replica.write_back(&mut server, START, WriteBackOutcome::Rejected),
+        WriteBackResult::Rejected
+    );
+    assert_eq!(
+        replica.write_back(&mut server, START, WriteBackOutcome::NotSent),
+        WriteBackResult::Unreachable
+    );
     assert!(replica.local.has_pending());
     replica.count(&check(limit, Hits::Add(1)), START);
-    assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::Written), WriteBackResult::Done);
-    assert_eq!((server.ask(Hits::Look, START).used, replica.seen), (5, Some((5, START))));
-    assert_eq!(counted(&replica.metrics, "tollgate_handed_back_hits_total"), 5);
+    assert_eq!(
+        replica.write_back(&mut server, START, WriteBackOutcome::Written),
+        WriteBackResult::Done
+    );
+    assert_eq!(
+        (server.ask(Hits::Look, START).used, replica.seen),
+        (5, Some((5, START)))
+    );
+    assert_eq!(
+        counted(&replica.metrics, "tollgate_handed_back_hits_total"),
+        5
+    );
 
     replica.count(&check(limit, Hits::Add(1)), START);
-    assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::Unknown), WriteBackResult::Unreachable);
+    assert_eq!(
+        replica.write_back(&mut server, START, WriteBackOutcome::Unknown),
+        WriteBackResult::Unreachable
+    );
     assert!(!replica.local.has_pending());
-    assert_eq!(replica.count(&check(limit, Hits::Look), START).used, 6, "the local count still has them");
+    assert_eq!(
+        replica.count(&check(limit, Hits::Look), START).used,
+        6,
+        "the local count still has them"
+    );
 }
 
 #[test]
 fn a_refund_reduces_pending_hits_and_the_rest_of_it_is_written_back() {
-    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {
+    for algorithm in [
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingLog,
+        Algorithm::TokenBucket,
+    ] {
         let limit = limit(algorithm, 10);
         let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
         let mut server = Server::new(limit);
         let mut used = |hits: &[Hits], expected: u64| {
             for hits in hits {
-                assert!(!replica.count(&check(limit, *hits), START).over, "{algorithm}");
+                assert!(
+                    !replica.count(&check(limit, *hits), START).over,
+                    "{algorithm}"
+                );
             }
-            assert_eq!(replica.count(&check(limit, Hits::Look), START).used, expected, "{algorithm}");
-            assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::Written), WriteBackResult::Done);
+            assert_eq!(
+                replica.count(&check(limit, Hits::Look), START).used,
+                expected,
+                "{algorithm}"
+            );
+            assert_eq!(
+                replica.write_back(&mut server, START, WriteBackOutcome::Written),
+                WriteBackResult::Done
+            );
             assert_eq!(server.ask(Hits::Look, START).used, expected, "{algorithm}");
         };
         used(&[Hits::Add(1), Hits::GiveBack(1)].repeat(30), 0);
@@ -402,11 +548,15 @@ fn a_refund_that_redis_may_have_is_not_written_back() {
     replica.count(&check(limit, Hits::Add(10)), START);
     replica.decide(&check(limit, Hits::GiveBack(4)), Effect::Unknown, START);
     let mut server = Server::new(limit);
-    assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::Written), WriteBackResult::Done);
+    assert_eq!(
+        replica.write_back(&mut server, START, WriteBackOutcome::Written),
+        WriteBackResult::Done
+    );
     assert_eq!(server.ask(Hits::Look, START).used, 10);
 }
 
-/// A server that has lost a counter to another one, which receives it while this one's reply is on its way.
+/// A server that has lost a counter to another one, which receives it while this one's reply is on
+/// its way.
 struct Former<'w> {
     present: Returned<'w>,
     local: &'w LocalFallback,
@@ -432,16 +582,45 @@ impl WriteBackTarget for Former<'_> {
 
 #[test]
 fn hits_that_one_server_rejects_while_another_one_is_asked_stay_pending() {
-    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {
+    for algorithm in [
+        Algorithm::FixedWindow,
+        Algorithm::SlidingLog,
+        Algorithm::TokenBucket,
+    ] {
         let limit = limit(algorithm, 9);
-        let (mut replica, mut server) = (Replica::new(Share::one_of(NonZeroU32::MIN)), Server::new(limit));
+        let (mut replica, mut server) = (
+            Replica::new(Share::one_of(NonZeroU32::MIN)),
+            Server::new(limit),
+        );
         replica.count(&check(limit, Hits::Add(4)), START);
-        let present = Returned { server: &mut server, seen: &mut replica.seen, now: START, outcome: WriteBackOutcome::Written };
-        let mut former = Former { present, local: &replica.local, asked: 0 };
-        assert_eq!(wait_for(replica.local.write_back(&mut former, FOR_EVER)), WriteBackResult::Rejected);
-        assert!(former.asked == 1 && replica.local.has_pending(), "{algorithm}");
-        assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::Written), WriteBackResult::Done);
-        assert_eq!(counted(&replica.metrics, "tollgate_handed_back_hits_total"), 4, "{algorithm}");
+        let present = Returned {
+            server: &mut server,
+            seen: &mut replica.seen,
+            now: START,
+            outcome: WriteBackOutcome::Written,
+        };
+        let mut former = Former {
+            present,
+            local: &replica.local,
+            asked: 0,
+        };
+        assert_eq!(
+            wait_for(replica.local.write_back(&mut former, FOR_EVER)),
+            WriteBackResult::Rejected
+        );
+        assert!(
+            former.asked == 1 && replica.local.has_pending(),
+            "{algorithm}"
+        );
+        assert_eq!(
+            replica.write_back(&mut server, START, WriteBackOutcome::Written),
+            WriteBackResult::Done
+        );
+        assert_eq!(
+            counted(&replica.metrics, "tollgate_handed_back_hits_total"),
+            4,
+            "{algorithm}"
+        );
         assert!(!replica.local.has_pending(), "{algorithm}");
     }
 }
@@ -453,33 +632,60 @@ fn hits_that_redis_may_have_are_counted_locally_and_not_written_back() {
     let mut server = Server::new(limit);
     replica.decide(&check(limit, Hits::Add(2)), Effect::Unknown, START);
     assert_eq!(replica.count(&check(limit, Hits::Add(1)), START).used, 3);
-    assert_eq!(replica.write_back(&mut server, START, WriteBackOutcome::Written), WriteBackResult::Done);
+    assert_eq!(
+        replica.write_back(&mut server, START, WriteBackOutcome::Written),
+        WriteBackResult::Done
+    );
     assert_eq!(server.ask(Hits::Look, START).used, 1);
 }
 
 #[test]
 fn hits_of_an_ended_period_are_not_written_back() {
-    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket] {
+    for algorithm in [
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingLog,
+        Algorithm::TokenBucket,
+    ] {
         let limit = limit(algorithm, 9);
         let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
         let mut server = Server::new(limit);
         replica.count(&check(limit, Hits::Add(5)), START);
         assert!(replica.local.has_pending());
         let later = START.plus(Span::from_secs(61));
-        assert_eq!(replica.write_back(&mut server, later, WriteBackOutcome::Written), WriteBackResult::Done);
-        assert_eq!((server.ask(Hits::Look, later).used, replica.local.has_pending()), (0, false), "{algorithm}");
+        assert_eq!(
+            replica.write_back(&mut server, later, WriteBackOutcome::Written),
+            WriteBackResult::Done
+        );
+        assert_eq!(
+            (
+                server.ask(Hits::Look, later).used,
+                replica.local.has_pending()
+            ),
+            (0, false),
+            "{algorithm}"
+        );
     }
 }
 
 #[test]
 fn holders_are_not_written_back() {
-    let terms = Terms { lease: Some(Span::from_secs(30)), ..Terms::new(4, Unit::Second, Algorithm::Concurrency) };
+    let terms = Terms {
+        lease: Some(Span::from_secs(30)),
+        ..Terms::new(4, Unit::Second, Algorithm::Concurrency)
+    };
     let limit = Limit::new(&terms).expect("a limit");
-    let hold = |holder: &str, hits| Check { holder: Some(holder.as_bytes().into()), ..check(limit, hits) };
+    let hold = |holder: &str, hits| Check {
+        holder: Some(holder.as_bytes().into()),
+        ..check(limit, hits)
+    };
     let two = NonZeroU32::new(2).expect("two is not zero");
     let mut replica = Replica::new(Share::ranked(two, 0));
     let mut count = |check: Check| replica.count(&check, START);
-    assert_eq!(["a", "b", "c"].map(|holder| count(hold(holder, Hits::Add(1))).over), [false, false, true]);
+    assert_eq!(
+        ["a", "b", "c"].map(|holder| count(hold(holder, Hits::Add(1))).over),
+        [false, false, true]
+    );
     assert!(!count(hold("a", Hits::Add(1))).over, "it has its place");
     assert_eq!(count(hold("b", Hits::GiveBack(1))).used, 1);
     assert!(!count(hold("c", Hits::Add(1))).over);
@@ -489,8 +695,14 @@ fn holders_are_not_written_back() {
 #[test]
 fn no_slot_is_booked() {
     let max_wait = Span::from_secs(5);
-    let terms = Terms { max_wait: Some(max_wait), ..Terms::new(10, Unit::Second, Algorithm::LeakyBucket) };
-    let check = Check { book_ahead: max_wait, ..check(Limit::new(&terms).expect("a limit"), Hits::Add(1)) };
+    let terms = Terms {
+        max_wait: Some(max_wait),
+        ..Terms::new(10, Unit::Second, Algorithm::LeakyBucket)
+    };
+    let check = Check {
+        book_ahead: max_wait,
+        ..check(Limit::new(&terms).expect("a limit"), Hits::Add(1))
+    };
     let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
     assert!(!replica.count(&check, START).over);
     let refused = replica.count(&check, START);
@@ -504,7 +716,10 @@ fn more_than_fits_into_memory_is_counted_and_not_written_back() {
     let limit = limit(Algorithm::FixedWindow, 1);
     let keys = PENDING_BYTES_MAX / KEY_BYTES + 10;
     for number in 0..keys {
-        let check = Check { key: Key::from(&*format!("{number:0KEY_BYTES$}")), ..check(limit, Hits::Add(1)) };
+        let check = Check {
+            key: Key::from(&*format!("{number:0KEY_BYTES$}")),
+            ..check(limit, Hits::Add(1))
+        };
         assert!(!replica.count(&check, START).over);
         assert!(replica.count(&check, START).over);
     }

@@ -16,7 +16,12 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
         changes: &[("call", "pcall")],
         reason: "Redis has just taken a write to the same key",
     },
-    Equivalent { file: "bucket.lua", source: "if spent == 0 then", changes: &[("==", "<=")], reason: "nothing is spent below nothing" },
+    Equivalent {
+        file: "bucket.lua",
+        source: "if spent == 0 then",
+        changes: &[("==", "<=")],
+        reason: "nothing is spent below nothing",
+    },
     Equivalent {
         file: "sliding_window.lua",
         source: "elseif at == number then",
@@ -71,7 +76,12 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
         changes: &[("call", "pcall")],
         reason: "Redis has just looked at the same key, or taken a write to it",
     },
-    Equivalent { file: "sliding_log.lua", source: "while from < to do", changes: &[("<", "~=")], reason: "it is never more" },
+    Equivalent {
+        file: "sliding_log.lua",
+        source: "while from < to do",
+        changes: &[("<", "~=")],
+        reason: "it is never more",
+    },
     Equivalent {
         file: "sliding_log.lua",
         source: "local length = redis.call('LLEN', key)",
@@ -204,7 +214,12 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
         changes: &[(">", "~=")],
         reason: "a count is never below nothing",
     },
-    Equivalent { file: "sliding_log.lua", source: "if log.older < log.found then", changes: &[("<", "~=")], reason: "it is never more" },
+    Equivalent {
+        file: "sliding_log.lua",
+        source: "if log.older < log.found then",
+        changes: &[("<", "~=")],
+        reason: "it is never more",
+    },
     Equivalent {
         file: "sliding_log.lua",
         source: "local log = {base = 0, gone = 0, to = length, length = length, older = 0, found = 0, present = 0}",
@@ -292,7 +307,14 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
     Equivalent {
         file: "sliding_log.lua",
         source: "reply[2], reply[3] = spent, now",
-        changes: &[("reply[2], reply[3] = spent, now", ""), ("2", "0"), ("2", "3"), ("spent", "full"), ("spent", "cost"), ("spent", "now")],
+        changes: &[
+            ("reply[2], reply[3] = spent, now", ""),
+            ("2", "0"),
+            ("2", "3"),
+            ("spent", "full"),
+            ("spent", "cost"),
+            ("spent", "now"),
+        ],
         reason: "counts are never below nothing, and an index is never beyond its end",
     },
     Equivalent {
@@ -385,7 +407,12 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
         changes: &[("call", "pcall")],
         reason: "Redis has just looked at the same key, or taken a write to it",
     },
-    Equivalent { file: "concurrency.lua", source: "if spent > 0 then", changes: &[(">", "~=")], reason: "a count is never below nothing" },
+    Equivalent {
+        file: "concurrency.lua",
+        source: "if spent > 0 then",
+        changes: &[(">", "~=")],
+        reason: "a count is never below nothing",
+    },
     Equivalent {
         file: "concurrency.lua",
         source: "local leases = redis.call('ZREVRANGE', key, 0, #set.order, 'WITHSCORES')",
@@ -449,7 +476,11 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
     Equivalent {
         file: "concurrency.lua",
         source: "for _, name in ipairs(redis.call('ZRANGEBYSCORE', key, string.format('(%.0f', set.latest), '+inf')) do",
-        changes: &[("'(%.0f'", "'%.0f'"), ("'(%.0f'", "'(%0f'"), ("'(%.0f'", "'(%.f'")],
+        changes: &[
+            ("'(%.0f'", "'%.0f'"),
+            ("'(%.0f'", "'(%0f'"),
+            ("'(%.0f'", "'(%.f'"),
+        ],
         reason: "both print the time, and whether its own microsecond is in makes no difference here",
     },
     Equivalent {
@@ -512,7 +543,12 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
         changes: &[("deepest", "now")],
         reason: "nobody counts as many hits as there were microseconds since 1970",
     },
-    Equivalent { file: "driver.lua", source: "number = -1 - spent", changes: &[("spent", "number")], reason: "it is `spent` until then" },
+    Equivalent {
+        file: "driver.lua",
+        source: "number = -1 - spent",
+        changes: &[("spent", "number")],
+        reason: "it is `spent` until then",
+    },
     Equivalent {
         file: "driver.lua",
         source: "check.reply = told(slot.algorithm, key, slot.state, slot.spent, slot.spent > full, cost, full)",
@@ -546,8 +582,18 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
         ],
         reason: "what does not drop its hits is charged whether it is over or not",
     },
-    Equivalent { file: "driver.lua", source: "local time = redis.call('TIME')", changes: &[("call", "pcall")], reason: "TIME cannot fail" },
-    Equivalent { file: "driver.lua", source: "if code == 105 then -- i", changes: &[("==", ">=")], reason: "no argument begins with more" },
+    Equivalent {
+        file: "driver.lua",
+        source: "local time = redis.call('TIME')",
+        changes: &[("call", "pcall")],
+        reason: "TIME cannot fail",
+    },
+    Equivalent {
+        file: "driver.lua",
+        source: "if code == 105 then -- i",
+        changes: &[("==", ">=")],
+        reason: "no argument begins with more",
+    },
     Equivalent {
         file: "driver.lua",
         source: "elseif code == 76 then -- L",

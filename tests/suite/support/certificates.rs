@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pem::Pem;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose, PublicKeyData as _, SanType,
-    SerialNumber, date_time_ymd,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
+    PublicKeyData as _, SanType, SerialNumber, date_time_ymd,
 };
 use tempfile::TempDir;
 
@@ -30,7 +30,8 @@ pub(crate) struct Authority {
     directory: TempDir,
 }
 
-/// A certificate, its key, and the authority's certificate. Files of the [`Authority`], gone with it.
+/// A certificate, its key, and the authority's certificate. Files of the [`Authority`], gone with
+/// it.
 pub(crate) struct Identity {
     pub(crate) cert: PathBuf,
     pub(crate) key: PathBuf,
@@ -59,8 +60,12 @@ impl Authority {
         let mut params = params("tollgate test authority", "");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        let issuer = CertifiedIssuer::self_signed(params, form.key()).expect("the parameters are right");
-        let authority = Self { issuer, directory: TempDir::new().expect("a temporary directory can be made") };
+        let issuer =
+            CertifiedIssuer::self_signed(params, form.key()).expect("the parameters are right");
+        let authority = Self {
+            issuer,
+            directory: TempDir::new().expect("a temporary directory can be made"),
+        };
         authority.write("ca.pem", &authority.issuer.pem());
         authority
     }
@@ -74,10 +79,16 @@ impl Authority {
     pub(crate) fn sign(&self, file: &str, names: &str, form: KeyForm) -> Identity {
         let (cert, key) = (format!("{file}.pem"), format!("{file}.key"));
         let pair = form.key();
-        let signed = params("tollgate test", names).signed_by(&pair, &self.issuer).expect("the parameters are right");
+        let signed = params("tollgate test", names)
+            .signed_by(&pair, &self.issuer)
+            .expect("the parameters are right");
         self.write(&cert, &signed.pem());
         self.write(&key, &form.pem(&pair));
-        Identity { cert: self.path(&cert), key: self.path(&key), ca: self.cacert() }
+        Identity {
+            cert: self.path(&cert),
+            key: self.path(&key),
+            ca: self.cacert(),
+        }
     }
 
     fn write(&self, file: &str, text: &str) {
@@ -106,15 +117,24 @@ impl KeyForm {
                 let secret = &pkcs8[EC_SECRET_START..][..EC_SECRET_LEN];
                 // ECPrivateKey of RFC 5915: version 1, the private key, the curve, the public key.
                 let head: &[u8] = &[0x30, 0x77, 0x02, 0x01, 0x01, 0x04, 0x20];
-                let der = [head, secret, &[0xa0, 0x0a], &P256, &[0xa1, 0x44, 0x03, 0x42, 0x00], key.der_bytes()].concat();
-                pem::encode(&Pem::new("EC PARAMETERS", P256)) + &pem::encode(&Pem::new("EC PRIVATE KEY", der))
+                let der = [
+                    head,
+                    secret,
+                    &[0xa0, 0x0a],
+                    &P256,
+                    &[0xa1, 0x44, 0x03, 0x42, 0x00],
+                    key.der_bytes(),
+                ]
+                .concat();
+                pem::encode(&Pem::new("EC PARAMETERS", P256))
+                    + &pem::encode(&Pem::new("EC PRIVATE KEY", der))
             }
         }
     }
 }
 
-/// The parameters of a certificate of that subject, for these names. The subject of an authority is another than those that it signs: with
-/// the same RSA key, they would look self-signed.
+/// The parameters of a certificate of that subject, for these names. The subject of an authority is
+/// another than those that it signs: with the same RSA key, they would look self-signed.
 fn params(subject: &str, names: &str) -> CertificateParams {
     /// Certificates of one authority may share a key, and differ all the same.
     static SERIAL: AtomicU64 = AtomicU64::new(1);
@@ -124,7 +144,11 @@ fn params(subject: &str, names: &str) -> CertificateParams {
         _ => panic!("`DNS:host` or `IP:address`, not {name}"),
     };
     let mut params = CertificateParams::default();
-    params.subject_alt_names = names.split(',').filter(|name| !name.is_empty()).map(name).collect();
+    params.subject_alt_names = names
+        .split(',')
+        .filter(|name| !name.is_empty())
+        .map(name)
+        .collect();
     params.distinguished_name.push(DnType::CommonName, subject);
     params.is_ca = IsCa::ExplicitNoCa;
     params.not_after = date_time_ymd(2100, 1, 1);

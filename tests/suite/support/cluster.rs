@@ -1,7 +1,9 @@
-//! A Redis Cluster of one test: masters and replicas, each a process of its own, that a test may kill, stop, and move slots between.
+//! A Redis Cluster of one test: masters and replicas, each a process of its own, that a test may
+//! kill, stop, and move slots between.
 //!
-//! It is made by the commands that `redis-cli --cluster create` sends. Slots are moved step by step, so that a test can stand still where
-//! a key is asked for that is half-way. A proxy may stand before each node, where the cluster tells clients that the node is.
+//! It is made by the commands that `redis-cli --cluster create` sends. Slots are moved step by
+//! step, so that a test can stand still where a key is asked for that is half-way. A proxy may
+//! stand before each node, where the cluster tells clients that the node is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -15,11 +17,12 @@ use super::versions::{DEFAULT, Version};
 
 /// All slots of a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
-/// After how many ms of silence a node is taken for gone. Less would be a busy machine's doing; with it a replica has taken over within two
-/// to three seconds.
+/// After how many ms of silence a node is taken for gone. Less would be a busy machine's doing;
+/// with it a replica has taken over within two to three seconds.
 const NODE_TIMEOUT_MS: &str = "1000";
 
-/// A running cluster. Masters come first, then the replicas of each in turn: with 3 masters, 4 is the second one's.
+/// A running cluster. Masters come first, then the replicas of each in turn: with 3 masters, 4 is
+/// the second one's.
 pub(crate) struct ClusterProcess {
     nodes: Vec<Node>,
     masters: usize,
@@ -89,7 +92,9 @@ impl ClusterProcess {
     /// Where clients are told that a node is.
     pub(crate) fn place(&self, number: usize) -> String {
         let node = &self.nodes[number];
-        node.proxy.as_ref().map_or(node.server.address(), |proxy| proxy.addr().to_string())
+        node.proxy
+            .as_ref()
+            .map_or(node.server.address(), |proxy| proxy.addr().to_string())
     }
 
     /// A node.
@@ -104,7 +109,10 @@ impl ClusterProcess {
 
     /// What stands before a node.
     pub(crate) fn proxy(&self, number: usize) -> &Proxy {
-        self.nodes[number].proxy.as_ref().expect("this cluster was built with them")
+        self.nodes[number]
+            .proxy
+            .as_ref()
+            .expect("this cluster was built with them")
     }
 
     /// How many nodes there are, whether they run or not.
@@ -114,28 +122,42 @@ impl ClusterProcess {
 
     /// Those that run.
     pub(crate) fn living(&self) -> impl Iterator<Item = &RedisProcess> {
-        self.nodes.iter().map(|node| &node.server).filter(|server| server.runs())
+        self.nodes
+            .iter()
+            .map(|node| &node.server)
+            .filter(|server| server.runs())
     }
 
     /// The slot that a key lives in.
     pub(crate) fn slot_of(&self, key: &str) -> u16 {
-        self.living().next().expect("some node runs").command(&["CLUSTER", "KEYSLOT", key])
+        self.living()
+            .next()
+            .expect("some node runs")
+            .command(&["CLUSTER", "KEYSLOT", key])
     }
 
     /// The node that serves a slot, as the first node says that runs.
     pub(crate) fn owner_of(&self, slot: u16) -> usize {
         let view = self.view(self.living().next().expect("some node runs"));
-        view.owner_of(slot).unwrap_or_else(|| panic!("nobody serves slot {slot}: {view:?}"))
+        view.owner_of(slot)
+            .unwrap_or_else(|| panic!("nobody serves slot {slot}: {view:?}"))
     }
 
-    /// The node that serves a slot, once all masters that run name the same one. Until a new owner's configuration epoch has reached
-    /// a node, a late heartbeat of the old owner makes that node name the old one again.
+    /// The node that serves a slot, once all masters that run name the same one. Until a new
+    /// owner's configuration epoch has reached a node, a late heartbeat of the old owner makes
+    /// that node name the old one again.
     fn agreed_owner_of(&self, slot: u16) -> usize {
         let mut agreed = None;
         look_until("all nodes name the same owner of a slot", || {
             let masters = self.living().filter(|server| server.is_master());
-            let owners: BTreeSet<_> = masters.map(|server| self.view(server).owner_of(slot)).collect();
-            agreed = owners.first().copied().flatten().filter(|_| owners.len() == 1);
+            let owners: BTreeSet<_> = masters
+                .map(|server| self.view(server).owner_of(slot))
+                .collect();
+            agreed = owners
+                .first()
+                .copied()
+                .flatten()
+                .filter(|_| owners.len() == 1);
             agreed.is_some()
         });
         agreed.expect("they name the same one")
@@ -144,22 +166,43 @@ impl ClusterProcess {
     /// All keys of all masters that run.
     pub(crate) fn keys(&self, pattern: &str) -> Vec<String> {
         let masters = self.living().filter(|server| server.is_master());
-        masters.flat_map(|server| server.command::<Vec<String>>(&["KEYS", pattern])).collect()
+        masters
+            .flat_map(|server| server.command::<Vec<String>>(&["KEYS", pattern]))
+            .collect()
     }
 
     /// What stands at a key, wherever that is.
     pub(crate) fn get(&self, key: &str) -> Option<i64> {
-        self.server(self.owner_of(self.slot_of(key))).command(&["GET", key])
+        self.server(self.owner_of(self.slot_of(key)))
+            .command(&["GET", key])
     }
 
-    /// Sets a slot on its way to the next master: the one who has it asks for keys that have gone to be asked for elsewhere (ASK), the other one takes them.
+    /// Sets a slot on its way to the next master: the one who has it asks for keys that have gone
+    /// to be asked for elsewhere (ASK), the other one takes them.
     pub(crate) fn begin_to_migrate(&self, slot: u16) -> Migration<'_> {
         let from = self.agreed_owner_of(slot);
         let to = (from + 1) % self.masters;
         let number = slot.to_string();
-        self.server(to).command::<()>(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &self.nodes[from].id]);
-        self.server(from).command::<()>(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &self.nodes[to].id]);
-        Migration { cluster: self, slot, from, to }
+        self.server(to).command::<()>(&[
+            "CLUSTER",
+            "SETSLOT",
+            &number,
+            "IMPORTING",
+            &self.nodes[from].id,
+        ]);
+        self.server(from).command::<()>(&[
+            "CLUSTER",
+            "SETSLOT",
+            &number,
+            "MIGRATING",
+            &self.nodes[to].id,
+        ]);
+        Migration {
+            cluster: self,
+            slot,
+            from,
+            to,
+        }
     }
 
     /// Moves a slot with all of its keys to the next master.
@@ -171,27 +214,38 @@ impl ClusterProcess {
 
     /// Waits until a replica serves in a master's place, and every node that runs knows.
     pub(crate) fn wait_until_replaced(&self, lost: usize) {
-        look_until("a replica has taken its place", || self.agreed().is_some_and(|view| view.is_whole && !view.owners.contains_key(&lost)));
+        look_until("a replica has taken its place", || {
+            self.agreed()
+                .is_some_and(|view| view.is_whole && !view.owners.contains_key(&lost))
+        });
     }
 
     /// The same where the lost one is stopped, and cannot be asked.
     pub(crate) fn wait_until_replaced_by_all_but(&self, lost: usize) {
-        let others = || (0..self.len()).filter(|number| *number != lost && self.server(*number).runs());
+        let others =
+            || (0..self.len()).filter(|number| *number != lost && self.server(*number).runs());
         look_until("a replica has taken its place", || {
-            others().map(|number| self.view(self.server(number))).all(|view| view.is_whole && !view.owners.contains_key(&lost))
+            others()
+                .map(|number| self.view(self.server(number)))
+                .all(|view| view.is_whole && !view.owners.contains_key(&lost))
         });
     }
 
     /// A master in whose place a replica could serve.
     pub(crate) fn a_master_with_a_replica(&self) -> usize {
-        let has_a_replica = |server: &RedisProcess| server.is_master() && server.info("replication", "connected_slaves:") > Some(0);
-        let number = (0..self.len()).find(|number| self.server(*number).runs() && has_a_replica(self.server(*number)));
+        let has_a_replica = |server: &RedisProcess| {
+            server.is_master() && server.info("replication", "connected_slaves:") > Some(0)
+        };
+        let number = (0..self.len())
+            .find(|number| self.server(*number).runs() && has_a_replica(self.server(*number)));
         number.expect("some master has one")
     }
 
     /// Waits until all slots are served, and every node that runs says so.
     pub(crate) fn wait_until_whole(&self) {
-        look_until("the cluster is whole, and all agree", || self.agreed().is_some_and(|view| view.is_whole));
+        look_until("the cluster is whole, and all agree", || {
+            self.agreed().is_some_and(|view| view.is_whole)
+        });
     }
 
     /// What all nodes say that run, if they say the same.
@@ -207,22 +261,34 @@ impl ClusterProcess {
         let mut served = 0;
         for line in nodes.lines() {
             let words: Vec<&str> = line.split(' ').collect();
-            let [id, _, flags, .., link] = words[..8] else { panic!("{line}") };
+            let [id, _, flags, .., link] = words[..8] else {
+                panic!("{line}")
+            };
             let number = self.nodes.iter().position(|node| node.id == id);
             // Slots on their way are in brackets.
-            let slots = words[8..].iter().filter(|word| !word.starts_with('[')).map(|word| {
-                let (first, last) = word.split_once('-').unwrap_or((word, word));
-                first.parse::<u16>().expect("a slot")..last.parse::<u16>().expect("a slot") + 1
-            });
+            let slots = words[8..]
+                .iter()
+                .filter(|word| !word.starts_with('['))
+                .map(|word| {
+                    let (first, last) = word.split_once('-').unwrap_or((word, word));
+                    first.parse::<u16>().expect("a slot")..last.parse::<u16>().expect("a slot") + 1
+                });
             let slots: Vec<Range<u16>> = slots.collect();
-            let is_well = link == "connected" && !flags.contains("fail") && flags.contains("master");
+            let is_well =
+                link == "connected" && !flags.contains("fail") && flags.contains("master");
             if let (Some(number), true, false) = (number, is_well, slots.is_empty()) {
-                served += slots.iter().map(|slots| slots.end - slots.start).sum::<u16>();
+                served += slots
+                    .iter()
+                    .map(|slots| slots.end - slots.start)
+                    .sum::<u16>();
                 owners.insert(number, slots);
             }
         }
         let state: String = of.text(&["CLUSTER", "INFO"]);
-        View { is_whole: served == SLOTS && state.contains("cluster_state:ok"), owners }
+        View {
+            is_whole: served == SLOTS && state.contains("cluster_state:ok"),
+            owners,
+        }
     }
 
     /// Tells nodes of each other, and who does what.
@@ -232,30 +298,58 @@ impl ClusterProcess {
         }
         let per_master = usize::from(SLOTS).div_ceil(self.masters);
         let slots: Vec<String> = (0..SLOTS).map(|slot| slot.to_string()).collect();
-        for (number, (node, slots)) in self.nodes.iter().zip(slots.chunks(per_master)).take(self.masters).enumerate() {
-            node.server.command::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
-            let words: Vec<&str> = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
+        for (number, (node, slots)) in self
+            .nodes
+            .iter()
+            .zip(slots.chunks(per_master))
+            .take(self.masters)
+            .enumerate()
+        {
+            node.server
+                .command::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
+            let words: Vec<&str> = ["CLUSTER", "ADDSLOTS"]
+                .into_iter()
+                .chain(slots.iter().map(String::as_str))
+                .collect();
             node.server.command::<()>(&words);
         }
         for node in &self.nodes[1..] {
-            let (port, bus) = (node.server.port().to_string(), (node.server.port() + BUS_PORT_OFFSET).to_string());
-            self.server(0).command::<()>(&["CLUSTER", "MEET", &Ipv4Addr::LOCALHOST.to_string(), &port, &bus]);
+            let (port, bus) = (
+                node.server.port().to_string(),
+                (node.server.port() + BUS_PORT_OFFSET).to_string(),
+            );
+            self.server(0).command::<()>(&[
+                "CLUSTER",
+                "MEET",
+                &Ipv4Addr::LOCALHOST.to_string(),
+                &port,
+                &bus,
+            ]);
         }
         look_until("everybody has met", || {
             let all = format!("cluster_known_nodes:{}\r", self.len());
-            self.living().all(|server| server.text(&["CLUSTER", "INFO"]).contains(&all))
-                && self.living().all(|server| !server.text(&["CLUSTER", "NODES"]).contains("handshake"))
+            self.living()
+                .all(|server| server.text(&["CLUSTER", "INFO"]).contains(&all))
+                && self
+                    .living()
+                    .all(|server| !server.text(&["CLUSTER", "NODES"]).contains("handshake"))
         });
         for number in self.masters..self.len() {
             let master = &self.nodes[(number - self.masters) / replicas].id;
-            self.server(number).command::<()>(&["CLUSTER", "REPLICATE", master]);
+            self.server(number)
+                .command::<()>(&["CLUSTER", "REPLICATE", master]);
         }
         look_until("replicas have what their masters have", || {
-            self.nodes[self.masters..].iter().all(|node| node.server.follows_its_master())
+            self.nodes[self.masters..]
+                .iter()
+                .all(|node| node.server.follows_its_master())
         });
         self.wait_until_whole();
         look_until("everybody knows who follows whom", || {
-            let all = |server: &RedisProcess| server.text(&["CLUSTER", "NODES"]).matches("slave").count() == self.len() - self.masters;
+            let all = |server: &RedisProcess| {
+                server.text(&["CLUSTER", "NODES"]).matches("slave").count()
+                    == self.len() - self.masters
+            };
             self.living().all(all)
         });
     }
@@ -263,7 +357,10 @@ impl ClusterProcess {
 
 impl View {
     fn owner_of(&self, slot: u16) -> Option<usize> {
-        let owner = self.owners.iter().find(|(_, slots)| slots.iter().any(|slots| slots.contains(&slot)));
+        let owner = self
+            .owners
+            .iter()
+            .find(|(_, slots)| slots.iter().any(|slots| slots.contains(&slot)));
         owner.map(|(number, _)| *number)
     }
 }
@@ -281,27 +378,41 @@ impl<'i> Builder<'i> {
 
     /// A proxy before each node: that is where clients are sent.
     pub(crate) fn behind_proxies(self) -> Self {
-        Self { has_proxies: true, ..self }
+        Self {
+            has_proxies: true,
+            ..self
+        }
     }
 
-    /// TLS instead of plain text, among the nodes as well, and whether clients must show a certificate of the same authority.
+    /// TLS instead of plain text, among the nodes as well, and whether clients must show a
+    /// certificate of the same authority.
     pub(crate) fn with_tls(self, identity: &'i Identity, auth_clients: &'static str) -> Self {
-        Self { tls: Some((identity, auth_clients)), ..self }
+        Self {
+            tls: Some((identity, auth_clients)),
+            ..self
+        }
     }
 
     /// A password for everybody.
     pub(crate) fn with_password(self, password: &'static str) -> Self {
-        Self { password: Some(password), ..self }
+        Self {
+            password: Some(password),
+            ..self
+        }
     }
 
     /// A clock for each node that the test sets.
     pub(crate) fn with_own_clocks(self) -> Self {
-        Self { has_own_clocks: true, ..self }
+        Self {
+            has_own_clocks: true,
+            ..self
+        }
     }
 
     /// Any other options for each node.
     pub(crate) fn with_arguments(mut self, arguments: &[&str]) -> Self {
-        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        self.arguments
+            .extend(arguments.iter().map(|&argument| argument.to_owned()));
         self
     }
 
@@ -309,7 +420,10 @@ impl<'i> Builder<'i> {
     pub(crate) fn start(self) -> ClusterProcess {
         let count = self.masters * (1 + self.replicas);
         let nodes = (0..count).map(|_| self.node()).collect();
-        let mut cluster = ClusterProcess { nodes, masters: self.masters };
+        let mut cluster = ClusterProcess {
+            nodes,
+            masters: self.masters,
+        };
         cluster.meet(self.replicas);
         cluster
     }
@@ -320,31 +434,50 @@ impl<'i> Builder<'i> {
             let port = builder.free_port();
             let proxy = self.has_proxies.then(|| Proxy::before(port));
             let builder = match &proxy {
-                Some(proxy) => builder.with_arguments(&["--cluster-announce-port", &proxy.addr().port().to_string()]),
+                Some(proxy) => builder
+                    .with_arguments(&["--cluster-announce-port", &proxy.addr().port().to_string()]),
                 None => builder,
             };
             let bus = (port + BUS_PORT_OFFSET).to_string();
             // If somebody was faster, there are other ports.
-            if let Some(server) = builder.with_arguments(&["--cluster-announce-bus-port", &bus]).start_at(port) {
-                return Node { server, proxy, id: String::new() };
+            if let Some(server) = builder
+                .with_arguments(&["--cluster-announce-bus-port", &bus])
+                .start_at(port)
+            {
+                return Node {
+                    server,
+                    proxy,
+                    id: String::new(),
+                };
             }
         }
     }
 
     fn server(&self) -> redis::Builder {
-        let mut builder = RedisProcess::builder().of(self.version).with_cluster_enabled();
+        let mut builder = RedisProcess::builder()
+            .of(self.version)
+            .with_cluster_enabled();
         if let Some((identity, auth_clients)) = self.tls {
-            builder = builder.with_tls(identity, auth_clients).with_arguments(&["--tls-cluster", "yes"]);
+            builder = builder
+                .with_tls(identity, auth_clients)
+                .with_arguments(&["--tls-cluster", "yes"]);
         }
         if let Some(password) = self.password {
-            builder = builder.with_password(password).with_arguments(&["--masterauth", password]);
+            builder = builder
+                .with_password(password)
+                .with_arguments(&["--masterauth", password]);
         }
         if self.has_own_clocks {
             builder = builder.with_own_clock();
         }
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
         // A replica takes over whatever it has missed.
-        let fixed = ["--cluster-node-timeout", NODE_TIMEOUT_MS, "--cluster-replica-validity-factor", "0"];
+        let fixed = [
+            "--cluster-node-timeout",
+            NODE_TIMEOUT_MS,
+            "--cluster-replica-validity-factor",
+            "0",
+        ];
         builder.with_arguments(&fixed).with_arguments(&arguments)
     }
 }
@@ -353,12 +486,27 @@ impl Migration<'_> {
     /// Moves so many keys of the slot, of those that are there now. Gives how many went.
     pub(crate) fn move_some_keys(&self, keys_max: usize) -> usize {
         let (from, to) = (self.cluster.server(self.from), self.cluster.server(self.to));
-        let keys: Vec<String> = from.command(&["CLUSTER", "GETKEYSINSLOT", &self.slot.to_string(), &keys_max.to_string()]);
+        let keys: Vec<String> = from.command(&[
+            "CLUSTER",
+            "GETKEYSINSLOT",
+            &self.slot.to_string(),
+            &keys_max.to_string(),
+        ]);
         if !keys.is_empty() {
             let (host, port) = (Ipv4Addr::LOCALHOST.to_string(), to.port().to_string());
-            let auth = to.password().map_or(Vec::new(), |password| vec!["AUTH", password]);
+            let auth = to
+                .password()
+                .map_or(Vec::new(), |password| vec!["AUTH", password]);
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            from.command::<()>(&[&["MIGRATE", &host, &port, "", "0", "5000"][..], &auth[..], &["KEYS"][..], &keys].concat());
+            from.command::<()>(
+                &[
+                    &["MIGRATE", &host, &port, "", "0", "5000"][..],
+                    &auth[..],
+                    &["KEYS"][..],
+                    &keys,
+                ]
+                .concat(),
+            );
         }
         keys.len()
     }
@@ -371,8 +519,10 @@ impl Migration<'_> {
     /// Has the slot served by its new master alone: whoever asks the old one is sent there (MOVED).
     pub(crate) fn finish(self) {
         let (slot, id) = (self.slot.to_string(), &self.cluster.nodes[self.to].id);
-        // Who comes as soon as the old one lets go is not to find that the new one has not heard of it. The others would hear of it in time.
-        let others = (0..self.cluster.masters).filter(|number| ![self.to, self.from].contains(number));
+        // Who comes as soon as the old one lets go is not to find that the new one has not heard of
+        // it. The others would hear of it in time.
+        let others =
+            (0..self.cluster.masters).filter(|number| ![self.to, self.from].contains(number));
         for number in [self.to, self.from].into_iter().chain(others) {
             let server = self.cluster.server(number);
             if server.runs() && server.is_master() {
@@ -391,7 +541,9 @@ mod tests {
 
     /// What a node says to a client who knows nothing of clusters.
     fn incr(server: &RedisProcess, key: &str) -> RedisResult<i64> {
-        ::redis::cmd("INCR").arg(key).query(&mut server.connection())
+        ::redis::cmd("INCR")
+            .arg(key)
+            .query(&mut server.connection())
     }
 
     fn kind(answer: RedisResult<i64>) -> ErrorKind {
@@ -406,33 +558,64 @@ mod tests {
             let from = cluster.owner_of(slot);
             let to = (from + 1) % 3;
             assert_eq!(incr(cluster.server(from), "k"), Ok(1));
-            assert_eq!(kind(incr(cluster.server(to), "k")), ErrorKind::Server(ServerErrorKind::Moved));
+            assert_eq!(
+                kind(incr(cluster.server(to), "k")),
+                ErrorKind::Server(ServerErrorKind::Moved)
+            );
             let migration = cluster.begin_to_migrate(slot);
             assert_eq!(incr(cluster.server(from), "k"), Ok(2), "it is still there");
             assert_eq!(migration.move_some_keys(10), 1);
-            assert_eq!(kind(incr(cluster.server(from), "k")), ErrorKind::Server(ServerErrorKind::Ask));
-            assert_eq!(kind(incr(cluster.server(from), "{k}")), ErrorKind::Server(ServerErrorKind::Ask), "new keys go there, too");
+            assert_eq!(
+                kind(incr(cluster.server(from), "k")),
+                ErrorKind::Server(ServerErrorKind::Ask)
+            );
+            assert_eq!(
+                kind(incr(cluster.server(from), "{k}")),
+                ErrorKind::Server(ServerErrorKind::Ask),
+                "new keys go there, too"
+            );
             migration.finish();
             assert_eq!(incr(cluster.server(to), "k"), Ok(3));
-            assert_eq!(kind(incr(cluster.server(from), "k")), ErrorKind::Server(ServerErrorKind::Moved));
+            assert_eq!(
+                kind(incr(cluster.server(from), "k")),
+                ErrorKind::Server(ServerErrorKind::Moved)
+            );
             cluster.wait_until_whole();
-            assert_eq!((cluster.owner_of(slot), cluster.get("k"), cluster.keys("*").len()), (to, Some(3), 1));
+            assert_eq!(
+                (
+                    cluster.owner_of(slot),
+                    cluster.get("k"),
+                    cluster.keys("*").len()
+                ),
+                (to, Some(3), 1)
+            );
         }
     }
 
     #[test]
     fn a_replica_takes_the_place_of_a_master_that_is_killed() {
-        let mut cluster = ClusterProcess::builder().with_replicas(1).behind_proxies().start();
+        let mut cluster = ClusterProcess::builder()
+            .with_replicas(1)
+            .behind_proxies()
+            .start();
         let slot = cluster.slot_of("k");
         let master = cluster.owner_of(slot);
         assert_eq!(incr(cluster.server(master), "k"), Ok(1));
         let replica = cluster.server(master + 3);
-        look_until("the replica has it", || replica.command::<usize>(&["DBSIZE"]) == 1);
+        look_until("the replica has it", || {
+            replica.command::<usize>(&["DBSIZE"]) == 1
+        });
         cluster.server_mut(master).kill();
         cluster.wait_until_replaced(master);
-        assert_eq!((cluster.owner_of(slot), cluster.get("k")), (master + 3, Some(1)));
+        assert_eq!(
+            (cluster.owner_of(slot), cluster.get("k")),
+            (master + 3, Some(1))
+        );
         let told: String = cluster.server(master + 3).text(&["CLUSTER", "NODES"]);
         let proxy = cluster.proxy(master + 3).addr().to_string();
-        assert!(told.contains(&format!("{proxy}@")), "clients are sent to the proxies: {told}");
+        assert!(
+            told.contains(&format!("{proxy}@")),
+            "clients are sent to the proxies: {told}"
+        );
     }
 }

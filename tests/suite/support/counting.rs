@@ -1,4 +1,5 @@
-//! A limit for each algorithm, and a client who counts how much of it passes: what has to be exact wherever the counters are.
+//! A limit for each algorithm, and a client who counts how much of it passes: what has to be exact
+//! wherever the counters are.
 
 use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tonic::Status;
@@ -14,7 +15,10 @@ pub(crate) const ALGORITHMS: [(&str, &str); 8] = [
     ("log", "algorithm: sliding_log"),
     ("token", "algorithm: token_bucket"),
     ("leaky", "algorithm: leaky_bucket, burst: LIMIT"),
-    ("places", "algorithm: concurrency, lease_by: caller, lease: 24h"),
+    (
+        "places",
+        "algorithm: concurrency, lease_by: caller, lease: 24h",
+    ),
 ];
 
 /// A client of such rules.
@@ -24,7 +28,8 @@ pub(crate) struct Counting {
     asked: usize,
 }
 
-/// Rules of domain `d`: for each algorithm a year's limit, with whatever else belongs at the top of the file.
+/// Rules of domain `d`: for each algorithm a year's limit, with whatever else belongs at the top of
+/// the file.
 pub(crate) fn rules(limit: u32, top: &str) -> String {
     let rule = |(key, algorithm): &(&str, &str)| {
         let algorithm = algorithm.replace("LIMIT", &limit.to_string());
@@ -45,12 +50,17 @@ pub(crate) fn service(limit: u32, settings: &[(&'static str, String)]) -> TestSe
 /// The same for other rules.
 pub(crate) fn answered_by_redis(builder: Builder, settings: &[(&'static str, String)]) -> Builder {
     let builder = builder.with_env("ON_STORE_ERROR", "error");
-    settings.iter().fold(builder, |builder, (name, value)| builder.with_env(name, value))
+    settings.iter().fold(builder, |builder, (name, value)| {
+        builder.with_env(name, value)
+    })
 }
 
 impl Counting {
     pub(crate) async fn at(server: &TestServer) -> Self {
-        Self { client: server.client().await, asked: 0 }
+        Self {
+            client: server.client().await,
+            asked: 0,
+        }
     }
 
     /// One hit of each of these counters, in one request.
@@ -61,17 +71,26 @@ impl Counting {
             let caller = if key == "places" { &*holder } else { "" };
             descriptor(&[(key, value), ("caller", caller)])
         });
-        RateLimitRequest { domain: "d".into(), descriptors: descriptors.collect(), hits_addend: 0 }
+        RateLimitRequest {
+            domain: "d".into(),
+            descriptors: descriptors.collect(),
+            hits_addend: 0,
+        }
     }
 
-    pub(crate) async fn try_ask(&mut self, counters: &[(&str, &str)]) -> Result<RateLimitResponse, Status> {
+    pub(crate) async fn try_ask(
+        &mut self,
+        counters: &[(&str, &str)],
+    ) -> Result<RateLimitResponse, Status> {
         let request = self.request(counters);
         self.client.call(request).await
     }
 
     /// What Redis says of each counter.
     pub(crate) async fn ask(&mut self, counters: &[(&str, &str)]) -> RateLimitResponse {
-        self.try_ask(counters).await.unwrap_or_else(|error| panic!("{counters:?}: {error}"))
+        self.try_ask(counters)
+            .await
+            .unwrap_or_else(|error| panic!("{counters:?}: {error}"))
     }
 
     /// How many of so many hits pass, one by one.
@@ -84,25 +103,46 @@ impl Counting {
     }
 
     /// The same hits of these values with each algorithm: all of a limit passes, and nothing more.
-    pub(crate) async fn admits_exactly(&mut self, limit: u32, values: impl IntoIterator<Item = &str>) {
+    pub(crate) async fn admits_exactly(
+        &mut self,
+        limit: u32,
+        values: impl IntoIterator<Item = &str>,
+    ) {
         for value in values {
             for (key, algorithm) in ALGORITHMS {
-                assert_eq!(self.admitted(key, value, limit + 2).await, limit, "{algorithm}: {value}");
+                assert_eq!(
+                    self.admitted(key, value, limit + 2).await,
+                    limit,
+                    "{algorithm}: {value}"
+                );
             }
         }
     }
 
-    /// This counter is over its limit, and whoever is told so is locked out for no longer than a limit of a year can take.
+    /// This counter is over its limit, and whoever is told so is locked out for no longer than a
+    /// limit of a year can take.
     pub(crate) async fn is_over_but_not_for_ever(&mut self, counter: (&str, &str)) {
         let answer = self.ask(&[counter]).await;
-        assert_eq!(answer.overall_code(), Code::OverLimit, "{counter:?}: nothing was given away");
-        let wait = answer.statuses[0].duration_until_reset.as_ref().expect("it is told").seconds;
+        assert_eq!(
+            answer.overall_code(),
+            Code::OverLimit,
+            "{counter:?}: nothing was given away"
+        );
+        let wait = answer.statuses[0]
+            .duration_until_reset
+            .as_ref()
+            .expect("it is told")
+            .seconds;
         // With windows that are cut, one that leaves a piece later counts whole until then.
         assert!(wait <= 2 * 366 * 86_400, "{counter:?}: {wait} s");
     }
 
-    /// Waits until Redis counts, for each of these counters. Whatever it takes for that is counted, too.
+    /// Waits until Redis counts, for each of these counters. Whatever it takes for that is counted,
+    /// too.
     pub(crate) async fn wait_for_verdicts(&mut self, counters: &[(&str, &str)]) {
-        eventually("Redis has verdicts", async || self.try_ask(counters).await.is_ok()).await;
+        eventually("Redis has verdicts", async || {
+            self.try_ask(counters).await.is_ok()
+        })
+        .await;
     }
 }

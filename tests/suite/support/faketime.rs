@@ -1,6 +1,8 @@
-//! A clock for one server that a test sets while it runs: `libfaketime`, preloaded, reads a file each time that the server asks for the time.
+//! A clock for one server that a test sets while it runs: `libfaketime`, preloaded, reads a file
+//! each time that the server asks for the time.
 //!
-//! The server has to use the C library's allocator: jemalloc asks for the time before it can give memory, which libfaketime needs to tell it.
+//! The server has to use the C library's allocator: jemalloc asks for the time before it can give
+//! memory, which libfaketime needs to tell it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +23,9 @@ pub(crate) struct FakeTime {
 impl FakeTime {
     /// A clock that is right until it is set, which keeps its file in that directory.
     pub(crate) fn new(directory: &Path) -> Self {
-        let clock = Self { file: directory.join("faketime") };
+        let clock = Self {
+            file: directory.join("faketime"),
+        };
         clock.set(0);
         clock
     }
@@ -34,10 +38,13 @@ impl FakeTime {
         fs::rename(new, &self.file).expect("both are in one directory");
     }
 
-    /// What the server has to have in its environment. How time passes (CLOCK_MONOTONIC) is left alone, as on a host whose clock is set.
+    /// What the server has to have in its environment. How time passes (CLOCK_MONOTONIC) is left
+    /// alone, as on a host whose clock is set.
     pub(crate) fn environment(&self) -> [(&'static str, String); 4] {
         let library = PLACES.iter().find(|place| Path::new(place).exists());
-        let library = library.unwrap_or_else(|| panic!("libfaketime is missing; get it by `apt-get install libfaketime`"));
+        let library = library.unwrap_or_else(|| {
+            panic!("libfaketime is missing; get it by `apt-get install libfaketime`")
+        });
         [
             ("LD_PRELOAD", (*library).to_owned()),
             ("FAKETIME_TIMESTAMP_FILE", self.file.display().to_string()),

@@ -1,4 +1,5 @@
-//! HTTP/1 as a curl sends it, over a plain socket: small enough that a test can also send half of it.
+//! HTTP/1 as a curl sends it, over a plain socket: small enough that a test can also send half of
+//! it.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -19,12 +20,16 @@ pub(crate) struct Reply {
 
 /// GET on a connection of its own.
 pub(crate) fn get(addr: SocketAddr, path: &str) -> Reply {
-    Connection::open(addr).send("GET", path, "").expect("there is a response")
+    Connection::open(addr)
+        .send("GET", path, "")
+        .expect("there is a response")
 }
 
 /// POST on a connection of its own, as `curl -d` does it.
 pub(crate) fn post(addr: SocketAddr, path: &str, body: &str) -> Reply {
-    Connection::open(addr).send("POST", path, body).expect("there is a response")
+    Connection::open(addr)
+        .send("POST", path, body)
+        .expect("there is a response")
 }
 
 impl Connection {
@@ -47,7 +52,8 @@ impl Connection {
             "{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
-        // A server that answers before it has read everything may close; its answer can be read all the same.
+        // A server that answers before it has read everything may close; its answer can be read all
+        // the same.
         let _ = self.write(format!("{head}{body}").as_bytes());
         self.read(method)
     }
@@ -66,8 +72,16 @@ impl Connection {
     /// Reads the response to a request of that method.
     pub(crate) fn read(&mut self, method: &str) -> io::Result<Reply> {
         let status_line = self.line()?;
-        let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let status = status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("no HTTP: {status_line:?}")))?;
+        let status = status_line
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok());
+        let status = status.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("no HTTP: {status_line:?}"),
+            )
+        })?;
         let mut headers = Vec::new();
         loop {
             let line = self.line()?;
@@ -77,11 +91,19 @@ impl Connection {
             let (name, value) = line.split_once(':').unwrap_or((&line, ""));
             headers.push(format!("{}: {}", name.to_lowercase(), value.trim()));
         }
-        let length = headers.iter().find_map(|header| header.strip_prefix("content-length: "));
-        let length = length.filter(|_| method != "HEAD").map_or(0, |length| length.parse().expect("a length is a number"));
+        let length = headers
+            .iter()
+            .find_map(|header| header.strip_prefix("content-length: "));
+        let length = length
+            .filter(|_| method != "HEAD")
+            .map_or(0, |length| length.parse().expect("a length is a number"));
         let mut body = vec![0; length];
         self.0.read_exact(&mut body)?;
-        Ok(Reply { status, headers, body: String::from_utf8(body).expect("bodies are text") })
+        Ok(Reply {
+            status,
+            headers,
+            body: String::from_utf8(body).expect("bodies are text"),
+        })
     }
 
     /// Reads whatever comes until the server closes, as bytes.

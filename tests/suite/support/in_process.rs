@@ -1,7 +1,8 @@
-//! A whole service without its listeners, in this process: limiter, rules and store, counting on a scripted Redis.
+//! A whole service without its listeners, in this process: limiter, rules and store, counting on a
+//! scripted Redis.
 //!
-//! Tests run it under tokio's paused clock (`#[tokio::test(start_paused = true)]`), which its own clock follows. So the time that a call
-//! takes is exact, and an hour passes in no time.
+//! Tests run it under tokio's paused clock (`#[tokio::test(start_paused = true)]`), which its own
+//! clock follows. So the time that a call takes is exact, and an hour passes in no time.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -100,7 +101,8 @@ pub(crate) struct Traffic {
     until: watch::Sender<bool>,
 }
 
-/// What this thread logs while it exists. A paused clock needs a runtime of one thread, so that is all that a test logs.
+/// What this thread logs while it exists. A paused clock needs a runtime of one thread, so that is
+/// all that a test logs.
 pub(crate) struct Log(Rc<RefCell<Vec<u8>>>);
 
 thread_local! {
@@ -123,7 +125,11 @@ pub(crate) fn cluster(seeds: &[&str]) -> Deployment {
 /// The master `m` of these sentinels.
 pub(crate) fn sentinel(sentinels: &[&str]) -> Deployment {
     let sentinels = sentinels.iter().map(|sentinel| address(sentinel)).collect();
-    Deployment::Sentinel(Sentinels { master: "m".to_owned(), sentinels, server: Address::nowhere() })
+    Deployment::Sentinel(Sentinels {
+        master: "m".to_owned(),
+        sentinels,
+        server: Address::nowhere(),
+    })
 }
 
 pub(crate) fn address(place: &str) -> Address {
@@ -131,18 +137,37 @@ pub(crate) fn address(place: &str) -> Address {
 }
 
 /// Redis as a process knows it, with the default time-outs.
-pub(crate) fn redis(network: &Network, deployment: Deployment, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
+pub(crate) fn redis(
+    network: &Network,
+    deployment: Deployment,
+    clock: Clock,
+    metrics: &Metrics,
+) -> Arc<Redis> {
     redis_of(network, deployment, clock, metrics, 0)
 }
 
 /// The same with an over-limit cache.
-pub(crate) fn redis_with_cache(network: &Network, deployment: Deployment, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
+pub(crate) fn redis_with_cache(
+    network: &Network,
+    deployment: Deployment,
+    clock: Clock,
+    metrics: &Metrics,
+) -> Arc<Redis> {
     redis_of(network, deployment, clock, metrics, CACHE_BYTES)
 }
 
-fn redis_of(network: &Network, deployment: Deployment, clock: Clock, metrics: &Metrics, over_limit_cache_bytes: u64) -> Arc<Redis> {
+fn redis_of(
+    network: &Network,
+    deployment: Deployment,
+    clock: Clock,
+    metrics: &Metrics,
+    over_limit_cache_bytes: u64,
+) -> Arc<Redis> {
     let options = Options {
-        main: PoolOptions { deployment, connect_timeout: CONNECT_TIMEOUT },
+        main: PoolOptions {
+            deployment,
+            connect_timeout: CONNECT_TIMEOUT,
+        },
         per_second: None,
         store_timeout: STORE_TIMEOUT.into(),
         required: false,
@@ -176,46 +201,82 @@ impl Rules {
         };
         let sources: Vec<Source> = texts.iter().enumerate().map(source).collect();
         let live = Arc::new(LiveRules::default());
-        live.replace(config::load(&sources, &config::Options::new(stats.clone())).expect("valid rules").rules);
+        live.replace(
+            config::load(&sources, &config::Options::new(stats.clone()))
+                .expect("valid rules")
+                .rules,
+        );
         Self { live, stats }
     }
 }
 
 impl Service {
-    /// One that has connected to nothing yet, and has no background tasks: no probes, no discovery, no heartbeats.
+    /// One that has connected to nothing yet, and has no background tasks: no probes, no discovery,
+    /// no heartbeats.
     pub(crate) fn new(network: &Network, deployment: Deployment, clock: Clock) -> Self {
         Self::with_rules(network, deployment, clock, &rules())
     }
 
-    pub(crate) fn with_rules(network: &Network, deployment: Deployment, clock: Clock, rules: &str) -> Self {
+    pub(crate) fn with_rules(
+        network: &Network,
+        deployment: Deployment,
+        clock: Clock,
+        rules: &str,
+    ) -> Self {
         let metrics = Metrics::new();
         let rules = Rules::load(&[rules.to_owned()], &metrics);
         Self::with_loaded(network, deployment, clock, &rules, metrics)
     }
 
     /// The same with rules that other services may have, too.
-    pub(crate) fn with_loaded(network: &Network, deployment: Deployment, clock: Clock, rules: &Rules, metrics: Metrics) -> Self {
+    pub(crate) fn with_loaded(
+        network: &Network,
+        deployment: Deployment,
+        clock: Clock,
+        rules: &Rules,
+        metrics: Metrics,
+    ) -> Self {
         let redis = redis(network, deployment, clock.clone(), &metrics);
         let Rules { live, stats } = rules.clone();
         let fallback = Fallback::new(OnStoreError::Local, &metrics);
         let backend = Backend::Redis(redis.clone());
-        let parts = Parts { rules: live, backend, fallback, clock: clock.clone(), stats, policy: Policy::default() };
+        let parts = Parts {
+            rules: live,
+            backend,
+            fallback,
+            clock: clock.clone(),
+            stats,
+            policy: Policy::default(),
+        };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics)).open();
-        Self { redis, limiter, metrics, clock, lifecycle: Lifecycle::default(), background: JoinSet::new() }
+        Self {
+            redis,
+            limiter,
+            metrics,
+            clock,
+            lifecycle: Lifecycle::default(),
+            background: JoinSet::new(),
+        }
     }
 
-    /// One on the server at [`ADDRESS`], with its background tasks, which has seen that Redis counts.
+    /// One on the server at [`ADDRESS`], with its background tasks, which has seen that Redis
+    /// counts.
     pub(crate) async fn started(network: &Network, clock: Clock) -> Self {
         let mut service = Self::new(network, single(), clock);
         service.start().await;
-        assert_eq!(service.ask("error", "start").await.verdict, Verdict::Ok, "Redis counts");
+        assert_eq!(
+            service.ask("error", "start").await.verdict,
+            Verdict::Ok,
+            "Redis counts"
+        );
         service
     }
 
     /// Starts the background tasks, and lets them do what takes no time.
     pub(crate) async fn start(&mut self) {
         let (redis, lifecycle) = (self.redis.clone(), self.lifecycle.clone());
-        self.background.spawn(async move { redis.look_after(lifecycle).await });
+        self.background
+            .spawn(async move { redis.look_after(lifecycle).await });
         settle().await;
     }
 
@@ -225,11 +286,17 @@ impl Service {
     }
 
     /// One hit by a caller that sends this grpc-timeout.
-    pub(crate) async fn ask_within(&self, key: &str, value: &str, grpc_timeout: Option<&str>) -> Called {
+    pub(crate) async fn ask_within(
+        &self,
+        key: &str,
+        value: &str,
+        grpc_timeout: Option<&str>,
+    ) -> Called {
         ask(&self.limiter, key, value, grpc_timeout).await
     }
 
-    /// Calls with Envoy's deadline, for each policy one every 50 ms, until it is dropped or finished.
+    /// Calls with Envoy's deadline, for each policy one every 50 ms, until it is dropped or
+    /// finished.
     pub(crate) fn traffic(&self) -> Traffic {
         let mut callers = JoinSet::new();
         let until = watch::Sender::new(false);
@@ -252,10 +319,18 @@ impl Service {
     pub(crate) async fn recovery(&self) -> Duration {
         let began = Instant::now();
         for number in 0.. {
-            if self.ask_within("error", &format!("recovery {number}"), Some(GRPC_TIMEOUT)).await.verdict == Verdict::Ok {
+            if self
+                .ask_within("error", &format!("recovery {number}"), Some(GRPC_TIMEOUT))
+                .await
+                .verdict
+                == Verdict::Ok
+            {
                 break;
             }
-            assert!(began.elapsed() < Duration::from_secs(60), "Redis does not count again");
+            assert!(
+                began.elapsed() < Duration::from_secs(60),
+                "Redis does not count again"
+            );
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
         began.elapsed()
@@ -269,12 +344,25 @@ impl Service {
     /// How many verdicts policies gave, by policy and cause. Only those that are not zero.
     pub(crate) fn fallbacks(&self) -> BTreeMap<(String, String), u64> {
         let page = self.metrics.page();
-        let series = page.lines().filter_map(|line| line.strip_prefix("tollgate_store_fallbacks_total{")?.split_once("} "));
+        let series = page.lines().filter_map(|line| {
+            line.strip_prefix("tollgate_store_fallbacks_total{")?
+                .split_once("} ")
+        });
         let label = |labels: &str, name: &str| {
-            let value = labels.split(',').find_map(|label| label.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'));
+            let value = labels.split(',').find_map(|label| {
+                label
+                    .strip_prefix(name)?
+                    .strip_prefix("=\"")?
+                    .strip_suffix('"')
+            });
             value.expect("it has this label").to_owned()
         };
-        let counts = series.map(|(labels, count)| ((label(labels, "policy"), label(labels, "cause")), count.parse().expect("a number")));
+        let counts = series.map(|(labels, count)| {
+            (
+                (label(labels, "policy"), label(labels, "cause")),
+                count.parse().expect("a number"),
+            )
+        });
         counts.filter(|(_, count)| *count > 0).collect()
     }
 }
@@ -284,24 +372,48 @@ impl Traffic {
     pub(crate) async fn finish(self) -> Vec<Called> {
         self.until.send_replace(true);
         let called = self.callers.join_all().await.concat();
-        let late: Vec<_> = called.iter().filter(|called| called.took > WITHIN).collect();
-        assert!(late.is_empty(), "{} of {} are late: {:?}", late.len(), called.len(), late[0]);
+        let late: Vec<_> = called
+            .iter()
+            .filter(|called| called.took > WITHIN)
+            .collect();
+        assert!(
+            late.is_empty(),
+            "{} of {} are late: {:?}",
+            late.len(),
+            called.len(),
+            late[0]
+        );
         called
     }
 }
 
 /// One hit by a caller that may send a grpc-timeout.
-pub(crate) async fn ask(limiter: &Limiter, key: &str, value: &str, grpc_timeout: Option<&str>) -> Called {
+pub(crate) async fn ask(
+    limiter: &Limiter,
+    key: &str,
+    value: &str,
+    grpc_timeout: Option<&str>,
+) -> Called {
     let (began, request) = (Instant::now(), request("d", &[&[(key, value)]]));
     let now = limiter.clock().now();
-    let deadline = grpc_timeout.map(|timeout| convert::deadline(timeout, now).expect("a grpc-timeout"));
-    let verdict = match limiter.answer(&Query { deadline, ..convert::query(&request) }).await {
+    let deadline =
+        grpc_timeout.map(|timeout| convert::deadline(timeout, now).expect("a grpc-timeout"));
+    let verdict = match limiter
+        .answer(&Query {
+            deadline,
+            ..convert::query(&request)
+        })
+        .await
+    {
         Ok(answer) if answer.over_limit => Verdict::OverLimit,
         Ok(_) => Verdict::Ok,
         Err(Refusal::Store(error)) => Verdict::Error(error),
         Err(refusal) => panic!("{refusal}"),
     };
-    Called { verdict, took: began.elapsed() }
+    Called {
+        verdict,
+        took: began.elapsed(),
+    }
 }
 
 /// Lets all tasks do what takes no time.
@@ -329,7 +441,10 @@ impl Drop for Log {
 
 impl io::Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        LOG.with_borrow(|log| log.iter().for_each(|log| log.borrow_mut().extend_from_slice(bytes)));
+        LOG.with_borrow(|log| {
+            log.iter()
+                .for_each(|log| log.borrow_mut().extend_from_slice(bytes))
+        });
         Ok(bytes.len())
     }
 
@@ -343,7 +458,12 @@ impl Log {
         // One for all threads: tracing caches per process whether anything listens to an event.
         static SUBSCRIBER: Once = Once::new();
         SUBSCRIBER.call_once(|| {
-            tracing_subscriber::fmt().with_ansi(false).without_time().with_target(false).with_writer(|| LogWriter).init();
+            tracing_subscriber::fmt()
+                .with_ansi(false)
+                .without_time()
+                .with_target(false)
+                .with_writer(|| LogWriter)
+                .init();
         });
         let log = Self(Rc::default());
         LOG.set(Some(log.0.clone()));
@@ -358,15 +478,22 @@ impl Log {
     /// The lines so far that have one of these texts.
     pub(crate) fn lines(&self, texts: &[&str]) -> Vec<String> {
         let log = String::from_utf8(self.0.borrow().clone()).expect("text");
-        log.lines().filter(|line| texts.iter().any(|text| line.contains(text))).map(str::to_owned).collect()
+        log.lines()
+            .filter(|line| texts.iter().any(|text| line.contains(text)))
+            .map(str::to_owned)
+            .collect()
     }
 
-    /// Asserts that this fault was logged once, and that it is over once if it `is_over`; and that no other was.
+    /// Asserts that this fault was logged once, and that it is over once if it `is_over`; and that
+    /// no other was.
     pub(crate) fn assert_logged_once(&self, fault: &str, is_over: bool) {
         let lines = self.faults();
         let is_start = |line: &str| line.contains(fault) && !line.contains("over: ");
         let expected = 1 + usize::from(is_over);
         assert!(lines.len() == expected && is_start(&lines[0]), "{lines:#?}");
-        assert!(!is_over || lines[1].contains(&format!("over: {fault}")), "{lines:#?}");
+        assert!(
+            !is_over || lines[1].contains(&format!("over: {fault}")),
+            "{lines:#?}"
+        );
     }
 }

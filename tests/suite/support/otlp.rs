@@ -1,4 +1,5 @@
-//! A collector of one test, gone with it: the receiver of the OpenTelemetry Collector, which prints what it takes.
+//! A collector of one test, gone with it: the receiver of the OpenTelemetry Collector, which prints
+//! what it takes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -53,39 +54,67 @@ impl Collector {
 
     /// With TLS, for clients whose certificate the same authority has signed.
     pub(crate) fn start_with_tls(identity: &Identity) -> Self {
-        let [cert, key, ca] = [&identity.cert, &identity.key, &identity.ca].map(|path| path.to_str().expect("a plain name"));
+        let [cert, key, ca] = [&identity.cert, &identity.key, &identity.ca]
+            .map(|path| path.to_str().expect("a plain name"));
         Self::start_with(&["-cert", cert, "-key", key, "-client-ca", ca])
     }
 
     fn start_with(arguments: &[&str]) -> Self {
         let home = TempDir::new().expect("a temporary directory can be made");
-        let [stdout, stderr] = ["stdout", "stderr"].map(|name| File::create(home.path().join(name)).expect("a file can be made"));
+        let [stdout, stderr] = ["stdout", "stderr"]
+            .map(|name| File::create(home.path().join(name)).expect("a file can be made"));
         let mut command = Command::new(tool("otel-collector"));
         // It ends with its standard input, so it is gone even if this process is killed.
-        let child = command.args(arguments).stdin(Stdio::piped()).stdout(stdout).stderr(stderr).spawn().expect("it is a program");
-        let told = || fs::read_to_string(home.path().join("stdout")).expect("what it prints is text");
+        let child = command
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(stdout)
+            .stderr(stderr)
+            .spawn()
+            .expect("it is a program");
+        let told =
+            || fs::read_to_string(home.path().join("stdout")).expect("what it prints is text");
         let failed = || fs::read_to_string(home.path().join("stderr")).unwrap_or_default();
         look_until("the collector says where it is", || {
             assert_eq!(failed(), "", "the collector has trouble");
             told().lines().count() >= 2
         });
         let told = told();
-        let address = |protocol: &str| told.lines().find_map(|line| line.strip_prefix(protocol)).and_then(|addr| addr.trim().parse().ok());
-        let [http, grpc] = ["http", "grpc"].map(|protocol| address(protocol).unwrap_or_else(|| panic!("no {protocol} in {told}")));
-        Self { child, home, http, grpc }
+        let address = |protocol: &str| {
+            told.lines()
+                .find_map(|line| line.strip_prefix(protocol))
+                .and_then(|addr| addr.trim().parse().ok())
+        };
+        let [http, grpc] = ["http", "grpc"]
+            .map(|protocol| address(protocol).unwrap_or_else(|| panic!("no {protocol} in {told}")));
+        Self {
+            child,
+            home,
+            http,
+            grpc,
+        }
     }
 
     /// What was taken so far.
     pub(crate) fn batches(&self) -> Vec<Batch> {
-        let told = fs::read_to_string(self.home.path().join("stdout")).expect("what it prints is text");
+        let told =
+            fs::read_to_string(self.home.path().join("stdout")).expect("what it prints is text");
         // A line without an end is being written.
-        let lines = told.split_inclusive('\n').filter(|line| line.ends_with('\n')).skip(2);
-        lines.map(|line| batch(&serde_json::from_str(line).expect("a batch is JSON"))).collect()
+        let lines = told
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'))
+            .skip(2);
+        lines
+            .map(|line| batch(&serde_json::from_str(line).expect("a batch is JSON")))
+            .collect()
     }
 
     /// Every span that was taken so far.
     pub(crate) fn spans(&self) -> Vec<Span> {
-        self.batches().into_iter().flat_map(|batch| batch.spans).collect()
+        self.batches()
+            .into_iter()
+            .flat_map(|batch| batch.spans)
+            .collect()
     }
 
     /// Waits until there is such a span.
@@ -105,11 +134,23 @@ impl Drop for Collector {
 
 fn batch(told: &Value) -> Batch {
     let headers = serde_json::from_value(told["headers"].clone()).expect("headers have values");
-    let resources = told["traces"]["resourceSpans"].as_array().expect("there is a list");
-    let [resource] = &resources[..] else { panic!("one resource, not {told}") };
+    let resources = told["traces"]["resourceSpans"]
+        .as_array()
+        .expect("there is a list");
+    let [resource] = &resources[..] else {
+        panic!("one resource, not {told}")
+    };
     let scopes = resource["scopeSpans"].as_array().expect("there is a list");
-    let spans = scopes.iter().flat_map(|scope| scope["spans"].as_array().expect("there is a list")).map(span).collect();
-    Batch { headers, resource: attributes(&resource["resource"]["attributes"]), spans }
+    let spans = scopes
+        .iter()
+        .flat_map(|scope| scope["spans"].as_array().expect("there is a list"))
+        .map(span)
+        .collect();
+    Batch {
+        headers,
+        resource: attributes(&resource["resource"]["attributes"]),
+        spans,
+    }
 }
 
 fn span(told: &Value) -> Span {
@@ -124,13 +165,29 @@ fn span(told: &Value) -> Span {
         start: number("startTimeUnixNano"),
         end: number("endTimeUnixNano"),
         attributes: attributes(&told["attributes"]),
-        error: (told["status"]["code"] == 2).then(|| told["status"]["message"].as_str().unwrap_or_default().to_owned()),
+        error: (told["status"]["code"] == 2).then(|| {
+            told["status"]["message"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        }),
     }
 }
 
 fn attributes(told: &Value) -> BTreeMap<String, String> {
     let list = told.as_array().map(Vec::as_slice).unwrap_or_default();
-    let value =
-        |value: &Value| value.as_object().and_then(|value| value.values().next()).and_then(|value| value.as_str().map(str::to_owned));
-    list.iter().map(|pair| (pair["key"].as_str().expect("it has a key").to_owned(), value(&pair["value"]).unwrap_or_default())).collect()
+    let value = |value: &Value| {
+        value
+            .as_object()
+            .and_then(|value| value.values().next())
+            .and_then(|value| value.as_str().map(str::to_owned))
+    };
+    list.iter()
+        .map(|pair| {
+            (
+                pair["key"].as_str().expect("it has a key").to_owned(),
+                value(&pair["value"]).unwrap_or_default(),
+            )
+        })
+        .collect()
 }

@@ -1,9 +1,12 @@
-//! A TCP proxy in front of a server of the test's, which loses, delays and breaks what passes through it, as it is told.
+//! A TCP proxy in front of a server of the test's, which loses, delays and breaks what passes
+//! through it, as it is told.
 //!
-//! It has a thread of its own, so that it breaks things on time while a test waits. What it calls a reply is what came from the server
-//! in one read: for a request at a time, with a reply that is not large, that is the reply.
+//! It has a thread of its own, so that it breaks things on time while a test waits. What it calls a
+//! reply is what came from the server in one read: for a request at a time, with a reply that is
+//! not large, that is the reply.
 //!
-//! The soak of benches/ uses it, too, which is why it knows nothing of this suite, and its own tests are in another file.
+//! The soak of benches/ uses it, too, which is why it knows nothing of this suite, and its own
+//! tests are in another file.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
@@ -22,7 +25,8 @@ use tokio::time::{Instant, sleep_until};
 
 /// More than any reply of a test has.
 const READ_BYTES_MAX: usize = 64 * 1024;
-/// How often TCP sends a packet again before this fault lets it through: by then it has waited 63 times as long as at first.
+/// How often TCP sends a packet again before this fault lets it through: by then it has waited 63
+/// times as long as at first.
 const LOSSES_MAX: u32 = 5;
 
 /// A running proxy. Dropped, it ends, and all its connections with it.
@@ -41,17 +45,20 @@ pub(crate) enum Fault {
     None,
     /// Every reply comes so much later, and in its order.
     Delay(Duration),
-    /// Half of the connections, those whose number leaves this remainder when it is divided by two, are reset (RST) when half of a reply
-    /// has been sent.
+    /// Half of the connections, those whose number leaves this remainder when it is divided by two,
+    /// are reset (RST) when half of a reply has been sent.
     ResetHalf(usize),
     /// All connections are reset, and new ones as soon as they are opened.
     Refuse,
-    /// Connections stay open, and new ones are accepted, but nothing passes in either direction. It does when the fault has ended.
+    /// Connections stay open, and new ones are accepted, but nothing passes in either direction. It
+    /// does when the fault has ended.
     Stall,
-    /// The same for half of the connections, those whose number leaves this remainder when it is divided by two.
+    /// The same for half of the connections, those whose number leaves this remainder when it is
+    /// divided by two.
     StallHalf(usize),
-    /// Half of the packets are lost, and the others take so long to and fro: what TCP makes of that, which sends again what was lost, after
-    /// ever longer, and hands out nothing before what was sent earlier.
+    /// Half of the packets are lost, and the others take so long to and fro: what TCP makes of
+    /// that, which sends again what was lost, after ever longer, and hands out nothing before
+    /// what was sent earlier.
     Lossy(Duration),
 }
 
@@ -65,7 +72,8 @@ enum Direction {
 /// When pieces arrive that are sent one after the other.
 struct Flight {
     direction: Direction,
-    /// Draws, by the state of a generator of its own for each connection and way: a test sees the same each time.
+    /// Draws, by the state of a generator of its own for each connection and way: a test sees the
+    /// same each time.
     draws: u64,
     last: Instant,
 }
@@ -107,17 +115,29 @@ impl Proxy {
         let (listening, addr) = std::sync::mpsc::channel();
         let serving = shared.clone();
         let thread = thread::spawn(move || {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built");
+            let runtime = runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime can be built");
             runtime.block_on(async {
-                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("there is a free port");
-                listening.send(listener.local_addr().expect("it is bound")).expect("the test waits");
+                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+                    .await
+                    .expect("there is a free port");
+                listening
+                    .send(listener.local_addr().expect("it is bound"))
+                    .expect("the test waits");
                 tokio::select! {
                     () = serve(&listener, &serving) => {}
                     _ = stopped => {}
                 }
             });
         });
-        Self { addr: addr.recv().expect("the proxy starts"), shared, stop: Some(stop), thread: Some(thread) }
+        Self {
+            addr: addr.recv().expect("the proxy starts"),
+            shared,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
     }
 
     /// Where it listens.
@@ -125,7 +145,8 @@ impl Proxy {
         self.addr
     }
 
-    /// Sends connections that are opened from now on to another local port, as a name or a virtual address does after a failover.
+    /// Sends connections that are opened from now on to another local port, as a name or a virtual
+    /// address does after a failover.
     pub(crate) fn repoint(&self, port: u16) {
         self.shared.port.store(port, SeqCst);
     }
@@ -161,7 +182,9 @@ impl Drop for Proxy {
         drop(self.stop.take());
         let ended = self.thread.take().map(thread::JoinHandle::join);
         if !thread::panicking() {
-            ended.expect("it was started").expect("the proxy does not panic");
+            ended
+                .expect("it was started")
+                .expect("the proxy does not panic");
         }
     }
 }
@@ -172,32 +195,48 @@ impl Shared {
     }
 
     async fn wait_out_a_stall(&self, number: usize) {
-        let stalls = |fault: &Fault| *fault == Fault::Stall || *fault == Fault::StallHalf(number % 2);
+        let stalls =
+            |fault: &Fault| *fault == Fault::Stall || *fault == Fault::StallHalf(number % 2);
         // The sender lives in what is borrowed here.
-        let _ = self.fault.subscribe().wait_for(|fault| !stalls(fault)).await;
+        let _ = self
+            .fault
+            .subscribe()
+            .wait_for(|fault| !stalls(fault))
+            .await;
     }
 
     /// How a connection ends in the middle of the reply that is to be sent now, if it does.
     fn end_of_a_reply(&self, number: usize) -> Option<End> {
-        if self.now() == Fault::ResetHalf(number % 2) { Some(End::Reset) } else { self.takes_a_cut().then_some(End::Closed) }
+        if self.now() == Fault::ResetHalf(number % 2) {
+            Some(End::Reset)
+        } else {
+            self.takes_a_cut().then_some(End::Closed)
+        }
     }
 
     /// Whether the reply that is to be sent now is one of those to be cut.
     fn takes_a_cut(&self) -> bool {
-        self.cuts.fetch_update(SeqCst, SeqCst, |cuts| cuts.checked_sub(1)).is_ok()
+        self.cuts
+            .fetch_update(SeqCst, SeqCst, |cuts| cuts.checked_sub(1))
+            .is_ok()
     }
 }
 
 impl Flight {
     fn new(number: usize, direction: Direction) -> Self {
-        Self { direction, draws: 2 * number as u64 + u64::from(direction == Direction::Reply), last: Instant::now() }
+        Self {
+            direction,
+            draws: 2 * number as u64 + u64::from(direction == Direction::Reply),
+            last: Instant::now(),
+        }
     }
 
     /// When the next piece arrives that is sent now.
     fn arrival(&mut self, fault: Fault) -> Instant {
         let late = match fault {
             Fault::Delay(delay) if self.direction == Direction::Reply => delay,
-            // Each way is half of it. TCP sends again after twice what it takes to and fro, and then after twice as long each time.
+            // Each way is half of it. TCP sends again after twice what it takes to and fro, and
+            // then after twice as long each time.
             Fault::Lossy(round_trip) => {
                 let losses = self.draw().trailing_ones().min(LOSSES_MAX);
                 round_trip / 2 + round_trip * 2 * ((1 << losses) - 1)
@@ -235,7 +274,9 @@ impl Drop for Counted {
 async fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
     let mut connections = JoinSet::new();
     for number in 0_usize.. {
-        let Ok((client, _)) = listener.accept().await else { continue };
+        let Ok((client, _)) = listener.accept().await else {
+            continue;
+        };
         let counted = Counted::new(shared);
         connections.spawn(async move {
             // Who connects sends a packet first, too.
@@ -253,7 +294,9 @@ async fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
 /// Lets pass what passes, until either side has closed or the connection is to be broken.
 async fn pass(mut client: TcpStream, mut server: TcpStream, number: usize, shared: &Shared) {
     // It fails where somebody has gone already, which is found out soon enough.
-    let _ = client.set_nodelay(true).and_then(|()| server.set_nodelay(true));
+    let _ = client
+        .set_nodelay(true)
+        .and_then(|()| server.set_nodelay(true));
     let mut fault = shared.fault.subscribe();
     let end = {
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
@@ -269,7 +312,13 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, number: usize, share
     }
 }
 
-async fn pass_pieces(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, number: usize, direction: Direction, shared: &Shared) -> End {
+async fn pass_pieces(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    number: usize,
+    direction: Direction,
+    shared: &Shared,
+) -> End {
     let (queue, mut queued) = mpsc::unbounded_channel();
     // Apart, so that a piece that is late holds up only those behind it.
     let reading = async move {
@@ -284,8 +333,14 @@ async fn pass_pieces(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, number: usiz
         while let Some((due_at, bytes)) = queued.recv().await {
             sleep_until(due_at).await;
             shared.wait_out_a_stall(number).await;
-            let end = (direction == Direction::Reply).then(|| shared.end_of_a_reply(number)).flatten();
-            let sent = if end.is_some() { &bytes[..bytes.len() / 2] } else { &bytes };
+            let end = (direction == Direction::Reply)
+                .then(|| shared.end_of_a_reply(number))
+                .flatten();
+            let sent = if end.is_some() {
+                &bytes[..bytes.len() / 2]
+            } else {
+                &bytes
+            };
             if to.write_all(sent).await.is_err() {
                 return End::Closed;
             }
@@ -306,7 +361,11 @@ async fn pass_pieces(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, number: usiz
 /// What came in one piece; `None` at the end.
 async fn read(from: &mut ReadHalf<'_>) -> Option<Vec<u8>> {
     let mut bytes = vec![0; READ_BYTES_MAX];
-    let length = from.read(&mut bytes).await.ok().filter(|length| *length > 0)?;
+    let length = from
+        .read(&mut bytes)
+        .await
+        .ok()
+        .filter(|length| *length > 0)?;
     bytes.truncate(length);
     Some(bytes)
 }

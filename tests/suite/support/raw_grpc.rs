@@ -1,4 +1,5 @@
-//! gRPC without a gRPC library: a call of which a test sends any bytes, and only as many as it likes.
+//! gRPC without a gRPC library: a call of which a test sends any bytes, and only as many as it
+//! likes.
 
 use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
@@ -39,18 +40,31 @@ pub(crate) struct Ended {
 impl Connection {
     /// Connects.
     pub(crate) async fn open(addr: SocketAddr) -> Self {
-        Self::over(TcpStream::connect(addr).await.expect("the port is open"), addr).await
+        Self::over(
+            TcpStream::connect(addr).await.expect("the port is open"),
+            addr,
+        )
+        .await
     }
 
     /// On a stream that leads to that address.
-    pub(crate) async fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, addr: SocketAddr) -> Self {
-        let (requests, driver) = h2::client::handshake(stream).await.expect("it speaks HTTP/2");
+    pub(crate) async fn over(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        addr: SocketAddr,
+    ) -> Self {
+        let (requests, driver) = h2::client::handshake(stream)
+            .await
+            .expect("it speaks HTTP/2");
         let mut driving = JoinSet::new();
         driving.spawn(async move {
             // How it ends is seen by the calls.
             let _ = driver.await;
         });
-        Self { requests, addr, _driver: driving }
+        Self {
+            requests,
+            addr,
+            _driver: driving,
+        }
     }
 
     /// Sends the head of a call.
@@ -60,7 +74,9 @@ impl Connection {
 
     /// Sends the head of a call with this grpc-timeout.
     pub(crate) async fn begin_within(&mut self, timeout: Option<Duration>) -> Call {
-        self.open_call(timeout).await.expect("the connection is open")
+        self.open_call(timeout)
+            .await
+            .expect("the connection is open")
     }
 
     /// The same as [`Self::begin`]; `None` if the server takes no more calls.
@@ -70,7 +86,9 @@ impl Connection {
 
     async fn open_call(&mut self, timeout: Option<Duration>) -> Option<Call> {
         let uri = format!("http://{}{PATH}", self.addr);
-        let mut head = Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
+        let mut head = Request::post(uri)
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
         if let Some(timeout) = timeout {
             head = head.header("grpc-timeout", format!("{}m", timeout.as_millis()));
         }
@@ -89,7 +107,9 @@ impl Connection {
 impl Call {
     /// Sends some of the body.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
-        self.body.send_data(Bytes::copy_from_slice(bytes), false).expect("the stream is open");
+        self.body
+            .send_data(Bytes::copy_from_slice(bytes), false)
+            .expect("the stream is open");
     }
 
     /// Sends the last of the body, and waits for the end.
@@ -102,26 +122,42 @@ impl Call {
     /// Waits for the end, and sends nothing.
     pub(crate) async fn ended(self) -> Ended {
         // The stream of the body is open until the call has ended.
-        let Self { body: _body, response } = self;
+        let Self {
+            body: _body,
+            response,
+        } = self;
         let ending = async {
             let response = response.await.expect("the call is answered");
             // Without a message the status is in the head.
-            let status_of = |headers: &http::HeaderMap| headers.get("grpc-status").map(|status| tonic::Code::from_bytes(status.as_bytes()));
+            let status_of = |headers: &http::HeaderMap| {
+                headers
+                    .get("grpc-status")
+                    .map(|status| tonic::Code::from_bytes(status.as_bytes()))
+            };
             if let Some(status) = status_of(response.headers()) {
-                return Ended { status, message: None };
+                return Ended {
+                    status,
+                    message: None,
+                };
             }
             let mut body = response.into_body();
             let mut frames = Vec::new();
             while let Some(frame) = body.data().await {
                 frames.extend_from_slice(&frame.expect("the stream is whole"));
             }
-            let trailers = body.trailers().await.expect("the stream is whole").expect("there are trailers");
+            let trailers = body
+                .trailers()
+                .await
+                .expect("the stream is whole")
+                .expect("there are trailers");
             Ended {
                 status: status_of(&trailers).expect("there is a status"),
                 message: (frames.len() >= 5).then(|| Bytes::from(frames).slice(5..)),
             }
         };
-        tokio::time::timeout(PATIENCE, ending).await.expect("the call ends")
+        tokio::time::timeout(PATIENCE, ending)
+            .await
+            .expect("the call ends")
     }
 }
 
@@ -132,6 +168,8 @@ pub(crate) fn frame(message: &impl Message) -> Vec<u8> {
 
 /// Any bytes with the five bytes before them.
 pub(crate) fn frame_of(bytes: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(bytes.len()).expect("it is short").to_be_bytes();
+    let length = u32::try_from(bytes.len())
+        .expect("it is short")
+        .to_be_bytes();
     [&[0], &length[..], bytes].concat()
 }

@@ -1,7 +1,9 @@
-//! A redis-server of one test, gone with it. Meanwhile it can be stopped, killed, and started again where it was.
+//! A redis-server of one test, gone with it. Meanwhile it can be stopped, killed, and started again
+//! where it was.
 //!
-//! It has a Unix socket in a directory of its own whatever else it listens on: by that the test talks to it, past TLS and ports. One of
-//! these may also be a sentinel (`support/sentinel.rs`), or a node of a cluster (`support/cluster.rs`).
+//! It has a Unix socket in a directory of its own whatever else it listens on: by that the test
+//! talks to it, past TLS and ports. One of these may also be a sentinel (`support/sentinel.rs`), or
+//! a node of a cluster (`support/cluster.rs`).
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -11,7 +13,9 @@ use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::thread;
 
-use ::redis::{Client, Connection, ConnectionAddr, FromRedisValue, IntoConnectionInfo as _, RedisResult};
+use ::redis::{
+    Client, Connection, ConnectionAddr, FromRedisValue, IntoConnectionInfo as _, RedisResult,
+};
 use tempfile::TempDir;
 
 use super::certificates::Identity;
@@ -19,15 +23,17 @@ use super::faketime::FakeTime;
 use super::versions::{DEFAULT, ON_PATH, Version};
 use super::{PATIENCE, look_until};
 
-/// Below those that Linux gives to clients (from 32,768): none is taken by somebody's connection while the server is away, and no client
-/// that tries again and again to reach a server that is away is connected to itself.
+/// Below those that Linux gives to clients (from 32,768): none is taken by somebody's connection
+/// while the server is away, and no client that tries again and again to reach a server that is
+/// away is connected to itself.
 const PORTS: Range<u16> = 22_000..32_000;
 /// Of nodes of a cluster: so much higher up they talk to each other, which is below PORTS, too.
 const CLUSTER_PORTS: Range<u16> = 10_000..12_000;
 /// By Redis' own rule, which 6.2 leaves no choice about.
 pub(crate) const BUS_PORT_OFFSET: u16 = 10_000;
 
-/// A running server, which keeps nothing on disk unless it is told to. Dropped, it is killed; in a test that fails, its log is shown.
+/// A running server, which keeps nothing on disk unless it is told to. Dropped, it is killed; in a
+/// test that fails, its log is shown.
 pub(crate) struct RedisProcess {
     /// `None` while it is killed.
     child: Option<Child>,
@@ -72,7 +78,10 @@ impl RedisProcess {
     pub(crate) fn builder() -> Builder {
         let directory = TempDir::new().expect("a temporary directory can be made");
         Builder {
-            home: Home { directory, password: None },
+            home: Home {
+                directory,
+                password: None,
+            },
             door: Door::Tcp,
             version: DEFAULT,
             is_sentinel: false,
@@ -117,24 +126,38 @@ impl RedisProcess {
 
     /// A connection past every door, as a user who may do anything.
     pub(crate) fn connection(&self) -> Connection {
-        self.options.home.connection().unwrap_or_else(|error| panic!("no connection: {error}"))
+        self.options
+            .home
+            .connection()
+            .unwrap_or_else(|error| panic!("no connection: {error}"))
     }
 
     /// Whether it answers, and is not busy with a script that takes too long.
     pub(crate) fn answers(&self) -> bool {
-        self.options.home.command::<::redis::Value>(&["PING"]).is_ok()
+        self.options
+            .home
+            .command::<::redis::Value>(&["PING"])
+            .is_ok()
     }
 
     /// The number behind that name in a section of INFO, if it is there.
     pub(crate) fn info(&self, section: &str, name: &str) -> Option<u64> {
         let info = self.text(&["INFO", section]);
         let rest = info.lines().find_map(|line| line.strip_prefix(name))?;
-        Some(rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().expect("a number"))
+        Some(
+            rest.split(|letter: char| !letter.is_ascii_digit())
+                .next()?
+                .parse()
+                .expect("a number"),
+        )
     }
 
     /// Runs a command past every door, as a user who may do anything.
     pub(crate) fn command<T: FromRedisValue>(&self, words: &[&str]) -> T {
-        self.options.home.command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        self.options
+            .home
+            .command(words)
+            .unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
     /// The same for what answers with a text, which some versions mark as such.
@@ -164,7 +187,11 @@ impl RedisProcess {
 
     /// Who is given another part hangs up on everybody, also on whoever asks this.
     fn says_of_its_part(&self, what: &str) -> bool {
-        let info = self.options.home.command(&["INFO", "replication"]).and_then(|info| Ok(::redis::from_redis_value::<String>(info)?));
+        let info = self
+            .options
+            .home
+            .command(&["INFO", "replication"])
+            .and_then(|info| Ok(::redis::from_redis_value::<String>(info)?));
         info.is_ok_and(|info| info.contains(what))
     }
 
@@ -173,11 +200,15 @@ impl RedisProcess {
         self.options.home.password.as_deref()
     }
 
-    /// How many connections others than the test have, than nodes of its cluster, and than sentinels.
+    /// How many connections others than the test have, than nodes of its cluster, and than
+    /// sentinels.
     pub(crate) fn clients(&self) -> usize {
         let list = self.text(&["CLIENT", "LIST", "TYPE", "normal"]);
         // Who moves keys keeps a connection for a while, and sentinels look after it for ever.
-        list.lines().filter(|line| !line.contains("cmd=restore") && !line.contains("name=sentinel-")).count() - 1
+        list.lines()
+            .filter(|line| !line.contains("cmd=restore") && !line.contains("name=sentinel-"))
+            .count()
+            - 1
     }
 
     /// Its clock, if it has one of its own.
@@ -209,7 +240,9 @@ impl RedisProcess {
         // It hangs up instead of an answer.
         let _ = self.options.home.command::<()>(&["SHUTDOWN", "SAVE"]);
         let mut child = self.child.take().expect("it runs");
-        look_until("redis-server has ended", || child.try_wait().expect("it is our child").is_some());
+        look_until("redis-server has ended", || {
+            child.try_wait().expect("it is our child").is_some()
+        });
     }
 
     /// Whether it runs, as far as the test has not killed it.
@@ -217,11 +250,16 @@ impl RedisProcess {
         self.child.is_some()
     }
 
-    /// Kills it if it runs, starts it where it was, with what it kept, which is nothing unless it was shut down, and waits until it answers.
+    /// Kills it if it runs, starts it where it was, with what it kept, which is nothing unless it
+    /// was shut down, and waits until it answers.
     pub(crate) fn restart(&mut self) {
         self.kill();
         self.child = self.options.try_start(self.port);
-        assert!(self.child.is_some(), "somebody has taken port {}", self.port);
+        assert!(
+            self.child.is_some(),
+            "somebody has taken port {}",
+            self.port
+        );
     }
 
     /// Starts it where it was, with what it kept, and does not wait until it answers.
@@ -231,7 +269,9 @@ impl RedisProcess {
 
     fn signal(&self, name: &str) {
         // It was not waited for, so its number is nobody else's.
-        let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.pid())]).status();
+        let sent = Command::new("sh")
+            .args(["-c", &format!("kill -{name} {}", self.pid())])
+            .status();
         assert!(sent.expect("there is a shell").success(), "send SIG{name}");
     }
 }
@@ -268,16 +308,26 @@ impl Builder {
         self
     }
 
-    /// TLS instead of plain text, and whether clients must show a certificate of the same authority. The server is the one on the PATH:
-    /// those of `.tools` have no TLS.
+    /// TLS instead of plain text, and whether clients must show a certificate of the same
+    /// authority. The server is the one on the PATH: those of `.tools` have no TLS.
     pub(crate) fn with_tls(mut self, identity: &Identity, auth_clients: &str) -> Self {
         self.version = ON_PATH;
         self.door = Door::Tls;
         let path = |path: &Path| path.display().to_string();
-        self.with_arguments(&["--tls-cert-file", &path(&identity.cert), "--tls-key-file", &path(&identity.key)])
-            .with_arguments(&["--tls-ca-cert-file", &path(&identity.ca), "--tls-auth-clients", auth_clients])
-            // To whom it connects itself: a master, or who is looked after.
-            .with_arguments(&["--tls-replication", "yes"])
+        self.with_arguments(&[
+            "--tls-cert-file",
+            &path(&identity.cert),
+            "--tls-key-file",
+            &path(&identity.key),
+        ])
+        .with_arguments(&[
+            "--tls-ca-cert-file",
+            &path(&identity.ca),
+            "--tls-auth-clients",
+            auth_clients,
+        ])
+        // To whom it connects itself: a master, or who is looked after.
+        .with_arguments(&["--tls-replication", "yes"])
     }
 
     /// A password for everybody.
@@ -289,13 +339,18 @@ impl Builder {
     /// A user besides the default one, such as `user app on >s3cret ~* +@all`.
     pub(crate) fn with_user(self, line: &str) -> Self {
         let path = self.home.directory.path().join("users.acl");
-        fs::write(&path, format!("user default on nopass ~* &* +@all\n{line}\n")).expect("a file can be written");
+        fs::write(
+            &path,
+            format!("user default on nopass ~* &* +@all\n{line}\n"),
+        )
+        .expect("a file can be written");
         self.with_arguments(&["--aclfile", &path.display().to_string()])
     }
 
     /// Any other options.
     pub(crate) fn with_arguments(mut self, arguments: &[&str]) -> Self {
-        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        self.arguments
+            .extend(arguments.iter().map(|&argument| argument.to_owned()));
         self
     }
 
@@ -318,11 +373,19 @@ impl Builder {
 
     /// One that nobody has, and that no other test of this process is given.
     pub(crate) fn free_port(&self) -> u16 {
-        if self.has_bus { free_port(&CLUSTER_PORTS, &[0, BUS_PORT_OFFSET]) } else { free_port(&PORTS, &[0]) }
+        if self.has_bus {
+            free_port(&CLUSTER_PORTS, &[0, BUS_PORT_OFFSET])
+        } else {
+            free_port(&PORTS, &[0])
+        }
     }
 
     fn started(self, child: Child, port: u16) -> RedisProcess {
-        RedisProcess { child: Some(child), options: self, port }
+        RedisProcess {
+            child: Some(child),
+            options: self,
+            port,
+        }
     }
 
     /// `None` if the port is taken.
@@ -334,7 +397,10 @@ impl Builder {
             has_ended || self.home.command::<String>(&["PING"]).is_ok()
         });
         let log = fs::read_to_string(self.home.log()).unwrap_or_default();
-        assert!(!has_ended || log.contains("Address already in use"), "redis-server ended: {log}");
+        assert!(
+            !has_ended || log.contains("Address already in use"),
+            "redis-server ended: {log}"
+        );
         (!has_ended).then_some(child)
     }
 
@@ -354,12 +420,28 @@ impl Builder {
         };
         // The minus is for machines without IPv6.
         command.args(["--bind", "127.0.0.1", "-::1"]);
-        command.arg("--dir").arg(self.home.directory.path()).arg("--logfile").arg(self.home.log());
-        command.arg("--unixsocket").arg(self.home.socket()).args(&self.arguments);
+        command
+            .arg("--dir")
+            .arg(self.home.directory.path())
+            .arg("--logfile")
+            .arg(self.home.log());
+        command
+            .arg("--unixsocket")
+            .arg(self.home.socket())
+            .args(&self.arguments);
         command.envs(self.clock.iter().flat_map(FakeTime::environment));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         let child = command.spawn();
-        child.unwrap_or_else(|error| panic!("{}: {error}; {}", self.version.name, self.version.how_to_get_it()))
+        child.unwrap_or_else(|error| {
+            panic!(
+                "{}: {error}; {}",
+                self.version.name,
+                self.version.how_to_get_it()
+            )
+        })
     }
 }
 
@@ -390,7 +472,9 @@ impl Home {
 
     fn command<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         let (name, arguments) = words.split_first().expect("there is a command");
-        ::redis::cmd(name).arg(arguments).query(&mut self.connection()?)
+        ::redis::cmd(name)
+            .arg(arguments)
+            .query(&mut self.connection()?)
     }
 }
 
@@ -398,18 +482,31 @@ impl Drop for RedisProcess {
     fn drop(&mut self) {
         self.kill();
         if thread::panicking() {
-            eprintln!("redis-server's log:\n{}", fs::read_to_string(self.options.home.log()).unwrap_or_default());
+            eprintln!(
+                "redis-server's log:\n{}",
+                fs::read_to_string(self.options.home.log()).unwrap_or_default()
+            );
         }
     }
 }
 
-/// A port of these that nobody has, nor those so much higher up, and that no other test of this process is given.
+/// A port of these that nobody has, nor those so much higher up, and that no other test of this
+/// process is given.
 fn free_port(range: &Range<u16>, offsets: &[u16]) -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let ports = range.end - range.start;
     // Runs side by side begin in different places.
-    let begin = u16::try_from(process::id().wrapping_mul(64) % u32::from(ports)).expect("it is below ports");
-    let candidates = (0..ports).map(|_| range.start + (begin + TAKEN.fetch_add(1, Relaxed) % ports) % ports);
-    let is_free = |port: &u16| offsets.iter().all(|offset| TcpListener::bind((Ipv4Addr::LOCALHOST, port + offset)).is_ok());
-    candidates.into_iter().find(is_free).expect("some port is free")
+    let begin = u16::try_from(process::id().wrapping_mul(64) % u32::from(ports))
+        .expect("it is below ports");
+    let candidates =
+        (0..ports).map(|_| range.start + (begin + TAKEN.fetch_add(1, Relaxed) % ports) % ports);
+    let is_free = |port: &u16| {
+        offsets
+            .iter()
+            .all(|offset| TcpListener::bind((Ipv4Addr::LOCALHOST, port + offset)).is_ok())
+    };
+    candidates
+        .into_iter()
+        .find(is_free)
+        .expect("some port is free")
 }

@@ -1,4 +1,5 @@
-//! The store as a runtime has it, on a redis-server of its own: a test asks it, and counts what Redis had to do for it.
+//! The store as a runtime has it, on a redis-server of its own: a test asks it, and counts what
+//! Redis had to do for it.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -28,12 +29,18 @@ impl Bench {
     pub(crate) fn start(clock: Clock) -> Self {
         let (server, metrics) = (RedisProcess::start(), Metrics::new());
         let remote = redis(&server, clock, &metrics).open();
-        Self { server, remote, metrics }
+        Self {
+            server,
+            remote,
+            metrics,
+        }
     }
 
     /// How often Redis has run a command since [`Self::count_anew`], for callers and in scripts.
     pub(crate) fn calls(&self, command: &str) -> u64 {
-        self.server.info("commandstats", &format!("cmdstat_{command}:calls=")).unwrap_or(0)
+        self.server
+            .info("commandstats", &format!("cmdstat_{command}:calls="))
+            .unwrap_or(0)
     }
 
     /// Counts anew.
@@ -47,7 +54,11 @@ impl Bench {
     }
 
     /// Asks each check in a request of its own; all of them come at the same time.
-    pub(crate) async fn ask_each(&self, checks: &[Check], now: Time) -> Vec<Result<Verdict, Failure>> {
+    pub(crate) async fn ask_each(
+        &self,
+        checks: &[Check],
+        now: Time,
+    ) -> Vec<Result<Verdict, Failure>> {
         let mut callers = Callers::default();
         for check in checks {
             callers.ask(&self.remote, ask([check.clone()]), now);
@@ -68,7 +79,8 @@ impl Callers {
     pub(crate) fn ask(&mut self, remote: &Remote, ask: Ask, now: Time) {
         let (remote, number) = (remote.clone(), self.count);
         self.count += 1;
-        self.tasks.spawn(async move { (number, remote.decide(&ask, now).await) });
+        self.tasks
+            .spawn(async move { (number, remote.decide(&ask, now).await) });
     }
 
     /// The answers, in the order of the callers.
@@ -78,7 +90,10 @@ impl Callers {
             answers.extend(answer.ok());
         }
         answers.sort_by_key(|(number, _)| *number);
-        answers.into_iter().map(|(_, decisions)| decisions).collect()
+        answers
+            .into_iter()
+            .map(|(_, decisions)| decisions)
+            .collect()
     }
 }
 
@@ -91,7 +106,10 @@ pub(crate) fn redis(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> A
 pub(crate) fn redis_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
     let address = Address::parse(url).expect("it is an address").address;
     let options = Options {
-        main: PoolOptions { deployment: Deployment::Single(address), connect_timeout: PATIENCE.into() },
+        main: PoolOptions {
+            deployment: Deployment::Single(address),
+            connect_timeout: PATIENCE.into(),
+        },
         per_second: None,
         store_timeout: PATIENCE.into(),
         required: false,
@@ -106,12 +124,19 @@ pub(crate) fn redis_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Redis>
 
 /// A request of these checks, one by one.
 pub(crate) fn ask(checks: impl IntoIterator<Item = Check>) -> Ask {
-    Ask { checks: checks.into_iter().collect(), together: false, deadline: None }
+    Ask {
+        checks: checks.into_iter().collect(),
+        together: false,
+        deadline: None,
+    }
 }
 
 /// The same, all or nothing.
 pub(crate) fn ask_together(checks: impl IntoIterator<Item = Check>) -> Ask {
-    Ask { together: true, ..ask(checks) }
+    Ask {
+        together: true,
+        ..ask(checks)
+    }
 }
 
 /// Terms that let so many pass at once, whatever the algorithm.

@@ -1,7 +1,9 @@
-//! A Redis in memory that behaves as a test says: it answers, is late, returns errors, or breaks connections.
+//! A Redis in memory that behaves as a test says: it answers, is late, returns errors, or breaks
+//! connections.
 //!
-//! Clients connect through [`Network::dialer`] over in-memory streams. Nothing here uses a socket, a thread or the real time, so under
-//! tokio's paused clock every test is deterministic and its times are exact. It counts by the Rust code of all algorithms; `parity.rs` compares
+//! Clients connect through [`Network::dialer`] over in-memory streams. Nothing here uses a socket,
+//! a thread or the real time, so under tokio's paused clock every test is deterministic and its
+//! times are exact. It counts by the Rust code of all algorithms; `parity.rs` compares
 //! that with the script on a real Redis.
 
 mod commands;
@@ -15,7 +17,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, ReadHalf, WriteHalf,
+};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -58,7 +62,8 @@ pub(crate) struct ScriptedRedis {
 struct Accepting {
     /// For each connection by itself.
     latency: Duration,
-    /// For each after the others, as TLS handshakes do that one core computes. Connections that are given up take it, too.
+    /// For each after the others, as TLS handshakes do that one core computes. Connections that
+    /// are given up take it, too.
     work: Duration,
     /// When the work that has arrived so far is done.
     busy_until: Option<Instant>,
@@ -71,9 +76,11 @@ struct Accepting {
 pub(crate) enum Fault {
     /// Connections are refused, and open ones are closed.
     Refuse,
-    /// Packets are lost: connecting takes until a packet arrives after the fault, and nothing is read from open connections.
+    /// Packets are lost: connecting takes until a packet arrives after the fault, and nothing is
+    /// read from open connections.
     Unreachable,
-    /// The process is stopped: it accepts connections, and reads what they send when the fault is over.
+    /// The process is stopped: it accepts connections, and reads what they send when the fault is
+    /// over.
     Stopped,
     /// Runs commands and never replies.
     NoReply,
@@ -85,8 +92,8 @@ pub(crate) enum Fault {
     CloseInReply,
     /// Runs commands, sends half of the replies and nothing more.
     HalfReply,
-    /// Replies with this error instead of running commands: `LOADING`, `NOAUTH` and the like to all of them, `OOM`, `READONLY` and
-    /// `MASTERDOWN` to those that write.
+    /// Replies with this error instead of running commands: `LOADING`, `NOAUTH` and the like to all
+    /// of them, `OOM`, `READONLY` and `MASTERDOWN` to those that write.
     Error(&'static str),
 }
 
@@ -106,16 +113,23 @@ struct Plan {
 
 impl Network {
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { servers: Arc::default(), clock }
+        Self {
+            servers: Arc::default(),
+            clock,
+        }
     }
 
     /// The server at `host:port`, which exists from now on.
     pub(crate) fn server(&self, address: &str) -> Arc<ScriptedRedis> {
         let mut servers = lock(&self.servers);
-        servers.entry(address.to_owned()).or_insert_with(|| Arc::new(ScriptedRedis::new(self.clock.clone()))).clone()
+        servers
+            .entry(address.to_owned())
+            .or_insert_with(|| Arc::new(ScriptedRedis::new(self.clock.clone())))
+            .clone()
     }
 
-    /// From now on connections to this address reach another server, as after a failover behind a name. Open ones stay where they are.
+    /// From now on connections to this address reach another server, as after a failover behind a
+    /// name. Open ones stay where they are.
     pub(crate) fn repoint(&self, address: &str, server: &Arc<ScriptedRedis>) {
         lock(&self.servers).insert(address.to_owned(), server.clone());
     }
@@ -149,17 +163,29 @@ impl ScriptedRedis {
 
     /// From now on there is this fault.
     pub(crate) fn fail(&self, fault: Fault) {
-        self.plan.send_replace(Plan { fault: Some(fault), ..Plan::default() });
+        self.plan.send_replace(Plan {
+            fault: Some(fault),
+            ..Plan::default()
+        });
     }
 
-    /// The same for every other connection: those whose number leaves this remainder when it is divided by two.
+    /// The same for every other connection: those whose number leaves this remainder when it is
+    /// divided by two.
     pub(crate) fn fail_half(&self, remainder: usize, fault: Fault) {
-        self.plan.send_replace(Plan { fault: Some(fault), half: Some(remainder), ..Plan::default() });
+        self.plan.send_replace(Plan {
+            fault: Some(fault),
+            half: Some(remainder),
+            ..Plan::default()
+        });
     }
 
     /// The same for so many batches of commands that count hits.
     pub(crate) fn fail_next(&self, batches: u32, fault: Fault) {
-        self.plan.send_replace(Plan { fault: Some(fault), batches: Some(batches), ..Plan::default() });
+        self.plan.send_replace(Plan {
+            fault: Some(fault),
+            batches: Some(batches),
+            ..Plan::default()
+        });
     }
 
     /// From now on there is no fault.
@@ -172,9 +198,13 @@ impl ScriptedRedis {
         self.database().canned.insert(command.to_owned(), reply);
     }
 
-    /// Accepts only connections that authenticate with one of these. Open connections stay authenticated.
+    /// Accepts only connections that authenticate with one of these. Open connections stay
+    /// authenticated.
     pub(crate) fn set_passwords(&self, passwords: &[&str]) {
-        self.database().passwords = passwords.iter().map(|&password| password.to_owned()).collect();
+        self.database().passwords = passwords
+            .iter()
+            .map(|&password| password.to_owned())
+            .collect();
     }
 
     /// Redirects commands on keys of this slot.
@@ -191,7 +221,8 @@ impl ScriptedRedis {
         self.database().knows_script = false;
     }
 
-    /// Puts something at every key with this prefix, or at this key, that is no counter. `false` removes it.
+    /// Puts something at every key with this prefix, or at this key, that is no counter. `false`
+    /// removes it.
     pub(crate) fn set_foreign(&self, prefix: &str, is_there: bool) {
         self.database().set_foreign(prefix, is_there);
     }
@@ -231,7 +262,8 @@ impl ScriptedRedis {
         Snapshot(self.database().counters().clone())
     }
 
-    /// Another server takes this one's place, with these counters and without the script: connections are closed.
+    /// Another server takes this one's place, with these counters and without the script:
+    /// connections are closed.
     pub(crate) fn fail_over(&self, snapshot: Snapshot) {
         {
             let mut database = self.database();
@@ -241,14 +273,18 @@ impl ScriptedRedis {
         *lock(&self.connections) = JoinSet::new();
     }
 
-    /// How many of a command have arrived. Commands with subcommands have both words: `CLUSTER SLOTS`.
+    /// How many of a command have arrived. Commands with subcommands have both words: `CLUSTER
+    /// SLOTS`.
     pub(crate) fn received(&self, command: &str) -> usize {
         self.received_at(command).len()
     }
 
     /// When they arrived.
     pub(crate) fn received_at(&self, command: &str) -> Vec<Time> {
-        lock(&self.received).get(command).cloned().unwrap_or_default()
+        lock(&self.received)
+            .get(command)
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Forgets what has arrived so far.
@@ -259,7 +295,11 @@ impl ScriptedRedis {
     /// From now on connecting takes this long, and as much work after that of earlier connections.
     pub(crate) fn slow_connecting(&self, latency: Duration, work: Duration) {
         let mut accepting = lock(&self.accepting);
-        *accepting = Accepting { latency, work, ..*accepting };
+        *accepting = Accepting {
+            latency,
+            work,
+            ..*accepting
+        };
     }
 
     /// How often connecting was attempted.
@@ -308,7 +348,9 @@ impl ScriptedRedis {
 
     /// The fault that these commands meet.
     fn fault_of(&self, connection: usize, commands: &[Vec<Vec<u8>>]) -> Option<Fault> {
-        let counts = commands.iter().any(|command| matches!(command[0].as_slice(), b"EVALSHA" | b"EVAL" | b"INCRBY"));
+        let counts = commands
+            .iter()
+            .any(|command| matches!(command[0].as_slice(), b"EVALSHA" | b"EVAL" | b"INCRBY"));
         let mut fault = self.fault(connection);
         self.plan.send_if_modified(|plan| {
             match &mut plan.batches {
@@ -327,7 +369,10 @@ impl ScriptedRedis {
 
     fn record(&self, command: &[Vec<u8>]) -> String {
         let name = commands::name(command);
-        lock(&self.received).entry(name.clone()).or_default().push(self.clock.now());
+        lock(&self.received)
+            .entry(name.clone())
+            .or_default()
+            .push(self.clock.now());
         name
     }
 }
@@ -345,7 +390,8 @@ impl Accepting {
 
 impl Plan {
     fn fault(&self, connection: usize) -> Option<Fault> {
-        self.fault.filter(|_| self.half.is_none_or(|half| connection % 2 == half))
+        self.fault
+            .filter(|_| self.half.is_none_or(|half| connection % 2 == half))
     }
 }
 
@@ -365,7 +411,14 @@ impl Connection {
         let (reader, writer) = tokio::io::split(stream);
         let (publish, published) = mpsc::unbounded_channel();
         let reader = BufReader::with_capacity(STREAM_BYTES_MAX, reader);
-        Self { server, number, reader, writer, session: Session::new(publish), published }
+        Self {
+            server,
+            number,
+            reader,
+            writer,
+            session: Session::new(publish),
+            published,
+        }
     }
 
     async fn serve(mut self) -> io::Result<()> {
@@ -380,7 +433,13 @@ impl Connection {
                 }
                 () = until(&mut plan, |plan| plan.fault(number) == Some(Fault::Refuse)) => return Ok(()),
             }
-            until(&mut plan, |plan| !matches!(plan.fault(number), Some(Fault::Stopped | Fault::Unreachable))).await;
+            until(&mut plan, |plan| {
+                !matches!(
+                    plan.fault(number),
+                    Some(Fault::Stopped | Fault::Unreachable)
+                )
+            })
+            .await;
             let commands = self.read_commands().await?;
             let fault = self.server.fault_of(number, &commands);
             if fault == Some(Fault::CloseBeforeRunning) {
@@ -389,7 +448,9 @@ impl Connection {
             let replies = self.run(&commands, fault);
             match fault {
                 Some(Fault::NoReply) => {}
-                Some(Fault::CloseInReply) => return self.writer.write_all(&replies[..replies.len() / 2]).await,
+                Some(Fault::CloseInReply) => {
+                    return self.writer.write_all(&replies[..replies.len() / 2]).await;
+                }
                 Some(Fault::HalfReply) => {
                     self.writer.write_all(&replies[..replies.len() / 2]).await?;
                     // The rest never comes. The client closes the connection.
@@ -414,12 +475,19 @@ impl Connection {
     }
 
     fn run(&mut self, commands: &[Vec<Vec<u8>>], fault: Option<Fault>) -> Vec<u8> {
-        let error = if let Some(Fault::Error(error)) = fault { Some(error) } else { None };
+        let error = if let Some(Fault::Error(error)) = fault {
+            Some(error)
+        } else {
+            None
+        };
         let mut bytes = Vec::new();
         for command in commands {
             let name = self.server.record(command);
             let now = self.server.clock.now();
-            self.server.database().run(&name, command, error, &mut self.session, now).write(&mut bytes);
+            self.server
+                .database()
+                .run(&name, command, error, &mut self.session, now)
+                .write(&mut bytes);
         }
         bytes
     }
@@ -427,7 +495,10 @@ impl Connection {
 
 /// Waits until the plan is so. The server, and so the sender, outlives its connections.
 async fn until(plan: &mut watch::Receiver<Plan>, is_so: impl Fn(&Plan) -> bool) {
-    plan.wait_for(is_so).await.map(drop).expect("the server is there");
+    plan.wait_for(is_so)
+        .await
+        .map(drop)
+        .expect("the server is there");
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

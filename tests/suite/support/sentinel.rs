@@ -1,6 +1,7 @@
 //! A master, its replicas, and three sentinels that look after them, of one test.
 //!
-//! They are told little: sentinels find each other, and the replicas, through the master. A test waits until they have.
+//! They are told little: sentinels find each other, and the replicas, through the master. A test
+//! waits until they have.
 
 use super::certificates::Identity;
 use super::look_until;
@@ -54,14 +55,21 @@ impl SentinelProcess {
     /// As an operator writes it: the master's name, and where the sentinels are.
     pub(crate) fn url(&self) -> String {
         let places = self.sentinels.iter().map(RedisProcess::address);
-        [MASTER.to_owned()].into_iter().chain(places).collect::<Vec<String>>().join(",")
+        [MASTER.to_owned()]
+            .into_iter()
+            .chain(places)
+            .collect::<Vec<String>>()
+            .join(",")
     }
 
     /// The server that the honest sentinels call the master, if they agree.
     pub(crate) fn master_by_name(&self) -> Option<usize> {
         let mut named = self.honest().map(named_by);
         let first = named.next()?;
-        let number = self.servers.iter().position(|server| server.port() == first)?;
+        let number = self
+            .servers
+            .iter()
+            .position(|server| server.port() == first)?;
         named.all(|port| port == first).then_some(number)
     }
 
@@ -81,32 +89,44 @@ impl SentinelProcess {
         let before = self.master_by_name().expect("they agree");
         let sentinel = self.honest().next().expect("a sentinel runs");
         // Who has just failed over, or not heard of a replica for a while, refuses.
-        look_until("a sentinel begins to fail over", || sentinel.tries(&["SENTINEL", "FAILOVER", MASTER]));
+        look_until("a sentinel begins to fail over", || {
+            sentinel.tries(&["SENTINEL", "FAILOVER", MASTER])
+        });
         self.wait_until_replaced(before);
         // Until then it counts what nobody is going to know of.
-        look_until("the old master follows the new one", || self.servers[before].is_replica());
+        look_until("the old master follows the new one", || {
+            self.servers[before].is_replica()
+        });
     }
 
     /// Waits until the sentinels say that another server is the master, and it says so, too.
     pub(crate) fn wait_until_replaced(&self, lost: usize) {
         look_until("a replica has taken over", || {
-            self.master_by_name().is_some_and(|number| number != lost && self.servers[number].is_master())
+            self.master_by_name()
+                .is_some_and(|number| number != lost && self.servers[number].is_master())
         });
     }
 
     /// Those who run and say what is so. The liar is the first one.
     fn honest(&self) -> impl Iterator<Item = &RedisProcess> {
-        self.sentinels[self.sentinels.len() - SENTINELS..].iter().filter(|sentinel| sentinel.runs())
+        self.sentinels[self.sentinels.len() - SENTINELS..]
+            .iter()
+            .filter(|sentinel| sentinel.runs())
     }
 
     fn wait_until_known(&self) {
         look_until("the replicas have what the master has", || {
-            self.servers.iter().filter(|server| server.follows_its_master()).count() == self.servers.len() - 1
+            self.servers
+                .iter()
+                .filter(|server| server.follows_its_master())
+                .count()
+                == self.servers.len() - 1
         });
         look_until("the sentinels know each other, and the replicas", || {
             let number = |sentinel, name| state(sentinel, name).parse::<usize>().expect("a number");
             self.honest().all(|sentinel| {
-                number(sentinel, "num-slaves") == self.servers.len() - 1 && number(sentinel, "num-other-sentinels") >= SENTINELS - 1
+                number(sentinel, "num-slaves") == self.servers.len() - 1
+                    && number(sentinel, "num-other-sentinels") >= SENTINELS - 1
             })
         });
     }
@@ -123,29 +143,45 @@ impl<'i> Builder<'i> {
         Self { replicas, ..self }
     }
 
-    /// TLS instead of plain text everywhere, and whether clients must show a certificate of the same authority.
+    /// TLS instead of plain text everywhere, and whether clients must show a certificate of the
+    /// same authority.
     pub(crate) fn with_tls(self, identity: &'i Identity, auth_clients: &'static str) -> Self {
-        Self { tls: Some((identity, auth_clients)), ..self }
+        Self {
+            tls: Some((identity, auth_clients)),
+            ..self
+        }
     }
 
     /// A password for everybody who comes to the servers.
     pub(crate) fn with_password(self, password: &'static str) -> Self {
-        Self { password: Some(password), ..self }
+        Self {
+            password: Some(password),
+            ..self
+        }
     }
 
     /// A password for everybody who comes to the sentinels.
     pub(crate) fn with_sentinel_password(self, password: &'static str) -> Self {
-        Self { sentinel_password: Some(password), ..self }
+        Self {
+            sentinel_password: Some(password),
+            ..self
+        }
     }
 
     /// A user of the sentinels besides the default one, such as `app on >s3cret ~* &* +@all`.
     pub(crate) fn with_sentinel_user(self, user: &'static str) -> Self {
-        Self { sentinel_user: Some(user), ..self }
+        Self {
+            sentinel_user: Some(user),
+            ..self
+        }
     }
 
     /// One more sentinel, the first that an operator would name: it takes a replica for the master.
     pub(crate) fn with_a_liar(self) -> Self {
-        Self { has_a_liar: true, ..self }
+        Self {
+            has_a_liar: true,
+            ..self
+        }
     }
 
     /// Starts everything, and waits until everybody knows everybody.
@@ -156,7 +192,10 @@ impl<'i> Builder<'i> {
         let replicas = (0..self.replicas).map(|_| self.server().with_arguments(&of).start());
         let servers: Vec<RedisProcess> = [master].into_iter().chain(replicas).collect();
         let honest = (0..SENTINELS).map(|_| self.sentinel(servers[0].port()));
-        let mut deployment = SentinelProcess { sentinels: honest.collect(), servers };
+        let mut deployment = SentinelProcess {
+            sentinels: honest.collect(),
+            servers,
+        };
         deployment.wait_until_known();
         if self.has_a_liar {
             let liar = self.sentinel(deployment.servers[1].port());
@@ -168,7 +207,9 @@ impl<'i> Builder<'i> {
     fn server(&self) -> redis::Builder {
         let mut builder = self.secured(RedisProcess::builder().of(self.version));
         if let Some(password) = self.password {
-            builder = builder.with_password(password).with_arguments(&["--masterauth", password]);
+            builder = builder
+                .with_password(password)
+                .with_arguments(&["--masterauth", password]);
         }
         // What replicas are sent first is ready at once.
         builder.with_arguments(&["--repl-diskless-sync-delay", "0"])
@@ -189,7 +230,11 @@ impl<'i> Builder<'i> {
         if let Some(user) = self.sentinel_user {
             lines += &format!("user {user}\n");
         }
-        let builder = self.secured(RedisProcess::builder().of(self.version).for_sentinel(&lines));
+        let builder = self.secured(
+            RedisProcess::builder()
+                .of(self.version)
+                .for_sentinel(&lines),
+        );
         match self.sentinel_password {
             Some(password) => builder.with_password(password),
             None => builder,
@@ -214,7 +259,10 @@ pub(crate) fn named_by(sentinel: &RedisProcess) -> u16 {
 /// What a sentinel knows of the master under that name.
 fn state(sentinel: &RedisProcess, name: &str) -> String {
     let state: Vec<String> = sentinel.command(&["SENTINEL", "MASTER", MASTER]);
-    let at = state.iter().position(|word| word == name).expect("it is there");
+    let at = state
+        .iter()
+        .position(|word| word == name)
+        .expect("it is there");
     state[at + 1].clone()
 }
 
@@ -228,7 +276,10 @@ mod tests {
     #[test]
     fn a_replica_takes_over_when_it_is_told_to_and_when_the_master_is_killed() {
         let each = |version| {
-            let mut deployment = SentinelProcess::builder().of(version).with_replicas(2).start();
+            let mut deployment = SentinelProcess::builder()
+                .of(version)
+                .with_replicas(2)
+                .start();
             assert_eq!(deployment.master_by_name(), Some(0));
             deployment.fail_over();
             let second = deployment.master_by_name().expect("they agree");
@@ -248,7 +299,12 @@ mod tests {
     fn a_liar_names_a_replica_and_convinces_nobody() {
         let deployment = SentinelProcess::builder().with_a_liar().start();
         let liar = &deployment.sentinels[0];
-        look_until("it has seen that this is a replica", || state(liar, "role-reported") == "slave");
-        assert_eq!((named_by(liar), deployment.master_by_name()), (deployment.servers[1].port(), Some(0)));
+        look_until("it has seen that this is a replica", || {
+            state(liar, "role-reported") == "slave"
+        });
+        assert_eq!(
+            (named_by(liar), deployment.master_by_name()),
+            (deployment.servers[1].port(), Some(0))
+        );
     }
 }

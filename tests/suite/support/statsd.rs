@@ -1,4 +1,5 @@
-//! A statsd of one test: it adds up what it is told, over TCP and UDP on one port, and can go away and come back.
+//! A statsd of one test: it adds up what it is told, over TCP and UDP on one port, and can go away
+//! and come back.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, ErrorKind};
@@ -65,14 +66,22 @@ impl Statsd {
                 break port;
             }
         };
-        Self { port, heard: Arc::default(), open: None }
+        Self {
+            port,
+            heard: Arc::default(),
+            open: None,
+        }
     }
 
     /// Opens the doors.
     pub(crate) fn come(&mut self) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).expect("the port is still free");
-        let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, self.port)).expect("the port is still free");
-        datagrams.set_read_timeout(Some(TICK)).expect("it is a socket");
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).expect("the port is still free");
+        let datagrams =
+            UdpSocket::bind((Ipv4Addr::LOCALHOST, self.port)).expect("the port is still free");
+        datagrams
+            .set_read_timeout(Some(TICK))
+            .expect("it is a socket");
         listener.set_nonblocking(true).expect("it is a socket");
         let over = Arc::new(OnceLock::new());
         let threads = vec![
@@ -93,13 +102,16 @@ impl Statsd {
         self.close(Closing::SayingSo);
     }
 
-    /// Closes the doors when everything is heard that was sent. Whoever sends over TCP has to have ended.
+    /// Closes the doors when everything is heard that was sent. Whoever sends over TCP has to have
+    /// ended.
     pub(crate) fn hear_out(&mut self) {
         self.close(Closing::AsTheyEnd);
     }
 
     fn close(&mut self, closing: Closing) {
-        let Some(Open { over, threads }) = self.open.take() else { return };
+        let Some(Open { over, threads }) = self.open.take() else {
+            return;
+        };
         over.set(closing).expect("it is closed once");
         for thread in threads {
             thread.join().expect("it does not panic");
@@ -118,7 +130,13 @@ impl Statsd {
 
     /// What a counter adds up to.
     pub(crate) fn counter(&self, name: &str) -> u64 {
-        self.heard.lock().expect("nobody panicked").counters.get(name).copied().unwrap_or(0)
+        self.heard
+            .lock()
+            .expect("nobody panicked")
+            .counters
+            .get(name)
+            .copied()
+            .unwrap_or(0)
     }
 }
 
@@ -173,7 +191,10 @@ fn receive(datagrams: &UdpSocket, heard: &Mutex<Heard>, over: &OnceLock<Closing>
         };
         let mut heard = heard.lock().expect("nobody panicked");
         heard.packet_bytes = heard.packet_bytes.max(length);
-        for line in std::str::from_utf8(&packet[..length]).expect("metrics are text").lines() {
+        for line in std::str::from_utf8(&packet[..length])
+            .expect("metrics are text")
+            .lines()
+        {
             heard.hear(line);
         }
     }
@@ -183,9 +204,14 @@ impl Heard {
     /// `name:value|kind`, then perhaps `|@rate` and `|#tags`.
     fn hear(&mut self, line: &str) {
         self.lines.push(line.to_owned());
-        let (name, rest) = line.split_once(':').unwrap_or_else(|| panic!("no metric: {line}"));
+        let (name, rest) = line
+            .split_once(':')
+            .unwrap_or_else(|| panic!("no metric: {line}"));
         let mut parts = rest.split('|');
-        let (value, kind) = (parts.next().expect("a value"), parts.next().unwrap_or_else(|| panic!("no kind: {line}")));
+        let (value, kind) = (
+            parts.next().expect("a value"),
+            parts.next().unwrap_or_else(|| panic!("no kind: {line}")),
+        );
         let (mut rate, mut tags) = (1.0, "");
         for part in parts {
             match part.split_at(1) {
@@ -194,15 +220,25 @@ impl Heard {
                 _ => panic!("neither a rate nor tags: {line}"),
             }
         }
-        let name = if tags.is_empty() { name.to_owned() } else { format!("{name}|#{tags}") };
-        let whole = || value.parse::<u64>().unwrap_or_else(|_| panic!("no whole number: {line}"));
+        let name = if tags.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{name}|#{tags}")
+        };
+        let whole = || {
+            value
+                .parse::<u64>()
+                .unwrap_or_else(|_| panic!("no whole number: {line}"))
+        };
         match kind {
             "c" => *self.counters.entry(name).or_default() += whole(),
             "g" => {
                 self.gauges.insert(name, whole());
             }
             "ms" => {
-                value.parse::<f64>().unwrap_or_else(|_| panic!("no time: {line}"));
+                value
+                    .parse::<f64>()
+                    .unwrap_or_else(|_| panic!("no time: {line}"));
                 *self.times.entry(name).or_default() += 1.0 / rate;
             }
             _ => panic!("no kind of metric: {line}"),

@@ -1,7 +1,7 @@
 //! Clients that keep calling while something happens to the service.
 //!
-//! Every call is awaited and recorded, so none can get lost. How long an answer takes is not looked at here: that depends on the machine,
-//! and is asserted in process under a paused clock.
+//! Every call is awaited and recorded, so none can get lost. How long an answer takes is not looked
+//! at here: that depends on the machine, and is asserted in process under a paused clock.
 
 use std::net::SocketAddr;
 use std::panic;
@@ -33,7 +33,8 @@ pub(crate) struct Traffic<const N: usize> {
 #[derive(Debug, Clone)]
 pub(crate) struct Calls {
     pub(crate) key: &'static str,
-    /// Number of distinct values, `0`, `1`, … The first client asks for all of them in turn, the others for the first half.
+    /// Number of distinct values, `0`, `1`, … The first client asks for all of them in turn, the
+    /// others for the first half.
     pub(crate) values: usize,
     /// Sent as grpc-timeout.
     pub(crate) deadline: Option<Duration>,
@@ -65,21 +66,36 @@ impl<const N: usize> Traffic<N> {
     /// Starts [`CLIENTS`] clients for each group.
     pub(crate) fn start(server: &TestServer, groups: [Calls; N]) -> Self {
         let answered = (0..N * CLIENTS).map(|_| AtomicUsize::new(0)).collect();
-        let shared = Arc::new(Shared { stopped: AtomicBool::new(false), answered });
+        let shared = Arc::new(Shared {
+            stopped: AtomicBool::new(false),
+            answered,
+        });
         let (addr, running) = (server.grpc, shared.clone());
         let thread = thread::spawn(move || {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built");
+            let runtime = runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime can be built");
             runtime.block_on(call_until_stopped(addr, groups, running))
         });
-        Self { shared, thread: Some(thread) }
+        Self {
+            shared,
+            thread: Some(thread),
+        }
     }
 
     /// Waits until every client has had so many more answers.
     pub(crate) fn wait_for_answers(&self, each: usize) {
         let before: Vec<usize> = self.answered();
         look_until("every client has its answers", || {
-            assert!(!self.thread.as_ref().expect("it is running").is_finished(), "a client failed, see above");
-            self.answered().iter().zip(&before).all(|(now, before)| now - before >= each)
+            assert!(
+                !self.thread.as_ref().expect("it is running").is_finished(),
+                "a client failed, see above"
+            );
+            self.answered()
+                .iter()
+                .zip(&before)
+                .all(|(now, before)| now - before >= each)
         });
     }
 
@@ -91,7 +107,11 @@ impl<const N: usize> Traffic<N> {
     }
 
     fn answered(&self) -> Vec<usize> {
-        self.shared.answered.iter().map(|answered| answered.load(Relaxed)).collect()
+        self.shared
+            .answered
+            .iter()
+            .map(|answered| answered.load(Relaxed))
+            .collect()
     }
 }
 
@@ -120,8 +140,14 @@ impl Answers {
             self.errors.push(ended.status);
             return;
         }
-        let message = ended.message.clone().expect("a call that succeeds has a message");
-        match RateLimitResponse::decode(message).expect("the message is a response").overall_code() {
+        let message = ended
+            .message
+            .clone()
+            .expect("a call that succeeds has a message");
+        match RateLimitResponse::decode(message)
+            .expect("the message is a response")
+            .overall_code()
+        {
             Code::Ok => counts.ok += 1,
             Code::OverLimit => counts.over_limit += 1,
             Code::Unknown => panic!("a response without a code"),
@@ -138,13 +164,33 @@ impl Answers {
     }
 }
 
-async fn call_until_stopped<const N: usize>(addr: SocketAddr, groups: [Calls; N], shared: Arc<Shared>) -> [Answers; N] {
-    let mut answers = groups.each_ref().map(|calls| Answers { values: vec![ValueAnswers::default(); calls.values], errors: Vec::new() });
+async fn call_until_stopped<const N: usize>(
+    addr: SocketAddr,
+    groups: [Calls; N],
+    shared: Arc<Shared>,
+) -> [Answers; N] {
+    let mut answers = groups.each_ref().map(|calls| Answers {
+        values: vec![ValueAnswers::default(); calls.values],
+        errors: Vec::new(),
+    });
     let mut clients = JoinSet::new();
     for (group, calls) in groups.into_iter().enumerate() {
         for client in 0..CLIENTS {
             let (calls, shared, answers) = (calls.clone(), shared.clone(), answers[group].clone());
-            clients.spawn(async move { (group, run_client(addr, calls, client, shared, group * CLIENTS + client, answers).await) });
+            clients.spawn(async move {
+                (
+                    group,
+                    run_client(
+                        addr,
+                        calls,
+                        client,
+                        shared,
+                        group * CLIENTS + client,
+                        answers,
+                    )
+                    .await,
+                )
+            });
         }
     }
     while let Some(ended) = clients.join_next().await {
@@ -155,15 +201,30 @@ async fn call_until_stopped<const N: usize>(addr: SocketAddr, groups: [Calls; N]
 }
 
 /// Calls on one connection, which must stay open.
-async fn run_client(addr: SocketAddr, calls: Calls, client: usize, shared: Arc<Shared>, number: usize, mut answers: Answers) -> Answers {
+async fn run_client(
+    addr: SocketAddr,
+    calls: Calls,
+    client: usize,
+    shared: Arc<Shared>,
+    number: usize,
+    mut answers: Answers,
+) -> Answers {
     let mut connection = Connection::open(addr).await;
-    let values = if client == 0 { calls.values } else { calls.values.div_ceil(2) };
+    let values = if client == 0 {
+        calls.values
+    } else {
+        calls.values.div_ceil(2)
+    };
     for value in (0..values).cycle() {
         if shared.stopped.load(Relaxed) {
             break;
         }
         let message = frame(&request("d", &[&[(calls.key, &value.to_string())]]));
-        let ended = connection.begin_within(calls.deadline).await.finish(&message).await;
+        let ended = connection
+            .begin_within(calls.deadline)
+            .await
+            .finish(&message)
+            .await;
         answers.record(value, &ended);
         shared.answered[number].fetch_add(1, Relaxed);
         tokio::time::sleep(PAUSE).await;
@@ -176,7 +237,11 @@ mod tests {
     use crate::support::limit_of;
 
     fn calls(values: usize) -> Calls {
-        Calls { key: "k", values, deadline: None }
+        Calls {
+            key: "k",
+            values,
+            deadline: None,
+        }
     }
 
     #[test]
@@ -185,9 +250,17 @@ mod tests {
         let traffic = Traffic::start(&server, [calls(4)]);
         traffic.wait_for_answers(20);
         let [answers] = traffic.finish();
-        assert!(answers.errors.is_empty() && answers.values.iter().all(|value| value.ok == 3), "{answers:?}");
-        let total = server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#).expect("it has counted");
-        assert_eq!(total.to_string(), (answers.ok() + answers.over_limit()).to_string());
+        assert!(
+            answers.errors.is_empty() && answers.values.iter().all(|value| value.ok == 3),
+            "{answers:?}"
+        );
+        let total = server
+            .metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#)
+            .expect("it has counted");
+        assert_eq!(
+            total.to_string(),
+            (answers.ok() + answers.over_limit()).to_string()
+        );
     }
 
     #[test]
@@ -196,7 +269,13 @@ mod tests {
         let traffic = Traffic::start(&server, [calls(4)]);
         traffic.wait_for_answers(1);
         drop(server);
-        look_until("the clients notice", || traffic.thread.as_ref().expect("it is running").is_finished());
+        look_until("the clients notice", || {
+            traffic
+                .thread
+                .as_ref()
+                .expect("it is running")
+                .is_finished()
+        });
         assert!(panic::catch_unwind(panic::AssertUnwindSafe(|| traffic.finish())).is_err());
     }
 }

@@ -1,8 +1,9 @@
-//! The twins of the algorithms side by side: a model that counts in Rust, and a Redis that counts by the script.
+//! The twins of the algorithms side by side: a model that counts in Rust, and a Redis that counts
+//! by the script.
 //!
-//! Expiry is played, not waited for. Whatever life the script gives a key is read and noted; then the key is given a mark of a life, so
-//! that it does not end by itself and that another life shows; and it is deleted once the time of the game has passed the end of the noted
-//! one.
+//! Expiry is played, not waited for. Whatever life the script gives a key is read and noted; then
+//! the key is given a mark of a life, so that it does not end by itself and that another life
+//! shows; and it is deleted once the time of the game has passed the end of the noted one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,15 +16,19 @@ use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Terms, Unit};
 use tollgate::store::redis::script::{self, Form, Line, Manner, Script};
 use tollgate::time::{Span, Time};
 
-use super::kept::{LIFE_MAX, SUM_END, compare, is_stale, life, packed, reading, redis_key, unpacked};
+use super::kept::{
+    LIFE_MAX, SUM_END, compare, is_stale, life, packed, reading, redis_key, unpacked,
+};
 use super::redis::RedisProcess;
 
-/// The life of a key between two calls, in ms: more than any script gives, and less than Redis takes.
+/// The life of a key between two calls, in ms: more than any script gives, and less than Redis
+/// takes.
 const LIFE_MARK: i64 = 8_000_000_000_000_000;
 /// A mark is still one when so much of it is over.
 const LIFE_MARK_SLACK: i64 = 3_600_000;
 
-/// The error of a Redis replica. Redis 6.2 has no other condition under which it rejects every write of a script.
+/// The error of a Redis replica. Redis 6.2 has no other condition under which it rejects every
+/// write of a script.
 const REFUSED: &str = "READONLY You can't write against a read only replica.";
 
 /// Both sides.
@@ -91,15 +96,25 @@ impl<'s> Twins<'s> {
     /// What Redis has against the script.
     pub(crate) fn new(server: &RedisProcess, script: &'s Script) -> Result<Self, RedisError> {
         let mut connection = server.connection();
-        let () = redis::cmd("SCRIPT").arg("LOAD").arg(script.text()).query(&mut connection)?;
-        let mut twins = Self { connection, script, model: Model::default(), jitter: Span::ZERO };
+        let () = redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(script.text())
+            .query(&mut connection)?;
+        let mut twins = Self {
+            connection,
+            script,
+            model: Model::default(),
+            jitter: Span::ZERO,
+        };
         twins.start_over(Span::ZERO)?;
         Ok(twins)
     }
 
     /// Waits for a reply no longer than this.
     pub(crate) fn with_patience(self, patience: Duration) -> Self {
-        self.connection.set_read_timeout(Some(patience)).expect("it is no zero");
+        self.connection
+            .set_read_timeout(Some(patience))
+            .expect("it is no zero");
         self
     }
 
@@ -111,7 +126,12 @@ impl<'s> Twins<'s> {
     }
 
     /// Puts something at a counter's key, as another program might.
-    pub(crate) fn put(&mut self, check: &Check, found: &Found, now: Time) -> Result<(), RedisError> {
+    pub(crate) fn put(
+        &mut self,
+        check: &Check,
+        found: &Found,
+        now: Time,
+    ) -> Result<(), RedisError> {
         let key = redis_key(check, now);
         let mut call = redis::pipe();
         match found {
@@ -119,14 +139,28 @@ impl<'s> Twins<'s> {
             Found::List(item) => call.cmd("RPUSH").arg(&key).arg(*item),
             Found::Log(calls) => (1..=*calls).fold(call.cmd("RPUSH").arg(&key), |call, sum| {
                 // Some of which come after the sums have begun anew.
-                call.arg(match packed([now.as_micros() - calls + sum - 1, 1, (SUM_END - 3 + sum) % SUM_END]) {
-                    Value::BulkString(entry) => entry,
-                    _ => unreachable!("it is a text"),
-                })
+                call.arg(
+                    match packed([
+                        now.as_micros() - calls + sum - 1,
+                        1,
+                        (SUM_END - 3 + sum) % SUM_END,
+                    ]) {
+                        Value::BulkString(entry) => entry,
+                        _ => unreachable!("it is a text"),
+                    },
+                )
             }),
         };
-        let () = call.ignore().cmd("PEXPIRE").arg(&key).arg(LIFE_MARK).ignore().query(&mut self.connection)?;
-        self.model.states.insert(key, State::found(check.limit, found, now));
+        let () = call
+            .ignore()
+            .cmd("PEXPIRE")
+            .arg(&key)
+            .arg(LIFE_MARK)
+            .ignore()
+            .query(&mut self.connection)?;
+        self.model
+            .states
+            .insert(key, State::found(check.limit, found, now));
         Ok(())
     }
 
@@ -134,17 +168,34 @@ impl<'s> Twins<'s> {
     ///
     /// # Errors
     /// In what they differ.
-    pub(crate) fn ask(&mut self, asks: &[(Manner, Ask)], writes: Writes, now: Time) -> Result<Vec<Result<Verdict, &'static str>>, String> {
+    pub(crate) fn ask(
+        &mut self,
+        asks: &[(Manner, Ask)],
+        writes: Writes,
+        now: Time,
+    ) -> Result<Vec<Result<Verdict, &'static str>>, String> {
         let expired = self.model.expire(now)?;
         self.model.is_read_only = writes == Writes::Refused;
         let full = self.model.full_logs(now);
-        let mut keys: BTreeSet<Vec<u8>> = self.model.states.keys().chain(&expired).cloned().collect();
-        let expected: Vec<Result<Verdict, &str>> =
-            asks.iter().flat_map(|(manner, ask)| self.model.decide(*manner, ask, self.jitter, now)).collect();
-        keys.extend(asks.iter().flat_map(|(_, ask)| &ask.checks).map(|check| redis_key(check, now)));
+        let mut keys: BTreeSet<Vec<u8>> =
+            self.model.states.keys().chain(&expired).cloned().collect();
+        let expected: Vec<Result<Verdict, &str>> = asks
+            .iter()
+            .flat_map(|(manner, ask)| self.model.decide(*manner, ask, self.jitter, now))
+            .collect();
+        keys.extend(
+            asks.iter()
+                .flat_map(|(_, ask)| &ask.checks)
+                .map(|check| redis_key(check, now)),
+        );
 
-        let lines: Vec<(Manner, SmallVec<[Line; 2]>)> = asks.iter().map(|(manner, ask)| (*manner, self.lines(*manner, ask, now))).collect();
-        let groups = lines.iter().map(|(manner, lines)| (*manner, lines.as_slice()));
+        let lines: Vec<(Manner, SmallVec<[Line; 2]>)> = asks
+            .iter()
+            .map(|(manner, ask)| (*manner, self.lines(*manner, ask, now)))
+            .collect();
+        let groups = lines
+            .iter()
+            .map(|(manner, lines)| (*manner, lines.as_slice()));
         let mut call = redis::pipe();
         // In one transaction no time passes for expiry.
         call.atomic();
@@ -156,29 +207,48 @@ impl<'s> Twins<'s> {
         if writes == Writes::Refused {
             call.add_command(follow(["127.0.0.1", "1"])).ignore();
         }
-        call.cmd("TIME").add_command(self.script.command(groups, Some(now), Form::Hash));
+        call.cmd("TIME")
+            .add_command(self.script.command(groups, Some(now), Form::Hash));
         if writes == Writes::Refused {
             call.add_command(follow(["NO", "ONE"])).ignore();
         }
         for key in &keys {
             call.add_command(self.model.reading(key));
-            call.cmd("PTTL").arg(key).cmd("PEXPIRE").arg(key).arg(LIFE_MARK);
+            call.cmd("PTTL")
+                .arg(key)
+                .cmd("PEXPIRE")
+                .arg(key)
+                .arg(LIFE_MARK);
         }
         call.cmd("TIME");
-        let mut values = call.query::<Vec<Value>>(&mut self.connection).map_err(|error| error.to_string())?.into_iter();
+        let mut values = call
+            .query::<Vec<Value>>(&mut self.connection)
+            .map_err(|error| error.to_string())?
+            .into_iter();
 
         let mut next = || values.next().ok_or("a reply is missing");
         let before = millis(&next()?)?;
-        let replies = script::replies(next()?, expected.len()).map_err(|error| error.to_string())?;
-        let found = keys.iter().map(|key| Ok((key, next()?, next()?, next()?))).collect::<Result<Vec<_>, &str>>()?;
+        let replies =
+            script::replies(next()?, expected.len()).map_err(|error| error.to_string())?;
+        let found = keys
+            .iter()
+            .map(|key| Ok((key, next()?, next()?, next()?)))
+            .collect::<Result<Vec<_>, &str>>()?;
         let passed = millis(&next()?)?.saturating_sub(before);
 
         if replies.now != now {
-            return Err(format!("it was told that it is {now:?}, and says {:?}", replies.now));
+            return Err(format!(
+                "it was told that it is {now:?}, and says {:?}",
+                replies.now
+            ));
         }
         let checks = asks.iter().flat_map(|(_, ask)| &ask.checks);
         let lines = lines.iter().flat_map(|(_, lines)| lines);
-        for (index, ((check, line), (told, expected))) in checks.zip(lines).zip(replies.told.iter().zip(&expected)).enumerate() {
+        for (index, ((check, line), (told, expected))) in checks
+            .zip(lines)
+            .zip(replies.told.iter().zip(&expected))
+            .enumerate()
+        {
             let said = match told {
                 Ok(said) => Ok(line.verdict(check, now, said)),
                 Err(text) => Err(text.as_str()),
@@ -190,22 +260,33 @@ impl<'s> Twins<'s> {
             };
             let says_it_is_full = told.as_ref().is_ok_and(|said| said.is_of_full_log(check));
             if says_it_is_full != full.contains(&redis_key(check, now)) {
-                return Err(format!("check {index}, {check:?} at {now:?}: it says of the log that is full: {says_it_is_full}"));
+                return Err(format!(
+                    "check {index}, {check:?} at {now:?}: it says of the log that is full: {says_it_is_full}"
+                ));
             }
             if !same {
-                return Err(format!("check {index}, {check:?} at {now:?}:\n redis {said:?}\n  rust {expected:?}"));
+                return Err(format!(
+                    "check {index}, {check:?} at {now:?}:\n redis {said:?}\n  rust {expected:?}"
+                ));
             }
             self.model.outlives(check, now)?;
         }
         for (key, value, life, _) in found {
-            let (Value::Int(life), name) = (life, String::from_utf8_lossy(key)) else { return Err("no life".to_owned()) };
-            self.model.compare(key, &value, life, passed).map_err(|error| format!("{name} at {now:?}: {error}"))?;
+            let (Value::Int(life), name) = (life, String::from_utf8_lossy(key)) else {
+                return Err("no life".to_owned());
+            };
+            self.model
+                .compare(key, &value, life, passed)
+                .map_err(|error| format!("{name} at {now:?}: {error}"))?;
         }
         Ok(expected)
     }
 
     fn lines(&self, manner: Manner, ask: &Ask, now: Time) -> SmallVec<[Line; 2]> {
-        ask.checks.iter().map(|check| Line::new(check, 0, now, manner, self.jitter)).collect()
+        ask.checks
+            .iter()
+            .map(|check| Line::new(check, 0, now, manner, self.jitter))
+            .collect()
     }
 }
 
@@ -213,41 +294,76 @@ impl Model {
     /// Forgets what has expired, and gives its keys.
     fn expire(&mut self, now: Time) -> Result<Vec<Vec<u8>>, String> {
         self.lives.clear();
-        let expired: Vec<_> = self.states.iter().filter(|(_, state)| state.expires <= now).map(|(key, _)| key.clone()).collect();
+        let expired: Vec<_> = self
+            .states
+            .iter()
+            .filter(|(_, state)| state.expires <= now)
+            .map(|(key, _)| key.clone())
+            .collect();
         for key in &expired {
             let State { counter, limit, .. } = &self.states[key];
-            if counter.as_ref().is_ok_and(|counter| counter.spent_at(limit, now) > 0) {
-                return Err(format!("{} expires before its time: {counter:?}", String::from_utf8_lossy(key)));
+            if counter
+                .as_ref()
+                .is_ok_and(|counter| counter.spent_at(limit, now) > 0)
+            {
+                return Err(format!(
+                    "{} expires before its time: {counter:?}",
+                    String::from_utf8_lossy(key)
+                ));
             }
             self.states.remove(key);
         }
         Ok(expired)
     }
 
-    fn decide(&mut self, manner: Manner, ask: &Ask, jitter: Span, now: Time) -> Vec<Result<Verdict, &'static str>> {
+    fn decide(
+        &mut self,
+        manner: Manner,
+        ask: &Ask,
+        jitter: Span,
+        now: Time,
+    ) -> Vec<Result<Verdict, &'static str>> {
         match manner {
-            Manner::Apart => ask.checks.iter().map(|check| self.decide_one(check, jitter, now)).collect(),
+            Manner::Apart => ask
+                .checks
+                .iter()
+                .map(|check| self.decide_one(check, jitter, now))
+                .collect(),
             Manner::Together => self.decide_together(ask, jitter, now),
-            Manner::Tried => ask.checks.iter().map(|check| self.try_one(check, now)).collect(),
+            Manner::Tried => ask
+                .checks
+                .iter()
+                .map(|check| self.try_one(check, now))
+                .collect(),
         }
     }
 
-    /// Says what would be said, and keeps nothing, so it does not matter whether Redis takes what is written.
+    /// Says what would be said, and keeps nothing, so it does not matter whether Redis takes what
+    /// is written.
     fn try_one(&self, check: &Check, now: Time) -> Result<Verdict, &'static str> {
         let loaded = self.load(&redis_key(check, now), &check.limit, now)?;
         Ok(loaded.counter.decide(&check.limit, now, check.call()).1)
     }
 
-    fn decide_one(&mut self, check: &Check, jitter: Span, now: Time) -> Result<Verdict, &'static str> {
+    fn decide_one(
+        &mut self,
+        check: &Check,
+        jitter: Span,
+        now: Time,
+    ) -> Result<Verdict, &'static str> {
         let key = redis_key(check, now);
         let charge = Counter::charge(&check.limit, check.call());
         // It writes before it reads.
-        let adds_only = check.limit.algorithm() == Algorithm::FixedWindow && charge.cost > 0 && !charge.drops;
+        let adds_only =
+            check.limit.algorithm() == Algorithm::FixedWindow && charge.cost > 0 && !charge.drops;
         if adds_only && self.is_read_only {
             return Err(REFUSED);
         }
         let loaded = self.load(&key, &check.limit, now)?;
-        let (after, verdict) = loaded.counter.clone().decide(&check.limit, now, check.call());
+        let (after, verdict) = loaded
+            .counter
+            .clone()
+            .decide(&check.limit, now, check.call());
         let is_written = loaded.differs_from(&after, &check.limit, now) || renews(check, &verdict);
         if self.is_read_only && is_written {
             return Err(REFUSED);
@@ -261,26 +377,39 @@ impl Model {
     }
 
     /// Trouble with one counter is trouble with all: nobody knows what the others may do.
-    fn decide_together(&mut self, ask: &Ask, jitter: Span, now: Time) -> Vec<Result<Verdict, &'static str>> {
+    fn decide_together(
+        &mut self,
+        ask: &Ask,
+        jitter: Span,
+        now: Time,
+    ) -> Vec<Result<Verdict, &'static str>> {
         let mut keys: Vec<(Vec<u8>, Limit)> = Vec::new();
         let slots = ask.checks.iter().map(|check| {
             let key = redis_key(check, now);
-            keys.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
-                keys.push((key, check.limit));
-                keys.len() - 1
-            })
+            keys.iter()
+                .position(|(known, _)| *known == key)
+                .unwrap_or_else(|| {
+                    keys.push((key, check.limit));
+                    keys.len() - 1
+                })
         });
         let slots: Vec<usize> = slots.collect();
-        let loaded = match keys.iter().map(|(key, limit)| self.load(key, limit, now)).collect::<Result<Vec<_>, _>>() {
+        let loaded = match keys
+            .iter()
+            .map(|(key, limit)| self.load(key, limit, now))
+            .collect::<Result<Vec<_>, _>>()
+        {
             Ok(loaded) => loaded,
             Err(trouble) => return vec![Err(trouble); ask.checks.len()],
         };
-        let mut counters: Vec<Counter> = loaded.iter().map(|loaded| loaded.counter.clone()).collect();
+        let mut counters: Vec<Counter> =
+            loaded.iter().map(|loaded| loaded.counter.clone()).collect();
         let changed = changed(ask, &slots, &counters, now);
         let verdicts = decide_together(&ask.checks, &slots, &mut counters, now);
         let is_written = keys.iter().zip(&loaded).zip(&counters).enumerate();
-        let is_written =
-            is_written.map(|(slot, (((_, limit), loaded), after))| loaded.differs_from(after, limit, now) || changed.contains(&slot));
+        let is_written = is_written.map(|(slot, (((_, limit), loaded), after))| {
+            loaded.differs_from(after, limit, now) || changed.contains(&slot)
+        });
         let is_written: Vec<bool> = is_written.collect();
         if self.is_read_only && is_written.contains(&true) {
             return vec![Err(REFUSED); ask.checks.len()];
@@ -294,18 +423,40 @@ impl Model {
 
     fn load(&self, key: &[u8], limit: &Limit, now: Time) -> Result<Loaded, &'static str> {
         let Some(state) = self.states.get(key) else {
-            return Ok(Loaded { counter: Counter::untouched(limit), kept: true, fresh: true });
+            return Ok(Loaded {
+                counter: Counter::untouched(limit),
+                kept: true,
+                fresh: true,
+            });
         };
         let counter = state.counter.clone()?;
         let is_found = |found: &Found| matches!((&counter, found), (Counter::FixedWindow(_), Found::Text(text)) if *text != state.text());
-        let kept = !state.found.as_ref().is_some_and(is_found) && !is_stale(&counter, limit, state.written, now);
+        let kept = !state.found.as_ref().is_some_and(is_found)
+            && !is_stale(&counter, limit, state.written, now);
         // A bucket from the future is one of now: the longer it is ago, the more has come back.
-        let counter = if kept { counter } else { counter.decide(limit, now, Hits::Look).0 };
-        Ok(Loaded { counter, kept, fresh: false })
+        let counter = if kept {
+            counter
+        } else {
+            counter.decide(limit, now, Hits::Look).0
+        };
+        Ok(Loaded {
+            counter,
+            kept,
+            fresh: false,
+        })
     }
 
-    /// A state is only written when it is another one, so what time alone has changed keeps its date.
-    fn keep(&mut self, key: Vec<u8>, limit: &Limit, fresh: bool, after: Counter, jitter: Span, now: Time) {
+    /// A state is only written when it is another one, so what time alone has changed keeps its
+    /// date.
+    fn keep(
+        &mut self,
+        key: Vec<u8>,
+        limit: &Limit,
+        fresh: bool,
+        after: Counter,
+        jitter: Span,
+        now: Time,
+    ) {
         let Some(life) = life(&after, limit, now, jitter) else {
             self.states.remove(&key);
             self.lives.remove(&key);
@@ -317,18 +468,38 @@ impl Model {
             None => self.states[&key].expires,
         };
         self.lives.extend(life.map(|life| (key.clone(), life)));
-        self.states.insert(key, State { limit: *limit, counter: Ok(after), written: now, expires, found: None });
+        self.states.insert(
+            key,
+            State {
+                limit: *limit,
+                counter: Ok(after),
+                written: now,
+                expires,
+                found: None,
+            },
+        );
     }
 
     /// The keys of logs with as many entries as there may be.
     fn full_logs(&self, now: Time) -> BTreeSet<Vec<u8>> {
-        let is_full = |state: &State| state.counter.clone().is_ok_and(|counter| counter.decide(&state.limit, now, Hits::Look).0.is_full());
-        self.states.iter().filter(|(_, state)| is_full(state)).map(|(key, _)| key.clone()).collect()
+        let is_full = |state: &State| {
+            state
+                .counter
+                .clone()
+                .is_ok_and(|counter| counter.decide(&state.limit, now, Hits::Look).0.is_full())
+        };
+        self.states
+            .iter()
+            .filter(|(_, state)| is_full(state))
+            .map(|(key, _)| key.clone())
+            .collect()
     }
 
     /// What reads the whole of what should be there.
     fn reading(&self, key: &[u8]) -> Cmd {
-        let Some(state) = self.states.get(key) else { return redis::cmd("GET").arg(key).take() };
+        let Some(state) = self.states.get(key) else {
+            return redis::cmd("GET").arg(key).take();
+        };
         match (&state.found, &state.counter) {
             (Some(Found::List(_)), _) => redis::cmd("LINDEX").arg(key).arg(0).take(),
             (Some(Found::Text(_)), _) | (None, Err(_)) => redis::cmd("GET").arg(key).take(),
@@ -339,40 +510,68 @@ impl Model {
 
     /// Whoever is told how long something is left of a counter finds it until then.
     fn outlives(&self, check: &Check, now: Time) -> Result<(), String> {
-        let Some(state) = self.states.get(&redis_key(check, now)) else { return Ok(()) };
-        let Ok(counter) = state.counter.clone() else { return Ok(()) };
+        let Some(state) = self.states.get(&redis_key(check, now)) else {
+            return Ok(());
+        };
+        let Ok(counter) = state.counter.clone() else {
+            return Ok(());
+        };
         let (counter, look) = counter.decide(&check.limit, now, Hits::Look);
         if counter.is_untouched() {
             return Ok(());
         }
-        let needed = now.plus(look.reset_after).min(state.written.plus(Span::from_micros(LIFE_MAX * 1_000)));
+        let needed = now
+            .plus(look.reset_after)
+            .min(state.written.plus(Span::from_micros(LIFE_MAX * 1_000)));
         // After a reload the old rate still decides how long it lives.
         if state.limit == check.limit && state.written <= now && state.expires < needed {
-            return Err(format!("{check:?} lives until {:?}, and something is left of it until {needed:?}", state.expires));
+            return Err(format!(
+                "{check:?} lives until {:?}, and something is left of it until {needed:?}",
+                state.expires
+            ));
         }
         Ok(())
     }
 
-    /// What Redis has at a key, with a life of so many ms, of which `passed` may have passed already.
+    /// What Redis has at a key, with a life of so many ms, of which `passed` may have passed
+    /// already.
     fn compare(&self, key: &[u8], value: &Value, life: i64, passed: i64) -> Result<(), String> {
         let Some(state) = self.states.get(key) else {
-            return if *value == Value::Nil { Ok(()) } else { Err(format!("{value:?} is there, and nothing should be")) };
+            return if *value == Value::Nil {
+                Ok(())
+            } else {
+                Err(format!("{value:?} is there, and nothing should be"))
+            };
         };
         match (&state.found, &state.counter) {
             (Some(Found::Text(text)), _) if *value == Value::BulkString(text.clone()) => {}
-            (Some(Found::List(item)), _) if *value == Value::BulkString(item.as_bytes().to_vec()) => {}
-            (None | Some(Found::Log(_)), Ok(counter)) => compare(counter, &state.limit, state.written, value)?,
-            (found, counter) => return Err(format!("{value:?} is there, and {found:?} should be: {counter:?}")),
+            (Some(Found::List(item)), _)
+                if *value == Value::BulkString(item.as_bytes().to_vec()) => {}
+            (None | Some(Found::Log(_)), Ok(counter)) => {
+                compare(counter, &state.limit, state.written, value)?
+            }
+            (found, counter) => {
+                return Err(format!(
+                    "{value:?} is there, and {found:?} should be: {counter:?}"
+                ));
+            }
         }
         let (least, most) = match self.lives.get(key) {
             Some(&given) => {
                 // In 285 years a double loses count of µs.
                 let lost = i64::from(given > EXACT_MAX / 1_000 && given < LIFE_MAX);
-                (given.cast_signed() - passed - lost, given.cast_signed() + lost)
+                (
+                    given.cast_signed() - passed - lost,
+                    given.cast_signed() + lost,
+                )
             }
             None => (LIFE_MARK - LIFE_MARK_SLACK, LIFE_MARK),
         };
-        if (least..=most).contains(&life) { Ok(()) } else { Err(format!("it lives for {life} ms instead of {most}")) }
+        if (least..=most).contains(&life) {
+            Ok(())
+        } else {
+            Err(format!("it lives for {life} ms instead of {most}"))
+        }
     }
 }
 
@@ -384,17 +583,33 @@ impl Loaded {
     }
 }
 
-/// Which of the counters of an ask a check has changed that has more than a number, even if a later one has changed it back.
+/// Which of the counters of an ask a check has changed that has more than a number, even if a later
+/// one has changed it back.
 fn changed(ask: &Ask, slots: &[usize], counters: &[Counter], now: Time) -> BTreeSet<usize> {
     let play = |does_something: &dyn Fn(usize) -> bool| {
-        let (mut counters, mut changed, mut over) = (counters.to_vec(), BTreeSet::new(), Vec::new());
-        for (index, (check, &slot)) in ask.checks.iter().zip(slots).enumerate().filter(|(index, _)| does_something(*index)) {
-            let before = counters[slot].clone().decide(&check.limit, now, Hits::Look).0;
-            let (after, verdict) = counters[slot].clone().decide(&check.limit, now, check.call());
+        let (mut counters, mut changed, mut over) =
+            (counters.to_vec(), BTreeSet::new(), Vec::new());
+        for (index, (check, &slot)) in ask
+            .checks
+            .iter()
+            .zip(slots)
+            .enumerate()
+            .filter(|(index, _)| does_something(*index))
+        {
+            let before = counters[slot]
+                .clone()
+                .decide(&check.limit, now, Hits::Look)
+                .0;
+            let (after, verdict) = counters[slot]
+                .clone()
+                .decide(&check.limit, now, check.call());
             let is_another = match (&before, &after) {
-                // What is spent says all of it, but for hits of the window before that weigh nothing.
+                // What is spent says all of it, but for hits of the window before that weigh
+                // nothing.
                 (Counter::FixedWindow(_) | Counter::Bucket(_), _) => false,
-                (Counter::SlidingWindow(before), Counter::SlidingWindow(after)) => before.parts().2 != after.parts().2,
+                (Counter::SlidingWindow(before), Counter::SlidingWindow(after)) => {
+                    before.parts().2 != after.parts().2
+                }
                 _ => before != after || renews(check, &verdict),
             };
             if is_another {
@@ -410,44 +625,81 @@ fn changed(ask: &Ask, slots: &[usize], counters: &[Counter], now: Time) -> BTree
         return changed;
     }
     // Of those that are over, those count that do not drop their hits.
-    let counts = |index| over.contains(&index) && !Counter::charge(&ask.checks[index].limit, ask.checks[index].call()).drops;
+    let counts = |index| {
+        over.contains(&index)
+            && !Counter::charge(&ask.checks[index].limit, ask.checks[index].call()).drops
+    };
     play(&counts).0
 }
 
 /// Whether a holder has a new lease, even if it ends as the old one did.
 fn renews(check: &Check, verdict: &Verdict) -> bool {
-    check.limit.algorithm() == Algorithm::Concurrency && matches!(check.hits, Hits::Add(_)) && !verdict.over
+    check.limit.algorithm() == Algorithm::Concurrency
+        && matches!(check.hits, Hits::Add(_))
+        && !verdict.over
 }
 
 impl State {
-    /// What somebody else's value means: what is no counter is an error, and a counter that says what none of ours could counts as the
-    /// nearest that one could.
+    /// What somebody else's value means: what is no counter is an error, and a counter that says
+    /// what none of ours could counts as the nearest that one could.
     fn found(limit: Limit, found: &Found, now: Time) -> Self {
-        let state = |counter, written| Self { limit, counter, written, expires: Time::from_micros(u64::MAX), found: Some(found.clone()) };
+        let state = |counter, written| Self {
+            limit,
+            counter,
+            written,
+            expires: Time::from_micros(u64::MAX),
+            found: Some(found.clone()),
+        };
         let untouched = Counter::untouched(&limit);
         let text = match (found, &untouched) {
-            (Found::Text(text), Counter::FixedWindow(_) | Counter::Bucket(_) | Counter::SlidingWindow(_) | Counter::SubWindows(_)) => text,
-            (Found::List(_), Counter::SlidingLog(_)) => return state(Err("ERR value is not a log"), now),
+            (
+                Found::Text(text),
+                Counter::FixedWindow(_)
+                | Counter::Bucket(_)
+                | Counter::SlidingWindow(_)
+                | Counter::SubWindows(_),
+            ) => text,
+            (Found::List(_), Counter::SlidingLog(_)) => {
+                return state(Err("ERR value is not a log"), now);
+            }
             (Found::Log(calls), Counter::SlidingLog(_)) => {
-                let times = (1..=*calls).map(|back| Time::from_micros(now.as_micros() - back)).rev();
+                let times = (1..=*calls)
+                    .map(|back| Time::from_micros(now.as_micros() - back))
+                    .rev();
                 // A limit that takes them all.
-                let roomy = Limit::new(&Terms::new(u32::MAX, Unit::Year, Algorithm::SlidingLog)).expect("a limit");
+                let roomy = Limit::new(&Terms::new(u32::MAX, Unit::Year, Algorithm::SlidingLog))
+                    .expect("a limit");
                 let log = times.fold(untouched, |log, at| log.decide(&roomy, at, Hits::Add(1)).0);
                 return state(Ok(log), now);
             }
-            _ => return state(Err("WRONGTYPE Operation against a key holding the wrong kind of value"), now),
+            _ => {
+                return state(
+                    Err("WRONGTYPE Operation against a key holding the wrong kind of value"),
+                    now,
+                );
+            }
         };
         match untouched {
             Counter::FixedWindow(_) => {
-                let number = std::str::from_utf8(text).ok().filter(|text| !text.starts_with('+')).and_then(|text| text.parse::<i64>().ok());
-                let used = number.map(|number| u64::try_from(number).unwrap_or(0).min(EXACT_MAX - 1));
+                let number = std::str::from_utf8(text)
+                    .ok()
+                    .filter(|text| !text.starts_with('+'))
+                    .and_then(|text| text.parse::<i64>().ok());
+                let used =
+                    number.map(|number| u64::try_from(number).unwrap_or(0).min(EXACT_MAX - 1));
                 let counter = used.map(|used| Counter::of(&limit, now, used));
-                state(counter.ok_or("ERR value is not an integer or out of range"), now)
+                state(
+                    counter.ok_or("ERR value is not an integer or out of range"),
+                    now,
+                )
             }
             Counter::Bucket(_) => match unpacked(text) {
                 Some([spent, at]) => {
                     let written = limit.tick().begins(at).min(Time::from_micros(EXACT_MAX));
-                    state(Ok(Counter::of(&limit, written, spent.min(2 * EXACT_MAX))), written)
+                    state(
+                        Ok(Counter::of(&limit, written, spent.min(2 * EXACT_MAX))),
+                        written,
+                    )
                 }
                 None => state(Err("ERR value is not a bucket"), now),
             },
@@ -457,12 +709,21 @@ impl State {
 
     /// How a window is written.
     fn text(&self) -> Vec<u8> {
-        self.counter.as_ref().map(|counter| counter.spent_at(&self.limit, self.written).to_string().into_bytes()).unwrap_or_default()
+        self.counter
+            .as_ref()
+            .map(|counter| {
+                counter
+                    .spent_at(&self.limit, self.written)
+                    .to_string()
+                    .into_bytes()
+            })
+            .unwrap_or_default()
     }
 }
 
 /// What TIME replied, in whole ms.
 fn millis(value: &Value) -> Result<i64, String> {
-    let (seconds, micros): (i64, i64) = redis::from_redis_value(value.clone()).map_err(|error| error.to_string())?;
+    let (seconds, micros): (i64, i64) =
+        redis::from_redis_value(value.clone()).map_err(|error| error.to_string())?;
     Ok(seconds * 1_000 + micros / 1_000)
 }

@@ -1,4 +1,5 @@
-//! Control planes for tests: the real one that Envoy Gateway is made of, and one that says whatever a test has it say.
+//! Control planes for tests: the real one that Envoy Gateway is made of, and one that says whatever
+//! a test has it say.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -16,7 +17,9 @@ use tollgate::proto::envoy::service::discovery::v3::aggregated_discovery_service
     AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
 };
 use tollgate::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
-use tollgate::proto::ratelimit::config::ratelimit::v3::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit};
+use tollgate::proto::ratelimit::config::ratelimit::v3::{
+    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
+};
 use tonic::metadata::MetadataMap;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
@@ -27,7 +30,8 @@ use super::tools::tool;
 use super::{PATIENCE, http};
 
 /// What rules are.
-pub(crate) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+pub(crate) const TYPE_URL: &str =
+    "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 /// How the real one knows who asks, as Envoy Gateway has it.
 pub(crate) const NODE: &str = "envoy-ratelimit";
 /// Responses of a test that wait for the service to read them.
@@ -77,24 +81,56 @@ impl ControlPlane {
 
     /// The same, where another one was.
     pub(crate) fn start_with_tls_at(addr: SocketAddr, identity: &Identity) -> Self {
-        let [cert, key, ca] = [&identity.cert, &identity.key, &identity.ca].map(|path| path.to_str().expect("a plain name"));
-        Self::run(&["-listen", &addr.to_string(), "-cert", cert, "-key", key, "-ca", ca])
+        let [cert, key, ca] = [&identity.cert, &identity.key, &identity.ca]
+            .map(|path| path.to_str().expect("a plain name"));
+        Self::run(&[
+            "-listen",
+            &addr.to_string(),
+            "-cert",
+            cert,
+            "-key",
+            key,
+            "-ca",
+            ca,
+        ])
     }
 
     fn run(arguments: &[&str]) -> Self {
         let mut command = Command::new(tool("xds-server"));
-        let mut child = command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it is a program");
+        let mut child = command
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it is a program");
         let stdin = child.stdin.take().expect("it is a pipe");
         let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("it is a pipe")).read_line(&mut line).expect("it says that it is ready");
-        let addresses: Vec<SocketAddr> = line.split_whitespace().skip(1).map(|text| text.parse().expect("an address")).collect();
-        let [addr, door] = addresses[..] else { panic!("it did not start: {line}") };
-        Self { child, _stdin: stdin, addr, door }
+        BufReader::new(child.stdout.take().expect("it is a pipe"))
+            .read_line(&mut line)
+            .expect("it says that it is ready");
+        let addresses: Vec<SocketAddr> = line
+            .split_whitespace()
+            .skip(1)
+            .map(|text| text.parse().expect("an address"))
+            .collect();
+        let [addr, door] = addresses[..] else {
+            panic!("it did not start: {line}")
+        };
+        Self {
+            child,
+            _stdin: stdin,
+            addr,
+            door,
+        }
     }
 
     /// Serves these resources from now on, as JSON says them.
     pub(crate) fn serve(&self, version: &str, resources: &Value) {
-        let reply = http::post(self.door, &format!("/snapshot?node={NODE}&version={version}"), &resources.to_string());
+        let reply = http::post(
+            self.door,
+            &format!("/snapshot?node={NODE}&version={version}"),
+            &resources.to_string(),
+        );
         assert_eq!(reply.status, 200, "{reply:?}");
     }
 
@@ -124,9 +160,14 @@ impl Drop for ControlPlane {
 impl Puppet {
     /// On a port of the kernel's choosing.
     pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port is free");
         let addr = listener.local_addr().expect("it is bound");
-        Self { addr, ..Self::start_on(TcpListenerStream::new(listener)) }
+        Self {
+            addr,
+            ..Self::start_on(TcpListenerStream::new(listener))
+        }
     }
 
     /// On any listener. Its address is not known.
@@ -138,17 +179,27 @@ impl Puppet {
     {
         let (opened, streams) = mpsc::channel(RESPONSES_MAX);
         let mut serving = JoinSet::new();
-        let served = Server::builder().add_service(AggregatedDiscoveryServiceServer::new(Ads(opened)));
+        let served =
+            Server::builder().add_service(AggregatedDiscoveryServiceServer::new(Ads(opened)));
         serving.spawn(async move {
-            served.serve_with_incoming(listener).await.expect("it can serve");
+            served
+                .serve_with_incoming(listener)
+                .await
+                .expect("it can serve");
         });
-        Self { addr: SocketAddr::from(([127, 0, 0, 1], 0)), streams, _serving: serving }
+        Self {
+            addr: SocketAddr::from(([127, 0, 0, 1], 0)),
+            streams,
+            _serving: serving,
+        }
     }
 
     /// The next stream that the service opens.
     pub(crate) async fn stream(&mut self) -> Stream {
         let opened = tokio::time::timeout(PATIENCE, self.streams.recv()).await;
-        opened.expect("the service opens a stream").expect("it is being served")
+        opened
+            .expect("the service opens a stream")
+            .expect("it is being served")
     }
 }
 
@@ -156,12 +207,17 @@ impl Stream {
     /// The next request on it.
     pub(crate) async fn request(&mut self) -> DiscoveryRequest {
         let came = tokio::time::timeout(PATIENCE, self.requests.message()).await;
-        came.expect("the service says something").expect("the stream is whole").expect("the stream is open")
+        came.expect("the service says something")
+            .expect("the stream is whole")
+            .expect("the stream is open")
     }
 
     /// Answers.
     pub(crate) async fn send(&self, response: DiscoveryResponse) {
-        self.responses.send(Ok(response)).await.expect("the stream is open");
+        self.responses
+            .send(Ok(response))
+            .await
+            .expect("the stream is open");
     }
 
     /// Answers, and gives what the service says to it.
@@ -172,7 +228,10 @@ impl Stream {
 
     /// Ends with an error.
     pub(crate) async fn fail(self, status: Status) {
-        self.responses.send(Err(status)).await.expect("the stream is open");
+        self.responses
+            .send(Err(status))
+            .await
+            .expect("the stream is open");
     }
 }
 
@@ -186,8 +245,15 @@ impl AggregatedDiscoveryService for Ads {
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
         let (responses, outgoing) = mpsc::channel(RESPONSES_MAX);
         let headers = request.metadata().clone();
-        let stream = Stream { headers, requests: request.into_inner(), responses };
-        self.0.send(stream).await.map_err(|_| Status::unavailable("the test is over"))?;
+        let stream = Stream {
+            headers,
+            requests: request.into_inner(),
+            responses,
+        };
+        self.0
+            .send(stream)
+            .await
+            .map_err(|_| Status::unavailable("the test is over"))?;
         Ok(Response::new(ReceiverStream::new(outgoing)))
     }
 }
@@ -196,7 +262,10 @@ impl AggregatedDiscoveryService for Ads {
 pub(crate) fn response(version: &str, nonce: &str, rules: &[RateLimitConfig]) -> DiscoveryResponse {
     DiscoveryResponse {
         version_info: version.into(),
-        resources: rules.iter().map(|rules| resource_of(TYPE_URL, rules.encode_to_vec())).collect(),
+        resources: rules
+            .iter()
+            .map(|rules| resource_of(TYPE_URL, rules.encode_to_vec()))
+            .collect(),
         type_url: TYPE_URL.into(),
         nonce: nonce.into(),
     }
@@ -204,12 +273,28 @@ pub(crate) fn response(version: &str, nonce: &str, rules: &[RateLimitConfig]) ->
 
 /// A resource as it stands in a response.
 pub(crate) fn resource_of(type_url: &str, value: Vec<u8>) -> Vec<u8> {
-    Any { type_url: type_url.to_owned(), value }.encode_to_vec()
+    Any {
+        type_url: type_url.to_owned(),
+        value,
+    }
+    .encode_to_vec()
 }
 
 /// Rules of domain `d` with one limit, for `key: k`.
 pub(crate) fn rules_of(requests: u32) -> RateLimitConfig {
-    let policy = RateLimitPolicy { unit: RateLimitUnit::Year.into(), requests_per_unit: requests, ..RateLimitPolicy::default() };
-    let descriptor = RateLimitDescriptor { key: "k".into(), rate_limit: Some(policy), ..RateLimitDescriptor::default() };
-    RateLimitConfig { name: "d".into(), domain: "d".into(), descriptors: vec![descriptor] }
+    let policy = RateLimitPolicy {
+        unit: RateLimitUnit::Year.into(),
+        requests_per_unit: requests,
+        ..RateLimitPolicy::default()
+    };
+    let descriptor = RateLimitDescriptor {
+        key: "k".into(),
+        rate_limit: Some(policy),
+        ..RateLimitDescriptor::default()
+    };
+    RateLimitConfig {
+        name: "d".into(),
+        domain: "d".into(),
+        descriptors: vec![descriptor],
+    }
 }

@@ -1,4 +1,5 @@
-//! Faults that last much longer than any timeout of the service, and failovers that Sentinel allows only every ten seconds.
+//! Faults that last much longer than any timeout of the service, and failovers that Sentinel allows
+//! only every ten seconds.
 
 use std::thread;
 use std::time::Duration;

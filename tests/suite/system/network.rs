@@ -1,4 +1,5 @@
-//! The process in a network of its own, with a DNS server of the test's: Linux network and mount namespaces, as root or with user namespaces.
+//! The process in a network of its own, with a DNS server of the test's: Linux network and mount
+//! namespaces, as root or with user namespaces.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -9,8 +10,12 @@ use tokio::time::Instant;
 use crate::support::{TestServer, limit_of, look_until};
 
 /// What `unshare` is asked for: as root, or by anybody else.
-const WAYS: [&[&str]; 2] = [&["--net", "--mount"], &["--user", "--map-root-user", "--net", "--mount"]];
-/// Runs a program with a DNS server that takes queries and never responds. The server ends with the program, which has the shell's number.
+const WAYS: [&[&str]; 2] = [
+    &["--net", "--mount"],
+    &["--user", "--map-root-user", "--net", "--mount"],
+];
+/// Runs a program with a DNS server that takes queries and never responds. The server ends with the
+/// program, which has the shell's number.
 const WITH_A_SILENT_DNS_SERVER: &str = "\
 ip link set lo up && mount --bind resolv.conf /etc/resolv.conf || exit
 setpriv --pdeathsig KILL python3 -c '
@@ -25,30 +30,51 @@ const RESOLV_CONF: &str = "nameserver 127.0.0.1\noptions timeout:30 attempts:5\n
 
 fn unshare() -> Vec<&'static str> {
     let works = |way: &&&[&str]| {
-        let tried = Command::new("unshare").args(**way).arg("true").stderr(Stdio::null()).status();
-        tried.expect("unshare comes with util-linux, on Linux").success()
+        let tried = Command::new("unshare")
+            .args(**way)
+            .arg("true")
+            .stderr(Stdio::null())
+            .status();
+        tried
+            .expect("unshare comes with util-linux, on Linux")
+            .success()
     };
-    let way = WAYS.iter().find(works).expect("this needs root or user namespaces");
+    let way = WAYS
+        .iter()
+        .find(works)
+        .expect("this needs root or user namespaces");
     [&["unshare"], *way, &["sh", "-c", WITH_A_SILENT_DNS_SERVER]].concat()
 }
 
 #[tokio::test]
 async fn a_dns_server_that_does_not_respond_does_not_delay_the_end() {
     let server = TestServer::with_rules(&limit_of(1)).with_env("REDIS_URL", "redis.test:6379");
-    let server = server.with_env("USE_STATSD", "true").with_env("STATSD_HOST", "statsd.test");
-    let server = server.with_env("DRAIN_PERIOD", "0s").with_env("SHUTDOWN_TIMEOUT", "3s").run_by(&unshare());
-    fs::write(server.rules().with_file_name("resolv.conf"), RESOLV_CONF).expect("a file can be written");
+    let server = server
+        .with_env("USE_STATSD", "true")
+        .with_env("STATSD_HOST", "statsd.test");
+    let server = server
+        .with_env("DRAIN_PERIOD", "0s")
+        .with_env("SHUTDOWN_TIMEOUT", "3s")
+        .run_by(&unshare());
+    fs::write(server.rules().with_file_name("resolv.conf"), RESOLV_CONF)
+        .expect("a file can be written");
     let mut server = server.start();
     let tasks = format!("/proc/{}/task", server.pid());
     look_until("the store and the exporter look names up", || {
-        let names = fs::read_dir(&tasks).expect("it runs").filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        let names = fs::read_dir(&tasks)
+            .expect("it runs")
+            .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
         let names: Vec<String> = names.collect();
-        names.iter().any(|name| name == "resolver\n") && names.iter().any(|name| name == "main-blocking\n")
+        names.iter().any(|name| name == "resolver\n")
+            && names.iter().any(|name| name == "main-blocking\n")
     });
 
     let begun = Instant::now();
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0), "{}", server.log());
     let (taken, bound) = (begun.elapsed(), Duration::from_secs(15));
-    assert!(taken < bound, "it ended after {taken:?}; a look-up takes two minutes and a half");
+    assert!(
+        taken < bound,
+        "it ended after {taken:?}; a look-up takes two minutes and a half"
+    );
 }

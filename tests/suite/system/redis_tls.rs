@@ -14,7 +14,9 @@ use tollgate::watch::Subject as _;
 
 use crate::cluster::ready;
 use crate::redis_address::{connecting, info, open, reach, refusal, text};
-use crate::settings::{K, K_AND_S, S, TIGHT, counting, counts_on_a_new_connection, is_told, with_both_periods};
+use crate::settings::{
+    K, K_AND_S, S, TIGHT, counting, counts_on_a_new_connection, is_told, with_both_periods,
+};
 use crate::support::certificates::{Authority, Identity, KeyForm};
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::{Counting, service};
@@ -28,12 +30,29 @@ const LIMIT: u32 = 4;
 #[tokio::test]
 async fn tls_trusts_the_authority_that_is_named() {
     let authority = Authority::new();
-    let server = RedisProcess::builder().with_tls(&authority.sign("server", "DNS:localhost,IP:127.0.0.1", KeyForm::Pkcs8), "no").start();
+    let server = RedisProcess::builder()
+        .with_tls(
+            &authority.sign("server", "DNS:localhost,IP:127.0.0.1", KeyForm::Pkcs8),
+            "no",
+        )
+        .start();
     let ca = authority.cacert();
     let ca = ("REDIS_TLS_CACERT", text(&ca));
     reach(&server, &[("REDIS_URL", &server.url()), ca]).await;
-    reach(&server, &[("REDIS_URL", &server.address()), ("REDIS_TLS", "true"), ca]).await;
-    reach(&server, &[("REDIS_URL", &format!("redis://localhost:{}", server.port())), ("REDIS_TLS", "true"), ca]).await;
+    reach(
+        &server,
+        &[("REDIS_URL", &server.address()), ("REDIS_TLS", "true"), ca],
+    )
+    .await;
+    reach(
+        &server,
+        &[
+            ("REDIS_URL", &format!("redis://localhost:{}", server.port())),
+            ("REDIS_TLS", "true"),
+            ca,
+        ],
+    )
+    .await;
     // Without it the system's are asked, and in plain text nobody answers.
     refusal(&[("REDIS_URL", &server.url())]).await;
     refusal(&[("REDIS_URL", &server.address()), ca]).await;
@@ -42,11 +61,17 @@ async fn tls_trusts_the_authority_that_is_named() {
 #[tokio::test]
 async fn a_server_of_another_authority_is_refused() {
     let (one, other) = (Authority::new(), Authority::new());
-    let server = RedisProcess::builder().with_tls(&one.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "no").start();
+    let server = RedisProcess::builder()
+        .with_tls(&one.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "no")
+        .start();
     let ca = other.cacert();
     for skip in ["false", "true"] {
-        let error =
-            refusal(&[("REDIS_URL", &server.url()), ("REDIS_TLS_CACERT", text(&ca)), ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", skip)]).await;
+        let error = refusal(&[
+            ("REDIS_URL", &server.url()),
+            ("REDIS_TLS_CACERT", text(&ca)),
+            ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", skip),
+        ])
+        .await;
         assert!(error.contains("invalid peer certificate"), "{error}");
     }
 }
@@ -54,32 +79,81 @@ async fn a_server_of_another_authority_is_refused() {
 #[tokio::test]
 async fn a_server_of_another_name_is_refused_unless_names_do_not_matter() {
     let authority = Authority::new();
-    let server = RedisProcess::builder().with_tls(&authority.sign("server", "DNS:redis.example", KeyForm::Pkcs8), "no").start();
+    let server = RedisProcess::builder()
+        .with_tls(
+            &authority.sign("server", "DNS:redis.example", KeyForm::Pkcs8),
+            "no",
+        )
+        .start();
     let (url, ca) = (server.url(), authority.cacert());
-    let settings = [("REDIS_URL", url.as_str()), ("REDIS_TLS_CACERT", text(&ca)), ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false")];
+    let settings = [
+        ("REDIS_URL", url.as_str()),
+        ("REDIS_TLS_CACERT", text(&ca)),
+        ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false"),
+    ];
     let error = refusal(&settings).await;
-    assert!(error.contains("NotValidForName") || error.contains("not valid for name"), "{error}");
-    reach(&server, &[settings[0], settings[1], ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true")]).await;
+    assert!(
+        error.contains("NotValidForName") || error.contains("not valid for name"),
+        "{error}"
+    );
+    reach(
+        &server,
+        &[
+            settings[0],
+            settings[1],
+            ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true"),
+        ],
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_client_certificate_is_shown_where_it_is_asked_for() {
     let authority = Authority::new();
-    let server = RedisProcess::builder().with_tls(&authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "yes").start();
+    let server = RedisProcess::builder()
+        .with_tls(
+            &authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8),
+            "yes",
+        )
+        .start();
     let (url, ca) = (server.url(), authority.cacert());
     let settings = [("REDIS_URL", url.as_str()), ("REDIS_TLS_CACERT", text(&ca))];
     refusal(&settings).await;
-    for (form, heading) in [(KeyForm::Pkcs8, "BEGIN PRIVATE KEY"), (KeyForm::Pkcs1, "BEGIN RSA PRIVATE KEY")] {
+    for (form, heading) in [
+        (KeyForm::Pkcs8, "BEGIN PRIVATE KEY"),
+        (KeyForm::Pkcs1, "BEGIN RSA PRIVATE KEY"),
+    ] {
         let Identity { cert, key, .. } = authority.sign("client", "DNS:tollgate", form);
-        assert!(fs::read_to_string(&key).expect("it is there").contains(heading), "{form:?}");
-        reach(&server, &[settings[0], settings[1], ("REDIS_TLS_CLIENT_CERT", text(&cert)), ("REDIS_TLS_CLIENT_KEY", text(&key))]).await;
+        assert!(
+            fs::read_to_string(&key)
+                .expect("it is there")
+                .contains(heading),
+            "{form:?}"
+        );
+        reach(
+            &server,
+            &[
+                settings[0],
+                settings[1],
+                ("REDIS_TLS_CLIENT_CERT", text(&cert)),
+                ("REDIS_TLS_CLIENT_KEY", text(&key)),
+            ],
+        )
+        .await;
     }
 }
 
 #[tokio::test]
 async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watched_once() {
     let authority = Authority::new();
-    let start = || RedisProcess::builder().with_tls(&authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "yes").start();
+    let start = || {
+        RedisProcess::builder()
+            .with_tls(
+                &authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8),
+                "yes",
+            )
+            .start()
+    };
     let (main, per_second) = (start(), start());
     let Identity { cert, key, .. } = authority.sign("client", "DNS:tollgate", KeyForm::Pkcs8);
     let (ca, main_url, per_second_url) = (authority.cacert(), main.url(), per_second.address());
@@ -92,24 +166,47 @@ async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watch
         ("REDIS_TLS_CLIENT_CERT", text(&cert)),
         ("REDIS_TLS_CLIENT_KEY", text(&key)),
     ]);
-    let Connecting { main: pool, per_second: other, secrets, .. } = resolved.expect("it is good");
+    let Connecting {
+        main: pool,
+        per_second: other,
+        secrets,
+        ..
+    } = resolved.expect("it is good");
     for (server, pool) in [(&main, pool), (&per_second, other.expect("it is set"))] {
-        let Deployment::Single(address) = pool.deployment else { panic!("one server, not {}", pool.deployment) };
-        assert!(info(&mut open(&address).await.expect("it is let in")).await.contains(&format!("process_id:{}\r", server.pid())));
+        let Deployment::Single(address) = pool.deployment else {
+            panic!("one server, not {}", pool.deployment)
+        };
+        assert!(
+            info(&mut open(&address).await.expect("it is let in"))
+                .await
+                .contains(&format!("process_id:{}\r", server.pid()))
+        );
     }
-    assert_eq!(format!("{secrets:?}").matches(text(&cert)).count(), 1, "{secrets:?}");
+    assert_eq!(
+        format!("{secrets:?}").matches(text(&cert)).count(),
+        1,
+        "{secrets:?}"
+    );
 }
 
 #[tokio::test]
 async fn what_is_exchanged_is_for_connections_that_begin_later() {
     let authority = Authority::new();
     let [before, after] = ["before", "after"].map(|_| Authority::new());
-    let redis = RedisProcess::builder().with_tls(&authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "yes");
+    let redis = RedisProcess::builder().with_tls(
+        &authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8),
+        "yes",
+    );
     let redis = redis.with_user("user app on >1st ~* +@all").start();
     let home = TempDir::new().expect("a temporary directory can be made");
     let [password, cert, key] = ["password", "cert", "key"].map(|name| home.path().join(name));
     let exchange = |content: &str, authority: &Authority, form: KeyForm| {
-        redis.command::<()>(&["CONFIG", "SET", "tls-ca-cert-file", text(&authority.cacert())]);
+        redis.command::<()>(&[
+            "CONFIG",
+            "SET",
+            "tls-ca-cert-file",
+            text(&authority.cacert()),
+        ]);
         let identity = authority.sign("client", "DNS:tollgate", form);
         fs::write(&password, content).expect("a file can be written");
         fs::copy(identity.cert, &cert).expect("a file can be copied");
@@ -125,13 +222,18 @@ async fn what_is_exchanged_is_for_connections_that_begin_later() {
         ("REDIS_TLS_CLIENT_KEY", text(&key)),
     ]);
     let Connecting { main, secrets, .. } = resolved.expect("it is good");
-    let Deployment::Single(address) = main.deployment else { panic!("one server, not {}", main.deployment) };
+    let Deployment::Single(address) = main.deployment else {
+        panic!("one server, not {}", main.deployment)
+    };
     let mut source = SecretSource::new(secrets, &Metrics::new()).expect("there are files");
     let mut old = open(&address).await.expect("it is let in");
 
     exchange("app:2nd", &after, KeyForm::Sec1);
     redis.command::<()>(&["ACL", "SETUSER", "app", "resetpass", ">2nd"]);
-    assert!(open(&address).await.is_err(), "nobody has read the files again");
+    assert!(
+        open(&address).await.is_err(),
+        "nobody has read the files again"
+    );
     source.load();
     // Somewhere else, as a cluster or Sentinel names it, the same is said.
     for address in [&address, &address.at("127.0.0.1", redis.port())] {
@@ -146,11 +248,17 @@ fn redis_is_reached_only_with_what_it_asks_for() {
     let authority = Authority::new();
     let server_identity = authority.sign("server", "DNS:elsewhere.test", KeyForm::Pkcs8);
     let client = authority.sign("client", "DNS:client.test", KeyForm::Pkcs1);
-    let redis = RedisProcess::builder().with_tls(&server_identity, "yes").with_password("s3cret").start();
+    let redis = RedisProcess::builder()
+        .with_tls(&server_identity, "yes")
+        .with_password("s3cret")
+        .start();
     let text = |path: &Path| path.display().to_string();
     let address = redis.address();
     let settings = [
-        ("REDIS_URL", address.trim_start_matches("rediss://").to_owned()),
+        (
+            "REDIS_URL",
+            address.trim_start_matches("rediss://").to_owned(),
+        ),
         ("REDIS_AUTH", "s3cret".to_owned()),
         ("REDIS_TLS", "true".to_owned()),
         ("REDIS_TLS_CACERT", text(&authority.cacert())),
@@ -160,13 +268,21 @@ fn redis_is_reached_only_with_what_it_asks_for() {
     ];
     let start = |without: &[&str]| {
         let set = settings.iter().filter(|(name, _)| !without.contains(name));
-        let server = TestServer::with_rules(&limit_of(1)).with_env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
-        set.fold(server, |server, (name, value)| server.with_env(name, value)).start()
+        let server = TestServer::with_rules(&limit_of(1))
+            .with_env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true");
+        set.fold(server, |server, (name, value)| server.with_env(name, value))
+            .start()
     };
     let is_reached = |server: &TestServer| server.get("/healthcheck").status == 200;
     let server = start(&[]);
     look_until("it is reached", || is_reached(&server));
-    assert_eq!((server.json(TIGHT.replace("tight", "k").as_str()).status, redis.command::<usize>(&["DBSIZE"])), (200, 1));
+    assert_eq!(
+        (
+            server.json(TIGHT.replace("tight", "k").as_str()).status,
+            redis.command::<usize>(&["DBSIZE"])
+        ),
+        (200, 1)
+    );
 
     let groups = [
         &["REDIS_AUTH"][..],
@@ -177,7 +293,9 @@ fn redis_is_reached_only_with_what_it_asks_for() {
     ];
     for without in groups {
         let server = start(without);
-        look_until("what is missing is told", || server.log().contains("Redis cannot be reached"));
+        look_until("what is missing is told", || {
+            server.log().contains("Redis cannot be reached")
+        });
         assert!(!is_reached(&server), "without {without:?}");
     }
 }
@@ -185,20 +303,39 @@ fn redis_is_reached_only_with_what_it_asks_for() {
 #[test]
 fn a_client_certificate_is_exchanged_without_a_restart() {
     let authority = Authority::new();
-    let redis = RedisProcess::builder().with_tls(&authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "yes").start();
+    let redis = RedisProcess::builder()
+        .with_tls(
+            &authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8),
+            "yes",
+        )
+        .start();
     let home = TempDir::new().expect("a temporary directory can be made");
     let [cert, key] = ["cert", "key"].map(|name| home.path().join(name));
     let exchange = |authority: &Authority| {
-        redis.command::<()>(&["CONFIG", "SET", "tls-ca-cert-file", &authority.cacert().display().to_string()]);
+        redis.command::<()>(&[
+            "CONFIG",
+            "SET",
+            "tls-ca-cert-file",
+            &authority.cacert().display().to_string(),
+        ]);
         let identity = authority.sign("client", "DNS:tollgate", KeyForm::Pkcs8);
         fs::copy(identity.cert, &cert).expect("a file can be copied");
         fs::copy(identity.key, &key).expect("a file can be copied");
     };
     let (before, after) = (Authority::new(), Authority::new());
     exchange(&before);
-    let files = [("REDIS_TLS_CACERT", authority.cacert()), ("REDIS_TLS_CLIENT_CERT", cert.clone()), ("REDIS_TLS_CLIENT_KEY", key.clone())];
+    let files = [
+        ("REDIS_TLS_CACERT", authority.cacert()),
+        ("REDIS_TLS_CLIENT_CERT", cert.clone()),
+        ("REDIS_TLS_CLIENT_KEY", key.clone()),
+    ];
     let server = counting(&redis).with_env("REDIS_TLS", "true");
-    let server = files.iter().fold(server, |server, (name, path)| server.with_env(name, &path.display().to_string())).start();
+    let server = files
+        .iter()
+        .fold(server, |server, (name, path)| {
+            server.with_env(name, &path.display().to_string())
+        })
+        .start();
     look_until("it is let in", || server.json(K).status == 200);
     exchange(&after);
     counts_on_a_new_connection(&server, &redis);
@@ -209,20 +346,33 @@ fn a_client_certificate_is_exchanged_without_a_restart() {
 fn the_second_redis_is_reached_only_with_what_it_asks_for() {
     let authority = Authority::new();
     let main = RedisProcess::start();
-    let second = RedisProcess::builder().with_tls(&authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "no");
+    let second = RedisProcess::builder().with_tls(
+        &authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8),
+        "no",
+    );
     let second = second.with_password("s3cret").start();
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("password");
     write(&path, "s3cret\n");
-    let (ca, path) = (authority.cacert().display().to_string(), path.display().to_string());
+    let (ca, path) = (
+        authority.cacert().display().to_string(),
+        path.display().to_string(),
+    );
     let (url, second_url) = (main.url(), second.address());
     let start = |settings: &[(&str, &str)]| {
-        let always =
-            [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", &second_url), ("REDIS_TLS_CACERT", &ca)];
+        let always = [
+            ("REDIS_URL", url.as_str()),
+            ("REDIS_PERSECOND", "true"),
+            ("REDIS_PERSECOND_URL", &second_url),
+            ("REDIS_TLS_CACERT", &ca),
+        ];
         with_both_periods(&[&always[..], settings].concat()).start()
     };
-    let (auth, file, tls) =
-        (("REDIS_PERSECOND_AUTH", "s3cret"), ("REDIS_PERSECOND_AUTH_FILE", path.as_str()), ("REDIS_PERSECOND_TLS", "true"));
+    let (auth, file, tls) = (
+        ("REDIS_PERSECOND_AUTH", "s3cret"),
+        ("REDIS_PERSECOND_AUTH_FILE", path.as_str()),
+        ("REDIS_PERSECOND_TLS", "true"),
+    );
     for settings in [[auth, tls], [file, tls]] {
         let server = start(&settings);
         look_until("it is reached", || server.json(K_AND_S).status == 200);
@@ -230,12 +380,17 @@ fn the_second_redis_is_reached_only_with_what_it_asks_for() {
     // What is said of the first Redis is not said to the second.
     for settings in [&[tls][..], &[auth], &[("REDIS_AUTH", "s3cret"), tls]] {
         let server = start(settings);
-        look_until("what is missing is told", || server.log().contains("Redis cannot be reached"));
+        look_until("what is missing is told", || {
+            server.log().contains("Redis cannot be reached")
+        });
         assert_eq!(server.json(S).status, 429, "{settings:?}");
     }
     let server = start(&[tls]);
     look_until("the first is reached", || server.json(K).status == 200);
-    is_told(&server, "wants a password (NOAUTH); set REDIS_PERSECOND_AUTH");
+    is_told(
+        &server,
+        "wants a password (NOAUTH); set REDIS_PERSECOND_AUTH",
+    );
 }
 
 #[tokio::test]
@@ -243,9 +398,21 @@ async fn a_cluster_is_reached_with_client_certificates_and_a_password() {
     let authority = Authority::new();
     let identity = authority.sign("redis", "IP:127.0.0.1", KeyForm::Pkcs8);
     let path = |path: &Path| path.display().to_string();
-    let cluster = ClusterProcess::builder().with_tls(&identity, "yes").with_password("s3cret").start();
+    let cluster = ClusterProcess::builder()
+        .with_tls(&identity, "yes")
+        .with_password("s3cret")
+        .start();
     for server in cluster.living() {
-        server.command::<()>(&["ACL", "SETUSER", "app", "on", ">also-s3cret", "~*", "&*", "+@all"]);
+        server.command::<()>(&[
+            "ACL",
+            "SETUSER",
+            "app",
+            "on",
+            ">also-s3cret",
+            "~*",
+            "&*",
+            "+@all",
+        ]);
     }
     for auth in ["s3cret", "app:also-s3cret"] {
         let settings = [
@@ -271,7 +438,9 @@ async fn sentinels_and_their_servers_are_reached_with_client_certificates() {
     let authority = Authority::new();
     let identity = authority.sign("redis", "IP:127.0.0.1", KeyForm::Pkcs8);
     let path = |path: &Path| path.display().to_string();
-    let deployment = SentinelProcess::builder().with_tls(&identity, "yes").start();
+    let deployment = SentinelProcess::builder()
+        .with_tls(&identity, "yes")
+        .start();
     let tls = [
         ("REDIS_TLS", "true".to_owned()),
         ("REDIS_TLS_CACERT", path(&identity.ca)),

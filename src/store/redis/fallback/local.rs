@@ -1,8 +1,10 @@
-//! Decides checks in this process while Redis is unavailable, against this replica's share of each limit.
+//! Decides checks in this process while Redis is unavailable, against this replica's share of each
+//! limit.
 //!
-//! A counter starts from this replica's share of the last known usage. What it admits is pending (`pending.rs`) until Redis is back;
-//! then each replica writes its part back, whatever the limit says, so that Redis goes on from what all of them admitted, and no full
-//! bucket waits at the end of an outage. Holders are not written back: their leases expire.
+//! A counter starts from this replica's share of the last known usage. What it admits is pending
+//! (`pending.rs`) until Redis is back; then each replica writes its part back, whatever the limit
+//! says, so that Redis goes on from what all of them admitted, and no full bucket waits at the end
+//! of an outage. Holders are not written back: their leases expire.
 
 use std::future::Future;
 use std::num::NonZeroU32;
@@ -23,9 +25,11 @@ use crate::time::{Clock, Span, Time};
 
 /// How much memory the local counters may take.
 const FALLBACK_BYTES_MAX: u64 = 64 << 20;
-/// How many counters are written back with one call: as many checks as any call has, so that no caller waits longer than for one.
+/// How many counters are written back with one call: as many checks as any call has, so that no
+/// caller waits longer than for one.
 const WRITE_BACKS_MAX: usize = 64;
-/// How long write-back may delay the use of a server that is back: the rest is written back while it serves.
+/// How long write-back may delay the use of a server that is back: the rest is written back while
+/// it serves.
 pub const WRITE_BACK_TIME_MAX: Span = Span::from_micros(300_000);
 
 /// Local counters, and what of them Redis does not have.
@@ -62,7 +66,10 @@ pub trait WriteBackTarget {
     fn now(&self) -> Time;
 
     /// Sends all of them, in order, and returns what became of each.
-    fn send(&mut self, write_backs: &[WriteBack]) -> impl Future<Output = Vec<WriteBackOutcome>> + Send;
+    fn send(
+        &mut self,
+        write_backs: &[WriteBack],
+    ) -> impl Future<Output = Vec<WriteBackOutcome>> + Send;
 }
 
 /// A pending change as it is sent.
@@ -125,32 +132,50 @@ impl LocalFallback {
     }
 
     /// Decides checks without Redis. `now` is by the server's clock, which windows go by.
-    pub fn decide(&self, undecided: &[Undecided<'_>], share: Share, together: bool, now: Time) -> Verdicts {
-        let own: SmallVec<[Check; 2]> = undecided.iter().map(|undecided| self.own(undecided, share)).collect();
-        let verdicts = self.counters.decide_from(&own, together, now, |index, known| {
-            let (own, Undecided { check, seen, .. }) = (&own[index], undecided[index]);
-            let seen = || seen.map(|(used, at)| part_of(&check.limit, &own.limit, share, used, at));
-            match known {
-                // The pending hits are in it, and in nothing that the server replied.
-                Some(known) if self.pending.contains(&own.key) => known,
-                // Some checks may still reach the server.
-                known => known
-                    .into_iter()
-                    .chain(seen())
-                    .max_by_key(|counter| counter.spent_at(&own.limit, now))
-                    .unwrap_or_else(|| Counter::untouched(&own.limit)),
-            }
-        });
+    pub fn decide(
+        &self,
+        undecided: &[Undecided<'_>],
+        share: Share,
+        together: bool,
+        now: Time,
+    ) -> Verdicts {
+        let own: SmallVec<[Check; 2]> = undecided
+            .iter()
+            .map(|undecided| self.own(undecided, share))
+            .collect();
+        let verdicts = self
+            .counters
+            .decide_from(&own, together, now, |index, known| {
+                let (own, Undecided { check, seen, .. }) = (&own[index], undecided[index]);
+                let seen =
+                    || seen.map(|(used, at)| part_of(&check.limit, &own.limit, share, used, at));
+                match known {
+                    // The pending hits are in it, and in nothing that the server replied.
+                    Some(known) if self.pending.contains(&own.key) => known,
+                    // Some checks may still reach the server.
+                    known => known
+                        .into_iter()
+                        .chain(seen())
+                        .max_by_key(|counter| counter.spent_at(&own.limit, now))
+                        .unwrap_or_else(|| Counter::untouched(&own.limit)),
+                }
+            });
         let is_over = |(check, verdict): (&Check, &Verdict)| check.veto && verdict.over;
         let vetoed = together && own.len() > 1 && own.iter().zip(&verdicts).any(is_over);
-        for ((own, verdict), Undecided { check, effect, .. }) in own.iter().zip(&verdicts).zip(undecided) {
+        for ((own, verdict), Undecided { check, effect, .. }) in
+            own.iter().zip(&verdicts).zip(undecided)
+        {
             let has_changed = match own.hits {
                 Hits::Add(_) => !verdict.over && !vetoed,
                 Hits::GiveBack(_) => verdict.over || !vetoed,
                 Hits::Look => false,
             };
             if has_changed && *effect == Effect::None && Kind::of(&own.limit) != Kind::Concurrency {
-                self.pending.add(&own.key, change(own), Pending::none(&check.limit, &own.limit, now));
+                self.pending.add(
+                    &own.key,
+                    change(own),
+                    Pending::none(&check.limit, &own.limit, now),
+                );
             }
         }
         verdicts
@@ -164,13 +189,18 @@ impl LocalFallback {
     /// Writes back what is pending for a server, for about `within` at most.
     pub async fn write_back(&self, to: &mut impl WriteBackTarget, within: Span) -> WriteBackResult {
         let began = to.now();
-        let keys = self.pending.keys(|key, pending| to.owns(&whole_key(key), &pending.whole));
+        let keys = self
+            .pending
+            .keys(|key, pending| to.owns(&whole_key(key), &pending.whole));
         for keys in keys.chunks(WRITE_BACKS_MAX) {
             if to.now().since(began) >= within {
                 return WriteBackResult::Unfinished;
             }
             let mut write_backs = Vec::new();
-            let sent: Vec<Sent> = keys.iter().filter_map(|key| self.take(key, to.now(), &mut write_backs)).collect();
+            let sent: Vec<Sent> = keys
+                .iter()
+                .filter_map(|key| self.take(key, to.now(), &mut write_backs))
+                .collect();
             if sent.is_empty() {
                 continue;
             }
@@ -179,17 +209,26 @@ impl LocalFallback {
             for sent in &sent {
                 self.settle(sent, &mut arrived);
             }
-            if outcomes.iter().any(|outcome| matches!(outcome, WriteBackOutcome::NotSent | WriteBackOutcome::Unknown)) {
+            if outcomes.iter().any(|outcome| {
+                matches!(
+                    outcome,
+                    WriteBackOutcome::NotSent | WriteBackOutcome::Unknown
+                )
+            }) {
                 return WriteBackResult::Unreachable;
             }
-            if outcomes.iter().all(|outcome| *outcome == WriteBackOutcome::Rejected) {
+            if outcomes
+                .iter()
+                .all(|outcome| *outcome == WriteBackOutcome::Rejected)
+            {
                 return WriteBackResult::Rejected;
             }
         }
         WriteBackResult::Done
     }
 
-    /// Every local counter is of an earlier epoch, and no server is away: unless something is pending, they are dropped.
+    /// Every local counter is of an earlier epoch, and no server is away: unless something is
+    /// pending, they are dropped.
     pub fn forget_before(&self, epoch: u64) {
         if !self.has_pending() && self.emptied.swap(epoch, Relaxed) != epoch {
             self.counters.clear();
@@ -209,15 +248,25 @@ impl LocalFallback {
             _ if !pending.is_current(now) => (0, 0),
             Kind::FixedWindow | Kind::SlidingWindow => (pending.refund, pending.hits),
             // What the counter no longer holds has leaked or expired in Redis as well.
-            _ => (pending.refund, pending.hits.min(self.counters.spent_at(key, &own, now))),
+            _ => (
+                pending.refund,
+                pending.hits.min(self.counters.spent_at(key, &own, now)),
+            ),
         };
         if refund == 0 && hits == 0 {
             self.pending.settle(key, 0, 0, at);
             return None;
         }
         let mut add = |one: Hits, cost: i64| {
-            let charge = Charge { cost, drops: false, ..Counter::charge(&whole, one) };
-            write_backs.push(WriteBack { check: Check::new(whole_key(key), whole, one), charge });
+            let charge = Charge {
+                cost,
+                drops: false,
+                ..Counter::charge(&whole, one)
+            };
+            write_backs.push(WriteBack {
+                check: Check::new(whole_key(key), whole, one),
+                charge,
+            });
         };
         if refund > 0 {
             add(Hits::GiveBack(1), -cost_of(&whole, &own, refund));
@@ -225,11 +274,21 @@ impl LocalFallback {
         if hits > 0 {
             add(Hits::Add(1), cost_of(&whole, &own, hits));
         }
-        Some(Sent { key: key.clone(), refund, hits, at })
+        Some(Sent {
+            key: key.clone(),
+            refund,
+            hits,
+            at,
+        })
     }
 
-    /// Keeps pending what did not arrive. `arrived` has the outcomes of what was sent of this counter next.
-    fn settle<'w>(&self, sent: &Sent, arrived: &mut impl Iterator<Item = (&'w WriteBack, WriteBackOutcome)>) {
+    /// Keeps pending what did not arrive. `arrived` has the outcomes of what was sent of this
+    /// counter next.
+    fn settle<'w>(
+        &self,
+        sent: &Sent,
+        arrived: &mut impl Iterator<Item = (&'w WriteBack, WriteBackOutcome)>,
+    ) {
         let mut is_unknown = false;
         let mut left_of = |part: u64| match (part > 0).then(|| arrived.next()).flatten() {
             Some((write_back, WriteBackOutcome::Written)) => {
@@ -244,7 +303,8 @@ impl LocalFallback {
         };
         let (refund, hits) = (left_of(sent.refund), left_of(sent.hits));
         self.pending.settle(&sent.key, refund, hits, sent.at);
-        // The counter goes on from what the server replied. If it did not reply, this process' own count is the better one.
+        // The counter goes on from what the server replied. If it did not reply, this process' own
+        // count is the better one.
         if !is_unknown && !self.pending.contains(&sent.key) {
             self.counters.forget(&sent.key);
         }
@@ -261,14 +321,21 @@ impl LocalFallback {
         }
         let key = local_key(&check.key, share.replicas(), *epoch);
         // No slot is booked where the bookings of other replicas are unknown.
-        Check { key, limit: check.limit.share(share), book_ahead: Span::ZERO, ..(*check).clone() }
+        Check {
+            key,
+            limit: check.limit.share(share),
+            book_ahead: Span::ZERO,
+            ..(*check).clone()
+        }
     }
 }
 
 impl WriteBack {
     /// How many hits are charged, in whole ones; none for a refund.
     fn hits(&self) -> u64 {
-        let one = Counter::charge(&self.check.limit, Hits::Add(1)).wanted().max(1);
+        let one = Counter::charge(&self.check.limit, Hits::Add(1))
+            .wanted()
+            .max(1);
         self.charge.wanted().div_ceil(one)
     }
 }
@@ -276,7 +343,8 @@ impl WriteBack {
 /// The length of what [`local_key`] appends.
 const SUFFIX_LEN: usize = size_of::<u32>() + size_of::<u64>();
 
-/// The key of a counter in this process. A bucket's state is in units of its share, so another share is another counter.
+/// The key of a counter in this process. A bucket's state is in units of its share, so another
+/// share is another counter.
 fn local_key(key: &Key, replicas: NonZeroU32, epoch: u64) -> Key {
     let mut local = key.clone();
     local.push(&replicas.get().to_le_bytes());
@@ -307,7 +375,8 @@ fn part_of(whole: &Limit, own: &Limit, share: Share, used: u64, at: Time) -> Cou
     } else if credits_of_one(whole, own) == 1 {
         share.of_used(used).saturating_mul(own.period_ticks())
     } else {
-        // In credits of a share that is filled more slowly, what is spent of the whole is this one's part.
+        // In credits of a share that is filled more slowly, what is spent of the whole is this
+        // one's part.
         used.saturating_mul(whole.period_ticks())
     };
     Counter::of(own, at, spent)
@@ -321,6 +390,10 @@ const fn credits_of_one(whole: &Limit, own: &Limit) -> u64 {
 
 /// What so much of a share costs of the whole limit.
 fn cost_of(whole: &Limit, own: &Limit, spent: u64) -> i64 {
-    let cost = if whole.algorithm().is_bucket() { spent.div_ceil(credits_of_one(whole, own)) } else { spent };
+    let cost = if whole.algorithm().is_bucket() {
+        spent.div_ceil(credits_of_one(whole, own))
+    } else {
+        spent
+    };
     i64::try_from(cost).unwrap_or(i64::MAX)
 }

@@ -1,7 +1,8 @@
 //! Hits that Redis does not have, per counter, until they are written back.
 //!
-//! A refund first reduces the pending hits of its counter; the rest of it is a refund of its own. So a counter's pending write-back is a
-//! refund, which Redis ends at zero, and then hits. That is exact in whatever order they came:
+//! A refund first reduces the pending hits of its counter; the rest of it is a refund of its own.
+//! So a counter's pending write-back is a refund, which Redis ends at zero, and then hits. That is
+//! exact in whatever order they came:
 //!
 //! ```text
 //!   in Redis 4 |  consume 2, refund 3, consume 5          pending: refund 1, hits 5
@@ -35,7 +36,8 @@ pub struct PendingHits {
     full: metric::Counter,
 }
 
-/// The pending hits of one counter, in the units of its local state: hits of a window or a log, credits of a bucket.
+/// The pending hits of one counter, in the units of its local state: hits of a window or a log,
+/// credits of a bucket.
 #[derive(Debug, Clone, Copy)]
 pub struct Pending {
     /// The whole limit, which Redis counts by.
@@ -48,7 +50,8 @@ pub struct Pending {
     pub hits: u64,
     /// When one of them last changed.
     pub at: Time,
-    /// Whether earlier changes are on their way. Later ones wait for them: a refund that overtakes hits ends at zero too early.
+    /// Whether earlier changes are on their way. Later ones wait for them: a refund that overtakes
+    /// hits ends at zero too early.
     is_busy: bool,
 }
 
@@ -102,7 +105,10 @@ impl PendingHits {
         }
         let pending = shard.entry(key.clone()).or_insert(none);
         if !pending.is_current(none.at) {
-            *pending = Pending { is_busy: pending.is_busy, ..none };
+            *pending = Pending {
+                is_busy: pending.is_busy,
+                ..none
+            };
         }
         pending.add(change);
         pending.at = none.at;
@@ -112,7 +118,9 @@ impl PendingHits {
     pub fn keys(&self, belongs: impl Fn(&Key, &Pending) -> bool) -> Vec<Key> {
         let of_shard = |shard: &Mutex<HashMap<Key, Pending>>| -> Vec<Key> {
             let shard = lock(shard);
-            let belonging = shard.iter().filter(|(key, pending)| !pending.is_busy && belongs(key, pending));
+            let belonging = shard
+                .iter()
+                .filter(|(key, pending)| !pending.is_busy && belongs(key, pending));
             belonging.map(|(key, _)| key.clone()).collect()
         };
         self.shards.iter().flat_map(of_shard).collect()
@@ -123,16 +131,29 @@ impl PendingHits {
         let mut shard = self.shard(key);
         let pending = shard.get_mut(key).filter(|pending| !pending.is_busy)?;
         let taken = *pending;
-        *pending = Pending { refund: 0, hits: 0, is_busy: true, ..taken };
+        *pending = Pending {
+            refund: 0,
+            hits: 0,
+            is_busy: true,
+            ..taken
+        };
         Some(taken)
     }
 
-    /// What was taken has arrived, but for this refund and these hits, which came before what is pending by now.
+    /// What was taken has arrived, but for this refund and these hits, which came before what is
+    /// pending by now.
     pub fn settle(&self, key: &Key, refund: u64, hits: u64, at: Time) {
         let mut shard = self.shard(key);
-        let Some(pending) = shard.get_mut(key) else { return };
+        let Some(pending) = shard.get_mut(key) else {
+            return;
+        };
         let later = *pending;
-        *pending = Pending { refund: 0, hits: 0, is_busy: false, ..later };
+        *pending = Pending {
+            refund: 0,
+            hits: 0,
+            is_busy: false,
+            ..later
+        };
         if (Pending { at, ..later }).is_current(later.at) {
             pending.refund = refund;
             pending.hits = hits;
@@ -153,15 +174,26 @@ impl PendingHits {
 impl Pending {
     /// Nothing, for a counter of that limit and this replica's share of it.
     pub fn none(whole: &Limit, own: &Limit, now: Time) -> Self {
-        Self { whole: *whole, own: *own, refund: 0, hits: 0, at: now, is_busy: false }
+        Self {
+            whole: *whole,
+            own: *own,
+            refund: 0,
+            hits: 0,
+            at: now,
+            is_busy: false,
+        }
     }
 
-    /// Whether it still counts at `now`: of a window only while that lasts, of a log or of sub-windows for a period after its last
-    /// change. A bucket leaks here as it does in Redis.
+    /// Whether it still counts at `now`: of a window only while that lasts, of a log or of
+    /// sub-windows for a period after its last change. A bucket leaks here as it does in Redis.
     pub fn is_current(&self, now: Time) -> bool {
         match Kind::of(&self.own) {
-            Kind::FixedWindow | Kind::SlidingWindow => self.own.window(self.at).index == self.own.window(now).index,
-            Kind::SubWindows | Kind::SlidingLog | Kind::Concurrency => now.since(self.at) < self.own.period(),
+            Kind::FixedWindow | Kind::SlidingWindow => {
+                self.own.window(self.at).index == self.own.window(now).index
+            }
+            Kind::SubWindows | Kind::SlidingLog | Kind::Concurrency => {
+                now.since(self.at) < self.own.period()
+            }
             Kind::Bucket => true,
         }
     }
@@ -182,7 +214,8 @@ fn entry_bytes(key: &Key) -> usize {
     ENTRY_BYTES + key.len()
 }
 
-/// A part whose last holder panicked is whole all the same: nothing between two changes of it can panic.
+/// A part whose last holder panicked is whole all the same: nothing between two changes of it can
+/// panic.
 fn lock<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! Sends pending hits to a server that is back: with the pipelines that serve, over a connection of its own.
+//! Sends pending hits to a server that is back: with the pipelines that serve, over a connection of
+//! its own.
 
 use std::sync::Arc;
 
@@ -27,12 +28,19 @@ pub struct ServerTarget<'r> {
 impl<'r> ServerTarget<'r> {
     /// Nothing is connected yet.
     pub fn new(redis: &'r Redis, pool: &'r Pool, node: &'r Node) -> Self {
-        Self { redis, pool, node, link: None }
+        Self {
+            redis,
+            pool,
+            node,
+            link: None,
+        }
     }
 
     /// Repairs keys. `false` if the server did not reply.
     pub async fn repair(&mut self, repairs: &[Repair]) -> bool {
-        let Some(mut link) = self.link().await else { return false };
+        let Some(mut link) = self.link().await else {
+            return false;
+        };
         let has_replied = link.call(&Repair::commands(repairs)).await.is_ok();
         self.link = has_replied.then_some(link);
         has_replied
@@ -46,15 +54,27 @@ impl<'r> ServerTarget<'r> {
         }
     }
 
-    async fn call(&self, link: &mut Link, lines: &[Line], layout: &Layout) -> Result<Back, RedisError> {
+    async fn call(
+        &self,
+        link: &mut Link,
+        lines: &[Line],
+        layout: &Layout,
+    ) -> Result<Back, RedisError> {
         let clock = &self.redis.clock;
-        let trip = Trip::new([(Manner::Apart, lines)].into_iter(), layout.has_slots(), clock.is_manual().then(|| clock.now()));
+        let trip = Trip::new(
+            [(Manner::Apart, lines)].into_iter(),
+            layout.has_slots(),
+            clock.is_manual().then(|| clock.now()),
+        );
         trip.read(trip.send(link, || {}).await?)
     }
 
-    /// Always by the script: a plain command would overtake the refund of the same counter, and leave its lifetime to another command.
+    /// Always by the script: a plain command would overtake the refund of the same counter, and
+    /// leave its lifetime to another command.
     fn line(&self, WriteBack { check, charge }: &WriteBack, layout: &Layout, now: Time) -> Line {
-        let mut line = self.redis.line_charging(check, *charge, layout, Manner::Apart, now);
+        let mut line = self
+            .redis
+            .line_charging(check, *charge, layout, Manner::Apart, now);
         line.set_form(WindowForm::Scripted);
         line
     }
@@ -64,7 +84,11 @@ impl WriteBackTarget for ServerTarget<'_> {
     fn owns(&self, key: &Key, limit: &Limit) -> bool {
         let check = Check::new(key.clone(), *limit, Hits::Look);
         let pool = self.redis.pool_of(&check);
-        std::ptr::eq(pool, self.pool) && self.redis.home(&check).is_some_and(|home| home.id() == self.node.id())
+        std::ptr::eq(pool, self.pool)
+            && self
+                .redis
+                .home(&check)
+                .is_some_and(|home| home.id() == self.node.id())
     }
 
     fn now(&self) -> Time {
@@ -72,11 +96,18 @@ impl WriteBackTarget for ServerTarget<'_> {
     }
 
     async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<WriteBackOutcome> {
-        let Some(mut link) = self.link().await else { return vec![WriteBackOutcome::NotSent; write_backs.len()] };
+        let Some(mut link) = self.link().await else {
+            return vec![WriteBackOutcome::NotSent; write_backs.len()];
+        };
         let (redis, now) = (self.redis, self.redis.clock.now());
         let layout = Arc::clone(&self.pool.layout());
-        let lines: Vec<Line> = write_backs.iter().map(|write_back| self.line(write_back, &layout, now)).collect();
-        let Ok(back) = self.call(&mut link, &lines, &layout).await else { return vec![WriteBackOutcome::Unknown; write_backs.len()] };
+        let lines: Vec<Line> = write_backs
+            .iter()
+            .map(|write_back| self.line(write_back, &layout, now))
+            .collect();
+        let Ok(back) = self.call(&mut link, &lines, &layout).await else {
+            return vec![WriteBackOutcome::Unknown; write_backs.len()];
+        };
         if back.is_misplaced() {
             self.node.relocation.leaves(link.id(), now);
         } else if back.told.iter().any(Result::is_ok) {

@@ -1,5 +1,5 @@
-//! What Envoy Gateway 1.9 deploys, with our image: its environment, its certificates, rules by xDS from the server that it is made of, and
-//! an Envoy as it configures it.
+//! What Envoy Gateway 1.9 deploys, with our image: its environment, its certificates, rules by xDS
+//! from the server that it is made of, and an Envoy as it configures it.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,7 +17,8 @@ use crate::system::deployments::pod::{Pod, at, get};
 use crate::system::deployments::sample::Sample;
 use crate::system::deployments::volume::Volume;
 
-/// In every one of its deployments, to the letter, with metrics on as they are unless they are switched off.
+/// In every one of its deployments, to the letter, with metrics on as they are unless they are
+/// switched off.
 const ENVIRONMENT: [(&str, &str); 23] = [
     ("RUNTIME_ROOT", "/data"),
     ("RUNTIME_SUBDIRECTORY", "ratelimit"),
@@ -48,14 +49,23 @@ const TRACING: [(&str, &str); 6] = [
     ("TRACING_ENABLED", "true"),
     ("TRACING_SERVICE_NAME", "envoy-ratelimit"),
     ("TRACING_SERVICE_NAMESPACE", "envoy-gateway-system"),
-    ("TRACING_SERVICE_INSTANCE_ID", "envoy-ratelimit-7d4b9c6f5-x2x9k"),
+    (
+        "TRACING_SERVICE_INSTANCE_ID",
+        "envoy-ratelimit-7d4b9c6f5-x2x9k",
+    ),
     ("TRACING_SAMPLING_RATE", "1.0"),
-    ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel-collector.monitoring.svc.cluster.local:4318"),
+    (
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "http://otel-collector.monitoring.svc.cluster.local:4318",
+    ),
 ];
 const NAMES: [(&str, &str); 4] = [
     ("envoy-gateway", "127.0.0.1"),
     ("redis.redis.svc.cluster.local", "127.0.0.1"),
-    ("envoy-ratelimit.envoy-gateway-system.svc.cluster.local", "127.0.0.1"),
+    (
+        "envoy-ratelimit.envoy-gateway-system.svc.cluster.local",
+        "127.0.0.1",
+    ),
     ("otel-collector.monitoring.svc.cluster.local", "127.0.0.1"),
 ];
 
@@ -63,65 +73,144 @@ const NAMES: [(&str, &str); 4] = [
 fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
     machine::on_its_own(&NAMES, |machine| {
         let mut site = Site::start(machine, &ENVIRONMENT, &[]);
-        assert_eq!(site.pod.health(), Some(200), "before there is any rule, as FORCE_START_WITHOUT_INITIAL_CONFIG has it");
+        assert_eq!(
+            site.pod.health(),
+            Some(200),
+            "before there is any rule, as FORCE_START_WITHOUT_INITIAL_CONFIG has it"
+        );
         site.pod.is_confined();
         site.serve(&rules());
 
-        // Three a year, and all clients are one. Envoy tells how many are left, and not that it was a limit that refused.
+        // Three a year, and all clients are one. Envoy tells how many are left, and not that it was
+        // a limit that refused.
         for remaining in [2, 1, 0] {
             let passed = site.get("/cidr");
-            assert_eq!((passed.status, passed.number("x-ratelimit-remaining")), (200, remaining));
+            assert_eq!(
+                (passed.status, passed.number("x-ratelimit-remaining")),
+                (200, remaining)
+            );
         }
         let refused = site.get("/cidr");
-        assert_eq!((refused.status, refused.header("x-envoy-ratelimited")), (429, None));
+        assert_eq!(
+            (refused.status, refused.header("x-envoy-ratelimited")),
+            (429, None)
+        );
         assert_eq!(refused.header("x-ratelimit-limit"), Some("3, 3;w=31536000"));
-        assert_eq!(site.statuses("/elsewhere", 3), [200, 200, 429], "all but 192.0.2.0/24");
+        assert_eq!(
+            site.statuses("/elsewhere", 3),
+            [200, 200, 429],
+            "all but 192.0.2.0/24"
+        );
 
-        let as_user = |user, organization| site.send(Request::get("/headers").with(&[("x-user-id", user), ("x-org-id", organization)]));
-        assert_eq!([as_user("one", "a").status, as_user("one", "b").status, as_user("one", "a").status], [200, 200, 429]);
-        assert_eq!([as_user("two", "a").status; 3], [200; 3], "nobody else is meant");
-        assert_eq!(site.statuses("/shadow", 3), [200; 3], "one a year, in shadow mode");
+        let as_user = |user, organization| {
+            site.send(
+                Request::get("/headers").with(&[("x-user-id", user), ("x-org-id", organization)]),
+            )
+        };
+        assert_eq!(
+            [
+                as_user("one", "a").status,
+                as_user("one", "b").status,
+                as_user("one", "a").status
+            ],
+            [200, 200, 429]
+        );
+        assert_eq!(
+            [as_user("two", "a").status; 3],
+            [200; 3],
+            "nobody else is meant"
+        );
+        assert_eq!(
+            site.statuses("/shadow", 3),
+            [200; 3],
+            "one a year, in shadow mode"
+        );
 
-        assert_eq!(site.statuses("/cost", 3), [200, 200, 429], "twelve a year, at five each");
-        assert_eq!(site.get("/tokens").status, 200, "five bytes a year: the first request has not sent any yet");
-        eventually("three bytes, and three more, are more than five", || (site.get("/tokens").status == 429).then_some(()));
-        assert_eq!(site.statuses("/own", 3), [200, 200, 429], "the client's own limit stands for the rule's hundred");
+        assert_eq!(
+            site.statuses("/cost", 3),
+            [200, 200, 429],
+            "twelve a year, at five each"
+        );
+        assert_eq!(
+            site.get("/tokens").status,
+            200,
+            "five bytes a year: the first request has not sent any yet"
+        );
+        eventually("three bytes, and three more, are more than five", || {
+            (site.get("/tokens").status == 429).then_some(())
+        });
+        assert_eq!(
+            site.statuses("/own", 3),
+            [200, 200, 429],
+            "the client's own limit stands for the rule's hundred"
+        );
 
-        // One limit for two routes, and for each user; the second route has one of its own besides, and its filter asks first.
+        // One limit for two routes, and for each user; the second route has one of its own besides,
+        // and its filter asks first.
         assert_eq!(site.get("/shared?user=ann").status, 200);
         assert_eq!(site.get("/shared/too?user=ann").status, 200);
         assert_eq!(site.get("/shared?user=ann").status, 429);
         assert_eq!(site.get("/shared?user=bob").status, 200);
-        assert_eq!(site.get("/shared/too?user=bob").status, 429, "one a year there");
+        assert_eq!(
+            site.get("/shared/too?user=bob").status,
+            429,
+            "one a year there"
+        );
 
-        for key2 in ["masked_remote_address_0_0_0_0/0", "masked_remote_address_invert_192_0_2_0/24", "header_x-user-id_one", "user"] {
+        for key2 in [
+            "masked_remote_address_0_0_0_0/0",
+            "masked_remote_address_invert_192_0_2_0/24",
+            "header_x-user-id_one",
+            "user",
+        ] {
             assert_eq!(refusals_of(key2), 1, "{key2}");
         }
 
         // What `egctl config envoy-ratelimit` shows, through a forwarded port.
         let limits = get(6070, "/rlconfig").body;
         let route = "httproute/default/cidr/rule/0/match/0/*";
-        let limit =
-            format!("default/eg/http.{route}_{route}.masked_remote_address_0.0.0.0/0: unit=YEAR requests_per_unit=3, shadow_mode: false");
-        assert!(limits.lines().any(|line| line.starts_with(&limit)), "{limits}");
-        assert!(limits.lines().any(|line| line.contains("/shadow/") && line.contains("shadow_mode: true")), "{limits}");
+        let limit = format!(
+            "default/eg/http.{route}_{route}.masked_remote_address_0.0.0.0/0: unit=YEAR requests_per_unit=3, shadow_mode: false"
+        );
+        assert!(
+            limits.lines().any(|line| line.starts_with(&limit)),
+            "{limits}"
+        );
+        assert!(
+            limits
+                .lines()
+                .any(|line| line.contains("/shadow/") && line.contains("shadow_mode: true")),
+            "{limits}"
+        );
 
         site.ends_in_order();
-        assert_eq!(site.pod.complaints(), [""; 0], "who changes the image alone has nothing to look into");
+        assert_eq!(
+            site.pod.complaints(),
+            [""; 0],
+            "who changes the image alone has nothing to look into"
+        );
     });
 }
 
 #[test]
 fn traces_for_a_collector_that_is_not_there_and_the_mapping_of_metrics_change_nothing_else() {
     machine::on_its_own(&NAMES, |machine| {
-        let mapping = [("conf.yaml", include_str!("../../../suite/metrics/envoy_gateway.yaml"))];
+        let mapping = [(
+            "conf.yaml",
+            include_str!("../../../suite/metrics/envoy_gateway.yaml"),
+        )];
         let mut site = Site::start(machine, &[&ENVIRONMENT[..], &TRACING].concat(), &mapping);
         site.serve(&rules());
         assert_eq!(site.statuses("/elsewhere", 3), [200, 200, 429]);
         assert_eq!(refusals_of("masked_remote_address_invert_192_0_2_0/24"), 1);
         site.ends_in_order();
         let complaints = site.pod.complaints();
-        assert!(complaints.iter().all(|line| line.contains("spans cannot be sent")), "of nothing but the collector: {complaints:#?}");
+        assert!(
+            complaints
+                .iter()
+                .all(|line| line.contains("spans cannot be sent")),
+            "of nothing but the collector: {complaints:#?}"
+        );
         assert!(!complaints.is_empty(), "and of that one");
     });
 }
@@ -130,15 +219,38 @@ fn traces_for_a_collector_that_is_not_there_and_the_mapping_of_metrics_change_no
 fn the_sample_overlay_chooses_the_algorithm_of_generated_rules() {
     machine::on_its_own(&NAMES, |machine| {
         let sample = Sample::read("envoy-gateway/overlay.yaml");
-        let overlay = Volume::new(machine, "overlay", &[("overlay.yaml", &sample.below("name: tollgate-overlay", "overlay.yaml: |"))]);
+        let overlay = Volume::new(
+            machine,
+            "overlay",
+            &[(
+                "overlay.yaml",
+                &sample.below("name: tollgate-overlay", "overlay.yaml: |"),
+            )],
+        );
         let more = sample.environment("container:");
-        let environment: Vec<_> = ENVIRONMENT.into_iter().chain(more.iter().map(|(name, value)| (&**name, &**value))).collect();
-        assert!(sample.below("container:", "volumeMounts:").contains("mountPath: /etc/tollgate/overlay\n"));
-        let site = Site::start_with(machine, &environment, &[], &[("/etc/tollgate/overlay", &overlay)]);
+        let environment: Vec<_> = ENVIRONMENT
+            .into_iter()
+            .chain(more.iter().map(|(name, value)| (&**name, &**value)))
+            .collect();
+        assert!(
+            sample
+                .below("container:", "volumeMounts:")
+                .contains("mountPath: /etc/tollgate/overlay\n")
+        );
+        let site = Site::start_with(
+            machine,
+            &environment,
+            &[],
+            &[("/etc/tollgate/overlay", &overlay)],
+        );
         site.serve(&rules());
         // The policy allows two a year. The overlay makes that a token bucket for twenty at once.
         assert_eq!(site.statuses("/elsewhere", 10), [200; 10]);
-        assert_eq!(site.pod.complaints(), [""; 0], "the sample needs no other setting");
+        assert_eq!(
+            site.pod.complaints(),
+            [""; 0],
+            "the sample needs no other setting"
+        );
     });
 }
 
@@ -163,31 +275,71 @@ impl Site {
     }
 
     /// The same, with more mounts.
-    fn start_with(machine: &Machine, environment: &[(&str, &str)], mapping: &[(&str, &str)], mounts: &[(&str, &Volume)]) -> Self {
+    fn start_with(
+        machine: &Machine,
+        environment: &[(&str, &str)],
+        mapping: &[(&str, &str)],
+        mounts: &[(&str, &Volume)],
+    ) -> Self {
         let authority = Authority::with_key(KeyForm::Pkcs1);
         let [gateway, service] = ["envoy-gateway", "envoy-ratelimit"].map(|name| {
-            let domains = ["", ".envoy-gateway-system", ".envoy-gateway-system.svc", ".envoy-gateway-system.svc.cluster.local"];
-            authority.sign(name, &domains.map(|domain| format!("DNS:{name}{domain}")).join(","), KeyForm::Pkcs1)
+            let domains = [
+                "",
+                ".envoy-gateway-system",
+                ".envoy-gateway-system.svc",
+                ".envoy-gateway-system.svc.cluster.local",
+            ];
+            authority.sign(
+                name,
+                &domains
+                    .map(|domain| format!("DNS:{name}{domain}"))
+                    .join(","),
+                KeyForm::Pkcs1,
+            )
         });
         let envoy = authority.sign("envoy", "DNS:*.envoy-gateway-system", KeyForm::Pkcs1);
 
         let control_plane = ControlPlane::start_with_tls_at(at(Self::CONTROL_PLANE), &gateway);
         let redis = RedisServer::start_at(at(6379), &machine.home);
         // That ConfigMap is optional: where there is none, an empty directory is mounted.
-        let [certs, mapping] = [secret(machine, "rate-limit-certs", &service), Volume::new(machine, "mapping", mapping)];
-        let mut pod = Pod::start(machine, environment, &[&[("/certs", &certs), ("/etc/statsd-exporter", &mapping)], mounts].concat());
+        let [certs, mapping] = [
+            secret(machine, "rate-limit-certs", &service),
+            Volume::new(machine, "mapping", mapping),
+        ];
+        let mut pod = Pod::start(
+            machine,
+            environment,
+            &[
+                &[("/certs", &certs), ("/etc/statsd-exporter", &mapping)],
+                mounts,
+            ]
+            .concat(),
+        );
         pod.wait_until_started();
 
         let certs = secret(machine, "envoy-certs", &envoy);
-        let config = envoy::replaced(include_str!("envoy_gateway.yaml"), "CERTS", certs.path().to_str().expect("a plain name"));
+        let config = envoy::replaced(
+            include_str!("envoy_gateway.yaml"),
+            "CERTS",
+            certs.path().to_str().expect("a plain name"),
+        );
         let envoy = Envoy::start_with(&config, at(Self::ADMIN), &machine.home);
-        Self { pod, control_plane, envoy, ingress: at(Self::INGRESS), _redis: redis, _authority: authority }
+        Self {
+            pod,
+            control_plane,
+            envoy,
+            ingress: at(Self::INGRESS),
+            _redis: redis,
+            _authority: authority,
+        }
     }
 
     /// Gives out rules, and waits until they are taken.
     fn serve(&self, rules: &Value) {
         self.control_plane.serve("1", rules);
-        eventually("the rules are taken", || (self.control_plane.newest()["version"] == "1").then_some(()));
+        eventually("the rules are taken", || {
+            (self.control_plane.newest()["version"] == "1").then_some(())
+        });
         assert_eq!(self.control_plane.newest()["error"], "");
     }
 
@@ -207,25 +359,41 @@ impl Site {
         (0..count).map(|_| self.get(path).status).collect()
     }
 
-    /// The pod is told to end: its probes say so at once, calls are answered meanwhile, and it is gone long before the 300 s are over that
-    /// it is given. Envoy has had a verdict on every request.
+    /// The pod is told to end: its probes say so at once, calls are answered meanwhile, and it is
+    /// gone long before the 300 s are over that it is given. Envoy has had a verdict on every
+    /// request.
     fn ends_in_order(&mut self) {
         self.pod.terminate();
-        eventually("the probes say so", || (self.pod.health() == Some(500)).then_some(()));
+        eventually("the probes say so", || {
+            (self.pod.health() == Some(500)).then_some(())
+        });
         assert_eq!(self.get("/elsewhere").status, 429, "Envoys still ask");
         assert!(self.pod.wait_until_ended().success());
-        let errors = self.envoy.stats().get("cluster.backend.ratelimit.error").copied();
+        let errors = self
+            .envoy
+            .stats()
+            .get("cluster.backend.ratelimit.error")
+            .copied();
         assert_eq!(errors.unwrap_or(0), 0, "requests without a verdict");
     }
 }
 
-/// How many hits were refused of rules with this second key, as Envoy Gateway's own tests ask Prometheus for it.
+/// How many hits were refused of rules with this second key, as Envoy Gateway's own tests ask
+/// Prometheus for it.
 fn refusals_of(key2: &str) -> u64 {
     let page = get(19_001, "/metrics").body;
-    assert!(page.contains("# TYPE ratelimit_service_rate_limit_over_limit counter"), "{page}");
+    assert!(
+        page.contains("# TYPE ratelimit_service_rate_limit_over_limit counter"),
+        "{page}"
+    );
     let label = format!(r#"key2="{key2}""#);
-    let is_it = |line: &&str| line.starts_with("ratelimit_service_rate_limit_over_limit{") && line.contains(&label);
-    let counted = page.lines().find(is_it).and_then(|line| line.rsplit_once(' ')?.1.parse().ok());
+    let is_it = |line: &&str| {
+        line.starts_with("ratelimit_service_rate_limit_over_limit{") && line.contains(&label)
+    };
+    let counted = page
+        .lines()
+        .find(is_it)
+        .and_then(|line| line.rsplit_once(' ')?.1.parse().ok());
     counted.unwrap_or_else(|| panic!("no over_limit of {key2}: {page}"))
 }
 
@@ -234,11 +402,20 @@ fn secret(machine: &Machine, name: &str, identity: &Identity) -> Volume {
     let read = |path| fs::read_to_string(path).expect("openssl has written it");
     let key = read(&identity.key);
     assert!(key.starts_with("-----BEGIN RSA PRIVATE KEY-----"), "PKCS#1");
-    Volume::new(machine, name, &[("tls.crt", &read(&identity.cert)), ("tls.key", &key), ("ca.crt", &read(&identity.ca))])
+    Volume::new(
+        machine,
+        name,
+        &[
+            ("tls.crt", &read(&identity.cert)),
+            ("tls.key", &key),
+            ("ca.crt", &read(&identity.ca)),
+        ],
+    )
 }
 
-/// As Envoy Gateway makes them of policies: a domain for the listener and one for each policy that is shared; below a route's name (or
-/// the shared rule's) a chain with the limit at its end, and shadow mode on every link.
+/// As Envoy Gateway makes them of policies: a domain for the listener and one for each policy that
+/// is shared; below a route's name (or the shared rule's) a chain with the limit at its end, and
+/// shadow mode on every link.
 fn rules() -> Value {
     let route = |name: &str, chain: Value| {
         let name = format!("httproute/default/{name}/match/0/*");

@@ -1,4 +1,5 @@
-//! Istio's `samples/ratelimit`, with our image: the Deployment, its ConfigMap, and the EnvoyFilters that ask it.
+//! Istio's `samples/ratelimit`, with our image: the Deployment, its ConfigMap, and the EnvoyFilters
+//! that ask it.
 
 use std::net::SocketAddr;
 
@@ -31,14 +32,24 @@ const RULES_FILE: &str = "config.yaml";
 const SERVICE: &str = "ratelimit.default.svc.cluster.local";
 /// The same, where its cluster has IPv6 alone.
 const SERVICE_BY_IPV6: &str = "ratelimit.default.svc.ipv6.local";
-const NAMES: [(&str, &str); 3] = [("redis", "127.0.0.1"), (SERVICE, "127.0.0.1"), (SERVICE_BY_IPV6, "::1")];
+const NAMES: [(&str, &str); 3] = [
+    ("redis", "127.0.0.1"),
+    (SERVICE, "127.0.0.1"),
+    (SERVICE_BY_IPV6, "::1"),
+];
 
 /// What the test says is Istio's is what users are told to apply.
 #[test]
 fn the_sample_that_users_apply_is_istios() {
     let sample = Sample::read("istio/rate-limit-service.yaml");
-    assert_eq!(sample.environment(COMMAND), ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    assert_eq!(sample.below(COMMAND, "volumeMounts:"), format!("- name: config-volume\n  mountPath: {RULES_DIRECTORY}\n"));
+    assert_eq!(
+        sample.environment(COMMAND),
+        ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned()))
+    );
+    assert_eq!(
+        sample.below(COMMAND, "volumeMounts:"),
+        format!("- name: config-volume\n  mountPath: {RULES_DIRECTORY}\n")
+    );
 }
 
 #[test]
@@ -51,11 +62,19 @@ fn a_gateway_is_limited_by_the_sample_with_another_image() {
         pod.wait_until_started();
         pod.is_confined();
 
-        // Three requests each, since a minute may end between two of them. Once a minute means once for all Envoys.
+        // Three requests each, since a minute may end between two of them. Once a minute means once
+        // for all Envoys.
         let gateway = Gateway::start(machine, SERVICE);
         let statuses: Vec<u16> = (0..3).map(|_| gateway.get("/").status).collect();
-        assert!(statuses[0] == 200 && statuses.contains(&429), "once a minute is answered with {statuses:?}");
-        assert_eq!(gateway.get("/productpage").status, 200, "any other path has a hundred");
+        assert!(
+            statuses[0] == 200 && statuses.contains(&429),
+            "once a minute is answered with {statuses:?}"
+        );
+        assert_eq!(
+            gateway.get("/productpage").status,
+            200,
+            "any other path has a hundred"
+        );
         drop(gateway);
         let gateway = Gateway::start(machine, SERVICE_BY_IPV6);
         let statuses: Vec<u16> = (0..3).map(|_| gateway.get("/").status).collect();
@@ -64,19 +83,37 @@ fn a_gateway_is_limited_by_the_sample_with_another_image() {
 
         assert_eq!(
             limits(),
-            ["echo-ratelimit.PATH: unit=MINUTE requests_per_unit=100", "echo-ratelimit.PATH_/: unit=MINUTE requests_per_unit=1"]
+            [
+                "echo-ratelimit.PATH: unit=MINUTE requests_per_unit=100",
+                "echo-ratelimit.PATH_/: unit=MINUTE requests_per_unit=1"
+            ]
         );
-        config.replace(&[(RULES_FILE, &rules.replace("requests_per_unit: 1\n", "requests_per_unit: 1000\n"))]);
-        eventually("the new ConfigMap is in force", || limits()[1].ends_with("=1000").then_some(()));
+        config.replace(&[(
+            RULES_FILE,
+            &rules.replace("requests_per_unit: 1\n", "requests_per_unit: 1000\n"),
+        )]);
+        eventually("the new ConfigMap is in force", || {
+            limits()[1].ends_with("=1000").then_some(())
+        });
         assert_eq!(gateway.get("/").status, 200, "a thousand a minute");
 
         let _ = http::post(at(8080), "/json", "no request");
         let log = pod.log();
-        assert!(log.contains(" DEBUG a /json body that is no request"), "LOG_LEVEL=debug: {log}");
-        assert!(!log.contains("frame="), "what goes over the wire is nobody's business: {log}");
+        assert!(
+            log.contains(" DEBUG a /json body that is no request"),
+            "LOG_LEVEL=debug: {log}"
+        );
+        assert!(
+            !log.contains("frame="),
+            "what goes over the wire is nobody's business: {log}"
+        );
         pod.terminate();
         assert!(pod.wait_until_ended().success());
-        assert_eq!(pod.complaints(), [""; 0], "who changes the image alone has nothing to look into");
+        assert_eq!(
+            pod.complaints(),
+            [""; 0],
+            "who changes the image alone has nothing to look into"
+        );
     });
 }
 
@@ -93,14 +130,23 @@ impl Gateway {
     /// Starts it, asking the service of that name.
     fn start(machine: &Machine, service: &str) -> Self {
         let filters = Sample::read("istio/envoy-filter.yaml");
-        let [filter, cluster, virtual_host] =
-            ["HTTP_FILTER", "CLUSTER", "VIRTUAL_HOST"].map(|what| filters.below(&format!("applyTo: {what}"), "value:"));
+        let [filter, cluster, virtual_host] = ["HTTP_FILTER", "CLUSTER", "VIRTUAL_HOST"]
+            .map(|what| filters.below(&format!("applyTo: {what}"), "value:"));
         let config = include_str!("istio.yaml");
-        let config = [("# HTTP_FILTER", as_item(&filter)), ("# CLUSTER", as_item(&cluster)), ("# VIRTUAL_HOST", virtual_host)]
-            .iter()
-            .fold(config.to_owned(), |config, (mark, text)| spliced(&config, mark, text));
+        let config = [
+            ("# HTTP_FILTER", as_item(&filter)),
+            ("# CLUSTER", as_item(&cluster)),
+            ("# VIRTUAL_HOST", virtual_host),
+        ]
+        .iter()
+        .fold(config.to_owned(), |config, (mark, text)| {
+            spliced(&config, mark, text)
+        });
         let config = envoy::patient(&envoy::replaced(&config, SERVICE, service));
-        Self { ingress: at(Self::INGRESS), _envoy: Envoy::start_with(&config, at(Self::ADMIN), &machine.home) }
+        Self {
+            ingress: at(Self::INGRESS),
+            _envoy: Envoy::start_with(&config, at(Self::ADMIN), &machine.home),
+        }
     }
 
     /// A request from outside of the mesh.
@@ -111,8 +157,11 @@ impl Gateway {
 
 /// What `/rlconfig` says, without the flags, in order.
 fn limits() -> Vec<String> {
-    let mut limits: Vec<String> =
-        get(6070, "/rlconfig").body.lines().map(|line| line.split(',').next().unwrap_or(line).to_owned()).collect();
+    let mut limits: Vec<String> = get(6070, "/rlconfig")
+        .body
+        .lines()
+        .map(|line| line.split(',').next().unwrap_or(line).to_owned())
+        .collect();
     limits.sort();
     limits
 }
@@ -124,7 +173,10 @@ fn as_item(block: &str) -> String {
 
 /// The text with a block in place of the line that is `mark`, as deep as that.
 fn spliced(text: &str, mark: &str, block: &str) -> String {
-    let line = text.lines().find(|line| line.trim() == mark).unwrap_or_else(|| panic!("there is no `{mark}`"));
+    let line = text
+        .lines()
+        .find(|line| line.trim() == mark)
+        .unwrap_or_else(|| panic!("there is no `{mark}`"));
     let depth = line.len() - line.trim_start().len();
     text.replace(&format!("{line}\n"), &indented(block, depth))
 }

@@ -1,4 +1,5 @@
-//! A pod with our image: its root, read-only, its mounts, its user without any right, and the environment that Kubernetes gives it.
+//! A pod with our image: its root, read-only, its mounts, its user without any right, and the
+//! environment that Kubernetes gives it.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,10 +14,13 @@ use crate::system::deployments::volume::Volume;
 
 /// Of the deployments; the image's own is another.
 const UID: &str = "65534";
-/// What distroless says and how a kubelet names a pod. Beside them there are links to the Services of the namespace, of which some look
-/// like settings.
+/// What distroless says and how a kubelet names a pod. Beside them there are links to the Services
+/// of the namespace, of which some look like settings.
 const OF_ANY_POD: [(&str, &str); 11] = [
-    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+    (
+        "PATH",
+        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    ),
     ("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"),
     ("HOSTNAME", "ratelimit-7d4b9c6f5-x2x9k"),
     ("KUBERNETES_SERVICE_HOST", "10.96.0.1"),
@@ -28,7 +32,8 @@ const OF_ANY_POD: [(&str, &str); 11] = [
     ("RATELIMIT_SERVICE_PORT_GRPC_PORT", "8081"),
     ("RATELIMIT_PORT", "tcp://10.96.0.13:8080"),
 ];
-/// Binds the root `$1` to itself, then each `$2` of the host to `$3` of the root, and nobody may write to any of it.
+/// Binds the root `$1` to itself, then each `$2` of the host to `$3` of the root, and nobody may
+/// write to any of it.
 const MOUNTS: &str = r#"
 root=$1
 shift
@@ -53,20 +58,44 @@ pub(crate) struct Pod {
 
 impl Pod {
     /// Starts `/bin/ratelimit` with this environment and these mounts.
-    pub(crate) fn start(machine: &Machine, environment: &[(&str, &str)], mounts: &[(&str, &Volume)]) -> Self {
+    pub(crate) fn start(
+        machine: &Machine,
+        environment: &[(&str, &str)],
+        mounts: &[(&str, &Volume)],
+    ) -> Self {
         let root = lay_out(machine, mounts);
         let mut command = Command::new("setpriv");
-        command.env_clear().envs(OF_ANY_POD).envs(environment.iter().copied()).arg("--no-new-privs");
+        command
+            .env_clear()
+            .envs(OF_ANY_POD)
+            .envs(environment.iter().copied())
+            .arg("--no-new-privs");
         if machine.has_other_users {
             // What chroot needs is what it gives up when it changes the user.
-            command.args(["--bounding-set=-all,+setuid,+setgid,+sys_chroot", "chroot", &format!("--userspec={UID}:{UID}"), "--groups="]);
+            command.args([
+                "--bounding-set=-all,+setuid,+setgid,+sys_chroot",
+                "chroot",
+                &format!("--userspec={UID}:{UID}"),
+                "--groups=",
+            ]);
         } else {
-            command.args(["unshare", "--user", &format!("--map-user={UID}"), &format!("--map-group={UID}"), "--root"]);
+            command.args([
+                "unshare",
+                "--user",
+                &format!("--map-user={UID}"),
+                &format!("--map-group={UID}"),
+                "--root",
+            ]);
         }
         command.arg(root).arg("/bin/ratelimit");
         let log = machine.home.join("tollgate.log");
         let process = Process::start("tollgate", command, log.clone());
-        Self { process, log, http: at(8080), has_user_of_its_own: machine.has_other_users }
+        Self {
+            process,
+            log,
+            http: at(8080),
+            has_user_of_its_own: machine.has_other_users,
+        }
     }
 
     /// Waits until `/healthcheck` is a 200, as a startup probe does.
@@ -87,8 +116,17 @@ impl Pod {
 
     /// The lines of its log that are warnings or worse.
     pub(crate) fn complaints(&self) -> Vec<String> {
-        let is_one = |line: &&str| [" WARN ", " ERROR "].iter().any(|level| line.contains(level)) || line.contains("panicked");
-        self.log().lines().filter(is_one).map(ToOwned::to_owned).collect()
+        let is_one = |line: &&str| {
+            [" WARN ", " ERROR "]
+                .iter()
+                .any(|level| line.contains(level))
+                || line.contains("panicked")
+        };
+        self.log()
+            .lines()
+            .filter(is_one)
+            .map(ToOwned::to_owned)
+            .collect()
     }
 
     /// Fails if it may do or write anything that the deployment does not let it.
@@ -96,11 +134,20 @@ impl Pod {
         let proc = PathBuf::from(format!("/proc/{}", self.process.pid()));
         let status = fs::read_to_string(proc.join("status")).expect("it runs");
         let fields = |name: &str| -> Vec<String> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            line.unwrap_or_else(|| panic!("{name}: {status}")).split_whitespace().map(ToOwned::to_owned).collect()
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.unwrap_or_else(|| panic!("{name}: {status}"))
+                .split_whitespace()
+                .map(ToOwned::to_owned)
+                .collect()
         };
         if self.has_user_of_its_own {
-            assert_eq!([fields("Uid"), fields("Gid")], [[UID; 4], [UID; 4]], "real, effective, saved and of files");
+            assert_eq!(
+                [fields("Uid"), fields("Gid")],
+                [[UID; 4], [UID; 4]],
+                "real, effective, saved and of files"
+            );
             assert_eq!(fields("Groups"), [""; 0]);
         }
         for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
@@ -109,11 +156,22 @@ impl Pod {
         assert_eq!(fields("NoNewPrivs"), ["1"]);
         let mounts = fs::read_to_string(proc.join("mountinfo")).expect("it runs");
         // Below /dev and /proc are the kernel's own.
-        let own = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-        let own: Vec<_> = own.filter(|mount| !["/dev", "/proc"].iter().any(|kernel| mount[4].starts_with(kernel))).collect();
+        let own = mounts
+            .lines()
+            .map(|line| line.split(' ').collect::<Vec<_>>());
+        let own: Vec<_> = own
+            .filter(|mount| {
+                !["/dev", "/proc"]
+                    .iter()
+                    .any(|kernel| mount[4].starts_with(kernel))
+            })
+            .collect();
         assert!(own.iter().any(|mount| mount[4] == "/"), "{mounts}");
         for mount in own {
-            assert!(mount[5].split(',').any(|option| option == "ro"), "{mount:?}");
+            assert!(
+                mount[5].split(',').any(|option| option == "ro"),
+                "{mount:?}"
+            );
         }
     }
 
@@ -146,16 +204,26 @@ pub(crate) fn at(port: u16) -> SocketAddr {
 /// Makes a root with what the image has, what its base has of that which we need, and the mounts.
 fn lay_out(machine: &Machine, mounts: &[(&str, &Volume)]) -> PathBuf {
     let built = machine.directory("built");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tollgate"), built.join("tollgate")).expect("its name is new");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_tollgate"), built.join("tollgate"))
+        .expect("its name is new");
     // Of no use to the binary, which is all that runs here.
     fs::write(built.join("tollgate.cdx.json"), "{}").expect("it is the test's own");
     let root = machine.directory("image");
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut assemble = Command::new("deploy/image/assemble.sh");
-    run(assemble.arg(built).arg(&root).current_dir(repository), "it is a shell script");
+    run(
+        assemble.arg(built).arg(&root).current_dir(repository),
+        "it is a shell script",
+    );
 
-    let needed = run(Command::new("ldd").arg(env!("CARGO_BIN_EXE_tollgate")), "it comes with the C library");
-    for library in needed.split_whitespace().filter(|word| word.starts_with('/')) {
+    let needed = run(
+        Command::new("ldd").arg(env!("CARGO_BIN_EXE_tollgate")),
+        "it comes with the C library",
+    );
+    for library in needed
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'))
+    {
         let there = inside(&root, library);
         fs::create_dir_all(there.parent().expect("it is a file")).expect("it is the test's own");
         fs::copy(library, there).expect("a library can be read");
@@ -189,8 +257,15 @@ fn open_to_everybody(directory: &Path) {
         if path.is_symlink() {
             continue;
         }
-        let mode = fs::metadata(&path).expect("it is there").permissions().mode();
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode | if path.is_dir() { 0o755 } else { 0o444 })).expect("it is ours");
+        let mode = fs::metadata(&path)
+            .expect("it is there")
+            .permissions()
+            .mode();
+        fs::set_permissions(
+            &path,
+            fs::Permissions::from_mode(mode | if path.is_dir() { 0o755 } else { 0o444 }),
+        )
+        .expect("it is ours");
         if path.is_dir() {
             open_to_everybody(&path);
         }

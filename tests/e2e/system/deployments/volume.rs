@@ -1,5 +1,5 @@
-//! A ConfigMap or a Secret, mounted as a kubelet does it: names lead through `..data` to one of the hidden directories, and a change is
-//! one rename, which replaces all files at once.
+//! A ConfigMap or a Secret, mounted as a kubelet does it: names lead through `..data` to one of the
+//! hidden directories, and a change is one rename, which replaces all files at once.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,5 @@
-//! What one counter may hold, and what its clients may have been told, whatever happens to Redis. See `outages.rs` for the invariants.
+//! What one counter may hold, and what its clients may have been told, whatever happens to Redis.
+//! See `outages.rs` for the invariants.
 
 use tollgate::algorithm::charge::Charge;
 use tollgate::algorithm::counter::Kind;
@@ -10,7 +11,8 @@ use tollgate::time::{Span, Time};
 /// One counter.
 pub(super) struct Model {
     pub(super) limit: Limit,
-    /// Redis holds at most this: all that was admitted or counted there, less all that was refunded and can be known to be.
+    /// Redis holds at most this: all that was admitted or counted there, less all that was
+    /// refunded and can be known to be.
     most: Counter,
     /// Redis holds at least this, once hits are written back.
     least: Counter,
@@ -18,7 +20,8 @@ pub(super) struct Model {
     least_without_pending: Counter,
     /// What clients were admitted, less what they refunded.
     admitted: Counter,
-    /// Units that clients may have been admitted beyond the limit, since `admitted` was last untouched.
+    /// Units that clients may have been admitted beyond the limit, since `admitted` was last
+    /// untouched.
     beyond: u64,
     /// Hits that Redis did not receive and is to be told.
     pending: u64,
@@ -32,7 +35,8 @@ pub(super) struct Model {
     holders: Vec<Vec<u8>>,
     /// Units refunded that Redis did not receive and is to be told.
     refunds: u64,
-    /// Units refunded of an empty counter that Redis may be told of later, when there is something to refund.
+    /// Units refunded of an empty counter that Redis may be told of later, when there is something
+    /// to refund.
     early: u64,
     /// Units refunded since it was last known what Redis holds, that Redis may not know of.
     unsure: u64,
@@ -93,10 +97,15 @@ impl Model {
     /// Brings it up to date. What is pending of a window that is over is not written back.
     pub(super) fn pass(&mut self, now: Time) {
         let window = |time| self.limit.window(time).index;
-        if matches!(self.kind(), Kind::FixedWindow | Kind::SlidingWindow) && window(self.at) != window(now) {
+        if matches!(self.kind(), Kind::FixedWindow | Kind::SlidingWindow)
+            && window(self.at) != window(now)
+        {
             if self.kind() == Kind::SlidingWindow {
                 self.beyond += self.pending;
-                self.excess = (self.excess_at(now) + self.refunds, now.plus(self.two_periods()));
+                self.excess = (
+                    self.excess_at(now) + self.refunds,
+                    now.plus(self.two_periods()),
+                );
             }
             self.least = self.least_without_pending.clone();
             (self.pending, self.refunds, self.early, self.unsure) = (0, 0, 0, 0);
@@ -120,7 +129,11 @@ impl Model {
     /// Whether everything is known of it.
     pub(super) fn is_exact(&self, now: Time) -> bool {
         let up_to_date = |counter: &Counter| counter.clone().decide(&self.limit, now, Call::LOOK).0;
-        let is_settled = self.pending == 0 && self.refunds == 0 && self.unsure == 0 && self.late == 0 && self.excess_at(now) == 0;
+        let is_settled = self.pending == 0
+            && self.refunds == 0
+            && self.unsure == 0
+            && self.late == 0
+            && self.excess_at(now) == 0;
         is_settled && up_to_date(&self.most) == up_to_date(&self.least)
     }
 
@@ -139,7 +152,8 @@ impl Model {
         }
         match (call.hits, outcome) {
             (Hits::Look, _) => {}
-            // Nothing says whether it left the counter over its limit, and so whether it did anything.
+            // Nothing says whether it left the counter over its limit, and so whether it did
+            // anything.
             (Hits::GiveBack(_), _) if vetoed => {
                 // Another check of the same counter may have been told of it all the same.
                 self.beyond += charge.cost.unsigned_abs();
@@ -163,17 +177,31 @@ impl Model {
                     self.charge_most(call, charge.cost, now);
                     if self.unsure > 0 {
                         // Above what can be spent, hits that are lost cannot be refunded later.
-                        let after = self.least.spent_at(&self.limit, now).saturating_add_signed(charge.cost) + self.unsure;
+                        let after = self
+                            .least
+                            .spent_at(&self.limit, now)
+                            .saturating_add_signed(charge.cost)
+                            + self.unsure;
                         self.early += after.saturating_sub(charge.deepest).min(self.unsure);
                     }
                     let refunded = self.early.min(charge.wanted());
                     self.early -= refunded;
                     for counter in [&mut self.least, &mut self.least_without_pending] {
-                        *counter = charged(counter, &self.limit, call, charge.cost - refunded.cast_signed(), now);
+                        *counter = charged(
+                            counter,
+                            &self.limit,
+                            call,
+                            charge.cost - refunded.cast_signed(),
+                            now,
+                        );
                     }
                 }
                 if !over && !vetoed {
-                    self.beyond += if self.pending > 0 { self.units(hits) } else { 0 };
+                    self.beyond += if self.pending > 0 {
+                        self.units(hits)
+                    } else {
+                        0
+                    };
                     self.admit(call, charge.cost, now);
                 }
             }
@@ -213,7 +241,13 @@ impl Model {
         if self.is_written_back() {
             let refunded = self.early.min(self.units(hits));
             self.early -= refunded;
-            self.least = charged(&self.least, &self.limit, call, cost - refunded.cast_signed(), now);
+            self.least = charged(
+                &self.least,
+                &self.limit,
+                call,
+                cost - refunded.cast_signed(),
+                now,
+            );
         } else {
             self.beyond += self.units(hits);
             self.holders.push(call.holder.to_vec());
@@ -236,10 +270,13 @@ impl Model {
         if outcome != Outcome::Served {
             self.unsure += cost.unsigned_abs();
             // Of an empty counter, it may be of hits that are admitted before Redis gets it.
-            self.beyond += cost.unsigned_abs().saturating_sub(self.admitted.spent_at(&self.limit, now));
+            self.beyond += cost
+                .unsigned_abs()
+                .saturating_sub(self.admitted.spent_at(&self.limit, now));
         }
         if self.unsure > 0 {
-            // Refunds of the window before may change nothing, where that is weighted by no more than the limit.
+            // Refunds of the window before may change nothing, where that is weighted by no more
+            // than the limit.
             let held = match self.least {
                 Counter::SlidingWindow(state) => state.at(&self.limit, now).parts().1,
                 _ => self.least.spent_at(&self.limit, now),
@@ -253,7 +290,11 @@ impl Model {
 
     fn charge_most(&mut self, call: Call<'_>, cost: i64, now: Time) {
         let deepest = Counter::charge(&self.limit, Hits::Add(1)).deepest;
-        let above = self.most.spent_at(&self.limit, now).saturating_add_signed(cost).saturating_sub(deepest);
+        let above = self
+            .most
+            .spent_at(&self.limit, now)
+            .saturating_add_signed(cost)
+            .saturating_sub(deepest);
         // Redis is charged for a part of it later, when there is room for that.
         if self.kind() == Kind::Bucket && above > 0 {
             self.excess = (self.excess_at(now) + above, now.plus(self.two_periods()));
@@ -284,26 +325,43 @@ impl Model {
 
     /// Another server has taken over, with `found` instead of `before` units.
     pub(super) fn fail_over(&mut self, before: u64, found: &Counter, now: Time) {
-        let (after, most) = (found.spent_at(&self.limit, now), self.most.spent_at(&self.limit, now));
+        let (after, most) = (
+            found.spent_at(&self.limit, now),
+            self.most.spent_at(&self.limit, now),
+        );
         if after == before {
             return;
         }
         self.beyond += before.saturating_sub(after);
         // It may have lost refunds, and get what is pending besides.
-        let excess = (after + self.pending).saturating_sub(most).max(self.excess_at(now));
+        let excess = (after + self.pending)
+            .saturating_sub(most)
+            .max(self.excess_at(now));
         self.excess = (excess, now.plus(self.two_periods()));
         self.early += self.unsure.saturating_sub(after);
         // It gets refunds that the first one has got already, or has not.
         self.least_without_pending = match self.kind() {
             Kind::Concurrency if self.unsure > 0 => Counter::untouched(&self.limit),
-            _ => charged(found, &self.limit, Call::LOOK, -self.unsure.cast_signed(), now),
+            _ => charged(
+                found,
+                &self.limit,
+                Call::LOOK,
+                -self.unsure.cast_signed(),
+                now,
+            ),
         };
         self.least = self.least_without_pending.clone();
     }
 
     /// Redis was there for long enough: nothing is pending any more, and it holds `found`.
     pub(super) fn settle(&mut self, found: Counter) {
-        (self.pending, self.refunds, self.early, self.unsure, self.excess.0) = (0, 0, 0, 0, 0);
+        (
+            self.pending,
+            self.refunds,
+            self.early,
+            self.unsure,
+            self.excess.0,
+        ) = (0, 0, 0, 0, 0);
         (self.maybe_pending, self.unsettled_since) = (0, None);
         self.most = found.clone();
         self.least_without_pending = found.clone();
@@ -313,7 +371,11 @@ impl Model {
     fn renew_holders(&mut self, now: Time) {
         for holder in std::mem::take(&mut self.holders) {
             if self.kind() == Kind::Concurrency {
-                let call = Call { hits: Hits::Add(1), holder: &holder, book_ahead: Span::ZERO };
+                let call = Call {
+                    hits: Hits::Add(1),
+                    holder: &holder,
+                    book_ahead: Span::ZERO,
+                };
                 self.most = charged(&self.most, &self.limit, call, 1, now);
             }
         }
@@ -325,7 +387,14 @@ impl Model {
     /// It holds more than it may.
     pub(super) fn holds_at_most(&self, held: u64, now: Time) -> Result<(), String> {
         let most = self.most.spent_at(&self.limit, now) + self.refunds + self.excess_at(now);
-        if held <= most { Ok(()) } else { Err(format!("Redis holds {held} units, and at most {most} may be counted: {:?}", self.most)) }
+        if held <= most {
+            Ok(())
+        } else {
+            Err(format!(
+                "Redis holds {held} units, and at most {most} may be counted: {:?}",
+                self.most
+            ))
+        }
     }
 
     /// Redis was there for long enough, and holds so many units.
@@ -335,11 +404,17 @@ impl Model {
     pub(super) fn holds_all(&mut self, held: u64, now: Time) -> Result<(), String> {
         self.renew_holders(now);
         let most = self.most.spent_at(&self.limit, now) + self.excess_at(now);
-        let least = self.least.spent_at(&self.limit, now).saturating_sub(self.leaked(now));
+        let least = self
+            .least
+            .spent_at(&self.limit, now)
+            .saturating_sub(self.leaked(now));
         if (least..=most).contains(&held) {
             return Ok(());
         }
-        Err(format!("Redis holds {held} units after the outage, and {least} to {most} were admitted: {:?}", self.most))
+        Err(format!(
+            "Redis holds {held} units after the outage, and {least} to {most} were admitted: {:?}",
+            self.most
+        ))
     }
 
     /// Clients were admitted no more than they may.
@@ -347,11 +422,17 @@ impl Model {
     /// # Errors
     /// They were.
     pub(super) fn admits_at_most(&self, now: Time) -> Result<(), String> {
-        let (admitted, full) = (self.admitted.spent_at(&self.limit, now), Counter::charge(&self.limit, Hits::Add(1)).full);
+        let (admitted, full) = (
+            self.admitted.spent_at(&self.limit, now),
+            Counter::charge(&self.limit, Hits::Add(1)).full,
+        );
         if admitted <= full + self.beyond {
             return Ok(());
         }
-        Err(format!("{admitted} units were admitted of {full}, and {} beyond are accounted for: {:?}", self.beyond, self.admitted))
+        Err(format!(
+            "{admitted} units were admitted of {full}, and {} beyond are accounted for: {:?}",
+            self.beyond, self.admitted
+        ))
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -368,15 +449,22 @@ impl Model {
     }
 
     fn excess_at(&self, now: Time) -> u64 {
-        let excess = if now < self.excess.1 { self.excess.0 } else { 0 };
+        let excess = if now < self.excess.1 {
+            self.excess.0
+        } else {
+            0
+        };
         excess + self.leaked(now)
     }
 
     /// What may have leaked from a bucket here and not in Redis, which is told later.
     fn leaked(&self, now: Time) -> u64 {
-        let Some(since) = self.unsettled_since.filter(|_| self.kind() == Kind::Bucket) else { return 0 };
+        let Some(since) = self.unsettled_since.filter(|_| self.kind() == Kind::Bucket) else {
+            return 0;
+        };
         let ticks = now.since(since).as_micros() / self.limit.tick().span().as_micros();
-        (ticks * u64::from(self.limit.requests())).min(self.pending + self.maybe_pending + self.unsure)
+        (ticks * u64::from(self.limit.requests()))
+            .min(self.pending + self.maybe_pending + self.unsure)
     }
 
     fn two_periods(&self) -> Span {
@@ -385,11 +473,31 @@ impl Model {
 }
 
 /// A counter after a call that takes or gives back so much, whatever the limit says.
-pub(super) fn charged(counter: &Counter, limit: &Limit, call: Call<'_>, cost: i64, now: Time) -> Counter {
-    fn one<D: Decide + Into<Counter>>(state: D, limit: &Limit, call: Call<'_>, charge: Charge, now: Time) -> Counter {
-        state.at(limit, now).charged(limit, now, call, charge).into()
+pub(super) fn charged(
+    counter: &Counter,
+    limit: &Limit,
+    call: Call<'_>,
+    cost: i64,
+    now: Time,
+) -> Counter {
+    fn one<D: Decide + Into<Counter>>(
+        state: D,
+        limit: &Limit,
+        call: Call<'_>,
+        charge: Charge,
+        now: Time,
+    ) -> Counter {
+        state
+            .at(limit, now)
+            .charged(limit, now, call, charge)
+            .into()
     }
-    let charge = Charge { cost, drops: false, full: u64::MAX, ..Counter::charge(limit, Hits::Add(1)) };
+    let charge = Charge {
+        cost,
+        drops: false,
+        full: u64::MAX,
+        ..Counter::charge(limit, Hits::Add(1))
+    };
     match counter.clone() {
         Counter::FixedWindow(state) => one(state, limit, call, charge, now),
         Counter::Bucket(state) => one(state, limit, call, charge, now),

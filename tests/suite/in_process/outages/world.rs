@@ -1,4 +1,5 @@
-//! Plays a history: one Tollgate replica on a scripted Redis, and beside it a model of each counter.
+//! Plays a history: one Tollgate replica on a scripted Redis, and beside it a model of each
+//! counter.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -24,14 +25,38 @@ use crate::support::scripted_redis::{Fault, Network, ScriptedRedis, Snapshot};
 /// Limits of every algorithm, all of a minute and so small that a history reaches them.
 const RULES: [(&str, &str); 10] = [
     ("fixed", "unit: minute, requests_per_unit: 4}"),
-    ("fixed_drop", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {refused_hits: drop}}"),
-    ("sliding", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_window}}"),
-    ("sliding_count", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_window, refused_hits: count}}"),
-    ("sub_windows", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_window, buckets: 4}}"),
-    ("log", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_log}}"),
-    ("token", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: token_bucket}}"),
-    ("token_count", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: token_bucket, refused_hits: count}}"),
-    ("leaky", "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: leaky_bucket, burst: 2}}"),
+    (
+        "fixed_drop",
+        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {refused_hits: drop}}",
+    ),
+    (
+        "sliding",
+        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_window}}",
+    ),
+    (
+        "sliding_count",
+        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_window, refused_hits: count}}",
+    ),
+    (
+        "sub_windows",
+        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_window, buckets: 4}}",
+    ),
+    (
+        "log",
+        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_log}}",
+    ),
+    (
+        "token",
+        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: token_bucket}}",
+    ),
+    (
+        "token_count",
+        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: token_bucket, refused_hits: count}}",
+    ),
+    (
+        "leaky",
+        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: leaky_bucket, burst: 2}}",
+    ),
     ("slots", ""),
 ];
 const SLOTS: &str = "  - key: slots
@@ -82,12 +107,22 @@ thread_local! {
 pub(super) async fn play(history: &History) -> Result<(), String> {
     let mut world = World::start(history).await;
     for (index, step) in history.steps.iter().enumerate() {
-        world.step(step).await.map_err(|error| format!("step {index}, {step:?}: {error}"))?;
+        world
+            .step(step)
+            .await
+            .map_err(|error| format!("step {index}, {step:?}: {error}"))?;
     }
     world.end_outage().await;
-    world.settle().await.map_err(|error| format!("at the end: {error}"))?;
+    world
+        .settle()
+        .await
+        .map_err(|error| format!("at the end: {error}"))?;
     let immortal = world.server.immortal_keys();
-    if immortal.is_empty() { Ok(()) } else { Err(format!("keys never expire: {immortal:?}")) }
+    if immortal.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("keys never expire: {immortal:?}"))
+    }
 }
 
 /// The key of a rule.
@@ -118,20 +153,47 @@ impl World {
         let network = Network::new(clock.clone());
         let server = network.server(ADDRESS);
         let rules = rules();
-        let mut service = Service::with_loaded(&network, single(), clock.clone(), &rules, Metrics::new());
+        let mut service =
+            Service::with_loaded(&network, single(), clock.clone(), &rules, Metrics::new());
         service.start().await;
         let domain = if history.together { TOGETHER } else { APART };
         let loaded = rules.live.load();
         let counters = history.counters.iter().map(|&counter| {
-            let hit = Hit { counter, hits: Hits::Look, holder: 0 };
-            let query =
-                Query { domain: domain.as_bytes(), descriptors: SmallVec::from_iter([descriptor(counter, &hit)]), ..Query::default() };
-            let plan = plan(loaded.as_ref().expect("rules"), &query, Modes::default(), START).expect("a request");
+            let hit = Hit {
+                counter,
+                hits: Hits::Look,
+                holder: 0,
+            };
+            let query = Query {
+                domain: domain.as_bytes(),
+                descriptors: SmallVec::from_iter([descriptor(counter, &hit)]),
+                ..Query::default()
+            };
+            let plan = plan(
+                loaded.as_ref().expect("rules"),
+                &query,
+                Modes::default(),
+                START,
+            )
+            .expect("a request");
             let check = plan.ask.checks[0].clone();
-            Counting { rule: counter, model: Model::new(check.limit, START), check }
+            Counting {
+                rule: counter,
+                model: Model::new(check.limit, START),
+                check,
+            }
         });
         let counters = counters.collect();
-        Self { server, service, clock, domain, counters, fault: None, failures: 0, snapshot: Snapshot::default() }
+        Self {
+            server,
+            service,
+            clock,
+            domain,
+            counters,
+            fault: None,
+            failures: 0,
+            snapshot: Snapshot::default(),
+        }
     }
 
     async fn step(&mut self, step: &Step) -> Result<(), String> {
@@ -149,14 +211,23 @@ impl World {
         let now = self.clock.now();
         for counting in &self.counters {
             let held = self.server.spent(&counting.key(now));
-            counting.model.holds_at_most(held, now).map_err(|error| format!("{}: {error}", counting.check.key))?;
+            counting
+                .model
+                .holds_at_most(held, now)
+                .map_err(|error| format!("{}: {error}", counting.check.key))?;
         }
         Ok(())
     }
 
     /// One request.
     async fn call(&mut self, hits: &[Hit], loss: Loss) -> Result<(), String> {
-        let hits: Vec<Hit> = hits.iter().map(|hit| Hit { counter: hit.counter % self.counters.len(), ..*hit }).collect();
+        let hits: Vec<Hit> = hits
+            .iter()
+            .map(|hit| Hit {
+                counter: hit.counter % self.counters.len(),
+                ..*hit
+            })
+            .collect();
         let now = self.clock.now();
         let expected = self.expected(&hits, now);
         let short = convert::deadline("1u", now);
@@ -173,16 +244,21 @@ impl World {
         }
         let (decided, began) = (self.server.decided(), Instant::now());
         let answer = self.ask(&hits, deadline).await;
-        let (is_instant, has_decided) = (began.elapsed().is_zero(), self.server.decided() > decided);
+        let (is_instant, has_decided) =
+            (began.elapsed().is_zero(), self.server.decided() > decided);
         if fault.is_some() {
             self.server.recover();
         }
         let is_lost = fault.is_some() || self.fault.is_some();
         let outcome = match () {
             () if loss == Loss::NoTime => Outcome::NotSent,
-            () if self.failures >= FAILURES_MAX && !has_decided && fault.is_none() => Outcome::NotSent,
+            () if self.failures >= FAILURES_MAX && !has_decided && fault.is_none() => {
+                Outcome::NotSent
+            }
             () if !is_lost && is_instant && has_decided => Outcome::Served,
-            () if matches!(self.fault, Some(Fault::Stopped | Fault::Unreachable)) => Outcome::MayArriveLater,
+            () if matches!(self.fault, Some(Fault::Stopped | Fault::Unreachable)) => {
+                Outcome::MayArriveLater
+            }
             () => Outcome::Unknown,
         };
         match outcome {
@@ -197,13 +273,18 @@ impl World {
                 let status = &answer.statuses[index];
                 let over = over && !matches!(hit.hits, Hits::GiveBack(_));
                 if (status.over_limit, status.remaining) != (over, remaining) {
-                    return Err(format!("check {index}: {status:?}, but over is {over}, and {remaining} remain"));
+                    return Err(format!(
+                        "check {index}: {status:?}, but over is {over}, and {remaining} remain"
+                    ));
                 }
             }
         }
         let now = self.clock.now();
         for counting in &self.counters {
-            counting.model.admits_at_most(now).map_err(|error| format!("{}: {error}", counting.check.key))?;
+            counting
+                .model
+                .admits_at_most(now)
+                .map_err(|error| format!("{}: {error}", counting.check.key))?;
         }
         Ok(())
     }
@@ -214,10 +295,16 @@ impl World {
         if !hits.iter().all(is_exact) {
             return None;
         }
-        let checks: Vec<Check> = hits.iter().map(|hit| self.counters[hit.counter].asked(hit)).collect();
+        let checks: Vec<Check> = hits
+            .iter()
+            .map(|hit| self.counters[hit.counter].asked(hit))
+            .collect();
         let (mut counters, mut slots, mut firsts) = (Vec::new(), Vec::new(), Vec::new());
         for hit in hits {
-            let slot = firsts.iter().position(|&first| first == hit.counter).unwrap_or(firsts.len());
+            let slot = firsts
+                .iter()
+                .position(|&first| first == hit.counter)
+                .unwrap_or(firsts.len());
             if slot == firsts.len() {
                 firsts.push(hit.counter);
                 counters.push(self.counters[hit.counter].model.counter().clone());
@@ -226,10 +313,16 @@ impl World {
         }
         if self.domain == TOGETHER && hits.len() > 1 {
             let verdicts = decide_together(&checks, &slots, &mut counters, now);
-            return Some(verdicts.iter().map(|verdict| (verdict.over, verdict.remaining)).collect());
+            return Some(
+                verdicts
+                    .iter()
+                    .map(|verdict| (verdict.over, verdict.remaining))
+                    .collect(),
+            );
         }
         let verdicts = checks.iter().zip(slots).map(|(check, slot)| {
-            let (after, verdict) = std::mem::take(&mut counters[slot]).decide(&check.limit, now, check.call());
+            let (after, verdict) =
+                std::mem::take(&mut counters[slot]).decide(&check.limit, now, check.call());
             counters[slot] = after;
             (verdict.over, verdict.remaining)
         });
@@ -239,8 +332,17 @@ impl World {
     async fn ask(&self, hits: &[Hit], deadline: Option<Time>) -> Answer {
         let rule = |hit: &Hit| self.counters[hit.counter].rule;
         let descriptors = hits.iter().map(|hit| descriptor(rule(hit), hit)).collect();
-        let query = Query { domain: self.domain.as_bytes(), descriptors, hits_addend: 0, deadline };
-        self.service.limiter.answer(&query).await.expect("an answer")
+        let query = Query {
+            domain: self.domain.as_bytes(),
+            descriptors,
+            hits_addend: 0,
+            deadline,
+        };
+        self.service
+            .limiter
+            .answer(&query)
+            .await
+            .expect("an answer")
     }
 
     fn learn(&mut self, hits: &[Hit], answer: &Answer, outcome: Outcome) {
@@ -249,7 +351,11 @@ impl World {
         for (hit, status) in hits.iter().zip(&answer.statuses) {
             let counting = &mut self.counters[hit.counter];
             let check = counting.asked(hit);
-            let checked = Checked { call: check.call(), over: status.over_limit, vetoed };
+            let checked = Checked {
+                call: check.call(),
+                over: status.over_limit,
+                vetoed,
+            };
             counting.model.answered(checked, outcome, now);
         }
     }
@@ -270,7 +376,11 @@ impl World {
 
     async fn fail_over(&mut self, data: Data) {
         let now = self.clock.now();
-        let before: Vec<u64> = self.counters.iter().map(|counting| self.server.spent(&counting.key(now))).collect();
+        let before: Vec<u64> = self
+            .counters
+            .iter()
+            .map(|counting| self.server.spent(&counting.key(now)))
+            .collect();
         let snapshot = match data {
             Data::Same => self.server.snapshot(),
             Data::Older => self.snapshot.clone(),
@@ -279,7 +389,9 @@ impl World {
         self.arrive();
         self.server.fail_over(snapshot);
         for (counting, before) in self.counters.iter_mut().zip(before) {
-            let found = self.server.counter(&counting.key(now), &counting.check.limit);
+            let found = self
+                .server
+                .counter(&counting.key(now), &counting.check.limit);
             counting.model.fail_over(before, &found, now);
         }
         settle().await;
@@ -309,8 +421,13 @@ impl World {
         let now = self.clock.now();
         for counting in &mut self.counters {
             let (key, name) = (counting.key(now), counting.check.key.to_string());
-            counting.model.holds_all(self.server.spent(&key), now).map_err(|error| format!("{name}: {error}"))?;
-            counting.model.settle(self.server.counter(&key, &counting.check.limit));
+            counting
+                .model
+                .holds_all(self.server.spent(&key), now)
+                .map_err(|error| format!("{name}: {error}"))?;
+            counting
+                .model
+                .settle(self.server.counter(&key, &counting.check.limit));
         }
         Ok(())
     }
@@ -345,15 +462,24 @@ impl Counting {
     fn key(&self, now: Time) -> String {
         let key = self.check.key.to_string();
         match self.model.kind() {
-            Kind::FixedWindow => format!("{key}{}", self.check.limit.window(now).start.as_micros() / 1_000_000),
+            Kind::FixedWindow => format!(
+                "{key}{}",
+                self.check.limit.window(now).start.as_micros() / 1_000_000
+            ),
             _ => key,
         }
     }
 
     fn asked(&self, hit: &Hit) -> Check {
-        let holder = (self.model.kind() == Kind::Concurrency).then(|| HOLDERS[hit.holder % HOLDERS.len()].as_bytes().into());
+        let holder = (self.model.kind() == Kind::Concurrency)
+            .then(|| HOLDERS[hit.holder % HOLDERS.len()].as_bytes().into());
         let veto = !matches!(hit.hits, Hits::GiveBack(_));
-        Check { hits: hit.hits, holder, veto, ..self.check.clone() }
+        Check {
+            hits: hit.hits,
+            holder,
+            veto,
+            ..self.check.clone()
+        }
     }
 }
 
@@ -363,7 +489,12 @@ fn descriptor(rule: usize, hit: &Hit) -> Descriptor<'static> {
     if rest.is_empty() {
         entries.push(Entry::new("id", HOLDERS[hit.holder % HOLDERS.len()]));
     }
-    Descriptor { entries, limit: None, hits: hit.hits, hits_addend: None }
+    Descriptor {
+        entries,
+        limit: None,
+        hits: hit.hits,
+        hits_addend: None,
+    }
 }
 
 /// Lets much time pass at once: what is due in it happens at its end.

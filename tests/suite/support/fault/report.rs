@@ -52,9 +52,20 @@ impl History {
         let is_about_a_fault = |line: &&str| FAULTS.iter().any(|fault| line.contains(fault));
         let is_of_these = |line: &&str| addresses.iter().any(|address| line.contains(address));
         Self {
-            fallbacks: POLICIES.map(|policy| sum(metrics, "tollgate_store_fallbacks_total", &format!("policy=\"{policy}\""))),
+            fallbacks: POLICIES.map(|policy| {
+                sum(
+                    metrics,
+                    "tollgate_store_fallbacks_total",
+                    &format!("policy=\"{policy}\""),
+                )
+            }),
             outages: sum(metrics, "tollgate_store_breaker_opened_total", ""),
-            log: log.lines().filter(is_about_a_fault).filter(is_of_these).map(str::to_owned).collect(),
+            log: log
+                .lines()
+                .filter(is_about_a_fault)
+                .filter(is_of_these)
+                .map(str::to_owned)
+                .collect(),
         }
     }
 
@@ -63,7 +74,11 @@ impl History {
         for (count, before) in self.fallbacks.iter_mut().zip(before.fallbacks) {
             *count -= before;
         }
-        Self { outages: self.outages - before.outages, log: self.log.split_off(before.log.len()), ..self }
+        Self {
+            outages: self.outages - before.outages,
+            log: self.log.split_off(before.log.len()),
+            ..self
+        }
     }
 
     /// Whether this fault was logged for a server, and not yet logged as over.
@@ -76,15 +91,25 @@ impl History {
         self.open().next().is_none()
     }
 
-    /// Faults that were logged more or less often than they were logged as over, with the address of the server.
+    /// Faults that were logged more or less often than they were logged as over, with the address
+    /// of the server.
     fn open(&self) -> impl Iterator<Item = (&str, &str)> {
         let mut open: BTreeMap<(&str, &str), i32> = BTreeMap::new();
         for line in &self.log {
-            let fault = FAULTS.into_iter().find(|fault| line.contains(fault)).expect("the line is about a fault");
-            let address = line.split("address=").nth(1).and_then(|rest| rest.split(' ').next()).expect("the line has an address");
+            let fault = FAULTS
+                .into_iter()
+                .find(|fault| line.contains(fault))
+                .expect("the line is about a fault");
+            let address = line
+                .split("address=")
+                .nth(1)
+                .and_then(|rest| rest.split(' ').next())
+                .expect("the line has an address");
             *open.entry((fault, address)).or_default() += if line.contains(OVER) { -1 } else { 1 };
         }
-        open.into_iter().filter(|(_, count)| *count != 0).map(|(fault, _)| fault)
+        open.into_iter()
+            .filter(|(_, count)| *count != 0)
+            .map(|(fault, _)| fault)
     }
 }
 
@@ -99,57 +124,108 @@ impl Report {
                 tonic::Code::Cancelled => self.has_deadline,
                 _ => false,
             };
-            assert!(answers.errors.iter().all(is_expected), "{policy}: {:?}", answers.errors);
+            assert!(
+                answers.errors.iter().all(is_expected),
+                "{policy}: {:?}",
+                answers.errors
+            );
         }
         let [_, allowed, _, failed] = self.history.fallbacks;
-        let unavailable = error.errors.iter().filter(|status| **status == tonic::Code::Unavailable).count();
-        assert!(unavailable as u64 <= failed, "{unavailable} calls failed, and {failed} verdicts were by policy error");
+        let unavailable = error
+            .errors
+            .iter()
+            .filter(|status| **status == tonic::Code::Unavailable)
+            .count();
+        assert!(
+            unavailable as u64 <= failed,
+            "{unavailable} calls failed, and {failed} verdicts were by policy error"
+        );
 
         for answers in [deny, error] {
-            assert!(answers.values.iter().all(|value| value.ok <= self.granted_max), "over-granted: {self:#?}");
+            assert!(
+                answers
+                    .values
+                    .iter()
+                    .all(|value| value.ok <= self.granted_max),
+                "over-granted: {self:#?}"
+            );
         }
         let granted_max = VALUES as u64 * self.granted_max + allowed;
-        assert!(allow.ok() <= granted_max, "{} of at most {granted_max} granted: {self:#?}", allow.ok());
+        assert!(
+            allow.ok() <= granted_max,
+            "{} of at most {granted_max} granted: {self:#?}",
+            allow.ok()
+        );
         // Once by Redis, and once more by the replica in each outage.
         let granted_max = self.granted_max + self.history.outages.max(1) * LIMIT;
-        assert!(local.values.iter().all(|value| value.ok <= granted_max), "over-granted: {self:#?}");
+        assert!(
+            local.values.iter().all(|value| value.ok <= granted_max),
+            "over-granted: {self:#?}"
+        );
 
-        // With these two every OVER_LIMIT is Redis' own verdict, after a whole limit was granted or failed.
+        // With these two every OVER_LIMIT is Redis' own verdict, after a whole limit was granted or
+        // failed.
         for answers in [allow, error] {
-            let is_early = |value: &ValueAnswers| value.over_limit > 0 && value.ok + value.errors < LIMIT;
-            assert!(!answers.values.iter().any(is_early), "over limit too early: {self:#?}");
+            let is_early =
+                |value: &ValueAnswers| value.over_limit > 0 && value.ok + value.errors < LIMIT;
+            assert!(
+                !answers.values.iter().any(is_early),
+                "over limit too early: {self:#?}"
+            );
         }
     }
 
-    /// No client noticed: every verdict is Redis' own, exactly the limit of each value passed, and nothing was logged.
+    /// No client noticed: every verdict is Redis' own, exactly the limit of each value passed, and
+    /// nothing was logged.
     pub(crate) fn is_unnoticed(&self) {
         assert_eq!(self.history.fallbacks, [0; 4], "{self:#?}");
         assert!(self.history.log.is_empty(), "{:?}", self.history.log);
         for answers in &self.answers {
-            assert!(answers.values.iter().all(|value| value.ok == LIMIT), "{self:#?}");
+            assert!(
+                answers.values.iter().all(|value| value.ok == LIMIT),
+                "{self:#?}"
+            );
         }
     }
 }
 
 /// The sum of the series of a metric whose labels contain this.
 fn sum(page: &str, name: &str, label: &str) -> u64 {
-    let series = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
-    series.filter(|(labels, _)| labels.contains(label)).map(|(_, count)| count.parse::<u64>().expect("a counter is a number")).sum()
+    let series = page
+        .lines()
+        .filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
+    series
+        .filter(|(labels, _)| labels.contains(label))
+        .map(|(_, count)| count.parse::<u64>().expect("a counter is a number"))
+        .sum()
 }
 
 mod tests {
     use super::*;
 
     fn history(lines: &[&str]) -> History {
-        History { log: lines.iter().map(|line| (*line).to_owned()).collect(), ..History::default() }
+        History {
+            log: lines.iter().map(|line| (*line).to_owned()).collect(),
+            ..History::default()
+        }
     }
 
     #[test]
     fn a_fault_is_over_when_each_address_has_both_lines() {
-        let (a, b) = ("Redis cannot be reached; … address=a cause=x", "Redis cannot be reached; … address=b");
-        let (a_over, b_over) = ("over: Redis cannot be reached address=a", "over: Redis cannot be reached address=b");
+        let (a, b) = (
+            "Redis cannot be reached; … address=a cause=x",
+            "Redis cannot be reached; … address=b",
+        );
+        let (a_over, b_over) = (
+            "over: Redis cannot be reached address=a",
+            "over: Redis cannot be reached address=b",
+        );
         assert!(history(&[]).is_over() && history(&[a, a_over, b, b_over]).is_over());
         assert!(!history(&[a]).is_over() && !history(&[a, b, a_over, a_over]).is_over());
-        assert!(history(&[a]).has_open(UNREACHABLE) && !history(&[a]).has_open(SLOW) && !history(&[a, a_over]).has_open(UNREACHABLE));
+        assert!(
+            history(&[a]).has_open(UNREACHABLE)
+                && !history(&[a]).has_open(SLOW)
+                && !history(&[a, a_over]).has_open(UNREACHABLE)
+        );
     }
 }

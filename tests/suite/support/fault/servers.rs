@@ -19,7 +19,8 @@ pub(crate) trait Servers {
     /// The address of each server, as the service logs it.
     fn addresses(&self) -> Vec<String>;
 
-    /// How many connections the service may have to each server: one a worker, and one each for heartbeats and discovery.
+    /// How many connections the service may have to each server: one a worker, and one each for
+    /// heartbeats and discovery.
     fn connections_max(&self) -> usize {
         WORKERS + 2
     }
@@ -38,17 +39,27 @@ impl Single {
 
     pub(crate) fn proxied(redis: RedisProcess) -> Self {
         let proxy = Proxy::before(redis.port());
-        Self { redis, proxy: Some(proxy) }
+        Self {
+            redis,
+            proxy: Some(proxy),
+        }
     }
 
     pub(crate) fn proxy(&self) -> &Proxy {
-        self.proxy.as_ref().expect("this server was started with a proxy")
+        self.proxy
+            .as_ref()
+            .expect("this server was started with a proxy")
     }
 }
 
 impl Servers for Single {
     fn settings(&self) -> Vec<(&'static str, String)> {
-        vec![("REDIS_URL", self.proxy.as_ref().map_or(self.redis.url(), |proxy| format!("redis://{}", proxy.addr())))]
+        vec![(
+            "REDIS_URL",
+            self.proxy.as_ref().map_or(self.redis.url(), |proxy| {
+                format!("redis://{}", proxy.addr())
+            }),
+        )]
     }
 
     fn all(&self) -> Vec<&RedisProcess> {
@@ -56,7 +67,11 @@ impl Servers for Single {
     }
 
     fn addresses(&self) -> Vec<String> {
-        vec![self.proxy.as_ref().map_or(self.redis.address(), |proxy| proxy.addr().to_string())]
+        vec![
+            self.proxy
+                .as_ref()
+                .map_or(self.redis.address(), |proxy| proxy.addr().to_string()),
+        ]
     }
 
     fn connections_max(&self) -> usize {
@@ -66,7 +81,10 @@ impl Servers for Single {
 
 impl Servers for SentinelProcess {
     fn settings(&self) -> Vec<(&'static str, String)> {
-        vec![("REDIS_TYPE", "sentinel".to_owned()), ("REDIS_URL", self.url())]
+        vec![
+            ("REDIS_TYPE", "sentinel".to_owned()),
+            ("REDIS_URL", self.url()),
+        ]
     }
 
     fn all(&self) -> Vec<&RedisProcess> {
@@ -80,7 +98,10 @@ impl Servers for SentinelProcess {
 
 impl Servers for ClusterProcess {
     fn settings(&self) -> Vec<(&'static str, String)> {
-        vec![("REDIS_TYPE", "cluster".to_owned()), ("REDIS_URL", self.url())]
+        vec![
+            ("REDIS_TYPE", "cluster".to_owned()),
+            ("REDIS_URL", self.url()),
+        ]
     }
 
     fn all(&self) -> Vec<&RedisProcess> {

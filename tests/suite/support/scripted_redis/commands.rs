@@ -1,4 +1,5 @@
-//! What the scripted Redis does with commands: canned replies, redirections, counters and their expiry.
+//! What the scripted Redis does with commands: canned replies, redirections, counters and their
+//! expiry.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,8 @@ use tollgate::time::{Span, Time};
 use super::resp::Reply;
 use super::script::{self, State};
 
-pub(super) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+pub(super) const WRONG_TYPE: &str =
+    "WRONGTYPE Operation against a key holding the wrong kind of value";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
@@ -60,14 +62,20 @@ pub(crate) enum Redirect {
 pub(super) fn name(command: &[Vec<u8>]) -> String {
     let word = |index: usize| String::from_utf8_lossy(&command[index]).to_uppercase();
     match word(0) {
-        first if matches!(&*first, "CLUSTER" | "SENTINEL" | "CLIENT" | "SCRIPT") => format!("{first} {}", word(1)),
+        first if matches!(&*first, "CLUSTER" | "SENTINEL" | "CLIENT" | "SCRIPT") => {
+            format!("{first} {}", word(1))
+        }
         first => first,
     }
 }
 
 impl Session {
     pub(super) fn new(publish: mpsc::UnboundedSender<Vec<u8>>) -> Self {
-        Self { publish, is_asking: false, is_authenticated: false }
+        Self {
+            publish,
+            is_asking: false,
+            is_authenticated: false,
+        }
     }
 }
 
@@ -80,32 +88,52 @@ impl Database {
     }
 
     pub(super) fn evict(&mut self, prefix: &str) {
-        self.counters.retain(|key, _| !key.starts_with(prefix.as_bytes()));
+        self.counters
+            .retain(|key, _| !key.starts_with(prefix.as_bytes()));
     }
 
     pub(super) fn hits(&self, prefix: &str) -> i64 {
-        let kept = self.counters.iter().filter(|(key, _)| key.starts_with(prefix.as_bytes()));
-        kept.map(|(_, kept)| if let State::Number(used) = kept.state { used } else { 0 }).sum()
+        let kept = self
+            .counters
+            .iter()
+            .filter(|(key, _)| key.starts_with(prefix.as_bytes()));
+        kept.map(|(_, kept)| {
+            if let State::Number(used) = kept.state {
+                used
+            } else {
+                0
+            }
+        })
+        .sum()
     }
 
     /// What is spent at a key, in the units of its algorithm.
     pub(super) fn spent(&mut self, key: &str, now: Time) -> u64 {
-        self.live(key.as_bytes(), now).map_or(0, |kept| kept.state.spent_at(now))
+        self.live(key.as_bytes(), now)
+            .map_or(0, |kept| kept.state.spent_at(now))
     }
 
     /// What stands at a key, as the algorithm of this limit counts.
     pub(super) fn counter(&mut self, key: &str, limit: &Limit, now: Time) -> Counter {
-        let Some(kept) = self.live(key.as_bytes(), now) else { return Counter::untouched(limit) };
+        let Some(kept) = self.live(key.as_bytes(), now) else {
+            return Counter::untouched(limit);
+        };
         match &kept.state {
-            State::Number(_) | State::Bucket { .. } => Counter::of(limit, now, kept.state.spent_at(now)),
+            State::Number(_) | State::Bucket { .. } => {
+                Counter::of(limit, now, kept.state.spent_at(now))
+            }
             State::Counter(_, counter) => counter.clone(),
         }
     }
 
     /// Keys that never expire.
     pub(super) fn immortal_keys(&self) -> Vec<String> {
-        let keys = self.counters.iter().filter(|(_, kept)| kept.expires.is_none());
-        keys.map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect()
+        let keys = self
+            .counters
+            .iter()
+            .filter(|(_, kept)| kept.expires.is_none());
+        keys.map(|(key, _)| String::from_utf8_lossy(key).into_owned())
+            .collect()
     }
 
     pub(super) fn counters(&self) -> &Counters {
@@ -124,8 +152,8 @@ impl Database {
         Ok(self.live(key, now).map(|kept| kept.state.clone()))
     }
 
-    /// Keeps what the script has changed. Only what is new of a fixed window gets a life, in seconds; of all others nothing is left by the
-    /// time that they expire.
+    /// Keeps what the script has changed. Only what is new of a fixed window gets a life, in
+    /// seconds; of all others nothing is left by the time that they expire.
     pub(super) fn keep(&mut self, key: &[u8], state: State, life: u64, now: Time) {
         let expires = match (&state, self.live(key, now)) {
             (State::Number(_), None) => Some(now.plus(Span::from_secs(life))),
@@ -137,7 +165,11 @@ impl Database {
 
     /// What stands at a key, unless it has expired.
     fn live(&mut self, key: &[u8], now: Time) -> Option<&mut Kept> {
-        if self.counters.get(key).is_some_and(|kept| kept.expires.is_some_and(|expires| expires <= now)) {
+        if self
+            .counters
+            .get(key)
+            .is_some_and(|kept| kept.expires.is_some_and(|expires| expires <= now))
+        {
             self.counters.remove(key);
         }
         self.counters.get_mut(key)
@@ -148,14 +180,30 @@ impl Database {
     }
 
     /// Runs a command, unless it gets this error.
-    pub(super) fn run(&mut self, name: &str, command: &[Vec<u8>], error: Option<&str>, session: &mut Session, now: Time) -> Reply {
-        if let Some(error) = error.filter(|error| is_for_all(error) || matches!(name, "INCRBY" | "SET" | "EXPIRE")) {
+    pub(super) fn run(
+        &mut self,
+        name: &str,
+        command: &[Vec<u8>],
+        error: Option<&str>,
+        session: &mut Session,
+        now: Time,
+    ) -> Reply {
+        if let Some(error) =
+            error.filter(|error| is_for_all(error) || matches!(name, "INCRBY" | "SET" | "EXPIRE"))
+        {
             return Reply::error(error);
         }
         if name == "AUTH" {
-            session.is_authenticated =
-                command.last().is_some_and(|given| self.passwords.iter().any(|password| password.as_bytes() == given));
-            return if session.is_authenticated { Reply::Status("OK") } else { Reply::error(WRONG_PASSWORD) };
+            session.is_authenticated = command.last().is_some_and(|given| {
+                self.passwords
+                    .iter()
+                    .any(|password| password.as_bytes() == given)
+            });
+            return if session.is_authenticated {
+                Reply::Status("OK")
+            } else {
+                Reply::error(WRONG_PASSWORD)
+            };
         }
         if !session.is_authenticated && !self.passwords.is_empty() {
             return Reply::error("NOAUTH Authentication required.");
@@ -172,10 +220,15 @@ impl Database {
             "SELECT" | "CLIENT SETINFO" | "ASKING" => Reply::Status("OK"),
             "TIME" => {
                 let (seconds, micros) = (now.as_micros() / 1_000_000, now.as_micros() % 1_000_000);
-                Reply::List(vec![Reply::Text(seconds.to_string()), Reply::Text(micros.to_string())])
+                Reply::List(vec![
+                    Reply::Text(seconds.to_string()),
+                    Reply::Text(micros.to_string()),
+                ])
             }
             "ROLE" => Reply::role("master"),
-            "INCRBY" => self.add(&command[1], number(&command[2]), now).map_or_else(Reply::error, Reply::Int),
+            "INCRBY" => self
+                .add(&command[1], number(&command[2]), now)
+                .map_or_else(Reply::error, Reply::Int),
             "SET" => self.set(command, now),
             "EXPIRE" => self.expire(&command[1], number(&command[2]), now),
             "TTL" => self.life(&command[1], now),
@@ -185,8 +238,13 @@ impl Database {
                 self.run_script(&command[2..], error, now)
             }
             "SUBSCRIBE" => {
-                self.subscribers.push((command[1].clone(), session.publish.clone()));
-                Reply::List(vec![Reply::text("subscribe"), text(&command[1]), Reply::Int(1)])
+                self.subscribers
+                    .push((command[1].clone(), session.publish.clone()));
+                Reply::List(vec![
+                    Reply::text("subscribe"),
+                    text(&command[1]),
+                    Reply::Int(1),
+                ])
             }
             "PUBLISH" => self.publish(&command[1], &command[2]),
             _ => Reply::Error(format!("ERR unknown command '{name}'")),
@@ -203,21 +261,35 @@ impl Database {
         match self.redirects.get(&slot)? {
             Redirect::Moved(to) => Some(Reply::Error(format!("MOVED {slot} {to}"))),
             Redirect::Ask(to) => Some(Reply::Error(format!("ASK {slot} {to}"))),
-            Redirect::Importing(from) => (!was_asking).then(|| Reply::Error(format!("MOVED {slot} {from}"))),
+            Redirect::Importing(from) => {
+                (!was_asking).then(|| Reply::Error(format!("MOVED {slot} {from}")))
+            }
         }
     }
 
     /// SET with a number, and EX, NX and KEEPTTL.
     fn set(&mut self, command: &[Vec<u8>], now: Time) -> Reply {
-        let word = |word: &[u8]| command.iter().position(|option| option.eq_ignore_ascii_case(word));
+        let word = |word: &[u8]| {
+            command
+                .iter()
+                .position(|option| option.eq_ignore_ascii_case(word))
+        };
         let found = self.live(&command[1], now);
         if word(b"NX").is_some() && found.is_some() {
             return Reply::Nil;
         }
         let life = word(b"EX").map(|at| number(&command[at + 1]).unsigned_abs());
-        let kept = found.and_then(|kept| kept.expires).filter(|_| word(b"KEEPTTL").is_some());
+        let kept = found
+            .and_then(|kept| kept.expires)
+            .filter(|_| word(b"KEEPTTL").is_some());
         let expires = life.map(|life| now.plus(Span::from_secs(life))).or(kept);
-        self.counters.insert(command[1].clone(), Kept { state: State::Number(number(&command[2])), expires });
+        self.counters.insert(
+            command[1].clone(),
+            Kept {
+                state: State::Number(number(&command[2])),
+                expires,
+            },
+        );
         Reply::Status("OK")
     }
 
@@ -228,12 +300,21 @@ impl Database {
         self.decided += 1;
         let used = match self.live(key, now) {
             None => 0,
-            Some(Kept { state: State::Number(used), .. }) => *used,
+            Some(Kept {
+                state: State::Number(used),
+                ..
+            }) => *used,
             Some(_) => return Err(WRONG_TYPE),
         };
         let used = used.saturating_add(hits);
         let expires = self.live(key, now).and_then(|kept| kept.expires);
-        self.counters.insert(key.to_vec(), Kept { state: State::Number(used), expires });
+        self.counters.insert(
+            key.to_vec(),
+            Kept {
+                state: State::Number(used),
+                expires,
+            },
+        );
         Ok(used)
     }
 
@@ -246,16 +327,25 @@ impl Database {
     }
 
     fn life(&mut self, key: &[u8], now: Time) -> Reply {
-        let life = |kept: &mut Kept| kept.expires.map_or(-1, |expires| expires.since(now).ceil_secs().cast_signed());
+        let life = |kept: &mut Kept| {
+            kept.expires
+                .map_or(-1, |expires| expires.since(now).ceil_secs().cast_signed())
+        };
         Reply::Int(self.live(key, now).map_or(-2, life))
     }
 
     fn publish(&mut self, channel: &[u8], message: &[u8]) -> Reply {
         let mut bytes = Vec::new();
         Reply::List(vec![Reply::text("message"), text(channel), text(message)]).write(&mut bytes);
-        self.subscribers.retain(|(_, subscriber)| !subscriber.is_closed());
-        let subscribers = self.subscribers.iter().filter(|(subscribed, _)| subscribed == channel);
-        let heard = subscribers.filter(|(_, subscriber)| subscriber.send(bytes.clone()).is_ok()).count();
+        self.subscribers
+            .retain(|(_, subscriber)| !subscriber.is_closed());
+        let subscribers = self
+            .subscribers
+            .iter()
+            .filter(|(subscribed, _)| subscribed == channel);
+        let heard = subscribers
+            .filter(|(_, subscriber)| subscriber.send(bytes.clone()).is_ok())
+            .count();
         Reply::Int(i64::try_from(heard).expect("few"))
     }
 
@@ -271,28 +361,50 @@ impl Database {
             match argument[0] {
                 b'i' => {
                     let run = String::from_utf8_lossy(&argument[1..]).into_owned();
-                    let [length, hits, life] = run.split(' ').map(|number| number.parse().expect("a number")).collect::<Vec<i64>>()[..]
+                    let [length, hits, life] = run
+                        .split(' ')
+                        .map(|number| number.parse().expect("a number"))
+                        .collect::<Vec<i64>>()[..]
                     else {
                         panic!("{run} has three numbers");
                     };
-                    for key in keys.by_ref().take(usize::try_from(length).expect("a length")) {
-                        let counted = error.map_or_else(|| self.count(key, hits, life, now), |error| Err(error.to_owned()));
+                    for key in keys
+                        .by_ref()
+                        .take(usize::try_from(length).expect("a length"))
+                    {
+                        let counted = error.map_or_else(
+                            || self.count(key, hits, life, now),
+                            |error| Err(error.to_owned()),
+                        );
                         replies.push(counted.map_or_else(Reply::Text, Reply::Int));
                     }
                 }
                 b'L' => is_tried = true,
                 b'T' => {
                     let length = usize::try_from(number(&argument[1..])).expect("a length");
-                    let next = |_| (keys.next().expect("a key").as_slice(), arguments.next().expect("an argument").as_slice());
+                    let next = |_| {
+                        (
+                            keys.next().expect("a key").as_slice(),
+                            arguments.next().expect("an argument").as_slice(),
+                        )
+                    };
                     let checks: Vec<_> = (0..length).map(next).collect();
                     self.decided += length;
                     let decided = script::decide_together(self, &checks, error, now);
-                    replies.extend(decided.unwrap_or_else(|error| vec![Reply::Text(error); length]));
+                    replies
+                        .extend(decided.unwrap_or_else(|error| vec![Reply::Text(error); length]));
                 }
                 _ => {
                     let key = keys.next().expect("a key for each check");
                     self.decided += 1;
-                    let decided = script::decide(self, key, argument, std::mem::take(&mut is_tried), error, now);
+                    let decided = script::decide(
+                        self,
+                        key,
+                        argument,
+                        std::mem::take(&mut is_tried),
+                        error,
+                        now,
+                    );
                     replies.push(decided.unwrap_or_else(Reply::Text));
                 }
             }
@@ -305,7 +417,13 @@ impl Database {
         let used = self.add(key, hits, now)?;
         if used <= hits {
             let expires = Some(now.plus(Span::from_secs(life.unsigned_abs())));
-            self.counters.insert(key.to_vec(), Kept { state: State::Number(hits), expires });
+            self.counters.insert(
+                key.to_vec(),
+                Kept {
+                    state: State::Number(hits),
+                    expires,
+                },
+            );
         }
         Ok(used.max(hits))
     }
@@ -313,11 +431,16 @@ impl Database {
 
 /// Whether an error is the reply to every command. Others are for those that write.
 fn is_for_all(error: &str) -> bool {
-    !["OOM", "READONLY", "MASTERDOWN"].iter().any(|code| error.starts_with(code))
+    !["OOM", "READONLY", "MASTERDOWN"]
+        .iter()
+        .any(|code| error.starts_with(code))
 }
 
 fn number(word: &[u8]) -> i64 {
-    str::from_utf8(word).ok().and_then(|word| word.parse().ok()).expect("a number")
+    str::from_utf8(word)
+        .ok()
+        .and_then(|word| word.parse().ok())
+        .expect("a number")
 }
 
 fn text(word: &[u8]) -> Reply {

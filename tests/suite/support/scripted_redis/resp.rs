@@ -20,10 +20,20 @@ impl Reply {
     pub(crate) fn cluster_slots(ranges: &[(u16, u16, &str)]) -> Self {
         let node = |address: &str| {
             let (host, port) = address.rsplit_once(':').expect("host:port");
-            let host = if host.is_empty() { Self::Nil } else { Self::text(host) };
-            Self::List(vec![host, Self::Int(port.parse().expect("a port")), Self::text("id")])
+            let host = if host.is_empty() {
+                Self::Nil
+            } else {
+                Self::text(host)
+            };
+            Self::List(vec![
+                host,
+                Self::Int(port.parse().expect("a port")),
+                Self::text("id"),
+            ])
         };
-        let range = |(first, last, master): &(u16, u16, &str)| Self::List(vec![Self::from(*first), Self::from(*last), node(master)]);
+        let range = |(first, last, master): &(u16, u16, &str)| {
+            Self::List(vec![Self::from(*first), Self::from(*last), node(master)])
+        };
         Self::List(ranges.iter().map(range).collect())
     }
 
@@ -70,7 +80,9 @@ impl From<u16> for Reply {
 }
 
 /// The words of the next command.
-pub(super) async fn read_command(from: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Vec<Vec<u8>>> {
+pub(super) async fn read_command(
+    from: &mut (impl AsyncBufRead + Unpin),
+) -> io::Result<Vec<Vec<u8>>> {
     let words = read_number(from, b'*').await?;
     let mut command = Vec::with_capacity(words);
     for _ in 0..words {
@@ -85,6 +97,8 @@ pub(super) async fn read_command(from: &mut (impl AsyncBufRead + Unpin)) -> io::
 async fn read_number(from: &mut (impl AsyncBufRead + Unpin), mark: u8) -> io::Result<usize> {
     let mut line = Vec::new();
     from.read_until(b'\n', &mut line).await?;
-    let number = line.strip_prefix(&[mark]).and_then(|number| str::from_utf8(number).ok()?.trim_end().parse().ok());
+    let number = line
+        .strip_prefix(&[mark])
+        .and_then(|number| str::from_utf8(number).ok()?.trim_end().parse().ok());
     number.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }

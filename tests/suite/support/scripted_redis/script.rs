@@ -1,7 +1,8 @@
-//! What the scripted Redis does with the checks of a script: it loads, charges and keeps counters by the Rust code of the algorithms,
-//! which `parity.rs` compares with the Lua.
+//! What the scripted Redis does with the checks of a script: it loads, charges and keeps counters
+//! by the Rust code of the algorithms, which `parity.rs` compares with the Lua.
 //!
-//! An argument names no limit, only the numbers that the Lua needs. [`Wanted::limit`] makes a limit with the same numbers.
+//! An argument names no limit, only the numbers that the Lua needs. [`Wanted::limit`] makes a limit
+//! with the same numbers.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +31,12 @@ pub(super) enum State {
     /// A fixed window.
     Number(i64),
     /// What is spent, in credits, as of a tick, of which each gives `rate` back.
-    Bucket { spent: u64, at: u64, tick: u64, rate: u64 },
+    Bucket {
+        spent: u64,
+        at: u64,
+        tick: u64,
+        rate: u64,
+    },
     /// Any other.
     Counter(Limit, Counter),
 }
@@ -57,10 +63,23 @@ impl<'a> Wanted<'a> {
     fn read(argument: &'a [u8]) -> Self {
         let (doubles, _) = argument[3..HOLDER_FROM].as_chunks::<8>();
         #[expect(clippy::cast_possible_truncation, reason = "whole numbers below 2^53")]
-        let [cost, full, deepest, life, rate]: [i64; 5] = std::array::from_fn(|index| f64::from_le_bytes(doubles[index]) as i64);
+        let [cost, full, deepest, life, rate]: [i64; 5] =
+            std::array::from_fn(|index| f64::from_le_bytes(doubles[index]) as i64);
         let [full, deepest, life, rate] = [full, deepest, life, rate].map(i64::cast_unsigned);
-        let charge = Charge { cost, drops: argument[1] == 1, full, deepest };
-        Self { code: argument[0], veto: argument[2] == 1, charge, life, rate, holder: &argument[HOLDER_FROM..] }
+        let charge = Charge {
+            cost,
+            drops: argument[1] == 1,
+            full,
+            deepest,
+        };
+        Self {
+            code: argument[0],
+            veto: argument[2] == 1,
+            charge,
+            life,
+            rate,
+            holder: &argument[HOLDER_FROM..],
+        }
     }
 
     /// A limit that counts as the Lua does with these numbers. The numbers of a bucket name none.
@@ -68,16 +87,25 @@ impl<'a> Wanted<'a> {
         let terms = |algorithm, micros: u64| {
             let requests = u32::try_from(self.charge.full).expect("a number of requests");
             let unit_multiplier = u32::try_from(micros / MICROS_PER_SECOND).expect("a period");
-            Terms { unit_multiplier, ..Terms::new(requests, Unit::Second, algorithm) }
+            Terms {
+                unit_multiplier,
+                ..Terms::new(requests, Unit::Second, algorithm)
+            }
         };
         let terms = match self.code {
             SLIDING_WINDOW => terms(Algorithm::SlidingWindow, self.life * self.rate),
             SUB_WINDOWS => {
                 let buckets = Some(u32::try_from(self.rate).expect("a number of sub-windows"));
-                Terms { buckets, ..terms(Algorithm::SlidingWindow, self.life * self.rate) }
+                Terms {
+                    buckets,
+                    ..terms(Algorithm::SlidingWindow, self.life * self.rate)
+                }
             }
             SLIDING_LOG => terms(Algorithm::SlidingLog, self.life),
-            CONCURRENCY => Terms { lease: Some(Span::from_micros(self.life)), ..terms(Algorithm::Concurrency, MICROS_PER_SECOND) },
+            CONCURRENCY => Terms {
+                lease: Some(Span::from_micros(self.life)),
+                ..terms(Algorithm::Concurrency, MICROS_PER_SECOND)
+            },
             code => panic!("no algorithm has code {code}"),
         };
         Limit::new(&terms).expect("a limit that was counted by")
@@ -89,7 +117,11 @@ impl<'a> Wanted<'a> {
             1.. => Hits::Add(self.charge.cost.unsigned_abs()),
             _ => Hits::GiveBack(self.charge.cost.unsigned_abs()),
         };
-        Call { hits, holder: self.holder, book_ahead: Span::ZERO }
+        Call {
+            hits,
+            holder: self.holder,
+            book_ahead: Span::ZERO,
+        }
     }
 
     /// A state as of now.
@@ -97,11 +129,23 @@ impl<'a> Wanted<'a> {
         match (self.code, found) {
             (FIXED_WINDOW, None) => Ok(State::Number(0)),
             (FIXED_WINDOW, Some(State::Number(used))) => Ok(State::Number(used.max(0))),
-            (BUCKET, None) => Ok(State::Bucket { spent: 0, at: now.as_micros() / self.life, tick: self.life, rate: self.rate }),
+            (BUCKET, None) => Ok(State::Bucket {
+                spent: 0,
+                at: now.as_micros() / self.life,
+                tick: self.life,
+                rate: self.rate,
+            }),
             (BUCKET, Some(State::Bucket { spent, at, .. })) => {
                 let tick = now.as_micros() / self.life;
-                let spent = spent.min(self.charge.deepest).saturating_sub(tick.saturating_sub(at) * self.rate);
-                Ok(State::Bucket { spent, at: tick, tick: self.life, rate: self.rate })
+                let spent = spent
+                    .min(self.charge.deepest)
+                    .saturating_sub(tick.saturating_sub(at) * self.rate);
+                Ok(State::Bucket {
+                    spent,
+                    at: tick,
+                    tick: self.life,
+                    rate: self.rate,
+                })
             }
             (SLIDING_WINDOW.., found) => {
                 let limit = self.limit();
@@ -110,19 +154,27 @@ impl<'a> Wanted<'a> {
                     Some(State::Counter(_, counter)) => counter,
                     Some(_) => return Err(WRONG_TYPE.to_owned()),
                 };
-                Ok(State::Counter(limit, counter.decide(&limit, now, Hits::Look).0))
+                Ok(State::Counter(
+                    limit,
+                    counter.decide(&limit, now, Hits::Look).0,
+                ))
             }
             _ => Err(WRONG_TYPE.to_owned()),
         }
     }
 
-    /// The state after this check, whether that was over, and whether there is anything to keep. The state is as of now.
+    /// The state after this check, whether that was over, and whether there is anything to keep.
+    /// The state is as of now.
     fn charge(&self, state: State, now: Time) -> (State, bool, bool) {
         let spent = state.spent_at(now);
         match state {
             State::Number(_) | State::Bucket { .. } => {
                 let over = self.charge.is_over(spent);
-                let after = if over && self.charge.drops { spent } else { self.charge.charged(spent) };
+                let after = if over && self.charge.drops {
+                    spent
+                } else {
+                    self.charge.charged(spent)
+                };
                 (state.with_spent(after), over, after != spent)
             }
             State::Counter(limit, counter) => {
@@ -133,11 +185,24 @@ impl<'a> Wanted<'a> {
                     Counter::SlidingLog(state) => charged(state, &limit, now, call, self.charge),
                     Counter::Concurrency(state) => {
                         let Charge { cost, full, .. } = state.charge_here(&limit, call);
-                        charged(state, &limit, now, call, Charge { cost, full, ..self.charge })
+                        charged(
+                            state,
+                            &limit,
+                            now,
+                            call,
+                            Charge {
+                                cost,
+                                full,
+                                ..self.charge
+                            },
+                        )
                     }
-                    Counter::FixedWindow(_) | Counter::Bucket(_) => unreachable!("they have states of their own"),
+                    Counter::FixedWindow(_) | Counter::Bucket(_) => {
+                        unreachable!("they have states of their own")
+                    }
                 };
-                let changed = after != before || (self.code == CONCURRENCY && self.charge.cost > 0 && !over);
+                let changed =
+                    after != before || (self.code == CONCURRENCY && self.charge.cost > 0 && !over);
                 (State::Counter(limit, after), over, changed)
             }
         }
@@ -147,11 +212,18 @@ impl<'a> Wanted<'a> {
     fn reply(&self, state: &State, over: bool, now: Time) -> Reply {
         let spent = state.spent_at(now).cast_signed();
         let number = Reply::Int(if over { -1 - spent } else { spent });
-        let State::Counter(limit, counter) = state else { return number };
+        let State::Counter(limit, counter) = state else {
+            return number;
+        };
         let leaving = || (spent + self.charge.cost.max(0) - self.charge.full.cast_signed()).max(0);
         let besides: Vec<i64> = match counter {
             Counter::SlidingWindow(window) => vec![window.parts().2.into()],
-            Counter::SubWindows(windows) => windows.parts().1.iter().map(|count| count.cast_signed()).collect(),
+            Counter::SubWindows(windows) => windows
+                .parts()
+                .1
+                .iter()
+                .map(|count| count.cast_signed())
+                .collect(),
             Counter::SlidingLog(log) => {
                 let newest = log.entries().next_back().map_or(0, |(at, _)| micros(at));
                 let mut reached = 0;
@@ -159,17 +231,38 @@ impl<'a> Wanted<'a> {
                     reached += hits.cast_signed();
                     over && reached >= leaving()
                 });
-                let (hits, at) = left.filter(|_| over && leaving() <= spent).map_or((0, 0), |(at, _)| (reached, micros(at)));
+                let (hits, at) = left
+                    .filter(|_| over && leaving() <= spent)
+                    .map_or((0, 0), |(at, _)| (reached, micros(at)));
                 vec![hits, at, newest, i64::try_from(log.len()).expect("few")]
             }
             Counter::Concurrency(holders) => {
-                let nth = usize::try_from(leaving()).ok().and_then(|leaving| holders.leases().nth(leaving.checked_sub(1)?));
-                let (room, last) = (nth.unwrap_or(now), holders.leases().next_back().unwrap_or(now));
-                vec![if over { micros(room.min(now.plus(limit.period()))) } else { micros(now) }, micros(last)]
+                let nth = usize::try_from(leaving())
+                    .ok()
+                    .and_then(|leaving| holders.leases().nth(leaving.checked_sub(1)?));
+                let (room, last) = (
+                    nth.unwrap_or(now),
+                    holders.leases().next_back().unwrap_or(now),
+                );
+                vec![
+                    if over {
+                        micros(room.min(now.plus(limit.period())))
+                    } else {
+                        micros(now)
+                    },
+                    micros(last),
+                ]
             }
-            Counter::FixedWindow(_) | Counter::Bucket(_) => unreachable!("they have states of their own"),
+            Counter::FixedWindow(_) | Counter::Bucket(_) => {
+                unreachable!("they have states of their own")
+            }
         };
-        Reply::List([number].into_iter().chain(besides.into_iter().map(Reply::Int)).collect())
+        Reply::List(
+            [number]
+                .into_iter()
+                .chain(besides.into_iter().map(Reply::Int))
+                .collect(),
+        )
     }
 }
 
@@ -178,7 +271,12 @@ impl State {
     pub(super) fn spent_at(&self, now: Time) -> u64 {
         match self {
             Self::Number(used) => u64::try_from(*used).unwrap_or(0).min(EXACT_MAX - 1),
-            Self::Bucket { spent, at, tick, rate } => spent.saturating_sub((now.as_micros() / tick).saturating_sub(*at) * rate),
+            Self::Bucket {
+                spent,
+                at,
+                tick,
+                rate,
+            } => spent.saturating_sub((now.as_micros() / tick).saturating_sub(*at) * rate),
             Self::Counter(limit, counter) => counter.spent_at(limit, now),
         }
     }
@@ -186,7 +284,12 @@ impl State {
     fn with_spent(self, spent: u64) -> Self {
         match self {
             Self::Number(_) => Self::Number(spent.cast_signed()),
-            Self::Bucket { at, tick, rate, .. } => Self::Bucket { spent, at, tick, rate },
+            Self::Bucket { at, tick, rate, .. } => Self::Bucket {
+                spent,
+                at,
+                tick,
+                rate,
+            },
             Self::Counter(..) => unreachable!("it is more than a number"),
         }
     }
@@ -225,13 +328,21 @@ pub(super) fn decide_together(
     for (key, argument) in checks {
         let wanted = Wanted::read(argument);
         let state = wanted.load(database.find(key, now)?, now)?;
-        loaded.entry(key).or_insert(Slot { state, changed: false, life: wanted.life });
+        loaded.entry(key).or_insert(Slot {
+            state,
+            changed: false,
+            life: wanted.life,
+        });
     }
     let mut slots = loaded.clone();
     let charge = |slots: &mut BTreeMap<&[u8], Slot>, key: &[u8], wanted: &Wanted<'_>| {
         let slot = slots.get_mut(key).expect("it was loaded");
         let (state, over, changed) = wanted.charge(slot.state.clone(), now);
-        *slot = Slot { state, changed: slot.changed || changed, life: slot.life };
+        *slot = Slot {
+            state,
+            changed: slot.changed || changed,
+            life: slot.life,
+        };
         over
     };
     let (mut vetoed, mut decided) = (false, Vec::new());
@@ -263,9 +374,19 @@ pub(super) fn decide_together(
 }
 
 /// A counter, which is as of now, after a check, and whether that was over.
-fn charged<D: Decide + Into<Counter>>(state: D, limit: &Limit, now: Time, call: Call<'_>, charge: Charge) -> (Counter, bool) {
+fn charged<D: Decide + Into<Counter>>(
+    state: D,
+    limit: &Limit,
+    now: Time,
+    call: Call<'_>,
+    charge: Charge,
+) -> (Counter, bool) {
     let over = charge.is_over(state.spent(limit, now));
-    let after = if over && charge.drops { state } else { state.charged(limit, now, call, charge) };
+    let after = if over && charge.drops {
+        state
+    } else {
+        state.charged(limit, now, call, charge)
+    };
     (after.into(), over)
 }
 
