@@ -17,8 +17,8 @@ use crate::api::bind::SocketFile;
 use crate::api::budget::{Budget, STREAMS_PER_CONNECTION_MAX};
 use crate::api::connection::{Accepted, Connection};
 use crate::api::grpc::{Connections, Orders};
-use crate::api::json::{JsonDoor, Messages};
-use crate::api::listen::Worker;
+use crate::api::json::{JsonHandler, Messages};
+use crate::api::listener::Worker;
 use crate::api::rls::{Calls, Rls, RlsServer};
 use crate::http::SERVICE_BOUNDS;
 use crate::http::budget::HttpMetrics;
@@ -37,7 +37,7 @@ pub mod convert;
 pub mod grpc;
 pub mod health;
 pub mod json;
-pub mod listen;
+pub mod listener;
 pub mod request_size;
 pub mod rls;
 pub mod settings;
@@ -91,7 +91,7 @@ pub struct Running {
 }
 
 impl Api {
-    /// Puts the doors together.
+    /// Puts the listeners together.
     ///
     /// # Errors
     /// The descriptors that were compiled in cannot be read.
@@ -127,11 +127,11 @@ impl Api {
     /// A thread or its runtime cannot be started.
     pub fn start(
         self,
-        mut doors: listen::Doors,
+        mut listeners: listener::Listeners,
         workers: usize,
         metrics: &Metrics,
     ) -> anyhow::Result<Running> {
-        let socket_file = doors.take_socket_file();
+        let socket_file = listeners.take_socket_file();
         let mut threads = Vec::new();
         let mut hands = Vec::new();
         for number in 0..workers {
@@ -143,7 +143,7 @@ impl Api {
                 self.clone().serve(grpc_incoming, http_incoming),
             )?);
         }
-        let acceptor = listen::Acceptor::new(doors, hands, metrics);
+        let acceptor = listener::Acceptor::new(listeners, hands, metrics);
         let lifecycle = self.lifecycle.clone();
         threads.push(Thread::spawn("accept", async move {
             acceptor.run(&lifecycle).await
@@ -208,7 +208,7 @@ impl Api {
             let mut server = server
                 .clone()
                 .layer(AdmissionLayer::new(budget.connection(), oversized.clone()));
-            if let Some((age, grace)) = orders.cut_after {
+            if let Some((age, grace)) = orders.force_close_after {
                 server = server
                     .max_connection_age(age)
                     .max_connection_age_grace(grace);
@@ -231,7 +231,7 @@ impl Api {
     }
 
     fn http(&self, limiter: Limiter) -> Router {
-        let json = JsonDoor::new(
+        let json = JsonHandler::new(
             limiter,
             self.messages.clone(),
             self.budget.clone(),

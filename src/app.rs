@@ -12,15 +12,16 @@ use crate::admin::explain::Explainer;
 use crate::admin::{self, Admin, Common, Pages};
 use crate::api::grpc::Connections;
 use crate::api::json::Messages;
-use crate::api::listen::{Doors, GrpcAddr};
+use crate::api::listener::{GrpcAddr, Listeners};
 use crate::api::tls::CertificateSource;
 use crate::api::{Api, Running, bind};
 use crate::config::metric_mapping::{self, MappingError};
+use crate::file_watch::FileWatch;
 use crate::http::accept::AcceptErrors;
 use crate::http::budget::HttpMetrics;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::{self, Parts};
-use crate::rule_source::intake::{HealthPolicy, Intake};
+use crate::rule_source::publisher::{HealthPolicy, RulePublisher};
 use crate::rule_source::{Origin, RuleSource};
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::tree::Example;
@@ -38,12 +39,11 @@ use crate::telemetry::traces;
 use crate::telemetry::traces::Traces;
 use crate::telemetry::traces::export::Exporting;
 use crate::time::{Clock, Span};
-use crate::watch::Watch;
 
 /// A service whose ports are bound, and whose rules were looked at.
 pub struct App {
     api: Api,
-    doors: Doors,
+    listeners: Listeners,
     admin: Admin,
     admin_listener: TcpListener,
     prometheus_listener: Option<TcpListener>,
@@ -116,7 +116,7 @@ pub enum FirstRules {
     },
     /// They are no good.
     Refused,
-    /// They are asked for once the doors are open.
+    /// They are asked for once the listeners are open.
     Awaited,
 }
 
@@ -151,7 +151,7 @@ impl App {
         let lifecycle = Lifecycle::default();
 
         let accept_errors = AcceptErrors::new(&metrics);
-        let doors = Doors::bind(
+        let listeners = Listeners::bind(
             settings.api.grpc(),
             settings.api.http(),
             accept_errors.clone(),
@@ -198,7 +198,7 @@ impl App {
             needs_a_domain: settings.rules.healthy_with_at_least_one_config_loaded,
         };
         let live = Arc::new(LiveRules::default());
-        let intake = Intake::new(
+        let publisher = RulePublisher::new(
             options,
             settings.rules.reading.overlay(),
             health,
@@ -207,7 +207,7 @@ impl App {
             &metrics,
         );
         let rules_from_text = rules_from.to_string();
-        let rule_source = RuleSource::open(rules_from, intake, clock.clone(), &metrics);
+        let rule_source = RuleSource::open(rules_from, publisher, clock.clone(), &metrics);
         let first_rules = match (&*live.load(), &rule_source) {
             (Some(rules), _) => FirstRules::Loaded {
                 limits: rules.rule_count(),
@@ -229,15 +229,15 @@ impl App {
         let tls = certificates
             .as_ref()
             .map(|certificates| certificates.tls(&metrics));
-        let connections = Connections::new(tls, settings.api.ages(), &metrics);
+        let connections = Connections::new(tls, settings.api.connection_limits(), &metrics);
 
         let workers = settings.api.workers();
         let summary = Summary {
             store: backend.to_string(),
             store_is_local: matches!(backend, Backend::Memory(_)),
-            grpc: doors.grpc_addr().context("ask for the gRPC address")?,
+            grpc: listeners.grpc_addr().context("ask for the gRPC address")?,
             grpc_security,
-            http: doors.http_addr().context("ask for the HTTP address")?,
+            http: listeners.http_addr().context("ask for the HTTP address")?,
             admin: admin_listener
                 .local_addr()
                 .context("ask for the admin address")?,
@@ -291,7 +291,7 @@ impl App {
             spans,
             http_metrics,
             accept_errors,
-            doors,
+            listeners,
             admin,
             admin_listener,
             prometheus_listener,
@@ -331,14 +331,16 @@ impl App {
         mut stop: impl AsyncFnMut() -> Signal,
         mut reload: impl AsyncFnMut(),
     ) -> anyhow::Result<()> {
-        let following = self.rule_source.follow()?;
-        let certificates = self.certificates.map(Watch::start).transpose()?;
-        let secrets = self.secrets.map(Watch::start).transpose()?;
+        let running_source = self.rule_source.start()?;
+        let certificates = self.certificates.map(FileWatch::start).transpose()?;
+        let secrets = self.secrets.map(FileWatch::start).transpose()?;
         let exporting = self
             .spans
             .map(traces::export::Exporter::start)
             .transpose()?;
-        let running = self.api.start(self.doors, self.workers, &self.metrics)?;
+        let running = self
+            .api
+            .start(self.listeners, self.workers, &self.metrics)?;
         // Threads of their own: whatever clients of the admin listener do, it delays neither the
         // store nor signals.
         let look_after_store = self
@@ -368,8 +370,8 @@ impl App {
             tokio::select! {
                 signal = stop() => break signal,
                 () = reload() => {
-                    following.load();
-                    certificates.iter().chain(&secrets).for_each(Watch::load);
+                    running_source.load();
+                    certificates.iter().chain(&secrets).for_each(FileWatch::load);
                 }
                 within = &mut store_is_missed => {
                     bail!("{} was not reached within {within} (REDIS_STARTUP_MAX_ELAPSED_TIME)", self.backend);
@@ -379,7 +381,7 @@ impl App {
         // New rules and certificates are for the next process. The kernel takes its time to close a
         // watch, seconds where many files change, and no process ends before it has: begun
         // now, that is over when the drain is, and whoever waits for the port does not wait for it.
-        drop((following, certificates, secrets));
+        drop((running_source, certificates, secrets));
         tokio::select! {
             () = drain(&self.lifecycle, running, (exporting, sending), signal, self.drain_period, self.shutdown_timeout) => {}
             _ = stop() => tracing::warn!("a second signal: ending at once"),

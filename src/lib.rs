@@ -22,6 +22,7 @@
 //! `docs/architecture.md` tells the way of a call through it, and why it is built so.
 
 pub mod chance;
+pub mod file_watch;
 pub mod proto;
 pub mod runtime;
 pub mod setting;
@@ -29,7 +30,6 @@ pub mod shutdown;
 pub mod text;
 pub mod time;
 pub mod tls;
-pub mod watch;
 
 pub mod http;
 pub mod limit;

@@ -4,18 +4,18 @@
 use std::fmt;
 
 use crate::rule_source::files::Directory;
-use crate::rule_source::intake::Intake;
 use crate::rule_source::loader::Loader;
+use crate::rule_source::publisher::RulePublisher;
 
+use crate::file_watch::FileWatch;
 use crate::rule_source::xds::{Client, Subscription};
 use crate::telemetry::metric::Metrics;
 use crate::time::Clock;
-use crate::watch::Watch;
 
 pub mod files;
-pub mod intake;
 pub mod loader;
 pub mod overlay;
+pub mod publisher;
 pub mod settings;
 pub mod watch;
 pub mod xds;
@@ -41,9 +41,9 @@ pub enum RuleSource {
 /// Rules that are followed by a thread of their own. Dropping it ends the thread; nobody waits for
 /// that.
 #[derive(Debug)]
-pub enum Following {
+pub enum RunningSource {
     /// A directory.
-    Files(Watch),
+    Files(FileWatch),
     /// A control plane.
     Xds(Subscription),
 }
@@ -59,15 +59,15 @@ impl fmt::Display for Origin {
 
 impl RuleSource {
     /// Files are loaded for the first time; what a control plane has is asked for later.
-    pub fn open(origin: Origin, intake: Intake, clock: Clock, metrics: &Metrics) -> Self {
+    pub fn open(origin: Origin, publisher: RulePublisher, clock: Clock, metrics: &Metrics) -> Self {
         match origin {
             Origin::Files(directory) => {
-                let mut loader = Box::new(Loader::new(directory, intake));
+                let mut loader = Box::new(Loader::new(directory, publisher));
                 loader.load();
                 Self::Files(loader)
             }
             Origin::Xds(options) => {
-                Self::Xds(Box::new(Client::new(*options, intake, clock, metrics)))
+                Self::Xds(Box::new(Client::new(*options, publisher, clock, metrics)))
             }
         }
     }
@@ -76,15 +76,15 @@ impl RuleSource {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn follow(self) -> anyhow::Result<Following> {
+    pub fn start(self) -> anyhow::Result<RunningSource> {
         match self {
-            Self::Files(loader) => Watch::start(*loader).map(Following::Files),
-            Self::Xds(client) => Subscription::start(*client).map(Following::Xds),
+            Self::Files(loader) => FileWatch::start(*loader).map(RunningSource::Files),
+            Self::Xds(client) => Subscription::start(*client).map(RunningSource::Xds),
         }
     }
 }
 
-impl Following {
+impl RunningSource {
     /// Brings the rules again, as an operator asks for with SIGHUP.
     pub fn load(&self) {
         match self {

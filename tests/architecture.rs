@@ -14,7 +14,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("setting", &["time"]),
     ("shutdown", &[]),
     ("tls", &[]),
-    ("watch", &[]),
+    ("file_watch", &[]),
     ("telemetry", &["chance", "setting", "time", "tls"]),
     ("http", &["shutdown", "telemetry"]),
     ("limit", &["time"]),
@@ -37,7 +37,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "telemetry",
             "time",
             "tls",
-            "watch",
+            "file_watch",
         ],
     ),
     (
@@ -68,7 +68,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "text",
             "time",
             "tls",
-            "watch",
+            "file_watch",
         ],
     ),
     (
@@ -87,7 +87,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "telemetry",
             "time",
             "tls",
-            "watch",
+            "file_watch",
         ],
     ),
     (
@@ -129,7 +129,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "store",
             "telemetry",
             "time",
-            "watch",
+            "file_watch",
         ],
     ),
     (
@@ -208,7 +208,7 @@ const ABSENT: &[(&[&str], &[&str], &str)] = &[
             "limiter",
             "rule_source.rs",
             "rule_source/files.rs",
-            "rule_source/intake.rs",
+            "rule_source/publisher.rs",
             "rule_source/loader.rs",
             "rule_source/settings.rs",
             "rule_source/watch.rs",

@@ -13,7 +13,7 @@ use libfuzzer_sys::fuzz_target;
 use tokio::sync::mpsc;
 use tollgate::api::Api;
 use tollgate::api::connection::{Accepted, Open, Socket};
-use tollgate::api::grpc::{Ages, Connections};
+use tollgate::api::grpc::{ConnectionLimits, Connections};
 use tollgate::http::budget::HttpMetrics;
 use tollgate::shutdown::Lifecycle;
 use tollgate::telemetry::metric::{Gauge, Metrics};
@@ -40,7 +40,7 @@ fn worker() -> Worker {
     let open = metrics.gauge("open", "Open connections.");
     thread::spawn(move || {
         let (_http, http_incoming) = mpsc::channel(1);
-        let common = Connections::new(None, Ages { max: None, grace: None }, &metrics);
+        let common = Connections::new(None, ConnectionLimits { max: None, grace: None }, &metrics);
         let (limiter, _) = service::limiter(false, &metrics);
         let api = Api::new(limiter, common, Lifecycle::default(), HttpMetrics::new(&metrics), Traces::default(), &metrics).expect("it is put together");
         service::runtime().block_on(api.serve(incoming, http_incoming));

@@ -7,35 +7,35 @@ use axum::extract::State;
 use http::HeaderMap;
 use libfuzzer_sys::fuzz_target;
 use tollgate::api::budget::Budget;
-use tollgate::api::json::{self, JsonDoor, Messages};
+use tollgate::api::json::{self, JsonHandler, Messages};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::telemetry::traces::Traces;
 
 #[path = "../service.rs"]
 mod service;
 
-struct Door {
-    door: JsonDoor,
+struct Handler {
+    handler: JsonHandler,
     runtime: tokio::runtime::Runtime,
 }
 
 thread_local! {
-    static DOOR: Door = door();
+    static HANDLER: Handler = handler();
 }
 
-fn door() -> Door {
+fn handler() -> Handler {
     let metrics = Metrics::new();
     let runtime = service::runtime();
     let limiter = runtime.block_on(async { service::limiter(false, &metrics).0.open() });
     let counter = metrics.counter("oversized", "Oversized bodies.");
     let messages = Messages::new().expect("they were compiled in");
-    Door { door: JsonDoor::new(limiter, messages, Budget::new(&metrics), counter, Traces::default()), runtime }
+    Handler { handler: JsonHandler::new(limiter, messages, Budget::new(&metrics), counter, Traces::default()), runtime }
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    DOOR.with(|Door { door, runtime }| {
+    HANDLER.with(|Handler { handler, runtime }| {
         let body = Body::from(bytes.to_vec());
-        let response = runtime.block_on(json::answer(State(door.clone()), HeaderMap::new(), body));
+        let response = runtime.block_on(json::answer(State(handler.clone()), HeaderMap::new(), body));
         assert!(matches!(response.status().as_u16(), 200 | 400 | 429), "{}", response.status());
     });
 });

@@ -36,7 +36,7 @@ const CUT_SLACK: Duration = Duration::from_millis(20);
 
 /// When connections end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ages {
+pub struct ConnectionLimits {
     /// GOAWAY after this, give or take a tenth; `None` for never.
     pub max: Option<Span>,
     /// Cut off so much later, whatever is in flight; `None` for never.
@@ -47,7 +47,7 @@ pub struct Ages {
 #[derive(Debug, Clone)]
 pub struct Connections {
     tls: Option<Tls>,
-    ages: Ages,
+    ages: ConnectionLimits,
     handshakes_full: Counter,
     preface_late: Counter,
     aged: Counter,
@@ -94,12 +94,12 @@ pub struct Orders {
     /// Say GOAWAY, and finish what is in flight.
     pub go: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// Close the connection after these two, one after the other, whatever is in flight.
-    pub cut_after: Option<(Duration, Duration)>,
+    pub force_close_after: Option<(Duration, Duration)>,
 }
 
 impl Connections {
     /// What all connections have in common.
-    pub fn new(tls: Option<Tls>, ages: Ages, metrics: &Metrics) -> Self {
+    pub fn new(tls: Option<Tls>, ages: ConnectionLimits, metrics: &Metrics) -> Self {
         Self {
             tls,
             ages,
@@ -211,17 +211,17 @@ impl Connections {
                 _ = ended => {}
             }
         });
-        let cut_after = age.zip(self.ages.grace.map(Duration::from));
+        let force_close_after = age.zip(self.ages.grace.map(Duration::from));
         let mut serving = pin!(serve(
             connection,
             Orders {
                 go,
-                cut_after: cut_after.map(|(age, grace)| (age, grace + CUT_SLACK))
+                force_close_after: force_close_after.map(|(age, grace)| (age, grace + CUT_SLACK))
             }
         ));
         tokio::select! {
             () = &mut serving => return,
-            () = sleep(cut_after.map(|(age, grace)| age.saturating_add(grace))) => self.cut.inc(),
+            () = sleep(force_close_after.map(|(age, grace)| age.saturating_add(grace))) => self.cut.inc(),
         }
         serving.await;
     }
@@ -320,7 +320,7 @@ impl Progress {
     }
 }
 
-impl Ages {
+impl ConnectionLimits {
     /// The age of one connection: those that were opened together do not end together.
     fn draw(self) -> Option<Duration> {
         Some(jittered(self.max?, chance::any()).into())

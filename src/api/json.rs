@@ -35,9 +35,9 @@ pub const EXAMPLE: &str =
 const SPAN: &str = "NewJsonHandler Remaining Execution";
 const SPAN_STATUS: &str = "http.status_code";
 
-/// What the door needs.
+/// What the handler needs.
 #[derive(Debug, Clone)]
-pub struct JsonDoor {
+pub struct JsonHandler {
     limiter: Limiter,
     messages: Messages,
     budget: Budget,
@@ -105,8 +105,8 @@ impl Messages {
     }
 }
 
-impl JsonDoor {
-    /// A door to the limiter, which counts the bodies that it refuses for their size.
+impl JsonHandler {
+    /// A handler to the limiter, which counts the bodies that it refuses for their size.
     pub fn new(
         limiter: Limiter,
         messages: Messages,
@@ -189,16 +189,20 @@ fn shorten_numbers(json: &mut Value) {
 }
 
 /// Answers 200 or 429 with an answer, 400 for anything that has none.
-pub async fn answer(State(door): State<JsonDoor>, headers: HeaderMap, body: Body) -> Response {
-    let Some(call) = door.budget.connection().begin() else {
+pub async fn answer(
+    State(handler): State<JsonHandler>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let Some(call) = handler.budget.connection().begin() else {
         return BodyError::NoRoom.into_response();
     };
-    let request = match door.read(body, &call).await {
+    let request = match handler.read(body, &call).await {
         Ok(request) => request,
         Err(response) => return response,
     };
-    let mut span = door.traces.begin(SPAN, Kind::Server, &headers);
-    let response = respond(&door, &request, span.as_ref()).await;
+    let mut span = handler.traces.begin(SPAN, Kind::Server, &headers);
+    let response = respond(&handler, &request, span.as_ref()).await;
     if let Some(span) = &mut span {
         span.tell_number(SPAN_STATUS, response.status().as_u16());
         if response.status().is_server_error() {
@@ -266,8 +270,12 @@ impl IntoResponse for BodyError {
     }
 }
 
-async fn respond(door: &JsonDoor, request: &RateLimitRequest, span: Option<&LiveSpan>) -> Response {
-    let answer = match door
+async fn respond(
+    handler: &JsonHandler,
+    request: &RateLimitRequest,
+    span: Option<&LiveSpan>,
+) -> Response {
+    let answer = match handler
         .limiter
         .answer_within(&convert::query(request), span)
         .await
@@ -290,7 +298,7 @@ async fn respond(door: &JsonDoor, request: &RateLimitRequest, span: Option<&Live
     } else {
         StatusCode::OK
     };
-    match door.write(&convert::response(answer)) {
+    match handler.write(&convert::response(answer)) {
         Ok(body) => (status, [(header::CONTENT_TYPE, "application/json")], body).into_response(),
         Err(error) => {
             tracing::error!(

@@ -7,8 +7,8 @@ use std::thread;
 use clap::Args;
 use rustls::pki_types::ServerName;
 
-use crate::api::grpc::Ages;
-use crate::api::listen::GrpcDoor;
+use crate::api::grpc::ConnectionLimits;
+use crate::api::listener::GrpcBind;
 use crate::api::tls::{Clients, Files};
 use crate::setting::{self, Given};
 use crate::time::Span;
@@ -25,7 +25,7 @@ const SHUTDOWN_TIMEOUT_DEFAULT: Span = Span::from_secs(25);
 const MAX_CONNECTION_AGE_DEFAULT: Span = Span::from_secs(24 * 3_600);
 const MAX_CONNECTION_AGE_GRACE_DEFAULT: Span = Span::from_secs(3_600);
 
-/// Doors for Envoy.
+/// Listeners for Envoy.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
 #[command(next_help_heading = "Doors")]
@@ -130,23 +130,23 @@ impl Settings {
     }
 
     /// Where to serve gRPC.
-    pub fn grpc(&self) -> GrpcDoor<'_> {
+    pub fn grpc(&self) -> GrpcBind<'_> {
         if self.grpc_uds.is_empty() {
-            GrpcDoor::Port(
+            GrpcBind::Port(
                 &self.grpc_host,
                 self.grpc_port.0.unwrap_or(GRPC_PORT_DEFAULT),
             )
         } else {
-            GrpcDoor::Path(Path::new(&self.grpc_uds))
+            GrpcBind::Path(Path::new(&self.grpc_uds))
         }
     }
 
     /// When gRPC connections end.
-    pub fn ages(&self) -> Ages {
+    pub fn connection_limits(&self) -> ConnectionLimits {
         let unless_zero = |given: Given<Span>, default| {
             Some(given.0.unwrap_or(default)).filter(|span| *span > Span::ZERO)
         };
-        Ages {
+        ConnectionLimits {
             max: unless_zero(self.grpc_max_connection_age, MAX_CONNECTION_AGE_DEFAULT),
             grace: unless_zero(
                 self.grpc_max_connection_age_grace,
@@ -270,10 +270,10 @@ mod tests {
         ];
         for settings in [settings(&[]), settings(&to_nothing)] {
             assert_eq!(settings.http(), ("0.0.0.0", 8_080));
-            assert_eq!(settings.grpc(), GrpcDoor::Port("0.0.0.0", 8_081));
+            assert_eq!(settings.grpc(), GrpcBind::Port("0.0.0.0", 8_081));
             assert_eq!(
-                settings.ages(),
-                Ages {
+                settings.connection_limits(),
+                ConnectionLimits {
                     max: Some(Span::from_secs(86_400)),
                     grace: Some(Span::from_secs(3_600))
                 }
@@ -294,8 +294,8 @@ mod tests {
             "--grpc-max-connection-age-grace=0",
         ]);
         assert_eq!(
-            settings.ages(),
-            Ages {
+            settings.connection_limits(),
+            ConnectionLimits {
                 max: None,
                 grace: None
             }

@@ -28,9 +28,9 @@ use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::file_watch::{FileSet, FileStat, RecursiveMode, Watched};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::tls::{self, Identity, PemError, PemFile};
-use crate::watch::{FileFacts, FileSet, RecursiveMode, Subject};
 
 /// How long a client may take to send its ClientHello, which every client sends at once.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -281,8 +281,8 @@ impl CertificateSource {
     }
 }
 
-impl Subject for CertificateSource {
-    type Signature = Vec<Option<FileFacts>>;
+impl Watched for CertificateSource {
+    type Signature = Vec<Option<FileStat>>;
 
     const NAME: &'static str = "certificates";
 
@@ -294,8 +294,8 @@ impl Subject for CertificateSource {
         self.looked_at.signature().collect()
     }
 
-    fn is_unread(&self) -> bool {
-        self.looked_at.is_unread()
+    fn needs_retry(&self) -> bool {
+        self.looked_at.needs_retry()
     }
 
     fn load(&mut self) {

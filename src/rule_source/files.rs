@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 
 use crate::config::Source;
 use crate::config::yaml::{FILE_BYTES_MAX, NOT_UTF8};
-use crate::watch::FileFacts;
+use crate::file_watch::FileStat;
 
 /// How many files are read. More are no rules but a wrong directory.
 pub const FILES_MAX: usize = 10_000;
@@ -32,7 +32,7 @@ pub struct Directory {
 /// What a directory looks like from outside. If two of these are equal, nobody has written to it in
 /// between.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Signature(Option<Vec<FileFacts>>);
+pub struct Signature(Option<Vec<FileStat>>);
 
 /// Where a walk through directories is.
 #[derive(Debug, Default)]
@@ -122,12 +122,11 @@ impl Directory {
 
     /// What it looks like now. It opens no file.
     pub fn signature(&self) -> Signature {
-        Signature(self.files().ok().map(|files| {
-            files
-                .iter()
-                .filter_map(|path| FileFacts::of(path))
-                .collect()
-        }))
+        Signature(
+            self.files()
+                .ok()
+                .map(|files| files.iter().filter_map(|path| FileStat::of(path)).collect()),
+        )
     }
 
     fn files(&self) -> anyhow::Result<Vec<PathBuf>> {

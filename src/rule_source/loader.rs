@@ -3,37 +3,37 @@
 use std::path::Path;
 
 use crate::config::Source;
+use crate::file_watch::{DescriptorShortage, FileStat};
 use crate::rule_source::files::{Directory, Signature};
-use crate::rule_source::intake::{Intake, RulesHash};
 use crate::rule_source::overlay::OverlayFile;
-use crate::watch::{FileFacts, Starved};
+use crate::rule_source::publisher::{RulePublisher, RulesHash};
 
-/// Reads a directory into an [`Intake`].
+/// Reads a directory into an [`RulePublisher`].
 #[derive(Debug)]
 pub struct Loader {
     directory: Directory,
-    intake: Intake,
+    publisher: RulePublisher,
     /// The files, and the overlay.
     last: Option<(Vec<Source>, Option<Source>)>,
-    starved: Starved,
+    shortage: DescriptorShortage,
 }
 
 impl Loader {
     /// It has not loaded anything yet.
-    pub fn new(directory: Directory, intake: Intake) -> Self {
+    pub fn new(directory: Directory, publisher: RulePublisher) -> Self {
         Self {
             directory,
-            intake,
+            publisher,
             last: None,
-            starved: Starved::default(),
+            shortage: DescriptorShortage::default(),
         }
     }
 
     /// What the rules look like from outside: see [`Directory::signature`].
-    pub fn signature(&self) -> (Signature, Option<FileFacts>) {
+    pub fn signature(&self) -> (Signature, Option<FileStat>) {
         (
             self.directory.signature(),
-            self.intake.overlay().and_then(OverlayFile::facts),
+            self.publisher.overlay().and_then(OverlayFile::facts),
         )
     }
 
@@ -41,7 +41,7 @@ impl Loader {
     /// watched with all below.
     pub fn watched(&self) -> Vec<&Path> {
         let mut watched = self.directory.watched();
-        watched.extend(self.intake.overlay().map(OverlayFile::watched));
+        watched.extend(self.publisher.overlay().map(OverlayFile::watched));
         watched
     }
 
@@ -51,21 +51,21 @@ impl Loader {
         let read = self
             .directory
             .read()
-            .and_then(|sources| Ok((sources, self.intake.read_overlay()?)));
+            .and_then(|sources| Ok((sources, self.publisher.read_overlay()?)));
         let (sources, overlay) = match read {
             Ok(read) => read,
             Err(error) if self.last.is_some() && self.is_starved(&error) => return false,
             Err(error) => {
                 let error = format!("{error:#}");
                 // Told once, not at every look.
-                if self.intake.last_error().as_ref() != Some(&error) {
+                if self.publisher.last_error().as_ref() != Some(&error) {
                     self.last = None;
-                    self.intake.refuse(vec![error]);
+                    self.publisher.reject(vec![error]);
                 }
                 return false;
             }
         };
-        self.starved.end();
+        self.shortage.end();
         if self
             .last
             .as_ref()
@@ -81,16 +81,16 @@ impl Loader {
             .map(|source| (self.directory.name_within(source), source.text.as_bytes()));
         // What is wrong with them was told.
         let _ = self
-            .intake
-            .take(&sources, overlay.clone(), RulesHash::of(texts));
+            .publisher
+            .publish(&sources, overlay.clone(), RulesHash::of(texts));
         self.last = Some((sources, overlay));
         true
     }
 
     /// Whether the last try could not read the files. It may not be their fault, so nothing need
     /// change for the next try to do better.
-    pub fn is_unread(&self) -> bool {
-        self.last.is_none() || self.starved.lasts()
+    pub fn needs_retry(&self) -> bool {
+        self.last.is_none() || self.shortage.lasts()
     }
 
     /// Whether the process lacks what it takes to read files, so that the rules may be as good as
@@ -98,6 +98,6 @@ impl Loader {
     fn is_starved(&mut self, error: &anyhow::Error) -> bool {
         error
             .downcast_ref()
-            .is_some_and(|error| self.starved.is_cause_of(error, "rules"))
+            .is_some_and(|error| self.shortage.is_cause_of(error, "rules"))
     }
 }

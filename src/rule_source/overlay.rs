@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use crate::config::Source;
+use crate::file_watch::FileStat;
 use crate::rule_source::files;
-use crate::watch::FileFacts;
 
 /// A file of blocks for rules of any source.
 #[derive(Debug, Clone)]
@@ -45,7 +45,7 @@ impl OverlayFile {
     }
 
     /// What it looks like now. It is not opened.
-    pub fn facts(&self) -> Option<FileFacts> {
-        FileFacts::of(&self.path)
+    pub fn facts(&self) -> Option<FileStat> {
+        FileStat::of(&self.path)
     }
 }

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::file_watch::{FileStat, RecursiveMode, Watched};
 use crate::rule_source::files::Signature;
 use crate::rule_source::loader::Loader;
-use crate::watch::{FileFacts, RecursiveMode, Subject};
 
-impl Subject for Loader {
-    type Signature = (Signature, Option<FileFacts>);
+impl Watched for Loader {
+    type Signature = (Signature, Option<FileStat>);
 
     const NAME: &'static str = "rules";
 
@@ -26,8 +26,8 @@ impl Subject for Loader {
         self.signature()
     }
 
-    fn is_unread(&self) -> bool {
-        self.is_unread()
+    fn needs_retry(&self) -> bool {
+        self.needs_retry()
     }
 
     fn load(&mut self) {

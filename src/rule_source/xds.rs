@@ -27,19 +27,19 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 use tower::service_fn;
 
+use crate::file_watch::{FileStat, FileWatch, RecursiveMode, Watched};
 use crate::proto::envoy::config::core::v3::Node;
 use crate::proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use crate::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use crate::proto::google::rpc;
-use crate::rule_source::intake::{Intake, RulesHash};
 use crate::rule_source::overlay::OverlayFile;
+use crate::rule_source::publisher::{RulePublisher, RulesHash};
 use crate::rule_source::xds::backoff::{Backoff, Spread};
 use crate::rule_source::xds::connect::Server;
 use crate::rule_source::xds::convert::{Resource, TYPE_URL};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::text::Text;
 use crate::time::{Clock, Span};
-use crate::watch::{FileFacts, RecursiveMode, Subject, Watch};
 
 pub mod address;
 pub mod backoff;
@@ -94,7 +94,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Client {
     options: Options,
-    intake: Intake,
+    publisher: RulePublisher,
     clock: Clock,
     metrics: ClientMetrics,
     /// The version that was accepted last.
@@ -119,7 +119,7 @@ pub struct Client {
 #[derive(Debug)]
 pub struct Subscription {
     orders: mpsc::Sender<()>,
-    _overlay: Option<Watch>,
+    _overlay: Option<FileWatch>,
 }
 
 /// What becomes of a response: nothing, or what is wrong with it.
@@ -163,11 +163,15 @@ impl Subscription {
     /// The thread or its runtime cannot be started.
     pub fn start(client: Client) -> anyhow::Result<Self> {
         let (orders, ordered) = mpsc::channel(ORDERS_MAX);
-        let overlay = client.intake.overlay().cloned().map(|file| OverlayWatch {
-            file,
-            changes: client.overlay_changes.clone(),
-        });
-        let overlay = overlay.map(Watch::start).transpose()?;
+        let overlay = client
+            .publisher
+            .overlay()
+            .cloned()
+            .map(|file| OverlayWatch {
+                file,
+                changes: client.overlay_changes.clone(),
+            });
+        let overlay = overlay.map(FileWatch::start).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -196,7 +200,12 @@ impl Subscription {
 
 impl Client {
     /// It has not asked yet.
-    pub fn new(options: Options, intake: Intake, clock: Clock, metrics: &Metrics) -> Self {
+    pub fn new(
+        options: Options,
+        publisher: RulePublisher,
+        clock: Clock,
+        metrics: &Metrics,
+    ) -> Self {
         let updates = |verdict| {
             metrics.counter_with(
                 "tollgate_xds_updates_total",
@@ -220,7 +229,7 @@ impl Client {
         let (overlay_changes, overlay_news) = mpsc::channel(ORDERS_MAX);
         Self {
             options,
-            intake,
+            publisher,
             clock,
             metrics,
             accepted: Vec::new(),
@@ -246,7 +255,7 @@ impl Client {
                     self.forget(&mut backoff);
                     continue;
                 }
-                ended = self.attend() => ended,
+                ended = self.run_once() => ended,
             };
             let lasted = self.clock.now().since(began);
             if ended.has_delivered || lasted >= backoff.max().into() {
@@ -261,18 +270,18 @@ impl Client {
                     }
                     self.forget(&mut backoff);
                 }
-                _ = self.overlay_news.recv() => self.take_again(),
+                _ = self.overlay_news.recv() => self.recompile(),
                 () = tokio::time::sleep(wait) => {}
             }
         }
     }
 
     /// The overlay has changed: what came last means something else now.
-    fn take_again(&mut self) {
+    fn recompile(&mut self) {
         let Some((resources, hash)) = self.resources.take() else {
             return;
         };
-        let verdict = self.take_resources(&resources, hash);
+        let verdict = self.publish_resources(&resources, hash);
         if let Some((_, last)) = &mut self.last {
             *last = verdict;
         }
@@ -288,9 +297,9 @@ impl Client {
     }
 
     /// Takes what comes until nothing comes any more.
-    async fn attend(&mut self) -> Ended {
+    async fn run_once(&mut self) -> Ended {
         let accepted_before = self.metrics.accepted.get();
-        let why = match self.converse().await {
+        let why = match self.run_stream().await {
             Ok(()) => "the server ended the stream".to_owned(),
             Err(error) => format!("{error:#}"),
         };
@@ -300,7 +309,7 @@ impl Client {
         }
     }
 
-    async fn converse(&mut self) -> anyhow::Result<()> {
+    async fn run_stream(&mut self) -> anyhow::Result<()> {
         let channel = self.connect().await?;
         let _connected = Connected::new(&self.metrics.connected);
         self.metrics.streams.inc();
@@ -329,7 +338,7 @@ impl Client {
             let Some(response) = response else {
                 return Ok(());
             };
-            let Reply { request, wait } = self.judge(response);
+            let Reply { request, wait } = self.handle_response(response);
             match wait {
                 Some(wait) => held = Some((request, wait)),
                 // If it fails, the stream tells why.
@@ -383,7 +392,7 @@ impl Client {
         let message = loop {
             tokio::select! {
                 message = responses.message() => break message,
-                _ = self.overlay_news.recv() => self.take_again(),
+                _ = self.overlay_news.recv() => self.recompile(),
             }
         };
         let status = match message {
@@ -398,8 +407,8 @@ impl Client {
             // What comes next is the newest again, also if it serves already.
             self.last = None;
             // Told once, not with every stream on which it is sent.
-            if self.intake.last_error().as_ref() != Some(&problem) {
-                self.intake.refuse(vec![problem]);
+            if self.publisher.last_error().as_ref() != Some(&problem) {
+                self.publisher.reject(vec![problem]);
             }
         }
         Err(told(&status))
@@ -407,7 +416,7 @@ impl Client {
 
     /// Takes the rules of a response, or refuses them. What came just before is neither compiled
     /// nor told again.
-    fn judge(&mut self, response: DiscoveryResponse) -> Reply {
+    fn handle_response(&mut self, response: DiscoveryResponse) -> Reply {
         let content = response.resources.iter().map(|resource| ("", &**resource));
         let hash = RulesHash::of(content.chain([("type_url", &*response.type_url)]));
         let repeated = self.last.take().filter(|(last, _)| *last == hash);
@@ -436,7 +445,7 @@ impl Client {
 
     fn take(&mut self, response: &DiscoveryResponse) -> Verdict {
         if response.type_url != TYPE_URL.as_bytes() {
-            return Err(self.intake.refuse(vec![format!(
+            return Err(self.publisher.reject(vec![format!(
                 "a response is of type {}, and not {TYPE_URL}",
                 Text(&response.type_url)
             )]));
@@ -448,7 +457,7 @@ impl Client {
             .partition(Result::is_ok);
         let problems: Vec<String> = unread.into_iter().filter_map(Result::err).collect();
         if !problems.is_empty() {
-            return Err(self.intake.refuse(problems));
+            return Err(self.publisher.reject(problems));
         }
         let resources: Vec<Resource> = resources.into_iter().filter_map(Result::ok).collect();
         let texts: Vec<Vec<u8>> = resources.iter().map(Resource::bytes).collect();
@@ -458,15 +467,15 @@ impl Client {
                 .map(Resource::name)
                 .zip(texts.iter().map(|text| &**text)),
         );
-        let verdict = self.take_resources(&resources, hash);
+        let verdict = self.publish_resources(&resources, hash);
         self.resources = Some((resources, hash));
         verdict
     }
 
-    fn take_resources(&self, resources: &[Resource], hash: RulesHash) -> Verdict {
-        match self.intake.read_overlay() {
-            Ok(overlay) => self.intake.take(resources, overlay, hash),
-            Err(error) => Err(self.intake.refuse(vec![format!("{error:#}")])),
+    fn publish_resources(&self, resources: &[Resource], hash: RulesHash) -> Verdict {
+        match self.publisher.read_overlay() {
+            Ok(overlay) => self.publisher.publish(resources, overlay, hash),
+            Err(error) => Err(self.publisher.reject(vec![format!("{error:#}")])),
         }
     }
 
@@ -498,8 +507,8 @@ impl Client {
     }
 }
 
-impl Subject for OverlayWatch {
-    type Signature = Option<FileFacts>;
+impl Watched for OverlayWatch {
+    type Signature = Option<FileStat>;
 
     const NAME: &'static str = "overlay";
 
@@ -511,7 +520,7 @@ impl Subject for OverlayWatch {
         self.file.facts()
     }
 
-    fn is_unread(&self) -> bool {
+    fn needs_retry(&self) -> bool {
         false
     }
 

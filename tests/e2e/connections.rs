@@ -2,15 +2,15 @@
 
 use std::io;
 
-use crate::site::Site;
-use crate::site::http::Request;
+use crate::env::Env;
+use crate::env::http::Request;
 
 #[test]
 fn three_connections_pass_and_the_rest_are_closed() {
-    for site in Site::with_every_store("network-filter.yaml") {
-        let site = site.start();
+    for env in Env::with_every_store("network-filter.yaml") {
+        let env = env.start();
         let try_one = || {
-            let mut connection = site.connect();
+            let mut connection = env.connect();
             match connection.send(Request::get("/")) {
                 Ok(reply) => {
                     assert_eq!((reply.status, &*reply.body), (200, "ok\n"));
@@ -33,21 +33,21 @@ fn three_connections_pass_and_the_rest_are_closed() {
         let let_in: Vec<bool> = (0..7).map(|_| try_one()).collect();
         assert_eq!(let_in, [true, true, true, false, false, false, false]);
         assert_eq!(
-            site.tollgate
+            env.tollgate
                 .stat("ratelimit.service.rate_limit.tcp.listener_ingress.total_hits"),
             7
         );
         assert_eq!(
-            site.tollgate
+            env.tollgate
                 .stat("ratelimit.service.rate_limit.tcp.listener_ingress.over_limit"),
             4
         );
 
         // While Tollgate is away, all of them pass.
-        site.tollgate.stop();
+        env.tollgate.stop();
         assert!(try_one() && try_one());
 
-        let stats = site.envoy.stats();
+        let stats = env.envoy.stats();
         let counts = [
             "total",
             "ok",

@@ -3,41 +3,41 @@
 
 use tollgate::time::Span;
 
-use crate::site::{Counts, Outcome, Site, eventually};
+use crate::env::{Counts, Env, Outcome, eventually};
 
 const DAY: Span = Span::from_secs(86_400);
 
 #[test]
 fn an_order_costs_five_and_a_look_costs_nothing() {
-    for site in Site::with_every_store("costs.yaml") {
-        let site = site.start();
-        site.get_as("ann", "/balance").passed_with(10);
-        site.get_as("ann", "/order").passed_with(5);
+    for env in Env::with_every_store("costs.yaml") {
+        let env = env.start();
+        env.get_as("ann", "/balance").passed_with(10);
+        env.get_as("ann", "/order").passed_with(5);
         for _ in 0..3 {
-            site.get_as("ann", "/balance").passed_with(5);
+            env.get_as("ann", "/balance").passed_with(5);
         }
-        site.get_as("ann", "/order").passed_with(0);
-        site.get_as("ann", "/order").was_refused();
+        env.get_as("ann", "/order").passed_with(0);
+        env.get_as("ann", "/order").was_refused();
         // Nothing is left, and to look is allowed all the same.
-        site.get_as("ann", "/balance").passed_with(0);
+        env.get_as("ann", "/balance").passed_with(0);
         // Everybody has credits of their own.
-        site.get_as("bob", "/order").passed_with(5);
+        env.get_as("bob", "/order").passed_with(5);
         assert_eq!(
-            site.tollgate
+            env.tollgate
                 .stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.total_hits"),
             20
         );
         assert_eq!(
-            site.tollgate
+            env.tollgate
                 .stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.within_limit"),
             15
         );
         assert_eq!(
-            site.tollgate
+            env.tollgate
                 .stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.over_limit"),
             5
         );
-        site.adds_up_to(Counts {
+        env.adds_up_to(Counts {
             ok: 8,
             over_limit: 1,
             ..Counts::default()
@@ -47,24 +47,24 @@ fn an_order_costs_five_and_a_look_costs_nothing() {
 
 #[test]
 fn what_is_given_back_can_be_spent_again_and_is_never_more_than_was_taken() {
-    for site in Site::with_every_store("costs.yaml") {
-        let site = site.start();
-        site.get_as("ann", "/order").passed_with(5);
-        site.get_as("ann", "/order").passed_with(0);
-        site.get_as("ann", "/order").was_refused();
-        site.get_as("ann", "/refund").passed_with(5);
-        site.get_as("ann", "/order").passed_with(0);
+    for env in Env::with_every_store("costs.yaml") {
+        let env = env.start();
+        env.get_as("ann", "/order").passed_with(5);
+        env.get_as("ann", "/order").passed_with(0);
+        env.get_as("ann", "/order").was_refused();
+        env.get_as("ann", "/refund").passed_with(5);
+        env.get_as("ann", "/order").passed_with(0);
         for remaining in [5, 10, 10] {
-            site.get_as("ann", "/refund").passed_with(remaining);
+            env.get_as("ann", "/refund").passed_with(remaining);
         }
-        site.get_as("ann", "/balance").passed_with(10);
+        env.get_as("ann", "/balance").passed_with(10);
         assert_eq!(
-            site.tollgate
+            env.tollgate
                 .stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.total_hits"),
             20,
             "orders, and nothing else"
         );
-        site.adds_up_to(Counts {
+        env.adds_up_to(Counts {
             ok: 8,
             over_limit: 1,
             ..Counts::default()
@@ -75,33 +75,32 @@ fn what_is_given_back_can_be_spent_again_and_is_never_more_than_was_taken() {
 #[test]
 fn what_an_answer_came_to_is_charged_when_it_has_been_sent() {
     const TOTAL_HITS: &str = "ratelimit.service.rate_limit.costs.meter_bytes.api_key.total_hits";
-    for site in Site::with_every_store("costs.yaml") {
-        let site = site.start();
+    for env in Env::with_every_store("costs.yaml") {
+        let env = env.start();
         // The third begins with nothing left, which is not over yet, and ends beyond the limit.
         for (remaining, charged) in [(100, 50), (50, 100), (0, 150)] {
-            let downloaded = site.get_as("ann", "/download").passed_with(remaining);
+            let downloaded = env.get_as("ann", "/download").passed_with(remaining);
             assert_eq!(downloaded.reply.body.len(), 50);
             eventually(&format!("{charged} bytes are charged"), || {
-                (site.tollgate.stat(TOTAL_HITS) == charged).then_some(())
+                (env.tollgate.stat(TOTAL_HITS) == charged).then_some(())
             });
         }
-        let refused = site.get_as("ann", "/download").was_refused();
+        let refused = env.get_as("ann", "/download").was_refused();
         refused.counts_down("x-ratelimit-reset", refused.end_of_window(DAY));
-        site.get_as("bob", "/download").passed_with(100);
+        env.get_as("bob", "/download").passed_with(100);
         eventually("bob is charged", || {
-            (site.tollgate.stat(TOTAL_HITS) == 200).then_some(())
+            (env.tollgate.stat(TOTAL_HITS) == 200).then_some(())
         });
         // Envoy asks once before and once after, also about what was refused (which came to 0
         // bytes), and counts the first alone.
         eventually("everything is asked twice", || {
-            (site
-                .tollgate
+            (env.tollgate
                 .stat("ratelimit_server.ShouldRateLimit.total_requests")
                 == 10)
                 .then_some(())
         });
-        site.get_as("ann", "/download").was_refused();
-        site.adds_up_to(Counts {
+        env.get_as("ann", "/download").was_refused();
+        env.adds_up_to(Counts {
             ok: 4,
             over_limit: 2,
             ..Counts::default()
@@ -111,23 +110,23 @@ fn what_an_answer_came_to_is_charged_when_it_has_been_sent() {
 
 #[test]
 fn a_limit_that_envoy_brings_along_is_the_one_that_counts() {
-    for site in Site::with_every_store("costs.yaml") {
-        let site = site.start();
+    for env in Env::with_every_store("costs.yaml") {
+        let env = env.start();
         // One that is written in a route, and one that an earlier filter found out; the rules
         // mention neither.
         for (path, limit) in [("/trial", 1), ("/member", 2)] {
             for remaining in (0..limit).rev() {
-                let served = site.get_as("ann", path).passed_with(remaining);
+                let served = env.get_as("ann", path).passed_with(remaining);
                 assert_eq!(
                     served.reply.header("x-ratelimit-limit"),
                     Some(&*format!("{limit}, {limit};w=86400"))
                 );
                 served.counts_down("x-ratelimit-reset", served.end_of_window(DAY));
             }
-            site.get_as("ann", path).was_refused();
-            site.get_as("bob", path).passed_with(limit - 1);
+            env.get_as("ann", path).was_refused();
+            env.get_as("bob", path).passed_with(limit - 1);
         }
-        site.adds_up_to(Counts {
+        env.adds_up_to(Counts {
             ok: 5,
             over_limit: 2,
             ..Counts::default()
@@ -138,13 +137,13 @@ fn a_limit_that_envoy_brings_along_is_the_one_that_counts() {
 /// As costs.yaml warns: Envoy asks nothing where it has no descriptor.
 #[test]
 fn a_request_without_a_key_is_not_asked_about() {
-    for site in Site::with_every_store("costs.yaml") {
-        let site = site.start();
+    for env in Env::with_every_store("costs.yaml") {
+        let env = env.start();
         for _ in 0..3 {
-            assert_eq!(site.get("/order").outcome(), Outcome::Passed);
+            assert_eq!(env.get("/order").outcome(), Outcome::Passed);
         }
         assert_eq!(
-            site.tollgate
+            env.tollgate
                 .stat("ratelimit_server.ShouldRateLimit.total_requests"),
             0
         );

@@ -2,17 +2,17 @@
 
 use tollgate::time::Span;
 
-use crate::site::http::Request;
-use crate::site::{Counts, Outcome, Site};
+use crate::env::http::Request;
+use crate::env::{Counts, Env, Outcome};
 
 const DAY: Span = Span::from_secs(86_400);
 
 #[test]
 fn a_client_is_served_up_to_its_limit_and_then_told_when_to_come_back() {
-    for site in Site::with_every_store("envoy.yaml") {
-        let site = site.start();
+    for env in Env::with_every_store("envoy.yaml") {
+        let env = env.start();
         for remaining in [3, 2, 1, 0] {
-            let served = site.get("/search").passed_with(remaining);
+            let served = env.get("/search").passed_with(remaining);
             assert_eq!(
                 served.reply.header("x-ratelimit-limit"),
                 Some(r#"4, 4;w=86400;name="search""#)
@@ -22,7 +22,7 @@ fn a_client_is_served_up_to_its_limit_and_then_told_when_to_come_back() {
             assert_eq!(served.reply.body, "ok\n");
         }
         for _ in 0..2 {
-            let refused = site.get("/search").was_refused();
+            let refused = env.get("/search").was_refused();
             assert_eq!(
                 refused.reply.header("x-ratelimit-limit"),
                 Some(r#"4, 4;w=86400;name="search""#)
@@ -33,16 +33,16 @@ fn a_client_is_served_up_to_its_limit_and_then_told_when_to_come_back() {
             assert_eq!(refused.reply.body, "");
         }
         assert_eq!(
-            site.tollgate
+            env.tollgate
                 .stat("ratelimit.service.rate_limit.web.path_/search.remote_address.total_hits"),
             6
         );
         assert_eq!(
-            site.tollgate
+            env.tollgate
                 .stat("ratelimit.service.rate_limit.web.path_/search.remote_address.over_limit"),
             2
         );
-        site.adds_up_to(Counts {
+        env.adds_up_to(Counts {
             ok: 4,
             over_limit: 2,
             ..Counts::default()
@@ -53,25 +53,25 @@ fn a_client_is_served_up_to_its_limit_and_then_told_when_to_come_back() {
 /// What the first lines of envoy.yaml promise to whoever tries it.
 #[test]
 fn the_fourth_request_within_a_minute_is_refused_for_twenty_seconds() {
-    for site in Site::with_every_store("envoy.yaml") {
-        let site = site.start();
-        let first = site.get("/").passed_with(2);
+    for env in Env::with_every_store("envoy.yaml") {
+        let env = env.start();
+        let first = env.get("/").passed_with(2);
         // A bucket is full again when every hit has been paid off: 20 seconds each, from the first
         // one on.
         first.counts_down("x-ratelimit-reset", first.after(Span::from_secs(20)));
-        let second = site.get("/").passed_with(1);
+        let second = env.get("/").passed_with(1);
         second.counts_down("x-ratelimit-reset", first.after(Span::from_secs(40)));
-        let third = site.get("/").passed_with(0);
+        let third = env.get("/").passed_with(0);
         third.counts_down("x-ratelimit-reset", first.after(Span::from_secs(60)));
         assert_eq!(
             third.reply.header("x-ratelimit-limit"),
             Some(r#"3, 3;w=60;name="home""#)
         );
 
-        let fourth = site.get("/").was_refused();
+        let fourth = env.get("/").was_refused();
         fourth.counts_down("retry-after", first.after(Span::from_secs(20)));
         fourth.counts_down("x-ratelimit-reset", first.after(Span::from_secs(20)));
-        site.adds_up_to(Counts {
+        env.adds_up_to(Counts {
             ok: 3,
             over_limit: 1,
             ..Counts::default()
@@ -90,12 +90,12 @@ descriptors:
         rate_limit: {unit: minute, requests_per_unit: 30}
         metadata: {tollgate: {algorithm: token_bucket, burst: 1}}
 ";
-    for site in Site::with_every_store("envoy.yaml") {
-        let site = site.with_rules("web.yaml", rules).start();
+    for env in Env::with_every_store("envoy.yaml") {
+        let env = env.with_rules("web.yaml", rules).start();
         // On a busy machine two requests may be two seconds apart.
-        let mut first = site.get("/").passed_with(0);
+        let mut first = env.get("/").passed_with(0);
         let refused = loop {
-            let reply = site.get("/");
+            let reply = env.get("/");
             if reply.outcome() == Outcome::Refused {
                 break reply.was_refused();
             }
@@ -104,7 +104,7 @@ descriptors:
         refused.counts_down("retry-after", first.after(Span::from_secs(2)));
         let wait = Span::from_secs(refused.reply.number("retry-after"));
         let served = loop {
-            let reply = site.get("/");
+            let reply = env.get("/");
             if reply.outcome() == Outcome::Passed {
                 break reply;
             }
@@ -117,8 +117,8 @@ descriptors:
             served.received_at.plus(Span::from_secs(1)) > refused.sent_at.plus(wait),
             "served more than a second before {wait} were over"
         );
-        let (passed, refused) = (site.seen(Outcome::Passed), site.seen(Outcome::Refused));
-        site.adds_up_to(Counts {
+        let (passed, refused) = (env.seen(Outcome::Passed), env.seen(Outcome::Refused));
+        env.adds_up_to(Counts {
             ok: passed,
             over_limit: refused,
             ..Counts::default()
@@ -138,22 +138,22 @@ descriptors:
       - key: user
         rate_limit: {unit: day, requests_per_unit: 3}
 ";
-    for site in Site::with_every_store("envoy.yaml") {
-        let site = site.with_rules("web.yaml", rules);
-        let site = site
+    for env in Env::with_every_store("envoy.yaml") {
+        let env = env.with_rules("web.yaml", rules);
+        let env = env
             .with_instead(
                 "remote_address: {}",
                 "request_headers: {header_name: x-user, descriptor_key: user}",
             )
             .start();
-        let get = |user| site.send(Request::get("/").with_raw("x-user", user));
+        let get = |user| env.send(Request::get("/").with_raw("x-user", user));
         for remaining in [2, 1, 0] {
             get(b"a\xff").passed_with(remaining);
         }
         get(b"a\xff").was_refused();
         get(b"a\xfe").passed_with(2);
         get("a\u{fffd}".as_bytes()).passed_with(2);
-        site.adds_up_to(Counts {
+        env.adds_up_to(Counts {
             ok: 5,
             over_limit: 1,
             ..Counts::default()
@@ -164,17 +164,17 @@ descriptors:
 #[test]
 fn a_period_that_no_unit_names_is_told_without_a_window() {
     let half_day = Span::from_secs(12 * 3_600);
-    for site in Site::with_every_store("envoy.yaml") {
-        let site = site.start();
+    for env in Env::with_every_store("envoy.yaml") {
+        let env = env.start();
         for remaining in [1, 0] {
-            let served = site.get("/report").passed_with(remaining);
+            let served = env.get("/report").passed_with(remaining);
             assert_eq!(served.reply.header("x-ratelimit-limit"), Some("2"));
             served.counts_down("x-ratelimit-reset", served.end_of_window(half_day));
         }
-        let refused = site.get("/report").was_refused();
+        let refused = env.get("/report").was_refused();
         assert_eq!(refused.reply.header("x-ratelimit-limit"), Some("2"));
         refused.counts_down("retry-after", refused.end_of_window(half_day));
-        site.adds_up_to(Counts {
+        env.adds_up_to(Counts {
             ok: 2,
             over_limit: 1,
             ..Counts::default()
@@ -184,10 +184,10 @@ fn a_period_that_no_unit_names_is_told_without_a_window() {
 
 #[test]
 fn a_refused_grpc_call_gets_resource_exhausted() {
-    for site in Site::with_every_store("envoy.yaml") {
-        let site = site.start();
+    for env in Env::with_every_store("envoy.yaml") {
+        let env = env.start();
         let call = || {
-            site.send(
+            env.send(
                 Request::get("/report")
                     .post("")
                     .with(&[("content-type", "application/grpc"), ("te", "trailers")]),
@@ -204,7 +204,7 @@ fn a_refused_grpc_call_gets_resource_exhausted() {
             "retry-after",
             refused.end_of_window(Span::from_secs(12 * 3_600)),
         );
-        site.adds_up_to(Counts {
+        env.adds_up_to(Counts {
             ok: 2,
             over_limit: 1,
             ..Counts::default()
@@ -214,15 +214,15 @@ fn a_refused_grpc_call_gets_resource_exhausted() {
 
 #[test]
 fn without_a_limit_and_in_shadow_mode_every_request_passes() {
-    for site in Site::with_every_store("envoy.yaml") {
-        let site = site.start();
+    for env in Env::with_every_store("envoy.yaml") {
+        let env = env.start();
         for _ in 0..5 {
-            let unlimited = site.get("/health");
+            let unlimited = env.get("/health");
             assert_eq!(unlimited.outcome(), Outcome::Passed);
             assert_eq!(unlimited.reply.header("x-ratelimit-limit"), None);
         }
         for _ in 0..5 {
-            let shadowed = site.get("/beta").passed_with(0);
+            let shadowed = env.get("/beta").passed_with(0);
             assert_eq!(
                 shadowed.reply.header("x-ratelimit-limit"),
                 Some(r#"1, 1;w=86400;name="beta""#)
@@ -230,22 +230,22 @@ fn without_a_limit_and_in_shadow_mode_every_request_passes() {
             assert_eq!(shadowed.reply.header("retry-after"), None);
         }
         assert_eq!(
-            site.tollgate
+            env.tollgate
                 .stat("ratelimit.service.rate_limit.web.path_/beta.remote_address.total_hits"),
             5
         );
         assert_eq!(
-            site.tollgate
+            env.tollgate
                 .stat("ratelimit.service.rate_limit.web.path_/beta.remote_address.shadow_mode"),
             4
         );
         // A rule without a limit has no counters, but its requests are asked about all the same.
         assert_eq!(
-            site.tollgate
+            env.tollgate
                 .stat("ratelimit_server.ShouldRateLimit.total_requests"),
             10
         );
-        site.adds_up_to(Counts {
+        env.adds_up_to(Counts {
             ok: 10,
             ..Counts::default()
         });

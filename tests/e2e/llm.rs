@@ -3,9 +3,9 @@
 
 use tollgate::time::Span;
 
-use crate::site::http::Request;
-use crate::site::upstream::Answer;
-use crate::site::{Counts, Outcome, Pending, Site, eventually};
+use crate::env::http::Request;
+use crate::env::upstream::Answer;
+use crate::env::{Counts, Env, Outcome, Pending, eventually};
 
 const DAY: Span = Span::from_secs(86_400);
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
@@ -14,32 +14,32 @@ const IN_PIECES: &[(&str, &str)] = &[("content-type", "text/event-stream")];
 /// What the first lines of llm.yaml promise to whoever tries it.
 #[test]
 fn of_four_hundred_tokens_that_were_reserved_thirty_are_used() {
-    for site in Site::with_every_store("llm.yaml") {
-        let site = site.start();
-        ask(&site, "ann", "400").finish().passed_with(600);
-        settles(&site, "ann", 970);
+    for env in Env::with_every_store("llm.yaml") {
+        let env = env.start();
+        ask(&env, "ann", "400").finish().passed_with(600);
+        settles(&env, "ann", 970);
     }
 }
 
 #[test]
 fn an_estimate_is_reserved_while_a_call_runs_and_what_it_did_not_use_is_given_back() {
-    for site in Site::with_every_store("llm.yaml") {
-        let site = site.with_upstream().start();
-        site.upstream().answers(
+    for env in Env::with_every_store("llm.yaml") {
+        let env = env.with_upstream().start();
+        env.upstream().answers(
             "/v1/chat",
             Answer::of(JSON, r#"{"usage": {"total_tokens": 150}}"#).later(),
         );
-        let call = ask(&site, "ann", "400");
-        is_inside(&site, 1);
-        has_left(&site, "ann", 600);
-        site.upstream().let_go(1);
+        let call = ask(&env, "ann", "400");
+        is_inside(&env, 1);
+        has_left(&env, "ann", 600);
+        env.upstream().let_go(1);
         call.finish().passed_with(600);
-        settles(&site, "ann", 850);
+        settles(&env, "ann", 850);
         // Everybody has a budget of their own.
-        has_left(&site, "bob", 1_000);
-        assert_eq!(overdrawn(&site), 0);
-        let looks = site.seen(Outcome::Passed);
-        site.adds_up_to(Counts {
+        has_left(&env, "bob", 1_000);
+        assert_eq!(overdrawn(&env), 0);
+        let looks = env.seen(Outcome::Passed);
+        env.adds_up_to(Counts {
             ok: looks,
             ..Counts::default()
         });
@@ -48,80 +48,80 @@ fn an_estimate_is_reserved_while_a_call_runs_and_what_it_did_not_use_is_given_ba
 
 #[test]
 fn an_answer_in_pieces_is_not_held_back_and_is_settled_by_what_its_last_ones_say() {
-    for site in Site::with_every_store("llm.yaml") {
-        let site = site.with_upstream().start();
+    for env in Env::with_every_store("llm.yaml") {
+        let env = env.with_upstream().start();
         let answer = Answer::of(IN_PIECES, "data: {\"text\": \"Fo\", \"usage\": null}\n\n");
-        site.upstream().answers(
+        env.upstream().answers(
             "/v1/chat",
             answer.then(
                 "data: {\"text\": \"ur.\", \"usage\": {\"total_tokens\": 60}}\n\ndata: [DONE]\n\n",
             ),
         );
-        let call = ask(&site, "ann", "100");
+        let call = ask(&env, "ann", "100");
         eventually("the first piece comes", || {
             call.has_received("Fo").then_some(())
         });
         assert!(!call.has_received("ur."));
-        has_left(&site, "ann", 900);
-        site.upstream().let_go(1);
+        has_left(&env, "ann", 900);
+        env.upstream().let_go(1);
         call.finish().passed_with(900);
-        settles(&site, "ann", 940);
+        settles(&env, "ann", 940);
     }
 }
 
 #[test]
 fn what_was_used_beyond_the_estimate_is_charged_and_too_much_of_it_locks_out() {
-    for site in Site::with_every_store("llm.yaml") {
-        let site = site.with_upstream().start();
-        site.upstream().answers(
+    for env in Env::with_every_store("llm.yaml") {
+        let env = env.with_upstream().start();
+        env.upstream().answers(
             "/v1/chat",
             Answer::of(JSON, r#"{"usage": {"total_tokens": 610}}"#),
         );
         // As much again as the budget is let pass: 510 too many are within that, and twice 510 are
         // not.
         for too_many in [510, 1_020] {
-            assert_eq!(ask(&site, "ann", "100").finish().outcome(), Outcome::Passed);
+            assert_eq!(ask(&env, "ann", "100").finish().outcome(), Outcome::Passed);
             eventually("it is charged", || {
-                (overdrawn(&site) == too_many).then_some(())
+                (overdrawn(&env) == too_many).then_some(())
             });
         }
-        let refused = ask(&site, "ann", "100").finish().was_refused();
+        let refused = ask(&env, "ann", "100").finish().was_refused();
         refused.counts_down("retry-after", refused.end_of_window(DAY));
         // Nothing was reserved for it with the other rule.
-        has_left(&site, "ann", 800);
-        ask(&site, "bob", "100").finish().passed_with(900);
+        has_left(&env, "ann", 800);
+        ask(&env, "bob", "100").finish().passed_with(900);
         eventually("bob is charged", || {
-            (overdrawn(&site) == 1_530).then_some(())
+            (overdrawn(&env) == 1_530).then_some(())
         });
     }
 }
 
 #[test]
 fn beyond_the_budget_a_call_is_refused_and_neither_pays_nor_gets_anything_back() {
-    for site in Site::with_every_store("llm.yaml") {
-        let site = site.with_upstream().start();
-        site.upstream().answers(
+    for env in Env::with_every_store("llm.yaml") {
+        let env = env.with_upstream().start();
+        env.upstream().answers(
             "/v1/chat",
             Answer::of(JSON, r#"{"usage": {"total_tokens": 700}}"#).later(),
         );
-        let call = ask(&site, "ann", "700");
-        is_inside(&site, 1);
+        let call = ask(&env, "ann", "700");
+        is_inside(&env, 1);
         for _ in 0..3 {
-            ask(&site, "ann", "301").finish().was_refused();
+            ask(&env, "ann", "301").finish().was_refused();
         }
-        has_left(&site, "ann", 300);
-        let last = ask(&site, "ann", "300");
-        is_inside(&site, 2);
-        site.upstream().let_go(2);
+        has_left(&env, "ann", 300);
+        let last = ask(&env, "ann", "300");
+        is_inside(&env, 2);
+        env.upstream().let_go(2);
         call.finish().passed_with(300);
         last.finish().passed_with(0);
         eventually("the last one is charged for more", || {
-            (overdrawn(&site) == 400).then_some(())
+            (overdrawn(&env) == 400).then_some(())
         });
-        has_left(&site, "ann", 0);
+        has_left(&env, "ann", 0);
         // Five calls and two looks; and two settlements, one of which comes to nothing.
-        assert_eq!(asked(&site), 5 + 2 + 2);
-        site.adds_up_to(Counts {
+        assert_eq!(asked(&env), 5 + 2 + 2);
+        env.adds_up_to(Counts {
             ok: 4,
             over_limit: 3,
             ..Counts::default()
@@ -131,42 +131,42 @@ fn beyond_the_budget_a_call_is_refused_and_neither_pays_nor_gets_anything_back()
 
 #[test]
 fn who_hangs_up_has_used_what_is_known_or_else_what_was_reserved() {
-    for site in Site::with_every_store("llm.yaml") {
-        let site = site.with_upstream().start();
-        let upstream = site.upstream();
+    for env in Env::with_every_store("llm.yaml") {
+        let env = env.with_upstream().start();
+        let upstream = env.upstream();
         upstream.answers(
             "/v1/chat",
             Answer::of(IN_PIECES, "data: {\"text\": \"Fo\"}\n\n")
                 .then("data: {\"usage\": {\"total_tokens\": 60}}\n\n"),
         );
-        let early = ask(&site, "ann", "400");
+        let early = ask(&env, "ann", "400");
         eventually("the first piece comes", || {
             early.has_received("Fo").then_some(())
         });
         early.hang_up();
-        is_inside(&site, 0);
+        is_inside(&env, 0);
         upstream.answers(
             "/v1/chat",
             Answer::of(IN_PIECES, "data: {\"usage\": {\"total_tokens\": 60}}\n\n")
                 .then("data: [DONE]\n\n"),
         );
-        let late = ask(&site, "ann", "100");
+        let late = ask(&env, "ann", "100");
         eventually("it says what was used", || {
             late.has_received("usage").then_some(())
         });
         late.hang_up();
-        is_inside(&site, 0);
-        settles(&site, "ann", 1_000 - 400 - 60);
+        is_inside(&env, 0);
+        settles(&env, "ann", 1_000 - 400 - 60);
     }
 }
 
 /// Envoy would not ask about it at all.
 #[test]
 fn a_call_without_a_good_estimate_gets_nowhere() {
-    for site in Site::with_every_store("llm.yaml") {
-        let site = site.with_upstream().start();
+    for env in Env::with_every_store("llm.yaml") {
+        let env = env.with_upstream().start();
         let asks = |headers: &[(&str, &str)]| {
-            site.connect()
+            env.connect()
                 .send(Request::get("/v1/chat").with(headers))
                 .expect("Envoy answers")
                 .status
@@ -180,7 +180,7 @@ fn a_call_without_a_good_estimate_gets_nowhere() {
                 "{estimate:?}"
             );
         }
-        assert_eq!((asked(&site), site.upstream().inside_max()), (0, 0));
+        assert_eq!((asked(&env), env.upstream().inside_max()), (0, 0));
         assert_eq!(
             asks(&[("x-api-key", "ann"), ("x-estimated-tokens", "5")]),
             200
@@ -190,9 +190,9 @@ fn a_call_without_a_good_estimate_gets_nowhere() {
 
 #[test]
 fn of_two_estimates_the_first_is_reserved_and_settled() {
-    for site in Site::with_every_store("llm.yaml") {
-        let site = site.with_upstream().start();
-        site.upstream().answers(
+    for env in Env::with_every_store("llm.yaml") {
+        let env = env.with_upstream().start();
+        env.upstream().answers(
             "/v1/chat",
             Answer::of(JSON, r#"{"usage": {"total_tokens": 150}}"#),
         );
@@ -201,33 +201,33 @@ fn of_two_estimates_the_first_is_reserved_and_settled() {
             ("x-estimated-tokens", "400"),
             ("x-estimated-tokens", "some"),
         ];
-        site.send(Request::get("/v1/chat").with(&twice))
+        env.send(Request::get("/v1/chat").with(&twice))
             .passed_with(600);
-        settles(&site, "ann", 850);
+        settles(&env, "ann", 850);
     }
 }
 
 /// A call of the model with an estimate.
-fn ask<'s>(site: &'s Site, api_key: &str, estimate: &str) -> Pending<'s> {
-    site.begin(
+fn ask<'s>(env: &'s Env, api_key: &str, estimate: &str) -> Pending<'s> {
+    env.begin(
         Request::get("/v1/chat").with(&[("x-api-key", api_key), ("x-estimated-tokens", estimate)]),
     )
 }
 
-fn is_inside(site: &Site, calls: usize) {
+fn is_inside(env: &Env, calls: usize) {
     eventually(&format!("the model has {calls} calls"), || {
-        (site.upstream().inside() == calls).then_some(())
+        (env.upstream().inside() == calls).then_some(())
     });
 }
 
-fn has_left(site: &Site, api_key: &str, tokens: u64) {
-    site.get_as(api_key, "/balance").passed_with(tokens);
+fn has_left(env: &Env, api_key: &str, tokens: u64) {
+    env.get_as(api_key, "/balance").passed_with(tokens);
 }
 
 /// The answer may be there before what it came to is.
-fn settles(site: &Site, api_key: &str, tokens: u64) {
+fn settles(env: &Env, api_key: &str, tokens: u64) {
     let left = || {
-        site.get_as(api_key, "/balance")
+        env.get_as(api_key, "/balance")
             .reply
             .number("x-ratelimit-remaining")
     };
@@ -237,13 +237,13 @@ fn settles(site: &Site, api_key: &str, tokens: u64) {
 }
 
 /// How many tokens were charged beyond the estimates.
-fn overdrawn(site: &Site) -> u64 {
-    site.tollgate
+fn overdrawn(env: &Env) -> u64 {
+    env.tollgate
         .stat("ratelimit.service.rate_limit.llm.meter_overdraft.api_key.total_hits")
 }
 
 /// How often Envoy has asked.
-fn asked(site: &Site) -> u64 {
-    site.tollgate
+fn asked(env: &Env) -> u64 {
+    env.tollgate
         .stat("ratelimit_server.ShouldRateLimit.total_requests")
 }

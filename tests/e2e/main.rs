@@ -1,12 +1,12 @@
 //! A real Envoy, with the files of `deploy/envoy` that users copy, in front of the real binary:
-//! what a client of a limited site sees.
+//! what a client of a rate limited site sees.
 //!
 //! Every request must get its reply, and Envoy's own counters must say exactly what the replies
 //! did, whether Tollgate counts in its memory or in a Redis; no test is skipped where Envoy or
 //! Redis is missing, it fails and says how to get it. No test sleeps to let a window pass:
 //! those that could be in its way are a day long.
 
-mod site;
+mod env;
 
 mod concurrency;
 mod connections;

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::site::redis::RedisServer;
-use crate::site::{Counts, Glimpse, Outcome, Site, Store, eventually};
+use crate::env::redis::RedisServer;
+use crate::env::{Counts, Env, Glimpse, Outcome, Store, eventually};
 
 const CLIENTS: usize = 4;
 /// What answers while Redis is away. The fourth, `error`, is for those who want Envoy to decide.
@@ -19,19 +19,19 @@ const SOME: u64 = 50;
 #[test]
 fn a_restart_lets_through_what_is_sent_while_nobody_listens_and_nothing_else() {
     const DRAIN_PERIOD: Duration = Duration::from_millis(300);
-    for site in Site::with_every_store("envoy.yaml") {
-        let site = site.with_env("DRAIN_PERIOD", "300ms").start();
-        let [mut stopped_at, mut ended_at, mut started_at, mut back_at] = [site.clock.now(); 4];
-        let seen = site.under_traffic(CLIENTS, "/search", |_| {
-            more(&site, Outcome::Refused);
-            stopped_at = site.clock.now();
-            site.tollgate.stop();
-            ended_at = site.clock.now();
-            more(&site, Outcome::Passed);
-            started_at = site.clock.now();
-            site.tollgate.start_again();
-            back_at = site.clock.now();
-            more(&site, Outcome::Refused);
+    for env in Env::with_every_store("envoy.yaml") {
+        let env = env.with_env("DRAIN_PERIOD", "300ms").start();
+        let [mut stopped_at, mut ended_at, mut started_at, mut back_at] = [env.clock.now(); 4];
+        let seen = env.under_traffic(CLIENTS, "/search", |_| {
+            more(&env, Outcome::Refused);
+            stopped_at = env.clock.now();
+            env.tollgate.stop();
+            ended_at = env.clock.now();
+            more(&env, Outcome::Passed);
+            started_at = env.clock.now();
+            env.tollgate.start_again();
+            back_at = env.clock.now();
+            more(&env, Outcome::Refused);
         });
 
         let passed: Vec<Glimpse> = seen
@@ -40,11 +40,11 @@ fn a_restart_lets_through_what_is_sent_while_nobody_listens_and_nothing_else() {
             .filter(|glimpse| glimpse.outcome == Outcome::Passed)
             .collect();
         // The limit is 4, and who used it is forgotten with the process, or known to Redis.
-        let within = if site.store() == Store::Memory { 8 } else { 4 };
+        let within = if env.store() == Store::Memory { 8 } else { 4 };
         let unasked = passed.len() as u64 - within;
-        site.adds_up_to(Counts {
+        env.adds_up_to(Counts {
             ok: within,
-            over_limit: site.seen(Outcome::Refused),
+            over_limit: env.seen(Outcome::Refused),
             error: unasked,
             failure_mode_allowed: unasked,
         });
@@ -76,20 +76,20 @@ fn a_restart_lets_through_what_is_sent_while_nobody_listens_and_nothing_else() {
 /// With `failure_mode_deny: true` they get an error instead.
 #[test]
 fn without_a_verdict_nobody_gets_in_where_envoy_is_told_so() {
-    for site in Site::with_every_store("envoy.yaml") {
-        let site = site
+    for env in Env::with_every_store("envoy.yaml") {
+        let env = env
             .with_instead("failure_mode_deny: false", "failure_mode_deny: true")
             .with_env("DRAIN_PERIOD", "0")
             .start();
-        site.get("/search").passed_with(3);
-        site.tollgate.stop();
+        env.get("/search").passed_with(3);
+        env.tollgate.stop();
         for _ in 0..3 {
-            assert_eq!(site.get("/search").outcome(), Outcome::Failed);
+            assert_eq!(env.get("/search").outcome(), Outcome::Failed);
         }
-        site.tollgate.start_again();
-        site.get("/search")
-            .passed_with(if site.store() == Store::Memory { 3 } else { 2 });
-        site.adds_up_to(Counts {
+        env.tollgate.start_again();
+        env.get("/search")
+            .passed_with(if env.store() == Store::Memory { 3 } else { 2 });
+        env.adds_up_to(Counts {
             ok: 2,
             error: 3,
             ..Counts::default()
@@ -112,25 +112,25 @@ descriptors:
 "
         )
     };
-    for site in Site::with_every_store("envoy.yaml") {
-        let site = site.with_rules("web.yaml", &rules(LIMITS[0])).start();
-        let seen = site.under_traffic(CLIENTS, "/search", |traffic| {
+    for env in Env::with_every_store("envoy.yaml") {
+        let env = env.with_rules("web.yaml", &rules(LIMITS[0])).start();
+        let seen = env.under_traffic(CLIENTS, "/search", |traffic| {
             for limit in LIMITS {
-                site.write_rules("web.yaml", &rules(limit));
+                env.write_rules("web.yaml", &rules(limit));
                 eventually("the new limit is in force", || {
                     (traffic.latest_limit() == limit).then_some(())
                 });
-                more(&site, Outcome::Passed);
+                more(&env, Outcome::Passed);
             }
-            site.write_rules("web.yaml", "domain: [");
+            env.write_rules("web.yaml", "domain: [");
             eventually("bad rules are refused", || {
-                (site.tollgate.stat("ratelimit.service.config_load_error") > 0).then_some(())
+                (env.tollgate.stat("ratelimit.service.config_load_error") > 0).then_some(())
             });
-            more(&site, Outcome::Passed);
+            more(&env, Outcome::Passed);
         });
 
         let sent: usize = seen.iter().map(Vec::len).sum();
-        site.adds_up_to(Counts {
+        env.adds_up_to(Counts {
             ok: sent as u64,
             ..Counts::default()
         });
@@ -147,7 +147,7 @@ descriptors:
             "the limits that were told: bad rules change nothing"
         );
         // Counters outlive rules: what was used is used.
-        site.get("/search").passed_with(LIMITS[4] - sent as u64 - 1);
+        env.get("/search").passed_with(LIMITS[4] - sent as u64 - 1);
     }
 }
 
@@ -175,26 +175,26 @@ descriptors:
       - key: remote_address
         rate_limit: {unit: year, requests_per_unit: 1000000}
 ";
-    let site = Site::with("envoy.yaml")
+    let env = Env::with("envoy.yaml")
         .on(Store::Redis)
         .with_default_store_timeout();
-    let site = site
+    let env = env
         .with_rules("web.yaml", rules)
         .with_env("ON_STORE_ERROR", policy)
         .start();
-    let seen = site.under_traffic(2, "/search", |_| {
-        more(&site, Outcome::Passed);
-        begin(site.redis());
-        let before = site.tollgate.fallbacks(policy);
+    let seen = env.under_traffic(2, "/search", |_| {
+        more(&env, Outcome::Passed);
+        begin(env.redis());
+        let before = env.tollgate.fallbacks(policy);
         eventually("the policy answers", || {
-            (site.tollgate.fallbacks(policy) >= before + SOME).then_some(())
+            (env.tollgate.fallbacks(policy) >= before + SOME).then_some(())
         });
-        end(site.redis());
-        let hits = site.redis().hits();
+        end(env.redis());
+        let hits = env.redis().hits();
         eventually("Redis counts again", || {
-            (site.redis().hits() > hits).then_some(())
+            (env.redis().hits() > hits).then_some(())
         });
-        more(&site, Outcome::Passed);
+        more(&env, Outcome::Passed);
     });
 
     let (passed, refused): (Vec<Glimpse>, Vec<Glimpse>) = seen
@@ -207,12 +207,12 @@ descriptors:
     );
     // The limit is never reached: only the policy refuses.
     let by_policy = if policy == "deny" {
-        site.tollgate.fallbacks(policy)
+        env.tollgate.fallbacks(policy)
     } else {
         0
     };
     assert_eq!(refused.len() as u64, by_policy, "{policy}");
-    site.adds_up_to(Counts {
+    env.adds_up_to(Counts {
         ok: passed.len() as u64,
         over_limit: refused.len() as u64,
         ..Counts::default()
@@ -220,9 +220,9 @@ descriptors:
 }
 
 /// Waits for some more requests of that outcome.
-fn more(site: &Site, outcome: Outcome) {
-    let enough = site.seen(outcome) + SOME;
+fn more(env: &Env, outcome: Outcome) {
+    let enough = env.seen(outcome) + SOME;
     eventually(&format!("more requests are {outcome:?}"), || {
-        (site.seen(outcome) >= enough).then_some(())
+        (env.seen(outcome) >= enough).then_some(())
     });
 }

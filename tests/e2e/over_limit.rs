@@ -5,8 +5,8 @@ use std::thread;
 
 use tollgate::time::Span;
 
-use crate::site::http::Request;
-use crate::site::{Counts, Outcome, Pending, Site, Timed, eventually};
+use crate::env::http::Request;
+use crate::env::{Counts, Env, Outcome, Pending, Timed, eventually};
 
 const DAY: Span = Span::from_secs(86_400);
 /// How long Envoy waits for a verdict in the sample, and where a test does not care.
@@ -19,15 +19,15 @@ fn requests_over_the_limit_wait_for_their_turn_or_are_refused() {
     const CLIENTS: usize = 20;
     const SERVED_MIN: usize = 3;
     const INTERVAL: Span = Span::from_secs(1);
-    for site in Site::with_every_store("over-limit.yaml") {
-        let site = site.with_instead(TIMEOUT, PATIENT).with_rules(
+    for env in Env::with_every_store("over-limit.yaml") {
+        let env = env.with_instead(TIMEOUT, PATIENT).with_rules(
             "over-limit.yaml",
             &checkout("unit: second, requests_per_unit: 1", "2s"),
         );
-        let site = site.start();
+        let env = env.start();
         let replies: Vec<Timed> = thread::scope(|scope| {
             let clients: Vec<_> = (0..CLIENTS)
-                .map(|_| scope.spawn(|| site.get("/checkout")))
+                .map(|_| scope.spawn(|| env.get("/checkout")))
                 .collect();
             clients
                 .into_iter()
@@ -65,7 +65,7 @@ fn requests_over_the_limit_wait_for_their_turn_or_are_refused() {
             // The queue is two seconds long, and moves on every second.
             assert_eq!(reply.was_refused().reply.number("retry-after"), 1);
         }
-        site.adds_up_to(counts);
+        env.adds_up_to(counts);
     }
 }
 
@@ -73,16 +73,16 @@ fn requests_over_the_limit_wait_for_their_turn_or_are_refused() {
 #[test]
 fn a_request_whose_turn_is_after_the_deadline_is_refused() {
     const REQUESTS: u64 = 5;
-    for site in Site::with_every_store("over-limit.yaml") {
-        let site = site.with_instead(TIMEOUT, "timeout: 10s");
-        let site = site
+    for env in Env::with_every_store("over-limit.yaml") {
+        let env = env.with_instead(TIMEOUT, "timeout: 10s");
+        let env = env
             .with_rules(
                 "over-limit.yaml",
                 &checkout("unit: minute, requests_per_unit: 1", "1h"),
             )
             .start();
         let requests: Vec<Pending> = (0..REQUESTS)
-            .map(|_| site.begin(Request::get("/checkout")))
+            .map(|_| env.begin(Request::get("/checkout")))
             .collect();
         let replies: Vec<Timed> = requests.into_iter().map(Pending::finish).collect();
         assert_eq!(
@@ -92,7 +92,7 @@ fn a_request_whose_turn_is_after_the_deadline_is_refused() {
                 .count(),
             1
         );
-        site.adds_up_to(Counts {
+        env.adds_up_to(Counts {
             ok: 1,
             over_limit: REQUESTS - 1,
             ..Counts::default()
@@ -103,10 +103,10 @@ fn a_request_whose_turn_is_after_the_deadline_is_refused() {
 /// Others may have been given later slots meanwhile, and theirs cannot be moved.
 #[test]
 fn a_client_that_hangs_up_while_it_waits_has_used_its_slot() {
-    for site in Site::with_every_store("over-limit.yaml") {
-        let site = site.with_instead(TIMEOUT, "timeout: 600s");
+    for env in Env::with_every_store("over-limit.yaml") {
+        let env = env.with_instead(TIMEOUT, "timeout: 600s");
         // One a minute, and room for one to wait.
-        let site = site
+        let env = env
             .with_rules(
                 "over-limit.yaml",
                 &checkout("unit: minute, requests_per_unit: 1", "90s"),
@@ -114,15 +114,15 @@ fn a_client_that_hangs_up_while_it_waits_has_used_its_slot() {
             .start();
         let waits = |count| {
             eventually(&format!("{count} wait"), || {
-                (site.tollgate.metric("tollgate_queue_waiters") == count).then_some(())
+                (env.tollgate.metric("tollgate_queue_waiters") == count).then_some(())
             })
         };
-        assert_eq!(site.get("/checkout").outcome(), Outcome::Passed);
-        let second = site.begin(Request::get("/checkout"));
+        assert_eq!(env.get("/checkout").outcome(), Outcome::Passed);
+        let second = env.begin(Request::get("/checkout"));
         waits(1);
         second.hang_up();
         waits(0);
-        site.get("/checkout").was_refused();
+        env.get("/checkout").was_refused();
     }
 }
 
@@ -141,23 +141,23 @@ fn checkout(limit: &str, max_wait: &str) -> String {
 
 #[test]
 fn beyond_its_limit_a_request_is_served_by_a_backend_that_is_told_so() {
-    for site in Site::with_every_store("over-limit.yaml") {
-        let site = site.with_upstream().start();
+    for env in Env::with_every_store("over-limit.yaml") {
+        let env = env.with_upstream().start();
         for remaining in [1, 0] {
-            let served = site.get("/offers").passed_with(remaining);
+            let served = env.get("/offers").passed_with(remaining);
             assert_eq!(served.reply.header("x-over-limit"), None);
-            assert_eq!(site.upstream().was_told("x-degraded"), None);
+            assert_eq!(env.upstream().was_told("x-degraded"), None);
         }
         for _ in 0..2 {
-            let degraded = site.get("/offers").passed_with(0);
+            let degraded = env.get("/offers").passed_with(0);
             assert_eq!(degraded.reply.header("x-over-limit"), Some(r#"["offers"]"#));
             assert_eq!(degraded.reply.header("retry-after"), None);
             assert_eq!(
-                site.upstream().was_told("x-degraded").as_deref(),
+                env.upstream().was_told("x-degraded").as_deref(),
                 Some("true")
             );
         }
-        site.adds_up_to(Counts {
+        env.adds_up_to(Counts {
             ok: 4,
             ..Counts::default()
         });
@@ -166,25 +166,25 @@ fn beyond_its_limit_a_request_is_served_by_a_backend_that_is_told_so() {
 
 #[test]
 fn the_sample_backend_gives_a_cheap_answer_where_it_is_told_to() {
-    for site in Site::with_every_store("over-limit.yaml") {
-        let site = site.start();
-        let bodies: Vec<String> = (0..3).map(|_| site.get("/offers").reply.body).collect();
+    for env in Env::with_every_store("over-limit.yaml") {
+        let env = env.start();
+        let bodies: Vec<String> = (0..3).map(|_| env.get("/offers").reply.body).collect();
         assert_eq!(bodies, ["ok\n", "ok\n", "something cheap\n"]);
     }
 }
 
 #[test]
 fn a_refusal_says_what_the_rule_says() {
-    for site in Site::with_every_store("over-limit.yaml") {
-        let site = site.start();
-        assert_eq!(site.get("/export").passed_with(0).reply.body, "ok\n");
-        let refused = site.get("/export").was_refused();
+    for env in Env::with_every_store("over-limit.yaml") {
+        let env = env.start();
+        assert_eq!(env.get("/export").passed_with(0).reply.body, "ok\n");
+        let refused = env.get("/export").was_refused();
         assert_eq!(refused.reply.body, "one export a day: come back tomorrow\n");
         assert_eq!(refused.reply.header("content-type"), Some("text/plain"));
         refused.counts_down("retry-after", refused.end_of_window(DAY));
         let call = Request::get("/export")
             .post("")
             .with(&[("content-type", "application/grpc"), ("te", "trailers")]);
-        assert_eq!(site.send(call).outcome(), Outcome::Refused);
+        assert_eq!(env.send(call).outcome(), Outcome::Refused);
     }
 }

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
+use crate::file_watch::{FileSet, FileStat, RecursiveMode, Watched};
 use crate::setting::Secret;
 use crate::store::redis::tls::{Tls, TlsClient, TlsError};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::tls::{PemError, PemFile};
-use crate::watch::{FileFacts, FileSet, RecursiveMode, Subject};
 
 /// Something as it serves at the moment. Clones are the same, and change together.
 #[derive(Debug)]
@@ -206,8 +206,8 @@ impl SecretSource {
     }
 }
 
-impl Subject for SecretSource {
-    type Signature = Vec<Option<FileFacts>>;
+impl Watched for SecretSource {
+    type Signature = Vec<Option<FileStat>>;
 
     const NAME: &'static str = "secrets";
 
@@ -230,8 +230,8 @@ impl Subject for SecretSource {
             .collect()
     }
 
-    fn is_unread(&self) -> bool {
-        self.kept.iter().any(|(kept, _)| kept.files.is_unread())
+    fn needs_retry(&self) -> bool {
+        self.kept.iter().any(|(kept, _)| kept.files.needs_retry())
     }
 
     fn load(&mut self) {
@@ -358,12 +358,12 @@ mod tests {
 
         fs::remove_file(&path).expect("it is there");
         source.load();
-        assert!(source.is_unread() && password.load().reveal() == "first");
+        assert!(source.needs_retry() && password.load().reveal() == "first");
         fs::write(&path, "second").expect("a file can be written");
         source.load();
         assert_eq!(password.load().reveal(), "second");
         assert!(
-            !source.is_unread()
+            !source.needs_retry()
                 && page(&format!("{loads} 2"))
                 && page("tollgate_redis_secrets_refused 0")
         );

@@ -6,11 +6,11 @@ use std::fs;
 use std::path::Path;
 
 use tempfile::TempDir;
+use tollgate::file_watch::Watched as _;
 use tollgate::store::redis::deployment::Deployment;
 use tollgate::store::redis::secrets::SecretSource;
 use tollgate::store::redis::settings::Connecting;
 use tollgate::telemetry::metric::Metrics;
-use tollgate::watch::Subject as _;
 
 use crate::cluster::ready;
 use crate::redis_address::{connecting, info, open, reach, refusal, text};

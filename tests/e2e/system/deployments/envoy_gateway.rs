@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use crate::site::envoy::{self, Envoy};
-use crate::site::eventually;
-use crate::site::http::{Connection, Reply, Request};
-use crate::site::redis::RedisServer;
+use crate::env::envoy::{self, Envoy};
+use crate::env::eventually;
+use crate::env::http::{Connection, Reply, Request};
+use crate::env::redis::RedisServer;
 use crate::suite::certificates::{Authority, Identity, KeyForm};
 use crate::suite::xds::{ControlPlane, NODE};
 use crate::system::deployments::machine::{self, Machine};
@@ -72,38 +72,38 @@ const NAMES: [(&str, &str); 4] = [
 #[test]
 fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
     machine::on_its_own(&NAMES, |machine| {
-        let mut site = Site::start(machine, &ENVIRONMENT, &[]);
+        let mut env = Env::start(machine, &ENVIRONMENT, &[]);
         assert_eq!(
-            site.pod.health(),
+            env.pod.health(),
             Some(200),
             "before there is any rule, as FORCE_START_WITHOUT_INITIAL_CONFIG has it"
         );
-        site.pod.is_confined();
-        site.serve(&rules());
+        env.pod.is_confined();
+        env.serve(&rules());
 
         // Three a year, and all clients are one. Envoy tells how many are left, and not that it was
         // a limit that refused.
         for remaining in [2, 1, 0] {
-            let passed = site.get("/cidr");
+            let passed = env.get("/cidr");
             assert_eq!(
                 (passed.status, passed.number("x-ratelimit-remaining")),
                 (200, remaining)
             );
         }
-        let refused = site.get("/cidr");
+        let refused = env.get("/cidr");
         assert_eq!(
             (refused.status, refused.header("x-envoy-ratelimited")),
             (429, None)
         );
         assert_eq!(refused.header("x-ratelimit-limit"), Some("3, 3;w=31536000"));
         assert_eq!(
-            site.statuses("/elsewhere", 3),
+            env.statuses("/elsewhere", 3),
             [200, 200, 429],
             "all but 192.0.2.0/24"
         );
 
         let as_user = |user, organization| {
-            site.send(
+            env.send(
                 Request::get("/headers").with(&[("x-user-id", user), ("x-org-id", organization)]),
             )
         };
@@ -121,38 +121,38 @@ fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
             "nobody else is meant"
         );
         assert_eq!(
-            site.statuses("/shadow", 3),
+            env.statuses("/shadow", 3),
             [200; 3],
             "one a year, in shadow mode"
         );
 
         assert_eq!(
-            site.statuses("/cost", 3),
+            env.statuses("/cost", 3),
             [200, 200, 429],
             "twelve a year, at five each"
         );
         assert_eq!(
-            site.get("/tokens").status,
+            env.get("/tokens").status,
             200,
             "five bytes a year: the first request has not sent any yet"
         );
         eventually("three bytes, and three more, are more than five", || {
-            (site.get("/tokens").status == 429).then_some(())
+            (env.get("/tokens").status == 429).then_some(())
         });
         assert_eq!(
-            site.statuses("/own", 3),
+            env.statuses("/own", 3),
             [200, 200, 429],
             "the client's own limit stands for the rule's hundred"
         );
 
         // One limit for two routes, and for each user; the second route has one of its own besides,
         // and its filter asks first.
-        assert_eq!(site.get("/shared?user=ann").status, 200);
-        assert_eq!(site.get("/shared/too?user=ann").status, 200);
-        assert_eq!(site.get("/shared?user=ann").status, 429);
-        assert_eq!(site.get("/shared?user=bob").status, 200);
+        assert_eq!(env.get("/shared?user=ann").status, 200);
+        assert_eq!(env.get("/shared/too?user=ann").status, 200);
+        assert_eq!(env.get("/shared?user=ann").status, 429);
+        assert_eq!(env.get("/shared?user=bob").status, 200);
         assert_eq!(
-            site.get("/shared/too?user=bob").status,
+            env.get("/shared/too?user=bob").status,
             429,
             "one a year there"
         );
@@ -183,9 +183,9 @@ fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
             "{limits}"
         );
 
-        site.ends_in_order();
+        env.ends_in_order();
         assert_eq!(
-            site.pod.complaints(),
+            env.pod.complaints(),
             [""; 0],
             "who changes the image alone has nothing to look into"
         );
@@ -199,12 +199,12 @@ fn traces_for_a_collector_that_is_not_there_and_the_mapping_of_metrics_change_no
             "conf.yaml",
             include_str!("../../../suite/metrics/envoy_gateway.yaml"),
         )];
-        let mut site = Site::start(machine, &[&ENVIRONMENT[..], &TRACING].concat(), &mapping);
-        site.serve(&rules());
-        assert_eq!(site.statuses("/elsewhere", 3), [200, 200, 429]);
+        let mut env = Env::start(machine, &[&ENVIRONMENT[..], &TRACING].concat(), &mapping);
+        env.serve(&rules());
+        assert_eq!(env.statuses("/elsewhere", 3), [200, 200, 429]);
         assert_eq!(refusals_of("masked_remote_address_invert_192_0_2_0/24"), 1);
-        site.ends_in_order();
-        let complaints = site.pod.complaints();
+        env.ends_in_order();
+        let complaints = env.pod.complaints();
         assert!(
             complaints
                 .iter()
@@ -237,17 +237,17 @@ fn the_sample_overlay_chooses_the_algorithm_of_generated_rules() {
                 .below("container:", "volumeMounts:")
                 .contains("mountPath: /etc/tollgate/overlay\n")
         );
-        let site = Site::start_with(
+        let env = Env::start_with(
             machine,
             &environment,
             &[],
             &[("/etc/tollgate/overlay", &overlay)],
         );
-        site.serve(&rules());
+        env.serve(&rules());
         // The policy allows two a year. The overlay makes that a token bucket for twenty at once.
-        assert_eq!(site.statuses("/elsewhere", 10), [200; 10]);
+        assert_eq!(env.statuses("/elsewhere", 10), [200; 10]);
         assert_eq!(
-            site.pod.complaints(),
+            env.pod.complaints(),
             [""; 0],
             "the sample needs no other setting"
         );
@@ -255,7 +255,7 @@ fn the_sample_overlay_chooses_the_algorithm_of_generated_rules() {
 }
 
 /// A cluster in which Envoy Gateway runs.
-struct Site {
+struct Env {
     pod: Pod,
     control_plane: ControlPlane,
     envoy: Envoy,
@@ -264,7 +264,7 @@ struct Site {
     _authority: Authority,
 }
 
-impl Site {
+impl Env {
     const ADMIN: u16 = 19_000;
     const INGRESS: u16 = 10_080;
     const CONTROL_PLANE: u16 = 18_001;

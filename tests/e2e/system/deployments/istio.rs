@@ -3,10 +3,10 @@
 
 use std::net::SocketAddr;
 
-use crate::site::envoy::{self, Envoy};
-use crate::site::eventually;
-use crate::site::http::{self, Reply};
-use crate::site::redis::RedisServer;
+use crate::env::envoy::{self, Envoy};
+use crate::env::eventually;
+use crate::env::http::{self, Reply};
+use crate::env::redis::RedisServer;
 use crate::system::deployments::machine::{self, Machine};
 use crate::system::deployments::pod::{Pod, at, get};
 use crate::system::deployments::sample::{Sample, indented};

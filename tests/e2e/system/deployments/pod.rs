@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use crate::site::http::{self, Reply};
-use crate::site::process::Process;
+use crate::env::http::{self, Reply};
+use crate::env::process::Process;
 use crate::system::deployments::machine::{Machine, run};
 use crate::system::deployments::volume::Volume;
 

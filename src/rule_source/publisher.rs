@@ -14,13 +14,13 @@ use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 /// The only way of rules into [`LiveRules`].
 #[derive(Debug)]
-pub struct Intake {
+pub struct RulePublisher {
     options: Options,
     overlay: Option<OverlayFile>,
     health: HealthPolicy,
     live: Arc<LiveRules>,
     lifecycle: Lifecycle,
-    metrics: IntakeMetrics,
+    metrics: PublisherMetrics,
 }
 
 /// When rules allow to serve.
@@ -37,7 +37,7 @@ pub struct HealthPolicy {
 pub struct RulesHash(u64);
 
 #[derive(Debug)]
-struct IntakeMetrics {
+struct PublisherMetrics {
     load_success: Counter,
     load_error: Counter,
     rules: Gauge,
@@ -46,7 +46,7 @@ struct IntakeMetrics {
     hash: Gauge,
 }
 
-impl Intake {
+impl RulePublisher {
     /// Nothing came yet.
     pub fn new(
         options: Options,
@@ -56,7 +56,7 @@ impl Intake {
         lifecycle: Lifecycle,
         metrics: &Metrics,
     ) -> Self {
-        let metrics = IntakeMetrics {
+        let metrics = PublisherMetrics {
             load_success: metrics.reference_counter(
                 "ratelimit.service.config_load_success",
                 "ratelimit_service_config_load_success",
@@ -80,7 +80,7 @@ impl Intake {
                 "A number made from the texts of the rules in force; 0 until the first ones came.",
             ),
         };
-        let intake = Self {
+        let publisher = Self {
             options,
             overlay,
             health,
@@ -88,8 +88,8 @@ impl Intake {
             lifecycle,
             metrics,
         };
-        intake.tell();
-        intake
+        publisher.update_health();
+        publisher
     }
 
     /// The file of blocks for all rules, if there is to be one.
@@ -109,7 +109,7 @@ impl Intake {
     ///
     /// # Errors
     /// They were refused, with each problem told.
-    pub fn take(
+    pub fn publish(
         &self,
         inputs: &[impl Input],
         overlay: Option<Source>,
@@ -152,7 +152,9 @@ impl Intake {
                         "Error loading new configuration: {headline}"
                     );
                 }
-                return Err(self.reject(findings.iter().map(ToString::to_string).collect()));
+                return Err(
+                    self.record_rejection(findings.iter().map(ToString::to_string).collect())
+                );
             }
         };
         for warning in &loaded.warnings {
@@ -174,7 +176,7 @@ impl Intake {
             hash = hash.0,
             "{event}"
         );
-        self.tell();
+        self.update_health();
         // Last, so that whoever sees it here finds it so everywhere.
         self.metrics.rules.set(gauged(rules));
         self.metrics.domains.set(gauged(domains));
@@ -185,17 +187,17 @@ impl Intake {
     }
 
     /// Logs what is wrong with rules, one line per problem, and rejects them. Returns the problems.
-    pub fn refuse(&self, problems: Vec<String>) -> Vec<String> {
+    pub fn reject(&self, problems: Vec<String>) -> Vec<String> {
         let in_force = self.in_force();
         for problem in &problems {
             tracing::error!(in_force, "Error loading new configuration: {problem}");
         }
-        self.reject(problems)
+        self.record_rejection(problems)
     }
 
-    fn reject(&self, problems: Vec<String>) -> Vec<String> {
+    fn record_rejection(&self, problems: Vec<String>) -> Vec<String> {
         self.live.refuse(problems.join("\n"));
-        self.tell();
+        self.update_health();
         self.metrics.load_error.inc();
         self.metrics.refused.set(1);
         problems
@@ -216,7 +218,7 @@ impl Intake {
     }
 
     /// Tells whether the rules allow to serve.
-    fn tell(&self) {
+    fn update_health(&self) {
         let current = self.live.load();
         let domains = current.as_ref().map(|rules| rules.domain_count());
         let ready = match domains {

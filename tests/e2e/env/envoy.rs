@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use crate::site::http;
-use crate::site::ports::Ports;
-use crate::site::process::Process;
+use crate::env::http;
+use crate::env::ports::Ports;
+use crate::env::process::Process;
 use crate::suite::tools::tool;
 
 /// Of an answer and of a connection, in the files. over-limit.yaml has another one for answers.

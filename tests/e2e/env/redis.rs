@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use redis::{Client, FromRedisValue, RedisResult};
 
-use crate::site::ports::Ports;
-use crate::site::process::Process;
+use crate::env::ports::Ports;
+use crate::env::process::Process;
 use crate::suite::versions::DEFAULT;
 
 /// It answers at once, or it is stopped.

@@ -24,9 +24,9 @@ use crate::telemetry::metric::{Counter, Gauge, Metrics};
 /// locks out the other.
 pub const GRPC_CONNECTIONS_MAX: usize = 16_384;
 
-/// Doors that are bound already.
+/// Listeners that are bound already.
 #[derive(Debug)]
-pub struct Doors {
+pub struct Listeners {
     grpc: Listener<TcpListener, UnixListener>,
     http: TcpListener,
     socket_file: Option<SocketFile>,
@@ -35,7 +35,7 @@ pub struct Doors {
 
 /// Where to serve gRPC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GrpcDoor<'s> {
+pub enum GrpcBind<'s> {
     /// A host and a port.
     Port(&'s str, u16),
     /// The path of a Unix socket.
@@ -54,20 +54,20 @@ pub enum GrpcAddr {
 /// Where a worker takes its connections from.
 #[derive(Debug)]
 pub struct Worker {
-    grpc: Way,
-    http: Way,
+    grpc: WorkerQueue,
+    http: WorkerQueue,
 }
 
 /// How connections of one listener get to a worker.
 #[derive(Debug)]
-struct Way {
+struct WorkerQueue {
     connections: mpsc::Sender<Accepted>,
     open: Arc<AtomicUsize>,
 }
 
-/// A listener of [`Doors`].
+/// A listener of [`Listeners`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Door {
+enum Protocol {
     Grpc,
     Http,
 }
@@ -75,7 +75,7 @@ enum Door {
 /// Accepts.
 #[derive(Debug)]
 pub struct Acceptor {
-    doors: Doors,
+    listeners: Listeners,
     workers: Vec<Worker>,
     metrics: ListenMetrics,
 }
@@ -94,22 +94,22 @@ struct ListenMetrics {
     refused: Counter,
 }
 
-impl Doors {
-    /// Binds both doors, with what is to be done about accept errors.
+impl Listeners {
+    /// Binds both listeners, with what is to be done about accept errors.
     ///
     /// # Errors
     /// One of them cannot be bound, such as when another process has it.
     pub fn bind(
-        grpc: GrpcDoor<'_>,
+        grpc: GrpcBind<'_>,
         http: (&str, u16),
         errors: AcceptErrors,
     ) -> anyhow::Result<Self> {
         let (grpc, socket_file) = match grpc {
-            GrpcDoor::Port(host, port) => (
+            GrpcBind::Port(host, port) => (
                 Listener::Tcp(bind::tcp((host, port), "GRPC_HOST and GRPC_PORT")?),
                 None,
             ),
-            GrpcDoor::Path(path) => {
+            GrpcBind::Path(path) => {
                 let (listener, file) = bind::unix(path, "GRPC_UDS")?;
                 (Listener::Unix(listener), Some(file))
             }
@@ -189,20 +189,20 @@ impl Listener<tokio::net::TcpListener, tokio::net::UnixListener> {
 impl Worker {
     /// A worker that takes its connections from these channels.
     pub fn new(grpc: mpsc::Sender<Accepted>, http: mpsc::Sender<Accepted>) -> Self {
-        let way = |connections| Way {
+        let queue = |connections| WorkerQueue {
             connections,
             open: Arc::default(),
         };
         Self {
-            grpc: way(grpc),
-            http: way(http),
+            grpc: queue(grpc),
+            http: queue(http),
         }
     }
 
-    fn way(&self, door: Door) -> &Way {
-        match door {
-            Door::Grpc => &self.grpc,
-            Door::Http => &self.http,
+    fn queue(&self, protocol: Protocol) -> &WorkerQueue {
+        match protocol {
+            Protocol::Grpc => &self.grpc,
+            Protocol::Http => &self.http,
         }
     }
 
@@ -213,10 +213,10 @@ impl Worker {
 }
 
 impl Acceptor {
-    /// Accepts at these doors, for these workers.
-    pub fn new(doors: Doors, workers: Vec<Worker>, metrics: &Metrics) -> Self {
+    /// Accepts at these listeners, for these workers.
+    pub fn new(listeners: Listeners, workers: Vec<Worker>, metrics: &Metrics) -> Self {
         Self {
-            doors,
+            listeners,
             workers,
             metrics: ListenMetrics::new(metrics),
         }
@@ -225,13 +225,13 @@ impl Acceptor {
     /// Accepts until the process stops; then the ports are closed.
     pub async fn run(self, lifecycle: &Lifecycle) {
         let Self {
-            doors,
+            listeners,
             workers,
             metrics,
         } = self;
         let (grpc, http) = match (
-            doors.grpc.take_over(),
-            Listener::Tcp(doors.http).take_over(),
+            listeners.grpc.take_over(),
+            Listener::Tcp(listeners.http).take_over(),
         ) {
             (Ok(grpc), Ok(http)) => (grpc, http),
             (Err(error), _) | (_, Err(error)) => {
@@ -240,8 +240,8 @@ impl Acceptor {
         };
         tokio::select! {
             () = lifecycle.reached(Phase::Stopping) => {}
-            () = metrics.accept(&grpc, &workers, Door::Grpc, doors.errors.clone()) => {}
-            () = metrics.accept(&http, &workers, Door::Http, doors.errors) => {}
+            () = metrics.accept(&grpc, &workers, Protocol::Grpc, listeners.errors.clone()) => {}
+            () = metrics.accept(&http, &workers, Protocol::Http, listeners.errors) => {}
         }
     }
 }
@@ -263,26 +263,26 @@ impl ListenMetrics {
         &self,
         listener: &Listener<tokio::net::TcpListener, tokio::net::UnixListener>,
         workers: &[Worker],
-        door: Door,
+        protocol: Protocol,
         mut errors: AcceptErrors,
     ) {
         loop {
             match listener.accept().await {
-                Ok(socket) => self.hand_over(socket, workers, door).await,
+                Ok(socket) => self.assign(socket, workers, protocol).await,
                 Err(error) => errors.pause(&error).await,
             }
         }
     }
 
-    async fn hand_over(&self, socket: Socket, workers: &[Worker], door: Door) {
+    async fn assign(&self, socket: Socket, workers: &[Worker], protocol: Protocol) {
         self.accepted.inc();
         let open = || {
             workers
                 .iter()
-                .map(|worker| worker.way(door).open.load(Relaxed))
+                .map(|worker| worker.queue(protocol).open.load(Relaxed))
                 .sum::<usize>()
         };
-        let has_room = door == Door::Http || open() < GRPC_CONNECTIONS_MAX;
+        let has_room = protocol == Protocol::Http || open() < GRPC_CONNECTIONS_MAX;
         let Some(worker) = workers
             .iter()
             .min_by_key(|worker| worker.open())
@@ -290,13 +290,13 @@ impl ListenMetrics {
         else {
             return self.refused.inc();
         };
-        let Way { connections, open } = worker.way(door);
+        let WorkerQueue { connections, open } = worker.queue(protocol);
         let accepted = Accepted::new(socket, Open::new(open.clone(), self.open.clone()));
-        let is_taken = match door {
-            Door::Grpc => connections.try_send(accepted).is_ok(),
+        let is_taken = match protocol {
+            Protocol::Grpc => connections.try_send(accepted).is_ok(),
             // A worker always makes room for the next HTTP connection, if not at once: until then,
             // probes wait in the kernel's queue.
-            Door::Http => connections.send(accepted).await.is_ok(),
+            Protocol::Http => connections.send(accepted).await.is_ok(),
         };
         if !is_taken {
             self.refused.inc();
@@ -314,14 +314,14 @@ mod tests {
         let (http, mut http_taken) = mpsc::channel(2);
         let workers = [Worker::new(grpc, http)];
         let listener = ListenMetrics::new(&Metrics::new());
-        let hand_over = |door| {
+        let assign = |protocol| {
             let (here, _there) =
                 std::os::unix::net::UnixStream::pair().expect("sockets can be made");
-            listener.hand_over(Socket::Unix(here), &workers, door)
+            listener.assign(Socket::Unix(here), &workers, protocol)
         };
         workers[0].grpc.open.store(GRPC_CONNECTIONS_MAX, Relaxed);
-        hand_over(Door::Grpc).await;
-        hand_over(Door::Http).await;
+        assign(Protocol::Grpc).await;
+        assign(Protocol::Http).await;
         assert!(grpc_taken.try_recv().is_err() && http_taken.try_recv().is_ok());
         assert_eq!(listener.refused.get(), 1);
 
@@ -330,7 +330,7 @@ mod tests {
             .open
             .store(GRPC_CONNECTIONS_MAX - 1, Relaxed);
         workers[0].http.open.store(GRPC_CONNECTIONS_MAX, Relaxed);
-        hand_over(Door::Grpc).await;
+        assign(Protocol::Grpc).await;
         assert!(grpc_taken.try_recv().is_ok());
     }
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::site::http::{self, Reply};
-use crate::site::ports::Ports;
-use crate::site::process::Process;
+use crate::env::http::{self, Reply};
+use crate::env::ports::Ports;
+use crate::env::process::Process;
 
 /// A Tollgate, which can be stopped and started again.
 #[derive(Debug)]

@@ -25,14 +25,14 @@ const DEBOUNCE: Duration = Duration::from_millis(50);
 /// A directory that never comes to rest is read all the same, after so many of these.
 const DEBOUNCE_ROUNDS_MAX: usize = 20;
 /// How often to look where nobody tells.
-const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// EMFILE and ENFILE, for which the standard library has no name.
 const OUT_OF_DESCRIPTORS: [i32; 2] = [24, 23];
 /// Wake-ups that may wait. One is as good as many: each reads everything.
 const WAKES_MAX: usize = 1;
 
 /// Something that is read from files, and read again when they change.
-pub trait Subject: Send + 'static {
+pub trait Watched: Send + 'static {
     /// What it looks like from outside. If two of these are equal, nobody has written to it in
     /// between.
     type Signature: PartialEq;
@@ -48,7 +48,7 @@ pub trait Subject: Send + 'static {
 
     /// Whether the last try could not read the files. It may not be their fault, so nothing need
     /// change for the next try to do better.
-    fn is_unread(&self) -> bool;
+    fn needs_retry(&self) -> bool;
 
     /// Reads it, if it is not what was read last.
     fn load(&mut self);
@@ -59,14 +59,14 @@ pub trait Subject: Send + 'static {
 /// Nobody waits for it: on a network file system that hangs, it hangs, and neither signals nor the
 /// operators' door may.
 #[derive(Debug)]
-pub struct Watch {
+pub struct FileWatch {
     wake: SyncSender<()>,
-    orders: Arc<Orders>,
+    commands: Arc<Commands>,
 }
 
 /// A file as it looks from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileFacts {
+pub struct FileStat {
     path: PathBuf,
     bytes: u64,
     modified: (i64, i64),
@@ -80,55 +80,55 @@ pub struct FileSet {
     /// `None` if one of them could not be read.
     last: Option<Vec<Vec<u8>>>,
     last_error: Option<String>,
-    starved: Starved,
+    shortage: DescriptorShortage,
 }
 
 /// The process has no file descriptor to read files with. That says nothing of the files: what was
 /// read last stays, and is read again until it works.
 #[derive(Debug, Clone, Default)]
-pub struct Starved(bool);
+pub struct DescriptorShortage(bool);
 
 /// What the thread is to do when it wakes, other than to look whether something has changed.
 #[derive(Debug, Default)]
-struct Orders {
+struct Commands {
     /// Load, whatever it looks like.
     load: AtomicBool,
     stop: AtomicBool,
 }
 
-impl Watch {
+impl FileWatch {
     /// Begins to watch.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start<S: Subject>(subject: S) -> anyhow::Result<Self> {
+    pub fn start<S: Watched>(subject: S) -> anyhow::Result<Self> {
         let (wake, woken) = sync_channel(WAKES_MAX);
-        let orders = Arc::new(Orders::default());
-        let (waker, ordered) = (wake.clone(), orders.clone());
-        let work = move || run(subject, waker, &woken, &ordered);
+        let commands = Arc::new(Commands::default());
+        let (waker, commanded) = (wake.clone(), commands.clone());
+        let work = move || run(subject, waker, &woken, &commanded);
         thread::Builder::new()
             .name(S::NAME.to_owned())
             .spawn(work)
             .with_context(|| format!("start the thread of {}", S::NAME))?;
-        Ok(Self { wake, orders })
+        Ok(Self { wake, commands })
     }
 
     /// Reads again, as an operator asks for with SIGHUP.
     pub fn load(&self) {
-        self.orders.load.store(true, Relaxed);
+        self.commands.load.store(true, Relaxed);
         // It fails if the thread is about to wake anyway.
         let _ = self.wake.try_send(());
     }
 }
 
-impl Drop for Watch {
+impl Drop for FileWatch {
     fn drop(&mut self) {
-        self.orders.stop.store(true, Relaxed);
+        self.commands.stop.store(true, Relaxed);
         let _ = self.wake.try_send(());
     }
 }
 
-impl FileFacts {
+impl FileStat {
     /// What a file looks like now, or the one that a link leads to; `None` if there is none.
     pub fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
@@ -142,7 +142,7 @@ impl FileFacts {
     }
 }
 
-impl Starved {
+impl DescriptorShortage {
     /// Whether an error is of this kind, and not of the files. Logs when it begins.
     pub fn is_cause_of(&mut self, error: &io::Error, subject: &str) -> bool {
         let is_cause = error
@@ -179,7 +179,7 @@ impl FileSet {
             paths,
             last: None,
             last_error: None,
-            starved: Starved::default(),
+            shortage: DescriptorShortage::default(),
         };
         files.last = files.contents().ok();
         files
@@ -208,13 +208,13 @@ impl FileSet {
     }
 
     /// What they look like now.
-    pub fn signature(&self) -> impl Iterator<Item = Option<FileFacts>> {
-        self.paths.iter().map(|path| FileFacts::of(path))
+    pub fn signature(&self) -> impl Iterator<Item = Option<FileStat>> {
+        self.paths.iter().map(|path| FileStat::of(path))
     }
 
     /// Whether one of them could not be read.
-    pub fn is_unread(&self) -> bool {
-        self.last.is_none() || self.starved.lasts()
+    pub fn needs_retry(&self) -> bool {
+        self.last.is_none() || self.shortage.lasts()
     }
 
     /// Has them loaded, if they are not what they were at the last look. `None` if they are, and
@@ -227,12 +227,12 @@ impl FileSet {
         load: impl FnOnce() -> Result<T, String>,
     ) -> Option<Result<T, String>> {
         let contents = match self.contents() {
-            Err(error) if self.last.is_some() && self.starved.is_cause_of(&error, "files") => {
+            Err(error) if self.last.is_some() && self.shortage.is_cause_of(&error, "files") => {
                 return None;
             }
             contents => contents.ok(),
         };
-        self.starved.end();
+        self.shortage.end();
         if contents.is_some() && contents == self.last {
             return None;
         }
@@ -256,7 +256,12 @@ impl FileSet {
     }
 }
 
-fn run<S: Subject>(mut subject: S, waker: SyncSender<()>, woken: &Receiver<()>, orders: &Orders) {
+fn run<S: Watched>(
+    mut subject: S,
+    waker: SyncSender<()>,
+    woken: &Receiver<()>,
+    commands: &Commands,
+) {
     let mut events = Events::new(S::NAME, waker);
     events.watch(&subject);
     // Before the load: what changes while it reads must look new afterwards.
@@ -264,17 +269,17 @@ fn run<S: Subject>(mut subject: S, waker: SyncSender<()>, woken: &Receiver<()>, 
     // Whatever happened between the first load and the watch.
     subject.load();
     loop {
-        match woken.recv_timeout(LOOK_INTERVAL) {
-            Ok(()) => come_to_rest(woken, orders),
+        match woken.recv_timeout(POLL_INTERVAL) {
+            Ok(()) => debounce(woken, commands),
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if orders.stop.load(Relaxed) {
+        if commands.stop.load(Relaxed) {
             return;
         }
-        let ordered = orders.load.swap(false, Relaxed);
+        let commanded = commands.load.swap(false, Relaxed);
         let signature = subject.signature();
-        if ordered || signature != seen || subject.is_unread() {
+        if commanded || signature != seen || subject.needs_retry() {
             seen = signature;
             // A directory may be another one by now, under the same name.
             events.watch(&subject);
@@ -284,10 +289,10 @@ fn run<S: Subject>(mut subject: S, waker: SyncSender<()>, woken: &Receiver<()>, 
 }
 
 /// Waits until no event comes for a while, or an order.
-fn come_to_rest(woken: &Receiver<()>, orders: &Orders) {
+fn debounce(woken: &Receiver<()>, commands: &Commands) {
     for _ in 0..DEBOUNCE_ROUNDS_MAX {
-        let ordered = orders.load.load(Relaxed) || orders.stop.load(Relaxed);
-        if ordered || woken.recv_timeout(DEBOUNCE).is_err() {
+        let commanded = commands.load.load(Relaxed) || commands.stop.load(Relaxed);
+        if commanded || woken.recv_timeout(DEBOUNCE).is_err() {
             return;
         }
     }
@@ -308,7 +313,7 @@ impl Events {
             }
         };
         let watcher = notify::recommended_watcher(handler).inspect_err(
-            |error| tracing::warn!(%error, every = ?LOOK_INTERVAL, "cannot watch for changes of {subject}; looking from time to time"),
+            |error| tracing::warn!(%error, every = ?POLL_INTERVAL, "cannot watch for changes of {subject}; looking from time to time"),
         );
         Self {
             watcher: watcher.ok(),
@@ -316,7 +321,7 @@ impl Events {
         }
     }
 
-    fn watch(&mut self, subject: &impl Subject) {
+    fn watch(&mut self, subject: &impl Watched) {
         let Some(watcher) = &mut self.watcher else {
             return;
         };

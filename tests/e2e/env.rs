@@ -1,5 +1,5 @@
-//! A limited site: Envoy at the door, a sample backend behind it, Tollgate beside it, and a tally
-//! of every request.
+//! The test environment: Envoy, a sample backend, Tollgate, and counts of every
+//! request and its outcome.
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -11,14 +11,14 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tollgate::time::{Clock, Span, Time};
 
-use crate::site::envoy::Envoy;
-use crate::site::http::{Connection, Reply, Request};
-use crate::site::ports::Ports;
-use crate::site::redis::RedisServer;
-use crate::site::service::Service;
-use crate::site::upstream::Upstream;
+use crate::env::envoy::Envoy;
+use crate::env::http::{Connection, Reply, Request};
+use crate::env::ports::Ports;
+use crate::env::redis::RedisServer;
+use crate::env::service::Service;
+use crate::env::upstream::Upstream;
 
-pub(crate) use crate::site::process::eventually;
+pub(crate) use crate::env::process::eventually;
 
 pub(crate) mod envoy;
 pub(crate) mod http;
@@ -38,7 +38,7 @@ const PATIENCE: &str = "10s";
 
 /// Envoy and Tollgate, running. Both end with it.
 #[derive(Debug)]
-pub(crate) struct Site {
+pub(crate) struct Env {
     pub(crate) envoy: Envoy,
     pub(crate) tollgate: Service,
     redis: Option<RedisServer>,
@@ -50,7 +50,7 @@ pub(crate) struct Site {
     _home: TempDir,
 }
 
-/// A site that is not started yet.
+/// An env that is not started yet.
 #[derive(Debug)]
 pub(crate) struct Builder {
     config: String,
@@ -112,7 +112,7 @@ pub(crate) struct Timed {
 /// A request that was sent, and whose reply was not read. Dropped, its client hangs up.
 #[derive(Debug)]
 pub(crate) struct Pending<'s> {
-    site: &'s Site,
+    env: &'s Env,
     connection: Connection,
     sent_at: Time,
 }
@@ -136,8 +136,8 @@ pub(crate) struct Traffic {
 
 struct StopOnDrop<'t>(&'t Traffic);
 
-impl Site {
-    /// A site with this file of `deploy/envoy`, and the rules that are beside it.
+impl Env {
+    /// An env with this file of `deploy/envoy`, and the rules that are beside it.
     pub(crate) fn with(config: &str) -> Builder {
         let home = TempDir::new().expect("a temporary directory can be made");
         let rules = home.path().join("rules");
@@ -163,7 +163,7 @@ impl Site {
         }
     }
 
-    /// The same site with every store, one after the other: what clients see must not depend on it.
+    /// The same env with every store, one after the other: what clients see must not depend on it.
     pub(crate) fn with_every_store(config: &str) -> impl Iterator<Item = Builder> {
         Store::ALL.into_iter().map(move |store| {
             println!("with {store:?}");
@@ -171,16 +171,16 @@ impl Site {
         })
     }
 
-    /// The Redis of a site that has one.
+    /// The Redis of an env that has one.
     pub(crate) fn redis(&self) -> &RedisServer {
-        self.redis.as_ref().expect("this site counts in Redis")
+        self.redis.as_ref().expect("this env counts in Redis")
     }
 
-    /// The backend of a site that has one in the test's own hand.
+    /// The backend of an env that has one that the test controls.
     pub(crate) fn upstream(&self) -> &Upstream {
         self.upstream
             .as_ref()
-            .expect("this site was started with it")
+            .expect("this env was started with it")
     }
 
     /// Where it counts.
@@ -217,7 +217,7 @@ impl Site {
             .begin(request)
             .unwrap_or_else(|error| panic!("{request:?} cannot be sent: {error}"));
         Pending {
-            site: self,
+            env: self,
             connection,
             sent_at,
         }
@@ -394,7 +394,7 @@ impl Builder {
     }
 
     /// Starts both, and waits until they serve.
-    pub(crate) fn start(self) -> Site {
+    pub(crate) fn start(self) -> Env {
         let Self {
             config,
             store,
@@ -412,7 +412,7 @@ impl Builder {
         }
         let tollgate = Service::start(&variables, &rules, &ports, home.path());
         let envoy = Envoy::start(&config, &ports, home.path());
-        Site {
+        Env {
             envoy,
             tollgate,
             redis,
@@ -448,7 +448,7 @@ impl Pending<'_> {
             .connection
             .finish()
             .unwrap_or_else(|error| panic!("no reply: {error}"));
-        self.site.received(reply, self.sent_at)
+        self.env.received(reply, self.sent_at)
     }
 
     /// Whether this is in what has come of the reply so far.

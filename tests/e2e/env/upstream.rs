@@ -1,4 +1,4 @@
-//! A backend in the test's own hand: it answers when it is told to, and knows how many requests are
+//! A backend that the test controls: it answers when it is told to, and knows how many requests are
 //! inside.
 //!
 //! The sample backend of `deploy/envoy` answers everything at once, so nothing is ever in flight
@@ -261,19 +261,19 @@ fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 /// That it does what it is told, behind an Envoy: tests of other things rely on it.
 mod tests {
     use super::*;
-    use crate::site::http::Request;
-    use crate::site::{Site, eventually};
+    use crate::env::http::Request;
+    use crate::env::{Env, eventually};
 
     #[test]
     fn it_answers_when_it_is_told_to_and_knows_who_is_inside() {
-        let site = Site::with("envoy.yaml").with_upstream().start();
-        let upstream = site.upstream();
+        let env = Env::with("envoy.yaml").with_upstream().start();
+        let upstream = env.upstream();
         let inside = |count: usize| {
             eventually(&format!("{count} are inside"), || {
                 (upstream.inside() == count).then_some(())
             })
         };
-        assert_eq!(site.get("/health").reply.body, "ok\n");
+        assert_eq!(env.get("/health").reply.body, "ok\n");
         assert_eq!(
             upstream
                 .was_told("x-envoy-expected-rq-timeout-ms")
@@ -288,7 +288,7 @@ mod tests {
                 .then("second")
                 .later(),
         );
-        let [first, second, third] = [0; 3].map(|_| site.begin(Request::get("/health")));
+        let [first, second, third] = [0; 3].map(|_| env.begin(Request::get("/health")));
         inside(3);
         second.hang_up();
         inside(2);
