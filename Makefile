@@ -15,7 +15,7 @@ IMAGE ?= tollgate:latest
 OUTPUT ?= file
 PROFILE ?= release
 
-.PHONY: help run check test test-all requirements tools unit mutants e2e helm helm-goldens compat image image-check lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools unit mutants e2e helm helm-goldens compat image image-check release-check release-archives release-chart workflows lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms soak ghz fuzz ci
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -81,12 +81,22 @@ image-check: ## the image's stages without an engine: contents, size, libraries,
 	@test -x .tools/bin/cargo-cyclonedx || $(CARGO) install --locked --root .tools cargo-cyclonedx@0.5.9
 	deploy/image/check.py --profile $(PROFILE)
 
-lint: format docs ## format, clippy and documentation, warnings are errors
+release-check release-archives: # steps of .github/workflows/release.yml: VERSION=v0.1.0
+	deploy/image/release.sh $(@:release-%=%) "$(VERSION)"
+
+release-chart: # pushes and signs the chart: VERSION=v0.1.0 REPOSITORY=registry.example.com/charts
+	deploy/image/release.sh chart "$(VERSION)" "$(REPOSITORY)"
+
+lint: format docs workflows ## format, clippy, documentation and workflows, warnings are errors
 	$(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) check --bin tollgate
 
 format: ## formatting, with the defaults of rustfmt
 	$(CARGO) fmt --check
+
+workflows: ## the workflows of .github with actionlint
+	@tests/tools.py workflows
+	.tools/bin/actionlint -shellcheck= -pyflakes=
 
 docs: ## every public item is documented, every link leads somewhere
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --lib

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Installs the programs that the tests run into .tools, through pip, go and mvn.
 
-Usage: tests/tools.py GROUP... with groups of: suite e2e helm maven. What is there already is only asked for its version.
+Usage: tests/tools.py GROUP... with groups of: suite e2e helm workflows maven. What is there already is only asked for its version.
 
 This is the one place with names, versions and checksums. Programs come as wheels, which are unpacked and never imported.
 All of them are started from .tools/bin.
@@ -179,6 +179,7 @@ ALL = {
     "xds-server": GoProgram("tests/xds-server"),
     "otel-collector": GoProgram("tests/otel-collector"),
     "helm": GoProgram("helm.sh/helm/v3/cmd/helm@v3.22.0", HELM_FLAGS),
+    "actionlint": GoProgram("github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"),
     "kubeconform": GoProgram("github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0"),
     "redis-7.0": Jar(
         "org.signal:embedded-redis:0.9.1",
@@ -196,6 +197,7 @@ GROUPS = {
     "suite": [*SERVERS, "go", "xds-server", "otel-collector"],
     "e2e": [*SERVERS, "envoy"],
     "helm": [*SERVERS, "envoy", "go", "helm", "kubeconform"],
+    "workflows": ["python", "go", "actionlint"],
     "maven": ["redis-7.0"],
 }
 

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Builds the image $1 for both processors. $2 is where it goes: `file` (target/image/tollgate.tar), `push`, or `load` (this processor's alone,
-# into the engine here).
+# Builds the image $1 for both processors. $2 is the output: `file` (target/image/tollgate.tar), `files` (target/image/files), `push`, or `load`
+# (this processor alone, into the engine here).
 set -eu
 
-image=${1:?usage: deploy/image/make.sh IMAGE file|push|load}
+image=${1:?usage: deploy/image/make.sh IMAGE file|files|push|load}
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 cd "$root"
 
@@ -23,7 +23,8 @@ mkdir -p target/image
 case ${2:-file} in
     file) set -- --platform linux/amd64,linux/arm64 --output type=oci,dest=target/image/tollgate.tar ;;
     push) set -- --platform linux/amd64,linux/arm64 --push ;;
+    files) set -- --platform linux/amd64,linux/arm64 --output type=local,dest=target/image/files ;;
     load) set -- --load ;;
-    *) fail "$2 is none of file, push and load" ;;
+    *) fail "$2 is none of file, files, push and load" ;;
 esac
 docker buildx build --builder tollgate --file deploy/Dockerfile --build-arg "VERSION=$version" --tag "$image" "$@" .
