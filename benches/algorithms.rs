@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use redis::{Connection, Value};
 use tempfile::TempDir;
 use tollgate::algorithm::Counter;
-use tollgate::check::{Ask, Check, Hits, Key};
+use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{Algorithm, Limit, RefusedHits, Terms, Unit};
 use tollgate::rules::key::{KeyFormat, KeyHead, KeyTail, counter_key};
 use tollgate::rules::query::Entry;
 use tollgate::store::memory::Counters;
-use tollgate::store::redis::script::{self, Form, Line, Manner, Script, WindowForm};
+use tollgate::store::redis::script::{self, EncodedCheck, Form, Mode, Script, WindowCommand};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Span, Time};
 
@@ -228,7 +228,7 @@ impl Case {
             let (hits, holder) = if pass % 2 == 0 {
                 (Hits::Add(1), pass)
             } else {
-                (Hits::GiveBack(1), pass.saturating_sub(101))
+                (Hits::Refund(1), pass.saturating_sub(101))
             };
             check = Check {
                 hits,
@@ -242,11 +242,11 @@ impl Case {
     fn decide(&mut self) {
         let (check, now) = self.check(self.asked[MEMORY]);
         self.asked[MEMORY] += 1;
-        let ask = Ask {
+        let request = CheckRequest {
             checks: [check].into_iter().collect(),
-            ..Ask::default()
+            ..CheckRequest::default()
         };
-        black_box(self.counters.decide(&ask, now));
+        black_box(self.counters.decide(&request, now));
     }
 
     /// What a counter takes in memory after as many calls as there were.
@@ -302,28 +302,29 @@ impl Redis {
     /// Asks for so many checks in each of these calls, all of them in one trip.
     fn decide(&mut self, case: &mut Case, calls: &[u64]) {
         let form = match (case.way, calls) {
-            (Way::Command, _) => WindowForm::Known,
-            (Way::Script, [_]) => WindowForm::Scripted,
+            (Way::Command, _) => WindowCommand::Incr,
+            (Way::Script, [_]) => WindowCommand::Script,
             // Whose slots differ.
-            (Way::Script, _) => WindowForm::Fresh,
+            (Way::Script, _) => WindowCommand::SetNxIncr,
         };
         let (mut commands, mut scripts) = (redis::pipe(), 0);
         for &checks in calls {
             let (_, now) = case.check(case.asked[REDIS]);
             let mut lines = Vec::new();
             for asked in case.asked[REDIS]..case.asked[REDIS] + checks {
-                let mut line = Line::new(&case.check(asked).0, 0, now, Manner::Apart, Span::ZERO);
-                line.set_form(form);
+                let mut line =
+                    EncodedCheck::new(&case.check(asked).0, 0, now, Mode::Independent, Span::ZERO);
+                line.set_command(form);
                 lines.push(line);
             }
             case.asked[REDIS] += checks;
-            if lines.iter().all(Line::is_direct) {
+            if lines.iter().all(EncodedCheck::is_direct) {
                 for line in &lines {
                     line.increment(&mut commands);
                 }
             } else {
                 commands.add_command(Script::serving().command(
-                    [(Manner::Apart, &lines[..])].into_iter(),
+                    [(Mode::Independent, &lines[..])].into_iter(),
                     Some(now),
                     Form::Hash,
                 ));

@@ -90,7 +90,7 @@ fn round(rules: &RuleSet, count: usize) -> f64 {
             Time::default(),
         )
         .expect("no override");
-        assert_eq!(planned.ask.checks.len(), 1);
+        assert_eq!(planned.request.checks.len(), 1);
         black_box(planned);
     }
     begun.elapsed().as_nanos() as f64 / ASKS_PER_ROUND as f64

@@ -62,7 +62,7 @@ pub trait Decide: Sized + Clone + Default {
     fn of(limit: &Limit, now: Time, spent: u64) -> Self {
         Self::default()
             .at(limit, now)
-            .charged(limit, now, Call::LOOK, Charge::taking(spent))
+            .charged(limit, now, Call::PEEK, Charge::taking(spent))
     }
 
     /// A counter of which the twin tells so much, and besides what its algorithm needs for a

@@ -19,12 +19,12 @@ const KEY_BYTES_INLINE: usize = 96;
 
 /// One request's questions, in order.
 #[derive(Debug, Clone, Default)]
-pub struct Ask {
+pub struct CheckRequest {
     /// One for each counter to be charged or looked at. The same key may come twice: the second
     /// sees what the first did.
     pub checks: SmallVec<[Check; 2]>,
-    /// All or nothing: if one check that may veto is over, the others only look.
-    pub together: bool,
+    /// All or nothing: if an enforcing check is over, the others only look.
+    pub all_or_nothing: bool,
     /// When the caller has no use for an answer any more, if that is known.
     pub deadline: Option<Time>,
 }
@@ -42,8 +42,8 @@ pub struct Check {
     pub holder: Option<Box<[u8]>>,
     /// How long the call may be held back if a bucket has no room for it yet; zero if it may not.
     pub book_ahead: Span,
-    /// Whether being over refuses the request. Shadow and quota rules have no veto.
-    pub veto: bool,
+    /// Whether being over refuses the request. False for shadow and quota rules.
+    pub enforcing: bool,
 }
 
 /// What a call does to the counter of its key: a [`Check`] without its key and its limit.
@@ -67,9 +67,9 @@ pub enum Hits {
     /// Charge that many, if there is room.
     Add(u64),
     /// Only look: an explicit zero.
-    Look,
+    Peek,
     /// Take that many back, never below nothing used.
-    GiveBack(u64),
+    Refund(u64),
 }
 
 /// The answer to one [`Check`].
@@ -97,11 +97,11 @@ pub struct Verdict {
 pub type Verdicts = SmallVec<[Verdict; 2]>;
 
 /// A store's reply: one verdict per check, or why there is none.
-pub type Decisions = SmallVec<[Result<Verdict, Failure>; 2]>;
+pub type Decisions = SmallVec<[Result<Verdict, CheckError>; 2]>;
 
 /// Why a store has no verdict on a check, and what it did to the counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Failure {
+pub struct CheckError {
     /// The cause.
     pub error: StoreError,
     /// What is known of the counter.
@@ -123,17 +123,17 @@ pub enum Effect {
 pub enum StoreError {
     /// No reply in time.
     #[error("the store did not answer in time")]
-    Late,
+    TimedOut,
     /// It cannot be reached.
     #[error("the store cannot be reached")]
     Unreachable,
     /// It answered, but not with a verdict: it is out of memory or read-only, or something else
     /// stands at the key.
     #[error("the store refused to count")]
-    Refused,
+    Rejected,
     /// Too many wait for it already.
     #[error("too many calls wait for the store")]
-    Crowded,
+    QueueFull,
 }
 
 impl Check {
@@ -145,7 +145,7 @@ impl Check {
             hits,
             holder: None,
             book_ahead: Span::ZERO,
-            veto: true,
+            enforcing: true,
         }
     }
 
@@ -161,8 +161,8 @@ impl Check {
 
 impl Call<'_> {
     /// One that changes nothing.
-    pub const LOOK: Self = Self {
-        hits: Hits::Look,
+    pub const PEEK: Self = Self {
+        hits: Hits::Peek,
         holder: &[],
         book_ahead: Span::ZERO,
     };
@@ -237,39 +237,44 @@ impl Hits {
     /// The number, whatever is done with it.
     pub const fn count(self) -> u64 {
         match self {
-            Self::Add(hits) | Self::GiveBack(hits) => hits,
-            Self::Look => 0,
+            Self::Add(hits) | Self::Refund(hits) => hits,
+            Self::Peek => 0,
         }
     }
 }
 
 impl StoreError {
     /// A failure that left the counter as it was.
-    pub const fn not_counted(self) -> Failure {
-        Failure {
+    pub const fn not_counted(self) -> CheckError {
+        CheckError {
             error: self,
             effect: Effect::None,
         }
     }
 
     /// A failure after the check was sent.
-    pub const fn maybe_counted(self) -> Failure {
-        Failure {
+    pub const fn maybe_counted(self) -> CheckError {
+        CheckError {
             error: self,
             effect: Effect::Unknown,
         }
     }
 
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Late, Self::Unreachable, Self::Refused, Self::Crowded];
+    pub const ALL: [Self; 4] = [
+        Self::TimedOut,
+        Self::Unreachable,
+        Self::Rejected,
+        Self::QueueFull,
+    ];
 
     /// Its name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Late => "late",
+            Self::TimedOut => "late",
             Self::Unreachable => "unreachable",
-            Self::Refused => "refused",
-            Self::Crowded => "crowded",
+            Self::Rejected => "refused",
+            Self::QueueFull => "crowded",
         }
     }
 }

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use crate::check::{StoreError, Verdict, Verdicts};
-use crate::limiter::answer::Answer;
 use crate::limiter::combine::combine;
 use crate::limiter::fallback::Fallback;
 use crate::limiter::headers::HeaderNames;
-use crate::limiter::overflow::{Place, Queue, QueueMetrics};
-use crate::limiter::refusals::Refusals;
-use crate::limiter::told::{Silent, Told};
+use crate::limiter::observe::{DecisionRecord, StoreErrors};
+use crate::limiter::over_limit_log::OverLimitLog;
+use crate::limiter::queue::{Queue, QueueMetrics, QueuePermit};
+use crate::limiter::response::Response;
 use crate::rules::query::Query;
-use crate::rules::stats::{Instead, Outcome, RuleStats, StatsTable};
+use crate::rules::stats::{Disposition, Outcome, RuleStats, StatsTable};
 use crate::rules::{LiveRules, Plan, Step, plan};
 use crate::store::{Backend, Store};
 use crate::telemetry::metric::{Counter, Metrics};
@@ -22,15 +22,15 @@ use crate::time::{Clock, Span, Time};
 
 pub use crate::rules::plan::{InvalidRequest, Modes};
 
-pub mod answer;
 pub mod combine;
 pub mod fallback;
 pub mod headers;
 pub mod metadata;
-pub mod overflow;
-pub mod refusals;
+pub mod observe;
+pub mod over_limit_log;
+pub mod queue;
+pub mod response;
 pub mod settings;
-pub mod told;
 
 /// How many descriptors a request may have. Envoys send a handful; a thousand is a mistake, and
 /// costs a millisecond.
@@ -50,7 +50,7 @@ pub struct Limiter {
 #[derive(Debug)]
 pub struct Shared {
     parts: Parts,
-    refusals: Refusals,
+    over_limit_log: OverLimitLog,
     metrics: LimiterMetrics,
 }
 
@@ -91,12 +91,12 @@ pub struct Policy {
     /// Tell Envoy what was asked, and the metadata of rules.
     pub dynamic_metadata: bool,
     /// Which refusals the log tells.
-    pub refusals_log: refusals::Options,
+    pub over_limit_log: over_limit_log::Options,
 }
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum LimiterError {
     /// The reference's words, and its code: UNKNOWN.
     #[error("rate limit domain must not be empty")]
     NoDomain,
@@ -123,15 +123,15 @@ pub enum Refusal {
 }
 
 /// What a request came to.
-struct Concluded<'c, 'r> {
+struct Decision<'c, 'r> {
     plan: &'c Plan<'r>,
     verdicts: &'c Verdicts,
     /// A check that may refuse was over, and the others were to stand still then: whoever was not
     /// over has only looked.
-    vetoed: bool,
-    answer: &'c Answer,
+    blocked: bool,
+    answer: &'c Response,
     /// Where somebody may be told: what the store did not say.
-    silent: Option<Silent>,
+    store_errors: Option<StoreErrors>,
 }
 
 #[derive(Debug)]
@@ -145,7 +145,7 @@ struct LimiterMetrics {
 impl Shared {
     /// Puts the parts together.
     pub fn new(parts: Parts, metrics: &Metrics) -> Self {
-        let refusals = Refusals::new(parts.policy.refusals_log, metrics);
+        let over_limit_log = OverLimitLog::new(parts.policy.over_limit_log, metrics);
         let metrics = LimiterMetrics {
             service_error: fallback::failed_calls("service_error", metrics),
             invalid: metrics.counter(
@@ -162,7 +162,7 @@ impl Shared {
         };
         Self {
             parts,
-            refusals,
+            over_limit_log,
             metrics,
         }
     }
@@ -183,27 +183,19 @@ impl Shared {
 }
 
 impl Limiter {
-    /// Answers one request. If it has to wait for its turn, the answer comes when it is there;
-    /// dropped meanwhile, it has used its slot.
+    /// Decides one request. If it has to wait for its slot, this returns when the slot begins; dropped
+    /// before, the slot stays used. `call` is the span of the request, if it is traced.
     ///
     /// # Errors
-    /// [`Refusal`], counted in the metrics.
-    pub async fn answer(&self, query: &Query<'_>) -> Result<Answer, Refusal> {
-        self.answer_within(query, None).await
-    }
-
-    /// The same, as a part of what is recorded of a call.
-    ///
-    /// # Errors
-    /// [`Refusal`], counted in the metrics.
-    pub async fn answer_within(
+    /// [`LimiterError`], counted in the metrics.
+    pub async fn decide(
         &self,
         query: &Query<'_>,
         call: Option<&LiveSpan>,
-    ) -> Result<Answer, Refusal> {
-        let mut span = call.map(|call| told::execution(call, query));
+    ) -> Result<Response, LimiterError> {
+        let mut span = call.map(|call| observe::start_span(call, query));
         let (answer, turn) = self
-            .decide(query, span.as_mut())
+            .conclude(query, span.as_mut())
             .await
             .inspect_err(|refusal| {
                 if let Some(span) = &mut span {
@@ -211,23 +203,23 @@ impl Limiter {
                 }
                 self.count(refusal);
             })?;
-        if let Some((place, wait)) = turn {
-            place.wait(wait).await;
+        if let Some((permit, wait)) = turn {
+            permit.wait(wait).await;
         }
         Ok(answer)
     }
 
-    /// Counts why a request has no answer. [`Self::answer`] does so itself.
-    pub fn count(&self, refusal: &Refusal) {
+    /// Counts why a request has no answer. [`Self::decide`] does so itself.
+    pub fn count(&self, refusal: &LimiterError) {
         match refusal {
-            Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => {
+            LimiterError::NoDomain | LimiterError::NoDescriptors | LimiterError::NoRules => {
                 self.shared.metrics.service_error.inc()
             }
-            Refusal::TooManyDescriptors | Refusal::TooManyEntries | Refusal::Invalid(_) => {
-                self.shared.metrics.invalid.inc()
-            }
+            LimiterError::TooManyDescriptors
+            | LimiterError::TooManyEntries
+            | LimiterError::Invalid(_) => self.shared.metrics.invalid.inc(),
             // Counted where it is decided what to answer.
-            Refusal::Store(_) => {}
+            LimiterError::Store(_) => {}
         }
     }
 
@@ -238,11 +230,11 @@ impl Limiter {
 
     /// The answer, and how long it is to be held back, if it may be. The rules are let go of: new
     /// ones may come while somebody waits.
-    async fn decide(
+    async fn conclude(
         &self,
         query: &Query<'_>,
         span: Option<&mut LiveSpan>,
-    ) -> Result<(Answer, Option<(Place<'_>, Span)>), Refusal> {
+    ) -> Result<(Response, Option<(QueuePermit<'_>, Span)>), LimiterError> {
         validate(query)?;
         let Parts {
             rules,
@@ -252,62 +244,62 @@ impl Limiter {
             ..
         } = &self.shared.parts;
         let rules = rules.load();
-        let rules = rules.as_ref().ok_or(Refusal::NoRules)?;
+        let rules = rules.as_ref().ok_or(LimiterError::NoRules)?;
         let now = clock.now();
         let mut plan = plan(rules, query, policy.modes, now)?;
-        let place = self.queue.place_for(&mut plan.ask);
+        let permit = self.queue.permit_for(&mut plan.request);
         let trip = span
             .as_ref()
-            .and_then(|span| Some(told::redis(span, self.store.trip(&plan.ask)?)));
-        let decisions = self.store.decide(&plan.ask, now).await;
+            .and_then(|span| Some(observe::redis(span, self.store.trip(&plan.request)?)));
+        let decisions = self.store.decide(&plan.request, now).await;
         if let Some(trip) = trip {
-            told::redis_said(trip, &decisions);
+            observe::redis_said(trip, &decisions);
         }
-        let silent =
-            (span.is_some() || self.shared.refusals.are_told()).then(|| told::silent(&decisions));
+        let store_errors = (span.is_some() || self.shared.over_limit_log.are_told())
+            .then(|| observe::store_errors(&decisions));
         let mut verdicts = fallback.fill(&plan, decisions, &self.store, clock)?;
-        let vetoed = plan.ask.together
+        let blocked = plan.request.all_or_nothing
             && plan
-                .ask
+                .request
                 .checks
                 .iter()
                 .zip(&verdicts)
-                .any(|(check, verdict)| check.veto && verdict.over);
-        // With a veto nothing was booked.
-        if let Some(place) = place.as_ref().filter(|_| !vetoed) {
-            place.refuse_late(&mut verdicts, clock.now(), query.deadline);
+                .any(|(check, verdict)| check.enforcing && verdict.over);
+        // In a blocked request nothing was booked.
+        if let Some(permit) = permit.as_ref().filter(|_| !blocked) {
+            permit.reject_expired(&mut verdicts, clock.now(), query.deadline);
         }
         let answer = combine(
             query,
             &plan,
             &verdicts,
             policy,
-            overflow::some_of(policy.retry_after_jitter),
+            queue::jitter(policy.retry_after_jitter),
         );
-        let concluded = Concluded {
+        let decision = Decision {
             plan: &plan,
             verdicts: &verdicts,
-            vetoed,
+            blocked,
             answer: &answer,
-            silent,
+            store_errors,
         };
-        self.record(query, &concluded);
-        self.tell(query, &concluded, span, now);
+        self.record(query, &decision);
+        self.tell(query, &decision, span, now);
         // Whoever is refused need not wait to hear it.
-        let turn = place
+        let turn = permit
             .filter(|_| !answer.over_limit)
-            .map(|place| (place, overflow::wait(&verdicts)));
+            .map(|permit| (permit, queue::wait(&verdicts)));
         Ok((answer, turn))
     }
 
-    fn record(&self, query: &Query<'_>, concluded: &Concluded<'_, '_>) {
-        let &Concluded {
+    fn record(&self, query: &Query<'_>, decision: &Decision<'_, '_>) {
+        let &Decision {
             plan,
             verdicts,
-            vetoed,
+            blocked,
             answer,
             ..
-        } = concluded;
+        } = decision;
         if !plan.domain_known {
             self.shared
                 .parts
@@ -319,13 +311,13 @@ impl Limiter {
         }
         for step in &plan.steps {
             let Some(index) = step.check() else { continue };
-            let (check, verdict) = (&plan.ask.checks[index], &verdicts[index]);
+            let (check, verdict) = (&plan.request.checks[index], &verdicts[index]);
             let outcome = Outcome {
                 limit: &check.limit,
                 hits: check.hits,
                 verdict,
-                stood_still: vetoed && !verdict.over,
-                instead: instead(step, verdict, answer),
+                not_consumed: blocked && !verdict.over,
+                disposition: disposition(step, verdict, answer),
                 near_ratio: self.shared.parts.policy.near_limit_ratio,
             };
             self.with_stats(query, step, |stats| stats.record(&outcome));
@@ -336,25 +328,25 @@ impl Limiter {
     fn tell(
         &self,
         query: &Query<'_>,
-        concluded: &Concluded<'_, '_>,
+        decision: &Decision<'_, '_>,
         span: Option<&mut LiveSpan>,
         now: Time,
     ) {
-        let Concluded {
+        let Decision {
             plan,
             verdicts,
             answer,
-            silent: Some(silent),
+            store_errors: Some(store_errors),
             ..
-        } = concluded
+        } = decision
         else {
             return;
         };
-        let told = Told {
+        let told = DecisionRecord {
             query,
             plan,
             verdicts,
-            silent,
+            store_errors,
             fallback: &self.shared.parts.fallback,
             answer,
         };
@@ -362,7 +354,7 @@ impl Limiter {
             told.tell(span);
         }
         if answer.over_limit
-            && let Some(left_out) = self.shared.refusals.admit(now)
+            && let Some(left_out) = self.shared.over_limit_log.admit(now)
             && let Some(refused) = told.refused()
         {
             refused.log(query.domain, left_out);
@@ -392,12 +384,12 @@ impl Limiter {
 }
 
 /// What was done instead of refusing a check.
-fn instead(step: &Step<'_>, verdict: &Verdict, answer: &Answer) -> Instead {
+fn disposition(step: &Step<'_>, verdict: &Verdict, answer: &Response) -> Disposition {
     match step.rule() {
-        _ if step.in_shadow() => Instead::Shadowed,
-        Some(rule) if answer.degraded && rule.degrades() => Instead::Degraded,
-        _ if overflow::is_booked(verdict) && !answer.over_limit => Instead::Queued,
-        _ => Instead::Nothing,
+        _ if step.in_shadow() => Disposition::Shadowed,
+        Some(rule) if answer.degraded && rule.degrades() => Disposition::Degraded,
+        _ if queue::is_booked(verdict) && !answer.over_limit => Disposition::Queued,
+        _ => Disposition::Nothing,
     }
 }
 
@@ -405,11 +397,11 @@ fn instead(step: &Step<'_>, verdict: &Verdict, answer: &Answer) -> Instead {
 ///
 /// # Errors
 /// No domain, no descriptors, or too many.
-pub fn validate(query: &Query<'_>) -> Result<(), Refusal> {
+pub fn validate(query: &Query<'_>) -> Result<(), LimiterError> {
     match query.descriptors.len() {
-        _ if query.domain.is_empty() => Err(Refusal::NoDomain),
-        0 => Err(Refusal::NoDescriptors),
+        _ if query.domain.is_empty() => Err(LimiterError::NoDomain),
+        0 => Err(LimiterError::NoDescriptors),
         1..=DESCRIPTORS_MAX => Ok(()),
-        _ => Err(Refusal::TooManyDescriptors),
+        _ => Err(LimiterError::TooManyDescriptors),
     }
 }

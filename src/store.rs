@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::check::{Ask, Check, Decisions, Failure, Verdicts};
+use crate::check::{Check, CheckError, CheckRequest, Decisions, Verdicts};
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::{Clock, Time};
@@ -28,7 +28,7 @@ pub enum Store {
     /// See [`Backend::Memory`].
     Memory(Arc<memory::Counters>),
     /// See [`Backend::Redis`].
-    Redis(redis::Remote),
+    Redis(redis::RedisClient),
 }
 
 /// What an ask is to a store that is somewhere else.
@@ -94,38 +94,43 @@ fn full_logs(use_of: &str, metrics: &Metrics) -> Counter {
 
 impl Store {
     /// The trip that asking this is; none, if it is none to anywhere.
-    pub fn trip(&self, ask: &Ask) -> Option<Trip> {
+    pub fn trip(&self, request: &CheckRequest) -> Option<Trip> {
         match self {
             Self::Memory(_) => None,
-            Self::Redis(remote) => Some(remote.redis().trip(ask)),
+            Self::Redis(remote) => Some(remote.redis().trip(request)),
         }
     }
 
     /// Answers every check of an ask, in order. Memory never waits.
-    pub async fn decide(&self, ask: &Ask, now: Time) -> Decisions {
+    pub async fn decide(&self, request: &CheckRequest, now: Time) -> Decisions {
         match self {
-            Self::Memory(counters) => counters.decide(ask, now).into_iter().map(Ok).collect(),
-            Self::Redis(remote) => remote.decide(ask, now).await,
+            Self::Memory(counters) => counters.decide(request, now).into_iter().map(Ok).collect(),
+            Self::Redis(remote) => remote.decide(request, now).await,
         }
     }
 
     /// Decides checks on which it gave no verdict, each with its failure: in this process, against
     /// this replica's share.
-    pub fn count_alone(&self, checks: &[(&Check, Failure)], together: bool, now: Time) -> Verdicts {
+    pub fn decide_locally(
+        &self,
+        checks: &[(&Check, CheckError)],
+        all_or_nothing: bool,
+        now: Time,
+    ) -> Verdicts {
         match self {
             // It always has a verdict. Had it none, it would be its own replica.
             Self::Memory(counters) => {
                 let checks = checks.iter().map(|(check, _)| (*check).clone()).collect();
                 counters.decide(
-                    &Ask {
+                    &CheckRequest {
                         checks,
-                        together,
+                        all_or_nothing,
                         deadline: None,
                     },
                     now,
                 )
             }
-            Self::Redis(remote) => remote.redis().count_alone(checks, together, now),
+            Self::Redis(remote) => remote.redis().decide_locally(checks, all_or_nothing, now),
         }
     }
 }

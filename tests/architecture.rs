@@ -181,7 +181,7 @@ const ABSENT: &[(&[&str], &[&str], &str)] = &[
             "limiter/combine.rs",
             "limiter/headers.rs",
             "limiter/metadata.rs",
-            "limiter/answer.rs",
+            "limiter/response.rs",
         ],
         PURE,
         "what verdicts come to is pure",

@@ -12,7 +12,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::task::JoinSet;
-use tollgate::check::{Ask, Check, Hits, Key};
+use tollgate::check::{CheckRequest, Check, Hits, Key};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::shutdown::Lifecycle;
 use tollgate::store::redis::address::Address;
@@ -60,12 +60,12 @@ impl Choice {
 fn checks(choice: Choice) -> Vec<Check> {
     let algorithms = [
         (Algorithm::FixedWindow, Hits::Add(1)),
-        (Algorithm::FixedWindow, Hits::Look),
+        (Algorithm::FixedWindow, Hits::Peek),
         (Algorithm::TokenBucket, Hits::Add(2)),
         (Algorithm::LeakyBucket, Hits::Add(1)),
         (Algorithm::SlidingWindow, Hits::Add(1)),
         (Algorithm::SlidingWindow, Hits::Add(1)),
-        (Algorithm::SlidingLog, Hits::GiveBack(1)),
+        (Algorithm::SlidingLog, Hits::Refund(1)),
         (Algorithm::Concurrency, Hits::Add(1)),
     ];
     let count = if choice.takes_windows_alone() { 2 } else { algorithms.len() };
@@ -125,8 +125,8 @@ async fn run(choice: Choice, replies: Arc<[u8]>) {
     let remote = redis.open();
     let checks = checks(choice);
     for _ in 0..2 {
-        let ask = Ask { checks: checks.iter().cloned().collect(), together: choice.together(), deadline: None };
-        let decided = tokio::time::timeout(ANSWER_MAX, remote.decide(&ask, clock.now())).await.expect("an answer in time");
+        let request = CheckRequest { checks: checks.iter().cloned().collect(), all_or_nothing: choice.together(), deadline: None };
+        let decided = tokio::time::timeout(ANSWER_MAX, remote.decide(&request, clock.now())).await.expect("an answer in time");
         assert_eq!(decided.len(), checks.len());
     }
 }

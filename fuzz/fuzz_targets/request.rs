@@ -44,7 +44,7 @@ fuzz_target!(|bytes: &[u8]| {
     SERVICES.with_borrow(|services| {
         for service in services {
             service.clock.advance(Span::from_micros(bytes.len() as u64 * 1_000));
-            let answer = service.runtime.block_on(service.limiter.answer(&convert::query(&request)));
+            let answer = service.runtime.block_on(service.limiter.decide(&convert::query(&request), None));
             match answer {
                 Ok(answer) => {
                     assert_eq!(answer.statuses.len(), request.descriptors.len());

@@ -23,8 +23,8 @@ impl Charge {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX);
         let (cost, drops) = match hits {
             Hits::Add(_) => (cost, refused_hits == RefusedHits::Drop),
-            Hits::Look => (0, false),
-            Hits::GiveBack(_) => (-cost, false),
+            Hits::Peek => (0, false),
+            Hits::Refund(_) => (-cost, false),
         };
         Self {
             cost,

@@ -63,8 +63,8 @@ impl Decide for Concurrency {
                 full: u64::MAX,
                 ..charge
             },
-            Hits::GiveBack(_) if !self.holds(call.holder) => Charge { cost: 0, ..charge },
-            Hits::Add(_) | Hits::GiveBack(_) | Hits::Look => charge,
+            Hits::Refund(_) if !self.holds(call.holder) => Charge { cost: 0, ..charge },
+            Hits::Add(_) | Hits::Refund(_) | Hits::Peek => charge,
         }
     }
 
@@ -97,9 +97,9 @@ impl Decide for Concurrency {
 
     fn charged(mut self, limit: &Limit, now: Time, call: Call<'_>, _: Charge) -> Self {
         match call.hits {
-            Hits::Look => {}
+            Hits::Peek => {}
             Hits::Add(_) => self.insert(name(call.holder), now.plus(limit.period())),
-            Hits::GiveBack(_) => self.remove(name(call.holder)),
+            Hits::Refund(_) => self.remove(name(call.holder)),
         }
         self
     }

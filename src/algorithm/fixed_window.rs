@@ -55,7 +55,7 @@ impl Decide for FixedWindow {
         let ends_after = limit.window(self.start).end.since(now);
         let fits_a_fresh_window = match call.hits {
             Hits::Add(hits) => hits <= requests,
-            Hits::Look | Hits::GiveBack(_) => true,
+            Hits::Peek | Hits::Refund(_) => true,
         };
         Verdict::of_hits(
             limit,

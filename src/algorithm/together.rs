@@ -1,6 +1,6 @@
 //! All or nothing over the counters of one request.
 //!
-//! If a check that may veto is over, nothing is consumed of the others: they answer as a look.
+//! If a check that enforces is over, nothing is consumed of the others: they answer as a look.
 //! Those that are over keep what they did: hits that count although they are refused, and what was
 //! given back. Pure, so that every store and its tests run the same sentence.
 
@@ -30,7 +30,7 @@ pub fn decide_together(
     if !checks
         .iter()
         .zip(&verdicts)
-        .any(|(check, verdict)| check.veto && verdict.over)
+        .any(|(check, verdict)| check.enforcing && verdict.over)
     {
         return verdicts;
     }
@@ -42,7 +42,7 @@ pub fn decide_together(
                 &check.limit,
                 now,
                 Call {
-                    hits: Hits::Look,
+                    hits: Hits::Peek,
                     ..check.call()
                 },
             );

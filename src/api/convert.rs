@@ -6,8 +6,8 @@ use tonic::Status;
 
 use crate::check::Hits;
 use crate::limit::Unit;
-use crate::limiter::Refusal;
-use crate::limiter::answer::{Answer, Header, Status as OurStatus, StatusLimit};
+use crate::limiter::LimiterError;
+use crate::limiter::response::{Header, Response, Status as OurStatus, StatusLimit};
 use crate::proto::envoy::config::core::v3::HeaderValue;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
@@ -111,7 +111,7 @@ fn override_limit(wire: &RateLimitOverride) -> Override {
 }
 
 /// An answer for the wire.
-pub fn response(answer: Answer) -> RateLimitResponse {
+pub fn response(answer: Response) -> RateLimitResponse {
     RateLimitResponse {
         overall_code: code(answer.over_limit).into(),
         statuses: answer.statuses.into_iter().map(descriptor_status).collect(),
@@ -125,16 +125,16 @@ pub fn response(answer: Answer) -> RateLimitResponse {
 
 /// A refusal for the wire. The reference's three errors are UNKNOWN with its texts, since somebody
 /// may look for them.
-pub fn status(refusal: &Refusal) -> Status {
+pub fn status(refusal: &LimiterError) -> Status {
     match refusal {
         // So that Envoy's failure_mode_deny decides what happens to the request.
-        Refusal::Store(_) => Status::unavailable(refusal.to_string()),
-        Refusal::NoDomain | Refusal::NoDescriptors | Refusal::NoRules => {
+        LimiterError::Store(_) => Status::unavailable(refusal.to_string()),
+        LimiterError::NoDomain | LimiterError::NoDescriptors | LimiterError::NoRules => {
             Status::unknown(refusal.to_string())
         }
-        Refusal::TooManyDescriptors | Refusal::TooManyEntries | Refusal::Invalid(_) => {
-            Status::invalid_argument(refusal.to_string())
-        }
+        LimiterError::TooManyDescriptors
+        | LimiterError::TooManyEntries
+        | LimiterError::Invalid(_) => Status::invalid_argument(refusal.to_string()),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::api::budget::{Budget, Call};
 use crate::api::request_size::RequestSize;
 use crate::api::{MESSAGE_BYTES_MAX, convert};
 use crate::limit::EXACT_MAX;
-use crate::limiter::{Limiter, Refusal};
+use crate::limiter::{Limiter, LimiterError};
 use crate::proto::DESCRIPTOR_SET;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::telemetry::metric::Counter;
@@ -275,22 +275,18 @@ async fn respond(
     request: &RateLimitRequest,
     span: Option<&LiveSpan>,
 ) -> Response {
-    let answer = match handler
-        .limiter
-        .answer_within(&convert::query(request), span)
-        .await
-    {
+    let answer = match handler.limiter.decide(&convert::query(request), span).await {
         Ok(answer) => answer,
-        Err(refusal @ Refusal::Store(_)) => {
+        Err(refusal @ LimiterError::Store(_)) => {
             return (StatusCode::SERVICE_UNAVAILABLE, format!("{refusal}\n")).into_response();
         }
         Err(
-            refusal @ (Refusal::NoDomain
-            | Refusal::NoDescriptors
-            | Refusal::NoRules
-            | Refusal::TooManyDescriptors
-            | Refusal::TooManyEntries
-            | Refusal::Invalid(_)),
+            refusal @ (LimiterError::NoDomain
+            | LimiterError::NoDescriptors
+            | LimiterError::NoRules
+            | LimiterError::TooManyDescriptors
+            | LimiterError::TooManyEntries
+            | LimiterError::Invalid(_)),
         ) => return bad_request(&refusal.to_string(), None),
     };
     let status = if answer.over_limit {

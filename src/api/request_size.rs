@@ -11,7 +11,7 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use smallvec::SmallVec;
 
-use crate::limiter::{DESCRIPTORS_MAX, ENTRIES_MAX, Refusal};
+use crate::limiter::{DESCRIPTORS_MAX, ENTRIES_MAX, LimiterError};
 
 /// The number of RateLimitRequest.descriptors.
 const DESCRIPTORS: u32 = 2;
@@ -36,7 +36,7 @@ pub struct RequestSize {
 #[derive(Debug, Default)]
 struct Counted {
     size: RequestSize,
-    refusal: Option<Refusal>,
+    refusal: Option<LimiterError>,
 }
 
 /// Visits any JSON and keeps nothing but the names of the object it is in.
@@ -67,7 +67,7 @@ impl RequestSize {
     ///
     /// # Errors
     /// More descriptors or entries than a request may have.
-    pub fn of_protobuf(message: &[u8]) -> Result<Self, Refusal> {
+    pub fn of_protobuf(message: &[u8]) -> Result<Self, LimiterError> {
         let mut size = Self::default();
         let mut refusal = None;
         // A message that cannot be decoded gets its error from the decoder.
@@ -92,7 +92,7 @@ impl RequestSize {
     /// reader would take the last.
     ///
     /// # Errors
-    /// A [`Refusal`] if there are more descriptors or entries than a request may have; or it is no
+    /// A [`LimiterError`] if there are more descriptors or entries than a request may have; or it is no
     /// JSON, or has a name twice.
     pub fn of_json(body: &[u8]) -> anyhow::Result<Self> {
         let mut counted = Counted::default();
@@ -110,12 +110,12 @@ impl RequestSize {
     ///
     /// # Errors
     /// It is one too many.
-    fn add_descriptor(&mut self) -> Result<(), Refusal> {
+    fn add_descriptor(&mut self) -> Result<(), LimiterError> {
         self.descriptors += 1;
         if self.descriptors <= DESCRIPTORS_MAX {
             Ok(())
         } else {
-            Err(Refusal::TooManyDescriptors)
+            Err(LimiterError::TooManyDescriptors)
         }
     }
 
@@ -123,12 +123,12 @@ impl RequestSize {
     ///
     /// # Errors
     /// It is one too many.
-    fn add_entry(&mut self) -> Result<(), Refusal> {
+    fn add_entry(&mut self) -> Result<(), LimiterError> {
         self.entries += 1;
         if self.entries <= ENTRIES_MAX {
             Ok(())
         } else {
-            Err(Refusal::TooManyEntries)
+            Err(LimiterError::TooManyEntries)
         }
     }
 
@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    fn counted(message: &[u8]) -> Result<(usize, usize), Refusal> {
+    fn counted(message: &[u8]) -> Result<(usize, usize), LimiterError> {
         RequestSize::of_protobuf(message).map(|size| (size.descriptors, size.entries))
     }
 
@@ -331,16 +331,16 @@ mod tests {
         );
         assert_eq!(
             counted(&request(1_001, 0).encode_to_vec()),
-            Err(Refusal::TooManyDescriptors)
+            Err(LimiterError::TooManyDescriptors)
         );
         assert_eq!(
             counted(&request(1, 10_001).encode_to_vec()),
-            Err(Refusal::TooManyEntries)
+            Err(LimiterError::TooManyEntries)
         );
         assert_eq!(counted(&[]), Ok((0, 0)));
         assert_eq!(
             counted(&[0x12, 0].repeat(2_000_000)),
-            Err(Refusal::TooManyDescriptors)
+            Err(LimiterError::TooManyDescriptors)
         );
     }
 
@@ -350,7 +350,7 @@ mod tests {
         for broken in [&[0xff_u8; 20][..], &[0x12, 0xff, 0x01], &[0x0d, 1], &[0x07]] {
             assert_eq!(
                 counted(&[&whole, broken].concat()),
-                Err(Refusal::TooManyDescriptors),
+                Err(LimiterError::TooManyDescriptors),
                 "{broken:?}"
             );
             assert_eq!(
@@ -371,24 +371,24 @@ mod tests {
         let refusal = |body: &str| {
             counted(body)
                 .expect_err("it is too much")
-                .downcast::<Refusal>()
+                .downcast::<LimiterError>()
                 .expect("it says so")
         };
         assert_eq!(
             refusal(&format!(r#"{{"descriptors":[{}"#, "{},".repeat(2_000))),
-            Refusal::TooManyDescriptors
+            LimiterError::TooManyDescriptors
         );
         assert_eq!(
             refusal(&format!(
                 r#"{{"descriptors":[{{"entries":[{}"#,
                 "{},".repeat(20_000)
             )),
-            Refusal::TooManyEntries
+            LimiterError::TooManyEntries
         );
         assert!(
             counted("{")
                 .expect_err("it ends early")
-                .downcast_ref::<Refusal>()
+                .downcast_ref::<LimiterError>()
                 .is_none()
         );
         assert!(counted(r#"{"descriptors":[],"descriptors":[]}"#).is_err());

@@ -20,7 +20,7 @@ use crate::api::admission::no_bytes_left;
 use crate::api::budget::Call;
 use crate::api::request_size::RequestSize;
 use crate::api::{MESSAGE_BYTES_MAX, convert};
-use crate::limiter::{Limiter, Refusal};
+use crate::limiter::{Limiter, LimiterError};
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::rules::query::Query;
@@ -59,7 +59,7 @@ pub struct Rls {
 pub struct RlsServer(Arc<Rls>);
 
 /// A request as it was decoded, or why it was not.
-type Received = Result<RateLimitRequest, Refusal>;
+type Received = Result<RateLimitRequest, LimiterError>;
 
 /// Decodes requests that are within the bounds, with the call that holds what they take.
 struct RequestCodec(Option<Arc<Call>>);
@@ -90,7 +90,7 @@ impl Rls {
     }
 
     /// The error of a call that is not decided.
-    fn refuse(&self, refusal: &Refusal) -> Status {
+    fn refuse(&self, refusal: &LimiterError) -> Status {
         let began = self.limiter.clock().now();
         self.limiter.count(refusal);
         self.calls.count(began, self.limiter.clock());
@@ -152,7 +152,7 @@ impl Rls {
         let request = request.into_inner();
         let answer = self
             .limiter
-            .answer_within(
+            .decide(
                 &Query {
                     deadline,
                     ..convert::query(&request)

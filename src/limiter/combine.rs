@@ -3,9 +3,9 @@
 use smallvec::SmallVec;
 
 use crate::check::{Hits, Verdicts};
-use crate::limiter::answer::{Answer, Status, StatusLimit};
-use crate::limiter::headers::{Told, headers, reference, request_headers};
+use crate::limiter::headers::{HeaderInput, headers, reference, request_headers};
 use crate::limiter::metadata::{dynamic_metadata, tell_degraded};
+use crate::limiter::response::{Response, Status, StatusLimit};
 use crate::limiter::{Modes, Policy};
 use crate::rules::query::Query;
 use crate::rules::{OnLimit, Plan, Rule, Step};
@@ -30,7 +30,7 @@ pub fn combine(
     verdicts: &Verdicts,
     policy: &Policy,
     retry_later: Span,
-) -> Answer {
+) -> Response {
     let mut statuses: SmallVec<[Status; 2]> = SmallVec::new();
     let mut kinds: SmallVec<[Kind; 4]> = SmallVec::new();
     for step in &plan.steps {
@@ -70,7 +70,7 @@ pub fn combine(
         policy.reference_request_headers.as_ref(),
     );
     for_upstream.extend(request_headers(&degraded));
-    Answer {
+    Response {
         over_limit,
         refused_by: if over_limit {
             (0..statuses.len()).find(|&index| refuses(index))
@@ -80,7 +80,7 @@ pub fn combine(
         shadowed: over && policy.modes.shadow,
         degraded: !degraded.is_empty(),
         response_headers: headers(
-            Told {
+            HeaderInput {
                 statuses: &statuses,
                 over_limit,
                 retry_later,
@@ -111,7 +111,7 @@ fn degraded<'r>(plan: &Plan<'r>, verdicts: &Verdicts) -> SmallVec<[&'r Rule; 2]>
 /// Whether there was no room for the hits of a check. Giving back is never over, as in the
 /// reference.
 fn is_over(plan: &Plan<'_>, verdicts: &Verdicts, check: usize) -> bool {
-    verdicts[check].over && !matches!(plan.ask.checks[check].hits, Hits::GiveBack(_))
+    verdicts[check].over && !matches!(plan.request.checks[check].hits, Hits::Refund(_))
 }
 
 /// What the first rule says that refuses and has something to say.
@@ -137,7 +137,7 @@ fn status(step: &Step<'_>, plan: &Plan<'_>, verdicts: &Verdicts) -> Status {
     };
     let name = step.rule().map_or("", |rule| &rule.name);
     let lets_pass = step.in_shadow() || step.rule().is_some_and(Rule::degrades);
-    let (limit, verdict) = (&plan.ask.checks[check].limit, &verdicts[check]);
+    let (limit, verdict) = (&plan.request.checks[check].limit, &verdicts[check]);
     let reset = if verdict.over {
         verdict.retry_after.unwrap_or(verdict.reset_after)
     } else {

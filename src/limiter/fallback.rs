@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use crate::check::{Check, Decisions, Failure, Hits, StoreError, Verdict, Verdicts};
+use crate::check::{Check, CheckError, Decisions, Hits, StoreError, Verdict, Verdicts};
 use crate::rules::{OnStoreError, Plan, Step};
 use crate::store::Store;
 use crate::telemetry::metric::{self, Metrics};
@@ -62,7 +62,7 @@ impl Fallback {
         let policies = self.policies(plan);
         let mut failed = None;
         for (decision, policy) in decisions.iter().zip(&policies) {
-            if let Err(Failure { error, .. }) = decision {
+            if let Err(CheckError { error, .. }) = decision {
                 self.verdicts[*policy as usize][*error as usize].inc();
                 failed = failed.or((*policy == OnStoreError::Error).then_some(*error));
             }
@@ -71,22 +71,22 @@ impl Fallback {
             return Err(error);
         }
         let local = plan
-            .ask
+            .request
             .checks
             .iter()
             .zip(&decisions)
             .zip(&policies)
             .filter(|(_, policy)| **policy == OnStoreError::Local);
-        let local: SmallVec<[(&Check, Failure); 2]> = local
+        let local: SmallVec<[(&Check, CheckError); 2]> = local
             .filter_map(|((check, decision), _)| Some((check, decision.err()?)))
             .collect();
         let mut local = store
-            .count_alone(&local, plan.ask.together, clock.now())
+            .decide_locally(&local, plan.request.all_or_nothing, clock.now())
             .into_iter();
         let verdicts = decisions
             .into_iter()
             .zip(&policies)
-            .zip(&plan.ask.checks)
+            .zip(&plan.request.checks)
             .map(|((decision, policy), check)| match decision {
                 Ok(verdict) => verdict,
                 Err(_) if *policy == OnStoreError::Local => {
@@ -107,7 +107,7 @@ impl Fallback {
     /// What each check's rule wants.
     fn policies(&self, plan: &Plan<'_>) -> SmallVec<[OnStoreError; 4]> {
         let mut policies: SmallVec<[OnStoreError; 4]> =
-            plan.ask.checks.iter().map(|_| self.policy).collect();
+            plan.request.checks.iter().map(|_| self.policy).collect();
         for step in &plan.steps {
             if let Some(check) = step.check() {
                 policies[check] = self.policy(step);
@@ -131,7 +131,7 @@ pub fn failed_calls(kind: &'static str, metrics: &Metrics) -> metric::Counter {
 
 /// The verdict of a policy that does not count.
 fn without_counting(check: &Check, deny: bool) -> Verdict {
-    let over = deny && !matches!(check.hits, Hits::GiveBack(_));
+    let over = deny && !matches!(check.hits, Hits::Refund(_));
     Verdict {
         over,
         used: 0,

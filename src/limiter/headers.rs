@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use crate::limiter::Policy;
-use crate::limiter::answer::{Header, Status};
+use crate::limiter::response::{Header, Status};
 use crate::rules::{OnLimit, Rule};
 use crate::time::Span;
 
@@ -21,7 +21,7 @@ pub struct HeaderNames {
 
 /// What the headers of an answer are made of.
 #[derive(Debug, Clone, Copy)]
-pub struct Told<'t> {
+pub struct HeaderInput<'t> {
     /// One for each descriptor.
     pub statuses: &'t [Status],
     /// Whether the request is refused.
@@ -33,8 +33,12 @@ pub struct Told<'t> {
 
 /// The headers of an answer, in order. `hard_over` says which statuses refuse the request all by
 /// themselves.
-pub fn headers(told: Told<'_>, hard_over: impl Fn(usize) -> bool, policy: &Policy) -> Vec<Header> {
-    let Told {
+pub fn headers(
+    told: HeaderInput<'_>,
+    hard_over: impl Fn(usize) -> bool,
+    policy: &Policy,
+) -> Vec<Header> {
+    let HeaderInput {
         statuses,
         over_limit,
         retry_later,
@@ -174,7 +178,7 @@ fn policy_name(name: &str, index: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::answer::StatusLimit;
+    use crate::limiter::response::StatusLimit;
 
     fn status(name: &str, remaining: u32) -> Status {
         let limit = StatusLimit {
@@ -204,7 +208,7 @@ mod tests {
             status("ümlaut", 0),
         ];
         let found = headers(
-            Told {
+            HeaderInput {
                 statuses: &statuses,
                 over_limit: true,
                 retry_later: Span::ZERO,
@@ -238,7 +242,7 @@ mod tests {
             reference_headers: Some(names),
             ..Policy::default()
         };
-        let told = Told {
+        let told = HeaderInput {
             statuses: &[Status::default()],
             over_limit: false,
             retry_later: Span::ZERO,

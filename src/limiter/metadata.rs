@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::limit::Unit;
-use crate::limiter::answer::Status;
+use crate::limiter::response::Status;
 use crate::rules::query::{Descriptor, Override, Query};
 use crate::rules::{Metadata, Plan, Rule, Step};
 use crate::text::Text;

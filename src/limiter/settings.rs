@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::chance::Rate;
 use crate::limiter::headers::HeaderNames;
-use crate::limiter::{Modes, Policy, refusals};
+use crate::limiter::{Modes, Policy, over_limit_log};
 use crate::rules::OnStoreError;
 use crate::setting::{self, Given};
 use crate::time::{MICROS_PER_SECOND, Span};
@@ -152,7 +152,7 @@ impl Settings {
             retry_after_header: self.retry_after_header_enabled,
             retry_after_jitter: self.retry_after_jitter,
             dynamic_metadata: self.response_dynamic_metadata,
-            refusals_log: refusals::Options {
+            over_limit_log: over_limit_log::Options {
                 rate: self
                     .refusals_log_sample_rate
                     .0

@@ -420,7 +420,7 @@ impl<'t> Reader<'_, 't> {
         let descriptor = Descriptor {
             entries,
             limit: None,
-            hits: Hits::Look,
+            hits: Hits::Peek,
             hits_addend: None,
         };
         lookup(domain, &descriptor, &mut ()).is_some_and(|met| {
@@ -785,7 +785,7 @@ mod tests {
             let plan = plan(rules, &query, Modes::default(), Time::default())
                 .expect("it has no limit of its own");
             assert_eq!(
-                plan.ask.checks[0].key.to_string(),
+                plan.request.checks[0].key.to_string(),
                 collision.key,
                 "{collision:?}"
             );
@@ -839,7 +839,7 @@ mod tests {
                 let descriptor = Descriptor {
                     entries,
                     limit: None,
-                    hits: Hits::Look,
+                    hits: Hits::Peek,
                     hits_addend: None,
                 };
                 let Some(found) = lookup(shape.domain, &descriptor, &mut ()) else {

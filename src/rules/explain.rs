@@ -109,7 +109,7 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
         }
     };
     let mut text = format!("domain {}\n", domain.name);
-    if plan.ask.together && plan.ask.checks.len() > 1 {
+    if plan.request.all_or_nothing && plan.request.checks.len() > 1 {
         text += "all or nothing: what one limit refuses uses up nothing of the others\n";
     }
     for (descriptor, step) in query.descriptors.iter().zip(&plan.steps) {
@@ -151,7 +151,7 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
             rule.name
         ),
         Step::Override { check, .. } | Step::Counted { check, .. } => {
-            let check = &plan.ask.checks[*check];
+            let check = &plan.request.checks[*check];
             let rule = step.rule();
             let format = match step {
                 Step::Counted { rule, .. } => rule.key_tail.format(),
@@ -200,8 +200,8 @@ fn hits_note(hits: Hits) -> String {
     match hits {
         Hits::Add(1) => String::new(),
         Hits::Add(hits) => format!("\n     hits  {hits}"),
-        Hits::Look => "\n     hits  0: reads the counter, and counts nothing".to_owned(),
-        Hits::GiveBack(hits) => format!("\n     hits  gives back {hits}"),
+        Hits::Peek => "\n     hits  0: reads the counter, and counts nothing".to_owned(),
+        Hits::Refund(hits) => format!("\n     hits  gives back {hits}"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use smallvec::SmallVec;
 
-use crate::check::{Ask, Check, Hits};
+use crate::check::{Check, CheckRequest, Hits};
 use crate::limit::{Limit, LimitError};
 use crate::rules::key;
 use crate::rules::lookup::{Hops, Match, counted_by, lookup};
@@ -23,7 +23,7 @@ pub struct Plan<'r> {
     /// One for each descriptor, in order.
     pub steps: SmallVec<[Step<'r>; 2]>,
     /// The checks of the steps that count.
-    pub ask: Ask,
+    pub request: CheckRequest,
 }
 
 /// What is done about one descriptor.
@@ -128,7 +128,7 @@ pub fn plan<'r>(
         return Ok(Plan {
             domain_known: false,
             steps,
-            ask: Ask::default(),
+            request: CheckRequest::default(),
         });
     };
     let met = query
@@ -139,16 +139,17 @@ pub fn plan<'r>(
     let met: SmallVec<[Met<'r>; 2]> = met.collect::<Result<_, _>>()?;
     let replaced = replaced_names(&met);
 
-    let mut ask = Ask {
-        together: modes.together || domain.together,
+    let mut request = CheckRequest {
+        all_or_nothing: modes.together || domain.together,
         deadline: query.deadline,
-        ..Ask::default()
+        ..CheckRequest::default()
     };
     let mut count = |check: Check| {
         // A slot must not be booked for a request that another limit refuses.
-        ask.together |= check.book_ahead > Span::ZERO && matches!(check.hits, Hits::Add(_));
-        ask.checks.push(check);
-        ask.checks.len() - 1
+        request.all_or_nothing |=
+            check.book_ahead > Span::ZERO && matches!(check.hits, Hits::Add(_));
+        request.checks.push(check);
+        request.checks.len() - 1
     };
     let steps = query
         .descriptors
@@ -158,7 +159,7 @@ pub fn plan<'r>(
         .map(|(index, (descriptor, met))| {
             let Descriptor { entries, hits, .. } = descriptor;
             // Giving back never refuses.
-            let may_veto = !modes.shadow && !modes.quota && !matches!(hits, Hits::GiveBack(_));
+            let is_enforcing = !modes.shadow && !modes.quota && !matches!(hits, Hits::Refund(_));
             Ok(match met {
                 Met::Nothing => Step::NoRule,
                 Met::Unlimited(rule) => Step::Unlimited(rule),
@@ -178,8 +179,8 @@ pub fn plan<'r>(
                     } else {
                         book_ahead(&limit, query, now)
                     };
-                    check.veto =
-                        may_veto && !rule.shadow_mode && !rule.quota_mode && !rule.degrades();
+                    check.enforcing =
+                        is_enforcing && !rule.shadow_mode && !rule.quota_mode && !rule.degrades();
                     let series = (rule.naming != Naming::Fixed)
                         .then(|| series::metric_name(domain, entries, &hops, rule));
                     Step::Counted {
@@ -204,7 +205,7 @@ pub fn plan<'r>(
                     } else {
                         book_ahead(&limit, query, now)
                     };
-                    check.veto = may_veto && !rule.is_some_and(Rule::degrades);
+                    check.enforcing = is_enforcing && !rule.is_some_and(Rule::degrades);
                     let series =
                         series::override_metric_name(domain, overrides::named_by(entries, rule));
                     Step::Override {
@@ -219,7 +220,7 @@ pub fn plan<'r>(
     Ok(Plan {
         domain_known: true,
         steps,
-        ask,
+        request,
     })
 }
 
@@ -332,8 +333,8 @@ impl Hits {
     /// the request's, of which 0 means 1.
     pub fn from_wire(own: Option<u64>, of_request: u32, is_negative: bool) -> Self {
         match own.unwrap_or(u64::from(of_request.max(1))) {
-            0 => Self::Look,
-            hits if is_negative => Self::GiveBack(hits),
+            0 => Self::Peek,
+            hits if is_negative => Self::Refund(hits),
             hits => Self::Add(hits),
         }
     }
@@ -342,8 +343,8 @@ impl Hits {
     fn at_most_one(self) -> Self {
         match self {
             Self::Add(_) => Self::Add(1),
-            Self::GiveBack(_) => Self::GiveBack(1),
-            Self::Look => Self::Look,
+            Self::Refund(_) => Self::Refund(1),
+            Self::Peek => Self::Peek,
         }
     }
 }
@@ -421,23 +422,27 @@ descriptors:
     }
 
     /// The ask of a plan.
-    fn asked(descriptors: &[&str], modes: Modes, change: impl FnOnce(&mut Query<'_>)) -> Ask {
+    fn asked(
+        descriptors: &[&str],
+        modes: Modes,
+        change: impl FnOnce(&mut Query<'_>),
+    ) -> CheckRequest {
         planned(descriptors, modes, change, |plan| {
-            plan.expect("it can be counted").ask
+            plan.expect("it can be counted").request
         })
     }
 
     #[test]
     fn a_slot_is_booked_for_hits_of_a_queue_while_the_caller_waits_and_nobody_is_in_shadow() {
         let booked = |key: &str, modes: Modes, change: fn(&mut Query<'_>)| {
-            let ask = asked(&[key], modes, change);
-            let books =
-                ask.checks[0].book_ahead > Span::ZERO && matches!(ask.checks[0].hits, Hits::Add(_));
+            let request = asked(&[key], modes, change);
+            let books = request.checks[0].book_ahead > Span::ZERO
+                && matches!(request.checks[0].hits, Hits::Add(_));
             assert_eq!(
-                ask.together, books,
+                request.all_or_nothing, books,
                 "{key}: what may book is decided together"
             );
-            ask.checks[0].book_ahead
+            request.checks[0].book_ahead
         };
         let usual = Modes::default();
         assert_eq!(booked("queue=1", usual, |_| {}), MAX_WAIT);
@@ -459,12 +464,12 @@ descriptors:
         );
         assert_eq!(
             booked("queue=1", usual, |query| query.descriptors[0].hits =
-                Hits::Look),
+                Hits::Peek),
             MAX_WAIT
         );
         assert_eq!(
             booked("queue=1", usual, |query| query.descriptors[0].hits =
-                Hits::GiveBack(1)),
+                Hits::Refund(1)),
             MAX_WAIT
         );
         assert_eq!(
@@ -492,13 +497,13 @@ descriptors:
         for key in ["shadow=1", "reject=1", "degrade=1"] {
             assert_eq!(booked(key, usual, |_| {}), Span::ZERO, "{key}");
         }
-        assert!(asked(&["reject=1", "queue=1"], usual, |_| {}).together);
+        assert!(asked(&["reject=1", "queue=1"], usual, |_| {}).all_or_nothing);
     }
 
     #[test]
     fn what_rejects_or_queues_has_a_veto_and_what_degrades_has_none() {
         let vetoes = |modes: Modes| {
-            let ask = asked(
+            let request = asked(
                 &[
                     "reject=1",
                     "queue=1",
@@ -510,9 +515,10 @@ descriptors:
                 modes,
                 |_| {},
             );
-            ask.checks
+            request
+                .checks
                 .iter()
-                .map(|check| check.veto)
+                .map(|check| check.enforcing)
                 .collect::<Vec<_>>()
         };
         assert_eq!(
@@ -539,14 +545,14 @@ descriptors:
     fn a_holder_is_one_whatever_the_call_costs() {
         for (sent, planned) in [
             (Hits::Add(9), Hits::Add(1)),
-            (Hits::GiveBack(9), Hits::GiveBack(1)),
-            (Hits::Look, Hits::Look),
+            (Hits::Refund(9), Hits::Refund(1)),
+            (Hits::Peek, Hits::Peek),
         ] {
-            let ask = asked(&["api=pay,id=ann"], Modes::default(), |query| {
+            let request = asked(&["api=pay,id=ann"], Modes::default(), |query| {
                 query.descriptors[0].hits = sent
             });
             assert_eq!(
-                (ask.checks[0].hits, ask.checks[0].holder.as_deref()),
+                (request.checks[0].hits, request.checks[0].holder.as_deref()),
                 (planned, Some(&b"ann"[..]))
             );
         }

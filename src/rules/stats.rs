@@ -73,16 +73,16 @@ pub struct Outcome<'o> {
     /// The answer.
     pub verdict: &'o Verdict,
     /// The check only looked in the end, because a neighbour of it vetoed.
-    pub stood_still: bool,
+    pub not_consumed: bool,
     /// What was done instead of refusing it.
-    pub instead: Instead,
+    pub disposition: Disposition,
     /// From this part of the limit on, hits are near it.
     pub near_ratio: f32,
 }
 
 /// What is done about hits that there is no room for, if they are not refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Instead {
+pub enum Disposition {
     /// They are refused, if there is no room.
     Nothing,
     /// The rule is in shadow mode.
@@ -97,15 +97,15 @@ impl RuleStats {
     /// Adds one call, by the reference's arithmetic.
     pub fn record(&self, outcome: &Outcome<'_>) {
         let hits = match outcome.hits {
-            Hits::Look => return,
-            Hits::GiveBack(hits) => {
+            Hits::Peek => return,
+            Hits::Refund(hits) => {
                 self.given_back.fetch_add(hits.min(HITS_MAX), Relaxed);
                 return;
             }
             Hits::Add(hits) => hits.min(HITS_MAX),
         };
         self.total_hits.fetch_add(hits, Relaxed);
-        if outcome.stood_still {
+        if outcome.not_consumed {
             return;
         }
         let limit = u64::from(outcome.limit.capacity());
@@ -113,7 +113,7 @@ impl RuleStats {
         let after = outcome.verdict.used;
         let before = after.saturating_sub(hits);
         if !outcome.verdict.over {
-            if outcome.instead == Instead::Queued {
+            if outcome.disposition == Disposition::Queued {
                 self.queued.fetch_add(hits, Relaxed);
             }
             self.within_limit.fetch_add(hits, Relaxed);
@@ -142,10 +142,10 @@ impl RuleStats {
             self.near_limit
                 .fetch_add(limit.saturating_sub(near.max(before)), Relaxed);
         }
-        match outcome.instead {
-            Instead::Shadowed => self.shadow_mode.fetch_add(refused, Relaxed),
-            Instead::Degraded => self.degraded.fetch_add(refused, Relaxed),
-            Instead::Nothing | Instead::Queued => return,
+        match outcome.disposition {
+            Disposition::Shadowed => self.shadow_mode.fetch_add(refused, Relaxed),
+            Disposition::Degraded => self.degraded.fetch_add(refused, Relaxed),
+            Disposition::Nothing | Disposition::Queued => return,
         };
     }
 
@@ -457,8 +457,8 @@ mod tests {
             limit: &limit,
             hits,
             verdict: &verdict,
-            stood_still: false,
-            instead: Instead::Nothing,
+            not_consumed: false,
+            disposition: Disposition::Nothing,
             near_ratio: 0.8,
         });
         let [total, over, near, within, ..] = stats.counts().map(|(_, count)| count);

@@ -12,7 +12,7 @@ use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
 use crate::algorithm::{Counter, decide_together};
-use crate::check::{Ask, Call, Check, Key, Verdict, Verdicts};
+use crate::check::{Call, Check, CheckRequest, Key, Verdict, Verdicts};
 use crate::limit::Limit;
 use crate::store::full_logs;
 use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, Shard};
@@ -71,12 +71,15 @@ impl Counters {
         }
     }
 
-    /// Answers every check, in order. With `together`, in one step: nobody sees half of it.
-    pub fn decide(&self, ask: &Ask, now: Time) -> Verdicts {
-        let untouched = |index: usize| Counter::untouched(&ask.checks[index].limit);
-        self.decide_from(&ask.checks, ask.together, now, |index, known| {
-            known.unwrap_or_else(|| untouched(index))
-        })
+    /// Answers every check, in order. With `all_or_nothing`, in one step: nobody sees half of it.
+    pub fn decide(&self, request: &CheckRequest, now: Time) -> Verdicts {
+        let untouched = |index: usize| Counter::untouched(&request.checks[index].limit);
+        self.decide_from(
+            &request.checks,
+            request.all_or_nothing,
+            now,
+            |index, known| known.unwrap_or_else(|| untouched(index)),
+        )
     }
 
     /// Decides each check on the counter that `state` returns for its index and for the counter
@@ -84,11 +87,11 @@ impl Counters {
     pub fn decide_from(
         &self,
         checks: &[Check],
-        together: bool,
+        all_or_nothing: bool,
         now: Time,
         state: impl Fn(usize, Option<Counter>) -> Counter,
     ) -> Verdicts {
-        if together && checks.len() > 1 {
+        if all_or_nothing && checks.len() > 1 {
             return self.decide_together(checks, now, state);
         }
         checks
@@ -205,7 +208,7 @@ impl Counters {
         let verdicts = decide_together(checks, &slots, &mut counters, now);
 
         for ((&fingerprint, &first), counter) in distinct.iter().zip(&firsts).zip(counters) {
-            let (counter, look) = counter.decide(&checks[first].limit, now, Call::LOOK);
+            let (counter, look) = counter.decide(&checks[first].limit, now, Call::PEEK);
             let expires = now.plus(look.reset_after);
             self.keep(
                 held(&mut shards, fingerprint),
@@ -268,7 +271,7 @@ fn held<'s>(
     let (_, shard) = shards
         .iter_mut()
         .find(|(index, _)| *index == wanted)
-        .expect("every shard of the ask was locked");
+        .expect("every shard of the request was locked");
     shard
 }
 

@@ -1,7 +1,7 @@
 //! Counts in Redis, so that replicas share what they count: over-limit cache, breaker, batch. An
 //! ask goes through them in that order.
 //!
-//! [`Redis`] is what a process knows of its servers; a [`Remote`] is one runtime's way to them.
+//! [`Redis`] is what a process knows of its servers; a [`RedisClient`] is one runtime's way to them.
 //! Whatever happens, an answer is there when the caller's time is over: a verdict, or why there is
 //! none.
 
@@ -18,7 +18,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::algorithm::Counter;
 use crate::algorithm::charge::Charge;
-use crate::check::{Ask, Check, Failure, Hits, Verdict, Verdicts};
+use crate::check::{Check, CheckError, CheckRequest, Hits, Verdict, Verdicts};
 use crate::limit::{Algorithm, Limit, Share};
 use crate::shutdown::Lifecycle;
 use crate::store::redis::connection::{Connections, Timeouts};
@@ -34,13 +34,13 @@ use crate::store::redis::lifetimes::UnconfirmedLifetimes;
 use crate::store::redis::node::{Node, NodeParts};
 use crate::store::redis::over_limit_cache::OverLimitCache;
 use crate::store::redis::replicas::Replicas;
-use crate::store::redis::script::{Line, Manner, Said, WindowForm};
+use crate::store::redis::script::{CheckReply, EncodedCheck, Mode, WindowCommand};
 use crate::store::redis::topology::{Layout, Pool, TopologyMetrics};
 use crate::store::{Trip, full_logs};
 use crate::telemetry::metric::{self, Gauge, Histogram, Metrics};
 use crate::time::{Clock, Span, Time};
 
-pub use remote::Remote;
+pub use remote::RedisClient;
 
 pub mod address;
 pub mod backoff;
@@ -51,6 +51,7 @@ pub mod cluster;
 pub mod connection;
 pub mod deployment;
 pub mod dialer;
+pub mod direct_mapped;
 pub mod fallback;
 pub mod health;
 pub mod kept_link;
@@ -68,7 +69,6 @@ pub mod script;
 pub mod secrets;
 pub mod sentinel;
 pub mod settings;
-pub mod slots;
 pub mod tls;
 pub mod topology;
 pub mod trip;
@@ -182,8 +182,8 @@ impl Redis {
     }
 
     /// A way to it for the runtime that this is called on.
-    pub fn open(self: Arc<Self>) -> Remote {
-        Remote::new(self)
+    pub fn open(self: Arc<Self>) -> RedisClient {
+        RedisClient::new(self)
     }
 
     /// Probes servers, finds out where they are, tells of their troubles, and keeps what is counted
@@ -246,11 +246,11 @@ impl Redis {
     }
 
     /// How many checks of an ask go to which Redis.
-    pub fn trip(&self, ask: &Ask) -> Trip {
+    pub fn trip(&self, request: &CheckRequest) -> Trip {
         let is_apart = |check: &&Check| self.per_second.is_some() && is_per_second(&check.limit);
-        let per_second_checks = ask.checks.iter().filter(is_apart).count();
+        let per_second_checks = request.checks.iter().filter(is_apart).count();
         Trip {
-            checks: ask.checks.len() - per_second_checks,
+            checks: request.checks.len() - per_second_checks,
             per_second_checks,
         }
     }
@@ -276,7 +276,12 @@ impl Redis {
     }
 
     /// Decides checks on which no server gave a verdict, against this replica's share.
-    pub fn count_alone(&self, checks: &[(&Check, Failure)], together: bool, now: Time) -> Verdicts {
+    pub fn decide_locally(
+        &self,
+        checks: &[(&Check, CheckError)],
+        together: bool,
+        now: Time,
+    ) -> Verdicts {
         // By the clock that windows are cut by. Those of several nodes rarely differ by more than a
         // moment.
         let home = checks.first().and_then(|(check, _)| {
@@ -299,7 +304,7 @@ impl Redis {
             self.local
                 .decide(&undecided, self.replicas.share(), together, redis_time(now));
         for (check, _) in checks {
-            if let Hits::GiveBack(hits) = check.hits {
+            if let Hits::Refund(hits) = check.hits {
                 self.last_seen.refund(self.last_seen.hash(&check.key), hits);
             }
         }
@@ -354,7 +359,7 @@ impl Redis {
         let layout = self.pool_of(check).layout();
         if layout.has_slots() {
             // The start of a window is part of the key.
-            let line = self.line(check, &layout, Manner::Apart, self.clock.now());
+            let line = self.line(check, &layout, Mode::Independent, self.clock.now());
             return layout.owner(line.key().as_bytes()).cloned();
         }
         layout.owner(check.key.as_bytes()).cloned()
@@ -362,12 +367,12 @@ impl Redis {
 
     /// A check as a server gets it, by the clock of the node that would have its key if that held
     /// no time: all replicas go by the same one then, whatever the clocks of other nodes say.
-    fn line(&self, check: &Check, layout: &Layout, manner: Manner, now: Time) -> Line {
+    fn line(&self, check: &Check, layout: &Layout, mode: Mode, now: Time) -> EncodedCheck {
         self.line_charging(
             check,
             Counter::charge(&check.limit, check.call()),
             layout,
-            manner,
+            mode,
             now,
         )
     }
@@ -378,9 +383,9 @@ impl Redis {
         check: &Check,
         charge: Charge,
         layout: &Layout,
-        manner: Manner,
+        mode: Mode,
         now: Time,
-    ) -> Line {
+    ) -> EncodedCheck {
         let node = layout.owner(check.key.as_bytes());
         let redis_time = |time: Time| node.map_or(time, |node| node.clock.at(time));
         let (at, hash) = (redis_time(now), self.last_seen.hash(&check.key));
@@ -388,16 +393,16 @@ impl Redis {
         // a call are alike (see Script::command).
         let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
-        let mut line = Line::charging(check, charge, hash, at, manner, jitter);
+        let mut line = EncodedCheck::charging(check, charge, hash, at, mode, jitter);
         if line.is_window() {
             let window = |at: Time| check.limit.window(at).index;
             let seen = self.last_seen.recall(hash);
             let is_known =
                 seen.is_some_and(|(used, seen)| used > 0 && window(redis_time(seen)) == window(at));
-            line.set_form(match is_known {
-                true => WindowForm::Known,
-                false if layout.has_slots() => WindowForm::Fresh,
-                false => WindowForm::Scripted,
+            line.set_command(match is_known {
+                true => WindowCommand::Incr,
+                false if layout.has_slots() => WindowCommand::SetNxIncr,
+                false => WindowCommand::Script,
             });
         }
         line
@@ -406,8 +411,8 @@ impl Redis {
     /// What a server said of a check means this.
     fn conclude(
         &self,
-        (check, line): (&Check, &Line),
-        said: &Said,
+        (check, line): (&Check, &EncodedCheck),
+        said: &CheckReply,
         asked: Time,
         redis_now: Time,
         node: &Node,

@@ -357,7 +357,7 @@ fn a_holder_is_named_by_the_last_value_and_by_its_hash_if_that_is_long() {
         )
         .expect("it has a holder");
         String::from_utf8(
-            plan.ask.checks[0]
+            plan.request.checks[0]
                 .holder
                 .clone()
                 .expect("it has a holder")
@@ -421,7 +421,7 @@ fn key_of_bytes(rules: &RuleSet, path: &[u8], ip: &[u8]) -> Key {
         ..Query::default()
     };
     let plan = plan(rules, &query, Modes::default(), Time::default()).expect("its unit is one");
-    plan.ask.checks[0].key.clone()
+    plan.request.checks[0].key.clone()
 }
 
 fn query(descriptor: &str) -> Query<'_> {
@@ -430,7 +430,7 @@ fn query(descriptor: &str) -> Query<'_> {
 
 fn key_of(rules: &RuleSet, query: &Query<'_>) -> String {
     let plan = plan(rules, query, Modes::default(), Time::default()).expect("its unit is one");
-    plan.ask.checks[0].key.to_string()
+    plan.request.checks[0].key.to_string()
 }
 
 fn rules(prefix: &str, key_format: KeyFormat) -> RuleSet {

@@ -44,7 +44,7 @@ impl Bench {
     }
 
     fn look(&self) -> Verdict {
-        self.clone().ask(Hits::Look)
+        self.clone().ask(Hits::Peek)
     }
 
     fn pass(&mut self, span: Span) {
@@ -205,9 +205,9 @@ fn hits() -> impl Strategy<Value = Hits> {
         6 => Just(Hits::Add(1)),
         3 => (1..12_u64).prop_map(Hits::Add),
         1 => prop_oneof![Just(u64::MAX), Just(u64::from(u32::MAX))].prop_map(Hits::Add),
-        1 => Just(Hits::Look),
-        1 => (1..6_u64).prop_map(Hits::GiveBack),
-        1 => Just(Hits::GiveBack(u64::MAX)),
+        1 => Just(Hits::Peek),
+        1 => (1..6_u64).prop_map(Hits::Refund),
+        1 => Just(Hits::Refund(u64::MAX)),
     ]
 }
 
@@ -221,7 +221,7 @@ fn history() -> impl Strategy<Value = Vec<Later>> {
 /// The same without give-backs: who returns hits is not limited by what it took.
 fn one_way_history() -> impl Strategy<Value = Vec<Later>> {
     history().prop_map(|mut calls| {
-        calls.retain(|call| !matches!(call.hits, Hits::GiveBack(_)));
+        calls.retain(|call| !matches!(call.hits, Hits::Refund(_)));
         calls
     })
 }
@@ -329,7 +329,7 @@ proptest! {
     #[test]
     fn a_look_changes_nothing(limit in any_limit(), calls in history(), hits in hits(), gap in gaps()) {
         let (mut looked, mut other) = (played(limit, &calls), played(limit, &calls));
-        looked.ask(Hits::Look);
+        looked.ask(Hits::Peek);
         for bench in [&mut looked, &mut other] {
             bench.pass(gap.span(&limit));
         }
@@ -370,7 +370,7 @@ proptest! {
     fn given_back_hits_never_lift_anyone_above_capacity(limit in any_limit(), calls in history(), hits in 1..u64::MAX) {
         let mut bench = played(limit, &calls);
         let before = bench.look();
-        let verdict = bench.ask(Hits::GiveBack(hits));
+        let verdict = bench.ask(Hits::Refund(hits));
         prop_assert!(verdict.remaining <= limit.capacity());
         prop_assert!(verdict.remaining >= before.remaining);
         prop_assert!(bench.room() <= u64::from(limit.capacity()));
@@ -382,7 +382,7 @@ proptest! {
         let mut bench = played(limit, &calls);
         let before = bench.look();
         prop_assume!(!bench.ask(Hits::Add(hits)).over);
-        let after = bench.ask(Hits::GiveBack(hits));
+        let after = bench.ask(Hits::Refund(hits));
         prop_assert_eq!((after.used, after.remaining), (before.used, before.remaining));
     }
 
@@ -501,21 +501,21 @@ proptest! {
         let mut counters: Vec<Counter> = limits.iter().map(|limit| played(*limit, &calls).counter).collect();
         let before = counters.clone();
         let checks: Vec<Check> = limits.iter().zip(&hits).zip(&vetoes)
-            .map(|((limit, hits), veto)| Check { veto: *veto, ..Check::new(Key::from("k"), *limit, *hits) }).collect();
+            .map(|((limit, hits), enforcing)| Check { enforcing: *enforcing, ..Check::new(Key::from("k"), *limit, *hits) }).collect();
         let slots: Vec<usize> = (0..checks.len()).collect();
         let now = START.plus(Span::from_secs(3));
         let verdicts = decide_together(&checks, &slots, &mut counters, now);
         let alone: Vec<_> = checks.iter().zip(&before).map(|(check, counter)| counter.clone().decide(&check.limit, now, check.hits)).collect();
-        let vetoed = checks.iter().zip(&alone).any(|(check, (_, verdict))| check.veto && verdict.over);
+        let blocked = checks.iter().zip(&alone).any(|(check, (_, verdict))| check.enforcing && verdict.over);
         for (index, (check, (counter, verdict))) in checks.iter().zip(&alone).enumerate() {
-            prop_assert_eq!(verdicts[index].over, verdict.over || (vetoed && before[index].clone().decide(&check.limit, now, Hits::Look).1.over));
-            if !vetoed {
+            prop_assert_eq!(verdicts[index].over, verdict.over || (blocked && before[index].clone().decide(&check.limit, now, Hits::Peek).1.over));
+            if !blocked {
                 prop_assert_eq!(&counters[index], counter);
                 prop_assert_eq!(verdicts[index], *verdict);
             } else if verdict.over && !Counter::charge(&check.limit, check.hits).drops {
                 prop_assert_eq!(&counters[index], counter);
             } else {
-                let looked = before[index].clone().decide(&check.limit, now, Hits::Look).0;
+                let looked = before[index].clone().decide(&check.limit, now, Hits::Peek).0;
                 let stood_still = counters[index] == before[index] || counters[index] == looked;
                 prop_assert!(stood_still, "{:?}", counters[index]);
             }
@@ -548,7 +548,7 @@ fn a_limit_of_zero_refuses_every_hit_and_lets_looks_pass() {
             ..Terms::new(0, Unit::Minute, algorithm)
         };
         let mut bench = Bench::new(Limit::new(&terms).expect("a limit"));
-        assert!(!bench.ask(Hits::Look).over, "{algorithm}");
+        assert!(!bench.ask(Hits::Peek).over, "{algorithm}");
         for _ in 0..3 {
             let verdict = bench.ask(Hits::Add(1));
             assert!(
@@ -567,7 +567,7 @@ fn a_key_that_comes_twice_sees_what_it_did_first() {
     let mut counters = [Counter::untouched(&limit)];
     let verdicts = decide_together(&[check.clone(), check], &[0, 0], &mut counters, START);
     assert_eq!([verdicts[0].over, verdicts[1].over], [false, true]);
-    let (_, look) = counters[0].clone().decide(&limit, START, Hits::Look);
+    let (_, look) = counters[0].clone().decide(&limit, START, Hits::Peek);
     assert_eq!(
         look.used, 2,
         "the first only looked in the end, and the second counts what it was refused"
@@ -575,11 +575,11 @@ fn a_key_that_comes_twice_sees_what_it_did_first() {
 }
 
 /// Counters of which so much is used, charged together with a neighbour that refuses everything.
-fn vetoed<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter, Vec<Verdict>) {
+fn blocked<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter, Vec<Verdict>) {
     let nothing = Terms::new(0, Unit::Hour, Algorithm::FixedWindow);
     let nothing = Limit::new(&nothing).expect("a limit");
-    let check = |limit, hits, veto| Check {
-        veto,
+    let check = |limit, hits, enforcing| Check {
+        enforcing,
         ..Check::new(Key::from("k"), limit, hits)
     };
     let mut checks: Vec<Check> = hits
@@ -636,8 +636,8 @@ fn what_is_given_back_stays_so_where_it_still_is_over_even_if_a_neighbour_refuse
             ..Terms::new(3, Unit::Hour, algorithm)
         };
         let limit = Limit::new(&terms).expect("a limit");
-        let (counter, verdicts) = vetoed(limit, 6, [Hits::GiveBack(2)]);
-        let (_, look) = counter.decide(&limit, START, Hits::Look);
+        let (counter, verdicts) = blocked(limit, 6, [Hits::Refund(2)]);
+        let (_, look) = counter.decide(&limit, START, Hits::Peek);
         assert_eq!(
             (verdicts[0].over, verdicts[0].used, look.used),
             (true, 4, 4),
@@ -654,10 +654,10 @@ fn retry_after_is_of_the_checks_own_hits_even_if_a_neighbour_refuses() {
         ..Terms::new(2, Unit::Hour, Algorithm::TokenBucket)
     };
     // Three of two are used. What is given back would make room, but a neighbour refuses.
-    let (_, verdicts) = vetoed(
+    let (_, verdicts) = blocked(
         Limit::new(&terms).expect("a limit"),
         3,
-        [Hits::GiveBack(2), Hits::Add(1)],
+        [Hits::Refund(2), Hits::Add(1)],
     );
     let retries: Vec<_> = verdicts.iter().map(|verdict| verdict.retry_after).collect();
     assert_eq!(

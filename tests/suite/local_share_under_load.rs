@@ -174,7 +174,7 @@ async fn everything_owed_is_written_back() {
     eventually("Redis is given up", async || is_given_up()).await;
     for number in 0..OWED {
         assert!(
-            !node.count_alone(
+            !node.decide_locally(
                 &[(&check(number), StoreError::Unreachable.not_counted())],
                 false,
                 clock.now()

@@ -9,7 +9,7 @@ use tollgate::limit::{Algorithm, Limit, Months, Terms, Unit};
 use tollgate::time::{Clock, Span, Time};
 
 use crate::support::redis::RedisProcess;
-use crate::support::remote::{Bench, ask, ask_together};
+use crate::support::remote::{Bench, atomic_request, request_of};
 use crate::support::{TestServer, descriptor, request};
 
 const START: Time = Time::from_micros(1_700_000_000_123_456);
@@ -69,7 +69,7 @@ async fn each_sees_what_the_other_has_counted() {
     let key = format!("shop_user_1_{WINDOW}");
     let told = async |hits| {
         let verdict =
-            bench.remote.decide(&ask([check(hits)]), START).await[0].expect("it is there");
+            bench.remote.decide(&request_of([check(hits)]), START).await[0].expect("it is there");
         (verdict.used, verdict.over)
     };
     // New before old, and old before new.
@@ -85,7 +85,7 @@ async fn each_sees_what_the_other_has_counted() {
             assert_eq!(told(Hits::Add(1)).await, (used, false), "round {round}");
             used += 1;
             assert_eq!(old.count(&key, 1).cast_unsigned(), used, "round {round}");
-            assert_eq!(told(Hits::Look).await, (used, false), "round {round}");
+            assert_eq!(told(Hits::Peek).await, (used, false), "round {round}");
         }
         assert_eq!(
             told(Hits::Add(20)).await,
@@ -93,16 +93,16 @@ async fn each_sees_what_the_other_has_counted() {
             "refused hits count, as with the reference"
         );
         assert_eq!(old.count(&key, 1).cast_unsigned(), used + 21);
-        assert_eq!(told(Hits::GiveBack(used + 20)).await, (1, false));
+        assert_eq!(told(Hits::Refund(used + 20)).await, (1, false));
         assert_eq!(old.count(&key, 1), 2);
-        assert_eq!(told(Hits::GiveBack(5)).await, (0, false));
+        assert_eq!(told(Hits::Refund(5)).await, (0, false));
         // Where hits are given back as the reference would, by a negative number, less than nothing
         // is nothing.
         assert_eq!(old.count(&key, -3), -3);
-        assert_eq!(told(Hits::Look).await, (0, false));
+        assert_eq!(told(Hits::Peek).await, (0, false));
         assert_eq!(told(Hits::Add(2)).await, (2, false));
         assert_eq!(old.count(&key, 1), 3);
-        let together = ask_together([
+        let together = atomic_request([
             check(Hits::Add(1)),
             Check {
                 key: Key::from("shop_user_2_"),
@@ -133,7 +133,7 @@ async fn each_sees_what_the_other_has_counted() {
     let tomorrow = START.plus(Span::from_secs(86_400));
     let verdict = bench
         .remote
-        .decide(&ask([check(Hits::Add(1))]), tomorrow)
+        .decide(&request_of([check(Hits::Add(1))]), tomorrow)
         .await[0]
         .expect("it is there");
     assert_eq!(verdict.used, 1);
@@ -165,7 +165,11 @@ async fn a_calendar_month_has_the_references_key_and_lives_until_its_end() {
         hand.set(time);
         let key = format!("shop_user_1_{start}");
         let told = async || {
-            bench.remote.decide(&ask([check.clone()]), time).await[0].expect("it is there")
+            bench
+                .remote
+                .decide(&request_of([check.clone()]), time)
+                .await[0]
+                .expect("it is there")
         };
         let verdict = told().await;
         assert_eq!(
@@ -194,9 +198,9 @@ async fn a_key_that_the_old_one_has_made_lives_as_long_as_it_said() {
     let key = format!("shop_user_1_{WINDOW}");
     old.count(&key, 1);
     let () = old.0.expire(&key, 500).expect("it answers");
-    for hits in [Hits::Add(1), Hits::Look, Hits::GiveBack(1), Hits::Add(50)] {
+    for hits in [Hits::Add(1), Hits::Peek, Hits::Refund(1), Hits::Add(50)] {
         let check = Check::new(Key::from("shop_user_1_"), limit(10), hits);
-        bench.remote.decide(&ask([check]), START).await;
+        bench.remote.decide(&request_of([check]), START).await;
         let all = old.all();
         assert!(
             all.len() == 1 && (400..=500).contains(&all[0].2),

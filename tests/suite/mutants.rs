@@ -80,7 +80,15 @@ const KINDS: [&[&str]; 4] = [
         "key",
         "argument",
     ],
-    &["kept", "fresh", "over", "vetoed", "veto", "drops", "ok"],
+    &[
+        "kept",
+        "fresh",
+        "over",
+        "blocked",
+        "enforcing",
+        "drops",
+        "ok",
+    ],
     &["text", "key", "packed", "argument"],
     &["slot", "slots", "check", "checks"],
 ];

@@ -14,9 +14,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 use tollgate::api::convert;
 use tollgate::config::{self, Options, Source};
-use tollgate::limiter::answer::Answer;
 use tollgate::limiter::fallback::Fallback;
-use tollgate::limiter::overflow::QUEUE_WAITERS_MAX;
+use tollgate::limiter::queue::QUEUE_WAITERS_MAX;
+use tollgate::limiter::response::Response;
 use tollgate::limiter::{self, Limiter, Parts, Policy};
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::rules::query::Query;
@@ -75,7 +75,7 @@ struct Callers {
 /// What one of them saw.
 #[derive(Debug)]
 struct Seen {
-    answer: Answer,
+    answer: Response,
     /// How long it took.
     took: Duration,
 }
@@ -168,7 +168,10 @@ impl Callers {
                 deadline,
                 ..convert::query(&request)
             };
-            let answer = limiter.answer(&query).await.expect("there is an answer");
+            let answer = limiter
+                .decide(&query, None)
+                .await
+                .expect("there is an answer");
             (
                 number,
                 Seen {
@@ -515,7 +518,7 @@ async fn looking_and_giving_back_wait_for_nothing() {
         let began = Instant::now();
         house
             .limiter
-            .answer(&convert::query(&request))
+            .decide(&convert::query(&request), None)
             .await
             .expect("there is an answer");
         assert_eq!(began.elapsed(), Duration::ZERO);

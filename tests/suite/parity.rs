@@ -12,11 +12,11 @@ use std::fmt;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use redis::Value;
-use tollgate::check::{Ask, Check, Hits, Key};
+use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{
     Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, Months, RefusedHits, Terms, Unit,
 };
-use tollgate::store::redis::script::{self, Form, Line, Manner, Script};
+use tollgate::store::redis::script::{self, EncodedCheck, Form, Mode, Script};
 use tollgate::time::{Span, Time};
 
 use crate::support::redis::RedisProcess;
@@ -47,7 +47,7 @@ struct Terms2 {
     found: Option<Found>,
 }
 
-const MANNERS: [Manner; 3] = [Manner::Apart, Manner::Together, Manner::Tried];
+const MANNERS: [Mode; 3] = [Mode::Independent, Mode::Atomic, Mode::DryRun];
 
 /// What goes out in one call.
 #[derive(Debug, Clone)]
@@ -61,7 +61,7 @@ struct Batch {
 
 #[derive(Debug, Clone)]
 struct Group {
-    manner: Manner,
+    mode: Mode,
     calls: Vec<Call>,
 }
 
@@ -69,7 +69,7 @@ struct Group {
 struct Call {
     counter: usize,
     size: Size,
-    veto: bool,
+    enforcing: bool,
     /// Who calls, for those that want to know.
     holder: u8,
     /// How long it can be held back: so many quarters of what its rule allows.
@@ -121,7 +121,7 @@ impl History {
         for (number, counter) in self.counters.iter().enumerate() {
             if let Some(found) = &counter.found {
                 twins
-                    .put(&check(number, counter.limits[0], Hits::Look), found, now)
+                    .put(&check(number, counter.limits[0], Hits::Peek), found, now)
                     .map_err(|error| error.to_string())?;
             }
         }
@@ -131,7 +131,7 @@ impl History {
             });
             now = batch.gap.after(now, &limits, &retries, &resets);
             let calls = batch.asks.iter().flat_map(|ask| &ask.calls);
-            let asks: Vec<(Manner, Ask)> =
+            let asks: Vec<(Mode, CheckRequest)> =
                 batch.asks.iter().map(|group| group.ask(&limits)).collect();
             let verdicts = twins
                 .ask(&asks, batch.writes, now)
@@ -172,18 +172,22 @@ impl fmt::Debug for History {
                 formatter,
                 "batch {number}: {gap:?} {reloaded:?}, writes {writes:?}"
             )?;
-            for Group { manner, calls } in asks {
+            for Group { mode, calls } in asks {
                 let calls = calls.iter().map(|call| {
                     format!(
                         "{} {:?}{}",
                         call.counter,
                         call.size,
-                        if call.veto { "" } else { " (no veto)" }
+                        if call.enforcing {
+                            ""
+                        } else {
+                            " (no enforcing)"
+                        }
                     )
                 });
                 writeln!(
                     formatter,
-                    "    {manner:?}: {}",
+                    "    {mode:?}: {}",
                     calls.collect::<Vec<_>>().join(", ")
                 )?;
             }
@@ -193,16 +197,16 @@ impl fmt::Debug for History {
 }
 
 impl Group {
-    fn ask(&self, limits: &[Limit; KEYS]) -> (Manner, Ask) {
+    fn ask(&self, limits: &[Limit; KEYS]) -> (Mode, CheckRequest) {
         let checks = self
             .calls
             .iter()
             .map(|call| call.check(&limits[call.counter]));
         (
-            self.manner,
-            Ask {
+            self.mode,
+            CheckRequest {
                 checks: checks.collect(),
-                together: self.manner == Manner::Together,
+                all_or_nothing: self.mode == Mode::Atomic,
                 deadline: None,
             },
         )
@@ -215,7 +219,7 @@ impl Call {
             .then(|| format!("holder {}", self.holder).into_bytes().into());
         let book_ahead = Span::from_micros(limit.max_wait().as_micros() / 4 * self.patience);
         Check {
-            veto: self.veto,
+            enforcing: self.enforcing,
             holder,
             book_ahead,
             ..check(self.counter, *limit, self.size.hits(limit))
@@ -227,8 +231,8 @@ impl Size {
     fn hits(self, limit: &Limit) -> Hits {
         match self {
             Self::Add(amount) => Hits::Add(amount.hits(limit)),
-            Self::Look => Hits::Look,
-            Self::GiveBack(amount) => Hits::GiveBack(amount.hits(limit)),
+            Self::Look => Hits::Peek,
+            Self::GiveBack(amount) => Hits::Refund(amount.hits(limit)),
         }
     }
 }
@@ -555,10 +559,10 @@ fn amounts() -> impl Strategy<Value = Amount> {
 fn calls() -> impl Strategy<Value = Call> {
     let size = prop_oneof![8 => amounts().prop_map(Size::Add), 2 => Just(Size::Look), 3 => amounts().prop_map(Size::GiveBack)];
     let caller = (any::<bool>(), 0..5_u8, 0..5_u64);
-    (0..KEYS, size, caller).prop_map(|(counter, size, (veto, holder, patience))| Call {
+    (0..KEYS, size, caller).prop_map(|(counter, size, (enforcing, holder, patience))| Call {
         counter,
         size,
-        veto,
+        enforcing,
         holder,
         patience,
     })
@@ -581,9 +585,10 @@ fn gaps() -> impl Strategy<Value = Gap> {
 }
 
 fn batches() -> impl Strategy<Value = Batch> {
-    let manners = prop_oneof![3 => Just(Manner::Apart), 3 => Just(Manner::Together), 1 => Just(Manner::Tried)];
+    let manners =
+        prop_oneof![3 => Just(Mode::Independent), 3 => Just(Mode::Atomic), 1 => Just(Mode::DryRun)];
     let group = (manners, prop::collection::vec(calls(), 1..7))
-        .prop_map(|(manner, calls)| Group { manner, calls });
+        .prop_map(|(mode, calls)| Group { mode, calls });
     let reloaded = prop_oneof![2 => Just([false; KEYS]), 1 => any::<[bool; KEYS]>()];
     let writes = prop_oneof![6 => Just(Writes::Taken), 1 => Just(Writes::Refused)];
     (gaps(), reloaded, prop::collection::vec(group, 1..4), writes).prop_map(
@@ -635,9 +640,9 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
         let mut finds: Vec<Option<Found>> = finds(&limit).into_iter().map(Some).collect();
         finds.resize(finds.len().next_multiple_of(KEYS) + KEYS, None);
         for finds in finds.chunks(KEYS) {
-            for (size, manner) in calls
+            for (size, mode) in calls
                 .iter()
-                .flat_map(|&size| MANNERS.map(|manner| (size, manner)))
+                .flat_map(|&size| MANNERS.map(|mode| (size, mode)))
             {
                 let counters = std::array::from_fn(|number| Terms2 {
                     limits: [limit; 2],
@@ -649,10 +654,10 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
                         ..hit(counter)
                     };
                     let neighbour = |counter| {
-                        (manner != Manner::Apart).then(|| call((counter + 1) % KEYS, Size::Look))
+                        (mode != Mode::Independent).then(|| call((counter + 1) % KEYS, Size::Look))
                     };
                     let ask = |counter| Group {
-                        manner,
+                        mode,
                         calls: [call(counter, size)]
                             .into_iter()
                             .chain(neighbour(counter))
@@ -714,7 +719,7 @@ fn full_logs() -> History {
     });
     let batch = |gap, size: [Size; KEYS]| {
         let ask = |number: usize| Group {
-            manner: Manner::Apart,
+            mode: Mode::Independent,
             calls: vec![Call {
                 size: size[number],
                 ..hit(number)
@@ -768,20 +773,20 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
     let alone = |size| {
         (0..KEYS)
             .map(|counter| Group {
-                manner: Manner::Apart,
+                mode: Mode::Independent,
                 calls: vec![call(counter, size)],
             })
             .collect()
     };
     let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1)));
-    let vetoed = |hits| {
+    let blocked = |hits| {
         let calls = vec![
             call(0, Size::Add(Amount::Hits(1))),
             call(1, Size::GiveBack(Amount::Hits(hits))),
             call(2, Size::Look),
         ];
         vec![Group {
-            manner: Manner::Together,
+            mode: Mode::Atomic,
             calls,
         }]
     };
@@ -789,13 +794,13 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
         batch(Gap::Micros(0), alone(Size::Add(Amount::Capacity(8, 0)))),
         batch(Gap::Micros(1), alone(Size::Add(Amount::Hits(1)))),
         batch(Gap::Micros(1), alone(Size::Add(Amount::Hits(3)))),
-        batch(Gap::Micros(1), vetoed(1)),
-        batch(Gap::Micros(1), vetoed(3)),
+        batch(Gap::Micros(1), blocked(1)),
+        batch(Gap::Micros(1), blocked(3)),
         // In debt, as much is spent after it as before, but at other times.
         batch(
             Gap::Micros(1_000_000),
             vec![Group {
-                manner: Manner::Together,
+                mode: Mode::Atomic,
                 calls: vec![call(0, give_back), call(0, add)],
             }],
         ),
@@ -826,7 +831,7 @@ fn fewer_places() -> History {
     let batch = |reloaded, calls: &dyn Fn(usize) -> Vec<Call>| {
         let asks = (0..KEYS)
             .map(|counter| Group {
-                manner: Manner::Apart,
+                mode: Mode::Independent,
                 calls: calls(counter),
             })
             .collect();
@@ -875,23 +880,19 @@ fn lease_given_back_beside_a_veto() -> History {
         ..hit(0)
     };
     let (add, give_back) = (Size::Add(Amount::Hits(1)), Size::GiveBack(Amount::Hits(1)));
-    let batch = |reloaded, manner, calls| Batch {
+    let batch = |reloaded, mode, calls| Batch {
         gap: Gap::Micros(1_000),
         reloaded: [reloaded; KEYS],
-        asks: vec![Group { manner, calls }],
+        asks: vec![Group { mode, calls }],
         writes: Writes::Taken,
     };
     let batches = vec![
         batch(
             false,
-            Manner::Apart,
+            Mode::Independent,
             (0..4).map(|holder| call(holder, add)).collect(),
         ),
-        batch(
-            true,
-            Manner::Together,
-            vec![call(3, give_back), call(4, add)],
-        ),
+        batch(true, Mode::Atomic, vec![call(3, give_back), call(4, add)]),
     ];
     History {
         counters,
@@ -908,7 +909,7 @@ fn many_alike() -> History {
     });
     let asks = (0..12)
         .map(|number| Group {
-            manner: Manner::Apart,
+            mode: Mode::Independent,
             calls: vec![hit(number % KEYS)],
         })
         .collect();
@@ -929,7 +930,7 @@ fn hit(counter: usize) -> Call {
     Call {
         counter,
         size: Size::Add(Amount::Hits(1)),
-        veto: true,
+        enforcing: true,
         holder: 0,
         patience: 4,
     }
@@ -981,16 +982,20 @@ pub(crate) fn goes_by_the_servers_clock(
 ) -> Result<(), String> {
     let mut connection = server.connection();
     let limit = table_limits()[0];
-    let lines = [Line::new(
+    let lines = [EncodedCheck::new(
         &check(0, limit, Hits::Add(1)),
         0,
         START,
-        Manner::Apart,
+        Mode::Independent,
         Span::ZERO,
     )];
     let mut call = redis::pipe();
     call.cmd("TIME")
-        .add_command(script.command([(Manner::Apart, &lines[..])].into_iter(), None, Form::Text))
+        .add_command(script.command(
+            [(Mode::Independent, &lines[..])].into_iter(),
+            None,
+            Form::Text,
+        ))
         .cmd("TIME");
     let values: Vec<Value> = call
         .query(&mut connection)

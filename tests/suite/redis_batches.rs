@@ -3,13 +3,13 @@
 
 use redis::Value;
 use tollgate::algorithm::Counter;
-use tollgate::check::{Check, Failure, Hits, Key, StoreError, Verdict};
+use tollgate::check::{Check, CheckError, Hits, Key, StoreError, Verdict};
 use tollgate::limit::{Algorithm, Limit, RefusedHits, Terms, Unit};
 use tollgate::store::redis::batch::BATCH_SIZE_MAX;
 use tollgate::time::{Clock, Time};
 
 use crate::support::kept::redis_key;
-use crate::support::remote::{Bench, Callers, all_at_once, ask, ask_together};
+use crate::support::remote::{Bench, Callers, all_at_once, atomic_request, request_of};
 
 const START: Time = Time::from_micros(1_700_000_000_123_456);
 
@@ -62,10 +62,10 @@ async fn bench(clock: Clock) -> Bench {
     bench
         .remote
         .decide(
-            &ask([check(
+            &request_of([check(
                 "nobody",
                 limit(Algorithm::TokenBucket, 1, RefusedHits::Drop),
-                Hits::Look,
+                Hits::Peek,
             )]),
             START,
         )
@@ -85,13 +85,13 @@ struct Trouble {
     limit: Limit,
     hits: Hits,
     /// Whether the check is over, or why nobody knows.
-    expected: Result<bool, Failure>,
+    expected: Result<bool, CheckError>,
 }
 
 fn troubles() -> Vec<Trouble> {
     use Algorithm::{FixedWindow, TokenBucket};
     use RefusedHits::{Count, Drop};
-    let refused = Err(StoreError::Refused.not_counted());
+    let refused = Err(StoreError::Rejected.not_counted());
     let troubles: [(&'static [&'static str], _, _, _); 13] = [
         (
             &["RPUSH", "item"],
@@ -114,7 +114,7 @@ fn troubles() -> Vec<Trouble> {
         (
             &["HSET", "field", "1"],
             limit(TokenBucket, 9, Count),
-            Hits::Look,
+            Hits::Peek,
             refused,
         ),
         (
@@ -132,7 +132,7 @@ fn troubles() -> Vec<Trouble> {
         (
             &["SET", "12.5"],
             limit(FixedWindow, 9, Count),
-            Hits::GiveBack(1),
+            Hits::Refund(1),
             refused,
         ),
         (
@@ -168,7 +168,7 @@ fn troubles() -> Vec<Trouble> {
         (
             &["DEL"],
             limit(TokenBucket, 0, Count),
-            Hits::GiveBack(1),
+            Hits::Refund(1),
             Ok(false),
         ),
     ];
@@ -214,7 +214,7 @@ async fn one_checks_trouble_is_never_its_neighbours() {
             let answers = if in_one_request {
                 bench
                     .remote
-                    .decide(&ask(checks.clone()), START)
+                    .decide(&request_of(checks.clone()), START)
                     .await
                     .into_vec()
             } else {
@@ -254,16 +254,20 @@ async fn trouble_with_one_of_those_that_are_decided_together_is_all_of_theirs_an
         put(&bench, &trouble, words);
         checks.insert(31, trouble);
         let mut callers = Callers::default();
-        callers.ask(&bench.remote, ask(checks[..30].iter().cloned()), START);
         callers.ask(
             &bench.remote,
-            ask_together(checks[30..33].iter().cloned()),
+            request_of(checks[..30].iter().cloned()),
             START,
         );
         callers.ask(
             &bench.remote,
-            ask_together(checks[33..].iter().map(|check| Check {
-                veto: false,
+            atomic_request(checks[30..33].iter().cloned()),
+            START,
+        );
+        callers.ask(
+            &bench.remote,
+            atomic_request(checks[33..].iter().map(|check| Check {
+                enforcing: false,
                 ..check.clone()
             })),
             START,
@@ -284,10 +288,10 @@ async fn trouble_with_one_of_those_that_are_decided_together_is_all_of_theirs_an
         }
         assert_eq!(answers[1][..], [Err(error); 3], "{words:?}");
         let looks = [&checks[30], &checks[32]].map(|neighbour| Check {
-            hits: Hits::Look,
+            hits: Hits::Peek,
             ..neighbour.clone()
         });
-        let looks = bench.remote.decide(&ask(looks), START).await;
+        let looks = bench.remote.decide(&request_of(looks), START).await;
         assert!(
             looks
                 .iter()
@@ -308,7 +312,7 @@ async fn out_of_memory_looks_are_answered_and_nothing_is_counted() {
         check("full window:", window, Hits::Add(9)),
         check("full bucket", bucket, Hits::Add(9)),
     ];
-    bench.remote.decide(&ask(used.clone()), START).await;
+    bench.remote.decide(&request_of(used.clone()), START).await;
     let before: Value = bench.server.command(&["DBSIZE"]);
     bench
         .server
@@ -317,11 +321,14 @@ async fn out_of_memory_looks_are_answered_and_nothing_is_counted() {
 
     let mut checks = checks(60);
     let looks = used.clone().map(|check| Check {
-        hits: Hits::Look,
+        hits: Hits::Peek,
         ..check
     });
     checks.extend(looks.into_iter().chain(used));
-    let answers = bench.remote.decide(&ask(checks.clone()), START).await;
+    let answers = bench
+        .remote
+        .decide(&request_of(checks.clone()), START)
+        .await;
     assert_eq!(bench.calls("evalsha"), 1);
     for (check, answer) in checks[..60].iter().zip(&answers) {
         // What would be refused and dropped changes nothing.
@@ -330,7 +337,7 @@ async fn out_of_memory_looks_are_answered_and_nothing_is_counted() {
         assert_eq!(
             *answer,
             if changes {
-                Err(StoreError::Refused.not_counted())
+                Err(StoreError::Rejected.not_counted())
             } else {
                 Ok(first)
             },
@@ -352,7 +359,7 @@ async fn out_of_memory_looks_are_answered_and_nothing_is_counted() {
         .command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     let answers = bench
         .remote
-        .decide(&ask(checks[..60].to_vec()), START)
+        .decide(&request_of(checks[..60].to_vec()), START)
         .await;
     for (check, answer) in checks.iter().zip(&answers) {
         assert_eq!(*answer, Ok(first_verdict(check, START)), "{check:?}");
@@ -366,7 +373,10 @@ async fn a_script_that_redis_has_forgotten_is_sent_again_with_the_same_checks() 
     bench.count_anew();
     for round in 1..4_u64 {
         let checks = checks(8);
-        let answers = bench.remote.decide(&ask(checks.clone()), START).await;
+        let answers = bench
+            .remote
+            .decide(&request_of(checks.clone()), START)
+            .await;
         if round == 1 {
             assert!(
                 checks
@@ -383,9 +393,9 @@ async fn a_script_that_redis_has_forgotten_is_sent_again_with_the_same_checks() 
         2,
         "once when it started, and now"
     );
-    let adds_only = check("key0:", checks(1)[0].limit, Hits::Look);
+    let adds_only = check("key0:", checks(1)[0].limit, Hits::Peek);
     assert_eq!(
-        bench.remote.decide(&ask([adds_only]), START).await[0].map(|verdict| verdict.used),
+        bench.remote.decide(&request_of([adds_only]), START).await[0].map(|verdict| verdict.used),
         Ok(3),
         "nothing was counted twice"
     );
@@ -395,11 +405,14 @@ async fn a_script_that_redis_has_forgotten_is_sent_again_with_the_same_checks() 
 async fn the_time_is_read_once_a_call() {
     let clock = Clock::system();
     let bench = bench(clock.clone()).await;
-    bench.remote.decide(&ask(checks(64)), clock.now()).await;
+    bench
+        .remote
+        .decide(&request_of(checks(64)), clock.now())
+        .await;
     assert_eq!((bench.calls("evalsha"), bench.calls("time")), (1, 1));
     bench
         .remote
-        .decide(&ask_together(checks(64)), clock.now())
+        .decide(&atomic_request(checks(64)), clock.now())
         .await;
     assert_eq!((bench.calls("evalsha"), bench.calls("time")), (2, 2));
 }
@@ -408,14 +421,14 @@ async fn the_time_is_read_once_a_call() {
 async fn a_request_of_up_to_64_descriptors_is_one_round_trip() {
     let bench = bench_at_start().await;
     for (request, calls) in [
-        (ask(checks(1)), 1),
-        (ask(checks(64)), 1),
-        (ask(checks(65)), 2),
-        (ask(checks(128)), 2),
-        (ask(checks(129)), 3),
+        (request_of(checks(1)), 1),
+        (request_of(checks(64)), 1),
+        (request_of(checks(65)), 2),
+        (request_of(checks(128)), 2),
+        (request_of(checks(129)), 3),
         // Whoever is decided together stays together.
-        (ask_together(checks(64)), 1),
-        (ask_together(checks(100)), 1),
+        (atomic_request(checks(64)), 1),
+        (atomic_request(checks(100)), 1),
     ] {
         let count = request.checks.len();
         bench.count_anew();
@@ -424,7 +437,7 @@ async fn a_request_of_up_to_64_descriptors_is_one_round_trip() {
             bench.calls("evalsha"),
             calls,
             "{count} checks, together: {}",
-            request.together
+            request.all_or_nothing
         );
     }
 }
@@ -459,7 +472,7 @@ async fn the_same_key_is_charged_in_order_wherever_it_comes_again() {
             })
             .collect();
         bench.server.command::<()>(&["FLUSHDB"]);
-        let answers = bench.remote.decide(&ask(again), START).await;
+        let answers = bench.remote.decide(&request_of(again), START).await;
         assert_eq!(
             answers
                 .iter()
@@ -480,8 +493,8 @@ async fn a_window_that_was_seen_costs_an_incrby_alone_whatever_has_happened_to_i
             hits,
         )
     };
-    let key = String::from_utf8(redis_key(&window(Hits::Look), START)).expect("it is text");
-    let cases: [(&[&str], Result<u64, Failure>); 7] = [
+    let key = String::from_utf8(redis_key(&window(Hits::Peek), START)).expect("it is text");
+    let cases: [(&[&str], Result<u64, CheckError>); 7] = [
         (&["SET", &key, "3", "EX", "86400"], Ok(5)),
         // It has gone, or somebody has given back more than there was.
         (&["DEL", &key], Ok(2)),
@@ -496,25 +509,25 @@ async fn a_window_that_was_seen_costs_an_incrby_alone_whatever_has_happened_to_i
         ),
         (
             &["SET", &key, "text"],
-            Err(StoreError::Refused.not_counted()),
+            Err(StoreError::Rejected.not_counted()),
         ),
         (
             &["HSET", &key, "field", "1"],
-            Err(StoreError::Refused.not_counted()),
+            Err(StoreError::Rejected.not_counted()),
         ),
     ];
     for (words, expected) in cases {
         let _: Value = bench.server.command(&["DEL", &key]);
         bench
             .remote
-            .decide(&ask([window(Hits::Add(1))]), START)
+            .decide(&request_of([window(Hits::Add(1))]), START)
             .await;
         let _: Value = bench.server.command(&["DEL", &key]);
         let _: Value = bench.server.command(words);
         bench.count_anew();
         let answer = bench
             .remote
-            .decide(&ask([window(Hits::Add(2))]), START)
+            .decide(&request_of([window(Hits::Add(2))]), START)
             .await[0];
         assert_eq!(answer.map(|verdict| verdict.used), expected, "{words:?}");
         assert_eq!(
@@ -542,16 +555,19 @@ async fn a_window_is_charged_in_order_whichever_way_each_check_goes() {
     };
     let hits = [
         Hits::Add(1),
-        Hits::Look,
+        Hits::Peek,
         Hits::Add(2),
-        Hits::GiveBack(2),
+        Hits::Refund(2),
         Hits::Add(4),
         Hits::Add(1),
-        Hits::Look,
+        Hits::Peek,
     ];
     let expected = [1, 1, 3, 1, 5, 6, 6];
     for round in 0..3 {
-        let in_one_request = bench.remote.decide(&ask(hits.map(window)), START).await;
+        let in_one_request = bench
+            .remote
+            .decide(&request_of(hits.map(window)), START)
+            .await;
         let apart = bench.ask_each(&hits.map(window), START).await;
         for (turn, answers) in [in_one_request.as_slice(), &apart].into_iter().enumerate() {
             let used: Vec<_> = answers

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tokio::runtime::{self, Runtime};
 use tollgate::algorithm::{Counter, decide_together};
-use tollgate::check::{Ask, Check, Hits, Key, Verdicts};
+use tollgate::check::{Check, CheckRequest, Hits, Key, Verdicts};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::store::memory::Counters;
 use tollgate::store::{Backend, Store};
@@ -17,7 +17,7 @@ use tollgate::time::{Clock, ManualClock, Span, Time};
 
 use crate::support::counted;
 use crate::support::redis::RedisProcess;
-use crate::support::remote::{self, all_at_once, ask, ask_together};
+use crate::support::remote::{self, all_at_once, atomic_request, request_of};
 
 const START: Time = Time::from_micros(1_700_000_000_123_456);
 const ROOM: u64 = 64 << 20;
@@ -35,12 +35,16 @@ fn check(key: &str, limit: Limit, hits: Hits) -> Check {
 struct Model(Vec<(Vec<u8>, Counter)>);
 
 impl Model {
-    fn decide(&mut self, ask: &Ask, now: Time) -> Verdicts {
-        let slots: Vec<usize> = ask.checks.iter().map(|check| self.slot(check)).collect();
+    fn decide(&mut self, request: &CheckRequest, now: Time) -> Verdicts {
+        let slots: Vec<usize> = request
+            .checks
+            .iter()
+            .map(|check| self.slot(check))
+            .collect();
         let mut counters: Vec<Counter> =
             self.0.iter().map(|(_, counter)| counter.clone()).collect();
-        let verdicts = if ask.together {
-            decide_together(&ask.checks, &slots, &mut counters, now)
+        let verdicts = if request.all_or_nothing {
+            decide_together(&request.checks, &slots, &mut counters, now)
         } else {
             let one = |(check, slot): (&Check, &usize)| {
                 let (counter, verdict) =
@@ -50,7 +54,7 @@ impl Model {
                 counters[*slot] = counter;
                 verdict
             };
-            ask.checks.iter().zip(&slots).map(one).collect()
+            request.checks.iter().zip(&slots).map(one).collect()
         };
         for ((_, kept), counter) in self.0.iter_mut().zip(counters) {
             *kept = counter;
@@ -85,7 +89,7 @@ struct Worker {
 }
 
 /// A check in the histories: its limit, which has a key of its own, its hits, who holds, and
-/// whether it may veto.
+/// whether it may enforcing.
 type Draw = (usize, u64, u8, bool);
 
 fn memory() -> Place {
@@ -137,8 +141,8 @@ impl Place {
 }
 
 impl Worker {
-    fn decide(&self, ask: &Ask, now: Time) -> Verdicts {
-        let decisions = self.runtime.block_on(self.store.decide(ask, now));
+    fn decide(&self, request: &CheckRequest, now: Time) -> Verdicts {
+        let decisions = self.runtime.block_on(self.store.decide(request, now));
         decisions
             .into_iter()
             .map(|decision| decision.expect("the store answers"))
@@ -153,14 +157,14 @@ fn admits_exactly_the_limit(place: &Place, rounds: u32) {
             let limit = limit(algorithm, 100 + round, Unit::Year);
             let check = check(&format!("{algorithm} {round}:"), limit, Hits::Add(1));
             let admitted: usize = eight_threads(place, |worker, number| {
-                let ask = |call: u8| {
-                    ask([Check {
+                let request = |call: u8| {
+                    request_of([Check {
                         holder: Some([u8::try_from(number).expect("there are eight"), call].into()),
                         ..check.clone()
                     }])
                 };
                 (0..100)
-                    .filter(|&call| !worker.decide(&ask(call), START)[0].over)
+                    .filter(|&call| !worker.decide(&request(call), START)[0].over)
                     .count()
             });
             assert_eq!(
@@ -178,11 +182,11 @@ fn admits_whole_asks_and_never_a_part_of_one(place: &Place) {
     let admitted = eight_threads(place, |worker, number| {
         let mut keys: Vec<String> = (0..20).map(|key| format!("k{key}:")).collect();
         keys.rotate_left(number * 2);
-        let ask = ask_together(keys.iter().map(|key| check(key, limit, Hits::Add(1))));
+        let request = atomic_request(keys.iter().map(|key| check(key, limit, Hits::Add(1))));
         (0..300)
             .filter(|_| {
                 worker
-                    .decide(&ask, START)
+                    .decide(&request, START)
                     .iter()
                     .all(|verdict| !verdict.over)
             })
@@ -232,23 +236,23 @@ fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
         for (checks, together, gap) in asks {
             now = now.plus(Span::from_secs(gap));
             place.set_time(now);
-            let checks = checks.into_iter().map(|(key, hits, holder, veto)| {
+            let checks = checks.into_iter().map(|(key, hits, holder, enforcing)| {
                 let hits = match hits {
-                    0 => Hits::Look,
+                    0 => Hits::Peek,
                     1..4 => Hits::Add(hits),
-                    more => Hits::GiveBack(more - 3),
+                    more => Hits::Refund(more - 3),
                 };
                 Check {
-                    veto,
+                    enforcing,
                     holder: Some([holder].into()),
                     ..check(&format!("k{key}:"), limits[key], hits)
                 }
             });
-            let ask = Ask {
-                together,
-                ..ask(checks)
+            let request = CheckRequest {
+                all_or_nothing: together,
+                ..request_of(checks)
             };
-            prop_assert_eq!(worker.decide(&ask, now), model.decide(&ask, now));
+            prop_assert_eq!(worker.decide(&request, now), model.decide(&request, now));
             if gap > 45 {
                 place.tidy(now);
             }
@@ -278,13 +282,13 @@ fn a_clock_that_jumps_gives_nothing_away_and_holds_nobody_for_longer_than_a_fill
                 ..check(&format!("{algorithm}:"), limit, Hits::Add(1))
             };
             (0..9)
-                .filter(|&number| !worker.decide(&ask([hit(number)]), now)[0].over)
+                .filter(|&number| !worker.decide(&request_of([hit(number)]), now)[0].over)
                 .count()
         };
         let look = |now: Time| {
             place.set_time(now);
             worker.decide(
-                &ask([check(&format!("{algorithm}:"), limit, Hits::Look)]),
+                &request_of([check(&format!("{algorithm}:"), limit, Hits::Peek)]),
                 now,
             )[0]
         };
@@ -368,7 +372,7 @@ fn counters_of_which_nothing_is_left_are_swept() {
     ];
     for key in 0..20_000 {
         counters.decide(
-            &ask([check(&format!("k{key}"), limits[key % 2], Hits::Add(9))]),
+            &request_of([check(&format!("k{key}"), limits[key % 2], Hits::Add(9))]),
             START,
         );
     }
@@ -387,10 +391,10 @@ fn counters_of_which_nothing_is_left_are_swept() {
 fn looks_and_counters_given_back_whole_take_no_room() {
     let counters = Counters::new(ROOM, "store", &Metrics::new());
     let limit = limit(Algorithm::TokenBucket, 9, Unit::Minute);
-    counters.decide(&ask([check("a", limit, Hits::Look)]), START);
-    counters.decide(&ask([check("b", limit, Hits::Add(2))]), START);
+    counters.decide(&request_of([check("a", limit, Hits::Peek)]), START);
+    counters.decide(&request_of([check("b", limit, Hits::Add(2))]), START);
     assert_eq!(counters.len(), 1);
-    counters.decide(&ask([check("b", limit, Hits::GiveBack(2))]), START);
+    counters.decide(&request_of([check("b", limit, Hits::Refund(2))]), START);
     assert!(counters.is_empty());
 }
 
@@ -402,19 +406,19 @@ fn a_full_store_evicts_those_closest_to_their_reset() {
     let second = limit(Algorithm::FixedWindow, 9, Unit::Second);
     for key in 0..4_000 {
         counters.decide(
-            &ask([check(&format!("year{key}"), year, Hits::Add(9))]),
+            &request_of([check(&format!("year{key}"), year, Hits::Add(9))]),
             START,
         );
     }
     for key in 0..100_000 {
         counters.decide(
-            &ask([check(&format!("second{key}"), second, Hits::Add(1))]),
+            &request_of([check(&format!("second{key}"), second, Hits::Add(1))]),
             START,
         );
     }
     let kept = (0..4_000).filter(|key| {
         counters.decide(
-            &ask([check(&format!("year{key}"), year, Hits::Look)]),
+            &request_of([check(&format!("year{key}"), year, Hits::Peek)]),
             START,
         )[0]
         .remaining

@@ -143,7 +143,7 @@ impl Compared {
                     rules.domain_names().join(", ")
                 ));
             }
-            (_, Some(&Step::Counted { rule, check, .. })) => (rule, &planned.ask.checks[check]),
+            (_, Some(&Step::Counted { rule, check, .. })) => (rule, &planned.request.checks[check]),
             (_, Some(Step::Unlimited(_))) => return unmet("its rule is unlimited"),
             _ => return unmet("it meets no rule with a limit"),
         };

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::check::{Ask, Check, Hits, Key};
+use crate::check::{Check, CheckRequest, Hits, Key};
 use crate::limit::{Algorithm, Limit};
 use crate::store::memory::Counters;
 use crate::telemetry::metric::Metrics;
@@ -69,7 +69,7 @@ pub fn play(limit: &Limit, book_ahead: Span, calls: &[Time], work: Work) -> Vec<
     };
     let decide = |hits, number: usize, now| {
         let holder = is_held.then(|| number.to_string().into_bytes().into());
-        let ask = Ask {
+        let request = CheckRequest {
             checks: [Check {
                 hits,
                 holder,
@@ -77,15 +77,15 @@ pub fn play(limit: &Limit, book_ahead: Span, calls: &[Time], work: Work) -> Vec<
             }]
             .into_iter()
             .collect(),
-            ..Ask::default()
+            ..CheckRequest::default()
         };
-        counters.decide(&ask, now)[0]
+        counters.decide(&request, now)[0]
     };
     let mut going_on: VecDeque<(Time, usize)> = VecDeque::new();
     let mut starts = Vec::with_capacity(calls.len());
     for (number, &now) in calls.iter().enumerate() {
         while let Some(&(end, holder)) = going_on.front().filter(|(end, _)| *end <= now) {
-            decide(Hits::GiveBack(1), holder, end);
+            decide(Hits::Refund(1), holder, end);
             going_on.pop_front();
         }
         let verdict = decide(Hits::Add(work.hits), number, now);

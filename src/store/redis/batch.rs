@@ -4,7 +4,7 @@
 //! task of the store, so that cancelling one caller does not cancel the batch its request is part
 //! of.
 //!
-//! What became of a request is known here. A caller that gives up learns from its [`Departure`]
+//! What became of a request is known here. A caller that gives up learns from its [`SendState`]
 //! whether the request had left:
 //!
 //! ```text
@@ -25,14 +25,14 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::check::{Effect, Failure, StoreError};
+use crate::check::{CheckError, Effect, StoreError};
 use crate::store::redis::Redis;
 use crate::store::redis::connection::{Lane, Link};
 use crate::store::redis::health::Trouble;
 use crate::store::redis::node::Node;
 use crate::store::redis::redirect::Redirect;
-use crate::store::redis::script::{Line, Manner, Repair, Said, WindowForm};
-use crate::store::redis::trip::{Back, Trip, Untold};
+use crate::store::redis::script::{CheckReply, EncodedCheck, Mode, Repair, WindowCommand};
+use crate::store::redis::trip::{BatchReply, BatchRequest, ReplyError};
 use crate::time::Time;
 
 /// How many checks go out with one call: about half a millisecond of Redis. An ask whose checks are
@@ -52,20 +52,20 @@ pub struct Batcher(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    queue: mpsc::Sender<Waiting>,
+    queue: mpsc::Sender<PendingRequest>,
     waiting_bytes: Arc<AtomicUsize>,
     _task: JoinSet<()>,
 }
 
 /// Whether a request has left for Redis: shared by its caller and its batch.
 #[derive(Debug, Clone, Default)]
-pub struct Departure(Arc<AtomicU8>);
+pub struct SendState(Arc<AtomicU8>);
 
 /// What a server told of one ask's checks, in order.
 #[derive(Debug)]
-pub struct Told {
+pub struct PartReply {
     /// What it was asked.
-    pub lines: Vec<Line>,
+    pub lines: Vec<EncodedCheck>,
     /// What time it was there.
     pub now: Time,
     /// What it says of each.
@@ -73,7 +73,7 @@ pub struct Told {
 }
 
 /// What a server says of a check, or why it says nothing.
-pub type Outcome = Result<Said, Silence>;
+pub type Outcome = Result<CheckReply, Silence>;
 
 /// Why a server says nothing of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,22 +81,22 @@ pub enum Silence {
     /// It is not the one to ask.
     Elsewhere(Redirect),
     /// It has no verdict.
-    None(Failure),
+    None(CheckError),
 }
 
 /// An ask that waits for its turn.
 #[derive(Debug)]
-struct Waiting {
-    lines: Vec<Line>,
-    manner: Manner,
-    departure: Departure,
-    reply: oneshot::Sender<Result<Told, Failure>>,
-    _bytes: WaitingBytes,
+struct PendingRequest {
+    lines: Vec<EncodedCheck>,
+    mode: Mode,
+    send_state: SendState,
+    reply: oneshot::Sender<Result<PartReply, CheckError>>,
+    _bytes: PendingBytes,
 }
 
 /// Bytes of a waiting request, until it is dropped.
 #[derive(Debug)]
-struct WaitingBytes {
+struct PendingBytes {
     all: Arc<AtomicUsize>,
     bytes: usize,
 }
@@ -108,12 +108,12 @@ struct Task {
     /// Whether it is one of a cluster's.
     by_slot: bool,
     lane: Lane,
-    queue: mpsc::Receiver<Waiting>,
+    queue: mpsc::Receiver<PendingRequest>,
     /// Taken from the queue, and left over because the batch before it was full.
-    next: Option<Waiting>,
+    next: Option<PendingRequest>,
 }
 
-impl Departure {
+impl SendState {
     const QUEUED: u8 = 0;
     const SENT: u8 = 1;
     const WITHDRAWN: u8 = 2;
@@ -139,11 +139,11 @@ impl Departure {
     }
 }
 
-impl WaitingBytes {
+impl PendingBytes {
     /// `None` if there is no room. A request that waits alone always has room: its own size is
     /// bounded where it is received.
-    fn reserve(all: &Arc<AtomicUsize>, lines: &[Line]) -> Option<Self> {
-        let bytes = lines.iter().map(Line::heap_bytes).sum::<usize>() + size_of_val(lines);
+    fn reserve(all: &Arc<AtomicUsize>, lines: &[EncodedCheck]) -> Option<Self> {
+        let bytes = lines.iter().map(EncodedCheck::heap_bytes).sum::<usize>() + size_of_val(lines);
         let before = all.fetch_add(bytes, Relaxed);
         let reserved = Self {
             all: all.clone(),
@@ -153,16 +153,16 @@ impl WaitingBytes {
     }
 }
 
-impl Drop for WaitingBytes {
+impl Drop for PendingBytes {
     fn drop(&mut self) {
         self.all.fetch_sub(self.bytes, Relaxed);
     }
 }
 
-impl Waiting {
+impl PendingRequest {
     /// Whether it is to be sent. From then on it counts as sent.
     fn leaves(&self) -> bool {
-        !self.reply.is_closed() && self.departure.leave()
+        !self.reply.is_closed() && self.send_state.leave()
     }
 }
 
@@ -194,23 +194,23 @@ impl Batcher {
     }
 
     /// Waits for the reply to these lines. A caller that stops waiting before they are sent is not
-    /// charged; `departure` tells it whether they were.
+    /// charged; `send_state` tells it whether they were.
     ///
     /// # Errors
     /// There is no reply, or no room to wait for one (`WAITERS_MAX`, `WAITERS_BYTES_MAX`).
     pub async fn ask(
         &self,
-        lines: Vec<Line>,
-        manner: Manner,
-        departure: Departure,
-    ) -> Result<Told, Failure> {
-        let crowded = StoreError::Crowded.not_counted();
-        let bytes = WaitingBytes::reserve(&self.0.waiting_bytes, &lines).ok_or(crowded)?;
+        lines: Vec<EncodedCheck>,
+        mode: Mode,
+        send_state: SendState,
+    ) -> Result<PartReply, CheckError> {
+        let crowded = StoreError::QueueFull.not_counted();
+        let bytes = PendingBytes::reserve(&self.0.waiting_bytes, &lines).ok_or(crowded)?;
         let (reply, told) = oneshot::channel();
-        let waiting = Waiting {
+        let waiting = PendingRequest {
             lines,
-            manner,
-            departure: departure.clone(),
+            mode,
+            send_state: send_state.clone(),
             reply,
             _bytes: bytes,
         };
@@ -222,9 +222,9 @@ impl Batcher {
                 TrySendError::Closed(_) => StoreError::Unreachable.not_counted(),
             })?;
         told.await.unwrap_or_else(|_| {
-            Err(Failure {
+            Err(CheckError {
                 error: StoreError::Unreachable,
-                effect: departure.withdraw(),
+                effect: send_state.withdraw(),
             })
         })
     }
@@ -239,9 +239,9 @@ impl Task {
         }
     }
 
-    /// The requests of the next call: waits for the first one, and takes what is there besides.
+    /// The requests of the next call: waits for the first one, and takes what else is there.
     /// `None` if no more will come.
-    async fn take(&mut self) -> Option<Vec<Waiting>> {
+    async fn take(&mut self) -> Option<Vec<PendingRequest>> {
         let first = match self.next.take() {
             Some(next) => next,
             None => self.queue.recv().await?,
@@ -264,7 +264,7 @@ impl Task {
         Some(batch)
     }
 
-    async fn send(&self, batch: Vec<Waiting>) {
+    async fn send(&self, batch: Vec<PendingRequest>) {
         let (redis, node) = (&self.redis, &self.node);
         let health = &node.health;
         if health.breaker.is_open() {
@@ -277,7 +277,8 @@ impl Task {
                 return fail(batch, StoreError::Unreachable.not_counted());
             }
         };
-        let (mut batch, withdrawn): (Vec<_>, Vec<_>) = batch.into_iter().partition(Waiting::leaves);
+        let (mut batch, withdrawn): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(PendingRequest::leaves);
         redis.metrics.abandoned.inc_by(withdrawn.len() as u64);
         if batch.is_empty() {
             return;
@@ -285,8 +286,8 @@ impl Task {
         keep_order(&mut batch);
         let groups = batch
             .iter()
-            .map(|waiting| (waiting.manner, waiting.lines.as_slice()));
-        let trip = Trip::new(
+            .map(|waiting| (waiting.mode, waiting.lines.as_slice()));
+        let trip = BatchRequest::new(
             groups,
             self.by_slot,
             redis.clock.is_manual().then(|| redis.clock.now()),
@@ -310,10 +311,10 @@ impl Task {
                 let direct = batch
                     .iter()
                     .flat_map(|waiting| &waiting.lines)
-                    .filter_map(Line::lifetime);
+                    .filter_map(EncodedCheck::lifetime);
                 redis.lifetimes.add(node.id(), direct);
                 let error = if error.is_timeout() {
-                    StoreError::Late
+                    StoreError::TimedOut
                 } else {
                     StoreError::Unreachable
                 };
@@ -322,7 +323,11 @@ impl Task {
         }
     }
 
-    async fn call(&self, link: &mut Link, trip: &Trip<'_>) -> Result<Back, RedisError> {
+    async fn call(
+        &self,
+        link: &mut Link,
+        trip: &BatchRequest<'_>,
+    ) -> Result<BatchReply, RedisError> {
         let (redis, node) = (&self.redis, &self.node);
         let sent = redis.clock.now();
         let values = trip
@@ -335,7 +340,7 @@ impl Task {
             .observe(received.since(sent).as_secs_f64());
         let mut back = trip.read(values).inspect_err(|_| link.give_up())?;
         if let Some(now) = back.now {
-            node.clock.hear(now, sent, received);
+            node.clock.observe(now, sent, received);
         }
         self.repair(link, std::mem::take(&mut back.repairs)).await;
         if back.is_misplaced() {
@@ -363,7 +368,7 @@ impl Task {
         }
     }
 
-    fn deliver(&self, batch: Vec<Waiting>, back: Back) {
+    fn deliver(&self, batch: Vec<PendingRequest>, back: BatchReply) {
         let redis = &self.redis;
         let now = redis.clock.now();
         let redis_now = back.now.unwrap_or(self.node.clock.at(now));
@@ -373,8 +378,8 @@ impl Task {
                 .lines
                 .iter()
                 .zip(told.by_ref())
-                .map(|(line, told)| self.hear(waiting.manner, line, told, now));
-            let told = Told {
+                .map(|(line, told)| self.hear(waiting.mode, line, told, now));
+            let told = PartReply {
                 now: redis_now,
                 said: said.collect(),
                 lines: waiting.lines,
@@ -385,20 +390,26 @@ impl Task {
         }
     }
 
-    fn hear(&self, manner: Manner, line: &Line, told: Result<Said, Untold>, now: Time) -> Outcome {
+    fn hear(
+        &self,
+        mode: Mode,
+        line: &EncodedCheck,
+        told: Result<CheckReply, ReplyError>,
+        now: Time,
+    ) -> Outcome {
         match told {
             Ok(said) => {
-                if manner != Manner::Tried {
+                if mode != Mode::DryRun {
                     self.redis
                         .last_seen
                         .remember(line.hash(), line.used(&said), now);
                 }
                 Ok(said)
             }
-            Err(Untold::Elsewhere(redirect)) => Err(Silence::Elsewhere(redirect)),
-            Err(Untold::Wrong(text)) => {
+            Err(ReplyError::Elsewhere(redirect)) => Err(Silence::Elsewhere(redirect)),
+            Err(ReplyError::Wrong(text)) => {
                 self.node.health.refused(&text);
-                Err(Silence::None(StoreError::Refused.not_counted()))
+                Err(Silence::None(StoreError::Rejected.not_counted()))
             }
         }
     }
@@ -406,11 +417,11 @@ impl Task {
 
 /// Commands come before the script. A check whose counter an earlier one asks the script about
 /// waits for it there.
-fn keep_order(batch: &mut [Waiting]) {
+fn keep_order(batch: &mut [PendingRequest]) {
     let mut scripted: SmallVec<[u64; BATCH_SIZE_MAX]> = SmallVec::new();
     for line in batch.iter_mut().flat_map(|waiting| &mut waiting.lines) {
         if line.is_direct() && scripted.contains(&line.hash()) {
-            line.set_form(WindowForm::Scripted);
+            line.set_command(WindowCommand::Script);
         }
         if !line.is_direct() {
             scripted.push(line.hash());
@@ -418,7 +429,7 @@ fn keep_order(batch: &mut [Waiting]) {
     }
 }
 
-fn fail(batch: Vec<Waiting>, failure: Failure) {
+fn fail(batch: Vec<PendingRequest>, failure: CheckError) {
     for waiting in batch {
         let _ = waiting.reply.send(Err(failure));
     }

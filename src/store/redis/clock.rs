@@ -13,7 +13,7 @@ impl RedisClock {
     /// Redis read its clock at some moment between `sent` and `received`, so the truth lies between
     /// two bounds. What is known changes only if it lies outside of them, and then no further
     /// than it must (Cristian, 1989): a slow reply teaches little.
-    pub fn hear(&self, redis_now: Time, sent: Time, received: Time) {
+    pub fn observe(&self, redis_now: Time, sent: Time, received: Time) {
         let (least, most) = (ahead(redis_now, received), ahead(redis_now, sent));
         let known = self.0.load(Relaxed);
         let better = known.clamp(least, most.max(least));
@@ -44,21 +44,21 @@ mod tests {
     #[test]
     fn it_moves_no_further_than_it_must() {
         let clock = RedisClock::default();
-        clock.hear(at(1_000), at(900), at(1_100));
+        clock.observe(at(1_000), at(900), at(1_100));
         assert_eq!(
             clock.at(at(1_000)),
             at(1_000),
             "the same clock, as far as anybody can tell"
         );
-        clock.hear(at(5_000), at(900), at(1_100));
+        clock.observe(at(5_000), at(900), at(1_100));
         assert_eq!(clock.at(at(1_000)), at(4_900));
-        clock.hear(at(5_000), at(900), at(200_000));
+        clock.observe(at(5_000), at(900), at(200_000));
         assert_eq!(
             clock.at(at(1_000)),
             at(4_900),
             "a slow reply teaches nothing new"
         );
-        clock.hear(at(500), at(900), at(1_100));
+        clock.observe(at(500), at(900), at(1_100));
         assert_eq!(clock.at(at(1_000)), at(600), "it also goes back");
     }
 }

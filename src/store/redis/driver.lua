@@ -27,8 +27,8 @@ local function twins()
   end
 
   local function read(argument)
-    local code, drops, veto, cost, full, deepest, life, rate = struct.unpack(FORMAT, argument)
-    return algorithm_of(code), drops == 1, veto == 1, cost, full, deepest, life, rate
+    local code, drops, enforcing, cost, full, deepest, life, rate = struct.unpack(FORMAT, argument)
+    return algorithm_of(code), drops == 1, enforcing == 1, cost, full, deepest, life, rate
   end
 
   -- What is spent after a call, whether it was over, and whether the state is another, even if as much is spent.
@@ -63,7 +63,7 @@ local function twins()
   end
 
   local function decide(key, argument, tried)
-    local algorithm, drops, veto, cost, full, deepest, life, rate = read(argument)
+    local algorithm, drops, enforcing, cost, full, deepest, life, rate = read(argument)
     local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
     local after, over, changed = charge(algorithm, spent, state, cost, drops, full, deepest, argument)
     local reply = told(algorithm, key, state, after, over, cost, full)
@@ -76,30 +76,30 @@ local function twins()
   -- All or nothing: decides over what was loaded, and keeps it if nobody vetoes. If somebody does, it is loaded anew, and only those that
   -- are over do what they do.
   local function decide_together(first, arguments, count)
-    local slots, checks, vetoed = {}, {}, false
+    local slots, checks, blocked = {}, {}, false
     local function slot_of(index)
       local key, argument = KEYS[first + index], ARGV[arguments + index]
-      local algorithm, drops, veto, cost, full, deepest, life, rate = read(argument)
+      local algorithm, drops, enforcing, cost, full, deepest, life, rate = read(argument)
       local slot = slots[key]
       if not slot then
         local spent, kept, state = algorithm.load(key, now, deepest, life, rate, full)
         slot = {algorithm = algorithm, spent = spent, loaded = spent, changed = not kept, state = state, life = life, rate = rate}
         slots[key] = slot
       end
-      return slot, key, argument, drops, veto, cost, full, deepest
+      return slot, key, argument, drops, enforcing, cost, full, deepest
     end
     for index = 0, count - 1 do
-      local slot, key, argument, drops, veto, cost, full, deepest = slot_of(index)
+      local slot, key, argument, drops, enforcing, cost, full, deepest = slot_of(index)
       local over, changed
       slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
       slot.changed = slot.changed or changed
-      vetoed = vetoed or (over and veto)
+      blocked = blocked or (over and enforcing)
       checks[index] = {over = over, reply = told(slot.algorithm, key, slot.state, slot.spent, over, cost, full)}
     end
-    if vetoed then
+    if blocked then
       slots = {}
       for index = 0, count - 1 do
-        local slot, key, argument, drops, veto, cost, full, deepest = slot_of(index)
+        local slot, key, argument, drops, enforcing, cost, full, deepest = slot_of(index)
         local check = checks[index]
         if not check.over then
           check.reply = told(slot.algorithm, key, slot.state, slot.spent, slot.spent > full, cost, full)

@@ -2,7 +2,7 @@
 //! nothing more.
 
 use crate::check::Key;
-use crate::store::redis::slots::Slots;
+use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Time;
 
@@ -12,7 +12,7 @@ pub const LAST_SEEN_MAX: usize = 65_536;
 /// The memory.
 #[derive(Debug)]
 pub struct LastSeen {
-    slots: Slots<2>,
+    slots: DirectMappedTable<2>,
     overwritten: Counter,
 }
 
@@ -24,7 +24,7 @@ impl LastSeen {
             "Counters whose last state in Redis was forgotten because another one needed the room (last_seen_max).",
         );
         Self {
-            slots: Slots::new(LAST_SEEN_MAX),
+            slots: DirectMappedTable::new(LAST_SEEN_MAX),
             overwritten,
         }
     }

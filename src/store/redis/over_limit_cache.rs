@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::check::{Check, Hits, Key, Verdict};
 use crate::limit::{Algorithm, RefusedHits};
-use crate::store::redis::slots::Slots;
+use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::telemetry::metric::{self, Metrics};
 use crate::time::{Span, Time};
 
@@ -29,7 +29,7 @@ const REFUNDS_MAX: usize = 1_024;
 pub struct OverLimitCache {
     /// For a key and a limit: until when there is no room, until when anything is left of what was
     /// used, and when the request came that was told so.
-    slots: Slots<3>,
+    slots: DirectMappedTable<3>,
     /// When counters were last refunded, by the hash of their keys.
     refunds: Box<[AtomicU64]>,
     hits: metric::Counter,
@@ -48,8 +48,8 @@ impl OverLimitCache {
             "Counters that were forgotten by the over-limit cache before their time, because another one needed the room.",
         );
         Self {
-            slots: Slots::new(
-                usize::try_from(bytes).unwrap_or(usize::MAX) / Slots::<3>::SLOT_BYTES,
+            slots: DirectMappedTable::new(
+                usize::try_from(bytes).unwrap_or(usize::MAX) / DirectMappedTable::<3>::SLOT_BYTES,
             ),
             refunds: (0..REFUNDS_MAX).map(|_| AtomicU64::new(0)).collect(),
             hits: metrics.reference_gauge_of(
@@ -140,7 +140,7 @@ impl OverLimitCache {
 fn may_be_remembered(check: &Check) -> bool {
     let drops = check.limit.refused_hits() == RefusedHits::Drop;
     match check.limit.algorithm() {
-        _ if matches!(check.hits, Hits::GiveBack(_)) => false,
+        _ if matches!(check.hits, Hits::Refund(_)) => false,
         Algorithm::FixedWindow => true,
         Algorithm::SlidingWindow => drops,
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {

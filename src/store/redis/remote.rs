@@ -8,15 +8,15 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
-use crate::check::{Ask, Check, Decisions, Failure, Hits, StoreError, Verdict};
+use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict};
 use crate::limit::RefusedHits;
 use crate::store::redis::Redis;
-use crate::store::redis::batch::{BATCH_SIZE_MAX, Batcher, Departure, Silence, Told};
+use crate::store::redis::batch::{BATCH_SIZE_MAX, Batcher, PartReply, SendState, Silence};
 use crate::store::redis::cluster;
 use crate::store::redis::health::Trouble;
 use crate::store::redis::node::{Node, NodeId};
 use crate::store::redis::redirect::Redirect;
-use crate::store::redis::script::{Line, Manner, Route, WindowForm};
+use crate::store::redis::script::{EncodedCheck, Mode, Route, WindowCommand};
 use crate::store::redis::topology::Pool;
 use crate::time::{Span, Time};
 
@@ -26,7 +26,7 @@ pub const REDIRECTS_MAX: usize = 5;
 
 /// One runtime's way to Redis.
 #[derive(Debug, Clone)]
-pub struct Remote {
+pub struct RedisClient {
     redis: Arc<Redis>,
     /// For each server that was ever asked and still is one.
     batchers: Arc<Mutex<HashMap<NodeId, Batcher>>>,
@@ -34,7 +34,7 @@ pub struct Remote {
 
 /// How long the answer may take.
 #[derive(Debug, Clone, Copy)]
-struct Within {
+struct Budget {
     patience: Span,
     /// From when on.
     since: Time,
@@ -42,29 +42,29 @@ struct Within {
 
 /// Checks that go to one server.
 #[derive(Debug)]
-struct Part<'r> {
+struct NodeBatch<'r> {
     pool: &'r Pool,
     by_slot: bool,
     node: Arc<Node>,
     /// Which of the ask's checks they are.
     indices: SmallVec<[usize; 2]>,
-    lines: Vec<Line>,
+    lines: Vec<EncodedCheck>,
 }
 
 /// What goes out for one request. Most often there is one.
-type Parts<'r> = SmallVec<[Part<'r>; 1]>;
+type NodeBatches<'r> = SmallVec<[NodeBatch<'r>; 1]>;
 
 /// What became of one server's part.
 #[derive(Debug, Default)]
-struct Heard<'r> {
-    decided: SmallVec<[(usize, Result<Verdict, Failure>); 2]>,
-    elsewhere: Parts<'r>,
+struct NodeReply<'r> {
+    decided: SmallVec<[(usize, Result<Verdict, CheckError>); 2]>,
+    elsewhere: NodeBatches<'r>,
 }
 
 /// What the over-limit cache knows of each check.
 type Known = SmallVec<[Option<Verdict>; 2]>;
 
-impl Remote {
+impl RedisClient {
     /// For the runtime that this is called on. Servers that are known are being connected to, so
     /// that the first caller need not wait for it.
     pub fn new(redis: Arc<Redis>) -> Self {
@@ -87,58 +87,71 @@ impl Remote {
     }
 
     /// Answers every check of an ask, in order, before its deadline and within STORE_TIMEOUT.
-    pub async fn decide(&self, ask: &Ask, now: Time) -> Decisions {
+    pub async fn decide(&self, request: &CheckRequest, now: Time) -> Decisions {
         let timeout = self.redis.store_timeout;
-        let patience = ask
+        let patience = request
             .deadline
             .map_or(timeout, |deadline| deadline.since(now).min(timeout));
-        let within = Within {
+        let budget = Budget {
             patience,
             since: now,
         };
         if let Some(cache) = &self.redis.over_limit_cache {
-            let known: Known = ask
+            let known: Known = request
                 .checks
                 .iter()
                 .map(|check| cache.get(check, now))
                 .collect();
             let decisions = if known.iter().any(Option::is_some) {
                 // On the heap, so that calls to which nothing is known are small.
-                Box::pin(self.ask_for_the_rest(ask, known, within)).await
+                Box::pin(self.decide_unknown(request, known, budget)).await
             } else {
-                self.ask_redis(&ask.checks, ask.together, within).await
+                self.send_all(&request.checks, request.all_or_nothing, budget)
+                    .await
             };
             // Whatever was replied: the refund may have arrived.
-            for check in ask
+            for check in request
                 .checks
                 .iter()
-                .filter(|check| matches!(check.hits, Hits::GiveBack(_)))
+                .filter(|check| matches!(check.hits, Hits::Refund(_)))
             {
                 cache.refunded(&check.key, self.redis.clock.now());
             }
             return decisions;
         }
-        self.ask_redis(&ask.checks, ask.together, within).await
+        self.send_all(&request.checks, request.all_or_nothing, budget)
+            .await
     }
 
     /// Asks for what is not known already.
-    async fn ask_for_the_rest(&self, ask: &Ask, known: Known, within: Within) -> Decisions {
-        let vetoed = ask.together
-            && ask
+    async fn decide_unknown(
+        &self,
+        request: &CheckRequest,
+        known: Known,
+        budget: Budget,
+    ) -> Decisions {
+        let blocked = request.all_or_nothing
+            && request
                 .checks
                 .iter()
                 .zip(&known)
-                .any(|(check, known)| check.veto && known.is_some());
-        let unknown = ask
+                .any(|(check, known)| check.enforcing && known.is_some());
+        let unknown = request
             .checks
             .iter()
             .zip(&known)
             .filter(|(_, known)| known.is_none());
         let unknown: Vec<Check> = unknown
-            .map(|(check, _)| if vetoed { look(check) } else { check.clone() })
+            .map(|(check, _)| {
+                if blocked {
+                    as_peek(check)
+                } else {
+                    check.clone()
+                }
+            })
             .collect();
         let told = self
-            .ask_redis(&unknown, ask.together && !vetoed, within)
+            .send_all(&unknown, request.all_or_nothing && !blocked, budget)
             .await;
         let mut told = told.into_iter();
         known
@@ -147,7 +160,7 @@ impl Remote {
                 known.map_or_else(
                     || {
                         told.next()
-                            .unwrap_or(Err(StoreError::Refused.not_counted()))
+                            .unwrap_or(Err(StoreError::Rejected.not_counted()))
                     },
                     Ok,
                 )
@@ -155,18 +168,18 @@ impl Remote {
             .collect()
     }
 
-    async fn ask_redis(&self, checks: &[Check], together: bool, within: Within) -> Decisions {
+    async fn send_all(&self, checks: &[Check], together: bool, budget: Budget) -> Decisions {
         if !together || checks.len() < 2 {
-            let parts = self.parts(checks, Manner::Apart, within.since);
-            return self.ask_parts(checks, parts, Manner::Apart, within).await;
-        }
-        let parts = self.parts(checks, Manner::Together, within.since);
-        if is_one_step(&parts, checks.len()) {
+            let parts = self.parts(checks, Mode::Independent, budget.since);
             return self
-                .ask_parts(checks, parts, Manner::Together, within)
+                .send_batches(checks, parts, Mode::Independent, budget)
                 .await;
         }
-        Box::pin(self.try_and_charge(checks, parts, within)).await
+        let parts = self.parts(checks, Mode::Atomic, budget.since);
+        if is_one_step(&parts, checks.len()) {
+            return self.send_batches(checks, parts, Mode::Atomic, budget).await;
+        }
+        Box::pin(self.try_and_charge(checks, parts, budget)).await
     }
 
     /// All or nothing where no one server can decide it: what would be said of each check is asked
@@ -176,26 +189,26 @@ impl Remote {
     async fn try_and_charge<'r>(
         &'r self,
         checks: &[Check],
-        parts: Parts<'r>,
-        within: Within,
+        parts: NodeBatches<'r>,
+        budget: Budget,
     ) -> Decisions {
-        let mut decisions = self.ask_parts(checks, parts, Manner::Tried, within).await;
+        let mut decisions = self.send_batches(checks, parts, Mode::DryRun, budget).await;
         let is_over =
-            |decision: &Result<Verdict, Failure>| decision.is_ok_and(|verdict| verdict.over);
-        let vetoed = checks
+            |decision: &Result<Verdict, CheckError>| decision.is_ok_and(|verdict| verdict.over);
+        let blocked = checks
             .iter()
             .zip(&decisions)
-            .any(|(check, decision)| check.veto && is_over(decision));
-        let second = |(check, decision): (&Check, &Result<Verdict, Failure>)| match (
-            vetoed,
+            .any(|(check, decision)| check.enforcing && is_over(decision));
+        let second = |(check, decision): (&Check, &Result<Verdict, CheckError>)| match (
+            blocked,
             is_over(decision),
         ) {
-            (true, false) => look(check),
+            (true, false) => as_peek(check),
             _ => check.clone(),
         };
-        let is_asked_again = |check: &Check, decision: &Result<Verdict, Failure>| {
+        let is_asked_again = |check: &Check, decision: &Result<Verdict, CheckError>| {
             let stays_refused =
-                vetoed && is_over(decision) && check.limit.refused_hits() == RefusedHits::Drop;
+                blocked && is_over(decision) && check.limit.refused_hits() == RefusedHits::Drop;
             decision.is_ok() && !stays_refused
         };
         let asked: Vec<usize> = (0..checks.len())
@@ -205,8 +218,10 @@ impl Remote {
             .iter()
             .map(|&index| second((&checks[index], &decisions[index])))
             .collect();
-        let parts = self.parts(&again, Manner::Apart, within.since);
-        let told = self.ask_parts(&again, parts, Manner::Apart, within).await;
+        let parts = self.parts(&again, Mode::Independent, budget.since);
+        let told = self
+            .send_batches(&again, parts, Mode::Independent, budget)
+            .await;
         for (index, decision) in asked.into_iter().zip(told) {
             decisions[index] = decision;
         }
@@ -214,12 +229,12 @@ impl Remote {
     }
 
     /// Who is asked for what. Checks that nobody can be asked for are in none.
-    fn parts(&self, checks: &[Check], manner: Manner, now: Time) -> Parts<'_> {
-        let mut parts = Parts::new();
+    fn parts(&self, checks: &[Check], mode: Mode, now: Time) -> NodeBatches<'_> {
+        let mut parts = NodeBatches::new();
         for (index, check) in checks.iter().enumerate() {
             let pool = self.redis.pool_of(check);
             let layout = pool.layout();
-            let line = self.redis.line(check, &layout, manner, now);
+            let line = self.redis.line(check, &layout, mode, now);
             if let Some(node) = layout.owner(line.key().as_bytes()) {
                 let part = part_of(&mut parts, pool, node, layout.has_slots());
                 part.indices.push(index);
@@ -229,37 +244,37 @@ impl Remote {
         parts
     }
 
-    async fn ask_parts<'r>(
+    async fn send_batches<'r>(
         &'r self,
         checks: &[Check],
-        mut parts: Parts<'r>,
-        manner: Manner,
-        within: Within,
+        mut parts: NodeBatches<'r>,
+        mode: Mode,
+        budget: Budget,
     ) -> Decisions {
         let mut decisions: Decisions = checks
             .iter()
             .map(|_| Err(StoreError::Unreachable.not_counted()))
             .collect();
         for _ in 0..=REDIRECTS_MAX {
-            let mut elsewhere = Parts::new();
-            let heard: SmallVec<[Heard<'_>; 1]> = match parts.pop() {
+            let mut elsewhere = NodeBatches::new();
+            let reply: SmallVec<[NodeReply<'_>; 1]> = match parts.pop() {
                 // As it is most often, and then it needs no place on the heap.
                 Some(alone) if parts.is_empty() => {
-                    SmallVec::from_iter([self.ask_part(checks, alone, manner, within).await])
+                    SmallVec::from_iter([self.send_batch(checks, alone, mode, budget).await])
                 }
                 last => join_all(
                     parts
                         .drain(..)
                         .chain(last)
-                        .map(|part| self.ask_part(checks, part, manner, within)),
+                        .map(|part| self.send_batch(checks, part, mode, budget)),
                 )
                 .await
                 .into(),
             };
-            for Heard {
+            for NodeReply {
                 decided,
                 elsewhere: sent_on,
-            } in heard
+            } in reply
             {
                 elsewhere.extend(sent_on);
                 for (index, decision) in decided {
@@ -269,48 +284,49 @@ impl Remote {
             if elsewhere.is_empty() {
                 return decisions;
             }
-            let is_parted = |part: &Part<'_>| part.lines.iter().any(|line| line.route().is_alone());
-            if manner == Manner::Together && elsewhere.iter().any(is_parted) {
+            let is_parted =
+                |part: &NodeBatch<'_>| part.lines.iter().any(|line| line.route().is_isolated());
+            if mode == Mode::Atomic && elsewhere.iter().any(is_parted) {
                 // Of these keys some have gone to another node: no one call can decide over all of
                 // them any more.
-                let parts = self.parts(checks, Manner::Together, within.since);
-                return Box::pin(self.try_and_charge(checks, parts, within)).await;
+                let parts = self.parts(checks, Mode::Atomic, budget.since);
+                return Box::pin(self.try_and_charge(checks, parts, budget)).await;
             }
             parts = elsewhere;
         }
         for index in parts.iter().flat_map(|part| &part.indices) {
-            decisions[*index] = Err(StoreError::Refused.not_counted());
+            decisions[*index] = Err(StoreError::Rejected.not_counted());
         }
         decisions
     }
 
     /// Asks one server.
-    async fn ask_part<'r>(
+    async fn send_batch<'r>(
         &'r self,
         checks: &[Check],
-        part: Part<'r>,
-        manner: Manner,
-        within: Within,
-    ) -> Heard<'r> {
-        let Part {
+        part: NodeBatch<'r>,
+        mode: Mode,
+        budget: Budget,
+    ) -> NodeReply<'r> {
+        let NodeBatch {
             pool,
             by_slot,
             node,
             indices,
             mut lines,
         } = part;
-        let mut heard = Heard::default();
+        let mut reply = NodeReply::default();
         let mut asked = 0;
         while asked < indices.len() {
             // One after the other: the same key may come again, and is to see what it did before.
-            let rest = if manner == Manner::Together {
+            let rest = if mode == Mode::Atomic {
                 Vec::new()
             } else {
                 lines.split_off(lines.len().min(BATCH_SIZE_MAX))
             };
             let indices = &indices[asked..asked + lines.len()];
             asked += lines.len();
-            match self.told(&node, by_slot, lines, manner, within).await {
+            match self.told(&node, by_slot, lines, mode, budget).await {
                 Ok(told) => {
                     for ((&index, line), said) in indices.iter().zip(told.lines).zip(&told.said) {
                         match said {
@@ -318,63 +334,63 @@ impl Remote {
                                 let verdict = self.redis.conclude(
                                     (&checks[index], &line),
                                     said,
-                                    within.since,
+                                    budget.since,
                                     told.now,
                                     &node,
                                 );
-                                heard.decided.push((index, Ok(verdict)));
+                                reply.decided.push((index, Ok(verdict)));
                             }
                             Err(Silence::None(failure)) => {
-                                heard.decided.push((index, Err(*failure)))
+                                reply.decided.push((index, Err(*failure)))
                             }
                             Err(Silence::Elsewhere(redirect)) => {
                                 match self.follow(pool, &node, redirect) {
                                     Some((node, route)) => {
-                                        heard.goes_to(pool, &node, index, line, route)
+                                        reply.redirect(pool, &node, index, line, route)
                                     }
-                                    None => heard
+                                    None => reply
                                         .decided
-                                        .push((index, Err(StoreError::Refused.not_counted()))),
+                                        .push((index, Err(StoreError::Rejected.not_counted()))),
                                 }
                             }
                         }
                     }
                 }
-                Err(failure) => heard
+                Err(failure) => reply
                     .decided
                     .extend(indices.iter().map(|&index| (index, Err(failure)))),
             }
             lines = rest;
         }
-        heard
+        reply
     }
 
     async fn told(
         &self,
         node: &Arc<Node>,
         by_slot: bool,
-        lines: Vec<Line>,
-        manner: Manner,
-        within: Within,
-    ) -> Result<Told, Failure> {
+        lines: Vec<EncodedCheck>,
+        mode: Mode,
+        budget: Budget,
+    ) -> Result<PartReply, CheckError> {
         if node.health.breaker.is_open() {
             return Err(StoreError::Unreachable.not_counted());
         }
-        let gone = self.redis.clock.now().since(within.since);
-        let patience = within.patience.less(gone);
+        let gone = self.redis.clock.now().since(budget.since);
+        let patience = budget.patience.less(gone);
         if patience == Span::ZERO {
-            return Err(StoreError::Late.not_counted());
+            return Err(StoreError::TimedOut.not_counted());
         }
-        let (batcher, departure) = (self.batcher(node, by_slot), Departure::default());
-        let asking = batcher.ask(lines, manner, departure.clone());
+        let (batcher, send_state) = (self.batcher(node, by_slot), SendState::default());
+        let asking = batcher.ask(lines, mode, send_state.clone());
         tokio::time::timeout(Duration::from(patience), asking)
             .await
             .unwrap_or_else(|_| {
                 node.health
                     .see(Trouble::Slow, "no reply within the caller's time");
-                Err(Failure {
-                    error: StoreError::Late,
-                    effect: departure.withdraw(),
+                Err(CheckError {
+                    error: StoreError::TimedOut,
+                    effect: send_state.withdraw(),
                 })
             })
     }
@@ -392,7 +408,7 @@ impl Remote {
             Redirect::Moved(place) => {
                 moved.inc();
                 pool.doubt();
-                Some((at(place)?, Route::Plain))
+                Some((at(place)?, Route::Normal))
             }
             Redirect::Ask(place) => {
                 ask.inc();
@@ -400,7 +416,7 @@ impl Remote {
             }
             Redirect::Again => {
                 again.inc();
-                Some((node.clone(), Route::Alone))
+                Some((node.clone(), Route::Isolated))
             }
         }
     }
@@ -428,18 +444,18 @@ impl Remote {
     }
 }
 
-impl<'r> Heard<'r> {
-    fn goes_to(
+impl<'r> NodeReply<'r> {
+    fn redirect(
         &mut self,
         pool: &'r Pool,
         node: &Arc<Node>,
         index: usize,
-        mut line: Line,
+        mut line: EncodedCheck,
         route: Route,
     ) {
         line.set_route(route);
-        if route.is_alone() {
-            line.set_form(WindowForm::Fresh);
+        if route.is_isolated() {
+            line.set_command(WindowCommand::SetNxIncr);
         }
         let part = part_of(&mut self.elsewhere, pool, node, true);
         part.indices.push(index);
@@ -449,17 +465,17 @@ impl<'r> Heard<'r> {
 
 /// The part of a server, which may be new.
 fn part_of<'p, 'r>(
-    parts: &'p mut Parts<'r>,
+    parts: &'p mut NodeBatches<'r>,
     pool: &'r Pool,
     node: &Arc<Node>,
     by_slot: bool,
-) -> &'p mut Part<'r> {
+) -> &'p mut NodeBatch<'r> {
     let at = parts
         .iter()
         .position(|part| part.node.id() == node.id())
         .unwrap_or(parts.len());
     if at == parts.len() {
-        parts.push(Part {
+        parts.push(NodeBatch {
             pool,
             by_slot,
             node: node.clone(),
@@ -471,9 +487,9 @@ fn part_of<'p, 'r>(
 }
 
 /// Whether one call of the script can decide all of them.
-fn is_one_step(parts: &[Part<'_>], checks: usize) -> bool {
+fn is_one_step(parts: &[NodeBatch<'_>], checks: usize) -> bool {
     let [part] = parts else { return false };
-    let slot = |line: &Line| cluster::slot(line.key().as_bytes());
+    let slot = |line: &EncodedCheck| cluster::slot(line.key().as_bytes());
     part.lines.len() == checks
         && (!part.by_slot
             || part
@@ -482,9 +498,9 @@ fn is_one_step(parts: &[Part<'_>], checks: usize) -> bool {
                 .all(|line| slot(line) == slot(&part.lines[0])))
 }
 
-fn look(check: &Check) -> Check {
+fn as_peek(check: &Check) -> Check {
     Check {
-        hits: Hits::Look,
+        hits: Hits::Peek,
         ..check.clone()
     }
 }

@@ -31,18 +31,18 @@ pub struct Script {
 
 /// How the checks of a request are decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum Mode {
     /// Each by itself.
-    Apart,
+    Independent,
     /// All or nothing.
-    Together,
+    Atomic,
     /// Each by itself, and nothing of it is kept: what would be said.
-    Tried,
+    DryRun,
 }
 
 /// One check as Redis gets it.
 #[derive(Debug, Clone)]
-pub struct Line {
+pub struct EncodedCheck {
     key: Key,
     argument: SmallVec<[u8; 48]>,
     window: Option<Window>,
@@ -61,10 +61,10 @@ const COST_AT: usize = 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     /// Like any other.
-    Plain,
+    Normal,
     /// In a call of its own: of its slot, which is on its way to another node, keys are in both
     /// places.
-    Alone,
+    Isolated,
     /// The same, to the node that the slot is on its way to. That has to be told that this is
     /// known.
     Asking,
@@ -72,8 +72,8 @@ pub enum Route {
 
 impl Route {
     /// Whether it travels with no other.
-    pub fn is_alone(self) -> bool {
-        self != Self::Plain
+    pub fn is_isolated(self) -> bool {
+        self != Self::Normal
     }
 
     /// Whether ASKING has to come before each of its commands.
@@ -84,11 +84,11 @@ impl Route {
 
 /// What Redis says of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct CheckReply {
     /// What is spent after it, as -1 - spent if it was refused.
     number: i64,
-    /// What its algorithm needs for a verdict besides.
-    besides: Vec<u64>,
+    /// What its algorithm needs for a verdict extra.
+    extra: Vec<u64>,
 }
 
 /// Hits of a fixed window that count whether they pass or not: most of what is out there, and what
@@ -98,19 +98,19 @@ struct Window {
     hits: u64,
     /// How long its key lives, in seconds.
     life: u64,
-    form: WindowForm,
+    form: WindowCommand,
 }
 
 /// How such a hit is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WindowForm {
+pub enum WindowCommand {
     /// By the script, with others.
-    Scripted,
+    Script,
     /// Its key is known to be there: INCRBY.
-    Known,
+    Incr,
     /// Its key may not be there: SET NX with its life, and INCRBY. That costs more than the script
     /// in which it travels with others, and less than a script of its own.
-    Fresh,
+    SetNxIncr,
 }
 
 /// What INCRBY alone cannot do, and a reply shows to be needed.
@@ -140,7 +140,7 @@ pub struct Replies {
     /// What time it is there.
     pub now: Time,
     /// For each check in order what is said of it, or what is wrong with it.
-    pub told: Vec<Result<Said, String>>,
+    pub told: Vec<Result<CheckReply, String>>,
 }
 
 /// How the script is named in a call.
@@ -186,12 +186,12 @@ impl Script {
     /// whether it is decided together. `now` is for Redis to go by, instead of its own clock.
     pub fn command<'l, L>(
         &self,
-        groups: impl Iterator<Item = (Manner, L)> + Clone,
+        groups: impl Iterator<Item = (Mode, L)> + Clone,
         now: Option<Time>,
         form: Form,
     ) -> Cmd
     where
-        L: IntoIterator<Item = &'l Line>,
+        L: IntoIterator<Item = &'l EncodedCheck>,
     {
         let scripted = |lines: L| lines.into_iter().filter(|line| !line.is_direct());
         let (name, script) = match form {
@@ -214,9 +214,9 @@ impl Script {
             None => command.arg(""),
         };
         let mut run = Run::default();
-        for (manner, lines) in groups {
-            let lines: SmallVec<[&Line; 8]> = scripted(lines).collect();
-            if manner == Manner::Together {
+        for (mode, lines) in groups {
+            let lines: SmallVec<[&EncodedCheck; 8]> = scripted(lines).collect();
+            if mode == Mode::Atomic {
                 run.end(&mut command);
                 command.arg(format!("T{}", lines.len()));
             }
@@ -225,7 +225,7 @@ impl Script {
                     Some(window) => run.add(window, &mut command),
                     None => {
                         run.end(&mut command);
-                        if manner == Manner::Tried {
+                        if mode == Mode::DryRun {
                             command.arg("L");
                         }
                         command.arg(line.argument.as_slice());
@@ -262,16 +262,16 @@ impl Run {
     }
 }
 
-impl Line {
+impl EncodedCheck {
     /// A check at that time, whose counter has that hash here. `jitter` is what keys of windows
     /// outlive them by.
-    pub fn new(check: &Check, hash: u64, at: Time, manner: Manner, jitter: Span) -> Self {
+    pub fn new(check: &Check, hash: u64, at: Time, mode: Mode, jitter: Span) -> Self {
         Self::charging(
             check,
             Counter::charge(&check.limit, check.call()),
             hash,
             at,
-            manner,
+            mode,
             jitter,
         )
     }
@@ -282,7 +282,7 @@ impl Line {
         charge: Charge,
         hash: u64,
         at: Time,
-        manner: Manner,
+        mode: Mode,
         jitter: Span,
     ) -> Self {
         let limit = &check.limit;
@@ -303,17 +303,17 @@ impl Line {
                     Months::Calendar => window.end.since(at),
                 };
                 let life = life.ceil_secs() + jitter.ceil_secs();
-                if manner == Manner::Apart && !charge.drops && charge.cost > 0 {
+                if mode == Mode::Independent && !charge.drops && charge.cost > 0 {
                     let window = Window {
                         hits: charge.cost.unsigned_abs(),
                         life,
-                        form: WindowForm::Scripted,
+                        form: WindowCommand::Script,
                     };
                     return Self {
                         key,
                         argument,
                         window: Some(window),
-                        route: Route::Plain,
+                        route: Route::Normal,
                         at,
                         hash,
                         price: 1,
@@ -341,7 +341,7 @@ impl Line {
             full,
             deepest,
         } = charge;
-        argument.extend_from_slice(&[code, drops.into(), check.veto.into()]);
+        argument.extend_from_slice(&[code, drops.into(), check.enforcing.into()]);
         for number in [cost]
             .into_iter()
             .chain([full, deepest, life, rate].map(u64::cast_signed))
@@ -353,14 +353,14 @@ impl Line {
             key,
             argument,
             window: None,
-            route: Route::Plain,
+            route: Route::Normal,
             at,
             hash,
             price,
         }
     }
 
-    /// Bytes that it holds besides its own size, at most.
+    /// Bytes that it holds extra its own size, at most.
     pub fn heap_bytes(&self) -> usize {
         self.key.len() + self.argument.len()
     }
@@ -386,7 +386,7 @@ impl Line {
     }
 
     /// Says how it is sent, if it is one of those.
-    pub fn set_form(&mut self, form: WindowForm) {
+    pub fn set_command(&mut self, form: WindowCommand) {
         if let Some(window) = &mut self.window {
             window.form = form;
         }
@@ -395,7 +395,7 @@ impl Line {
     /// Whether it goes out as commands of its own.
     pub fn is_direct(&self) -> bool {
         self.window
-            .is_some_and(|window| window.form != WindowForm::Scripted)
+            .is_some_and(|window| window.form != WindowCommand::Script)
     }
 
     /// Adds those commands. The reply to the last of them is the one that counts.
@@ -403,7 +403,7 @@ impl Line {
         let key = self.key.as_bytes();
         if let Some(Window {
             life,
-            form: WindowForm::Fresh,
+            form: WindowCommand::SetNxIncr,
             ..
         }) = self.window
         {
@@ -441,7 +441,7 @@ impl Line {
     pub fn reply_to_set(&self, reply: usize) -> Option<usize> {
         let is_fresh = self
             .window
-            .is_some_and(|window| window.form == WindowForm::Fresh);
+            .is_some_and(|window| window.form == WindowCommand::SetNxIncr);
         is_fresh.then(|| reply - 1 - usize::from(self.route.is_asking()))
     }
 
@@ -451,7 +451,11 @@ impl Line {
     ///
     /// # Errors
     /// Redis' own.
-    pub fn told(&self, reply: Value, created: bool) -> Result<(Said, Option<Repair>), RedisError> {
+    pub fn told(
+        &self,
+        reply: Value,
+        created: bool,
+    ) -> Result<(CheckReply, Option<Repair>), RedisError> {
         let used = match reply {
             Value::Int(used) => used,
             // Beyond anything that could be counted.
@@ -500,7 +504,7 @@ impl Line {
     }
 
     /// Whether a server that says this has written it to its key.
-    pub fn is_written(&self, said: &Said) -> bool {
+    pub fn is_written(&self, said: &CheckReply) -> bool {
         let has_cost = || {
             self.argument
                 .get(COST_AT..)
@@ -511,12 +515,12 @@ impl Line {
     }
 
     /// How many hits are in use after it.
-    pub fn used(&self, said: &Said) -> u64 {
+    pub fn used(&self, said: &CheckReply) -> u64 {
         said.spent().div_ceil(self.price)
     }
 
     /// What Redis said of this check means.
-    pub fn verdict(&self, check: &Check, now: Time, said: &Said) -> Verdict {
+    pub fn verdict(&self, check: &Check, now: Time, said: &CheckReply) -> Verdict {
         // INCRBY does not say so.
         let over =
             said.is_refused() || (self.is_window() && said.spent() > check.limit.requests().into());
@@ -530,7 +534,7 @@ impl Line {
         call: Call<'_>,
         over: bool,
         now: Time,
-        said: &Said,
+        said: &CheckReply,
     ) -> Verdict {
         let at = if Kind::of(&check.limit) == Kind::FixedWindow {
             self.at
@@ -543,7 +547,7 @@ impl Line {
             call,
             over,
             said.spent(),
-            &said.besides,
+            &said.extra,
         )
     }
 }
@@ -567,7 +571,7 @@ impl Repair {
     }
 }
 
-impl Said {
+impl CheckReply {
     /// What is spent after it, in the counter's own units.
     fn spent(&self) -> u64 {
         if self.is_refused() {
@@ -580,7 +584,7 @@ impl Said {
     /// Whether it is of a log with as many entries as there may be.
     pub fn is_of_full_log(&self, check: &Check) -> bool {
         let entries = || {
-            self.besides
+            self.extra
                 .get(3)
                 .is_some_and(|&entries| entries >= LOG_ENTRIES_MAX.into())
         };
@@ -605,21 +609,21 @@ impl Said {
                     }
                 });
                 let number = numbers.next().ok_or_else(strange)??;
-                let besides = numbers
+                let extra = numbers
                     .map(|number| Ok(u64::try_from(number?).unwrap_or(0)))
                     .collect::<Result<_, RedisError>>()?;
-                Ok(Ok(Self { number, besides }))
+                Ok(Ok(Self { number, extra }))
             }
             _ => Err(strange()),
         }
     }
 }
 
-impl From<i64> for Said {
+impl From<i64> for CheckReply {
     fn from(number: i64) -> Self {
         Self {
             number,
-            besides: Vec::new(),
+            extra: Vec::new(),
         }
     }
 }
@@ -663,7 +667,7 @@ pub fn replies(value: Value, count: usize) -> Result<Replies, RedisError> {
     let Some(Value::Int(now)) = items.next() else {
         return Err(strange());
     };
-    let told: Vec<_> = items.map(Said::read).collect::<Result<_, _>>()?;
+    let told: Vec<_> = items.map(CheckReply::read).collect::<Result<_, _>>()?;
     if told.len() != count {
         return Err(strange());
     }
@@ -697,8 +701,14 @@ mod tests {
         ))
         .expect("a limit");
         let check = Check::new(Key::from("k"), limit, Hits::Add(2));
-        let mut line = Line::new(&check, 0, Time::from_micros(0), Manner::Apart, Span::ZERO);
-        line.set_form(WindowForm::Fresh);
+        let mut line = EncodedCheck::new(
+            &check,
+            0,
+            Time::from_micros(0),
+            Mode::Independent,
+            Span::ZERO,
+        );
+        line.set_command(WindowCommand::SetNxIncr);
         let repair =
             |reply: i64, created: bool| line.told(Value::Int(reply), created).expect("a reply").1;
         assert!(repair(2, true).is_none());

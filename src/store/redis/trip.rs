@@ -8,18 +8,20 @@ use crate::store::redis::cluster;
 use crate::store::redis::connection::Link;
 use crate::store::redis::redirect::Redirect;
 use crate::store::redis::relocation::is_misplaced;
-use crate::store::redis::script::{self, Form, Line, Manner, Repair, Route, Said, Script};
+use crate::store::redis::script::{
+    self, CheckReply, EncodedCheck, Form, Mode, Repair, Route, Script,
+};
 use crate::time::Time;
 
-/// How often the script is sent again because Redis says that it has forgotten it: a flush may come
+/// How often the script is sent retry because Redis says that it has forgotten it: a flush may come
 /// in between, but not for ever.
 const FORGOTTEN_MAX: usize = 2;
 
 /// What goes out.
 #[derive(Debug)]
-pub struct Trip<'b> {
+pub struct BatchRequest<'b> {
     /// What is asked, in order.
-    lines: Vec<&'b Line>,
+    lines: Vec<&'b EncodedCheck>,
     /// Those among them that go by commands of their own, each with the place of the reply that
     /// counts.
     direct: Vec<(usize, usize)>,
@@ -33,23 +35,23 @@ pub struct Trip<'b> {
 #[derive(Debug)]
 struct Call {
     /// Lines, and how they are decided.
-    groups: Vec<(Manner, Vec<usize>)>,
+    groups: Vec<(Mode, Vec<usize>)>,
     /// On a cluster, what others need to have in common with it to travel along.
-    shares: Option<Shares>,
+    affinity: Option<Affinity>,
     /// The place of its reply.
     reply: usize,
 }
 
 /// What the keys of one call of the script have in common on a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shares {
+struct Affinity {
     slot: u16,
     route: Route,
 }
 
 /// Calls of the script that are made once more.
 #[derive(Debug)]
-struct Again {
+struct Retry {
     /// What goes out.
     commands: Pipeline,
     /// For each of those calls, the place of its reply among the new ones and among the first.
@@ -58,28 +60,28 @@ struct Again {
 
 /// What came back.
 #[derive(Debug)]
-pub struct Back {
+pub struct BatchReply {
     /// What time it is there, if it says so.
     pub now: Option<Time>,
     /// For each line in order what is said of it, or why nothing is.
-    pub told: Vec<Result<Said, Untold>>,
+    pub told: Vec<Result<CheckReply, ReplyError>>,
     /// What else is to be done: keys that were not as expected.
     pub repairs: Vec<Repair>,
 }
 
 /// Why nothing is said of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Untold {
+pub enum ReplyError {
     /// It is not here.
     Elsewhere(Redirect),
     /// What is wrong with it, in Redis' words.
     Wrong(String),
 }
 
-impl<'b> Trip<'b> {
+impl<'b> BatchRequest<'b> {
     /// A trip with these groups of lines. `by_slot` is for a cluster.
     pub fn new(
-        groups: impl Iterator<Item = (Manner, &'b [Line])>,
+        groups: impl Iterator<Item = (Mode, &'b [EncodedCheck])>,
         by_slot: bool,
         now: Option<Time>,
     ) -> Self {
@@ -90,7 +92,7 @@ impl<'b> Trip<'b> {
             commands: Pipeline::new(),
             now,
         };
-        for (manner, lines) in groups {
+        for (mode, lines) in groups {
             let first = trip.lines.len();
             trip.lines.extend(lines);
             let (direct, scripted): (Vec<usize>, Vec<usize>) =
@@ -99,11 +101,11 @@ impl<'b> Trip<'b> {
                 trip.lines[index].increment(&mut trip.commands);
                 trip.direct.push((index, trip.commands.len() - 1));
             }
-            if !by_slot || manner == Manner::Together {
-                trip.plan(manner, scripted, by_slot);
+            if !by_slot || mode == Mode::Atomic {
+                trip.plan(mode, scripted, by_slot);
             } else {
                 for index in scripted {
-                    trip.plan(manner, vec![index], by_slot);
+                    trip.plan(mode, vec![index], by_slot);
                 }
             }
         }
@@ -112,23 +114,23 @@ impl<'b> Trip<'b> {
     }
 
     /// Finds the call that these lines, which are not to be parted, travel with.
-    fn plan(&mut self, manner: Manner, group: Vec<usize>, by_slot: bool) {
+    fn plan(&mut self, mode: Mode, group: Vec<usize>, by_slot: bool) {
         let Some(&first) = group.first() else { return };
         let line = self.lines[first];
-        let shares = by_slot.then(|| Shares {
+        let affinity = by_slot.then(|| Affinity {
             slot: cluster::slot(line.key().as_bytes()),
             route: line.route(),
         });
-        let travels_alone = by_slot && line.route().is_alone();
+        let travels_alone = by_slot && line.route().is_isolated();
         match self
             .calls
             .iter_mut()
-            .find(|call| !travels_alone && call.shares == shares)
+            .find(|call| !travels_alone && call.affinity == affinity)
         {
-            Some(call) => call.groups.push((manner, group)),
+            Some(call) => call.groups.push((mode, group)),
             None => self.calls.push(Call {
-                groups: vec![(manner, group)],
-                shares,
+                groups: vec![(mode, group)],
+                affinity,
                 reply: 0,
             }),
         }
@@ -149,13 +151,16 @@ impl<'b> Trip<'b> {
 
     fn call(&self, index: usize, form: Form, commands: &mut Pipeline) {
         let call = &self.calls[index];
-        if call.shares.is_some_and(|shares| shares.route.is_asking()) {
+        if call
+            .affinity
+            .is_some_and(|affinity| affinity.route.is_asking())
+        {
             commands.cmd("ASKING");
         }
         let groups = call
             .groups
             .iter()
-            .map(|(manner, group)| (*manner, group.iter().map(|&index| self.lines[index])));
+            .map(|(mode, group)| (*mode, group.iter().map(|&index| self.lines[index])));
         commands.add_command(Script::serving().command(groups, self.now, form));
     }
 
@@ -177,38 +182,38 @@ impl<'b> Trip<'b> {
     ) -> Result<Vec<Value>, RedisError> {
         let mut values = link.call(&self.commands).await?;
         for _ in 0..FORGOTTEN_MAX {
-            let Some(again) = self.again(&values) else {
+            let Some(retry) = self.retry(&values) else {
                 break;
             };
             forgotten();
-            again.mend(&mut values, link.call(&again.commands).await?);
+            retry.replace(&mut values, link.call(&retry.commands).await?);
         }
         Ok(values)
     }
 
     /// The calls of which Redis says that it has forgotten the script, if there are any: the first
     /// one brings its text.
-    fn again(&self, values: &[Value]) -> Option<Again> {
-        let mut again = Again {
+    fn retry(&self, values: &[Value]) -> Option<Retry> {
+        let mut retry = Retry {
             commands: Pipeline::new(),
             replies: Vec::new(),
         };
         for (index, call) in self.calls.iter().enumerate() {
             if values.get(call.reply).is_some_and(is_forgotten) {
-                let form = if again.replies.is_empty() {
+                let form = if retry.replies.is_empty() {
                     Form::Text
                 } else {
                     Form::Hash
                 };
-                self.call(index, form, &mut again.commands);
-                again.replies.push((again.commands.len() - 1, call.reply));
+                self.call(index, form, &mut retry.commands);
+                retry.replies.push((retry.commands.len() - 1, call.reply));
             }
         }
-        (!again.replies.is_empty()).then_some(again)
+        (!retry.replies.is_empty()).then_some(retry)
     }
 
     /// Whether the server has counted any of it: a replica cannot.
-    pub fn has_written(&self, back: &Back) -> bool {
+    pub fn has_written(&self, back: &BatchReply) -> bool {
         self.lines
             .iter()
             .zip(&back.told)
@@ -219,15 +224,15 @@ impl<'b> Trip<'b> {
     ///
     /// # Errors
     /// A reply that the script never makes.
-    pub fn read(&self, mut values: Vec<Value>) -> Result<Back, RedisError> {
+    pub fn read(&self, mut values: Vec<Value>) -> Result<BatchReply, RedisError> {
         let mut take = |reply: usize| {
             values
                 .get_mut(reply)
                 .map_or(Value::Nil, |value| std::mem::replace(value, Value::Nil))
         };
-        let mut back = Back {
+        let mut back = BatchReply {
             now: self.now,
-            told: vec![Err(Untold::Wrong("no reply".to_owned())); self.checks()],
+            told: vec![Err(ReplyError::Wrong("no reply".to_owned())); self.checks()],
             repairs: Vec::new(),
         };
         for &(index, reply) in &self.direct {
@@ -235,13 +240,13 @@ impl<'b> Trip<'b> {
             let created = line
                 .reply_to_set(reply)
                 .is_some_and(|reply| take(reply) == Value::Okay);
-            back.told[index] =
-                line.told(take(reply), created)
-                    .map_err(Untold::from)
-                    .map(|(said, repair)| {
-                        back.repairs.extend(repair);
-                        said
-                    });
+            back.told[index] = line
+                .told(take(reply), created)
+                .map_err(ReplyError::from)
+                .map(|(said, repair)| {
+                    back.repairs.extend(repair);
+                    said
+                });
         }
         for call in &self.calls {
             let lines: Vec<usize> = call
@@ -255,11 +260,11 @@ impl<'b> Trip<'b> {
                     let replies = script::replies(value, lines.len())?;
                     back.now = Some(replies.now);
                     for (index, told) in lines.into_iter().zip(replies.told) {
-                        back.told[index] = told.map_err(Untold::Wrong);
+                        back.told[index] = told.map_err(ReplyError::Wrong);
                     }
                 }
                 Err(error) => {
-                    let untold = Untold::from(error).of_a_call(lines.len());
+                    let untold = ReplyError::from(error).of_a_call(lines.len());
                     for index in lines {
                         back.told[index] = Err(untold.clone());
                     }
@@ -273,18 +278,18 @@ impl<'b> Trip<'b> {
     }
 }
 
-impl Back {
+impl BatchReply {
     /// Whether the server says that another one should be asked.
     pub fn is_misplaced(&self) -> bool {
         self.told
             .iter()
-            .any(|told| matches!(told, Err(Untold::Wrong(text)) if is_misplaced(text)))
+            .any(|told| matches!(told, Err(ReplyError::Wrong(text)) if is_misplaced(text)))
     }
 }
 
-impl Again {
+impl Retry {
     /// Puts the new replies in the place of the first ones.
-    fn mend(&self, values: &mut [Value], mut replies: Vec<Value>) {
+    fn replace(&self, values: &mut [Value], mut replies: Vec<Value>) {
         for &(new, first) in &self.replies {
             if let (Some(new), Some(first)) = (replies.get_mut(new), values.get_mut(first)) {
                 std::mem::swap(first, new);
@@ -293,7 +298,7 @@ impl Again {
     }
 }
 
-impl Untold {
+impl ReplyError {
     /// The same for each of so many checks that one call asked for. Redis 6.2 answers ASK as soon
     /// as one key of a call has moved, later versions when all have; so of several keys each is
     /// asked for alone, where it was.
@@ -305,7 +310,7 @@ impl Untold {
     }
 }
 
-impl From<RedisError> for Untold {
+impl From<RedisError> for ReplyError {
     fn from(error: RedisError) -> Self {
         // The library has words of its own, such as ClusterDown for CLUSTERDOWN; Redis' are what
         // people and the rest of this look for.
@@ -329,13 +334,13 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_in_the_words_of_redis() {
-        let words = |kind, detail: &str| match Untold::from(RedisError::from((
+        let words = |kind, detail: &str| match ReplyError::from(RedisError::from((
             ErrorKind::Server(kind),
             "",
             detail.to_owned(),
         ))) {
-            Untold::Wrong(text) => text,
-            Untold::Elsewhere(redirect) => panic!("{redirect:?}"),
+            ReplyError::Wrong(text) => text,
+            ReplyError::Elsewhere(redirect) => panic!("{redirect:?}"),
         };
         assert_eq!(
             words(ServerErrorKind::ClusterDown, "The cluster is down"),

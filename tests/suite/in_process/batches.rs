@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
-use tollgate::check::{Ask, Check, Decisions, Failure, Hits, Key, StoreError};
+use tollgate::check::{Check, CheckError, CheckRequest, Decisions, Hits, Key, StoreError};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
-use tollgate::store::redis::Remote;
+use tollgate::store::redis::RedisClient;
 use tollgate::store::redis::batch::{WAITERS_BYTES_MAX, WAITERS_MAX};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::Clock;
 
 use crate::support::counted;
 use crate::support::in_process::{ADDRESS, START, STORE_TIMEOUT, millis, redis, settle, single};
-use crate::support::remote::ask;
+use crate::support::remote::request_of;
 use crate::support::scripted_redis::{Fault, Network, Reply, ScriptedRedis};
 
 /// How long a call is in flight.
@@ -23,7 +23,7 @@ const ROUND_TRIP: Duration = millis(10);
 
 struct World {
     server: Arc<ScriptedRedis>,
-    remote: Remote,
+    remote: RedisClient,
     metrics: Metrics,
     clock: Clock,
 }
@@ -59,7 +59,9 @@ async fn world() -> World {
 
 impl World {
     async fn decide(&self, checks: impl IntoIterator<Item = Check>) -> Decisions {
-        self.remote.decide(&ask(checks), self.clock.now()).await
+        self.remote
+            .decide(&request_of(checks), self.clock.now())
+            .await
     }
 
     fn metric(&self, name: &str) -> u64 {
@@ -75,7 +77,7 @@ impl Callers {
         }
     }
 
-    fn ask(&mut self, world: &World, ask: Ask) -> AbortHandle {
+    fn ask(&mut self, world: &World, request: CheckRequest) -> AbortHandle {
         let (remote, now, number, began) = (
             world.remote.clone(),
             world.clock.now(),
@@ -83,14 +85,14 @@ impl Callers {
             self.began,
         );
         self.asking.spawn(async move {
-            let decisions = remote.decide(&ask, now).await;
+            let decisions = remote.decide(&request, now).await;
             (number, decisions, began.elapsed())
         })
     }
 
     /// For each caller, in order, whether all its checks have verdicts, and how long after the
     /// first call that was; without those that were canceled.
-    async fn answers(mut self) -> Vec<(Result<(), Failure>, Duration)> {
+    async fn answers(mut self) -> Vec<(Result<(), CheckError>, Duration)> {
         let mut answers = Vec::new();
         while let Some(answer) = self.asking.join_next().await {
             answers.extend(answer.ok());
@@ -130,7 +132,7 @@ async fn calls_that_arrive_while_one_is_in_flight_go_out_together() {
         world.server.fail(Fault::Delay(ROUND_TRIP));
         let mut callers = Callers::new();
         for call in 0..=waiting {
-            callers.ask(&world, ask([check(&format!("{call}"))]));
+            callers.ask(&world, request_of([check(&format!("{call}"))]));
             // So the first one is in flight before the others arrive.
             settle().await;
         }
@@ -162,10 +164,10 @@ async fn canceling_a_caller_before_its_batch_is_sent_takes_it_out() {
     let world = world().await;
     world.server.fail(Fault::Delay(ROUND_TRIP));
     let mut callers = Callers::new();
-    callers.ask(&world, ask([check("first")]));
+    callers.ask(&world, request_of([check("first")]));
     settle().await;
     let handles: Vec<_> = (0..9)
-        .map(|call| callers.ask(&world, ask([check(&format!("waiting {call}"))])))
+        .map(|call| callers.ask(&world, request_of([check(&format!("waiting {call}"))])))
         .collect();
     settle().await;
     handles.iter().step_by(2).for_each(AbortHandle::abort);
@@ -193,10 +195,10 @@ async fn canceling_a_caller_in_flight_neither_cancels_nor_delays_the_others() {
     let world = world().await;
     world.server.fail(Fault::Delay(ROUND_TRIP));
     let mut callers = Callers::new();
-    callers.ask(&world, ask([check("first")]));
+    callers.ask(&world, request_of([check("first")]));
     settle().await;
     let handles: Vec<_> = (0..9)
-        .map(|call| callers.ask(&world, ask([check(&format!("waiting {call}"))])))
+        .map(|call| callers.ask(&world, request_of([check(&format!("waiting {call}"))])))
         .collect();
     tokio::time::sleep(ROUND_TRIP + millis(5)).await;
     handles.iter().step_by(2).for_each(AbortHandle::abort);
@@ -264,7 +266,7 @@ async fn a_redis_that_keeps_no_script_is_asked_three_times_at_most() {
     }
     assert_eq!(
         world.decide([check("v")]).await[0],
-        Err(StoreError::Refused.not_counted())
+        Err(StoreError::Rejected.not_counted())
     );
     assert_eq!(
         (
@@ -316,7 +318,7 @@ async fn the_error_of_one_check_does_not_affect_its_neighbors() {
             used,
             [
                 Ok(expected),
-                Err(StoreError::Refused.not_counted()),
+                Err(StoreError::Rejected.not_counted()),
                 Ok(expected)
             ]
         );
@@ -324,10 +326,10 @@ async fn the_error_of_one_check_does_not_affect_its_neighbors() {
     // And if they are calls of their own.
     world.server.fail(Fault::Delay(ROUND_TRIP));
     let mut callers = Callers::new();
-    callers.ask(&world, ask([check("first")]));
+    callers.ask(&world, request_of([check("first")]));
     settle().await;
     for check in checks {
-        callers.ask(&world, ask([check]));
+        callers.ask(&world, request_of([check]));
     }
     let verdicts: Vec<_> = callers
         .answers()
@@ -340,7 +342,7 @@ async fn the_error_of_one_check_does_not_affect_its_neighbors() {
         [
             Ok(()),
             Ok(()),
-            Err(StoreError::Refused.not_counted()),
+            Err(StoreError::Rejected.not_counted()),
             Ok(())
         ]
     );
@@ -353,7 +355,7 @@ async fn waiting_calls_are_bounded_in_number() {
     let mut callers = Callers::new();
     for _ in 0..2 {
         for call in 0..=WAITERS_MAX {
-            callers.ask(&world, ask([check(&format!("{call}"))]));
+            callers.ask(&world, request_of([check(&format!("{call}"))]));
         }
         // The first call is in flight; then it is answered, and the next 64 are.
         settle().await;
@@ -362,7 +364,7 @@ async fn waiting_calls_are_bounded_in_number() {
     let answers = callers.answers().await;
     let crowded = answers
         .iter()
-        .filter(|(answer, _)| *answer == Err(StoreError::Crowded.not_counted()))
+        .filter(|(answer, _)| *answer == Err(StoreError::QueueFull.not_counted()))
         .count();
     assert!(
         crowded >= WAITERS_MAX - 64 * 2,
@@ -377,19 +379,19 @@ async fn waiting_calls_are_bounded_in_bytes() {
     let world = world().await;
     world.server.fail(Fault::Delay(ROUND_TRIP));
     let mut callers = Callers::new();
-    callers.ask(&world, ask([check("first")]));
+    callers.ask(&world, request_of([check("first")]));
     settle().await;
     let room = WAITERS_BYTES_MAX / KEY_BYTES;
     for call in 0..2 * room {
         callers.ask(
             &world,
-            ask([check(&format!("{call} {}", "x".repeat(KEY_BYTES)))]),
+            request_of([check(&format!("{call} {}", "x".repeat(KEY_BYTES)))]),
         );
         settle().await;
     }
     tokio::time::sleep(millis(1)).await;
-    let is_crowded = |(answer, _): &&(Result<(), Failure>, Duration)| {
-        *answer == Err(StoreError::Crowded.not_counted())
+    let is_crowded = |(answer, _): &&(Result<(), CheckError>, Duration)| {
+        *answer == Err(StoreError::QueueFull.not_counted())
     };
     let answers = callers.answers().await;
     let crowded = answers.iter().filter(is_crowded).count();

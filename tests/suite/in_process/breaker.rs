@@ -20,7 +20,7 @@ const PROBE_INTERVAL: Duration = millis(200);
 const RECOVERY_MAX: Duration = Duration::from_secs(1);
 const LOADING: &str = "LOADING Redis is loading the dataset in memory";
 const UNREACHABLE: Verdict = Verdict::Error(StoreError::Unreachable);
-const LATE: Verdict = Verdict::Error(StoreError::Late);
+const LATE: Verdict = Verdict::Error(StoreError::TimedOut);
 
 /// Every fault that opens the breaker.
 const FAULTS: [Fault; 7] = [
@@ -243,7 +243,7 @@ async fn after_an_error_reply_ends_the_next_call_is_counted() {
         for call in 0..10 {
             assert_eq!(
                 world.ask(&format!("{call}")).await.verdict,
-                Verdict::Error(StoreError::Refused),
+                Verdict::Error(StoreError::Rejected),
                 "{error}"
             );
         }
@@ -299,7 +299,7 @@ async fn write_back_delays_the_first_call_by_no_more_than_three_tenths_of_a_seco
     let limit = Limit::new(&Terms::new(10, Unit::Year, Algorithm::TokenBucket)).expect("a limit");
     for number in 0..OWED {
         let check = Check::new(Key::from(&*format!("owed {number}:")), limit, Hits::Add(3));
-        world.service.redis.count_alone(
+        world.service.redis.decide_locally(
             &[(&check, StoreError::Unreachable.not_counted())],
             false,
             world.service.clock.now(),

@@ -241,7 +241,7 @@ async fn nodes_that_send_a_check_round_and_round_are_asked_six_times_and_no_long
         );
         world.node(node).forget_received();
     }
-    assert_eq!(world.ask(&value).await, error(StoreError::Refused));
+    assert_eq!(world.ask(&value).await, error(StoreError::Rejected));
     assert_eq!(
         world.node(0).received("INCRBY") + world.node(1).received("INCRBY"),
         6
@@ -256,7 +256,7 @@ async fn nodes_that_send_a_check_round_and_round_are_asked_six_times_and_no_long
     assert_eq!(
         called,
         Called {
-            verdict: Verdict::Error(StoreError::Late),
+            verdict: Verdict::Error(StoreError::TimedOut),
             took: WITHIN
         }
     );
@@ -278,7 +278,7 @@ async fn a_node_that_says_try_again_is_asked_again_no_longer_than_the_deadline()
     assert_eq!(
         called,
         Called {
-            verdict: Verdict::Error(StoreError::Late),
+            verdict: Verdict::Error(StoreError::TimedOut),
             took: WITHIN
         }
     );

@@ -29,10 +29,10 @@ type Case = (Fault, Before, [Cost; 2]);
 
 const CASES: [Case; 16] = {
     use Before::{Connected, NotConnected};
-    use StoreError::{Late, Refused, Unreachable};
-    const LATE: [Cost; 2] = [(WITHIN, Late), (STORE_TIMEOUT, Late)];
+    use StoreError::{Rejected, TimedOut, Unreachable};
+    const LATE: [Cost; 2] = [(WITHIN, TimedOut), (STORE_TIMEOUT, TimedOut)];
     const LOST: [Cost; 2] = [(SOON, Unreachable), (SOON, Unreachable)];
-    const ERROR: [Cost; 2] = [(SOON, Refused), (SOON, Refused)];
+    const ERROR: [Cost; 2] = [(SOON, Rejected), (SOON, Rejected)];
     [
         (Fault::NoReply, Connected, LATE),
         (Fault::Stopped, Connected, LATE),
@@ -136,7 +136,7 @@ async fn a_forgotten_script_that_is_sent_again_stays_within_the_deadline() {
         (
             millis(7),
             Called {
-                verdict: Verdict::Error(StoreError::Late),
+                verdict: Verdict::Error(StoreError::TimedOut),
                 took: WITHIN,
             },
         ),
@@ -172,7 +172,7 @@ async fn a_wait_behind_a_call_in_flight_counts_towards_the_deadline() {
     assert_eq!(
         second,
         Called {
-            verdict: Verdict::Error(StoreError::Late),
+            verdict: Verdict::Error(StoreError::TimedOut),
             took: WITHIN
         }
     );

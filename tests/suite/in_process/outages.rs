@@ -139,8 +139,8 @@ impl fmt::Debug for Hit {
 fn hit() -> impl Strategy<Value = Hit> {
     let hits = prop_oneof![
         6 => (1..=3_u64).prop_map(Hits::Add),
-        3 => (1..=3_u64).prop_map(Hits::GiveBack),
-        1 => Just(Hits::Look),
+        3 => (1..=3_u64).prop_map(Hits::Refund),
+        1 => Just(Hits::Peek),
     ];
     (0..3_usize, hits, 0..4_usize).prop_map(|(counter, hits, holder)| Hit {
         counter,
@@ -244,7 +244,7 @@ fn call(hits: Hits, loss: Loss) -> Step {
 fn known_histories_hold_for_every_algorithm() {
     let (add, refund) = (
         |loss| call(Hits::Add(1), loss),
-        |loss| call(Hits::GiveBack(1), loss),
+        |loss| call(Hits::Refund(1), loss),
     );
     let nothing = Loss::Nothing;
     let histories = [
@@ -266,11 +266,11 @@ fn known_histories_hold_for_every_algorithm() {
             vec![
                 add(nothing),
                 Step::Outage(Fault::Stopped),
-                call(Hits::Look, nothing),
-                call(Hits::Look, nothing),
-                call(Hits::Look, nothing),
+                call(Hits::Peek, nothing),
+                call(Hits::Peek, nothing),
+                call(Hits::Peek, nothing),
                 refund(nothing),
-                call(Hits::Look, nothing),
+                call(Hits::Peek, nothing),
             ],
         ),
         (
@@ -289,7 +289,7 @@ fn known_histories_hold_for_every_algorithm() {
                 Step::Wait(Wait::Millis(300)),
                 add(nothing),
                 add(nothing),
-                call(Hits::GiveBack(3), nothing),
+                call(Hits::Refund(3), nothing),
                 Step::OutageEnds,
                 Step::Wait(Wait::Settled),
             ],

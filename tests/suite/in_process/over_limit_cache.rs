@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::task::JoinSet;
-use tollgate::check::{Ask, Check, Hits, Key};
+use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
-use tollgate::store::redis::Remote;
+use tollgate::store::redis::RedisClient;
 use tollgate::store::redis::over_limit_cache::AGE_MAX;
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::Clock;
@@ -19,13 +19,13 @@ fn limit(requests: u32) -> Limit {
 }
 
 /// Whether hits on the only counter are over their limit.
-async fn is_over(remote: &Remote, clock: &Clock, requests: u32, hits: Hits) -> bool {
+async fn is_over(remote: &RedisClient, clock: &Clock, requests: u32, hits: Hits) -> bool {
     let checks = SmallVec::from_iter([Check::new(Key::from("k"), limit(requests), hits)]);
     let decisions = remote
         .decide(
-            &Ask {
+            &CheckRequest {
                 checks,
-                together: false,
+                all_or_nothing: false,
                 deadline: None,
             },
             clock.now(),
@@ -34,7 +34,7 @@ async fn is_over(remote: &Remote, clock: &Clock, requests: u32, hits: Hits) -> b
     decisions[0].as_ref().expect("a verdict").over
 }
 
-async fn processes<const N: usize>() -> ([Remote; N], std::sync::Arc<ScriptedRedis>, Clock) {
+async fn processes<const N: usize>() -> ([RedisClient; N], std::sync::Arc<ScriptedRedis>, Clock) {
     let clock = Clock::starting_at(START);
     let network = Network::new(clock.clone());
     let server = network.server(ADDRESS);
@@ -51,7 +51,7 @@ async fn a_reply_that_a_refund_overtook_is_not_cached() {
     let other = one.redis().clone().open();
     assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await);
     assert!(
-        !is_over(&other, &clock, 9, Hits::Look).await,
+        !is_over(&other, &clock, 9, Hits::Peek).await,
         "it is connected"
     );
     server.fail_next(1, Fault::Delay(millis(50)));
@@ -59,7 +59,7 @@ async fn a_reply_that_a_refund_overtook_is_not_cached() {
     let (late, now) = (one.clone(), clock.clone());
     tasks.spawn(async move { is_over(&late, &now, 1, Hits::Add(1)).await });
     settle().await;
-    is_over(&other, &clock, 1, Hits::GiveBack(2)).await;
+    is_over(&other, &clock, 1, Hits::Refund(2)).await;
     assert!(
         tasks.join_next().await.expect("one").expect("it ends"),
         "Redis decided before the refund"
@@ -75,7 +75,7 @@ async fn a_refund_by_another_process_is_noticed_within_a_second() {
     let ([one, other], server, clock) = processes().await;
     assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await);
     assert!(is_over(&one, &clock, 1, Hits::Add(1)).await);
-    is_over(&other, &clock, 1, Hits::GiveBack(2)).await;
+    is_over(&other, &clock, 1, Hits::Refund(2)).await;
     pass(Duration::from(AGE_MAX)).await;
     assert!(
         !is_over(&one, &clock, 1, Hits::Add(1)).await,
@@ -98,7 +98,7 @@ async fn a_refund_is_noticed_under_every_limit() {
     let ([one], _, clock) = processes().await;
     assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await);
     assert!(is_over(&one, &clock, 1, Hits::Add(1)).await);
-    is_over(&one, &clock, 5, Hits::GiveBack(2)).await;
+    is_over(&one, &clock, 5, Hits::Refund(2)).await;
     assert!(
         !is_over(&one, &clock, 1, Hits::Add(1)).await,
         "there is room since the refund"

@@ -213,7 +213,7 @@ async fn a_demoted_server_is_left_as_soon_as_its_name_leads_to_another() {
             .await;
         assert_eq!(
             called.verdict,
-            Verdict::Error(StoreError::Refused),
+            Verdict::Error(StoreError::Rejected),
             "{error}"
         );
         assert_eq!(world.call_for(millis(3_000)).await, 0, "{error}");

@@ -40,8 +40,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 fn act(bench: &mut Bench, name: u8, doing: Doing) -> Verdict {
     let hits = match doing {
         Doing::Take => Hits::Add(1),
-        Doing::GiveBack => Hits::GiveBack(1),
-        Doing::Look => Hits::Look,
+        Doing::GiveBack => Hits::Refund(1),
+        Doing::Look => Hits::Peek,
     };
     bench.ask(Call {
         hits,
@@ -113,7 +113,7 @@ fn a_name_given_back_twice_frees_one_place_and_hits_do_not_matter() {
         assert_eq!(
             bench
                 .ask(Call {
-                    hits: Hits::GiveBack(5),
+                    hits: Hits::Refund(5),
                     holder: &[0],
                     book_ahead: Span::ZERO
                 })

@@ -123,7 +123,7 @@ impl WriteBackTarget for Returned<'_> {
             .filter(|_| self.outcome == WriteBackOutcome::Written)
         {
             self.server.charge(check.call(), *charge, self.now);
-            *self.seen = Some((self.server.ask(Hits::Look, self.now).used, self.now));
+            *self.seen = Some((self.server.ask(Hits::Peek, self.now).used, self.now));
         }
         vec![self.outcome; write_backs.len()]
     }
@@ -150,7 +150,7 @@ impl Replica {
             epoch: self.epoch,
         };
         let verdict = self.local.decide(&[undecided], self.share, false, now)[0];
-        if let Hits::GiveBack(hits) = check.hits {
+        if let Hits::Refund(hits) = check.hits {
             self.seen = self.seen.map(|(used, at)| (used.saturating_sub(hits), at));
         }
         verdict
@@ -220,7 +220,7 @@ impl World {
     }
 
     fn hear(&mut self) {
-        let used = self.server.ask(Hits::Look, self.now).used;
+        let used = self.server.ask(Hits::Peek, self.now).used;
         for replica in self.replicas.iter_mut().filter(|replica| !replica.away) {
             replica.seen = Some((used, self.now));
         }
@@ -431,7 +431,7 @@ fn the_part_of_what_was_used_that_flowed_back_has_flowed_back_once() {
             "{passed} with {replicas}"
         );
         world.act(Act::TurnAll);
-        let used = world.server.ask(Hits::Look, world.now).used;
+        let used = world.server.ask(Hits::Peek, world.now).used;
         assert!(
             used >= 60 - u64::from(replicas),
             "no full bucket waits at the end: {used} with {replicas}"
@@ -456,7 +456,7 @@ fn every_replica_lets_one_through_however_many_there_are() {
     );
     world.act(Act::TurnAll);
     assert_eq!(passed(&mut world), 0, "Redis knows of them");
-    assert_eq!(world.server.ask(Hits::Look, world.now).used, 5 + 15);
+    assert_eq!(world.server.ask(Hits::Peek, world.now).used, 5 + 15);
 }
 
 #[test]
@@ -482,7 +482,7 @@ fn rejected_and_unsent_hits_stay_pending_and_unknown_ones_are_not_sent_again() {
         WriteBackResult::Done
     );
     assert_eq!(
-        (server.ask(Hits::Look, START).used, replica.seen),
+        (server.ask(Hits::Peek, START).used, replica.seen),
         (5, Some((5, START)))
     );
     assert_eq!(
@@ -497,7 +497,7 @@ fn rejected_and_unsent_hits_stay_pending_and_unknown_ones_are_not_sent_again() {
     );
     assert!(!replica.local.has_pending());
     assert_eq!(
-        replica.count(&check(limit, Hits::Look), START).used,
+        replica.count(&check(limit, Hits::Peek), START).used,
         6,
         "the local count still has them"
     );
@@ -522,7 +522,7 @@ fn a_refund_reduces_pending_hits_and_the_rest_of_it_is_written_back() {
                 );
             }
             assert_eq!(
-                replica.count(&check(limit, Hits::Look), START).used,
+                replica.count(&check(limit, Hits::Peek), START).used,
                 expected,
                 "{algorithm}"
             );
@@ -530,14 +530,14 @@ fn a_refund_reduces_pending_hits_and_the_rest_of_it_is_written_back() {
                 replica.write_back(&mut server, START, WriteBackOutcome::Written),
                 WriteBackResult::Done
             );
-            assert_eq!(server.ask(Hits::Look, START).used, expected, "{algorithm}");
+            assert_eq!(server.ask(Hits::Peek, START).used, expected, "{algorithm}");
         };
-        used(&[Hits::Add(1), Hits::GiveBack(1)].repeat(30), 0);
+        used(&[Hits::Add(1), Hits::Refund(1)].repeat(30), 0);
         used(&[Hits::Add(10)], 10);
-        used(&[Hits::GiveBack(4)], 6);
-        used(&[Hits::GiveBack(3), Hits::Add(5), Hits::GiveBack(1)], 7);
+        used(&[Hits::Refund(4)], 6);
+        used(&[Hits::Refund(3), Hits::Add(5), Hits::Refund(1)], 7);
         // Below zero it ends at zero, in Redis as well.
-        used(&[Hits::GiveBack(9), Hits::Add(2)], 2);
+        used(&[Hits::Refund(9), Hits::Add(2)], 2);
     }
 }
 
@@ -546,13 +546,13 @@ fn a_refund_that_redis_may_have_is_not_written_back() {
     let limit = limit(Algorithm::FixedWindow, 10);
     let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
     replica.count(&check(limit, Hits::Add(10)), START);
-    replica.decide(&check(limit, Hits::GiveBack(4)), Effect::Unknown, START);
+    replica.decide(&check(limit, Hits::Refund(4)), Effect::Unknown, START);
     let mut server = Server::new(limit);
     assert_eq!(
         replica.write_back(&mut server, START, WriteBackOutcome::Written),
         WriteBackResult::Done
     );
-    assert_eq!(server.ask(Hits::Look, START).used, 10);
+    assert_eq!(server.ask(Hits::Peek, START).used, 10);
 }
 
 /// A server that has lost a counter to another one, which receives it while this one's reply is on
@@ -636,7 +636,7 @@ fn hits_that_redis_may_have_are_counted_locally_and_not_written_back() {
         replica.write_back(&mut server, START, WriteBackOutcome::Written),
         WriteBackResult::Done
     );
-    assert_eq!(server.ask(Hits::Look, START).used, 1);
+    assert_eq!(server.ask(Hits::Peek, START).used, 1);
 }
 
 #[test]
@@ -659,7 +659,7 @@ fn hits_of_an_ended_period_are_not_written_back() {
         );
         assert_eq!(
             (
-                server.ask(Hits::Look, later).used,
+                server.ask(Hits::Peek, later).used,
                 replica.local.has_pending()
             ),
             (0, false),
@@ -687,7 +687,7 @@ fn holders_are_not_written_back() {
         [false, false, true]
     );
     assert!(!count(hold("a", Hits::Add(1))).over, "it has its place");
-    assert_eq!(count(hold("b", Hits::GiveBack(1))).used, 1);
+    assert_eq!(count(hold("b", Hits::Refund(1))).used, 1);
     assert!(!count(hold("c", Hits::Add(1))).over);
     assert!(!replica.local.has_pending());
 }

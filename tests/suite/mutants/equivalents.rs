@@ -521,7 +521,7 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
     },
     Equivalent {
         file: "driver.lua",
-        source: "return algorithm_of(code), drops == 1, veto == 1, cost, full, deepest, life, rate",
+        source: "return algorithm_of(code), drops == 1, enforcing == 1, cost, full, deepest, life, rate",
         changes: &[("==", ">=")],
         reason: "flags are 0 or 1",
     },
@@ -569,8 +569,8 @@ pub(super) const EQUIVALENT: &[Equivalent] = &[
         source: "slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)",
         changes: &[
             ("over", "drops"),
-            ("over", "veto"),
-            ("over", "vetoed"),
+            ("over", "enforcing"),
+            ("over", "blocked"),
             ("drops", "over"),
             ("full", "arguments"),
             ("full", "cost"),

@@ -19,7 +19,7 @@ use tollgate::api::convert;
 use tollgate::check::StoreError;
 use tollgate::config::{self, Source};
 use tollgate::limiter::fallback::Fallback;
-use tollgate::limiter::{self, Limiter, Parts, Policy, Refusal};
+use tollgate::limiter::{self, Limiter, LimiterError, Parts, Policy};
 use tollgate::rules::query::Query;
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{LiveRules, OnStoreError};
@@ -399,15 +399,18 @@ pub(crate) async fn ask(
     let deadline =
         grpc_timeout.map(|timeout| convert::deadline(timeout, now).expect("a grpc-timeout"));
     let verdict = match limiter
-        .answer(&Query {
-            deadline,
-            ..convert::query(&request)
-        })
+        .decide(
+            &Query {
+                deadline,
+                ..convert::query(&request)
+            },
+            None,
+        )
         .await
     {
         Ok(answer) if answer.over_limit => Verdict::OverLimit,
         Ok(_) => Verdict::Ok,
-        Err(Refusal::Store(error)) => Verdict::Error(error),
+        Err(LimiterError::Store(error)) => Verdict::Error(error),
         Err(refusal) => panic!("{refusal}"),
     };
     Called {

@@ -138,7 +138,7 @@ pub(crate) fn life(counter: &Counter, limit: &Limit, now: Time, jitter: Span) ->
             Some(ms(ticks * limit.tick().span().as_micros()))
         }
         Counter::SubWindows(_) | Counter::SlidingLog(_) | Counter::Concurrency(_) => {
-            let (_, look) = counter.clone().decide(limit, now, Hits::Look);
+            let (_, look) = counter.clone().decide(limit, now, Hits::Peek);
             Some(ms(look.reset_after.as_micros()))
         }
     }

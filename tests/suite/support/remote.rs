@@ -5,12 +5,12 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use tokio::task::JoinSet;
-use tollgate::check::{Ask, Check, Decisions, Failure, Verdict};
+use tollgate::check::{Check, CheckError, CheckRequest, Decisions, Verdict};
 use tollgate::limit::{Algorithm, Terms, Unit};
 use tollgate::store::redis::address::Address;
 use tollgate::store::redis::deployment::{Deployment, PoolOptions};
 use tollgate::store::redis::dialer::Dialer;
-use tollgate::store::redis::{Options, Redis, Remote};
+use tollgate::store::redis::{Options, Redis, RedisClient};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, Span, Time};
 
@@ -20,7 +20,7 @@ use super::{PATIENCE, counted};
 /// The store, its Redis, and what both tell of themselves.
 pub(crate) struct Bench {
     pub(crate) server: RedisProcess,
-    pub(crate) remote: Remote,
+    pub(crate) remote: RedisClient,
     pub(crate) metrics: Metrics,
 }
 
@@ -58,10 +58,10 @@ impl Bench {
         &self,
         checks: &[Check],
         now: Time,
-    ) -> Vec<Result<Verdict, Failure>> {
+    ) -> Vec<Result<Verdict, CheckError>> {
         let mut callers = Callers::default();
         for check in checks {
-            callers.ask(&self.remote, ask([check.clone()]), now);
+            callers.ask(&self.remote, request_of([check.clone()]), now);
         }
         callers.answers().await.into_iter().flatten().collect()
     }
@@ -76,11 +76,11 @@ pub(crate) struct Callers {
 
 impl Callers {
     /// One more.
-    pub(crate) fn ask(&mut self, remote: &Remote, ask: Ask, now: Time) {
+    pub(crate) fn ask(&mut self, remote: &RedisClient, request: CheckRequest, now: Time) {
         let (remote, number) = (remote.clone(), self.count);
         self.count += 1;
         self.tasks
-            .spawn(async move { (number, remote.decide(&ask, now).await) });
+            .spawn(async move { (number, remote.decide(&request, now).await) });
     }
 
     /// The answers, in the order of the callers.
@@ -123,19 +123,19 @@ pub(crate) fn redis_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Redis>
 }
 
 /// A request of these checks, one by one.
-pub(crate) fn ask(checks: impl IntoIterator<Item = Check>) -> Ask {
-    Ask {
+pub(crate) fn request_of(checks: impl IntoIterator<Item = Check>) -> CheckRequest {
+    CheckRequest {
         checks: checks.into_iter().collect(),
-        together: false,
+        all_or_nothing: false,
         deadline: None,
     }
 }
 
 /// The same, all or nothing.
-pub(crate) fn ask_together(checks: impl IntoIterator<Item = Check>) -> Ask {
-    Ask {
-        together: true,
-        ..ask(checks)
+pub(crate) fn atomic_request(checks: impl IntoIterator<Item = Check>) -> CheckRequest {
+    CheckRequest {
+        all_or_nothing: true,
+        ..request_of(checks)
     }
 }
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 use redis::{Cmd, Connection, RedisError, Value};
 use smallvec::SmallVec;
 use tollgate::algorithm::{Counter, decide_together};
-use tollgate::check::{Ask, Check, Hits, Verdict};
+use tollgate::check::{Check, CheckRequest, Hits, Verdict};
 use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Terms, Unit};
-use tollgate::store::redis::script::{self, Form, Line, Manner, Script};
+use tollgate::store::redis::script::{self, EncodedCheck, Form, Mode, Script};
 use tollgate::time::{Span, Time};
 
 use super::kept::{
@@ -170,7 +170,7 @@ impl<'s> Twins<'s> {
     /// In what they differ.
     pub(crate) fn ask(
         &mut self,
-        asks: &[(Manner, Ask)],
+        asks: &[(Mode, CheckRequest)],
         writes: Writes,
         now: Time,
     ) -> Result<Vec<Result<Verdict, &'static str>>, String> {
@@ -181,21 +181,19 @@ impl<'s> Twins<'s> {
             self.model.states.keys().chain(&expired).cloned().collect();
         let expected: Vec<Result<Verdict, &str>> = asks
             .iter()
-            .flat_map(|(manner, ask)| self.model.decide(*manner, ask, self.jitter, now))
+            .flat_map(|(mode, request)| self.model.decide(*mode, request, self.jitter, now))
             .collect();
         keys.extend(
             asks.iter()
-                .flat_map(|(_, ask)| &ask.checks)
+                .flat_map(|(_, request)| &request.checks)
                 .map(|check| redis_key(check, now)),
         );
 
-        let lines: Vec<(Manner, SmallVec<[Line; 2]>)> = asks
+        let lines: Vec<(Mode, SmallVec<[EncodedCheck; 2]>)> = asks
             .iter()
-            .map(|(manner, ask)| (*manner, self.lines(*manner, ask, now)))
+            .map(|(mode, request)| (*mode, self.lines(*mode, request, now)))
             .collect();
-        let groups = lines
-            .iter()
-            .map(|(manner, lines)| (*manner, lines.as_slice()));
+        let groups = lines.iter().map(|(mode, lines)| (*mode, lines.as_slice()));
         let mut call = redis::pipe();
         // In one transaction no time passes for expiry.
         call.atomic();
@@ -242,7 +240,7 @@ impl<'s> Twins<'s> {
                 replies.now
             ));
         }
-        let checks = asks.iter().flat_map(|(_, ask)| &ask.checks);
+        let checks = asks.iter().flat_map(|(_, request)| &request.checks);
         let lines = lines.iter().flat_map(|(_, lines)| lines);
         for (index, ((check, line), (told, expected))) in checks
             .zip(lines)
@@ -282,10 +280,11 @@ impl<'s> Twins<'s> {
         Ok(expected)
     }
 
-    fn lines(&self, manner: Manner, ask: &Ask, now: Time) -> SmallVec<[Line; 2]> {
-        ask.checks
+    fn lines(&self, mode: Mode, request: &CheckRequest, now: Time) -> SmallVec<[EncodedCheck; 2]> {
+        request
+            .checks
             .iter()
-            .map(|check| Line::new(check, 0, now, manner, self.jitter))
+            .map(|check| EncodedCheck::new(check, 0, now, mode, self.jitter))
             .collect()
     }
 }
@@ -318,19 +317,19 @@ impl Model {
 
     fn decide(
         &mut self,
-        manner: Manner,
-        ask: &Ask,
+        mode: Mode,
+        request: &CheckRequest,
         jitter: Span,
         now: Time,
     ) -> Vec<Result<Verdict, &'static str>> {
-        match manner {
-            Manner::Apart => ask
+        match mode {
+            Mode::Independent => request
                 .checks
                 .iter()
                 .map(|check| self.decide_one(check, jitter, now))
                 .collect(),
-            Manner::Together => self.decide_together(ask, jitter, now),
-            Manner::Tried => ask
+            Mode::Atomic => self.decide_atomically(request, jitter, now),
+            Mode::DryRun => request
                 .checks
                 .iter()
                 .map(|check| self.try_one(check, now))
@@ -377,14 +376,14 @@ impl Model {
     }
 
     /// Trouble with one counter is trouble with all: nobody knows what the others may do.
-    fn decide_together(
+    fn decide_atomically(
         &mut self,
-        ask: &Ask,
+        request: &CheckRequest,
         jitter: Span,
         now: Time,
     ) -> Vec<Result<Verdict, &'static str>> {
         let mut keys: Vec<(Vec<u8>, Limit)> = Vec::new();
-        let slots = ask.checks.iter().map(|check| {
+        let slots = request.checks.iter().map(|check| {
             let key = redis_key(check, now);
             keys.iter()
                 .position(|(known, _)| *known == key)
@@ -400,19 +399,19 @@ impl Model {
             .collect::<Result<Vec<_>, _>>()
         {
             Ok(loaded) => loaded,
-            Err(trouble) => return vec![Err(trouble); ask.checks.len()],
+            Err(trouble) => return vec![Err(trouble); request.checks.len()],
         };
         let mut counters: Vec<Counter> =
             loaded.iter().map(|loaded| loaded.counter.clone()).collect();
-        let changed = changed(ask, &slots, &counters, now);
-        let verdicts = decide_together(&ask.checks, &slots, &mut counters, now);
+        let changed = changed(request, &slots, &counters, now);
+        let verdicts = decide_together(&request.checks, &slots, &mut counters, now);
         let is_written = keys.iter().zip(&loaded).zip(&counters).enumerate();
         let is_written = is_written.map(|(slot, (((_, limit), loaded), after))| {
             loaded.differs_from(after, limit, now) || changed.contains(&slot)
         });
         let is_written: Vec<bool> = is_written.collect();
         if self.is_read_only && is_written.contains(&true) {
-            return vec![Err(REFUSED); ask.checks.len()];
+            return vec![Err(REFUSED); request.checks.len()];
         }
         let slots = keys.into_iter().zip(loaded).zip(counters).zip(is_written);
         for ((((key, limit), loaded), after), _) in slots.filter(|(_, is_written)| *is_written) {
@@ -437,7 +436,7 @@ impl Model {
         let counter = if kept {
             counter
         } else {
-            counter.decide(limit, now, Hits::Look).0
+            counter.decide(limit, now, Hits::Peek).0
         };
         Ok(Loaded {
             counter,
@@ -486,7 +485,7 @@ impl Model {
             state
                 .counter
                 .clone()
-                .is_ok_and(|counter| counter.decide(&state.limit, now, Hits::Look).0.is_full())
+                .is_ok_and(|counter| counter.decide(&state.limit, now, Hits::Peek).0.is_full())
         };
         self.states
             .iter()
@@ -516,7 +515,7 @@ impl Model {
         let Ok(counter) = state.counter.clone() else {
             return Ok(());
         };
-        let (counter, look) = counter.decide(&check.limit, now, Hits::Look);
+        let (counter, look) = counter.decide(&check.limit, now, Hits::Peek);
         if counter.is_untouched() {
             return Ok(());
         }
@@ -578,18 +577,23 @@ impl Model {
 impl Loaded {
     /// Whether something else has to be written.
     fn differs_from(&self, after: &Counter, limit: &Limit, now: Time) -> bool {
-        let as_of_now = |counter: &Counter| counter.clone().decide(limit, now, Hits::Look).0;
+        let as_of_now = |counter: &Counter| counter.clone().decide(limit, now, Hits::Peek).0;
         !self.kept || as_of_now(&self.counter) != as_of_now(after)
     }
 }
 
 /// Which of the counters of an ask a check has changed that has more than a number, even if a later
 /// one has changed it back.
-fn changed(ask: &Ask, slots: &[usize], counters: &[Counter], now: Time) -> BTreeSet<usize> {
+fn changed(
+    request: &CheckRequest,
+    slots: &[usize],
+    counters: &[Counter],
+    now: Time,
+) -> BTreeSet<usize> {
     let play = |does_something: &dyn Fn(usize) -> bool| {
         let (mut counters, mut changed, mut over) =
             (counters.to_vec(), BTreeSet::new(), Vec::new());
-        for (index, (check, &slot)) in ask
+        for (index, (check, &slot)) in request
             .checks
             .iter()
             .zip(slots)
@@ -598,7 +602,7 @@ fn changed(ask: &Ask, slots: &[usize], counters: &[Counter], now: Time) -> BTree
         {
             let before = counters[slot]
                 .clone()
-                .decide(&check.limit, now, Hits::Look)
+                .decide(&check.limit, now, Hits::Peek)
                 .0;
             let (after, verdict) = counters[slot]
                 .clone()
@@ -621,13 +625,13 @@ fn changed(ask: &Ask, slots: &[usize], counters: &[Counter], now: Time) -> BTree
         (changed, over)
     };
     let (changed, over) = play(&|_| true);
-    if !over.iter().any(|&index| ask.checks[index].veto) {
+    if !over.iter().any(|&index| request.checks[index].enforcing) {
         return changed;
     }
     // Of those that are over, those count that do not drop their hits.
     let counts = |index| {
         over.contains(&index)
-            && !Counter::charge(&ask.checks[index].limit, ask.checks[index].call()).drops
+            && !Counter::charge(&request.checks[index].limit, request.checks[index].call()).drops
     };
     play(&counts).0
 }

@@ -136,7 +136,7 @@ impl LocalFallback {
         &self,
         undecided: &[Undecided<'_>],
         share: Share,
-        together: bool,
+        all_or_nothing: bool,
         now: Time,
     ) -> Verdicts {
         let own: SmallVec<[Check; 2]> = undecided
@@ -145,7 +145,7 @@ impl LocalFallback {
             .collect();
         let verdicts = self
             .counters
-            .decide_from(&own, together, now, |index, known| {
+            .decide_from(&own, all_or_nothing, now, |index, known| {
                 let (own, Undecided { check, seen, .. }) = (&own[index], undecided[index]);
                 let seen =
                     || seen.map(|(used, at)| part_of(&check.limit, &own.limit, share, used, at));
@@ -160,15 +160,15 @@ impl LocalFallback {
                         .unwrap_or_else(|| Counter::untouched(&own.limit)),
                 }
             });
-        let is_over = |(check, verdict): (&Check, &Verdict)| check.veto && verdict.over;
-        let vetoed = together && own.len() > 1 && own.iter().zip(&verdicts).any(is_over);
+        let is_over = |(check, verdict): (&Check, &Verdict)| check.enforcing && verdict.over;
+        let blocked = all_or_nothing && own.len() > 1 && own.iter().zip(&verdicts).any(is_over);
         for ((own, verdict), Undecided { check, effect, .. }) in
             own.iter().zip(&verdicts).zip(undecided)
         {
             let has_changed = match own.hits {
-                Hits::Add(_) => !verdict.over && !vetoed,
-                Hits::GiveBack(_) => verdict.over || !vetoed,
-                Hits::Look => false,
+                Hits::Add(_) => !verdict.over && !blocked,
+                Hits::Refund(_) => verdict.over || !blocked,
+                Hits::Peek => false,
             };
             if has_changed && *effect == Effect::None && Kind::of(&own.limit) != Kind::Concurrency {
                 self.pending.add(
@@ -269,7 +269,7 @@ impl LocalFallback {
             });
         };
         if refund > 0 {
-            add(Hits::GiveBack(1), -cost_of(&whole, &own, refund));
+            add(Hits::Refund(1), -cost_of(&whole, &own, refund));
         }
         if hits > 0 {
             add(Hits::Add(1), cost_of(&whole, &own, hits));
@@ -363,8 +363,8 @@ fn whole_key(local: &Key) -> Key {
 fn change(own: &Check) -> Change {
     let charge = Counter::charge(&own.limit, own.call());
     match own.hits {
-        Hits::GiveBack(_) => Change::Refund(charge.cost.unsigned_abs()),
-        Hits::Add(_) | Hits::Look => Change::Hits(charge.wanted()),
+        Hits::Refund(_) => Change::Refund(charge.cost.unsigned_abs()),
+        Hits::Add(_) | Hits::Peek => Change::Hits(charge.wanted()),
     }
 }
 

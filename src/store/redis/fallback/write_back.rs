@@ -11,9 +11,9 @@ use crate::store::redis::Redis;
 use crate::store::redis::connection::Link;
 use crate::store::redis::fallback::local::{WriteBack, WriteBackOutcome, WriteBackTarget};
 use crate::store::redis::node::Node;
-use crate::store::redis::script::{Line, Manner, Repair, WindowForm};
+use crate::store::redis::script::{EncodedCheck, Mode, Repair, WindowCommand};
 use crate::store::redis::topology::{Layout, Pool};
-use crate::store::redis::trip::{Back, Trip, Untold};
+use crate::store::redis::trip::{BatchReply, BatchRequest, ReplyError};
 use crate::time::Time;
 
 /// One server of a pool.
@@ -57,12 +57,12 @@ impl<'r> ServerTarget<'r> {
     async fn call(
         &self,
         link: &mut Link,
-        lines: &[Line],
+        lines: &[EncodedCheck],
         layout: &Layout,
-    ) -> Result<Back, RedisError> {
+    ) -> Result<BatchReply, RedisError> {
         let clock = &self.redis.clock;
-        let trip = Trip::new(
-            [(Manner::Apart, lines)].into_iter(),
+        let trip = BatchRequest::new(
+            [(Mode::Independent, lines)].into_iter(),
             layout.has_slots(),
             clock.is_manual().then(|| clock.now()),
         );
@@ -71,18 +71,23 @@ impl<'r> ServerTarget<'r> {
 
     /// Always by the script: a plain command would overtake the refund of the same counter, and
     /// leave its lifetime to another command.
-    fn line(&self, WriteBack { check, charge }: &WriteBack, layout: &Layout, now: Time) -> Line {
+    fn line(
+        &self,
+        WriteBack { check, charge }: &WriteBack,
+        layout: &Layout,
+        now: Time,
+    ) -> EncodedCheck {
         let mut line = self
             .redis
-            .line_charging(check, *charge, layout, Manner::Apart, now);
-        line.set_form(WindowForm::Scripted);
+            .line_charging(check, *charge, layout, Mode::Independent, now);
+        line.set_command(WindowCommand::Script);
         line
     }
 }
 
 impl WriteBackTarget for ServerTarget<'_> {
     fn owns(&self, key: &Key, limit: &Limit) -> bool {
-        let check = Check::new(key.clone(), *limit, Hits::Look);
+        let check = Check::new(key.clone(), *limit, Hits::Peek);
         let pool = self.redis.pool_of(&check);
         std::ptr::eq(pool, self.pool)
             && self
@@ -101,7 +106,7 @@ impl WriteBackTarget for ServerTarget<'_> {
         };
         let (redis, now) = (self.redis, self.redis.clock.now());
         let layout = Arc::clone(&self.pool.layout());
-        let lines: Vec<Line> = write_backs
+        let lines: Vec<EncodedCheck> = write_backs
             .iter()
             .map(|write_back| self.line(write_back, &layout, now))
             .collect();
@@ -115,16 +120,16 @@ impl WriteBackTarget for ServerTarget<'_> {
         }
         self.link = Some(link);
         let now = redis.clock.now();
-        let outcome = |(line, told): (&Line, Result<_, Untold>)| match told {
+        let outcome = |(line, told): (&EncodedCheck, Result<_, ReplyError>)| match told {
             Ok(said) => {
                 redis.last_seen.remember(line.hash(), line.used(&said), now);
                 WriteBackOutcome::Written
             }
-            Err(Untold::Elsewhere(_)) => {
+            Err(ReplyError::Elsewhere(_)) => {
                 self.pool.doubt();
                 WriteBackOutcome::Rejected
             }
-            Err(Untold::Wrong(_)) => WriteBackOutcome::Rejected,
+            Err(ReplyError::Wrong(_)) => WriteBackOutcome::Rejected,
         };
         lines.iter().zip(back.told).map(outcome).collect()
     }

@@ -54,7 +54,7 @@ pub(super) struct Checked<'c> {
     pub(super) call: Call<'c>,
     pub(super) over: bool,
     /// The request was all or nothing, and nothing.
-    pub(super) vetoed: bool,
+    pub(super) blocked: bool,
 }
 
 /// What is known of a call.
@@ -113,8 +113,8 @@ impl Model {
         // What is pending may be written back at any time, and counts from then on.
         let pending = (self.pending + self.maybe_pending).cast_signed();
         if matches!(self.kind(), Kind::SubWindows | Kind::SlidingLog) && pending > 0 {
-            self.most = charged(&self.most, &self.limit, Call::LOOK, -pending, self.at);
-            self.most = charged(&self.most, &self.limit, Call::LOOK, pending, now);
+            self.most = charged(&self.most, &self.limit, Call::PEEK, -pending, self.at);
+            self.most = charged(&self.most, &self.limit, Call::PEEK, pending, now);
         }
         // Of sub-windows, what became pending a period ago is not either.
         if self.kind() == Kind::SubWindows && now.since(self.pending_since) >= self.limit.period() {
@@ -128,7 +128,7 @@ impl Model {
 
     /// Whether everything is known of it.
     pub(super) fn is_exact(&self, now: Time) -> bool {
-        let up_to_date = |counter: &Counter| counter.clone().decide(&self.limit, now, Call::LOOK).0;
+        let up_to_date = |counter: &Counter| counter.clone().decide(&self.limit, now, Call::PEEK).0;
         let is_settled = self.pending == 0
             && self.refunds == 0
             && self.unsure == 0
@@ -144,22 +144,26 @@ impl Model {
 
     /// A check was answered.
     pub(super) fn answered(&mut self, checked: Checked<'_>, outcome: Outcome, now: Time) {
-        let Checked { call, over, vetoed } = checked;
+        let Checked {
+            call,
+            over,
+            blocked,
+        } = checked;
         let charge = Counter::charge(&self.limit, call);
-        let is_dropped = if over { charge.drops } else { vetoed };
+        let is_dropped = if over { charge.drops } else { blocked };
         if outcome != Outcome::Served {
             self.unsettled_since = self.unsettled_since.or(Some(now));
         }
         match (call.hits, outcome) {
-            (Hits::Look, _) => {}
+            (Hits::Peek, _) => {}
             // Nothing says whether it left the counter over its limit, and so whether it did
             // anything.
-            (Hits::GiveBack(_), _) if vetoed => {
+            (Hits::Refund(_), _) if blocked => {
                 // Another check of the same counter may have been told of it all the same.
                 self.beyond += charge.cost.unsigned_abs();
                 self.least_refunded(call, outcome, now);
             }
-            (Hits::GiveBack(_), Outcome::Served) => {
+            (Hits::Refund(_), Outcome::Served) => {
                 // While Redis does not know of the pending hits, it may floor too early.
                 if self.pending + self.maybe_pending == 0 {
                     self.charge_most(call, charge.cost, now);
@@ -167,8 +171,8 @@ impl Model {
                 self.least_refunded(call, outcome, now);
                 self.admit(call, charge.cost, now);
             }
-            (Hits::GiveBack(_), Outcome::NotSent) => self.refund_here(call, charge.cost, now),
-            (Hits::GiveBack(_), _) => {
+            (Hits::Refund(_), Outcome::NotSent) => self.refund_here(call, charge.cost, now),
+            (Hits::Refund(_), _) => {
                 self.least_refunded(call, outcome, now);
                 self.admit(call, charge.cost, now);
             }
@@ -196,7 +200,7 @@ impl Model {
                         );
                     }
                 }
-                if !over && !vetoed {
+                if !over && !blocked {
                     self.beyond += if self.pending > 0 {
                         self.units(hits)
                     } else {
@@ -206,7 +210,7 @@ impl Model {
                 }
             }
             (Hits::Add(hits), Outcome::NotSent) => {
-                if !over && !vetoed {
+                if !over && !blocked {
                     self.admit_here(call, hits, charge.cost, now);
                 } else if !is_dropped && self.kind() == Kind::Bucket {
                     // It is not written back, but keeps what is from flowing back.
@@ -223,7 +227,7 @@ impl Model {
                 if self.kind() == Kind::Concurrency && outcome == Outcome::MayArriveLater {
                     self.holders.push(call.holder.to_vec());
                 }
-                if !over && !vetoed {
+                if !over && !blocked {
                     self.beyond += self.units(hits);
                     self.admit(call, charge.cost, now);
                 }
@@ -318,7 +322,7 @@ impl Model {
     pub(super) fn arrive(&mut self, now: Time) {
         let late = std::mem::take(&mut self.late);
         if late > 0 && self.kind() != Kind::Concurrency {
-            self.charge_most(Call::LOOK, late.cast_signed(), now);
+            self.charge_most(Call::PEEK, late.cast_signed(), now);
         }
         self.renew_holders(now);
     }
@@ -345,7 +349,7 @@ impl Model {
             _ => charged(
                 found,
                 &self.limit,
-                Call::LOOK,
+                Call::PEEK,
                 -self.unsure.cast_signed(),
                 now,
             ),

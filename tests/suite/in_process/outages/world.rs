@@ -11,7 +11,7 @@ use tollgate::algorithm::counter::Kind;
 use tollgate::algorithm::decide_together;
 use tollgate::api::convert;
 use tollgate::check::{Check, Hits};
-use tollgate::limiter::answer::Answer;
+use tollgate::limiter::response::Response;
 use tollgate::rules::plan::{Modes, plan};
 use tollgate::rules::query::{Descriptor, Entry, Query};
 use tollgate::telemetry::metric::Metrics;
@@ -161,7 +161,7 @@ impl World {
         let counters = history.counters.iter().map(|&counter| {
             let hit = Hit {
                 counter,
-                hits: Hits::Look,
+                hits: Hits::Peek,
                 holder: 0,
             };
             let query = Query {
@@ -176,7 +176,7 @@ impl World {
                 START,
             )
             .expect("a request");
-            let check = plan.ask.checks[0].clone();
+            let check = plan.request.checks[0].clone();
             Counting {
                 rule: counter,
                 model: Model::new(check.limit, START),
@@ -271,7 +271,7 @@ impl World {
         if let (Outcome::Served, Some(expected)) = (outcome, expected) {
             for (index, (hit, (over, remaining))) in hits.iter().zip(expected).enumerate() {
                 let status = &answer.statuses[index];
-                let over = over && !matches!(hit.hits, Hits::GiveBack(_));
+                let over = over && !matches!(hit.hits, Hits::Refund(_));
                 if (status.over_limit, status.remaining) != (over, remaining) {
                     return Err(format!(
                         "check {index}: {status:?}, but over is {over}, and {remaining} remain"
@@ -329,7 +329,7 @@ impl World {
         Some(verdicts.collect())
     }
 
-    async fn ask(&self, hits: &[Hit], deadline: Option<Time>) -> Answer {
+    async fn ask(&self, hits: &[Hit], deadline: Option<Time>) -> Response {
         let rule = |hit: &Hit| self.counters[hit.counter].rule;
         let descriptors = hits.iter().map(|hit| descriptor(rule(hit), hit)).collect();
         let query = Query {
@@ -340,21 +340,21 @@ impl World {
         };
         self.service
             .limiter
-            .answer(&query)
+            .decide(&query, None)
             .await
             .expect("an answer")
     }
 
-    fn learn(&mut self, hits: &[Hit], answer: &Answer, outcome: Outcome) {
+    fn learn(&mut self, hits: &[Hit], answer: &Response, outcome: Outcome) {
         let now = self.clock.now();
-        let vetoed = self.domain == TOGETHER && hits.len() > 1 && answer.over_limit;
+        let blocked = self.domain == TOGETHER && hits.len() > 1 && answer.over_limit;
         for (hit, status) in hits.iter().zip(&answer.statuses) {
             let counting = &mut self.counters[hit.counter];
             let check = counting.asked(hit);
             let checked = Checked {
                 call: check.call(),
                 over: status.over_limit,
-                vetoed,
+                blocked,
             };
             counting.model.answered(checked, outcome, now);
         }
@@ -473,11 +473,11 @@ impl Counting {
     fn asked(&self, hit: &Hit) -> Check {
         let holder = (self.model.kind() == Kind::Concurrency)
             .then(|| HOLDERS[hit.holder % HOLDERS.len()].as_bytes().into());
-        let veto = !matches!(hit.hits, Hits::GiveBack(_));
+        let enforcing = !matches!(hit.hits, Hits::Refund(_));
         Check {
             hits: hit.hits,
             holder,
-            veto,
+            enforcing,
             ..self.check.clone()
         }
     }

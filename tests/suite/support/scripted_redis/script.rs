@@ -44,7 +44,7 @@ pub(super) enum State {
 /// One check, as its argument says it.
 struct Wanted<'a> {
     code: u8,
-    veto: bool,
+    enforcing: bool,
     charge: Charge,
     life: u64,
     rate: u64,
@@ -74,7 +74,7 @@ impl<'a> Wanted<'a> {
         };
         Self {
             code: argument[0],
-            veto: argument[2] == 1,
+            enforcing: argument[2] == 1,
             charge,
             life,
             rate,
@@ -113,9 +113,9 @@ impl<'a> Wanted<'a> {
 
     fn call(&self) -> Call<'a> {
         let hits = match self.charge.cost {
-            0 => Hits::Look,
+            0 => Hits::Peek,
             1.. => Hits::Add(self.charge.cost.unsigned_abs()),
-            _ => Hits::GiveBack(self.charge.cost.unsigned_abs()),
+            _ => Hits::Refund(self.charge.cost.unsigned_abs()),
         };
         Call {
             hits,
@@ -156,7 +156,7 @@ impl<'a> Wanted<'a> {
                 };
                 Ok(State::Counter(
                     limit,
-                    counter.decide(&limit, now, Hits::Look).0,
+                    counter.decide(&limit, now, Hits::Peek).0,
                 ))
             }
             _ => Err(WRONG_TYPE.to_owned()),
@@ -345,14 +345,14 @@ pub(super) fn decide_together(
         };
         over
     };
-    let (mut vetoed, mut decided) = (false, Vec::new());
+    let (mut blocked, mut decided) = (false, Vec::new());
     for (key, argument) in checks {
         let wanted = Wanted::read(argument);
         let over = charge(&mut slots, key, &wanted);
-        vetoed |= over && wanted.veto;
+        blocked |= over && wanted.enforcing;
         decided.push((over, wanted.reply(&slots[key].state, over, now)));
     }
-    if vetoed {
+    if blocked {
         slots = loaded;
         for ((key, argument), (over, reply)) in checks.iter().zip(&mut decided) {
             let wanted = Wanted::read(argument);

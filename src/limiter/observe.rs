@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 
 use crate::check::{Decisions, StoreError, Verdicts};
 use crate::limit::Limit;
-use crate::limiter::answer::Answer;
 use crate::limiter::fallback::Fallback;
+use crate::limiter::response::Response;
 use crate::rules::query::{Descriptor, Query};
 use crate::rules::{Plan, Step};
 use crate::store::Trip;
@@ -30,11 +30,11 @@ const REDIS: &str = "Redis Pipeline Execution";
 const OWN_LIMIT: &str = "(limit of the request)";
 
 /// For each check why the store had no verdict; empty if it had all of them.
-pub type Silent = SmallVec<[Option<StoreError>; 2]>;
+pub type StoreErrors = SmallVec<[Option<StoreError>; 2]>;
 
 /// Who refused a request, and why.
 #[derive(Debug)]
-pub struct Refused<'a, 'q> {
+pub struct OverLimitEvent<'a, 'q> {
     rule: &'a str,
     limit: &'a Limit,
     descriptor: &'a Descriptor<'q>,
@@ -44,7 +44,7 @@ pub struct Refused<'a, 'q> {
 
 /// What a request came to, for whoever is told.
 #[derive(Debug)]
-pub struct Told<'a, 'q, 'r> {
+pub struct DecisionRecord<'a, 'q, 'r> {
     /// What was asked.
     pub query: &'a Query<'q>,
     /// What was to be done.
@@ -52,15 +52,15 @@ pub struct Told<'a, 'q, 'r> {
     /// What was said of each check.
     pub verdicts: &'a Verdicts,
     /// What the store did not say.
-    pub silent: &'a Silent,
+    pub store_errors: &'a StoreErrors,
     /// What was said instead.
     pub fallback: &'a Fallback,
     /// What it came to.
-    pub answer: &'a Answer,
+    pub answer: &'a Response,
 }
 
 /// The span of a request.
-pub fn execution(within: &LiveSpan, query: &Query<'_>) -> LiveSpan {
+pub fn start_span(within: &LiveSpan, query: &Query<'_>) -> LiveSpan {
     let mut span = within.child(EXECUTION);
     span.tell(
         "domain",
@@ -100,9 +100,9 @@ pub fn redis_said(mut span: LiveSpan, decisions: &Decisions) {
 }
 
 /// For each check why the store has no verdict.
-pub fn silent(decisions: &Decisions) -> Silent {
+pub fn store_errors(decisions: &Decisions) -> StoreErrors {
     if decisions.iter().all(Result::is_ok) {
-        return Silent::new();
+        return StoreErrors::new();
     }
     decisions
         .iter()
@@ -110,7 +110,7 @@ pub fn silent(decisions: &Decisions) -> Silent {
         .collect()
 }
 
-impl<'a, 'q> Told<'a, 'q, '_> {
+impl<'a, 'q> DecisionRecord<'a, 'q, '_> {
     /// Tells the span of the request what it came to.
     pub fn tell(&self, span: &mut LiveSpan) {
         let answer = self.answer;
@@ -138,7 +138,7 @@ impl<'a, 'q> Told<'a, 'q, '_> {
     }
 
     /// Who refused it; `None` if nobody did.
-    pub fn refused(&self) -> Option<Refused<'a, 'q>> {
+    pub fn refused(&self) -> Option<OverLimitEvent<'a, 'q>> {
         let index = self.answer.refused_by?;
         let step = &self.plan.steps[index];
         let check = step.check()?;
@@ -147,9 +147,9 @@ impl<'a, 'q> Told<'a, 'q, '_> {
         } else {
             OWN_LIMIT
         };
-        Some(Refused {
+        Some(OverLimitEvent {
             rule,
-            limit: &self.plan.ask.checks[check].limit,
+            limit: &self.plan.request.checks[check].limit,
             descriptor: &self.query.descriptors[index],
             retry_after: self.verdicts[check].retry_after,
             policy: self.policy(step),
@@ -158,7 +158,7 @@ impl<'a, 'q> Told<'a, 'q, '_> {
 
     /// Which policy spoke in place of the store, and why.
     fn policy(&self, step: &Step<'_>) -> Option<String> {
-        let cause = (*self.silent.get(step.check()?)?)?;
+        let cause = (*self.store_errors.get(step.check()?)?)?;
         Some(format!(
             "{} ({})",
             self.fallback.policy(step).name(),
@@ -167,7 +167,7 @@ impl<'a, 'q> Told<'a, 'q, '_> {
     }
 }
 
-impl Refused<'_, '_> {
+impl OverLimitEvent<'_, '_> {
     /// Writes the line. `left_out` is how many were not written since the last one.
     pub fn log(&self, domain: &[u8], left_out: u64) {
         tracing::warn!(

@@ -20,7 +20,7 @@ pub struct Options {
 
 /// Decides which are told.
 #[derive(Debug)]
-pub struct Refusals {
+pub struct OverLimitLog {
     options: Options,
     second: Mutex<Second>,
     left_out: Counter,
@@ -35,7 +35,7 @@ struct Second {
     left_out: u64,
 }
 
-impl Refusals {
+impl OverLimitLog {
     /// None were told yet.
     pub fn new(options: Options, metrics: &Metrics) -> Self {
         let left_out = metrics.counter(

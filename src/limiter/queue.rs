@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::chance;
-use crate::check::{Ask, Verdict, Verdicts};
+use crate::check::{CheckRequest, Verdict, Verdicts};
 use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
 use crate::time::{MICROS_PER_SECOND, Span, Time};
 
@@ -32,7 +32,7 @@ pub const QUEUE_WAITERS_MAX: usize = 1_024;
 /// Where requests of one runtime wait. Clones are the same.
 #[derive(Debug, Clone)]
 pub struct Queue {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     metrics: QueueMetrics,
 }
 
@@ -48,7 +48,7 @@ pub struct QueueMetrics {
 
 /// The right to wait, from before it is known whether there is a need to until the answer leaves.
 #[derive(Debug)]
-pub struct Place<'q> {
+pub struct QueuePermit<'q> {
     metrics: &'q QueueMetrics,
     _permit: SemaphorePermit<'q>,
 }
@@ -86,41 +86,41 @@ impl Queue {
     /// One in which nobody waits.
     pub fn new(metrics: QueueMetrics) -> Self {
         Self {
-            places: Arc::new(Semaphore::new(QUEUE_WAITERS_MAX)),
+            permits: Arc::new(Semaphore::new(QUEUE_WAITERS_MAX)),
             metrics,
         }
     }
 
-    /// A place for a request that may have to wait. `None` for all others, among them those that
-    /// come when every place is taken: no slot is booked for these, so that they pass at once
+    /// A permit for a request that may have to wait. `None` for all others, among them those that
+    /// come when every permit is taken: no slot is booked for these, so that they pass at once
     /// or are refused.
-    pub fn place_for(&self, ask: &mut Ask) -> Option<Place<'_>> {
-        if ask
+    pub fn permit_for(&self, request: &mut CheckRequest) -> Option<QueuePermit<'_>> {
+        if request
             .checks
             .iter()
             .all(|check| check.book_ahead == Span::ZERO)
         {
             return None;
         }
-        if let Ok(permit) = self.places.try_acquire() {
-            return Some(Place {
+        if let Ok(permit) = self.permits.try_acquire() {
+            return Some(QueuePermit {
                 metrics: &self.metrics,
                 _permit: permit,
             });
         }
         self.metrics.full.inc();
-        for check in &mut ask.checks {
+        for check in &mut request.checks {
             check.book_ahead = Span::ZERO;
         }
         None
     }
 }
 
-impl Place<'_> {
+impl QueuePermit<'_> {
     /// Refuses what was booked but would begin when nobody waits for it any more: slots are booked
     /// in time, but the store has taken some. What came with it was charged.
-    pub fn refuse_late(&self, verdicts: &mut Verdicts, now: Time, deadline: Option<Time>) {
-        if deadline.is_some_and(|deadline| refuse_late(verdicts, now, deadline)) {
+    pub fn reject_expired(&self, verdicts: &mut Verdicts, now: Time, deadline: Option<Time>) {
+        if deadline.is_some_and(|deadline| reject_expired(verdicts, now, deadline)) {
             self.metrics.late.inc();
         }
     }
@@ -158,7 +158,7 @@ impl Drop for Waiting<'_> {
 }
 
 /// Refuses those whose slots begin after the deadline. Gives whether there were any.
-fn refuse_late(verdicts: &mut Verdicts, now: Time, deadline: Time) -> bool {
+fn reject_expired(verdicts: &mut Verdicts, now: Time, deadline: Time) -> bool {
     let mut any = false;
     for verdict in verdicts
         .iter_mut()
@@ -191,7 +191,7 @@ pub fn is_booked(verdict: &Verdict) -> bool {
 }
 
 /// A whole number of seconds, from none to `max`, another one each time.
-pub fn some_of(max: Span) -> Span {
+pub fn jitter(max: Span) -> Span {
     if max == Span::ZERO {
         return max;
     }
@@ -221,11 +221,11 @@ mod tests {
     fn a_slot_that_begins_at_the_deadline_is_waited_for_and_a_later_one_is_refused() {
         let (now, deadline) = (Time::from_micros(5_000), Time::from_micros(6_000));
         let mut verdicts = Verdicts::from_slice(&[booked(Span::ZERO), booked(MILLI)]);
-        assert!(!refuse_late(&mut verdicts, now, deadline));
+        assert!(!reject_expired(&mut verdicts, now, deadline));
         assert_eq!(wait(&verdicts), MILLI);
 
         let later = now.plus(Span::from_micros(1));
-        assert!(refuse_late(&mut verdicts, later, deadline));
+        assert!(reject_expired(&mut verdicts, later, deadline));
         assert_eq!(
             verdicts
                 .iter()
@@ -242,16 +242,16 @@ mod tests {
 
         let mut verdicts = Verdicts::from_slice(&[booked(Span::ZERO)]);
         assert!(
-            !refuse_late(&mut verdicts, deadline.plus(MILLI), deadline),
+            !reject_expired(&mut verdicts, deadline.plus(MILLI), deadline),
             "what has no slot to wait for is no later than any answer"
         );
     }
 
     #[test]
     fn chance_is_whole_seconds_up_to_the_most_that_there_may_be() {
-        assert_eq!(some_of(Span::ZERO), Span::ZERO);
+        assert_eq!(jitter(Span::ZERO), Span::ZERO);
         let drawn: std::collections::BTreeSet<u64> = (0..1_000)
-            .map(|_| some_of(Span::from_secs(3)).as_micros())
+            .map(|_| jitter(Span::from_secs(3)).as_micros())
             .collect();
         assert_eq!(
             drawn.into_iter().collect::<Vec<_>>(),

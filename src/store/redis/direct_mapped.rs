@@ -12,12 +12,12 @@ type Slot<const N: usize> = (u64, [u64; N]);
 
 /// The table, of N numbers for each hash.
 #[derive(Debug)]
-pub struct Slots<const N: usize> {
+pub struct DirectMappedTable<const N: usize> {
     shards: Box<[Mutex<Vec<Slot<N>>>]>,
     seed: RandomState,
 }
 
-impl<const N: usize> Slots<N> {
+impl<const N: usize> DirectMappedTable<N> {
     /// Size of one slot in bytes.
     pub const SLOT_BYTES: usize = size_of::<Slot<N>>();
 
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_later_one_has_the_slot() {
-        let slots = Slots::new(SHARDS);
+        let slots = DirectMappedTable::new(SHARDS);
         assert_eq!(slots.get(1), None);
         assert_eq!(slots.set(1, [2, 3]), None);
         assert_eq!(slots.set(1, [4, 5]), None, "it is its own slot");

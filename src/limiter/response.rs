@@ -7,7 +7,7 @@ use crate::rules::Metadata;
 
 /// An answer, in our words.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Response {
     /// Whether the request is refused.
     pub over_limit: bool,
     /// The first descriptor that refuses it, if it is refused.
