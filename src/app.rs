@@ -34,10 +34,10 @@ use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
 use crate::telemetry::mapper::Mapping;
 use crate::telemetry::metric::{Metrics, Naming};
-use crate::telemetry::statsd::{self, Sending};
+use crate::telemetry::statsd::{self, StatsdTask};
 use crate::telemetry::traces;
 use crate::telemetry::traces::Traces;
-use crate::telemetry::traces::export::Exporting;
+use crate::telemetry::traces::export::SpanExporterTask;
 use crate::time::{Clock, Span};
 
 /// A service whose ports are bound, and whose rules were looked at.
@@ -86,7 +86,7 @@ pub struct Summary {
     /// Where the rules come from.
     pub rules_from: String,
     /// The rules at the start.
-    pub rules: FirstRules,
+    pub rules: InitialRules,
     /// For a first try.
     pub example: Option<Example>,
     /// Threads that serve.
@@ -106,7 +106,7 @@ pub enum Security {
 
 /// The rules at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FirstRules {
+pub enum InitialRules {
     /// They serve.
     Loaded {
         /// How many limits.
@@ -115,9 +115,9 @@ pub enum FirstRules {
         domains: usize,
     },
     /// They are no good.
-    Refused,
+    Rejected,
     /// They are asked for once the listeners are open.
-    Awaited,
+    Pending,
 }
 
 /// What ends a service.
@@ -144,7 +144,7 @@ impl App {
         let naming = Naming {
             mapping,
             tags: settings.telemetry.extra_tags.clone(),
-            times: settings.telemetry.times(),
+            time_unit: settings.telemetry.time_unit(),
         };
         let metrics = Metrics::named(naming);
         metrics.add_process();
@@ -209,12 +209,12 @@ impl App {
         let rules_from_text = rules_from.to_string();
         let rule_source = RuleSource::open(rules_from, publisher, clock.clone(), &metrics);
         let first_rules = match (&*live.load(), &rule_source) {
-            (Some(rules), _) => FirstRules::Loaded {
+            (Some(rules), _) => InitialRules::Loaded {
                 limits: rules.rule_count(),
                 domains: rules.domain_count(),
             },
-            (None, RuleSource::Files(_)) => FirstRules::Refused,
-            (None, RuleSource::Xds(_)) => FirstRules::Awaited,
+            (None, RuleSource::Files(_)) => InitialRules::Rejected,
+            (None, RuleSource::Xds(_)) => InitialRules::Pending,
         };
 
         let files = settings.api.tls().map_err(anyhow::Error::msg)?;
@@ -406,7 +406,7 @@ async fn missed(backend: &Backend, within: Option<Span>) -> Span {
 async fn drain(
     lifecycle: &Lifecycle,
     running: Running,
-    (exporting, sending): (Option<Exporting>, Option<Sending>),
+    (exporting, sending): (Option<SpanExporterTask>, Option<StatsdTask>),
     signal: Signal,
     drain_period: Span,
     shutdown_timeout: Span,

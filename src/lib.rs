@@ -25,7 +25,6 @@ pub mod chance;
 pub mod file_watch;
 pub mod proto;
 pub mod runtime;
-pub mod setting;
 pub mod shutdown;
 pub mod text;
 pub mod time;

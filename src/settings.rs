@@ -6,8 +6,9 @@ use clap::{Args, Command};
 use crate::store::redis;
 use crate::store::settings::BackendChoice;
 
-pub mod foreign;
+pub mod parse;
 pub mod unknown;
+pub mod unsupported;
 
 /// Settings of the service. Flags win over environment variables, and those over defaults.
 #[derive(Debug, Clone, Args)]
@@ -56,7 +57,7 @@ impl Settings {
         warnings.extend(self.rules.warnings());
         warnings.extend(self.telemetry.warnings());
         warnings.extend(self.traces.warnings());
-        warnings.extend(foreign::warnings(&environment));
+        warnings.extend(unsupported::warnings(&environment));
         warnings.extend(unknown::warnings(&environment, &Self::names()));
         warnings
     }
@@ -68,7 +69,7 @@ impl Settings {
             .get_arguments()
             .filter_map(|flag| Some(flag.get_env()?.to_str()?.to_owned()))
             .collect();
-        let others = foreign::names().chain(crate::store::redis::settings::without_flag());
+        let others = unsupported::names().chain(crate::store::redis::settings::without_flag());
         flags.into_iter().chain(others.map(str::to_owned)).collect()
     }
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::setting::{self, Given};
+use crate::settings::parse::{self, Given};
 
 const DEBUG_PORT_DEFAULT: u16 = 6_070;
 
@@ -21,7 +21,7 @@ pub struct Settings {
     )]
     pub debug_host: String,
     /// Port of the same [default: 6070]
-    #[arg(long, env = "DEBUG_PORT", default_value = "", hide_default_value = true, value_name = "PORT", value_parser = setting::given(setting::port))]
+    #[arg(long, env = "DEBUG_PORT", default_value = "", hide_default_value = true, value_name = "PORT", value_parser = parse::given(parse::port))]
     pub debug_port: Given<u16>,
 }
 

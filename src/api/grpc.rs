@@ -114,7 +114,7 @@ impl Connections {
             aged: metrics
                 .counter("tollgate_connections_aged_total", "gRPC connections that were told to go because of GRPC_MAX_CONNECTION_AGE."),
             cut: metrics
-                .counter("tollgate_connections_cut_total", "gRPC connections that were cut off because of GRPC_MAX_CONNECTION_AGE_GRACE."),
+                .counter("tollgate_connections_force_closed_total", "gRPC connections that were cut off because of GRPC_MAX_CONNECTION_AGE_GRACE."),
         }
     }
 

@@ -204,7 +204,7 @@ pub async fn answer(
     let mut span = handler.traces.begin(SPAN, Kind::Server, &headers);
     let response = respond(&handler, &request, span.as_ref()).await;
     if let Some(span) = &mut span {
-        span.tell_number(SPAN_STATUS, response.status().as_u16());
+        span.set_number(SPAN_STATUS, response.status().as_u16());
         if response.status().is_server_error() {
             span.fail(response.status().to_string());
         }

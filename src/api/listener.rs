@@ -252,7 +252,7 @@ impl ListenMetrics {
             open: metrics.gauge("tollgate_connections", "Connections that are open, gRPC and HTTP."),
             accepted: metrics.counter("tollgate_connections_accepted_total", "Connections that were accepted, gRPC and HTTP."),
             refused: metrics.counter(
-                "tollgate_connections_refused_total",
+                "tollgate_connections_rejected_total",
                 "Connections that were closed at once, because grpc_connections_max were open or no worker could take them.",
             ),
         }

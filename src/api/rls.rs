@@ -267,15 +267,15 @@ fn buffers() -> BufferSettings {
 /// Until there is an answer, whoever looks at its span sees a call that its caller gave up.
 fn begun(mut span: LiveSpan) -> LiveSpan {
     for (key, value) in SPAN_ATTRIBUTES {
-        span.tell(key, value);
+        span.set_attribute(key, value);
     }
-    span.tell_number(SPAN_STATUS, Code::Cancelled as i32);
+    span.set_number(SPAN_STATUS, Code::Cancelled as i32);
     span
 }
 
 fn ended(span: &mut LiveSpan, status: Option<&Status>) {
     let code = status.map_or(Code::Ok, Status::code);
-    span.tell_number(SPAN_STATUS, code as i32);
+    span.set_number(SPAN_STATUS, code as i32);
     // As OpenTelemetry has it: an error that is the caller's own is none of the server's.
     if let Some(status) = status.filter(|_| matches!(code, Code::Unknown | Code::Unavailable)) {
         span.fail(status.message());

@@ -10,7 +10,7 @@ use rustls::pki_types::ServerName;
 use crate::api::grpc::ConnectionLimits;
 use crate::api::listener::GrpcBind;
 use crate::api::tls::{Clients, Files};
-use crate::setting::{self, Given};
+use crate::settings::parse::{self, Given};
 use crate::time::Span;
 use crate::tls::{Identity, PemFile};
 
@@ -34,7 +34,7 @@ pub struct Settings {
     #[arg(long, env = "HOST", default_value = "0.0.0.0", value_name = "HOST")]
     pub host: String,
     /// Port of the same [default: 8080]
-    #[arg(long, env = "PORT", default_value = "", hide_default_value = true, value_name = "PORT", value_parser = setting::given(setting::port))]
+    #[arg(long, env = "PORT", default_value = "", hide_default_value = true, value_name = "PORT", value_parser = parse::given(parse::port))]
     pub port: Given<u16>,
     /// Address of gRPC; :: is every one of IPv6 and IPv4
     #[arg(
@@ -45,7 +45,7 @@ pub struct Settings {
     )]
     pub grpc_host: String,
     /// Port of gRPC [default: 8081]
-    #[arg(long, env = "GRPC_PORT", default_value = "", hide_default_value = true, value_name = "PORT", value_parser = setting::given(setting::port))]
+    #[arg(long, env = "GRPC_PORT", default_value = "", hide_default_value = true, value_name = "PORT", value_parser = parse::given(parse::port))]
     pub grpc_port: Given<u16>,
     /// Serve gRPC on a Unix socket instead, at this path
     #[arg(
@@ -58,14 +58,14 @@ pub struct Settings {
     pub grpc_uds: String,
     /// Tell gRPC clients to connect anew after so long, give or take a tenth; 0 for never
     /// [default: 24h]
-    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(setting::span))]
+    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = parse::given(parse::duration))]
     pub grpc_max_connection_age: Given<Span>,
     /// After that: how long calls in flight may take until they are cut off; 0 for as long as they
     /// like [default: 1h]
-    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE_GRACE", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(setting::span))]
+    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE_GRACE", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = parse::given(parse::duration))]
     pub grpc_max_connection_age_grace: Given<Span>,
     /// Serve gRPC by TLS, and nothing else
-    #[arg(long, env = "GRPC_SERVER_USE_TLS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "GRPC_SERVER_USE_TLS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
     pub grpc_server_use_tls: Given<bool>,
     /// The certificate of gRPC, with those that lead to its authority, in PEM; it is read again
     /// when it changes
@@ -105,13 +105,13 @@ pub struct Settings {
     )]
     pub grpc_client_tls_san: String,
     /// Threads that serve [default: the cores, at most 8]
-    #[arg(long, env = "WORKERS", default_value = "", hide_default_value = true, value_name = "THREADS", value_parser = setting::given(threads))]
+    #[arg(long, env = "WORKERS", default_value = "", hide_default_value = true, value_name = "THREADS", value_parser = parse::given(threads))]
     pub workers: Given<NonZeroUsize>,
     /// On SIGTERM: how long to go on answering while health says no [default: 5s]
-    #[arg(long, env = "DRAIN_PERIOD", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(setting::span))]
+    #[arg(long, env = "DRAIN_PERIOD", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = parse::given(parse::duration))]
     pub drain_period: Given<Span>,
     /// After that: how long to wait for calls in flight [default: 25s]
-    #[arg(long, env = "SHUTDOWN_TIMEOUT", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(setting::span))]
+    #[arg(long, env = "SHUTDOWN_TIMEOUT", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = parse::given(parse::duration))]
     pub shutdown_timeout: Given<Span>,
 }
 

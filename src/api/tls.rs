@@ -247,11 +247,11 @@ impl CertificateSource {
             loaded: loads("success"),
             failed: loads("error"),
             refused: metrics.gauge(
-                "tollgate_tls_refused",
+                "tollgate_tls_rejected",
                 "1 while the newest certificate, key or client authority of the gRPC port is refused and older ones serve.",
             ),
             ends_at: metrics.gauge(
-                "tollgate_tls_certificate_expiry_seconds",
+                "tollgate_tls_certificate_expiry_timestamp_seconds",
                 "When the gRPC port's certificate runs out, or the first that comes with it: seconds since the epoch.",
             ),
         };

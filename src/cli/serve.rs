@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::app::{App, FirstRules, Security, Signal, Summary};
+use crate::app::{App, InitialRules, Security, Signal, Summary};
 use crate::cli::{Failure, counted, nearest_subcommand, say, subcommands};
 use crate::rules::tree::Example;
 use crate::settings::Settings;
@@ -106,7 +106,7 @@ fn announce(summary: &Summary, format: Format) {
             http = %summary.http,
             admin = %summary.admin,
             prometheus = summary.prometheus.map(|addr| addr.to_string()),
-            rules = if let FirstRules::Loaded { limits, .. } = summary.rules { Some(limits) } else { None },
+            rules = if let InitialRules::Loaded { limits, .. } = summary.rules { Some(limits) } else { None },
             rules_from = summary.rules_from,
             "started"
         ),
@@ -116,13 +116,13 @@ fn announce(summary: &Summary, format: Format) {
 fn block(summary: &Summary) -> String {
     let from = &summary.rules_from;
     let rules = match summary.rules {
-        FirstRules::Loaded { limits, domains } => {
+        InitialRules::Loaded { limits, domains } => {
             format!("{limits} in {}, from {from}", counted(domains, "domain"))
         }
-        FirstRules::Refused => {
+        InitialRules::Rejected => {
             format!("none: those in {from} were refused, see the log; waiting for good ones")
         }
-        FirstRules::Awaited => format!("none yet: asking {from}, see the log"),
+        InitialRules::Pending => format!("none yet: asking {from}, see the log"),
     };
     let security = match summary.grpc_security {
         Security::PlainText => "",

@@ -16,7 +16,7 @@ use crate::cli::simulate::traffic::{Pattern, Traffic};
 use crate::cli::{Failure, say};
 use crate::limit::{EXACT_MAX, Limit, RefusedHits, Unit};
 use crate::rule_source::settings::Reading;
-use crate::setting;
+use crate::settings::parse;
 use crate::time::{Span, Time};
 
 mod compared;
@@ -82,13 +82,13 @@ pub struct Args {
     #[arg(long, value_name = "WORD", value_parser = refused_hits)]
     refused_hits: Option<RefusedHits>,
     /// How long buckets may hold back a call that there is no room for yet (on_limit: queue)
-    #[arg(long, value_name = "TIME", value_parser = setting::span)]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     max_wait: Option<Span>,
     /// Concurrency: after how long a place is free again that nobody gave back [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = setting::span)]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     lease: Option<Span>,
     /// How long an admitted call goes on: what it holds of a concurrency limit is given back then
-    #[arg(long, value_name = "TIME", value_parser = setting::span)]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     hold: Option<Span>,
     /// How calls come, also several: steady (at the limit's rate), double (twice that), bursty
     /// (two periods' worth at once around a window's edge, every second period), or a number
@@ -102,7 +102,7 @@ pub struct Args {
     #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=HITS_MAX))]
     hits: u64,
     /// How much of the run is drawn, from its beginning [default: six periods]
-    #[arg(long, value_name = "TIME", value_parser = setting::span)]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     show: Option<Span>,
     /// What to print
     #[arg(long, value_name = "FORMAT", default_value = "text")]

@@ -483,9 +483,9 @@ fn trouble(spot: Spot, text: String, hint: &str) -> Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::mapper::{Mapped, Shown};
+    use crate::telemetry::mapper::{Mapped, MappedMetric};
 
-    fn shown(mapping: &Mapping, name: &str, kind: mapper::Kind) -> Shown {
+    fn shown(mapping: &Mapping, name: &str, kind: mapper::Kind) -> MappedMetric {
         match mapping.map(name, kind) {
             Mapped::As(shown) => shown,
             Mapped::Dropped => panic!("{name} is dropped"),

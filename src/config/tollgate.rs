@@ -11,7 +11,7 @@ use crate::config::error::{Draft, SourceFindings, did_you_mean};
 use crate::config::yaml::{Kind, Node, Scalar, Spot, Value};
 use crate::limit::{Algorithm, RefusedHits};
 use crate::rules::OnStoreError;
-use crate::setting;
+use crate::settings::parse;
 use crate::time::Span;
 
 const RULE_KEYS: [&str; 12] = [
@@ -318,7 +318,7 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
         let text = scalar(node).map_or("", |scalar| &scalar.text);
         let unit = text.trim_start_matches(|letter: char| letter.is_ascii_digit());
         if DURATION_UNITS.contains(&unit)
-            && let Ok(value) = setting::span(text)
+            && let Ok(value) = parse::duration(text)
         {
             return Some(Located {
                 value,

@@ -62,13 +62,13 @@ pub struct DecisionRecord<'a, 'q, 'r> {
 /// The span of a request.
 pub fn start_span(within: &LiveSpan, query: &Query<'_>) -> LiveSpan {
     let mut span = within.child(EXECUTION);
-    span.tell(
+    span.set_attribute(
         "domain",
         bounded(DESCRIPTOR_BYTES_MAX, |text| {
             write!(text, "{}", Text(query.domain))
         }),
     );
-    span.tell(
+    span.set_attribute(
         "request string",
         bounded(REQUEST_BYTES_MAX, |text| write_request(text, query)),
     );
@@ -78,8 +78,8 @@ pub fn start_span(within: &LiveSpan, query: &Query<'_>) -> LiveSpan {
 /// The span of a trip to Redis.
 pub fn redis(within: &LiveSpan, trip: Trip) -> LiveSpan {
     let mut span = within.child(REDIS);
-    span.tell_number("pipeline length", length(trip.checks));
-    span.tell_number("perSecondPipeline length", length(trip.per_second_checks));
+    span.set_number("pipeline length", length(trip.checks));
+    span.set_number("perSecondPipeline length", length(trip.per_second_checks));
     span
 }
 
@@ -93,7 +93,7 @@ pub fn redis_said(mut span: LiveSpan, decisions: &Decisions) {
         span.discard();
         return;
     }
-    span.tell_number("pipeline length", length(asked));
+    span.set_number("pipeline length", length(asked));
     if let Some(Err(failure)) = decisions.iter().find(|decision| decision.is_err()) {
         span.fail(failure.error.to_string());
     }
@@ -114,7 +114,7 @@ impl<'a, 'q> DecisionRecord<'a, 'q, '_> {
     /// Tells the span of the request what it came to.
     pub fn tell(&self, span: &mut LiveSpan) {
         let answer = self.answer;
-        span.tell(
+        span.set_attribute(
             "tollgate.code",
             if answer.over_limit {
                 "OVER_LIMIT"
@@ -123,17 +123,17 @@ impl<'a, 'q> DecisionRecord<'a, 'q, '_> {
             },
         );
         if answer.shadowed {
-            span.tell("tollgate.shadowed", "by SHADOW_MODE");
+            span.set_attribute("tollgate.shadowed", "by SHADOW_MODE");
         }
         if answer.degraded {
-            span.tell("tollgate.degraded", "over, but on_limit lets it pass");
+            span.set_attribute("tollgate.degraded", "over, but on_limit lets it pass");
         }
         if let Some(policy) = self.plan.steps.iter().find_map(|step| self.policy(step)) {
-            span.tell("tollgate.store_policy", policy);
+            span.set_attribute("tollgate.store_policy", policy);
         }
         if let Some(refused) = self.refused() {
-            span.tell("tollgate.refused_by", refused.rule());
-            span.tell("tollgate.refused_limit", refused.limit.to_string());
+            span.set_attribute("tollgate.refused_by", refused.rule());
+            span.set_attribute("tollgate.refused_limit", refused.limit.to_string());
         }
     }
 

@@ -39,7 +39,7 @@ impl OverLimitLog {
     /// None were told yet.
     pub fn new(options: Options, metrics: &Metrics) -> Self {
         let left_out = metrics.counter(
-            "tollgate_refusals_log_left_out_total",
+            "tollgate_over_limit_log_dropped_total",
             "Refusals that the log would have told, had it not told as many in that second as it may (lines_per_second_max).",
         );
         Self {

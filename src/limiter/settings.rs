@@ -8,7 +8,7 @@ use crate::chance::Rate;
 use crate::limiter::headers::HeaderNames;
 use crate::limiter::{Modes, Policy, over_limit_log};
 use crate::rules::OnStoreError;
-use crate::setting::{self, Given};
+use crate::settings::parse::{self, Given};
 use crate::time::{MICROS_PER_SECOND, Span};
 
 /// A line has half a KiB at most: that is 400 MiB a day at the worst.
@@ -20,13 +20,13 @@ const REFUSALS_LOG_LINES_PER_SECOND_MAX: u32 = 10;
 #[command(next_help_heading = "Answers")]
 pub struct Settings {
     /// Count and tell, but never refuse
-    #[arg(long, env = "SHADOW_MODE", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "SHADOW_MODE", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub shadow_mode: bool,
     /// Refuse only what is over all of its limits
-    #[arg(long, env = "QUOTA_MODE", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "QUOTA_MODE", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub quota_mode: bool,
     /// A request that one limit refuses uses up nothing of the others
-    #[arg(long, env = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub stop_cache_key_increment_when_overlimit: bool,
     /// What is answered where the store cannot say in time and the rule does not say what then:
     /// local (count here, this replica's share), allow, deny, or error (UNAVAILABLE, so that
@@ -46,7 +46,7 @@ pub struct Settings {
     )]
     pub near_limit_ratio: f32,
     /// Add headers with limit, remaining and reset to responses
-    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub limit_response_headers_enabled: bool,
     /// Name of the header with the limit
     #[arg(
@@ -73,7 +73,7 @@ pub struct Settings {
     )]
     pub limit_reset_header: String,
     /// Add headers with limit, remaining and reset to requests that go to the upstream
-    #[arg(long, env = "LIMIT_REQUEST_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "LIMIT_REQUEST_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub limit_request_headers_enabled: bool,
     /// Name of the request header with the limit
     #[arg(
@@ -100,24 +100,24 @@ pub struct Settings {
     )]
     pub limit_request_reset_header: String,
     /// Add RateLimit-Policy and RateLimit as the IETF draft has them
-    #[arg(long, env = "IETF_RATELIMIT_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "IETF_RATELIMIT_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub ietf_ratelimit_headers_enabled: bool,
     /// Add Retry-After to refusals
-    #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub retry_after_header_enabled: bool,
     /// Lengthen Retry-After by up to so many seconds, by chance, so that not all who are refused
     /// together come back together
     #[arg(long, env = "RETRY_AFTER_JITTER", default_value = "0", value_name = "DURATION", value_parser = whole_secs)]
     pub retry_after_jitter: Span,
     /// Tell Envoy what was asked, and the metadata of the rules that were met
-    #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub response_dynamic_metadata: bool,
     /// Log this part of the refusals, from 0 to 1, a line each; descriptors are logged with their
     /// values, which may be personal data [default: 0]
-    #[arg(long, env = "REFUSALS_LOG_SAMPLE_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = setting::given(Rate::read))]
+    #[arg(long, env = "REFUSALS_LOG_SAMPLE_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = parse::given(Rate::read))]
     pub refusals_log_sample_rate: Given<Rate>,
     /// But no more lines than so many in a second [default: 10]
-    #[arg(long, env = "REFUSALS_LOG_LINES_PER_SECOND_MAX", default_value = "", hide_default_value = true, value_name = "NUMBER", value_parser = setting::given(lines_per_second_max))]
+    #[arg(long, env = "REFUSALS_LOG_LINES_PER_SECOND_MAX", default_value = "", hide_default_value = true, value_name = "NUMBER", value_parser = parse::given(lines_per_second_max))]
     pub refusals_log_lines_per_second_max: Given<NonZeroU32>,
 }
 
@@ -185,7 +185,7 @@ fn whole_secs(text: &str) -> Result<Span, String> {
     if let Ok(secs) = text.parse() {
         return Ok(Span::from_secs(secs));
     }
-    let span = setting::span(text)?;
+    let span = parse::duration(text)?;
     let is_whole = span.as_micros().is_multiple_of(MICROS_PER_SECOND);
     if is_whole {
         Ok(span)

@@ -72,7 +72,7 @@ impl RulePublisher {
             rules: metrics.gauge("tollgate_rules", "Limits in force."),
             domains: metrics.gauge("tollgate_rule_domains", "Domains in force."),
             refused: metrics.gauge(
-                "tollgate_rules_refused",
+                "tollgate_rules_rejected",
                 "1 while the newest rules are refused and older ones, or none, serve.",
             ),
             hash: metrics.gauge(

@@ -13,7 +13,7 @@ use crate::rule_source::{Origin, xds};
 use crate::rules::KeyFormat;
 use crate::rules::stats::StatsTable;
 use crate::rules::tree::Dots;
-use crate::setting::{self, Given};
+use crate::settings::parse::{self, Given};
 
 const RUNTIME_ROOT_DEFAULT: &str = "/srv/runtime_data/current";
 /// Where a checkout, or anybody who just tries, has rules.
@@ -34,7 +34,7 @@ pub enum ConfigType {
 #[command(next_help_heading = "Rules")]
 pub struct Reading {
     /// Where rules come from: FILE, or GRPC_XDS_SOTW [default: FILE]
-    #[arg(long, env = "CONFIG_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = setting::given(config_type))]
+    #[arg(long, env = "CONFIG_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = parse::given(config_type))]
     pub config_type: Given<ConfigType>,
     /// Rules are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY [default:
     /// /srv/runtime_data/current]
@@ -48,15 +48,15 @@ pub struct Reading {
     pub runtime_appdirectory: Option<String>,
     /// Leave out files and directories whose names begin with a dot, as mounted ConfigMaps need
     /// [default: false; true for DIR]
-    #[arg(long, env = "RUNTIME_IGNOREDOTFILES", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "RUNTIME_IGNOREDOTFILES", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub runtime_ignoredotfiles: Option<bool>,
     /// Name files in messages by their path below RUNTIME_SUBDIRECTORY; changes are seen in either
     /// case [default: true]
-    #[arg(long, env = "RUNTIME_WATCH_ROOT", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "RUNTIME_WATCH_ROOT", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub runtime_watch_root: Option<bool>,
     /// Make one domain of a domain that several files have
     #[arg(long, alias = "merge-domain-configs", env = "MERGE_DOMAIN_CONFIG", default_value = "false", value_name = "BOOL",
-        value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+        value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     pub merge_domain_config: bool,
     /// What every counter's key begins with
     #[arg(
@@ -74,7 +74,7 @@ pub struct Reading {
     /// How rules count that do not say how: fixed_window, sliding_window, sliding_log,
     /// token_bucket or leaky_bucket [default: fixed_window]
     #[arg(long, env = "DEFAULT_ALGORITHM", default_value = "", hide_default_value = true, value_name = "ALGORITHM",
-        value_parser = setting::given(default_algorithm))]
+        value_parser = parse::given(default_algorithm))]
     pub default_algorithm: Given<Algorithm>,
     /// Count fixed windows of one month by calendar months in UTC instead of 30 days
     #[arg(long, env = "USE_CALENDAR_MONTH_RATE_LIMIT", default_value = "false", value_name = "BOOL", value_parser = months,
@@ -98,10 +98,10 @@ pub struct Settings {
     #[command(flatten)]
     pub reading: Reading,
     /// Be healthy before the first rules came
-    #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub force_start_without_initial_config: bool,
     /// Be healthy only while the rules have at least one domain
-    #[arg(long, env = "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", default_value = "false", value_name = "BOOL", value_parser = setting::flag, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub healthy_with_at_least_one_config_loaded: bool,
     /// A control plane that has the rules.
     #[command(flatten)]
@@ -235,7 +235,7 @@ fn default_algorithm(text: &str) -> Result<Algorithm, String> {
 /// # Errors
 /// Neither true nor false.
 fn months(text: &str) -> Result<Months, String> {
-    setting::flag(text).map(|calendar| {
+    parse::boolean(text).map(|calendar| {
         if calendar {
             Months::Calendar
         } else {
@@ -245,7 +245,7 @@ fn months(text: &str) -> Result<Months, String> {
 }
 
 fn metric_dots(text: &str) -> Result<Dots, String> {
-    setting::flag(text).map(|replace| if replace { Dots::Replace } else { Dots::Keep })
+    parse::boolean(text).map(|replace| if replace { Dots::Replace } else { Dots::Keep })
 }
 
 fn config_type(text: &str) -> Result<ConfigType, String> {

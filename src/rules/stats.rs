@@ -168,7 +168,7 @@ impl RuleStats {
     fn own_counts(&self) -> [(&'static str, &'static str, u64); 3] {
         [
             (
-                "tollgate_rule_given_back_hits_total",
+                "tollgate_rule_refunded_hits_total",
                 "Hits that were given back.",
                 self.given_back.load(Relaxed),
             ),
@@ -368,7 +368,7 @@ fn reference_series(name: &str, count_name: &str, count: u64, origin: Origin) ->
     }
     // Its mapping knows nothing of the last two (and takes the first of them for `over_limit` where
     // there are two keys, which would count it twice), nor of names without a label for a key.
-    // `tollgate_rule_given_back_hits_total` is the second with labels.
+    // `tollgate_rule_refunded_hits_total` is the second with labels.
     let is_mapped = labels.len() >= 2
         && !["over_limit_with_local_cache", "total_negative_hits"].contains(&count_name);
     if is_mapped {

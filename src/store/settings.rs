@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::setting::{self, Given};
+use crate::settings::parse::{self, Given};
 use crate::store::redis;
 use crate::store::redis::secrets::Secrets;
 use crate::time::Span;
@@ -25,17 +25,17 @@ const STORE_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 pub struct Settings {
     /// Where to count: memory (one instance) or redis [default: redis if any setting of Redis is
     /// set, else memory]
-    #[arg(long, env = "BACKEND_TYPE", default_value = "", hide_default_value = true, value_name = "STORE", value_parser = setting::given(backend_type))]
+    #[arg(long, env = "BACKEND_TYPE", default_value = "", hide_default_value = true, value_name = "STORE", value_parser = parse::given(backend_type))]
     pub backend_type: Given<BackendType>,
     /// How much memory counters may take in the memory store; beyond it, those closest to their
     /// reset are forgotten
-    #[arg(long, env = "MEMORY_BYTES_MAX", default_value = MEMORY_BYTES_MAX_DEFAULT, value_name = "BYTES", value_parser = setting::bytes)]
+    #[arg(long, env = "MEMORY_BYTES_MAX", default_value = MEMORY_BYTES_MAX_DEFAULT, value_name = "BYTES", value_parser = parse::bytes)]
     pub memory_bytes_max: u64,
     /// How long a call to Redis may take; what then happens, the rule says [default: 100ms]
-    #[arg(long, env = "STORE_TIMEOUT", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(store_timeout))]
+    #[arg(long, env = "STORE_TIMEOUT", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = parse::given(store_timeout))]
     pub store_timeout: Given<Span>,
     /// Remember refusals, and save the trip to Redis; in memory there is none to save
-    #[arg(long, env = "LOCAL_CACHE_SIZE_IN_BYTES", default_value = "0", value_name = "BYTES", value_parser = setting::bytes)]
+    #[arg(long, env = "LOCAL_CACHE_SIZE_IN_BYTES", default_value = "0", value_name = "BYTES", value_parser = parse::bytes)]
     pub local_cache_size_in_bytes: u64,
     /// Keep keys in Redis longer by up to so much, so that not all expire at once; 0 or less keeps
     /// none longer
@@ -150,7 +150,7 @@ fn backend_type(text: &str) -> Result<BackendType, String> {
 }
 
 fn store_timeout(text: &str) -> Result<Span, String> {
-    let timeout = setting::span(text)?;
+    let timeout = parse::duration(text)?;
     let is_in_bounds = timeout > Span::ZERO && timeout <= STORE_TIMEOUT_MAX.into();
     if is_in_bounds {
         Ok(timeout)

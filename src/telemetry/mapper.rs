@@ -76,12 +76,12 @@ pub enum Mapped {
     /// It is not shown.
     Dropped,
     /// It is shown so.
-    As(Shown),
+    As(MappedMetric),
 }
 
 /// How a metric is shown.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shown {
+pub struct MappedMetric {
     /// Its name.
     pub name: String,
     /// Its labels.
@@ -143,7 +143,7 @@ impl Mapping {
         else {
             let (observer, buckets) = (self.observer, self.buckets.clone());
             let (name, labels) = (escaped(name), Vec::new());
-            return Mapped::As(Shown {
+            return Mapped::As(MappedMetric {
                 name,
                 labels,
                 scale: 1.0,
@@ -162,7 +162,7 @@ impl Mapping {
         } else {
             &rule.buckets
         };
-        Mapped::As(Shown {
+        Mapped::As(MappedMetric {
             name: escaped(&name),
             labels: rule
                 .labels

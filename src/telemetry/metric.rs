@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use prometheus::core::Collector;
 use prometheus::{HistogramOpts, Opts, Registry};
 
-use crate::telemetry::mapper::{Kind, Mapped, Mapping, Observer, Shown};
-use crate::telemetry::metric::page::{Number, Sample};
+use crate::telemetry::mapper::{Kind, Mapped, MappedMetric, Mapping, Observer};
+use crate::telemetry::metric::page::{Number, PageSample};
 use crate::telemetry::tags::Tags;
 use crate::time::Span;
 
@@ -79,12 +79,12 @@ pub struct Naming {
     /// What every series is labelled with.
     pub tags: Tags,
     /// The unit of the reference's times where no mapping says it.
-    pub times: Times,
+    pub time_unit: TimeUnit,
 }
 
 /// A unit of time on the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Times {
+pub enum TimeUnit {
     /// As the name of the metric says.
     #[default]
     Seconds,
@@ -120,16 +120,16 @@ pub struct Series {
 
 /// What a metric of the reference says at the moment, under its statsd name.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reading {
+pub struct Sample {
     /// Without tags. No line breaks, whatever clients send.
     pub name: String,
     /// Since the start, or now.
-    pub value: ReadingValue,
+    pub value: SampleValue,
 }
 
-/// See [`Reading`].
+/// See [`Sample`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum ReadingValue {
+pub enum SampleValue {
     /// All that was counted.
     Counter(u64),
     /// As it stands.
@@ -145,11 +145,11 @@ struct Reference {
     name: &'static str,
     help: &'static str,
     labels: Vec<(&'static str, String)>,
-    reads: Reads,
+    value: ReferenceValue,
 }
 
 #[derive(Debug)]
-enum Reads {
+enum ReferenceValue {
     Counter(Counter),
     Gauge(Gauge),
     /// The reference tells it as a gauge, although it only grows.
@@ -161,7 +161,7 @@ struct ReferenceTimer {
     statsd: String,
     timer: Timer,
     help: &'static str,
-    shown: Option<Shown>,
+    shown: Option<MappedMetric>,
 }
 
 /// What the mapping made of the names that were seen. A name is always of one kind.
@@ -304,14 +304,26 @@ impl Metrics {
         labels: &[(&'static str, &str)],
     ) -> Counter {
         let counter = Counter::new(name, help).expect("names are constants of ours");
-        self.add_reference(statsd, name, help, labels, Reads::Counter(counter.clone()));
+        self.add_reference(
+            statsd,
+            name,
+            help,
+            labels,
+            ReferenceValue::Counter(counter.clone()),
+        );
         counter
     }
 
     /// A gauge that the reference has too.
     pub fn reference_gauge(&self, statsd: &str, name: &'static str, help: &'static str) -> Gauge {
         let gauge = Gauge::new(name, help).expect("names are constants of ours");
-        self.add_reference(statsd, name, help, &[], Reads::Gauge(gauge.clone()));
+        self.add_reference(
+            statsd,
+            name,
+            help,
+            &[],
+            ReferenceValue::Gauge(gauge.clone()),
+        );
         gauge
     }
 
@@ -323,7 +335,13 @@ impl Metrics {
         name: &'static str,
         help: &'static str,
     ) -> Counter {
-        self.add_reference(statsd, name, help, &[], Reads::Counter(counter.clone()));
+        self.add_reference(
+            statsd,
+            name,
+            help,
+            &[],
+            ReferenceValue::Counter(counter.clone()),
+        );
         counter
     }
 
@@ -340,7 +358,7 @@ impl Metrics {
             name,
             help,
             &[],
-            Reads::CounterAsGauge(counter.clone()),
+            ReferenceValue::CounterAsGauge(counter.clone()),
         );
         counter
     }
@@ -355,14 +373,14 @@ impl Metrics {
     ) -> Timer {
         let mapped = match &self.0.naming.mapping {
             Some(mapping) => mapping.map(statsd, Kind::Observer),
-            None => Mapped::As(Shown {
+            None => Mapped::As(MappedMetric {
                 name: name.to_owned(),
                 labels: labels
                     .iter()
                     .map(|(label, value)| ((*label).to_owned(), (*value).to_owned()))
                     .collect(),
                 // Mappings are of milliseconds, which is what statsd knows.
-                scale: if self.0.naming.times == Times::Seconds {
+                scale: if self.0.naming.time_unit == TimeUnit::Seconds {
                     0.001
                 } else {
                     1.0
@@ -433,7 +451,7 @@ impl Metrics {
 
     /// The page for Prometheus, as of now.
     pub fn page(&self) -> String {
-        let mut samples: Vec<Sample> = self
+        let mut samples: Vec<PageSample> = self
             .series()
             .into_iter()
             .filter_map(|series| self.sample(series))
@@ -456,37 +474,35 @@ impl Metrics {
     }
 
     /// What all metrics of the reference say, by their statsd names.
-    pub fn readings(&self) -> Vec<Reading> {
+    pub fn samples(&self) -> Vec<Sample> {
         let series = self.series().into_iter().filter_map(|series| {
             let value = match series.kind {
-                Kind::Gauge => ReadingValue::Gauge(series.value),
-                Kind::Counter | Kind::Observer => ReadingValue::Counter(series.value),
+                Kind::Gauge => SampleValue::Gauge(series.value),
+                Kind::Counter | Kind::Observer => SampleValue::Counter(series.value),
             };
             // Some names come from clients.
-            Some(Reading {
+            Some(Sample {
                 name: series.statsd?.replace(char::is_control, "_"),
                 value,
             })
         });
-        let mut readings: Vec<Reading> = series.collect();
-        readings.extend(lock(&self.0.timers).iter().map(|timer| Reading {
+        let mut readings: Vec<Sample> = series.collect();
+        readings.extend(lock(&self.0.timers).iter().map(|timer| Sample {
             name: timer.statsd.clone(),
-            value: ReadingValue::Timer(timer.timer.buckets()),
+            value: SampleValue::Timer(timer.timer.buckets()),
         }));
         readings
     }
 
     /// One line a counter or gauge under the reference's statsd name: `name: value`, sorted.
     pub fn lines(&self) -> String {
-        let numbers =
-            self.readings()
-                .into_iter()
-                .filter_map(|Reading { name, value }| match value {
-                    ReadingValue::Counter(number) | ReadingValue::Gauge(number) => {
-                        Some((name, number))
-                    }
-                    ReadingValue::Timer(_) => None,
-                });
+        let numbers = self
+            .samples()
+            .into_iter()
+            .filter_map(|Sample { name, value }| match value {
+                SampleValue::Counter(number) | SampleValue::Gauge(number) => Some((name, number)),
+                SampleValue::Timer(_) => None,
+            });
         let mut lines: Vec<(String, u64)> = numbers.collect();
         lines.sort_unstable();
         let mut text = String::new();
@@ -509,7 +525,7 @@ impl Metrics {
     }
 
     /// How a series is shown, if it is.
-    fn sample(&self, series: Series) -> Option<Sample> {
+    fn sample(&self, series: Series) -> Option<PageSample> {
         #[expect(
             clippy::cast_precision_loss,
             reason = "the text format knows only doubles"
@@ -525,7 +541,7 @@ impl Metrics {
         };
         match mapped.as_deref() {
             Some(Mapped::Dropped) => None,
-            Some(Mapped::As(shown)) if shown.is_matched || !series.of_client => Some(Sample {
+            Some(Mapped::As(shown)) if shown.is_matched || !series.of_client => Some(PageSample {
                 name: shown.name.clone(),
                 help: shown.help.clone().map_or(series.help.into(), Into::into),
                 labels: shown
@@ -541,7 +557,7 @@ impl Metrics {
                     .into_iter()
                     .map(|(label, value)| (label.into(), value))
                     .collect();
-                Some(Sample {
+                Some(PageSample {
                     name: series.name,
                     help: series.help.into(),
                     labels,
@@ -557,7 +573,7 @@ impl Metrics {
         name: &'static str,
         help: &'static str,
         labels: &[(&'static str, &str)],
-        reads: Reads,
+        value: ReferenceValue,
     ) {
         let labels = labels
             .iter()
@@ -568,7 +584,7 @@ impl Metrics {
             name,
             help,
             labels,
-            reads,
+            value,
         });
     }
 
@@ -593,10 +609,10 @@ impl Metrics {
 
 impl Reference {
     fn series(&self) -> Series {
-        let (kind, value) = match &self.reads {
-            Reads::Counter(counter) => (Kind::Counter, counter.get()),
-            Reads::CounterAsGauge(counter) => (Kind::Gauge, counter.get()),
-            Reads::Gauge(gauge) => (Kind::Gauge, u64::try_from(gauge.get()).unwrap_or(0)),
+        let (kind, value) = match &self.value {
+            ReferenceValue::Counter(counter) => (Kind::Counter, counter.get()),
+            ReferenceValue::CounterAsGauge(counter) => (Kind::Gauge, counter.get()),
+            ReferenceValue::Gauge(gauge) => (Kind::Gauge, u64::try_from(gauge.get()).unwrap_or(0)),
         };
         Series {
             name: self.name.to_owned(),
@@ -611,15 +627,15 @@ impl Reference {
 }
 
 impl ReferenceTimer {
-    fn sample(&self) -> Option<Sample> {
-        let Shown {
+    fn sample(&self) -> Option<PageSample> {
+        let MappedMetric {
             name,
             labels,
             help,
             observer,
             ..
         } = self.shown.as_ref()?;
-        Some(Sample {
+        Some(PageSample {
             name: name.clone(),
             help: help.clone().map_or(self.help.into(), Into::into),
             labels: labels
@@ -709,11 +725,11 @@ mod tests {
             timer.observe(Span::from_micros(millis * 1_000));
         }
         let [
-            Reading {
+            Sample {
                 name,
-                value: ReadingValue::Timer(buckets),
+                value: SampleValue::Timer(buckets),
             },
-        ] = &*metrics.readings()
+        ] = &*metrics.samples()
         else {
             panic!("one timer")
         };

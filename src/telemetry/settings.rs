@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::setting::{self, Given};
+use crate::settings::parse::{self, Given};
 use crate::telemetry::dogstatsd::Tagging;
 use crate::telemetry::log::{Format, Level};
-use crate::telemetry::metric::Times;
-use crate::telemetry::statsd::{self, Form, Protocol, Wanted};
+use crate::telemetry::metric::TimeUnit;
+use crate::telemetry::statsd::{self, Form, Protocol, Requested};
 use crate::telemetry::tags::Tags;
 use crate::time::Span;
 
@@ -26,33 +26,33 @@ const PROMETHEUS_PATH_DEFAULT: &str = "/metrics";
 pub struct Settings {
     /// What is logged: trace, debug, info, warn, error, fatal or panic [default: info if stdout is
     /// a terminal, else warn]
-    #[arg(long, env = "LOG_LEVEL", default_value = "", hide_default_value = true, value_name = "LEVEL", value_parser = setting::given(str::parse::<Level>))]
+    #[arg(long, env = "LOG_LEVEL", default_value = "", hide_default_value = true, value_name = "LEVEL", value_parser = parse::given(str::parse::<Level>))]
     pub log_level: Given<Level>,
     /// text, or json with the keys @timestamp, @message and level [default: text]
-    #[arg(long, env = "LOG_FORMAT", default_value = "", hide_default_value = true, value_name = "FORMAT", value_parser = setting::given(str::parse::<Format>))]
+    #[arg(long, env = "LOG_FORMAT", default_value = "", hide_default_value = true, value_name = "FORMAT", value_parser = parse::given(str::parse::<Format>))]
     pub log_format: Given<Format>,
     /// Serve /metrics on an address of its own, besides the admin port [default: false]
-    #[arg(long, env = "USE_PROMETHEUS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "USE_PROMETHEUS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
     pub use_prometheus: Given<bool>,
     /// That address [default: :9090]
-    #[arg(long, env = "PROMETHEUS_ADDR", default_value = "", hide_default_value = true, value_name = "HOST:PORT", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "PROMETHEUS_ADDR", default_value = "", hide_default_value = true, value_name = "HOST:PORT", value_parser = parse::given(parse::text))]
     pub prometheus_addr: Given<String>,
     /// The path of the metrics page there [default: /metrics]
-    #[arg(long, env = "PROMETHEUS_PATH", default_value = "", hide_default_value = true, value_name = "PATH", value_parser = setting::given(metrics_path))]
+    #[arg(long, env = "PROMETHEUS_PATH", default_value = "", hide_default_value = true, value_name = "PATH", value_parser = parse::given(metrics_path))]
     pub prometheus_path: Given<String>,
     /// With USE_PROMETHEUS: a mapping file of statsd_exporter, by which the reference's metrics
     /// are named [default: its usual names]
-    #[arg(long, env = "PROMETHEUS_MAPPER_YAML", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "PROMETHEUS_MAPPER_YAML", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = parse::given(parse::text))]
     pub prometheus_mapper_yaml: Given<String>,
     /// With USE_PROMETHEUS, and without a mapping file: response times in milliseconds, under the
     /// same name [default: false]
-    #[arg(long, env = "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
     pub prometheus_response_time_as_milliseconds: Given<bool>,
     /// Send metrics to statsd [default: true, unless another sink is set]
-    #[arg(long, env = "USE_STATSD", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "USE_STATSD", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
     pub use_statsd: Given<bool>,
     /// Send metrics to DogStatsD, by UDP [default: false]
-    #[arg(long, env = "USE_DOG_STATSD", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "USE_DOG_STATSD", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
     pub use_dog_statsd: Given<bool>,
     /// Mogrifiers N, by comma, whose DOG_STATSD_MOGRIFIER_N_PATTERN, _NAME and _TAGS turn parts of
     /// a name into tags; the first that matches is applied
@@ -65,22 +65,22 @@ pub struct Settings {
     )]
     pub use_dog_statsd_mogrifiers: String,
     /// Where statsd or DogStatsD is [default: localhost]
-    #[arg(long, env = "STATSD_HOST", default_value = "", hide_default_value = true, value_name = "HOST", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "STATSD_HOST", default_value = "", hide_default_value = true, value_name = "HOST", value_parser = parse::given(parse::text))]
     pub statsd_host: Given<String>,
     /// Its port [default: 8125]
-    #[arg(long, env = "STATSD_PORT", default_value = "", hide_default_value = true, value_name = "PORT", value_parser = setting::given(port))]
+    #[arg(long, env = "STATSD_PORT", default_value = "", hide_default_value = true, value_name = "PORT", value_parser = parse::given(port))]
     pub statsd_port: Given<u16>,
     /// How statsd is sent to: tcp or udp [default: tcp]
-    #[arg(long, env = "STATSD_PROTOCOL", default_value = "", hide_default_value = true, value_name = "PROTOCOL", value_parser = setting::given(protocol))]
+    #[arg(long, env = "STATSD_PROTOCOL", default_value = "", hide_default_value = true, value_name = "PROTOCOL", value_parser = parse::given(protocol))]
     pub statsd_protocol: Given<Protocol>,
     /// How often statsd or DogStatsD is sent to; Prometheus pages are of the moment [default: 10s]
-    #[arg(long, env = "STATS_FLUSH_INTERVAL", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(flush_interval), allow_hyphen_values = true)]
+    #[arg(long, env = "STATS_FLUSH_INTERVAL", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = parse::given(flush_interval), allow_hyphen_values = true)]
     pub stats_flush_interval: Given<Span>,
     /// Tags of all metrics: a part of statsd's names, tags for DogStatsD, labels for Prometheus
     #[arg(long, env = "EXTRA_TAGS", default_value = "", hide_default_value = true, value_name = "NAME:VALUE,...", value_parser = Tags::read)]
     pub extra_tags: Tags,
     /// No metrics but those of the admin port [default: false]
-    #[arg(long, env = "DISABLE_STATS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "DISABLE_STATS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
     pub disable_stats: Given<bool>,
 }
 
@@ -91,7 +91,7 @@ enum Sink {
     Nobody,
     /// Whoever asks, at an address of its own.
     Prometheus,
-    Statsd(Wanted),
+    Statsd(Requested),
     DogStatsd,
 }
 
@@ -174,13 +174,13 @@ impl Settings {
     }
 
     /// The unit of response times where no mapping says it.
-    pub fn times(&self) -> Times {
+    pub fn time_unit(&self) -> TimeUnit {
         let milliseconds = self.sink() == Sink::Prometheus
             && self.prometheus_response_time_as_milliseconds.0 == Some(true);
         if milliseconds {
-            Times::Milliseconds
+            TimeUnit::Milliseconds
         } else {
-            Times::Seconds
+            TimeUnit::Seconds
         }
     }
 
@@ -192,10 +192,10 @@ impl Settings {
         &self,
         environment: &[(String, String)],
     ) -> Result<Option<statsd::Options>, String> {
-        let (wanted, protocol, form) = match self.sink() {
+        let (requested, protocol, form) = match self.sink() {
             Sink::Nobody | Sink::Prometheus => return Ok(None),
-            Sink::Statsd(wanted) => (
-                wanted,
+            Sink::Statsd(requested) => (
+                requested,
                 self.statsd_protocol.0.unwrap_or(Protocol::Tcp),
                 Form::Statsd(self.extra_tags.as_suffix()),
             ),
@@ -205,7 +205,11 @@ impl Settings {
                     &self.use_dog_statsd_mogrifiers,
                     environment,
                 )?;
-                (Wanted::Asked, Protocol::Udp, Form::DogStatsd(tagging))
+                (
+                    Requested::Explicitly,
+                    Protocol::Udp,
+                    Form::DogStatsd(tagging),
+                )
             }
         };
         let host = self
@@ -224,7 +228,7 @@ impl Settings {
             protocol,
             interval,
             form,
-            wanted,
+            requested,
         }))
     }
 
@@ -234,13 +238,13 @@ impl Settings {
             _ if is_on(self.disable_stats) => Sink::Nobody,
             _ if is_on(self.use_prometheus) => Sink::Prometheus,
             _ if is_on(self.use_dog_statsd) => Sink::DogStatsd,
-            Some(true) => Sink::Statsd(Wanted::Asked),
+            Some(true) => Sink::Statsd(Requested::Explicitly),
             Some(false) => Sink::Nobody,
             // Whoever names a place for it wants it there.
             None if self.statsd_host.0.is_some() || self.statsd_port.0.is_some() => {
-                Sink::Statsd(Wanted::Asked)
+                Sink::Statsd(Requested::Explicitly)
             }
-            None => Sink::Statsd(Wanted::ByDefault),
+            None => Sink::Statsd(Requested::ByDefault),
         }
     }
 }
@@ -274,7 +278,7 @@ fn flush_interval(text: &str) -> Result<Span, String> {
     let interval = if text.starts_with('-') {
         Span::ZERO
     } else {
-        setting::span(text)?
+        parse::duration(text)?
     };
     if interval > Span::ZERO {
         Ok(interval)

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::telemetry::deltas::{News, Told};
+use crate::telemetry::deltas::{Delta, DeltaTracker};
 use crate::telemetry::dogstatsd::{Tagged, Tagging};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Span;
@@ -53,7 +53,7 @@ pub struct Options {
     /// In which form.
     pub form: Form,
     /// Whether anybody asked for it.
-    pub wanted: Wanted,
+    pub requested: Requested,
 }
 
 /// How lines travel.
@@ -76,9 +76,9 @@ pub enum Form {
 
 /// Why it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Requested {
     /// Somebody set it.
-    Asked,
+    Explicitly,
     /// It is what the reference does if nobody says anything, and there may be no statsd at all.
     ByDefault,
 }
@@ -88,7 +88,7 @@ pub enum Wanted {
 pub struct Exporter {
     options: Options,
     metrics: Metrics,
-    told: Told,
+    told: DeltaTracker,
     connection: Option<Connection>,
     /// What the last try came to; nothing before the first.
     reached: Option<bool>,
@@ -99,7 +99,7 @@ pub struct Exporter {
 
 /// It sends until it is told to finish.
 #[derive(Debug)]
-pub struct Sending {
+pub struct StatsdTask {
     tasks: JoinSet<()>,
     end: oneshot::Sender<()>,
 }
@@ -131,7 +131,7 @@ impl Exporter {
         Self {
             options,
             metrics: metrics.clone(),
-            told: Told::default(),
+            told: DeltaTracker::default(),
             connection: None,
             reached: None,
             lines: metrics.counter("tollgate_statsd_lines_total", "Lines sent to statsd."),
@@ -147,11 +147,11 @@ impl Exporter {
     }
 
     /// Begins to send.
-    pub fn start(self) -> Sending {
+    pub fn start(self) -> StatsdTask {
         let mut tasks = JoinSet::new();
         let (end, ended) = oneshot::channel();
         tasks.spawn(self.run(ended));
-        Sending { tasks, end }
+        StatsdTask { tasks, end }
     }
 
     async fn run(mut self, ended: oneshot::Receiver<()>) {
@@ -183,7 +183,10 @@ impl Exporter {
         self.reached =
             Some(is_reached && (before != Some(false) || self.options.protocol == Protocol::Tcp));
         let Options {
-            host, port, wanted, ..
+            host,
+            port,
+            requested,
+            ..
         } = &self.options;
         match flushed {
             Ok(()) if before == Some(false) && self.reached == Some(true) => {
@@ -193,12 +196,12 @@ impl Exporter {
             Err(error) => {
                 self.connection = None;
                 self.failed.inc();
-                match wanted {
+                match requested {
                     _ if before == Some(false) => {}
-                    Wanted::Asked => {
+                    Requested::Explicitly => {
                         tracing::warn!(%error, "statsd at {host}:{port} takes no metrics; trying on, and counting meanwhile")
                     }
-                    Wanted::ByDefault => {
+                    Requested::ByDefault => {
                         tracing::info!(
                             "nobody takes metrics at {host}:{port}, where they go unless USE_STATSD=false or another sink is set"
                         );
@@ -214,12 +217,12 @@ impl Exporter {
             Some(connection) => connection,
             None => self.options.connect().await?,
         };
-        let readings = self.metrics.readings();
+        let readings = self.metrics.samples();
         self.told.keep_only(&readings);
         let mut packets = Packets::of(self.options.protocol);
         let mut line = String::new();
         for reading in readings {
-            // Told only now: what comes after a packet that failed is told by the next flush.
+            // DeltaTracker only now: what comes after a packet that failed is told by the next flush.
             for news in self.told.tell(&reading) {
                 let times = self.options.form.write(&mut line, &reading.name, &news);
                 if line.len() > LINE_BYTES_MAX {
@@ -255,7 +258,7 @@ impl Exporter {
     }
 }
 
-impl Sending {
+impl StatsdTask {
     /// Sends what is new for the last time. It waits for that, but not long.
     pub async fn finish(mut self) {
         drop(self.end);
@@ -360,7 +363,7 @@ impl Packets {
 
 impl Form {
     /// Writes the line that tells this, and says how often it has to be told.
-    fn write(&self, line: &mut String, name: &str, news: &News) -> u64 {
+    fn write(&self, line: &mut String, name: &str, news: &Delta) -> u64 {
         line.clear();
         let tagged = match self {
             Self::Statsd(suffix) => Tagged {
@@ -375,16 +378,16 @@ impl Form {
         let mut times = 1;
         // It cannot fail: a String takes everything.
         let _ = match news {
-            News::Added(count) => write!(line, "{name}:{count}|c"),
-            News::Stands(value) => write!(line, "{name}:{value}|g"),
-            News::Took {
+            Delta::Increment(count) => write!(line, "{name}:{count}|c"),
+            Delta::Gauge(value) => write!(line, "{name}:{value}|g"),
+            Delta::Timing {
                 millis,
                 lines,
-                calls_a_line,
+                calls_per_line,
             } => {
                 times = *lines;
-                let rate = if *calls_a_line > 1.0 {
-                    format!("|@{:.6}", 1.0 / calls_a_line)
+                let rate = if *calls_per_line > 1.0 {
+                    format!("|@{:.6}", 1.0 / calls_per_line)
                 } else {
                     String::new()
                 };
@@ -417,7 +420,7 @@ mod tests {
         assert_eq!(sizes, [(1_400, 2), (700, 1), (2_000, 1), (10, 1)]);
     }
 
-    fn written(form: &Form, name: &str, news: &News) -> (u64, String) {
+    fn written(form: &Form, name: &str, news: &Delta) -> (u64, String) {
         let mut line = String::from("of before");
         (form.write(&mut line, name, news), line)
     }
@@ -425,17 +428,17 @@ mod tests {
     #[test]
     fn lines_are_what_statsd_reads() {
         let statsd = Form::Statsd(".__zone=eu_west".to_owned());
-        let took = News::Took {
+        let took = Delta::Timing {
             millis: 0.5,
             lines: 900,
-            calls_a_line: 100.0,
+            calls_per_line: 100.0,
         };
         assert_eq!(
-            written(&statsd, "a.b", &News::Added(3)),
+            written(&statsd, "a.b", &Delta::Increment(3)),
             (1, "a.b.__zone=eu_west:3|c\n".to_owned())
         );
         assert_eq!(
-            written(&statsd, "a:b|c", &News::Stands(3)),
+            written(&statsd, "a:b|c", &Delta::Gauge(3)),
             (1, "a_b_c.__zone=eu_west:3|g\n".to_owned())
         );
         assert_eq!(
@@ -446,7 +449,7 @@ mod tests {
         let tags = Tags::read("zone:eu.west").expect("a tag");
         let dog = Form::DogStatsd(Tagging::read(&tags, "", &[]).expect("no mogrifier"));
         assert_eq!(
-            written(&dog, "a.b", &News::Added(3)),
+            written(&dog, "a.b", &Delta::Increment(3)),
             (1, "a.b:3|c|#zone:eu_west\n".to_owned())
         );
         assert_eq!(

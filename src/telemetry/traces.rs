@@ -155,12 +155,12 @@ impl LiveSpan {
     }
 
     /// Tells a text. Said twice, it is what was said last.
-    pub fn tell(&mut self, key: &'static str, text: impl Into<String>) {
+    pub fn set_attribute(&mut self, key: &'static str, text: impl Into<String>) {
         self.put(key, Value::StringValue(text.into()));
     }
 
     /// Tells a number.
-    pub fn tell_number(&mut self, key: &'static str, number: impl Into<i64>) {
+    pub fn set_number(&mut self, key: &'static str, number: impl Into<i64>) {
         self.put(key, Value::IntValue(number.into()));
     }
 

@@ -675,7 +675,7 @@ async fn a_spoilt_rules_directory_is_told_and_the_rules_go_on() {
         let seen = server.log().len();
         spoil(&server.path(""));
         eventually(&format!("{what} is told"), async || {
-            server.metric("tollgate_rules_refused") == Some(1.0)
+            server.metric("tollgate_rules_rejected") == Some(1.0)
         })
         .await;
         assert!(
@@ -690,7 +690,7 @@ async fn a_spoilt_rules_directory_is_told_and_the_rules_go_on() {
         assert_serving(&server, &mut client, what).await;
         mend(&server.path(""));
         eventually(&format!("{what} is over"), async || {
-            server.metric("tollgate_rules_refused") == Some(0.0)
+            server.metric("tollgate_rules_rejected") == Some(0.0)
         })
         .await;
     }
@@ -747,7 +747,7 @@ async fn what_is_no_rules_file_is_passed_over() {
                 .contains(&format!("round_{round}.k: "))
         })
         .await;
-        assert_eq!(server.metric("tollgate_rules_refused"), Some(0.0), "{what}");
+        assert_eq!(server.metric("tollgate_rules_rejected"), Some(0.0), "{what}");
         assert_serving(&server, &mut client, what).await;
         mend(&server.path(""));
     }

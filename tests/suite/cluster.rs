@@ -349,7 +349,7 @@ async fn of_a_node_that_is_lost_for_good_only_its_own_counters_go_by_policy() {
         }
     }
     look_until("one node is unreachable", || {
-        server.metric(r#"tollgate_store_trouble{kind="unreachable"}"#) == Some(1.0)
+        server.metric(r#"tollgate_store_fault{kind="unreachable"}"#) == Some(1.0)
     });
     cluster.server_mut(1).restart();
     cluster.wait_until_whole();

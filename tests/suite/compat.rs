@@ -68,7 +68,7 @@ use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, 
 use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{KeyFormat, LiveRules};
-use tollgate::setting;
+use tollgate::settings::parse;
 use tollgate::settings::Settings;
 use tollgate::store::Backend;
 use tollgate::store::memory::Counters;
@@ -859,7 +859,7 @@ impl Step {
                 expected,
             )
         } else if let Some(text) = fields.text("wait")? {
-            (Does::Wait(setting::span(&text)?), Value::Null)
+            (Does::Wait(parse::duration(&text)?), Value::Null)
         } else if let Some(secs) = fields.number("at")? {
             (
                 Does::SetClock(Time::from_micros(secs * MICROS_PER_SECOND)),

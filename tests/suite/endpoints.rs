@@ -528,7 +528,7 @@ const SERIES: &[(&str, f64)] = &[
     ("ratelimit_service_config_load_error", 0.0),
     ("ratelimit_service_global_shadow_mode", 0.0),
     ("tollgate_rules", 6.0),
-    ("tollgate_rules_refused", 0.0),
+    ("tollgate_rules_rejected", 0.0),
 ];
 
 #[tokio::test]

@@ -218,7 +218,7 @@ async fn calls_are_answered_by_tls_1_2_and_1_3_whatever_form_the_key_has() {
             server.log()
         );
         assert_eq!(
-            server.metric("tollgate_tls_certificate_expiry_seconds"),
+            server.metric("tollgate_tls_certificate_expiry_timestamp_seconds"),
             Some(EXPIRES_AT_S)
         );
     }
@@ -386,7 +386,7 @@ async fn a_broken_pair_keeps_the_old_one_until_a_good_one_comes() {
     fs::copy(&first.cert, &cert).expect("a file can be copied");
     fs::copy(&first.key, &key).expect("a file can be copied");
     let server = tls_server(&cert, &key).start();
-    let refused = || server.metric("tollgate_tls_refused");
+    let refused = || server.metric("tollgate_tls_rejected");
     assert_eq!(refused(), Some(0.0));
     let mut old = client(&server, any_version(&authority.cacert(), None))
         .await

@@ -290,7 +290,7 @@ async fn a_log_that_nobody_reads_any_more_does_not_end_the_service() {
     let mut server = server("0s", NEVER).with_nobody_to_read_its_log().start();
     server.write("rules.yaml", "no: rules");
     eventually("it has something to log", async || {
-        server.metric("tollgate_rules_refused") == Some(1.0)
+        server.metric("tollgate_rules_rejected") == Some(1.0)
     })
     .await;
     assert_eq!(server.client().await.ask("d", &[("k", "")]).await, Code::Ok);

@@ -142,7 +142,7 @@ fn wait_until_redis_counts(servers: &[TestServer]) {
 pub(crate) fn written_back(servers: &[TestServer]) -> u64 {
     servers
         .iter()
-        .map(|server| whole(server.metric("tollgate_handed_back_hits_total")))
+        .map(|server| whole(server.metric("tollgate_write_back_hits_total")))
         .sum()
 }
 

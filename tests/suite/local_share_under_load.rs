@@ -188,9 +188,9 @@ async fn everything_owed_is_written_back() {
     eventually("Redis is asked again", async || !is_given_up()).await;
     let owed = 3 * OWED as u64;
     eventually("all of it is written back", async || {
-        counted(&metrics, "tollgate_handed_back_hits_total") == owed
+        counted(&metrics, "tollgate_write_back_hits_total") == owed
     })
     .await;
     assert_eq!(redis.command::<usize>(&["DBSIZE"]), OWED);
-    assert_eq!(counted(&metrics, "tollgate_hand_back_full_total"), 0);
+    assert_eq!(counted(&metrics, "tollgate_write_back_full_total"), 0);
 }

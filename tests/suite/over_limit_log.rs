@@ -6,7 +6,7 @@ use crate::support::redis::RedisProcess;
 use crate::support::{Code, TestServer, limit_of, look_until, request};
 
 const RULES: &str = "{domain: d, descriptors: [{key: user, descriptors: [{key: path, rate_limit: {unit: year, requests_per_unit: 1}}]}]}";
-const LEFT_OUT: &str = "tollgate_refusals_log_left_out_total";
+const LEFT_OUT: &str = "tollgate_over_limit_log_dropped_total";
 
 #[tokio::test]
 async fn refusals_are_not_logged_unless_it_is_asked_for() {

@@ -232,7 +232,7 @@ fn an_overlay_is_read_again_when_it_changes_and_a_broken_one_changes_nothing() {
 
     overlay.write("overlays: [{domain: '*', tollgate: {defaults: {algorithm: sliding_widow}}}]\n");
     look_until("the broken overlay is told", || {
-        server.metric("tollgate_rules_refused") == Some(1.0)
+        server.metric("tollgate_rules_rejected") == Some(1.0)
     });
     assert!(
         server.log().contains("did you mean `sliding_window`?")
@@ -255,7 +255,7 @@ fn an_overlay_is_read_again_when_it_changes_and_a_broken_one_changes_nothing() {
     overlay.write("overlays: []\n");
     look_until("an empty one counts", || !page().contains("algorithm:"));
     look_until("no rules are refused", || {
-        server.metric("tollgate_rules_refused") == Some(0.0)
+        server.metric("tollgate_rules_rejected") == Some(0.0)
     });
 }
 

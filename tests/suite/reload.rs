@@ -29,7 +29,7 @@ pub(crate) fn has_limit(server: &TestServer, key: &str, requests: u32) -> bool {
 }
 
 fn refused(server: &TestServer) -> Option<f64> {
-    server.metric("tollgate_rules_refused")
+    server.metric("tollgate_rules_rejected")
 }
 
 async fn accepted(server: &TestServer) {

@@ -172,7 +172,7 @@ async fn a_sentinel_that_names_a_replica_is_not_believed() {
     counting.wait_for_verdicts(&ANYTHING).await;
     counting.admits_exactly(LIMIT, ["v"]).await;
     assert_eq!(
-        server.metric(r#"tollgate_store_trouble{kind="refusing"}"#),
+        server.metric(r#"tollgate_store_fault{kind="refusing"}"#),
         Some(0.0)
     );
 

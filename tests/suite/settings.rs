@@ -569,7 +569,7 @@ fn a_password_is_exchanged_without_a_restart() {
         .start();
     look_until("it is let in", || server.json(K).status == 200);
     let (refused, loads) = (
-        "tollgate_redis_secrets_refused",
+        "tollgate_redis_secrets_rejected",
         "tollgate_redis_secrets_loads_total{result=\"success\"}",
     );
     assert_eq!(

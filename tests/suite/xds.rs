@@ -201,7 +201,7 @@ async fn an_overlay_is_laid_over_what_came_and_again_when_it_changes() {
     .await;
 
     write(&path, &overlay("sliding_frog"));
-    metric(&server, "tollgate_rules_refused", 1.0).await;
+    metric(&server, "tollgate_rules_rejected", 1.0).await;
     assert!(page().contains("algorithm: sliding_log"));
 
     // Also while nobody is there to send the rules once more.
@@ -251,7 +251,7 @@ async fn broken_rules_are_refused_with_all_that_is_wrong_and_the_old_ones_stay()
         assert!(error.contains(expected), "{expected} is not in {error}");
     }
     assert!(has_rule(&server, "d.k: unit=YEAR requests_per_unit=7, "));
-    metric(&server, "tollgate_rules_refused", 1.0).await;
+    metric(&server, "tollgate_rules_rejected", 1.0).await;
     assert_eq!(
         server.metric("ratelimit_service_config_load_error"),
         Some(1.0)
@@ -275,7 +275,7 @@ async fn broken_rules_are_refused_with_all_that_is_wrong_and_the_old_ones_stay()
     plane.serve("3", &json!([resource("d", 8)]));
     has_limit(&server, "d.k", 8).await;
     assert_eq!(told(&plane, "3").await["error"], "");
-    metric(&server, "tollgate_rules_refused", 0.0).await;
+    metric(&server, "tollgate_rules_rejected", 0.0).await;
 }
 
 #[tokio::test]
@@ -744,7 +744,7 @@ async fn what_is_no_rules_is_refused_and_good_rules_are_taken_on_the_same_stream
         "{}",
         server.admin("/rlconfig")
     );
-    assert_eq!(server.metric("tollgate_rules_refused"), Some(1.0));
+    assert_eq!(server.metric("tollgate_rules_rejected"), Some(1.0));
     // Nonces are whatever the server likes.
     accepted(
         &stream.ask(response("5", "a", &[rules_of(5)])).await,
@@ -1025,7 +1025,7 @@ async fn a_stream_that_is_reset_after_every_response_brings_rules_all_the_same()
         stream.fail(Status::internal("reset")).await;
     }
     has_limit(&server, "d.k", 10).await;
-    assert_eq!(server.metric("tollgate_rules_refused"), Some(0.0));
+    assert_eq!(server.metric("tollgate_rules_rejected"), Some(0.0));
     assert_eq!(
         server.log().matches("no stream of the xDS server").count(),
         1,
@@ -1088,7 +1088,7 @@ async fn a_response_that_is_too_long_is_refused_with_the_setting_that_allows_it(
     stream.send(long.clone()).await;
     logged(&server, "a response has more than 4194304 bytes, the most by XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES; set it to more").await;
     assert!(has_rule(&server, "d.k: unit=YEAR requests_per_unit=7, "));
-    metric(&server, "tollgate_rules_refused", 1.0).await;
+    metric(&server, "tollgate_rules_rejected", 1.0).await;
     // The stream is of no use any more. On the next one the rules that serve are the newest again.
     let mut stream = puppet.stream().await;
     accepted(&stream.request().await, "1", "");
@@ -1097,7 +1097,7 @@ async fn a_response_that_is_too_long_is_refused_with_the_setting_that_allows_it(
         "3",
         "a",
     );
-    metric(&server, "tollgate_rules_refused", 0.0).await;
+    metric(&server, "tollgate_rules_rejected", 0.0).await;
     drop(server);
 
     let mut puppet = Puppet::start().await;

@@ -12,7 +12,7 @@ use crate::rule_source::xds::Options;
 use crate::rule_source::xds::address::Address;
 use crate::rule_source::xds::backoff::{Policy, Spread};
 use crate::rule_source::xds::connect::{Server, Tls};
-use crate::setting::{self, Given, Secret};
+use crate::settings::parse::{self, Given, Secret};
 use crate::time::Span;
 use crate::tls::{Identity, PemFile};
 
@@ -44,46 +44,46 @@ const TLS_SAN: &str = "CONFIG_GRPC_XDS_SERVER_TLS_SAN";
 #[command(next_help_heading = "Rules by xDS")]
 pub struct Settings {
     /// The xDS server: host:port, dns:///host:port or unix:/path [default: localhost:18000]
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_URL", default_value = "", hide_default_value = true, value_name = "ADDRESS", value_parser = setting::given(Address::read))]
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_URL", default_value = "", hide_default_value = true, value_name = "ADDRESS", value_parser = parse::given(Address::read))]
     pub config_grpc_xds_server_url: Given<Address>,
     /// The name by which the server knows this service [default: default]
-    #[arg(long, env = "CONFIG_GRPC_XDS_NODE_ID", default_value = "", hide_default_value = true, value_name = "ID", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "CONFIG_GRPC_XDS_NODE_ID", default_value = "", hide_default_value = true, value_name = "ID", value_parser = parse::given(parse::text))]
     pub config_grpc_xds_node_id: Given<String>,
     /// More for the server to know it by: key=value,key2=value2
-    #[arg(long, env = "CONFIG_GRPC_XDS_NODE_METADATA", default_value = "", hide_default_value = true, value_name = "PAIRS", value_parser = setting::given(node_metadata))]
+    #[arg(long, env = "CONFIG_GRPC_XDS_NODE_METADATA", default_value = "", hide_default_value = true, value_name = "PAIRS", value_parser = parse::given(node_metadata))]
     pub config_grpc_xds_node_metadata: Given<Struct>,
     /// Headers to send along: name:value,name2:value2
-    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PAIRS", value_parser = setting::given(Secret::read))]
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PAIRS", value_parser = parse::given(Secret::read))]
     pub config_grpc_xds_client_additional_headers: Given<Secret>,
     /// Connect by TLS [default: false]
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_USE_TLS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_USE_TLS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
     pub config_grpc_xds_server_use_tls: Given<bool>,
     /// Certificate to show to the server, a PEM file
-    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = parse::given(parse::text))]
     pub config_grpc_xds_client_tls_cert: Given<String>,
     /// Its key, a PEM file
-    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = parse::given(parse::text))]
     pub config_grpc_xds_client_tls_key: Given<String>,
     /// The only authority to trust, a PEM file [default: the system's authorities]
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = parse::given(parse::text))]
     pub config_grpc_xds_server_tls_cacert: Given<String>,
     /// The name to look for in the server's certificate [default: its host]
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_SAN", default_value = "", hide_default_value = true, value_name = "NAME", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_SAN", default_value = "", hide_default_value = true, value_name = "NAME", value_parser = parse::given(parse::text))]
     pub config_grpc_xds_server_tls_san: Given<String>,
     /// How long to wait before the second try to reach the server [default: 200ms]
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", default_value = "", hide_default_value = true, value_name = "TIME", value_parser = setting::given(interval))]
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", default_value = "", hide_default_value = true, value_name = "TIME", value_parser = parse::given(interval))]
     pub xds_client_backoff_initial_interval: Given<Span>,
     /// The longest wait between two tries [default: 30s]
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_MAX_INTERVAL", default_value = "", hide_default_value = true, value_name = "TIME", value_parser = setting::given(interval))]
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_MAX_INTERVAL", default_value = "", hide_default_value = true, value_name = "TIME", value_parser = parse::given(interval))]
     pub xds_client_backoff_max_interval: Given<Span>,
     /// Each wait is so many times the one before; with 1 or less they do not grow [default: 2]
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", default_value = "", hide_default_value = true, value_name = "NUMBER", value_parser = setting::given(factor))]
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", default_value = "", hide_default_value = true, value_name = "NUMBER", value_parser = parse::given(factor))]
     pub xds_client_backoff_random_factor: Given<f64>,
     /// Shorten each wait by chance, by up to half of it [default: true]
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_JITTER", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_JITTER", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
     pub xds_client_backoff_jitter: Given<bool>,
     /// The longest response of the server, in bytes; 0 means 4194304 [default: 0]
-    #[arg(long, env = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", default_value = "", hide_default_value = true, value_name = "BYTES", value_parser = setting::given(setting::bytes))]
+    #[arg(long, env = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", default_value = "", hide_default_value = true, value_name = "BYTES", value_parser = parse::given(parse::bytes))]
     pub xds_client_max_msg_size_in_bytes: Given<u64>,
 }
 
@@ -252,7 +252,7 @@ fn node_metadata(text: &str) -> Result<Struct, String> {
 }
 
 fn interval(text: &str) -> Result<Span, String> {
-    setting::span(text).and_then(|span| {
+    parse::duration(text).and_then(|span| {
         if span < INTERVAL_MIN {
             Err("write a time from 1ms".to_owned())
         } else {

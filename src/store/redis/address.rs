@@ -18,7 +18,7 @@ use redis::{
     RedisError,
 };
 
-use crate::setting::Secret;
+use crate::settings::parse::Secret;
 use crate::store::redis::secrets::Live;
 use crate::store::redis::tls::TlsClient;
 

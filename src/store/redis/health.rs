@@ -119,7 +119,7 @@ impl HealthMetrics {
         Self {
             breaker: BreakerMetrics::new(metrics),
             troubles: Trouble::ALL.map(|trouble| {
-                metrics.gauge_with("tollgate_store_trouble", help, &[("kind", trouble.name())])
+                metrics.gauge_with("tollgate_store_fault", help, &[("kind", trouble.name())])
             }),
             probes_failed: metrics.counter(
                 "tollgate_store_probes_failed_total",

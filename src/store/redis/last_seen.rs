@@ -20,7 +20,7 @@ impl LastSeen {
     /// Nothing was seen yet.
     pub fn new(metrics: &Metrics) -> Self {
         let overwritten = metrics.counter(
-            "tollgate_last_seen_overwritten_total",
+            "tollgate_usage_cache_overwritten_total",
             "Counters whose last state in Redis was forgotten because another one needed the room (last_seen_max).",
         );
         Self {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use crate::file_watch::{FileSet, FileStat, RecursiveMode, Watched};
-use crate::setting::Secret;
+use crate::settings::parse::Secret;
 use crate::store::redis::tls::{Tls, TlsClient, TlsError};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::tls::{PemError, PemFile};
@@ -199,7 +199,7 @@ impl SecretSource {
             loaded: loads("success"),
             failed: loads("error"),
             refused: metrics.gauge(
-                "tollgate_redis_secrets_refused",
+                "tollgate_redis_secrets_rejected",
                 "Files with credentials for Redis, and sets of files of TLS, of which the newest are refused and older ones serve.",
             ),
         })
@@ -338,7 +338,7 @@ mod tests {
 
         source.load();
         assert!(
-            page(&format!("{loads} 0")) && page("tollgate_redis_secrets_refused 0"),
+            page(&format!("{loads} 0")) && page("tollgate_redis_secrets_rejected 0"),
             "nothing is new"
         );
         fs::write(&path, "").expect("a file can be written");
@@ -347,14 +347,14 @@ mod tests {
         assert_eq!(password.load().reveal(), "first");
         assert!(
             page("tollgate_redis_secrets_loads_total{result=\"error\"} 1")
-                && page("tollgate_redis_secrets_refused 1")
+                && page("tollgate_redis_secrets_rejected 1")
         );
 
         // What is wrong with one file keeps nobody from using another.
         fs::write(&beside, "newer").expect("a file can be written");
         source.load();
         assert_eq!(other.load().reveal(), "newer");
-        assert!(page(&format!("{loads} 1")) && page("tollgate_redis_secrets_refused 1"));
+        assert!(page(&format!("{loads} 1")) && page("tollgate_redis_secrets_rejected 1"));
 
         fs::remove_file(&path).expect("it is there");
         source.load();
@@ -365,7 +365,7 @@ mod tests {
         assert!(
             !source.needs_retry()
                 && page(&format!("{loads} 2"))
-                && page("tollgate_redis_secrets_refused 0")
+                && page("tollgate_redis_secrets_rejected 0")
         );
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::setting::{self, Given, Secret};
+use crate::settings::parse::{self, Given, Secret};
 use crate::store::redis::address::{Address, AddressError, Listener, NamedBy};
 use crate::store::redis::deployment::{Deployment, PoolOptions, Sentinels};
 use crate::store::redis::secrets::{AuthFile, Live, Secrets};
@@ -111,50 +111,50 @@ pub struct Settings {
     /// or unix://; of a cluster host:port,host:port and so on, of Sentinel
     /// master,host:port,host:port and so on [default: 127.0.0.1:6379; with REDIS_SOCKET_TYPE=unix
     /// /var/run/nutcracker/ratelimit.sock]
-    #[arg(long, env = "REDIS_URL", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "ADDRESS", value_parser = setting::given(Secret::read))]
+    #[arg(long, env = "REDIS_URL", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "ADDRESS", value_parser = parse::given(Secret::read))]
     pub redis_url: Given<Secret>,
     /// tcp or unix; only looked at without REDIS_URL, which shows what it is [default: tcp]
-    #[arg(long, env = "REDIS_SOCKET_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = setting::given(socket_type))]
+    #[arg(long, env = "REDIS_SOCKET_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = parse::given(socket_type))]
     pub redis_socket_type: Given<SocketType>,
     /// SINGLE, SENTINEL or CLUSTER [default: SINGLE]
-    #[arg(long, env = "REDIS_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "REDIS_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = parse::given(parse::text))]
     pub redis_type: Given<String>,
     /// Password, or user:password; wins over the one in REDIS_URL
-    #[arg(long, env = "REDIS_AUTH", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PASSWORD", value_parser = setting::given(Secret::read))]
+    #[arg(long, env = "REDIS_AUTH", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PASSWORD", value_parser = parse::given(Secret::read))]
     pub redis_auth: Given<Secret>,
     /// A file with the same in one line, read again when it changes
-    #[arg(long, env = "REDIS_AUTH_FILE", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "REDIS_AUTH_FILE", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = parse::given(parse::text))]
     pub redis_auth_file: Given<String>,
     /// Password, or user:password, of the sentinels
-    #[arg(long, env = "REDIS_SENTINEL_AUTH", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PASSWORD", value_parser = setting::given(Secret::read))]
+    #[arg(long, env = "REDIS_SENTINEL_AUTH", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PASSWORD", value_parser = parse::given(Secret::read))]
     pub redis_sentinel_auth: Given<Secret>,
     /// A file with the same in one line, read again when it changes
-    #[arg(long, env = "REDIS_SENTINEL_AUTH_FILE", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "REDIS_SENTINEL_AUTH_FILE", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = parse::given(parse::text))]
     pub redis_sentinel_auth_file: Given<String>,
     /// Connect by TLS, as rediss:// does, also to the sentinels [default: false]
-    #[arg(long, env = "REDIS_TLS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "REDIS_TLS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
     pub redis_tls: Given<bool>,
     /// The only authority to trust, a PEM file, read again when it changes [default: the system's
     /// authorities]
-    #[arg(long, env = "REDIS_TLS_CACERT", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "REDIS_TLS_CACERT", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = parse::given(parse::text))]
     pub redis_tls_cacert: Given<String>,
     /// Certificate to show to Redis, a PEM file, read again when it changes
-    #[arg(long, env = "REDIS_TLS_CLIENT_CERT", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "REDIS_TLS_CLIENT_CERT", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = parse::given(parse::text))]
     pub redis_tls_client_cert: Given<String>,
     /// Its key, a PEM file
-    #[arg(long, env = "REDIS_TLS_CLIENT_KEY", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "REDIS_TLS_CLIENT_KEY", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = parse::given(parse::text))]
     pub redis_tls_client_key: Given<String>,
     /// Take certificates of any name, if a trusted authority has signed them [default: false]
-    #[arg(long, env = "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
     pub redis_tls_skip_hostname_verification: Given<bool>,
     /// How long making a connection may take; STORE_TIMEOUT bounds the calls on it [default: 10s]
-    #[arg(long, env = "REDIS_TIMEOUT", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(setting::span))]
+    #[arg(long, env = "REDIS_TIMEOUT", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = parse::given(parse::duration))]
     pub redis_timeout: Given<Span>,
     /// Be healthy only while Redis answers [default: false]
-    #[arg(long, env = "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
     pub redis_health_check_active_connection: Given<bool>,
     /// End if Redis was not reached within so long after the start; 0 is never [default: 0]
-    #[arg(long, env = "REDIS_STARTUP_MAX_ELAPSED_TIME", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(setting::span))]
+    #[arg(long, env = "REDIS_STARTUP_MAX_ELAPSED_TIME", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = parse::given(parse::duration))]
     pub redis_startup_max_elapsed_time: Given<Span>,
     /// The second Redis.
     #[command(flatten)]
@@ -167,35 +167,35 @@ pub struct Settings {
 #[command(next_help_heading = "Redis for limits of a second")]
 pub struct PerSecondSettings {
     /// Count limits of a second on a Redis of their own [default: false]
-    #[arg(long, env = "REDIS_PERSECOND", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "REDIS_PERSECOND", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
     pub redis_persecond: Given<bool>,
     /// Where it is, as REDIS_URL [default: none; with REDIS_PERSECOND_SOCKET_TYPE=unix
     /// /var/run/nutcracker/ratelimitpersecond.sock]
-    #[arg(long, env = "REDIS_PERSECOND_URL", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "ADDRESS", value_parser = setting::given(Secret::read))]
+    #[arg(long, env = "REDIS_PERSECOND_URL", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "ADDRESS", value_parser = parse::given(Secret::read))]
     pub redis_persecond_url: Given<Secret>,
     /// tcp or unix, as REDIS_SOCKET_TYPE [default: tcp]
-    #[arg(long, env = "REDIS_PERSECOND_SOCKET_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = setting::given(socket_type))]
+    #[arg(long, env = "REDIS_PERSECOND_SOCKET_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = parse::given(socket_type))]
     pub redis_persecond_socket_type: Given<SocketType>,
     /// SINGLE, SENTINEL or CLUSTER [default: SINGLE]
-    #[arg(long, env = "REDIS_PERSECOND_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "REDIS_PERSECOND_TYPE", default_value = "", hide_default_value = true, value_name = "TYPE", value_parser = parse::given(parse::text))]
     pub redis_persecond_type: Given<String>,
     /// Password, or user:password; wins over the one in REDIS_PERSECOND_URL
-    #[arg(long, env = "REDIS_PERSECOND_AUTH", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PASSWORD", value_parser = setting::given(Secret::read))]
+    #[arg(long, env = "REDIS_PERSECOND_AUTH", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PASSWORD", value_parser = parse::given(Secret::read))]
     pub redis_persecond_auth: Given<Secret>,
     /// A file with the same in one line, read again when it changes
-    #[arg(long, env = "REDIS_PERSECOND_AUTH_FILE", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "REDIS_PERSECOND_AUTH_FILE", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = parse::given(parse::text))]
     pub redis_persecond_auth_file: Given<String>,
     /// Password, or user:password, of its sentinels
-    #[arg(long, env = "REDIS_PERSECOND_SENTINEL_AUTH", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PASSWORD", value_parser = setting::given(Secret::read))]
+    #[arg(long, env = "REDIS_PERSECOND_SENTINEL_AUTH", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PASSWORD", value_parser = parse::given(Secret::read))]
     pub redis_persecond_sentinel_auth: Given<Secret>,
     /// A file with the same in one line, read again when it changes
-    #[arg(long, env = "REDIS_PERSECOND_SENTINEL_AUTH_FILE", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "REDIS_PERSECOND_SENTINEL_AUTH_FILE", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = parse::given(parse::text))]
     pub redis_persecond_sentinel_auth_file: Given<String>,
     /// Connect by TLS, also to its sentinels, with the files of REDIS_TLS_* [default: false]
-    #[arg(long, env = "REDIS_PERSECOND_TLS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "REDIS_PERSECOND_TLS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
     pub redis_persecond_tls: Given<bool>,
     /// How long making a connection may take [default: 10s]
-    #[arg(long, env = "REDIS_PERSECOND_TIMEOUT", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = setting::given(setting::span))]
+    #[arg(long, env = "REDIS_PERSECOND_TIMEOUT", default_value = "", hide_default_value = true, value_name = "DURATION", value_parser = parse::given(parse::duration))]
     pub redis_persecond_timeout: Given<Span>,
 }
 

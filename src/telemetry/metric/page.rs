@@ -10,7 +10,7 @@ use crate::telemetry::mapper::{Kind, Observer};
 
 /// A number with its name and labels. Of one name and labels there may be several: they are summed
 /// up.
-pub struct Sample {
+pub struct PageSample {
     /// Its name.
     pub name: String,
     /// What is said of it.
@@ -148,7 +148,7 @@ impl Sum {
 /// name.
 pub fn write(
     mut families: Vec<proto::MetricFamily>,
-    mut samples: Vec<Sample>,
+    mut samples: Vec<PageSample>,
     tags: &[(String, String)],
 ) -> Page {
     let taken: HashSet<String> = families
@@ -201,7 +201,7 @@ pub fn write(
 }
 
 /// Samples of one name and kind, sorted by their labels.
-fn family(samples: &mut [Sample]) -> proto::MetricFamily {
+fn family(samples: &mut [PageSample]) -> proto::MetricFamily {
     let mut family = proto::MetricFamily::default();
     if let Some(first) = samples.first() {
         family.set_name(first.name.clone());

@@ -46,7 +46,7 @@ pub struct Exporter {
 
 /// The thread that sends. Dropped, it goes on to the end of the process.
 #[derive(Debug)]
-pub struct Exporting {
+pub struct SpanExporterTask {
     stop: watch::Sender<bool>,
     /// Closed when the thread has ended.
     ended: oneshot::Receiver<()>,
@@ -94,7 +94,7 @@ impl Exporter {
     ///
     /// # Errors
     /// The thread or its runtime cannot be started.
-    pub fn start(self) -> anyhow::Result<Exporting> {
+    pub fn start(self) -> anyhow::Result<SpanExporterTask> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -120,11 +120,11 @@ impl Exporter {
             .name("traces".to_owned())
             .spawn(run)
             .context("start a thread")?;
-        Ok(Exporting { stop, ended })
+        Ok(SpanExporterTask { stop, ended })
     }
 }
 
-impl Exporting {
+impl SpanExporterTask {
     /// Sends what is left. Gives whether that was done before [`FLUSH_TIMEOUT`] was over.
     pub async fn flush(self) -> bool {
         // It fails only if the thread has ended.

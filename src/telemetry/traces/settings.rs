@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use percent_encoding::percent_decode_str;
 
 use crate::chance::{self, Rate};
-use crate::setting::{self, Given, Secret};
+use crate::settings::parse::{self, Given, Secret};
 use crate::telemetry::traces::connect::{Endpoint, Tls};
 use crate::time::Span;
 use crate::tls::{self, Identity, PemFile};
@@ -32,10 +32,10 @@ const TIMEOUT: Span = Span::from_secs(10);
 #[command(next_help_heading = "Traces")]
 pub struct Settings {
     /// Send a trace of each call, or of some, to an OpenTelemetry collector [default: false]
-    #[arg(long, env = "TRACING_ENABLED", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = setting::given(setting::flag), num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, env = "TRACING_ENABLED", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
     pub tracing_enabled: Given<bool>,
     /// Attribute service.name of what is sent [default: RateLimit]
-    #[arg(long, env = "TRACING_SERVICE_NAME", default_value = "", hide_default_value = true, value_name = "NAME", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "TRACING_SERVICE_NAME", default_value = "", hide_default_value = true, value_name = "NAME", value_parser = parse::given(parse::text))]
     pub tracing_service_name: Given<String>,
     /// Attribute service.namespace
     #[arg(
@@ -47,13 +47,13 @@ pub struct Settings {
     )]
     pub tracing_service_namespace: String,
     /// Attribute service.instance.id [default: another one at each start]
-    #[arg(long, env = "TRACING_SERVICE_INSTANCE_ID", default_value = "", hide_default_value = true, value_name = "ID", value_parser = setting::given(setting::text))]
+    #[arg(long, env = "TRACING_SERVICE_INSTANCE_ID", default_value = "", hide_default_value = true, value_name = "ID", value_parser = parse::given(parse::text))]
     pub tracing_service_instance_id: Given<String>,
     /// How the collector is spoken to: http or grpc [default: http]
-    #[arg(long, env = "TRACING_EXPORTER_PROTOCOL", default_value = "", hide_default_value = true, value_name = "PROTOCOL", value_parser = setting::given(protocol))]
+    #[arg(long, env = "TRACING_EXPORTER_PROTOCOL", default_value = "", hide_default_value = true, value_name = "PROTOCOL", value_parser = parse::given(protocol))]
     pub tracing_exporter_protocol: Given<Protocol>,
     /// Which part of the calls is traced whose caller has not decided it, from 0 to 1 [default: 1]
-    #[arg(long, env = "TRACING_SAMPLING_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = setting::given(Rate::read))]
+    #[arg(long, env = "TRACING_SAMPLING_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = parse::given(Rate::read))]
     pub tracing_sampling_rate: Given<Rate>,
     /// Where the collector is; over http, /v1/traces is put behind it [default: http://localhost:4318, with grpc :4317]
     #[arg(
@@ -76,10 +76,10 @@ pub struct Settings {
     )]
     pub otel_exporter_otlp_traces_endpoint: String,
     /// What is sent along, such as a token: NAME=VALUE,NAME=VALUE, values percent-encoded
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_HEADERS", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "LIST", value_parser = setting::given(Secret::read))]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_HEADERS", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "LIST", value_parser = parse::given(Secret::read))]
     pub otel_exporter_otlp_headers: Given<Secret>,
     /// The same for traces
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_HEADERS", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "LIST", value_parser = setting::given(Secret::read))]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_HEADERS", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "LIST", value_parser = parse::given(Secret::read))]
     pub otel_exporter_otlp_traces_headers: Given<Secret>,
     /// How many milliseconds the collector may take for a batch, with all attempts [default:
     /// 10000]

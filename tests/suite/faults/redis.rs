@@ -267,7 +267,7 @@ descriptors:
             let troubles = async || {
                 client.ask("d", &[(pair[0], "v")]).await;
                 let trouble = |kind: &str| {
-                    server.metric(&format!("tollgate_store_trouble{{kind=\"{kind}\"}}"))
+                    server.metric(&format!("tollgate_store_fault{{kind=\"{kind}\"}}"))
                 };
                 (trouble("foreign_value"), trouble("refusing")) == (Some(1.0), Some(0.0))
             };

@@ -36,7 +36,7 @@ async fn pending_write_backs_of_long_values_are_bounded_in_bytes() {
     );
     assert!(
         server
-            .metric("tollgate_hand_back_full_total")
+            .metric("tollgate_write_back_full_total")
             .expect("it is exposed")
             > 0.0
     );

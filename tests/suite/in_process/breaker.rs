@@ -320,9 +320,9 @@ async fn write_back_delays_the_first_call_by_no_more_than_three_tenths_of_a_seco
     );
     pass(Duration::from_secs(10)).await;
     assert_eq!(
-        world.service.metric("tollgate_handed_back_hits_total"),
+        world.service.metric("tollgate_write_back_hits_total"),
         3 * OWED,
         "the rest while Redis serves"
     );
-    assert_eq!(world.service.metric("tollgate_hand_back_full_total"), 0);
+    assert_eq!(world.service.metric("tollgate_write_back_full_total"), 0);
 }

@@ -73,7 +73,7 @@ async fn a_hit_that_may_be_counted_is_not_written_back() {
             "{fault:?}"
         );
         assert_eq!(
-            world.service.metric("tollgate_handed_back_hits_total"),
+            world.service.metric("tollgate_write_back_hits_total"),
             0,
             "{fault:?}"
         );

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::setting::Secret;
+use tollgate::settings::parse::Secret;
 use tollgate::store::redis::deployment::Deployment;
 use tollgate::store::redis::secrets::Live;
 use tollgate::time::Clock;

@@ -486,7 +486,7 @@ fn rejected_and_unsent_hits_stay_pending_and_unknown_ones_are_not_sent_again() {
         (5, Some((5, START)))
     );
     assert_eq!(
-        counted(&replica.metrics, "tollgate_handed_back_hits_total"),
+        counted(&replica.metrics, "tollgate_write_back_hits_total"),
         5
     );
 
@@ -617,7 +617,7 @@ fn hits_that_one_server_rejects_while_another_one_is_asked_stay_pending() {
             WriteBackResult::Done
         );
         assert_eq!(
-            counted(&replica.metrics, "tollgate_handed_back_hits_total"),
+            counted(&replica.metrics, "tollgate_write_back_hits_total"),
             4,
             "{algorithm}"
         );
@@ -723,6 +723,6 @@ fn more_than_fits_into_memory_is_counted_and_not_written_back() {
         assert!(!replica.count(&check, START).over);
         assert!(replica.count(&check, START).over);
     }
-    let full = counted(&replica.metrics, "tollgate_hand_back_full_total");
+    let full = counted(&replica.metrics, "tollgate_write_back_full_total");
     assert!((10..20).contains(&full), "{full}");
 }

@@ -125,7 +125,7 @@ impl LocalFallback {
             small_limits: Once::new(),
             emptied: AtomicU64::new(0),
             written_back: metrics.counter(
-                "tollgate_handed_back_hits_total",
+                "tollgate_write_back_hits_total",
                 "Hits that this process admitted while Redis was unavailable, and wrote back to it afterwards.",
             ),
         }

@@ -72,7 +72,7 @@ impl PendingHits {
             seed: RandomState::new(),
             bytes: AtomicUsize::new(0),
             full: metrics.counter(
-                "tollgate_hand_back_full_total",
+                "tollgate_write_back_full_total",
                 "Checks decided during an outage that will not be written back to Redis, because pending hits had reached their bound \
                  (pending_bytes_max).",
             ),

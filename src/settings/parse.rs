@@ -65,7 +65,7 @@ pub fn text(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// Any other text, also none.
-pub fn flag(text: &str) -> Result<bool, String> {
+pub fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
@@ -77,7 +77,7 @@ pub fn flag(text: &str) -> Result<bool, String> {
 ///
 /// # Errors
 /// A number without a unit, or no number.
-pub fn span(text: &str) -> Result<Span, String> {
+pub fn duration(text: &str) -> Result<Span, String> {
     let parsed = humantime::parse_duration(text)
         .map_err(|error| format!("{error}; write a number and a unit, such as 10s, 150ms or 1h"))?;
     Ok(parsed.into())
@@ -113,11 +113,11 @@ mod tests {
 
     #[test]
     fn texts_are_read_by_the_rules_of_go() {
-        assert_eq!(flag("T"), Ok(true));
-        assert!(flag("").is_err() && flag("yes").is_err());
-        assert_eq!(span("1h30m"), Ok(Span::from_secs(5_400)));
-        assert_eq!(span("0"), Ok(Span::ZERO));
-        assert!(span("10").is_err() && span("").is_err() && span("-1s").is_err());
+        assert_eq!(boolean("T"), Ok(true));
+        assert!(boolean("").is_err() && boolean("yes").is_err());
+        assert_eq!(duration("1h30m"), Ok(Span::from_secs(5_400)));
+        assert_eq!(duration("0"), Ok(Span::ZERO));
+        assert!(duration("10").is_err() && duration("").is_err() && duration("-1s").is_err());
         assert_eq!(bytes("0x10"), Ok(16));
         assert!(bytes("").is_err());
         assert_eq!((port("0x1F90"), port("0")), (Ok(8_080), Ok(0)));
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn a_setting_that_is_set_to_nothing_is_not_set() {
-        assert_eq!(given(flag)(""), Ok(Given(None)));
-        assert_eq!(given(flag)("1"), Ok(Given(Some(true))));
-        assert!(given(flag)(" ").is_err());
+        assert_eq!(given(boolean)(""), Ok(Given(None)));
+        assert_eq!(given(boolean)("1"), Ok(Given(Some(true))));
+        assert!(given(boolean)(" ").is_err());
     }
 
     #[test]
