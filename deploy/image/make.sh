@@ -17,6 +17,8 @@ docker info >/dev/null 2>&1 || fail "no engine answers docker: start one, or run
 docker buildx version >/dev/null 2>&1 || fail "docker has no buildx: install the plug-in (Debian: apt-get install docker-buildx, or docker-buildx-plugin from Docker)"
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+# A changed work tree is marked: it is not the commit it started from.
+revision=$(git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null || echo unknown)
 # An engine's own builder makes images for one processor only.
 docker buildx inspect tollgate >/dev/null 2>&1 || docker buildx create --name tollgate --driver docker-container >/dev/null
 mkdir -p target/image
@@ -27,4 +29,4 @@ case ${2:-file} in
     load) set -- --load ;;
     *) fail "$2 is none of file, files, push and load" ;;
 esac
-docker buildx build --builder tollgate --file deploy/Dockerfile --build-arg "VERSION=$version" --tag "$image" "$@" .
+docker buildx build --builder tollgate --file deploy/Dockerfile --build-arg "VERSION=$version" --build-arg "REVISION=$revision" --tag "$image" "$@" .

@@ -56,6 +56,12 @@ const SIZE_BUCKETS: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
 /// anew for each page.
 pub const MAPPED_NAMES_MAX: usize = 100_000;
 
+/// Source revision of this build: TOLLGATE_REVISION at compile time, set when the image is built.
+const REVISION: &str = match option_env!("TOLLGATE_REVISION") {
+    Some(revision) if !revision.is_empty() => revision,
+    _ => "unknown",
+};
+
 /// Every metric of the process. Clones are the same.
 #[derive(Debug, Clone)]
 pub struct Metrics(Arc<Inner>);
@@ -277,9 +283,20 @@ impl Metrics {
         metrics
     }
 
-    /// Adds what the kernel knows of this process: CPU time, memory, file descriptors, start time.
+    /// Adds the metrics of the process (CPU time, memory, file descriptors, start time) and of the
+    /// build.
     pub fn add_process(&self) {
         self.register(prometheus::process_collector::ProcessCollector::for_self());
+        let labels = [
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("revision", REVISION),
+        ];
+        self.gauge_with(
+            "tollgate_build_info",
+            "Version and source revision of this build; always 1.",
+            &labels,
+        )
+        .set(1);
     }
 
     /// A counter of our own.

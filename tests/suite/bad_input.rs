@@ -747,7 +747,11 @@ async fn what_is_no_rules_file_is_passed_over() {
                 .contains(&format!("round_{round}.k: "))
         })
         .await;
-        assert_eq!(server.metric("tollgate_rules_rejected"), Some(0.0), "{what}");
+        assert_eq!(
+            server.metric("tollgate_rules_rejected"),
+            Some(0.0),
+            "{what}"
+        );
         assert_serving(&server, &mut client, what).await;
         mend(&server.path(""));
     }

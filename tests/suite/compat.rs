@@ -68,8 +68,8 @@ use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, 
 use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{KeyFormat, LiveRules};
-use tollgate::settings::parse;
 use tollgate::settings::Settings;
+use tollgate::settings::parse;
 use tollgate::store::Backend;
 use tollgate::store::memory::Counters;
 use tollgate::telemetry::metric::Metrics;

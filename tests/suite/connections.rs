@@ -264,7 +264,10 @@ async fn connections_end_at_their_age_and_lose_no_call() {
         "{ages:?}"
     );
     assert!(server.metric("tollgate_connections_aged_total") >= Some(12.0));
-    assert_eq!(server.metric("tollgate_connections_force_closed_total"), Some(0.0));
+    assert_eq!(
+        server.metric("tollgate_connections_force_closed_total"),
+        Some(0.0)
+    );
 }
 
 #[tokio::test]
@@ -303,7 +306,10 @@ async fn what_is_in_flight_when_the_grace_is_over_is_cut_off() {
         server.metric("tollgate_connections") == Some(0.0)
     })
     .await;
-    assert_eq!(server.metric("tollgate_connections_force_closed_total"), Some(1.0));
+    assert_eq!(
+        server.metric("tollgate_connections_force_closed_total"),
+        Some(1.0)
+    );
 }
 
 #[tokio::test]

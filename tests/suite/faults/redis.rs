@@ -266,9 +266,8 @@ descriptors:
             redis.command::<()>(&[command, &key, pair[1]]);
             let troubles = async || {
                 client.ask("d", &[(pair[0], "v")]).await;
-                let trouble = |kind: &str| {
-                    server.metric(&format!("tollgate_store_fault{{kind=\"{kind}\"}}"))
-                };
+                let trouble =
+                    |kind: &str| server.metric(&format!("tollgate_store_fault{{kind=\"{kind}\"}}"));
                 (trouble("foreign_value"), trouble("refusing")) == (Some(1.0), Some(0.0))
             };
             eventually(&format!("{} {command} {}", pair[0], pair[1]), troubles).await;
