@@ -18,7 +18,7 @@ use redis::{Connection, Value};
 use tempfile::TempDir;
 use tollgate::algorithm::Counter;
 use tollgate::check::{Check, CheckRequest, Hits, Key};
-use tollgate::limit::{Algorithm, Limit, RefusedHits, Terms, Unit};
+use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 use tollgate::rules::key::{KeyFormat, KeyHead, KeyTail, counter_key};
 use tollgate::rules::query::Entry;
 use tollgate::store::memory::Counters;
@@ -134,7 +134,7 @@ fn cases() -> Vec<Case> {
         (
             "fixed_window, drop",
             Terms {
-                refused_hits: Some(RefusedHits::Drop),
+                over_limit_hits: Some(OverLimitHits::Drop),
                 ..window
             },
             Way::Script,

@@ -17,7 +17,7 @@ descriptors:
 - {key: a, rate_limit: {unit: hour, requests_per_unit: 5}}
 - {key: a, value: 'x*y', detailed_metric: true, rate_limit: {unit: second, requests_per_unit: 0}}
 - {key: '', value: b}
-- {key: b, rate_limit: {unit: minute, requests_per_unit: 7}, metadata: {tollgate: {algorithm: token_bucket, burst: 9, refused_hits: count}}}
+- {key: b, rate_limit: {unit: minute, requests_per_unit: 7}, metadata: {tollgate: {algorithm: token_bucket, burst: 9, over_limit_hits: count}}}
 - {key: s, rate_limit: {unit: minute, requests_per_unit: 7}, metadata: {tollgate: {algorithm: sliding_window}}}
 - {key: s, value: t, rate_limit: {unit: minute, requests_per_unit: 7}, metadata: {tollgate: {algorithm: sliding_window, buckets: 5}}}
 - {key: l, rate_limit: {unit: second, requests_per_unit: 3}, metadata: {tollgate: {algorithm: sliding_log, on_limit: degrade}}}
@@ -28,7 +28,7 @@ descriptors:
 ";
 
 /// A limiter that is not opened yet, and the hand of its clock.
-pub fn limiter(together: bool, metrics: &Metrics) -> (Arc<Shared>, ManualClock) {
+pub fn limiter(all_or_nothing: bool, metrics: &Metrics) -> (Arc<Shared>, ManualClock) {
     let stats = StatsTable::new(100, metrics);
     let text = RULES.replace("- {key: '', value: b}\n", "");
     let source = Source { name: "r".into(), path: "r".into(), text: text.as_str().into() };
@@ -37,7 +37,7 @@ pub fn limiter(together: bool, metrics: &Metrics) -> (Arc<Shared>, ManualClock) 
     live.replace(config::load(&[source], &options).expect("the rules are right").rules);
     let (clock, hand) = Clock::manual(Time::from_micros(1_700_000_000_000_000));
     let policy = Policy {
-        modes: Modes { together, ..Modes::default() },
+        modes: Modes { all_or_nothing, ..Modes::default() },
         near_limit_ratio: 0.8,
         ietf_headers: true,
         retry_after_header: true,

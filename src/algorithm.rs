@@ -14,6 +14,7 @@ use crate::check::{Call, Verdict};
 use crate::limit::Limit;
 use crate::time::Time;
 
+pub mod all_or_nothing;
 pub mod bucket;
 pub mod charge;
 pub mod concurrency;
@@ -22,10 +23,9 @@ pub mod fixed_window;
 pub mod sliding_log;
 pub mod sliding_window;
 pub mod sub_windows;
-pub mod together;
 
+pub use all_or_nothing::decide_all_or_nothing;
 pub use counter::Counter;
-pub use together::decide_together;
 
 /// A counter that can decide. `Default` is the state of a counter that nobody has touched; `limit`
 /// must be one of its algorithm.

@@ -92,7 +92,7 @@ pub enum Algorithm {
 
 /// Whether a call that is refused uses up quota all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RefusedHits {
+pub enum OverLimitHits {
     /// It does: what costs that are only known afterwards need.
     Count,
     /// It does not.
@@ -128,8 +128,8 @@ pub struct Terms {
     pub burst: Option<u32>,
     /// How many sub-windows a sliding window is cut into. Only for those.
     pub buckets: Option<u32>,
-    /// See [`RefusedHits`]; each algorithm has a default.
-    pub refused_hits: Option<RefusedHits>,
+    /// See [`OverLimitHits`]; each algorithm has a default.
+    pub over_limit_hits: Option<OverLimitHits>,
     /// How long a call may be held back that a bucket has no room for yet. Only for buckets.
     pub max_wait: Option<Span>,
     /// After how long a holder is forgotten that never came back. Only for concurrency, which
@@ -147,7 +147,7 @@ pub struct Limit {
     buckets: u32,
     algorithm: Algorithm,
     tick: Tick,
-    refused_hits: RefusedHits,
+    over_limit_hits: OverLimitHits,
     months: Months,
 }
 
@@ -244,7 +244,7 @@ pub enum LimitError {
     LeaseOutOfRange(Span),
     /// Refused calls that would hold something.
     #[error(
-        "refused_hits: count is not for concurrency, where a refused call holds nothing; remove it"
+        "over_limit_hits: count is not for concurrency, where a refused call holds nothing; remove it"
     )]
     CountedHolders,
     /// More holders than are kept.
@@ -347,14 +347,14 @@ impl Algorithm {
     }
 
     /// What a rule means that does not say.
-    pub const fn default_refused_hits(self) -> RefusedHits {
+    pub const fn default_over_limit_hits(self) -> OverLimitHits {
         match self {
-            Self::FixedWindow => RefusedHits::Count,
+            Self::FixedWindow => OverLimitHits::Count,
             Self::SlidingWindow
             | Self::SlidingLog
             | Self::TokenBucket
             | Self::LeakyBucket
-            | Self::Concurrency => RefusedHits::Drop,
+            | Self::Concurrency => OverLimitHits::Drop,
         }
     }
 }
@@ -365,7 +365,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-impl RefusedHits {
+impl OverLimitHits {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Count, Self::Drop];
 
@@ -427,7 +427,7 @@ impl Terms {
             algorithm,
             burst: None,
             buckets: None,
-            refused_hits: None,
+            over_limit_hits: None,
             max_wait: None,
             lease: None,
         }
@@ -574,9 +574,9 @@ impl Limit {
         } = terms;
         let period = terms.period()?;
         terms.belong_together()?;
-        let refused_hits = terms
-            .refused_hits
-            .unwrap_or(algorithm.default_refused_hits());
+        let over_limit_hits = terms
+            .over_limit_hits
+            .unwrap_or(algorithm.default_over_limit_hits());
         let limit = Self {
             requests,
             capacity: requests,
@@ -585,7 +585,7 @@ impl Limit {
             buckets: terms.buckets.unwrap_or(0),
             algorithm,
             tick: Tick::Micro,
-            refused_hits,
+            over_limit_hits,
             months: Months::ThirtyDays,
         };
         match algorithm {
@@ -660,9 +660,9 @@ impl Limit {
                 .div_ceil(tick.span().as_micros())
                 .saturating_mul(requests),
         );
-        let bursts = match self.refused_hits {
-            RefusedHits::Drop => 1,
-            RefusedHits::Count => 2,
+        let bursts = match self.over_limit_hits {
+            OverLimitHits::Drop => 1,
+            OverLimitHits::Count => 2,
         };
         (room / self.ticks(tick)).saturating_sub(1) / bursts
     }
@@ -689,7 +689,7 @@ impl Limit {
 
     /// What is held has no period but its lease.
     fn held(self, lease: Span) -> Result<Self, LimitError> {
-        if self.refused_hits == RefusedHits::Count {
+        if self.over_limit_hits == OverLimitHits::Count {
             return Err(LimitError::CountedHolders);
         }
         if self.requests > HOLDERS_MAX {
@@ -836,8 +836,8 @@ impl Limit {
     }
 
     /// Whether a refused call uses up quota.
-    pub const fn refused_hits(&self) -> RefusedHits {
-        self.refused_hits
+    pub const fn over_limit_hits(&self) -> OverLimitHits {
+        self.over_limit_hits
     }
 }
 
@@ -866,7 +866,7 @@ impl fmt::Display for Limit {
         if self.max_wait > Span::ZERO {
             write!(formatter, ", queue up to {}", self.max_wait)?;
         }
-        write!(formatter, ", refused hits {}", self.refused_hits.name())
+        write!(formatter, ", refused hits {}", self.over_limit_hits.name())
     }
 }
 
@@ -1090,7 +1090,7 @@ mod tests {
         let terms = Terms {
             unit_multiplier: 5,
             burst: Some(10),
-            refused_hits: Some(RefusedHits::Count),
+            over_limit_hits: Some(OverLimitHits::Count),
             max_wait: Some(Span::from_secs(1)),
             ..Terms::new(10, Unit::Minute, Algorithm::LeakyBucket)
         };

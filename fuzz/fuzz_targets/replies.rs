@@ -43,7 +43,7 @@ impl Choice {
         }
     }
 
-    fn together(self) -> bool {
+    fn all_or_nothing(self) -> bool {
         self.0 & 4 != 0
     }
 
@@ -125,7 +125,7 @@ async fn run(choice: Choice, replies: Arc<[u8]>) {
     let remote = redis.open();
     let checks = checks(choice);
     for _ in 0..2 {
-        let request = CheckRequest { checks: checks.iter().cloned().collect(), all_or_nothing: choice.together(), deadline: None };
+        let request = CheckRequest { checks: checks.iter().cloned().collect(), all_or_nothing: choice.all_or_nothing(), deadline: None };
         let decided = tokio::time::timeout(ANSWER_MAX, remote.decide(&request, clock.now())).await.expect("an answer in time");
         assert_eq!(decided.len(), checks.len());
     }

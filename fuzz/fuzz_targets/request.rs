@@ -26,9 +26,9 @@ thread_local! {
     static SERVICES: RefCell<Vec<Service>> = RefCell::new((0..2).map(|number| service(number == 1)).collect());
 }
 
-fn service(together: bool) -> Service {
+fn service(all_or_nothing: bool) -> Service {
     let metrics = Metrics::new();
-    let (limiter, clock) = service::limiter(together, &metrics);
+    let (limiter, clock) = service::limiter(all_or_nothing, &metrics);
     let runtime = service::runtime();
     let limiter = runtime.block_on(async { limiter.open() });
     Service { limiter, clock, runtime }

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!  spent
-//!    2·full |                          deepest debt (refused_hits: count)
+//!    2·full |                          deepest debt (over_limit_hits: count)
 //!      full |- - - - - - - - - - -     no room for anything, but for what is booked ahead
 //!           |    \      /\
 //!           |     \    /  \            a hit raises it by `period`,
@@ -24,7 +24,7 @@
 use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
 use crate::check::{Call, Hits, Verdict};
-use crate::limit::{Limit, RefusedHits};
+use crate::limit::{Limit, OverLimitHits};
 use crate::time::{Span, Time};
 
 /// One bucket, as it stood at some tick.
@@ -50,7 +50,7 @@ impl Decide for Bucket {
         Charge::new(
             call.hits,
             cost,
-            limit.refused_hits(),
+            limit.over_limit_hits(),
             capacity * price + ahead,
             deepest(limit),
         )
@@ -144,9 +144,9 @@ fn returned_in(limit: &Limit, time: Span) -> u64 {
 /// there is once more where refused hits count.
 fn deepest(limit: &Limit) -> u64 {
     let full = u64::from(limit.capacity()) * limit.period_ticks();
-    let debt = match limit.refused_hits() {
-        RefusedHits::Drop => 0,
-        RefusedHits::Count => full,
+    let debt = match limit.over_limit_hits() {
+        OverLimitHits::Drop => 0,
+        OverLimitHits::Count => full,
     };
     full + debt + returned_in(limit, limit.max_wait())
 }

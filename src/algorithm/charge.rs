@@ -2,7 +2,7 @@
 //! which count hits, and for buckets, which count credits.
 
 use crate::check::{HITS_MAX, Hits};
-use crate::limit::{Limit, RefusedHits};
+use crate::limit::{Limit, OverLimitHits};
 
 /// One call, in the units of its counter, all of them below 2^53.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,10 +19,16 @@ pub struct Charge {
 
 impl Charge {
     /// Hits that cost so much together, by a rule that treats refused ones like that.
-    pub fn new(hits: Hits, cost: u64, refused_hits: RefusedHits, full: u64, deepest: u64) -> Self {
+    pub fn new(
+        hits: Hits,
+        cost: u64,
+        over_limit_hits: OverLimitHits,
+        full: u64,
+        deepest: u64,
+    ) -> Self {
         let cost = i64::try_from(cost).unwrap_or(i64::MAX);
         let (cost, drops) = match hits {
-            Hits::Add(_) => (cost, refused_hits == RefusedHits::Drop),
+            Hits::Add(_) => (cost, over_limit_hits == OverLimitHits::Drop),
             Hits::Peek => (0, false),
             Hits::Refund(_) => (-cost, false),
         };
@@ -39,7 +45,7 @@ impl Charge {
         Self::new(
             hits,
             hits.count().min(HITS_MAX),
-            limit.refused_hits(),
+            limit.over_limit_hits(),
             limit.requests().into(),
             deepest,
         )

@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
 use crate::check::{Call, Hits, Verdict};
-use crate::limit::{Limit, RefusedHits};
+use crate::limit::{Limit, OverLimitHits};
 use crate::time::Time;
 
 /// Who holds a place.
@@ -48,7 +48,7 @@ impl Decide for Concurrency {
         Charge::new(
             call.hits,
             call.hits.count().min(1),
-            RefusedHits::Drop,
+            OverLimitHits::Drop,
             limit.requests().into(),
             limit.requests().into(),
         )

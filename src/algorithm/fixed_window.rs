@@ -1,7 +1,7 @@
 //! Fixed window: at most N hits in each window aligned to the epoch, or to the calendar month.
 //!
 //! The promise is per window, so up to 2N can pass around an edge. Its state is a start and a
-//! count, and it counts in the same way as the reference's INCRBY: with `refused_hits: count` a
+//! count, and it counts in the same way as the reference's INCRBY: with `over_limit_hits: count` a
 //! call that does not fit uses up quota all the same.
 
 use crate::algorithm::Decide;

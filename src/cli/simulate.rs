@@ -14,7 +14,7 @@ use crate::cli::simulate::compared::{Compare, Compared, Named, Options};
 use crate::cli::simulate::play::{Chart, Figures, Work, chart, figures, play};
 use crate::cli::simulate::traffic::{Pattern, Traffic};
 use crate::cli::{Failure, say};
-use crate::limit::{EXACT_MAX, Limit, RefusedHits, Unit};
+use crate::limit::{EXACT_MAX, Limit, OverLimitHits, Unit};
 use crate::rule_source::settings::Reading;
 use crate::settings::parse;
 use crate::time::{Span, Time};
@@ -79,8 +79,8 @@ pub struct Args {
     #[arg(long, value_name = "NUMBER")]
     buckets: Option<u32>,
     /// Whether refused calls use up quota: count or drop [default: the algorithm's]
-    #[arg(long, value_name = "WORD", value_parser = refused_hits)]
-    refused_hits: Option<RefusedHits>,
+    #[arg(long, value_name = "WORD", value_parser = over_limit_hits)]
+    over_limit_hits: Option<OverLimitHits>,
     /// How long buckets may hold back a call that there is no room for yet (on_limit: queue)
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     max_wait: Option<Span>,
@@ -182,7 +182,7 @@ fn compared(args: &Args) -> Result<Compared, Failure> {
     let &Args {
         burst,
         buckets,
-        refused_hits,
+        over_limit_hits,
         max_wait,
         lease,
         hold,
@@ -191,7 +191,7 @@ fn compared(args: &Args) -> Result<Compared, Failure> {
     let options = Options {
         burst,
         buckets,
-        refused_hits,
+        over_limit_hits,
         max_wait,
         lease,
         hold,
@@ -310,8 +310,8 @@ fn unit(name: &str) -> Result<Unit, String> {
         .ok_or_else(|| format!("write one of {}", Unit::ALL.map(Unit::name).join(", ")))
 }
 
-fn refused_hits(name: &str) -> Result<RefusedHits, String> {
-    RefusedHits::from_name(name).ok_or_else(|| "write count or drop".to_owned())
+fn over_limit_hits(name: &str) -> Result<OverLimitHits, String> {
+    OverLimitHits::from_name(name).ok_or_else(|| "write count or drop".to_owned())
 }
 
 fn calls(text: &str) -> Result<u64, String> {

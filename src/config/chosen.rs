@@ -12,7 +12,7 @@ use crate::config::Located;
 use crate::config::schema::DescriptorSpec;
 use crate::config::tollgate::{Block, OnLimitWord, RequestHeaders};
 use crate::config::yaml::Spot;
-use crate::limit::{Algorithm, LimitError, RefusedHits, Terms};
+use crate::limit::{Algorithm, LimitError, OverLimitHits, Terms};
 use crate::rules::{Choice, OnLimit, OnStoreError, Origin, SaidBy};
 use crate::time::Span;
 
@@ -45,7 +45,7 @@ pub struct Chosen<'b> {
     unit_multiplier: Option<Word<'b, u32>>,
     burst: Option<Word<'b, u32>>,
     buckets: Option<Word<'b, u32>>,
-    refused_hits: Option<Word<'b, RefusedHits>>,
+    over_limit_hits: Option<Word<'b, OverLimitHits>>,
     on_limit: Option<Word<'b, OnLimitWord>>,
     max_wait: Option<Word<'b, Span>>,
     request_headers: Option<Word<'b, RequestHeaders>>,
@@ -149,8 +149,8 @@ impl<'b> Chosen<'b> {
             buckets: strongest(layers, if_fits(is(Algorithm::SlidingWindow)), |block| {
                 block.buckets.as_ref()
             }),
-            refused_hits: strongest(layers, if_fits(!is(Algorithm::Concurrency)), |block| {
-                block.refused_hits.as_ref()
+            over_limit_hits: strongest(layers, if_fits(!is(Algorithm::Concurrency)), |block| {
+                block.over_limit_hits.as_ref()
             }),
             on_limit,
             max_wait: strongest(layers, if_fits(then(OnLimitWord::Queue)), |block| {
@@ -201,9 +201,9 @@ impl<'b> Chosen<'b> {
         choose(&mut choices, "buckets", self.buckets, ToString::to_string);
         choose(
             &mut choices,
-            "refused_hits",
-            self.refused_hits,
-            |refused_hits| refused_hits.name().into(),
+            "over_limit_hits",
+            self.over_limit_hits,
+            |over_limit_hits| over_limit_hits.name().into(),
         );
         choose(&mut choices, "on_limit", self.on_limit, |on_limit| {
             on_limit.name().into()
@@ -247,7 +247,7 @@ impl<'b> Chosen<'b> {
             algorithm: self.algorithm(),
             burst: value_of(self.burst),
             buckets: value_of(self.buckets),
-            refused_hits: value_of(self.refused_hits),
+            over_limit_hits: value_of(self.over_limit_hits),
             max_wait: value_of(self.max_wait).filter(|_| self.queues()),
             lease: value_of(self.lease),
             ..rate
@@ -380,7 +380,7 @@ impl<'b> Chosen<'b> {
                 spot(self.lease)
             }
             LimitError::NoLease => spot(self.algorithm),
-            LimitError::CountedHolders => spot(self.refused_hits),
+            LimitError::CountedHolders => spot(self.over_limit_hits),
             LimitError::RequestsTooLarge { .. } | LimitError::TooManyHolders(_) => None,
         }
     }

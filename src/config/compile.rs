@@ -38,7 +38,7 @@ struct Building {
     labels: HashSet<String>,
     block_from: Option<Arc<str>>,
     /// What its own files say.
-    together: Option<bool>,
+    all_or_nothing: Option<bool>,
 }
 
 /// Where in the rules a descriptor stands, and what applies there.
@@ -113,9 +113,12 @@ impl<'o> Compiler<'o> {
             Slot::Vacant(entry) => entry.insert(Building::new(&name, self.options)),
         };
         let overlay = self.overlay.in_domain(&name);
-        let own = file.block.as_ref().and_then(|block| block.together);
-        building.together = building.together.or(own);
-        building.domain.together = building.together.or(overlay.together()).unwrap_or(false);
+        let own = file.block.as_ref().and_then(|block| block.all_or_nothing);
+        building.all_or_nothing = building.all_or_nothing.or(own);
+        building.domain.all_or_nothing = building
+            .all_or_nothing
+            .or(overlay.all_or_nothing())
+            .unwrap_or(false);
         if let Some(block) = &file.block
             && let Some(other) = building.block_from.replace(source.path.clone())
         {
@@ -170,7 +173,7 @@ impl Building {
         let domain = Domain {
             name: name.into(),
             key_head,
-            together: false,
+            all_or_nothing: false,
             metric_dots,
             override_defaults,
             root: Level::default(),
@@ -179,7 +182,7 @@ impl Building {
             domain,
             labels: HashSet::new(),
             block_from: None,
-            together: None,
+            all_or_nothing: None,
         }
     }
 }

@@ -261,11 +261,11 @@ impl OfRules {
 }
 
 impl<'o> InDomain<'o> {
-    /// Whether requests of the domain are decided together; `None` if nobody says.
-    pub fn together(&self) -> Option<bool> {
+    /// Whether requests of the domain are all or nothing; `None` if nobody says.
+    pub fn all_or_nothing(&self) -> Option<bool> {
         self.all
             .iter()
-            .find_map(|of_domain| of_domain.block.as_ref()?.together)
+            .find_map(|of_domain| of_domain.block.as_ref()?.all_or_nothing)
     }
 
     /// Adds what has a say in a rule; `path` is its path without the domain.

@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue};
 use crate::config::Located;
 use crate::config::error::{Draft, SourceFindings, did_you_mean};
 use crate::config::yaml::{Kind, Node, Scalar, Spot, Value};
-use crate::limit::{Algorithm, RefusedHits};
+use crate::limit::{Algorithm, OverLimitHits};
 use crate::rules::OnStoreError;
 use crate::settings::parse;
 use crate::time::Span;
@@ -19,7 +19,7 @@ const RULE_KEYS: [&str; 12] = [
     "unit_multiplier",
     "burst",
     "buckets",
-    "refused_hits",
+    "over_limit_hits",
     "on_limit",
     "max_wait",
     "request_headers",
@@ -28,7 +28,12 @@ const RULE_KEYS: [&str; 12] = [
     "lease_by",
     "lease",
 ];
-const ROOT_KEYS: [&str; 2] = ["together", "defaults"];
+const ROOT_KEYS: [&str; 2] = ["all_or_nothing", "defaults"];
+/// Names of the keys before 0.1, each with its present name.
+const RENAMED_KEYS: [(&str, &str); 2] = [
+    ("together", "all_or_nothing"),
+    ("refused_hits", "over_limit_hits"),
+];
 
 /// How many headers a rule may add to a request: they are sent with every one that is degraded.
 pub const REQUEST_HEADERS_MAX: usize = 16;
@@ -66,8 +71,8 @@ pub struct Block {
     pub burst: Option<Located<u32>>,
     /// `buckets`
     pub buckets: Option<Located<u32>>,
-    /// `refused_hits`
-    pub refused_hits: Option<Located<RefusedHits>>,
+    /// `over_limit_hits`
+    pub over_limit_hits: Option<Located<OverLimitHits>>,
     /// `on_limit`
     pub on_limit: Option<Located<OnLimitWord>>,
     /// `max_wait`
@@ -92,8 +97,8 @@ pub struct Block {
 /// What a file says for its whole domain.
 #[derive(Debug, Clone, Default)]
 pub struct RootBlock {
-    /// `together`
-    pub together: Option<bool>,
+    /// `all_or_nothing`
+    pub all_or_nothing: Option<bool>,
     /// `defaults`
     pub defaults: Option<Block>,
     /// Where it begins.
@@ -118,11 +123,11 @@ impl Block {
                 name @ "unit_multiplier" => block.unit_multiplier = reader.number(value, name),
                 name @ "burst" => block.burst = reader.number(value, name),
                 name @ "buckets" => block.buckets = reader.number(value, name),
-                name @ "refused_hits" => {
-                    block.refused_hits = reader.word(
+                name @ "over_limit_hits" => {
+                    block.over_limit_hits = reader.word(
                         value,
                         name,
-                        &RefusedHits::ALL.map(|word| (word.name(), word)),
+                        &OverLimitHits::ALL.map(|word| (word.name(), word)),
                     )
                 }
                 name @ "on_limit" => {
@@ -166,7 +171,7 @@ impl Block {
             word("unit_multiplier", self.unit_multiplier.as_ref()),
             word("burst", self.burst.as_ref()),
             word("buckets", self.buckets.as_ref()),
-            word("refused_hits", self.refused_hits.as_ref()),
+            word("over_limit_hits", self.over_limit_hits.as_ref()),
             word("on_limit", self.on_limit.as_ref()),
             word("max_wait", self.max_wait.as_ref()),
             word("request_headers", self.request_headers.as_ref()),
@@ -190,7 +195,9 @@ impl RootBlock {
         };
         for (key, value) in pairs {
             match reader.key(key, &ROOT_KEYS) {
-                "together" => block.together = Some(reader.flag(value, "together")),
+                "all_or_nothing" => {
+                    block.all_or_nothing = Some(reader.flag(value, "all_or_nothing"))
+                }
                 "defaults" => {
                     block.defaults =
                         Block::read(value, &format!("{place}.defaults"), reader.findings)
@@ -253,6 +260,10 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
         };
         if known.contains(&name) {
             return name;
+        }
+        if let Some((old, new)) = RENAMED_KEYS.iter().find(|(old, _)| *old == name) {
+            self.problem(node.spot, format!("`{old}` is now `{new}`"), None);
+            return "";
         }
         let hint = if RULE_KEYS.contains(&name) {
             format!("`{name}` belongs to a rule's own block, or into `defaults`")

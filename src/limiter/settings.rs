@@ -127,7 +127,7 @@ impl Settings {
         Modes {
             shadow: self.shadow_mode,
             quota: self.quota_mode,
-            together: self.stop_cache_key_increment_when_overlimit,
+            all_or_nothing: self.stop_cache_key_increment_when_overlimit,
         }
     }
 

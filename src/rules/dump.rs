@@ -7,7 +7,7 @@
 use serde::ser::{Serialize, SerializeMap as _, SerializeSeq, Serializer};
 use serde_json::{Value, json};
 
-use crate::limit::{Algorithm, Limit, RefusedHits, Unit};
+use crate::limit::{Algorithm, Limit, OverLimitHits, Unit};
 use crate::rules::tree::{Domain, Level, Node, RuleSet};
 use crate::rules::{Allowance, Naming, OnLimit, OnStoreError, Origin, Rule};
 use crate::time::Span;
@@ -100,8 +100,8 @@ fn line(domain: &Domain, node: &Node, rule: &Rule) -> String {
         for (key, value) in options(node, rule, limit) {
             line += &format!(", {key}: {}", in_line(&value));
         }
-        if domain.together {
-            line += ", together: true";
+        if domain.all_or_nothing {
+            line += ", all_or_nothing: true";
         }
     }
     line + "\n"
@@ -129,10 +129,10 @@ fn amount(limit: &Limit) -> String {
 fn is_expressible(domain: &Domain, rule: &Rule, limit: &Limit) -> bool {
     limit.algorithm() == Algorithm::FixedWindow
         && limit.unit().is_some()
-        && limit.refused_hits() == RefusedHits::Count
+        && limit.over_limit_hits() == OverLimitHits::Count
         && rule.on_limit == (OnLimit::Reject { body: None })
         && rule.on_store_error.is_none()
-        && !domain.together
+        && !domain.all_or_nothing
 }
 
 /// The options in force that apply to the limit, by their keys in rules files.
@@ -149,7 +149,7 @@ fn options(node: &Node, rule: &Rule, limit: &Limit) -> Vec<(&'static str, Value)
         options.push(("lease_by", json!(node.key)));
         options.push(("lease", json!(duration(limit.period()))));
     } else {
-        options.push(("refused_hits", json!(limit.refused_hits().name())));
+        options.push(("over_limit_hits", json!(limit.over_limit_hits().name())));
     }
     match &rule.on_limit {
         OnLimit::Reject { body } => {
@@ -243,7 +243,7 @@ impl Serialize for DomainJson<'_> {
         } = self;
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("domain", &domain.name)?;
-        map.serialize_entry("together", &domain.together)?;
+        map.serialize_entry("all_or_nothing", &domain.all_or_nothing)?;
         map.serialize_entry(
             "descriptors",
             &DescriptorsJson {
@@ -359,7 +359,7 @@ descriptors:
   - {key: minutes, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {unit_multiplier: 5}}}
   - {key: days, rate_limit: {unit: day, requests_per_unit: 5}, metadata: {tollgate: {unit_multiplier: 60}}}
   - {key: a_minute, rate_limit: {unit: second, requests_per_unit: 6}, metadata: {tollgate: {unit_multiplier: 60}}}
-  - {key: dropping, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {refused_hits: drop}}}
+  - {key: dropping, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {over_limit_hits: drop}}}
   - {key: denied, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {on_store_error: deny}}}
   - {key: body, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {tollgate: {response_body: "no\nmore"}}}
   - {key: bucket, rate_limit: {unit: second, requests_per_unit: 10}, metadata: {tollgate: {algorithm: token_bucket, burst: 20}}}
@@ -380,17 +380,17 @@ descriptors:
     /// The line of each rule of [`EVERYTHING`], sorted by path as they are printed.
     const LINES: &str = r#"
 d.a_minute: unit=MINUTE requests_per_unit=6, shadow_mode: false, quota_mode: false
-d.body: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, algorithm: fixed_window, refused_hits: count, on_limit: reject, response_body: "no\nmore"
-d.bucket: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false, algorithm: token_bucket, burst: 20, refused_hits: drop, on_limit: reject
-d.cut: unit=HOUR requests_per_unit=7, shadow_mode: true, quota_mode: false, algorithm: sliding_window, buckets: 4, refused_hits: drop, on_limit: degrade, request_headers: {"x-degraded":"yes please"}
-d.days: unit=DAY unit_multiplier=60 requests_per_unit=5, shadow_mode: false, quota_mode: false, algorithm: fixed_window, refused_hits: count, on_limit: reject
-d.denied: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, algorithm: fixed_window, refused_hits: count, on_limit: reject, on_store_error: deny
-d.dropping: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, algorithm: fixed_window, refused_hits: drop, on_limit: reject
+d.body: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: count, on_limit: reject, response_body: "no\nmore"
+d.bucket: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false, algorithm: token_bucket, burst: 20, over_limit_hits: drop, on_limit: reject
+d.cut: unit=HOUR requests_per_unit=7, shadow_mode: true, quota_mode: false, algorithm: sliding_window, buckets: 4, over_limit_hits: drop, on_limit: degrade, request_headers: {"x-degraded":"yes please"}
+d.days: unit=DAY unit_multiplier=60 requests_per_unit=5, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: count, on_limit: reject
+d.denied: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: count, on_limit: reject, on_store_error: deny
+d.dropping: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: drop, on_limit: reject
 d.free: unit=UNKNOWN requests_per_unit=4, shadow_mode: false, quota_mode: false
-d.minutes: unit=MINUTE unit_multiplier=5 requests_per_unit=5, shadow_mode: false, quota_mode: false, algorithm: fixed_window, refused_hits: count, on_limit: reject
+d.minutes: unit=MINUTE unit_multiplier=5 requests_per_unit=5, shadow_mode: false, quota_mode: false, algorithm: fixed_window, over_limit_hits: count, on_limit: reject
 d.path_/a/*.id: requests_per_unit=8, shadow_mode: false, quota_mode: true, algorithm: concurrency, lease_by: id, lease: 90s, on_limit: reject
 d.plain: unit=MINUTE requests_per_unit=3, shadow_mode: false, quota_mode: false
-d.queue: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false, algorithm: leaky_bucket, burst: 1, refused_hits: drop, on_limit: queue, max_wait: 1500us
+d.queue: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false, algorithm: leaky_bucket, burst: 1, over_limit_hits: drop, on_limit: queue, max_wait: 1500us
 "#;
 
     #[test]
@@ -401,11 +401,10 @@ d.queue: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false
     #[test]
     fn a_line_names_the_domains_all_or_nothing() {
         let lines = rules(
-            "domain: d\nmetadata: {tollgate: {together: true}}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]",
+            "domain: d\nmetadata: {tollgate: {all_or_nothing: true}}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]",
         )
         .dump();
-        let expected =
-            "algorithm: fixed_window, refused_hits: count, on_limit: reject, together: true\n";
+        let expected = "algorithm: fixed_window, over_limit_hits: count, on_limit: reject, all_or_nothing: true\n";
         assert_eq!(
             lines,
             format!(
@@ -420,7 +419,7 @@ d.queue: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false
             .expect("it is JSON");
         let domain = &json["domains"][0];
         assert_eq!(
-            (&domain["domain"], &domain["together"]),
+            (&domain["domain"], &domain["all_or_nothing"]),
             (&json!("d"), &json!(false))
         );
         let descriptors = domain["descriptors"].as_array().expect("a list");
@@ -463,16 +462,16 @@ d.queue: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false
             limit
         };
         let window = json!({"name": "n", "replaces": ["m"], "metadata": {"owner": "shop"}, "algorithm": "fixed_window", "requests_per_unit": 3,
-            "unit": "minute", "unit_multiplier": 1, "period_seconds": 60, "refused_hits": "count"});
+            "unit": "minute", "unit_multiplier": 1, "period_seconds": 60, "over_limit_hits": "count"});
         assert_eq!(limit("d.plain"), &with(4, window));
         let minutes = json!({"algorithm": "fixed_window", "requests_per_unit": 5, "unit": "minute", "unit_multiplier": 5,
-            "period_seconds": 300, "refused_hits": "count"});
+            "period_seconds": 300, "over_limit_hits": "count"});
         assert_eq!(limit("d.minutes"), &with(6, minutes));
         let bucket = json!({"algorithm": "token_bucket", "requests_per_unit": 10, "unit": "second", "unit_multiplier": 1, "period_seconds": 1,
-            "burst": 20, "refused_hits": "drop"});
+            "burst": 20, "over_limit_hits": "drop"});
         assert_eq!(limit("d.bucket"), &with(12, bucket));
         let queue = json!({"algorithm": "leaky_bucket", "requests_per_unit": 10, "unit": "second", "unit_multiplier": 1, "period_seconds": 1,
-            "burst": 1, "refused_hits": "drop", "on_limit": "queue", "max_wait": "1500us"});
+            "burst": 1, "over_limit_hits": "drop", "on_limit": "queue", "max_wait": "1500us"});
         assert_eq!(limit("d.queue"), &with(13, queue));
         let held = json!({"source": {"file": "rules.yaml", "line": 24, "column": 9}, "quota_mode": true, "algorithm": "concurrency",
             "requests_per_unit": 8, "lease_by": "id", "lease": "90s"});

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
 use crate::check::Key;
-use crate::limit::{Algorithm, Limit, Months, RefusedHits};
+use crate::limit::{Algorithm, Limit, Months, OverLimitHits};
 use crate::rules::query::Entry;
 
 /// Names of holders that are longer than this are hashed instead, for the same reason. No id of a
@@ -112,7 +112,7 @@ impl KeyTail {
         if format == KeyFormat::Reference
             && is_window
             && unit_multiplier == 1
-            && limit.refused_hits() == RefusedHits::Count
+            && limit.over_limit_hits() == OverLimitHits::Count
         {
             return Self::Reference;
         }

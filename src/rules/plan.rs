@@ -63,7 +63,7 @@ pub struct Modes {
     /// QUOTA_MODE: every rule is a quota.
     pub quota: bool,
     /// STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT: all or nothing, in every domain.
-    pub together: bool,
+    pub all_or_nothing: bool,
 }
 
 /// A request that cannot be counted.
@@ -140,7 +140,7 @@ pub fn plan<'r>(
     let replaced = replaced_names(&met);
 
     let mut request = CheckRequest {
-        all_or_nothing: modes.together || domain.together,
+        all_or_nothing: modes.all_or_nothing || domain.all_or_nothing,
         deadline: query.deadline,
         ..CheckRequest::default()
     };

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::check::{HITS_MAX, Hits, Verdict};
-use crate::limit::{Algorithm, Limit, RefusedHits};
+use crate::limit::{Algorithm, Limit, OverLimitHits};
 use crate::telemetry::mapper::escaped;
 use crate::telemetry::metric::{Counter, Metrics, Series, Source};
 
@@ -127,7 +127,7 @@ impl RuleStats {
         // metrics go. Others refuse whole, and so does a verdict that was given below the
         // limit: by policy, or against one replica's share.
         let counts = outcome.limit.algorithm() == Algorithm::FixedWindow
-            && outcome.limit.refused_hits() == RefusedHits::Count;
+            && outcome.limit.over_limit_hits() == OverLimitHits::Count;
         let splits = counts && after > limit;
         let refused = if splits && before < limit {
             after - limit

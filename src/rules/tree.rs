@@ -35,7 +35,7 @@ pub struct Domain {
     /// What its counter keys begin with.
     pub key_head: KeyHead,
     /// All or nothing over the descriptors of one request.
-    pub together: bool,
+    pub all_or_nothing: bool,
     /// What becomes of dots in the names of its metrics.
     pub metric_dots: Dots,
     /// What limits in requests take over where no rule applies.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
-use crate::algorithm::{Counter, decide_together};
+use crate::algorithm::{Counter, decide_all_or_nothing};
 use crate::check::{Call, Check, CheckRequest, Key, Verdict, Verdicts};
 use crate::limit::Limit;
 use crate::store::full_logs;
@@ -92,7 +92,7 @@ impl Counters {
         state: impl Fn(usize, Option<Counter>) -> Counter,
     ) -> Verdicts {
         if all_or_nothing && checks.len() > 1 {
-            return self.decide_together(checks, now, state);
+            return self.decide_all_or_nothing(checks, now, state);
         }
         checks
             .iter()
@@ -174,7 +174,7 @@ impl Counters {
         verdict
     }
 
-    fn decide_together(
+    fn decide_all_or_nothing(
         &self,
         checks: &[Check],
         now: Time,
@@ -205,7 +205,7 @@ impl Counters {
             ));
         }
 
-        let verdicts = decide_together(checks, &slots, &mut counters, now);
+        let verdicts = decide_all_or_nothing(checks, &slots, &mut counters, now);
 
         for ((&fingerprint, &first), counter) in distinct.iter().zip(&firsts).zip(counters) {
             let (counter, look) = counter.decide(&checks[first].limit, now, Call::PEEK);

@@ -279,7 +279,7 @@ impl Redis {
     pub fn decide_locally(
         &self,
         checks: &[(&Check, CheckError)],
-        together: bool,
+        all_or_nothing: bool,
         now: Time,
     ) -> Verdicts {
         // By the clock that windows are cut by. Those of several nodes rarely differ by more than a
@@ -300,9 +300,12 @@ impl Redis {
             epoch: self.home(check).map_or(0, |node| node.epoch()),
         });
         let undecided: SmallVec<[Undecided<'_>; 2]> = undecided.collect();
-        let verdicts =
-            self.local
-                .decide(&undecided, self.replicas.share(), together, redis_time(now));
+        let verdicts = self.local.decide(
+            &undecided,
+            self.replicas.share(),
+            all_or_nothing,
+            redis_time(now),
+        );
         for (check, _) in checks {
             if let Hits::Refund(hits) = check.hits {
                 self.last_seen.refund(self.last_seen.hash(&check.key), hits);

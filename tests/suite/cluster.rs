@@ -172,9 +172,9 @@ async fn of_a_slot_that_is_half_way_each_counter_is_asked_for_alone() {
     let values: Vec<String> = (1..=600)
         .map(|number: u64| format!("{:x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
         .collect();
-    for (top, together) in [
+    for (top, all_or_nothing) in [
         ("", false),
-        ("metadata: {tollgate: {together: true}}\n", true),
+        ("metadata: {tollgate: {all_or_nothing: true}}\n", true),
     ] {
         let cluster = ClusterProcess::start();
         let server = answered_by_redis(
@@ -212,7 +212,7 @@ async fn of_a_slot_that_is_half_way_each_counter_is_asked_for_alone() {
         assert_eq!(counting.ask(&both).await.overall_code(), Code::OverLimit);
         assert!(
             redirects(&server, "again") + redirects(&server, "ask") > 0.0,
-            "together: {together}"
+            "all_or_nothing: {all_or_nothing}"
         );
         migration.move_keys();
         migration.finish();
@@ -361,7 +361,7 @@ async fn of_a_node_that_is_lost_for_good_only_its_own_counters_go_by_policy() {
 #[tokio::test]
 async fn all_or_nothing_holds_over_several_slots() {
     let cluster = ClusterProcess::start();
-    let rules = rules(LIMIT, "metadata: {tollgate: {together: true}}\n");
+    let rules = rules(LIMIT, "metadata: {tollgate: {all_or_nothing: true}}\n");
     let server = answered_by_redis(TestServer::with_rules(&rules), &cluster.settings()).start();
     let mut counting = ready(&server).await;
     for (refusing, _) in ALGORITHMS {
@@ -474,7 +474,7 @@ async fn a_node_that_forgot_the_script_is_sent_it_again() {
 async fn limits_of_a_second_and_all_others_may_be_on_different_redis() {
     let rules = "
 domain: d
-metadata: {tollgate: {together: true}}
+metadata: {tollgate: {all_or_nothing: true}}
 descriptors:
   - {key: year, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: second, rate_limit: {unit: second, requests_per_unit: 1000}}

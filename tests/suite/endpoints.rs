@@ -333,7 +333,7 @@ fn rlconfig_has_the_complete_limit_as_text_and_as_json() {
         .with_env("ON_STORE_ERROR", "deny")
         .start();
     let line = "d.k: unit=MINUTE unit_multiplier=5 requests_per_unit=5, shadow_mode: false, quota_mode: false, \
-                algorithm: token_bucket, burst: 20, refused_hits: drop, on_limit: reject\n";
+                algorithm: token_bucket, burst: 20, over_limit_hits: drop, on_limit: reject\n";
     assert_eq!(server.admin("/rlconfig"), line);
     assert_eq!(server.admin("/rlconfig?format=text"), line);
 

@@ -308,7 +308,7 @@ fn explain_tells_what_happens_over_the_limit_and_who_holds_a_place() {
             "{entries:?}"
         );
     }
-    let together =
+    let all_or_nothing =
         "domain gateway\nall or nothing: what one limit refuses uses up nothing of the others\n";
     let request = json!({"domain": "gateway", "descriptors": [
         {"entries": [{"key": "user", "value": "ann"}]},
@@ -317,7 +317,7 @@ fn explain_tells_what_happens_over_the_limit_and_who_holds_a_place() {
     assert!(
         tollgate(&["explain", "--rules", &rules, "--json", &request.to_string()])
             .stdout
-            .starts_with(together)
+            .starts_with(all_or_nothing)
     );
     assert!(
         !tollgate(&["explain", "--rules", &rules, "gateway", "user=ann"])

@@ -25,8 +25,8 @@ descriptors:
       {key: ip, rate_limit: {unit: day, requests_per_unit: 5}}]}
   - {key: five, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {unit_multiplier: 5}}}
   - {key: sixty, rate_limit: {unit: second, requests_per_unit: 5}, metadata: {tollgate: {unit_multiplier: 60}}}
-  - {key: one, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {unit_multiplier: 1, refused_hits: count}}}
-  - {key: drop, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {refused_hits: drop}}}
+  - {key: one, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {unit_multiplier: 1, over_limit_hits: count}}}
+  - {key: drop, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {over_limit_hits: drop}}}
   - {key: bucket, rate_limit: {unit: second, requests_per_unit: 5}, metadata: {tollgate: {algorithm: token_bucket}}}
   - {key: leaky, rate_limit: {unit: second, requests_per_unit: 5}, metadata: {tollgate: {algorithm: leaky_bucket}}}
   - {key: fading, rate_limit: {unit: minute, requests_per_unit: 5}, metadata: {tollgate: {algorithm: sliding_window}}}
@@ -197,7 +197,7 @@ fn a_calendar_month_is_a_unit_of_the_safe_form_and_leaves_the_reference_form_alo
 domain: shop
 descriptors:
   - {key: one, rate_limit: {unit: month, requests_per_unit: 5}}
-  - {key: drop, rate_limit: {unit: month, requests_per_unit: 5}, metadata: {tollgate: {refused_hits: drop}}}
+  - {key: drop, rate_limit: {unit: month, requests_per_unit: 5}, metadata: {tollgate: {over_limit_hits: drop}}}
   - {key: two, rate_limit: {unit: month, requests_per_unit: 5}, metadata: {tollgate: {unit_multiplier: 2}}}
   - {key: fading, rate_limit: {unit: month, requests_per_unit: 5}, metadata: {tollgate: {algorithm: sliding_window}}}
 ";

@@ -11,9 +11,9 @@ use std::ops::RangeInclusive;
 
 use proptest::prelude::*;
 use tollgate::algorithm::sub_windows::width;
-use tollgate::algorithm::{Counter, decide_together};
+use tollgate::algorithm::{Counter, decide_all_or_nothing};
 use tollgate::check::{Call, Check, Hits, Key, Verdict};
-use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Months, RefusedHits, Terms, Unit};
+use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Months, OverLimitHits, Terms, Unit};
 use tollgate::time::{Span, Time};
 
 /// 2023-11-14, which is on no edge of any unit.
@@ -123,10 +123,10 @@ fn limits_in(
     buckets: Option<u32>,
     requests: RangeInclusive<u32>,
 ) -> impl Strategy<Value = Limit> {
-    let refused_hits = prop_oneof![
+    let over_limit_hits = prop_oneof![
         Just(None),
-        Just(Some(RefusedHits::Count)),
-        Just(Some(RefusedHits::Drop))
+        Just(Some(OverLimitHits::Count)),
+        Just(Some(OverLimitHits::Drop))
     ];
     let unit = prop::sample::select(&Unit::ALL[..]);
     let burst = prop_oneof![Just(None), (1..40_u32).prop_map(Some)];
@@ -134,15 +134,15 @@ fn limits_in(
         3 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Months::ThirtyDays)),
         1 => Just((Unit::Month, 1, Months::Calendar)),
     ];
-    (requests, period, burst, refused_hits).prop_map(
-        move |(requests, (unit, unit_multiplier, months), burst, refused_hits)| {
+    (requests, period, burst, over_limit_hits).prop_map(
+        move |(requests, (unit, unit_multiplier, months), burst, over_limit_hits)| {
             let burst = burst.filter(|_| algorithm.is_bucket());
             let terms = Terms {
                 unit_multiplier,
                 months,
                 burst,
                 buckets,
-                refused_hits,
+                over_limit_hits,
                 ..Terms::new(requests, unit, algorithm)
             };
             Limit::new(&terms).expect("a limit")
@@ -285,7 +285,7 @@ fn buckets(requests: RangeInclusive<u32>) -> impl Strategy<Value = Limit> {
 
 /// A limit whose refusals change nothing.
 fn dropping(limit: &Limit) -> bool {
-    limit.refused_hits() == RefusedHits::Drop
+    limit.over_limit_hits() == OverLimitHits::Drop
 }
 
 proptest! {
@@ -337,7 +337,7 @@ proptest! {
     }
 
     #[test]
-    fn a_refused_call_changes_nothing_where_refused_hits_drop(
+    fn a_refused_call_changes_nothing_where_over_limit_hits_drop(
         limit in any_limit().prop_filter("drops", dropping), calls in history(), hits in 1..50_u64, gap in gaps(), then in hits(),
     ) {
         let (mut refused, mut other) = (played(limit, &calls), played(limit, &calls));
@@ -419,7 +419,7 @@ proptest! {
     fn under_pressure_a_log_admits_all_of_its_requests_and_a_cut_window_loses_one_part(
         limit in prop_oneof![limits(Algorithm::SlidingLog, 1..=30), cut_limits(1..=30)], calls in one_way_history(),
     ) {
-        let mut bench = played(Limit::new(&Terms { refused_hits: Some(RefusedHits::Drop), ..terms_of(&limit) }).expect("a limit"), &calls);
+        let mut bench = played(Limit::new(&Terms { over_limit_hits: Some(OverLimitHits::Drop), ..terms_of(&limit) }).expect("a limit"), &calls);
         // Whatever was before has left.
         bench.pass(fill(&limit));
         let passed = u128::from(bench.under_pressure(times(limit.period(), 20)));
@@ -430,7 +430,7 @@ proptest! {
 
     #[test]
     fn a_sliding_window_admits_nearly_all_of_what_comes_evenly_at_its_rate(limit in limits(Algorithm::SlidingWindow, 1..=30)) {
-        let mut bench = Bench::new(Limit::new(&Terms { refused_hits: Some(RefusedHits::Drop), ..terms_of(&limit) }).expect("a limit"));
+        let mut bench = Bench::new(Limit::new(&Terms { over_limit_hits: Some(OverLimitHits::Drop), ..terms_of(&limit) }).expect("a limit"));
         let (requests, mut passed) = (limit.requests(), 0);
         for _ in 0..20 * requests {
             passed += u32::from(!bench.ask(Hits::Add(1)).over);
@@ -504,7 +504,7 @@ proptest! {
             .map(|((limit, hits), enforcing)| Check { enforcing: *enforcing, ..Check::new(Key::from("k"), *limit, *hits) }).collect();
         let slots: Vec<usize> = (0..checks.len()).collect();
         let now = START.plus(Span::from_secs(3));
-        let verdicts = decide_together(&checks, &slots, &mut counters, now);
+        let verdicts = decide_all_or_nothing(&checks, &slots, &mut counters, now);
         let alone: Vec<_> = checks.iter().zip(&before).map(|(check, counter)| counter.clone().decide(&check.limit, now, check.hits)).collect();
         let blocked = checks.iter().zip(&alone).any(|(check, (_, verdict))| check.enforcing && verdict.over);
         for (index, (check, (counter, verdict))) in checks.iter().zip(&alone).enumerate() {
@@ -565,7 +565,7 @@ fn a_key_that_comes_twice_sees_what_it_did_first() {
     let limit = Limit::new(&terms).expect("a limit");
     let check = Check::new(Key::from("k"), limit, Hits::Add(2));
     let mut counters = [Counter::untouched(&limit)];
-    let verdicts = decide_together(&[check.clone(), check], &[0, 0], &mut counters, START);
+    let verdicts = decide_all_or_nothing(&[check.clone(), check], &[0, 0], &mut counters, START);
     assert_eq!([verdicts[0].over, verdicts[1].over], [false, true]);
     let (_, look) = counters[0].clone().decide(&limit, START, Hits::Peek);
     assert_eq!(
@@ -597,26 +597,26 @@ fn blocked<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter
         Counter::untouched(&nothing),
     ];
     let slots: Vec<usize> = (0..=N).map(|index| usize::from(index == N)).collect();
-    let verdicts = decide_together(&checks, &slots, &mut counters, START);
+    let verdicts = decide_all_or_nothing(&checks, &slots, &mut counters, START);
     let [counter, _] = counters;
     (counter, verdicts.into_vec())
 }
 
 #[test]
-fn a_bucket_whose_rule_drops_refused_hits_is_in_no_debt_whatever_the_rule_before_it_did() {
-    let limit = |refused_hits| {
+fn a_bucket_whose_rule_drops_over_limit_hits_is_in_no_debt_whatever_the_rule_before_it_did() {
+    let limit = |over_limit_hits| {
         let (unit, unit_multiplier, algorithm) = (Unit::Hour, 1, Algorithm::TokenBucket);
         Limit::new(&Terms {
             unit_multiplier,
-            refused_hits: Some(refused_hits),
+            over_limit_hits: Some(over_limit_hits),
             ..Terms::new(3, unit, algorithm)
         })
         .expect("a limit")
     };
-    let mut bench = Bench::new(limit(RefusedHits::Count));
+    let mut bench = Bench::new(limit(OverLimitHits::Count));
     bench.ask(Hits::Add(4));
     assert_eq!(bench.ask(Hits::Add(4)).used, 6);
-    bench.limit = limit(RefusedHits::Drop);
+    bench.limit = limit(OverLimitHits::Drop);
     assert_eq!(bench.look().used, 3);
 }
 
@@ -624,15 +624,15 @@ fn a_bucket_whose_rule_drops_refused_hits_is_in_no_debt_whatever_the_rule_before
 fn what_is_given_back_stays_so_where_it_still_is_over_even_if_a_neighbour_refuses() {
     // All that can be over: a bucket that drops refused hits cannot.
     let kinds = [
-        (Algorithm::FixedWindow, RefusedHits::Count),
-        (Algorithm::FixedWindow, RefusedHits::Drop),
-        (Algorithm::SlidingWindow, RefusedHits::Count),
-        (Algorithm::SlidingLog, RefusedHits::Count),
-        (Algorithm::TokenBucket, RefusedHits::Count),
+        (Algorithm::FixedWindow, OverLimitHits::Count),
+        (Algorithm::FixedWindow, OverLimitHits::Drop),
+        (Algorithm::SlidingWindow, OverLimitHits::Count),
+        (Algorithm::SlidingLog, OverLimitHits::Count),
+        (Algorithm::TokenBucket, OverLimitHits::Count),
     ];
-    for (algorithm, refused_hits) in kinds {
+    for (algorithm, over_limit_hits) in kinds {
         let terms = Terms {
-            refused_hits: Some(refused_hits),
+            over_limit_hits: Some(over_limit_hits),
             ..Terms::new(3, Unit::Hour, algorithm)
         };
         let limit = Limit::new(&terms).expect("a limit");
@@ -650,7 +650,7 @@ fn what_is_given_back_stays_so_where_it_still_is_over_even_if_a_neighbour_refuse
 fn retry_after_is_of_the_checks_own_hits_even_if_a_neighbour_refuses() {
     let terms = Terms {
         unit_multiplier: 2,
-        refused_hits: Some(RefusedHits::Count),
+        over_limit_hits: Some(OverLimitHits::Count),
         ..Terms::new(2, Unit::Hour, Algorithm::TokenBucket)
     };
     // Three of two are used. What is given back would make room, but a neighbour refuses.

@@ -54,7 +54,7 @@ const CHANGES: [Change; 34] = [
         "fixed window that drops",
         ("year", 10, "unit_multiplier: 2"),
         6,
-        ("year", 10, "unit_multiplier: 2, refused_hits: drop"),
+        ("year", 10, "unit_multiplier: 2, over_limit_hits: drop"),
         4,
     ),
     (
@@ -183,7 +183,11 @@ const CHANGES: [Change; 34] = [
         "bucket that counts",
         ("year", 10, BUCKET),
         6,
-        ("year", 10, "algorithm: token_bucket, refused_hits: count"),
+        (
+            "year",
+            10,
+            "algorithm: token_bucket, over_limit_hits: count",
+        ),
         4,
     ),
     (

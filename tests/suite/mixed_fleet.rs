@@ -102,14 +102,14 @@ async fn each_sees_what_the_other_has_counted() {
         assert_eq!(told(Hits::Peek).await, (0, false));
         assert_eq!(told(Hits::Add(2)).await, (2, false));
         assert_eq!(old.count(&key, 1), 3);
-        let together = atomic_request([
+        let all_or_nothing = atomic_request([
             check(Hits::Add(1)),
             Check {
                 key: Key::from("shop_user_2_"),
                 ..check(Hits::Add(1))
             },
         ]);
-        let verdicts = bench.remote.decide(&together, START).await;
+        let verdicts = bench.remote.decide(&all_or_nothing, START).await;
         assert_eq!(verdicts[0].map(|verdict| verdict.used), Ok(4));
         assert_eq!(old.count(&key, 1), 5);
         let all = old.all();

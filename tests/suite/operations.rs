@@ -20,7 +20,7 @@ domain: d
 metadata: {tollgate: {defaults: {on_store_error: error}}}
 descriptors:
   - {key: fixed, rate_limit: {unit: year, requests_per_unit: 2}}
-  - {key: dropping, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {refused_hits: drop}}}
+  - {key: dropping, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {over_limit_hits: drop}}}
   - {key: sliding, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: sliding_window}}}
   - {key: cut, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: sliding_window, buckets: 4}}}
   - {key: log, rate_limit: {unit: year, requests_per_unit: 2}, metadata: {tollgate: {algorithm: sliding_log}}}

@@ -29,7 +29,7 @@ descriptors:
 const OVERLAY: &str = "
 overlays:
   - domain: '*/eg/*'
-    tollgate: {together: true, defaults: {on_store_error: deny, algorithm: token_bucket, burst: 3}}
+    tollgate: {all_or_nothing: true, defaults: {on_store_error: deny, algorithm: token_bucket, burst: 3}}
     rules:
       - path: '*.masked_remote_address_*'
         tollgate: {algorithm: leaky_bucket, burst: 2}
@@ -260,7 +260,7 @@ fn an_overlay_is_read_again_when_it_changes_and_a_broken_one_changes_nothing() {
 }
 
 #[test]
-fn requests_of_a_domain_are_decided_together_if_the_overlay_says_so() {
+fn requests_of_a_domain_are_all_or_nothing_if_the_overlay_says_so() {
     let (rules, overlay) = (rules(), OverlayFile::new(OVERLAY));
     let request = r#"{"domain":"default/eg/http","descriptors":[
         {"entries":[{"key":"own","value":"x"}]},
@@ -284,7 +284,7 @@ fn requests_of_a_domain_are_decided_together_if_the_overlay_says_so() {
 /// Overlays, and what the check of rules says of them: the first line that has to be there.
 const TOLD: &[(&str, &str)] = &[
     (
-        "overlays: [{domain: shop, tollgate: {together: true}}]",
+        "overlays: [{domain: shop, tollgate: {all_or_nothing: true}}]",
         "warning: overlay.yaml: there is no such domain",
     ),
     (

@@ -14,7 +14,7 @@ use proptest::test_runner::TestRunner;
 use redis::Value;
 use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{
-    Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, Months, RefusedHits, Terms, Unit,
+    Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, Months, OverLimitHits, Terms, Unit,
 };
 use tollgate::store::redis::script::{self, EncodedCheck, Form, Mode, Script};
 use tollgate::time::{Span, Time};
@@ -438,7 +438,7 @@ fn double(number: u64) -> f64 {
 
 /// Limits of every tick: large ones, or long ones, have coarse ones.
 fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
-    let refused_hits = prop::sample::select(&RefusedHits::ALL[..]).prop_map(Some);
+    let over_limit_hits = prop::sample::select(&OverLimitHits::ALL[..]).prop_map(Some);
     let unit = prop::sample::select(&Unit::ALL[..]);
     let burst = prop_oneof![
         3 => Just(None),
@@ -454,13 +454,13 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
         5 => (unit, 1..8_u32).prop_map(|(unit, unit_multiplier)| (unit, unit_multiplier, Months::ThirtyDays)),
         1 => Just((Unit::Month, 1, Months::Calendar)),
     ];
-    (requests, period, particular, refused_hits).prop_filter_map(
+    (requests, period, particular, over_limit_hits).prop_filter_map(
         "countable",
         move |(
             requests,
             (unit, unit_multiplier, months),
             (burst, max_wait, buckets, lease),
-            refused_hits,
+            over_limit_hits,
         )| {
             // There are five callers.
             let requests = if algorithm == Algorithm::Concurrency {
@@ -473,7 +473,7 @@ fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
                 months,
                 burst,
                 buckets,
-                refused_hits,
+                over_limit_hits,
                 ..Terms::new(requests, unit, algorithm)
             };
             let terms = Terms {
@@ -496,7 +496,7 @@ fn fitting(terms: Terms) -> Terms {
             .buckets
             .filter(|_| algorithm == Algorithm::SlidingWindow),
         lease: terms.lease.filter(|_| is_held),
-        refused_hits: terms.refused_hits.filter(|_| !is_held),
+        over_limit_hits: terms.over_limit_hits.filter(|_| !is_held),
         ..terms
     }
 }
@@ -523,7 +523,7 @@ fn counters(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Terms2> {
                 unit_multiplier: seconds,
                 burst: Some(burst),
                 buckets: Some(limit.buckets()).filter(|&buckets| buckets > 0),
-                refused_hits: Some(limit.refused_hits()),
+                over_limit_hits: Some(limit.over_limit_hits()),
                 max_wait: Some(limit.max_wait()).filter(|&wait| wait > Span::ZERO),
                 lease: Some(Span::from_micros(1 + u64::from(large) / 100)),
                 ..Terms::new(
@@ -963,8 +963,8 @@ fn table_limits() -> Vec<Limit> {
     ];
     let limit = |terms| Limit::new(&terms).expect("a limit");
     let both = kinds.into_iter().flat_map(|terms| {
-        RefusedHits::ALL.map(|refused_hits| Terms {
-            refused_hits: Some(refused_hits),
+        OverLimitHits::ALL.map(|over_limit_hits| Terms {
+            over_limit_hits: Some(over_limit_hits),
             ..terms
         })
     });

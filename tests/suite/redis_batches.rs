@@ -4,7 +4,7 @@
 use redis::Value;
 use tollgate::algorithm::Counter;
 use tollgate::check::{Check, CheckError, Hits, Key, StoreError, Verdict};
-use tollgate::limit::{Algorithm, Limit, RefusedHits, Terms, Unit};
+use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 use tollgate::store::redis::batch::BATCH_SIZE_MAX;
 use tollgate::time::{Clock, Time};
 
@@ -13,11 +13,11 @@ use crate::support::remote::{Bench, Callers, all_at_once, atomic_request, reques
 
 const START: Time = Time::from_micros(1_700_000_000_123_456);
 
-fn limit(algorithm: Algorithm, requests: u32, refused_hits: RefusedHits) -> Limit {
+fn limit(algorithm: Algorithm, requests: u32, over_limit_hits: OverLimitHits) -> Limit {
     let terms = all_at_once(requests, Unit::Day, algorithm);
-    let refused_hits = Some(refused_hits).filter(|_| algorithm != Algorithm::Concurrency);
+    let over_limit_hits = Some(over_limit_hits).filter(|_| algorithm != Algorithm::Concurrency);
     Limit::new(&Terms {
-        refused_hits,
+        over_limit_hits,
         ..terms
     })
     .expect("a limit")
@@ -33,16 +33,16 @@ fn check(key: &str, limit: Limit, hits: Hits) -> Check {
 
 /// Checks of all kinds, each of a counter of its own.
 fn checks(count: usize) -> Vec<Check> {
-    let kinds = Algorithm::ALL
-        .into_iter()
-        .flat_map(|algorithm| RefusedHits::ALL.map(|refused_hits| (algorithm, refused_hits)));
+    let kinds = Algorithm::ALL.into_iter().flat_map(|algorithm| {
+        OverLimitHits::ALL.map(|over_limit_hits| (algorithm, over_limit_hits))
+    });
     let kinds: Vec<_> = kinds.collect();
     let check = |number: usize| {
-        let (algorithm, refused_hits) = kinds[number % kinds.len()];
+        let (algorithm, over_limit_hits) = kinds[number % kinds.len()];
         let requests = u32::try_from(number % 5).expect("it is small") + 1;
         check(
             &format!("key{number}:"),
-            limit(algorithm, requests, refused_hits),
+            limit(algorithm, requests, over_limit_hits),
             Hits::Add(number as u64 % 3 + 1),
         )
     };
@@ -64,7 +64,7 @@ async fn bench(clock: Clock) -> Bench {
         .decide(
             &request_of([check(
                 "nobody",
-                limit(Algorithm::TokenBucket, 1, RefusedHits::Drop),
+                limit(Algorithm::TokenBucket, 1, OverLimitHits::Drop),
                 Hits::Peek,
             )]),
             START,
@@ -90,7 +90,7 @@ struct Trouble {
 
 fn troubles() -> Vec<Trouble> {
     use Algorithm::{FixedWindow, TokenBucket};
-    use RefusedHits::{Count, Drop};
+    use OverLimitHits::{Count, Drop};
     let refused = Err(StoreError::Rejected.not_counted());
     let troubles: [(&'static [&'static str], _, _, _); 13] = [
         (
@@ -305,8 +305,8 @@ async fn trouble_with_one_of_those_that_are_decided_together_is_all_of_theirs_an
 async fn out_of_memory_looks_are_answered_and_nothing_is_counted() {
     let bench = bench_at_start().await;
     let (window, bucket) = (
-        limit(Algorithm::FixedWindow, 9, RefusedHits::Drop),
-        limit(Algorithm::TokenBucket, 9, RefusedHits::Drop),
+        limit(Algorithm::FixedWindow, 9, OverLimitHits::Drop),
+        limit(Algorithm::TokenBucket, 9, OverLimitHits::Drop),
     );
     let used = [
         check("full window:", window, Hits::Add(9)),
@@ -333,7 +333,7 @@ async fn out_of_memory_looks_are_answered_and_nothing_is_counted() {
     for (check, answer) in checks[..60].iter().zip(&answers) {
         // What would be refused and dropped changes nothing.
         let first = first_verdict(check, START);
-        let changes = !first.over || check.limit.refused_hits() == RefusedHits::Count;
+        let changes = !first.over || check.limit.over_limit_hits() == OverLimitHits::Count;
         assert_eq!(
             *answer,
             if changes {
@@ -436,7 +436,7 @@ async fn a_request_of_up_to_64_descriptors_is_one_round_trip() {
         assert_eq!(
             bench.calls("evalsha"),
             calls,
-            "{count} checks, together: {}",
+            "{count} checks, all_or_nothing: {}",
             request.all_or_nothing
         );
     }
@@ -446,7 +446,7 @@ async fn a_request_of_up_to_64_descriptors_is_one_round_trip() {
 async fn the_same_key_is_charged_in_order_wherever_it_comes_again() {
     let bench = bench_at_start().await;
     for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
-        let limit = limit(algorithm, 40, RefusedHits::Drop);
+        let limit = limit(algorithm, 40, OverLimitHits::Drop);
         let caller = |caller: u8| Check {
             holder: Some([caller].into()),
             ..check(&format!("same{number}:"), limit, Hits::Add(1))
@@ -489,7 +489,7 @@ async fn a_window_that_was_seen_costs_an_incrby_alone_whatever_has_happened_to_i
     let window = |hits| {
         check(
             "seen:",
-            limit(Algorithm::FixedWindow, 9, RefusedHits::Count),
+            limit(Algorithm::FixedWindow, 9, OverLimitHits::Count),
             hits,
         )
     };
@@ -549,7 +549,7 @@ async fn a_window_is_charged_in_order_whichever_way_each_check_goes() {
     let window = |hits| {
         check(
             "seen:",
-            limit(Algorithm::FixedWindow, 9, RefusedHits::Count),
+            limit(Algorithm::FixedWindow, 9, OverLimitHits::Count),
             hits,
         )
     };

@@ -70,12 +70,15 @@ async fn alone_it_counts(version: Version) {
         );
     }
 
-    let together = answered_by_redis(
-        TestServer::with_rules(&rules(LIMIT, "metadata: {tollgate: {together: true}}\n")),
+    let all_or_nothing = answered_by_redis(
+        TestServer::with_rules(&rules(
+            LIMIT,
+            "metadata: {tollgate: {all_or_nothing: true}}\n",
+        )),
         &url,
     )
     .start();
-    let mut counting = Counting::at(&together).await;
+    let mut counting = Counting::at(&all_or_nothing).await;
     counting.wait_for_verdicts(&[("token", "anything")]).await;
     consumes_nothing_when_refused(&mut counting).await;
 }

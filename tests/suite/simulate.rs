@@ -108,7 +108,7 @@ const PROMISES: &[(&str, &str, u64, u64)] = &[
         1 + REQUESTS,
     ),
     (
-        "--algorithm token_bucket --refused-hits count",
+        "--algorithm token_bucket --over-limit-hits count",
         "token_bucket, burst 10, count",
         2 * REQUESTS,
         2 * REQUESTS,

@@ -7,7 +7,7 @@ use std::thread;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tokio::runtime::{self, Runtime};
-use tollgate::algorithm::{Counter, decide_together};
+use tollgate::algorithm::{Counter, decide_all_or_nothing};
 use tollgate::check::{Check, CheckRequest, Hits, Key, Verdicts};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::store::memory::Counters;
@@ -44,7 +44,7 @@ impl Model {
         let mut counters: Vec<Counter> =
             self.0.iter().map(|(_, counter)| counter.clone()).collect();
         let verdicts = if request.all_or_nothing {
-            decide_together(&request.checks, &slots, &mut counters, now)
+            decide_all_or_nothing(&request.checks, &slots, &mut counters, now)
         } else {
             let one = |(check, slot): (&Check, &usize)| {
                 let (counter, verdict) =
@@ -233,7 +233,7 @@ fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
         place.forget();
         let mut model = Model::default();
         let mut now = START;
-        for (checks, together, gap) in asks {
+        for (checks, all_or_nothing, gap) in asks {
             now = now.plus(Span::from_secs(gap));
             place.set_time(now);
             let checks = checks.into_iter().map(|(key, hits, holder, enforcing)| {
@@ -249,7 +249,7 @@ fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
                 }
             });
             let request = CheckRequest {
-                all_or_nothing: together,
+                all_or_nothing,
                 ..request_of(checks)
             };
             prop_assert_eq!(worker.decide(&request, now), model.decide(&request, now));

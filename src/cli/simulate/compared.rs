@@ -1,7 +1,7 @@
 //! Which limits are compared, and the pace that traffic goes by.
 
 use crate::cli::simulate::traffic::Pace;
-use crate::limit::{Algorithm, Limit, LimitError, RefusedHits, Terms, Unit};
+use crate::limit::{Algorithm, Limit, LimitError, OverLimitHits, Terms, Unit};
 use crate::limiter::Modes;
 use crate::rules::{OnLimit, Query, RuleSet, Step, plan};
 use crate::time::{Span, Time};
@@ -51,7 +51,7 @@ pub struct Options {
     /// Of sliding windows.
     pub buckets: Option<u32>,
     /// Of all but concurrency.
-    pub refused_hits: Option<RefusedHits>,
+    pub over_limit_hits: Option<OverLimitHits>,
     /// Of buckets.
     pub max_wait: Option<Span>,
     /// Of concurrency.
@@ -210,7 +210,7 @@ impl Options {
             buckets: self
                 .buckets
                 .filter(|_| algorithm == Algorithm::SlidingWindow),
-            refused_hits: self.refused_hits.filter(|_| !is_held),
+            over_limit_hits: self.over_limit_hits.filter(|_| !is_held),
             max_wait: self.max_wait.filter(|_| algorithm.is_bucket()),
             lease: self.lease.filter(|_| is_held),
             hold: self.hold,
@@ -221,15 +221,16 @@ impl Options {
         let &Self {
             burst,
             buckets,
-            refused_hits,
+            over_limit_hits,
             max_wait,
             lease,
             ..
         } = self;
-        if burst.or(buckets).is_none() && refused_hits.is_none() && max_wait.or(lease).is_none() {
+        if burst.or(buckets).is_none() && over_limit_hits.is_none() && max_wait.or(lease).is_none()
+        {
             return Ok(());
         }
-        Err("the limit is the rule's; --burst, --buckets, --refused-hits, --max-wait and --lease are for what --algorithm shows beside it"
+        Err("the limit is the rule's; --burst, --buckets, --over-limit-hits, --max-wait and --lease are for what --algorithm shows beside it"
             .to_owned())
     }
 }
@@ -297,7 +298,7 @@ fn limit(terms: &Terms, algorithm: Algorithm, options: &Options) -> Result<Limit
     let &Options {
         burst,
         buckets,
-        refused_hits,
+        over_limit_hits,
         max_wait,
         lease,
         ..
@@ -307,7 +308,7 @@ fn limit(terms: &Terms, algorithm: Algorithm, options: &Options) -> Result<Limit
         algorithm,
         burst,
         buckets,
-        refused_hits,
+        over_limit_hits,
         max_wait,
         lease,
         ..*terms
@@ -351,8 +352,8 @@ pub fn label(limit: &Limit) -> String {
     if limit.algorithm() == Algorithm::Concurrency {
         label += &format!(", lease {}", limit.period());
     }
-    if limit.refused_hits() != limit.algorithm().default_refused_hits() {
-        label += &format!(", {}", limit.refused_hits().name());
+    if limit.over_limit_hits() != limit.algorithm().default_over_limit_hits() {
+        label += &format!(", {}", limit.over_limit_hits().name());
     }
     label
 }

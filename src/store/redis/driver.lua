@@ -75,7 +75,7 @@ local function twins()
 
   -- All or nothing: decides over what was loaded, and keeps it if nobody vetoes. If somebody does, it is loaded anew, and only those that
   -- are over do what they do.
-  local function decide_together(first, arguments, count)
+  local function decide_all_or_nothing(first, arguments, count)
     local slots, checks, blocked = {}, {}, false
     local function slot_of(index)
       local key, argument = KEYS[first + index], ARGV[arguments + index]
@@ -118,7 +118,7 @@ local function twins()
     return checks
   end
 
-  made = {decide = decide, decide_together = decide_together, algorithm_of = algorithm_of}
+  made = {decide = decide, decide_all_or_nothing = decide_all_or_nothing, algorithm_of = algorithm_of}
   return made
 end
 
@@ -149,7 +149,7 @@ while KEYS[key] do
     key, argument = count(key, ARGV[argument], replies), argument + 1
   elseif code == 84 then -- T
     local length = tonumber(string.sub(ARGV[argument], 2))
-    local ok, checks = pcall(twins().decide_together, key, argument + 1, length)
+    local ok, checks = pcall(twins().decide_all_or_nothing, key, argument + 1, length)
     for index = 0, length - 1 do
       replies[key + index + 1] = ok and checks[index].reply or text_of(checks)
     end

@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::check::{Check, Hits, Key, Verdict};
-use crate::limit::{Algorithm, RefusedHits};
+use crate::limit::{Algorithm, OverLimitHits};
 use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::telemetry::metric::{self, Metrics};
 use crate::time::{Span, Time};
@@ -138,7 +138,7 @@ impl OverLimitCache {
 /// counter, and who holds a place may give it back, or ask again. A log tells when there is
 /// room for this call, not when there is for a smaller one.
 fn may_be_remembered(check: &Check) -> bool {
-    let drops = check.limit.refused_hits() == RefusedHits::Drop;
+    let drops = check.limit.over_limit_hits() == OverLimitHits::Drop;
     match check.limit.algorithm() {
         _ if matches!(check.hits, Hits::Refund(_)) => false,
         Algorithm::FixedWindow => true,

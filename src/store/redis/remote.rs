@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict};
-use crate::limit::RefusedHits;
+use crate::limit::OverLimitHits;
 use crate::store::redis::Redis;
 use crate::store::redis::batch::{BATCH_SIZE_MAX, Batcher, PartReply, SendState, Silence};
 use crate::store::redis::cluster;
@@ -168,8 +168,8 @@ impl RedisClient {
             .collect()
     }
 
-    async fn send_all(&self, checks: &[Check], together: bool, budget: Budget) -> Decisions {
-        if !together || checks.len() < 2 {
+    async fn send_all(&self, checks: &[Check], all_or_nothing: bool, budget: Budget) -> Decisions {
+        if !all_or_nothing || checks.len() < 2 {
             let parts = self.parts(checks, Mode::Independent, budget.since);
             return self
                 .send_batches(checks, parts, Mode::Independent, budget)
@@ -208,7 +208,7 @@ impl RedisClient {
         };
         let is_asked_again = |check: &Check, decision: &Result<Verdict, CheckError>| {
             let stays_refused =
-                blocked && is_over(decision) && check.limit.refused_hits() == RefusedHits::Drop;
+                blocked && is_over(decision) && check.limit.over_limit_hits() == OverLimitHits::Drop;
             decision.is_ok() && !stays_refused
         };
         let asked: Vec<usize> = (0..checks.len())

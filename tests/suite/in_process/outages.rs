@@ -48,7 +48,7 @@ const CASES_DEFAULT: u32 = 256;
 #[derive(Clone)]
 struct History {
     /// Requests are all or nothing.
-    together: bool,
+    all_or_nothing: bool,
     /// Which rules are asked.
     counters: Vec<usize>,
     steps: Vec<Step>,
@@ -118,7 +118,11 @@ impl fmt::Debug for History {
         write!(
             formatter,
             "{} {names:?}",
-            if self.together { "together" } else { "apart" }
+            if self.all_or_nothing {
+                "all_or_nothing"
+            } else {
+                "apart"
+            }
         )?;
         self.steps
             .iter()
@@ -186,11 +190,11 @@ fn step() -> impl Strategy<Value = Step> {
 fn history() -> impl Strategy<Value = History> {
     let counters = prop::collection::vec(0..world::COUNTERS, 1..=3);
     let steps = prop::collection::vec(step(), 5..=40);
-    (any::<bool>(), counters, steps).prop_map(|(together, mut counters, steps)| {
+    (any::<bool>(), counters, steps).prop_map(|(all_or_nothing, mut counters, steps)| {
         counters.sort_unstable();
         counters.dedup();
         History {
-            together,
+            all_or_nothing,
             counters,
             steps,
         }
@@ -319,7 +323,7 @@ fn known_histories_hold_for_every_algorithm() {
     for (name, steps) in histories {
         for counter in 0..world::COUNTERS {
             let history = History {
-                together: false,
+                all_or_nothing: false,
                 counters: vec![counter],
                 steps: steps.clone(),
             };

@@ -2,30 +2,30 @@
 
 use proptest::prelude::*;
 use tollgate::check::{Call, Hits, Verdict};
-use tollgate::limit::{Algorithm, Limit, RefusedHits, Terms, Unit};
+use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 use tollgate::time::{Span, Time};
 
 use super::Bench;
 
 fn limits() -> impl Strategy<Value = Limit> {
     let algorithm = prop::sample::select(&[Algorithm::TokenBucket, Algorithm::LeakyBucket][..]);
-    let refused_hits = prop::sample::select(&RefusedHits::ALL[..]).prop_map(Some);
+    let over_limit_hits = prop::sample::select(&OverLimitHits::ALL[..]).prop_map(Some);
     let wait = (1_000..20_000_000_u64).prop_map(|micros| Some(Span::from_micros(micros)));
     let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day][..]);
     (
         1..30_u32,
         unit,
         algorithm,
-        refused_hits,
+        over_limit_hits,
         wait,
         prop::option::of(1..20_u32),
     )
         .prop_map(
-            |(requests, unit, algorithm, refused_hits, max_wait, burst)| {
+            |(requests, unit, algorithm, over_limit_hits, max_wait, burst)| {
                 Limit::new(&Terms {
                     burst,
                     max_wait,
-                    refused_hits,
+                    over_limit_hits,
                     ..Terms::new(requests, unit, algorithm)
                 })
                 .expect("a limit")

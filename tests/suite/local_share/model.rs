@@ -8,7 +8,7 @@ use tokio::runtime;
 use tollgate::algorithm::charge::Charge;
 use tollgate::algorithm::{Counter, Decide};
 use tollgate::check::{Call, Check, Effect, Hits, Key, Verdict};
-use tollgate::limit::{Algorithm, Limit, Months, RefusedHits, Share, Terms, Unit};
+use tollgate::limit::{Algorithm, Limit, Months, OverLimitHits, Share, Terms, Unit};
 use tollgate::store::redis::fallback::local::{
     LocalFallback, Undecided, WriteBack, WriteBackOutcome, WriteBackResult, WriteBackTarget,
 };
@@ -319,10 +319,10 @@ fn limits() -> impl Strategy<Value = Limit> {
     ];
     let algorithm = prop::sample::select(&COUNTING[..]);
     let (burst, buckets) = (prop::option::of(1..60_u32), prop::option::of(1..9_u32));
-    let refused_hits = prop::option::of(prop::sample::select(&RefusedHits::ALL[..]));
+    let over_limit_hits = prop::option::of(prop::sample::select(&OverLimitHits::ALL[..]));
     let unit = prop::sample::select(&[Unit::Second, Unit::Minute, Unit::Day, Unit::Month][..]);
-    (algorithm, 0..40_u32, unit, burst, buckets, refused_hits).prop_map(
-        |(algorithm, requests, unit, burst, buckets, refused_hits)| {
+    (algorithm, 0..40_u32, unit, burst, buckets, over_limit_hits).prop_map(
+        |(algorithm, requests, unit, burst, buckets, over_limit_hits)| {
             let months = Months::Calendar;
             let burst = burst.filter(|_| algorithm.is_bucket());
             let buckets = buckets.filter(|_| algorithm == Algorithm::SlidingWindow);
@@ -330,7 +330,7 @@ fn limits() -> impl Strategy<Value = Limit> {
                 months,
                 burst,
                 buckets,
-                refused_hits,
+                over_limit_hits,
                 ..Terms::new(requests, unit, algorithm)
             })
             .expect("a limit")
@@ -406,7 +406,7 @@ proptest! {
 
 /// Admitted hits of the present window are all that Redis counts, and all that is written back.
 fn is_written_back_exactly(limit: &Limit) -> bool {
-    limit.algorithm() == Algorithm::FixedWindow && limit.refused_hits() == RefusedHits::Drop
+    limit.algorithm() == Algorithm::FixedWindow && limit.over_limit_hits() == OverLimitHits::Drop
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::{Builder, Client, Code, TestServer, descriptor, eventually};
 /// As a rule says them, each by the key of that rule.
 pub(crate) const ALGORITHMS: [(&str, &str); 8] = [
     ("counted", "algorithm: fixed_window"),
-    ("dropped", "algorithm: fixed_window, refused_hits: drop"),
+    ("dropped", "algorithm: fixed_window, over_limit_hits: drop"),
     ("sliding", "algorithm: sliding_window"),
     ("strict", "algorithm: sliding_window, buckets: 6"),
     ("log", "algorithm: sliding_log"),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Connection, RedisError, Value};
 use smallvec::SmallVec;
-use tollgate::algorithm::{Counter, decide_together};
+use tollgate::algorithm::{Counter, decide_all_or_nothing};
 use tollgate::check::{Check, CheckRequest, Hits, Verdict};
 use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Terms, Unit};
 use tollgate::store::redis::script::{self, EncodedCheck, Form, Mode, Script};
@@ -404,7 +404,7 @@ impl Model {
         let mut counters: Vec<Counter> =
             loaded.iter().map(|loaded| loaded.counter.clone()).collect();
         let changed = changed(request, &slots, &counters, now);
-        let verdicts = decide_together(&request.checks, &slots, &mut counters, now);
+        let verdicts = decide_all_or_nothing(&request.checks, &slots, &mut counters, now);
         let is_written = keys.iter().zip(&loaded).zip(&counters).enumerate();
         let is_written = is_written.map(|(slot, (((_, limit), loaded), after))| {
             loaded.differs_from(after, limit, now) || changed.contains(&slot)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate::algorithm::counter::Kind;
-use tollgate::algorithm::decide_together;
+use tollgate::algorithm::decide_all_or_nothing;
 use tollgate::api::convert;
 use tollgate::check::{Check, Hits};
 use tollgate::limiter::response::Response;
@@ -27,7 +27,7 @@ const RULES: [(&str, &str); 10] = [
     ("fixed", "unit: minute, requests_per_unit: 4}"),
     (
         "fixed_drop",
-        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {refused_hits: drop}}",
+        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {over_limit_hits: drop}}",
     ),
     (
         "sliding",
@@ -35,7 +35,7 @@ const RULES: [(&str, &str); 10] = [
     ),
     (
         "sliding_count",
-        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_window, refused_hits: count}}",
+        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: sliding_window, over_limit_hits: count}}",
     ),
     (
         "sub_windows",
@@ -51,7 +51,7 @@ const RULES: [(&str, &str); 10] = [
     ),
     (
         "token_count",
-        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: token_bucket, refused_hits: count}}",
+        "unit: minute, requests_per_unit: 4}\n    metadata: {tollgate: {algorithm: token_bucket, over_limit_hits: count}}",
     ),
     (
         "leaky",
@@ -68,7 +68,7 @@ const SLOTS: &str = "  - key: slots
 /// How many counters there are.
 pub(super) const COUNTERS: usize = RULES.len();
 const APART: &str = "apart";
-const TOGETHER: &str = "together";
+const TOGETHER: &str = "all_or_nothing";
 /// Failures in a row after which Redis is not asked.
 const FAILURES_MAX: u32 = 3;
 /// Longer than it takes to notice that Redis is there, and to write back.
@@ -139,7 +139,7 @@ fn rules() -> Rules {
             let rules: String = RULES.iter().map(rule).collect();
             let texts = [
                 format!("domain: {APART}\ndescriptors:\n{rules}"),
-                format!("domain: {TOGETHER}\nmetadata: {{tollgate: {{together: true}}}}\ndescriptors:\n{rules}"),
+                format!("domain: {TOGETHER}\nmetadata: {{tollgate: {{all_or_nothing: true}}}}\ndescriptors:\n{rules}"),
             ];
             Rules::load(&texts, &Metrics::new())
         };
@@ -156,7 +156,11 @@ impl World {
         let mut service =
             Service::with_loaded(&network, single(), clock.clone(), &rules, Metrics::new());
         service.start().await;
-        let domain = if history.together { TOGETHER } else { APART };
+        let domain = if history.all_or_nothing {
+            TOGETHER
+        } else {
+            APART
+        };
         let loaded = rules.live.load();
         let counters = history.counters.iter().map(|&counter| {
             let hit = Hit {
@@ -312,7 +316,7 @@ impl World {
             slots.push(slot);
         }
         if self.domain == TOGETHER && hits.len() > 1 {
-            let verdicts = decide_together(&checks, &slots, &mut counters, now);
+            let verdicts = decide_all_or_nothing(&checks, &slots, &mut counters, now);
             return Some(
                 verdicts
                     .iter()

@@ -390,7 +390,7 @@ impl Database {
                     };
                     let checks: Vec<_> = (0..length).map(next).collect();
                     self.decided += length;
-                    let decided = script::decide_together(self, &checks, error, now);
+                    let decided = script::decide_all_or_nothing(self, &checks, error, now);
                     replies
                         .extend(decided.unwrap_or_else(|error| vec![Reply::Text(error); length]));
                 }

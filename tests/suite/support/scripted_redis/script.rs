@@ -317,8 +317,8 @@ pub(super) fn decide(
     Ok(reply)
 }
 
-/// `driver.lua`, `decide_together`.
-pub(super) fn decide_together(
+/// `driver.lua`, `decide_all_or_nothing`.
+pub(super) fn decide_all_or_nothing(
     database: &mut Database,
     checks: &[(&[u8], &[u8])],
     error: Option<&str>,

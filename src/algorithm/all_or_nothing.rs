@@ -13,7 +13,7 @@ use crate::time::Time;
 /// Decides all checks over `counters`, of which check `i` charges `counters[slots[i]]`: a key met
 /// twice has one slot, and its second check sees what the first did. Gives the verdicts, and leaves
 /// in `counters` what is to be kept.
-pub fn decide_together(
+pub fn decide_all_or_nothing(
     checks: &[Check],
     slots: &[usize],
     counters: &mut [Counter],
