@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use tollgate::config::{self, Options, Source};
+use tollgate::config::{self, CompileOptions, Source};
 use tollgate::rules::plan::{Modes, plan};
 use tollgate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use tollgate::rules::{Query, RuleSet};
@@ -56,7 +56,7 @@ fn load(count: usize) -> (RuleSet, Duration) {
         text: text.into(),
     };
     let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-    let options = Options::new(stats);
+    let options = CompileOptions::new(stats);
     let begun = now();
     let loaded = config::load(&[source], &options).expect("the bench's rules are right");
     (loaded.rules, begun.elapsed())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate::config::{self, Options, Source};
+use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::{Modes, Parts, Policy, Shared};
 use tollgate::rules::stats::StatsTable;
@@ -32,7 +32,7 @@ pub fn limiter(all_or_nothing: bool, metrics: &Metrics) -> (Arc<Shared>, ManualC
     let stats = StatsTable::new(100, metrics);
     let text = RULES.replace("- {key: '', value: b}\n", "");
     let source = Source { name: "r".into(), path: "r".into(), text: text.as_str().into() };
-    let options = Options::new(stats.clone());
+    let options = CompileOptions::new(stats.clone());
     let live = Arc::new(LiveRules::default());
     live.replace(config::load(&[source], &options).expect("the rules are right").rules);
     let (clock, hand) = Clock::manual(Time::from_micros(1_700_000_000_000_000));

@@ -10,18 +10,18 @@ use crate::config::compile::Compiler;
 use crate::config::error::{Finding, Findings, SourceFindings};
 use crate::config::overlay::Overlay;
 use crate::config::schema::RulesFile;
-use crate::config::yaml::Spot;
+use crate::config::yaml::Location;
 use crate::limit::{Algorithm, Months};
 use crate::rules::stats::StatsTable;
 use crate::rules::tree::Dots;
 use crate::rules::{KeyFormat, RuleSet};
 
-pub mod chosen;
 pub mod compile;
 pub mod error;
 pub mod metadata;
 pub mod metric_mapping;
 pub mod overlay;
+pub mod resolve;
 pub mod schema;
 pub mod tollgate;
 pub mod yaml;
@@ -53,12 +53,12 @@ pub struct Located<T> {
     /// The value.
     pub value: T,
     /// Where.
-    pub spot: Spot,
+    pub location: Location,
 }
 
 /// What compiling depends on besides the text.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct CompileOptions {
     /// MERGE_DOMAIN_CONFIG: the same domain in several files is one domain.
     pub merge_domains: bool,
     /// CACHE_KEY_PREFIX.
@@ -77,7 +77,7 @@ pub struct Options {
     pub stats: Arc<StatsTable>,
 }
 
-impl Options {
+impl CompileOptions {
     /// As they are unless somebody says otherwise.
     pub fn new(stats: Arc<StatsTable>) -> Self {
         Self {
@@ -117,7 +117,7 @@ impl Input for Source {
 /// # Errors
 /// Every problem of every input. One is enough to refuse all: half of the rules is not what anybody
 /// wrote.
-pub fn load(inputs: &[impl Input], options: &Options) -> Result<Loaded, Vec<Finding>> {
+pub fn load(inputs: &[impl Input], options: &CompileOptions) -> Result<Loaded, Vec<Finding>> {
     let mut findings = Findings::default();
     let overlay = options
         .overlay
@@ -133,7 +133,7 @@ pub fn load(inputs: &[impl Input], options: &Options) -> Result<Loaded, Vec<Find
     }
     let rules = compiler.finish();
     if let Some(source) = &options.overlay {
-        overlay.tell_what_is_idle(&mut findings.of(source));
+        overlay.warn_about_unused(&mut findings.of(source));
     }
     let (problems, warnings) = findings.into_parts();
     if problems.is_empty() {

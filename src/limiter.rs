@@ -366,12 +366,17 @@ impl Limiter {
     fn with_stats(&self, query: &Query<'_>, step: &Step<'_>, run: impl FnOnce(&RuleStats)) {
         match step {
             Step::Counted {
-                rule, series: None, ..
+                rule,
+                metric_name: None,
+                ..
             } => run(&rule.stats),
             Step::Counted {
-                series: Some(name), ..
+                metric_name: Some(name),
+                ..
             }
-            | Step::Override { series: name, .. } => {
+            | Step::Override {
+                metric_name: name, ..
+            } => {
                 run(&self
                     .shared
                     .parts

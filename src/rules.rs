@@ -15,10 +15,10 @@ pub mod explain;
 pub mod key;
 pub mod live;
 pub mod lookup;
+pub mod metric_name;
 pub mod overrides;
 pub mod plan;
 pub mod query;
-pub mod series;
 pub mod stats;
 pub mod tree;
 pub mod wildcard;
@@ -67,27 +67,27 @@ pub struct Rule {
     /// say.
     pub on_store_error: Option<OnStoreError>,
     /// The words of `tollgate` blocks that count for it, and who says them.
-    pub choices: Box<[Choice]>,
+    pub options: Box<[EffectiveOption]>,
     /// Where it was written.
     pub origin: Origin,
 }
 
 /// A word of a `tollgate` block that counts for a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
+pub struct EffectiveOption {
     /// Its key.
     pub key: &'static str,
     /// What it says.
     pub value: Box<str>,
     /// Who says so.
-    pub by: SaidBy,
+    pub by: Provenance,
     /// Where.
     pub origin: Origin,
 }
 
 /// Who has a say in what a rule means, the strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SaidBy {
+pub enum Provenance {
     /// The rule itself.
     Rule,
     /// `defaults` of its domain.
@@ -176,14 +176,14 @@ impl std::fmt::Display for Origin {
     }
 }
 
-impl SaidBy {
+impl Provenance {
     /// Whether it stands in the same file as the rule.
     pub const fn is_in_rules_file(self) -> bool {
         matches!(self, Self::Rule | Self::Defaults)
     }
 }
 
-impl std::fmt::Display for Choice {
+impl std::fmt::Display for EffectiveOption {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
             key,
@@ -195,7 +195,7 @@ impl std::fmt::Display for Choice {
     }
 }
 
-impl std::fmt::Display for SaidBy {
+impl std::fmt::Display for Provenance {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
             Self::Rule => "the rule",

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate::config::{self, Options, Source};
+use tollgate::config::{self, CompileOptions, Source};
 use tollgate::rules::stats::StatsTable;
 use tollgate::telemetry::metric::Metrics;
 
@@ -11,7 +11,7 @@ fuzz_target!(|text: &str| {
     let source = |name: &str| Source { name: name.into(), path: name.into(), text: text.into() };
     for merge_domains in [false, true] {
         let stats = StatsTable::new(100, &Metrics::new());
-        let options = Options { merge_domains, ..Options::new(stats) };
+        let options = CompileOptions { merge_domains, ..CompileOptions::new(stats) };
         match config::load(&[source("a.yaml"), source("b.yaml")], &options) {
             Ok(loaded) => {
                 assert_eq!(loaded.rules.dump().lines().count() >= loaded.rules.rule_count(), true);

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use crate::cli::{Failure, counted, say};
 use crate::config::error::{Draft, Findings, in_file_order};
-use crate::config::yaml::Spot;
-use crate::config::{self, Loaded, Options, Source};
+use crate::config::yaml::Location;
+use crate::config::{self, CompileOptions, Loaded, Source};
 use crate::limit::{Limit, Unit};
 use crate::rule_source::settings::Reading;
 use crate::rules::collisions::{COLLISIONS_MAX, Call, Collision, PAIRS_MAX, collisions};
@@ -92,7 +92,7 @@ pub fn load(directory: Option<PathBuf>, reading: &Reading) -> Result<Checked, Fa
         .map(|overlay| overlay.read())
         .transpose()
         .map_err(|error| Failure::Config(format!("{error:#}")))?;
-    let options = Options {
+    let options = CompileOptions {
         overlay,
         ..reading.options(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()))
     };
@@ -134,7 +134,7 @@ fn note_queues(checked: &Checked) {
         let Some((longest, rule)) = waits.max_by_key(|(wait, _)| *wait) else {
             continue;
         };
-        let spot = Spot {
+        let location = Location {
             line: rule.origin.line,
             column: rule.origin.column,
             width: 1,
@@ -147,7 +147,7 @@ fn note_queues(checked: &Checked) {
             timeout_for(longest).as_secs_f64()
         ));
         findings.of(source).warning(Draft {
-            spot,
+            location,
             place: &format!("rule {}", rule.path),
             text,
             hint,
@@ -176,14 +176,14 @@ fn warn_of_collisions(checked: &Checked) {
             .iter()
             .find(|source| source.path == origin.file)
             .expect("every rule is from a source");
-        let spot = Spot {
+        let location = Location {
             line: origin.line,
             column: origin.column,
             width: 1,
         };
         let (text, hint) = told(collision);
         findings.of(source).warning(Draft {
-            spot,
+            location,
             place: &format!("rule {}", collision.one.rule.path),
             text,
             hint: Some(hint.to_owned()),

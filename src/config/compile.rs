@@ -7,24 +7,24 @@ use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::config::chosen::{Chosen, Layer, Layers};
 use crate::config::error::{Draft, SourceFindings};
-use crate::config::overlay::{InDomain, Overlay};
+use crate::config::overlay::{DomainOverlay, Overlay};
+use crate::config::resolve::{Layer, Layers, ResolvedOptions};
 use crate::config::schema::{DescriptorSpec, RateLimitSpec, RulesFile};
 use crate::config::tollgate::Block;
-use crate::config::yaml::Spot;
-use crate::config::{Located, Options, Source};
+use crate::config::yaml::Location;
+use crate::config::{CompileOptions, Located, Source};
 use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit, Terms, Unit};
 use crate::rules::key::{KeyHead, KeyTail};
 use crate::rules::tree::{Domain, Level, Node, OverrideDefaults, RuleSet};
-use crate::rules::{Allowance, Naming, Origin, Rule, SaidBy, series};
+use crate::rules::{Allowance, Naming, Origin, Provenance, Rule, metric_name};
 
 const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, year";
 
 /// Takes files one after the other, and makes one set of them.
 #[derive(Debug)]
 pub struct Compiler<'o> {
-    options: &'o Options,
+    options: &'o CompileOptions,
     overlay: &'o Overlay,
     /// What DEFAULT_ALGORITHM says, as a block.
     setting: Option<(Block, Arc<str>)>,
@@ -50,21 +50,21 @@ struct Context<'c> {
     metric_path: &'c str,
     domain: &'c str,
     defaults: Option<&'c Block>,
-    overlay: &'c InDomain<'c>,
+    overlay: &'c DomainOverlay<'c>,
     setting: Option<&'c (Block, Arc<str>)>,
     /// `value_to_metric` on a descriptor above.
     by_value: bool,
     source: &'c Source,
-    options: &'c Options,
+    options: &'c CompileOptions,
 }
 
 impl<'o> Compiler<'o> {
     /// Nothing yet.
-    pub fn new(options: &'o Options, overlay: &'o Overlay) -> Self {
+    pub fn new(options: &'o CompileOptions, overlay: &'o Overlay) -> Self {
         let setting = options.default_algorithm.map(|value| {
             let algorithm = Some(Located {
                 value,
-                spot: Spot::default(),
+                location: Location::default(),
             });
             (
                 Block {
@@ -88,7 +88,7 @@ impl<'o> Compiler<'o> {
         if name.is_empty() {
             let hint = Some("write `domain: NAME` at the top: the domain that Envoy's filter is configured with".to_owned());
             findings.problem(Draft {
-                spot: file.domain.spot,
+                location: file.domain.location,
                 place: "",
                 text: "config file cannot have empty domain".to_owned(),
                 hint,
@@ -102,7 +102,7 @@ impl<'o> Compiler<'o> {
                     "set MERGE_DOMAIN_CONFIG=true to read a domain from several files".to_owned(),
                 );
                 findings.problem(Draft {
-                    spot: file.domain.spot,
+                    location: file.domain.location,
                     place: "",
                     text,
                     hint,
@@ -125,7 +125,7 @@ impl<'o> Compiler<'o> {
             let text = format!("the domain '{name}' has a tollgate block already, in {other}");
             let hint = Some("keep one of them: it speaks for the whole domain".to_owned());
             findings.problem(Draft {
-                spot: block.spot,
+                location: block.location,
                 place: "metadata.tollgate",
                 text,
                 hint,
@@ -162,7 +162,7 @@ impl<'o> Compiler<'o> {
 }
 
 impl Building {
-    fn new(name: &str, options: &Options) -> Self {
+    fn new(name: &str, options: &CompileOptions) -> Self {
         let key_head = KeyHead::new(options.key_format, &options.key_prefix, name);
         let algorithm = options.default_algorithm.unwrap_or(Algorithm::FixedWindow);
         let override_defaults = OverrideDefaults {
@@ -198,9 +198,9 @@ impl Context<'_> {
     ) {
         for (index, spec) in specs.into_iter().enumerate() {
             let place = format!("{place}descriptors[{index}]");
-            let mut problem = |spot: Spot, text: String, hint: &str| {
+            let mut problem = |location: Location, text: String, hint: &str| {
                 findings.problem(Draft {
-                    spot,
+                    location,
                     place: &place,
                     text,
                     hint: Some(hint.to_owned()),
@@ -208,7 +208,7 @@ impl Context<'_> {
             };
             if spec.key.value.is_empty() {
                 problem(
-                    spec.key.spot,
+                    spec.key.location,
                     "descriptor has empty key".to_owned(),
                     "write `key: NAME`, the key of an entry that Envoy sends",
                 );
@@ -224,7 +224,7 @@ impl Context<'_> {
             if !labels.insert(label.clone()) {
                 let hint = "keep one of them; the reference joins key and value with an underscore before it compares them";
                 problem(
-                    spec.key.spot,
+                    spec.key.location,
                     format!("duplicate descriptor composite key '{path}'"),
                     hint,
                 );
@@ -257,7 +257,7 @@ impl Context<'_> {
             );
             let hint = Some("remove it, or write a value with a *".to_owned());
             findings.problem(Draft {
-                spot: spec.share_threshold.spot,
+                location: spec.share_threshold.location,
                 place,
                 text,
                 hint,
@@ -292,15 +292,15 @@ impl Context<'_> {
         findings: &mut SourceFindings<'_>,
     ) -> Option<Rule> {
         let Some(rate_limit) = &spec.rate_limit else {
-            tell_what_needs_a_limit(spec, place, findings);
+            report_orphans(spec, place, findings);
             return None;
         };
         let place = &format!("{place}.rate_limit");
-        let chosen = Chosen::new(self.layers(spec));
-        let choices = chosen.choices();
-        self.overlay.note(self.path_in_domain(), &choices);
-        let terms = self.terms(rate_limit, &chosen);
-        let allowance = allowance(spec, rate_limit, &chosen, terms, place, findings);
+        let options = ResolvedOptions::new(self.layers(spec));
+        let effective = options.effective();
+        self.overlay.note(self.path_in_domain(), &effective);
+        let terms = self.terms(rate_limit, &options);
+        let allowance = allowance(spec, rate_limit, &options, terms, place, findings);
         for name in &rate_limit.replaces {
             let text = if name.value.is_empty() {
                 "should not have an empty replaces entry"
@@ -311,7 +311,7 @@ impl Context<'_> {
             };
             let hint = Some("name a rule that this one takes the place of".to_owned());
             findings.problem(Draft {
-                spot: name.spot,
+                location: name.location,
                 place,
                 text: text.to_owned(),
                 hint,
@@ -323,11 +323,11 @@ impl Context<'_> {
             (false, false) => Naming::Fixed,
         };
         let allowance = allowance?;
-        tell_what_is_odd(spec, &allowance, &chosen, place, findings);
+        warn_about_surprises(spec, &allowance, &options, place, findings);
         let stats = self
             .options
             .stats
-            .of_rule(&series::sanitized(self.metric_path.to_owned()));
+            .of_rule(&metric_name::sanitized(self.metric_path.to_owned()));
         Some(Rule {
             path: self.path.into(),
             name: rate_limit.name.as_str().into(),
@@ -346,28 +346,28 @@ impl Context<'_> {
             stats,
             key_tail: match &allowance {
                 Allowance::Limited(limit) => {
-                    KeyTail::new(self.options.key_format, limit, chosen.unit_multiplier())
+                    KeyTail::new(self.options.key_format, limit, options.unit_multiplier())
                 }
                 Allowance::Unlimited { .. } => KeyTail::none(),
             },
-            on_limit: chosen.on_limit(),
-            on_store_error: chosen.on_store_error(),
-            override_terms: terms.filter(|_| !choices.is_empty()).map(Box::new),
-            choices,
+            on_limit: options.on_limit(),
+            on_store_error: options.on_store_error(),
+            override_terms: terms.filter(|_| !effective.is_empty()).map(Box::new),
+            options: effective,
             origin: Origin {
                 file: self.source.path.clone(),
-                line: spec.spot.line,
-                column: spec.spot.column,
+                line: spec.location.line,
+                column: spec.location.column,
             },
             allowance,
         })
     }
 
     /// The terms of a limit; `None` without a unit.
-    fn terms(self, rate_limit: &RateLimitSpec, chosen: &Chosen<'_>) -> Option<Terms> {
+    fn terms(self, rate_limit: &RateLimitSpec, options: &ResolvedOptions<'_>) -> Option<Terms> {
         let unit = Unit::from_name(&rate_limit.unit.value)?;
         let rate = Terms::new(rate_limit.requests_per_unit, unit, Algorithm::FixedWindow);
-        Some(chosen.terms(Terms {
+        Some(options.terms(Terms {
             months: self.options.months,
             ..rate
         }))
@@ -376,8 +376,8 @@ impl Context<'_> {
     /// Who has a say in what a rule means.
     fn layers<'l>(&'l self, spec: &'l DescriptorSpec) -> Layers<'l> {
         let in_file = [
-            (spec.block.as_ref(), SaidBy::Rule),
-            (self.defaults, SaidBy::Defaults),
+            (spec.block.as_ref(), Provenance::Rule),
+            (self.defaults, Provenance::Defaults),
         ];
         let file = &self.source.path;
         let mut layers: Layers<'l> = in_file
@@ -393,7 +393,7 @@ impl Context<'_> {
         self.overlay.add_layers(self.path_in_domain(), &mut layers);
         layers.extend(self.setting.map(|(block, file)| Layer {
             block,
-            by: SaidBy::Setting,
+            by: Provenance::Setting,
             file,
         }));
         layers
@@ -409,14 +409,14 @@ impl Context<'_> {
 fn allowance(
     descriptor: &DescriptorSpec,
     spec: &RateLimitSpec,
-    chosen: &Chosen<'_>,
+    options: &ResolvedOptions<'_>,
     terms: Option<Terms>,
     place: &str,
     findings: &mut SourceFindings<'_>,
 ) -> Option<Allowance> {
-    let mut problem = |spot: Spot, text: String, hint: &str| {
+    let mut problem = |location: Location, text: String, hint: &str| {
         findings.problem(Draft {
-            spot,
+            location,
             place,
             text,
             hint: Some(hint.to_owned()),
@@ -426,14 +426,14 @@ fn allowance(
     if spec.unlimited {
         if terms.is_some() {
             return problem(
-                spec.unit.spot,
+                spec.unit.location,
                 "should not specify rate limit unit when unlimited".to_owned(),
                 "remove unit, or unlimited",
             );
         }
         if let Some(block) = &descriptor.block {
             return problem(
-                block.spot,
+                block.location,
                 "metadata.tollgate of an unlimited rule".to_owned(),
                 "remove it: nothing is counted here",
             );
@@ -447,32 +447,32 @@ fn allowance(
             return None;
         }
         return problem(
-            spec.unit.spot,
+            spec.unit.location,
             format!("invalid rate limit unit '{}'", spec.unit.value),
             UNITS_HINT,
         );
     };
-    if chosen.is_faulty() {
+    if options.is_faulty() {
         return None;
     }
-    let misfits = chosen.misfits(descriptor);
-    for (spot, misfit) in &misfits {
+    let conflicts = options.conflicts(descriptor);
+    for (location, conflict) in &conflicts {
         findings.problem(Draft {
-            spot: *spot,
+            location: *location,
             place,
-            text: misfit.to_string(),
-            hint: chosen.said_elsewhere(),
+            text: conflict.to_string(),
+            hint: options.inherited(),
         });
     }
     match Limit::new(&terms) {
-        Ok(limit) => misfits.is_empty().then_some(Allowance::Limited(limit)),
+        Ok(limit) => conflicts.is_empty().then_some(Allowance::Limited(limit)),
         Err(error) => {
-            let spot = chosen.spot_of(&error).unwrap_or(spec.spot);
+            let location = options.location_of(&error).unwrap_or(spec.location);
             findings.problem(Draft {
-                spot,
+                location,
                 place,
                 text: error.to_string(),
-                hint: chosen.said_elsewhere(),
+                hint: options.inherited(),
             });
             None
         }
@@ -480,10 +480,10 @@ fn allowance(
 }
 
 /// What is counted as it says, and may not be what its author thinks.
-fn tell_what_is_odd(
+fn warn_about_surprises(
     spec: &DescriptorSpec,
     allowance: &Allowance,
-    chosen: &Chosen<'_>,
+    options: &ResolvedOptions<'_>,
     place: &str,
     findings: &mut SourceFindings<'_>,
 ) {
@@ -497,16 +497,16 @@ fn tell_what_is_odd(
         );
         let hint = Some("write algorithm: sliding_window with buckets: 10, which takes no more room for more calls".to_owned());
         findings.warning(Draft {
-            spot: chosen.algorithm_spot().unwrap_or(spec.spot),
+            location: options.algorithm_location().unwrap_or(spec.location),
             place,
             text,
             hint,
         });
     }
-    if let Some(spot) = chosen.own_queue().filter(|_| spec.shadow_mode) {
+    if let Some(location) = options.own_queue().filter(|_| spec.shadow_mode) {
         let text = "a rule in shadow_mode holds nobody back: its queue is not made".to_owned();
         findings.warning(Draft {
-            spot,
+            location,
             place,
             text,
             hint: None,
@@ -516,7 +516,7 @@ fn tell_what_is_odd(
 
 /// What stands beside no rate_limit: the reference passes over its own, and what is ours would be
 /// relied upon.
-fn tell_what_needs_a_limit(spec: &DescriptorSpec, place: &str, findings: &mut SourceFindings<'_>) {
+fn report_orphans(spec: &DescriptorSpec, place: &str, findings: &mut SourceFindings<'_>) {
     let flags = [
         ("shadow_mode", spec.shadow_mode),
         ("quota_mode", spec.quota_mode),
@@ -525,7 +525,7 @@ fn tell_what_needs_a_limit(spec: &DescriptorSpec, place: &str, findings: &mut So
     for (flag, _) in flags.into_iter().filter(|(_, set)| *set) {
         let text = format!("`{flag}` has no effect without rate_limit beside it");
         findings.warning(Draft {
-            spot: spec.spot,
+            location: spec.location,
             place,
             text,
             hint: None,
@@ -535,7 +535,7 @@ fn tell_what_needs_a_limit(spec: &DescriptorSpec, place: &str, findings: &mut So
         let text = "metadata.tollgate without rate_limit beside it".to_owned();
         let hint = Some("move it to the descriptor that has the rate_limit".to_owned());
         findings.problem(Draft {
-            spot: block.spot,
+            location: block.location,
             place,
             text,
             hint,
@@ -554,7 +554,7 @@ fn label(key: &str, value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{self, Options, Source};
+    use crate::config::{self, CompileOptions, Source};
     use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
     use crate::rules::{KeyFormat, OnLimit, OnStoreError, RuleSet};
     use crate::telemetry::metric::Metrics;
@@ -643,9 +643,9 @@ descriptors:
 
     fn loaded(files: &[(&str, &str)]) -> RuleSet {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options {
+        let options = CompileOptions {
             key_format: KeyFormat::Safe,
-            ..Options::new(stats)
+            ..CompileOptions::new(stats)
         };
         let source = |&(name, text): &(&str, &str)| Source {
             name: name.into(),

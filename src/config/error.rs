@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::Arc;
 
 use crate::config::Source;
-use crate::config::yaml::{NOT_UTF8, Spot};
+use crate::config::yaml::{Location, NOT_UTF8};
 
 /// How many findings are kept. Whoever has more has one mistake, many times.
 pub const FINDINGS_MAX: usize = 100;
@@ -21,7 +21,7 @@ pub struct Finding {
     /// The source's path.
     pub path: Arc<str>,
     /// Where in it.
-    pub spot: Option<Spot>,
+    pub location: Option<Location>,
     /// Where in the rules, such as `domain shop > descriptors[2].rate_limit`.
     pub place: String,
     /// What is the matter.
@@ -60,7 +60,7 @@ pub struct SourceFindings<'f> {
 #[derive(Debug)]
 pub struct Draft<'p> {
     /// Where in the file.
-    pub spot: Spot,
+    pub location: Location,
     /// Where in the rules.
     pub place: &'p str,
     /// What is the matter.
@@ -110,26 +110,26 @@ impl SourceFindings<'_> {
     fn finding(&mut self, draft: Draft<'_>) -> Finding {
         let text = &self.source.text;
         let lines = self.lines.get_or_insert_with(|| text.lines().collect());
-        let line = (draft.spot.line as usize)
+        let line = (draft.location.line as usize)
             .checked_sub(1)
             .and_then(|index| lines.get(index));
         Finding {
             name: self.source.name.clone(),
             path: self.source.path.clone(),
-            spot: (draft.spot.line > 0).then_some(draft.spot),
+            location: (draft.location.line > 0).then_some(draft.location),
             place: draft.place.to_owned(),
             text: draft.text,
             hint: draft.hint,
-            excerpt: line.map(|line| Excerpt::new(line, draft.spot)),
+            excerpt: line.map(|line| Excerpt::new(line, draft.location)),
             left_out: 0,
         }
     }
 }
 
 impl Excerpt {
-    /// The line, or the part of it around the spot.
-    fn new(line: &str, spot: Spot) -> Self {
-        let column = (spot.column as usize).saturating_sub(1);
+    /// The line, or the part of it around the location.
+    fn new(line: &str, location: Location) -> Self {
+        let column = (location.column as usize).saturating_sub(1);
         let skip = if column > EXCERPT_CHARS * 2 / 3 {
             column - EXCERPT_CHARS / 3
         } else {
@@ -153,7 +153,7 @@ impl Excerpt {
         Self {
             line,
             caret_from,
-            caret_width: (spot.width as usize).clamp(1, room),
+            caret_width: (location.width as usize).clamp(1, room),
         }
     }
 }
@@ -175,29 +175,38 @@ impl Finding {
     }
 
     /// `path:line:column (place)`, as far as they are known.
-    pub fn location(&self) -> String {
-        let spot = self
-            .spot
-            .map(|spot| format!(":{}:{}", spot.line, spot.column))
+    pub fn source_location(&self) -> String {
+        let location = self
+            .location
+            .map(|location| format!(":{}:{}", location.line, location.column))
             .unwrap_or_default();
         let place = if self.place.is_empty() {
             String::new()
         } else {
             format!(" ({})", self.place)
         };
-        format!("{}{spot}{place}", self.path)
+        format!("{}{location}{place}", self.path)
     }
 
     fn place_in_files(&self) -> (&str, Option<(u32, u32)>) {
-        (&self.path, self.spot.map(|spot| (spot.line, spot.column)))
+        (
+            &self.path,
+            self.location
+                .map(|location| (location.line, location.column)),
+        )
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}\n  --> {}", self.headline(), self.location())?;
-        if let (Some(spot), Some(excerpt)) = (self.spot, &self.excerpt) {
-            let number = spot.line.to_string();
+        write!(
+            formatter,
+            "{}\n  --> {}",
+            self.headline(),
+            self.source_location()
+        )?;
+        if let (Some(location), Some(excerpt)) = (self.location, &self.excerpt) {
+            let number = location.line.to_string();
             let margin = " ".repeat(number.len());
             write!(
                 formatter,
@@ -257,13 +266,13 @@ mod tests {
         let mut findings = Findings::default();
         for number in 0..FINDINGS_MAX + 2 {
             let line = u32::try_from(FINDINGS_MAX * 2 - number).unwrap();
-            let spot = Spot {
+            let location = Location {
                 line,
                 column: 1,
                 width: 1,
             };
             findings.of(&source).problem(Draft {
-                spot,
+                location,
                 place: "",
                 text: line.to_string(),
                 hint: None,

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use serde_json::{Map, Number, Value as Json};
 
-use crate::config::yaml::{Kind, Node, Scalar, Spot, Value};
+use crate::config::yaml::{Kind, Location, Node, Scalar, Value};
 use crate::rules::Metadata;
 
 /// Doubles hold all whole numbers below 2^53.
@@ -53,7 +53,7 @@ pub fn from_json(json: &Json) -> Node {
         Json::Array(items) => Kind::List(Rc::new(items.iter().map(from_json).collect())),
         Json::Object(pairs) => {
             let key = |key| Node {
-                spot: Spot::default(),
+                location: Location::default(),
                 kind: quoted(key),
             };
             Kind::Map(Rc::new(
@@ -65,7 +65,7 @@ pub fn from_json(json: &Json) -> Node {
         }
     };
     Node {
-        spot: Spot::default(),
+        location: Location::default(),
         kind,
     }
 }

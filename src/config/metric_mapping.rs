@@ -9,7 +9,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use crate::config::error::did_you_mean;
-use crate::config::yaml::{self, Kind, Node, Spot, Trouble};
+use crate::config::yaml::{self, Kind, Location, Node, SyntaxError};
 use crate::telemetry::mapper::{self, MAPPINGS_MAX, Mapping, Observer, Pattern, Rule};
 
 /// How long a file may be; a ConfigMap cannot hold more.
@@ -84,7 +84,7 @@ pub enum MappingError {
     Unreadable(io::Error),
     /// No mapping, and where it stops being one.
     #[error("{0}{hint}", hint = .0.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default())]
-    Wrong(Trouble),
+    Wrong(SyntaxError),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -157,11 +157,11 @@ pub fn load(path: &Path) -> Result<Loaded, MappingError> {
 ///
 /// # Errors
 /// The first place where it is no mapping.
-pub fn read(text: &str) -> Result<Loaded, Trouble> {
+pub fn read(text: &str) -> Result<Loaded, SyntaxError> {
     let document = yaml::read(text)?;
     let mut reader = Reader::default();
-    for note in document.notes {
-        reader.warn(note.spot, &note.text);
+    for warning in document.warnings {
+        reader.warn(warning.location, &warning.text);
     }
     let Some(root) = document.root else {
         return Ok(Loaded {
@@ -180,8 +180,8 @@ pub fn read(text: &str) -> Result<Loaded, Trouble> {
     let mut mapping = Mapping::new(defaults.observer, defaults.buckets.clone());
     let items = mappings.map(list).transpose()?.unwrap_or_default();
     if items.len() > MAPPINGS_MAX {
-        return Err(trouble(
-            items[MAPPINGS_MAX].spot,
+        return Err(invalid(
+            items[MAPPINGS_MAX].location,
             format!("there are more than {MAPPINGS_MAX} mappings"),
             "write fewer, with globs",
         ));
@@ -208,7 +208,7 @@ pub fn read(text: &str) -> Result<Loaded, Trouble> {
 }
 
 impl Reader {
-    fn defaults(&mut self, node: &Node) -> Result<Defaults, Trouble> {
+    fn defaults(&mut self, node: &Node) -> Result<Defaults, SyntaxError> {
         let mut defaults = Defaults::default();
         let mut times = Times::default();
         for (key, value) in map(node)? {
@@ -232,14 +232,14 @@ impl Reader {
     }
 
     /// A rule, and its pattern as it is written.
-    fn rule(&mut self, node: &Node, defaults: &Defaults) -> Result<(String, Rule), Trouble> {
+    fn rule(&mut self, node: &Node, defaults: &Defaults) -> Result<(String, Rule), SyntaxError> {
         let (mut pattern, mut match_type, mut name) = (None, defaults.match_type, None);
         let (mut kind, mut labels, mut action, mut scale, mut help) =
             (None, Vec::new(), Action::Map, 1.0, None);
         let mut times = Times::default();
         for (key, value) in map(node)? {
             match self.key(key, &RULE_KEYS) {
-                "match" => pattern = Some((value.spot, text(value)?)),
+                "match" => pattern = Some((value.location, text(value)?)),
                 "match_type" => match_type = word(value, &MATCH_TYPES)?,
                 "match_metric_type" => kind = Some(word(value, &KINDS)?),
                 "name" => name = Some(metric_name(value)?),
@@ -251,21 +251,21 @@ impl Reader {
             }
         }
         let missing = |key: &str| {
-            trouble(
-                node.spot,
+            invalid(
+                node.location,
                 format!("this mapping has no {key}"),
                 &format!("write one, such as {key}: ..."),
             )
         };
-        let (spot, pattern) = pattern.ok_or_else(|| missing("match"))?;
+        let (location, pattern) = pattern.ok_or_else(|| missing("match"))?;
         let name = name.ok_or_else(|| missing("name"))?;
         let compiled = if match_type == MatchType::Glob {
             Pattern::glob(pattern)
         } else {
             Pattern::regex(pattern)
         };
-        let compiled = compiled.map_err(|error| Trouble {
-            spot,
+        let compiled = compiled.map_err(|error| SyntaxError {
+            location,
             text: error.to_string(),
             hint: None,
         })?;
@@ -290,7 +290,7 @@ impl Reader {
         key: &Node,
         value: &Node,
         times: &mut Times,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), SyntaxError> {
         match name {
             "timer_type" | "observer_type" => times.observer = Some(word(value, &OBSERVERS)?),
             "buckets" => times.buckets = buckets(value)?,
@@ -302,10 +302,10 @@ impl Reader {
                 }
             }
             "summary_options" | "quantiles" => self.warn(
-                key.spot,
+                key.location,
                 &format!("{name} has no effect: a summary here is a sum and a count"),
             ),
-            "ttl" => self.warn(key.spot, "ttl has no effect: no metric is forgotten"),
+            "ttl" => self.warn(key.location, "ttl has no effect: no metric is forgotten"),
             _ => {}
         }
         Ok(())
@@ -323,58 +323,61 @@ impl Reader {
             let meant = did_you_mean(name, known.iter().copied())
                 .map(|meant| format!("; did you mean {meant}?"))
                 .unwrap_or_default();
-            self.warn(node.spot, &format!("{name:?} has no meaning here{meant}"));
+            self.warn(
+                node.location,
+                &format!("{name:?} has no meaning here{meant}"),
+            );
         }
         name
     }
 
-    fn warn(&mut self, spot: Spot, text: &str) {
+    fn warn(&mut self, location: Location, text: &str) {
         // A thousand rules with the same key are one mistake.
         if self.warnings.len() < 20 {
             self.warnings.push(format!(
                 "line {}, column {}: {text}",
-                spot.line, spot.column
+                location.line, location.column
             ));
         }
     }
 }
 
-fn map(node: &Node) -> Result<&[(Node, Node)], Trouble> {
+fn map(node: &Node) -> Result<&[(Node, Node)], SyntaxError> {
     match &node.kind {
         Kind::Map(pairs) => Ok(pairs),
-        _ => Err(trouble(
-            node.spot,
+        _ => Err(invalid(
+            node.location,
             "a map of keys and values belongs here".to_owned(),
             "write key: value",
         )),
     }
 }
 
-fn list(node: &Node) -> Result<&[Node], Trouble> {
+fn list(node: &Node) -> Result<&[Node], SyntaxError> {
     match &node.kind {
         Kind::List(items) => Ok(items),
         // `mappings:` with nothing behind it.
         Kind::Scalar(scalar) if scalar.value() == yaml::Value::Null => Ok(&[]),
-        _ => Err(trouble(
-            node.spot,
+        _ => Err(invalid(
+            node.location,
             "a list belongs here".to_owned(),
             "begin each item with -",
         )),
     }
 }
 
-fn text(node: &Node) -> Result<&str, Trouble> {
+fn text(node: &Node) -> Result<&str, SyntaxError> {
     match &node.kind {
         Kind::Scalar(scalar) => Ok(&scalar.text),
-        _ => Err(trouble(
-            node.spot,
+        _ => Err(invalid(
+            node.location,
             "a text belongs here".to_owned(),
             "write one value",
         )),
     }
 }
 
-fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Result<T, Trouble> {
+fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Result<T, SyntaxError> {
     let given = text(node)?;
     let found = words
         .iter()
@@ -382,8 +385,8 @@ fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Result<T, Trouble> {
         .map(|(_, value)| *value);
     let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
     found.ok_or_else(|| {
-        trouble(
-            node.spot,
+        invalid(
+            node.location,
             format!("{given:?} is not one of its words"),
             &format!("write {}", all.join(" or ")),
         )
@@ -391,15 +394,15 @@ fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Result<T, Trouble> {
 }
 
 /// Above zero: counters only grow.
-fn number(node: &Node) -> Result<f64, Trouble> {
+fn number(node: &Node) -> Result<f64, SyntaxError> {
     let given = text(node)?;
     let number = given
         .parse()
         .ok()
         .filter(|number: &f64| number.is_finite() && *number > 0.0);
     number.ok_or_else(|| {
-        trouble(
-            node.spot,
+        invalid(
+            node.location,
             format!("{given:?} is no number above zero"),
             "write one, such as 0.001",
         )
@@ -407,7 +410,7 @@ fn number(node: &Node) -> Result<f64, Trouble> {
 }
 
 /// Upper bounds, each above the one before.
-fn buckets(node: &Node) -> Result<Vec<f64>, Trouble> {
+fn buckets(node: &Node) -> Result<Vec<f64>, SyntaxError> {
     let mut bounds: Vec<f64> = Vec::new();
     for item in list(node)? {
         let bound = text(item)?
@@ -415,15 +418,15 @@ fn buckets(node: &Node) -> Result<Vec<f64>, Trouble> {
             .ok()
             .filter(|bound: &f64| bound.is_finite());
         let bound = bound.ok_or_else(|| {
-            trouble(
-                item.spot,
+            invalid(
+                item.location,
                 "a bucket is a number".to_owned(),
                 "write its upper bound, such as 0.5",
             )
         })?;
         if bounds.last().is_some_and(|last| *last >= bound) || bounds.len() >= BUCKETS_MAX {
-            return Err(trouble(
-                item.spot,
+            return Err(invalid(
+                item.location,
                 "buckets are in order, and at most 1,000".to_owned(),
                 "write each bound once, the smallest first",
             ));
@@ -434,7 +437,7 @@ fn buckets(node: &Node) -> Result<Vec<f64>, Trouble> {
 }
 
 /// A name for Prometheus, in which `$1` may stand anywhere.
-fn metric_name(node: &Node) -> Result<String, Trouble> {
+fn metric_name(node: &Node) -> Result<String, SyntaxError> {
     let name = text(node)?;
     let is_name = !name.is_empty()
         && !name.starts_with(|letter: char| letter.is_ascii_digit())
@@ -444,14 +447,14 @@ fn metric_name(node: &Node) -> Result<String, Trouble> {
     if is_name {
         return Ok(name.to_owned());
     }
-    Err(trouble(
-        node.spot,
+    Err(invalid(
+        node.location,
         format!("{name:?} is no name of a metric"),
         "write letters, digits, _ and $1",
     ))
 }
 
-fn label_pairs(node: &Node) -> Result<Vec<(String, String)>, Trouble> {
+fn label_pairs(node: &Node) -> Result<Vec<(String, String)>, SyntaxError> {
     let mut labels = Vec::new();
     for (key, value) in map(node)? {
         let name = text(key)?;
@@ -460,8 +463,8 @@ fn label_pairs(node: &Node) -> Result<Vec<(String, String)>, Trouble> {
             && !["le", "quantile"].contains(&name)
             && !name.starts_with("__");
         if !is_name {
-            return Err(trouble(
-                key.spot,
+            return Err(invalid(
+                key.location,
                 format!("{name:?} is no name of a label"),
                 "write letters, digits and _, and neither le nor quantile",
             ));
@@ -472,9 +475,9 @@ fn label_pairs(node: &Node) -> Result<Vec<(String, String)>, Trouble> {
     Ok(labels)
 }
 
-fn trouble(spot: Spot, text: String, hint: &str) -> Trouble {
-    Trouble {
-        spot,
+fn invalid(location: Location, text: String, hint: &str) -> SyntaxError {
+    SyntaxError {
+        location,
         text,
         hint: Some(hint.to_owned()),
     }
@@ -601,7 +604,7 @@ mappings:
                 "{text}: {said}"
             );
             assert_eq!(
-                (error.spot.line, error.spot.column),
+                (error.location.line, error.location.column),
                 (*line, *column),
                 "{text}: {said}"
             );

@@ -16,13 +16,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::config::chosen::{Layer, Layers};
 use crate::config::error::{Draft, SourceFindings};
+use crate::config::resolve::{Layer, Layers};
 use crate::config::tollgate::{Block, Reader, RootBlock};
-use crate::config::yaml::{self, Kind, Node, Spot, Value};
+use crate::config::yaml::{self, Kind, Location, Node, Value};
 use crate::config::{Located, Source};
 use crate::rules::wildcard::Pattern;
-use crate::rules::{Choice, SaidBy};
+use crate::rules::{EffectiveOption, Provenance};
 
 const FILE_KEYS: [&str; 1] = ["overlays"];
 const DOMAIN_KEYS: [&str; 3] = ["domain", "tollgate", "rules"];
@@ -35,33 +35,33 @@ pub const OVERLAY_BLOCKS_MAX: usize = 1_000;
 #[derive(Debug, Default)]
 pub struct Overlay {
     file: Arc<str>,
-    domains: Vec<OfDomain>,
+    domains: Vec<DomainBlock>,
 }
 
 /// Blocks for the domains of one glob.
 #[derive(Debug)]
-struct OfDomain {
+struct DomainBlock {
     domain: Located<Glob>,
     block: Option<RootBlock>,
-    rules: Vec<OfRules>,
-    has_met: Cell<bool>,
+    rules: Vec<RuleBlock>,
+    has_matched: Cell<bool>,
 }
 
 /// A block for the rules of one glob.
 #[derive(Debug)]
-struct OfRules {
+struct RuleBlock {
     path: Located<Glob>,
     block: Block,
-    has_met: Cell<bool>,
+    has_matched: Cell<bool>,
     /// Keys of it that counted for some rule.
     counted: RefCell<BTreeSet<&'static str>>,
 }
 
 /// What has a say in one domain.
 #[derive(Debug, Clone)]
-pub struct InDomain<'o> {
+pub struct DomainOverlay<'o> {
     file: &'o Arc<str>,
-    all: Vec<&'o OfDomain>,
+    all: Vec<&'o DomainBlock>,
 }
 
 /// A text, in which a `*` stands for any other.
@@ -80,21 +80,21 @@ impl Overlay {
         };
         let document = match yaml::read(&source.text) {
             Ok(document) => document,
-            Err(trouble) => {
+            Err(error) => {
                 findings.problem(Draft {
-                    spot: trouble.spot,
+                    location: error.location,
                     place: "",
-                    text: trouble.text,
-                    hint: trouble.hint,
+                    text: error.text,
+                    hint: error.hint,
                 });
                 return overlay;
             }
         };
-        for note in document.notes {
+        for warning in document.warnings {
             findings.warning(Draft {
-                spot: note.spot,
+                location: warning.location,
                 place: "",
-                text: note.text,
+                text: warning.text,
                 hint: None,
             });
         }
@@ -104,13 +104,13 @@ impl Overlay {
         let mut reader = Reader::new("", findings);
         for (key, value) in reader.map(&root, &FILE_KEYS).unwrap_or_default() {
             if reader.key(key, &FILE_KEYS) == "overlays" {
-                overlay.domains = list(value, "overlays", reader.findings, OfDomain::read);
+                overlay.domains = list(value, "overlays", reader.findings, DomainBlock::read);
             }
         }
         let blocks = overlay
             .domains
             .iter()
-            .map(|of_domain| 1 + of_domain.rules.len())
+            .map(|domain_block| 1 + domain_block.rules.len())
             .sum::<usize>();
         if blocks > OVERLAY_BLOCKS_MAX {
             let text = format!(
@@ -118,7 +118,7 @@ impl Overlay {
             );
             let hint = Some("write globs that meet more, or have whoever writes the rules write the blocks into them".to_owned());
             findings.problem(Draft {
-                spot: root.spot,
+                location: root.location,
                 place: "overlays",
                 text,
                 hint,
@@ -129,54 +129,57 @@ impl Overlay {
     }
 
     /// What has a say in a domain.
-    pub fn in_domain(&self, domain: &str) -> InDomain<'_> {
+    pub fn in_domain(&self, domain: &str) -> DomainOverlay<'_> {
         let all: Vec<_> = self
             .domains
             .iter()
-            .filter(|of_domain| of_domain.domain.value.matches(domain))
+            .filter(|domain_block| domain_block.domain.value.matches(domain))
             .collect();
         for met in &all {
-            met.has_met.set(true);
+            met.has_matched.set(true);
         }
-        InDomain {
+        DomainOverlay {
             file: &self.file,
             all,
         }
     }
 
     /// Tells what is of no use for the rules that it was held against.
-    pub fn tell_what_is_idle(&self, findings: &mut SourceFindings<'_>) {
-        let mut warn = |spot: Spot, text: String| {
+    pub fn warn_about_unused(&self, findings: &mut SourceFindings<'_>) {
+        let mut warn = |location: Location, text: String| {
             findings.warning(Draft {
-                spot,
+                location,
                 place: "overlays",
                 text,
                 hint: None,
             })
         };
-        for of_domain in &self.domains {
-            if !of_domain.has_met.get() {
-                warn(of_domain.domain.spot, "there is no such domain".to_owned());
+        for domain_block in &self.domains {
+            if !domain_block.has_matched.get() {
+                warn(
+                    domain_block.domain.location,
+                    "there is no such domain".to_owned(),
+                );
                 continue;
             }
-            for of_rules in &of_domain.rules {
-                if !of_rules.has_met.get() {
+            for rule_block in &domain_block.rules {
+                if !rule_block.has_matched.get() {
                     warn(
-                        of_rules.path.spot,
+                        rule_block.path.location,
                         "there is no such rule; `explain` and /rlconfig show the paths of rules"
                             .to_owned(),
                     );
                     continue;
                 }
-                let counted = of_rules.counted.borrow();
-                for (key, spot) in of_rules
+                let counted = rule_block.counted.borrow();
+                for (key, location) in rule_block
                     .block
                     .words()
                     .into_iter()
                     .filter(|(key, _)| !counted.contains(key))
                 {
                     warn(
-                        spot,
+                        location,
                         format!(
                             "`{key}` counts for no rule that is met: it does not fit, or something stronger says so itself"
                         ),
@@ -187,7 +190,7 @@ impl Overlay {
     }
 }
 
-impl OfDomain {
+impl DomainBlock {
     fn read(node: &Node, place: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let (mut domain, mut block, mut rules) = (None, None, Vec::new());
         let mut reader = Reader::new(place, findings);
@@ -202,7 +205,7 @@ impl OfDomain {
                         value,
                         &format!("{place}.rules"),
                         reader.findings,
-                        OfRules::read,
+                        RuleBlock::read,
                     )
                 }
                 _ => {}
@@ -210,19 +213,23 @@ impl OfDomain {
         }
         let Some(domain) = domain else {
             let hint = Some("write `domain: NAME`, or `domain: '*'` for all of them".to_owned());
-            reader.problem(node.spot, "an overlay without `domain`".to_owned(), hint);
+            reader.problem(
+                node.location,
+                "an overlay without `domain`".to_owned(),
+                hint,
+            );
             return None;
         };
         Some(Self {
             domain: Glob::located(&domain),
             block,
             rules,
-            has_met: Cell::new(false),
+            has_matched: Cell::new(false),
         })
     }
 }
 
-impl OfRules {
+impl RuleBlock {
     fn read(node: &Node, place: &str, findings: &mut SourceFindings<'_>) -> Option<Self> {
         let (mut path, mut block) = (None, None);
         let mut reader = Reader::new(place, findings);
@@ -245,7 +252,7 @@ impl OfRules {
                     .to_owned(),
             );
             reader.problem(
-                node.spot,
+                node.location,
                 "rules of an overlay need `path` and `tollgate`".to_owned(),
                 hint,
             );
@@ -254,65 +261,65 @@ impl OfRules {
         Some(Self {
             path: Glob::located(&path),
             block,
-            has_met: Cell::new(false),
+            has_matched: Cell::new(false),
             counted: RefCell::default(),
         })
     }
 }
 
-impl<'o> InDomain<'o> {
+impl<'o> DomainOverlay<'o> {
     /// Whether requests of the domain are all or nothing; `None` if nobody says.
     pub fn all_or_nothing(&self) -> Option<bool> {
         self.all
             .iter()
-            .find_map(|of_domain| of_domain.block.as_ref()?.all_or_nothing)
+            .find_map(|domain_block| domain_block.block.as_ref()?.all_or_nothing)
     }
 
     /// Adds what has a say in a rule; `path` is its path without the domain.
     pub fn add_layers(&self, path: &str, layers: &mut Layers<'o>) {
         let file = self.file;
-        for of_rules in self.met(path) {
-            of_rules.has_met.set(true);
+        for rule_block in self.met(path) {
+            rule_block.has_matched.set(true);
             layers.push(Layer {
-                block: &of_rules.block,
-                by: SaidBy::OverlayOfPath,
+                block: &rule_block.block,
+                by: Provenance::OverlayOfPath,
                 file,
             });
         }
         let defaults = self
             .all
             .iter()
-            .filter_map(|of_domain| of_domain.block.as_ref()?.defaults.as_ref());
+            .filter_map(|domain_block| domain_block.block.as_ref()?.defaults.as_ref());
         layers.extend(defaults.map(|block| Layer {
             block,
-            by: SaidBy::OverlayOfDomain,
+            by: Provenance::OverlayOfDomain,
             file,
         }));
     }
 
     /// Remembers which of the words it said for a rule counted.
-    pub fn note(&self, path: &str, choices: &[Choice]) {
-        for of_rules in self.met(path) {
-            let words = of_rules.block.words();
+    pub fn note(&self, path: &str, choices: &[EffectiveOption]) {
+        for rule_block in self.met(path) {
+            let words = rule_block.block.words();
             let counted = choices.iter().filter(|choice| {
                 let at = (choice.origin.line, choice.origin.column);
-                choice.by == SaidBy::OverlayOfPath
-                    && words
-                        .iter()
-                        .any(|(key, spot)| *key == choice.key && (spot.line, spot.column) == at)
+                choice.by == Provenance::OverlayOfPath
+                    && words.iter().any(|(key, location)| {
+                        *key == choice.key && (location.line, location.column) == at
+                    })
             });
-            of_rules
+            rule_block
                 .counted
                 .borrow_mut()
                 .extend(counted.map(|choice| choice.key));
         }
     }
 
-    fn met<'p>(&self, path: &'p str) -> impl Iterator<Item = &'o OfRules> + use<'_, 'o, 'p> {
+    fn met<'p>(&self, path: &'p str) -> impl Iterator<Item = &'o RuleBlock> + use<'_, 'o, 'p> {
         self.all
             .iter()
-            .flat_map(|of_domain| &of_domain.rules)
-            .filter(move |of_rules| of_rules.path.value.matches(path))
+            .flat_map(|domain_block| &domain_block.rules)
+            .filter(move |rule_block| rule_block.path.value.matches(path))
     }
 }
 
@@ -322,7 +329,7 @@ impl Glob {
             Pattern::new(&text.value).map_or_else(|| Self::Text(text.value.clone()), Self::Pattern);
         Located {
             value,
-            spot: text.spot,
+            location: text.location,
         }
     }
 
@@ -350,7 +357,7 @@ fn list<T>(
         _ => {
             let hint = Some("begin each item with a hyphen".to_owned());
             findings.problem(Draft {
-                spot: node.spot,
+                location: node.location,
                 place,
                 text: "expected a list".to_owned(),
                 hint,

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use crate::config::error::{Draft, SourceFindings, did_you_mean};
 use crate::config::metadata::{from_json, go_text, to_json};
 use crate::config::tollgate::{Block, RootBlock};
-use crate::config::yaml::{self, Kind, Node, Spot, Value};
+use crate::config::yaml::{self, Kind, Location, Node, Value};
 use crate::config::{Located, Source};
 use crate::rules::Metadata;
 
@@ -71,7 +71,7 @@ pub struct DescriptorSpec {
     /// `metadata.tollgate`
     pub block: Option<Block>,
     /// Where it begins.
-    pub spot: Spot,
+    pub location: Location,
 }
 
 /// A rate limit.
@@ -90,32 +90,32 @@ pub struct RateLimitSpec {
     /// `replaces`, by name.
     pub replaces: Vec<Located<String>>,
     /// Where it begins.
-    pub spot: Spot,
+    pub location: Location,
 }
 
 /// Reads a source; `None` if it is no YAML at all, or no map.
 pub fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
     let document = match yaml::read(&source.text) {
         Ok(document) => document,
-        Err(trouble) => {
+        Err(error) => {
             let text = format!(
                 "error loading config file: yaml: line {}: {}",
-                trouble.spot.line, trouble.text
+                error.location.line, error.text
             );
             findings.problem(Draft {
-                spot: trouble.spot,
+                location: error.location,
                 place: "",
                 text,
-                hint: trouble.hint,
+                hint: error.hint,
             });
             return None;
         }
     };
-    for note in document.notes {
+    for warning in document.warnings {
         findings.warning(Draft {
-            spot: note.spot,
+            location: warning.location,
             place: "",
-            text: note.text,
+            text: warning.text,
             hint: None,
         });
     }
@@ -157,7 +157,7 @@ pub fn take_block(
 impl RulesFile {
     /// It says nothing yet. What it lacks is missed at its top.
     fn of_a_text() -> Self {
-        let top = Spot {
+        let top = Location {
             line: 1,
             column: 1,
             width: 1,
@@ -165,7 +165,7 @@ impl RulesFile {
         Self {
             domain: Located {
                 value: String::new(),
-                spot: top,
+                location: top,
             },
             ..Self::default()
         }
@@ -212,19 +212,19 @@ impl Reader<'_, '_> {
                 let separator = if self.place.len() > 1 { "." } else { " > " };
                 self.place
                     .push(format!("{separator}descriptors[{index}]").into());
-                descriptors.push(self.descriptor(item.spot, pairs));
+                descriptors.push(self.descriptor(item.location, pairs));
                 self.place.pop();
             }
         }
         descriptors
     }
 
-    fn descriptor(&mut self, spot: Spot, pairs: &[(Node, Node)]) -> DescriptorSpec {
+    fn descriptor(&mut self, location: Location, pairs: &[(Node, Node)]) -> DescriptorSpec {
         let mut spec = DescriptorSpec {
-            spot,
+            location,
             ..DescriptorSpec::default()
         };
-        spec.key.spot = spot;
+        spec.key.location = location;
         for (key, value) in pairs {
             match key_of(key) {
                 "key" => spec.key = self.text(value, "key"),
@@ -238,7 +238,7 @@ impl Reader<'_, '_> {
                 "share_threshold" => {
                     spec.share_threshold = Located {
                         value: self.flag(value, "share_threshold"),
-                        spot: key.spot,
+                        location: key.location,
                     };
                 }
                 "metadata" => (spec.metadata, spec.block) = self.metadata(value),
@@ -251,10 +251,10 @@ impl Reader<'_, '_> {
     fn rate_limit(&mut self, node: &Node) -> Option<RateLimitSpec> {
         let pairs = self.map(node, "rate_limit")?;
         let mut spec = RateLimitSpec {
-            spot: node.spot,
+            location: node.location,
             ..RateLimitSpec::default()
         };
-        spec.unit.spot = node.spot;
+        spec.unit.location = node.location;
         self.place.push(".rate_limit".into());
         for (key, value) in pairs {
             match key_of(key) {
@@ -285,7 +285,7 @@ impl Reader<'_, '_> {
             names.push(name.map_or_else(
                 || Located {
                     value: String::new(),
-                    spot: item.spot,
+                    location: item.location,
                 },
                 |(_, name)| self.text(name, "name"),
             ));
@@ -317,7 +317,7 @@ impl Reader<'_, '_> {
                     || format!("the keys here are {}", expected.join(", ")),
                     |word| format!("did you mean `{word}`?"),
                 );
-                self.problem(key.spot, text, Some(hint));
+                self.problem(key.location, text, Some(hint));
                 continue;
             }
             if !expected.contains(&name) {
@@ -325,7 +325,7 @@ impl Reader<'_, '_> {
                     "`{name}` has no meaning here and is ignored; the keys here are {}",
                     expected.join(", ")
                 );
-                self.warning(key.spot, text);
+                self.warning(key.location, text);
             }
             if name != "metadata" {
                 self.check_value(value, name);
@@ -356,7 +356,7 @@ impl Reader<'_, '_> {
                         } else {
                             "write a map, such as {key: …}"
                         };
-                        self.problem(item.spot, text, Some(hint.to_owned()));
+                        self.problem(item.location, text, Some(hint.to_owned()));
                     }
                 }
             }
@@ -366,7 +366,11 @@ impl Reader<'_, '_> {
                         "requests_per_unit" => "write a whole number up to 4294967295".to_owned(),
                         _ => format!("write it as text: \"{}\"", scalar.text),
                     };
-                    self.problem(node.spot, "error checking config".to_owned(), Some(hint));
+                    self.problem(
+                        node.location,
+                        "error checking config".to_owned(),
+                        Some(hint),
+                    );
                 }
             }
         }
@@ -380,7 +384,7 @@ impl Reader<'_, '_> {
         }
         let text = format!("config error, key is not of type string: {}", go_text(key));
         self.problem(
-            key.spot,
+            key.location,
             text,
             Some("old YAML takes this for something other than text; the keys are those of the documentation".to_owned()),
         );
@@ -398,7 +402,7 @@ impl Reader<'_, '_> {
         };
         Located {
             value,
-            spot: node.spot,
+            location: node.location,
         }
     }
 
@@ -469,25 +473,25 @@ impl Reader<'_, '_> {
         };
         let text = format!(
             "error loading config file: line {}: expected {wanted}, found {found}",
-            node.spot.line
+            node.location.line
         );
-        self.problem(node.spot, text, None);
+        self.problem(node.location, text, None);
     }
 
-    fn problem(&mut self, spot: Spot, text: String, hint: Option<String>) {
+    fn problem(&mut self, location: Location, text: String, hint: Option<String>) {
         let place = self.place.concat();
         self.findings.problem(Draft {
-            spot,
+            location,
             place: &place,
             text,
             hint,
         });
     }
 
-    fn warning(&mut self, spot: Spot, text: String) {
+    fn warning(&mut self, location: Location, text: String) {
         let place = self.place.concat();
         self.findings.warning(Draft {
-            spot,
+            location,
             place: &place,
             text,
             hint: None,

@@ -2,13 +2,13 @@
 //!
 //! The reference passes over it, so a file that has one loads there, too. Here nothing in it is
 //! passed over: an operator who writes a key relies on it. Each value is looked at by itself; what
-//! they come to together is said in `chosen.rs`.
+//! they come to together is said in `resolve.rs`.
 
 use http::{HeaderName, HeaderValue};
 
 use crate::config::Located;
 use crate::config::error::{Draft, SourceFindings, did_you_mean};
-use crate::config::yaml::{Kind, Node, Scalar, Spot, Value};
+use crate::config::yaml::{Kind, Location, Node, Scalar, Value};
 use crate::limit::{Algorithm, OverLimitHits};
 use crate::rules::OnStoreError;
 use crate::settings::parse;
@@ -91,7 +91,7 @@ pub struct Block {
     /// be.
     pub is_faulty: bool,
     /// Where it begins.
-    pub spot: Spot,
+    pub location: Location,
 }
 
 /// What a file says for its whole domain.
@@ -102,7 +102,7 @@ pub struct RootBlock {
     /// `defaults`
     pub defaults: Option<Block>,
     /// Where it begins.
-    pub spot: Spot,
+    pub location: Location,
 }
 
 impl Block {
@@ -111,7 +111,7 @@ impl Block {
         let mut reader = Reader::new(place, findings);
         let pairs = reader.map(node, &RULE_KEYS)?;
         let mut block = Self {
-            spot: node.spot,
+            location: node.location,
             ..Self::default()
         };
         for (key, value) in pairs {
@@ -159,12 +159,12 @@ impl Block {
     }
 
     /// The keys that it has, and where their values stand.
-    pub fn words(&self) -> Vec<(&'static str, Spot)> {
+    pub fn words(&self) -> Vec<(&'static str, Location)> {
         fn word<T>(
             key: &'static str,
             located: Option<&Located<T>>,
-        ) -> Option<(&'static str, Spot)> {
-            located.map(|located| (key, located.spot))
+        ) -> Option<(&'static str, Location)> {
+            located.map(|located| (key, located.location))
         }
         let words = [
             word("algorithm", self.algorithm.as_ref()),
@@ -190,7 +190,7 @@ impl RootBlock {
         let mut reader = Reader::new(place, findings);
         let pairs = reader.map(node, &ROOT_KEYS)?;
         let mut block = Self {
-            spot: node.spot,
+            location: node.location,
             ..Self::default()
         };
         for (key, value) in pairs {
@@ -244,7 +244,7 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
             return Some(pairs);
         }
         self.problem(
-            node.spot,
+            node.location,
             "expected a map of settings of this block".to_owned(),
             Some(format!("the keys are {}", known.join(", "))),
         );
@@ -262,7 +262,7 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
             return name;
         }
         if let Some((old, new)) = RENAMED_KEYS.iter().find(|(old, _)| *old == name) {
-            self.problem(node.spot, format!("`{old}` is now `{new}`"), None);
+            self.problem(node.location, format!("`{old}` is now `{new}`"), None);
             return "";
         }
         let hint = if RULE_KEYS.contains(&name) {
@@ -276,7 +276,7 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
                 |word| format!("did you mean `{word}`?"),
             )
         };
-        self.problem(node.spot, format!("unknown key '{name}'"), Some(hint));
+        self.problem(node.location, format!("unknown key '{name}'"), Some(hint));
         ""
     }
 
@@ -285,7 +285,7 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
         if let Some(&(_, value)) = words.iter().find(|(name, _)| *name == word) {
             return Some(Located {
                 value,
-                spot: node.spot,
+                location: node.location,
             });
         }
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
@@ -296,7 +296,7 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
             |meant| format!("did you mean `{meant}`? One of {listed} can be written"),
         );
         self.problem(
-            node.spot,
+            node.location,
             format!("'{word}' is no value of `{key}`"),
             Some(hint),
         );
@@ -309,11 +309,11 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
         {
             return Some(Located {
                 value,
-                spot: node.spot,
+                location: node.location,
             });
         }
         self.problem(
-            node.spot,
+            node.location,
             format!(
                 "`{key}` must be a whole number from 0 to {}, without quotes",
                 u32::MAX
@@ -333,12 +333,12 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
         {
             return Some(Located {
                 value,
-                spot: node.spot,
+                location: node.location,
             });
         }
         let units = DURATION_UNITS.join(", ");
         self.problem(
-            node.spot,
+            node.location,
             format!("`{key}` must be a whole number and a unit"),
             Some(format!(
                 "write it as `{key}: {example}`; the units are {units}"
@@ -351,10 +351,10 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
         match scalar(node) {
             Some(scalar) if scalar.value() != Value::Null => Some(Located {
                 value: (*scalar.text).into(),
-                spot: node.spot,
+                location: node.location,
             }),
             _ => {
-                self.problem(node.spot, format!("`{key}` must be a text"), None);
+                self.problem(node.location, format!("`{key}` must be a text"), None);
                 None
             }
         }
@@ -370,7 +370,7 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
             body.value.len()
         );
         self.problem(
-            node.spot,
+            node.location,
             text,
             Some("write less: it is sent with every refusal".to_owned()),
         );
@@ -382,7 +382,7 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
         let Kind::Map(pairs) = &node.kind else {
             let hint = "write it as `request_headers: {x-degraded: \"true\"}`".to_owned();
             self.problem(
-                node.spot,
+                node.location,
                 format!("`{key}` must be a map of names and values"),
                 Some(hint),
             );
@@ -394,7 +394,7 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
                 "`{key}` has {} headers, more than the {REQUEST_HEADERS_MAX} of request_headers_max",
                 pairs.len()
             );
-            self.problem(node.spot, text, Some(fewer));
+            self.problem(node.location, text, Some(fewer));
             return None;
         }
         let mut headers: Vec<(Box<str>, Box<str>)> = Vec::new();
@@ -405,7 +405,11 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
             };
             if headers.iter().any(|(other, _)| *other == name) {
                 let text = format!("the header {name} is there already: case makes no difference");
-                self.problem(name_node.spot, text, Some("keep one of them".to_owned()));
+                self.problem(
+                    name_node.location,
+                    text,
+                    Some("keep one of them".to_owned()),
+                );
             }
             headers.push((name, value));
         }
@@ -417,11 +421,11 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
             let text = format!(
                 "`{key}` has {bytes} bytes, more than the {REQUEST_HEADERS_BYTES_MAX} of request_headers_bytes_max"
             );
-            self.problem(node.spot, text, Some(fewer));
+            self.problem(node.location, text, Some(fewer));
         }
         Some(Located {
             value: headers.into(),
-            spot: node.spot,
+            location: node.location,
         })
     }
 
@@ -432,7 +436,7 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
             _ => {
                 let hint = "write a name of letters, digits and hyphens, such as x-degraded; not host, and none that begins with a colon";
                 self.problem(
-                    node.spot,
+                    node.location,
                     format!("'{text}' is no header that can be added to a request"),
                     Some(hint.to_owned()),
                 );
@@ -452,7 +456,7 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
             _ => {
                 let hint =
                     "write a text of visible ASCII characters and spaces on one line".to_owned();
-                self.problem(node.spot, "no value of a header".to_owned(), Some(hint));
+                self.problem(node.location, "no value of a header".to_owned(), Some(hint));
                 None
             }
         }
@@ -463,17 +467,17 @@ impl<'p, 'f, 'r> Reader<'p, 'f, 'r> {
             return value;
         }
         self.problem(
-            node.spot,
+            node.location,
             format!("`{key}` must be true or false, without quotes"),
             None,
         );
         false
     }
 
-    pub(super) fn problem(&mut self, spot: Spot, text: String, hint: Option<String>) {
+    pub(super) fn problem(&mut self, location: Location, text: String, hint: Option<String>) {
         self.has_told = true;
         self.findings.problem(Draft {
-            spot,
+            location,
             place: self.place,
             text,
             hint,

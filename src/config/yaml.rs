@@ -7,9 +7,9 @@
 //! not known here.
 //!
 //! ```text
-//! text --> admission --> tree (ruler, scalar, merge, notes) --> Document
+//! text --> precheck --> tree (locator, scalar, merge, warnings) --> Document
 //!                         ^  |
-//!                leniency-+  +--> trouble --> Trouble
+//!                leniency-+  +--> error --> SyntaxError
 //!                 (outline)      (outline)
 //! ```
 
@@ -18,15 +18,15 @@ use std::rc::Rc;
 use crate::config::yaml::leniency::Padded;
 use crate::config::yaml::tree::Fault;
 
-mod admission;
 mod leniency;
+mod locate;
 mod merge;
-mod notes;
 mod outline;
-mod ruler;
+mod precheck;
 mod scalar;
+mod syntax_error;
 mod tree;
-mod trouble;
+mod warnings;
 
 /// How long a file may be. Ten times what 100,000 rules take, and a ConfigMap cannot hold more than
 /// 1 MiB.
@@ -53,7 +53,7 @@ pub const DEPTH_MAX: usize = 128;
 /// Where something stands in a file: 1-based line and column (in characters), and how many
 /// characters wide it is on that line (at least 1): what the caret underlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Spot {
+pub struct Location {
     /// Counted from 1.
     pub line: u32,
     /// Counted from 1, in characters and not bytes; a tab is one.
@@ -64,14 +64,14 @@ pub struct Spot {
 
 /// One value of the tree, or one key.
 ///
-/// An alias shares the lists and maps of its anchor, so it costs no memory. Its own spot is where
-/// the alias is, the spots within are those of the anchor. A value left empty has the spot of its
+/// An alias shares the lists and maps of its anchor, so it costs no memory. Its own location is where
+/// the alias is, the locations within are those of the anchor. A value left empty has the location of its
 /// key.
 #[derive(Debug, Clone)]
 pub struct Node {
     /// Of a map in block style: that of its first key. Of a list so written: that of its first
     /// item.
-    pub spot: Spot,
+    pub location: Location,
     /// What stands there.
     pub kind: Kind,
 }
@@ -127,24 +127,24 @@ pub struct Document {
     /// None: an empty text or only comments.
     pub root: Option<Node>,
     /// In file order, at most about a hundred.
-    pub notes: Vec<Note>,
+    pub warnings: Vec<Warning>,
 }
 
 /// What yaml.v2 passes over in silence and an operator would want to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
+pub struct Warning {
     /// The second of two equal keys, the `---` of the second document.
-    pub spot: Spot,
+    pub location: Location,
     /// A sentence without a full stop.
     pub text: String,
 }
 
 /// Why a text is no YAML, or exceeds a bound.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {}, column {}: {text}", .spot.line, .spot.column)]
-pub struct Trouble {
+#[error("line {}, column {}: {text}", .location.line, .location.column)]
+pub struct SyntaxError {
     /// Where the fault is believed to be, which is not always where the parser noticed it.
-    pub spot: Spot,
+    pub location: Location,
     /// A sentence without a full stop.
     pub text: String,
     /// What to write instead, when that can be guessed.
@@ -155,8 +155,8 @@ pub struct Trouble {
 ///
 /// # Errors
 /// When it is no YAML, or larger or deeper than the bounds of this module.
-pub fn read(text: &str) -> Result<Document, Trouble> {
-    admission::admit(text)?;
+pub fn read(text: &str) -> Result<Document, SyntaxError> {
+    precheck::check(text)?;
     let mut source = Padded::not_at_all(text);
     let mut read = tree::build(&source);
     if let Err(Fault::Syntax(error)) = &read
@@ -166,15 +166,17 @@ pub fn read(text: &str) -> Result<Document, Trouble> {
         read = tree::build(&source);
     }
     read.map_err(|fault| match fault {
-        Fault::Refused(trouble) => trouble,
-        Fault::Syntax(error) => trouble::explain(text, error.info(), source.spot(*error.marker())),
+        Fault::Refused(error) => error,
+        Fault::Syntax(error) => {
+            syntax_error::explain(text, error.info(), source.location(*error.marker()))
+        }
     })
 }
 
-impl Spot {
-    fn new(line: usize, column: usize, width: usize) -> Spot {
+impl Location {
+    fn new(line: usize, column: usize, width: usize) -> Location {
         let bounded = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Spot {
+        Location {
             line: bounded(line),
             column: bounded(column),
             width: bounded(width),
@@ -210,16 +212,16 @@ impl Scalar {
     }
 }
 
-impl Trouble {
-    fn new(spot: Spot, text: impl Into<String>) -> Trouble {
-        Trouble {
-            spot,
+impl SyntaxError {
+    fn new(location: Location, text: impl Into<String>) -> SyntaxError {
+        SyntaxError {
+            location,
             text: text.into(),
             hint: None,
         }
     }
 
-    fn hint(mut self, hint: impl Into<String>) -> Trouble {
+    fn hint(mut self, hint: impl Into<String>) -> SyntaxError {
         self.hint = Some(hint.into());
         self
     }

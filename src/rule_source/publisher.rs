@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::config::{self, Input, Options, Source};
+use crate::config::{self, CompileOptions, Input, Source};
 use crate::limit::Months;
 use crate::rule_source::overlay::OverlayFile;
 use crate::rules::LiveRules;
@@ -15,7 +15,7 @@ use crate::telemetry::metric::{Counter, Gauge, Metrics};
 /// The only way of rules into [`LiveRules`].
 #[derive(Debug)]
 pub struct RulePublisher {
-    options: Options,
+    options: CompileOptions,
     overlay: Option<OverlayFile>,
     health: HealthPolicy,
     live: Arc<LiveRules>,
@@ -49,7 +49,7 @@ struct PublisherMetrics {
 impl RulePublisher {
     /// Nothing came yet.
     pub fn new(
-        options: Options,
+        options: CompileOptions,
         overlay: Option<OverlayFile>,
         health: HealthPolicy,
         live: Arc<LiveRules>,
@@ -131,7 +131,7 @@ impl RulePublisher {
         let hash = hash.and(months);
         let loaded = match config::load(
             inputs,
-            &Options {
+            &CompileOptions {
                 overlay,
                 ..self.options.clone()
             },
@@ -142,7 +142,7 @@ impl RulePublisher {
                 for finding in &findings {
                     let (headline, at, hint) = (
                         finding.headline(),
-                        finding.location(),
+                        finding.source_location(),
                         finding.hint.as_deref(),
                     );
                     tracing::error!(
@@ -196,7 +196,7 @@ impl RulePublisher {
     }
 
     fn record_rejection(&self, problems: Vec<String>) -> Vec<String> {
-        self.live.refuse(problems.join("\n"));
+        self.live.reject(problems.join("\n"));
         self.update_health();
         self.metrics.load_error.inc();
         self.metrics.refused.set(1);

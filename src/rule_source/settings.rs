@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::{ArgAction, Args};
 
-use crate::config::Options;
+use crate::config::CompileOptions;
 use crate::limit::{Algorithm, Months};
 use crate::rule_source::files::Directory;
 use crate::rule_source::overlay::OverlayFile;
@@ -134,15 +134,15 @@ impl Settings {
 
 impl Reading {
     /// What rules are compiled with, without the overlay.
-    pub fn options(&self, stats: Arc<StatsTable>) -> Options {
-        Options {
+    pub fn options(&self, stats: Arc<StatsTable>) -> CompileOptions {
+        CompileOptions {
             merge_domains: self.merge_domain_config,
             key_prefix: self.cache_key_prefix.as_str().into(),
             key_format: self.cache_key_format,
             default_algorithm: self.default_algorithm.0,
             months: self.use_calendar_month_rate_limit,
             metric_dots: self.sanitize_descriptor_metric_dots,
-            ..Options::new(stats)
+            ..CompileOptions::new(stats)
         }
     }
 

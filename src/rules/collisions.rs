@@ -501,7 +501,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::{self, Options, Source};
+    use crate::config::{self, CompileOptions, Source};
     use crate::rules::KeyFormat;
     use crate::rules::plan::{Modes, plan};
     use crate::rules::query::Query;
@@ -809,7 +809,7 @@ mod tests {
         }
         let mut met: BTreeMap<String, BTreeSet<(String, Vec<String>)>> = BTreeMap::new();
         for shape in shapes(rules) {
-            let choices: Vec<Vec<String>> = shape
+            let options: Vec<Vec<String>> = shape
                 .way
                 .iter()
                 .map(|node| {
@@ -820,12 +820,12 @@ mod tests {
                     }
                 })
                 .collect();
-            let rest = if choices.len() > 1 {
-                choices[1].clone()
+            let rest = if options.len() > 1 {
+                options[1].clone()
             } else {
                 vec![String::new()]
             };
-            for (first, second) in choices[0]
+            for (first, second) in options[0]
                 .iter()
                 .flat_map(|first| rest.iter().map(move |second| (first, second)))
             {
@@ -885,9 +885,9 @@ mod tests {
             .map(|(name, rules)| source(name, rules))
             .collect();
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options {
+        let options = CompileOptions {
             key_format,
-            ..Options::new(stats)
+            ..CompileOptions::new(stats)
         };
         config::load(&sources, &options)
             .ok()

@@ -346,7 +346,7 @@ fn source(origin: &Origin) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{self, Options, Source};
+    use crate::config::{self, CompileOptions, Source};
     use crate::rules::KeyFormat;
     use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
     use crate::telemetry::metric::Metrics;
@@ -502,9 +502,9 @@ d.queue: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false
 
     fn rules(text: &str) -> RuleSet {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options {
+        let options = CompileOptions {
             key_format: KeyFormat::Safe,
-            ..Options::new(stats)
+            ..CompileOptions::new(stats)
         };
         let source = Source {
             name: "rules.yaml".into(),

@@ -169,7 +169,7 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
             text += &hits_note(check.hits);
             if let Some(rule) = rule {
                 text += &over_the_limit(rule, step);
-                for choice in &rule.choices {
+                for choice in &rule.options {
                     let _ = write!(text, "\n     {choice}");
                 }
                 if rule.quota_mode && matches!(step, Step::Counted { .. }) {

@@ -26,7 +26,7 @@ impl LiveRules {
     }
 
     /// Keeps the rules in force, and remembers why newer ones were refused.
-    pub fn refuse(&self, error: String) {
+    pub fn reject(&self, error: String) {
         *self.error() = Some(error);
     }
 

@@ -11,7 +11,7 @@ use crate::rules::lookup::{Hops, Match, counted_by, lookup};
 use crate::rules::overrides::{self, OverrideError, Resolved};
 use crate::rules::query::{Descriptor, Query};
 use crate::rules::tree::{Domain, RuleSet};
-use crate::rules::{Allowance, Naming, Rule, series};
+use crate::rules::{Allowance, Naming, Rule, metric_name};
 use crate::text::Text;
 use crate::time::{Span, Time};
 
@@ -42,7 +42,7 @@ pub enum Step<'r> {
         /// Index of its check.
         check: usize,
         /// Name of its metrics.
-        series: String,
+        metric_name: String,
     },
     /// Its rule is counted.
     Counted {
@@ -51,7 +51,7 @@ pub enum Step<'r> {
         /// Index of its check.
         check: usize,
         /// Name of its metrics, where it depends on the request.
-        series: Option<String>,
+        metric_name: Option<String>,
     },
 }
 
@@ -100,7 +100,7 @@ pub enum InvalidRequest {
 }
 
 /// What the rules say of one descriptor, before rules of the same request replace each other.
-enum Met<'r> {
+enum MatchOutcome<'r> {
     Nothing,
     Unlimited(&'r Rule),
     Limited {
@@ -135,8 +135,8 @@ pub fn plan<'r>(
         .descriptors
         .iter()
         .enumerate()
-        .map(|(index, descriptor)| meet(domain, descriptor, index));
-    let met: SmallVec<[Met<'r>; 2]> = met.collect::<Result<_, _>>()?;
+        .map(|(index, descriptor)| match_descriptor(domain, descriptor, index));
+    let met: SmallVec<[MatchOutcome<'r>; 2]> = met.collect::<Result<_, _>>()?;
     let replaced = replaced_names(&met);
 
     let mut request = CheckRequest {
@@ -161,10 +161,12 @@ pub fn plan<'r>(
             // Giving back never refuses.
             let is_enforcing = !modes.shadow && !modes.quota && !matches!(hits, Hits::Refund(_));
             Ok(match met {
-                Met::Nothing => Step::NoRule,
-                Met::Unlimited(rule) => Step::Unlimited(rule),
-                Met::Limited { rule, .. } if replaced.contains(&*rule.name) => Step::Replaced(rule),
-                Met::Limited { rule, limit, hops } => {
+                MatchOutcome::Nothing => Step::NoRule,
+                MatchOutcome::Unlimited(rule) => Step::Unlimited(rule),
+                MatchOutcome::Limited { rule, .. } if replaced.contains(&*rule.name) => {
+                    Step::Replaced(rule)
+                }
+                MatchOutcome::Limited { rule, limit, hops } => {
                     let key = key::counter_key(
                         &domain.key_head,
                         counted_by(entries, &hops, rule),
@@ -181,15 +183,15 @@ pub fn plan<'r>(
                     };
                     check.enforcing =
                         is_enforcing && !rule.shadow_mode && !rule.quota_mode && !rule.degrades();
-                    let series = (rule.naming != Naming::Fixed)
-                        .then(|| series::metric_name(domain, entries, &hops, rule));
+                    let metric_name = (rule.naming != Naming::Fixed)
+                        .then(|| metric_name::of_rule(domain, entries, &hops, rule));
                     Step::Counted {
                         rule,
                         check: count(check),
-                        series,
+                        metric_name,
                     }
                 }
-                Met::Override(Resolved { limit, rule }) => {
+                MatchOutcome::Override(Resolved { limit, rule }) => {
                     let tail = overrides::key_tail(domain, &limit);
                     let key = key::counter_key(
                         &domain.key_head,
@@ -206,12 +208,12 @@ pub fn plan<'r>(
                         book_ahead(&limit, query, now)
                     };
                     check.enforcing = is_enforcing && !rule.is_some_and(Rule::degrades);
-                    let series =
-                        series::override_metric_name(domain, overrides::named_by(entries, rule));
+                    let metric_name =
+                        metric_name::of_override(domain, overrides::named_by(entries, rule));
                     Step::Override {
                         rule,
                         check: count(check),
-                        series,
+                        metric_name,
                     }
                 }
             })
@@ -264,14 +266,14 @@ fn holder_of(descriptor: &Descriptor<'_>, index: usize) -> Result<Box<[u8]>, Inv
     Ok(key::holder(last.value))
 }
 
-fn meet<'r>(
+fn match_descriptor<'r>(
     domain: &'r Domain,
     descriptor: &Descriptor<'_>,
     index: usize,
-) -> Result<Met<'r>, InvalidRequest> {
+) -> Result<MatchOutcome<'r>, InvalidRequest> {
     if let Some(stated) = descriptor.limit {
         return overrides::resolve(domain, descriptor, stated)
-            .map(Met::Override)
+            .map(MatchOutcome::Override)
             .map_err(|error| match error {
                 OverrideError::UnknownUnit(wire_unit) => InvalidRequest::UnknownUnit {
                     descriptor: index,
@@ -284,20 +286,20 @@ fn meet<'r>(
             });
     }
     let Some(Match { rule, hops }) = lookup(domain, descriptor, &mut ()) else {
-        return Ok(Met::Nothing);
+        return Ok(MatchOutcome::Nothing);
     };
     Ok(match rule.allowance {
-        Allowance::Unlimited { .. } => Met::Unlimited(rule),
-        Allowance::Limited(limit) => Met::Limited { rule, limit, hops },
+        Allowance::Unlimited { .. } => MatchOutcome::Unlimited(rule),
+        Allowance::Limited(limit) => MatchOutcome::Limited { rule, limit, hops },
     })
 }
 
 /// The names of the rules that are out of force for this request. The order does not matter: two
 /// that replace each other are both out, and one that is replaced still replaces.
-fn replaced_names<'r>(met: &[Met<'r>]) -> HashSet<&'r str> {
+fn replaced_names<'r>(met: &[MatchOutcome<'r>]) -> HashSet<&'r str> {
     let rules = met.iter().filter_map(|met| match met {
-        Met::Limited { rule, .. } | Met::Unlimited(rule) => Some(*rule),
-        Met::Nothing | Met::Override(_) => None,
+        MatchOutcome::Limited { rule, .. } | MatchOutcome::Unlimited(rule) => Some(*rule),
+        MatchOutcome::Nothing | MatchOutcome::Override(_) => None,
     });
     rules
         .flat_map(|rule| rule.replaces.iter().map(|name| &**name))
@@ -352,7 +354,7 @@ impl Hits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{self, Options, Source};
+    use crate::config::{self, CompileOptions, Source};
     use crate::rules::KeyFormat;
     use crate::rules::query::Entry;
     use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
@@ -385,9 +387,9 @@ descriptors:
 
     fn rules() -> RuleSet {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options {
+        let options = CompileOptions {
             key_format: KeyFormat::Safe,
-            ..Options::new(stats)
+            ..CompileOptions::new(stats)
         };
         let source = Source {
             name: "d".into(),
@@ -592,15 +594,15 @@ descriptors:
 
     #[test]
     fn a_holder_makes_no_metric_of_its_own() {
-        let series = planned(
+        let metric_name = planned(
             &["api=pay,id=ann"],
             Modes::default(),
             |_| {},
             |plan| match &plan.expect("it can be counted").steps[0] {
-                Step::Counted { series, .. } => series.clone(),
+                Step::Counted { metric_name, .. } => metric_name.clone(),
                 _ => None,
             },
         );
-        assert_eq!(series.as_deref(), Some("d.api_pay.id"));
+        assert_eq!(metric_name.as_deref(), Some("d.api_pay.id"));
     }
 }

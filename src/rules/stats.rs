@@ -329,7 +329,7 @@ impl Source for StatsTable {
         for (domain, count) in &names.unknown_domains {
             let statsd = format!(
                 "ratelimit.service.rate_limit.{}.domain_not_found",
-                super::series::sanitized(domain.to_string())
+                super::metric_name::sanitized(domain.to_string())
             );
             let help = "Descriptors of requests for a domain that no rule is about.";
             let name = family("domain_not_found");

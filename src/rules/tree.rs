@@ -342,7 +342,7 @@ impl Equivalent<Pair> for Entry<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{self, Options, Source};
+    use crate::config::{self, CompileOptions, Source};
     use crate::rules::KeyFormat;
     use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
     use crate::telemetry::metric::Metrics;
@@ -362,9 +362,9 @@ descriptors:
     #[test]
     fn the_example_is_refused_soon_when_it_is_made_again_and_again() {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-        let options = Options {
+        let options = CompileOptions {
             key_format: KeyFormat::Safe,
-            ..Options::new(stats)
+            ..CompileOptions::new(stats)
         };
         let source = Source {
             name: "d".into(),

@@ -56,7 +56,7 @@ use tonic::Request;
 
 use tollgate::api::rls::{Calls, Rls};
 use tollgate::config::error::Finding;
-use tollgate::config::{self, Options, Source, yaml};
+use tollgate::config::{self, CompileOptions, Source, yaml};
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::{self, Parts};
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -155,7 +155,7 @@ enum Does {
 struct World {
     rls: Rls,
     rules: Arc<LiveRules>,
-    options: Options,
+    options: CompileOptions,
     counters: Arc<Counters>,
     metrics: Metrics,
     clock: ManualClock,
@@ -324,7 +324,7 @@ impl World {
     fn new(settings: &Settings, metric_series_max: usize) -> Self {
         let metrics = Metrics::new();
         let stats = StatsTable::new(metric_series_max, &metrics);
-        let options = Options {
+        let options = CompileOptions {
             key_format: KeyFormat::Safe,
             ..settings.rules.reading.options(stats.clone())
         };
@@ -642,10 +642,13 @@ fn findings_differ(expected: &[Value], found: &[Finding]) -> Vec<String> {
         }
         let mut told = Map::new();
         told.insert("says".to_owned(), json!(finding.headline()));
-        told.insert("line".to_owned(), json!(finding.spot.map(|spot| spot.line)));
+        told.insert(
+            "line".to_owned(),
+            json!(finding.location.map(|location| location.line)),
+        );
         told.insert(
             "column".to_owned(),
-            json!(finding.spot.map(|spot| spot.column)),
+            json!(finding.location.map(|location| location.column)),
         );
         if let Some(hint) = &finding.hint {
             told.insert("hint".to_owned(), json!(hint));
@@ -747,8 +750,8 @@ impl std::fmt::Display for Does {
 fn read_theme(text: &str) -> Result<Theme, String> {
     let document = yaml::read(text).map_err(|trouble| trouble.to_string())?;
     // A repeated key would be a step or a case that nobody runs.
-    if let Some(note) = document.notes.first() {
-        return Err(format!("line {}: {}", note.spot.line, note.text));
+    if let Some(note) = document.warnings.first() {
+        return Err(format!("line {}: {}", note.location.line, note.text));
     }
     let Some(yaml::Kind::Map(pairs)) = document.root.map(|root| root.kind) else {
         return Err("no map".to_owned());

@@ -4,7 +4,7 @@
 use percent_encoding::percent_decode;
 use proptest::prelude::*;
 use tollgate::check::Key;
-use tollgate::config::{self, Options, Source};
+use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limit::{Algorithm, Months, Unit};
 use tollgate::rules::explain::explain;
 use tollgate::rules::key::{HOLDER_BYTES_MAX, KEY_BYTES_MAX};
@@ -273,7 +273,7 @@ fn a_limit_of_the_request_that_is_no_fixed_window_has_the_safe_form_of_its_rule(
 
 #[test]
 fn explain_names_the_rule_that_a_stated_limit_takes_the_rest_from() {
-    let explained = |descriptor: &str, change: fn(&mut Options)| {
+    let explained = |descriptor: &str, change: fn(&mut CompileOptions)| {
         let rules = loaded(RULES, change);
         let mut own = query(descriptor);
         own.descriptors[0].limit = Some(Override {
@@ -439,8 +439,8 @@ fn rules(prefix: &str, key_format: KeyFormat) -> RuleSet {
     })
 }
 
-fn loaded(text: &str, set: impl FnOnce(&mut Options)) -> RuleSet {
-    let mut options = Options::new(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()));
+fn loaded(text: &str, set: impl FnOnce(&mut CompileOptions)) -> RuleSet {
+    let mut options = CompileOptions::new(StatsTable::new(METRIC_SERIES_MAX, &Metrics::new()));
     set(&mut options);
     let source = Source {
         name: "shop.yaml".into(),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 use tollgate::api::convert;
-use tollgate::config::{self, Options, Source};
+use tollgate::config::{self, CompileOptions, Source};
 use tollgate::limiter::fallback::Fallback;
 use tollgate::limiter::queue::QUEUE_WAITERS_MAX;
 use tollgate::limiter::response::Response;
@@ -98,9 +98,9 @@ impl House {
             path: "rules.yaml".into(),
             text: RULES.into(),
         };
-        let options = Options {
+        let options = CompileOptions {
             key_format: KeyFormat::Safe,
-            ..Options::new(stats.clone())
+            ..CompileOptions::new(stats.clone())
         };
         let rules = Arc::new(LiveRules::default());
         rules.replace(

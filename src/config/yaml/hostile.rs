@@ -1,7 +1,7 @@
 //! Texts made to break the reader: whatever they are, it answers, and soon.
 
 use crate::config::yaml::read;
-use crate::config::yaml::shape::collect_spots;
+use crate::config::yaml::shape::collect_locations;
 
 #[test]
 fn no_repetition_brings_it_down() {
@@ -49,27 +49,30 @@ fn no_mutation_brings_it_down_or_puts_a_spot_outside_the_text() {
             }
         }
         let text: String = chars.into_iter().collect();
-        let mut spots = Vec::new();
+        let mut locations = Vec::new();
         match read(&text) {
             Ok(document) => {
-                spots.extend(document.notes.iter().map(|note| note.spot));
+                locations.extend(document.warnings.iter().map(|warning| warning.location));
                 document
                     .root
                     .iter()
-                    .for_each(|root| collect_spots(root, &mut spots));
+                    .for_each(|root| collect_locations(root, &mut locations));
             }
-            Err(trouble) => spots.push(trouble.spot),
+            Err(error) => locations.push(error.location),
         }
         let lines: Vec<&str> = text.split('\n').flat_map(|line| line.split('\r')).collect();
-        for spot in spots {
+        for location in locations {
             assert!(
-                spot.line >= 1 && spot.column >= 1 && spot.width >= 1,
-                "{spot:?} in {text:?}"
+                location.line >= 1 && location.column >= 1 && location.width >= 1,
+                "{location:?} in {text:?}"
             );
-            assert!(spot.line as usize <= lines.len(), "{spot:?} in {text:?}");
             assert!(
-                (spot.column + spot.width) as usize <= text.chars().count() + 2,
-                "{spot:?} in {text:?}"
+                location.line as usize <= lines.len(),
+                "{location:?} in {text:?}"
+            );
+            assert!(
+                (location.column + location.width) as usize <= text.chars().count() + 2,
+                "{location:?} in {text:?}"
             );
         }
     }

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 
 use saphyr_parser::{Marker, ScanError};
 
-use crate::config::yaml::Spot;
+use crate::config::yaml::Location;
 use crate::config::yaml::outline::Outline;
 
 /// How much padding a text may get. 100,000 rules of five lines below a `descriptors: [` take six
@@ -74,16 +74,16 @@ impl<'t> Padded<'t> {
     }
 
     /// Where a mark of the parser stands in the text as it was written, one character wide.
-    pub fn spot(&self, mark: Marker) -> Spot {
+    pub fn location(&self, mark: Marker) -> Location {
         let pad = self.pads.get(&mark.line()).copied().unwrap_or_default();
-        Spot::new(mark.line(), mark.col().saturating_sub(pad) + 1, 1)
+        Location::new(mark.line(), mark.col().saturating_sub(pad) + 1, 1)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::config::yaml::shape::{shape, shape_of, value_at};
-    use crate::config::yaml::{Kind, Spot, read};
+    use crate::config::yaml::{Kind, Location, read};
 
     #[test]
     fn what_only_yaml_1_2_refuses_is_read_and_keeps_its_spots() {
@@ -93,24 +93,24 @@ mod tests {
             shape(&root),
             "{domain: d, descriptors: [{key: a}, {key: b c}], x: [ 'kept\n, z: 1}"
         );
-        assert_eq!(value_at(&root, 0).spot, Spot::new(1, 9, 1));
+        assert_eq!(value_at(&root, 0).location, Location::new(1, 9, 1));
         let Kind::List(items) = &value_at(&root, 1).kind else {
             panic!("no list")
         };
-        assert_eq!(items[0].spot, Spot::new(3, 1, 1));
-        assert_eq!(value_at(&items[0], 0).spot, Spot::new(3, 7, 1));
-        assert_eq!(items[1].spot, Spot::new(4, 2, 1));
+        assert_eq!(items[0].location, Location::new(3, 1, 1));
+        assert_eq!(value_at(&items[0], 0).location, Location::new(3, 7, 1));
+        assert_eq!(items[1].location, Location::new(4, 2, 1));
         assert_eq!(shape_of("a: \"one\ntwo\"\n"), "{a: one two}");
         assert_eq!(
             shape_of("a:\tb\nc: |\n d:\te\n'f':\t1\ng: ':\t'\n"),
             "{a: b, c: d:\te\n, f: 1, g: :\t}"
         );
         // The fault that remains is told where it stands in the file as written.
-        let trouble = read("a: [\n{b: c d: e}\n]\n").unwrap_err();
+        let error = read("a: [\n{b: c d: e}\n]\n").unwrap_err();
         assert_eq!(
-            (trouble.spot.line, trouble.spot.column),
+            (error.location.line, error.location.column),
             (2, 8),
-            "{trouble}"
+            "{error}"
         );
     }
 }

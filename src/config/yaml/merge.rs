@@ -9,9 +9,9 @@ use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::rc::Rc;
 
-use crate::config::yaml::notes::Notes;
-use crate::config::yaml::trouble::shortened;
-use crate::config::yaml::{Kind, Node, Spot, Trouble};
+use crate::config::yaml::syntax_error::shortened;
+use crate::config::yaml::warnings::Warnings;
+use crate::config::yaml::{Kind, Location, Node, SyntaxError};
 
 type Pair = (Node, Node);
 
@@ -27,7 +27,7 @@ struct Laid {
     key: Node,
     value: Node,
     /// The `<<` that brought it.
-    merge: Option<Spot>,
+    merge: Option<Location>,
     /// Its value has the pairs of two or more maps one after another, and so may repeat keys.
     joined: bool,
 }
@@ -36,14 +36,14 @@ struct Laid {
 ///
 /// # Errors
 /// When a `<<` has neither a map nor a list of maps.
-pub fn settle(pairs: Vec<Pair>, notes: &mut Notes) -> Result<Vec<Pair>, Trouble> {
+pub fn settle(pairs: Vec<Pair>, warnings: &mut Warnings) -> Result<Vec<Pair>, SyntaxError> {
     if !pairs.iter().any(|(key, _)| is_merge(key)) && !has_repeats(&pairs) {
         return Ok(pairs);
     }
     let mut layers = Layers::default();
     for (key, value) in pairs {
         if is_merge(&key) {
-            let merge = Some(key.spot);
+            let merge = Some(key.location);
             merged(value)?.into_iter().for_each(|(key, value)| {
                 layers.lay(
                     Laid {
@@ -52,7 +52,7 @@ pub fn settle(pairs: Vec<Pair>, notes: &mut Notes) -> Result<Vec<Pair>, Trouble>
                         merge,
                         joined: false,
                     },
-                    notes,
+                    warnings,
                 )
             });
         } else {
@@ -63,7 +63,7 @@ pub fn settle(pairs: Vec<Pair>, notes: &mut Notes) -> Result<Vec<Pair>, Trouble>
                     merge: None,
                     joined: false,
                 },
-                notes,
+                warnings,
             );
         }
     }
@@ -71,21 +71,21 @@ pub fn settle(pairs: Vec<Pair>, notes: &mut Notes) -> Result<Vec<Pair>, Trouble>
 }
 
 impl Layers {
-    fn lay(&mut self, new: Laid, notes: &mut Notes) {
+    fn lay(&mut self, new: Laid, warnings: &mut Warnings) {
         match self.places.entry(text_of(&new.key).to_owned()) {
             Entry::Vacant(place) => {
                 place.insert(self.laid.len());
                 self.laid.push(new);
             }
-            Entry::Occupied(place) => self.laid[*place.get()].replace(new, notes),
+            Entry::Occupied(place) => self.laid[*place.get()].replace(new, warnings),
         }
     }
 }
 
 impl Laid {
-    fn replace(&mut self, new: Laid, notes: &mut Notes) {
+    fn replace(&mut self, new: Laid, warnings: &mut Warnings) {
         let old = mem::replace(self, new);
-        let (name, line) = (shortened(text_of(&old.key)), old.key.spot.line);
+        let (name, line) = (shortened(text_of(&old.key)), old.key.location.line);
         let both_maps = matches!(
             (&old.value.kind, &self.value.kind),
             (Kind::Map(_), Kind::Map(_))
@@ -97,13 +97,13 @@ impl Laid {
                 } else {
                     "only this one counts"
                 };
-                notes.add(
-                    self.key.spot,
+                warnings.add(
+                    self.key.location,
                     format!("the key `{name}` stood on line {line} already: {what}"),
                 );
             }
             (None, Some(merge)) => {
-                notes.add(merge, format!("`<<` replaces `{name}` of line {line}, which stands above it: put `<<` first if it should not"));
+                warnings.add(merge, format!("`<<` replaces `{name}` of line {line}, which stands above it: put `<<` first if it should not"));
             }
             // Overriding what a `<<` brought is what it is for.
             (Some(_), _) => {}
@@ -128,9 +128,9 @@ impl Laid {
 
 /// The pairs that a `<<` brings, least important first: yaml.v2 goes through a list of maps
 /// backwards.
-fn merged(value: Node) -> Result<Vec<Pair>, Trouble> {
-    let no_map = |spot| {
-        Trouble::new(spot, "`<<` takes a map or a list of maps")
+fn merged(value: Node) -> Result<Vec<Pair>, SyntaxError> {
+    let no_map = |location| {
+        SyntaxError::new(location, "`<<` takes a map or a list of maps")
             .hint("quote '<<' if it is meant as a key")
     };
     match value.kind {
@@ -139,13 +139,13 @@ fn merged(value: Node) -> Result<Vec<Pair>, Trouble> {
             let mut pairs = Vec::new();
             for item in items.iter().rev() {
                 let Kind::Map(more) = &item.kind else {
-                    return Err(no_map(item.spot));
+                    return Err(no_map(item.location));
                 };
                 pairs.extend(more.iter().cloned());
             }
             Ok(pairs)
         }
-        Kind::Scalar(_) => Err(no_map(value.spot)),
+        Kind::Scalar(_) => Err(no_map(value.location)),
     }
 }
 
@@ -185,7 +185,7 @@ fn text_of(key: &Node) -> &str {
 #[cfg(test)]
 mod tests {
     use crate::config::yaml::shape::{shape, shape_of};
-    use crate::config::yaml::{Kind, Node, Spot, read};
+    use crate::config::yaml::{Kind, Location, Node, read};
 
     #[test]
     fn merges_apply_where_they_stand_as_in_yaml_v2() {
@@ -223,7 +223,7 @@ mod tests {
             shape_of(&joined),
             "[{key: a, rate_limit: {unit: hour, requests_per_unit: 5}}, {key: a, rate_limit: {unit: hour, requests_per_unit: 6}}]"
         );
-        assert!(read(&joined).unwrap().notes.is_empty());
+        assert!(read(&joined).unwrap().warnings.is_empty());
         // One level only, as there; a list or a null replaces.
         assert_eq!(
             shape_of("{m: {a: {x: 1}, b: 2}, m: {a: {y: 1}}}"),
@@ -237,10 +237,14 @@ mod tests {
         let text = "a: 1\nb: 2\na: 3\n\"a\": 4\n";
         let document = read(text).unwrap();
         assert_eq!(shape(document.root.as_ref().unwrap()), "{a: 4, b: 2}");
-        let spots: Vec<_> = document.notes.iter().map(|note| note.spot).collect();
-        assert_eq!(spots, [Spot::new(3, 1, 1), Spot::new(4, 1, 3)]);
+        let locations: Vec<_> = document
+            .warnings
+            .iter()
+            .map(|warning| warning.location)
+            .collect();
+        assert_eq!(locations, [Location::new(3, 1, 1), Location::new(4, 1, 3)]);
         assert_eq!(
-            document.notes[0].text,
+            document.warnings[0].text,
             "the key `a` stood on line 1 already: only this one counts"
         );
         assert_eq!(
@@ -256,14 +260,14 @@ mod tests {
         else {
             panic!("no map")
         };
-        assert_eq!((pairs.len(), document.notes.len()), (250, 50));
+        assert_eq!((pairs.len(), document.warnings.len()), (250, 50));
     }
 
     #[test]
     fn a_merge_that_replaces_an_explicit_key_is_noted() {
         let document = read("a: &a {k: 1}\nb:\n  k: 2\n  <<: *a\n").unwrap();
-        assert_eq!(document.notes.len(), 1);
-        assert_eq!(document.notes[0].spot, Spot::new(4, 3, 2));
-        assert!(document.notes[0].text.contains("put `<<` first"));
+        assert_eq!(document.warnings.len(), 1);
+        assert_eq!(document.warnings[0].location, Location::new(4, 3, 2));
+        assert!(document.warnings[0].text.contains("put `<<` first"));
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! For texts that the parser has refused. It is rough: where the text is broken, so is its outline.
 
-use crate::config::yaml::Spot;
+use crate::config::yaml::Location;
 
 /// What is open at the end of the lines read so far.
 #[derive(Default)]
 pub struct Outline {
     lines: usize,
     /// Brackets, outermost first.
-    brackets: Vec<(char, Spot)>,
+    brackets: Vec<(char, Location)>,
     /// A quote, and how many characters stand before it.
     quote: Option<(char, usize)>,
     /// A block scalar, and how far the key or dash that it belongs to is indented. Its own lines
@@ -31,7 +31,7 @@ impl Outline {
     }
 
     /// The innermost open bracket.
-    pub fn bracket(&self) -> Option<(char, Spot)> {
+    pub fn bracket(&self) -> Option<(char, Location)> {
         self.brackets.last().copied()
     }
 
@@ -40,7 +40,7 @@ impl Outline {
         let bracket = self
             .brackets
             .first()
-            .map(|(_, spot)| spot.column as usize - 1);
+            .map(|(_, location)| location.column as usize - 1);
         bracket.or(self.quote.map(|(_, column)| column))
     }
 
@@ -79,7 +79,7 @@ impl Outline {
                 (None, '"' | '\'') if fresh => (self.quote, start) = (Some((c, column)), column),
                 (None, '[' | '{') if fresh || in_flow => {
                     self.brackets
-                        .push((c, Spot::new(self.lines, column + 1, 1)));
+                        .push((c, Location::new(self.lines, column + 1, 1)));
                     fresh = true;
                 }
                 (None, ']' | '}') if in_flow => {
@@ -140,10 +140,10 @@ mod tests {
             ("{\"a\":\"[\",\"b\":[1]}", None),
             ("- !t &a '['", None),
             ("- a: |\n    [\n\n    '\n  b: >-\n   {\nc: d", None),
-            ("- a: |\n    [\n  b: [", Some(('[', Spot::new(3, 6, 1)))),
+            ("- a: |\n    [\n  b: [", Some(('[', Location::new(3, 6, 1)))),
             (
                 "a: don't [\nb: {c: [d}, e: ]\nf: {",
-                Some(('[', Spot::new(2, 8, 1))),
+                Some(('[', Location::new(2, 8, 1))),
             ),
         ] {
             let outline = Outline::of(text);

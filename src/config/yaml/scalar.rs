@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use saphyr_parser::{ScalarStyle, Tag};
 
-use crate::config::yaml::{Scalar, Spot, Trouble, Value, trouble};
+use crate::config::yaml::{Location, Scalar, SyntaxError, Value, syntax_error};
 
 impl Scalar {
     /// A scalar as the parser tells it. yaml.v2 takes `!!int "7"`, and lets unknown tags be texts.
@@ -18,8 +18,8 @@ impl Scalar {
         text: Rc<str>,
         style: ScalarStyle,
         tag: Option<&Tag>,
-        spot: Spot,
-    ) -> Result<Self, Trouble> {
+        location: Location,
+    ) -> Result<Self, SyntaxError> {
         let Some(tag) = tag else {
             return Ok(Self {
                 text,
@@ -37,9 +37,8 @@ impl Scalar {
             // yq writes it before every `<<`.
             "merge" => &*text == "<<",
             "binary" => {
-                return Err(
-                    Trouble::new(spot, "!!binary is not read here").hint("write the text itself")
-                );
+                return Err(SyntaxError::new(location, "!!binary is not read here")
+                    .hint("write the text itself"));
             }
             _ => {
                 return Ok(Self {
@@ -54,8 +53,8 @@ impl Scalar {
                 literal: false,
             });
         }
-        let no = format!("`{}` is no !!{name}", trouble::shortened(&text));
-        Err(Trouble::new(spot, no).hint("leave the tag out, or write !!str for a text"))
+        let no = format!("`{}` is no !!{name}", syntax_error::shortened(&text));
+        Err(SyntaxError::new(location, no).hint("leave the tag out, or write !!str for a text"))
     }
 
     /// Whether this, as a key, brings in another map's pairs; in quotes it is a key like others.

@@ -1,6 +1,6 @@
-//! How tests look at a tree: on one line, value by value, spot by spot.
+//! How tests look at a tree: on one line, value by value, location by location.
 
-use crate::config::yaml::{Kind, Node, Spot, Value, read};
+use crate::config::yaml::{Kind, Location, Node, Value, read};
 
 /// [`shape`] of what a text holds.
 pub fn shape_of(text: &str) -> String {
@@ -35,15 +35,17 @@ pub fn value_at(node: &Node, index: usize) -> &Node {
     }
 }
 
-/// Every spot, outer before inner, keys before values.
-pub fn collect_spots(node: &Node, spots: &mut Vec<Spot>) {
-    spots.push(node.spot);
+/// Every location, outer before inner, keys before values.
+pub fn collect_locations(node: &Node, locations: &mut Vec<Location>) {
+    locations.push(node.location);
     match &node.kind {
         Kind::Scalar(_) => {}
-        Kind::List(items) => items.iter().for_each(|item| collect_spots(item, spots)),
+        Kind::List(items) => items
+            .iter()
+            .for_each(|item| collect_locations(item, locations)),
         Kind::Map(pairs) => pairs.iter().for_each(|(key, value)| {
-            collect_spots(key, spots);
-            collect_spots(value, spots);
+            collect_locations(key, locations);
+            collect_locations(value, locations);
         }),
     }
 }

@@ -9,10 +9,10 @@ use std::rc::Rc;
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 
 use crate::config::yaml::leniency::Padded;
-use crate::config::yaml::notes::Notes;
-use crate::config::yaml::ruler::Ruler;
+use crate::config::yaml::locate::Locator;
+use crate::config::yaml::warnings::Warnings;
 use crate::config::yaml::{
-    DEPTH_MAX, Document, Kind, NODES_MAX, Node, Scalar, Spot, Trouble, merge, trouble,
+    DEPTH_MAX, Document, Kind, Location, NODES_MAX, Node, Scalar, SyntaxError, merge, syntax_error,
 };
 
 /// Files with fewer nodes, or fewer nodes from aliases, may have any share of them, as in yaml.v2.
@@ -24,11 +24,11 @@ pub enum Fault {
     /// The parser does not take the text.
     Syntax(ScanError),
     /// We do not: a bound, or something that yaml.v2 refuses and the parser does not.
-    Refused(Trouble),
+    Refused(SyntaxError),
 }
 
 struct Builder<'t> {
-    ruler: Ruler<'t>,
+    locator: Locator<'t>,
     open: Vec<Open>,
     root: Option<Node>,
     /// By the number of an anchor: what its aliases are replaced with. It shares lists and maps
@@ -38,13 +38,13 @@ struct Builder<'t> {
     nodes: usize,
     /// How many of them aliases brought, and the last that did.
     nodes_aliased: usize,
-    last_alias: Spot,
-    notes: Notes,
+    last_alias: Location,
+    warnings: Warnings,
 }
 
 /// A list or a map whose end has not come yet.
 struct Open {
-    spot: Spot,
+    location: Location,
     anchor: usize,
     /// It stands in brackets, or within something that does.
     in_brackets: bool,
@@ -80,14 +80,14 @@ pub fn build(source: &Padded<'_>) -> Result<Document, Fault> {
         if event == Event::DocumentEnd {
             match parser.next_event() {
                 None | Some(Ok((Event::StreamEnd, _))) => {}
-                Some(Ok((_, span))) => builder.notes.add(
-                    source.spot(span.start),
+                Some(Ok((_, span))) => builder.warnings.add(
+                    source.location(span.start),
                     "a second document starts here and is not read",
                 ),
                 // Either a stray word, or the first line is indented and the second is not.
                 Some(Err(error)) => {
                     let text = "nothing is read from here on, because the document has ended above: is its first line indented?";
-                    builder.notes.add(source.spot(*error.marker()), text);
+                    builder.warnings.add(source.location(*error.marker()), text);
                 }
             }
             break;
@@ -96,41 +96,41 @@ pub fn build(source: &Padded<'_>) -> Result<Document, Fault> {
     }
     Ok(Document {
         root: builder.root,
-        notes: builder.notes.in_file_order(),
+        warnings: builder.warnings.in_file_order(),
     })
 }
 
 impl<'t> Builder<'t> {
     fn new(source: &'t Padded<'t>) -> Self {
         Builder {
-            ruler: Ruler::new(source),
+            locator: Locator::new(source),
             open: Vec::new(),
             root: None,
             kept: HashMap::new(),
             nodes: 0,
             nodes_aliased: 0,
-            last_alias: Spot::default(),
-            notes: Notes::default(),
+            last_alias: Location::default(),
+            warnings: Warnings::default(),
         }
     }
 
-    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Trouble> {
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), SyntaxError> {
         // An end is noticed at what comes next, if anything does.
         if !matches!(event, Event::SequenceEnd | Event::MappingEnd)
             && !self.in_brackets()
-            && let Some(tab) = self.ruler.tab_before(span.start)
+            && let Some(tab) = self.locator.tab_before(span.start)
         {
-            return Err(trouble::indented_with_tab(tab));
+            return Err(syntax_error::indented_with_tab(tab));
         }
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let spot = self.ruler.spot_of(span, style);
-                self.count(1, spot)?;
+                let location = self.locator.location_of(span, style);
+                self.count(1, location)?;
                 // Exactly as long as the text: the parser's buffers are three times that.
-                let scalar = Scalar::new(Rc::from(&*text), style, tag.as_deref(), spot)?;
+                let scalar = Scalar::new(Rc::from(&*text), style, tag.as_deref(), location)?;
                 self.put(
                     Node {
-                        spot,
+                        location,
                         kind: Kind::Scalar(scalar),
                     },
                     Size::SCALAR,
@@ -152,17 +152,17 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn begin(&mut self, span: Span, anchor: usize, content: Content) -> Result<(), Trouble> {
-        let spot = self.ruler.spot(span.start);
-        self.count(1, spot)?;
+    fn begin(&mut self, span: Span, anchor: usize, content: Content) -> Result<(), SyntaxError> {
+        let location = self.locator.location(span.start);
+        self.count(1, location)?;
         if self.open.len() >= DEPTH_MAX {
-            return Err(trouble::too_deep(spot));
+            return Err(syntax_error::too_deep(location));
         }
         // The start of one in block style is as wide as nothing, or as its anchor and tag.
         let in_brackets =
-            self.in_brackets() || self.ruler.text_of(span).any(|c| matches!(c, '[' | '{'));
+            self.in_brackets() || self.locator.text_of(span).any(|c| matches!(c, '[' | '{'));
         self.open.push(Open {
-            spot,
+            location,
             anchor,
             in_brackets,
             content,
@@ -171,9 +171,9 @@ impl<'t> Builder<'t> {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), Trouble> {
+    fn end(&mut self) -> Result<(), SyntaxError> {
         let Some(Open {
-            mut spot,
+            mut location,
             anchor,
             content,
             size,
@@ -186,50 +186,50 @@ impl<'t> Builder<'t> {
             Content::List(items) => Kind::List(Rc::new(items)),
             Content::Map { pairs, .. } => {
                 if let Some((key, _)) = pairs.first()
-                    && (key.spot.line, key.spot.column) == (spot.line, spot.column)
+                    && (key.location.line, key.location.column) == (location.line, location.column)
                 {
-                    spot = key.spot;
+                    location = key.location;
                 }
-                Kind::Map(Rc::new(merge::settle(pairs, &mut self.notes)?))
+                Kind::Map(Rc::new(merge::settle(pairs, &mut self.warnings)?))
             }
         };
-        self.put(Node { spot, kind }, size, anchor)
+        self.put(Node { location, kind }, size, anchor)
     }
 
-    fn expand(&mut self, span: Span, anchor: usize) -> Result<(), Trouble> {
-        let spot = self.ruler.spot_of(span, ScalarStyle::Plain);
+    fn expand(&mut self, span: Span, anchor: usize) -> Result<(), SyntaxError> {
+        let location = self.locator.location_of(span, ScalarStyle::Plain);
         let Some((kept, size)) = self.kept.get(&anchor) else {
-            return Err(Trouble::new(
-                spot,
+            return Err(SyntaxError::new(
+                location,
                 "this alias stands within the very thing that it is an alias of",
             ));
         };
         let (kind, size) = (kept.kind.clone(), *size);
         self.nodes_aliased += size.nodes;
-        self.last_alias = spot;
+        self.last_alias = location;
         // The alias itself is a node of the text, as in yaml.v2.
-        self.count(1 + size.nodes, spot)?;
+        self.count(1 + size.nodes, location)?;
         if self.open.len() + size.depth > DEPTH_MAX {
             let text = format!(
                 "with this alias written out lists and maps are nested more than {DEPTH_MAX} deep"
             );
-            return Err(Trouble::new(spot, text));
+            return Err(SyntaxError::new(location, text));
         }
-        self.put(Node { spot, kind }, size, 0)
+        self.put(Node { location, kind }, size, 0)
     }
 
     /// Hands a finished node to the list or map that it stands in.
-    fn put(&mut self, mut node: Node, size: Size, anchor: usize) -> Result<(), Trouble> {
-        if node.spot.width == 0 {
+    fn put(&mut self, mut node: Node, size: Size, anchor: usize) -> Result<(), SyntaxError> {
+        if node.location.width == 0 {
             // Nothing stands there.
-            node.spot = match self.open.last() {
+            node.location = match self.open.last() {
                 Some(Open {
                     content: Content::Map { key: Some(key), .. },
                     ..
-                }) => key.spot,
-                _ => Spot {
+                }) => key.location,
+                _ => Location {
                     width: 1,
-                    ..node.spot
+                    ..node.location
                 },
             };
         }
@@ -247,7 +247,7 @@ impl<'t> Builder<'t> {
                 Some(key) => pairs.push((key, node)),
                 None if matches!(node.kind, Kind::Scalar(_)) => *key = Some(node),
                 None => {
-                    return Err(Trouble::new(node.spot, "a list or a map stands where a key must be")
+                    return Err(SyntaxError::new(node.location, "a list or a map stands where a key must be")
                         .hint("quote a text that starts with `{` or `[`; a placeholder such as {{ .x }} must be filled in beforehand"));
                 }
             },
@@ -255,7 +255,7 @@ impl<'t> Builder<'t> {
         Ok(())
     }
 
-    fn count(&mut self, nodes: usize, spot: Spot) -> Result<(), Trouble> {
+    fn count(&mut self, nodes: usize, location: Location) -> Result<(), SyntaxError> {
         self.nodes += nodes;
         let is_large = self.nodes > NODES_FREE && self.nodes_aliased > NODES_ALIASED_FREE;
         if is_large && self.nodes_aliased * 100 > self.nodes * aliased_percent_max(self.nodes) {
@@ -264,12 +264,12 @@ impl<'t> Builder<'t> {
                 "document contains excessive aliasing: {percent} % of {} nodes come from aliases such as this one",
                 self.nodes
             );
-            return Err(Trouble::new(self.last_alias, text)
+            return Err(SyntaxError::new(self.last_alias, text)
                 .hint("aliases of aliases multiply: write out what is needed"));
         }
         if self.nodes > NODES_MAX {
-            return Err(Trouble::new(
-                spot,
+            return Err(SyntaxError::new(
+                location,
                 format!("the file has more than {NODES_MAX} nodes up to here"),
             ));
         }
@@ -330,26 +330,26 @@ mod tests {
 
     #[test]
     fn only_the_first_document_is_read() {
-        for (text, spot) in [
-            ("a: b\n---\nc: d\n", Spot::new(2, 1, 1)),
-            ("a: b\n...\nc: d\n", Spot::new(3, 1, 1)),
-            ("a: b\n---\n@@ no yaml {\n", Spot::new(2, 1, 1)),
-            ("a: b\n---\nc:\n\t- d: e\n", Spot::new(2, 1, 1)),
-            ("  a: b\nc: d\n", Spot::new(2, 1, 1)),
+        for (text, location) in [
+            ("a: b\n---\nc: d\n", Location::new(2, 1, 1)),
+            ("a: b\n...\nc: d\n", Location::new(3, 1, 1)),
+            ("a: b\n---\n@@ no yaml {\n", Location::new(2, 1, 1)),
+            ("a: b\n---\nc:\n\t- d: e\n", Location::new(2, 1, 1)),
+            ("  a: b\nc: d\n", Location::new(2, 1, 1)),
         ] {
             let document = read(text).unwrap();
             assert_eq!(shape(document.root.as_ref().unwrap()), "{a: b}", "{text:?}");
             assert_eq!(
                 document
-                    .notes
+                    .warnings
                     .iter()
-                    .map(|note| note.spot)
+                    .map(|warning| warning.location)
                     .collect::<Vec<_>>(),
-                [spot],
+                [location],
                 "{text:?}"
             );
         }
-        assert!(read("---\na: b\n...\n").unwrap().notes.is_empty());
+        assert!(read("---\na: b\n...\n").unwrap().warnings.is_empty());
     }
 
     #[test]
@@ -358,39 +358,39 @@ mod tests {
         let root = document.root.unwrap();
         assert_eq!(shape(&root), "{a: {k: [v]}, b: {k: [v]}, c: 5, d: 5}");
         let copy = value_at(&root, 1);
-        assert_eq!(copy.spot, Spot::new(2, 4, 2));
-        assert_eq!(value_at(copy, 0).spot, Spot::new(1, 11, 1));
-        assert_eq!(value_at(&root, 3).spot, Spot::new(4, 4, 2));
+        assert_eq!(copy.location, Location::new(2, 4, 2));
+        assert_eq!(value_at(copy, 0).location, Location::new(1, 11, 1));
+        assert_eq!(value_at(&root, 3).location, Location::new(4, 4, 2));
     }
 
     #[test]
     fn bad_aliases_are_refused() {
-        for (text, spot, says) in [
+        for (text, location, says) in [
             (
                 "a: &x [1, *x]\n",
-                Spot::new(1, 11, 2),
+                Location::new(1, 11, 2),
                 "within the very thing",
             ),
             (
                 "a: &x\n  b: *x\n",
-                Spot::new(2, 6, 2),
+                Location::new(2, 6, 2),
                 "within the very thing",
             ),
-            ("a: *gone\n", Spot::new(1, 4, 5), "`*gone` is an alias"),
-            ("a: &x 1\n---\nb: *x\n", Spot::default(), ""),
+            ("a: *gone\n", Location::new(1, 4, 5), "`*gone` is an alias"),
+            ("a: &x 1\n---\nb: *x\n", Location::default(), ""),
         ] {
             match read(text) {
                 Ok(_) => assert!(says.is_empty(), "{text:?}"),
-                Err(trouble) => {
-                    assert_eq!(trouble.spot, spot, "{text:?}");
-                    assert!(trouble.text.contains(says), "{trouble}");
+                Err(error) => {
+                    assert_eq!(error.location, location, "{text:?}");
+                    assert!(error.text.contains(says), "{error}");
                 }
             }
         }
     }
 
     #[test]
-    fn an_alias_bomb_is_refused_at_the_alias() {
+    fn an_alias_bomb_is_forbidden_at_the_alias() {
         for (first, open, close, item) in
             [("[x, x]", '[', ']', "*a"), ("{x: 1}", '{', '}', "k: *a")]
         {
@@ -401,16 +401,16 @@ mod tests {
                     .collect();
                 text += &format!("a{level}: &a{level} {open}{}{close}\n", items.join(", "));
             }
-            let trouble = read(&text).unwrap_err();
+            let error = read(&text).unwrap_err();
             assert!(
-                trouble
+                error
                     .text
                     .starts_with("document contains excessive aliasing: 99 % of "),
-                "{trouble}"
+                "{error}"
             );
             assert!(
-                trouble.spot.line > 2 && trouble.spot.width == 3,
-                "{trouble}"
+                error.location.line > 2 && error.location.width == 3,
+                "{error}"
             );
         }
     }
@@ -435,9 +435,9 @@ mod tests {
         for i in 1..=DEPTH_MAX {
             chain += &format!("a{i}: &a{i} [*a{}]\n", i - 1);
         }
-        let trouble = read(&chain).unwrap_err();
-        assert!(trouble.text.contains("128 deep"), "{trouble}");
-        assert_eq!(trouble.spot.line as usize, DEPTH_MAX);
+        let error = read(&chain).unwrap_err();
+        assert!(error.text.contains("128 deep"), "{error}");
+        assert_eq!(error.location.line as usize, DEPTH_MAX);
     }
 
     #[test]
@@ -448,15 +448,15 @@ mod tests {
             ("- a\n\t- b\n", 2, 1),
             ("a:\n\tb\n", 2, 1),
         ] {
-            let trouble = read(text).unwrap_err();
+            let error = read(text).unwrap_err();
             assert!(
-                trouble.text.contains("indented with a tab"),
-                "{text:?}: {trouble}"
+                error.text.contains("indented with a tab"),
+                "{text:?}: {error}"
             );
             assert_eq!(
-                (trouble.spot.line, trouble.spot.column),
+                (error.location.line, error.location.column),
                 (line, column),
-                "{text:?}: {trouble}"
+                "{text:?}: {error}"
             );
         }
         for (text, expected) in [

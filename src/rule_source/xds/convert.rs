@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 use crate::config::error::{Draft, SourceFindings};
 use crate::config::metadata::number;
 use crate::config::schema::{DescriptorSpec, RateLimitSpec, RulesFile, take_block};
-use crate::config::yaml::Spot;
+use crate::config::yaml::Location;
 use crate::config::{Input, Located, Source};
 use crate::proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit,
@@ -127,7 +127,7 @@ impl Strings<'_, '_> {
                 "send rules in UTF-8; bytes that are not are shown percent-encoded".to_owned(),
             );
             self.findings.problem(Draft {
-                spot: Spot::default(),
+                location: Location::default(),
                 place: self.place,
                 text,
                 hint,

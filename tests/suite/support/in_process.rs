@@ -202,7 +202,7 @@ impl Rules {
         let sources: Vec<Source> = texts.iter().enumerate().map(source).collect();
         let live = Arc::new(LiveRules::default());
         live.replace(
-            config::load(&sources, &config::Options::new(stats.clone()))
+            config::load(&sources, &config::CompileOptions::new(stats.clone()))
                 .expect("valid rules")
                 .rules,
         );

@@ -4,7 +4,7 @@
 use std::iter;
 
 use crate::config::yaml::outline::{Outline, closing};
-use crate::config::yaml::{DEPTH_MAX, Spot, Trouble};
+use crate::config::yaml::{DEPTH_MAX, Location, SyntaxError};
 
 /// What the parser says where a bracket is missing, or quotes are.
 const BRACKETS: [&str; 5] = [
@@ -95,7 +95,7 @@ const WORDINGS: [(&str, &str, &str); 13] = [
 
 /// A place in a text, and the lines around it.
 struct Near<'t> {
-    spot: Spot,
+    location: Location,
     line: Line<'t>,
     /// The nearest one above that is not blank.
     above: Option<Line<'t>>,
@@ -109,33 +109,33 @@ struct Line<'t> {
 }
 
 /// What is wrong with a text, given what the parser says and where it noticed.
-pub fn explain(text: &str, info: &str, noticed: Spot) -> Trouble {
+pub fn explain(text: &str, info: &str, noticed: Location) -> SyntaxError {
     let near = Near::new(text, noticed);
-    let mut trouble = if info.contains("tab") && !info.contains("alphabetic") {
+    let mut error = if info.contains("tab") && !info.contains("alphabetic") {
         tab(text, &near)
     } else if BRACKETS.iter().any(|known| info.contains(known)) {
-        bracket(text, near.spot)
+        bracket(text, near.location)
     } else if LINES.iter().any(|known| info.contains(known)) && !info.contains("quoted") {
         misplaced_line(&near, info)
     } else {
         reworded(&near, info)
     };
     if near.line.text.contains("{{") {
-        trouble.hint =
+        error.hint =
             Some("a placeholder such as {{ .x }} must be filled in before the file is read".into());
     }
-    trouble
+    error
 }
 
 /// A tab where only spaces may indent.
-pub fn indented_with_tab(spot: Spot) -> Trouble {
-    Trouble::new(spot, "this line is indented with a tab").hint("indent with spaces")
+pub fn indented_with_tab(location: Location) -> SyntaxError {
+    SyntaxError::new(location, "this line is indented with a tab").hint("indent with spaces")
 }
 
 /// More lists and maps within one another than [`DEPTH_MAX`].
-pub fn too_deep(spot: Spot) -> Trouble {
-    Trouble::new(
-        spot,
+pub fn too_deep(location: Location) -> SyntaxError {
+    SyntaxError::new(
+        location,
         format!("lists and maps are nested more than {DEPTH_MAX} deep here"),
     )
 }
@@ -153,7 +153,7 @@ pub fn shortened(text: &str) -> String {
 impl<'t> Near<'t> {
     /// The parser calls the end of the text the line after it; nobody's editor shows that one, so
     /// we say its last line then.
-    fn new(text: &'t str, noticed: Spot) -> Self {
+    fn new(text: &'t str, noticed: Location) -> Self {
         let (mut last, mut above) = (None, None);
         for (number, text) in (1..).zip(text.lines()).take(noticed.line as usize) {
             if !text.trim().is_empty() {
@@ -164,13 +164,17 @@ impl<'t> Near<'t> {
             number: 1,
             text: "",
         });
-        let at_end = Spot::new(line.number, line.text.trim_end().chars().count().max(1), 1);
-        let spot = if line.number == noticed.line as usize {
+        let at_end = Location::new(line.number, line.text.trim_end().chars().count().max(1), 1);
+        let location = if line.number == noticed.line as usize {
             noticed
         } else {
             at_end
         };
-        Near { spot, line, above }
+        Near {
+            location,
+            line,
+            above,
+        }
     }
 
     /// The part of the line that is left of the place, and the one that starts there.
@@ -178,7 +182,7 @@ impl<'t> Near<'t> {
         let text = self.line.text;
         text.split_at(
             text.char_indices()
-                .nth(self.spot.column as usize - 1)
+                .nth(self.location.column as usize - 1)
                 .map_or(text.len(), |(at, _)| at),
         )
     }
@@ -192,18 +196,18 @@ impl<'t> Near<'t> {
 
 impl Line<'_> {
     /// All of it but the blanks around.
-    fn spot(&self) -> Spot {
+    fn location(&self) -> Location {
         let indent = self.text.chars().take_while(|c| c.is_whitespace()).count();
-        Spot::new(
+        Location::new(
             self.number,
             indent + 1,
             self.text.trim().chars().count().max(1),
         )
     }
 
-    /// The spot of a piece that ends where the line does.
-    fn spot_of_end(&self, piece: &str, width: usize) -> Spot {
-        Spot::new(
+    /// The location of a piece that ends where the line does.
+    fn location_of_end(&self, piece: &str, width: usize) -> Location {
+        Location::new(
             self.number,
             self.text.chars().count() - piece.chars().count() + 1,
             width,
@@ -215,7 +219,7 @@ impl Line<'_> {
     }
 
     /// `key:value` and `-item`, which YAML takes for texts.
-    fn missing_space(&self) -> Option<Trouble> {
+    fn missing_space(&self) -> Option<SyntaxError> {
         let content = self.text.trim_start_matches([' ', '-']);
         if let Some((key, value)) = content.split_once(':')
             && !key.is_empty()
@@ -229,7 +233,9 @@ impl Line<'_> {
                 shortened(value.trim_end())
             );
             let text = format!("a space is missing after `{}:`", shortened(key));
-            return Some(Trouble::new(self.spot_of_end(content, key.len() + 1), text).hint(hint));
+            return Some(
+                SyntaxError::new(self.location_of_end(content, key.len() + 1), text).hint(hint),
+            );
         }
         let dash = self.text.trim_start();
         let item = dash
@@ -237,8 +243,8 @@ impl Line<'_> {
             .filter(|item| item.starts_with(char::is_alphabetic))?;
         let hint = format!("write `- {}`", shortened(item.trim_end()));
         Some(
-            Trouble::new(
-                self.spot_of_end(dash, 1),
+            SyntaxError::new(
+                self.location_of_end(dash, 1),
                 "a space is missing after the `-`",
             )
             .hint(hint),
@@ -246,59 +252,59 @@ impl Line<'_> {
     }
 }
 
-fn tab(text: &str, near: &Near<'_>) -> Trouble {
+fn tab(text: &str, near: &Near<'_>) -> SyntaxError {
     // Where a text might go on the parser is still at its first line.
     for (number, line) in (1..).zip(text.lines()).skip(near.line.number - 1).take(2) {
         let content = line.trim_start_matches(' ');
         if content.starts_with('\t') {
-            return indented_with_tab(Spot::new(number, line.len() - content.len() + 1, 1));
+            return indented_with_tab(Location::new(number, line.len() - content.len() + 1, 1));
         }
     }
-    Trouble::new(near.spot, "a tab stands where only spaces may").hint("write spaces")
+    SyntaxError::new(near.location, "a tab stands where only spaces may").hint("write spaces")
 }
 
-fn bracket(text: &str, spot: Spot) -> Trouble {
+fn bracket(text: &str, location: Location) -> SyntaxError {
     match Outline::of(text).bracket() {
-        Some((open, at)) => Trouble::new(at, format!("the `{open}` is never closed"))
+        Some((open, at)) => SyntaxError::new(at, format!("the `{open}` is never closed"))
             .hint(format!("add the missing `{}`", closing(open))),
-        None => Trouble::new(
-            spot,
+        None => SyntaxError::new(
+            location,
             "a comma or a closing bracket is missing, or a text needs quotes",
         )
         .hint("separate items with `,`, and quote a text that contains `: `, a comma or a bracket"),
     }
 }
 
-fn misplaced_line(near: &Near<'_>, info: &str) -> Trouble {
-    if let Some(trouble) = near.suspects().find_map(|line| line.missing_space()) {
-        return trouble;
+fn misplaced_line(near: &Near<'_>, info: &str) -> SyntaxError {
+    if let Some(error) = near.suspects().find_map(|line| line.missing_space()) {
+        return error;
     }
     if info.contains("simple key")
         && let Some(lone) = near.suspects().find(|line| !line.has_key())
     {
-        return Trouble::new(
-            lone.spot(),
+        return SyntaxError::new(
+            lone.location(),
             "this line is neither `key: value` nor a list item",
         )
         .hint("put a colon and a space after the key");
     }
     if info.contains("mapping values") && near.split().0.contains(": ") {
-        return Trouble::new(near.spot, "a second `: ` stands on this line")
+        return SyntaxError::new(near.location, "a second `: ` stands on this line")
             .hint("quote the value if the colon belongs to it, or start a new line");
     }
-    Trouble::new(
-        near.line.spot(),
+    SyntaxError::new(
+        near.line.location(),
         "this line's indentation does not fit the lines above",
     )
     .hint("indent the keys of one map alike, and the dashes of one list alike")
 }
 
-fn reworded(near: &Near<'_>, info: &str) -> Trouble {
+fn reworded(near: &Near<'_>, info: &str) -> SyntaxError {
     if info == "recursion limit exceeded" {
-        return too_deep(near.spot);
+        return too_deep(near.location);
     }
     if let Some((_, text, hint)) = WORDINGS.iter().find(|(known, ..)| info.starts_with(known)) {
-        return Trouble::new(near.spot, *text).hint(*hint);
+        return SyntaxError::new(near.location, *text).hint(*hint);
     }
     let word = shortened(
         near.split()
@@ -324,14 +330,14 @@ fn reworded(near: &Near<'_>, info: &str) -> Trouble {
     } else if first == '!' && (info.contains("tag") || info.contains("handle")) {
         "a value that starts with `!` is a tag, and this is none".into()
     } else {
-        return Trouble::new(near.spot, info.strip_prefix("while ").unwrap_or(info));
+        return SyntaxError::new(near.location, info.strip_prefix("while ").unwrap_or(info));
     };
-    let spot = Spot::new(
-        near.spot.line as usize,
-        near.spot.column as usize,
+    let location = Location::new(
+        near.location.line as usize,
+        near.location.column as usize,
         word.chars().count().max(1),
     );
-    Trouble::new(spot, text).hint(format!("quote it: '{}'", word.replace('\'', "''")))
+    SyntaxError::new(location, text).hint(format!("quote it: '{}'", word.replace('\'', "''")))
 }
 
 #[cfg(test)]
@@ -429,20 +435,17 @@ mod tests {
             ("a: \u{7}\n", 1, 4, "U+0007", "\\xNN"),
             ("a: \0\n", 1, 4, "U+0000", "\\xNN"),
         ] {
-            let trouble = read(text).map(|d| d.root).expect_err(text);
+            let error = read(text).map(|d| d.root).expect_err(text);
             assert_eq!(
-                (trouble.spot.line, trouble.spot.column),
+                (error.location.line, error.location.column),
                 (line, column),
-                "{text:?}: {trouble}"
+                "{text:?}: {error}"
             );
-            assert!(trouble.text.contains(says), "{text:?}: {trouble}");
+            assert!(error.text.contains(says), "{text:?}: {error}");
             assert!(
-                trouble
-                    .hint
-                    .as_ref()
-                    .is_some_and(|hint| hint.contains(hints)),
+                error.hint.as_ref().is_some_and(|hint| hint.contains(hints)),
                 "{text:?}: {:?}",
-                trouble.hint
+                error.hint
             );
         }
     }

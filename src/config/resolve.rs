@@ -11,9 +11,9 @@ use smallvec::SmallVec;
 use crate::config::Located;
 use crate::config::schema::DescriptorSpec;
 use crate::config::tollgate::{Block, OnLimitWord, RequestHeaders};
-use crate::config::yaml::Spot;
+use crate::config::yaml::Location;
 use crate::limit::{Algorithm, LimitError, OverLimitHits, Terms};
-use crate::rules::{Choice, OnLimit, OnStoreError, Origin, SaidBy};
+use crate::rules::{EffectiveOption, OnLimit, OnStoreError, Origin, Provenance};
 use crate::time::Span;
 
 /// A block that has a say in what a rule means.
@@ -22,7 +22,7 @@ pub struct Layer<'b> {
     /// What it says.
     pub block: &'b Block,
     /// Who says so.
-    pub by: SaidBy,
+    pub by: Provenance,
     /// In which file.
     pub file: &'b Arc<str>,
 }
@@ -32,32 +32,32 @@ pub type Layers<'b> = SmallVec<[Layer<'b>; 4]>;
 
 /// A word that counts, and who says it.
 #[derive(Debug)]
-struct Word<'b, T> {
+struct Sourced<'b, T> {
     located: &'b Located<T>,
     layer: Layer<'b>,
 }
 
 /// The words that count for a rule.
 #[derive(Debug, Default)]
-pub struct Chosen<'b> {
+pub struct ResolvedOptions<'b> {
     layers: Layers<'b>,
-    algorithm: Option<Word<'b, Algorithm>>,
-    unit_multiplier: Option<Word<'b, u32>>,
-    burst: Option<Word<'b, u32>>,
-    buckets: Option<Word<'b, u32>>,
-    over_limit_hits: Option<Word<'b, OverLimitHits>>,
-    on_limit: Option<Word<'b, OnLimitWord>>,
-    max_wait: Option<Word<'b, Span>>,
-    request_headers: Option<Word<'b, RequestHeaders>>,
-    response_body: Option<Word<'b, Box<str>>>,
-    on_store_error: Option<Word<'b, OnStoreError>>,
-    lease_by: Option<Word<'b, Box<str>>>,
-    lease: Option<Word<'b, Span>>,
+    algorithm: Option<Sourced<'b, Algorithm>>,
+    unit_multiplier: Option<Sourced<'b, u32>>,
+    burst: Option<Sourced<'b, u32>>,
+    buckets: Option<Sourced<'b, u32>>,
+    over_limit_hits: Option<Sourced<'b, OverLimitHits>>,
+    on_limit: Option<Sourced<'b, OnLimitWord>>,
+    max_wait: Option<Sourced<'b, Span>>,
+    request_headers: Option<Sourced<'b, RequestHeaders>>,
+    response_body: Option<Sourced<'b, Box<str>>>,
+    on_store_error: Option<Sourced<'b, OnStoreError>>,
+    lease_by: Option<Sourced<'b, Box<str>>>,
+    lease: Option<Sourced<'b, Span>>,
 }
 
 /// Words that do not go together. What a [`LimitError`] says is not said here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
+pub enum OptionConflict {
     /// A queue in front of what has no slots.
     #[error(
         "on_limit: queue is only for buckets, not for {0}; write algorithm: leaky_bucket, or on_limit: reject"
@@ -112,10 +112,10 @@ pub enum Misfit {
     PeriodOfConcurrency,
 }
 
-impl<'b> Chosen<'b> {
+impl<'b> ResolvedOptions<'b> {
     /// Chooses, of layers of which the strongest comes first.
     pub fn new(layers: Layers<'b>) -> Self {
-        let any = |_: SaidBy| true;
+        let any = |_: Provenance| true;
         let algorithm = strongest(&layers, any, |block| block.algorithm.as_ref());
         let first = Self {
             layers,
@@ -127,16 +127,18 @@ impl<'b> Chosen<'b> {
             first.algorithm().is_bucket(),
         );
         // A rule's own word is taken whether it fits or not.
-        let if_fits = |fits: bool| move |by: SaidBy| fits || by == SaidBy::Rule;
+        let if_fits = |fits: bool| move |by: Provenance| fits || by == Provenance::Rule;
 
         let on_limits = first.layers.iter().filter_map(|&layer| {
-            Some(Word {
+            Some(Sourced {
                 located: layer.block.on_limit.as_ref()?,
                 layer,
             })
         });
-        let can_be = |word: &Word<'_, OnLimitWord>| {
-            is_bucket || word.located.value != OnLimitWord::Queue || word.layer.by == SaidBy::Rule
+        let can_be = |word: &Sourced<'_, OnLimitWord>| {
+            is_bucket
+                || word.located.value != OnLimitWord::Queue
+                || word.layer.by == Provenance::Rule
         };
         let on_limit = on_limits.into_iter().find(can_be);
         let then = |other| value_of(on_limit).unwrap_or(OnLimitWord::Reject) == other;
@@ -186,7 +188,7 @@ impl<'b> Chosen<'b> {
     }
 
     /// Every word that counts, and who says it.
-    pub fn choices(&self) -> Box<[Choice]> {
+    pub fn effective(&self) -> Box<[EffectiveOption]> {
         let mut choices = Vec::new();
         choose(&mut choices, "algorithm", self.algorithm, |algorithm| {
             algorithm.name().into()
@@ -282,8 +284,8 @@ impl<'b> Chosen<'b> {
 
     /// What counts here and does not stand in the file of the rule, for whoever wonders what is
     /// wrong with it; `None` if all does.
-    pub fn said_elsewhere(&self) -> Option<String> {
-        let choices = self.choices();
+    pub fn inherited(&self) -> Option<String> {
+        let choices = self.effective();
         let elsewhere: Vec<String> = choices
             .iter()
             .filter(|choice| !choice.by.is_in_rules_file())
@@ -293,141 +295,155 @@ impl<'b> Chosen<'b> {
     }
 
     /// Where the rule itself says that calls queue.
-    pub fn own_queue(&self) -> Option<Spot> {
+    pub fn own_queue(&self) -> Option<Location> {
         let word = self.on_limit.filter(|word| {
-            word.layer.by == SaidBy::Rule && word.located.value == OnLimitWord::Queue
+            word.layer.by == Provenance::Rule && word.located.value == OnLimitWord::Queue
         })?;
-        Some(word.located.spot)
+        Some(word.located.location)
     }
 
     /// Where the algorithm is said.
-    pub fn algorithm_spot(&self) -> Option<Spot> {
-        spot(self.algorithm)
+    pub fn algorithm_location(&self) -> Option<Location> {
+        location(self.algorithm)
     }
 
     /// All that does not go together, and where.
-    pub fn misfits(&self, spec: &DescriptorSpec) -> Vec<(Spot, Misfit)> {
+    pub fn conflicts(&self, spec: &DescriptorSpec) -> Vec<(Location, OptionConflict)> {
         let (algorithm, on_limit) = (self.algorithm(), self.on_limit_word());
-        let mut misfits = Vec::new();
-        let mut add = |place: Option<Spot>, misfit: Misfit| {
-            misfits.push((place.unwrap_or(spec.spot), misfit))
+        let mut conflicts = Vec::new();
+        let mut add = |place: Option<Location>, conflict: OptionConflict| {
+            conflicts.push((place.unwrap_or(spec.location), conflict))
         };
         if on_limit == OnLimitWord::Queue && !algorithm.is_bucket() {
-            add(spot(self.on_limit), Misfit::QueueWithoutBucket(algorithm));
+            add(
+                location(self.on_limit),
+                OptionConflict::QueueWithoutBucket(algorithm),
+            );
         }
         if self.queues() && self.max_wait.is_none() {
-            add(spot(self.on_limit), Misfit::QueueWithoutMaxWait);
+            add(location(self.on_limit), OptionConflict::QueueWithoutMaxWait);
         }
         if on_limit != OnLimitWord::Queue && self.max_wait.is_some() {
-            add(spot(self.max_wait), Misfit::MaxWaitWithoutQueue);
+            add(location(self.max_wait), OptionConflict::MaxWaitWithoutQueue);
         }
         if on_limit != OnLimitWord::Degrade && self.request_headers.is_some() {
-            add(spot(self.request_headers), Misfit::HeadersWithoutDegrade);
+            add(
+                location(self.request_headers),
+                OptionConflict::HeadersWithoutDegrade,
+            );
         }
         if on_limit != OnLimitWord::Reject && self.response_body.is_some() {
             add(
-                spot(self.response_body),
-                Misfit::BodyWithoutReject(on_limit),
+                location(self.response_body),
+                OptionConflict::BodyWithoutReject(on_limit),
             );
         }
         if algorithm != Algorithm::Concurrency {
             if self.lease_by.is_some() {
                 add(
-                    spot(self.lease_by),
-                    Misfit::LeaseByWithoutConcurrency(algorithm),
+                    location(self.lease_by),
+                    OptionConflict::LeaseByWithoutConcurrency(algorithm),
                 );
             }
-            return misfits;
+            return conflicts;
         }
         let key = &spec.key.value;
         match self.lease_by {
-            None => add(spot(self.algorithm), Misfit::NoLeaseBy { key: key.clone() }),
+            None => add(
+                location(self.algorithm),
+                OptionConflict::NoLeaseBy { key: key.clone() },
+            ),
             Some(lease_by) if *lease_by.located.value != **key => {
                 add(
-                    spot(self.lease_by),
-                    Misfit::LeaseByOfOther {
+                    location(self.lease_by),
+                    OptionConflict::LeaseByOfOther {
                         lease_by: lease_by.located.value.clone(),
                         key: key.clone(),
                     },
                 );
             }
             Some(_) if !spec.value.value.is_empty() || key.contains('*') => {
-                add(spot(self.lease_by), Misfit::LeaseByOfSome)
+                add(location(self.lease_by), OptionConflict::LeaseByOfSome)
             }
             Some(_) => {}
         }
         if self.unit_multiplier.is_some() {
-            add(spot(self.unit_multiplier), Misfit::PeriodOfConcurrency);
+            add(
+                location(self.unit_multiplier),
+                OptionConflict::PeriodOfConcurrency,
+            );
         }
-        misfits
+        conflicts
     }
 
     /// Where that stands which makes a limit one that cannot be counted; `None` if it is in the
     /// rate_limit.
-    pub fn spot_of(&self, error: &LimitError) -> Option<Spot> {
+    pub fn location_of(&self, error: &LimitError) -> Option<Location> {
         match error {
-            LimitError::PeriodZero | LimitError::PeriodTooLong { .. } => spot(self.unit_multiplier),
+            LimitError::PeriodZero | LimitError::PeriodTooLong { .. } => {
+                location(self.unit_multiplier)
+            }
             LimitError::BurstWithoutBucket(_)
             | LimitError::BurstZero
-            | LimitError::BurstTooLarge { .. } => spot(self.burst),
+            | LimitError::BurstTooLarge { .. } => location(self.burst),
             LimitError::BucketsWithoutSlidingWindow(_) | LimitError::BucketsOutOfRange(_) => {
-                spot(self.buckets)
+                location(self.buckets)
             }
             LimitError::MaxWaitWithoutBucket(_) | LimitError::MaxWaitOutOfRange(_) => {
-                spot(self.max_wait)
+                location(self.max_wait)
             }
             LimitError::LeaseWithoutConcurrency(_) | LimitError::LeaseOutOfRange(_) => {
-                spot(self.lease)
+                location(self.lease)
             }
-            LimitError::NoLease => spot(self.algorithm),
-            LimitError::CountedHolders => spot(self.over_limit_hits),
+            LimitError::NoLease => location(self.algorithm),
+            LimitError::CountedHolders => location(self.over_limit_hits),
             LimitError::RequestsTooLarge { .. } | LimitError::TooManyHolders(_) => None,
         }
     }
 }
 
-impl<T> Clone for Word<'_, T> {
+impl<T> Clone for Sourced<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Word<'_, T> {}
+impl<T> Copy for Sourced<'_, T> {}
 
 /// The word of the strongest layer that says one and may.
 fn strongest<'b, T>(
     layers: &Layers<'b>,
-    may: impl Fn(SaidBy) -> bool,
+    may: impl Fn(Provenance) -> bool,
     word: impl Fn(&'b Block) -> Option<&'b Located<T>>,
-) -> Option<Word<'b, T>> {
+) -> Option<Sourced<'b, T>> {
     layers
         .iter()
         .filter(|layer| may(layer.by))
         .find_map(|&layer| {
-            Some(Word {
+            Some(Sourced {
                 located: word(layer.block)?,
                 layer,
             })
         })
 }
 
-fn value_of<T: Copy>(word: Option<Word<'_, T>>) -> Option<T> {
+fn value_of<T: Copy>(word: Option<Sourced<'_, T>>) -> Option<T> {
     word.map(|word| word.located.value)
 }
 
 fn choose<T>(
-    choices: &mut Vec<Choice>,
+    choices: &mut Vec<EffectiveOption>,
     key: &'static str,
-    word: Option<Word<'_, T>>,
+    word: Option<Sourced<'_, T>>,
     text: impl Fn(&T) -> String,
 ) {
-    choices.extend(word.map(|Word { located, layer }| {
+    choices.extend(word.map(|Sourced { located, layer }| {
         let origin = Origin {
             file: layer.file.clone(),
-            line: located.spot.line,
-            column: located.spot.column,
+            line: located.location.line,
+            column: located.location.column,
         };
-        Choice {
+        EffectiveOption {
             key,
             value: text(&located.value).into(),
             by: layer.by,
@@ -437,7 +453,7 @@ fn choose<T>(
 }
 
 /// Where a word stands, if that is in the file of the rule.
-fn spot<T>(word: Option<Word<'_, T>>) -> Option<Spot> {
+fn location<T>(word: Option<Sourced<'_, T>>) -> Option<Location> {
     word.filter(|word| word.layer.by.is_in_rules_file())
-        .map(|word| word.located.spot)
+        .map(|word| word.located.location)
 }

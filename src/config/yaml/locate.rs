@@ -1,4 +1,4 @@
-//! Turns the parser's marks into spots: measures what the parser does not, and sees the tabs that
+//! Turns the parser's marks into locations: measures what the parser does not, and sees the tabs that
 //! it lets pass.
 //!
 //! Marks count characters, so finding one in the text means walking there. The walk only goes
@@ -8,18 +8,18 @@ use std::str::Chars;
 
 use saphyr_parser::{Marker, ScalarStyle, Span};
 
-use crate::config::yaml::Spot;
+use crate::config::yaml::Location;
 use crate::config::yaml::leniency::Padded;
 
 /// Walks along a text.
-pub struct Ruler<'t> {
+pub struct Locator<'t> {
     source: &'t Padded<'t>,
     rest: Chars<'t>,
     /// The number of the character that `rest` starts with.
     at: usize,
 }
 
-impl<'t> Ruler<'t> {
+impl<'t> Locator<'t> {
     /// At the start of the text.
     pub fn new(source: &'t Padded<'t>) -> Self {
         Self {
@@ -29,16 +29,16 @@ impl<'t> Ruler<'t> {
         }
     }
 
-    /// A spot one character wide.
-    pub fn spot(&self, mark: Marker) -> Spot {
-        self.source.spot(mark)
+    /// A location one character wide.
+    pub fn location(&self, mark: Marker) -> Location {
+        self.source.location(mark)
     }
 
-    /// The spot of an alias or a scalar; as wide as nothing where that is what stands there.
+    /// The location of an alias or a scalar; as wide as nothing where that is what stands there.
     ///
     /// The parser's span of a quoted scalar goes on to the next token, comments included, and that
     /// of a long one over several lines.
-    pub fn spot_of(&mut self, span: Span, style: ScalarStyle) -> Spot {
+    pub fn location_of(&mut self, span: Span, style: ScalarStyle) -> Location {
         let width = match style {
             ScalarStyle::Plain if span.start.line() == span.end.line() => span.len(),
             ScalarStyle::SingleQuoted => quoted_width(self.text_from(span.start.index()), '\''),
@@ -52,15 +52,15 @@ impl<'t> Ruler<'t> {
                 line.trim_end().chars().count().max(1)
             }
         };
-        Spot {
-            width: Spot::new(0, 0, width).width,
-            ..self.spot(span.start)
+        Location {
+            width: Location::new(0, 0, width).width,
+            ..self.location(span.start)
         }
     }
 
     /// The tab that the line of a mark is indented with. yaml.v2 refuses those, the parser takes
     /// some for a column each.
-    pub fn tab_before(&mut self, mark: Marker) -> Option<Spot> {
+    pub fn tab_before(&mut self, mark: Marker) -> Option<Location> {
         // None: something on this line was measured, and so came first.
         let start = mark
             .index()
@@ -69,7 +69,7 @@ impl<'t> Ruler<'t> {
         let line = self.text_from(start);
         let spaces = line.len() - line.trim_start_matches(' ').len();
         (spaces < mark.col() && line[spaces..].starts_with('\t'))
-            .then(|| Spot::new(mark.line(), spaces + 1, 1))
+            .then(|| Location::new(mark.line(), spaces + 1, 1))
     }
 
     /// What the parser found between two marks.
@@ -118,7 +118,7 @@ fn quoted_width(text: &str, quote: char) -> usize {
 #[cfg(test)]
 mod tests {
     use crate::config::yaml::read;
-    use crate::config::yaml::shape::collect_spots;
+    use crate::config::yaml::shape::collect_locations;
 
     #[test]
     fn every_node_knows_where_it_stands() {
@@ -141,14 +141,14 @@ mod tests {
         );
         let expected = "1:1+6 1:1+6 1:9+5 2:1+4 3:3+1 3:3+5 4:3+10 5:3+7 6:3+11 8:3+7 10:3+3 12:1+3 12:6+1 12:7+1 12:10+3 12:15+5 12:15+5 \
                         12:24+3 12:29+1 12:30+1 12:33+2 13:1+7 13:1+7 14:1+4 14:7+1 14:8+1 15:3+3";
-        assert_eq!(spots(text), expected);
-        assert_eq!(spots(&text.replace('\n', "\r\n")), expected);
-        assert_eq!(spots(&format!("\u{feff}{text}")), expected);
+        assert_eq!(locations(text), expected);
+        assert_eq!(locations(&text.replace('\n', "\r\n")), expected);
+        assert_eq!(locations(&format!("\u{feff}{text}")), expected);
     }
 
-    fn spots(text: &str) -> String {
+    fn locations(text: &str) -> String {
         let mut all = Vec::new();
-        collect_spots(&read(text).unwrap().root.unwrap(), &mut all);
+        collect_locations(&read(text).unwrap().root.unwrap(), &mut all);
         let shown: Vec<String> = all
             .iter()
             .map(|s| format!("{}:{}+{}", s.line, s.column, s.width))

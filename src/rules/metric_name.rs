@@ -9,7 +9,7 @@ use crate::text::Text;
 
 /// The name of a rule's metrics for this request: `domain.key_value.key_value…`. Holders are left
 /// out, as they are of what is counted: each would be a name of its own.
-pub fn metric_name(domain: &Domain, entries: &[Entry<'_>], hops: &Hops<'_>, rule: &Rule) -> String {
+pub fn of_rule(domain: &Domain, entries: &[Entry<'_>], hops: &Hops<'_>, rule: &Rule) -> String {
     let holder = rule.names_holders().then(|| hops.len() - 1);
     let any_shared = entries
         .iter()
@@ -41,10 +41,7 @@ pub fn metric_name(domain: &Domain, entries: &[Entry<'_>], hops: &Hops<'_>, rule
 
 /// The name of the metrics of a limit that came with the request, by the entries of
 /// [`overrides::named_by`](super::overrides::named_by).
-pub fn override_metric_name<'e>(
-    domain: &Domain,
-    entries: impl Iterator<Item = Entry<'e>>,
-) -> String {
+pub fn of_override<'e>(domain: &Domain, entries: impl Iterator<Item = Entry<'e>>) -> String {
     let mut name = format!("{}.", domain.name);
     for (index, entry) in entries.enumerate() {
         if index > 0 {

@@ -1,7 +1,7 @@
 //! What is refused before it is parsed: texts too long or too dense, and characters that no YAML
 //! has.
 
-use crate::config::yaml::{FILE_BYTES_MAX, NODES_MAX, NOT_UTF8, Spot, Trouble};
+use crate::config::yaml::{FILE_BYTES_MAX, Location, NODES_MAX, NOT_UTF8, SyntaxError};
 
 /// How many tokens a file may have by a generous estimate, block and flow style alike.
 ///
@@ -16,39 +16,40 @@ const TOKENS_MAX: usize = 2 * NODES_MAX;
 /// When it is too long, has too many tokens, or a character that yaml.v2 refuses: at a NUL the
 /// parser would see the end of the file, and a byte order mark where two files were joined would be
 /// part of a key.
-pub fn admit(text: &str) -> Result<(), Trouble> {
+pub fn check(text: &str) -> Result<(), SyntaxError> {
     if text.len() > FILE_BYTES_MAX {
         let text = format!(
             "the file is {} bytes long, more than the {FILE_BYTES_MAX} allowed",
             text.len()
         );
-        return Err(Trouble::new(Spot::new(1, 1, 1), text));
+        return Err(SyntaxError::new(Location::new(1, 1, 1), text));
     }
     let tokens: usize = text.bytes().map(tokens_of).sum();
     if tokens > TOKENS_MAX {
-        return Err(Trouble::new(
-            Spot::new(1, 1, 1),
+        return Err(SyntaxError::new(
+            Location::new(1, 1, 1),
             format!("the file has about {tokens} tokens, more than the {TOKENS_MAX} allowed"),
         ));
     }
-    let Some((at, c)) = text.char_indices().find(|(at, c)| is_refused(*at, *c)) else {
+    let Some((at, c)) = text.char_indices().find(|(at, c)| is_forbidden(*at, *c)) else {
         return Ok(());
     };
     let line = text[..at].rsplit('\n').next().unwrap_or_default();
-    let spot = Spot::new(
+    let location = Location::new(
         text[..at].matches('\n').count() + 1,
         line.chars().count() + 1,
         1,
     );
     if c == NOT_UTF8 {
-        return Err(Trouble::new(spot, "this is not UTF-8 text")
+        return Err(SyntaxError::new(location, "this is not UTF-8 text")
             .hint("rules are YAML; save the file as UTF-8"));
     }
     let text = format!(
         "the character U+{:04X} is not allowed in YAML",
         u32::from(c)
     );
-    Err(Trouble::new(spot, text).hint("in double quotes it can be written as \\xNN or \\uNNNN"))
+    Err(SyntaxError::new(location, text)
+        .hint("in double quotes it can be written as \\xNN or \\uNNNN"))
 }
 
 /// How many tokens a character can lead to: a colon makes `key`, its text and `value`.
@@ -61,7 +62,7 @@ fn tokens_of(byte: u8) -> usize {
     }
 }
 
-fn is_refused(at: usize, c: char) -> bool {
+fn is_forbidden(at: usize, c: char) -> bool {
     match c {
         '\t' | '\n' | '\r' | '\u{85}' => false,
         '\u{FEFF}' => at > 0,
@@ -99,18 +100,18 @@ mod tests {
     }
 
     #[test]
-    fn a_character_that_is_none_is_refused_where_it_stands() {
+    fn a_character_that_is_none_is_forbidden_where_it_stands() {
         for (text, line, column) in [
             ("a: b\né: \u{7}\n", 2, 4),
             ("a: \0\n", 1, 4),
             ("a: b\n\u{FEFF}c: d\n", 2, 1),
             ("a: b\nc: \u{FFFF}\n", 2, 4),
         ] {
-            let trouble = read(text).unwrap_err();
+            let error = read(text).unwrap_err();
             assert_eq!(
-                (trouble.spot.line, trouble.spot.column),
+                (error.location.line, error.location.column),
                 (line, column),
-                "{text:?}: {trouble}"
+                "{text:?}: {error}"
             );
         }
         assert!(read("\u{FEFF}a: \"\u{85}\"\r\n").is_ok());
