@@ -105,9 +105,9 @@ macro_rules! themes {
 }
 
 themes! {
-    bucket, calendar_month, concurrency, defaults, defects, depth, dimensions, dynamic_metadata, errors, give_back, headers, hits, leaky_bucket, matching,
+    all_or_nothing, bucket, calendar_month, concurrency, defaults, defects, depth, dimensions, dynamic_metadata, errors, give_back, headers, hits, leaky_bucket, matching,
     merge, metric_names, near_limit, oddities, over_limit, override_limit, queue, quota, refused_rules, reload, replaces, rlconfig, shadow,
-    sliding_log, sliding_window, standard_headers, all_or_nothing, tollgate_block, units, unlimited, wildcards,
+    sliding_log, sliding_window, standard_headers, tollgate_block, units, unlimited, wildcards,
 }
 
 /// A file.

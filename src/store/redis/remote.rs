@@ -207,8 +207,9 @@ impl RedisClient {
             _ => check.clone(),
         };
         let is_asked_again = |check: &Check, decision: &Result<Verdict, CheckError>| {
-            let stays_refused =
-                blocked && is_over(decision) && check.limit.over_limit_hits() == OverLimitHits::Drop;
+            let stays_refused = blocked
+                && is_over(decision)
+                && check.limit.over_limit_hits() == OverLimitHits::Drop;
             decision.is_ok() && !stays_refused
         };
         let asked: Vec<usize> = (0..checks.len())
