@@ -29,7 +29,7 @@ use crate::rules::{KeyFormat, LiveRules};
 use crate::runtime::Thread;
 use crate::settings::Settings;
 use crate::shutdown::{Lifecycle, Phase};
-use crate::store::redis::secrets::SecretSource;
+use crate::store::redis::connect::credentials::SecretSource;
 use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
 use crate::telemetry::mapper::Mapping;

@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::settings::parse::{self, Given};
 use crate::store::redis;
-use crate::store::redis::secrets::Secrets;
+use crate::store::redis::connect::credentials::Secrets;
 use crate::time::Span;
 
 /// 256 MiB: three and a half million counters. An operator who has more wants Redis.
@@ -165,9 +165,9 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::store::redis::address::Address;
-    use crate::store::redis::deployment::{Deployment, Sentinels};
+    use crate::store::redis::connect::address::Address;
     use crate::store::redis::settings::Connecting;
+    use crate::store::redis::topology::deployment::{Deployment, Sentinels};
 
     #[derive(Parser)]
     struct Cli {

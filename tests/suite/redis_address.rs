@@ -9,9 +9,9 @@ use clap::Parser;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 use tempfile::TempDir;
-use tollgate::store::redis::address::Address;
-use tollgate::store::redis::deployment::Deployment;
+use tollgate::store::redis::connect::address::Address;
 use tollgate::store::redis::settings::Connecting;
+use tollgate::store::redis::topology::deployment::Deployment;
 use tollgate::store::settings::Settings;
 
 use crate::support::PATIENCE;

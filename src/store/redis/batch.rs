@@ -27,11 +27,11 @@ use tokio::task::JoinSet;
 
 use crate::check::{CheckError, Effect, StoreError};
 use crate::store::redis::Redis;
-use crate::store::redis::connection::{Lane, Link};
-use crate::store::redis::health::Trouble;
-use crate::store::redis::node::Node;
-use crate::store::redis::redirect::Redirect;
+use crate::store::redis::connect::connection::{Lane, Link};
 use crate::store::redis::script::{CheckReply, EncodedCheck, Mode, Repair, WindowCommand};
+use crate::store::redis::topology::health::Trouble;
+use crate::store::redis::topology::node::Node;
+use crate::store::redis::topology::redirect::Redirect;
 use crate::store::redis::trip::{BatchReply, BatchRequest, ReplyError};
 use crate::time::Time;
 

@@ -12,5 +12,7 @@
 //! counted locally and never written back: Redis counts each hit once or not at all.
 
 pub mod local;
+pub mod membership;
 pub mod pending;
+pub mod usage_cache;
 pub mod write_back;

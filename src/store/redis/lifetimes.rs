@@ -7,8 +7,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::store::redis::node::NodeId;
 use crate::store::redis::script::Repair;
+use crate::store::redis::topology::node::NodeId;
 use crate::telemetry::metric::{Counter, Metrics};
 
 /// How many lifetimes are sent again. They come from the few batches that fail before a server is

@@ -12,12 +12,12 @@ use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError,
 use crate::limit::OverLimitHits;
 use crate::store::redis::Redis;
 use crate::store::redis::batch::{BATCH_SIZE_MAX, Batcher, PartReply, SendState, Silence};
-use crate::store::redis::cluster;
-use crate::store::redis::health::Trouble;
-use crate::store::redis::node::{Node, NodeId};
-use crate::store::redis::redirect::Redirect;
 use crate::store::redis::script::{EncodedCheck, Mode, Route, WindowCommand};
-use crate::store::redis::topology::Pool;
+use crate::store::redis::topology::cluster;
+use crate::store::redis::topology::health::Trouble;
+use crate::store::redis::topology::node::{Node, NodeId};
+use crate::store::redis::topology::pool::Pool;
+use crate::store::redis::topology::redirect::Redirect;
 use crate::time::{Span, Time};
 
 /// How often a check is sent elsewhere, at most. Slots move once in a while; a cluster that sends

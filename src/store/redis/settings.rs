@@ -9,10 +9,10 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::settings::parse::{self, Given, Secret};
-use crate::store::redis::address::{Address, AddressError, Listener, NamedBy};
-use crate::store::redis::deployment::{Deployment, PoolOptions, Sentinels};
-use crate::store::redis::secrets::{AuthFile, Live, Secrets};
-use crate::store::redis::tls::{Names, Tls, TlsClient};
+use crate::store::redis::connect::address::{Address, AddressError, Listener, NamedBy};
+use crate::store::redis::connect::credentials::{AuthFile, Live, Secrets};
+use crate::store::redis::connect::tls::{Names, Tls, TlsClient};
+use crate::store::redis::topology::deployment::{Deployment, PoolOptions, Sentinels};
 use crate::time::Span;
 
 /// Where Redis is if nobody says. The reference looks for the next one, which is nobody's default

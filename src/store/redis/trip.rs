@@ -4,13 +4,13 @@
 
 use redis::{Pipeline, RedisError, Value};
 
-use crate::store::redis::cluster;
-use crate::store::redis::connection::Link;
-use crate::store::redis::redirect::Redirect;
+use crate::store::redis::connect::connection::Link;
 use crate::store::redis::relocation::is_misplaced;
 use crate::store::redis::script::{
     self, CheckReply, EncodedCheck, Form, Mode, Repair, Route, Script,
 };
+use crate::store::redis::topology::cluster;
+use crate::store::redis::topology::redirect::Redirect;
 use crate::time::Time;
 
 /// How often the script is sent retry because Redis says that it has forgotten it: a flush may come

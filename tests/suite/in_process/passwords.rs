@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::settings::parse::Secret;
-use tollgate::store::redis::deployment::Deployment;
-use tollgate::store::redis::secrets::Live;
+use tollgate::store::redis::connect::credentials::Live;
+use tollgate::store::redis::topology::deployment::Deployment;
 use tollgate::time::Clock;
 
 use crate::support::in_process::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::check::StoreError;
-use tollgate::store::redis::deployment::Deployment;
+use tollgate::store::redis::topology::deployment::Deployment;
 use tollgate::time::Clock;
 
 use crate::support::in_process::{

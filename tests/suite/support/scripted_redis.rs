@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tollgate::algorithm::Counter;
 use tollgate::limit::Limit;
-use tollgate::store::redis::dialer::Dialer;
+use tollgate::store::redis::connect::dialer::Dialer;
 use tollgate::time::{Clock, Time};
 
 use commands::{Counters, Database, Session};

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use tollgate::file_watch::Watched as _;
-use tollgate::store::redis::deployment::Deployment;
-use tollgate::store::redis::secrets::SecretSource;
+use tollgate::store::redis::connect::credentials::SecretSource;
 use tollgate::store::redis::settings::Connecting;
+use tollgate::store::redis::topology::deployment::Deployment;
 use tollgate::telemetry::metric::Metrics;
 
 use crate::cluster::ready;

@@ -8,11 +8,11 @@ use redis::RedisError;
 use crate::check::{Check, Hits, Key};
 use crate::limit::Limit;
 use crate::store::redis::Redis;
-use crate::store::redis::connection::Link;
+use crate::store::redis::connect::connection::Link;
 use crate::store::redis::fallback::local::{WriteBack, WriteBackOutcome, WriteBackTarget};
-use crate::store::redis::node::Node;
 use crate::store::redis::script::{EncodedCheck, Mode, Repair, WindowCommand};
-use crate::store::redis::topology::{Layout, Pool};
+use crate::store::redis::topology::node::Node;
+use crate::store::redis::topology::pool::{Layout, Pool};
 use crate::store::redis::trip::{BatchReply, BatchRequest, ReplyError};
 use crate::time::Time;
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use tokio::sync::mpsc;
 use tollgate::algorithm::Counter;
 use tollgate::limit::Limit;
-use tollgate::store::redis::cluster;
+use tollgate::store::redis::topology::cluster;
 use tollgate::time::{Span, Time};
 
 use super::resp::Reply;

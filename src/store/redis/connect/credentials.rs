@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 
 use crate::file_watch::{FileSet, FileStat, RecursiveMode, Watched};
 use crate::settings::parse::Secret;
-use crate::store::redis::tls::{Tls, TlsClient, TlsError};
+use crate::store::redis::connect::tls::{Tls, TlsClient, TlsError};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::tls::{PemError, PemFile};
 

@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 use redis::{Pipeline, RedisError, Value};
 use tokio::sync::Mutex;
 
-use crate::store::redis::address::Address;
-use crate::store::redis::connection::{Link, Manager};
+use crate::store::redis::connect::address::Address;
+use crate::store::redis::connect::connection::{Link, Manager};
 
 /// How long one server is waited for while another may answer. Its connection goes on being made
 /// for the next look-up.

@@ -7,8 +7,8 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use redis::{Pipeline, Value};
 
-use crate::store::redis::address::Address;
-use crate::store::redis::kept_link::{ANSWER_TIMEOUT, KeptLink};
+use crate::store::redis::connect::address::Address;
+use crate::store::redis::connect::lookup::{ANSWER_TIMEOUT, KeptLink};
 
 /// How many slots a cluster has.
 pub const SLOTS: u16 = 16_384;

@@ -2,7 +2,7 @@
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::store::redis::cluster::Place;
+use crate::store::redis::topology::cluster::Place;
 
 /// Where to go instead. Nothing was done yet, so whatever is sent there is not sent twice.
 #[derive(Debug, Clone, PartialEq, Eq)]

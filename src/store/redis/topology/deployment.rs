@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::store::redis::address::Address;
+use crate::store::redis::connect::address::Address;
 use crate::time::Span;
 
 /// One Redis to count on, however many servers it has. There may be a second one, for limits whose

@@ -9,10 +9,10 @@ use std::time::Duration;
 use redis::RedisError;
 use tokio::sync::Notify;
 
-use crate::store::redis::address::Address;
-use crate::store::redis::breaker::{Breaker, BreakerMetrics};
-use crate::store::redis::connection::Manager;
+use crate::store::redis::connect::address::Address;
+use crate::store::redis::connect::connection::Manager;
 use crate::store::redis::relocation::is_misplaced;
+use crate::store::redis::topology::breaker::{Breaker, BreakerMetrics};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::time::{Clock, Span, Time};
 

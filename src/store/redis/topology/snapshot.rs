@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::store::redis::cluster;
-use crate::store::redis::node::Node;
+use crate::store::redis::topology::cluster;
+use crate::store::redis::topology::node::Node;
 
 /// A slot that nobody serves.
 pub const NOBODY: u16 = u16::MAX;

@@ -25,7 +25,7 @@ use crate::chance;
 use crate::limit::Share;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::store::redis::backoff::Backoff;
-use crate::store::redis::node::Node;
+use crate::store::redis::topology::node::Node;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::time::{Clock, Span, Time};
 

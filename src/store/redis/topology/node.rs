@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use redis::RedisError;
 use tokio::sync::Notify;
 
-use crate::store::redis::address::Address;
 use crate::store::redis::clock::RedisClock;
-use crate::store::redis::connection::{Connections, Manager, Timeouts};
-use crate::store::redis::dialer::Dialer;
-use crate::store::redis::health::{Health, HealthMetrics};
-use crate::store::redis::kept_link::KeptLink;
+use crate::store::redis::connect::address::Address;
+use crate::store::redis::connect::connection::{Connections, Manager, Timeouts};
+use crate::store::redis::connect::dialer::Dialer;
+use crate::store::redis::connect::lookup::KeptLink;
 use crate::store::redis::relocation::Relocation;
+use crate::store::redis::topology::health::{Health, HealthMetrics};
 use crate::time::Clock;
 
 /// One server. Its address never changes: when another takes its place, that is another node.

@@ -13,8 +13,8 @@ use std::time::Duration;
 use redis::aio::{AsyncStream, MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Client, RedisError};
 
-use crate::store::redis::address::Address;
-use crate::store::redis::resolver::Resolver;
+use crate::store::redis::connect::address::Address;
+use crate::store::redis::connect::resolver::Resolver;
 
 /// How byte streams to Redis are opened.
 #[derive(Clone)]

@@ -9,10 +9,10 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use redis::{Pipeline, RedisError, Value};
 
-use crate::store::redis::address::Address;
-use crate::store::redis::cluster::Place;
-use crate::store::redis::connection::Manager;
-use crate::store::redis::kept_link::{ANSWER_TIMEOUT, KeptLink};
+use crate::store::redis::connect::address::Address;
+use crate::store::redis::connect::connection::Manager;
+use crate::store::redis::connect::lookup::{ANSWER_TIMEOUT, KeptLink};
+use crate::store::redis::topology::cluster::Place;
 
 /// Those who know.
 #[derive(Debug)]

@@ -19,8 +19,8 @@ use redis::{
 };
 
 use crate::settings::parse::Secret;
-use crate::store::redis::secrets::Live;
-use crate::store::redis::tls::TlsClient;
+use crate::store::redis::connect::credentials::Live;
+use crate::store::redis::connect::tls::TlsClient;
 
 /// Where Redis listens unless it is told otherwise.
 const PORT_DEFAULT: u16 = 6379;
