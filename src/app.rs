@@ -29,7 +29,7 @@ use crate::rules::{KeyFormat, LiveRules};
 use crate::runtime::Thread;
 use crate::settings::Settings;
 use crate::shutdown::{Lifecycle, Phase};
-use crate::store::redis::connect::credentials::SecretSource;
+use crate::store::redis::connect::credentials::CredentialReloader;
 use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
 use crate::telemetry::mapper::Mapping;
@@ -52,7 +52,7 @@ pub struct App {
     rule_source: RuleSource,
     certificates: Option<CertificateSource>,
     backend: Backend,
-    secrets: Option<SecretSource>,
+    secrets: Option<CredentialReloader>,
     store_must_come_within: Option<Span>,
     clock: Clock,
     lifecycle: Lifecycle,
@@ -177,7 +177,7 @@ impl App {
                     .context("make a client of Redis")?;
                 (
                     Backend::Redis(Arc::new(redis)),
-                    SecretSource::new(secrets, &metrics),
+                    CredentialReloader::new(secrets, &metrics),
                 )
             }
         };
@@ -396,7 +396,7 @@ async fn missed(backend: &Backend, within: Option<Span>) -> Span {
         return pending().await;
     };
     tokio::time::sleep(within.into()).await;
-    if backend.has_come() {
+    if backend.was_reachable() {
         pending().await
     } else {
         within

@@ -58,10 +58,10 @@ impl Backend {
     }
 
     /// Whether the store was ever seen to be there.
-    pub fn has_come(&self) -> bool {
+    pub fn was_reachable(&self) -> bool {
         match self {
             Self::Memory(_) => true,
-            Self::Redis(redis) => redis.has_come(),
+            Self::Redis(redis) => redis.was_reachable(),
         }
     }
 

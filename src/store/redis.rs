@@ -21,13 +21,13 @@ use crate::algorithm::charge::Charge;
 use crate::check::{Check, CheckError, CheckRequest, Hits, Verdict, Verdicts};
 use crate::limit::{Algorithm, Limit, Share};
 use crate::shutdown::Lifecycle;
-use crate::store::redis::connect::connection::{Connections, Timeouts};
+use crate::store::redis::connect::connection::{ConnectionMetrics, Timeouts};
 use crate::store::redis::connect::dialer::Dialer;
 use crate::store::redis::fallback::local::{
     LocalFallback, Undecided, WRITE_BACK_TIME_MAX, WriteBackResult,
 };
-use crate::store::redis::fallback::membership::Replicas;
-use crate::store::redis::fallback::usage_cache::LastSeen;
+use crate::store::redis::fallback::membership::Membership;
+use crate::store::redis::fallback::usage_cache::UsageCache;
 use crate::store::redis::fallback::write_back::ServerTarget;
 use crate::store::redis::lifetimes::UnconfirmedLifetimes;
 use crate::store::redis::over_limit_cache::OverLimitCache;
@@ -35,7 +35,7 @@ use crate::store::redis::script::{CheckReply, EncodedCheck, Mode, WindowCommand}
 use crate::store::redis::topology::deployment::PoolOptions;
 use crate::store::redis::topology::health::{HealthMetrics, PROBE_INTERVAL};
 use crate::store::redis::topology::node::{Node, NodeParts};
-use crate::store::redis::topology::pool::{Layout, Pool, TopologyMetrics};
+use crate::store::redis::topology::pool::{NodePool, Topology, TopologyMetrics};
 use crate::store::{Trip, full_logs};
 use crate::telemetry::metric::{self, Gauge, Histogram, Metrics};
 use crate::time::{Clock, Span, Time};
@@ -89,14 +89,14 @@ pub struct Options {
 /// Redis, for the whole process.
 #[derive(Debug)]
 pub struct Redis {
-    main: Pool,
-    per_second: Option<Pool>,
+    main: NodePool,
+    per_second: Option<NodePool>,
     store_timeout: Span,
     required: bool,
     expiration_jitter_max: Span,
     over_limit_cache: Option<OverLimitCache>,
-    last_seen: LastSeen,
-    replicas: Replicas,
+    last_seen: UsageCache,
+    replicas: Membership,
     local: LocalFallback,
     lifetimes: UnconfirmedLifetimes,
     clock: Clock,
@@ -124,7 +124,7 @@ impl Redis {
     /// An address that the client cannot use.
     pub fn new(options: Options, clock: Clock, metrics: &Metrics) -> Result<Self, RedisError> {
         let (health, topology) = (HealthMetrics::new(metrics), TopologyMetrics::new(metrics));
-        let pool = |pool: PoolOptions, connections: Connections| {
+        let pool = |pool: PoolOptions, connections: ConnectionMetrics| {
             let timeouts = Timeouts {
                 connect: pool.connect_timeout.into(),
                 reply: options.store_timeout.into(),
@@ -135,24 +135,24 @@ impl Redis {
                 clock: clock.clone(),
                 connections,
                 health: health.clone(),
-                doubts: Arc::new(Notify::new()),
+                refresh: Arc::new(Notify::new()),
             };
-            Pool::new(pool.deployment, parts, topology.clone())
+            NodePool::new(pool.deployment, parts, topology.clone())
         };
         let database = options.main.deployment.database();
         Ok(Self {
-            main: pool(options.main, Connections::new(metrics))?,
+            main: pool(options.main, ConnectionMetrics::new(metrics))?,
             per_second: options
                 .per_second
-                .map(|per_second| pool(per_second, Connections::per_second(metrics)))
+                .map(|per_second| pool(per_second, ConnectionMetrics::per_second(metrics)))
                 .transpose()?,
             store_timeout: options.store_timeout,
             required: options.required,
             expiration_jitter_max: options.expiration_jitter_max,
             over_limit_cache: (options.over_limit_cache_bytes > 0)
                 .then(|| OverLimitCache::new(options.over_limit_cache_bytes, metrics)),
-            last_seen: LastSeen::new(metrics),
-            replicas: Replicas::new(
+            last_seen: UsageCache::new(metrics),
+            replicas: Membership::new(
                 &options.key_prefix,
                 database,
                 Share::one_of(options.replicas),
@@ -175,7 +175,7 @@ impl Redis {
     pub async fn look_after(self: Arc<Self>, lifecycle: Lifecycle) {
         let redis: &Self = &self;
         let pools = redis.pools().map(|pool| {
-            pool.look_after(move |node| async move {
+            pool.maintain(move |node| async move {
                 redis.write_back(pool, &node, WRITE_BACK_TIME_MAX).await
                     != WriteBackResult::Unreachable
             })
@@ -183,7 +183,7 @@ impl Redis {
         // Whichever server it is: what is published on one node of a cluster is heard on all.
         let home = || {
             self.main
-                .layout()
+                .topology()
                 .nodes()
                 .iter()
                 .find(|node| !node.health.breaker.is_open())
@@ -191,7 +191,7 @@ impl Redis {
         };
         tokio::join!(
             join_all(pools),
-            self.replicas.look_after(home, &self.clock, &lifecycle),
+            self.replicas.run_heartbeats(home, &self.clock, &lifecycle),
             self.local.sweep(self.clock.clone()),
             self.write_back_the_rest(),
             self.tell(lifecycle.clone()),
@@ -204,10 +204,13 @@ impl Redis {
         let mut rounds = tokio::time::interval(PROBE_INTERVAL);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let is_reachable = self.pools().all(Pool::is_reachable);
+            let is_reachable = self.pools().all(NodePool::is_reachable);
             let (is_ready, note) = (
                 !self.required || is_reachable,
-                self.pools().map(Pool::note).collect::<Vec<_>>().join("; "),
+                self.pools()
+                    .map(NodePool::summary)
+                    .collect::<Vec<_>>()
+                    .join("; "),
             );
             if told.as_ref() != Some(&(is_ready, note.clone())) {
                 lifecycle.set_store(is_ready, note.clone());
@@ -217,12 +220,12 @@ impl Redis {
         }
     }
 
-    fn pools(&self) -> impl Iterator<Item = &Pool> {
+    fn pools(&self) -> impl Iterator<Item = &NodePool> {
         std::iter::once(&self.main).chain(&self.per_second)
     }
 
     /// Where a check is counted.
-    fn pool_of(&self, check: &Check) -> &Pool {
+    fn pool_of(&self, check: &Check) -> &NodePool {
         self.per_second
             .as_ref()
             .filter(|_| is_per_second(&check.limit))
@@ -240,8 +243,8 @@ impl Redis {
     }
 
     /// Whether all servers were seen to be there, or one of each cluster.
-    pub fn has_come(&self) -> bool {
-        self.pools().all(Pool::has_come)
+    pub fn was_reachable(&self) -> bool {
+        self.pools().all(NodePool::was_reachable)
     }
 
     /// Whether the process may only serve while it can be reached.
@@ -251,12 +254,12 @@ impl Redis {
 
     /// How many hits were in use, and when, as far as a server last said.
     pub fn last_seen(&self, check: &Check) -> Option<(u64, Time)> {
-        self.last_seen.recall(self.last_seen.hash(&check.key))
+        self.last_seen.get(self.last_seen.hash(&check.key))
     }
 
     /// How often a server, once given up, was there again.
     fn recoveries(&self) -> u64 {
-        self.pools().map(Pool::recoveries).sum()
+        self.pools().map(NodePool::recoveries).sum()
     }
 
     /// Decides checks on which no server gave a verdict, against this replica's share.
@@ -270,7 +273,7 @@ impl Redis {
         // moment.
         let home = checks.first().and_then(|(check, _)| {
             self.pool_of(check)
-                .layout()
+                .topology()
                 .owner(check.key.as_bytes())
                 .cloned()
         });
@@ -300,7 +303,7 @@ impl Redis {
 
     /// Writes pending hits back to a server, and sets the lifetimes of keys that it did not
     /// confirm.
-    async fn write_back(&self, pool: &Pool, node: &Node, within: Span) -> WriteBackResult {
+    async fn write_back(&self, pool: &NodePool, node: &Node, within: Span) -> WriteBackResult {
         let mut target = ServerTarget::new(self, pool, node);
         let lifetimes = self.lifetimes.take(node.id());
         if !lifetimes.is_empty() && !target.repair(&lifetimes).await {
@@ -322,12 +325,12 @@ impl Redis {
         loop {
             tokio::select! {
                 _ = interval.tick() => {}
-                _ = select_all(self.pools().map(|pool| Box::pin(pool.moved()))) => {}
+                _ = select_all(self.pools().map(|pool| Box::pin(pool.topology_changed()))) => {}
             }
             let mut all_serve = true;
             for pool in self.pools() {
-                let layout = Arc::clone(&pool.layout());
-                for node in layout.nodes() {
+                let topology = Arc::clone(&pool.topology());
+                for node in topology.nodes() {
                     if node.health.breaker.is_open() {
                         all_serve = false;
                     } else {
@@ -343,22 +346,22 @@ impl Redis {
 
     /// The server that has a check's counter, if anybody has.
     fn home(&self, check: &Check) -> Option<Arc<Node>> {
-        let layout = self.pool_of(check).layout();
-        if layout.has_slots() {
+        let topology = self.pool_of(check).topology();
+        if topology.has_slots() {
             // The start of a window is part of the key.
-            let line = self.line(check, &layout, Mode::Independent, self.clock.now());
-            return layout.owner(line.key().as_bytes()).cloned();
+            let line = self.line(check, &topology, Mode::Independent, self.clock.now());
+            return topology.owner(line.key().as_bytes()).cloned();
         }
-        layout.owner(check.key.as_bytes()).cloned()
+        topology.owner(check.key.as_bytes()).cloned()
     }
 
     /// A check as a server gets it, by the clock of the node that would have its key if that held
     /// no time: all replicas go by the same one then, whatever the clocks of other nodes say.
-    fn line(&self, check: &Check, layout: &Layout, mode: Mode, now: Time) -> EncodedCheck {
+    fn line(&self, check: &Check, topology: &Topology, mode: Mode, now: Time) -> EncodedCheck {
         self.line_charging(
             check,
             Counter::charge(&check.limit, check.call()),
-            layout,
+            topology,
             mode,
             now,
         )
@@ -369,11 +372,11 @@ impl Redis {
         &self,
         check: &Check,
         charge: Charge,
-        layout: &Layout,
+        topology: &Topology,
         mode: Mode,
         now: Time,
     ) -> EncodedCheck {
-        let node = layout.owner(check.key.as_bytes());
+        let node = topology.owner(check.key.as_bytes());
         let redis_time = |time: Time| node.map_or(time, |node| node.clock.at(time));
         let (at, hash) = (redis_time(now), self.last_seen.hash(&check.key));
         // Any number will do that differs from time to time. In between it stays, so that lines of
@@ -383,12 +386,12 @@ impl Redis {
         let mut line = EncodedCheck::charging(check, charge, hash, at, mode, jitter);
         if line.is_window() {
             let window = |at: Time| check.limit.window(at).index;
-            let seen = self.last_seen.recall(hash);
+            let seen = self.last_seen.get(hash);
             let is_known =
                 seen.is_some_and(|(used, seen)| used > 0 && window(redis_time(seen)) == window(at));
             line.set_command(match is_known {
                 true => WindowCommand::Incr,
-                false if layout.has_slots() => WindowCommand::SetNxIncr,
+                false if topology.has_slots() => WindowCommand::SetNxIncr,
                 false => WindowCommand::Script,
             });
         }

@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::settings::parse::{self, Given};
 use crate::store::redis;
-use crate::store::redis::connect::credentials::Secrets;
+use crate::store::redis::connect::credentials::CredentialFiles;
 use crate::time::Span;
 
 /// 256 MiB: three and a half million counters. An operator who has more wants Redis.
@@ -67,7 +67,7 @@ pub enum BackendChoice {
     /// In this process.
     Memory,
     /// On Redis, of which somebody has to watch what comes from files.
-    Redis(Box<redis::Options>, Secrets),
+    Redis(Box<redis::Options>, CredentialFiles),
 }
 
 impl Settings {
@@ -92,7 +92,7 @@ impl Settings {
             over_limit_cache_bytes: self.local_cache_size_in_bytes,
             replicas: NonZeroU32::MIN,
             key_prefix: Box::default(),
-            dialer: redis::dialer::Dialer::default(),
+            dialer: redis::connect::dialer::Dialer::default(),
         };
         Ok(BackendChoice::Redis(Box::new(options), connecting.secrets))
     }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::store::redis::connect::address::Address;
     use crate::store::redis::settings::Connecting;
-    use crate::store::redis::topology::deployment::{Deployment, Sentinels};
+    use crate::store::redis::topology::deployment::{Deployment, SentinelConfig};
 
     #[derive(Parser)]
     struct Cli {
@@ -868,7 +868,7 @@ mod tests {
             {
                 Deployment::Single(address) => told(&[address], of_servers),
                 Deployment::Cluster(seeds) => told(&seeds, of_servers),
-                Deployment::Sentinel(Sentinels {
+                Deployment::Sentinel(SentinelConfig {
                     sentinels, server, ..
                 }) => {
                     told(&sentinels, &of_sentinels.expect("there are sentinels"));
@@ -904,7 +904,7 @@ mod tests {
                 .flat_map(|deployment| match deployment {
                     Deployment::Single(address) => vec![address],
                     Deployment::Cluster(seeds) => seeds,
-                    Deployment::Sentinel(Sentinels {
+                    Deployment::Sentinel(SentinelConfig {
                         sentinels, server, ..
                     }) => [sentinels, vec![server.at("s", 1)]].concat(),
                 });

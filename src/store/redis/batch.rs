@@ -27,9 +27,9 @@ use tokio::task::JoinSet;
 
 use crate::check::{CheckError, Effect, StoreError};
 use crate::store::redis::Redis;
-use crate::store::redis::connect::connection::{Lane, Link};
+use crate::store::redis::connect::connection::{Connection, WorkerConnection};
 use crate::store::redis::script::{CheckReply, EncodedCheck, Mode, Repair, WindowCommand};
-use crate::store::redis::topology::health::Trouble;
+use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::redirect::Redirect;
 use crate::store::redis::trip::{BatchReply, BatchRequest, ReplyError};
@@ -107,7 +107,7 @@ struct Task {
     node: Arc<Node>,
     /// Whether it is one of a cluster's.
     by_slot: bool,
-    lane: Lane,
+    worker_connection: WorkerConnection,
     queue: mpsc::Receiver<PendingRequest>,
     /// Taken from the queue, and left over because the batch before it was full.
     next: Option<PendingRequest>,
@@ -170,12 +170,13 @@ impl Batcher {
     /// Starts on the runtime that this is called on.
     pub fn start(redis: Arc<Redis>, node: Arc<Node>, by_slot: bool) -> Self {
         let (queue, waiting) = mpsc::channel(WAITERS_MAX);
-        let lane = Lane::open(node.manager().clone(), redis.store_timeout.into());
+        let worker_connection =
+            WorkerConnection::open(node.connector().clone(), redis.store_timeout.into());
         let task = Task {
             redis,
             node,
             by_slot,
-            lane,
+            worker_connection,
             queue: waiting,
             next: None,
         };
@@ -270,10 +271,10 @@ impl Task {
         if health.breaker.is_open() {
             return fail(batch, StoreError::Unreachable.not_counted());
         }
-        let mut link = match self.lane.link().await {
-            Ok(link) => link,
+        let mut connection = match self.worker_connection.get().await {
+            Ok(connection) => connection,
             Err(cause) => {
-                health.failed(&cause);
+                health.record_failure(&cause);
                 return fail(batch, StoreError::Unreachable.not_counted());
             }
         };
@@ -297,15 +298,15 @@ impl Task {
             .checks
             .observe(f64::from(u32::try_from(trip.checks()).unwrap_or(u32::MAX)));
         redis.metrics.in_flight.inc();
-        let result = self.call(&mut link, &trip).await;
+        let result = self.call(&mut connection, &trip).await;
         redis.metrics.in_flight.dec();
         match result {
             Ok(back) => {
-                health.worked();
+                health.record_success();
                 self.deliver(batch, back);
             }
             Err(error) => {
-                health.failed(&error.to_string());
+                health.record_failure(&error.to_string());
                 redis.metrics.ambiguous.inc_by(batch.len() as u64);
                 // INCRBY may have created a key, without a lifetime.
                 let direct = batch
@@ -325,43 +326,46 @@ impl Task {
 
     async fn call(
         &self,
-        link: &mut Link,
+        connection: &mut Connection,
         trip: &BatchRequest<'_>,
     ) -> Result<BatchReply, RedisError> {
         let (redis, node) = (&self.redis, &self.node);
         let sent = redis.clock.now();
         let values = trip
-            .send(link, || redis.metrics.unknown_script.inc())
+            .send(connection, || redis.metrics.unknown_script.inc())
             .await?;
         let received = redis.clock.now();
         redis
             .metrics
             .seconds
             .observe(received.since(sent).as_secs_f64());
-        let mut back = trip.read(values).inspect_err(|_| link.give_up())?;
+        let mut back = trip
+            .read(values)
+            .inspect_err(|_| connection.mark_broken())?;
         if let Some(now) = back.now {
             node.clock.observe(now, sent, received);
         }
-        self.repair(link, std::mem::take(&mut back.repairs)).await;
+        self.repair(connection, std::mem::take(&mut back.repairs))
+            .await;
         if back.is_misplaced() {
             // Its name may lead to another server by now, which only a new connection finds.
-            if node.relocation.leaves(link.id(), redis.clock.now()) {
-                link.give_up();
+            if node.relocation.leaves(connection.id(), redis.clock.now()) {
+                connection.mark_broken();
             }
         } else if node.relocation.is_suspected() && trip.has_written(&back) {
-            node.relocation.counted(link.id());
+            node.relocation.counted(connection.id());
         }
         Ok(back)
     }
 
     /// Repairs keys. Callers have their replies whether that works or not.
-    async fn repair(&self, link: &mut Link, repairs: Vec<Repair>) {
+    async fn repair(&self, connection: &mut Connection, repairs: Vec<Repair>) {
         if repairs.is_empty() {
             return;
         }
-        if link.call(&Repair::commands(&repairs)).await.is_err() {
-            self.node.health.see(
-                Trouble::Unreachable,
+        if connection.call(&Repair::commands(&repairs)).await.is_err() {
+            self.node.health.record_fault(
+                FaultKind::Unreachable,
                 "the lifetime of a key could not be set",
             );
             self.redis.lifetimes.add(self.node.id(), repairs);
@@ -402,13 +406,13 @@ impl Task {
                 if mode != Mode::DryRun {
                     self.redis
                         .last_seen
-                        .remember(line.hash(), line.used(&said), now);
+                        .record(line.hash(), line.used(&said), now);
                 }
                 Ok(said)
             }
             Err(ReplyError::Elsewhere(redirect)) => Err(Silence::Elsewhere(redirect)),
             Err(ReplyError::Wrong(text)) => {
-                self.node.health.refused(&text);
+                self.node.health.record_error_reply(&text);
                 Err(Silence::None(StoreError::Rejected.not_counted()))
             }
         }

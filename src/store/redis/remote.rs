@@ -14,9 +14,9 @@ use crate::store::redis::Redis;
 use crate::store::redis::batch::{BATCH_SIZE_MAX, Batcher, PartReply, SendState, Silence};
 use crate::store::redis::script::{EncodedCheck, Mode, Route, WindowCommand};
 use crate::store::redis::topology::cluster;
-use crate::store::redis::topology::health::Trouble;
+use crate::store::redis::topology::health::FaultKind;
 use crate::store::redis::topology::node::{Node, NodeId};
-use crate::store::redis::topology::pool::Pool;
+use crate::store::redis::topology::pool::NodePool;
 use crate::store::redis::topology::redirect::Redirect;
 use crate::time::{Span, Time};
 
@@ -43,7 +43,7 @@ struct Budget {
 /// Checks that go to one server.
 #[derive(Debug)]
 struct NodeBatch<'r> {
-    pool: &'r Pool,
+    pool: &'r NodePool,
     by_slot: bool,
     node: Arc<Node>,
     /// Which of the ask's checks they are.
@@ -73,9 +73,9 @@ impl RedisClient {
             batchers: Arc::default(),
         };
         for pool in remote.redis.pools() {
-            let layout = pool.layout();
-            for node in layout.nodes() {
-                remote.batcher(node, layout.has_slots());
+            let topology = pool.topology();
+            for node in topology.nodes() {
+                remote.batcher(node, topology.has_slots());
             }
         }
         remote
@@ -234,10 +234,10 @@ impl RedisClient {
         let mut parts = NodeBatches::new();
         for (index, check) in checks.iter().enumerate() {
             let pool = self.redis.pool_of(check);
-            let layout = pool.layout();
-            let line = self.redis.line(check, &layout, mode, now);
-            if let Some(node) = layout.owner(line.key().as_bytes()) {
-                let part = part_of(&mut parts, pool, node, layout.has_slots());
+            let topology = pool.topology();
+            let line = self.redis.line(check, &topology, mode, now);
+            if let Some(node) = topology.owner(line.key().as_bytes()) {
+                let part = part_of(&mut parts, pool, node, topology.has_slots());
                 part.indices.push(index);
                 part.lines.push(line);
             }
@@ -388,7 +388,7 @@ impl RedisClient {
             .await
             .unwrap_or_else(|_| {
                 node.health
-                    .see(Trouble::Slow, "no reply within the caller's time");
+                    .record_fault(FaultKind::Slow, "no reply within the caller's time");
                 Err(CheckError {
                     error: StoreError::TimedOut,
                     effect: send_state.withdraw(),
@@ -399,16 +399,18 @@ impl RedisClient {
     /// Where a node sends somebody.
     fn follow(
         &self,
-        pool: &Pool,
+        pool: &NodePool,
         node: &Arc<Node>,
         redirect: &Redirect,
     ) -> Option<(Arc<Node>, Route)> {
         let [moved, ask, again] = &self.redis.metrics.redirects;
-        let at = |place: &cluster::Place| pool.node_at(&place.told_by(node.address()));
+        let at = |endpoint: &cluster::Endpoint| {
+            pool.node_at(&endpoint.resolve_relative_to(node.address()))
+        };
         match redirect {
             Redirect::Moved(place) => {
                 moved.inc();
-                pool.doubt();
+                pool.request_refresh();
                 Some((at(place)?, Route::Normal))
             }
             Redirect::Ask(place) => {
@@ -436,7 +438,7 @@ impl RedisClient {
         let is_known = |id: &NodeId| {
             self.redis
                 .pools()
-                .any(|pool| pool.layout().nodes().iter().any(|node| node.id() == *id))
+                .any(|pool| pool.topology().nodes().iter().any(|node| node.id() == *id))
         };
         batchers.retain(|id, _| is_known(id));
         let batcher = Batcher::start(self.redis.clone(), node.clone(), by_slot);
@@ -448,7 +450,7 @@ impl RedisClient {
 impl<'r> NodeReply<'r> {
     fn redirect(
         &mut self,
-        pool: &'r Pool,
+        pool: &'r NodePool,
         node: &Arc<Node>,
         index: usize,
         mut line: EncodedCheck,
@@ -467,7 +469,7 @@ impl<'r> NodeReply<'r> {
 /// The part of a server, which may be new.
 fn part_of<'p, 'r>(
     parts: &'p mut NodeBatches<'r>,
-    pool: &'r Pool,
+    pool: &'r NodePool,
     node: &Arc<Node>,
     by_slot: bool,
 ) -> &'p mut NodeBatch<'r> {

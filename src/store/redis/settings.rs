@@ -9,10 +9,10 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::settings::parse::{self, Given, Secret};
-use crate::store::redis::connect::address::{Address, AddressError, Listener, NamedBy};
-use crate::store::redis::connect::credentials::{AuthFile, Live, Secrets};
+use crate::store::redis::connect::address::{Address, AddressError, AddressSettings, ServerKind};
+use crate::store::redis::connect::credentials::{AuthFile, CredentialFiles, Reloadable};
 use crate::store::redis::connect::tls::{Names, Tls, TlsClient};
-use crate::store::redis::topology::deployment::{Deployment, PoolOptions, Sentinels};
+use crate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
 use crate::time::Span;
 
 /// Where Redis is if nobody says. The reference looks for the next one, which is nobody's default
@@ -224,7 +224,7 @@ pub struct Connecting {
     /// Where to count limits whose period is a second, if not there.
     pub per_second: Option<PoolOptions>,
     /// What of it comes from files, and comes anew if somebody watches them.
-    pub secrets: Secrets,
+    pub secrets: CredentialFiles,
     /// Whether to be healthy only while Redis answers.
     pub health_check_active_connection: bool,
 }
@@ -255,8 +255,8 @@ struct SaidAuth<'a> {
 struct Reading {
     tls: Tls,
     /// Made of the files as soon as one of the two connects by TLS.
-    tls_client: Option<Live<TlsClient>>,
-    secrets: Secrets,
+    tls_client: Option<Reloadable<TlsClient>>,
+    secrets: CredentialFiles,
     /// Whole sentences about what has no effect, or another than one might think.
     warnings: Vec<String>,
 }
@@ -327,7 +327,7 @@ impl Settings {
         let mut reading = Reading {
             tls: self.tls()?,
             tls_client: None,
-            secrets: Secrets::default(),
+            secrets: CredentialFiles::default(),
             warnings: Vec::new(),
         };
         reading.warn_of(&WITHOUT_EFFECT, environment);
@@ -530,7 +530,7 @@ impl Said<'_> {
     }
 
     fn single(&self, reading: &mut Reading) -> Result<Address, String> {
-        let address = self.address(Listener::Server, self.url()?, reading)?;
+        let address = self.address(ServerKind::Server, self.url()?, reading)?;
         match self.socket_type {
             Some(SocketType::Unix) if !address.is_socket() => {
                 reading.warn(format!(
@@ -552,7 +552,7 @@ impl Said<'_> {
         self.auth.enter(address, tls, self.names.url, reading)
     }
 
-    fn sentinels(&self, reading: &mut Reading) -> Result<Sentinels, String> {
+    fn sentinels(&self, reading: &mut Reading) -> Result<SentinelConfig, String> {
         let url = self.names.url;
         let text = self.url()?.trim();
         let (master, addresses) = text.split_once(',').unwrap_or((text, ""));
@@ -571,11 +571,11 @@ impl Said<'_> {
                 "{url} does not begin with the name of a master; write mymaster,host:port,host:port"
             ));
         }
-        let (first, others) = self.list(Listener::Sentinel, addresses, reading)?;
+        let (first, others) = self.list(ServerKind::Sentinel, addresses, reading)?;
         let tls = self.tls(&first, reading)?;
         let first = self.sentinel_auth.enter(first, tls.clone(), url, reading)?;
-        let server = self.auth.enter(Address::nowhere(), tls, url, reading)?;
-        Ok(Sentinels {
+        let server = self.auth.enter(Address::unresolved(), tls, url, reading)?;
+        Ok(SentinelConfig {
             master: master.to_owned(),
             sentinels: all_entered_as(first, &others),
             server,
@@ -583,7 +583,7 @@ impl Said<'_> {
     }
 
     fn cluster(&self, reading: &mut Reading) -> Result<Vec<Address>, String> {
-        let (first, others) = self.list(Listener::Server, self.url()?, reading)?;
+        let (first, others) = self.list(ServerKind::Server, self.url()?, reading)?;
         let tls = self.tls(&first, reading)?;
         let first = self.auth.enter(first, tls, self.names.url, reading)?;
         Ok(all_entered_as(first, &others))
@@ -602,12 +602,12 @@ impl Said<'_> {
     /// Addresses with commas between them: the first, and the others, which are entered as that is.
     fn list(
         &self,
-        listener: Listener,
+        kind: ServerKind,
         text: &str,
         reading: &mut Reading,
     ) -> Result<(Address, Vec<Address>), String> {
         // One alone may have a comma in its password; in a list it is `%2C`.
-        let items: Vec<&str> = match Address::parse_of(listener, text) {
+        let items: Vec<&str> = match Address::parse_as(kind, text) {
             Ok(_) => vec![text],
             Err(_) => text
                 .split(',')
@@ -617,7 +617,7 @@ impl Said<'_> {
         };
         let mut addresses = Vec::new();
         for item in &items {
-            addresses.push(self.address(listener, item, reading)?);
+            addresses.push(self.address(kind, item, reading)?);
         }
         let SettingNames {
             url, redis_type, ..
@@ -662,7 +662,7 @@ impl Said<'_> {
 
     fn address(
         &self,
-        listener: Listener,
+        kind: ServerKind,
         text: &str,
         reading: &mut Reading,
     ) -> Result<Address, String> {
@@ -672,7 +672,7 @@ impl Said<'_> {
             auth,
             ..
         } = self.names;
-        let parsed = Address::parse_of(listener, text).map_err(|error| match error {
+        let parsed = Address::parse_as(kind, text).map_err(|error| match error {
             AddressError::List => {
                 format!("{url} {error}: set {redis_type} to CLUSTER or SENTINEL, or write the one server to count on, as host:port")
             }
@@ -692,7 +692,7 @@ impl Said<'_> {
         &self,
         address: &Address,
         reading: &mut Reading,
-    ) -> Result<Option<Live<TlsClient>>, String> {
+    ) -> Result<Option<Reloadable<TlsClient>>, String> {
         let SettingNames { tls, url, .. } = self.names;
         if !address.is_tls() && self.tls != Some(true) {
             return Ok(None);
@@ -760,7 +760,7 @@ impl<'a> SaidAuth<'a> {
     fn enter(
         &self,
         address: Address,
-        tls: Option<Live<TlsClient>>,
+        tls: Option<Reloadable<TlsClient>>,
         url: &'static str,
         reading: &mut Reading,
     ) -> Result<Address, String> {
@@ -778,7 +778,7 @@ impl<'a> SaidAuth<'a> {
                         self.setting
                     ));
                 }
-                Some(Live::new(secret.clone()))
+                Some(Reloadable::new(secret.clone()))
             }
             (None, Some(path)) => Some(
                 reading
@@ -788,12 +788,12 @@ impl<'a> SaidAuth<'a> {
             ),
             (None, None) => None,
         };
-        let address = address.named_by(NamedBy {
+        let address = address.with_settings(AddressSettings {
             url,
             auth: self.given().unwrap_or(self.setting),
         });
         let address = if let Some(auth) = auth {
-            address.with_auth(auth)
+            address.with_credentials(auth)
         } else {
             address
         };
@@ -822,7 +822,7 @@ impl Reading {
         are_set.for_each(|(name, reason)| self.warn(format!("{name} has no effect: {reason}")));
     }
 
-    fn tls_client(&mut self) -> Result<Live<TlsClient>, String> {
+    fn tls_client(&mut self) -> Result<Reloadable<TlsClient>, String> {
         if let Some(made) = &self.tls_client {
             return Ok(made.clone());
         }
@@ -849,7 +849,7 @@ pub fn without_flag() -> impl Iterator<Item = &'static str> {
 fn all_entered_as(first: Address, others: &[Address]) -> Vec<Address> {
     let others: Vec<Address> = others
         .iter()
-        .filter_map(Address::place)
+        .filter_map(Address::endpoint)
         .map(|(host, port)| first.at(host, port))
         .collect();
     std::iter::once(first).chain(others).collect()

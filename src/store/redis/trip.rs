@@ -4,7 +4,7 @@
 
 use redis::{Pipeline, RedisError, Value};
 
-use crate::store::redis::connect::connection::Link;
+use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::relocation::is_misplaced;
 use crate::store::redis::script::{
     self, CheckReply, EncodedCheck, Form, Mode, Repair, Route, Script,
@@ -177,16 +177,16 @@ impl<'b> BatchRequest<'b> {
     /// Whatever breaks the connection.
     pub async fn send(
         &self,
-        link: &mut Link,
+        connection: &mut Connection,
         forgotten: impl Fn(),
     ) -> Result<Vec<Value>, RedisError> {
-        let mut values = link.call(&self.commands).await?;
+        let mut values = connection.call(&self.commands).await?;
         for _ in 0..FORGOTTEN_MAX {
             let Some(retry) = self.retry(&values) else {
                 break;
             };
             forgotten();
-            retry.replace(&mut values, link.call(&retry.commands).await?);
+            retry.replace(&mut values, connection.call(&retry.commands).await?);
         }
         Ok(values)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::settings::parse::Secret;
-use tollgate::store::redis::connect::credentials::Live;
+use tollgate::store::redis::connect::credentials::Reloadable;
 use tollgate::store::redis::topology::deployment::Deployment;
 use tollgate::time::Clock;
 
@@ -19,7 +19,7 @@ struct World {
     server: Arc<ScriptedRedis>,
     service: Service,
     /// The password that the service uses for new connections.
-    password: Live<Secret>,
+    password: Reloadable<Secret>,
 }
 
 async fn world() -> World {
@@ -27,8 +27,8 @@ async fn world() -> World {
     let network = Network::new(clock.clone());
     let server = network.server(ADDRESS);
     server.set_passwords(&["first"]);
-    let password = Live::new(Secret::new("first"));
-    let deployment = Deployment::Single(address(ADDRESS).with_auth(password.clone()));
+    let password = Reloadable::new(Secret::new("first"));
+    let deployment = Deployment::Single(address(ADDRESS).with_credentials(password.clone()));
     let mut service = Service::new(&network, deployment, clock);
     service.start().await;
     World {

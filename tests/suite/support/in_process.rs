@@ -26,7 +26,7 @@ use tollgate::rules::{LiveRules, OnStoreError};
 use tollgate::shutdown::Lifecycle;
 use tollgate::store::Backend;
 use tollgate::store::redis::connect::address::Address;
-use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions, Sentinels};
+use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
 use tollgate::store::redis::{Options, Redis};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, Span, Time};
@@ -125,10 +125,10 @@ pub(crate) fn cluster(seeds: &[&str]) -> Deployment {
 /// The master `m` of these sentinels.
 pub(crate) fn sentinel(sentinels: &[&str]) -> Deployment {
     let sentinels = sentinels.iter().map(|sentinel| address(sentinel)).collect();
-    Deployment::Sentinel(Sentinels {
+    Deployment::Sentinel(SentinelConfig {
         master: "m".to_owned(),
         sentinels,
-        server: Address::nowhere(),
+        server: Address::unresolved(),
     })
 }
 

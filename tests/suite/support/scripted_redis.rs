@@ -138,7 +138,7 @@ impl Network {
     pub(crate) fn dialer(&self) -> Dialer {
         let servers = self.servers.clone();
         Dialer::Streams(Arc::new(move |address| {
-            let (host, port) = address.place().expect("tests use no sockets");
+            let (host, port) = address.endpoint().expect("tests use no sockets");
             let server = lock(&servers).get(&format!("{host}:{port}")).cloned();
             Box::pin(async move {
                 let server = server.ok_or(io::ErrorKind::ConnectionRefused)?;

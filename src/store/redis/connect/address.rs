@@ -19,7 +19,7 @@ use redis::{
 };
 
 use crate::settings::parse::Secret;
-use crate::store::redis::connect::credentials::Live;
+use crate::store::redis::connect::credentials::Reloadable;
 use crate::store::redis::connect::tls::TlsClient;
 
 /// Where Redis listens unless it is told otherwise.
@@ -41,14 +41,14 @@ const KEEPALIVE_TRIES: u32 = 3;
 pub struct Address {
     /// As it was written; `auth` and `tls` win over it.
     info: ConnectionInfo,
-    auth: Option<Live<Secret>>,
-    tls: Option<Live<TlsClient>>,
-    named_by: NamedBy,
+    auth: Option<Reloadable<Secret>>,
+    tls: Option<Reloadable<TlsClient>>,
+    settings: AddressSettings,
 }
 
 /// The settings that an operator can mend an address by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NamedBy {
+pub struct AddressSettings {
     /// Which has the address.
     pub url: &'static str,
     /// Which has user and password, or names a file with them.
@@ -57,7 +57,7 @@ pub struct NamedBy {
 
 /// What listens at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listener {
+pub enum ServerKind {
     /// A server of Redis, on port 6379 if no other is said.
     Server,
     /// A sentinel, on port 26379 if no other is said.
@@ -66,7 +66,7 @@ pub enum Listener {
 
 /// An address as it was read, and what of it has no effect.
 #[derive(Debug, Clone)]
-pub struct Parsed {
+pub struct ParsedAddress {
     /// The address.
     pub address: Address,
     /// Whole sentences.
@@ -131,7 +131,7 @@ enum Security {
 
 /// What a URL says besides the place.
 #[derive(Default)]
-struct Entry {
+struct UrlParts {
     user: Option<String>,
     password: Option<String>,
     database: Option<String>,
@@ -147,19 +147,19 @@ impl Address {
     ///
     /// # Errors
     /// What is wrong with it, never quoting it.
-    pub fn parse(text: &str) -> Result<Parsed, AddressError> {
-        Self::parse_of(Listener::Server, text)
+    pub fn parse(text: &str) -> Result<ParsedAddress, AddressError> {
+        Self::parse_as(ServerKind::Server, text)
     }
 
     /// Reads the address of a server or a sentinel.
     ///
     /// # Errors
     /// What is wrong with it, never quoting it.
-    pub fn parse_of(listener: Listener, text: &str) -> Result<Parsed, AddressError> {
-        // Secrets are kept in files, and files end with a line break.
+    pub fn parse_as(kind: ServerKind, text: &str) -> Result<ParsedAddress, AddressError> {
+        // CredentialFiles are kept in files, and files end with a line break.
         let text = text.trim();
         if text.starts_with('/') {
-            return Ok(Parsed::new(
+            return Ok(ParsedAddress::new(
                 ConnectionAddr::Unix(text.into()),
                 RedisConnectionInfo::default(),
             ));
@@ -167,12 +167,12 @@ impl Address {
         let Some((scheme, rest)) = text.split_once("://") else {
             return match text.strip_prefix("unix:") {
                 Some(rest) => socket(rest),
-                None => place_alone(listener, text),
+                None => place_alone(kind, text),
             };
         };
         match scheme.to_ascii_lowercase().as_str() {
-            "redis" | "valkey" => server(listener, rest, Security::Plain),
-            "rediss" | "valkeys" => server(listener, rest, Security::Tls),
+            "redis" | "valkey" => server(kind, rest, Security::Plain),
+            "rediss" | "valkeys" => server(kind, rest, Security::Tls),
             "unix" | "redis+unix" | "valkey+unix" => socket(rest),
             // `host:1,redis://…`
             _ if scheme.contains(',') => Err(AddressError::List),
@@ -182,8 +182,8 @@ impl Address {
 
     /// A server whose place is told later, by [`at`](Self::at), and that nobody has to be let into
     /// so far.
-    pub fn nowhere() -> Self {
-        Parsed::new(
+    pub fn unresolved() -> Self {
+        ParsedAddress::new(
             ConnectionAddr::Tcp(String::new(), 0),
             RedisConnectionInfo::default(),
         )
@@ -193,7 +193,7 @@ impl Address {
     /// The same server, entered with REDIS_AUTH: a password, or a user and a password with a colon
     /// between them. Either of the two wins over the URL's, as it does in the reference.
     #[must_use]
-    pub fn with_auth(self, auth: Live<Secret>) -> Self {
+    pub fn with_credentials(self, auth: Reloadable<Secret>) -> Self {
         Self {
             auth: Some(auth),
             ..self
@@ -202,7 +202,7 @@ impl Address {
 
     /// The same server, reached by TLS. It changes nothing about a Unix socket, which has none.
     #[must_use]
-    pub fn with_tls(self, tls: Live<TlsClient>) -> Self {
+    pub fn with_tls(self, tls: Reloadable<TlsClient>) -> Self {
         if self.is_socket() {
             self
         } else {
@@ -215,8 +215,8 @@ impl Address {
 
     /// The same server, with the settings that say where it is and how to be let in.
     #[must_use]
-    pub fn named_by(self, named_by: NamedBy) -> Self {
-        Self { named_by, ..self }
+    pub fn with_settings(self, settings: AddressSettings) -> Self {
+        Self { settings, ..self }
     }
 
     /// Another server that one is let into in the same way.
@@ -239,7 +239,7 @@ impl Address {
 
     /// Its host, unless it is a socket.
     pub fn host(&self) -> Option<&str> {
-        self.place().map(|(host, _)| host)
+        self.endpoint().map(|(host, _)| host)
     }
 
     /// What a connection is made from, with the credentials and certificates of this moment: ask
@@ -261,7 +261,7 @@ impl Address {
             // The reference's driver does the same: there are users with `nopass`.
             settings = settings.set_password("");
         }
-        let addr = match (&self.tls, self.place()) {
+        let addr = match (&self.tls, self.endpoint()) {
             (Some(tls), Some(place)) => tls.load().at(place),
             _ => info.addr().clone(),
         };
@@ -273,7 +273,7 @@ impl Address {
     /// What is said at the beginning of a connection.
     fn settings(&self) -> RedisConnectionInfo {
         let mut settings = self.info.redis_settings().clone();
-        let Some(auth) = self.auth.as_ref().map(Live::load) else {
+        let Some(auth) = self.auth.as_ref().map(Reloadable::load) else {
             return settings;
         };
         let (user, password) = auth.reveal().split_once(':').unwrap_or(("", auth.reveal()));
@@ -287,7 +287,7 @@ impl Address {
     }
 
     /// Host and port; `None` for a socket.
-    pub fn place(&self) -> Option<(&str, u16)> {
+    pub fn endpoint(&self) -> Option<(&str, u16)> {
         match self.info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 Some((host, *port))
@@ -299,7 +299,7 @@ impl Address {
     /// Why it cannot be connected to, for the log: what the client's words leave out, and what to
     /// look at.
     pub fn explain(&self, error: &RedisError) -> String {
-        let NamedBy { url, auth } = self.named_by;
+        let AddressSettings { url, auth } = self.settings;
         if error.kind() == ErrorKind::AuthenticationFailed {
             return format!(
                 "{self} refuses the user or the password (WRONGPASS), or has none; see {auth} and {url}"
@@ -313,7 +313,7 @@ impl Address {
 
     /// The setting that says where it is, or where one is asked for its place.
     pub fn url_setting(&self) -> &'static str {
-        self.named_by.url
+        self.settings.url
     }
 
     /// Whether it is a Unix socket.
@@ -352,7 +352,7 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let database = self.database();
-        match (self.info.addr(), self.place()) {
+        match (self.info.addr(), self.endpoint()) {
             (ConnectionAddr::Unix(path), _) => {
                 write!(formatter, "unix://{}", path.display())?;
                 return if database == 0 {
@@ -384,7 +384,7 @@ impl fmt::Debug for Address {
     }
 }
 
-impl NamedBy {
+impl AddressSettings {
     /// The one Redis, if there is no other.
     pub const MAIN: Self = Self {
         url: "REDIS_URL",
@@ -392,7 +392,7 @@ impl NamedBy {
     };
 }
 
-impl Listener {
+impl ServerKind {
     const fn port(self) -> u16 {
         match self {
             Self::Server => PORT_DEFAULT,
@@ -401,7 +401,7 @@ impl Listener {
     }
 }
 
-impl Parsed {
+impl ParsedAddress {
     fn new(place: ConnectionAddr, settings: RedisConnectionInfo) -> Self {
         let info = place
             .into_connection_info()
@@ -412,21 +412,21 @@ impl Parsed {
                 info,
                 auth: None,
                 tls: None,
-                named_by: NamedBy::MAIN,
+                settings: AddressSettings::MAIN,
             },
             warnings: Vec::new(),
         }
     }
 }
 
-impl Entry {
+impl UrlParts {
     /// Reads what stands before the host, as `user:password`, and behind it. What is set there
     /// twice is taken from where most would look for it, as in the reference: before the host,
     /// and in the path.
     fn read(credentials: Option<&str>, behind: &str) -> Result<Self, AddressError> {
         let (behind, fragment) = behind.split_once('#').unwrap_or((behind, ""));
         let (path, query) = behind.split_once('?').unwrap_or((behind, ""));
-        let mut entry = Self {
+        let mut parts = Self {
             has_more: !fragment.is_empty(),
             ..Self::default()
         };
@@ -434,13 +434,13 @@ impl Entry {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = Some(decoded(value)?).filter(|value| !value.is_empty());
             match key {
-                "db" => entry.database = value,
-                "username" | "user" => entry.user = value,
-                "password" | "pass" => entry.password = value,
-                _ => entry.has_more = true,
+                "db" => parts.database = value,
+                "username" | "user" => parts.user = value,
+                "password" | "pass" => parts.password = value,
+                _ => parts.has_more = true,
             }
         }
-        if path.contains('@') || entry.has_more && (query.contains('@') || fragment.contains('@')) {
+        if path.contains('@') || parts.has_more && (query.contains('@') || fragment.contains('@')) {
             return Err(AddressError::Unescaped);
         }
         if let Some(credentials) = credentials {
@@ -449,19 +449,19 @@ impl Entry {
                 .map_or((credentials, None), |(user, password)| {
                     (user, Some(password))
                 });
-            entry.user = Some(decoded(user)?)
+            parts.user = Some(decoded(user)?)
                 .filter(|user| !user.is_empty())
-                .or(entry.user);
-            entry.password = password.map(decoded).transpose()?.or(entry.password);
+                .or(parts.user);
+            parts.password = password.map(decoded).transpose()?.or(parts.password);
         }
         let path = path.trim_matches('/');
         if !path.is_empty() {
-            entry.database = Some(path.to_owned());
+            parts.database = Some(path.to_owned());
         }
-        Ok(entry)
+        Ok(parts)
     }
 
-    fn into_parsed(self, place: ConnectionAddr) -> Result<Parsed, AddressError> {
+    fn into_parsed(self, place: ConnectionAddr) -> Result<ParsedAddress, AddressError> {
         let mut settings = RedisConnectionInfo::default();
         let mut warnings = Vec::new();
         if let Some(database) = &self.database {
@@ -479,28 +479,28 @@ impl Entry {
                 "of what stands behind ? and #, only db, username and password have an effect",
             );
         }
-        let mut parsed = Parsed::new(place, settings);
+        let mut parsed = ParsedAddress::new(place, settings);
         parsed.warnings = warnings;
         Ok(parsed)
     }
 }
 
 /// What follows `redis://`.
-fn server(listener: Listener, rest: &str, security: Security) -> Result<Parsed, AddressError> {
+fn server(kind: ServerKind, rest: &str, security: Security) -> Result<ParsedAddress, AddressError> {
     let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let (credentials, place) = authority
         .rsplit_once('@')
         .map_or((None, authority), |(credentials, place)| {
             (Some(credentials), place)
         });
-    let (host, port) = match host_and_port(listener, place) {
+    let (host, port) = match host_and_port(kind, place) {
         // The first letters of a password were taken for the place.
         Err(error) if error != AddressError::List && behind.contains('@') => {
             return Err(AddressError::Unescaped);
         }
         place => place?,
     };
-    Entry::read(credentials, behind)?.into_parsed(match security {
+    UrlParts::read(credentials, behind)?.into_parsed(match security {
         Security::Plain => ConnectionAddr::Tcp(host, port),
         Security::Tls => ConnectionAddr::TcpTls {
             host,
@@ -512,28 +512,28 @@ fn server(listener: Listener, rest: &str, security: Security) -> Result<Parsed, 
 }
 
 /// What follows `unix://`, or `unix:`: a path, and perhaps a query.
-fn socket(rest: &str) -> Result<Parsed, AddressError> {
+fn socket(rest: &str) -> Result<ParsedAddress, AddressError> {
     let (path, behind) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
     let path = PathBuf::from(decoded(path)?);
     if !path.is_absolute() {
         return Err(AddressError::Path);
     }
-    Entry::read(None, behind)?.into_parsed(ConnectionAddr::Unix(path))
+    UrlParts::read(None, behind)?.into_parsed(ConnectionAddr::Unix(path))
 }
 
 /// A host, perhaps with a port, and nothing else.
-fn place_alone(listener: Listener, text: &str) -> Result<Parsed, AddressError> {
+fn place_alone(kind: ServerKind, text: &str) -> Result<ParsedAddress, AddressError> {
     if text.contains('@') {
         return Err(AddressError::NoScheme);
     }
-    let (host, port) = host_and_port(listener, text)?;
-    Ok(Parsed::new(
+    let (host, port) = host_and_port(kind, text)?;
+    Ok(ParsedAddress::new(
         ConnectionAddr::Tcp(host, port),
         RedisConnectionInfo::default(),
     ))
 }
 
-fn host_and_port(listener: Listener, place: &str) -> Result<(String, u16), AddressError> {
+fn host_and_port(kind: ServerKind, place: &str) -> Result<(String, u16), AddressError> {
     if place.contains(',') {
         return Err(AddressError::List);
     }
@@ -545,7 +545,7 @@ fn host_and_port(listener: Listener, place: &str) -> Result<(String, u16), Addre
         }
         return match behind.strip_prefix(':') {
             Some(port) => Ok((host.to_owned(), port_of(port)?)),
-            None if behind.is_empty() => Ok((host.to_owned(), listener.port())),
+            None if behind.is_empty() => Ok((host.to_owned(), kind.port())),
             None => Err(AddressError::Port),
         };
     }
@@ -556,12 +556,12 @@ fn host_and_port(listener: Listener, place: &str) -> Result<(String, u16), Addre
         return if is_ambiguous {
             Err(AddressError::Ambiguous)
         } else {
-            Ok((place.to_owned(), listener.port()))
+            Ok((place.to_owned(), kind.port()))
         };
     }
     let (host, port) = match place.rsplit_once(':') {
         Some((host, port)) => (host, port_of(port)?),
-        None => (place, listener.port()),
+        None => (place, kind.port()),
     };
     if host.is_empty() {
         return Err(AddressError::NoHost);
@@ -827,7 +827,7 @@ mod tests {
     #[test]
     fn redis_auth_wins_over_the_url_part_by_part() {
         for (url, auth, user, password) in AUTH {
-            let address = parsed(url).with_auth(Live::new(Secret::new(*auth)));
+            let address = parsed(url).with_credentials(Reloadable::new(Secret::new(*auth)));
             let info = address.connection_info();
             assert_eq!(
                 (

@@ -22,7 +22,7 @@ use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 /// Makes connections.
 #[derive(Debug, Clone)]
-pub struct Manager {
+pub struct Connector {
     address: Address,
     /// It knows how to ask whether a connection lives. Connecting is left to the client: this has
     /// time-outs of its own for that.
@@ -32,7 +32,7 @@ pub struct Manager {
     /// Starts attempts to connect again.
     restart: Arc<Notify>,
     /// None for servers that count nothing.
-    connections: Option<Connections>,
+    connections: Option<ConnectionMetrics>,
 }
 
 /// How long to wait.
@@ -47,7 +47,7 @@ pub struct Timeouts {
 /// How many connections there are, were made and were closed, also as the reference tells it of its
 /// pool.
 #[derive(Debug, Clone)]
-pub struct Connections {
+pub struct ConnectionMetrics {
     made: Counter,
     open: Gauge,
     closed: Counter,
@@ -72,21 +72,21 @@ type Attempt<'a, T> = BoxFuture<'a, Result<T, RedisError>>;
 
 /// Counts as a connection for as long as it lives.
 #[derive(Debug)]
-struct Counted(Connections);
+struct ConnectionGuard(ConnectionMetrics);
 
 /// A connection, and whether it still is one.
 #[derive(Debug)]
-pub struct Link {
+pub struct Connection {
     id: ConnectionId,
     connection: MultiplexedConnection,
     broken: bool,
-    _counted: Option<Counted>,
+    _counted: Option<ConnectionGuard>,
 }
 
 /// The one connection of a runtime. Its calls go one after the other.
 #[derive(Debug, Clone)]
-pub struct Lane {
-    pool: Pool<Manager>,
+pub struct WorkerConnection {
+    pool: Pool<Connector>,
     /// What the last try to connect failed for. bb8 alone would let whoever waits for a connection
     /// wait on.
     failures: watch::Receiver<String>,
@@ -94,12 +94,12 @@ pub struct Lane {
 
 /// Where bb8 says what became of its tries.
 #[derive(Debug, Clone)]
-struct Failures {
+struct ConnectErrors {
     address: Address,
     told: watch::Sender<String>,
 }
 
-impl Connections {
+impl ConnectionMetrics {
     /// Of the Redis that everybody has.
     pub fn new(metrics: &Metrics) -> Self {
         let made = metrics.counter_with(
@@ -157,22 +157,22 @@ impl Connections {
     }
 }
 
-impl Counted {
-    fn new(connections: &Connections) -> Self {
+impl ConnectionGuard {
+    fn new(connections: &ConnectionMetrics) -> Self {
         connections.made.inc();
         connections.open.inc();
         Self(connections.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.open.dec();
         self.0.closed.inc();
     }
 }
 
-impl Manager {
+impl Connector {
     /// For that server.
     ///
     /// # Errors
@@ -181,7 +181,7 @@ impl Manager {
         address: Address,
         timeouts: Timeouts,
         dialer: Dialer,
-        connections: Option<Connections>,
+        connections: Option<ConnectionMetrics>,
     ) -> Result<Self, RedisError> {
         let redis = RedisConnectionManager::new(address.connection_info())?;
         Ok(Self {
@@ -222,8 +222,8 @@ impl Manager {
     /// # Errors
     /// It does not, or not in time.
     pub async fn probe(&self) -> Result<(), RedisError> {
-        let mut link = self.link().await?;
-        tokio::time::timeout(self.timeouts.reply, self.is_valid(&mut link))
+        let mut connection = self.connect_background().await?;
+        tokio::time::timeout(self.timeouts.reply, self.is_valid(&mut connection))
             .await
             .unwrap_or_else(|_| Err(late("no reply")))
     }
@@ -251,22 +251,22 @@ impl Manager {
     ///
     /// # Errors
     /// It could not be made, or not in time.
-    pub async fn link(&self) -> Result<Link, RedisError> {
+    pub async fn connect_background(&self) -> Result<Connection, RedisError> {
         self.connect_with(Some(self.fresh_attempt_after())).await
     }
 
-    async fn connect_with(&self, fresh_after: Option<Duration>) -> Result<Link, RedisError> {
+    async fn connect_with(&self, fresh_after: Option<Duration>) -> Result<Connection, RedisError> {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
         let Timeouts { connect, reply } = self.timeouts;
         let dial = || self.dialer.connect(&self.address, connect).boxed();
         let mut connection = self.attempt(fresh_after, dial).await?;
         connection.set_response_timeout(reply);
         let id = ConnectionId(CONNECTIONS.fetch_add(1, Relaxed));
-        Ok(Link {
+        Ok(Connection {
             id,
             connection,
             broken: false,
-            _counted: self.connections.as_ref().map(Counted::new),
+            _counted: self.connections.as_ref().map(ConnectionGuard::new),
         })
     }
 
@@ -305,25 +305,25 @@ impl Manager {
     }
 }
 
-impl ManageConnection for Manager {
-    type Connection = Link;
+impl ManageConnection for Connector {
+    type Connection = Connection;
     type Error = RedisError;
 
-    async fn connect(&self) -> Result<Link, RedisError> {
+    async fn connect(&self) -> Result<Connection, RedisError> {
         // Probes find out when the server is back, and restart this.
         self.connect_with(None).await
     }
 
-    async fn is_valid(&self, link: &mut Link) -> Result<(), RedisError> {
-        self.redis.is_valid(&mut link.connection).await
+    async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
+        self.redis.is_valid(&mut connection.connection).await
     }
 
-    fn has_broken(&self, link: &mut Link) -> bool {
-        link.broken
+    fn has_broken(&self, connection: &mut Connection) -> bool {
+        connection.broken
     }
 }
 
-impl Link {
+impl Connection {
     /// Which connection it is.
     pub fn id(&self) -> ConnectionId {
         self.id
@@ -347,17 +347,17 @@ impl Link {
 
     /// Closes the connection once it is given back: its next reply may make no sense, or the wrong
     /// server sends it.
-    pub fn give_up(&mut self) {
+    pub fn mark_broken(&mut self) {
         self.broken = true;
     }
 }
 
-impl Lane {
+impl WorkerConnection {
     /// A connection for the runtime that this is called on. It is made in the background.
-    pub fn open(manager: Manager, patience: Duration) -> Self {
+    pub fn open(connector: Connector, patience: Duration) -> Self {
         let (told, failures) = watch::channel(String::new());
-        let sink = Failures {
-            address: manager.address.clone(),
+        let sink = ConnectErrors {
+            address: connector.address.clone(),
             told,
         };
         let pool = Pool::builder()
@@ -369,7 +369,7 @@ impl Lane {
             .idle_timeout(None)
             .max_lifetime(None)
             .error_sink(Box::new(sink))
-            .build_unchecked(manager);
+            .build_unchecked(connector);
         Self { pool, failures }
     }
 
@@ -377,12 +377,12 @@ impl Lane {
     ///
     /// # Errors
     /// It could not be made, or not in time.
-    pub async fn link(&self) -> Result<PooledConnection<'_, Manager>, String> {
+    pub async fn get(&self) -> Result<PooledConnection<'_, Connector>, String> {
         let mut failures = self.failures.clone();
         failures.mark_unchanged();
         tokio::select! {
             biased;
-            link = self.pool.get() => link.map_err(|error| match error {
+            connection = self.pool.get() => connection.map_err(|error| match error {
                 bb8::RunError::User(error) => error.to_string(),
                 bb8::RunError::TimedOut => "no connection in time".to_owned(),
             }),
@@ -391,7 +391,7 @@ impl Lane {
     }
 }
 
-impl ErrorSink<RedisError> for Failures {
+impl ErrorSink<RedisError> for ConnectErrors {
     fn sink(&self, error: RedisError) {
         // Nobody may be waiting.
         let _ = self.told.send(self.address.explain(&error));

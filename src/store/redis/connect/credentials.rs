@@ -19,7 +19,7 @@ use crate::tls::{PemError, PemFile};
 
 /// Something as it serves at the moment. Clones are the same, and change together.
 #[derive(Debug)]
-pub struct Live<T>(Arc<ArcSwap<T>>);
+pub struct Reloadable<T>(Arc<ArcSwap<T>>);
 
 /// A file with a password, or a user and a password, as REDIS_AUTH has them: one line, whose end is
 /// not a part of it.
@@ -46,13 +46,13 @@ pub enum AuthFileError {
 
 /// All that comes from files, for every Redis of the process.
 #[derive(Debug, Clone, Default)]
-pub struct Secrets {
-    kept: Vec<Kept>,
+pub struct CredentialFiles {
+    kept: Vec<WatchedFiles>,
 }
 
 /// What one set of files is for.
 #[derive(Clone)]
-struct Kept {
+struct WatchedFiles {
     files: FileSet,
     /// Puts what is in the files now in the place of what serves.
     renew: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
@@ -60,8 +60,8 @@ struct Kept {
 
 /// Reads the files, again and again.
 #[derive(Debug)]
-pub struct SecretSource {
-    kept: Vec<(Kept, Standing)>,
+pub struct CredentialReloader {
+    kept: Vec<(WatchedFiles, LoadState)>,
     loaded: Counter,
     failed: Counter,
     refused: Gauge,
@@ -69,12 +69,12 @@ pub struct SecretSource {
 
 /// What became of the newest files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    Serves,
-    Refused,
+enum LoadState {
+    Loaded,
+    Rejected,
 }
 
-impl<T> Live<T> {
+impl<T> Reloadable<T> {
     /// What serves until something else is stored.
     pub fn new(first: T) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(first)))
@@ -91,7 +91,7 @@ impl<T> Live<T> {
     }
 }
 
-impl<T> Clone for Live<T> {
+impl<T> Clone for Reloadable<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
@@ -129,12 +129,12 @@ impl AuthFile {
     }
 }
 
-impl Secrets {
+impl CredentialFiles {
     /// Credentials from a file, now and after each change.
     ///
     /// # Errors
     /// The file cannot be used.
-    pub fn auth(&mut self, file: AuthFile) -> Result<Live<Secret>, AuthFileError> {
+    pub fn auth(&mut self, file: AuthFile) -> Result<Reloadable<Secret>, AuthFileError> {
         self.keep(vec![file.0.path.clone()], move || file.read())
     }
 
@@ -142,7 +142,7 @@ impl Secrets {
     ///
     /// # Errors
     /// The files cannot be used.
-    pub fn tls(&mut self, tls: Tls) -> Result<Live<TlsClient>, TlsError> {
+    pub fn tls(&mut self, tls: Tls) -> Result<Reloadable<TlsClient>, TlsError> {
         self.keep(tls.paths(), move || tls.load())
     }
 
@@ -150,14 +150,14 @@ impl Secrets {
         &mut self,
         paths: Vec<PathBuf>,
         read: impl Fn() -> Result<T, E> + Send + Sync + 'static,
-    ) -> Result<Live<T>, E>
+    ) -> Result<Reloadable<T>, E>
     where
         T: Send + Sync + 'static,
         E: fmt::Display,
     {
         // Before they are read: what changes in between is news later.
         let files = FileSet::new(paths);
-        let live = Live::new(read()?);
+        let live = Reloadable::new(read()?);
         let serving = live.clone();
         let renew = move || {
             read()
@@ -165,7 +165,7 @@ impl Secrets {
                 .map_err(|error| error.to_string())
         };
         if !files.is_empty() {
-            self.kept.push(Kept {
+            self.kept.push(WatchedFiles {
                 files,
                 renew: Arc::new(renew),
             });
@@ -174,15 +174,15 @@ impl Secrets {
     }
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for WatchedFiles {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{:?}", self.files)
     }
 }
 
-impl SecretSource {
+impl CredentialReloader {
     /// For files that were read, and serve; `None` if there are none.
-    pub fn new(secrets: Secrets, metrics: &Metrics) -> Option<Self> {
+    pub fn new(secrets: CredentialFiles, metrics: &Metrics) -> Option<Self> {
         if secrets.kept.is_empty() {
             return None;
         }
@@ -195,7 +195,7 @@ impl SecretSource {
             )
         };
         Some(Self {
-            kept: secrets.kept.into_iter().map(|kept| (kept, Standing::Serves)).collect(),
+            kept: secrets.kept.into_iter().map(|kept| (kept, LoadState::Loaded)).collect(),
             loaded: loads("success"),
             failed: loads("error"),
             refused: metrics.gauge(
@@ -206,7 +206,7 @@ impl SecretSource {
     }
 }
 
-impl Watched for SecretSource {
+impl Watched for CredentialReloader {
     type Signature = Vec<Option<FileStat>>;
 
     const NAME: &'static str = "secrets";
@@ -236,30 +236,30 @@ impl Watched for SecretSource {
 
     fn load(&mut self) {
         let (mut loaded, mut failed) = (0, 0);
-        for (Kept { files, renew }, standing) in &mut self.kept {
+        for (WatchedFiles { files, renew }, standing) in &mut self.kept {
             match files.load(|| renew()) {
                 None => {}
                 Some(Ok(())) => {
-                    let event = if *standing == Standing::Refused {
+                    let event = if *standing == LoadState::Rejected {
                         "valid again"
                     } else {
                         "reloaded"
                     };
                     tracing::info!(?files, "credentials for Redis {event}");
-                    (*standing, loaded) = (Standing::Serves, loaded + 1);
+                    (*standing, loaded) = (LoadState::Loaded, loaded + 1);
                 }
                 Some(Err(error)) => {
                     tracing::error!(
                         "reload of credentials for Redis rejected; the previous ones stay in use: {error}"
                     );
-                    (*standing, failed) = (Standing::Refused, failed + 1);
+                    (*standing, failed) = (LoadState::Rejected, failed + 1);
                 }
             }
         }
         let refused = self
             .kept
             .iter()
-            .filter(|(_, standing)| *standing == Standing::Refused)
+            .filter(|(_, standing)| *standing == LoadState::Rejected)
             .count();
         self.refused.set(i64::try_from(refused).unwrap_or(i64::MAX));
         // Last, so that whoever sees it here finds it so everywhere.
@@ -328,11 +328,11 @@ mod tests {
     fn what_cannot_be_used_never_takes_the_place_of_what_serves() {
         let (_directory, path) = file(b"first\n");
         let (_other, beside) = file(b"beside\n");
-        let (metrics, mut secrets) = (Metrics::new(), Secrets::default());
+        let (metrics, mut secrets) = (Metrics::new(), CredentialFiles::default());
         let [password, other] =
             [&path, &beside].map(|path| secrets.auth(named(path)).expect("it is good"));
         assert!(!format!("{secrets:?}").contains("first"));
-        let mut source = SecretSource::new(secrets, &metrics).expect("there are files");
+        let mut source = CredentialReloader::new(secrets, &metrics).expect("there are files");
         let page = |words: &str| metrics.page().contains(words);
         let loads = "tollgate_redis_secrets_loads_total{result=\"success\"}";
 
@@ -372,10 +372,10 @@ mod tests {
     #[test]
     fn what_changes_before_anybody_watches_is_news_to_who_does() {
         let (_directory, path) = file(b"first");
-        let mut secrets = Secrets::default();
+        let mut secrets = CredentialFiles::default();
         let password = secrets.auth(named(&path)).expect("it is good");
         fs::write(&path, "second").expect("a file can be written");
-        SecretSource::new(secrets, &Metrics::new())
+        CredentialReloader::new(secrets, &Metrics::new())
             .expect("there are files")
             .load();
         assert_eq!(password.load().reveal(), "second");
@@ -383,10 +383,10 @@ mod tests {
 
     #[test]
     fn without_files_there_is_nothing_to_watch() {
-        let mut secrets = Secrets::default();
+        let mut secrets = CredentialFiles::default();
         secrets
             .tls(Tls::default())
             .expect("the system's authorities need no file");
-        assert!(SecretSource::new(secrets, &Metrics::new()).is_none());
+        assert!(CredentialReloader::new(secrets, &Metrics::new()).is_none());
     }
 }

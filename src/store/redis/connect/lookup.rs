@@ -8,7 +8,7 @@ use redis::{Pipeline, RedisError, Value};
 use tokio::sync::Mutex;
 
 use crate::store::redis::connect::address::Address;
-use crate::store::redis::connect::connection::{Link, Manager};
+use crate::store::redis::connect::connection::{Connection, Connector};
 
 /// How long one server is waited for while another may answer. Its connection goes on being made
 /// for the next look-up.
@@ -16,30 +16,30 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A connection to one server that is made when it is first needed. There is never more than one
 /// attempt to make it.
-pub struct KeptLink {
-    manager: Manager,
+pub struct LookupConnection {
+    connector: Connector,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    open: Option<Link>,
+    open: Option<Connection>,
     /// An attempt whose caller has stopped waiting. The next call goes on with it.
-    connecting: Option<BoxFuture<'static, Result<Link, RedisError>>>,
+    connecting: Option<BoxFuture<'static, Result<Connection, RedisError>>>,
 }
 
-impl KeptLink {
-    /// To the server that this manager connects to.
-    pub fn new(manager: &Manager) -> Self {
+impl LookupConnection {
+    /// To the server that this connector connects to.
+    pub fn new(connector: &Connector) -> Self {
         Self {
-            manager: manager.uncounted(),
+            connector: connector.uncounted(),
             state: Mutex::default(),
         }
     }
 
     /// Where it connects to.
     pub fn address(&self) -> &Address {
-        self.manager.address()
+        self.connector.address()
     }
 
     /// Closes the connection, and gives up an attempt to make it, unless somebody waits for it.
@@ -55,34 +55,34 @@ impl KeptLink {
     /// There is no connection, or it breaks before the replies are there.
     pub async fn call(&self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         let mut state = self.state.lock().await;
-        if let Some(mut link) = state.open.take() {
-            match link.call(commands).await {
+        if let Some(mut connection) = state.open.take() {
+            match connection.call(commands).await {
                 // The server may have closed it long ago.
                 Err(error) if !error.is_timeout() => {}
                 replies => {
-                    state.open = replies.is_ok().then_some(link);
+                    state.open = replies.is_ok().then_some(connection);
                     return replies;
                 }
             }
         }
-        let manager = &self.manager;
+        let connector = &self.connector;
         let connecting = state.connecting.get_or_insert_with(|| {
-            let manager = manager.clone();
-            Box::pin(async move { manager.link().await })
+            let connector = connector.clone();
+            Box::pin(async move { connector.connect_background().await })
         });
         let connected = connecting.await;
         state.connecting = None;
-        let mut link = connected?;
-        let replies = link.call(commands).await?;
-        state.open = Some(link);
+        let mut connection = connected?;
+        let replies = connection.call(commands).await?;
+        state.open = Some(connection);
         Ok(replies)
     }
 }
 
-impl fmt::Debug for KeptLink {
+impl fmt::Debug for LookupConnection {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
-            .debug_tuple("KeptLink")
+            .debug_tuple("LookupConnection")
             .field(self.address())
             .finish()
     }

@@ -45,33 +45,33 @@ const BEATS_MISSED_MAX: u32 = 10;
 /// So many beats of everybody else are heard before what was heard counts.
 const BEATS_FIRST: u32 = 2;
 /// What stands before the name of somebody who leaves.
-const LEAVES: char = '-';
+const LEAVE: char = '-';
 
 /// What is known of the other replicas.
 #[derive(Debug)]
-pub struct Replicas {
+pub struct Membership {
     /// Where they meet.
     channel: String,
     /// What this process is called there.
     name: String,
     /// Where nothing was ever learnt: REPLICAS.
     configured: Share,
-    members: Mutex<Members>,
+    peers: Mutex<Peers>,
     alive: Gauge,
     failed: Counter,
 }
 
 /// Who was heard.
 #[derive(Debug, Default)]
-struct Members {
+struct Peers {
     /// When each of them last said something.
     heard: BTreeMap<String, Time>,
     /// Since when this process listens; nobody is missed for what they said while it did not.
-    listens_since: Option<Time>,
+    listening_since: Option<Time>,
     known: Option<Share>,
 }
 
-impl Replicas {
+impl Membership {
     /// Nothing was learnt yet. Whoever has the same `key_prefix` and counts in the same database
     /// meets; `configured` is how many there are until then.
     pub fn new(key_prefix: &str, database: i64, configured: Share, metrics: &Metrics) -> Self {
@@ -79,7 +79,7 @@ impl Replicas {
             channel: format!("{key_prefix}tg:replicas:{database}"),
             name: format!("{:016x}", chance::any()),
             configured,
-            members: Mutex::default(),
+            peers: Mutex::default(),
             alive: metrics
                 .gauge("tollgate_replicas", "Replicas that share the limits, by their heartbeats in Redis; 0 if none was ever heard."),
             failed: metrics.counter("tollgate_heartbeats_failed_total", "Heartbeats that Redis did not take, or did not pass on."),
@@ -88,12 +88,12 @@ impl Replicas {
 
     /// This process' share of every limit.
     pub fn share(&self) -> Share {
-        self.members().known.unwrap_or(self.configured)
+        self.peers().known.unwrap_or(self.configured)
     }
 
     /// Beats and listens until the process drains, and then says that it leaves. `home` is the
     /// server by which that is done, if there is one.
-    pub async fn look_after(
+    pub async fn run_heartbeats(
         &self,
         home: impl Fn() -> Option<Arc<Node>>,
         clock: &Clock,
@@ -103,8 +103,8 @@ impl Replicas {
             let mut is_told = false;
             let mut pauses = Backoff::new(BEAT_INTERVAL);
             loop {
-                let failure = self.meet(&home, clock).await;
-                let has_met = self.members().listens_since.take().is_some();
+                let failure = self.exchange_heartbeats(&home, clock).await;
+                let has_met = self.peers().listening_since.take().is_some();
                 if has_met || failure.is_none() {
                     pauses.reset();
                 }
@@ -124,52 +124,52 @@ impl Replicas {
         }
         // Whoever is not told of it waits until this one has been silent.
         if let Some(node) = home()
-            && let Ok(mut link) = node.manager().link().await
+            && let Ok(mut connection) = node.connector().connect_background().await
         {
-            let _ = link
-                .call(&self.says(&format!("{LEAVES}{}", self.name)))
+            let _ = connection
+                .call(&self.says(&format!("{LEAVE}{}", self.name)))
                 .await;
         }
     }
 
     /// Beats and listens until that no longer works, or is to be done elsewhere.
-    async fn meet(
+    async fn exchange_heartbeats(
         &self,
         home: impl Fn() -> Option<Arc<Node>>,
         clock: &Clock,
     ) -> Option<RedisError> {
         let node = home()?;
         let opened = async {
-            let heard = node.manager().listen(&self.channel).await?;
-            Ok::<_, RedisError>((heard, node.manager().link().await?))
+            let heard = node.connector().listen(&self.channel).await?;
+            Ok::<_, RedisError>((heard, node.connector().connect_background().await?))
         };
-        let (mut heard, mut link) = match opened.await {
+        let (mut heard, mut connection) = match opened.await {
             Ok(opened) => opened,
             Err(error) => return Some(error),
         };
-        self.members().listens_since = Some(clock.now());
+        self.peers().listening_since = Some(clock.now());
         let mut beat = tokio::time::interval(BEAT_INTERVAL);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut ticks = 0;
         loop {
             tokio::select! {
                 message = heard.next() => match message {
-                    Some(message) => self.hear(&message.get_payload::<String>().unwrap_or_default(), clock.now()),
+                    Some(message) => self.on_heartbeat(&message.get_payload::<String>().unwrap_or_default(), clock.now()),
                     None => return Some(RedisError::from((ErrorKind::Io, "the connection to listen on has ended"))),
                 },
                 _ = beat.tick() => {
-                    if home().is_none_or(|home| home.id() != node.id()) || node.relocation.is_outdated(link.id()) {
+                    if home().is_none_or(|home| home.id() != node.id()) || node.relocation.is_outdated(connection.id()) {
                         return None;
                     }
-                    if ticks % self.members().interval() == 0 {
-                        let said = link.call(&self.says(&self.name)).await;
+                    if ticks % self.peers().interval() == 0 {
+                        let said = connection.call(&self.says(&self.name)).await;
                         if let Err(error) = said.and_then(|values| values.into_iter().try_for_each(|value| value.extract_error().map(drop))) {
                             return Some(error);
                         }
                     }
                     ticks = ticks.wrapping_add(1);
                     self.learn(clock.now());
-                    if self.members().is_deaf(&self.name, clock.now()) {
+                    if self.peers().is_isolated(&self.name, clock.now()) {
                         return Some(RedisError::from((ErrorKind::Io, "what is published does not come back")));
                     }
                 }
@@ -183,22 +183,22 @@ impl Replicas {
         commands
     }
 
-    fn hear(&self, said: &str, now: Time) {
-        self.members().hear(said, now);
+    fn on_heartbeat(&self, said: &str, now: Time) {
+        self.peers().on_heartbeat(said, now);
     }
 
     fn learn(&self, now: Time) {
-        if let Some(share) = self.members().learn(&self.name, now) {
+        if let Some(share) = self.peers().learn(&self.name, now) {
             self.alive.set(share.replicas().get().into());
         }
     }
 
-    fn members(&self) -> MutexGuard<'_, Members> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    fn peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Members {
+impl Peers {
     /// So many [`BEAT_INTERVAL`]s are between two beats.
     fn interval(&self) -> u32 {
         u32::try_from(1 + self.heard.len() / REPLICAS_PER_INTERVAL).unwrap_or(u32::MAX)
@@ -209,10 +209,10 @@ impl Members {
     }
 
     /// A name, or what is said by one who leaves. Anything else is nobody's.
-    fn hear(&mut self, said: &str, now: Time) {
+    fn on_heartbeat(&mut self, said: &str, now: Time) {
         let is_name =
             |name: &str| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-        match said.strip_prefix(LEAVES) {
+        match said.strip_prefix(LEAVE) {
             Some(name) => drop(self.heard.remove(name)),
             None if is_name(said)
                 && (self.heard.len() < REPLICAS_MAX || self.heard.contains_key(said)) =>
@@ -224,12 +224,12 @@ impl Members {
     }
 
     /// Whether it should have heard itself by now.
-    fn is_deaf(&self, own: &str, now: Time) -> bool {
+    fn is_isolated(&self, own: &str, now: Time) -> bool {
         let heard = self
             .heard
             .get(own)
             .into_iter()
-            .chain(&self.listens_since)
+            .chain(&self.listening_since)
             .max();
         heard.is_some_and(|heard| now.since(*heard) > self.beats(BEATS_MISSED_MAX))
     }
@@ -237,7 +237,7 @@ impl Members {
     /// Who is there at this time: what was heard, once everybody had the time to be. Whoever does
     /// not hear itself hears nobody.
     fn learn(&mut self, own: &str, now: Time) -> Option<Share> {
-        if let Some(since) = self.listens_since
+        if let Some(since) = self.listening_since
             && now.since(since) >= self.beats(BEATS_FIRST)
         {
             let silent = self.beats(BEATS_MISSED_MAX);
@@ -273,11 +273,11 @@ mod tests {
     }
 
     /// Everybody says something, and this is what is learnt.
-    fn hear(members: &mut Members, second: u64, numbers: &[u64]) -> Option<(u32, u32)> {
+    fn hear(peers: &mut Peers, second: u64, numbers: &[u64]) -> Option<(u32, u32)> {
         for number in numbers {
-            members.hear(&name(*number), at(second));
+            peers.on_heartbeat(&name(*number), at(second));
         }
-        members.learn(OWN, at(second)).map(|share| {
+        peers.learn(OWN, at(second)).map(|share| {
             (
                 share.replicas().get(),
                 (0..9)
@@ -289,29 +289,29 @@ mod tests {
 
     #[test]
     fn more_count_at_once_and_fewer_when_they_were_silent_for_ten_beats() {
-        let mut members = Members {
-            listens_since: Some(at(0)),
-            ..Members::default()
+        let mut peers = Peers {
+            listening_since: Some(at(0)),
+            ..Peers::default()
         };
         assert_eq!(
-            hear(&mut members, 1, &[5]),
+            hear(&mut peers, 1, &[5]),
             None,
             "others may be about to speak"
         );
-        assert_eq!(hear(&mut members, 2, &[5, 7, 3]), Some((3, 1)));
-        assert_eq!(hear(&mut members, 3, &[5, 7, 1]), Some((4, 2)));
+        assert_eq!(hear(&mut peers, 2, &[5, 7, 3]), Some((3, 1)));
+        assert_eq!(hear(&mut peers, 3, &[5, 7, 1]), Some((4, 2)));
         for second in 4..=12 {
             assert_eq!(
-                hear(&mut members, second, &[5, 7]),
+                hear(&mut peers, second, &[5, 7]),
                 Some((4, 2)),
                 "at {second}"
             );
         }
-        assert_eq!(hear(&mut members, 13, &[5, 7]), Some((3, 1)));
-        assert_eq!(hear(&mut members, 14, &[5, 7]), Some((2, 0)));
-        members.hear(&format!("-{}", name(7)), at(14));
+        assert_eq!(hear(&mut peers, 13, &[5, 7]), Some((3, 1)));
+        assert_eq!(hear(&mut peers, 14, &[5, 7]), Some((2, 0)));
+        peers.on_heartbeat(&format!("-{}", name(7)), at(14));
         assert_eq!(
-            hear(&mut members, 14, &[5]),
+            hear(&mut peers, 14, &[5]),
             Some((1, 0)),
             "it said that it leaves"
         );
@@ -319,40 +319,33 @@ mod tests {
 
     #[test]
     fn what_was_known_stays_while_nobody_can_be_heard_and_until_everybody_had_the_time_to_speak() {
-        let mut members = Members {
-            listens_since: Some(at(0)),
-            ..Members::default()
+        let mut peers = Peers {
+            listening_since: Some(at(0)),
+            ..Peers::default()
         };
-        assert_eq!(hear(&mut members, 5, &[5, 7, 3]), Some((3, 1)));
-        members.listens_since = None;
-        assert_eq!(hear(&mut members, 100, &[]), Some((3, 1)));
-        members.listens_since = Some(at(200));
+        assert_eq!(hear(&mut peers, 5, &[5, 7, 3]), Some((3, 1)));
+        peers.listening_since = None;
+        assert_eq!(hear(&mut peers, 100, &[]), Some((3, 1)));
+        peers.listening_since = Some(at(200));
         for second in 200..=210 {
-            assert_eq!(
-                hear(&mut members, second, &[5]),
-                Some((3, 1)),
-                "at {second}"
-            );
+            assert_eq!(hear(&mut peers, second, &[5]), Some((3, 1)), "at {second}");
         }
-        assert_eq!(hear(&mut members, 211, &[5]), Some((1, 0)));
+        assert_eq!(hear(&mut peers, 211, &[5]), Some((1, 0)));
     }
 
     #[test]
     fn what_nobody_of_us_says_is_not_listened_to() {
-        let mut members = Members {
-            listens_since: Some(at(0)),
-            ..Members::default()
+        let mut peers = Peers {
+            listening_since: Some(at(0)),
+            ..Peers::default()
         };
         for said in ["", "-", "hello", "zzzzzzzzzzzzzzzz", "00000000000000000"] {
-            members.hear(said, at(1));
+            peers.on_heartbeat(said, at(1));
         }
-        assert_eq!(members.heard.len(), 0);
+        assert_eq!(peers.heard.len(), 0);
         for number in 0..2 * REPLICAS_MAX {
-            members.hear(&format!("{number:016x}"), at(1));
+            peers.on_heartbeat(&format!("{number:016x}"), at(1));
         }
-        assert_eq!(
-            (members.heard.len(), members.interval()),
-            (REPLICAS_MAX, 11)
-        );
+        assert_eq!((peers.heard.len(), peers.interval()), (REPLICAS_MAX, 11));
     }
 }

@@ -11,12 +11,12 @@ pub const LAST_SEEN_MAX: usize = 65_536;
 
 /// The memory.
 #[derive(Debug)]
-pub struct LastSeen {
+pub struct UsageCache {
     slots: DirectMappedTable<2>,
     overwritten: Counter,
 }
 
-impl LastSeen {
+impl UsageCache {
     /// Nothing was seen yet.
     pub fn new(metrics: &Metrics) -> Self {
         let overwritten = metrics.counter(
@@ -35,7 +35,7 @@ impl LastSeen {
     }
 
     /// So many hits were in use at that time.
-    pub fn remember(&self, hash: u64, used: u64, now: Time) {
+    pub fn record(&self, hash: u64, used: u64, now: Time) {
         if self.slots.set(hash, [used, now.as_micros()]).is_some() {
             self.overwritten.inc();
         }
@@ -50,7 +50,7 @@ impl LastSeen {
     }
 
     /// How many hits were in use, and when.
-    pub fn recall(&self, hash: u64) -> Option<(u64, Time)> {
+    pub fn get(&self, hash: u64) -> Option<(u64, Time)> {
         self.slots
             .get(hash)
             .map(|[used, at]| (used, Time::from_micros(at)))

@@ -8,65 +8,65 @@ use redis::RedisError;
 use crate::check::{Check, Hits, Key};
 use crate::limit::Limit;
 use crate::store::redis::Redis;
-use crate::store::redis::connect::connection::Link;
+use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::fallback::local::{WriteBack, WriteBackOutcome, WriteBackTarget};
 use crate::store::redis::script::{EncodedCheck, Mode, Repair, WindowCommand};
 use crate::store::redis::topology::node::Node;
-use crate::store::redis::topology::pool::{Layout, Pool};
+use crate::store::redis::topology::pool::{NodePool, Topology};
 use crate::store::redis::trip::{BatchReply, BatchRequest, ReplyError};
 use crate::time::Time;
 
 /// One server of a pool.
 pub struct ServerTarget<'r> {
     redis: &'r Redis,
-    pool: &'r Pool,
+    pool: &'r NodePool,
     node: &'r Node,
     /// Made when it is needed.
-    link: Option<Link>,
+    connection: Option<Connection>,
 }
 
 impl<'r> ServerTarget<'r> {
     /// Nothing is connected yet.
-    pub fn new(redis: &'r Redis, pool: &'r Pool, node: &'r Node) -> Self {
+    pub fn new(redis: &'r Redis, pool: &'r NodePool, node: &'r Node) -> Self {
         Self {
             redis,
             pool,
             node,
-            link: None,
+            connection: None,
         }
     }
 
     /// Repairs keys. `false` if the server did not reply.
     pub async fn repair(&mut self, repairs: &[Repair]) -> bool {
-        let Some(mut link) = self.link().await else {
+        let Some(mut connection) = self.connection().await else {
             return false;
         };
-        let has_replied = link.call(&Repair::commands(repairs)).await.is_ok();
-        self.link = has_replied.then_some(link);
+        let has_replied = connection.call(&Repair::commands(repairs)).await.is_ok();
+        self.connection = has_replied.then_some(connection);
         has_replied
     }
 
-    async fn link(&mut self) -> Option<Link> {
-        match self.link.take() {
-            Some(link) => Some(link),
+    async fn connection(&mut self) -> Option<Connection> {
+        match self.connection.take() {
+            Some(connection) => Some(connection),
             None if !self.node.relocation.may_connect(self.redis.clock.now()) => None,
-            None => self.node.manager().link().await.ok(),
+            None => self.node.connector().connect_background().await.ok(),
         }
     }
 
     async fn call(
         &self,
-        link: &mut Link,
+        connection: &mut Connection,
         lines: &[EncodedCheck],
-        layout: &Layout,
+        topology: &Topology,
     ) -> Result<BatchReply, RedisError> {
         let clock = &self.redis.clock;
         let trip = BatchRequest::new(
             [(Mode::Independent, lines)].into_iter(),
-            layout.has_slots(),
+            topology.has_slots(),
             clock.is_manual().then(|| clock.now()),
         );
-        trip.read(trip.send(link, || {}).await?)
+        trip.read(trip.send(connection, || {}).await?)
     }
 
     /// Always by the script: a plain command would overtake the refund of the same counter, and
@@ -74,12 +74,12 @@ impl<'r> ServerTarget<'r> {
     fn line(
         &self,
         WriteBack { check, charge }: &WriteBack,
-        layout: &Layout,
+        topology: &Topology,
         now: Time,
     ) -> EncodedCheck {
         let mut line = self
             .redis
-            .line_charging(check, *charge, layout, Mode::Independent, now);
+            .line_charging(check, *charge, topology, Mode::Independent, now);
         line.set_command(WindowCommand::Script);
         line
     }
@@ -101,32 +101,32 @@ impl WriteBackTarget for ServerTarget<'_> {
     }
 
     async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<WriteBackOutcome> {
-        let Some(mut link) = self.link().await else {
+        let Some(mut connection) = self.connection().await else {
             return vec![WriteBackOutcome::NotSent; write_backs.len()];
         };
         let (redis, now) = (self.redis, self.redis.clock.now());
-        let layout = Arc::clone(&self.pool.layout());
+        let topology = Arc::clone(&self.pool.topology());
         let lines: Vec<EncodedCheck> = write_backs
             .iter()
-            .map(|write_back| self.line(write_back, &layout, now))
+            .map(|write_back| self.line(write_back, &topology, now))
             .collect();
-        let Ok(back) = self.call(&mut link, &lines, &layout).await else {
+        let Ok(back) = self.call(&mut connection, &lines, &topology).await else {
             return vec![WriteBackOutcome::Unknown; write_backs.len()];
         };
         if back.is_misplaced() {
-            self.node.relocation.leaves(link.id(), now);
+            self.node.relocation.leaves(connection.id(), now);
         } else if back.told.iter().any(Result::is_ok) {
-            self.node.relocation.counted(link.id());
+            self.node.relocation.counted(connection.id());
         }
-        self.link = Some(link);
+        self.connection = Some(connection);
         let now = redis.clock.now();
         let outcome = |(line, told): (&EncodedCheck, Result<_, ReplyError>)| match told {
             Ok(said) => {
-                redis.last_seen.remember(line.hash(), line.used(&said), now);
+                redis.last_seen.record(line.hash(), line.used(&said), now);
                 WriteBackOutcome::Written
             }
             Err(ReplyError::Elsewhere(_)) => {
-                self.pool.doubt();
+                self.pool.request_refresh();
                 WriteBackOutcome::Rejected
             }
             Err(ReplyError::Wrong(_)) => WriteBackOutcome::Rejected,

@@ -58,12 +58,12 @@ impl Breaker {
     }
 
     /// A call failed: the connection broke, or no reply came in time. Says whether that opened it.
-    pub fn failed(&self) -> bool {
+    pub fn record_failure(&self) -> bool {
         self.failures.fetch_add(1, Relaxed) + 1 >= FAILURES_MAX && self.open()
     }
 
     /// Redis replied, whatever it said.
-    pub fn worked(&self) {
+    pub fn record_success(&self) {
         if self.failures.load(Relaxed) > 0 {
             self.failures.store(0, Relaxed);
         }
@@ -108,18 +108,18 @@ mod tests {
     #[test]
     fn it_opens_after_three_failures_in_a_row() {
         let breaker = Breaker::new(BreakerMetrics::new(&Metrics::new()));
-        breaker.failed();
-        breaker.failed();
-        breaker.worked();
-        breaker.failed();
-        breaker.failed();
+        breaker.record_failure();
+        breaker.record_failure();
+        breaker.record_success();
+        breaker.record_failure();
+        breaker.record_failure();
         assert!(!breaker.is_open());
-        breaker.failed();
+        breaker.record_failure();
         assert!(breaker.is_open());
-        breaker.worked();
+        breaker.record_success();
         assert!(breaker.is_open(), "a reply that was under way is no proof");
         breaker.close();
-        breaker.failed();
+        breaker.record_failure();
         assert!(!breaker.is_open(), "it counts anew");
         breaker.open();
         breaker.retire();

@@ -8,14 +8,14 @@ use futures_util::stream::FuturesUnordered;
 use redis::{Pipeline, Value};
 
 use crate::store::redis::connect::address::Address;
-use crate::store::redis::connect::lookup::{ANSWER_TIMEOUT, KeptLink};
+use crate::store::redis::connect::lookup::{ANSWER_TIMEOUT, LookupConnection};
 
 /// How many slots a cluster has.
 pub const SLOTS: u16 = 16_384;
 
 /// Where a node listens. The host is empty if it is the one that was asked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct Endpoint {
     /// A name or an address, without brackets.
     pub host: String,
     /// A port.
@@ -30,7 +30,7 @@ pub struct Range {
     /// The last, which is one of them.
     pub last: u16,
     /// Where their master is.
-    pub master: Place,
+    pub master: Endpoint,
 }
 
 /// A cluster as one of its nodes sees it.
@@ -42,7 +42,7 @@ pub struct View {
     pub is_ok: bool,
 }
 
-impl Place {
+impl Endpoint {
     /// Reads `host:port`, as redirections have it; there is more than one colon in an address of
     /// IPv6.
     pub fn read(text: &str) -> Option<Self> {
@@ -55,9 +55,9 @@ impl Place {
 
     /// The same with a host, where the one who told of it left that out.
     #[must_use]
-    pub fn told_by(&self, teller: &Address) -> Self {
+    pub fn resolve_relative_to(&self, source: &Address) -> Self {
         let host = if self.host.is_empty() {
-            teller.host().unwrap_or_default()
+            source.host().unwrap_or_default()
         } else {
             &self.host
         };
@@ -113,7 +113,9 @@ impl View {
 ///
 /// # Errors
 /// No node knows; what the last one said.
-pub async fn ask<'n>(nodes: &[&'n KeptLink]) -> Result<(&'n KeptLink, View), String> {
+pub async fn ask<'n>(
+    nodes: &[&'n LookupConnection],
+) -> Result<(&'n LookupConnection, View), String> {
     let mut rest = nodes.iter().peekable();
     let (mut asked, mut failure, mut doubtful) = (FuturesUnordered::new(), String::new(), None);
     loop {
@@ -122,10 +124,10 @@ pub async fn ask<'n>(nodes: &[&'n KeptLink]) -> Result<(&'n KeptLink, View), Str
         }
         tokio::select! {
             biased;
-            Some((teller, view)) = asked.next() => match view {
-                Ok(view) if view.is_ok => return Ok((teller, view)),
+            Some((source, view)) = asked.next() => match view {
+                Ok(view) if view.is_ok => return Ok((source, view)),
                 // It may be cut off from the others.
-                Ok(view) => doubtful = doubtful.or(Some((teller, view))),
+                Ok(view) => doubtful = doubtful.or(Some((source, view))),
                 Err(error) => failure = error,
             },
             () = tokio::time::sleep(ANSWER_TIMEOUT), if rest.peek().is_some() => {}
@@ -136,7 +138,7 @@ pub async fn ask<'n>(nodes: &[&'n KeptLink]) -> Result<(&'n KeptLink, View), Str
 }
 
 /// What a node says of its cluster.
-async fn view(node: &KeptLink) -> (&KeptLink, Result<View, String>) {
+async fn view(node: &LookupConnection) -> (&LookupConnection, Result<View, String>) {
     let address = node.address();
     let view = match node.call(&View::question()).await {
         Ok(values) => View::read(values).map_err(|cause| format!("{address}: {cause}")),
@@ -180,7 +182,7 @@ fn range(entry: &Value) -> Option<Range> {
     is_range.then_some(Range {
         first,
         last,
-        master: Place {
+        master: Endpoint {
             host,
             port: number(port)?,
         },
@@ -224,7 +226,7 @@ mod tests {
 
     #[test]
     fn places_are_read_from_redirections() {
-        let read = |text: &str| Place::read(text).map(|place| (place.host, place.port));
+        let read = |text: &str| Endpoint::read(text).map(|endpoint| (endpoint.host, endpoint.port));
         assert_eq!(read("10.0.0.5:6379"), Some(("10.0.0.5".to_owned(), 6379)));
         assert_eq!(read("::1:6379"), Some(("::1".to_owned(), 6379)));
         assert_eq!(read("[::1]:6379"), Some(("::1".to_owned(), 6379)));

@@ -26,14 +26,14 @@ pub enum Deployment {
     /// One, at a place that does not change.
     Single(Address),
     /// The master that Sentinel names, wherever that is at the moment.
-    Sentinel(Sentinels),
+    Sentinel(SentinelConfig),
     /// A Redis Cluster: some of its nodes, which know the others. At least one.
     Cluster(Vec<Address>),
 }
 
 /// Who knows where the master is.
 #[derive(Debug, Clone)]
-pub struct Sentinels {
+pub struct SentinelConfig {
     /// What the sentinels call it.
     pub master: String,
     /// Where they are, and how to be let in by them. At least one.
@@ -57,7 +57,7 @@ impl fmt::Display for Deployment {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Single(address) => write!(formatter, "{address}"),
-            Self::Sentinel(Sentinels {
+            Self::Sentinel(SentinelConfig {
                 master, sentinels, ..
             }) => write!(
                 formatter,

@@ -10,7 +10,7 @@ use redis::RedisError;
 use tokio::sync::Notify;
 
 use crate::store::redis::connect::address::Address;
-use crate::store::redis::connect::connection::Manager;
+use crate::store::redis::connect::connection::Connector;
 use crate::store::redis::relocation::is_misplaced;
 use crate::store::redis::topology::breaker::{Breaker, BreakerMetrics};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
@@ -27,7 +27,7 @@ const QUIET: Span = Span::from_secs(1);
 
 /// Kinds of trouble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub enum FaultKind {
     /// Connections break or cannot be made, or replies do not come.
     Unreachable,
     /// Redis answers calls with errors: out of memory, read-only, loading, no permission.
@@ -44,11 +44,11 @@ pub struct Health {
     /// Whether it is asked at all.
     pub breaker: Breaker,
     clock: Clock,
-    notes: [Note; 4],
+    notes: [FaultRecord; 4],
     /// Rung when somebody should look where the keys are now.
-    doubts: Arc<Notify>,
+    refresh: Arc<Notify>,
     /// It answered a probe or a call at least once.
-    has_come: AtomicBool,
+    was_reachable: AtomicBool,
     probes_failed: Counter,
 }
 
@@ -62,7 +62,7 @@ pub struct HealthMetrics {
 
 /// What was seen of one kind of trouble. Times are in µs, 0 is never.
 #[derive(Debug)]
-struct Note {
+struct FaultRecord {
     first: AtomicU64,
     last: AtomicU64,
     /// As it was last seen: what came first may have been a connection that broke, and what lasts
@@ -73,7 +73,7 @@ struct Note {
     gauge: Gauge,
 }
 
-impl Trouble {
+impl FaultKind {
     const ALL: [Self; 4] = [
         Self::Unreachable,
         Self::Refusing,
@@ -118,7 +118,7 @@ impl HealthMetrics {
         let help = "Servers with this kind of trouble: 0 or 1 where there is one.";
         Self {
             breaker: BreakerMetrics::new(metrics),
-            troubles: Trouble::ALL.map(|trouble| {
+            troubles: FaultKind::ALL.map(|trouble| {
                 metrics.gauge_with("tollgate_store_fault", help, &[("kind", trouble.name())])
             }),
             probes_failed: metrics.counter(
@@ -130,44 +130,44 @@ impl HealthMetrics {
 }
 
 impl Health {
-    /// Well, until something else is seen. `doubts` is rung when it may no longer be the one to
+    /// Well, until something else is seen. `refresh` is rung when it may no longer be the one to
     /// ask.
-    pub fn new(metrics: &HealthMetrics, clock: Clock, doubts: Arc<Notify>) -> Self {
+    pub fn new(metrics: &HealthMetrics, clock: Clock, refresh: Arc<Notify>) -> Self {
         Self {
             breaker: Breaker::new(metrics.breaker.clone()),
             clock,
-            notes: metrics.troubles.clone().map(|gauge| Note {
+            notes: metrics.troubles.clone().map(|gauge| FaultRecord {
                 first: AtomicU64::new(0),
                 last: AtomicU64::new(0),
                 cause: Mutex::default(),
                 is_told: AtomicBool::new(false),
                 gauge,
             }),
-            doubts,
-            has_come: AtomicBool::new(false),
+            refresh,
+            was_reachable: AtomicBool::new(false),
             probes_failed: metrics.probes_failed.clone(),
         }
     }
 
     /// A call failed.
-    pub fn failed(&self, cause: &str) {
-        self.see(Trouble::Unreachable, cause);
-        if self.breaker.failed() {
-            self.doubts.notify_one();
+    pub fn record_failure(&self, cause: &str) {
+        self.record_fault(FaultKind::Unreachable, cause);
+        if self.breaker.record_failure() {
+            self.refresh.notify_one();
         }
     }
 
     /// The server answered with an error.
-    pub fn refused(&self, text: &str) {
-        self.see(Trouble::of_reply(text), text);
+    pub fn record_error_reply(&self, text: &str) {
+        self.record_fault(FaultKind::of_reply(text), text);
         // It was the master, or there is no telling who is.
         if is_misplaced(text) || text.contains("CLUSTERDOWN") {
-            self.doubts.notify_one();
+            self.refresh.notify_one();
         }
     }
 
     /// Something is wrong, but connections are not.
-    pub fn see(&self, trouble: Trouble, text: &str) {
+    pub fn record_fault(&self, trouble: FaultKind, text: &str) {
         let note = &self.notes[trouble as usize];
         let now = self.clock.now().as_micros();
         note.last.store(now, Relaxed);
@@ -183,66 +183,66 @@ impl Health {
     }
 
     /// A call worked.
-    pub fn worked(&self) {
-        if !self.has_come.load(Relaxed) {
-            self.has_come.store(true, Relaxed);
+    pub fn record_success(&self) {
+        if !self.was_reachable.load(Relaxed) {
+            self.was_reachable.store(true, Relaxed);
         }
-        self.breaker.worked();
+        self.breaker.record_success();
     }
 
     /// Whether the server was ever seen to be there.
-    pub fn has_come(&self) -> bool {
-        self.has_come.load(Relaxed)
+    pub fn was_reachable(&self) -> bool {
+        self.was_reachable.load(Relaxed)
     }
 
     /// Probes the server. If it does not answer, it is not asked until it does.
     ///
     /// # Errors
     /// Why it does not answer.
-    pub async fn probe(&self, manager: &Manager) -> Result<(), RedisError> {
-        let probed = manager.probe().await;
+    pub async fn probe(&self, connector: &Connector) -> Result<(), RedisError> {
+        let probed = connector.probe().await;
         match &probed {
-            Ok(()) => self.has_come.store(true, Relaxed),
-            Err(error) => self.probe_failed(&manager.address().explain(error)),
+            Ok(()) => self.was_reachable.store(true, Relaxed),
+            Err(error) => self.probe_failed(&connector.address().explain(error)),
         }
         probed
     }
 
     /// A probe takes long. If the server was never seen to be there, calls do not wait for it.
-    pub fn await_longer(&self) {
-        if !self.has_come() && self.breaker.open() {
-            self.see(Trouble::Unreachable, "it does not answer");
-            self.doubts.notify_one();
+    pub fn probe_is_slow(&self) {
+        if !self.was_reachable() && self.breaker.open() {
+            self.record_fault(FaultKind::Unreachable, "it does not answer");
+            self.refresh.notify_one();
         }
     }
 
     /// Opens the breaker unless calls were answered while the probe was under way: then the probe
     /// was late, and Redis is there.
     fn probe_failed(&self, cause: &str) {
-        if self.has_come() && !self.breaker.is_open() {
+        if self.was_reachable() && !self.breaker.is_open() {
             return;
         }
         // At the start no call has failed yet, and the first caller need not be the one to find
         // out.
         if self.breaker.open() {
-            self.doubts.notify_one();
+            self.refresh.notify_one();
         } else {
             self.probes_failed.inc();
         }
-        self.see(Trouble::Unreachable, cause);
+        self.record_fault(FaultKind::Unreachable, cause);
     }
 
     /// Logs what has come, and what is over.
-    pub fn tell(&self, address: &Address) {
-        for trouble in Trouble::ALL {
+    pub fn log_transitions(&self, address: &Address) {
+        for trouble in FaultKind::ALL {
             self.log(trouble, address);
         }
     }
 
     /// It is not asked any more: what was told to be wrong with it is over.
-    pub fn dismiss(&self, address: &Address) {
+    pub fn retire(&self, address: &Address) {
         self.breaker.retire();
-        for trouble in Trouble::ALL {
+        for trouble in FaultKind::ALL {
             let note = &self.notes[trouble as usize];
             if note.is_told.swap(false, Relaxed) {
                 note.gauge.dec();
@@ -252,8 +252,8 @@ impl Health {
     }
 
     /// What was told to be wrong with it and is not over, with what it was last seen by.
-    pub fn troubles(&self) -> impl Iterator<Item = String> {
-        let there = Trouble::ALL
+    pub fn active_faults(&self) -> impl Iterator<Item = String> {
+        let there = FaultKind::ALL
             .into_iter()
             .filter(|trouble| self.notes[*trouble as usize].is_told.load(Relaxed));
         there.map(|trouble| {
@@ -266,7 +266,7 @@ impl Health {
     }
 
     /// Logs a trouble that has come, or gone.
-    fn log(&self, trouble: Trouble, address: &Address) {
+    fn log(&self, trouble: FaultKind, address: &Address) {
         let note = &self.notes[trouble as usize];
         let now = self.clock.now();
         let (first, last) = (note.first.load(Relaxed), note.last.load(Relaxed));
@@ -275,19 +275,19 @@ impl Health {
             // The breaker knows. A single failure that did not open it was an accident; and one
             // that opens again and again, because some connections work and others
             // break, is one trouble.
-            Trouble::Unreachable => {
+            FaultKind::Unreachable => {
                 !self.breaker.is_open() && (first == 0 || lasting(last) > QUIET)
             }
-            Trouble::Refusing | Trouble::ForeignValue => first == 0 || lasting(last) > QUIET,
+            FaultKind::Refusing | FaultKind::ForeignValue => first == 0 || lasting(last) > QUIET,
             // Who gave up waiting before it was known to be gone is not to be told of when it is
             // back.
-            Trouble::Slow => first == 0 || lasting(last) > QUIET || self.breaker.is_open(),
+            FaultKind::Slow => first == 0 || lasting(last) > QUIET || self.breaker.is_open(),
         };
         let comes = match trouble {
-            Trouble::Unreachable => self.breaker.is_open(),
-            Trouble::Refusing | Trouble::ForeignValue => first > 0,
+            FaultKind::Unreachable => self.breaker.is_open(),
+            FaultKind::Refusing | FaultKind::ForeignValue => first > 0,
             // Of a single slow call nobody needs to be told.
-            Trouble::Slow => first > 0 && lasting(first) > QUIET,
+            FaultKind::Slow => first > 0 && lasting(first) > QUIET,
         };
         if over {
             note.first.store(0, Relaxed);
@@ -302,7 +302,7 @@ impl Health {
     }
 }
 
-impl Note {
+impl FaultRecord {
     fn cause(&self) -> String {
         self.cause
             .lock()
@@ -311,7 +311,7 @@ impl Note {
     }
 }
 
-impl Drop for Note {
+impl Drop for FaultRecord {
     fn drop(&mut self) {
         if *self.is_told.get_mut() {
             self.gauge.dec();
@@ -334,13 +334,13 @@ mod tests {
             "ERR value is not a sliding window of as many buckets",
         ];
         for text in foreign {
-            assert_eq!(Trouble::of_reply(text), Trouble::ForeignValue, "{text}");
+            assert_eq!(FaultKind::of_reply(text), FaultKind::ForeignValue, "{text}");
         }
         for text in [
             "OOM command not allowed when used memory > 'maxmemory'.",
             "READONLY You can't write against a read only replica.",
         ] {
-            assert_eq!(Trouble::of_reply(text), Trouble::Refusing, "{text}");
+            assert_eq!(FaultKind::of_reply(text), FaultKind::Refusing, "{text}");
         }
     }
 
@@ -354,7 +354,7 @@ mod tests {
             )
         };
         let (starting, serving) = (health(), health());
-        serving.worked();
+        serving.record_success();
         for health in [&starting, &serving] {
             health.probe_failed("no connection");
         }

@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 
 use crate::store::redis::clock::RedisClock;
 use crate::store::redis::connect::address::Address;
-use crate::store::redis::connect::connection::{Connections, Manager, Timeouts};
+use crate::store::redis::connect::connection::{ConnectionMetrics, Connector, Timeouts};
 use crate::store::redis::connect::dialer::Dialer;
-use crate::store::redis::connect::lookup::KeptLink;
+use crate::store::redis::connect::lookup::LookupConnection;
 use crate::store::redis::relocation::Relocation;
 use crate::store::redis::topology::health::{Health, HealthMetrics};
 use crate::time::Clock;
@@ -20,9 +20,9 @@ use crate::time::Clock;
 #[derive(Debug)]
 pub struct Node {
     id: NodeId,
-    manager: Manager,
+    connector: Connector,
     /// For look-ups.
-    pub look_ups: KeptLink,
+    pub lookup: LookupConnection,
     /// Whether another server has its name now.
     pub relocation: Relocation,
     /// Whether it is well.
@@ -47,11 +47,11 @@ pub struct NodeParts {
     /// The clock of this process.
     pub clock: Clock,
     /// Counts connections.
-    pub connections: Connections,
+    pub connections: ConnectionMetrics,
     /// Counts troubles.
     pub health: HealthMetrics,
     /// Rung when a node may no longer be the one to ask.
-    pub doubts: Arc<Notify>,
+    pub refresh: Arc<Notify>,
 }
 
 impl Node {
@@ -61,7 +61,7 @@ impl Node {
     /// An address that the client cannot use.
     pub fn new(address: Address, parts: &NodeParts) -> Result<Self, RedisError> {
         static NODES: AtomicU64 = AtomicU64::new(0);
-        let manager = Manager::new(
+        let connector = Connector::new(
             address,
             parts.timeouts,
             parts.dialer.clone(),
@@ -69,10 +69,10 @@ impl Node {
         )?;
         Ok(Self {
             id: NodeId(NODES.fetch_add(1, Relaxed)),
-            look_ups: KeptLink::new(&manager),
-            manager,
+            lookup: LookupConnection::new(&connector),
+            connector,
             relocation: Relocation::default(),
-            health: Health::new(&parts.health, parts.clock.clone(), parts.doubts.clone()),
+            health: Health::new(&parts.health, parts.clock.clone(), parts.refresh.clone()),
             clock: RedisClock::default(),
             recoveries: AtomicU64::new(0),
         })
@@ -84,9 +84,9 @@ impl Node {
     }
 
     /// It is asked again.
-    pub fn recovered(&self) {
+    pub fn mark_recovered(&self) {
         self.recoveries.fetch_add(1, Relaxed);
-        self.manager.restart_connecting();
+        self.connector.restart_connecting();
     }
 
     /// Tells one outage of one server from any other.
@@ -96,11 +96,11 @@ impl Node {
 
     /// Where it is, as it may be shown.
     pub fn address(&self) -> &Address {
-        self.manager.address()
+        self.connector.address()
     }
 
     /// What makes connections to it.
-    pub fn manager(&self) -> &Manager {
-        &self.manager
+    pub fn connector(&self) -> &Connector {
+        &self.connector
     }
 }

@@ -1,7 +1,7 @@
 //! Which server a key lives on: the only one, the one that Sentinel names, or the one that serves
 //! its slot of a Cluster.
 //!
-//! A [`Pool`] is all servers of one deployment. Its [`Layout`] is what requests go by: a snapshot,
+//! A [`NodePool`] is all servers of one deployment. Its [`Topology`] is what requests go by: a snapshot,
 //! replaced whole when the servers move. One task looks after both, so no request ever waits for
 //! somebody to find out where to go.
 
@@ -20,19 +20,19 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::store::redis::backoff::{Backoff, jittered};
 use crate::store::redis::connect::address::Address;
-use crate::store::redis::connect::connection::Manager;
-use crate::store::redis::connect::lookup::{ANSWER_TIMEOUT, KeptLink};
-use crate::store::redis::topology::cluster::{self, Place, SLOTS, View};
-use crate::store::redis::topology::deployment::{self, Deployment};
+use crate::store::redis::connect::connection::Connector;
+use crate::store::redis::connect::lookup::{ANSWER_TIMEOUT, LookupConnection};
+use crate::store::redis::topology::cluster::{self, Endpoint, SLOTS, View};
+use crate::store::redis::topology::deployment::{Deployment, SentinelConfig};
 use crate::store::redis::topology::health::{
     PROBE_INTERVAL, PROBE_INTERVAL_MAX, TLS_PROBE_INTERVAL_MAX,
 };
 use crate::store::redis::topology::node::{Node, NodeId, NodeParts};
 use crate::store::redis::topology::sentinel::{self, Sentinels};
-use crate::store::redis::topology::snapshot::NOBODY;
+use crate::store::redis::topology::snapshot::UNASSIGNED;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
-pub use crate::store::redis::topology::snapshot::Layout;
+pub use crate::store::redis::topology::snapshot::Topology;
 
 /// How many nodes a cluster may have: what Redis itself recommends as the most.
 pub const NODES_MAX: usize = 1_000;
@@ -53,17 +53,17 @@ const FIRST_PROBE_AWAITED: Duration = Duration::from_secs(1);
 
 /// All servers of one deployment.
 #[derive(Debug)]
-pub struct Pool {
+pub struct NodePool {
     deployment: Deployment,
-    finder: Finder,
+    discovery: Discovery,
     parts: NodeParts,
-    layout: ArcSwap<Layout>,
-    /// Those of the layout, and those that somebody was sent to since.
-    nodes: Mutex<HashMap<Place, Arc<Node>>>,
+    topology: ArcSwap<Topology>,
+    /// Those of the topology, and those that somebody was sent to since.
+    nodes: Mutex<HashMap<Endpoint, Arc<Node>>>,
     /// Why nobody can tell where the servers are, while nobody can. It was logged when it came.
-    lost: Mutex<Option<String>>,
-    /// Rung when the layout is another.
-    moved: Notify,
+    discovery_error: Mutex<Option<String>>,
+    /// Rung when the topology is another.
+    changed: Notify,
     /// How often a server, once given up, was there again.
     recoveries: AtomicU64,
     metrics: TopologyMetrics,
@@ -79,11 +79,11 @@ pub struct TopologyMetrics {
 
 /// Who is asked where the servers are.
 #[derive(Debug)]
-enum Finder {
+enum Discovery {
     /// Nobody needs to be.
-    Settled,
+    Static,
     Sentinels(Sentinels),
-    Seeds(Vec<KeptLink>),
+    Seeds(Vec<LookupConnection>),
 }
 
 impl TopologyMetrics {
@@ -103,7 +103,7 @@ impl TopologyMetrics {
     }
 }
 
-impl Pool {
+impl NodePool {
     /// Nothing is connected yet.
     ///
     /// # Errors
@@ -113,47 +113,47 @@ impl Pool {
         parts: NodeParts,
         metrics: TopologyMetrics,
     ) -> Result<Self, RedisError> {
-        let manager = |address: &Address| {
-            Manager::new(address.clone(), parts.timeouts, parts.dialer.clone(), None)
+        let connector = |address: &Address| {
+            Connector::new(address.clone(), parts.timeouts, parts.dialer.clone(), None)
         };
-        let (finder, layout) = match &deployment {
+        let (discovery, topology) = match &deployment {
             Deployment::Single(address) => {
                 metrics.nodes.inc();
                 (
-                    Finder::Settled,
-                    Layout::of_one(Arc::new(Node::new(address.clone(), &parts)?)),
+                    Discovery::Static,
+                    Topology::single(Arc::new(Node::new(address.clone(), &parts)?)),
                 )
             }
-            Deployment::Sentinel(deployment::Sentinels {
+            Deployment::Sentinel(SentinelConfig {
                 master, sentinels, ..
             }) => (
-                Finder::Sentinels(Sentinels::new(master.clone(), sentinels, manager)?),
-                Layout::default(),
+                Discovery::Sentinels(Sentinels::new(master.clone(), sentinels, connector)?),
+                Topology::default(),
             ),
             Deployment::Cluster(seeds) => {
                 let seeds = seeds
                     .iter()
-                    .map(|seed| Ok(KeptLink::new(&manager(seed)?)))
+                    .map(|seed| Ok(LookupConnection::new(&connector(seed)?)))
                     .collect::<Result<_, RedisError>>()?;
-                (Finder::Seeds(seeds), Layout::default())
+                (Discovery::Seeds(seeds), Topology::default())
             }
         };
         Ok(Self {
             deployment,
-            finder,
+            discovery,
             parts,
-            layout: ArcSwap::from_pointee(layout),
+            topology: ArcSwap::from_pointee(topology),
             nodes: Mutex::default(),
-            lost: Mutex::default(),
-            moved: Notify::new(),
+            discovery_error: Mutex::default(),
+            changed: Notify::new(),
             recoveries: AtomicU64::new(0),
             metrics,
         })
     }
 
     /// Where keys live at the moment.
-    pub fn layout(&self) -> Guard<Arc<Layout>> {
-        self.layout.load()
+    pub fn topology(&self) -> Guard<Arc<Topology>> {
+        self.topology.load()
     }
 
     /// Its servers, as an operator names them.
@@ -162,10 +162,10 @@ impl Pool {
     }
 
     /// The server to which another one has sent somebody. `None` if there are too many, or its
-    /// place is none.
-    pub fn node_at(&self, place: &Place) -> Option<Arc<Node>> {
+    /// endpoint is none.
+    pub fn node_at(&self, endpoint: &Endpoint) -> Option<Arc<Node>> {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(node) = nodes.get(place) {
+        if let Some(node) = nodes.get(endpoint) {
             return Some(node.clone());
         }
         if nodes.len() >= NODES_MAX {
@@ -176,30 +176,31 @@ impl Pool {
             Deployment::Sentinel(sentinels) => &sentinels.server,
             Deployment::Cluster(seeds) => seeds.first()?,
         };
-        let node = Arc::new(Node::new(address.at(&place.host, place.port), &self.parts).ok()?);
-        nodes.insert(place.clone(), node.clone());
+        let node =
+            Arc::new(Node::new(address.at(&endpoint.host, endpoint.port), &self.parts).ok()?);
+        nodes.insert(endpoint.clone(), node.clone());
         Some(node)
     }
 
     /// Somebody was sent elsewhere: it should be looked where the keys are now.
-    pub fn doubt(&self) {
-        self.parts.doubts.notify_one();
+    pub fn request_refresh(&self) {
+        self.parts.refresh.notify_one();
     }
 
     /// Whether any server was ever seen to be there.
-    pub fn has_come(&self) -> bool {
-        self.layout()
+    pub fn was_reachable(&self) -> bool {
+        self.topology()
             .nodes
             .iter()
-            .any(|node| node.health.has_come())
+            .any(|node| node.health.was_reachable())
     }
 
     /// Whether any server was reached, and not lost since.
     pub fn is_reachable(&self) -> bool {
-        self.layout()
+        self.topology()
             .nodes
             .iter()
-            .any(|node| node.health.has_come() && !node.health.breaker.is_open())
+            .any(|node| node.health.was_reachable() && !node.health.breaker.is_open())
     }
 
     /// How often a server, once given up, was there again.
@@ -208,14 +209,14 @@ impl Pool {
     }
 
     /// What an operator should know of it: the servers, and what is wrong with them.
-    pub fn note(&self) -> String {
+    pub fn summary(&self) -> String {
         let mut notes = Vec::new();
-        if let Some(cause) = &*self.lost() {
+        if let Some(cause) = &*self.discovery_error() {
             notes.push(format!("{LOST} ({cause})"));
         }
         let is_one = matches!(self.deployment, Deployment::Single(_));
-        for node in &self.layout().nodes {
-            let troubles: Vec<String> = node.health.troubles().collect();
+        for node in &self.topology().nodes {
+            let troubles: Vec<String> = node.health.active_faults().collect();
             if !troubles.is_empty() {
                 let troubles = troubles.join(", ");
                 notes.push(if is_one {
@@ -232,23 +233,23 @@ impl Pool {
     /// Probes servers, tells of their troubles and finds out where they are, for as long as the
     /// process lives. `back` is what has to go well before a server that is back is asked
     /// again.
-    pub async fn look_after<B: Future<Output = bool> + Send>(&self, back: impl Fn(Arc<Node>) -> B) {
-        tokio::join!(self.keep_nodes(back), self.keep_layout());
+    pub async fn maintain<B: Future<Output = bool> + Send>(&self, back: impl Fn(Arc<Node>) -> B) {
+        tokio::join!(self.maintain_nodes(back), self.maintain_topology());
     }
 
     /// Returns when keys may live elsewhere than before. For one waiter.
-    pub async fn moved(&self) {
-        self.moved.notified().await;
+    pub async fn topology_changed(&self) {
+        self.changed.notified().await;
     }
 
-    async fn keep_nodes<B: Future<Output = bool> + Send>(&self, back: impl Fn(Arc<Node>) -> B) {
+    async fn maintain_nodes<B: Future<Output = bool> + Send>(&self, back: impl Fn(Arc<Node>) -> B) {
         let mut rounds = tokio::time::interval(PROBE_INTERVAL);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut recoveries, mut recovering) = (FuturesUnordered::new(), BTreeSet::new());
         loop {
             tokio::select! {
-                _ = rounds.tick() => for node in self.layout.load_full().nodes() {
-                    node.health.tell(node.address());
+                _ = rounds.tick() => for node in self.topology.load_full().nodes() {
+                    node.health.log_transitions(node.address());
                     if is_awaited(node) && recovering.insert(node.id()) {
                         recoveries.push(self.recover(node.clone(), &back));
                     }
@@ -261,7 +262,7 @@ impl Pool {
     }
 
     /// Probes a server, one attempt at a time, until it is used again or another one serves in its
-    /// place.
+    /// endpoint.
     async fn recover<B: Future<Output = bool> + Send>(
         &self,
         node: Arc<Node>,
@@ -269,7 +270,7 @@ impl Pool {
     ) -> NodeId {
         let mut intervals = Backoff::new(PROBE_INTERVAL);
         let is_known = || {
-            self.layout()
+            self.topology()
                 .nodes
                 .iter()
                 .any(|known| known.id() == node.id())
@@ -278,7 +279,7 @@ impl Pool {
             let began = Instant::now();
             let interval_max = match probe(&node).await {
                 Ok(()) if !node.health.breaker.is_open() || back(node.clone()).await => {
-                    self.welcome(&node);
+                    self.mark_recovered(&node);
                     break;
                 }
                 Err(error) if node.address().is_tls() && !error.is_connection_refusal() => {
@@ -293,42 +294,42 @@ impl Pool {
 
     /// A server is there. Calls go to it at once; that its trouble is over is told when that has
     /// gone well for a while.
-    fn welcome(&self, node: &Node) {
+    fn mark_recovered(&self, node: &Node) {
         if node.health.breaker.is_open() {
             node.health.breaker.close();
-            node.recovered();
+            node.mark_recovered();
             self.recoveries.fetch_add(1, Relaxed);
         }
     }
 
-    async fn keep_layout(&self) {
+    async fn maintain_topology(&self) {
         let [min, max] = LOOK_UP_PAUSES;
         let mut pauses = Backoff::new(min);
         loop {
             let asked = Instant::now();
-            let found = match &self.finder {
-                Finder::Settled => return,
-                Finder::Sentinels(sentinels) => self.ask_sentinels(sentinels).await,
-                Finder::Seeds(seeds) => self.ask_cluster(seeds).await,
+            let found = match &self.discovery {
+                Discovery::Static => return,
+                Discovery::Sentinels(sentinels) => self.ask_sentinels(sentinels).await,
+                Discovery::Seeds(seeds) => self.ask_cluster(seeds).await,
             };
-            self.tell(found.err());
-            let is_reached = self.lost().is_none()
+            self.log_discovery(found.err());
+            let is_reached = self.discovery_error().is_none()
                 && self
-                    .layout()
+                    .topology()
                     .nodes
                     .iter()
                     .all(|node| !node.health.breaker.is_open());
             let pause = pauses.pause(max);
-            let interval = match &self.finder {
+            let interval = match &self.discovery {
                 _ if !is_reached => pause,
-                Finder::Sentinels(_) => jittered(SENTINEL_INTERVAL),
+                Discovery::Sentinels(_) => jittered(SENTINEL_INTERVAL),
                 _ => jittered(CLUSTER_INTERVAL),
             };
             tokio::select! {
                 () = tokio::time::sleep_until(asked + interval) => if is_reached {
                     pauses.reset();
                 },
-                () = self.parts.doubts.notified() => {
+                () = self.parts.refresh.notified() => {
                     let debounced = Instant::now() + jittered(DEBOUNCE);
                     tokio::time::sleep_until(debounced.max(asked + pause)).await;
                 }
@@ -337,11 +338,11 @@ impl Pool {
     }
 
     /// Logs once that nobody knows where the servers are, and once that somebody does.
-    fn tell(&self, failure: Option<String>) {
+    fn log_discovery(&self, failure: Option<String>) {
         if failure.is_some() {
             self.metrics.failures.inc();
         }
-        let mut lost = self.lost();
+        let mut lost = self.discovery_error();
         match (&*lost, &failure) {
             (None, Some(cause)) => {
                 tracing::warn!(deployment = %self.deployment, cause, "{LOST}; what was last known is gone by")
@@ -352,36 +353,38 @@ impl Pool {
         *lost = failure;
     }
 
-    fn lost(&self) -> MutexGuard<'_, Option<String>> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    fn discovery_error(&self) -> MutexGuard<'_, Option<String>> {
+        self.discovery_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn ask_sentinels(&self, sentinels: &Sentinels) -> Result<(), String> {
-        let known = self.layout().nodes.first().cloned();
+        let known = self.topology().nodes.first().cloned();
         let mut cause = "no sentinel names a server that says it is a master".to_owned();
-        for place in sentinels.masters().await? {
-            let Some(node) = self.node_at(&place) else {
+        for endpoint in sentinels.masters().await? {
+            let Some(node) = self.node_at(&endpoint) else {
                 continue;
             };
             if known.as_ref().is_some_and(|known| known.id() == node.id()) {
                 return Ok(());
             }
             let Ok(answer) =
-                tokio::time::timeout(ANSWER_TIMEOUT, sentinel::is_master(&node.look_ups)).await
+                tokio::time::timeout(ANSWER_TIMEOUT, sentinel::is_master(&node.lookup)).await
             else {
                 cause = format!("{} does not answer", node.address());
                 continue;
             };
             match answer {
                 Ok(true) => {
-                    self.lay_out(Layout::of_one(node));
+                    self.install(Topology::single(node));
                     return Ok(());
                 }
                 // Somebody named it who was cut off, or it has not been promoted yet.
                 Ok(false) => {}
                 Err(error) => {
                     cause = node.address().explain(&error);
-                    node.health.failed(&cause);
+                    node.health.record_failure(&cause);
                 }
             }
         }
@@ -389,44 +392,44 @@ impl Pool {
         if known.is_some() { Ok(()) } else { Err(cause) }
     }
 
-    async fn ask_cluster(&self, seeds: &[KeptLink]) -> Result<(), String> {
-        let layout = self.layout.load_full();
-        let (well, ill): (Vec<_>, Vec<_>) = layout
+    async fn ask_cluster(&self, seeds: &[LookupConnection]) -> Result<(), String> {
+        let topology = self.topology.load_full();
+        let (well, ill): (Vec<_>, Vec<_>) = topology
             .nodes
             .iter()
             .partition(|node| !node.health.breaker.is_open());
-        let is_node = |seed: &&KeptLink| {
-            layout
+        let is_node = |seed: &&LookupConnection| {
+            topology
                 .nodes
                 .iter()
-                .any(|node| node.address().place() == seed.address().place())
+                .any(|node| node.address().endpoint() == seed.address().endpoint())
         };
-        let nodes = well.into_iter().chain(ill).map(|node| &node.look_ups);
-        let nodes: Vec<&KeptLink> = nodes
+        let nodes = well.into_iter().chain(ill).map(|node| &node.lookup);
+        let nodes: Vec<&LookupConnection> = nodes
             .chain(seeds.iter().filter(|seed| !is_node(seed)))
             .collect();
-        let (teller, view) = cluster::ask(&nodes).await?;
+        let (source, view) = cluster::ask(&nodes).await?;
         // One connection is enough for the next look-up.
         for other in nodes
             .into_iter()
             .chain(seeds)
-            .filter(|other| !std::ptr::eq(*other, teller))
+            .filter(|other| !std::ptr::eq(*other, source))
         {
             other.close();
         }
-        self.see(teller.address(), &view)
+        self.apply_view(source.address(), &view)
     }
 
-    /// What a node has said of the cluster is the layout from now on.
-    fn see(&self, teller: &Address, view: &View) -> Result<(), String> {
+    /// What a node has said of the cluster is the topology from now on.
+    fn apply_view(&self, source: &Address, view: &View) -> Result<(), String> {
         let mut nodes: Vec<Arc<Node>> = Vec::new();
-        let mut slots = vec![NOBODY; usize::from(SLOTS)];
+        let mut slots = vec![UNASSIGNED; usize::from(SLOTS)];
         // In an order that does not depend on who was asked.
         let mut ranges: Vec<_> = view.ranges.iter().collect();
         ranges.sort_by_key(|range| range.first);
         for range in ranges {
             let node = self
-                .node_at(&range.master.told_by(teller))
+                .node_at(&range.master.resolve_relative_to(source))
                 .ok_or_else(|| format!("there are more than {NODES_MAX} nodes (nodes_max)"))?;
             let index = nodes
                 .iter()
@@ -436,25 +439,25 @@ impl Pool {
                     nodes.len() - 1
                 });
             slots[usize::from(range.first)..=usize::from(range.last)]
-                .fill(u16::try_from(index).unwrap_or(NOBODY));
+                .fill(u16::try_from(index).unwrap_or(UNASSIGNED));
         }
-        self.lay_out(Layout {
+        self.install(Topology {
             nodes,
             slots: Some(slots.into()),
         });
         Ok(())
     }
 
-    fn lay_out(&self, layout: Layout) {
-        let before = self.layout.load_full();
-        if layout.serves_the_same(&before) {
+    fn install(&self, topology: Topology) {
+        let before = self.topology.load_full();
+        if topology.routes_like(&before) {
             return;
         }
         if !before.nodes.is_empty() {
             self.metrics.changes.inc();
-            if !layout.has_the_same_nodes(&before) {
+            if !topology.has_same_nodes(&before) {
                 self.recoveries.fetch_add(1, Relaxed);
-                let names = layout
+                let names = topology
                     .nodes
                     .iter()
                     .map(|node| node.address().to_string())
@@ -465,18 +468,18 @@ impl Pool {
         }
         self.metrics
             .nodes
-            .add(signed(layout.nodes.len()) - signed(before.nodes.len()));
-        let is_kept = |node: &Arc<Node>| layout.nodes.iter().any(|kept| kept.id() == node.id());
+            .add(signed(topology.nodes.len()) - signed(before.nodes.len()));
+        let is_kept = |node: &Arc<Node>| topology.nodes.iter().any(|kept| kept.id() == node.id());
         self.nodes
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .retain(|_, node| is_kept(node));
         let gone: Vec<_> = before.nodes.iter().filter(|node| !is_kept(node)).collect();
-        self.layout.store(Arc::new(layout));
+        self.topology.store(Arc::new(topology));
         for node in gone {
-            node.health.dismiss(node.address());
+            node.health.retire(node.address());
         }
-        self.moved.notify_one();
+        self.changed.notify_one();
     }
 }
 
@@ -484,18 +487,18 @@ const LOST: &str = "nobody tells where the servers of Redis are";
 
 /// Probes a server to the end. One that takes long at the start is not asked meanwhile.
 async fn probe(node: &Node) -> Result<(), RedisError> {
-    let mut probing = pin!(node.health.probe(node.manager()));
+    let mut probing = pin!(node.health.probe(node.connector()));
     if let Ok(probed) = tokio::time::timeout(FIRST_PROBE_AWAITED, &mut probing).await {
         return probed;
     }
-    node.health.await_longer();
+    node.health.probe_is_slow();
     probing.await
 }
 
 /// Whether a server was not seen to be there yet, or is not asked because it failed. That it is
 /// there at the start is worth knowing before the first caller finds out.
 fn is_awaited(node: &Node) -> bool {
-    node.health.breaker.is_open() || !node.health.has_come()
+    node.health.breaker.is_open() || !node.health.was_reachable()
 }
 
 fn signed(count: usize) -> i64 {

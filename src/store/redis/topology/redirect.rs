@@ -2,15 +2,15 @@
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::store::redis::topology::cluster::Place;
+use crate::store::redis::topology::cluster::Endpoint;
 
 /// Where to go instead. Nothing was done yet, so whatever is sent there is not sent twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Redirect {
     /// The slot lives there now.
-    Moved(Place),
+    Moved(Endpoint),
     /// The slot is on its way there, and this key has arrived, or was never anywhere.
-    Ask(Place),
+    Ask(Endpoint),
     /// Of several keys of a slot that is on its way some have arrived: each is to come alone.
     Again,
 }
@@ -18,14 +18,14 @@ pub enum Redirect {
 impl Redirect {
     /// Reads it from an error; any other one is none.
     pub fn read(error: &RedisError) -> Option<Self> {
-        let place = || {
+        let endpoint = || {
             error
                 .redirect_node()
-                .and_then(|(place, _)| Place::read(place))
+                .and_then(|(endpoint, _)| Endpoint::read(endpoint))
         };
         match error.kind() {
-            ErrorKind::Server(ServerErrorKind::Moved) => place().map(Self::Moved),
-            ErrorKind::Server(ServerErrorKind::Ask) => place().map(Self::Ask),
+            ErrorKind::Server(ServerErrorKind::Moved) => endpoint().map(Self::Moved),
+            ErrorKind::Server(ServerErrorKind::Ask) => endpoint().map(Self::Ask),
             ErrorKind::Server(ServerErrorKind::TryAgain) => Some(Self::Again),
             _ => None,
         }

@@ -10,15 +10,15 @@ use futures_util::stream::FuturesUnordered;
 use redis::{Pipeline, RedisError, Value};
 
 use crate::store::redis::connect::address::Address;
-use crate::store::redis::connect::connection::Manager;
-use crate::store::redis::connect::lookup::{ANSWER_TIMEOUT, KeptLink};
-use crate::store::redis::topology::cluster::Place;
+use crate::store::redis::connect::connection::Connector;
+use crate::store::redis::connect::lookup::{ANSWER_TIMEOUT, LookupConnection};
+use crate::store::redis::topology::cluster::Endpoint;
 
 /// Those who know.
 #[derive(Debug)]
 pub struct Sentinels {
     master: String,
-    each: Vec<KeptLink>,
+    each: Vec<LookupConnection>,
 }
 
 impl Sentinels {
@@ -29,9 +29,9 @@ impl Sentinels {
     pub fn new(
         master: String,
         addresses: &[Address],
-        manager: impl Fn(&Address) -> Result<Manager, RedisError>,
+        connector: impl Fn(&Address) -> Result<Connector, RedisError>,
     ) -> Result<Self, RedisError> {
-        let sentinel = |address| Ok(KeptLink::new(&manager(address)?));
+        let sentinel = |address| Ok(LookupConnection::new(&connector(address)?));
         Ok(Self {
             master,
             each: addresses
@@ -45,8 +45,8 @@ impl Sentinels {
     ///
     /// # Errors
     /// Nobody names anybody; what each said.
-    pub async fn masters(&self) -> Result<Vec<Place>, String> {
-        let mut named: Vec<(usize, Place)> = Vec::new();
+    pub async fn masters(&self) -> Result<Vec<Endpoint>, String> {
+        let mut named: Vec<(usize, Endpoint)> = Vec::new();
         let mut failures = Vec::new();
         let mut answers: FuturesUnordered<_> = self
             .each
@@ -62,10 +62,12 @@ impl Sentinels {
             };
             match answer {
                 None => break,
-                Some(Ok(place)) => match named.iter_mut().find(|(_, known)| *known == place) {
-                    Some((votes, _)) => *votes += 1,
-                    None => named.push((1, place)),
-                },
+                Some(Ok(endpoint)) => {
+                    match named.iter_mut().find(|(_, known)| *known == endpoint) {
+                        Some((votes, _)) => *votes += 1,
+                        None => named.push((1, endpoint)),
+                    }
+                }
                 Some(Err(failure)) => failures.push(failure),
             }
         }
@@ -73,12 +75,12 @@ impl Sentinels {
             return Err(failures.join("; "));
         }
         named.sort_by_key(|(votes, _)| std::cmp::Reverse(*votes));
-        Ok(named.into_iter().map(|(_, place)| place).collect())
+        Ok(named.into_iter().map(|(_, endpoint)| endpoint).collect())
     }
 }
 
 /// The master of this name, as one sentinel has it.
-async fn master(sentinel: &KeptLink, name: &str) -> Result<Place, String> {
+async fn master(sentinel: &LookupConnection, name: &str) -> Result<Endpoint, String> {
     let address = sentinel.address();
     let mut question = Pipeline::with_capacity(1);
     question
@@ -103,14 +105,14 @@ async fn master(sentinel: &KeptLink, name: &str) -> Result<Place, String> {
             address.url_setting()
         ));
     };
-    Ok(Place { host, port })
+    Ok(Endpoint { host, port })
 }
 
 /// Whether a server says of itself that it is a master.
 ///
 /// # Errors
 /// It cannot be asked.
-pub async fn is_master(server: &KeptLink) -> Result<bool, RedisError> {
+pub async fn is_master(server: &LookupConnection) -> Result<bool, RedisError> {
     let mut question = Pipeline::with_capacity(1);
     question.cmd("ROLE");
     let said = server

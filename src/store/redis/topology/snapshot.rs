@@ -7,20 +7,20 @@ use crate::store::redis::topology::cluster;
 use crate::store::redis::topology::node::Node;
 
 /// A slot that nobody serves.
-pub const NOBODY: u16 = u16::MAX;
+pub const UNASSIGNED: u16 = u16::MAX;
 
 /// Where keys live, as far as it is known.
 #[derive(Debug, Default)]
-pub struct Layout {
+pub struct Topology {
     /// Nobody, until somebody is found.
     pub nodes: Vec<Arc<Node>>,
-    /// For each slot of a cluster its node's place among those; [`NOBODY`] where there is none.
+    /// For each slot of a cluster its node's place among those; [`UNASSIGNED`] where there is none.
     pub slots: Option<Box<[u16]>>,
 }
 
-impl Layout {
+impl Topology {
     /// The only server.
-    pub fn of_one(node: Arc<Node>) -> Self {
+    pub fn single(node: Arc<Node>) -> Self {
         Self {
             nodes: vec![node],
             slots: None,
@@ -48,9 +48,9 @@ impl Layout {
     }
 
     /// Whether it leads every key to the same server.
-    pub fn serves_the_same(&self, other: &Self) -> bool {
-        let ids = |layout: &Self| {
-            layout
+    pub fn routes_like(&self, other: &Self) -> bool {
+        let ids = |topology: &Self| {
+            topology
                 .nodes
                 .iter()
                 .map(|node| node.id())
@@ -60,9 +60,9 @@ impl Layout {
     }
 
     /// Whether it has the same servers.
-    pub fn has_the_same_nodes(&self, other: &Self) -> bool {
-        let ids = |layout: &Self| {
-            layout
+    pub fn has_same_nodes(&self, other: &Self) -> bool {
+        let ids = |topology: &Self| {
+            topology
                 .nodes
                 .iter()
                 .map(|node| node.id())
