@@ -16,15 +16,16 @@
 //!   4         algorithm                 rules             decides    | matches, and holds the rules that are live
 //!   3                   check                             the question and the verdict
 //!   2                   limit        telemetry   http
-//!   1        time   proto   shutdown   setting   tls   watch   chance   text   runtime
+//!   1        time   proto   shutdown   setting   tls   watch   sampling   backoff   text   runtime
 //! ```
 //!
 //! `docs/architecture.md` tells the way of a call through it, and why it is built so.
 
-pub mod chance;
+mod backoff;
 pub mod file_watch;
 pub mod proto;
 pub mod runtime;
+pub mod sampling;
 pub mod shutdown;
 pub mod text;
 pub mod time;

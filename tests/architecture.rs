@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 /// Each room and the rooms it may import. What stands lower in the house stands earlier here.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("time", &[]),
-    ("chance", &[]),
+    ("backoff", &[]),
+    ("sampling", &[]),
     ("text", &[]),
     ("proto", &[]),
     ("runtime", &[]),
@@ -15,7 +16,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("shutdown", &[]),
     ("tls", &[]),
     ("file_watch", &[]),
-    ("telemetry", &["chance", "setting", "time", "tls"]),
+    ("telemetry", &["sampling", "setting", "time", "tls"]),
     ("http", &["shutdown", "telemetry"]),
     ("limit", &["time"]),
     ("check", &["limit", "text", "time"]),
@@ -29,7 +30,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "store",
         &[
             "algorithm",
-            "chance",
+            "backoff",
             "check",
             "limit",
             "setting",
@@ -43,10 +44,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "limiter",
         &[
-            "chance",
             "check",
             "limit",
             "rules",
+            "sampling",
             "setting",
             "store",
             "telemetry",
@@ -57,7 +58,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "rule_source",
         &[
-            "chance",
+            "backoff",
             "config",
             "limit",
             "proto",
@@ -74,7 +75,6 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "api",
         &[
-            "chance",
             "check",
             "http",
             "limit",

@@ -17,7 +17,6 @@ use tokio::time::Instant;
 
 use crate::api::connection::{Accepted, Connection};
 use crate::api::tls::{Failure, HELLO_TIMEOUT, Tls};
-use crate::chance;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Span;
@@ -323,7 +322,7 @@ impl Progress {
 impl ConnectionLimits {
     /// The age of one connection: those that were opened together do not end together.
     fn draw(self) -> Option<Duration> {
-        Some(jittered(self.max?, chance::any()).into())
+        Some(jittered(self.max?, fastrand::u64(..)).into())
     }
 }
 

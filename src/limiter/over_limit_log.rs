@@ -3,9 +3,9 @@
 //! Off unless it is asked for: what a descriptor says may be personal, and a flood of refusals is
 //! no reason to fill disks.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
-use crate::chance::{self, Rate};
+use crate::sampling::SampleRate;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::{MICROS_PER_SECOND, Time};
 
@@ -13,7 +13,7 @@ use crate::time::{MICROS_PER_SECOND, Time};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
     /// Which part of the refusals is told; `None` for none.
-    pub rate: Option<Rate>,
+    pub rate: Option<SampleRate>,
     /// How many lines in a second at most.
     pub lines_per_second_max: u32,
 }
@@ -58,8 +58,8 @@ impl OverLimitLog {
     pub fn admit(&self, now: Time) -> Option<u64> {
         self.options
             .rate
-            .filter(|rate| rate.includes(chance::any()))?;
-        let mut second = self.second.lock().unwrap_or_else(PoisonError::into_inner);
+            .filter(|rate| rate.includes(fastrand::u64(..)))?;
+        let mut second = self.second.lock();
         let told = second.admit(now, self.options.lines_per_second_max);
         if told.is_none() {
             self.left_out.inc();

@@ -19,7 +19,6 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::chance;
 use crate::check::{CheckRequest, Verdict, Verdicts};
 use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
 use crate::time::{MICROS_PER_SECOND, Span, Time};
@@ -195,7 +194,7 @@ pub fn jitter(max: Span) -> Span {
     if max == Span::ZERO {
         return max;
     }
-    Span::from_secs(chance::any() % (max.as_micros() / MICROS_PER_SECOND + 1))
+    Span::from_secs(fastrand::u64(..) % (max.as_micros() / MICROS_PER_SECOND + 1))
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@ use std::num::NonZeroU32;
 
 use clap::Args;
 
-use crate::chance::Rate;
 use crate::limiter::headers::HeaderNames;
 use crate::limiter::{Modes, Policy, over_limit_log};
 use crate::rules::OnStoreError;
+use crate::sampling::SampleRate;
 use crate::settings::parse::{self, Given};
 use crate::time::{MICROS_PER_SECOND, Span};
 
@@ -114,8 +114,8 @@ pub struct Settings {
     pub response_dynamic_metadata: bool,
     /// Log this part of the refusals, from 0 to 1, a line each; descriptors are logged with their
     /// values, which may be personal data [default: 0]
-    #[arg(long, env = "REFUSALS_LOG_SAMPLE_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = parse::given(Rate::read))]
-    pub refusals_log_sample_rate: Given<Rate>,
+    #[arg(long, env = "REFUSALS_LOG_SAMPLE_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = parse::given(SampleRate::read))]
+    pub refusals_log_sample_rate: Given<SampleRate>,
     /// But no more lines than so many in a second [default: 10]
     #[arg(long, env = "REFUSALS_LOG_LINES_PER_SECOND_MAX", default_value = "", hide_default_value = true, value_name = "NUMBER", value_parser = parse::given(lines_per_second_max))]
     pub refusals_log_lines_per_second_max: Given<NonZeroU32>,

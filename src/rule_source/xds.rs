@@ -27,6 +27,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 use tower::service_fn;
 
+use crate::backoff::{Backoff, BackoffPolicy, Jitter};
 use crate::file_watch::{FileStat, FileWatch, RecursiveMode, Watched};
 use crate::proto::envoy::config::core::v3::Node;
 use crate::proto::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
@@ -34,7 +35,6 @@ use crate::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryRes
 use crate::proto::google::rpc;
 use crate::rule_source::overlay::OverlayFile;
 use crate::rule_source::publisher::{RulePublisher, RulesHash};
-use crate::rule_source::xds::backoff::{Backoff, Spread};
 use crate::rule_source::xds::connect::Server;
 use crate::rule_source::xds::convert::{Resource, TYPE_URL};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
@@ -42,7 +42,6 @@ use crate::text::Text;
 use crate::time::{Clock, Span};
 
 pub mod address;
-pub mod backoff;
 pub mod connect;
 pub mod convert;
 pub mod settings;
@@ -62,12 +61,12 @@ const ORDERS_MAX: usize = 1;
 pub const ERROR_BYTES_MAX: usize = 16 << 10;
 /// Servers made with go-control-plane send what was refused again as soon as they are told so, for
 /// ever. They are told ever later.
-const REFUSED_AGAIN: backoff::Policy = backoff::Policy {
+const REFUSED_AGAIN: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_millis(200),
     // Better rules are not sent before, either.
     max: Duration::from_secs(5),
     factor: 2.0,
-    spread: Spread::Half,
+    jitter: Jitter::Half,
 };
 /// A stream that stood so long was a good one. When it ends that is told, though the one before it
 /// ended likewise.
@@ -85,7 +84,7 @@ pub struct Options {
     /// Sent with each stream. Their values are shown to nobody.
     pub headers: HeaderMap,
     /// How long to wait between tries.
-    pub backoff: backoff::Policy,
+    pub(crate) backoff: BackoffPolicy,
     /// The longest response.
     pub message_bytes_max: usize,
 }
@@ -261,7 +260,7 @@ impl Client {
             if ended.has_delivered || lasted >= backoff.max().into() {
                 backoff.reset();
             }
-            let wait = backoff.wait();
+            let wait = backoff.pause();
             self.tell(ended.why, lasted, wait);
             tokio::select! {
                 order = orders.recv() => {
@@ -435,7 +434,7 @@ impl Client {
             self.accepted = response.version_info;
         }
         let error = verdict.as_ref().err().map(|problems| problems.join("\n"));
-        let wait = (!is_new && error.is_some()).then(|| self.refused_again.wait());
+        let wait = (!is_new && error.is_some()).then(|| self.refused_again.pause());
         self.last = Some((hash, verdict));
         Reply {
             request: self.request(response.nonce, error),

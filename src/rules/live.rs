@@ -1,8 +1,9 @@
 //! The rules that serve. New ones take their place whole, or not at all.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::rules::tree::RuleSet;
 
@@ -35,9 +36,7 @@ impl LiveRules {
         self.error().clone()
     }
 
-    fn error(&self) -> std::sync::MutexGuard<'_, Option<String>> {
-        self.last_error
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn error(&self) -> MutexGuard<'_, Option<String>> {
+        self.last_error.lock()
     }
 }

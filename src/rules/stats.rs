@@ -5,8 +5,10 @@
 //! asked, and of those names it keeps a bounded number: clients choose them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+
+use parking_lot::RwLock;
 
 use crate::check::{HITS_MAX, Hits, Verdict};
 use crate::limit::{Algorithm, Limit, OverLimitHits};
@@ -203,7 +205,7 @@ impl StatsTable {
 
     /// The counters of a rule. Rules are bounded by their files, so these are always kept apart.
     pub fn of_rule(&self, name: &str) -> Arc<RuleStats> {
-        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.names.write();
         if let Some(known) = names.of_rules.get(name) {
             return known.clone();
         }
@@ -221,7 +223,7 @@ impl StatsTable {
 
     /// The counters of a name that a request made up.
     pub fn of_client(&self, domain: &str, name: &str) -> Arc<RuleStats> {
-        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        let names = self.names.read();
         if let Some(known) = names
             .of_rules
             .get(name)
@@ -230,7 +232,7 @@ impl StatsTable {
             return known.clone();
         }
         drop(names);
-        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.names.write();
         if let Some(known) = names.of_clients.get(name) {
             return known.clone();
         }
@@ -250,13 +252,13 @@ impl StatsTable {
     /// Counts a request for a domain that has no rules: so many descriptors, each of which the
     /// reference looks up by itself.
     pub fn domain_not_found(&self, domain: &str, descriptors: u64) {
-        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        let names = self.names.read();
         if let Some(known) = names.unknown_domains.get(domain) {
             known.fetch_add(descriptors, Relaxed);
             return;
         }
         drop(names);
-        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.names.write();
         let name = if names.unknown_domains.contains_key(domain) {
             domain
         } else if self.has_room(&names, domain) {
@@ -283,7 +285,7 @@ impl StatsTable {
     /// others those beyond `series_max`: rules that come and go under new names must not pile
     /// up.
     pub fn forget_retired(&self) {
-        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.names.write();
         let mut retired = 0;
         names.of_rules.retain(|_, stats| {
             if Arc::strong_count(stats) > 1 {
@@ -303,7 +305,7 @@ impl Names {
 
 impl Source for StatsTable {
     fn collect(&self, series: &mut Vec<Series>) {
-        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        let names = self.names.read();
         let of_rules = names
             .of_rules
             .iter()
@@ -473,7 +475,7 @@ mod tests {
             table.of_client("d", &format!("d.k_{index}"));
             table.domain_not_found(&format!("nowhere{index}"), 1);
         }
-        let names = table.names.read().expect("nobody panicked");
+        let names = table.names.read();
         assert_eq!(
             names.of_clients.len() + names.unknown_domains.len(),
             3 + 1,
@@ -503,7 +505,7 @@ mod tests {
         assert_eq!(table.overflows.get(), 2);
         table.domain_not_found(&"y".repeat(SERIES_NAME_BYTES_MAX + 1), 1);
         assert_eq!(table.overflows.get(), 3, "it is too long itself");
-        let names = table.names.read().expect("no thread panicked");
+        let names = table.names.read();
         let bytes: usize = names
             .of_clients
             .keys()

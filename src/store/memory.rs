@@ -5,9 +5,9 @@
 //! and nobody can aim at another's counter without knowing the seed.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
@@ -53,7 +53,10 @@ impl Counters {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             // Entries are found by indices of 32 bits.
             shard_bytes_max: (usize::try_from(bytes_max).unwrap_or(usize::MAX) / SHARDS).min(u32::MAX as usize * ENTRY_BYTES),
-            seed: (random_u64(), random_u64()),
+            seed: {
+                let random = RandomState::new();
+                (random.hash_one(0), random.hash_one(1))
+            },
             metrics: MemoryMetrics {
                 keys: metrics.gauge_with("tollgate_memory_keys", "Counters in memory, by what they are for.", &labels),
                 evicted: metrics.counter_with(
@@ -104,7 +107,7 @@ impl Counters {
     /// Forgets everything.
     pub fn clear(&self) {
         for shard in &self.shards {
-            let removed = std::mem::take(&mut *lock(shard)).len();
+            let removed = std::mem::take(&mut *shard.lock()).len();
             self.metrics.keys.sub(i64::try_from(removed).unwrap_or(0));
         }
     }
@@ -112,7 +115,9 @@ impl Counters {
     /// Forgets one counter.
     pub fn forget(&self, key: &Key) {
         let fingerprint = self.fingerprint(key);
-        let removed = lock(&self.shards[shard_of(fingerprint)]).remove(fingerprint);
+        let removed = self.shards[shard_of(fingerprint)]
+            .lock()
+            .remove(fingerprint);
         self.metrics.keys.sub(removed.into());
     }
 
@@ -120,7 +125,8 @@ impl Counters {
     /// not there.
     pub fn spent_at(&self, key: &Key, limit: &Limit, now: Time) -> u64 {
         let fingerprint = self.fingerprint(key);
-        lock(&self.shards[shard_of(fingerprint)])
+        self.shards[shard_of(fingerprint)]
+            .lock()
             .get(fingerprint)
             .map_or(0, |counter| counter.spent_at(limit, now))
     }
@@ -138,7 +144,7 @@ impl Counters {
     pub fn sweep(&self, now: Time) {
         for shard in &self.shards {
             let mut at = 0;
-            while let Some(removed) = lock(shard).sweep_step(&mut at, now) {
+            while let Some(removed) = shard.lock().sweep_step(&mut at, now) {
                 self.metrics.expired.inc_by(removed.into());
                 self.metrics.keys.sub(removed.into());
             }
@@ -147,7 +153,7 @@ impl Counters {
 
     /// How many counters there are.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).len()).sum()
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// Whether there is none.
@@ -162,7 +168,7 @@ impl Counters {
         state: impl Fn(Option<Counter>) -> Counter,
     ) -> Verdict {
         let fingerprint = self.fingerprint(&check.key);
-        let mut shard = lock(&self.shards[shard_of(fingerprint)]);
+        let mut shard = self.shards[shard_of(fingerprint)].lock();
         let known = shard.take(fingerprint);
         let (after, verdict) = state(known).decide(&check.limit, now, check.call());
         self.keep(
@@ -234,7 +240,7 @@ impl Counters {
         wanted.dedup();
         wanted
             .into_iter()
-            .map(|index| (index, lock(&self.shards[index])))
+            .map(|index| (index, self.shards[index].lock()))
             .collect()
     }
 
@@ -273,15 +279,4 @@ fn held<'s>(
         .find(|(index, _)| *index == wanted)
         .expect("every shard of the request was locked");
     shard
-}
-
-/// A shard whose last holder panicked is whole all the same: nothing between two changes of it can
-/// panic.
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The standard library seeds its hashers from the system's random numbers.
-fn random_u64() -> u64 {
-    RandomState::new().build_hasher().finish()
 }

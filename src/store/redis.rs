@@ -42,7 +42,6 @@ use crate::time::{Clock, Span, Time};
 
 pub use remote::RedisClient;
 
-pub mod backoff;
 pub mod batch;
 pub mod clock;
 pub mod connect;

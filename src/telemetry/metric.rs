@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::{HistogramOpts, Opts, Registry};
 
@@ -426,7 +427,7 @@ impl Metrics {
             histogram,
             per_second,
         };
-        lock(&self.0.timers).push(ReferenceTimer {
+        self.0.timers.lock().push(ReferenceTimer {
             statsd: statsd.to_owned(),
             timer: timer.clone(),
             help,
@@ -463,7 +464,7 @@ impl Metrics {
 
     /// Shows the counters of a source, too.
     pub fn add_source(&self, source: Arc<dyn Source>) {
-        lock(&self.0.sources).push(source);
+        self.0.sources.lock().push(source);
     }
 
     /// The page for Prometheus, as of now.
@@ -474,7 +475,9 @@ impl Metrics {
             .filter_map(|series| self.sample(series))
             .collect();
         samples.extend(
-            lock(&self.0.timers)
+            self.0
+                .timers
+                .lock()
                 .iter()
                 .filter_map(ReferenceTimer::sample),
         );
@@ -504,7 +507,7 @@ impl Metrics {
             })
         });
         let mut readings: Vec<Sample> = series.collect();
-        readings.extend(lock(&self.0.timers).iter().map(|timer| Sample {
+        readings.extend(self.0.timers.lock().iter().map(|timer| Sample {
             name: timer.statsd.clone(),
             value: SampleValue::Timer(timer.timer.buckets()),
         }));
@@ -531,11 +534,14 @@ impl Metrics {
 
     /// Everything that has no place in the registry.
     fn series(&self) -> Vec<Series> {
-        let mut series: Vec<Series> = lock(&self.0.reference)
+        let mut series: Vec<Series> = self
+            .0
+            .reference
+            .lock()
             .iter()
             .map(Reference::series)
             .collect();
-        for source in &*lock(&self.0.sources) {
+        for source in &*self.0.sources.lock() {
             source.collect(&mut series);
         }
         series
@@ -596,7 +602,7 @@ impl Metrics {
             .iter()
             .map(|(label, value)| (*label, (*value).to_owned()))
             .collect();
-        lock(&self.0.reference).push(Reference {
+        self.0.reference.lock().push(Reference {
             statsd: statsd.to_owned(),
             name,
             help,
@@ -666,7 +672,7 @@ impl ReferenceTimer {
 
 impl MappedNames {
     fn get(&self, statsd: &str, map: impl FnOnce() -> Mapped) -> Arc<Mapped> {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         if let Some(mapped) = known.get(statsd) {
             return mapped.clone();
         }
@@ -700,11 +706,6 @@ fn latency_buckets(per_second: f64) -> Vec<f64> {
     buckets.sort_by(f64::total_cmp);
     buckets.dedup();
     buckets
-}
-
-/// Nothing here is left half-done by a panic.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{Span, Status, span::SpanKind};
 use tokio::sync::mpsc;
 
-use crate::chance::{self, Rate};
+use crate::sampling::SampleRate;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::export::Exporter;
 use crate::telemetry::traces::parent::Parent;
@@ -58,7 +58,7 @@ pub enum Kind {
 
 #[derive(Debug)]
 struct Recorder {
-    rate: Rate,
+    rate: SampleRate,
     clock: Clock,
     queue: mpsc::Sender<Span>,
     full: Counter,
@@ -228,7 +228,7 @@ impl Recorder {
 
 /// Zero stands for none.
 fn any_id() -> u64 {
-    chance::any().max(1)
+    fastrand::u64(..).max(1)
 }
 
 fn any_trace() -> u128 {

@@ -7,10 +7,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 
+use crate::backoff::{BackoffPolicy, Jitter};
 use crate::proto::envoy::config::core::v3::Node;
 use crate::rule_source::xds::Options;
 use crate::rule_source::xds::address::Address;
-use crate::rule_source::xds::backoff::{Policy, Spread};
 use crate::rule_source::xds::connect::{Server, Tls};
 use crate::settings::parse::{self, Given, Secret};
 use crate::time::Span;
@@ -209,7 +209,7 @@ impl Settings {
         Ok(headers)
     }
 
-    fn backoff(&self) -> Policy {
+    fn backoff(&self) -> BackoffPolicy {
         let initial = self
             .xds_client_backoff_initial_interval
             .0
@@ -218,17 +218,17 @@ impl Settings {
             .xds_client_backoff_max_interval
             .0
             .map_or(BACKOFF_MAX_DEFAULT, Duration::from);
-        Policy {
+        BackoffPolicy {
             initial,
             max: max.max(initial),
             factor: self
                 .xds_client_backoff_random_factor
                 .0
                 .unwrap_or(BACKOFF_FACTOR_DEFAULT),
-            spread: if self.xds_client_backoff_jitter.0 == Some(false) {
-                Spread::None
+            jitter: if self.xds_client_backoff_jitter.0 == Some(false) {
+                Jitter::None
             } else {
-                Spread::Half
+                Jitter::Half
             },
         }
     }
@@ -282,7 +282,7 @@ mod tests {
         xds: Settings,
     }
 
-    fn backoff(environment: &[(&str, &str)]) -> Policy {
+    fn backoff(environment: &[(&str, &str)]) -> BackoffPolicy {
         let flag = |(name, value): &(&str, &str)| {
             format!("--{}={value}", name.to_lowercase().replace('_', "-"))
         };
@@ -295,11 +295,11 @@ mod tests {
 
     #[test]
     fn settings_choose_the_backoff() {
-        let default = Policy {
+        let default = BackoffPolicy {
             initial: Duration::from_millis(200),
             max: Duration::from_secs(30),
             factor: 2.0,
-            spread: Spread::Half,
+            jitter: Jitter::Half,
         };
         assert_eq!(backoff(&[]), default);
         let all = [
@@ -308,11 +308,11 @@ mod tests {
             ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "1.5"),
             ("XDS_CLIENT_BACKOFF_JITTER", "false"),
         ];
-        let expected = Policy {
+        let expected = BackoffPolicy {
             initial: Duration::from_millis(100),
             max: Duration::from_millis(400),
             factor: 1.5,
-            spread: Spread::None,
+            jitter: Jitter::None,
         };
         assert_eq!(backoff(&all), expected);
         let longer = backoff(&[("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "1min")]);

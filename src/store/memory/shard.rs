@@ -166,31 +166,16 @@ impl Shard {
         });
     }
 
-    /// The place of the one to evict: of a few taken anywhere, the one with the least time left,
-    /// but not the one that wants the room. Its hash is the source of chance, and clients
-    /// cannot choose it.
+    /// The index of the counter to evict: of a few random ones the closest to its reset, never the
+    /// one that needs the room.
     fn closest_to_reset(&self, wanting: Fingerprint) -> Option<usize> {
-        let mut chance = wanting.0 ^ wanting.1.rotate_left(32) ^ self.entries.len() as u64;
-        let samples = (0..EVICTION_SAMPLES).map(|_| {
-            chance = chance
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            usize::try_from(chance >> 33).unwrap_or(0) % self.entries.len().max(1)
-        });
-        let others = samples.filter(|&at| {
-            self.entries
-                .get(at)
-                .is_some_and(|entry| entry.fingerprint != wanting)
-        });
-        // Where there are few, chance may find none but the one.
-        let any_other = || {
-            self.entries
-                .iter()
-                .position(|entry| entry.fingerprint != wanting)
-        };
-        others
+        let is_other = |&at: &usize| self.entries[at].fingerprint != wanting;
+        (0..EVICTION_SAMPLES.min(self.entries.len()))
+            .map(|_| fastrand::usize(..self.entries.len()))
+            .filter(is_other)
             .min_by_key(|&at| self.entries[at].expires)
-            .or_else(any_other)
+            // Among few entries, all samples may be the one that needs the room.
+            .or_else(|| (0..self.entries.len()).find(is_other))
     }
 
     fn remove_at(&mut self, at: usize) {

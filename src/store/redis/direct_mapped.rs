@@ -2,7 +2,8 @@
 //! slot, the later one has it: whatever is kept here may be forgotten at any time.
 
 use std::hash::{BuildHasher as _, Hash, RandomState};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// How many parts the slots are in, each behind a lock of its own.
 const SHARDS: usize = 64;
@@ -53,7 +54,7 @@ impl<const N: usize> DirectMappedTable<N> {
 
     fn with<T>(&self, hash: u64, run: impl FnOnce(&mut Slot<N>) -> T) -> T {
         let shard = &self.shards[usize::try_from(hash % SHARDS as u64).unwrap_or(0)];
-        let mut slots = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = shard.lock();
         let len = slots.len() as u64;
         let at = usize::try_from(hash / SHARDS as u64 % len).unwrap_or(0);
         run(&mut slots[at])

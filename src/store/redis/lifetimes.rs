@@ -5,7 +5,7 @@
 //! that shows that it has to. Later hits of that key do not show it. So such lifetimes
 //! are sent again in the background.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::store::redis::script::Repair;
 use crate::store::redis::topology::node::NodeId;
@@ -59,8 +59,6 @@ impl UnconfirmedLifetimes {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(NodeId, Repair)>> {
-        self.lifetimes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.lifetimes.lock()
     }
 }

@@ -6,10 +6,11 @@
 //! all older ones are left when they reply with such an error.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::store::redis::backoff::jittered;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::backoff::jittered;
 use crate::time::{Span, Time};
 
 /// At most how often a connection to one server is made anew because of such replies.
@@ -76,7 +77,7 @@ impl Relocation {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

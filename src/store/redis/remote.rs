@@ -2,10 +2,11 @@
 //! asked at the same time, and what one of them sends elsewhere is followed there.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict};
@@ -426,7 +427,7 @@ impl RedisClient {
 
     /// The way to a server, opened when it is first asked.
     fn batcher(&self, node: &Arc<Node>, by_slot: bool) -> Batcher {
-        let mut batchers = self.batchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut batchers = self.batchers.lock();
         match batchers.get(&node.id()) {
             Some(batcher) if !batcher.has_ended() => return batcher.clone(),
             Some(_) => {

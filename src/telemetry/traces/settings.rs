@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use percent_encoding::percent_decode_str;
 
-use crate::chance::{self, Rate};
+use crate::sampling::SampleRate;
 use crate::settings::parse::{self, Given, Secret};
 use crate::telemetry::traces::connect::{Endpoint, Tls};
 use crate::time::Span;
@@ -53,8 +53,8 @@ pub struct Settings {
     #[arg(long, env = "TRACING_EXPORTER_PROTOCOL", default_value = "", hide_default_value = true, value_name = "PROTOCOL", value_parser = parse::given(protocol))]
     pub tracing_exporter_protocol: Given<Protocol>,
     /// Which part of the calls is traced whose caller has not decided it, from 0 to 1 [default: 1]
-    #[arg(long, env = "TRACING_SAMPLING_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = parse::given(Rate::read))]
-    pub tracing_sampling_rate: Given<Rate>,
+    #[arg(long, env = "TRACING_SAMPLING_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = parse::given(SampleRate::read))]
+    pub tracing_sampling_rate: Given<SampleRate>,
     /// Where the collector is; over http, /v1/traces is put behind it [default: http://localhost:4318, with grpc :4317]
     #[arg(
         long,
@@ -215,7 +215,7 @@ pub struct Options {
     /// How long the collector may take for a batch, with all attempts.
     pub timeout: Span,
     /// Which part of the calls is traced whose caller has not decided it.
-    pub rate: Rate,
+    pub rate: SampleRate,
     /// Who we are.
     pub resource: Vec<KeyValue>,
 }
@@ -239,7 +239,7 @@ impl Settings {
             rate: self
                 .tracing_sampling_rate
                 .0
-                .or(Rate::of(1.0))
+                .or(SampleRate::of(1.0))
                 .expect("1 is a part of 1"),
             resource: self.resource()?,
         };
@@ -495,7 +495,7 @@ fn list(text: &str) -> Option<Vec<(String, String)>> {
 
 /// As a UUID of random numbers is written.
 fn random_id() -> String {
-    let (high, low) = (chance::any(), chance::any());
+    let (high, low) = (fastrand::u64(..), fastrand::u64(..));
     let (version, variant) = (0x4000 | high & 0xfff, 0x8000 | low >> 48 & 0x3fff);
     format!(
         "{:08x}-{:04x}-{version:04x}-{variant:04x}-{:012x}",

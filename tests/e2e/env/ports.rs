@@ -9,7 +9,8 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// Ports from 10,400 on: below those that Linux gives to clients (from 32,768), so that none is
 /// taken between its release and its use.
@@ -50,7 +51,7 @@ impl Ports {
 
     /// Releases ports for whoever is going to listen there.
     pub(crate) fn release<const N: usize>(&self, ports: [SocketAddr; N]) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         held.retain(|listener| {
             ports
                 .iter()

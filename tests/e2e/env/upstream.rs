@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use axum::body::{Body, Bytes};
@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::{Semaphore, oneshot};
@@ -109,7 +110,7 @@ impl Upstream {
 
     /// From now on it answers so to requests of this path.
     pub(crate) fn answers(&self, path: &'static str, answer: Answer) {
-        locked(&self.house.answers).insert(path, answer);
+        self.house.answers.lock().insert(path, answer);
     }
 
     /// Lets so many of those that wait, now or later, go on.
@@ -129,7 +130,7 @@ impl Upstream {
 
     /// What a header of the latest request said.
     pub(crate) fn was_told(&self, header: &str) -> Option<String> {
-        let requests = locked(&self.house.requests);
+        let requests = self.house.requests.lock();
         let value = requests.last().expect("there was a request").get(header)?;
         Some(value.to_str().expect("tests send text").to_owned())
     }
@@ -196,8 +197,8 @@ impl Answer {
 impl House {
     fn answer(&self, request: Request<Incoming>) -> Answer {
         let (head, _) = request.into_parts();
-        let answer = locked(&self.answers).get(head.uri.path()).cloned();
-        locked(&self.requests).push(head.headers);
+        let answer = self.answers.lock().get(head.uri.path()).cloned();
+        self.requests.lock().push(head.headers);
         answer.unwrap_or_else(|| Answer::of(&[], "ok\n"))
     }
 }
@@ -252,10 +253,6 @@ async fn serve(listener: TcpListener, house: Arc<House>) -> Infallible {
             }
         }
     }
-}
-
-fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// That it does what it is told, behind an Envoy: tests of other things rely on it.

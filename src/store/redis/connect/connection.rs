@@ -14,7 +14,7 @@ use redis::aio::{MultiplexedConnection, PubSubStream};
 use redis::{ErrorKind, Pipeline, RedisError, Value};
 use tokio::sync::{Notify, watch};
 
-use crate::store::redis::backoff::jittered;
+use crate::backoff::jittered;
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::dialer::Dialer;
 use crate::store::redis::relocation::ConnectionId;

@@ -9,11 +9,12 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use parking_lot::{Mutex, MutexGuard};
 use redis::io::AsyncDNSResolver;
 use redis::{RedisError, RedisFuture};
 use tokio::sync::oneshot;
@@ -121,7 +122,7 @@ impl Inner {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -175,7 +176,7 @@ mod tests {
         let resolver = Resolver::with(move |_| {
             counter.fetch_add(1, SeqCst);
             // An error is the end of the test.
-            let _ = responses.lock().expect("nothing panics").recv();
+            let _ = responses.lock().recv();
             Ok(vec![ADDRESS])
         });
         (resolver, respond, begun)

@@ -14,17 +14,17 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use parking_lot::{Mutex, MutexGuard};
 use redis::{ErrorKind, Pipeline, RedisError};
 use tokio::time::MissedTickBehavior;
 
-use crate::chance;
+use crate::backoff::Backoff;
 use crate::limit::Share;
 use crate::shutdown::{Lifecycle, Phase};
-use crate::store::redis::backoff::Backoff;
 use crate::store::redis::topology::node::Node;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::time::{Clock, Span, Time};
@@ -77,7 +77,7 @@ impl Membership {
     pub fn new(key_prefix: &str, database: i64, configured: Share, metrics: &Metrics) -> Self {
         Self {
             channel: format!("{key_prefix}tg:replicas:{database}"),
-            name: format!("{:016x}", chance::any()),
+            name: format!("{:016x}", fastrand::u64(..)),
             configured,
             peers: Mutex::default(),
             alive: metrics
@@ -101,7 +101,7 @@ impl Membership {
     ) {
         let meeting = async {
             let mut is_told = false;
-            let mut pauses = Backoff::new(BEAT_INTERVAL);
+            let mut pauses = Backoff::doubling(BEAT_INTERVAL, RECONNECT_INTERVAL_MAX);
             loop {
                 let failure = self.exchange_heartbeats(&home, clock).await;
                 let has_met = self.peers().listening_since.take().is_some();
@@ -115,7 +115,7 @@ impl Membership {
                         tracing::warn!(channel, %error, "the number of replicas cannot be learnt; while the store is gone REPLICAS counts");
                     }
                 }
-                tokio::time::sleep(pauses.pause(RECONNECT_INTERVAL_MAX)).await;
+                tokio::time::sleep(pauses.pause()).await;
             }
         };
         tokio::select! {
@@ -194,7 +194,7 @@ impl Membership {
     }
 
     fn peers(&self) -> MutexGuard<'_, Peers> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.peers.lock()
     }
 }
 

@@ -12,7 +12,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::algorithm::counter::Kind;
 use crate::check::Key;
@@ -117,7 +118,7 @@ impl PendingHits {
     /// The keys of all counters that `belong`, less those of which something is on its way.
     pub fn keys(&self, belongs: impl Fn(&Key, &Pending) -> bool) -> Vec<Key> {
         let of_shard = |shard: &Mutex<HashMap<Key, Pending>>| -> Vec<Key> {
-            let shard = lock(shard);
+            let shard = shard.lock();
             let belonging = shard
                 .iter()
                 .filter(|(key, pending)| !pending.is_busy && belongs(key, pending));
@@ -167,7 +168,7 @@ impl PendingHits {
     }
 
     fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, Pending>> {
-        lock(&self.shards[usize::try_from(self.seed.hash_one(key) % SHARDS as u64).unwrap_or(0)])
+        self.shards[usize::try_from(self.seed.hash_one(key) % SHARDS as u64).unwrap_or(0)].lock()
     }
 }
 
@@ -212,10 +213,4 @@ impl Pending {
 
 fn entry_bytes(key: &Key) -> usize {
     ENTRY_BYTES + key.len()
-}
-
-/// A part whose last holder panicked is whole all the same: nothing between two changes of it can
-/// panic.
-fn lock<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,10 +2,11 @@
 //! probes a server that was given up, and logs each trouble once when it comes and once when it is
 //! over.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::RedisError;
 use tokio::sync::Notify;
 
@@ -172,7 +173,7 @@ impl Health {
         let now = self.clock.now().as_micros();
         note.last.store(now, Relaxed);
         // Whoever has it at this moment has a cause that is as new.
-        if let Ok(mut cause) = note.cause.try_lock()
+        if let Some(mut cause) = note.cause.try_lock()
             && *cause != text
         {
             text.clone_into(&mut cause);
@@ -304,10 +305,7 @@ impl Health {
 
 impl FaultRecord {
     fn cause(&self) -> String {
-        self.cause
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.cause.lock().clone()
     }
 }
 

@@ -7,18 +7,19 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use parking_lot::{Mutex, MutexGuard};
 use redis::RedisError;
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::store::redis::backoff::{Backoff, jittered};
+use crate::backoff::{Backoff, jittered};
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::connection::Connector;
 use crate::store::redis::connect::lookup::{ANSWER_TIMEOUT, LookupConnection};
@@ -164,7 +165,7 @@ impl NodePool {
     /// The server to which another one has sent somebody. `None` if there are too many, or its
     /// endpoint is none.
     pub fn node_at(&self, endpoint: &Endpoint) -> Option<Arc<Node>> {
-        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = self.nodes.lock();
         if let Some(node) = nodes.get(endpoint) {
             return Some(node.clone());
         }
@@ -268,7 +269,7 @@ impl NodePool {
         node: Arc<Node>,
         back: &impl Fn(Arc<Node>) -> B,
     ) -> NodeId {
-        let mut intervals = Backoff::new(PROBE_INTERVAL);
+        let mut intervals = Backoff::doubling(PROBE_INTERVAL, TLS_PROBE_INTERVAL_MAX);
         let is_known = || {
             self.topology()
                 .nodes
@@ -287,7 +288,7 @@ impl NodePool {
                 }
                 _ => PROBE_INTERVAL_MAX,
             };
-            tokio::time::sleep_until(began + intervals.pause(interval_max)).await;
+            tokio::time::sleep_until(began + intervals.pause_up_to(interval_max)).await;
         }
         node.id()
     }
@@ -304,7 +305,7 @@ impl NodePool {
 
     async fn maintain_topology(&self) {
         let [min, max] = LOOK_UP_PAUSES;
-        let mut pauses = Backoff::new(min);
+        let mut pauses = Backoff::doubling(min, max);
         loop {
             let asked = Instant::now();
             let found = match &self.discovery {
@@ -319,7 +320,7 @@ impl NodePool {
                     .nodes
                     .iter()
                     .all(|node| !node.health.breaker.is_open());
-            let pause = pauses.pause(max);
+            let pause = pauses.pause();
             let interval = match &self.discovery {
                 _ if !is_reached => pause,
                 Discovery::Sentinels(_) => jittered(SENTINEL_INTERVAL),
@@ -354,9 +355,7 @@ impl NodePool {
     }
 
     fn discovery_error(&self) -> MutexGuard<'_, Option<String>> {
-        self.discovery_error
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.discovery_error.lock()
     }
 
     async fn ask_sentinels(&self, sentinels: &Sentinels) -> Result<(), String> {
@@ -470,10 +469,7 @@ impl NodePool {
             .nodes
             .add(signed(topology.nodes.len()) - signed(before.nodes.len()));
         let is_kept = |node: &Arc<Node>| topology.nodes.iter().any(|kept| kept.id() == node.id());
-        self.nodes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|_, node| is_kept(node));
+        self.nodes.lock().retain(|_, node| is_kept(node));
         let gone: Vec<_> = before.nodes.iter().filter(|node| !is_kept(node)).collect();
         self.topology.store(Arc::new(topology));
         for node in gone {
