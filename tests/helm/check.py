@@ -239,12 +239,11 @@ def readme_command():
     return shlex.split(command[2].replace("\\\n", " "))
 
 
-def readme_redis():
-    """The variables of each command of the README's section on Redis."""
-    section = re.search(r"^## Redis\n(.*?)^## ", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[1]
-    commands = re.findall(r"^((?:REDIS_\w+=\S+ )+)tollgate config$", section, re.MULTILINE)
+def redis_commands():
+    """The variables of each command in docs/redis.md."""
+    commands = re.findall(r"^((?:REDIS_\w+=\S+ )+)tollgate config$", (ROOT / "docs" / "redis.md").read_text(), re.MULTILINE)
     if len(commands) < 4:
-        raise Failed("README.md has no four commands `REDIS_…=… tollgate config`")
+        raise Failed("docs/redis.md has fewer than four commands `REDIS_…=… tollgate config`")
     return [dict(pair.split("=", 1) for pair in command.split()) for command in commands]
 
 
@@ -446,8 +445,8 @@ def main():
     for path in value_sets().values():
         named.append((f"the binary serves what {path.name} renders", lambda path=path: serves(rendered("--values", path))))
     named.append(("the binary serves what the README's command renders", lambda: serves(rendered(*readme_command()))))
-    for variables in readme_redis():
-        named.append((f"the binary counts on what the README's {' '.join(variables)} says", lambda variables=variables: counts_on(variables)))
+    for variables in redis_commands():
+        named.append((f"the binary counts on the Redis of {' '.join(variables)} in docs/redis.md", lambda variables=variables: counts_on(variables)))
     failures = 0
     for what, check in named:
         try:

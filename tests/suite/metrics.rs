@@ -702,7 +702,7 @@ async fn bring_names(client: &mut Client, domain: &str, first: usize, count: usi
         .expect("there is an answer");
 }
 
-/// As `docs/architecture.md` says.
+/// Listed in `docs/guarantees.md`.
 const METRIC_SERIES_MAX: usize = 10_000;
 
 #[tokio::test]
