@@ -136,6 +136,15 @@ pub enum StoreError {
     QueueFull,
 }
 
+impl CheckRequest {
+    /// Whether an enforcing check of an all-or-nothing request is over limit: then the checks that are
+    /// not over limit have consumed nothing.
+    pub(crate) fn is_blocked(&self, verdicts: &[Verdict]) -> bool {
+        let mut checks = self.checks.iter().zip(verdicts);
+        self.all_or_nothing && checks.any(|(check, verdict)| check.enforcing && verdict.over)
+    }
+}
+
 impl Check {
     /// Hits on a counter, which refuse the request if there is no room for them.
     pub const fn new(key: Key, limit: Limit, hits: Hits) -> Self {

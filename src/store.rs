@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Verdicts};
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::traces::LiveSpan;
 use crate::time::{Clock, Time};
 
 pub mod memory;
@@ -29,15 +30,6 @@ pub enum Store {
     Memory(Arc<memory::Counters>),
     /// See [`Backend::Redis`].
     Redis(redis::RedisClient),
-}
-
-/// What an ask is to a store that is somewhere else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Trip {
-    /// Checks that go to the store that everybody has.
-    pub checks: usize,
-    /// Checks that go to one of their own, since their period is a second.
-    pub per_second_checks: usize,
 }
 
 impl Backend {
@@ -93,19 +85,24 @@ fn full_logs(use_of: &str, metrics: &Metrics) -> Counter {
 }
 
 impl Store {
-    /// The trip that asking this is; none, if it is none to anywhere.
-    pub fn trip(&self, request: &CheckRequest) -> Option<Trip> {
-        match self {
-            Self::Memory(_) => None,
-            Self::Redis(remote) => Some(remote.redis().trip(request)),
-        }
-    }
-
-    /// Answers every check of an ask, in order. Memory never waits.
-    pub async fn decide(&self, request: &CheckRequest, now: Time) -> Decisions {
+    /// Decides every check of a request, in order. Memory never waits. `parent` is the span of the
+    /// request, if it is traced.
+    pub async fn decide(
+        &self,
+        request: &CheckRequest,
+        now: Time,
+        parent: Option<&LiveSpan>,
+    ) -> Decisions {
         match self {
             Self::Memory(counters) => counters.decide(request, now).into_iter().map(Ok).collect(),
-            Self::Redis(remote) => remote.decide(request, now).await,
+            Self::Redis(client) => {
+                let span = parent.map(|parent| redis::trace::start(client, parent, request));
+                let decisions = client.decide(request, now).await;
+                if let Some(span) = span {
+                    redis::trace::end(span, &decisions);
+                }
+                decisions
+            }
         }
     }
 

@@ -1,23 +1,24 @@
-//! The store did not answer in time: what is answered instead, as each rule says.
+//! Fills the verdicts that the store did not give, by each rule's `on_store_error`.
 //!
-//! `local` leaves it to the store, which knows what it was last told of a counter and which share
-//! of its limit is this replica's.
+//! `local` asks the store again, which then counts in this process: it has the last known usage of a
+//! counter and this replica's share of its limit.
 
 use smallvec::SmallVec;
 
 use crate::check::{Check, CheckError, Decisions, Hits, StoreError, Verdict, Verdicts};
+use crate::limiter::decision::StoreErrors;
 use crate::rules::{OnStoreError, Plan, Step};
 use crate::store::Store;
 use crate::telemetry::metric::{self, Metrics};
 use crate::time::{Clock, Span};
 
-/// When a call that was refused only because the store is gone may try again.
+/// When a call that was rejected only because the store failed may try again.
 const DENIED_FOR: Span = Span::from_secs(1);
 
-/// Policies.
+/// What to do where the store gave no verdict.
 #[derive(Debug)]
 pub struct Fallback {
-    /// Where a rule does not say.
+    /// For rules without `on_store_error`.
     policy: OnStoreError,
     store_errors: metric::Counter,
     /// By policy, then by cause.
@@ -25,14 +26,12 @@ pub struct Fallback {
 }
 
 impl Fallback {
-    /// `policy` is for rules that do not say.
+    /// `policy` is for rules without `on_store_error`.
     pub fn new(policy: OnStoreError, metrics: &Metrics) -> Self {
-        let help =
-            "Checks that the store gave no verdict on, by what was answered instead and why.";
         let counter = |policy: OnStoreError, cause: StoreError| {
             metrics.counter_with(
                 "tollgate_store_fallbacks_total",
-                help,
+                "Checks without a verdict from the store, by the policy that decided them and the cause.",
                 &[("policy", policy.name()), ("cause", cause.name())],
             )
         };
@@ -44,70 +43,70 @@ impl Fallback {
         }
     }
 
-    /// Puts a verdict wherever the store has none.
+    /// A verdict for each check, and why the store gave none.
     ///
     /// # Errors
-    /// The store's error, if a rule wants the caller to have it.
-    pub fn fill(
+    /// The store's error, if the policy of a check without a verdict is `error`.
+    pub(crate) fn fill(
         &self,
         plan: &Plan<'_>,
         decisions: Decisions,
         store: &Store,
         clock: &Clock,
-    ) -> Result<Verdicts, StoreError> {
+    ) -> Result<(Verdicts, StoreErrors), StoreError> {
         if decisions.iter().all(Result::is_ok) {
-            return Ok(decisions.into_iter().flatten().collect());
+            return Ok((
+                decisions.into_iter().flatten().collect(),
+                StoreErrors::new(),
+            ));
         }
         self.store_errors.inc();
         let policies = self.policies(plan);
-        let mut failed = None;
-        for (decision, policy) in decisions.iter().zip(&policies) {
-            if let Err(CheckError { error, .. }) = decision {
-                self.verdicts[*policy as usize][*error as usize].inc();
-                failed = failed.or((*policy == OnStoreError::Error).then_some(*error));
-            }
+        let errors: StoreErrors = decisions
+            .iter()
+            .map(|decision| decision.err().map(|failed| failed.error))
+            .collect();
+        let mut returned = None;
+        for (&error, &policy) in errors.iter().zip(&policies) {
+            let Some(error) = error else { continue };
+            self.verdicts[policy as usize][error as usize].inc();
+            returned = returned.or((policy == OnStoreError::Error).then_some(error));
         }
-        if let Some(error) = failed {
+        if let Some(error) = returned {
             return Err(error);
         }
-        let local = plan
-            .request
-            .checks
+        let checks = &plan.request.checks;
+        let local: SmallVec<[(&Check, CheckError); 2]> = checks
             .iter()
             .zip(&decisions)
             .zip(&policies)
-            .filter(|(_, policy)| **policy == OnStoreError::Local);
-        let local: SmallVec<[(&Check, CheckError); 2]> = local
+            .filter(|(_, policy)| **policy == OnStoreError::Local)
             .filter_map(|((check, decision), _)| Some((check, decision.err()?)))
             .collect();
         let mut local = store
             .decide_locally(&local, plan.request.all_or_nothing, clock.now())
             .into_iter();
-        let verdicts = decisions
-            .into_iter()
-            .zip(&policies)
-            .zip(&plan.request.checks)
-            .map(|((decision, policy), check)| match decision {
-                Ok(verdict) => verdict,
-                Err(_) if *policy == OnStoreError::Local => {
-                    local.next().expect("there is a verdict for each")
-                }
-                Err(_) => without_counting(check, *policy == OnStoreError::Deny),
-            });
-        Ok(verdicts.collect())
+        let verdict = |((decision, policy), check): ((Result<_, _>, &OnStoreError), &Check)| {
+            decision.unwrap_or_else(|CheckError { .. }| match policy {
+                OnStoreError::Local => local.next().expect("one verdict for each local check"),
+                OnStoreError::Deny => denied(check),
+                OnStoreError::Allow | OnStoreError::Error => allowed(check),
+            })
+        };
+        let verdicts = decisions.into_iter().zip(&policies).zip(checks);
+        Ok((verdicts.map(verdict).collect(), errors))
     }
 
-    /// What a step's rule wants where the store has no verdict.
-    pub fn policy(&self, step: &Step<'_>) -> OnStoreError {
+    /// The policy of a step's rule.
+    pub(crate) fn policy(&self, step: &Step<'_>) -> OnStoreError {
         step.rule()
             .and_then(|rule| rule.on_store_error)
             .unwrap_or(self.policy)
     }
 
-    /// What each check's rule wants.
+    /// The policy of each check.
     fn policies(&self, plan: &Plan<'_>) -> SmallVec<[OnStoreError; 4]> {
-        let mut policies: SmallVec<[OnStoreError; 4]> =
-            plan.request.checks.iter().map(|_| self.policy).collect();
+        let mut policies = SmallVec::from_elem(self.policy, plan.request.checks.len());
         for step in &plan.steps {
             if let Some(check) = step.check() {
                 policies[check] = self.policy(step);
@@ -117,28 +116,35 @@ impl Fallback {
     }
 }
 
-/// The counter of calls that fail in this way in envoyproxy/ratelimit, under its names. There each
-/// of them is an error for the caller.
+/// Counts the calls that fail for this `kind` of error in envoyproxy/ratelimit, under its names.
 pub fn failed_calls(kind: &'static str, metrics: &Metrics) -> metric::Counter {
     metrics.reference_counter(
         &format!("ratelimit.service.call.should_rate_limit.{kind}"),
         "ratelimit_service_should_rate_limit_error",
-        "Calls with a check that the store did not decide, whatever on_store_error answered (redis_error), and calls without a domain, \
+        "Calls with a check that the store did not decide, whatever on_store_error is (redis_error), and calls without a domain, \
          descriptors or loaded rules (service_error).",
         &[("err_type", kind)],
     )
 }
 
-/// The verdict of a policy that does not count.
-fn without_counting(check: &Check, deny: bool) -> Verdict {
-    let over = deny && !matches!(check.hits, Hits::Refund(_));
+fn allowed(check: &Check) -> Verdict {
     Verdict {
-        over,
+        over: false,
         used: 0,
-        remaining: if deny { 0 } else { check.limit.capacity() },
+        remaining: check.limit.capacity(),
         start_after: Span::ZERO,
-        retry_after: over.then_some(DENIED_FOR),
+        retry_after: None,
         reset_after: DENIED_FOR,
         from_cache: false,
+    }
+}
+
+fn denied(check: &Check) -> Verdict {
+    let over = !matches!(check.hits, Hits::Refund(_));
+    Verdict {
+        over,
+        remaining: 0,
+        retry_after: over.then_some(DENIED_FOR),
+        ..allowed(check)
     }
 }

@@ -1,124 +1,93 @@
-//! Headers that tell a client where it stands: the reference's three, the IETF's two, and
-//! Retry-After. And those that tell an upstream to give the cheap answer.
+//! Headers that Envoy adds: three of envoyproxy/ratelimit, two of the IETF draft, `Retry-After`, and
+//! those of rules that degrade.
 
 use std::fmt::Write as _;
 
-use crate::limiter::Policy;
+use crate::limiter::policy::{HeaderNames, Policy};
 use crate::limiter::response::{Header, Status};
 use crate::rules::{OnLimit, Rule};
 use crate::time::Span;
 
-/// Names of the reference's three headers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeaderNames {
-    /// Of the limit.
-    pub limit: Box<str>,
-    /// Of what remains.
-    pub remaining: Box<str>,
-    /// Of the seconds until the reset.
-    pub reset: Box<str>,
-}
-
-/// What the headers of an answer are made of.
-#[derive(Debug, Clone, Copy)]
-pub struct HeaderInput<'t> {
-    /// One for each descriptor.
-    pub statuses: &'t [Status],
-    /// Whether the request is refused.
-    pub over_limit: bool,
-    /// By how much Retry-After is lengthened, so that not everybody who is refused now comes back
-    /// at once.
-    pub retry_later: Span,
-}
-
-/// The headers of an answer, in order. `hard_over` says which statuses refuse the request all by
-/// themselves.
-pub fn headers(
-    told: HeaderInput<'_>,
+/// Headers for the client, in order. `hard_over` says which statuses alone make the request over
+/// limit. `retry_later` lengthens `Retry-After`; it is `None` if the request is not over limit.
+pub(crate) fn of_response(
+    statuses: &[Status],
     hard_over: impl Fn(usize) -> bool,
+    retry_later: Option<Span>,
     policy: &Policy,
 ) -> Vec<Header> {
-    let HeaderInput {
-        statuses,
-        over_limit,
-        retry_later,
-    } = told;
     let mut headers = reference(statuses, hard_over, policy.reference_headers.as_ref());
     if policy.ietf_headers {
         headers.extend(ietf(statuses));
     }
-    if policy.retry_after_header && over_limit {
-        // Whoever comes back before the last of them is refused again.
-        let wait = statuses
-            .iter()
-            .filter(|status| status.over_limit)
-            .map(|status| status.reset_secs)
-            .max();
-        let later = |secs: u64| secs.saturating_add(retry_later.ceil_secs());
-        headers.extend(wait.map(|secs| Header {
-            name: "Retry-After".into(),
-            value: later(secs).to_string(),
+    if let Some(later) = retry_later.filter(|_| policy.retry_after_header) {
+        // A retry before the last of them is over limit again.
+        let over = statuses.iter().filter(|status| status.over_limit);
+        let wait = over.map(|status| status.reset_secs).max();
+        headers.extend(wait.map(|secs| {
+            let secs = secs.saturating_add(later.ceil_secs());
+            header("Retry-After", secs.to_string())
         }));
     }
     headers
 }
 
-/// The reference's three headers, under these names if they are wanted.
-pub fn reference(
+/// Headers for the upstream, in order: those of envoyproxy/ratelimit, then those of rules that
+/// degrade. The first of two headers of the same name wins.
+pub(crate) fn of_request(
     statuses: &[Status],
     hard_over: impl Fn(usize) -> bool,
-    names: Option<&HeaderNames>,
+    degraded: &[&Rule],
+    policy: &Policy,
 ) -> Vec<Header> {
-    let Some(names) = names else {
-        return Vec::new();
-    };
-    let Some(status) = nearest(statuses, hard_over) else {
-        return Vec::new();
-    };
-    let Some(limit) = &status.limit else {
-        return Vec::new();
-    };
-    vec![
-        Header {
-            name: names.limit.clone(),
-            value: limit.requests.to_string(),
-        },
-        Header {
-            name: names.remaining.clone(),
-            value: status.remaining.to_string(),
-        },
-        Header {
-            name: names.reset.clone(),
-            value: status.reset_secs.to_string(),
-        },
-    ]
-}
-
-/// What rules that degrade want the upstream to hear, in order. Of two that have a header of the
-/// same name the first wins.
-pub fn request_headers(degraded: &[&Rule]) -> Vec<Header> {
-    let mut headers: Vec<Header> = Vec::new();
+    let mut headers = reference(
+        statuses,
+        hard_over,
+        policy.reference_request_headers.as_ref(),
+    );
+    let first = headers.len();
     for rule in degraded {
         let OnLimit::Degrade { request_headers } = &rule.on_limit else {
             continue;
         };
         for (name, value) in request_headers {
-            if !headers
-                .iter()
-                .any(|known| known.name.eq_ignore_ascii_case(name))
-            {
-                headers.push(Header {
-                    name: name.clone(),
-                    value: value.to_string(),
-                });
+            let is_known = |known: &Header| known.name.eq_ignore_ascii_case(name);
+            if !headers[first..].iter().any(is_known) {
+                headers.push(header(name, value.to_string()));
             }
         }
     }
     headers
 }
 
-/// The status that the reference's headers speak of: the first with the least remaining, but rather
-/// the last one that refuses. One with 2^32 - 1 remaining is never near.
+fn header(name: &str, value: String) -> Header {
+    Header {
+        name: name.into(),
+        value,
+    }
+}
+
+/// The headers of envoyproxy/ratelimit, if they have names.
+fn reference(
+    statuses: &[Status],
+    hard_over: impl Fn(usize) -> bool,
+    names: Option<&HeaderNames>,
+) -> Vec<Header> {
+    let headers = || {
+        let names = names?;
+        let status = nearest(statuses, hard_over)?;
+        let limit = status.limit.as_ref()?;
+        Some(vec![
+            header(&names.limit, limit.requests.to_string()),
+            header(&names.remaining, status.remaining.to_string()),
+            header(&names.reset, status.reset_secs.to_string()),
+        ])
+    };
+    headers().unwrap_or_default()
+}
+
+/// The status that the headers of envoyproxy/ratelimit describe: the last hard one that is over
+/// limit, else the first with the least remaining. 2^32 - 1 remaining is never near.
 fn nearest(statuses: &[Status], hard_over: impl Fn(usize) -> bool) -> Option<&Status> {
     let mut nearest = None;
     let mut least = u32::MAX;
@@ -133,8 +102,8 @@ fn nearest(statuses: &[Status], hard_over: impl Fn(usize) -> bool) -> Option<&St
     nearest
 }
 
-/// `RateLimit-Policy` and `RateLimit`, structured fields as of
-/// draft-ietf-httpapi-ratelimit-headers-10: a member per limit, in order.
+/// `RateLimit-Policy` and `RateLimit` as structured fields of
+/// draft-ietf-httpapi-ratelimit-headers-10: a member for each limit, in order.
 fn ietf(statuses: &[Status]) -> Vec<Header> {
     let (mut policies, mut state) = (String::new(), String::new());
     for (index, status) in statuses.iter().enumerate() {
@@ -145,29 +114,20 @@ fn ietf(statuses: &[Status]) -> Vec<Header> {
         if let Some(secs) = limit.period_secs {
             let _ = write!(policies, ";w={secs}");
         }
-        let _ = write!(
-            state,
-            "{comma}{name};r={};t={}",
-            status.remaining, status.reset_secs
-        );
+        let (remaining, reset) = (status.remaining, status.reset_secs);
+        let _ = write!(state, "{comma}{name};r={remaining};t={reset}");
     }
     if policies.is_empty() {
         return Vec::new();
     }
     vec![
-        Header {
-            name: "RateLimit-Policy".into(),
-            value: policies,
-        },
-        Header {
-            name: "RateLimit".into(),
-            value: state,
-        },
+        header("RateLimit-Policy", policies),
+        header("RateLimit", state),
     ]
 }
 
-/// The rule's name as a string of RFC 9651, or the descriptor's number where there is no name that
-/// such a string can hold.
+/// The rule's name as a string of RFC 9651, or the index of the descriptor if such a string cannot
+/// hold the name.
 fn policy_name(name: &str, index: usize) -> String {
     if name.is_empty() || !name.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
         return format!("\"descriptor-{index}\"");
@@ -207,16 +167,7 @@ mod tests {
             Status::default(),
             status("ümlaut", 0),
         ];
-        let found = headers(
-            HeaderInput {
-                statuses: &statuses,
-                over_limit: true,
-                retry_later: Span::ZERO,
-            },
-            |_| false,
-            &policy,
-        );
-        let found: Vec<String> = found
+        let found: Vec<String> = of_response(&statuses, |_| false, Some(Span::ZERO), &policy)
             .into_iter()
             .map(|header| format!("{}: {}", header.name, header.value))
             .collect();
@@ -242,11 +193,7 @@ mod tests {
             reference_headers: Some(names),
             ..Policy::default()
         };
-        let told = HeaderInput {
-            statuses: &[Status::default()],
-            over_limit: false,
-            retry_later: Span::ZERO,
-        };
-        assert_eq!(headers(told, |_| false, &policy), []);
+        let statuses = [Status::default()];
+        assert_eq!(of_response(&statuses, |_| false, None, &policy), []);
     }
 }

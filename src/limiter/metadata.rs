@@ -1,5 +1,4 @@
-//! What Envoy is told about a request besides the verdict: what was asked, and the metadata of the
-//! rules that were met.
+//! Dynamic metadata of a response: the request, and the metadata of its rules.
 
 use serde_json::{Map, Value, json};
 
@@ -9,13 +8,17 @@ use crate::rules::query::{Descriptor, Override, Query};
 use crate::rules::{Metadata, Plan, Rule, Step};
 use crate::text::Text;
 
-/// Under which key rules are named that degrade.
+/// The key of the list of rules that degrade.
 const DEGRADED: &str = "degraded";
 
-/// The reference's shape: domain, descriptors, hitsAddend, and merged metadata. Of two rules that
-/// say something about the same key the first wins; maps are merged. Rules that are over, unlimited
-/// or replaced say nothing.
-pub fn dynamic_metadata(query: &Query<'_>, plan: &Plan<'_>, statuses: &[Status]) -> Metadata {
+/// The fields of envoyproxy/ratelimit: domain, descriptors, hitsAddend and merged metadata. Maps are
+/// merged; the first rule wins for any other key. Rules that are over limit, unlimited or replaced add
+/// nothing.
+pub(crate) fn dynamic_metadata(
+    query: &Query<'_>,
+    plan: &Plan<'_>,
+    statuses: &[Status],
+) -> Metadata {
     let mut merged = Map::new();
     for (step, status) in plan.steps.iter().zip(statuses) {
         if let Step::Counted { rule, .. } = step
@@ -25,24 +28,23 @@ pub fn dynamic_metadata(query: &Query<'_>, plan: &Plan<'_>, statuses: &[Status])
             merge(&mut merged, metadata);
         }
     }
-    let mut told = Map::new();
-    told.insert("domain".to_owned(), json!(Text(query.domain).shown()));
-    told.insert(
+    let mut fields = Map::new();
+    fields.insert("domain".to_owned(), json!(Text(query.domain).shown()));
+    fields.insert(
         "descriptors".to_owned(),
         query.descriptors.iter().map(described).collect(),
     );
     if query.hits_addend > 0 {
-        told.insert("hitsAddend".to_owned(), json!(query.hits_addend));
+        fields.insert("hitsAddend".to_owned(), json!(query.hits_addend));
     }
     if !merged.is_empty() {
-        told.insert("metadata".to_owned(), Value::Object(merged));
+        fields.insert("metadata".to_owned(), Value::Object(merged));
     }
-    told
+    fields
 }
 
-/// Adds the rules that are over and let the request pass all the same, by name, or by where they
-/// stand where they have none.
-pub fn tell_degraded(told: &mut Metadata, degraded: &[&Rule]) {
+/// Adds the rules that degrade, by name, or by path if they have no name.
+pub(crate) fn add_degraded(metadata: &mut Metadata, degraded: &[&Rule]) {
     let name = |rule: &&Rule| {
         if rule.name.is_empty() {
             json!(rule.path)
@@ -50,26 +52,26 @@ pub fn tell_degraded(told: &mut Metadata, degraded: &[&Rule]) {
             json!(rule.name)
         }
     };
-    told.insert(DEGRADED.to_owned(), degraded.iter().map(name).collect());
+    metadata.insert(DEGRADED.to_owned(), degraded.iter().map(name).collect());
 }
 
 fn described(descriptor: &Descriptor<'_>) -> Value {
-    let mut told = Map::new();
+    let mut fields = Map::new();
     let entries = descriptor
         .entries
         .iter()
         .map(|entry| json!(format!("{}={}", Text(entry.key), Text(entry.value))));
-    told.insert("entries".to_owned(), entries.collect());
+    fields.insert("entries".to_owned(), entries.collect());
     if let Some(limit) = &descriptor.limit {
-        told.insert("limit".to_owned(), json!(text_of(limit)));
+        fields.insert("limit".to_owned(), json!(text_of(limit)));
     }
     if let Some(hits) = descriptor.hits_addend {
-        told.insert("hitsAddend".to_owned(), json!(hits));
+        fields.insert("hitsAddend".to_owned(), json!(hits));
     }
-    Value::Object(told)
+    Value::Object(fields)
 }
 
-/// A limit in protobuf's text form, in which what is zero is left out.
+/// A limit in protobuf's text form, which omits zeros.
 fn text_of(limit: &Override) -> String {
     let requests = (limit.requests_per_unit > 0)
         .then(|| format!("requests_per_unit:{}", limit.requests_per_unit));

@@ -1,7 +1,6 @@
-//! Which refusals the log tells: by chance one of so many, and never more than so many a second.
+//! Samples which responses of OVER_LIMIT are logged, with a maximum of lines per second.
 //!
-//! Off unless it is asked for: what a descriptor says may be personal, and a flood of refusals is
-//! no reason to fill disks.
+//! Off by default: descriptors may contain personal data, and a flood of requests must not fill disks.
 
 use parking_lot::Mutex;
 
@@ -9,62 +8,54 @@ use crate::sampling::SampleRate;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::{MICROS_PER_SECOND, Time};
 
-/// What is asked for.
+/// Settings of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// Which part of the refusals is told; `None` for none.
+    /// The part of responses that is logged; `None` disables the log.
     pub rate: Option<SampleRate>,
-    /// How many lines in a second at most.
+    /// Maximum lines per second.
     pub lines_per_second_max: u32,
 }
 
-/// Decides which are told.
 #[derive(Debug)]
-pub struct OverLimitLog {
+pub(crate) struct OverLimitLog {
     options: Options,
     second: Mutex<Second>,
-    left_out: Counter,
+    dropped: Counter,
 }
 
-/// What was told in a second.
+/// The lines of the current second.
 #[derive(Debug, Default)]
 struct Second {
     number: u64,
     lines: u32,
-    /// How many were left out since the last line.
-    left_out: u64,
+    /// Lines dropped since the last logged one.
+    dropped: u64,
 }
 
 impl OverLimitLog {
-    /// None were told yet.
-    pub fn new(options: Options, metrics: &Metrics) -> Self {
-        let left_out = metrics.counter(
-            "tollgate_over_limit_log_dropped_total",
-            "Refusals that the log would have told, had it not told as many in that second as it may (lines_per_second_max).",
-        );
+    pub(crate) fn new(options: Options, metrics: &Metrics) -> Self {
         Self {
             options,
             second: Mutex::default(),
-            left_out,
+            dropped: metrics.counter(
+                "tollgate_over_limit_log_dropped_total",
+                "Over-limit log lines dropped by the rate limit (lines_per_second_max).",
+            ),
         }
     }
 
-    /// Whether any are told.
-    pub const fn are_told(&self) -> bool {
-        self.options.rate.is_some()
-    }
-
-    /// Whether this one is told; if so, how many were left out since the last that was.
-    pub fn admit(&self, now: Time) -> Option<u64> {
+    /// Whether to log this response; if so, how many lines were dropped since the last one.
+    pub(crate) fn admit(&self, now: Time) -> Option<u64> {
         self.options
             .rate
             .filter(|rate| rate.includes(fastrand::u64(..)))?;
         let mut second = self.second.lock();
-        let told = second.admit(now, self.options.lines_per_second_max);
-        if told.is_none() {
-            self.left_out.inc();
+        let admitted = second.admit(now, self.options.lines_per_second_max);
+        if admitted.is_none() {
+            self.dropped.inc();
         }
-        told
+        admitted
     }
 }
 
@@ -75,11 +66,11 @@ impl Second {
             (self.number, self.lines) = (number, 0);
         }
         if self.lines >= lines_max {
-            self.left_out += 1;
+            self.dropped += 1;
             return None;
         }
         self.lines += 1;
-        Some(std::mem::take(&mut self.left_out))
+        Some(std::mem::take(&mut self.dropped))
     }
 }
 
@@ -88,11 +79,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_has_so_many_lines_and_the_next_one_tells_how_many_were_left_out() {
+    fn lines_per_second_are_bounded_and_the_next_line_counts_the_dropped() {
         let (first, next) = (Time::from_micros(5_000_000), Time::from_micros(6_000_000));
         let mut second = Second::default();
-        let told: Vec<_> = (0..5).map(|_| second.admit(first, 2)).collect();
-        assert_eq!(told, [Some(0), Some(0), None, None, None]);
+        let admitted: Vec<_> = (0..5).map(|_| second.admit(first, 2)).collect();
+        assert_eq!(admitted, [Some(0), Some(0), None, None, None]);
         assert_eq!(
             [second.admit(next, 2), second.admit(next, 2)],
             [Some(3), Some(0)]

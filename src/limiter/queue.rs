@@ -1,19 +1,18 @@
-//! Requests over their limit that wait for their turn instead of being refused.
+//! Delays responses until their booked slots begin (`on_limit: queue`).
 //!
-//! There is no queue to keep: the store books a slot for the hits in the step in which it charges
-//! them, so each request knows when its turn is, whichever replica it asked, and its answer is held
-//! back until then. That is the only wait besides the store's.
+//! There is no queue in memory. The store books a slot for the hits when it charges them, so each
+//! request knows when its slot begins, whichever replica it asked, and its response is delayed until
+//! then.
 //!
 //! ```text
 //!  decided     the slot begins,
-//!    |         and the answer leaves      the caller stops waiting
+//!    |         and the response is sent   the caller stops waiting
 //!    |                 |   next slot              |
 //!  --[-- start_after --]-------[------------------|------> time
 //! ```
 //!
-//! Nothing is ever given back. A caller who goes away has used its slot, and so has one whose turn
-//! would be too late since the store took its time to say when it is: others may have been told of
-//! later slots meanwhile, and theirs could not be moved.
+//! Slots are never given back: not if the caller cancels, and not if the store's reply arrives too late
+//! for the slot. Later slots may have been booked meanwhile, and could not be moved.
 
 use std::sync::Arc;
 
@@ -23,21 +22,20 @@ use crate::check::{CheckRequest, Verdict, Verdicts};
 use crate::telemetry::metric::{Counter, Gauge, Histogram, Metrics};
 use crate::time::{MICROS_PER_SECOND, Span, Time};
 
-/// How many requests of one runtime may wait, or be about to find out whether they have to. Envoy's
-/// circuit breaker lets as many be under way to one cluster unless it is told otherwise; each holds
-/// a few KiB, so all of them hold a few MiB.
+/// Requests of one worker that wait, or may have to once the store has replied. Envoy's circuit
+/// breaker admits as many to one cluster by default. Each takes a few KiB.
 pub const QUEUE_WAITERS_MAX: usize = 1_024;
 
-/// Where requests of one runtime wait. Clones are the same.
+/// The requests of one worker that wait.
 #[derive(Debug, Clone)]
-pub struct Queue {
+pub(crate) struct Queue {
     permits: Arc<Semaphore>,
     metrics: QueueMetrics,
 }
 
-/// What is told of the queues of all runtimes. Clones are the same.
+/// Metrics of the queues of all workers.
 #[derive(Debug, Clone)]
-pub struct QueueMetrics {
+pub(crate) struct QueueMetrics {
     waiters: Gauge,
     seconds: Histogram,
     full: Counter,
@@ -45,35 +43,41 @@ pub struct QueueMetrics {
     late: Counter,
 }
 
-/// The right to wait, from before it is known whether there is a need to until the answer leaves.
+/// The right to wait, held from before the store is asked until the response is sent.
 #[derive(Debug)]
-pub struct QueuePermit<'q> {
+pub(crate) struct QueuePermit<'q> {
     metrics: &'q QueueMetrics,
     _permit: SemaphorePermit<'q>,
 }
 
-/// Somebody who waits, as the metrics see it.
+/// Counts a waiting request, also when its future is dropped.
 struct Waiting<'q> {
     metrics: &'q QueueMetrics,
-    turn_came: bool,
+    slot_began: bool,
 }
 
 impl QueueMetrics {
-    /// None of them yet.
-    pub fn new(metrics: &Metrics) -> Self {
+    pub(crate) fn new(metrics: &Metrics) -> Self {
         let wasted = |cause: &str| {
             metrics.counter_with(
                 "tollgate_queue_wasted_slots_total",
-                "Requests whose slots nobody used: the caller left before its turn (gone), or the store said too late when it is (late).",
+                "Booked slots that were not used: the caller canceled (gone), or the store's reply came after its deadline (late).",
                 &[("cause", cause)],
             )
         };
         Self {
-            waiters: metrics.gauge("tollgate_queue_waiters", "Requests that are held back until their turn."),
-            seconds: metrics.latency("tollgate_queue_wait_seconds", "How long the turns of requests that were held back were away.", &[]),
+            waiters: metrics.gauge(
+                "tollgate_queue_waiters",
+                "Requests waiting for their slot.",
+            ),
+            seconds: metrics.latency(
+                "tollgate_queue_wait_seconds",
+                "Time queued requests waited for their slot.",
+                &[],
+            ),
             full: metrics.counter(
                 "tollgate_queue_full_total",
-                "Requests that could not have waited, because as many others did as may on one thread (queue_waiters_max).",
+                "Requests that could not be queued because their worker had too many (queue_waiters_max).",
             ),
             gone: wasted("gone"),
             late: wasted("late"),
@@ -82,23 +86,18 @@ impl QueueMetrics {
 }
 
 impl Queue {
-    /// One in which nobody waits.
-    pub fn new(metrics: QueueMetrics) -> Self {
+    pub(crate) fn new(metrics: QueueMetrics) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(QUEUE_WAITERS_MAX)),
             metrics,
         }
     }
 
-    /// A permit for a request that may have to wait. `None` for all others, among them those that
-    /// come when every permit is taken: no slot is booked for these, so that they pass at once
-    /// or are refused.
-    pub fn permit_for(&self, request: &mut CheckRequest) -> Option<QueuePermit<'_>> {
-        if request
-            .checks
-            .iter()
-            .all(|check| check.book_ahead == Span::ZERO)
-        {
+    /// A permit for a request that may book a slot. If there is none left, the request books no slot:
+    /// it is admitted at once or over limit.
+    pub(crate) fn permit_for(&self, request: &mut CheckRequest) -> Option<QueuePermit<'_>> {
+        let mut checks = request.checks.iter_mut();
+        if checks.all(|check| check.book_ahead == Span::ZERO) {
             return None;
         }
         if let Ok(permit) = self.permits.try_acquire() {
@@ -116,81 +115,74 @@ impl Queue {
 }
 
 impl QueuePermit<'_> {
-    /// Refuses what was booked but would begin when nobody waits for it any more: slots are booked
-    /// in time, but the store has taken some. What came with it was charged.
-    pub fn reject_expired(&self, verdicts: &mut Verdicts, now: Time, deadline: Option<Time>) {
+    /// Rejects slots that begin after the deadline: they were booked in time, but the store's reply
+    /// took a while. Their hits stay charged.
+    pub(crate) fn reject_expired(
+        &self,
+        verdicts: &mut Verdicts,
+        now: Time,
+        deadline: Option<Time>,
+    ) {
         if deadline.is_some_and(|deadline| reject_expired(verdicts, now, deadline)) {
             self.metrics.late.inc();
         }
     }
 
-    /// Returns when it is the request's turn.
-    pub async fn wait(self, span: Span) {
-        if span == Span::ZERO {
+    /// Waits until the slot begins.
+    pub(crate) async fn wait(self, wait: Span) {
+        if wait == Span::ZERO {
             return;
         }
-        let mut waiting = Waiting::begin(self.metrics, span);
-        tokio::time::sleep(span.into()).await;
-        waiting.turn_came = true;
+        self.metrics.waiters.inc();
+        self.metrics.seconds.observe(wait.as_secs_f64());
+        let mut waiting = Waiting {
+            metrics: self.metrics,
+            slot_began: false,
+        };
+        tokio::time::sleep(wait.into()).await;
+        waiting.slot_began = true;
     }
 }
 
-impl<'q> Waiting<'q> {
-    fn begin(metrics: &'q QueueMetrics, wait: Span) -> Self {
-        metrics.waiters.inc();
-        metrics.seconds.observe(wait.as_secs_f64());
-        Self {
-            metrics,
-            turn_came: false,
-        }
-    }
-}
-
-/// However it ends: whoever goes away is dropped in the middle of it.
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.metrics.waiters.dec();
-        if !self.turn_came {
+        if !self.slot_began {
             self.metrics.gone.inc();
         }
     }
 }
 
-/// Refuses those whose slots begin after the deadline. Gives whether there were any.
+/// Rejects slots that begin after the deadline. Returns whether there were any.
 fn reject_expired(verdicts: &mut Verdicts, now: Time, deadline: Time) -> bool {
+    let is_expired =
+        |verdict: &&mut Verdict| is_booked(verdict) && now.plus(verdict.start_after) > deadline;
     let mut any = false;
-    for verdict in verdicts
-        .iter_mut()
-        .filter(|verdict| is_booked(verdict) && now.plus(verdict.start_after) > deadline)
-    {
-        // When this slot would have begun, another one can be had.
-        *verdict = Verdict {
-            over: true,
-            retry_after: Some(verdict.start_after),
-            ..*verdict
-        };
+    for verdict in verdicts.iter_mut().filter(is_expired) {
+        verdict.over = true;
+        // When this slot begins, another one can be booked.
+        verdict.retry_after = Some(verdict.start_after);
         any = true;
     }
     any
 }
 
-/// How long a request that passes has to wait: until the last of its slots begins.
-pub fn wait(verdicts: &Verdicts) -> Span {
-    verdicts
-        .iter()
-        .filter(|verdict| is_booked(verdict))
+/// How long to delay an admitted request: until the last of its slots begins.
+pub(crate) fn wait(verdicts: &Verdicts) -> Span {
+    let booked = verdicts.iter().filter(|verdict| is_booked(verdict));
+    booked
         .map(|verdict| verdict.start_after)
         .max()
         .unwrap_or(Span::ZERO)
 }
 
-/// Whether a slot was booked for it that has not begun.
-pub fn is_booked(verdict: &Verdict) -> bool {
+/// Whether a slot was booked that has not begun.
+pub(crate) fn is_booked(verdict: &Verdict) -> bool {
     !verdict.over && verdict.start_after > Span::ZERO
 }
 
-/// A whole number of seconds, from none to `max`, another one each time.
-pub fn jitter(max: Span) -> Span {
+/// A random number of whole seconds from 0 to `max`.
+pub(crate) fn jitter(max: Span) -> Span {
     if max == Span::ZERO {
         return max;
     }
@@ -217,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_begins_at_the_deadline_is_waited_for_and_a_later_one_is_refused() {
+    fn slots_that_begin_after_the_deadline_are_rejected() {
         let (now, deadline) = (Time::from_micros(5_000), Time::from_micros(6_000));
         let mut verdicts = Verdicts::from_slice(&[booked(Span::ZERO), booked(MILLI)]);
         assert!(!reject_expired(&mut verdicts, now, deadline));
@@ -236,18 +228,18 @@ mod tests {
         assert_eq!(
             wait(&verdicts),
             Span::ZERO,
-            "nobody waits for what is refused"
+            "over-limit responses are not delayed"
         );
 
         let mut verdicts = Verdicts::from_slice(&[booked(Span::ZERO)]);
         assert!(
             !reject_expired(&mut verdicts, deadline.plus(MILLI), deadline),
-            "what has no slot to wait for is no later than any answer"
+            "without a booked slot nothing expires"
         );
     }
 
     #[test]
-    fn chance_is_whole_seconds_up_to_the_most_that_there_may_be() {
+    fn jitter_is_whole_seconds_up_to_the_maximum() {
         assert_eq!(jitter(Span::ZERO), Span::ZERO);
         let drawn: std::collections::BTreeSet<u64> = (0..1_000)
             .map(|_| jitter(Span::from_secs(3)).as_micros())

@@ -4,9 +4,10 @@ use std::num::NonZeroU32;
 
 use clap::Args;
 
-use crate::limiter::headers::HeaderNames;
-use crate::limiter::{Modes, Policy, over_limit_log};
+use crate::limiter::over_limit_log;
+use crate::limiter::policy::{HeaderNames, Policy};
 use crate::rules::OnStoreError;
+use crate::rules::plan::Modes;
 use crate::sampling::SampleRate;
 use crate::settings::parse::{self, Given};
 use crate::time::{MICROS_PER_SECOND, Span};

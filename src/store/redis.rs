@@ -21,6 +21,7 @@ use crate::algorithm::charge::Charge;
 use crate::check::{Check, CheckError, CheckRequest, Hits, Verdict, Verdicts};
 use crate::limit::{Algorithm, Limit, Share};
 use crate::shutdown::Lifecycle;
+use crate::store::full_logs;
 use crate::store::redis::connect::connection::{ConnectionMetrics, Timeouts};
 use crate::store::redis::connect::dialer::Dialer;
 use crate::store::redis::fallback::local::{
@@ -36,7 +37,6 @@ use crate::store::redis::topology::deployment::PoolOptions;
 use crate::store::redis::topology::health::{HealthMetrics, PROBE_INTERVAL};
 use crate::store::redis::topology::node::{Node, NodeParts};
 use crate::store::redis::topology::pool::{NodePool, Topology, TopologyMetrics};
-use crate::store::{Trip, full_logs};
 use crate::telemetry::metric::{self, Gauge, Histogram, Metrics};
 use crate::time::{Clock, Span, Time};
 
@@ -54,6 +54,7 @@ pub mod remote;
 pub mod script;
 pub mod settings;
 pub mod topology;
+pub mod trace;
 pub mod trip;
 
 /// The period of limits that may have a Redis of their own.
@@ -231,14 +232,11 @@ impl Redis {
             .unwrap_or(&self.main)
     }
 
-    /// How many checks of an ask go to which Redis.
-    pub fn trip(&self, request: &CheckRequest) -> Trip {
-        let is_apart = |check: &&Check| self.per_second.is_some() && is_per_second(&check.limit);
-        let per_second_checks = request.checks.iter().filter(is_apart).count();
-        Trip {
-            checks: request.checks.len() - per_second_checks,
-            per_second_checks,
-        }
+    /// How many checks of a request go to the per-second Redis.
+    pub(crate) fn per_second_checks(&self, request: &CheckRequest) -> usize {
+        let is_per_second =
+            |check: &&Check| self.per_second.is_some() && is_per_second(&check.limit);
+        request.checks.iter().filter(is_per_second).count()
     }
 
     /// Whether all servers were seen to be there, or one of each cluster.

@@ -1,4 +1,4 @@
-//! The log of refusals: off unless it is asked for, and bounded where it is on.
+//! The over-limit log: off by default, sampled, and bounded per second.
 
 use tokio::time::Instant;
 
@@ -6,10 +6,10 @@ use crate::support::redis::RedisProcess;
 use crate::support::{Code, TestServer, limit_of, look_until, request};
 
 const RULES: &str = "{domain: d, descriptors: [{key: user, descriptors: [{key: path, rate_limit: {unit: year, requests_per_unit: 1}}]}]}";
-const LEFT_OUT: &str = "tollgate_over_limit_log_dropped_total";
+const DROPPED: &str = "tollgate_over_limit_log_dropped_total";
 
 #[tokio::test]
-async fn refusals_are_not_logged_unless_it_is_asked_for() {
+async fn over_limit_log_is_off_by_default() {
     for rate in ["", "0"] {
         let server = TestServer::with_rules(&limit_of(1))
             .with_env("REFUSALS_LOG_SAMPLE_RATE", rate)
@@ -23,12 +23,12 @@ async fn refusals_are_not_logged_unless_it_is_asked_for() {
             ],
             [Code::Ok, Code::OverLimit]
         );
-        assert!(!server.log().contains("refused"), "{}", server.log());
+        assert!(!server.log().contains("over limit"), "{}", server.log());
     }
 }
 
 #[tokio::test]
-async fn a_refusal_is_a_line_with_what_was_asked_which_rule_refused_and_when_to_come_again() {
+async fn over_limit_line_has_request_rule_limit_and_retry() {
     let server = TestServer::with_rules(RULES)
         .with_env("REFUSALS_LOG_SAMPLE_RATE", "1")
         .with_env("LOG_LEVEL", "warn")
@@ -45,7 +45,7 @@ async fn a_refusal_is_a_line_with_what_was_asked_which_rule_refused_and_when_to_
     let log = server.log();
     let lines: Vec<&str> = log
         .lines()
-        .filter(|line| line.contains("refused"))
+        .filter(|line| line.contains("over limit"))
         .collect();
     let [line] = lines[..] else {
         panic!("one line, not {log}")
@@ -57,7 +57,7 @@ async fn a_refusal_is_a_line_with_what_was_asked_which_rule_refused_and_when_to_
         r#"...""#,
         " rule=d.user.path ",
         r#" limit="1 per year, fixed_window, refused hits count" "#,
-        "left_out=0",
+        "dropped=0",
     ] {
         assert!(line.contains(part), "no {part} in {line}");
     }
@@ -74,7 +74,7 @@ async fn a_refusal_is_a_line_with_what_was_asked_which_rule_refused_and_when_to_
 }
 
 #[tokio::test]
-async fn a_line_names_the_policy_where_the_store_had_no_say() {
+async fn over_limit_line_names_the_fallback_policy() {
     let mut redis = RedisProcess::start();
     let server = TestServer::with_rules(&limit_of(5))
         .with_env("REDIS_URL", &redis.url())
@@ -93,7 +93,7 @@ async fn a_line_names_the_policy_where_the_store_had_no_say() {
 }
 
 #[tokio::test]
-async fn a_flood_of_refusals_is_so_many_lines_a_second_and_tells_how_many_were_left_out() {
+async fn over_limit_lines_per_second_are_bounded_and_drops_counted() {
     let server = TestServer::with_rules(&limit_of(1)).with_env("REFUSALS_LOG_SAMPLE_RATE", "1");
     let server = server
         .with_env("REFUSALS_LOG_LINES_PER_SECOND_MAX", "2")
@@ -105,44 +105,44 @@ async fn a_flood_of_refusals_is_so_many_lines_a_second_and_tells_how_many_were_l
         client
             .call(request("d", &[&[("k", "")]]))
             .await
-            .expect("there is an answer");
+            .expect("a response");
     }
-    // The seconds that the calls took, and the two that they began and ended in.
+    // The calls began and ended within a second.
     let seconds_max = began.elapsed().as_secs() + 2;
     assert!(
         u64::from(lines(&server)) <= 2 * seconds_max,
         "{} lines in {seconds_max} s",
         lines(&server)
     );
-    let left_out = server.metric(LEFT_OUT).expect("it is on the page");
+    let dropped = server.metric(DROPPED).expect("the metric exists");
     assert_eq!(
-        server.metric(LEFT_OUT),
+        server.metric(DROPPED),
         Some(299.0 - f64::from(lines(&server))),
-        "each is either told or counted"
+        "each line is logged or counted"
     );
-    // The first line of a later second says so.
-    look_until("lines tell how many were left out", || {
+    // The first line of a later second has the number.
+    look_until("lines say how many were dropped", || {
         server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"k"}]}]}"#);
-        told(&server) >= left_out
+        dropped_of_lines(&server) >= dropped
     });
-    assert!(told(&server) <= server.metric(LEFT_OUT).expect("it is on the page"));
+    assert!(dropped_of_lines(&server) <= server.metric(DROPPED).expect("the metric exists"));
 }
 
 fn lines(server: &TestServer) -> u32 {
-    u32::try_from(server.log().matches("refused domain").count()).expect("there are few")
+    u32::try_from(server.log().matches("over limit domain").count()).expect("fits")
 }
 
-/// What all lines together say was left out.
-fn told(server: &TestServer) -> f64 {
+/// The sum of `dropped` of all lines.
+fn dropped_of_lines(server: &TestServer) -> f64 {
     let log = server.log();
     let numbers = log
         .lines()
-        .filter_map(|line| line.split("left_out=").nth(1)?.trim().parse::<f64>().ok());
+        .filter_map(|line| line.split("dropped=").nth(1)?.trim().parse::<f64>().ok());
     numbers.sum()
 }
 
 #[tokio::test]
-async fn a_part_of_the_refusals_can_be_asked_for() {
+async fn over_limit_lines_are_sampled() {
     let server = TestServer::with_rules(&limit_of(1)).with_env("REFUSALS_LOG_SAMPLE_RATE", "0.5");
     let server = server
         .with_env("REFUSALS_LOG_LINES_PER_SECOND_MAX", "100000")
@@ -152,19 +152,19 @@ async fn a_part_of_the_refusals_can_be_asked_for() {
         client
             .call(request("d", &[&[("k", "")]]))
             .await
-            .expect("there is an answer");
+            .expect("a response");
     }
-    let told = server
+    let logged = server
         .log()
         .lines()
-        .filter(|line| line.contains("refused"))
+        .filter(|line| line.contains("over limit"))
         .count();
-    assert!((130..270).contains(&told), "{told} of 399");
-    assert_eq!(server.metric(LEFT_OUT), Some(0.0));
+    assert!((130..270).contains(&logged), "{logged} of 399");
+    assert_eq!(server.metric(DROPPED), Some(0.0));
 }
 
 #[test]
-fn settings_of_the_log_of_refusals_that_make_no_sense_are_refused_by_name() {
+fn invalid_over_limit_log_settings_are_named() {
     for (name, value) in [
         ("REFUSALS_LOG_SAMPLE_RATE", "2"),
         ("REFUSALS_LOG_SAMPLE_RATE", "all"),

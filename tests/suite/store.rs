@@ -142,7 +142,7 @@ impl Place {
 
 impl Worker {
     fn decide(&self, request: &CheckRequest, now: Time) -> Verdicts {
-        let decisions = self.runtime.block_on(self.store.decide(request, now));
+        let decisions = self.runtime.block_on(self.store.decide(request, now, None));
         decisions
             .into_iter()
             .map(|decision| decision.expect("the store answers"))

@@ -1,0 +1,37 @@
+//! The span of one request to Redis, named as in envoyproxy/ratelimit.
+
+use crate::check::{CheckError, CheckRequest, Decisions, Verdict};
+use crate::store::redis::remote::RedisClient;
+use crate::telemetry::traces::LiveSpan;
+
+/// Checks for the per-second Redis are counted apart.
+const CHECKS: &str = "pipeline length";
+const PER_SECOND_CHECKS: &str = "perSecondPipeline length";
+
+pub(crate) fn start(client: &RedisClient, parent: &LiveSpan, request: &CheckRequest) -> LiveSpan {
+    let per_second = client.redis().per_second_checks(request);
+    let mut span = parent.child("Redis Pipeline Execution");
+    span.set_number(CHECKS, number(request.checks.len() - per_second));
+    span.set_number(PER_SECOND_CHECKS, number(per_second));
+    span
+}
+
+/// Ends the span. Checks that the over-limit cache decided were not sent; without any other there is
+/// no span.
+pub(crate) fn end(mut span: LiveSpan, decisions: &Decisions) {
+    let is_cached =
+        |decision: &&Result<Verdict, CheckError>| decision.is_ok_and(|verdict| verdict.from_cache);
+    let sent = decisions.len() - decisions.iter().filter(is_cached).count();
+    if sent == 0 {
+        span.discard();
+        return;
+    }
+    span.set_number(CHECKS, number(sent));
+    if let Some(failed) = decisions.iter().find_map(|decision| decision.err()) {
+        span.fail(failed.error.to_string());
+    }
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
