@@ -1,11 +1,11 @@
-{{/* The environment of Tollgate's container: one list, made of the values. */}}
+{{/* Environment variables of Tollgate's container. */}}
 
-{{/* A number as people write it: to a template every number is a float, and 1048576 would print as 1.048576e+06. */}}
+{{/* Formats an integer: templates treat numbers as floats, and 1048576 would print as 1.048576e+06. */}}
 {{- define "tollgate.text" -}}
 {{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ toString . }}{{ end }}
 {{- end }}
 
-{{/* Where a Redis is. Arguments: what its variables begin with, and its values. */}}
+{{/* Variables of the URL and type of a Redis. Arguments: prefix of the variables, values. */}}
 {{- define "tollgate.redisPlace" -}}
 {{- $begin := index . 0 }}
 {{- with index . 1 }}
@@ -21,7 +21,7 @@
 {{- end }}
 {{- end }}
 
-{{/* Where its passwords are mounted. Arguments: the same, and between them what their volumes' names begin with. */}}
+{{/* Variables of its password files. Arguments: prefix of the variables, prefix of the volumes, values. */}}
 {{- define "tollgate.redisSecretFiles" -}}
 {{- $begin := index . 0 }}
 {{- $volume := index . 1 }}
@@ -73,7 +73,7 @@
 {{- end }}
 {{- end }}
 {{- else }}
-# The directory as the kubelet mounts it: every key a file, behind links whose names begin with dots.
+# The kubelet mounts each key as a file, with symlinks whose names begin with dots.
 - {name: RUNTIME_ROOT, value: /etc/tollgate}
 - {name: RUNTIME_APPDIRECTORY, value: rules}
 - {name: RUNTIME_IGNOREDOTFILES, value: "true"}
@@ -149,7 +149,7 @@
 {{- include "tollgate.chartEnv" . }}
 {{- range $name, $value := .Values.settings }}
 {{- if hasKey $taken $name }}
-{{- fail (printf "settings.%s: a value of the chart sets this variable already; see `helm show values`, or use extraEnv to have the last word" $name) }}
+{{- fail (printf "settings.%s: another value of the chart sets this variable; see `helm show values`, or use extraEnv to override it" $name) }}
 {{- end }}
 - {name: {{ $name }}, value: {{ include "tollgate.text" $value | quote }}}
 {{- end }}

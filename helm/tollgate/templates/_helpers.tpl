@@ -1,10 +1,10 @@
-{{/* Names, labels, and what several templates have to agree on. */}}
+{{/* Names, labels, and values shared by several templates. */}}
 
 {{- define "tollgate.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* At most 50 characters, so that -prometheus and the like, and a pod's own suffix, still fit in 63. */}}
+{{/* At most 50 characters, so that suffixes such as -prometheus and that of a pod fit in 63. */}}
 {{- define "tollgate.fullname" -}}
 {{- $name := include "tollgate.name" . }}
 {{- if .Values.fullnameOverride }}
@@ -28,7 +28,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: redis
 {{- end }}
 
-{{/* Labels of what belongs to the release as a whole. */}}
+{{/* Labels of resources of the whole release. */}}
 {{- define "tollgate.commonLabels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -56,17 +56,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.image.digest }}{{ .Values.image.repository }}@{{ .Values.image.digest }}{{ else }}{{ .Values.image.repository }}:{{ $tag }}{{ end }}
 {{- end }}
 
-{{/* "true" if counts are kept in Redis. */}}
+{{/* "true" if counters are in Redis. */}}
 {{- define "tollgate.onRedis" -}}
 {{- if or .Values.redis.url .Values.redis.urlFrom.secretName .Values.redis.dev.enabled }}true{{ end }}
 {{- end }}
 
-{{/* "true" if limits of a second are counted in a Redis of their own. */}}
+{{/* "true" if a second Redis has the limits per second. */}}
 {{- define "tollgate.onSecondRedis" -}}
 {{- if or .Values.redis.perSecond.url .Values.redis.perSecond.urlFrom.secretName }}true{{ end }}
 {{- end }}
 
-{{/* Secrets with credentials of Redis, as a YAML map of what each is mounted as. */}}
+{{/* Secrets with Redis credentials, as a YAML map by mount name. */}}
 {{- define "tollgate.redisSecrets" -}}
 {{- with .Values.redis }}
 {{- $all := dict "redis-auth" .auth "redis-sentinel-auth" .sentinelAuth "redis-tls" .tls }}
@@ -79,7 +79,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* The ConfigMap with the rules, or nothing where they come from elsewhere. */}}
+{{/* Name of the ConfigMap with the rules; empty with another source. */}}
 {{- define "tollgate.rulesConfigMap" -}}
 {{- if .Values.rules.existingConfigMap }}
 {{- .Values.rules.existingConfigMap }}
@@ -96,7 +96,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* Among how many a limit is shared while Redis is gone. With autoscaling the most there may be: too strict is the safe side. */}}
+{{/* Number of replicas that share a limit during a Redis outage. With autoscaling the maximum: too strict is safe. */}}
 {{- define "tollgate.replicas" -}}
 {{- $pods := .Values.autoscaling.enabled | ternary .Values.autoscaling.maxReplicas .Values.replicaCount }}
 {{- .Values.onStoreError.replicas | default $pods | default 1 | int }}
@@ -107,16 +107,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- .Values.terminationGracePeriodSeconds | default (add $needed 5) | int }}
 {{- end }}
 
-{{/* The rules files, name and text, as one YAML map. A domain may have slashes in its name, which a ConfigMap's key may not. */}}
+{{/* The rules files as a YAML map from name to content. ConfigMap keys cannot contain the slashes of a domain. */}}
 {{- define "tollgate.rulesFiles" -}}
 {{- $files := deepCopy .Values.rules.files }}
 {{- range $domain, $rules := .Values.rules.domains }}
 {{- $name := printf "%s.yaml" (regexReplaceAll "[^-._a-zA-Z0-9]" $domain "-" | trimPrefix ".") }}
 {{- if hasKey $files $name }}
-{{- fail (printf "rules.domains: domain %q would be written to the file %q, which is there already; give it as rules.files under another name" $domain $name) }}
+{{- fail (printf "rules.domains: domain %q would be written to the file %q, which exists in rules.files; rename that file" $domain $name) }}
 {{- end }}
 {{- if hasKey $rules "domain" }}
-{{- fail (printf "rules.domains: domain %q says its name again, as `domain`; take that line out" $domain) }}
+{{- fail (printf "rules.domains: domain %q contains `domain`; remove that line" $domain) }}
 {{- end }}
 {{- $_ := set $files $name (printf "domain: %s\n%s" ($domain | toJson) (toYaml $rules)) }}
 {{- end }}
@@ -124,7 +124,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{/*
-What is wrong with values that are right one by one. The schema has looked at each before.
+Rejects combinations of values. The schema has validated each value.
 */}}
 {{- define "tollgate.check" -}}
 {{- $values := .Values }}
@@ -133,40 +133,40 @@ What is wrong with values that are right one by one. The schema has looked at ea
 {{- end }}
 {{- $onRedis := include "tollgate.onRedis" . }}
 {{- if and (not $onRedis) (gt (int $values.replicaCount) 1) (not $values.autoscaling.enabled) }}
-{{- fail (printf "replicaCount is %d, and there is no Redis: each pod would count for itself, and allow the whole limit. Set redis.url (or redis.dev.enabled=true to try it out), or replicaCount=1" (int $values.replicaCount)) }}
+{{- fail (printf "replicaCount is %d without Redis: each pod would count separately and admit the whole limit. Set redis.url (or redis.dev.enabled=true to try it out), or replicaCount=1" (int $values.replicaCount)) }}
 {{- end }}
 {{- if and (not $onRedis) $values.autoscaling.enabled }}
-{{- fail "autoscaling.enabled is true, and there is no Redis: each pod would count for itself, and allow the whole limit. Set redis.url, or autoscaling.enabled=false" }}
+{{- fail "autoscaling.enabled is true without Redis: each pod would count separately and admit the whole limit. Set redis.url, or autoscaling.enabled=false" }}
 {{- end }}
 {{- if and $values.autoscaling.enabled (gt (int $values.autoscaling.minReplicas) (int $values.autoscaling.maxReplicas)) }}
-{{- fail "autoscaling.minReplicas is more than autoscaling.maxReplicas" }}
+{{- fail "autoscaling.minReplicas is greater than autoscaling.maxReplicas" }}
 {{- end }}
 {{- $addresses := compact (list $values.redis.url $values.redis.urlFrom.secretName (ternary "dev" "" $values.redis.dev.enabled)) }}
 {{- if gt (len $addresses) 1 }}
-{{- fail "redis.url, redis.urlFrom.secretName and redis.dev.enabled each say where Redis is: set one of them" }}
+{{- fail "redis.url, redis.urlFrom.secretName and redis.dev.enabled exclude each other: set one of them" }}
 {{- end }}
 {{- if and (not $onRedis) (or $values.redis.auth.existingSecret $values.redis.sentinelAuth.existingSecret $values.redis.tls.enabled) }}
-{{- fail "redis.auth, redis.sentinelAuth and redis.tls say how to talk to Redis, and nothing says where it is: set redis.url" }}
+{{- fail "redis.auth, redis.sentinelAuth and redis.tls have no effect without a Redis: set redis.url" }}
 {{- end }}
 {{- $onSecondRedis := include "tollgate.onSecondRedis" . }}
 {{- if and $onSecondRedis (not $onRedis) }}
-{{- fail "redis.perSecond is for limits of a second, and nothing says where all others are counted: set redis.url" }}
+{{- fail "redis.perSecond needs a first Redis for all other limits: set redis.url" }}
 {{- end }}
 {{- if and (not $onSecondRedis) (or $values.redis.perSecond.auth.existingSecret $values.redis.perSecond.tls (ne $values.redis.perSecond.type "single")) }}
-{{- fail "redis.perSecond says how to talk to a second Redis, and not where it is: set redis.perSecond.url" }}
+{{- fail "redis.perSecond has no address: set redis.perSecond.url" }}
 {{- end }}
 {{- if and $values.redis.perSecond.url $values.redis.perSecond.urlFrom.secretName }}
-{{- fail "redis.perSecond.url and redis.perSecond.urlFrom.secretName each say where the second Redis is: set one of them" }}
+{{- fail "redis.perSecond.url and redis.perSecond.urlFrom.secretName exclude each other: set one of them" }}
 {{- end }}
 {{- if and $values.redis.dev.enabled (ne $values.redis.type "single") }}
-{{- fail (printf "redis.dev.enabled brings one server, and redis.type is %s: set redis.url to yours, or redis.type=single" $values.redis.type) }}
+{{- fail (printf "redis.dev.enabled deploys a single server, but redis.type is %s: set redis.url to yours, or redis.type=single" $values.redis.type) }}
 {{- end }}
 {{- range $name, $redis := dict "redis" $values.redis "redis.perSecond" $values.redis.perSecond }}
 {{- if and (eq $redis.type "sentinel") $redis.url (not (contains "," $redis.url)) }}
-{{- fail (printf "%s.type is sentinel: %s.url is MASTER,HOST:PORT,… with what the sentinels call the master, and where they are" $name $name) }}
+{{- fail (printf "%s.type is sentinel: %s.url is MASTER,HOST:PORT,… with the name of the master and the addresses of the sentinels" $name $name) }}
 {{- end }}
 {{- if and (eq $redis.type "single") (contains "," $redis.url) }}
-{{- fail (printf "%s.url has several addresses, and %s.type is single: set it to sentinel or cluster" $name $name) }}
+{{- fail (printf "%s.url has several addresses, but %s.type is single: set it to sentinel or cluster" $name $name) }}
 {{- end }}
 {{- if and $redis.sentinelAuth.existingSecret (ne $redis.type "sentinel") }}
 {{- fail (printf "%s.sentinelAuth is for sentinels: set %s.type=sentinel" $name $name) }}
@@ -182,14 +182,14 @@ What is wrong with values that are right one by one. The schema has looked at ea
 {{- fail "tls.enabled is true: set tls.secretName to a Secret with tls.crt and tls.key" }}
 {{- end }}
 {{- if and $values.tls.clientCA.enabled (not $values.tls.enabled) }}
-{{- fail "tls.clientCA.enabled is true: certificates of callers need tls.enabled=true" }}
+{{- fail "tls.clientCA.enabled is true: client certificates require tls.enabled=true" }}
 {{- end }}
 {{- if and $values.tls.clientCA.san (not $values.tls.clientCA.enabled) }}
 {{- fail "tls.clientCA.san has no effect unless tls.clientCA.enabled=true" }}
 {{- end }}
 {{- $ownRules := or $values.rules.domains $values.rules.files }}
 {{- if and $ownRules $values.rules.existingConfigMap }}
-{{- fail "rules.existingConfigMap takes the place of rules.domains and rules.files: set either" }}
+{{- fail "rules.existingConfigMap replaces rules.domains and rules.files: set only one of them" }}
 {{- end }}
 {{- if $values.xds.enabled }}
 {{- if or $ownRules $values.rules.existingConfigMap }}
@@ -206,31 +206,31 @@ What is wrong with values that are right one by one. The schema has looked at ea
 {{- end }}
 {{- end }}
 {{- if and $values.overlay.content $values.overlay.existingConfigMap }}
-{{- fail "overlay.existingConfigMap takes the place of overlay.content: set either" }}
+{{- fail "overlay.existingConfigMap replaces overlay.content: set only one of them" }}
 {{- end }}
 {{- if and $values.tracing.enabled (not $values.tracing.endpoint) }}
 {{- fail "tracing.enabled is true: set tracing.endpoint, such as http://otel-collector.observability:4318" }}
 {{- end }}
 {{- $needed := add (int $values.drainPeriodSeconds) (int $values.shutdownTimeoutSeconds) }}
 {{- if lt (int (include "tollgate.gracePeriod" .)) (int $needed) }}
-{{- fail (printf "terminationGracePeriodSeconds is %d: drainPeriodSeconds and shutdownTimeoutSeconds need %d, or calls are cut off" (int $values.terminationGracePeriodSeconds) $needed) }}
+{{- fail (printf "terminationGracePeriodSeconds is %d: drainPeriodSeconds and shutdownTimeoutSeconds need %d, or calls are interrupted" (int $values.terminationGracePeriodSeconds) $needed) }}
 {{- end }}
 {{- if and (not $values.metrics.enabled) (or $values.metrics.serviceMonitor.enabled $values.metrics.podMonitor.enabled) }}
 {{- fail "metrics.serviceMonitor and metrics.podMonitor scrape ports.metrics: set metrics.enabled=true" }}
 {{- end }}
 {{- if and $values.metrics.serviceMonitor.enabled $values.metrics.podMonitor.enabled }}
-{{- fail "metrics.serviceMonitor and metrics.podMonitor would scrape every pod twice: enable either" }}
+{{- fail "metrics.serviceMonitor and metrics.podMonitor would scrape every pod twice: enable only one of them" }}
 {{- end }}
 {{- if and $values.metrics.prometheusRule.enabled (not $values.metrics.prometheusRule.runbookURL) }}
 {{- fail "metrics.prometheusRule.enabled is true: set metrics.prometheusRule.runbookURL to the absolute URL of docs/operations.md where you publish it, such as https://git.example.com/tollgate/blob/main/docs/operations.md" }}
 {{- end }}
 {{- if $values.istio.envoyFilter.enabled }}
 {{- if or (not $values.istio.envoyFilter.domain) (not $values.istio.envoyFilter.rateLimits) }}
-{{- fail "istio.envoyFilter.enabled is true: set istio.envoyFilter.domain, and in istio.envoyFilter.rateLimits what is asked about each request" }}
+{{- fail "istio.envoyFilter.enabled is true: set istio.envoyFilter.domain, and the descriptors of each request in istio.envoyFilter.rateLimits" }}
 {{- end }}
 {{- end }}
 {{- $ports := list (int $values.ports.grpc) (int $values.ports.http) (int $values.ports.admin) (int $values.ports.metrics) }}
 {{- if lt (len (uniq $ports)) 4 }}
-{{- fail "ports: two of them are the same" }}
+{{- fail "ports: two ports are equal" }}
 {{- end }}
 {{- end }}

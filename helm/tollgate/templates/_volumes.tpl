@@ -1,4 +1,4 @@
-{{/* What is mounted, and where: always whole directories, because what is mounted with subPath is never updated. */}}
+{{/* Volumes and mounts: whole directories, because Kubernetes does not update subPath mounts. */}}
 
 {{- define "tollgate.volumes" -}}
 {{- with include "tollgate.rulesConfigMap" . }}
