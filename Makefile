@@ -1,7 +1,7 @@
-# What CI runs is what you run. `make help` lists it.
+# CI runs these targets. `make help` lists them.
 .DEFAULT_GOAL := help
 CARGO ?= cargo
-# Most tests wait for processes that they have started, so more of them run at a time than there are processors.
+# Most tests wait for processes, so more of them run at a time than there are processors.
 export RUST_TEST_THREADS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN))
 GHZ := $(CURDIR)/.tools/bin/ghz
 FUZZ_SECONDS ?= 300
@@ -15,7 +15,7 @@ IMAGE ?= tollgate:latest
 OUTPUT ?= file
 PROFILE ?= release
 
-.PHONY: help run check test test-all requirements tools unit mutants e2e helm helm-goldens compat image image-check release-check release-archives release-chart workflows lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools unit mutants e2e envoy-versions helm helm-goldens compat image image-check release-check release-archives release-chart workflows lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms soak ghz fuzz ci
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -51,33 +51,37 @@ e2e: requirements ## end-to-end tests with a real Envoy
 	@tests/tools.py e2e
 	$(CARGO) test --test e2e -- --skip system::
 
-helm: requirements ## the chart without a cluster: what it renders, and the binary with that
+envoy-versions: requirements ## check the tables of docs/envoy.md on each Envoy version; takes three minutes
+	$(CARGO) build --quiet --bin tollgate
+	tests/e2e/versions.py
+
+helm: requirements ## test the chart without a cluster: rendered manifests, and the binary with them
 	@tests/tools.py helm
 	$(CARGO) build --quiet --bin tollgate
 	PYTHONDONTWRITEBYTECODE=1 .tools/python/bin/python3 tests/helm/check.py
 
-helm-goldens: ## rewrite what the chart renders, and the table of its README
+helm-goldens: ## rewrite the expected manifests, and the table of the chart's README
 	REWRITE=1 $(MAKE) helm
 
-mutants: requirements ## change each token of the Lua scripts; a test must notice. MUTANTS_OF=file.lua, MUTANTS_LISTED=1 tries known equivalents too
+mutants: requirements ## change each token of the Lua scripts; a test must fail. MUTANTS_OF=file.lua, MUTANTS_LISTED=1 tries known equivalents too
 	@tests/tools.py suite
 	$(CARGO) test --test suite every_mutant -- --ignored --nocapture
 
-compat: ## recorded answers of envoyproxy/ratelimit, and 200 random rounds beside it: KIT=path to a conformance kit, REFERENCE=path to a built one
+compat: ## compare with recorded responses of envoyproxy/ratelimit and with 200 random rounds: KIT=path to a conformance kit, REFERENCE=path to a binary
 ifdef KIT
 	$(CARGO) build
 	python3 tests/compat/judge.py --kit "$(KIT)" $(if $(REFERENCE),--reference "$(REFERENCE)") --rounds $(or $(COMPAT_ROUNDS),200) --seed $(or $(SEED),1)
 else
 	$(CARGO) test --test suite -- compat:: differences:: wire:: mixed_fleet::
-	@echo "These were the repository's own cases (tests/suite/cases). With a conformance kit, recorded answers are replayed as well: make compat KIT=path"
-	@echo "With a built envoyproxy/ratelimit, random rounds are compared side by side: make compat KIT=path REFERENCE=path. To build one:"
+	@echo "These were the cases of tests/suite/cases. With a conformance kit, recorded responses are replayed as well: make compat KIT=path"
+	@echo "With a binary of envoyproxy/ratelimit, random rounds are compared: make compat KIT=path REFERENCE=path. To build one:"
 	@echo "  git clone https://github.com/envoyproxy/ratelimit && cd ratelimit && CGO_ENABLED=0 go build -o ratelimit ./src/service_cmd"
 endif
 
-image: ## the image for amd64 and arm64, into target/image; IMAGE=name:tag OUTPUT=file|push|load. Needs docker with buildx
+image: ## build the image for amd64 and arm64 into target/image; IMAGE=name:tag OUTPUT=file|push|load. Needs docker with buildx
 	deploy/image/make.sh "$(IMAGE)" "$(OUTPUT)"
 
-image-check: ## the image's stages without an engine: contents, size, libraries, bill of materials, and that it runs
+image-check: ## check the image without a container engine: contents, size, libraries, bill of materials, start
 	@test -x .tools/bin/cargo-cyclonedx || $(CARGO) install --locked --root .tools cargo-cyclonedx@0.5.9
 	deploy/image/check.py --profile $(PROFILE)
 
@@ -91,45 +95,45 @@ lint: format docs workflows ## format, clippy, documentation and workflows, warn
 	$(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) check --bin tollgate
 
-format: ## formatting, with the defaults of rustfmt
+format: ## check the formatting
 	$(CARGO) fmt --check
 
 workflows: ## the workflows of .github with actionlint
 	@tests/tools.py workflows
 	.tools/bin/actionlint -shellcheck= -pyflakes=
 
-docs: ## every public item is documented, every link leads somewhere
+docs: ## build the API documentation; missing docs and broken links are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --lib
 
-deny: ## licences, duplicates and sources as deny.toml says; installs cargo-deny into .tools
+deny: ## check licenses, duplicates and sources with deny.toml; installs cargo-deny into .tools
 	@test -x .tools/bin/cargo-deny || $(CARGO) install --locked --debug --root .tools cargo-deny
 	.tools/bin/cargo-deny check licenses bans sources
 
-bench: ## compare with a bare tonic server, in one run: see benches/README.md
+bench: ## compare the memory store with a bare tonic server in one run: see benches/README.md
 	benches/run.sh
 
-bench-redis: ## the Redis store beside envoyproxy/ratelimit, in one run: REFERENCE=path/to/ratelimit, ROUNDS, SECONDS of each load
+bench-redis: ## compare the Redis store with envoyproxy/ratelimit in one run: REFERENCE=path/to/ratelimit, ROUNDS, SECONDS of each load
 	benches/redis.sh "$(REFERENCE)" --rounds $(ROUNDS) --seconds $(SECONDS)
 
-bench-cluster: ## the same on a cluster of three servers each: REFERENCE=path/to/ratelimit, ROUNDS, SECONDS
+bench-cluster: ## the same with a Redis Cluster of three nodes each: REFERENCE=path/to/ratelimit, ROUNDS, SECONDS
 	benches/redis.sh "$(REFERENCE)" --cluster --rounds $(ROUNDS) --seconds $(SECONDS)
 
-bench-lookup: ## a look-up among 100,000 rules, and loading them
+bench-lookup: ## time to match and to load 100,000 rules
 	$(CARGO) bench --bench lookup
 
-bench-algorithms: ## bytes and µs of each algorithm, in memory and on a redis-server of its own
+bench-algorithms: ## bytes and µs of each algorithm, in memory and on Redis
 	$(CARGO) bench --bench algorithms
 
-soak: ## ten minutes with a fault of Redis every ten seconds, drawn to docs/images/soak.svg: DURATION, DEPLOYMENT=single|sentinel|cluster, SEED
+soak: ## ten minutes with a Redis fault every ten seconds; writes docs/images/soak.svg: DURATION, DEPLOYMENT=single|sentinel|cluster, SEED
 	benches/soak.py --deployment $(DEPLOYMENT) --duration $(DURATION) --seed $(or $(SEED),1)
 
-ghz: ## each load of benches/ghz against a service of its own, counted by both; installs ghz into .tools
+ghz: ## run each load of benches/ghz and compare its count with the service's; installs ghz into .tools
 	@test -x $(GHZ) || { command -v go >/dev/null || { echo "ghz needs Go to be installed: https://go.dev"; exit 1; }; GOBIN=$(CURDIR)/.tools/bin go install github.com/bojand/ghz/cmd/ghz@v0.121.0; }
 	benches/ghz/run.py $(GHZ)
 
-fuzz: ## fuzz everything that reads bytes from outside, FUZZ_SECONDS for each of FUZZ_TARGETS; installs cargo-fuzz into .tools, needs a nightly toolchain
+fuzz: ## fuzz all parsers of external input, FUZZ_SECONDS for each of FUZZ_TARGETS; installs cargo-fuzz into .tools, needs a nightly toolchain
 	@test -x .tools/bin/cargo-fuzz || $(CARGO) install --locked --root .tools cargo-fuzz
 	cd fuzz && for target in $(FUZZ_TARGETS); do PATH="$(CURDIR)/.tools/bin:$$PATH" $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 || exit 1; done
 
-ci: ## what must be green before anything lands
+ci: ## all checks of CI
 	.ci/run

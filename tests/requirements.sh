@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks what the machine itself must have, before anything is built, and prints one line for each missing item.
+# Checks the requirements of the machine before anything is built, and prints one line per missing item.
 #
 # Usage: tests/requirements.sh ITEM... with items of: linux rust lint cc python. Everything else is installed by tests/tools.py.
 set -u

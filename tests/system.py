@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs the tests that need more of the machine than `make test` asks for, and those that take long, part by part.
+"""Runs the tests that need system packages or take long, part by part.
 
 Usage: tests/system.py [--check | --available] [PART]...; without a PART, all of them.
 
-Where root has apt-get, missing packages are installed. Elsewhere one line names what is missing, and nothing is run; with --available the
-other parts are run all the same. With --check nothing is run.
+As root with apt-get, missing packages are installed. Otherwise one line lists them, and nothing is run; with --available the other parts
+are run. With --check nothing is run.
 """
 
 import os
@@ -21,14 +21,14 @@ E2E = ["cargo", "test", "--test", "e2e", "--"]
 
 @dataclass(frozen=True)
 class Part:
-    """Tests that need the same."""
+    """Tests with the same requirements."""
 
     # Names of NEEDS.
     needs: list
     commands: list
     # Groups of tests/tools.py.
     tools: tuple = ("suite",)
-    # Left out, and not missing, where no package has what it needs.
+    # Skipped, and not reported as missing, if no package provides it.
     is_optional: bool = False
 
 
@@ -54,7 +54,7 @@ def runs(*command):
         return False
 
 
-# What a machine may have: how to find out, and the package that has it.
+# Requirements: how to detect each, and the package that provides it.
 NEEDS = {
     "redis-server": (has_program("redis-server"), "redis-server"),
     "libfaketime": (has_libfaketime, "libfaketime"),
@@ -85,7 +85,7 @@ def missing_for(part):
 
 
 def install(packages):
-    """Installs packages where that is possible."""
+    """Installs packages if possible."""
     if not packages or os.geteuid() != 0 or not shutil.which("apt-get"):
         return
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}

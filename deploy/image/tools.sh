@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs into the build stage what compiles for $1 (amd64 or arm64), and what writes the bill of materials.
+# Installs the compiler for $1 (amd64 or arm64) and the bill of materials tool into the build stage.
 set -eu
 
 case $1 in

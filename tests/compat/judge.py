@@ -1,8 +1,8 @@
-"""Holds Tollgate against recorded answers of envoyproxy/ratelimit, and against the running one. `make compat` runs this.
+"""Compares Tollgate with recorded and live responses of envoyproxy/ratelimit. `make compat` runs this.
 
 KIT is a folder with `conformance.py`, `requirements.txt` and `cases/`: a replayer of recorded cases, and a random differential. REFERENCE is
-a built envoyproxy/ratelimit. Where Tollgate answers otherwise on purpose, docs/compatibility.md has a row for it, whose last column names
-the recorded cases that differ because of it. Any other case that differs fails this, and so does a case that is named there and agrees.
+a built envoyproxy/ratelimit. The last column of docs/compatibility.md names the recorded cases that differ on purpose. Any other case that
+differs is a failure, and so is a named case that agrees.
 """
 
 import argparse
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "compatibility.md"
 TOOLS = ROOT / ".tools" / "compat"
 
-# What a row of the page means for lines of the differential. A round may differ in these and nothing else.
+# Lines of the differential that a row of the page explains.
 IN_DIFFERENTIAL = {
     "D11": re.compile(r"dynamic_metadata\.metadata: expected nothing, got \{.*\}"),
     "D30": re.compile(
@@ -26,7 +26,7 @@ IN_DIFFERENTIAL = {
 }
 
 BUILD_A_REFERENCE = """\
-no REFERENCE: nothing was compared side by side. To build one, with Go:
+no REFERENCE: no live comparison. To build one, with Go:
   git clone https://github.com/envoyproxy/ratelimit && cd ratelimit
   CGO_ENABLED=0 go build -o ratelimit ./src/service_cmd
 and then: make compat KIT=path/to/kit REFERENCE=path/to/ratelimit"""
@@ -73,7 +73,7 @@ def parsed():
 
 
 def accepted_cases(word):
-    """The recorded cases that rows of the page name behind this word."""
+    """The recorded cases that rows of the page name after this word."""
     rows = [line.strip().strip("|").split("|") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     named = [cells[-1].strip().removeprefix(word) for cells in rows if cells[-1].strip().startswith(word)]
     defects = {cells[0].strip() for cells in rows}
@@ -84,7 +84,7 @@ def accepted_cases(word):
 
 
 def python_with(requirements):
-    """A Python of our own that has what the kit needs."""
+    """A virtual environment with the requirements of the kit."""
     python = TOOLS / "bin" / "python"
     stamp = TOOLS / "requirements.txt"
     if not stamp.exists() or stamp.read_bytes() != requirements.read_bytes():
@@ -103,7 +103,7 @@ def replay(judge, arguments, more):
 
 
 def differential(judge, arguments):
-    """Lines of rounds that nothing on the page explains."""
+    """Lines of rounds that no row explains."""
     sides = ["--reference", str(arguments.reference), "--candidate", str(arguments.server)]
     length = ["--seed", str(arguments.seed), "--rounds", str(arguments.rounds), "--stop-after", str(arguments.rounds)]
     output = run([*judge, "differ", *sides, *length])
@@ -120,7 +120,7 @@ def differential(judge, arguments):
 
 def run(command):
     ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
-    # 1 is that something differs; anything else, or no last line, is that the kit did not work.
+    # 1: something differs. Anything else, or no last line: the kit failed.
     if ran.returncode not in (0, 1) or not re.search(r"cases agree|rounds differ", ran.stdout):
         sys.exit(f"{' '.join(command)} failed:\n{ran.stdout}")
     return ran.stdout

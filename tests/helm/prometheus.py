@@ -11,13 +11,13 @@ from check import HERE, PROMETHEUS, expressions
 
 
 def alerts():
-    """the alerts of deploy/prometheus are valid, go off when they must, and are silent when they must be"""
+    """the alerts of deploy/prometheus are valid, fire when they should, and are silent otherwise"""
     promtool("check", "rules", "tollgate-alerts.yaml", directory=PROMETHEUS)
     promtool("test", "rules", "tollgate-alerts_test.yaml", directory=PROMETHEUS)
 
 
 def chart_alerts():
-    """the alerts of the chart are valid, and look at the pods of their release alone"""
+    """the alerts of the chart are valid, and select the pods of their release only"""
     (rule,) = of_kind(rendered("--values", value_sets()["everything"]), "PrometheusRule")
     with tempfile.TemporaryDirectory() as directory:
         (Path(directory) / "rules.yaml").write_text(yaml.safe_dump(rule["spec"]))

@@ -14,7 +14,7 @@ class TlsProxy:
         self.context.verify_mode = ssl.CERT_REQUIRED if wants_client_certificate else ssl.CERT_NONE
         self.target = target
         self.loop = asyncio.new_event_loop()
-        # A port that is taken fails here, not in the thread.
+        # Fails here and not in the thread if the port is in use.
         self.loop.run_until_complete(asyncio.start_server(self.serve, "127.0.0.1", port, ssl=self.context))
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
