@@ -1,5 +1,4 @@
-//! The operators' door: the rules in force, why a descriptor gets its limit, metrics, readiness. It
-//! changes nothing.
+//! The admin listener: rules in force, explanations of limits, metrics, readiness. It is read-only.
 //!
 //! The table of routes is also the index page.
 
@@ -23,46 +22,38 @@ use crate::rules::{LiveRules, OnStoreError};
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::Metrics;
 
-pub mod explain;
-pub mod page;
-pub mod settings;
+pub(crate) mod explain;
+pub(crate) mod page;
+pub(crate) mod settings;
 
 /// The text format of Prometheus.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const TEXT_TYPE: &str = "text/plain; charset=utf-8";
 
-/// What the door shows.
+/// The state of the admin endpoints.
 #[derive(Debug, Clone)]
-pub struct Admin {
-    /// The rules in force.
-    pub rules: Arc<LiveRules>,
-    /// Answers `/explain`.
-    pub explainer: Explainer,
-    /// The policy of rules without `on_store_error`.
-    pub on_store_error: OnStoreError,
-    /// All metrics.
-    pub metrics: Metrics,
-    /// What it renders.
-    pub pages: Pages,
-    /// How far the process is.
-    pub lifecycle: Lifecycle,
+pub(crate) struct Admin {
+    pub(crate) rules: Arc<LiveRules>,
+    pub(crate) explainer: Explainer,
+    /// The default of rules without `on_store_error`.
+    pub(crate) on_store_error: OnStoreError,
+    pub(crate) metrics: Metrics,
+    pub(crate) pages: Pages,
+    pub(crate) lifecycle: Lifecycle,
 }
 
-/// What [`serve`] needs for every listener.
+/// What the listeners of [`serve`] share.
 #[derive(Debug)]
-pub struct Common {
-    /// Says when to stop.
-    pub lifecycle: Lifecycle,
-    /// What to do about accept errors.
-    pub errors: AcceptErrors,
-    /// What is counted.
-    pub metrics: HttpMetrics,
+pub(crate) struct Common {
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) errors: AcceptErrors,
+    pub(crate) metrics: HttpMetrics,
 }
 
-/// Pages that may be large, by path. Clones share them.
+/// Pages that may be large. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Pages {
+pub(crate) struct Pages {
     metrics: SharedPage,
     stats: SharedPage,
     rlconfig: SharedPage,
@@ -70,11 +61,11 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Renders nothing yet.
-    pub fn new(metrics: &Metrics) -> Self {
+    /// Registers the metric.
+    pub(crate) fn new(metrics: &Metrics) -> Self {
         let full = metrics.counter(
             "tollgate_admin_pages_full_total",
-            "Responses of the admin listener and PROMETHEUS_ADDR that repeat the last page, because 4 are still being sent (pages_max).",
+            "Responses of the admin listener and PROMETHEUS_ADDR that repeat the previous page, because 4 are still being sent (pages_max).",
         );
         let page = || SharedPage::new(full.clone());
         Self {
@@ -87,27 +78,23 @@ impl Pages {
 }
 
 impl Admin {
-    /// Every route, with a line of help.
+    /// Every route and its line on the index page.
     fn routes() -> [(&'static str, &'static str, MethodRouter<Self>); 6] {
         [
             (
                 "/explain",
-                "why a request gets its limits: /explain?domain=D&descriptor=KEY%3DVALUE, a `descriptor` for each entry, or POST a body of /json",
+                "the limits of a request and their rules: /explain?domain=D&descriptor=KEY%3DVALUE, a `descriptor` for each entry, or POST a body of /json",
                 get(explain::by_query).post(explain::by_body),
             ),
             (
                 "/healthcheck",
-                "200 while this process should get calls, else 500",
+                "200 while this process should receive requests, else 500",
                 any(health::healthcheck),
             ),
-            (
-                "/metrics",
-                "everything that is counted, for Prometheus, as of now",
-                get(metrics_page),
-            ),
+            ("/metrics", "all metrics, for Prometheus", get(metrics_page)),
             (
                 "/ready",
-                "what this process waits for, by name",
+                "readiness, with the status of the store and the rules",
                 get(health::ready),
             ),
             (
@@ -117,14 +104,14 @@ impl Admin {
             ),
             (
                 "/stats",
-                "every counter and gauge under its statsd name, one a line",
+                "every counter and gauge under its statsd name, one per line",
                 get(stats),
             ),
         ]
     }
 
-    /// The whole door.
-    pub fn router(self) -> Router {
+    /// All endpoints.
+    pub(crate) fn router(self) -> Router {
         let routes = Self::routes()
             .into_iter()
             .fold(Router::new(), |router, (path, _, route)| {
@@ -136,8 +123,8 @@ impl Admin {
             .with_state(self)
     }
 
-    /// The metrics page alone, at that path: what PROMETHEUS_ADDR serves.
-    pub fn metrics_router(self, path: &str) -> Router {
+    /// The metrics page alone, at a path: the endpoint of PROMETHEUS_ADDR.
+    pub(crate) fn metrics_router(self, path: &str) -> Router {
         Router::new()
             .route(path, get(metrics_page))
             .with_state(self)
@@ -157,7 +144,7 @@ impl FromRef<Admin> for Explainer {
 }
 
 /// Serves each listener with its router until the process stops.
-pub async fn serve(listeners: Vec<(TcpListener, Router)>, common: Common) {
+pub(crate) async fn serve(listeners: Vec<(TcpListener, Router)>, common: Common) {
     let Common {
         lifecycle,
         errors,
@@ -169,7 +156,7 @@ pub async fn serve(listeners: Vec<(TcpListener, Router)>, common: Common) {
                 server::serve(
                     accept::incoming(listener, errors.clone()),
                     router,
-                    lifecycle,
+                    lifecycle.stopping(),
                     ADMIN_BOUNDS,
                     metrics,
                 )
@@ -187,7 +174,7 @@ async fn index() -> String {
         .concat()
 }
 
-/// A 200 would let a mistyped path pass for a page.
+/// 404: with 200 a mistyped path would look like a page.
 async fn unknown_path() -> Response {
     (StatusCode::NOT_FOUND, index().await).into_response()
 }

@@ -10,10 +10,10 @@ use anyhow::{Context as _, bail};
 
 use crate::admin::explain::Explainer;
 use crate::admin::{self, Admin, Common, Pages};
-use crate::api::grpc::Connections;
-use crate::api::json::Messages;
+use crate::api::certificates::CertificateSource;
+use crate::api::connection::Connections;
 use crate::api::listener::{GrpcAddr, Listeners};
-use crate::api::tls::CertificateSource;
+use crate::api::messages::Messages;
 use crate::api::{Api, Running, bind};
 use crate::config::metric_mapping::{self, MappingError};
 use crate::file_watch::FileWatch;

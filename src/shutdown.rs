@@ -1,49 +1,54 @@
-//! The life of the process: what it still waits for, that it drains, that it stops.
+//! The process lifecycle: readiness of rules and store, draining, stopping.
 //!
-//! Health is read from here, so that no door has an opinion of its own.
+//! Every health endpoint reads this state. Stopping has a token of its own, so that a change of the
+//! state does not wake a task of every connection.
 
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
-/// How far the process is. Clones are the same.
-#[derive(Debug, Clone)]
-pub struct Lifecycle(watch::Sender<State>);
+/// The state of the process. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Lifecycle {
+    state: watch::Sender<State>,
+    stopping: CancellationToken,
+}
 
-/// What is known at one moment.
+/// A snapshot of the lifecycle.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
-    /// Whether the rules allow to serve.
+    /// Whether the loaded rules are good enough to serve.
     pub rules_ready: bool,
-    /// What to say of the rules.
+    /// Status of the rules, for `/ready`.
     pub rules_note: String,
-    /// Whether the store is in the way of serving. It rarely is: while it is gone, calls are
-    /// answered by policy.
+    /// Whether the store prevents serving. It rarely does: while it is unreachable, requests are
+    /// answered by `on_store_error`.
     pub store_missing: bool,
-    /// What to say of the store.
+    /// Status of the store, for `/ready`.
     pub store_note: String,
-    /// How far the end is.
+    /// Progress towards the end of the process.
     pub phase: Phase,
 }
 
-/// From start to end.
+/// Phases of the process, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Phase {
-    /// Takes calls.
+    /// Serves requests.
     #[default]
     Running,
-    /// Takes calls, and tells everybody to go elsewhere.
+    /// Serves requests, and reports NOT_SERVING.
     Draining,
-    /// Takes no new connections, and finishes what it has.
+    /// Accepts no connections, and finishes requests in flight.
     Stopping,
 }
 
 impl State {
-    /// Whether calls should come here.
+    /// Whether the process should receive requests.
     pub fn serving(&self) -> bool {
         self.rules_ready && !self.store_missing && self.phase == Phase::Running
     }
 
-    /// Everything as text, a line a part.
-    pub fn report(&self) -> String {
+    /// The body of `/ready`.
+    pub(crate) fn report(&self) -> String {
         let serving = if self.serving() { "ready" } else { "not ready" };
         let phase = match self.phase {
             Phase::Running => "running",
@@ -57,54 +62,53 @@ impl State {
     }
 }
 
-impl Default for Lifecycle {
-    fn default() -> Self {
-        Self(watch::Sender::new(State {
-            rules_note: "waiting for the first rules".to_owned(),
-            ..State::default()
-        }))
-    }
-}
-
 impl Lifecycle {
-    /// Whether calls should come here.
+    /// Whether the process should receive requests.
     pub fn serving(&self) -> bool {
-        self.0.borrow().serving()
+        self.state.borrow().serving()
     }
 
-    /// Everything that is known.
+    /// The current state.
     pub fn state(&self) -> State {
-        self.0.borrow().clone()
+        self.state.borrow().clone()
     }
 
-    /// Every change from now on.
+    /// The current state and every change of it.
     pub fn watch(&self) -> watch::Receiver<State> {
-        self.0.subscribe()
+        self.state.subscribe()
     }
 
-    /// The rules allow to serve, or do not.
+    /// Cancelled when [`Phase::Stopping`] begins.
+    pub(crate) fn stopping(&self) -> &CancellationToken {
+        &self.stopping
+    }
+
+    /// Records the status of the rules.
     pub fn set_rules(&self, ready: bool, note: String) {
-        self.0.send_modify(|state| {
+        self.state.send_modify(|state| {
             state.rules_ready = ready;
             state.rules_note = note;
         });
     }
 
-    /// The store allows to serve, or does not.
+    /// Records the status of the store.
     pub fn set_store(&self, ready: bool, note: String) {
-        self.0.send_modify(|state| {
+        self.state.send_modify(|state| {
             state.store_missing = !ready;
             state.store_note = note;
         });
     }
 
-    /// Goes on to a later phase; there is no way back.
+    /// Enters a later phase. An earlier one is ignored.
     pub fn enter(&self, phase: Phase) {
-        self.0
+        self.state
             .send_modify(|state| state.phase = state.phase.max(phase));
+        if phase == Phase::Stopping {
+            self.stopping.cancel();
+        }
     }
 
-    /// Returns when that phase has begun.
+    /// Waits until a phase has begun.
     pub async fn reached(&self, phase: Phase) {
         // It cannot fail: the sender is here.
         let _ = self.watch().wait_for(|state| state.phase >= phase).await;

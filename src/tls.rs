@@ -1,5 +1,4 @@
-//! Certificates, keys and authorities, as files in PEM hold them. Each file is known by the setting
-//! that names it, since that is where an operator can mend it.
+//! Certificates, keys and authorities in PEM files. Errors name the setting of a file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,67 +13,67 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 
-/// A file, and the setting that names it.
+/// A PEM file, and the setting that names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PemFile {
-    /// Which names it.
+    /// The name of the setting.
     pub setting: &'static str,
-    /// The file.
+    /// Its path.
     pub path: PathBuf,
 }
 
-/// Who somebody is: a chain of certificates, the own one first, and its key.
+/// A certificate and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The chain.
+    /// The certificate, followed by those that lead to its authority.
     pub cert: PemFile,
     /// The key, in PKCS#1, PKCS#8 or SEC1.
     pub key: PemFile,
 }
 
-/// Why files are of no use.
+/// Why PEM files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PemError {
-    /// A file that cannot be read.
+    /// A file cannot be read.
     #[error("{setting}: {}: {error}", path.display())]
     Read {
-        /// Which names it.
+        /// The name of its setting.
         setting: &'static str,
-        /// The file.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// A file with something else.
+    /// A file does not contain what it should.
     #[error("{setting}: {} has no {wanted} in PEM", path.display())]
     Missing {
-        /// Which names it.
+        /// The name of its setting.
         setting: &'static str,
-        /// The file.
+        /// Its path.
         path: PathBuf,
-        /// What was looked for.
+        /// What it should contain.
         wanted: &'static str,
     },
-    /// A certificate and the key of another.
+    /// The key does not belong to the certificate.
     #[error("{} and {}: {} and {} cannot be used together: {error}", of.cert.setting, of.key.setting, of.cert.path.display(), of.key.path.display())]
     Pair {
-        /// The two.
+        /// The files.
         of: Box<Identity>,
-        /// Why.
+        /// The cause.
         error: rustls::Error,
     },
 }
 
-/// The cryptography that is used wherever TLS is spoken.
+/// The cryptography of all TLS connections.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// How to speak TLS to a server: whom to trust, by default the system's authorities, and who we
-/// are, if it asks.
+/// The configuration of a TLS client: the trusted authority, by default those of the system, and the
+/// certificate for servers that request one.
 ///
 /// # Errors
-/// Files of no use.
+/// A file cannot be used.
 pub fn client(
     authority: Option<&PemFile>,
     identity: Option<&Identity>,
@@ -93,27 +92,27 @@ pub fn client(
     })
 }
 
-/// What cannot be read is not trusted; where there are none, nobody is.
+/// Invalid certificates of the system are ignored.
 fn system_authorities() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     roots
 }
 
-/// When the first certificate of a chain runs out, in seconds since the epoch; `None` if nobody can
-/// tell.
+/// When the first certificate of a chain expires, in seconds since the epoch; `None` if it is
+/// unknown.
 ///
-/// The library tells it only of one that has run out. So it is asked about a time by which every
-/// one has.
-pub fn chain_ends_at(chain: &[CertificateDer<'_>]) -> Option<u64> {
-    let at_last = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
-    let ends_at = |certificate| {
+/// rustls returns the time only with the error about an expired certificate, so this verifies the
+/// chain at a time when all have expired.
+pub fn chain_expires_at(chain: &[CertificateDer<'_>]) -> Option<u64> {
+    let after_all = UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX));
+    let expires_at = |certificate| {
         let parsed = ParsedCertificate::try_from(certificate).ok()?;
         match verify_server_cert_signed_by_trust_anchor(
             &parsed,
             &RootCertStore::empty(),
             &[],
-            at_last,
+            after_all,
             &[],
         ) {
             Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext {
@@ -123,11 +122,11 @@ pub fn chain_ends_at(chain: &[CertificateDer<'_>]) -> Option<u64> {
             _ => None,
         }
     };
-    chain.iter().filter_map(ends_at).min()
+    chain.iter().filter_map(expires_at).min()
 }
 
 impl PemFile {
-    /// A file, and the setting that names it.
+    /// The file that `setting` names.
     pub fn new(setting: &'static str, path: impl AsRef<Path>) -> Self {
         Self {
             setting,
@@ -135,7 +134,7 @@ impl PemFile {
         }
     }
 
-    /// Its bytes.
+    /// Reads the file.
     ///
     /// # Errors
     /// It cannot be read.
@@ -147,10 +146,10 @@ impl PemFile {
         })
     }
 
-    /// The authorities in it.
+    /// Reads the authorities in the file.
     ///
     /// # Errors
-    /// It cannot be read, or has none.
+    /// It cannot be read, or contains none.
     pub fn authorities(&self) -> Result<RootCertStore, PemError> {
         let mut roots = RootCertStore::empty();
         for certificate in self.certificates()? {
@@ -189,7 +188,7 @@ impl Identity {
     /// Reads both files.
     ///
     /// # Errors
-    /// One of them cannot be read or has something else, or they do not belong together.
+    /// One of them cannot be read or has other content, or the key is of another certificate.
     pub fn load(&self) -> Result<CertifiedKey, PemError> {
         let (chain, key) = (self.cert.certificates()?, self.key.private_key()?);
         CertifiedKey::from_der(chain, key, &provider()).map_err(|error| PemError::Pair {

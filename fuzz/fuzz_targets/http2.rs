@@ -12,8 +12,8 @@ use std::thread;
 use libfuzzer_sys::fuzz_target;
 use tokio::sync::mpsc;
 use tollgate::api::Api;
-use tollgate::api::connection::{Accepted, Open, Socket};
-use tollgate::api::grpc::{ConnectionLimits, Connections};
+use tollgate::api::connection::{ConnectionLimits, Connections};
+use tollgate::api::socket::{Accepted, OpenGuard, Socket};
 use tollgate::http::budget::HttpMetrics;
 use tollgate::shutdown::Lifecycle;
 use tollgate::telemetry::metric::{Gauge, Metrics};
@@ -40,7 +40,7 @@ fn worker() -> Worker {
     let open = metrics.gauge("open", "Open connections.");
     thread::spawn(move || {
         let (_http, http_incoming) = mpsc::channel(1);
-        let common = Connections::new(None, ConnectionLimits { max: None, grace: None }, &metrics);
+        let common = Connections::new(None, ConnectionLimits { max_age: None, grace: None }, &metrics);
         let (limiter, _) = service::limiter(false, &metrics);
         let api = Api::new(limiter, common, Lifecycle::default(), HttpMetrics::new(&metrics), Traces::default(), &metrics).expect("it is put together");
         service::runtime().block_on(api.serve(incoming, http_incoming));
@@ -53,7 +53,7 @@ fuzz_target!(|bytes: &[u8]| {
     WORKER.with(|worker| {
         let (mut here, there) = UnixStream::pair().expect("there are sockets");
         there.set_nonblocking(true).expect("it is a socket");
-        let accepted = Accepted::new(Socket::Unix(there), Open::new(Default::default(), worker.open.clone()));
+        let accepted = Accepted::new(Socket::Unix(there), OpenGuard::new(Default::default(), worker.open.clone()));
         worker.connections.blocking_send(accepted).expect("the worker serves");
         let sent = if first % 2 == 0 { [PREFACE, rest].concat() } else { bytes.to_vec() };
         // It fails where the server has closed the connection meanwhile.

@@ -7,7 +7,8 @@ use axum::extract::State;
 use http::HeaderMap;
 use libfuzzer_sys::fuzz_target;
 use tollgate::api::budget::Budget;
-use tollgate::api::json::{self, JsonHandler, Messages};
+use tollgate::api::json::{self, JsonHandler};
+use tollgate::api::messages::Messages;
 use tollgate::telemetry::metric::Metrics;
 use tollgate::telemetry::traces::Traces;
 

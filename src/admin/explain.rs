@@ -1,4 +1,4 @@
-//! `/explain`: why a request gets its limits, by the rules in force.
+//! `/explain`: the limits of a request by the rules in force, and why they apply.
 
 use std::sync::Arc;
 
@@ -8,30 +8,31 @@ use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use percent_encoding::percent_decode;
 
+use crate::api::body::{bad_request, read_body};
 use crate::api::convert;
-use crate::api::json::{EXAMPLE, Messages, bad_request, read_body};
+use crate::api::messages::{EXAMPLE, Messages};
 use crate::limiter::{self, Modes};
 use crate::rules::explain::explain;
 use crate::rules::{LiveRules, Query};
 
 const GET_USAGE: &str = "write /explain?domain=DOMAIN&descriptor=KEY%3DVALUE with a `descriptor` for each entry, key and value percent-encoded";
-/// How long a body of `/explain` may be. A recorded request has a few hundred bytes, and every
-/// connection of the admin listener may hold one.
-pub const EXPLAIN_BYTES_MAX: usize = 256 << 10;
-/// The body of a page that needs rules while there are none.
-pub const NO_RULES: &str = "no rules are loaded\n";
+/// Bytes of a body. A recorded request has a few hundred, and every connection of the admin listener
+/// may hold a body.
+const EXPLAIN_BYTES_MAX: usize = 256 << 10;
+/// The response of a page that needs rules, before the first are loaded.
+pub(crate) const NO_RULES: &str = "no rules are loaded\n";
 
-/// What `/explain` needs.
+/// Explains requests. Clones share the rules.
 #[derive(Debug, Clone)]
-pub struct Explainer {
+pub(crate) struct Explainer {
     rules: Arc<LiveRules>,
     modes: Modes,
     messages: Messages,
 }
 
 impl Explainer {
-    /// Explains by the rules that are in force at the time of each request.
-    pub fn new(rules: Arc<LiveRules>, modes: Modes, messages: Messages) -> Self {
+    /// Explains by the rules in force at the time of each request.
+    pub(crate) fn new(rules: Arc<LiveRules>, modes: Modes, messages: Messages) -> Self {
         Self {
             rules,
             modes,
@@ -50,39 +51,42 @@ impl Explainer {
     }
 }
 
-/// GET: one descriptor, with an entry for each `descriptor` in the query string, which may be any
-/// bytes.
-pub async fn by_query(State(explainer): State<Explainer>, RawQuery(query): RawQuery) -> Response {
+/// GET: one descriptor, with an entry for each `descriptor` in the query string. Keys and values may
+/// be any bytes.
+pub(crate) async fn by_query(
+    State(explainer): State<Explainer>,
+    RawQuery(query): RawQuery,
+) -> Response {
     let query = query.unwrap_or_default();
     let pairs: Vec<(Vec<u8>, Vec<u8>)> = query.split('&').map(pair).collect();
-    let of = |wanted: &'static str| {
+    let values_of = |wanted: &'static str| {
         pairs
             .iter()
             .filter(move |(name, _)| name == wanted.as_bytes())
             .map(|(_, value)| &**value)
     };
-    let domain = of("domain").next().unwrap_or_default();
-    if domain.is_empty() || of("descriptor").next().is_none() {
+    let domain = values_of("domain").next().unwrap_or_default();
+    if domain.is_empty() || values_of("descriptor").next().is_none() {
         return bad_request(
             &format!("a domain and at least one descriptor are needed; {GET_USAGE}"),
             None,
         );
     }
-    match Query::of_entries(domain, of("descriptor")) {
+    match Query::of_entries(domain, values_of("descriptor")) {
         Ok(query) => explainer.explain(&query),
         Err(invalid) => bad_request(&format!("{invalid}; {GET_USAGE}"), None),
     }
 }
 
-/// A name and a value of a query string, as HTML forms encode them.
+/// Decodes a name and value of a query string, in the encoding of HTML forms.
 fn pair(encoded: &str) -> (Vec<u8>, Vec<u8>) {
     let (name, value) = encoded.split_once('=').unwrap_or((encoded, ""));
     let decoded = |text: &str| percent_decode(text.replace('+', " ").as_bytes()).collect();
     (decoded(name), decoded(value))
 }
 
-/// POST: a request as `/json` takes it.
-pub async fn by_body(State(explainer): State<Explainer>, body: Body) -> Response {
+/// POST: a request in the form of `/json`.
+pub(crate) async fn by_body(State(explainer): State<Explainer>, body: Body) -> Response {
     let body = match read_body(body, EXPLAIN_BYTES_MAX, |_| true).await {
         Ok(body) => body,
         Err(error) => return error.into_response(),

@@ -1,9 +1,9 @@
-//! A page that is rendered once for all who ask for it at the same time.
+//! A page that is rendered once for all concurrent requests.
 //!
 //! A page of many metrics or rules takes a fraction of a second and many megabytes. So each kind is
-//! rendered by one thread at a time, away from the one that answers liveness probes, and what was
-//! rendered is shared, not copied, by all responses. A request is answered with a page whose
-//! rendering began after it arrived: what was counted before is on it.
+//! rendered by one thread at a time, other than the one that answers liveness probes, and all
+//! responses share the bytes. A response has a page whose rendering began after the request arrived:
+//! it has everything that was counted before.
 //!
 //! ```text
 //!  requests     1      2 3 4
@@ -19,20 +19,20 @@ use tokio::task::spawn_blocking;
 
 use crate::telemetry::metric::Counter;
 
-/// How many pages of one kind are in memory at once. Clients that do not read keep theirs until
-/// they are closed; meanwhile the last one is sent again.
-pub const PAGES_MAX: usize = 4;
+/// Pages of one kind in memory. Clients that do not read keep theirs until they are closed;
+/// meanwhile the previous page is repeated.
+const PAGES_MAX: usize = 4;
 
 /// A kind of page. Clones share it.
 #[derive(Debug, Clone)]
-pub struct SharedPage(Arc<Inner>);
+pub(crate) struct SharedPage(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Renderings that have begun.
+    /// Renderings so far.
     begun: AtomicU64,
     last: Arc<Mutex<Option<Rendered>>>,
-    room: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     full: Counter,
 }
 
@@ -42,10 +42,10 @@ struct Rendered {
     page: Bytes,
 }
 
-/// Owns the bytes of a page, and its place among those in memory.
+/// The bytes of a page, and its slot.
 struct PageOwner {
     text: String,
-    _room: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
 impl AsRef<[u8]> for PageOwner {
@@ -55,40 +55,43 @@ impl AsRef<[u8]> for PageOwner {
 }
 
 impl SharedPage {
-    /// Never rendered so far. `full` counts the requests that get an older page.
-    pub fn new(full: Counter) -> Self {
+    /// `full` counts the responses that repeat an older page.
+    pub(crate) fn new(full: Counter) -> Self {
         Self(Arc::new(Inner {
             begun: AtomicU64::new(0),
             last: Arc::default(),
-            room: Arc::new(Semaphore::new(PAGES_MAX)),
+            slots: Arc::new(Semaphore::new(PAGES_MAX)),
             full,
         }))
     }
 
-    /// The page as of now, rendered unless somebody else's rendering is recent enough; `None` if it
-    /// panicked.
-    pub async fn get(&self, render: impl FnOnce() -> String + Send + 'static) -> Option<Bytes> {
+    /// The current page, rendered unless another request's rendering is recent enough; `None` if
+    /// rendering panicked.
+    pub(crate) async fn get(
+        &self,
+        render: impl FnOnce() -> String + Send + 'static,
+    ) -> Option<Bytes> {
         let begun = self.0.begun.load(Relaxed);
         let mut last = self.0.last.clone().lock_owned().await;
         if let Some(rendered) = last.as_ref().filter(|rendered| rendered.number > begun) {
             return Some(rendered.page.clone());
         }
-        let room = self.0.room.clone().try_acquire_owned();
-        let room = match (room, last.as_ref()) {
-            (Ok(room), _) => room,
+        let slot = self.0.slots.clone().try_acquire_owned();
+        let slot = match (slot, last.as_ref()) {
+            (Ok(slot), _) => slot,
             (Err(_), Some(rendered)) => {
                 self.0.full.inc();
                 return Some(rendered.page.clone());
             }
-            // There are pages, so there is a last one.
+            // Every page in memory was once the last one.
             (Err(_), None) => return None,
         };
         let number = self.0.begun.fetch_add(1, Relaxed) + 1;
-        // It keeps the lock to its end, also where whoever asked has gone.
+        // It keeps the lock to its end, even if the request is cancelled.
         let rendering = spawn_blocking(move || {
             let page = Bytes::from_owner(PageOwner {
                 text: render(),
-                _room: room,
+                _slot: slot,
             });
             *last = Some(Rendered {
                 number,
@@ -115,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_during_a_rendering_share_the_next_one() {
+    async fn requests_during_a_rendering_share_the_next_page() {
         let (shared, _) = page();
         let (go, wait) = mpsc::channel::<()>();
         let mut asking = JoinSet::new();
@@ -152,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_page_is_sent_again_while_too_many_are_in_memory() {
+    async fn previous_page_is_repeated_at_pages_max() {
         let (shared, full) = page();
         let mut unread = Vec::new();
         for number in 0..PAGES_MAX + 2 {

@@ -1,4 +1,4 @@
-//! Settings of the operators' door.
+//! Settings of the admin listener.
 
 use clap::Args;
 
@@ -6,7 +6,7 @@ use crate::settings::parse::{self, Given};
 
 const DEBUG_PORT_DEFAULT: u16 = 6_070;
 
-/// The door for operators.
+/// The admin listener.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
 #[command(next_help_heading = "Admin door")]
@@ -26,7 +26,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Where the door is.
+    /// The address to bind.
     pub fn debug(&self) -> (&str, u16) {
         (
             &self.debug_host,

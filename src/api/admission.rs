@@ -1,9 +1,10 @@
-//! Admits gRPC calls of one connection: each needs a place and bytes in the budget, and its message
+//! Admits gRPC calls: each needs a stream and bytes in the budget of its connection, and its message
 //! in time.
 //!
-//! It lies around all services alike, so a health check, a watch and reflection are bounded as
+//! It is in front of all services, so that health checks, watches and reflection are bounded as
 //! ShouldRateLimit is.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -11,20 +12,20 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
-use hyper::body::{Frame, SizeHint};
-use pin_project_lite::pin_project;
+use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tonic::body::Body;
-use tower::{Layer, Service};
+use tonic::service::Routes;
+use tower::Service as _;
 
-use crate::api::budget::{Call, ConnectionBudget};
+use crate::api::budget::{Budget, Call, ConnectionBudget};
 use crate::telemetry::metric::Counter;
 
-/// How long all of a request may take to arrive, from its head to the end of its stream. Envoy
-/// sends a call at once, and waits 20 ms.
-pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// What a header takes besides its bytes: its place in the map of headers.
+/// Time for a request to arrive, from its head to the end of its stream. Envoy sends a call at once,
+/// and waits 20 ms.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Memory of a header besides its bytes: its entry in the map of headers.
 const HEADER_BYTES: usize = 128;
 const STREAMS_REASON: &str = "too many calls are in flight (streams_max)";
 const BYTES_REASON: &str =
@@ -33,60 +34,84 @@ const GRPC_STATUS: &str = "grpc-status";
 const OUT_OF_RANGE: HeaderValue = HeaderValue::from_static("11");
 const RESOURCE_EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
 
-/// Admits the calls of one connection.
-#[derive(Debug, Clone)]
-pub struct AdmissionLayer {
-    connection: ConnectionBudget,
+/// The gRPC services of a worker, behind the bounds.
+pub(crate) struct Admission {
+    routes: Routes,
+    budget: Budget,
     oversized: Counter,
 }
 
-/// See [`AdmissionLayer`].
-#[derive(Debug, Clone)]
-pub struct Admission<S> {
-    inner: S,
-    layer: AdmissionLayer,
+/// The same for the calls of one connection.
+#[derive(Clone)]
+pub(crate) struct ConnectionAdmission {
+    routes: Routes,
+    budget: ConnectionBudget,
+    oversized: Counter,
 }
 
-/// A request's body: its bytes are charged as they arrive, and they have to arrive in time.
+/// The body of a request: charges its bytes as they arrive, and fails when they are late.
 struct RequestBody {
-    body: Body,
+    body: Incoming,
     call: Arc<Call>,
-    /// Set when the first bytes are missing.
+    /// Set when the body is pending for the first time.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-/// A response's body: until it was sent, the call is in flight.
-#[derive(Debug)]
-pub struct ResponseBody {
+/// The body of a response. The call is in flight until it is sent.
+pub(crate) struct ResponseBody {
     body: Body,
     _call: Option<Arc<Call>>,
 }
 
-pin_project! {
-    /// A call that was admitted, or rejected.
-    pub struct Admitted<F> {
-        #[pin]
-        serving: Option<F>,
-        // The bound that it met, if it was rejected.
-        rejected: &'static str,
-        call: Option<Arc<Call>>,
-        oversized: Counter,
-    }
-}
-
-impl AdmissionLayer {
-    /// Admits calls as far as the budget of their connection goes. `oversized` counts messages that
-    /// are too large.
-    pub fn new(connection: ConnectionBudget, oversized: Counter) -> Self {
+impl Admission {
+    /// `oversized` counts messages that are too large.
+    pub(crate) fn new(routes: Routes, budget: Budget, oversized: Counter) -> Self {
         Self {
-            connection,
+            routes,
+            budget,
             oversized,
         }
     }
 
-    /// A place for a call with these headers.
+    /// For the calls of a new connection.
+    pub(crate) fn connection(&self) -> ConnectionAdmission {
+        ConnectionAdmission {
+            routes: self.routes.clone(),
+            budget: self.budget.connection(),
+            oversized: self.oversized.clone(),
+        }
+    }
+}
+
+impl ConnectionAdmission {
+    /// Serves a call, or rejects it.
+    pub(crate) async fn call(
+        mut self,
+        request: Request<Incoming>,
+    ) -> Result<Response<ResponseBody>, Infallible> {
+        let (mut response, call) = match self.admit(request.headers()) {
+            Ok(call) => {
+                let call = Arc::new(call);
+                let mut request = request.map(|body| RequestBody {
+                    body,
+                    call: call.clone(),
+                    deadline: None,
+                });
+                // The decoder charges what the decoded message takes.
+                request.extensions_mut().insert(call.clone());
+                let Ok(response) = self.routes.call(request).await;
+                (response, Some(call))
+            }
+            Err(reason) => (Status::resource_exhausted(reason).into_http(), None),
+        };
+        if rename_oversized(&mut response) {
+            self.oversized.inc();
+        }
+        Ok(response.map(|body| ResponseBody { body, _call: call }))
+    }
+
     fn admit(&self, headers: &HeaderMap) -> Result<Call, &'static str> {
-        let call = self.connection.begin().ok_or(STREAMS_REASON)?;
+        let call = self.budget.begin().ok_or(STREAMS_REASON)?;
         if call.hold(bytes_of(headers)) {
             Ok(call)
         } else {
@@ -95,82 +120,14 @@ impl AdmissionLayer {
     }
 }
 
-impl<S> Layer<S> for AdmissionLayer {
-    type Service = Admission<S>;
-
-    fn layer(&self, inner: S) -> Admission<S> {
-        Admission {
-            inner,
-            layer: self.clone(),
-        }
-    }
-}
-
-impl<S: Service<Request<Body>, Response = Response<Body>>> Service<Request<Body>> for Admission<S> {
-    type Response = Response<ResponseBody>;
-    type Error = S::Error;
-    type Future = Admitted<S::Future>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let oversized = self.layer.oversized.clone();
-        let call = match self.layer.admit(request.headers()) {
-            Ok(call) => Arc::new(call),
-            Err(rejected) => {
-                return Admitted {
-                    serving: None,
-                    rejected,
-                    call: None,
-                    oversized,
-                };
-            }
-        };
-        let mut request = request.map(|body| {
-            Body::new(RequestBody {
-                body,
-                call: call.clone(),
-                deadline: None,
-            })
-        });
-        // The decoder lets it hold what the message takes once it is decoded.
-        request.extensions_mut().insert(call.clone());
-        Admitted {
-            serving: Some(self.inner.call(request)),
-            rejected: "",
-            call: Some(call),
-            oversized,
-        }
-    }
-}
-
-impl<F: Future<Output = Result<Response<Body>, E>>, E> Future for Admitted<F> {
-    type Output = Result<Response<ResponseBody>, E>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let mut response = match this.serving.as_pin_mut() {
-            Some(serving) => ready!(serving.poll(context))?,
-            None => Status::resource_exhausted(*this.rejected).into_http(),
-        };
-        name_oversized(&mut response, this.oversized);
-        Poll::Ready(Ok(response.map(|body| ResponseBody {
-            body,
-            _call: this.call.take(),
-        })))
-    }
-}
-
 impl hyper::body::Body for RequestBody {
     type Data = Bytes;
-    type Error = Status;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = &mut *self;
         let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) else {
             let deadline = this
@@ -178,18 +135,17 @@ impl hyper::body::Body for RequestBody {
                 .get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIMEOUT)));
             ready!(deadline.as_mut().poll(context));
             this.call.count_late();
-            return Poll::Ready(Some(Err(Status::deadline_exceeded(
-                "the request did not arrive in time (message_timeout)",
-            ))));
+            let late = "the request did not arrive in time (message_timeout)";
+            return Poll::Ready(Some(Err(Status::deadline_exceeded(late).into())));
         };
         let arrived = frame
             .as_ref()
             .and_then(|frame| frame.as_ref().ok()?.data_ref())
             .map_or(0, Bytes::len);
         Poll::Ready(if this.call.hold(arrived) {
-            frame
+            frame.map(|frame| frame.map_err(Into::into))
         } else {
-            Some(Err(no_bytes_left()))
+            Some(Err(no_bytes_left().into()))
         })
     }
 
@@ -222,12 +178,12 @@ impl hyper::body::Body for ResponseBody {
     }
 }
 
-/// The error of a call that holds more bytes than are left.
-pub fn no_bytes_left() -> Status {
+/// The error of a call that needs more bytes than are left.
+pub(crate) fn no_bytes_left() -> Status {
     Status::resource_exhausted(BYTES_REASON)
 }
 
-/// A few bytes on the wire can stand for 16 KiB of headers, if they were sent before.
+/// A few bytes on the wire can refer to 16 KiB of headers that were sent before.
 fn bytes_of(headers: &HeaderMap) -> usize {
     headers
         .iter()
@@ -237,13 +193,12 @@ fn bytes_of(headers: &HeaderMap) -> usize {
 
 /// tonic reports a message that is too large as OUT_OF_RANGE, which no service here uses.
 /// envoyproxy/ratelimit and the documentation of gRPC use RESOURCE_EXHAUSTED.
-fn name_oversized(response: &mut Response<Body>, oversized: &Counter) {
-    if let Some(status) = response
-        .headers_mut()
-        .get_mut(GRPC_STATUS)
-        .filter(|status| **status == OUT_OF_RANGE)
-    {
-        *status = RESOURCE_EXHAUSTED;
-        oversized.inc();
+fn rename_oversized(response: &mut Response<Body>) -> bool {
+    match response.headers_mut().get_mut(GRPC_STATUS) {
+        Some(status) if *status == OUT_OF_RANGE => {
+            *status = RESOURCE_EXHAUSTED;
+            true
+        }
+        _ => false,
     }
 }

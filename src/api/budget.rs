@@ -1,47 +1,46 @@
-//! What calls in flight may take: places and bytes, of one connection and of the process.
+//! Bounds calls in flight, and their bytes, per connection and for the process.
 //!
-//! A connection may have a quarter of what is still free in the process, up to a bound of its own,
-//! and a few calls in any case. So one busy connection may use its 1,024 streams, twenty greedy
-//! ones leave enough for others, and a thousand take no place from a client with a few
-//! calls in flight. Switches share memory among their ports by this rule ("dynamic queue length
-//! thresholds", Choudhury and Hahne, 1998). It costs two atomic additions per call.
+//! A connection may use a quarter of what is free in the process, up to a bound of its own, and a
+//! few calls in any case. So one busy connection can use its 1,024 streams, twenty greedy ones leave
+//! enough for others, and a thousand do not affect a client with a few calls in flight. Switches
+//! share memory among their ports by this rule ("dynamic queue length thresholds", Choudhury and
+//! Hahne, 1998). It costs two atomic additions per call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
-/// Calls that one gRPC connection may have in flight, as SETTINGS_MAX_CONCURRENT_STREAMS. Envoy's
+/// Calls in flight of one gRPC connection, as SETTINGS_MAX_CONCURRENT_STREAMS. Envoy's
 /// circuit breaker allows 1,024 requests per cluster by default.
-pub const STREAMS_PER_CONNECTION_MAX: u32 = 1_024;
+pub(crate) const STREAMS_PER_CONNECTION_MAX: u32 = 1_024;
 /// Calls in flight of all connections, gRPC and `/json`. One takes about 9 KiB with headers and
 /// messages of up to [`BYTES_FREE`]. 100,000 calls a second that take 20 ms each are 2,000.
-pub const STREAMS_MAX: usize = 8_192;
-/// Calls that a connection may have in flight whatever others have: they take about as much memory
-/// as the connection itself.
-pub const STREAMS_RESERVED: usize = 8;
-/// A connection may have this part of what is free.
+pub(crate) const STREAMS_MAX: usize = 8_192;
+/// Calls in flight that a connection may always have: they take about as much memory as the
+/// connection itself.
+pub(crate) const STREAMS_RESERVED: usize = 8;
+/// A connection may use one part in this many of what is free.
 const SHARE: usize = 4;
-/// Bytes of messages that one connection may have in flight: one of the largest, and half as much
-/// besides.
-pub const MESSAGE_BYTES_PER_CONNECTION_MAX: usize = 6 << 20;
-/// The same of all connections. A message in flight takes up to three times its bytes: as received,
-/// decoded, and in keys of counters.
-pub const MESSAGE_BYTES_IN_FLIGHT_MAX: usize = 32 << 20;
-/// Bytes that a call has with its place. Envoys' calls have fewer, so they cost no more than that.
-pub const BYTES_FREE: usize = 4 << 10;
+/// Bytes of messages in flight of one connection: one of the largest messages, and half of another.
+pub(crate) const MESSAGE_BYTES_PER_CONNECTION_MAX: usize = 6 << 20;
+/// Bytes of messages in flight of all connections. A message takes up to three times its bytes: as
+/// received, decoded, and in keys of counters.
+pub(crate) const MESSAGE_BYTES_IN_FLIGHT_MAX: usize = 32 << 20;
+/// Bytes of a call that are not charged. Calls of Envoy have fewer, so their bytes cost nothing.
+pub(crate) const BYTES_FREE: usize = 4 << 10;
 
-/// The budget of the process. Clones share it.
+/// The budget of all connections. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Budget(Arc<Shared>);
 
-/// One connection's part of the budget. Clones share it.
+/// The budget of one connection. Clones share it.
 #[derive(Debug, Clone)]
-pub struct ConnectionBudget(Arc<Connection>);
+pub(crate) struct ConnectionBudget(Arc<Connection>);
 
-/// A call in flight: it has a place, and holds bytes. Dropped, it returns both.
+/// A call in flight. Returns its stream and bytes to the budget when it is dropped.
 #[derive(Debug)]
-pub struct Call {
+pub(crate) struct Call {
     connection: Arc<Connection>,
     bytes: AtomicUsize,
 }
@@ -51,8 +50,8 @@ struct Shared {
     streams: Gauge,
     bytes: Gauge,
     connection_full: Counter,
-    rejected_for_streams: Counter,
-    rejected_for_bytes: Counter,
+    streams_full: Counter,
+    bytes_full: Counter,
     late: Counter,
 }
 
@@ -64,10 +63,10 @@ struct Connection {
 }
 
 impl Budget {
-    /// A budget of which nothing is used.
+    /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {
         let rejected = |cause| {
-            let help = "gRPC and /json calls that were rejected before they were read, by the bound they met.";
+            let help = "gRPC and /json calls rejected before they were read, by the bound that was reached.";
             metrics.counter_with("tollgate_calls_rejected_total", help, &[("cause", cause)])
         };
         Self(Arc::new(Shared {
@@ -78,16 +77,16 @@ impl Budget {
             ),
             connection_full: metrics.counter(
                 "tollgate_connection_streams_full_total",
-                "Times that a gRPC connection had as many calls in flight as it may have (1,024).",
+                "Times that a gRPC connection reached its bound of 1,024 calls in flight.",
             ),
-            rejected_for_streams: rejected("streams"),
-            rejected_for_bytes: rejected("message_bytes"),
+            streams_full: rejected("streams"),
+            bytes_full: rejected("message_bytes"),
             late: rejected("message_timeout"),
         }))
     }
 
-    /// The part of a new connection.
-    pub fn connection(&self) -> ConnectionBudget {
+    /// The budget of a new connection.
+    pub(crate) fn connection(&self) -> ConnectionBudget {
         ConnectionBudget(Arc::new(Connection {
             shared: self.clone(),
             streams: AtomicUsize::new(0),
@@ -97,21 +96,21 @@ impl Budget {
 }
 
 impl ConnectionBudget {
-    /// A place for one more call; `None` if there is none, which is counted.
-    pub fn begin(&self) -> Option<Call> {
+    /// Begins a call; `None`, which is counted, if too many are in flight.
+    pub(crate) fn begin(&self) -> Option<Call> {
         let connection = &self.0;
         let shared = &connection.shared.0;
         let of_connection = connection.streams.fetch_add(1, Relaxed);
         let of_all = count(&shared.streams);
         shared.streams.inc();
-        // From here on dropping it returns the place.
+        // From here on its drop undoes the additions.
         let call = Call {
             connection: connection.clone(),
             bytes: AtomicUsize::new(0),
         };
         let share = (STREAMS_MAX.saturating_sub(of_all) / SHARE).max(STREAMS_RESERVED);
         if of_connection >= share {
-            shared.rejected_for_streams.inc();
+            shared.streams_full.inc();
             return None;
         }
         if of_connection + 1 == STREAMS_PER_CONNECTION_MAX as usize {
@@ -122,10 +121,9 @@ impl ConnectionBudget {
 }
 
 impl Call {
-    /// Holds so many bytes more until the call ends. `false` if there are not enough, which is
-    /// counted.
+    /// Charges bytes until the call ends. `false`, which is counted, if there are not enough.
     #[must_use]
-    pub fn hold(&self, bytes: usize) -> bool {
+    pub(crate) fn hold(&self, bytes: usize) -> bool {
         let before = self.bytes.fetch_add(bytes, Relaxed);
         let charge = charged(before + bytes) - charged(before);
         if charge == 0 {
@@ -137,13 +135,13 @@ impl Call {
         shared.bytes.add(signed(charge));
         let fits = of_connection <= share.min(MESSAGE_BYTES_PER_CONNECTION_MAX);
         if !fits {
-            shared.rejected_for_bytes.inc();
+            shared.bytes_full.inc();
         }
         fits
     }
 
-    /// Counts that the message did not arrive in time.
-    pub fn count_late(&self) {
+    /// Counts a message that did not arrive in time.
+    pub(crate) fn count_late(&self) {
         self.connection.shared.0.late.inc();
     }
 }
@@ -161,7 +159,7 @@ impl Drop for Call {
     }
 }
 
-/// What a call with so many bytes is charged.
+/// Bytes that are charged for a call of this many.
 fn charged(bytes: usize) -> usize {
     bytes.saturating_sub(BYTES_FREE)
 }
@@ -178,7 +176,7 @@ fn signed(bytes: usize) -> i64 {
 mod tests {
     use super::*;
 
-    /// All the calls that a connection gets.
+    /// Begins calls until the connection gets no more.
     fn all_of(connection: &ConnectionBudget) -> Vec<Call> {
         std::iter::from_fn(|| connection.begin())
             .take(STREAMS_PER_CONNECTION_MAX as usize)
@@ -186,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn greedy_connections_leave_places_for_others() {
+    fn greedy_connections_leave_streams_for_others() {
         let budget = Budget::new(&Metrics::new());
         let mut calls = all_of(&budget.connection());
         assert_eq!(
             calls.len(),
             STREAMS_PER_CONNECTION_MAX as usize,
-            "a connection alone may have all of its own"
+            "a single connection can use its whole bound"
         );
         for greedy in 2..=1_000 {
             calls.extend(all_of(&budget.connection()));
@@ -212,22 +210,22 @@ mod tests {
     }
 
     #[test]
-    fn a_call_returns_what_it_held_even_if_it_was_too_much() {
+    fn call_returns_all_bytes_even_those_beyond_the_bound() {
         const BYTES: usize = 4 << 20;
         let budget = Budget::new(&Metrics::new());
         let (first, second) = (budget.connection(), budget.connection());
-        let call = first.begin().expect("there is room");
+        let call = first.begin().expect("below the bound");
         assert!(call.hold(BYTES_FREE));
-        assert_eq!(budget.0.bytes.get(), 0, "they come with the place");
+        assert_eq!(budget.0.bytes.get(), 0, "not charged");
         assert!(call.hold(BYTES));
-        assert!(!call.hold(BYTES), "the connection has no more");
+        assert!(!call.hold(BYTES), "beyond the bound of the connection");
         assert!(
-            second.begin().expect("there is room").hold(BYTES),
-            "another has"
+            second.begin().expect("below the bound").hold(BYTES),
+            "within the bound of another one"
         );
         drop(call);
         assert_eq!(budget.0.bytes.get(), 0);
-        assert!(first.begin().expect("there is room").hold(BYTES));
+        assert!(first.begin().expect("below the bound").hold(BYTES));
     }
 
     #[test]
@@ -235,12 +233,12 @@ mod tests {
         let budget = Budget::new(&Metrics::new());
         let mut held = Vec::new();
         for _ in 0..100 {
-            let call = budget.connection().begin().expect("there is room");
+            let call = budget.connection().begin().expect("below the bound");
             while call.hold(64 << 10) {}
             held.push(call);
         }
         let bytes = count(&budget.0.bytes);
-        // Each of them was charged for what it did not get, too.
+        // Each was also charged for the bytes that were rejected.
         assert!(
             bytes <= MESSAGE_BYTES_IN_FLIGHT_MAX + 100 * (64 << 10),
             "{bytes}"

@@ -1,355 +1,227 @@
-//! A connection: by TCP or a Unix socket, in plain text or not, and counted for as long as it is
-//! open.
+//! The life of a gRPC connection on its worker: TLS handshake, HTTP/2 preface, calls, GOAWAY at its
+//! age, end.
 //!
-//! In plain text little lies between the server and the socket but a `match`. What TLS runs over is
-//! boxed: encrypting costs more.
-//!
-//! Reading is charged to the budget that tokio gives each task for a turn. A client that sends
-//! faster than it can be served, such as one that opens and resets streams without end, gets
-//! [`TURN_BYTES`] at a time, and then the other connections of the worker have their turns.
+//! hyper serves HTTP/2 here rather than tonic's server, whose `max_connection_age` has no jitter and
+//! closes connections after a grace period without a GOAWAY.
 
-use std::future::poll_fn;
-use std::io;
-use std::net::IpAddr;
-use std::os::unix::net;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::task::{Context, Poll};
+use std::pin::pin;
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::oneshot;
-use tokio::task::coop;
-use tokio::time::{Sleep, sleep};
-use tokio_rustls::server::TlsStream;
-use tonic::transport::server::Connected;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+use crate::api::admission::{Admission, ConnectionAdmission};
+use crate::api::budget::STREAMS_PER_CONNECTION_MAX;
+use crate::api::handshakes::{HandshakeSlot, Handshakes};
+use crate::api::socket::{Accepted, ConnectionStream};
 use crate::api::tls::Tls;
-use crate::http::Peer;
-use crate::telemetry::metric::{Counter, Gauge};
+use crate::telemetry::metric::{Counter, Metrics};
+use crate::time::Span;
 
-/// How long a client may take to send the preface of HTTP/2, which every client sends at once.
-pub const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
-/// "PRI * HTTP/2.0" and what follows.
-const PREFACE_BYTES: usize = 24;
-/// What is read of a connection before others have their turn, and once more what one read gives.
-/// Some 300 calls, so 3 ms.
-pub const TURN_BYTES: usize = 32 << 10;
-/// What one unit of a task's budget reads; tokio gives it 128 for a turn.
-const READ_UNIT_BYTES: usize = TURN_BYTES / 128;
-/// A peer that does not even acknowledge is gone after 30 s and nine probes (Linux's default), so
-/// 75 s: conntrack tables forget an idle connection after minutes at the earliest.
-const TCP_KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
-    .with_time(Duration::from_secs(30))
-    .with_interval(Duration::from_secs(5));
+/// Time for a client to send the preface of HTTP/2, which every client sends at once.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Calls of one connection that its client reset before they were accepted; with more it is closed
+/// with ENHANCE_YOUR_CALM.
+///
+/// After a stall every call that Envoy waits for has timed out, so all that arrive in one turn
+/// ([`TURN_BYTES`](crate::api::socket::TURN_BYTES)) are reset: some 300 with their messages, and 800
+/// of the smallest. An attacker that sends only a head and a reset for each has 1,800.
+const RESETS_PENDING_MAX: usize = 1_024;
+/// A client that sends nothing for this long gets a PING, which HTTP/2 libraries answer themselves.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// Time for the answer to a PING. A process that was stopped for a moment answers within it.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// The age of a connection is within a tenth of the setting, as in grpc-go.
+const JITTER_PARTS: u64 = 10;
 
-/// A connection on its way to a worker.
-#[derive(Debug)]
-pub struct Accepted {
-    socket: Socket,
-    open: Open,
+/// When gRPC connections end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// GOAWAY at this age, plus or minus a tenth; `None` for never.
+    pub max_age: Option<Span>,
+    /// Close this long after the GOAWAY, whatever is in flight; `None` for never.
+    pub grace: Option<Span>,
 }
 
-/// What was accepted.
-#[derive(Debug)]
-pub enum Socket {
-    /// On a port.
-    Tcp(std::net::TcpStream),
-    /// On a path.
-    Unix(net::UnixStream),
+/// Serves the gRPC connections of the process. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Connections {
+    http2: http2::Builder<TokioExecutor>,
+    tls: Option<Tls>,
+    limits: ConnectionLimits,
+    handshakes_full: Counter,
+    preface_late: Counter,
+    aged: Counter,
+    force_closed: Counter,
 }
 
-/// A connection on its worker.
-#[derive(Debug)]
-pub struct Connection {
-    stream: Stream,
-    preface: Option<Box<Preface>>,
-    /// Dropped with the connection, which tells whoever waits for its end.
-    ended: Option<oneshot::Sender<()>>,
-    _open: Open,
-}
-
-/// What TLS can run over.
-pub trait Plain: AsyncRead + AsyncWrite + std::fmt::Debug + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + std::fmt::Debug + Send + Unpin> Plain for S {}
-
-/// Counts an open connection for as long as it lives.
-#[derive(Debug)]
-pub struct Open {
-    of_worker: Arc<AtomicUsize>,
-    all: Gauge,
-}
-
-/// What is missing of a preface, and until when it is waited for.
-#[derive(Debug)]
-struct Preface {
-    missing: usize,
-    deadline: Pin<Box<Sleep>>,
-    late: Counter,
-}
-
-#[derive(Debug)]
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-    Tls(Box<TlsStream<Box<dyn Plain>>>),
-}
-
-impl Accepted {
-    /// A connection that counts.
-    pub fn new(socket: Socket, open: Open) -> Self {
-        Self { socket, open }
+impl Connections {
+    /// Registers the metrics. Without `tls` connections are in plain text.
+    pub fn new(tls: Option<Tls>, limits: ConnectionLimits, metrics: &Metrics) -> Self {
+        let mut http2 = http2::Builder::new(TokioExecutor::new());
+        http2
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+            .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT);
+        Self {
+            http2,
+            tls,
+            limits,
+            handshakes_full: metrics.counter(
+                "tollgate_tls_handshakes_full_total",
+                "Connections that waited because 256 TLS handshakes were in progress on their worker (handshakes_max).",
+            ),
+            preface_late: metrics.counter(
+                "tollgate_preface_timeouts_total",
+                "gRPC connections closed because the preface of HTTP/2 did not arrive within 5 s.",
+            ),
+            aged: metrics.counter(
+                "tollgate_connections_aged_total",
+                "gRPC connections that got a GOAWAY because of GRPC_MAX_CONNECTION_AGE.",
+            ),
+            force_closed: metrics.counter(
+                "tollgate_connections_force_closed_total",
+                "gRPC connections closed with calls in flight because of GRPC_MAX_CONNECTION_AGE_GRACE.",
+            ),
+        }
     }
-}
 
-impl Open {
-    /// Counts one more, of a worker and of all.
-    pub fn new(of_worker: Arc<AtomicUsize>, all: Gauge) -> Self {
-        of_worker.fetch_add(1, Relaxed);
-        all.inc();
-        Self { of_worker, all }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.of_worker.fetch_sub(1, Relaxed);
-        self.all.dec();
-    }
-}
-
-impl Connection {
-    /// Takes a connection over to the runtime of this thread; `None` if it has ended meanwhile.
-    pub fn take_over(accepted: Accepted) -> Option<Self> {
-        let stream = match accepted.socket {
-            Socket::Tcp(stream) => {
-                let stream = TcpStream::from_std(stream).ok()?;
-                // Answers are small, and none of them waits for another.
-                stream.set_nodelay(true).ok()?;
-                SockRef::from(&stream)
-                    .set_tcp_keepalive(&TCP_KEEPALIVE)
-                    .ok()?;
-                Stream::Tcp(stream)
+    /// Serves the connections of one worker. Returns when the process stops and all have ended.
+    pub(crate) async fn serve(
+        &self,
+        mut incoming: mpsc::Receiver<Accepted>,
+        admission: &Admission,
+        stopping: &CancellationToken,
+    ) {
+        let mut handshakes = self
+            .tls
+            .clone()
+            .map(|tls| Handshakes::new(tls, self.handshakes_full.clone()));
+        let connections = TaskTracker::new();
+        let accept = async {
+            while let Some(accepted) = incoming.recv().await {
+                let slot = match &mut handshakes {
+                    Some(handshakes) => Some(handshakes.slot().await),
+                    None => None,
+                };
+                let hello = slot.as_ref().map(HandshakeSlot::hello);
+                let (common, admission) = (self.clone(), admission.connection());
+                let stopping = stopping.clone();
+                let task = connections.spawn(async move {
+                    let opened = stopping.run_until_cancelled(common.open(accepted, slot));
+                    if let Some(Some(stream)) = opened.await {
+                        common.serve_connection(stream, admission, &stopping).await;
+                    }
+                });
+                if let Some((handshakes, hello)) = handshakes.as_mut().zip(hello) {
+                    handshakes.add(hello, task.abort_handle());
+                }
             }
-            Socket::Unix(stream) => Stream::Unix(UnixStream::from_std(stream).ok()?),
         };
-        Some(Self {
-            stream,
-            preface: None,
-            ended: None,
-            _open: accepted.open,
-        })
+        stopping.run_until_cancelled(accept).await;
+        // Closes those that no task has taken.
+        drop(incoming);
+        connections.close();
+        connections.wait().await;
     }
 
-    /// The same connection by TLS; `None` if the handshake fails, which closes it. `on_hello` is
-    /// called when the client began it.
-    pub async fn secured(self, tls: &Tls, on_hello: impl FnOnce()) -> Option<Self> {
-        let plain: Box<dyn Plain> = match self.stream {
-            Stream::Tcp(stream) => Box::new(stream),
-            Stream::Unix(stream) => Box::new(stream),
-            Stream::Tls(stream) => stream,
+    /// Makes the TLS handshake and reads the preface; `None` if the client fails to.
+    async fn open(
+        &self,
+        accepted: Accepted,
+        slot: Option<HandshakeSlot>,
+    ) -> Option<ConnectionStream> {
+        let mut stream = ConnectionStream::open(accepted)?;
+        if let Some((tls, slot)) = self.tls.as_ref().zip(slot) {
+            stream = stream.encrypt(tls, || slot.on_hello()).await?;
+        }
+        match timeout(PREFACE_TIMEOUT, stream.read_preface()).await {
+            Ok(read) => read.ok().map(|()| stream),
+            Err(_) => {
+                self.preface_late.inc();
+                None
+            }
+        }
+    }
+
+    async fn serve_connection(
+        &self,
+        stream: ConnectionStream,
+        admission: ConnectionAdmission,
+        stopping: &CancellationToken,
+    ) {
+        let service = service_fn(move |request| admission.clone().call(request));
+        let mut serving = pin!(self.http2.serve_connection(TokioIo::new(stream), service));
+        let grace = tokio::select! {
+            ended = serving.as_mut() => return log_end(ended),
+            () = sleep(self.limits.draw_age()) => {
+                self.aged.inc();
+                self.limits.grace.map(Duration::from)
+            }
+            // The shutdown timeout of the process bounds it.
+            () = stopping.cancelled() => None,
         };
-        Some(Self {
-            stream: Stream::Tls(Box::new(tls.accept(plain, on_hello).await.ok()?)),
-            ..self
-        })
-    }
-
-    /// From now on the preface of HTTP/2 has to come within [`PREFACE_TIMEOUT`]; else reading
-    /// fails, and `late` is incremented.
-    pub fn expect_preface(&mut self, late: Counter) {
-        self.preface = Some(Box::new(Preface {
-            missing: PREFACE_BYTES,
-            deadline: Box::pin(sleep(PREFACE_TIMEOUT)),
-            late,
-        }));
-    }
-
-    /// Resolves when the connection has ended.
-    pub fn ended(&mut self) -> oneshot::Receiver<()> {
-        let (here, there) = oneshot::channel();
-        self.ended = Some(here);
-        there
-    }
-}
-
-impl Peer for Connection {
-    fn peer(&self) -> Option<IpAddr> {
-        if let Stream::Tcp(stream) = &self.stream {
-            stream.peer()
-        } else {
-            None
+        serving.as_mut().graceful_shutdown();
+        tokio::select! {
+            ended = serving => log_end(ended),
+            () = sleep(grace) => self.force_closed.inc(),
         }
     }
 }
 
-impl Connected for Connection {
-    type ConnectInfo = ();
-
-    fn connect_info(&self) {}
-}
-
-/// The same call on whatever it is.
-macro_rules! on_stream {
-    ($connection:expr, $stream:ident => $call:expr) => {
-        match &mut $connection.stream {
-            Stream::Tcp($stream) => $call,
-            Stream::Unix($stream) => $call,
-            Stream::Tls($stream) => $call,
-        }
-    };
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let connection = self.get_mut();
-        let before = buffer.filled().len();
-        let polled = on_stream!(connection, stream => Pin::new(stream).poll_read(context, buffer));
-        let read = buffer.filled().len() - before;
-        if let Some(preface) = &mut connection.preface {
-            if preface.is_late(read, context) {
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-            }
-            if preface.missing == 0 {
-                connection.preface = None;
-            }
-        }
-        spend(read, context);
-        polled
+impl ConnectionLimits {
+    /// The age of one connection: those that were opened together do not end together.
+    fn draw_age(self) -> Option<Duration> {
+        let age = self.max_age?.as_micros();
+        let tenth = age / JITTER_PARTS;
+        let micros = fastrand::u64(age - tenth..=age.saturating_add(tenth));
+        Some(Duration::from_micros(micros))
     }
 }
 
-impl Preface {
-    /// Whether it is late, after so many bytes more.
-    fn is_late(&mut self, read: usize, context: &mut Context<'_>) -> bool {
-        self.missing = self.missing.saturating_sub(read);
-        let late = self.missing > 0 && read == 0 && self.deadline.as_mut().poll(context).is_ready();
-        if late {
-            self.late.inc();
-        }
-        late
+/// Clients may disconnect, or speak another protocol.
+fn log_end(ended: Result<(), hyper::Error>) {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a gRPC connection ended");
     }
 }
 
-/// Spends what so many bytes cost of the turn of this task. When nothing is left, the next read is
-/// pending until its next turn.
-fn spend(read: usize, context: &mut Context<'_>) {
-    for _ in 0..read / READ_UNIT_BYTES {
-        match coop::poll_proceed(context) {
-            Poll::Ready(unit) => unit.made_progress(),
-            Poll::Pending => return,
-        }
-    }
-}
-
-/// Does this outside of the task's turn. What was read must be answered, else a client that never
-/// stops would get no answer.
-fn beyond_turn<T>(
-    context: &mut Context<'_>,
-    write: impl FnMut(&mut Context<'_>) -> Poll<T>,
-) -> Poll<T> {
-    pin!(coop::unconstrained(poll_fn(write))).poll(context)
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let connection = self.get_mut();
-        beyond_turn(
-            context,
-            |context| on_stream!(connection, stream => Pin::new(stream).poll_write(context, bytes)),
-        )
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let connection = self.get_mut();
-        beyond_turn(
-            context,
-            |context| on_stream!(connection, stream => Pin::new(stream).poll_write_vectored(context, bytes)),
-        )
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match &self.stream {
-            Stream::Tcp(stream) => stream.is_write_vectored(),
-            Stream::Unix(stream) => stream.is_write_vectored(),
-            Stream::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let connection = self.get_mut();
-        on_stream!(connection, stream => Pin::new(stream).poll_flush(context))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let connection = self.get_mut();
-        on_stream!(connection, stream => Pin::new(stream).poll_shutdown(context))
+/// Sleeps; forever without a duration.
+async fn sleep(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration).await,
+        None => std::future::pending().await,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
     use super::*;
-    use crate::telemetry::metric::Metrics;
 
-    #[tokio::test]
-    async fn a_turn_reads_a_bounded_part_of_what_has_arrived_and_still_writes() {
-        let (mut client, server) = net::UnixStream::pair().expect("there are sockets");
-        client
-            .write_all(&vec![0; 4 * TURN_BYTES])
-            .expect("the kernel holds them");
-        server.set_nonblocking(true).expect("it is a socket");
-        let open = Open::new(
-            Arc::default(),
-            Metrics::new().gauge("open", "Open connections."),
-        );
-        let mut connection =
-            Connection::take_over(Accepted::new(Socket::Unix(server), open)).expect("it is open");
-        // The runtime learns here that it can be read and written.
-        connection.write_all(b"hello").await.expect("it is open");
-        connection.read_u8().await.expect("it is open");
-        for _ in 0..3 {
-            let mut turn = 0;
-            poll_fn(|context| {
-                let mut bytes = [0; 8 << 10];
-                let mut buffer = ReadBuf::new(&mut bytes);
-                while let Poll::Ready(read) =
-                    Pin::new(&mut connection).poll_read(context, &mut buffer)
-                {
-                    read.expect("it is open");
-                    turn += buffer.filled().len();
-                    buffer.clear();
-                }
-                assert!(
-                    Pin::new(&mut connection)
-                        .poll_write(context, b"answer")
-                        .is_ready()
-                );
-                Poll::Ready(())
-            })
-            .await;
-            assert!((1..=TURN_BYTES).contains(&turn), "{turn}");
-            tokio::task::yield_now().await;
+    #[test]
+    fn ages_are_within_a_tenth_of_the_setting() {
+        let drawn = |max_age| {
+            let limits = ConnectionLimits {
+                max_age: Some(max_age),
+                grace: None,
+            };
+            (0..10_000).filter_map(move |_| limits.draw_age())
+        };
+        let ages: Vec<_> = drawn(Span::from_secs(1_000)).collect();
+        let earliest = ages.iter().min().expect("there are some").as_secs();
+        let latest = ages.iter().max().expect("there are some").as_secs();
+        assert!((900..920).contains(&earliest), "{earliest}");
+        assert!((1_080..=1_100).contains(&latest), "{latest}");
+        // Too short for a tenth, and as long as possible.
+        for max_age in [5, u64::MAX].map(Span::from_micros) {
+            assert!(drawn(max_age).all(|age| age >= Duration::from_micros(5)));
         }
     }
 }

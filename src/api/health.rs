@@ -1,5 +1,4 @@
-//! gRPC health. It says what the process' lifecycle says, as its twins over HTTP do
-//! (`http/health.rs`).
+//! gRPC health, from the process lifecycle. `http/health.rs` has the HTTP endpoints.
 
 use std::pin::Pin;
 
@@ -10,29 +9,29 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::api::rls::Calls;
+use crate::api::call_metrics::CallMetrics;
 use crate::shutdown::{Lifecycle, Phase};
 use crate::telemetry::metric::Metrics;
 use crate::time::Clock;
 
-/// The service's name in gRPC health, as in the reference. The empty name says the same.
+/// The service name in gRPC health, as in the reference. The empty name has the same status.
 const SERVICE: &str = "ratelimit";
 
 /// grpc.health.v1.Health.
 #[derive(Debug, Clone)]
-pub struct Health {
+pub(crate) struct Health {
     lifecycle: Lifecycle,
     clock: Clock,
-    checks: Calls,
+    checks: CallMetrics,
 }
 
 impl Health {
-    /// Says what `lifecycle` says.
-    pub fn new(lifecycle: Lifecycle, clock: Clock, metrics: &Metrics) -> Self {
+    /// Reports the state of `lifecycle`.
+    pub(crate) fn new(lifecycle: Lifecycle, clock: Clock, metrics: &Metrics) -> Self {
         Self {
             lifecycle,
             clock,
-            checks: Calls::of("Check", metrics),
+            checks: CallMetrics::new("Check", metrics),
         }
     }
 }
@@ -45,7 +44,7 @@ impl health_server::Health for Health {
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let began = self.clock.now();
         let known = is_known(&request.into_inner().service);
-        self.checks.count(began, &self.clock);
+        self.checks.observe(began, &self.clock);
         if known {
             Ok(Response::new(response(self.lifecycle.serving())))
         } else {
@@ -55,8 +54,7 @@ impl health_server::Health for Health {
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
-    /// Tells every change. It ends when the process stops, which would else wait for whoever
-    /// watches.
+    /// Sends every change. The stream ends when the process stops, which would otherwise wait for it.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,

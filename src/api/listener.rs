@@ -1,8 +1,9 @@
-//! Accepts connections on a thread of its own, and hands each to the worker with the fewest.
+//! Binds the listeners for Envoy, accepts connections on a thread of its own, and assigns each to the
+//! worker with the fewest.
 //!
-//! Envoys keep few connections for a long time. If the kernel spread them by a hash (SO_REUSEPORT),
-//! some cores would have most of the work and some none; and a second instance on the same port
-//! would share the traffic unnoticed.
+//! Envoys keep few connections for a long time. If the kernel assigned them by a hash
+//! (SO_REUSEPORT), some cores would have most of the work and others none; and a second instance on
+//! the same port would share the traffic unnoticed.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -14,35 +15,33 @@ use std::{fmt, io};
 use tokio::sync::mpsc;
 
 use crate::api::bind::{self, SocketFile};
-use crate::api::connection::{Accepted, Open, Socket};
+use crate::api::socket::{Accepted, OpenGuard, Socket};
 use crate::http::accept::AcceptErrors;
-use crate::shutdown::{Lifecycle, Phase};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
-/// How many gRPC connections are open at once. An Envoy has one or a few, so this is a large fleet;
-/// beyond it connections are closed. HTTP connections are bounded by each worker: neither kind
-/// locks out the other.
-pub const GRPC_CONNECTIONS_MAX: usize = 16_384;
+/// Open gRPC connections. An Envoy has one or a few, so this is a large fleet; beyond it connections
+/// are closed. HTTP connections are bounded by each worker: neither kind can lock out the other.
+const GRPC_CONNECTIONS_MAX: usize = 16_384;
 
-/// Listeners that are bound already.
+/// The listeners for Envoy, bound.
 #[derive(Debug)]
-pub struct Listeners {
+pub(crate) struct Listeners {
     grpc: Listener<TcpListener, UnixListener>,
     http: TcpListener,
     socket_file: Option<SocketFile>,
     errors: AcceptErrors,
 }
 
-/// Where to serve gRPC.
+/// Where to bind gRPC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GrpcBind<'s> {
+pub(crate) enum GrpcBind<'s> {
     /// A host and a port.
     Port(&'s str, u16),
     /// The path of a Unix socket.
     Path(&'s Path),
 }
 
-/// Where gRPC is served.
+/// Where gRPC is bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GrpcAddr {
     /// An address and a port.
@@ -51,55 +50,49 @@ pub enum GrpcAddr {
     Unix(PathBuf),
 }
 
-/// Where a worker takes its connections from.
+/// The queues of a worker, by protocol.
 #[derive(Debug)]
-pub struct Worker {
-    grpc: WorkerQueue,
-    http: WorkerQueue,
+pub(crate) struct Worker {
+    grpc: Queue,
+    http: Queue,
 }
 
-/// How connections of one listener get to a worker.
+/// Connections of one protocol on their way to a worker.
 #[derive(Debug)]
-struct WorkerQueue {
+struct Queue {
     connections: mpsc::Sender<Accepted>,
+    /// Connections that are open, queued ones included.
     open: Arc<AtomicUsize>,
 }
 
-/// A listener of [`Listeners`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
     Grpc,
     Http,
 }
 
-/// Accepts.
+/// Accepts connections and assigns them to workers.
 #[derive(Debug)]
-pub struct Acceptor {
-    listeners: Listeners,
+pub(crate) struct Acceptor {
     workers: Vec<Worker>,
-    metrics: ListenMetrics,
+    open: Gauge,
+    accepted: Counter,
+    rejected: Counter,
 }
 
-/// What gRPC is accepted from.
+/// A listener of TCP or of a Unix socket, on the runtime or not.
 #[derive(Debug)]
 enum Listener<T, U> {
     Tcp(T),
     Unix(U),
 }
 
-#[derive(Debug)]
-struct ListenMetrics {
-    open: Gauge,
-    accepted: Counter,
-    refused: Counter,
-}
-
 impl Listeners {
-    /// Binds both listeners, with what is to be done about accept errors.
+    /// Binds gRPC and HTTP.
     ///
     /// # Errors
-    /// One of them cannot be bound, such as when another process has it.
-    pub fn bind(
+    /// One of them cannot be bound, such as when another process has the port.
+    pub(crate) fn bind(
         grpc: GrpcBind<'_>,
         http: (&str, u16),
         errors: AcceptErrors,
@@ -122,11 +115,11 @@ impl Listeners {
         })
     }
 
-    /// Where gRPC is served.
+    /// Where gRPC is bound.
     ///
     /// # Errors
-    /// The kernel does not say.
-    pub fn grpc_addr(&self) -> io::Result<GrpcAddr> {
+    /// The kernel does not return the address.
+    pub(crate) fn grpc_addr(&self) -> io::Result<GrpcAddr> {
         match &self.grpc {
             Listener::Tcp(listener) => listener.local_addr().map(GrpcAddr::Tcp),
             Listener::Unix(listener) => listener
@@ -135,16 +128,16 @@ impl Listeners {
         }
     }
 
-    /// Where HTTP is served.
+    /// Where HTTP is bound.
     ///
     /// # Errors
-    /// The kernel does not say.
-    pub fn http_addr(&self) -> io::Result<SocketAddr> {
+    /// The kernel does not return the address.
+    pub(crate) fn http_addr(&self) -> io::Result<SocketAddr> {
         self.http.local_addr()
     }
 
-    /// The file of the Unix socket, if there is one: whoever outlives all others keeps it.
-    pub fn take_socket_file(&mut self) -> Option<SocketFile> {
+    /// The file of the Unix socket, if there is one. It is removed when it is dropped.
+    pub(crate) fn take_socket_file(&mut self) -> Option<SocketFile> {
         self.socket_file.take()
     }
 }
@@ -153,15 +146,15 @@ impl fmt::Display for GrpcAddr {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(addr) => addr.fmt(formatter),
-            // As gRPC's clients write it.
+            // The form that gRPC clients take.
             Self::Unix(path) => write!(formatter, "unix:{}", path.display()),
         }
     }
 }
 
 impl Listener<TcpListener, UnixListener> {
-    /// The same on the runtime of this thread.
-    fn take_over(self) -> io::Result<Listener<tokio::net::TcpListener, tokio::net::UnixListener>> {
+    /// Registers the listener with the runtime of this thread.
+    fn register(self) -> io::Result<Listener<tokio::net::TcpListener, tokio::net::UnixListener>> {
         Ok(match self {
             Self::Tcp(listener) => Listener::Tcp(tokio::net::TcpListener::from_std(listener)?),
             Self::Unix(listener) => Listener::Unix(tokio::net::UnixListener::from_std(listener)?),
@@ -172,24 +165,19 @@ impl Listener<TcpListener, UnixListener> {
 impl Listener<tokio::net::TcpListener, tokio::net::UnixListener> {
     async fn accept(&self) -> io::Result<Socket> {
         match self {
-            Self::Tcp(listener) => listener
-                .accept()
-                .await
-                .and_then(|(stream, _)| stream.into_std())
-                .map(Socket::Tcp),
-            Self::Unix(listener) => listener
-                .accept()
-                .await
-                .and_then(|(stream, _)| stream.into_std())
-                .map(Socket::Unix),
+            Self::Tcp(listener) => {
+                let (stream, addr) = listener.accept().await?;
+                Ok(Socket::Tcp(stream.into_std()?, addr.ip()))
+            }
+            Self::Unix(listener) => listener.accept().await?.0.into_std().map(Socket::Unix),
         }
     }
 }
 
 impl Worker {
-    /// A worker that takes its connections from these channels.
-    pub fn new(grpc: mpsc::Sender<Accepted>, http: mpsc::Sender<Accepted>) -> Self {
-        let queue = |connections| WorkerQueue {
+    /// A worker that receives its connections from these channels.
+    pub(crate) fn new(grpc: mpsc::Sender<Accepted>, http: mpsc::Sender<Accepted>) -> Self {
+        let queue = |connections| Queue {
             connections,
             open: Arc::default(),
         };
@@ -199,107 +187,91 @@ impl Worker {
         }
     }
 
-    fn queue(&self, protocol: Protocol) -> &WorkerQueue {
+    fn queue(&self, protocol: Protocol) -> &Queue {
         match protocol {
             Protocol::Grpc => &self.grpc,
             Protocol::Http => &self.http,
         }
     }
 
-    /// How many connections it has open.
+    /// Open connections of both protocols.
     fn open(&self) -> usize {
         self.grpc.open.load(Relaxed) + self.http.open.load(Relaxed)
     }
 }
 
 impl Acceptor {
-    /// Accepts at these listeners, for these workers.
-    pub fn new(listeners: Listeners, workers: Vec<Worker>, metrics: &Metrics) -> Self {
+    /// Registers the metrics.
+    pub(crate) fn new(workers: Vec<Worker>, metrics: &Metrics) -> Self {
         Self {
-            listeners,
             workers,
-            metrics: ListenMetrics::new(metrics),
+            open: metrics.gauge("tollgate_connections", "Open connections, gRPC and HTTP."),
+            accepted: metrics.counter(
+                "tollgate_connections_accepted_total",
+                "Accepted connections, gRPC and HTTP.",
+            ),
+            rejected: metrics.counter(
+                "tollgate_connections_refused_total",
+                "Connections closed at once, because grpc_connections_max were open or no worker could take them.",
+            ),
         }
     }
 
-    /// Accepts until the process stops; then the ports are closed.
-    pub async fn run(self, lifecycle: &Lifecycle) {
-        let Self {
-            listeners,
-            workers,
-            metrics,
-        } = self;
-        let (grpc, http) = match (
-            listeners.grpc.take_over(),
-            Listener::Tcp(listeners.http).take_over(),
-        ) {
+    /// Accepts until it is dropped, which closes the ports.
+    pub(crate) async fn run(&self, listeners: Listeners) {
+        let http = Listener::Tcp(listeners.http).register();
+        let (grpc, http) = match (listeners.grpc.register(), http) {
             (Ok(grpc), Ok(http)) => (grpc, http),
             (Err(error), _) | (_, Err(error)) => {
                 return tracing::error!(%error, "cannot accept connections");
             }
         };
-        tokio::select! {
-            () = lifecycle.reached(Phase::Stopping) => {}
-            () = metrics.accept(&grpc, &workers, Protocol::Grpc, listeners.errors.clone()) => {}
-            () = metrics.accept(&http, &workers, Protocol::Http, listeners.errors) => {}
-        }
-    }
-}
-
-impl ListenMetrics {
-    fn new(metrics: &Metrics) -> Self {
-        Self {
-            open: metrics.gauge("tollgate_connections", "Connections that are open, gRPC and HTTP."),
-            accepted: metrics.counter("tollgate_connections_accepted_total", "Connections that were accepted, gRPC and HTTP."),
-            refused: metrics.counter(
-                "tollgate_connections_rejected_total",
-                "Connections that were closed at once, because grpc_connections_max were open or no worker could take them.",
-            ),
-        }
+        tokio::join!(
+            self.accept(&grpc, Protocol::Grpc, listeners.errors.clone()),
+            self.accept(&http, Protocol::Http, listeners.errors)
+        );
     }
 
-    /// Accepts for as long as it is polled.
     async fn accept(
         &self,
         listener: &Listener<tokio::net::TcpListener, tokio::net::UnixListener>,
-        workers: &[Worker],
         protocol: Protocol,
         mut errors: AcceptErrors,
     ) {
         loop {
             match listener.accept().await {
-                Ok(socket) => self.assign(socket, workers, protocol).await,
+                Ok(socket) => self.assign(socket, protocol).await,
                 Err(error) => errors.pause(&error).await,
             }
         }
     }
 
-    async fn assign(&self, socket: Socket, workers: &[Worker], protocol: Protocol) {
+    /// Sends a connection to the worker with the fewest, or closes it.
+    async fn assign(&self, socket: Socket, protocol: Protocol) {
         self.accepted.inc();
-        let open = || {
-            workers
-                .iter()
-                .map(|worker| worker.queue(protocol).open.load(Relaxed))
-                .sum::<usize>()
-        };
-        let has_room = protocol == Protocol::Http || open() < GRPC_CONNECTIONS_MAX;
-        let Some(worker) = workers
+        let open = self
+            .workers
+            .iter()
+            .map(|worker| worker.queue(protocol).open.load(Relaxed));
+        let is_full = protocol == Protocol::Grpc && open.sum::<usize>() >= GRPC_CONNECTIONS_MAX;
+        let Some(worker) = self
+            .workers
             .iter()
             .min_by_key(|worker| worker.open())
-            .filter(|_| has_room)
+            .filter(|_| !is_full)
         else {
-            return self.refused.inc();
+            return self.rejected.inc();
         };
-        let WorkerQueue { connections, open } = worker.queue(protocol);
-        let accepted = Accepted::new(socket, Open::new(open.clone(), self.open.clone()));
+        let Queue { connections, open } = worker.queue(protocol);
+        let accepted = Accepted::new(socket, OpenGuard::new(open.clone(), self.open.clone()));
         let is_taken = match protocol {
             Protocol::Grpc => connections.try_send(accepted).is_ok(),
-            // A worker always makes room for the next HTTP connection, if not at once: until then,
-            // probes wait in the kernel's queue.
+            // A worker makes room for every HTTP connection, if not at once: until then probes wait
+            // in the kernel's queue.
             Protocol::Http => connections.send(accepted).await.is_ok(),
         };
         if !is_taken {
-            self.refused.inc();
+            self.rejected.inc();
         }
     }
 }
@@ -312,24 +284,21 @@ mod tests {
     async fn http_and_grpc_do_not_lock_out_each_other() {
         let (grpc, mut grpc_taken) = mpsc::channel(2);
         let (http, mut http_taken) = mpsc::channel(2);
-        let workers = [Worker::new(grpc, http)];
-        let listener = ListenMetrics::new(&Metrics::new());
+        let acceptor = Acceptor::new(vec![Worker::new(grpc, http)], &Metrics::new());
         let assign = |protocol| {
             let (here, _there) =
                 std::os::unix::net::UnixStream::pair().expect("sockets can be made");
-            listener.assign(Socket::Unix(here), &workers, protocol)
+            acceptor.assign(Socket::Unix(here), protocol)
         };
-        workers[0].grpc.open.store(GRPC_CONNECTIONS_MAX, Relaxed);
+        let open = |protocol| &acceptor.workers[0].queue(protocol).open;
+        open(Protocol::Grpc).store(GRPC_CONNECTIONS_MAX, Relaxed);
         assign(Protocol::Grpc).await;
         assign(Protocol::Http).await;
         assert!(grpc_taken.try_recv().is_err() && http_taken.try_recv().is_ok());
-        assert_eq!(listener.refused.get(), 1);
+        assert_eq!(acceptor.rejected.get(), 1);
 
-        workers[0]
-            .grpc
-            .open
-            .store(GRPC_CONNECTIONS_MAX - 1, Relaxed);
-        workers[0].http.open.store(GRPC_CONNECTIONS_MAX, Relaxed);
+        open(Protocol::Grpc).store(GRPC_CONNECTIONS_MAX - 1, Relaxed);
+        open(Protocol::Http).store(GRPC_CONNECTIONS_MAX, Relaxed);
         assign(Protocol::Grpc).await;
         assert!(grpc_taken.try_recv().is_ok());
     }

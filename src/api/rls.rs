@@ -1,7 +1,7 @@
-//! RateLimitService: decode, ask, convert. No decisions.
+//! RateLimitService: decodes a request, asks the limiter, converts the response.
 //!
-//! [`RlsServer`] stands in for the server that tonic would generate, since it decodes otherwise: a
-//! request is counted before it is built.
+//! [`RlsServer`] replaces the server that tonic would generate: the size of a request is known, and
+//! charged, before it is decoded.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -18,26 +18,23 @@ use tower::Service;
 
 use crate::api::admission::no_bytes_left;
 use crate::api::budget::Call;
-use crate::api::request_size::RequestSize;
-use crate::api::{MESSAGE_BYTES_MAX, convert};
+use crate::api::call_metrics::CallMetrics;
+use crate::api::convert;
+use crate::api::request_size::{MESSAGE_BYTES_MAX, RequestSize};
 use crate::limiter::{Limiter, LimiterError};
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::SERVICE_NAME;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::rules::query::Query;
-use crate::telemetry::metric::{Counter, Metrics, Timer};
 use crate::telemetry::traces::{Kind, LiveSpan, Traces};
-use crate::time::{Clock, Time};
 
-/// The one method.
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// Buffers of a call, at first: most requests and answers fit. tonic's 8 KiB each would be most of
-/// what a call in flight takes.
+/// Initial size of a call's buffers: most requests and responses fit. tonic's 8 KiB each would be
+/// most of the memory of a call in flight.
 const BUFFER_BYTES: usize = 1 << 10;
-/// From here on tonic sends what it has encoded; its own default.
+/// tonic's own default.
 const SEND_BYTES: usize = 32 << 10;
-/// How long the caller waits.
 const GRPC_TIMEOUT: &str = "grpc-timeout";
-/// The name of a call's span, and of its parts, as OpenTelemetry's library for gRPC has them.
+/// Span name and attributes as in OpenTelemetry's instrumentation for gRPC.
 const SPAN: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const SPAN_ATTRIBUTES: [(&str, &str); 3] = [
     ("rpc.system", "grpc"),
@@ -46,95 +43,54 @@ const SPAN_ATTRIBUTES: [(&str, &str); 3] = [
 ];
 const SPAN_STATUS: &str = "rpc.grpc.status_code";
 
-/// The service.
+/// The service, without its transport.
 #[derive(Debug, Clone)]
 pub struct Rls {
     limiter: Limiter,
-    calls: Calls,
+    metrics: CallMetrics,
     traces: Traces,
 }
 
-/// Serves [`Rls`] by gRPC.
+/// The gRPC server of [`Rls`].
 #[derive(Debug, Clone)]
-pub struct RlsServer(Arc<Rls>);
+pub(crate) struct RlsServer(Arc<Rls>);
 
-/// A request as it was decoded, or why it was not.
+/// A decoded request, or the error of one that is too large to decode.
 type Received = Result<RateLimitRequest, LimiterError>;
 
-/// Decodes requests that are within the bounds, with the call that holds what they take.
+/// Decodes requests within the bounds, and charges their memory to the call.
 struct RequestCodec(Option<Arc<Call>>);
 
-/// See [`RequestCodec`].
+/// The decoder of [`RequestCodec`].
 struct RequestDecoder(Option<Arc<Call>>);
 
-/// The method for [`Grpc`].
+/// The method, as [`Grpc`] needs it.
 struct ShouldRateLimit(Arc<Rls>);
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Calls of one gRPC method, as the reference counts them.
-#[derive(Debug, Clone)]
-pub struct Calls {
-    total: Counter,
-    time: Timer,
-}
-
 impl Rls {
-    /// A door to the limiter.
-    pub fn new(limiter: Limiter, calls: Calls, traces: Traces) -> Self {
+    /// Serves the decisions of a limiter.
+    pub fn new(limiter: Limiter, metrics: CallMetrics, traces: Traces) -> Self {
         Self {
             limiter,
-            calls,
+            metrics,
             traces,
         }
     }
 
-    /// The error of a call that is not decided.
-    fn refuse(&self, refusal: &LimiterError) -> Status {
+    /// The status of a request that was not decoded.
+    fn reject(&self, error: &LimiterError) -> Status {
         let began = self.limiter.clock().now();
-        self.limiter.count(refusal);
-        self.calls.count(began, self.limiter.clock());
-        convert::status(refusal)
-    }
-}
-
-impl Calls {
-    /// The metrics of a method.
-    pub fn of(method: &str, metrics: &Metrics) -> Self {
-        let labels = [("grpc_method", method)];
-        let statsd = |what: &str| format!("ratelimit_server.{method}.{what}");
-        let (total, time) = (
-            "gRPC calls, by method.",
-            "How long a gRPC call took in here.",
-        );
-        Self {
-            total: metrics.reference_counter(
-                &statsd("total_requests"),
-                "ratelimit_service_total_requests",
-                total,
-                &labels,
-            ),
-            time: metrics.reference_timer(
-                &statsd("response_time"),
-                "ratelimit_service_response_time_seconds",
-                time,
-                &labels,
-            ),
-        }
+        self.limiter.count(error);
+        self.metrics.observe(began, self.limiter.clock());
+        convert::status(error)
     }
 
-    /// Counts a call that began then, and ends now.
-    pub fn count(&self, began: Time, clock: &Clock) {
-        self.total.inc();
-        self.time.observe(clock.now().since(began));
-    }
-}
-
-impl Rls {
-    /// Answers one call.
+    /// Serves one call.
     ///
     /// # Errors
-    /// As [`convert::status`] has it.
+    /// The status of [`convert::status`].
     pub async fn should_rate_limit(
         &self,
         request: Request<RateLimitRequest>,
@@ -148,7 +104,7 @@ impl Rls {
         let mut span = self
             .traces
             .begin(SPAN, Kind::Server, request.metadata().as_ref())
-            .map(begun);
+            .map(start_attributes);
         let request = request.into_inner();
         let answer = self
             .limiter
@@ -160,20 +116,19 @@ impl Rls {
                 span.as_ref(),
             )
             .await;
-        self.calls.count(began, clock);
+        self.metrics.observe(began, clock);
         let answer = answer
             .map(|answer| Response::new(convert::response(answer)))
-            .map_err(|refusal| convert::status(&refusal));
+            .map_err(|error| convert::status(&error));
         if let Some(span) = &mut span {
-            ended(span, answer.as_ref().err());
+            end_attributes(span, answer.as_ref().err());
         }
         answer
     }
 }
 
 impl RlsServer {
-    /// Serves this by gRPC.
-    pub fn new(rls: Rls) -> Self {
+    pub(crate) fn new(rls: Rls) -> Self {
         Self(Arc::new(rls))
     }
 }
@@ -215,7 +170,7 @@ impl UnaryService<Received> for ShouldRateLimit {
                     rls.should_rate_limit(Request::from_parts(metadata, extensions, message))
                         .await
                 }
-                Err(refusal) => Err(rls.refuse(&refusal)),
+                Err(error) => Err(rls.reject(&error)),
             }
         })
     }
@@ -241,12 +196,12 @@ impl Decoder for RequestDecoder {
     type Error = Status;
 
     fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<Received>, Status> {
-        // All of it is one piece: the library collects a message before it has it decoded.
+        // It is the whole message: tonic collects one before it calls the decoder.
         let size = match RequestSize::of_protobuf(source.chunk()) {
             Ok(size) => size,
-            Err(refusal) => {
+            Err(error) => {
                 source.advance(source.remaining());
-                return Ok(Some(Err(refusal)));
+                return Ok(Some(Err(error)));
             }
         };
         if self.0.as_ref().is_some_and(|call| !call.hold(size.bytes())) {
@@ -264,8 +219,8 @@ fn buffers() -> BufferSettings {
     BufferSettings::new(BUFFER_BYTES, SEND_BYTES)
 }
 
-/// Until there is an answer, whoever looks at its span sees a call that its caller gave up.
-fn begun(mut span: LiveSpan) -> LiveSpan {
+/// The status is CANCELLED until there is a response: a caller that gives up leaves it so.
+fn start_attributes(mut span: LiveSpan) -> LiveSpan {
     for (key, value) in SPAN_ATTRIBUTES {
         span.set_attribute(key, value);
     }
@@ -273,10 +228,10 @@ fn begun(mut span: LiveSpan) -> LiveSpan {
     span
 }
 
-fn ended(span: &mut LiveSpan, status: Option<&Status>) {
+fn end_attributes(span: &mut LiveSpan, status: Option<&Status>) {
     let code = status.map_or(Code::Ok, Status::code);
     span.set_number(SPAN_STATUS, code as i32);
-    // As OpenTelemetry has it: an error that is the caller's own is none of the server's.
+    // As in OpenTelemetry's conventions: a client's error is not an error of the server.
     if let Some(status) = status.filter(|_| matches!(code, Code::Unknown | Code::Unavailable)) {
         span.fail(status.message());
     }

@@ -7,9 +7,9 @@ use std::thread;
 use clap::Args;
 use rustls::pki_types::ServerName;
 
-use crate::api::grpc::ConnectionLimits;
+use crate::api::certificates::{Clients, Files};
+use crate::api::connection::ConnectionLimits;
 use crate::api::listener::GrpcBind;
-use crate::api::tls::{Clients, Files};
 use crate::settings::parse::{self, Given};
 use crate::time::Span;
 use crate::tls::{Identity, PemFile};
@@ -130,7 +130,7 @@ impl Settings {
     }
 
     /// Where to serve gRPC.
-    pub fn grpc(&self) -> GrpcBind<'_> {
+    pub(crate) fn grpc(&self) -> GrpcBind<'_> {
         if self.grpc_uds.is_empty() {
             GrpcBind::Port(
                 &self.grpc_host,
@@ -147,7 +147,7 @@ impl Settings {
             Some(given.0.unwrap_or(default)).filter(|span| *span > Span::ZERO)
         };
         ConnectionLimits {
-            max: unless_zero(self.grpc_max_connection_age, MAX_CONNECTION_AGE_DEFAULT),
+            max_age: unless_zero(self.grpc_max_connection_age, MAX_CONNECTION_AGE_DEFAULT),
             grace: unless_zero(
                 self.grpc_max_connection_age_grace,
                 MAX_CONNECTION_AGE_GRACE_DEFAULT,
@@ -169,7 +169,7 @@ impl Settings {
     ///
     /// # Errors
     /// Settings that do not go together, or files that cannot be used.
-    pub fn tls(&self) -> Result<Option<Files>, String> {
+    pub(crate) fn tls(&self) -> Result<Option<Files>, String> {
         if self.grpc_server_use_tls.0 != Some(true) {
             // What an operator takes for a lock must not stand open.
             let asked = [
@@ -274,7 +274,7 @@ mod tests {
             assert_eq!(
                 settings.connection_limits(),
                 ConnectionLimits {
-                    max: Some(Span::from_secs(86_400)),
+                    max_age: Some(Span::from_secs(86_400)),
                     grace: Some(Span::from_secs(3_600))
                 }
             );
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(
             settings.connection_limits(),
             ConnectionLimits {
-                max: None,
+                max_age: None,
                 grace: None
             }
         );

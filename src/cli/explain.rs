@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use crate::api::json::Messages;
-use crate::api::{MESSAGE_BYTES_MAX, convert};
+use crate::api::convert;
+use crate::api::messages::Messages;
+use crate::api::request_size::MESSAGE_BYTES_MAX;
 use crate::cli::check;
 use crate::cli::{Failure, say};
 use crate::limiter::{self, Modes};

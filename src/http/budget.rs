@@ -1,75 +1,71 @@
-//! How many connections a listener serves at once, and which one is closed for the next.
+//! Bounds the connections of an HTTP listener, and chooses which one is closed for the next.
 //!
-//! Refusing new connections would let clients that hold theirs lock out everybody else, liveness
-//! probes included. So the connection that has waited for its client the longest is closed instead:
-//! a probe sends its request at once and reads the response at once.
+//! Rejecting new connections would let clients that hold theirs open lock out all others, liveness
+//! probes included. So the connection that has waited longest for its client is closed instead: a
+//! probe sends its request and reads the response at once.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tokio::task::{AbortHandle, Id};
+use tokio::task::AbortHandle;
 
 use crate::telemetry::metric::{Counter, Metrics};
 
-/// Bits of an IPv6 address that name a network: a host has as many addresses as it likes in one of
-/// 64 bits.
+/// Length of the IPv6 prefix that counts as one client: a host can use any address of its /64.
 const IPV6_PREFIX_BITS: u32 = 64;
-/// [`Activity`] of a connection that does not wait for its client.
+/// The value of an [`Activity`] that does not wait for its client.
 const BUSY: u64 = 0;
 
-/// How many connections a listener serves at once on one thread.
+/// Bounds of a listener on one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
-    /// From all clients.
+pub(crate) struct Bounds {
+    /// Connections of all clients.
     pub connections_max: usize,
-    /// From one address.
+    /// Connections of one client.
     pub peer_connections_max: usize,
-    /// What happens when requests are being answered on all of them.
+    /// Policy when no connection waits for its client.
     pub overload: Overload,
 }
 
-/// What happens to a new connection when none of the others waits for its client.
+/// Which connection is closed when none waits for its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Overload {
-    /// It is closed: what was begun is finished.
+pub(crate) enum Overload {
+    /// The new one: requests in progress are finished.
     CloseNewest,
-    /// The one that was opened first is closed: a page can be asked for again, a probe cannot.
+    /// The oldest: an operator can repeat a request, a probe must not fail.
     CloseOldest,
 }
 
-/// What all HTTP listeners count. Clones share it.
+/// Metrics of all HTTP listeners. Clones share them.
 #[derive(Debug, Clone)]
 pub struct HttpMetrics {
     full: Counter,
-    /// Connections closed because their clients did not read.
-    pub write_timeouts: Counter,
+    pub(crate) write_timeouts: Counter,
 }
 
-/// Whether a connection waits for its client, and since when: shared by the connection and the
-/// [`Budget`] of its listener.
+/// Whether a connection waits for its client, and since when. The connection and the [`Budget`] of
+/// its listener share it.
 #[derive(Debug)]
-pub struct Activity {
-    /// The turn in which it began to wait, or [`BUSY`].
+pub(crate) struct Activity {
+    /// The time it began to wait, in `turns`, or [`BUSY`].
     waits_since: AtomicU64,
-    /// Turns of the listener.
+    /// The logical clock of the listener.
     turns: Arc<AtomicU64>,
 }
 
 /// The connections of a listener on one thread.
 #[derive(Debug)]
-pub struct Budget {
+pub(crate) struct Budget {
     bounds: Bounds,
     full: Counter,
     turns: Arc<AtomicU64>,
-    connections: HashMap<Id, Served>,
+    connections: Vec<Served>,
 }
 
-/// A connection that is served.
 #[derive(Debug)]
 struct Served {
-    /// The turn in which it was opened.
+    /// The time it was opened, in `turns`.
     since: u64,
     peer: Option<IpAddr>,
     activity: Arc<Activity>,
@@ -82,7 +78,7 @@ impl HttpMetrics {
         Self {
             full: metrics.counter(
                 "tollgate_http_connections_full_total",
-                "HTTP connections closed, longest waiting first, because their listener or their client's address had as many as it may have.",
+                "HTTP connections closed, longest waiting first, because connections_max of the listener or peer_connections_max of the client was reached.",
             ),
             write_timeouts: metrics.counter(
                 "tollgate_http_write_timeouts_total",
@@ -93,92 +89,85 @@ impl HttpMetrics {
 }
 
 impl Activity {
-    /// It waits for its client: for a request, for the body of one, or for a response to be read.
-    /// It may be closed.
-    pub fn wait(&self) {
+    /// Records that the connection waits for its client, for a request, a body, or the response to
+    /// be read. It may be closed.
+    pub(crate) fn wait(&self) {
         if self.waits_since.load(Relaxed) == BUSY {
             self.waits_since.store(next(&self.turns), Relaxed);
         }
     }
 
-    /// It does not wait.
-    pub fn work(&self) {
+    /// Records that the connection does not wait for its client.
+    pub(crate) fn work(&self) {
         self.waits_since.store(BUSY, Relaxed);
     }
 }
 
 impl Budget {
-    /// No connections yet.
-    pub fn new(bounds: Bounds, metrics: &HttpMetrics) -> Self {
+    /// The budget of a new listener.
+    pub(crate) fn new(bounds: Bounds, metrics: &HttpMetrics) -> Self {
         Self {
             bounds,
             full: metrics.full.clone(),
             turns: Arc::default(),
-            connections: HashMap::new(),
+            connections: Vec::new(),
         }
     }
 
-    /// The activity of a connection that is about to be served.
-    pub fn activity(&self) -> Arc<Activity> {
+    /// The activity of a new connection.
+    pub(crate) fn activity(&self) -> Arc<Activity> {
         Arc::new(Activity {
             waits_since: AtomicU64::new(BUSY),
             turns: self.turns.clone(),
         })
     }
 
-    /// Closes a connection if there is none left for that peer. `false` if the new one has to go.
+    /// Makes room for a connection of this client, by closing another one if the bounds are
+    /// reached. `false` if the new connection has to be closed instead.
     #[must_use]
-    pub fn make_room(&mut self, peer: Option<IpAddr>) -> bool {
-        let of_peer = self
+    pub(crate) fn make_room(&mut self, peer: Option<IpAddr>) -> bool {
+        self.connections.retain(|served| !served.task.is_finished());
+        let of_peer = |served: &Served| peer.is_some() && served.peer == peer;
+        let peer_is_full = self
             .connections
-            .values()
-            .filter(|served| peer.is_some() && served.peer == peer)
-            .count();
-        let only_of_peer = of_peer >= self.bounds.peer_connections_max;
-        if !only_of_peer && self.connections.len() < self.bounds.connections_max {
+            .iter()
+            .filter(|served| of_peer(served))
+            .count()
+            >= self.bounds.peer_connections_max;
+        if !peer_is_full && self.connections.len() < self.bounds.connections_max {
             return true;
         }
         self.full.inc();
         let candidates = self
             .connections
             .iter()
-            .filter(|(_, served)| !only_of_peer || served.peer == peer);
-        let order = candidates.filter_map(|(id, served)| {
-            match (
-                served.activity.waits_since.load(Relaxed),
-                self.bounds.overload,
-            ) {
+            .enumerate()
+            .filter(|(_, served)| !peer_is_full || of_peer(served));
+        let order = candidates.filter_map(|(index, served)| {
+            let waits_since = served.activity.waits_since.load(Relaxed);
+            match (waits_since, self.bounds.overload) {
                 (BUSY, Overload::CloseNewest) => None,
                 // After all that wait.
-                (BUSY, Overload::CloseOldest) => Some((true, served.since, *id)),
-                (since, _) => Some((false, since, *id)),
+                (BUSY, Overload::CloseOldest) => Some((true, served.since, index)),
+                (since, _) => Some((false, since, index)),
             }
         });
-        let Some((.., id)) = order.min_by_key(|(is_busy, since, _)| (*is_busy, *since)) else {
+        let Some((.., index)) = order.min() else {
             return false;
         };
-        if let Some(served) = self.connections.remove(&id) {
-            served.task.abort();
-        }
+        self.connections.swap_remove(index).task.abort();
         true
     }
 
-    /// Counts a connection.
-    pub fn add(&mut self, peer: Option<IpAddr>, activity: Arc<Activity>, task: AbortHandle) {
-        self.connections.insert(
-            task.id(),
-            Served {
-                since: next(&self.turns),
-                peer,
-                activity,
-                task,
-            },
-        );
-    }
-
-    /// Forgets a connection that has ended.
-    pub fn remove(&mut self, id: Id) {
-        self.connections.remove(&id);
+    /// Adds a connection and the task that serves it.
+    pub(crate) fn add(&mut self, peer: Option<IpAddr>, activity: Arc<Activity>, task: AbortHandle) {
+        let since = next(&self.turns);
+        self.connections.push(Served {
+            since,
+            peer,
+            activity,
+            task,
+        });
     }
 }
 
@@ -186,8 +175,8 @@ fn next(turns: &AtomicU64) -> u64 {
     turns.fetch_add(1, Relaxed) + 1
 }
 
-/// What is counted as one client: an IPv4 address, or an IPv6 network of 64 bits.
-pub fn client_of(addr: IpAddr) -> IpAddr {
+/// What counts as one client: an IPv4 address, or an IPv6 network of 64 bits.
+pub(crate) fn client_of(addr: IpAddr) -> IpAddr {
     match addr.to_canonical() {
         IpAddr::V6(addr) => {
             Ipv6Addr::from_bits(addr.to_bits() & (u128::MAX << (128 - IPV6_PREFIX_BITS))).into()
@@ -210,7 +199,7 @@ mod tests {
         overload: Overload::CloseNewest,
     };
 
-    /// A budget, and tasks in place of connections.
+    /// A budget, with tasks in place of connections.
     struct Listener {
         budget: Budget,
         tasks: JoinSet<()>,
@@ -224,7 +213,7 @@ mod tests {
             }
         }
 
-        /// A connection of the client with that number, if there is room for it.
+        /// Opens a connection of a client.
         fn connect(&mut self, client: u8) -> Option<Arc<Activity>> {
             let peer = Some(IpAddr::from([10, 0, 0, client]));
             let activity = self
@@ -236,25 +225,24 @@ mod tests {
             Some(activity)
         }
 
-        /// Whether a connection is among those that are served.
         fn serves(&self, activity: &Arc<Activity>) -> bool {
             self.budget
                 .connections
-                .values()
+                .iter()
                 .any(|served| Arc::ptr_eq(&served.activity, activity))
         }
     }
 
     #[tokio::test]
-    async fn the_connection_that_waits_the_longest_makes_room() {
+    async fn longest_waiting_connection_is_closed_first() {
         let mut listener = Listener::new(BOUNDS);
         let all: Vec<_> = (1..=4)
-            .map(|client| listener.connect(client).expect("there is room"))
+            .map(|client| listener.connect(client).expect("below the bound"))
             .collect();
         for waiting in [2, 0, 1] {
             all[waiting].wait();
         }
-        // What waits goes on waiting, and does not begin anew.
+        // Waiting again does not reset the time.
         all[2].wait();
         all[0].work();
         for longest in [2, 1] {
@@ -267,12 +255,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_with_as_many_connections_as_it_may_have_pays_for_the_next_one_itself() {
+    async fn client_at_its_bound_displaces_its_own_connection() {
         let mut listener = Listener::new(BOUNDS);
-        let other = listener.connect(2).expect("there is room");
+        let other = listener.connect(2).expect("below the bound");
         other.wait();
         let all: Vec<_> = (0..3)
-            .map(|_| listener.connect(1).expect("there is room"))
+            .map(|_| listener.connect(1).expect("below the bound"))
             .collect();
         assert!(listener.connect(1).is_none(), "all of its own are busy");
         all[1].wait();
@@ -281,13 +269,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_all_are_busy_the_oldest_can_make_room() {
+    async fn oldest_busy_connection_is_closed_on_the_admin_listener() {
         let mut listener = Listener::new(Bounds {
             overload: Overload::CloseOldest,
             ..BOUNDS
         });
         let all: Vec<_> = (1..=4)
-            .map(|client| listener.connect(client).expect("there is room"))
+            .map(|client| listener.connect(client).expect("below the bound"))
             .collect();
         all[3].wait();
         for oldest in [3, 0] {
@@ -298,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_one_ipv6_network_are_one_client() {
+    fn one_ipv6_network_is_one_client() {
         let client = |text: &str| client_of(text.parse().expect("an address"));
         assert_eq!(client("2001:db8:1:2::1"), client("2001:db8:1:2:ffff::"));
         assert_ne!(client("2001:db8:1:2::1"), client("2001:db8:1:3::1"));

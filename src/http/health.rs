@@ -1,5 +1,4 @@
-//! Health over HTTP, for every door that has it: /healthcheck and /ready say what the process'
-//! lifecycle says.
+//! `/healthcheck` and `/ready`, for every HTTP listener that has them.
 
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -7,8 +6,8 @@ use http::StatusCode;
 
 use crate::shutdown::Lifecycle;
 
-/// 200 `OK`, or 500 and nothing.
-pub async fn healthcheck(State(lifecycle): State<Lifecycle>) -> Response {
+/// 200 with `OK`, or 500 without a body.
+pub(crate) async fn healthcheck(State(lifecycle): State<Lifecycle>) -> Response {
     if lifecycle.serving() {
         "OK".into_response()
     } else {
@@ -16,8 +15,8 @@ pub async fn healthcheck(State(lifecycle): State<Lifecycle>) -> Response {
     }
 }
 
-/// What the process waits for, by name; 200 if for nothing, else 503.
-pub async fn ready(State(lifecycle): State<Lifecycle>) -> Response {
+/// The status of each part; 200 if the process should receive requests, else 503.
+pub(crate) async fn ready(State(lifecycle): State<Lifecycle>) -> Response {
     let state = lifecycle.state();
     let status = if state.serving() {
         StatusCode::OK

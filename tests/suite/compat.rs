@@ -54,7 +54,8 @@ use prost_types::value::Kind;
 use serde_json::{Map, Value, json};
 use tonic::Request;
 
-use tollgate::api::rls::{Calls, Rls};
+use tollgate::api::call_metrics::CallMetrics;
+use tollgate::api::rls::Rls;
 use tollgate::config::error::Finding;
 use tollgate::config::{self, CompileOptions, Source, yaml};
 use tollgate::limiter::fallback::Fallback;
@@ -350,7 +351,7 @@ impl World {
         Self {
             rls: Rls::new(
                 limiter,
-                Calls::of("ShouldRateLimit", &metrics),
+                CallMetrics::new("ShouldRateLimit", &metrics),
                 Traces::default(),
             ),
             rules,

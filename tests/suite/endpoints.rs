@@ -441,7 +441,7 @@ fn the_operators_door_explains_and_says_how_to_ask() {
     let oversized = http::post(
         server.admin,
         "/explain",
-        &" ".repeat(tollgate::api::MESSAGE_BYTES_MAX + 1),
+        &" ".repeat(tollgate::api::request_size::MESSAGE_BYTES_MAX + 1),
     );
     assert_eq!(oversized.status, 413);
 }

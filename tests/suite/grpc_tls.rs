@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tollgate::api::grpc::HANDSHAKES_MAX;
+use tollgate::api::handshakes::HANDSHAKES_MAX;
 use tonic::transport::Endpoint;
 use tower::service_fn;
 

@@ -8,7 +8,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tollgate::api::grpc::HANDSHAKES_MAX;
+use tollgate::api::handshakes::HANDSHAKES_MAX;
 
 use crate::hostile::server;
 use crate::support::certificates::{Authority, KeyForm};

@@ -1,5 +1,5 @@
-//! Tells the [`Activity`] of a connection when it waits for its client, and closes one whose client
-//! does not read.
+//! Observes a connection's socket and request bodies: records when it waits for its client, and
+//! closes it when the client does not read.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,57 +16,54 @@ use tokio::time::{Sleep, sleep};
 use crate::http::budget::Activity;
 use crate::telemetry::metric::Counter;
 
-/// How long a client may take to read responses that do not fit into the socket's buffer.
-/// Prometheus gives up on a scrape after 10 s, too.
-pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a client to read responses that do not fit into the socket's buffer. Prometheus' own
+/// scrape timeout is 10 s.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a connection is doing: shared by its socket, its requests and their bodies.
+/// Sets the [`Activity`] of a connection. Its socket, requests and their bodies share it.
 #[derive(Debug, Clone)]
-pub struct Watch {
+pub(crate) struct ActivityTracker {
     activity: Arc<Activity>,
-    /// A request is being answered.
+    /// A request was read and its response is not written.
     answering: Arc<AtomicBool>,
 }
 
-/// A socket.
 #[derive(Debug)]
-pub struct WatchedSocket<S> {
+pub(crate) struct TrackedSocket<S> {
     socket: S,
-    watch: Watch,
-    /// From the first write that had to wait until everything is written.
+    tracker: ActivityTracker,
+    /// Set from the first write that was pending until all is written.
     write_deadline: Option<Pin<Box<Sleep>>>,
     write_timeouts: Counter,
 }
 
-/// The body of a request.
-struct WatchedBody {
+struct TrackedBody {
     body: Incoming,
-    watch: Watch,
+    tracker: ActivityTracker,
 }
 
-impl Watch {
-    /// Nothing was requested yet.
-    pub fn new(activity: Arc<Activity>) -> Self {
+impl ActivityTracker {
+    pub(crate) fn new(activity: Arc<Activity>) -> Self {
         Self {
             activity,
             answering: Arc::default(),
         }
     }
 
-    /// Begins to answer a request. Its body is watched as well.
-    pub fn begin(&self, request: http::Request<Incoming>) -> http::Request<Body> {
+    /// Records that a request was read, and observes its body.
+    pub(crate) fn begin(&self, request: http::Request<Incoming>) -> http::Request<Body> {
         self.answering.store(true, Relaxed);
         self.activity.work();
         request.map(|body| {
-            Body::new(WatchedBody {
+            Body::new(TrackedBody {
                 body,
-                watch: self.clone(),
+                tracker: self.clone(),
             })
         })
     }
 
-    /// The response is about to be written.
-    pub fn end(&self) {
+    /// Records that the response is complete, and about to be written.
+    pub(crate) fn end(&self) {
         self.answering.store(false, Relaxed);
     }
 
@@ -77,25 +74,25 @@ impl Watch {
     }
 }
 
-impl<S> WatchedSocket<S> {
-    /// Watches a socket; `write_timeouts` counts the clients that do not read.
-    pub fn new(socket: S, watch: Watch, write_timeouts: Counter) -> Self {
+impl<S> TrackedSocket<S> {
+    /// `write_timeouts` counts the clients that do not read.
+    pub(crate) fn new(socket: S, tracker: ActivityTracker, write_timeouts: Counter) -> Self {
         Self {
             socket,
-            watch,
+            tracker,
             write_deadline: None,
             write_timeouts,
         }
     }
 
-    /// The same result, unless the client has had time enough to read.
+    /// The result of a write, or a timeout.
     fn written<T>(
         &mut self,
         context: &mut Context<'_>,
         result: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if result.is_pending() {
-            self.watch.waits_for_client();
+            self.tracker.waits_for_client();
             let deadline = self
                 .write_deadline
                 .get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
@@ -107,7 +104,7 @@ impl<S> WatchedSocket<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for WatchedSocket<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TrackedSocket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -115,13 +112,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedSocket<S> {
     ) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.socket).poll_read(context, buffer);
         if result.is_pending() {
-            self.watch.waits_for_client();
+            self.tracker.waits_for_client();
         }
         result
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedSocket<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedSocket<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -148,7 +145,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedSocket<S> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.socket).poll_flush(context);
         if result.is_ready() && self.write_deadline.take().is_some() {
-            self.watch.activity.work();
+            self.tracker.activity.work();
         }
         result
     }
@@ -158,7 +155,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedSocket<S> {
     }
 }
 
-impl HttpBody for WatchedBody {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -168,11 +165,10 @@ impl HttpBody for WatchedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let result = Pin::new(&mut self.body).poll_frame(context);
         match result {
-            Poll::Pending => self.watch.activity.wait(),
-            // A part of it is not enough: a client could send bytes one by one, and would always
-            // have been active lately.
+            Poll::Pending => self.tracker.activity.wait(),
+            // Part of a body does not count as activity: a client could send bytes one by one.
             Poll::Ready(Some(Ok(_))) if !self.body.is_end_stream() => {}
-            Poll::Ready(_) => self.watch.activity.work(),
+            Poll::Ready(_) => self.tracker.activity.work(),
         }
         result
     }

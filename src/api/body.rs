@@ -1,0 +1,102 @@
+//! Reads request bodies of HTTP endpoints within a size, a time and a budget; responses for those
+//! that are invalid.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use prost::bytes::BytesMut;
+use tokio_stream::StreamExt as _;
+
+/// Time for a body to arrive. A client that does not send its body would hold its connection.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// A reason may quote the request, which has up to 4 MiB.
+const REASON_BYTES_MAX: usize = 1_024;
+
+/// Why a body was not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BodyError {
+    /// It has more bytes than this.
+    Oversized(usize),
+    /// It did not arrive in time.
+    Late,
+    /// Its connection ended, or its encoding is invalid.
+    Broken,
+    /// Too many calls, or bytes of calls, are in flight.
+    OverBudget,
+}
+
+/// Reads a body of at most `bytes_max` bytes, if `hold` accepts the size of each piece.
+///
+/// # Errors
+/// It is too long, late or broken, or `hold` returned `false`.
+pub(crate) async fn read_body(
+    body: Body,
+    bytes_max: usize,
+    hold: impl Fn(usize) -> bool,
+) -> Result<Bytes, BodyError> {
+    let reading = async {
+        let mut pieces = body.into_data_stream();
+        let mut read = BytesMut::new();
+        while let Some(piece) = pieces.next().await {
+            let piece = piece.map_err(|_| BodyError::Broken)?;
+            if read.len() + piece.len() > bytes_max {
+                return Err(BodyError::Oversized(bytes_max));
+            }
+            if !hold(piece.len()) {
+                return Err(BodyError::OverBudget);
+            }
+            read.extend_from_slice(&piece);
+        }
+        Ok(read.freeze())
+    };
+    tokio::time::timeout(BODY_TIMEOUT, reading)
+        .await
+        .unwrap_or(Err(BodyError::Late))
+}
+
+/// 400 with the reason, and with an example of a valid request if there is one.
+pub(crate) fn bad_request(reason: &str, example: Option<&str>) -> Response {
+    let example = example
+        .map(|example| format!("write a RateLimitRequest as JSON, such as {example}\n"))
+        .unwrap_or_default();
+    let text = format!("{}\n{example}", truncated(reason));
+    (StatusCode::BAD_REQUEST, text).into_response()
+}
+
+impl IntoResponse for BodyError {
+    fn into_response(self) -> Response {
+        let (status, reason) = match self {
+            Self::Oversized(max) => {
+                let reason = format!("the body has more than {max} bytes\n");
+                return (StatusCode::PAYLOAD_TOO_LARGE, reason).into_response();
+            }
+            Self::Late => (
+                StatusCode::REQUEST_TIMEOUT,
+                "timed out reading the request body\n",
+            ),
+            Self::Broken => (
+                StatusCode::BAD_REQUEST,
+                "the request body ended early or has an invalid encoding\n",
+            ),
+            Self::OverBudget => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many calls, or bytes of calls, are in flight\n",
+            ),
+        };
+        (status, reason).into_response()
+    }
+}
+
+/// At most [`REASON_BYTES_MAX`] of a text, with three dots for the rest.
+fn truncated(text: &str) -> String {
+    if text.len() <= REASON_BYTES_MAX {
+        return text.to_owned();
+    }
+    let end = (0..=REASON_BYTES_MAX)
+        .rev()
+        .find(|end| text.is_char_boundary(*end))
+        .unwrap_or_default();
+    format!("{}...", &text[..end])
+}

@@ -1,0 +1,39 @@
+//! Counts and times the calls of a gRPC method, under the reference's names.
+
+use crate::telemetry::metric::{Counter, Metrics, Timer};
+use crate::time::{Clock, Time};
+
+/// The metrics of one gRPC method. Clones share them.
+#[derive(Debug, Clone)]
+pub struct CallMetrics {
+    total: Counter,
+    time: Timer,
+}
+
+impl CallMetrics {
+    /// Registers the metrics of a method.
+    pub fn new(method: &str, metrics: &Metrics) -> Self {
+        let labels = [("grpc_method", method)];
+        let statsd = |suffix: &str| format!("ratelimit_server.{method}.{suffix}");
+        Self {
+            total: metrics.reference_counter(
+                &statsd("total_requests"),
+                "ratelimit_service_total_requests",
+                "gRPC calls, by method.",
+                &labels,
+            ),
+            time: metrics.reference_timer(
+                &statsd("response_time"),
+                "ratelimit_service_response_time_seconds",
+                "gRPC server latency.",
+                &labels,
+            ),
+        }
+    }
+
+    /// Counts a call that began at `began` and ends now.
+    pub(crate) fn observe(&self, began: Time, clock: &Clock) {
+        self.total.inc();
+        self.time.observe(clock.now().since(began));
+    }
+}

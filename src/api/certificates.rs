@@ -1,0 +1,260 @@
+//! The certificates of the gRPC port, reloaded when their files change.
+//!
+//! Certificate, key and client authority are replaced at once, so a handshake never mixes old and
+//! new ones. Open connections stay: a certificate is checked once, when its connection begins.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::verify_server_name;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::sign::SingleCertAndKey;
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme};
+
+use crate::api::tls::Tls;
+use crate::file_watch::{FileSet, FileStat, RecursiveMode, Watched};
+use crate::telemetry::metric::{Counter, Gauge, Metrics};
+use crate::tls::{self, Identity, PemError, PemFile};
+
+/// The protocol that is negotiated.
+const ALPN: &[u8] = b"h2";
+
+/// The files of the gRPC port's TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Files {
+    /// The server's certificate and key.
+    pub(crate) identity: Identity,
+    /// Which clients may connect; `None` for all.
+    pub(crate) clients: Option<Clients>,
+}
+
+/// Which client certificates are accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Clients {
+    /// Their authority. The system's authorities are not trusted: they certify servers for anybody.
+    pub(crate) ca: PemFile,
+    /// The name they must have, if any.
+    pub(crate) name: Option<ServerName<'static>>,
+}
+
+/// Loads the files, first at startup and then when they change.
+#[derive(Debug)]
+pub(crate) struct CertificateSource {
+    files: Files,
+    watched: FileSet,
+    live: Arc<ArcSwap<ServerConfig>>,
+    loaded: Counter,
+    failed: Counter,
+    rejected: Gauge,
+    expires_at: Gauge,
+    /// The newest files are invalid.
+    is_rejected: bool,
+}
+
+/// A configuration, and when its first certificate expires, in seconds since the epoch.
+#[derive(Debug)]
+struct Loaded {
+    config: ServerConfig,
+    expires_at: Option<u64>,
+}
+
+/// Accepts client certificates of an authority with a name.
+#[derive(Debug)]
+struct NamedClients {
+    any: Arc<dyn ClientCertVerifier>,
+    name: ServerName<'static>,
+}
+
+impl Files {
+    /// Loads the files without using them.
+    ///
+    /// # Errors
+    /// One of them is invalid.
+    pub(crate) fn check(&self) -> Result<(), PemError> {
+        self.load().map(|_| ())
+    }
+
+    fn load(&self) -> Result<Loaded, PemError> {
+        let identity = self.identity.load()?;
+        let expires_at = tls::chain_expires_at(&identity.cert);
+        let versions = ServerConfig::builder_with_provider(tls::provider())
+            .with_safe_default_protocol_versions();
+        let builder = versions.expect("the provider has ciphers of TLS 1.2 and 1.3");
+        let builder = match &self.clients {
+            Some(clients) => builder.with_client_cert_verifier(clients.verifier()?),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity)));
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        // A resumed session would skip the check of its certificate; connections are few and long,
+        // and gain little by it.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Loaded { config, expires_at })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &PemFile> {
+        [&self.identity.cert, &self.identity.key]
+            .into_iter()
+            .chain(self.clients.as_ref().map(|clients| &clients.ca))
+    }
+}
+
+impl Clients {
+    fn verifier(&self) -> Result<Arc<dyn ClientCertVerifier>, PemError> {
+        let authorities = Arc::new(self.ca.authorities()?);
+        let built =
+            WebPkiClientVerifier::builder_with_provider(authorities, tls::provider()).build();
+        let any = built.expect("there are authorities, and no lists of revoked certificates");
+        Ok(match &self.name {
+            Some(name) => Arc::new(NamedClients {
+                any,
+                name: name.clone(),
+            }),
+            None => any,
+        })
+    }
+}
+
+impl ClientCertVerifier for NamedClients {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.any.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self
+            .any
+            .verify_client_cert(end_entity, intermediates, now)?;
+        verify_server_name(&ParsedCertificate::try_from(end_entity)?, &self.name)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.any.verify_tls12_signature(message, cert, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.any.verify_tls13_signature(message, cert, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.any.supported_verify_schemes()
+    }
+}
+
+impl CertificateSource {
+    /// Loads the files for the first time.
+    ///
+    /// # Errors
+    /// One of them is invalid.
+    pub(crate) fn new(files: Files, metrics: &Metrics) -> anyhow::Result<Self> {
+        let watched = FileSet::new(files.all().map(|file| file.path.clone()).collect());
+        let Loaded { config, expires_at } = files
+            .load()
+            .context("load the certificates of the gRPC port")?;
+        let loads = |result| {
+            let help = "Loads of the gRPC port's certificates, by result; after a failed one the previous certificates serve.";
+            metrics.counter_with("tollgate_tls_loads_total", help, &[("result", result)])
+        };
+        let mut source = Self {
+            is_rejected: false,
+            files,
+            watched,
+            live: Arc::new(ArcSwap::from_pointee(config)),
+            loaded: loads("success"),
+            failed: loads("error"),
+            rejected: metrics.gauge(
+                "tollgate_tls_rejected",
+                "1 while the newest certificate, key or client authority of the gRPC port is invalid and the previous ones serve.",
+            ),
+            expires_at: metrics.gauge(
+                "tollgate_tls_certificate_expiry_timestamp_seconds",
+                "When the first certificate in the gRPC port's chain expires, in seconds since the epoch.",
+            ),
+        };
+        source.record_load(expires_at);
+        Ok(source)
+    }
+
+    /// Makes handshakes with the certificates of the latest valid load.
+    pub(crate) fn tls(&self, metrics: &Metrics) -> Tls {
+        Tls::new(self.live.clone(), metrics)
+    }
+
+    fn record_load(&mut self, expires_at: Option<u64>) {
+        self.expires_at.set(
+            expires_at
+                .and_then(|seconds| i64::try_from(seconds).ok())
+                .unwrap_or(0),
+        );
+        self.is_rejected = false;
+        self.rejected.set(0);
+        // Last: a reader that sees it finds the others current.
+        self.loaded.inc();
+    }
+}
+
+impl Watched for CertificateSource {
+    type Signature = Vec<Option<FileStat>>;
+
+    const NAME: &'static str = "certificates";
+
+    fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
+        self.watched.directories().collect()
+    }
+
+    fn signature(&self) -> Self::Signature {
+        self.watched.signature().collect()
+    }
+
+    fn needs_retry(&self) -> bool {
+        self.watched.needs_retry()
+    }
+
+    fn load(&mut self) {
+        let loaded = self
+            .watched
+            .load(|| self.files.load().map_err(|error| error.to_string()));
+        match loaded {
+            None => {}
+            Some(Ok(Loaded { config, expires_at })) => {
+                self.live.store(Arc::new(config));
+                let event = if self.is_rejected {
+                    "valid again"
+                } else {
+                    "reloaded"
+                };
+                tracing::info!("certificates of the gRPC port {event}");
+                self.record_load(expires_at);
+            }
+            Some(Err(error)) => {
+                tracing::error!(
+                    "reload of the gRPC port's certificates rejected; the previous ones stay in use: {error}"
+                );
+                self.failed.inc();
+                self.is_rejected = true;
+                self.rejected.set(1);
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! RateLimitRequest and RateLimitResponse in protobuf's JSON.
+
+use anyhow::Context as _;
+use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
+use serde_json::Value;
+
+use crate::api::request_size::RequestSize;
+use crate::limit::EXACT_MAX;
+use crate::proto::DESCRIPTOR_SET;
+use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+
+/// A valid request, for errors.
+pub(crate) const EXAMPLE: &str =
+    r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}"#;
+
+/// Reads and writes the messages, by the descriptors that are compiled in. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Messages {
+    request: MessageDescriptor,
+    response: MessageDescriptor,
+}
+
+impl Messages {
+    /// Loads the descriptors.
+    ///
+    /// # Errors
+    /// The descriptors that were compiled in cannot be read.
+    pub fn new() -> anyhow::Result<Self> {
+        let pool =
+            DescriptorPool::decode(DESCRIPTOR_SET).context("read the compiled descriptors")?;
+        let message = |name: &str| {
+            pool.get_message_by_name(name)
+                .with_context(|| format!("find {name} in the compiled descriptors"))
+        };
+        Ok(Self {
+            request: message("envoy.service.ratelimit.v3.RateLimitRequest")?,
+            response: message("envoy.service.ratelimit.v3.RateLimitResponse")?,
+        })
+    }
+
+    /// Reads protobuf's JSON: names in either spelling, numbers as numbers or strings, null for
+    /// absent fields. The last of repeated names counts.
+    ///
+    /// # Errors
+    /// It is not JSON, not a request, has unknown names, or is too large.
+    pub(crate) fn read(&self, body: &[u8]) -> anyhow::Result<RateLimitRequest> {
+        RequestSize::of_json(body)?;
+        let mut reader = serde_json::Deserializer::from_slice(body);
+        let message = DynamicMessage::deserialize_with_options(
+            self.request.clone(),
+            &mut reader,
+            &DeserializeOptions::new(),
+        )?;
+        reader.end()?;
+        Ok(message.transcode_to()?)
+    }
+
+    pub(crate) fn write(&self, response: &RateLimitResponse) -> anyhow::Result<Vec<u8>> {
+        let mut message = DynamicMessage::new(self.response.clone());
+        message.transcode_from(response)?;
+        if response.dynamic_metadata.is_none() {
+            return Ok(serde_json::to_vec(&message)?);
+        }
+        let mut json = serde_json::to_value(&message)?;
+        shorten_numbers(&mut json);
+        Ok(serde_json::to_vec(&json)?)
+    }
+}
+
+/// Writes whole numbers of metadata, which has doubles only, as `2` instead of `2.0`, as the
+/// reference does: some JSON readers distinguish them.
+fn shorten_numbers(json: &mut Value) {
+    match json {
+        Value::Number(number) => {
+            // `{}` prints a double without a fraction as a whole number, and every whole number of
+            // up to 16 digits is exact.
+            if let Some(whole) = number
+                .as_f64()
+                .and_then(|value| value.to_string().parse::<i64>().ok())
+                .filter(|whole| whole.unsigned_abs() < EXACT_MAX)
+            {
+                *number = whole.into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(shorten_numbers),
+        Value::Object(map) => map.values_mut().for_each(shorten_numbers),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
