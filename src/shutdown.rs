@@ -48,7 +48,7 @@ impl State {
     }
 
     /// The body of `/ready`.
-    pub(crate) fn report(&self) -> String {
+    pub fn report(&self) -> String {
         let serving = if self.serving() { "ready" } else { "not ready" };
         let phase = match self.phase {
             Phase::Running => "running",

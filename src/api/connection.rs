@@ -68,6 +68,9 @@ impl Connections {
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
             .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
+            // A client that exceeds max_concurrent_streams has the streams beyond it reset, and keeps
+            // its connection.
+            .max_local_error_reset_streams(None)
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT);
         Self {

@@ -1,4 +1,4 @@
-//! Bodies of `/json` that are large, deep, unfinished or broken.
+//! Bodies of `/json` that are large, unfinished or invalid.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use crate::hostile::{RESIDENT_MAX_KIB, WellBehaved, server};
 use crate::support::http::Connection;
 use crate::support::{eventually, resident_peak_kib};
 
-/// The largest body that is read, of empty objects.
+/// A body of the largest size, full of empty objects.
 fn full_of(head: &str) -> String {
     head.to_owned() + &"{},".repeat(((4 << 20) - head.len() - 16) / 3)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_body_of_descriptors_or_entries_is_rejected_before_it_is_built() {
+async fn body_of_too_many_objects_is_rejected_before_it_is_decoded() {
     let server = server("2").start();
     let client = WellBehaved::start(&server);
     let descriptors = full_of(r#"{"domain":"d","descriptors":["#) + "{}]}";
@@ -31,7 +31,7 @@ async fn a_full_body_of_descriptors_or_entries_is_rejected_before_it_is_built() 
 }
 
 #[tokio::test]
-async fn only_a_body_that_is_too_large_is_counted_as_oversized() {
+async fn only_bodies_over_4_mib_count_as_oversized() {
     let server = server("1").start();
     let head = "POST /json HTTP/1.1\r\nhost: test\r\n";
     for body in [
@@ -74,7 +74,7 @@ async fn only_a_body_that_is_too_large_is_counted_as_oversized() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unfinished_bodies_stay_within_the_bytes_in_flight() {
+async fn unfinished_bodies_are_bounded_by_bytes_in_flight() {
     let server = server("1").start();
     let client = WellBehaved::start(&server);
     let head = format!(
