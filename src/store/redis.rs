@@ -36,7 +36,8 @@ use crate::store::redis::script::{CheckReply, EncodedCheck, Mode, WindowCommand}
 use crate::store::redis::topology::deployment::PoolOptions;
 use crate::store::redis::topology::health::{HealthMetrics, PROBE_INTERVAL};
 use crate::store::redis::topology::node::{Node, NodeParts};
-use crate::store::redis::topology::pool::{NodePool, Topology, TopologyMetrics};
+use crate::store::redis::topology::pool::{NodePool, TopologyMetrics};
+use crate::store::redis::topology::snapshot::Topology;
 use crate::telemetry::metric::{self, Gauge, Histogram, Metrics};
 use crate::time::{Clock, Span, Time};
 
@@ -47,15 +48,15 @@ pub mod clock;
 pub mod connect;
 pub mod direct_mapped;
 pub mod fallback;
-pub mod lifetimes;
+pub(crate) mod lifetimes;
 pub mod over_limit_cache;
-pub mod relocation;
+pub(crate) mod relocation;
 pub mod remote;
 pub mod script;
 pub mod settings;
 pub mod topology;
 pub mod trace;
-pub mod trip;
+pub(crate) mod trip;
 
 /// The period of limits that may have a Redis of their own.
 const PER_SECOND: Span = Span::from_secs(1);
@@ -175,7 +176,7 @@ impl Redis {
     pub async fn look_after(self: Arc<Self>, lifecycle: Lifecycle) {
         let redis: &Self = &self;
         let pools = redis.pools().map(|pool| {
-            pool.maintain(move |node| async move {
+            topology::maintain(pool, move |node| async move {
                 redis.write_back(pool, &node, WRITE_BACK_TIME_MAX).await
                     != WriteBackResult::Unreachable
             })

@@ -370,12 +370,9 @@ fn credentials_are_printed_neither_by_the_log_nor_by_errors_nor_by_help() {
         let said = if WITH_CREDENTIALS.contains(&variables) {
             let server = server.start();
             let tells = |log: &str| {
-                [
-                    "Redis cannot be reached",
-                    "nobody tells where the servers of Redis are",
-                ]
-                .iter()
-                .any(|told| log.contains(told))
+                ["Redis unreachable", "Redis topology discovery failed"]
+                    .iter()
+                    .any(|told| log.contains(told))
             };
             look_until("the log tells that nobody is there", || {
                 tells(&server.log())

@@ -308,7 +308,7 @@ async fn a_replica_goes_on_counting_where_its_lost_master_was() {
     }
     assert_eq!(server.metric("tollgate_store_nodes"), Some(3.0));
     look_until("the log says so", || {
-        server.log().contains("Redis is now at")
+        server.log().contains("Redis topology changed")
     });
 }
 

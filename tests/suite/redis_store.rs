@@ -348,10 +348,7 @@ async fn redis_may_come_later() {
         "each replica by itself"
     );
     look_until("the store is told to be gone", || {
-        server
-            .get("/ready")
-            .body
-            .contains("Redis cannot be reached")
+        server.get("/ready").body.contains("Redis unreachable")
     });
     assert_eq!(server.get("/ready").status, 200);
 
@@ -359,10 +356,7 @@ async fn redis_may_come_later() {
         .start_at(port)
         .expect("nobody else has the port");
     look_until("the store is told to be there", || {
-        !server
-            .get("/ready")
-            .body
-            .contains("Redis cannot be reached")
+        !server.get("/ready").body.contains("Redis unreachable")
     });
     assert_eq!(
         codes(&mut client, "k", 1).await,
@@ -373,7 +367,7 @@ async fn redis_may_come_later() {
     let log = server.log();
     let lines = log
         .lines()
-        .filter(|line| line.contains("Redis cannot be reached"));
+        .filter(|line| line.contains("Redis unreachable"));
     let levels: Vec<bool> = lines.map(|line| line.contains(" WARN ")).collect();
     assert_eq!(
         levels,
@@ -456,7 +450,7 @@ async fn a_counter_that_somebody_blew_up_is_over_its_limit_and_not_an_error() {
         "by policy, which is local, which goes by what Redis last said"
     );
     look_until("the log tells of it", || {
-        server.log().contains("something else than a counter")
+        server.log().contains("a value that is not a counter")
     });
     let answer = client
         .call(request("d", &[&[("k", "w")]]))

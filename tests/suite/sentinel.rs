@@ -68,7 +68,7 @@ async fn after_a_failover_the_new_master_goes_on_counting_where_the_old_one_was(
     });
     assert_eq!(server.metric("tollgate_store_nodes"), Some(1.0));
     look_until("the log says so", || {
-        server.log().contains("Redis is now at")
+        server.log().contains("Redis topology changed")
     });
 }
 

@@ -168,7 +168,7 @@ impl PendingRequest {
 
 impl Batcher {
     /// Starts on the runtime that this is called on.
-    pub fn start(redis: Arc<Redis>, node: Arc<Node>, by_slot: bool) -> Self {
+    pub(crate) fn start(redis: Arc<Redis>, node: Arc<Node>, by_slot: bool) -> Self {
         let (queue, waiting) = mpsc::channel(WAITERS_MAX);
         let worker_connection =
             WorkerConnection::open(node.connector().clone(), redis.store_timeout.into());

@@ -12,7 +12,7 @@
 //! counted locally and never written back: Redis counts each hit once or not at all.
 
 pub mod local;
-pub mod membership;
+pub(crate) mod membership;
 pub mod pending;
-pub mod usage_cache;
-pub mod write_back;
+pub(crate) mod usage_cache;
+pub(crate) mod write_back;

@@ -1,15 +1,31 @@
-//! The Redis servers of a deployment: how they are found, which one has a key, and which are healthy.
+//! The Redis servers of a deployment: how they are found, which one has a key, and which are used.
 //!
-//! `pool` maintains all servers of one deployment and publishes `snapshot`s, which requests read.
-//! `sentinel` and `cluster` discover servers; `health` and `breaker` decide whether a `node` is
-//! used. No request waits for discovery.
+//! A `pool` has all servers of one deployment and publishes a `snapshot`, which requests read.
+//! `discovery` replaces it when Sentinel or a cluster names other servers; `recovery` probes
+//! servers whose circuit breaker is open. Both run in the background, so no request waits for them.
 
-pub mod breaker;
+use std::sync::Arc;
+
+use crate::store::redis::topology::node::Node;
+use crate::store::redis::topology::pool::NodePool;
+
+pub(crate) mod breaker;
 pub mod cluster;
 pub mod deployment;
-pub mod health;
-pub mod node;
-pub mod pool;
+mod discovery;
+pub(crate) mod health;
+pub(crate) mod node;
+pub(crate) mod pool;
+mod recovery;
 pub mod redirect;
-pub mod sentinel;
-pub mod snapshot;
+mod sentinel;
+pub(crate) mod snapshot;
+
+/// Keeps a pool up to date for as long as the process lives. A server that is reachable again is
+/// used once `before_use` returns `true`.
+pub(crate) async fn maintain<B: Future<Output = bool> + Send>(
+    pool: &NodePool,
+    before_use: impl Fn(Arc<Node>) -> B,
+) {
+    tokio::join!(recovery::run(pool, before_use), discovery::run(pool));
+}

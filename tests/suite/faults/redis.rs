@@ -7,9 +7,8 @@ use tempfile::TempDir;
 use tollgate::time::Clock;
 
 use crate::support::cluster::ClusterProcess;
-use crate::support::fault::{
-    FOREIGN, FaultScenario, PATIENT, REFUSING, SLOW, Servers, Single, UNREACHABLE,
-};
+use crate::support::fault::{FaultScenario, PATIENT, Servers, Single};
+use crate::support::fault_log::{ERROR_REPLIES, FOREIGN, SLOW, UNREACHABLE};
 use crate::support::proxy::{Fault, Proxy};
 use crate::support::redis::RedisProcess;
 use crate::support::sentinel::SentinelProcess;
@@ -141,7 +140,7 @@ fn redis_out_of_memory() {
             .redis
             .command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
         scenario.wait_until_policies_answer();
-        scenario.wait_until_logged(REFUSING);
+        scenario.wait_until_logged(ERROR_REPLIES);
         scenario
             .servers
             .redis
@@ -158,7 +157,7 @@ fn redis_is_a_replica_of_a_lost_master() {
             .redis
             .command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
         scenario.wait_until_policies_answer();
-        scenario.wait_until_logged(REFUSING);
+        scenario.wait_until_logged(ERROR_REPLIES);
         scenario
             .servers
             .redis

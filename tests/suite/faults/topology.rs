@@ -2,7 +2,8 @@
 
 use crate::faults::redis::lose_packets;
 use crate::support::cluster::ClusterProcess;
-use crate::support::fault::{FaultScenario, PATIENT, UNREACHABLE};
+use crate::support::fault::{FaultScenario, PATIENT};
+use crate::support::fault_log::UNREACHABLE;
 use crate::support::look_until;
 use crate::support::proxy::Fault;
 use crate::support::sentinel::SentinelProcess;

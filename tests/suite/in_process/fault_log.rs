@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tollgate::time::Clock;
 
+use crate::support::fault_log::{ERROR_REPLIES, FOREIGN, SLOW, UNREACHABLE};
 use crate::support::in_process::{
-    ADDRESS, FOREIGN, GRPC_TIMEOUT, Log, REFUSING, SLOW, START, Service, UNREACHABLE, Verdict,
-    millis, pass,
+    ADDRESS, GRPC_TIMEOUT, Log, START, Service, Verdict, millis, pass,
 };
 use crate::support::scripted_redis::{Fault, Network, ScriptedRedis};
 
@@ -133,7 +133,7 @@ async fn error_replies_are_logged_once_and_open_no_breaker() {
         })
         .await;
         println!("{error}");
-        log.assert_logged_once(REFUSING, true);
+        log.assert_logged_once(ERROR_REPLIES, true);
         let code = error.split(' ').next().expect("a code");
         assert!(log.faults()[0].contains(code), "{:?}", log.faults());
         assert_eq!(service.metric("tollgate_store_breaker_opened_total"), 0);

@@ -8,9 +8,8 @@ use tollgate::store::redis::connect::credentials::Reloadable;
 use tollgate::store::redis::topology::deployment::Deployment;
 use tollgate::time::Clock;
 
-use crate::support::in_process::{
-    ADDRESS, Log, START, Service, UNREACHABLE, address, millis, pass, settle,
-};
+use crate::support::fault_log::UNREACHABLE;
+use crate::support::in_process::{ADDRESS, Log, START, Service, address, millis, pass, settle};
 use crate::support::scripted_redis::{Fault, Network, ScriptedRedis};
 
 const RECOVERY_MAX: Duration = Duration::from_secs(1);

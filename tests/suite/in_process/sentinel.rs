@@ -6,9 +6,8 @@ use std::time::Duration;
 use tollgate::check::StoreError;
 use tollgate::time::Clock;
 
-use crate::support::in_process::{
-    Called, Log, START, Service, UNREACHABLE, Verdict, millis, pass, sentinel,
-};
+use crate::support::fault_log::{DISCOVERY_FAILED, UNREACHABLE};
+use crate::support::in_process::{Called, Log, START, Service, Verdict, millis, pass, sentinel};
 use crate::support::scripted_redis::{Fault, Network, Reply, ScriptedRedis};
 
 const SENTINELS: [&str; 3] = ["10.0.1.1:26379", "10.0.1.2:26379", "10.0.1.3:26379"];
@@ -18,7 +17,6 @@ const MASTER: &str = "SENTINEL GET-MASTER-ADDR-BY-NAME";
 /// How often sentinels are asked while all is well.
 const INTERVAL: Duration = Duration::from_secs(1);
 const RECOVERY_MAX: Duration = Duration::from_secs(1);
-const LOST: &str = "nobody tells where the servers of Redis are";
 const OK: Called = Called {
     verdict: Verdict::Ok,
     took: Duration::ZERO,
@@ -167,7 +165,7 @@ async fn after_a_failover_the_new_master_is_asked_within_a_second() {
         assert!(
             lines
                 .get(1)
-                .is_none_or(|line| line.contains("not asked any more")),
+                .is_none_or(|line| line.contains("fault cleared: ")),
             "{fault:?}: {lines:?}"
         );
         assert_eq!(
@@ -194,18 +192,18 @@ async fn without_sentinels_the_last_known_master_is_asked_and_that_is_logged_onc
         }
         pass(millis(30_000)).await;
         assert_eq!(world.ask("v").await, OK, "{fault:?}");
-        let lines = log.lines(&[LOST]);
+        let lines = log.lines(&[DISCOVERY_FAILED]);
         assert!(
-            lines.len() == 1 && lines[0].contains("what was last known"),
+            lines.len() == 1 && lines[0].contains("last known topology"),
             "{fault:?}: {lines:?}"
         );
         for sentinel in SENTINELS {
             world.server(sentinel).recover();
         }
         pass(INTERVAL).await;
-        let lines = log.lines(&[LOST]);
+        let lines = log.lines(&[DISCOVERY_FAILED]);
         assert!(
-            lines.len() == 2 && lines[1].contains("over: "),
+            lines.len() == 2 && lines[1].contains("recovered: "),
             "{fault:?}: {lines:?}"
         );
         assert_eq!(log.lines(&[UNREACHABLE]), [""; 0], "Redis itself is well");
@@ -224,7 +222,7 @@ async fn one_sentinel_is_enough() {
     pass(INTERVAL + millis(500)).await;
     assert_eq!(world.ask("v").await, OK);
     assert_eq!(world.hits(SECOND), 1);
-    assert_eq!(log.lines(&[LOST]), [""; 0]);
+    assert_eq!(log.lines(&[DISCOVERY_FAILED]), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,7 +237,7 @@ async fn a_master_that_no_sentinel_knows_is_logged_and_calls_go_by_policy_at_onc
     service.start().await;
     pass(millis(5_000)).await;
     assert_eq!(service.ask("error", "v").await, UNAVAILABLE);
-    let lines = log.lines(&[LOST]);
+    let lines = log.lines(&[DISCOVERY_FAILED]);
     assert!(
         lines.len() == 1 && lines[0].contains("knows no master named m"),
         "{lines:?}"

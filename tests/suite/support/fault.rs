@@ -26,9 +26,7 @@ use super::{TestServer, http, look_until, resident_kib};
 mod report;
 mod servers;
 
-pub(crate) use report::{
-    FOREIGN, History, LIMIT, POLICIES, REFUSING, Report, SLOW, UNREACHABLE, VALUES,
-};
+pub(crate) use report::{History, LIMIT, POLICIES, Report, VALUES};
 pub(crate) use servers::{Servers, Single, WORKERS};
 
 /// For faults that no client notices: a busy machine must not look like a slow Redis.

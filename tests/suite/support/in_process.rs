@@ -31,6 +31,7 @@ use tollgate::store::redis::{Options, Redis};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, Span, Time};
 
+use super::fault_log::{self, FAULTS};
 use super::scripted_redis::Network;
 use super::{counted, request};
 
@@ -57,12 +58,6 @@ pub(crate) const ADDRESS: &str = "10.0.0.1:6379";
 pub(crate) const POLICIES: [&str; 4] = ["local", "allow", "deny", "error"];
 /// The limit of those rules, in a year.
 pub(crate) const LIMIT: u64 = 6;
-/// What the log says of each kind of fault.
-pub(crate) const UNREACHABLE: &str = "Redis cannot be reached";
-pub(crate) const REFUSING: &str = "Redis refuses to count";
-pub(crate) const FOREIGN: &str = "something else than a counter stands at a key";
-pub(crate) const SLOW: &str = "Redis answers later than callers wait";
-
 /// The service.
 pub(crate) struct Service {
     pub(crate) redis: Arc<Redis>,
@@ -475,7 +470,7 @@ impl Log {
 
     /// The lines so far that report a fault of Redis, or its end.
     pub(crate) fn faults(&self) -> Vec<String> {
-        self.lines(&[UNREACHABLE, REFUSING, FOREIGN, SLOW])
+        self.lines(&FAULTS)
     }
 
     /// The lines so far that have one of these texts.
@@ -491,12 +486,13 @@ impl Log {
     /// no other was.
     pub(crate) fn assert_logged_once(&self, fault: &str, is_over: bool) {
         let lines = self.faults();
-        let is_start = |line: &str| line.contains(fault) && !line.contains("over: ");
         let expected = 1 + usize::from(is_over);
-        assert!(lines.len() == expected && is_start(&lines[0]), "{lines:#?}");
-        assert!(
-            !is_over || lines[1].contains(&format!("over: {fault}")),
-            "{lines:#?}"
-        );
+        assert_eq!(lines.len(), expected, "{lines:#?}");
+        for (line, ends) in lines.iter().zip([false, true]) {
+            assert!(
+                line.contains(fault) && fault_log::is_end(line) == ends,
+                "{lines:#?}"
+            );
+        }
     }
 }

@@ -4,7 +4,8 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::support::fault::{FaultScenario, UNREACHABLE};
+use crate::support::fault::FaultScenario;
+use crate::support::fault_log::UNREACHABLE;
 use crate::support::sentinel::SentinelProcess;
 use crate::support::traffic::Traffic;
 

@@ -294,7 +294,7 @@ fn redis_is_reached_only_with_what_it_asks_for() {
     for without in groups {
         let server = start(without);
         look_until("what is missing is told", || {
-            server.log().contains("Redis cannot be reached")
+            server.log().contains("Redis unreachable")
         });
         assert!(!is_reached(&server), "without {without:?}");
     }
@@ -381,7 +381,7 @@ fn the_second_redis_is_reached_only_with_what_it_asks_for() {
     for settings in [&[tls][..], &[auth], &[("REDIS_AUTH", "s3cret"), tls]] {
         let server = start(settings);
         look_until("what is missing is told", || {
-            server.log().contains("Redis cannot be reached")
+            server.log().contains("Redis unreachable")
         });
         assert_eq!(server.json(S).status, 429, "{settings:?}");
     }

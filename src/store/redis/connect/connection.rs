@@ -1,6 +1,9 @@
-//! Connections to Redis: made and mended by bb8, which needs to be told four things that its
-//! manager for Redis does not know: when a connection is broken, that it need not be asked before
-//! each use, how long a reply may take, and to give up quickly.
+//! Connections to Redis servers, with bounds on connecting and on replies.
+//!
+//! A worker has one connection per server, in a bb8 pool of one that reconnects in the background.
+//! bb8's manager for Redis is extended by what it lacks: whether a connection is broken is known
+//! from its calls instead of a PING before each use, replies have a time-out, and callers learn at
+//! once why connecting failed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,148 +23,142 @@ use crate::store::redis::connect::dialer::Dialer;
 use crate::store::redis::relocation::ConnectionId;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
-/// Makes connections.
+/// After how long a background attempt gets a second one beside it, and how often that one is
+/// replaced. The first packet may have been lost in an outage: TCP sends it again after 1 s, 3 s,
+/// 7 s and so on.
+const FRESH_ATTEMPT_AFTER: Duration = Duration::from_millis(900);
+/// The same for TLS, where an attempt may be slow because one core of Redis computes the handshakes
+/// of a whole fleet, and replaced attempts cost it more of them. TCP sends the first packet twice in
+/// this time.
+const FRESH_TLS_ATTEMPT_AFTER: Duration = Duration::from_secs(3);
+
+/// Connects to one server.
 #[derive(Debug, Clone)]
-pub struct Connector {
+pub(crate) struct Connector {
     address: Address,
-    /// It knows how to ask whether a connection lives. Connecting is left to the client: this has
-    /// time-outs of its own for that.
+    /// Only for its PING.
     redis: RedisConnectionManager,
     timeouts: Timeouts,
     dialer: Dialer,
-    /// Starts attempts to connect again.
+    /// Starts fresh attempts.
     restart: Arc<Notify>,
-    /// None for servers that count nothing.
-    connections: Option<ConnectionMetrics>,
+    /// `None` for connections that are not counted.
+    metrics: Option<ConnectionMetrics>,
 }
 
-/// How long to wait.
 #[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
-    /// For a connection.
-    pub connect: Duration,
-    /// For a reply.
-    pub reply: Duration,
+pub(crate) struct Timeouts {
+    pub(crate) connect: Duration,
+    pub(crate) reply: Duration,
 }
 
-/// How many connections there are, were made and were closed, also as the reference tells it of its
-/// pool.
+/// Counts of connections, also under the names of envoyproxy/ratelimit.
 #[derive(Debug, Clone)]
-pub struct ConnectionMetrics {
+pub(crate) struct ConnectionMetrics {
     made: Counter,
     open: Gauge,
     closed: Counter,
 }
 
-/// How long an attempt for something that no caller waits for hangs before a fresh one is made
-/// beside it, and how often that one is replaced. The first packet of the older one may have been
-/// lost in an outage: TCP sends it again after 1 s, 3 s, 7 s and so on.
-const FRESH_ATTEMPT_AFTER: Duration = Duration::from_millis(900);
-/// The same by TLS, where an attempt may hang because Redis' one core has the handshakes of a whole
-/// fleet to do, and attempts that are replaced cost it more of them. TCP sends the first packet
-/// twice in this time.
-const FRESH_TLS_ATTEMPT_AFTER: Duration = Duration::from_secs(3);
-
-const OPEN: &str = "Connections to Redis.";
-const MADE: &str =
-    "Connections to Redis that were made, but for those that only look up where its servers are.";
-const CLOSED: &str = "Connections to Redis that were closed, by either side.";
-
-/// An attempt to connect.
-type Attempt<'a, T> = BoxFuture<'a, Result<T, RedisError>>;
-
-/// Counts as a connection for as long as it lives.
+/// Counts as an open connection until it is dropped.
 #[derive(Debug)]
 struct ConnectionGuard(ConnectionMetrics);
 
-/// A connection, and whether it still is one.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     id: ConnectionId,
     connection: MultiplexedConnection,
     broken: bool,
-    _counted: Option<ConnectionGuard>,
+    _guard: Option<ConnectionGuard>,
 }
 
-/// The one connection of a runtime. Its calls go one after the other.
+/// The one connection of a worker to a server. Its calls go one after the other.
 #[derive(Debug, Clone)]
-pub struct WorkerConnection {
+pub(crate) struct WorkerConnection {
     pool: Pool<Connector>,
-    /// What the last try to connect failed for. bb8 alone would let whoever waits for a connection
-    /// wait on.
-    failures: watch::Receiver<String>,
+    /// Why the last attempt failed. bb8 alone would let its callers wait.
+    errors: watch::Receiver<String>,
 }
 
-/// Where bb8 says what became of its tries.
+/// Receives the errors of attempts from bb8.
 #[derive(Debug, Clone)]
 struct ConnectErrors {
     address: Address,
-    told: watch::Sender<String>,
+    errors: watch::Sender<String>,
 }
 
+type Attempt<'a, T> = BoxFuture<'a, Result<T, RedisError>>;
+
+/// The metrics of one pool: label, then the reference's statsd and Prometheus names.
+type MetricNames = (&'static str, [(&'static str, &'static str); 3]);
+
+const MAIN: MetricNames = (
+    "main",
+    [
+        (
+            "ratelimit.redis_pool.cx_active",
+            "ratelimit_redis_pool_cx_active",
+        ),
+        (
+            "ratelimit.redis_pool.cx_local_close",
+            "ratelimit_redis_pool_cx_local_close",
+        ),
+        (
+            "ratelimit.redis_pool.cx_total",
+            "ratelimit_redis_pool_cx_total",
+        ),
+    ],
+);
+const PER_SECOND: MetricNames = (
+    "per_second",
+    [
+        (
+            "ratelimit.redis_per_second_pool.cx_active",
+            "ratelimit_redis_per_second_pool_cx_active",
+        ),
+        (
+            "ratelimit.redis_per_second_pool.cx_local_close",
+            "ratelimit_redis_per_second_pool_cx_local_close",
+        ),
+        (
+            "ratelimit.redis_per_second_pool.cx_total",
+            "ratelimit_redis_per_second_pool_cx_total",
+        ),
+    ],
+);
+
 impl ConnectionMetrics {
-    /// Of the Redis that everybody has.
-    pub fn new(metrics: &Metrics) -> Self {
-        let made = metrics.counter_with(
-            "tollgate_store_connections_total",
-            MADE,
-            &[("pool", "main")],
-        );
-        Self {
-            open: metrics.reference_gauge(
-                "ratelimit.redis_pool.cx_active",
-                "ratelimit_redis_pool_cx_active",
-                OPEN,
-            ),
-            closed: metrics.reference_counter(
-                "ratelimit.redis_pool.cx_local_close",
-                "ratelimit_redis_pool_cx_local_close",
-                CLOSED,
-                &[],
-            ),
-            made: metrics.reference_counter_of(
-                made,
-                "ratelimit.redis_pool.cx_total",
-                "ratelimit_redis_pool_cx_total",
-                MADE,
-            ),
-        }
+    pub(crate) fn new(metrics: &Metrics) -> Self {
+        Self::named(MAIN, metrics)
     }
 
-    /// Of the one for limits of a second.
-    pub fn per_second(metrics: &Metrics) -> Self {
-        let made = metrics.counter_with(
-            "tollgate_store_connections_total",
-            MADE,
-            &[("pool", "per_second")],
-        );
+    /// For the Redis of REDIS_PERSECOND.
+    pub(crate) fn per_second(metrics: &Metrics) -> Self {
+        Self::named(PER_SECOND, metrics)
+    }
+
+    fn named((pool, [active, closed, total]): MetricNames, metrics: &Metrics) -> Self {
+        let help = "Connections made to Redis, except for discovery.";
+        let made =
+            metrics.counter_with("tollgate_store_connections_total", help, &[("pool", pool)]);
         Self {
-            open: metrics.reference_gauge(
-                "ratelimit.redis_per_second_pool.cx_active",
-                "ratelimit_redis_per_second_pool_cx_active",
-                OPEN,
-            ),
+            open: metrics.reference_gauge(active.0, active.1, "Open connections to Redis."),
             closed: metrics.reference_counter(
-                "ratelimit.redis_per_second_pool.cx_local_close",
-                "ratelimit_redis_per_second_pool_cx_local_close",
-                CLOSED,
+                closed.0,
+                closed.1,
+                "Connections to Redis closed by either side.",
                 &[],
             ),
-            made: metrics.reference_counter_of(
-                made,
-                "ratelimit.redis_per_second_pool.cx_total",
-                "ratelimit_redis_per_second_pool_cx_total",
-                MADE,
-            ),
+            made: metrics.reference_counter_of(made, total.0, total.1, help),
         }
     }
 }
 
 impl ConnectionGuard {
-    fn new(connections: &ConnectionMetrics) -> Self {
-        connections.made.inc();
-        connections.open.inc();
-        Self(connections.clone())
+    fn new(metrics: &ConnectionMetrics) -> Self {
+        metrics.made.inc();
+        metrics.open.inc();
+        Self(metrics.clone())
     }
 }
 
@@ -173,15 +170,13 @@ impl Drop for ConnectionGuard {
 }
 
 impl Connector {
-    /// For that server.
-    ///
     /// # Errors
-    /// An address that the client cannot use.
-    pub fn new(
+    /// An address that the Redis client cannot use.
+    pub(crate) fn new(
         address: Address,
         timeouts: Timeouts,
         dialer: Dialer,
-        connections: Option<ConnectionMetrics>,
+        metrics: Option<ConnectionMetrics>,
     ) -> Result<Self, RedisError> {
         let redis = RedisConnectionManager::new(address.connection_info())?;
         Ok(Self {
@@ -190,50 +185,47 @@ impl Connector {
             timeouts,
             dialer,
             restart: Arc::default(),
-            connections,
+            metrics,
         })
     }
 
-    /// Where it connects to.
-    pub fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The same for look-ups, which are not counted.
+    /// For discovery, whose connections are not counted.
     #[must_use]
-    pub fn uncounted(&self) -> Self {
+    pub(crate) fn uncounted(&self) -> Self {
         Self {
-            connections: None,
+            metrics: None,
             ..self.clone()
         }
     }
 
-    /// Makes a fresh attempt beside each one that is under way, because the server is known to be
-    /// reachable now.
-    ///
-    /// An attempt whose first packet was lost in an outage may hang for seconds longer. It would
-    /// keep the one connection of a runtime from being made.
-    pub fn restart_connecting(&self) {
+    /// Starts a fresh attempt beside each pending one, because the server is reachable now. An
+    /// attempt whose first packet was lost in an outage may hang for seconds, and with it the
+    /// connection of a worker.
+    pub(crate) fn restart_connecting(&self) {
         self.restart.notify_waiters();
     }
 
-    /// Whether the server answers: a connection of its own, and a PING on it.
+    /// Connects and sends a PING.
     ///
     /// # Errors
-    /// It does not, or not in time.
-    pub async fn probe(&self) -> Result<(), RedisError> {
+    /// One of them failed or timed out.
+    pub(crate) async fn probe(&self) -> Result<(), RedisError> {
         let mut connection = self.connect_background().await?;
         tokio::time::timeout(self.timeouts.reply, self.is_valid(&mut connection))
             .await
-            .unwrap_or_else(|_| Err(late("no reply")))
+            .unwrap_or_else(|_| Err(timed_out("no reply")))
     }
 
-    /// What is published on a channel from now on.
+    /// Subscribes to a channel.
     ///
     /// # Errors
-    /// It cannot be listened to, or not in time.
-    pub async fn listen(&self, channel: &str) -> Result<PubSubStream, RedisError> {
-        let listening = || {
+    /// It failed or timed out.
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<PubSubStream, RedisError> {
+        let subscribe = || {
             async {
                 let mut connection = self.dialer.connect_to_subscribe(&self.address).await?;
                 connection.subscribe(channel).await?;
@@ -241,17 +233,17 @@ impl Connector {
             }
             .boxed()
         };
-        let listening = self.attempt(Some(self.fresh_attempt_after()), listening);
-        tokio::time::timeout(self.timeouts.connect, listening)
+        let subscribing = self.attempt(Some(self.fresh_attempt_after()), subscribe);
+        tokio::time::timeout(self.timeouts.connect, subscribing)
             .await
-            .unwrap_or_else(|_| Err(late("no connection to listen on")))
+            .unwrap_or_else(|_| Err(timed_out("no connection to subscribe")))
     }
 
-    /// A connection of its own, for something that no caller waits for.
+    /// A connection that no caller waits for.
     ///
     /// # Errors
-    /// It could not be made, or not in time.
-    pub async fn connect_background(&self) -> Result<Connection, RedisError> {
+    /// Connecting failed or timed out.
+    pub(crate) async fn connect_background(&self) -> Result<Connection, RedisError> {
         self.connect_with(Some(self.fresh_attempt_after())).await
     }
 
@@ -261,18 +253,17 @@ impl Connector {
         let dial = || self.dialer.connect(&self.address, connect).boxed();
         let mut connection = self.attempt(fresh_after, dial).await?;
         connection.set_response_timeout(reply);
-        let id = ConnectionId(CONNECTIONS.fetch_add(1, Relaxed));
         Ok(Connection {
-            id,
+            id: ConnectionId(CONNECTIONS.fetch_add(1, Relaxed)),
             connection,
             broken: false,
-            _counted: self.connections.as_ref().map(ConnectionGuard::new),
+            _guard: self.metrics.as_ref().map(ConnectionGuard::new),
         })
     }
 
-    /// One attempt, which runs to its end. Beside it there is at most one fresh attempt: from the
-    /// next restart on, and, if it is said after how long, whenever that time has passed. What
-    /// becomes of the first attempt is what becomes of all, unless a fresh one succeeds.
+    /// Runs an attempt to its end. Beside it there is at most one fresh attempt: after each restart
+    /// and, if given, each `fresh_after`. The first attempt's result counts unless a fresh one
+    /// succeeds earlier.
     async fn attempt<'a, T>(
         &self,
         fresh_after: Option<Duration>,
@@ -310,7 +301,7 @@ impl ManageConnection for Connector {
     type Error = RedisError;
 
     async fn connect(&self) -> Result<Connection, RedisError> {
-        // Probes find out when the server is back, and restart this.
+        // No fresh attempts by time: probes notice that the server is back, and restart this.
         self.connect_with(None).await
     }
 
@@ -324,18 +315,16 @@ impl ManageConnection for Connector {
 }
 
 impl Connection {
-    /// Which connection it is.
-    pub fn id(&self) -> ConnectionId {
+    pub(crate) fn id(&self) -> ConnectionId {
         self.id
     }
 
-    /// Sends commands in one go, and waits for their replies, of which some may be errors of Redis'
-    /// own.
+    /// Sends commands in one write and waits for their replies; error replies are among the values.
     ///
     /// # Errors
-    /// Whatever breaks the connection.
-    pub async fn call(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
-        // Until there are replies nobody knows what comes next on this connection.
+    /// The connection is broken.
+    pub(crate) async fn call(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
+        // A cancelled call leaves replies unread.
         self.broken = true;
         let values = self
             .connection
@@ -345,56 +334,56 @@ impl Connection {
         Ok(values)
     }
 
-    /// Closes the connection once it is given back: its next reply may make no sense, or the wrong
-    /// server sends it.
-    pub fn mark_broken(&mut self) {
+    /// Closes the connection once it is returned: its replies make no sense, or its server has no
+    /// keys any more.
+    pub(crate) fn mark_broken(&mut self) {
         self.broken = true;
     }
 }
 
 impl WorkerConnection {
-    /// A connection for the runtime that this is called on. It is made in the background.
-    pub fn open(connector: Connector, patience: Duration) -> Self {
-        let (told, failures) = watch::channel(String::new());
+    /// Starts to connect in the background, on the current runtime.
+    pub(crate) fn open(connector: Connector, timeout: Duration) -> Self {
+        let (sender, errors) = watch::channel(String::new());
         let sink = ConnectErrors {
             address: connector.address.clone(),
-            told,
+            errors: sender,
         };
         let pool = Pool::builder()
             .max_size(1)
             .min_idle(Some(1))
             .test_on_check_out(false)
             .retry_connection(false)
-            .connection_timeout(patience)
+            .connection_timeout(timeout)
             .idle_timeout(None)
             .max_lifetime(None)
             .error_sink(Box::new(sink))
             .build_unchecked(connector);
-        Self { pool, failures }
+        Self { pool, errors }
     }
 
-    /// The connection, once it is there.
+    /// Waits for the connection.
     ///
     /// # Errors
-    /// It could not be made, or not in time.
-    pub async fn get(&self) -> Result<PooledConnection<'_, Connector>, String> {
-        let mut failures = self.failures.clone();
-        failures.mark_unchanged();
+    /// Connecting failed or timed out.
+    pub(crate) async fn get(&self) -> Result<PooledConnection<'_, Connector>, String> {
+        let mut errors = self.errors.clone();
+        errors.mark_unchanged();
         tokio::select! {
             biased;
             connection = self.pool.get() => connection.map_err(|error| match error {
                 bb8::RunError::User(error) => error.to_string(),
                 bb8::RunError::TimedOut => "no connection in time".to_owned(),
             }),
-            Ok(()) = failures.changed() => Err(failures.borrow().clone()),
+            Ok(()) = errors.changed() => Err(errors.borrow().clone()),
         }
     }
 }
 
 impl ErrorSink<RedisError> for ConnectErrors {
     fn sink(&self, error: RedisError) {
-        // Nobody may be waiting.
-        let _ = self.told.send(self.address.explain(&error));
+        // No caller may be waiting.
+        let _ = self.errors.send(self.address.explain(&error));
     }
 
     fn boxed_clone(&self) -> Box<dyn ErrorSink<RedisError>> {
@@ -402,6 +391,6 @@ impl ErrorSink<RedisError> for ConnectErrors {
     }
 }
 
-fn late(what: &'static str) -> RedisError {
+fn timed_out(what: &'static str) -> RedisError {
     RedisError::from((ErrorKind::Io, what, "timed out".to_owned()))
 }

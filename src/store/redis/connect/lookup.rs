@@ -1,4 +1,4 @@
-//! A connection for look-ups, kept from one to the next.
+//! A connection for discovery, kept open from one use to the next.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,13 +10,12 @@ use tokio::sync::Mutex;
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::connection::{Connection, Connector};
 
-/// How long one server is waited for while another may answer. Its connection goes on being made
-/// for the next look-up.
-pub const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long discovery waits for one server while another may reply. Its connection attempt
+/// continues for the next discovery.
+pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A connection to one server that is made when it is first needed. There is never more than one
-/// attempt to make it.
-pub struct LookupConnection {
+/// Connects on first use; there is at most one attempt at a time.
+pub(crate) struct LookupConnection {
     connector: Connector,
     state: Mutex<State>,
 }
@@ -24,40 +23,38 @@ pub struct LookupConnection {
 #[derive(Default)]
 struct State {
     open: Option<Connection>,
-    /// An attempt whose caller has stopped waiting. The next call goes on with it.
+    /// An attempt that outlived its caller; the next call continues it.
     connecting: Option<BoxFuture<'static, Result<Connection, RedisError>>>,
 }
 
 impl LookupConnection {
-    /// To the server that this connector connects to.
-    pub fn new(connector: &Connector) -> Self {
+    pub(crate) fn new(connector: &Connector) -> Self {
         Self {
             connector: connector.uncounted(),
             state: Mutex::default(),
         }
     }
 
-    /// Where it connects to.
-    pub fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &Address {
         self.connector.address()
     }
 
-    /// Closes the connection, and gives up an attempt to make it, unless somebody waits for it.
-    pub fn close(&self) {
+    /// Closes the connection and cancels an attempt, unless a caller waits for it.
+    pub(crate) fn close(&self) {
         if let Ok(mut state) = self.state.try_lock() {
             *state = State::default();
         }
     }
 
-    /// Sends commands that change nothing, and waits for their replies.
+    /// Sends commands that only read, because they may be sent twice.
     ///
     /// # Errors
-    /// There is no connection, or it breaks before the replies are there.
-    pub async fn call(&self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
+    /// Connecting failed, or the connection broke.
+    pub(crate) async fn call(&self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         let mut state = self.state.lock().await;
         if let Some(mut connection) = state.open.take() {
             match connection.call(commands).await {
-                // The server may have closed it long ago.
+                // The server may have closed it long ago: connect again.
                 Err(error) if !error.is_timeout() => {}
                 replies => {
                     state.open = replies.is_ok().then_some(connection);
@@ -65,9 +62,8 @@ impl LookupConnection {
                 }
             }
         }
-        let connector = &self.connector;
         let connecting = state.connecting.get_or_insert_with(|| {
-            let connector = connector.clone();
+            let connector = self.connector.clone();
             Box::pin(async move { connector.connect_background().await })
         });
         let connected = connecting.await;

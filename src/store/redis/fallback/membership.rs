@@ -1,15 +1,14 @@
-//! How many replicas share the limits, and which of them this process is: learnt from heartbeats
-//! through Redis.
+//! How many replicas share the limits, and the rank of this one among them, from heartbeats through
+//! Redis.
 //!
-//! Each process draws a name when it starts, and publishes it once a second on a channel to which
-//! all of them listen; Redis keeps nothing of it, so its keys stay what they are without us.
-//! Whoever was silent for ten beats is gone; whoever drains says so. The place of its name
-//! among all of them is the process' rank. While Redis is away, what was last known stays: that is
-//! when it is needed.
+//! Each process publishes a random name once a second on a channel that all of them subscribe to;
+//! nothing is stored. A peer that is silent for ten heartbeats is gone, and a process that drains
+//! says so. The rank is the position of the own name in the sorted list. While Redis is
+//! unavailable, the last known membership stays: that is when it is needed.
 //!
 //! ```text
-//!  heard        a b c   a b c   a b      …       a b
-//!  taken for      3       3      3     (10 s)     2
+//!  heartbeats   a b c   a b c   a b      …       a b
+//!  replicas       3       3      3     (10 s)     2
 //! ```
 
 use std::collections::BTreeMap;
@@ -29,110 +28,112 @@ use crate::store::redis::topology::node::Node;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::time::{Clock, Span, Time};
 
-/// How many replicas are counted. More than a thousand processes on one Redis are counted as a
-/// thousand.
-pub const REPLICAS_MAX: usize = 1_000;
-/// How often a process says that it lives. Everybody hears everybody, so a hundred of them say it
-/// half as often, and a thousand every ten seconds or so.
-const BEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// More processes than this on one Redis are counted as this many.
+pub(crate) const REPLICAS_MAX: usize = 1_000;
+/// The interval of heartbeats. Each process receives all of them, so it grows by as much for every
+/// [`REPLICAS_PER_INTERVAL`].
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 const REPLICAS_PER_INTERVAL: usize = 100;
-/// How long to pause between attempts to meet that fail, at most. They may fail for as long as a
-/// permission is missing.
+/// The longest pause after a failure, which may last as long as a permission is missing.
 const RECONNECT_INTERVAL_MAX: Duration = Duration::from_secs(5);
-/// Whoever has missed so many beats is gone: a failover, or a process that stood still for a
-/// moment, is no reason to count anew.
-const BEATS_MISSED_MAX: u32 = 10;
-/// So many beats of everybody else are heard before what was heard counts.
-const BEATS_FIRST: u32 = 2;
-/// What stands before the name of somebody who leaves.
+/// A peer that misses more heartbeats is gone. A failover or a paused process misses fewer.
+const HEARTBEATS_MISSED_MAX: u32 = 10;
+/// How many intervals of all peers are awaited before the membership is used.
+const HEARTBEATS_AWAITED: u32 = 2;
+/// Precedes the name of a process that leaves.
 const LEAVE: char = '-';
 
-/// What is known of the other replicas.
 #[derive(Debug)]
-pub struct Membership {
-    /// Where they meet.
+pub(crate) struct Membership {
     channel: String,
-    /// What this process is called there.
+    /// The random name of this process.
     name: String,
-    /// Where nothing was ever learnt: REPLICAS.
+    /// REPLICAS, until heartbeats say otherwise.
     configured: Share,
     peers: Mutex<Peers>,
     alive: Gauge,
     failed: Counter,
 }
 
-/// Who was heard.
 #[derive(Debug, Default)]
 struct Peers {
-    /// When each of them last said something.
-    heard: BTreeMap<String, Time>,
-    /// Since when this process listens; nobody is missed for what they said while it did not.
-    listening_since: Option<Time>,
+    /// The time of the last heartbeat, by name.
+    heartbeats: BTreeMap<String, Time>,
+    /// No peer is missed for heartbeats before this time.
+    subscribed_at: Option<Time>,
     known: Option<Share>,
 }
 
 impl Membership {
-    /// Nothing was learnt yet. Whoever has the same `key_prefix` and counts in the same database
-    /// meets; `configured` is how many there are until then.
-    pub fn new(key_prefix: &str, database: i64, configured: Share, metrics: &Metrics) -> Self {
+    /// Processes with the same `key_prefix` and database share their limits.
+    pub(crate) fn new(
+        key_prefix: &str,
+        database: i64,
+        configured: Share,
+        metrics: &Metrics,
+    ) -> Self {
         Self {
             channel: format!("{key_prefix}tg:replicas:{database}"),
             name: format!("{:016x}", fastrand::u64(..)),
             configured,
             peers: Mutex::default(),
-            alive: metrics
-                .gauge("tollgate_replicas", "Replicas that share the limits, by their heartbeats in Redis; 0 if none was ever heard."),
-            failed: metrics.counter("tollgate_heartbeats_failed_total", "Heartbeats that Redis did not take, or did not pass on."),
+            alive: metrics.gauge(
+                "tollgate_replicas",
+                "Replicas that share the limits, from heartbeats through Redis; 0 before the first.",
+            ),
+            failed: metrics.counter(
+                "tollgate_heartbeats_failed_total",
+                "Heartbeats that Redis rejected or did not deliver.",
+            ),
         }
     }
 
     /// This process' share of every limit.
-    pub fn share(&self) -> Share {
+    pub(crate) fn share(&self) -> Share {
         self.peers().known.unwrap_or(self.configured)
     }
 
-    /// Beats and listens until the process drains, and then says that it leaves. `home` is the
-    /// server by which that is done, if there is one.
-    pub async fn run_heartbeats(
+    /// Exchanges heartbeats until the process drains, then announces that it leaves. `home` is the
+    /// server to use, if any is healthy.
+    pub(crate) async fn run_heartbeats(
         &self,
         home: impl Fn() -> Option<Arc<Node>>,
         clock: &Clock,
         lifecycle: &Lifecycle,
     ) {
-        let meeting = async {
-            let mut is_told = false;
-            let mut pauses = Backoff::doubling(BEAT_INTERVAL, RECONNECT_INTERVAL_MAX);
+        let exchange = async {
+            let mut is_logged = false;
+            let mut pauses = Backoff::doubling(HEARTBEAT_INTERVAL, RECONNECT_INTERVAL_MAX);
             loop {
                 let failure = self.exchange_heartbeats(&home, clock).await;
-                let has_met = self.peers().listening_since.take().is_some();
-                if has_met || failure.is_none() {
+                let was_subscribed = self.peers().subscribed_at.take().is_some();
+                if was_subscribed || failure.is_none() {
                     pauses.reset();
                 }
                 if let Some(error) = failure {
                     self.failed.inc();
-                    if is_lasting(&error) && !std::mem::replace(&mut is_told, true) {
+                    if is_permanent(&error) && !std::mem::replace(&mut is_logged, true) {
                         let channel = &self.channel;
-                        tracing::warn!(channel, %error, "the number of replicas cannot be learnt; while the store is gone REPLICAS counts");
+                        tracing::warn!(channel, %error, "heartbeats rejected; REPLICAS is the replica count during a store outage");
                     }
                 }
                 tokio::time::sleep(pauses.pause()).await;
             }
         };
         tokio::select! {
-            () = meeting => {}
+            () = exchange => {}
             () = lifecycle.reached(Phase::Draining) => {}
         }
-        // Whoever is not told of it waits until this one has been silent.
+        // Best effort: peers notice the missing heartbeats otherwise.
         if let Some(node) = home()
             && let Ok(mut connection) = node.connector().connect_background().await
         {
-            let _ = connection
-                .call(&self.says(&format!("{LEAVE}{}", self.name)))
-                .await;
+            let leave = self.publish(&format!("{LEAVE}{}", self.name));
+            let _ = connection.call(&leave).await;
         }
     }
 
-    /// Beats and listens until that no longer works, or is to be done elsewhere.
+    /// Returns the error that ends it, or `None` once another server should be used.
     async fn exchange_heartbeats(
         &self,
         home: impl Fn() -> Option<Arc<Node>>,
@@ -140,57 +141,62 @@ impl Membership {
     ) -> Option<RedisError> {
         let node = home()?;
         let opened = async {
-            let heard = node.connector().listen(&self.channel).await?;
-            Ok::<_, RedisError>((heard, node.connector().connect_background().await?))
+            let messages = node.connector().subscribe(&self.channel).await?;
+            Ok((messages, node.connector().connect_background().await?))
         };
-        let (mut heard, mut connection) = match opened.await {
+        let (mut messages, mut connection) = match opened.await {
             Ok(opened) => opened,
             Err(error) => return Some(error),
         };
-        self.peers().listening_since = Some(clock.now());
-        let mut beat = tokio::time::interval(BEAT_INTERVAL);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut ticks = 0;
+        self.peers().subscribed_at = Some(clock.now());
+        let mut ticks = tokio::time::interval(HEARTBEAT_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = 0;
         loop {
             tokio::select! {
-                message = heard.next() => match message {
-                    Some(message) => self.on_heartbeat(&message.get_payload::<String>().unwrap_or_default(), clock.now()),
-                    None => return Some(RedisError::from((ErrorKind::Io, "the connection to listen on has ended"))),
+                message = messages.next() => match message {
+                    Some(message) => {
+                        let text = message.get_payload::<String>().unwrap_or_default();
+                        self.peers().on_heartbeat(&text, clock.now());
+                    }
+                    None => return Some(failure("the subscription has ended")),
                 },
-                _ = beat.tick() => {
-                    if home().is_none_or(|home| home.id() != node.id()) || node.relocation.is_outdated(connection.id()) {
+                _ = ticks.tick() => {
+                    if home().is_none_or(|home| home.id() != node.id())
+                        || node.relocation.is_outdated(connection.id())
+                    {
                         return None;
                     }
-                    if ticks % self.peers().interval() == 0 {
-                        let said = connection.call(&self.says(&self.name)).await;
-                        if let Err(error) = said.and_then(|values| values.into_iter().try_for_each(|value| value.extract_error().map(drop))) {
+                    if tick % self.peers().intervals() == 0 {
+                        let replies = connection.call(&self.publish(&self.name)).await;
+                        let error = replies.map(|replies| {
+                            replies.into_iter().find_map(|reply| reply.extract_error().err())
+                        });
+                        if let Some(error) = error.unwrap_or_else(Some) {
                             return Some(error);
                         }
                     }
-                    ticks = ticks.wrapping_add(1);
-                    self.learn(clock.now());
-                    if self.peers().is_isolated(&self.name, clock.now()) {
-                        return Some(RedisError::from((ErrorKind::Io, "what is published does not come back")));
+                    tick = tick.wrapping_add(1);
+                    let (share, is_isolated) = {
+                        let mut peers = self.peers();
+                        let now = clock.now();
+                        (peers.update(&self.name, now), peers.is_isolated(&self.name, now))
+                    };
+                    if let Some(share) = share {
+                        self.alive.set(share.replicas().get().into());
+                    }
+                    if is_isolated {
+                        return Some(failure("own heartbeats are not delivered"));
                     }
                 }
             }
         }
     }
 
-    fn says(&self, what: &str) -> Pipeline {
+    fn publish(&self, message: &str) -> Pipeline {
         let mut commands = Pipeline::with_capacity(1);
-        commands.cmd("PUBLISH").arg(&self.channel).arg(what);
+        commands.cmd("PUBLISH").arg(&self.channel).arg(message);
         commands
-    }
-
-    fn on_heartbeat(&self, said: &str, now: Time) {
-        self.peers().on_heartbeat(said, now);
-    }
-
-    fn learn(&self, now: Time) {
-        if let Some(share) = self.peers().learn(&self.name, now) {
-            self.alive.set(share.replicas().get().into());
-        }
     }
 
     fn peers(&self) -> MutexGuard<'_, Peers> {
@@ -199,53 +205,47 @@ impl Membership {
 }
 
 impl Peers {
-    /// So many [`BEAT_INTERVAL`]s are between two beats.
-    fn interval(&self) -> u32 {
-        u32::try_from(1 + self.heard.len() / REPLICAS_PER_INTERVAL).unwrap_or(u32::MAX)
+    /// How many [`HEARTBEAT_INTERVAL`]s are between two heartbeats of a process.
+    fn intervals(&self) -> u32 {
+        u32::try_from(1 + self.heartbeats.len() / REPLICAS_PER_INTERVAL).unwrap_or(u32::MAX)
     }
 
-    fn beats(&self, count: u32) -> Span {
-        Span::from(BEAT_INTERVAL * self.interval() * count)
+    /// The time of so many heartbeats.
+    fn time_of(&self, heartbeats: u32) -> Span {
+        Span::from(HEARTBEAT_INTERVAL * self.intervals() * heartbeats)
     }
 
-    /// A name, or what is said by one who leaves. Anything else is nobody's.
-    fn on_heartbeat(&mut self, said: &str, now: Time) {
-        let is_name =
-            |name: &str| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-        match said.strip_prefix(LEAVE) {
-            Some(name) => drop(self.heard.remove(name)),
-            None if is_name(said)
-                && (self.heard.len() < REPLICAS_MAX || self.heard.contains_key(said)) =>
-            {
-                self.heard.insert(said.to_owned(), now);
-            }
-            None => {}
+    /// Any other message is ignored.
+    fn on_heartbeat(&mut self, message: &str, now: Time) {
+        let is_name = message.len() == 16 && message.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if let Some(name) = message.strip_prefix(LEAVE) {
+            self.heartbeats.remove(name);
+        } else if is_name
+            && (self.heartbeats.len() < REPLICAS_MAX || self.heartbeats.contains_key(message))
+        {
+            self.heartbeats.insert(message.to_owned(), now);
         }
     }
 
-    /// Whether it should have heard itself by now.
+    /// Whether the process does not receive its own heartbeats.
     fn is_isolated(&self, own: &str, now: Time) -> bool {
-        let heard = self
-            .heard
-            .get(own)
-            .into_iter()
-            .chain(&self.listening_since)
-            .max();
-        heard.is_some_and(|heard| now.since(*heard) > self.beats(BEATS_MISSED_MAX))
+        let last = self.heartbeats.get(own).max(self.subscribed_at.as_ref());
+        last.is_some_and(|last| now.since(*last) > self.time_of(HEARTBEATS_MISSED_MAX))
     }
 
-    /// Who is there at this time: what was heard, once everybody had the time to be. Whoever does
-    /// not hear itself hears nobody.
-    fn learn(&mut self, own: &str, now: Time) -> Option<Share> {
-        if let Some(since) = self.listening_since
-            && now.since(since) >= self.beats(BEATS_FIRST)
+    /// Removes peers that are gone, and returns the known share. It changes only after all peers
+    /// had the time for a heartbeat, and only if the own one was received.
+    fn update(&mut self, own: &str, now: Time) -> Option<Share> {
+        if let Some(since) = self.subscribed_at
+            && now.since(since) >= self.time_of(HEARTBEATS_AWAITED)
         {
-            let silent = self.beats(BEATS_MISSED_MAX);
-            self.heard
-                .retain(|_, heard| now.since((*heard).max(since)) <= silent);
-            if let Some(rank) = self.heard.keys().position(|name| name == own) {
+            let silent_max = self.time_of(HEARTBEATS_MISSED_MAX);
+            self.heartbeats
+                .retain(|_, last| now.since((*last).max(since)) <= silent_max);
+            if let Some(rank) = self.heartbeats.keys().position(|name| name == own) {
                 let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-                let replicas = NonZeroU32::new(number(self.heard.len())).unwrap_or(NonZeroU32::MIN);
+                let replicas = NonZeroU32::new(number(self.heartbeats.len()));
+                let replicas = replicas.unwrap_or(NonZeroU32::MIN);
                 self.known = Some(Share::ranked(replicas, number(rank)));
             }
         }
@@ -253,8 +253,12 @@ impl Peers {
     }
 }
 
-/// Whether somebody has to do something about it, other than for Redis to work again.
-fn is_lasting(error: &RedisError) -> bool {
+fn failure(what: &'static str) -> RedisError {
+    RedisError::from((ErrorKind::Io, what))
+}
+
+/// Whether an operator has to act, other than for Redis to be available.
+fn is_permanent(error: &RedisError) -> bool {
     matches!(error.code(), Some("NOPERM" | "ERR"))
 }
 
@@ -272,80 +276,64 @@ mod tests {
         format!("{number}{}", &OWN[1..])
     }
 
-    /// Everybody says something, and this is what is learnt.
-    fn hear(peers: &mut Peers, second: u64, numbers: &[u64]) -> Option<(u32, u32)> {
+    fn subscribed() -> Peers {
+        Peers {
+            subscribed_at: Some(at(0)),
+            ..Peers::default()
+        }
+    }
+
+    /// Replica count and rank after heartbeats of these peers.
+    fn after(peers: &mut Peers, second: u64, numbers: &[u64]) -> Option<(u32, u32)> {
         for number in numbers {
             peers.on_heartbeat(&name(*number), at(second));
         }
-        peers.learn(OWN, at(second)).map(|share| {
-            (
-                share.replicas().get(),
-                (0..9)
-                    .find(|rank| share == Share::ranked(share.replicas(), *rank))
-                    .expect("a rank"),
-            )
-        })
+        let share = peers.update(OWN, at(second))?;
+        let is_own = |rank: &u32| share == Share::ranked(share.replicas(), *rank);
+        Some((share.replicas().get(), (0..9).find(is_own).expect("a rank")))
     }
 
     #[test]
-    fn more_count_at_once_and_fewer_when_they_were_silent_for_ten_beats() {
-        let mut peers = Peers {
-            listening_since: Some(at(0)),
-            ..Peers::default()
-        };
-        assert_eq!(
-            hear(&mut peers, 1, &[5]),
-            None,
-            "others may be about to speak"
-        );
-        assert_eq!(hear(&mut peers, 2, &[5, 7, 3]), Some((3, 1)));
-        assert_eq!(hear(&mut peers, 3, &[5, 7, 1]), Some((4, 2)));
+    fn new_peers_count_at_once_and_silent_ones_for_ten_heartbeats() {
+        let mut peers = subscribed();
+        assert_eq!(after(&mut peers, 1, &[5]), None, "others may follow");
+        assert_eq!(after(&mut peers, 2, &[5, 7, 3]), Some((3, 1)));
+        assert_eq!(after(&mut peers, 3, &[5, 7, 1]), Some((4, 2)));
         for second in 4..=12 {
-            assert_eq!(
-                hear(&mut peers, second, &[5, 7]),
-                Some((4, 2)),
-                "at {second}"
-            );
+            assert_eq!(after(&mut peers, second, &[5, 7]), Some((4, 2)), "{second}");
         }
-        assert_eq!(hear(&mut peers, 13, &[5, 7]), Some((3, 1)));
-        assert_eq!(hear(&mut peers, 14, &[5, 7]), Some((2, 0)));
+        assert_eq!(after(&mut peers, 13, &[5, 7]), Some((3, 1)));
+        assert_eq!(after(&mut peers, 14, &[5, 7]), Some((2, 0)));
         peers.on_heartbeat(&format!("-{}", name(7)), at(14));
-        assert_eq!(
-            hear(&mut peers, 14, &[5]),
-            Some((1, 0)),
-            "it said that it leaves"
-        );
+        assert_eq!(after(&mut peers, 14, &[5]), Some((1, 0)), "it left");
     }
 
     #[test]
-    fn what_was_known_stays_while_nobody_can_be_heard_and_until_everybody_had_the_time_to_speak() {
-        let mut peers = Peers {
-            listening_since: Some(at(0)),
-            ..Peers::default()
-        };
-        assert_eq!(hear(&mut peers, 5, &[5, 7, 3]), Some((3, 1)));
-        peers.listening_since = None;
-        assert_eq!(hear(&mut peers, 100, &[]), Some((3, 1)));
-        peers.listening_since = Some(at(200));
+    fn known_share_stays_until_all_peers_had_the_time_for_a_heartbeat() {
+        let mut peers = subscribed();
+        assert_eq!(after(&mut peers, 5, &[5, 7, 3]), Some((3, 1)));
+        peers.subscribed_at = None;
+        assert_eq!(after(&mut peers, 100, &[]), Some((3, 1)));
+        peers.subscribed_at = Some(at(200));
         for second in 200..=210 {
-            assert_eq!(hear(&mut peers, second, &[5]), Some((3, 1)), "at {second}");
+            assert_eq!(after(&mut peers, second, &[5]), Some((3, 1)), "{second}");
         }
-        assert_eq!(hear(&mut peers, 211, &[5]), Some((1, 0)));
+        assert_eq!(after(&mut peers, 211, &[5]), Some((1, 0)));
     }
 
     #[test]
-    fn what_nobody_of_us_says_is_not_listened_to() {
-        let mut peers = Peers {
-            listening_since: Some(at(0)),
-            ..Peers::default()
-        };
-        for said in ["", "-", "hello", "zzzzzzzzzzzzzzzz", "00000000000000000"] {
-            peers.on_heartbeat(said, at(1));
+    fn foreign_messages_are_ignored_and_names_are_bounded() {
+        let mut peers = subscribed();
+        for message in ["", "-", "hello", "zzzzzzzzzzzzzzzz", "00000000000000000"] {
+            peers.on_heartbeat(message, at(1));
         }
-        assert_eq!(peers.heard.len(), 0);
+        assert_eq!(peers.heartbeats.len(), 0);
         for number in 0..2 * REPLICAS_MAX {
             peers.on_heartbeat(&format!("{number:016x}"), at(1));
         }
-        assert_eq!((peers.heard.len(), peers.interval()), (REPLICAS_MAX, 11));
+        assert_eq!(
+            (peers.heartbeats.len(), peers.intervals()),
+            (REPLICAS_MAX, 11)
+        );
     }
 }

@@ -1,58 +1,53 @@
-//! What Redis last said of each counter, so that counting can go on in this process when it says
-//! nothing more.
+//! The usage of each counter as Redis last reported it, from which the fallback continues.
 
 use crate::check::Key;
 use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::Time;
 
-/// How many counters are remembered; 1.5 MiB.
-pub const LAST_SEEN_MAX: usize = 65_536;
+/// The most counters; 1.5 MiB.
+const USAGE_CACHE_MAX: usize = 65_536;
 
-/// The memory.
+/// Bounded; a colliding counter overwrites an older one.
 #[derive(Debug)]
-pub struct UsageCache {
-    slots: DirectMappedTable<2>,
+pub(crate) struct UsageCache {
+    table: DirectMappedTable<2>,
     overwritten: Counter,
 }
 
 impl UsageCache {
-    /// Nothing was seen yet.
-    pub fn new(metrics: &Metrics) -> Self {
-        let overwritten = metrics.counter(
-            "tollgate_usage_cache_overwritten_total",
-            "Counters whose last state in Redis was forgotten because another one needed the room (last_seen_max).",
-        );
+    pub(crate) fn new(metrics: &Metrics) -> Self {
         Self {
-            slots: DirectMappedTable::new(LAST_SEEN_MAX),
-            overwritten,
+            table: DirectMappedTable::new(USAGE_CACHE_MAX),
+            overwritten: metrics.counter(
+                "tollgate_usage_cache_overwritten_total",
+                "Last known usages overwritten by those of other counters (usage_cache_max).",
+            ),
         }
     }
 
-    /// The hash that a counter is remembered by.
-    pub fn hash(&self, key: &Key) -> u64 {
-        self.slots.hash(key)
+    /// The hash that identifies a counter here.
+    pub(crate) fn hash(&self, key: &Key) -> u64 {
+        self.table.hash(key)
     }
 
-    /// So many hits were in use at that time.
-    pub fn record(&self, hash: u64, used: u64, now: Time) {
-        if self.slots.set(hash, [used, now.as_micros()]).is_some() {
+    /// Records the hits in use at `now`.
+    pub(crate) fn record(&self, hash: u64, used: u64, now: Time) {
+        if self.table.set(hash, [used, now.as_micros()]).is_some() {
             self.overwritten.inc();
         }
     }
 
-    /// Redis was not told of a refund, or its reply did not come: what it last replied is too much
-    /// by so many hits.
-    pub fn refund(&self, hash: u64, hits: u64) {
-        if let Some([used, at]) = self.slots.get(hash) {
-            self.slots.set(hash, [used.saturating_sub(hits), at]);
+    /// Subtracts a refund that Redis has not confirmed.
+    pub(crate) fn refund(&self, hash: u64, hits: u64) {
+        if let Some([used, at]) = self.table.get(hash) {
+            self.table.set(hash, [used.saturating_sub(hits), at]);
         }
     }
 
-    /// How many hits were in use, and when.
-    pub fn get(&self, hash: u64) -> Option<(u64, Time)> {
-        self.slots
-            .get(hash)
-            .map(|[used, at]| (used, Time::from_micros(at)))
+    /// The last known hits in use, and when.
+    pub(crate) fn get(&self, hash: u64) -> Option<(u64, Time)> {
+        let [used, at] = self.table.get(hash)?;
+        Some((used, Time::from_micros(at)))
     }
 }

@@ -12,7 +12,8 @@ use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::fallback::local::{WriteBack, WriteBackOutcome, WriteBackTarget};
 use crate::store::redis::script::{EncodedCheck, Mode, Repair, WindowCommand};
 use crate::store::redis::topology::node::Node;
-use crate::store::redis::topology::pool::{NodePool, Topology};
+use crate::store::redis::topology::pool::NodePool;
+use crate::store::redis::topology::snapshot::Topology;
 use crate::store::redis::trip::{BatchReply, BatchRequest, ReplyError};
 use crate::time::Time;
 

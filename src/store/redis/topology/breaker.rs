@@ -1,49 +1,48 @@
-//! Whether Redis is asked at all. After a few failures in a row it is not, so that an outage costs
-//! a call microseconds; whether it is back is found out by probes of our own, never by a caller.
+//! Circuit breaker of one Redis server: open after consecutive failures, so that an outage costs a
+//! call microseconds. Only a successful probe closes it; no caller pays for finding out.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
-/// So many failures in a row open it. One may be an accident, and each costs somebody a time-out.
+/// Consecutive failures that open the breaker. One may be an accident, and each costs a caller a
+/// time-out.
 const FAILURES_MAX: u32 = 3;
 
-/// Open or closed. One per server and process.
+/// Shared by all workers.
 #[derive(Debug)]
-pub struct Breaker {
+pub(crate) struct Breaker {
     failures: AtomicU32,
     open: AtomicBool,
-    /// Nobody is to ask the server any more, so it does not matter.
+    /// The server left the topology; late failures of its calls must not count as an outage.
     retired: AtomicBool,
     metrics: BreakerMetrics,
 }
 
-/// What the breakers of all servers tell together.
+/// Sums over all servers.
 #[derive(Debug, Clone)]
-pub struct BreakerMetrics {
+pub(crate) struct BreakerMetrics {
     open: Gauge,
     openings: Counter,
 }
 
 impl BreakerMetrics {
-    /// Nothing was given up yet.
-    pub fn new(metrics: &Metrics) -> Self {
+    pub(crate) fn new(metrics: &Metrics) -> Self {
         Self {
             open: metrics.gauge(
                 "tollgate_store_breaker_open",
-                "Servers that are not asked, because they failed: 0 or 1 where there is one.",
+                "Redis servers whose circuit breaker is open.",
             ),
             openings: metrics.counter(
                 "tollgate_store_breaker_opened_total",
-                "How often a server was given up for a while.",
+                "Times a circuit breaker opened.",
             ),
         }
     }
 }
 
 impl Breaker {
-    /// Closed.
-    pub fn new(metrics: BreakerMetrics) -> Self {
+    pub(crate) fn new(metrics: BreakerMetrics) -> Self {
         Self {
             failures: AtomicU32::new(0),
             open: AtomicBool::new(false),
@@ -52,25 +51,25 @@ impl Breaker {
         }
     }
 
-    /// Whether Redis is not asked.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.open.load(Relaxed)
     }
 
-    /// A call failed: the connection broke, or no reply came in time. Says whether that opened it.
-    pub fn record_failure(&self) -> bool {
+    /// The connection broke, or no reply came in time. Returns whether this opened the breaker.
+    pub(crate) fn record_failure(&self) -> bool {
         self.failures.fetch_add(1, Relaxed) + 1 >= FAILURES_MAX && self.open()
     }
 
-    /// Redis replied, whatever it said.
-    pub fn record_success(&self) {
+    /// The server replied, even if with an error.
+    pub(crate) fn record_success(&self) {
+        // Without a write to the shared cache line in the usual case.
         if self.failures.load(Relaxed) > 0 {
             self.failures.store(0, Relaxed);
         }
     }
 
-    /// Gives Redis up at once. Says whether it was not given up before.
-    pub fn open(&self) -> bool {
+    /// Opens at once. Returns whether it was closed.
+    pub(crate) fn open(&self) -> bool {
         let opens = !self.retired.load(Relaxed) && !self.open.swap(true, Relaxed);
         if opens {
             self.metrics.open.inc();
@@ -79,17 +78,15 @@ impl Breaker {
         opens
     }
 
-    /// Redis is back.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.failures.store(0, Relaxed);
         if self.open.swap(false, Relaxed) {
             self.metrics.open.dec();
         }
     }
 
-    /// Another server has taken its place. Calls that are still under way say nothing of anybody
-    /// who is asked.
-    pub fn retire(&self) {
+    /// Closes for good.
+    pub(crate) fn retire(&self) {
         self.retired.store(true, Relaxed);
         self.close();
     }
@@ -106,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_opens_after_three_failures_in_a_row() {
+    fn three_consecutive_failures_open_it_and_only_close_closes_it() {
         let breaker = Breaker::new(BreakerMetrics::new(&Metrics::new()));
         breaker.record_failure();
         breaker.record_failure();
@@ -117,12 +114,12 @@ mod tests {
         breaker.record_failure();
         assert!(breaker.is_open());
         breaker.record_success();
-        assert!(breaker.is_open(), "a reply that was under way is no proof");
+        assert!(breaker.is_open(), "the reply may have been in flight");
         breaker.close();
         breaker.record_failure();
-        assert!(!breaker.is_open(), "it counts anew");
+        assert!(!breaker.is_open(), "the count starts over");
         breaker.open();
         breaker.retire();
-        assert!(!breaker.open() && !breaker.is_open(), "nobody is to ask it");
+        assert!(!breaker.open() && !breaker.is_open());
     }
 }

@@ -1,6 +1,5 @@
-//! What a Redis Cluster says of itself: which slot a key lives in, and which node serves it.
-//!
-//! As the cluster specification has it: <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
+//! Redis Cluster: the slot of a key, and which node serves it, as in the cluster specification:
+//! <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 
 use crc16::{State, XMODEM};
 use futures_util::StreamExt as _;
@@ -8,43 +7,39 @@ use futures_util::stream::FuturesUnordered;
 use redis::{Pipeline, Value};
 
 use crate::store::redis::connect::address::Address;
-use crate::store::redis::connect::lookup::{ANSWER_TIMEOUT, LookupConnection};
+use crate::store::redis::connect::lookup::{LOOKUP_TIMEOUT, LookupConnection};
 
-/// How many slots a cluster has.
-pub const SLOTS: u16 = 16_384;
+/// The number of slots of a cluster.
+pub(crate) const SLOTS: u16 = 16_384;
 
-/// Where a node listens. The host is empty if it is the one that was asked.
+/// Where a node listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// A name or an address, without brackets.
+    /// A name or an IP address, without brackets; empty for the host of the node that named it.
     pub host: String,
-    /// A port.
+    /// A TCP port.
     pub port: u16,
 }
 
-/// Slots one after the other that the same master serves.
+/// Consecutive slots of one master.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Range {
-    /// The first.
-    pub first: u16,
-    /// The last, which is one of them.
-    pub last: u16,
-    /// Where their master is.
-    pub master: Endpoint,
+pub(crate) struct Range {
+    pub(crate) first: u16,
+    /// Inclusive.
+    pub(crate) last: u16,
+    pub(crate) master: Endpoint,
 }
 
 /// A cluster as one of its nodes sees it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct View {
-    /// Who serves what.
-    pub ranges: Vec<Range>,
-    /// Whether that node is with the majority, and all slots are served.
-    pub is_ok: bool,
+pub(crate) struct View {
+    pub(crate) ranges: Vec<Range>,
+    /// `cluster_state:ok`: the node is with the majority, and all slots are served.
+    is_ok: bool,
 }
 
 impl Endpoint {
-    /// Reads `host:port`, as redirections have it; there is more than one colon in an address of
-    /// IPv6.
+    /// Parses the `host:port` of a redirection. IPv6 addresses have more colons.
     pub fn read(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         Some(Self {
@@ -53,9 +48,9 @@ impl Endpoint {
         })
     }
 
-    /// The same with a host, where the one who told of it left that out.
+    /// Takes the host of `source`, which named this endpoint, where it was left out.
     #[must_use]
-    pub fn resolve_relative_to(&self, source: &Address) -> Self {
+    pub(crate) fn resolve_relative_to(&self, source: &Address) -> Self {
         let host = if self.host.is_empty() {
             source.host().unwrap_or_default()
         } else {
@@ -69,37 +64,26 @@ impl Endpoint {
 }
 
 impl View {
-    /// What to ask a node.
-    pub fn question() -> Pipeline {
+    fn commands() -> Pipeline {
         let mut commands = Pipeline::with_capacity(2);
-        commands
-            .cmd("CLUSTER")
-            .arg("SLOTS")
-            .cmd("CLUSTER")
-            .arg("INFO");
+        for topic in ["SLOTS", "INFO"] {
+            commands.cmd("CLUSTER").arg(topic);
+        }
         commands
     }
 
-    /// Reads what it answers.
-    ///
-    /// # Errors
-    /// In words: it is no node of a cluster, or one without slots.
-    pub fn read(values: Vec<Value>) -> Result<Self, String> {
-        let mut values = values
+    fn read(replies: Vec<Value>) -> Result<Self, String> {
+        let mut replies = replies
             .into_iter()
-            .map(|value| value.extract_error().map_err(|error| error.to_string()));
-        let (slots, info) = (
-            values.next().unwrap_or(Ok(Value::Nil))?,
-            values.next().unwrap_or(Ok(Value::Nil))?,
-        );
+            .map(|reply| reply.extract_error().map_err(|error| error.to_string()));
+        let mut next = || replies.next().unwrap_or(Ok(Value::Nil));
+        let (slots, info) = (next()?, next()?);
         let Value::Array(entries) = slots else {
-            return Err("CLUSTER SLOTS has another shape".to_owned());
+            return Err("unexpected reply to CLUSTER SLOTS".to_owned());
         };
         let ranges: Vec<Range> = entries.iter().filter_map(range).collect();
         if ranges.is_empty() {
-            return Err(
-                "it knows of no slots: it is not, or no longer, a node of a cluster".to_owned(),
-            );
+            return Err("knows no slots: not a node of a cluster".to_owned());
         }
         Ok(Self {
             ranges,
@@ -108,57 +92,55 @@ impl View {
     }
 }
 
-/// Asks one node after the other, and goes by the first that is with the majority. One that takes
-/// long is not waited for alone.
+/// Asks one node after the other and returns the first view of a node that is with the majority, or
+/// else the first view. A slow node does not delay the others.
 ///
 /// # Errors
-/// No node knows; what the last one said.
-pub async fn ask<'n>(
+/// No node has a view; the error of the last one.
+pub(crate) async fn ask<'n>(
     nodes: &[&'n LookupConnection],
 ) -> Result<(&'n LookupConnection, View), String> {
     let mut rest = nodes.iter().peekable();
-    let (mut asked, mut failure, mut doubtful) = (FuturesUnordered::new(), String::new(), None);
+    let (mut asked, mut failure, mut minority) = (FuturesUnordered::new(), String::new(), None);
     loop {
         if let Some(node) = rest.next() {
-            asked.push(view(node));
+            asked.push(ask_node(node));
         }
         tokio::select! {
             biased;
-            Some((source, view)) = asked.next() => match view {
-                Ok(view) if view.is_ok => return Ok((source, view)),
-                // It may be cut off from the others.
-                Ok(view) => doubtful = doubtful.or(Some((source, view))),
+            Some((node, view)) = asked.next() => match view {
+                Ok(view) if view.is_ok => return Ok((node, view)),
+                Ok(view) => minority = minority.or(Some((node, view))),
                 Err(error) => failure = error,
             },
-            () = tokio::time::sleep(ANSWER_TIMEOUT), if rest.peek().is_some() => {}
+            () = tokio::time::sleep(LOOKUP_TIMEOUT), if rest.peek().is_some() => {}
             else => break,
         }
     }
-    doubtful.ok_or(failure)
+    minority.ok_or(failure)
 }
 
-/// What a node says of its cluster.
-async fn view(node: &LookupConnection) -> (&LookupConnection, Result<View, String>) {
+async fn ask_node(node: &LookupConnection) -> (&LookupConnection, Result<View, String>) {
     let address = node.address();
-    let view = match node.call(&View::question()).await {
-        Ok(values) => View::read(values).map_err(|cause| format!("{address}: {cause}")),
+    let view = match node.call(&View::commands()).await {
+        Ok(replies) => View::read(replies).map_err(|cause| format!("{address}: {cause}")),
         Err(error) => Err(address.explain(&error)),
     };
     (node, view)
 }
 
-/// The slot of a key: what stands between its first `{` and the next `}`, if that is anything, or
-/// else the whole of it.
+/// The slot of a key: of its hash tag, the bytes between the first `{` and the next `}`, if there
+/// are any, or else of the whole key.
 pub fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
-        let behind = &key[open + 1..];
-        let length = behind.iter().position(|&byte| byte == b'}')?;
-        (length > 0).then(|| &behind[..length])
+        let rest = &key[open + 1..];
+        let length = rest.iter().position(|&byte| byte == b'}')?;
+        (length > 0).then(|| &rest[..length])
     });
     State::<XMODEM>::calculate(tag.unwrap_or(key)) % SLOTS
 }
 
-/// `[first, last, [host, port, id, …], replicas…]`
+/// Reads `[first, last, [host, port, id, …], replicas…]`.
 fn range(entry: &Value) -> Option<Range> {
     let Value::Array(parts) = entry else {
         return None;
@@ -169,21 +151,15 @@ fn range(entry: &Value) -> Option<Range> {
     let [host, port, ..] = master.as_slice() else {
         return None;
     };
-    let host = match host {
-        // It does not know its own name, or is not to tell.
-        Value::Nil => String::new(),
-        host => text(host)
-            .filter(|host| *host != "?")
-            .unwrap_or_default()
-            .to_owned(),
-    };
+    // Nil or "?": the node does not know its name, or is configured not to publish it.
+    let host = text(host).filter(|host| *host != "?").unwrap_or_default();
     let (first, last) = (number(first)?, number(last)?);
-    let is_range = first <= last && last < SLOTS;
-    is_range.then_some(Range {
+    let is_valid = first <= last && last < SLOTS;
+    is_valid.then_some(Range {
         first,
         last,
         master: Endpoint {
-            host,
+            host: host.to_owned(),
             port: number(port)?,
         },
     })
@@ -209,8 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_live_where_redis_says() {
-        // By `CLUSTER KEYSLOT`.
+    fn slots_are_those_of_cluster_keyslot() {
         for (key, expected) in [
             ("", 0),
             ("foo", 12_182),
@@ -221,53 +196,46 @@ mod tests {
         ] {
             assert_eq!(slot(key.as_bytes()), expected, "{key}");
         }
-        assert_ne!(slot(b"a{foo"), slot(b"foo"), "it is not closed");
+        assert_ne!(slot(b"a{foo"), slot(b"foo"), "an open brace is no tag");
     }
 
     #[test]
-    fn places_are_read_from_redirections() {
-        let read = |text: &str| Endpoint::read(text).map(|endpoint| (endpoint.host, endpoint.port));
-        assert_eq!(read("10.0.0.5:6379"), Some(("10.0.0.5".to_owned(), 6379)));
-        assert_eq!(read("::1:6379"), Some(("::1".to_owned(), 6379)));
-        assert_eq!(read("[::1]:6379"), Some(("::1".to_owned(), 6379)));
-        assert_eq!(read(":6379"), Some((String::new(), 6379)));
-        assert_eq!(read("6379"), None);
-        assert_eq!(read("a:b"), None);
+    fn endpoints_are_read_from_redirections() {
+        for (text, expected) in [
+            ("10.0.0.5:6379", Some(("10.0.0.5", 6379))),
+            ("::1:6379", Some(("::1", 6379))),
+            ("[::1]:6379", Some(("::1", 6379))),
+            (":6379", Some(("", 6379))),
+            ("6379", None),
+            ("a:b", None),
+        ] {
+            let endpoint = Endpoint::read(text);
+            let read = endpoint.as_ref().map(|it| (it.host.as_str(), it.port));
+            assert_eq!(read, expected, "{text}");
+        }
     }
 
     #[test]
-    fn what_is_no_cluster_says_so() {
-        assert!(
-            View::read(vec![Value::Array(Vec::new()), Value::Nil])
-                .is_err_and(|error| error.contains("no slots"))
-        );
-        let node = |host: Value| {
-            Value::Array(vec![
-                host,
-                Value::Int(7000),
-                Value::BulkString(b"id".to_vec()),
-            ])
+    fn views_have_the_valid_ranges() {
+        let empty = vec![Value::Array(Vec::new()), Value::Nil];
+        assert!(View::read(empty).is_err_and(|error| error.contains("no slots")));
+        let entry = |last: i64, host: Value| {
+            let id = Value::BulkString(b"id".to_vec());
+            let master = Value::Array(vec![host, Value::Int(7_000), id]);
+            Value::Array(vec![Value::Int(6), Value::Int(last), master])
         };
         let slots = Value::Array(vec![
-            Value::Array(vec![
-                Value::Int(0),
-                Value::Int(5),
-                node(Value::BulkString(b"10.0.0.5".to_vec())),
-            ]),
-            Value::Array(vec![Value::Int(6), Value::Int(16_383), node(Value::Nil)]),
-            Value::Array(vec![Value::Int(6), Value::Int(16_384), node(Value::Nil)]),
+            entry(8, Value::BulkString(b"10.0.0.5".to_vec())),
+            entry(16_383, Value::Nil),
+            entry(16_384, Value::Nil),
         ]);
-        let view = View::read(vec![
-            slots,
-            Value::BulkString(b"cluster_state:ok\r\n".to_vec()),
-        ])
-        .expect("it is a view");
+        let info = Value::BulkString(b"cluster_state:ok\r\n".to_vec());
+        let view = View::read(vec![slots, info]).expect("a view");
         assert!(view.is_ok);
-        let seen: Vec<_> = view
-            .ranges
-            .iter()
+        let ranges = view.ranges.iter();
+        let ranges: Vec<_> = ranges
             .map(|range| (range.first, range.last, &*range.master.host))
             .collect();
-        assert_eq!(seen, [(0, 5, "10.0.0.5"), (6, 16_383, "")]);
+        assert_eq!(ranges, [(6, 8, "10.0.0.5"), (6, 16_383, "")]);
     }
 }

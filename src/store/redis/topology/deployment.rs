@@ -1,49 +1,43 @@
-//! How the servers of one Redis belong together: one alone, one of several that Sentinel names, or
-//! a Cluster.
+//! A Redis deployment as configured: one server, a master behind Sentinel, or a Cluster.
 
 use std::fmt;
 
 use crate::store::redis::connect::address::Address;
 use crate::time::Span;
 
-/// One Redis to count on, however many servers it has. There may be a second one, for limits whose
-/// period is a second.
+/// A deployment and how to connect to it.
 #[derive(Debug, Clone)]
 pub struct PoolOptions {
-    /// Its servers, and how to be let in.
-    ///
-    /// Credentials and certificates may change while the process lives. An address knows the
-    /// newest, so whoever connects asks it for its
-    /// [`connection_info`](Address::connection_info) each time, and keeps none.
+    /// The servers and their credentials.
     pub deployment: Deployment,
-    /// How long making a connection may take.
+    /// How long connecting may take.
     pub connect_timeout: Span,
 }
 
-/// The servers to count on, as an operator names them.
+/// The servers as configured.
 #[derive(Debug, Clone)]
 pub enum Deployment {
-    /// One, at a place that does not change.
+    /// One server.
     Single(Address),
-    /// The master that Sentinel names, wherever that is at the moment.
+    /// The master that Sentinel names.
     Sentinel(SentinelConfig),
-    /// A Redis Cluster: some of its nodes, which know the others. At least one.
+    /// At least one node of a cluster.
     Cluster(Vec<Address>),
 }
 
-/// Who knows where the master is.
+/// A master and its sentinels.
 #[derive(Debug, Clone)]
 pub struct SentinelConfig {
-    /// What the sentinels call it.
+    /// The name of the master.
     pub master: String,
-    /// Where they are, and how to be let in by them. At least one.
+    /// At least one.
     pub sentinels: Vec<Address>,
-    /// How to be let in by the master; its place is what the sentinels say.
+    /// Credentials of the master; the sentinels name its endpoint.
     pub server: Address,
 }
 
 impl Deployment {
-    /// The number of the database in which counters are.
+    /// The database that has the counters.
     pub fn database(&self) -> i64 {
         match self {
             Self::Single(address) => address.database(),
@@ -55,6 +49,10 @@ impl Deployment {
 
 impl fmt::Display for Deployment {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |addresses: &[Address]| {
+            let addresses = addresses.iter().map(Address::to_string);
+            addresses.collect::<Vec<_>>().join(", ")
+        };
         match self {
             Self::Single(address) => write!(formatter, "{address}"),
             Self::Sentinel(SentinelConfig {
@@ -62,21 +60,9 @@ impl fmt::Display for Deployment {
             }) => write!(
                 formatter,
                 "{master} of the sentinels at {}",
-                List(sentinels)
+                list(sentinels)
             ),
-            Self::Cluster(seeds) => write!(formatter, "the cluster of {}", List(seeds)),
+            Self::Cluster(seeds) => write!(formatter, "the cluster of {}", list(seeds)),
         }
-    }
-}
-
-/// Addresses with commas between them.
-struct List<'a>(&'a [Address]);
-
-impl fmt::Display for List<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, address) in self.0.iter().enumerate() {
-            write!(formatter, "{}{address}", if index > 0 { ", " } else { "" })?;
-        }
-        Ok(())
     }
 }

@@ -1,6 +1,8 @@
-//! What is wrong with a server: noticed by calls, looked at a few times a second by one task, which
-//! probes a server that was given up, and logs each trouble once when it comes and once when it is
-//! over.
+//! Faults of one Redis server: calls record them, and each is logged once when it starts and once
+//! when it ends.
+//!
+//! Recording is lock-free on the request path; one background task calls `log_transitions` every
+//! `PROBE_INTERVAL`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -17,131 +19,129 @@ use crate::store::redis::topology::breaker::{Breaker, BreakerMetrics};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::time::{Clock, Span, Time};
 
-/// How soon a server that failed is tried again at first, and how often troubles are looked at.
-pub const PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// How often it is tried while the fault lasts: within this time of its end the server is used.
-pub const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(1);
-/// The same for attempts by TLS that were not refused: each has cost Redis a handshake.
-pub const TLS_PROBE_INTERVAL_MAX: Duration = Duration::from_secs(3);
-/// A trouble that was not seen for this long is over.
+/// The first pause between probes, and how often fault records are evaluated.
+pub(crate) const PROBE_INTERVAL: Duration = Duration::from_millis(200);
+/// The longest pause between probes: a server is used again within this time of its recovery.
+pub(crate) const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// The longest pause after TLS attempts that reached the server: each costs Redis a handshake.
+pub(crate) const TLS_PROBE_INTERVAL_MAX: Duration = Duration::from_secs(3);
+/// A fault that was not recorded for this long has ended.
 const QUIET: Span = Span::from_secs(1);
 
-/// Kinds of trouble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultKind {
+pub(crate) enum FaultKind {
     /// Connections break or cannot be made, or replies do not come.
     Unreachable,
-    /// Redis answers calls with errors: out of memory, read-only, loading, no permission.
-    Refusing,
-    /// Something else than a counter stands at a key.
+    /// Redis replies with errors: out of memory, read-only, loading, no permission.
+    ErrorReplies,
+    /// A key holds a value that no algorithm wrote.
     ForeignValue,
-    /// Replies come, but later than callers wait.
+    /// Replies come after the deadlines of their callers.
     Slow,
 }
 
-/// The state of one server, as its callers see it.
+/// The state of one server, shared by all workers.
 #[derive(Debug)]
-pub struct Health {
-    /// Whether it is asked at all.
-    pub breaker: Breaker,
+pub(crate) struct Health {
+    pub(crate) breaker: Breaker,
     clock: Clock,
-    notes: [FaultRecord; 4],
-    /// Rung when somebody should look where the keys are now.
+    faults: [FaultRecord; 4],
+    /// Notified when the keys of this server may have moved.
     refresh: Arc<Notify>,
-    /// It answered a probe or a call at least once.
     was_reachable: AtomicBool,
     probes_failed: Counter,
 }
 
-/// What all servers tell together.
+/// Sums over all servers.
 #[derive(Debug, Clone)]
-pub struct HealthMetrics {
+pub(crate) struct HealthMetrics {
     breaker: BreakerMetrics,
-    troubles: [Gauge; 4],
+    faults: [Gauge; 4],
     probes_failed: Counter,
 }
 
-/// What was seen of one kind of trouble. Times are in µs, 0 is never.
+/// One kind of fault of one server. Times are in µs; 0 is none.
 #[derive(Debug)]
 struct FaultRecord {
     first: AtomicU64,
     last: AtomicU64,
-    /// As it was last seen: what came first may have been a connection that broke, and what lasts
-    /// a password that is refused.
+    /// The most recent cause: a fault that starts as a broken connection may last as a wrong
+    /// password.
     cause: Mutex<String>,
-    /// It was said to be there.
-    is_told: AtomicBool,
+    is_logged: AtomicBool,
     gauge: Gauge,
 }
 
 impl FaultKind {
     const ALL: [Self; 4] = [
         Self::Unreachable,
-        Self::Refusing,
+        Self::ErrorReplies,
         Self::ForeignValue,
         Self::Slow,
     ];
 
+    /// The label of the metric.
     fn name(self) -> &'static str {
         match self {
             Self::Unreachable => "unreachable",
-            Self::Refusing => "refusing",
+            Self::ErrorReplies => "refusing",
             Self::ForeignValue => "foreign_value",
             Self::Slow => "slow",
         }
     }
 
-    /// What a log line says of it.
-    fn sentence(self) -> &'static str {
+    /// The log messages of its start and its end.
+    fn messages(self) -> [&'static str; 2] {
         match self {
-            Self::Unreachable => "Redis cannot be reached",
-            Self::Refusing => "Redis refuses to count",
-            Self::ForeignValue => "something else than a counter stands at a key in Redis",
-            Self::Slow => "Redis answers later than callers wait",
+            Self::Unreachable => ["Redis unreachable", "Redis reachable again"],
+            Self::ErrorReplies => ["Redis replies with errors", "Redis serves commands again"],
+            Self::ForeignValue => [
+                "a Redis key holds a value that is not a counter",
+                "no foreign values in Redis keys any more",
+            ],
+            Self::Slow => ["Redis replies too late", "Redis replies in time again"],
         }
     }
 
-    /// The kind of an error that Redis answered with.
     fn of_reply(text: &str) -> Self {
-        // Redis' own, and the script's.
-        let foreign = ["WRONGTYPE", "value is not "];
-        if foreign.iter().any(|word| text.contains(word)) {
+        // The first is Redis' own, the second the script's.
+        if text.contains("WRONGTYPE") || text.contains("value is not ") {
             Self::ForeignValue
         } else {
-            Self::Refusing
+            Self::ErrorReplies
         }
     }
 }
 
 impl HealthMetrics {
-    /// All is well, as far as anybody knows.
-    pub fn new(metrics: &Metrics) -> Self {
-        let help = "Servers with this kind of trouble: 0 or 1 where there is one.";
+    pub(crate) fn new(metrics: &Metrics) -> Self {
         Self {
             breaker: BreakerMetrics::new(metrics),
-            troubles: FaultKind::ALL.map(|trouble| {
-                metrics.gauge_with("tollgate_store_fault", help, &[("kind", trouble.name())])
+            faults: FaultKind::ALL.map(|kind| {
+                metrics.gauge_with(
+                    "tollgate_store_fault",
+                    "Redis servers with this kind of fault.",
+                    &[("kind", kind.name())],
+                )
             }),
             probes_failed: metrics.counter(
                 "tollgate_store_probes_failed_total",
-                "Probes of a server that was given up, and is not back.",
+                "Failed probes of servers whose circuit breaker is open.",
             ),
         }
     }
 }
 
 impl Health {
-    /// Well, until something else is seen. `refresh` is rung when it may no longer be the one to
-    /// ask.
-    pub fn new(metrics: &HealthMetrics, clock: Clock, refresh: Arc<Notify>) -> Self {
+    pub(crate) fn new(metrics: &HealthMetrics, clock: Clock, refresh: Arc<Notify>) -> Self {
         Self {
             breaker: Breaker::new(metrics.breaker.clone()),
             clock,
-            notes: metrics.troubles.clone().map(|gauge| FaultRecord {
+            faults: metrics.faults.clone().map(|gauge| FaultRecord {
                 first: AtomicU64::new(0),
                 last: AtomicU64::new(0),
                 cause: Mutex::default(),
-                is_told: AtomicBool::new(false),
+                is_logged: AtomicBool::new(false),
                 gauge,
             }),
             refresh,
@@ -150,57 +150,55 @@ impl Health {
         }
     }
 
-    /// A call failed.
-    pub fn record_failure(&self, cause: &str) {
+    /// A call got no reply.
+    pub(crate) fn record_failure(&self, cause: &str) {
         self.record_fault(FaultKind::Unreachable, cause);
         if self.breaker.record_failure() {
             self.refresh.notify_one();
         }
     }
 
-    /// The server answered with an error.
-    pub fn record_error_reply(&self, text: &str) {
+    /// A call got an error reply.
+    pub(crate) fn record_error_reply(&self, text: &str) {
         self.record_fault(FaultKind::of_reply(text), text);
-        // It was the master, or there is no telling who is.
         if is_misplaced(text) || text.contains("CLUSTERDOWN") {
             self.refresh.notify_one();
         }
     }
 
-    /// Something is wrong, but connections are not.
-    pub fn record_fault(&self, trouble: FaultKind, text: &str) {
-        let note = &self.notes[trouble as usize];
+    /// Does not affect the breaker.
+    pub(crate) fn record_fault(&self, kind: FaultKind, cause: &str) {
+        let record = &self.faults[kind as usize];
         let now = self.clock.now().as_micros();
-        note.last.store(now, Relaxed);
-        // Whoever has it at this moment has a cause that is as new.
-        if let Some(mut cause) = note.cause.try_lock()
-            && *cause != text
+        record.last.store(now, Relaxed);
+        // Another holder of the lock has a cause that is as new.
+        if let Some(mut known) = record.cause.try_lock()
+            && *known != cause
         {
-            text.clone_into(&mut cause);
+            cause.clone_into(&mut known);
         }
-        if note.first.load(Relaxed) == 0 {
-            note.first.store(now, Relaxed);
+        if record.first.load(Relaxed) == 0 {
+            record.first.store(now, Relaxed);
         }
     }
 
-    /// A call worked.
-    pub fn record_success(&self) {
+    pub(crate) fn record_success(&self) {
         if !self.was_reachable.load(Relaxed) {
             self.was_reachable.store(true, Relaxed);
         }
         self.breaker.record_success();
     }
 
-    /// Whether the server was ever seen to be there.
-    pub fn was_reachable(&self) -> bool {
+    /// Whether the server has ever replied.
+    pub(crate) fn was_reachable(&self) -> bool {
         self.was_reachable.load(Relaxed)
     }
 
-    /// Probes the server. If it does not answer, it is not asked until it does.
+    /// Probes the server; a failure may open the breaker.
     ///
     /// # Errors
-    /// Why it does not answer.
-    pub async fn probe(&self, connector: &Connector) -> Result<(), RedisError> {
+    /// The server did not reply.
+    pub(crate) async fn probe(&self, connector: &Connector) -> Result<(), RedisError> {
         let probed = connector.probe().await;
         match &probed {
             Ok(()) => self.was_reachable.store(true, Relaxed),
@@ -209,22 +207,20 @@ impl Health {
         probed
     }
 
-    /// A probe takes long. If the server was never seen to be there, calls do not wait for it.
-    pub fn probe_is_slow(&self) {
+    /// The first probe takes long: calls do not wait for a server that has never replied.
+    pub(crate) fn probe_is_slow(&self) {
         if !self.was_reachable() && self.breaker.open() {
-            self.record_fault(FaultKind::Unreachable, "it does not answer");
+            self.record_fault(FaultKind::Unreachable, "no reply");
             self.refresh.notify_one();
         }
     }
 
-    /// Opens the breaker unless calls were answered while the probe was under way: then the probe
-    /// was late, and Redis is there.
     fn probe_failed(&self, cause: &str) {
+        // Calls were answered during the probe, so only the probe was late.
         if self.was_reachable() && !self.breaker.is_open() {
             return;
         }
-        // At the start no call has failed yet, and the first caller need not be the one to find
-        // out.
+        // At the start no call has failed yet, and no caller has to be the first.
         if self.breaker.open() {
             self.refresh.notify_one();
         } else {
@@ -233,87 +229,79 @@ impl Health {
         self.record_fault(FaultKind::Unreachable, cause);
     }
 
-    /// Logs what has come, and what is over.
-    pub fn log_transitions(&self, address: &Address) {
-        for trouble in FaultKind::ALL {
-            self.log(trouble, address);
+    /// Logs faults that have started or ended since the last call.
+    pub(crate) fn log_transitions(&self, address: &Address) {
+        for kind in FaultKind::ALL {
+            self.log_transition(kind, address);
         }
     }
 
-    /// It is not asked any more: what was told to be wrong with it is over.
-    pub fn retire(&self, address: &Address) {
+    /// The server left the topology: its faults are cleared, and its breaker stays closed.
+    pub(crate) fn retire(&self, address: &Address) {
         self.breaker.retire();
-        for trouble in FaultKind::ALL {
-            let note = &self.notes[trouble as usize];
-            if note.is_told.swap(false, Relaxed) {
-                note.gauge.dec();
-                tracing::warn!(%address, "over: {}; it is not asked any more", trouble.sentence());
+        for kind in FaultKind::ALL {
+            if self.faults[kind as usize].clear() {
+                let [fault, _] = kind.messages();
+                tracing::warn!(%address, fault, "fault cleared: node removed from the topology");
             }
         }
     }
 
-    /// What was told to be wrong with it and is not over, with what it was last seen by.
-    pub fn active_faults(&self) -> impl Iterator<Item = String> {
-        let there = FaultKind::ALL
+    /// Each logged fault that has not ended, with its cause.
+    pub(crate) fn active_faults(&self) -> impl Iterator<Item = String> {
+        let active = FaultKind::ALL
             .into_iter()
-            .filter(|trouble| self.notes[*trouble as usize].is_told.load(Relaxed));
-        there.map(|trouble| {
-            format!(
-                "{} ({})",
-                trouble.sentence(),
-                self.notes[trouble as usize].cause()
-            )
+            .filter(|kind| self.faults[*kind as usize].is_logged.load(Relaxed));
+        active.map(|kind| {
+            let [fault, _] = kind.messages();
+            format!("{fault} ({})", self.faults[kind as usize].cause.lock())
         })
     }
 
-    /// Logs a trouble that has come, or gone.
-    fn log(&self, trouble: FaultKind, address: &Address) {
-        let note = &self.notes[trouble as usize];
+    fn log_transition(&self, kind: FaultKind, address: &Address) {
+        let record = &self.faults[kind as usize];
         let now = self.clock.now();
-        let (first, last) = (note.first.load(Relaxed), note.last.load(Relaxed));
-        let lasting = |since: u64| now.since(Time::from_micros(since));
-        let over = match trouble {
-            // The breaker knows. A single failure that did not open it was an accident; and one
-            // that opens again and again, because some connections work and others
-            // break, is one trouble.
-            FaultKind::Unreachable => {
-                !self.breaker.is_open() && (first == 0 || lasting(last) > QUIET)
-            }
-            FaultKind::Refusing | FaultKind::ForeignValue => first == 0 || lasting(last) > QUIET,
-            // Who gave up waiting before it was known to be gone is not to be told of when it is
-            // back.
-            FaultKind::Slow => first == 0 || lasting(last) > QUIET || self.breaker.is_open(),
+        let (first, last) = (record.first.load(Relaxed), record.last.load(Relaxed));
+        let age = |since: u64| now.since(Time::from_micros(since));
+        let is_quiet = first == 0 || age(last) > QUIET;
+        let is_open = self.breaker.is_open();
+        let (has_started, has_ended) = match kind {
+            // A failure that did not open the breaker was an accident. A breaker that opens again
+            // and again, because only some connections work, is one fault.
+            FaultKind::Unreachable => (is_open, !is_open && is_quiet),
+            FaultKind::ErrorReplies | FaultKind::ForeignValue => (first > 0, is_quiet),
+            // One slow call is no fault, and time-outs before the breaker opened do not count as
+            // slowness after the recovery.
+            FaultKind::Slow => (first > 0 && age(first) > QUIET, is_quiet || is_open),
         };
-        let comes = match trouble {
-            FaultKind::Unreachable => self.breaker.is_open(),
-            FaultKind::Refusing | FaultKind::ForeignValue => first > 0,
-            // Of a single slow call nobody needs to be told.
-            FaultKind::Slow => first > 0 && lasting(first) > QUIET,
-        };
-        if over {
-            note.first.store(0, Relaxed);
-            if note.is_told.swap(false, Relaxed) {
-                note.gauge.dec();
-                tracing::warn!(%address, "over: {}", trouble.sentence());
+        let [fault, recovery] = kind.messages();
+        if has_ended {
+            record.first.store(0, Relaxed);
+            if record.clear() {
+                tracing::warn!(%address, fault, "recovered: {recovery}");
             }
-        } else if comes && !note.is_told.swap(true, Relaxed) {
-            note.gauge.inc();
-            tracing::warn!(%address, cause = note.cause(), "{}; calls are answered as on_store_error says", trouble.sentence());
+        } else if has_started && !record.is_logged.swap(true, Relaxed) {
+            record.gauge.inc();
+            let cause = record.cause.lock().clone();
+            tracing::warn!(%address, cause, "{fault}; on_store_error decides requests");
         }
     }
 }
 
 impl FaultRecord {
-    fn cause(&self) -> String {
-        self.cause.lock().clone()
+    /// Returns whether the fault was logged.
+    fn clear(&self) -> bool {
+        let was_logged = self.is_logged.swap(false, Relaxed);
+        if was_logged {
+            self.gauge.dec();
+        }
+        was_logged
     }
 }
 
 impl Drop for FaultRecord {
     fn drop(&mut self) {
-        if *self.is_told.get_mut() {
-            self.gauge.dec();
-        }
+        self.clear();
     }
 }
 
@@ -322,28 +310,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_other_programs_are_foreign_whatever_the_algorithm() {
-        let foreign = [
-            "WRONGTYPE Operation against a key holding the wrong kind of value",
-            "ERR value is not an integer or out of range",
-            "ERR value is not a bucket",
-            "ERR value is not a log",
-            "ERR value is not a sliding window",
-            "ERR value is not a sliding window of as many buckets",
-        ];
-        for text in foreign {
-            assert_eq!(FaultKind::of_reply(text), FaultKind::ForeignValue, "{text}");
-        }
-        for text in [
-            "OOM command not allowed when used memory > 'maxmemory'.",
-            "READONLY You can't write against a read only replica.",
+    fn values_that_no_algorithm_wrote_are_foreign() {
+        for (text, expected) in [
+            (
+                "WRONGTYPE Operation against a key holding the wrong kind of value",
+                FaultKind::ForeignValue,
+            ),
+            (
+                "ERR value is not an integer or out of range",
+                FaultKind::ForeignValue,
+            ),
+            ("ERR value is not a bucket", FaultKind::ForeignValue),
+            (
+                "ERR value is not a sliding window of as many buckets",
+                FaultKind::ForeignValue,
+            ),
+            (
+                "OOM command not allowed when used memory > 'maxmemory'.",
+                FaultKind::ErrorReplies,
+            ),
+            (
+                "READONLY You can't write against a read only replica.",
+                FaultKind::ErrorReplies,
+            ),
         ] {
-            assert_eq!(FaultKind::of_reply(text), FaultKind::Refusing, "{text}");
+            assert_eq!(FaultKind::of_reply(text), expected, "{text}");
         }
     }
 
     #[test]
-    fn a_failed_probe_opens_the_breaker_unless_calls_are_answered_meanwhile() {
+    fn failed_probe_opens_the_breaker_unless_calls_were_answered() {
         let health = || {
             Health::new(
                 &HealthMetrics::new(&Metrics::new()),

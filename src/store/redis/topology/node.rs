@@ -1,5 +1,4 @@
-//! One server, as the whole process knows it: how to connect to it, whether it is well, and what
-//! time it is there.
+//! One Redis server: its connector, health and clock, shared by all workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,50 +15,40 @@ use crate::store::redis::relocation::Relocation;
 use crate::store::redis::topology::health::{Health, HealthMetrics};
 use crate::time::Clock;
 
-/// One server. Its address never changes: when another takes its place, that is another node.
+/// Its address never changes: a server elsewhere is another node.
 #[derive(Debug)]
-pub struct Node {
+pub(crate) struct Node {
     id: NodeId,
     connector: Connector,
-    /// For look-ups.
-    pub lookup: LookupConnection,
-    /// Whether another server has its name now.
-    pub relocation: Relocation,
-    /// Whether it is well.
-    pub health: Health,
-    /// What time it is there.
-    pub clock: RedisClock,
-    /// How often, once given up, it was there again.
+    /// For discovery.
+    pub(crate) lookup: LookupConnection,
+    pub(crate) relocation: Relocation,
+    pub(crate) health: Health,
+    pub(crate) clock: RedisClock,
     recoveries: AtomicU64,
 }
 
-/// Tells nodes of this process apart, also those that are gone.
+/// Never reused within a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(u64);
+pub(crate) struct NodeId(u64);
 
 /// What the nodes of a pool have in common.
 #[derive(Debug, Clone)]
-pub struct NodeParts {
-    /// How long to wait for connections and replies.
-    pub timeouts: Timeouts,
-    /// Opens their connections.
-    pub dialer: Dialer,
+pub(crate) struct NodeParts {
+    pub(crate) timeouts: Timeouts,
+    pub(crate) dialer: Dialer,
     /// The clock of this process.
-    pub clock: Clock,
-    /// Counts connections.
-    pub connections: ConnectionMetrics,
-    /// Counts troubles.
-    pub health: HealthMetrics,
-    /// Rung when a node may no longer be the one to ask.
-    pub refresh: Arc<Notify>,
+    pub(crate) clock: Clock,
+    pub(crate) connections: ConnectionMetrics,
+    pub(crate) health: HealthMetrics,
+    /// Notified when the keys of a node may have moved.
+    pub(crate) refresh: Arc<Notify>,
 }
 
 impl Node {
-    /// Nothing is connected yet.
-    ///
     /// # Errors
-    /// An address that the client cannot use.
-    pub fn new(address: Address, parts: &NodeParts) -> Result<Self, RedisError> {
+    /// An address that the Redis client cannot use.
+    pub(crate) fn new(address: Address, parts: &NodeParts) -> Result<Self, RedisError> {
         static NODES: AtomicU64 = AtomicU64::new(0);
         let connector = Connector::new(
             address,
@@ -78,29 +67,26 @@ impl Node {
         })
     }
 
-    /// Which one it is.
-    pub fn id(&self) -> NodeId {
+    pub(crate) fn id(&self) -> NodeId {
         self.id
     }
 
-    /// It is asked again.
-    pub fn mark_recovered(&self) {
+    /// The node is in use again.
+    pub(crate) fn mark_recovered(&self) {
         self.recoveries.fetch_add(1, Relaxed);
         self.connector.restart_connecting();
     }
 
-    /// Tells one outage of one server from any other.
-    pub fn epoch(&self) -> u64 {
+    /// Identifies the time since the last recovery of this node, within the process.
+    pub(crate) fn epoch(&self) -> u64 {
         self.id.0 << 32 | self.recoveries.load(Relaxed)
     }
 
-    /// Where it is, as it may be shown.
-    pub fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &Address {
         self.connector.address()
     }
 
-    /// What makes connections to it.
-    pub fn connector(&self) -> &Connector {
+    pub(crate) fn connector(&self) -> &Connector {
         &self.connector
     }
 }

@@ -1,27 +1,27 @@
-//! What a node of a cluster says when a key is not, or not wholly, with it.
+//! Redirections of a cluster: error replies for keys that are on another node.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::store::redis::topology::cluster::Endpoint;
 
-/// Where to go instead. Nothing was done yet, so whatever is sent there is not sent twice.
+/// Where to send a command instead. The node did nothing, so it is not executed twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Redirect {
-    /// The slot lives there now.
+    /// The slot has moved.
     Moved(Endpoint),
-    /// The slot is on its way there, and this key has arrived, or was never anywhere.
+    /// The slot is migrating, and the key is on the new node or on none.
     Ask(Endpoint),
-    /// Of several keys of a slot that is on its way some have arrived: each is to come alone.
+    /// TRYAGAIN: the slot is migrating and its keys are split between nodes. Send each command on
+    /// its own.
     Again,
 }
 
 impl Redirect {
-    /// Reads it from an error; any other one is none.
+    /// `None` for any other error.
     pub fn read(error: &RedisError) -> Option<Self> {
         let endpoint = || {
-            error
-                .redirect_node()
-                .and_then(|(endpoint, _)| Endpoint::read(endpoint))
+            let (endpoint, _) = error.redirect_node()?;
+            Endpoint::read(endpoint)
         };
         match error.kind() {
             ErrorKind::Server(ServerErrorKind::Moved) => endpoint().map(Self::Moved),

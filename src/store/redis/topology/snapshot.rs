@@ -1,73 +1,72 @@
-//! Where keys live, as far as it is known: a snapshot that requests go by.
+//! A snapshot of the topology: which node has a key.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::store::redis::topology::cluster;
-use crate::store::redis::topology::node::Node;
+use crate::store::redis::topology::node::{Node, NodeId};
 
-/// A slot that nobody serves.
-pub const UNASSIGNED: u16 = u16::MAX;
+/// A slot without a node.
+pub(crate) const UNASSIGNED: u16 = u16::MAX;
 
-/// Where keys live, as far as it is known.
+/// Empty until the first discovery.
 #[derive(Debug, Default)]
-pub struct Topology {
-    /// Nobody, until somebody is found.
-    pub nodes: Vec<Arc<Node>>,
-    /// For each slot of a cluster its node's place among those; [`UNASSIGNED`] where there is none.
-    pub slots: Option<Box<[u16]>>,
+pub(crate) struct Topology {
+    nodes: Vec<Arc<Node>>,
+    /// For each slot of a cluster the index of its node, or [`UNASSIGNED`].
+    slots: Option<Box<[u16]>>,
 }
 
 impl Topology {
-    /// The only server.
-    pub fn single(node: Arc<Node>) -> Self {
+    /// One server has all keys.
+    pub(crate) fn single(node: Arc<Node>) -> Self {
         Self {
             nodes: vec![node],
             slots: None,
         }
     }
 
-    /// All servers.
-    pub fn nodes(&self) -> &[Arc<Node>] {
-        &self.nodes
-    }
-
-    /// Whether keys of one command must share a slot.
-    pub fn has_slots(&self) -> bool {
-        self.slots.is_some()
-    }
-
-    /// Who has this key, if anybody.
-    pub fn owner(&self, key: &[u8]) -> Option<&Arc<Node>> {
-        match &self.slots {
-            None => self.nodes.first(),
-            Some(slots) => self
-                .nodes
-                .get(usize::from(slots[usize::from(cluster::slot(key))])),
+    pub(crate) fn cluster(nodes: Vec<Arc<Node>>, slots: Box<[u16]>) -> Self {
+        Self {
+            nodes,
+            slots: Some(slots),
         }
     }
 
-    /// Whether it leads every key to the same server.
-    pub fn routes_like(&self, other: &Self) -> bool {
-        let ids = |topology: &Self| {
-            topology
-                .nodes
-                .iter()
-                .map(|node| node.id())
-                .collect::<Vec<_>>()
-        };
-        self.slots == other.slots && ids(self) == ids(other)
+    pub(crate) fn nodes(&self) -> &[Arc<Node>] {
+        &self.nodes
     }
 
-    /// Whether it has the same servers.
-    pub fn has_same_nodes(&self, other: &Self) -> bool {
-        let ids = |topology: &Self| {
-            topology
-                .nodes
-                .iter()
-                .map(|node| node.id())
-                .collect::<BTreeSet<_>>()
-        };
-        ids(self) == ids(other)
+    pub(crate) fn contains(&self, id: NodeId) -> bool {
+        self.nodes.iter().any(|node| node.id() == id)
+    }
+
+    /// Whether the keys of one command must share a slot.
+    pub(crate) fn has_slots(&self) -> bool {
+        self.slots.is_some()
+    }
+
+    /// The node that has a key.
+    pub(crate) fn owner(&self, key: &[u8]) -> Option<&Arc<Node>> {
+        match &self.slots {
+            None => self.nodes.first(),
+            Some(slots) => {
+                let index = slots[usize::from(cluster::slot(key))];
+                self.nodes.get(usize::from(index))
+            }
+        }
+    }
+
+    /// Whether both have the same node for every key.
+    pub(crate) fn routes_like(&self, other: &Self) -> bool {
+        self.slots == other.slots && self.ids().eq(other.ids())
+    }
+
+    pub(crate) fn has_same_nodes(&self, other: &Self) -> bool {
+        self.ids().collect::<BTreeSet<_>>() == other.ids().collect()
+    }
+
+    fn ids(&self) -> impl Iterator<Item = NodeId> {
+        self.nodes.iter().map(|node| node.id())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::support::fault_log::{self, FAULTS};
 use crate::support::traffic::{Answers, ValueAnswers};
 
 /// The rules of a scenario, by their `on_store_error`, which is also their key.
@@ -10,18 +11,6 @@ pub(crate) const POLICIES: [&str; 4] = ["local", "allow", "deny", "error"];
 pub(crate) const VALUES: usize = 20;
 /// The limit of each value.
 pub(crate) const LIMIT: u64 = 4;
-
-/// Logged when connections break, or replies do not come.
-pub(crate) const UNREACHABLE: &str = "Redis cannot be reached";
-/// Logged when Redis answers with errors.
-pub(crate) const REFUSING: &str = "Redis refuses to count";
-/// Logged when a key holds a value of another program.
-pub(crate) const FOREIGN: &str = "something else than a counter stands at a key";
-/// Logged when replies come after their callers' deadlines.
-pub(crate) const SLOW: &str = "Redis answers later than callers wait";
-const FAULTS: [&str; 4] = [UNREACHABLE, REFUSING, FOREIGN, SLOW];
-/// The beginning of a message that says that a fault is over.
-const OVER: &str = "over: ";
 
 /// What happened.
 #[derive(Debug)]
@@ -105,7 +94,8 @@ impl History {
                 .nth(1)
                 .and_then(|rest| rest.split(' ').next())
                 .expect("the line has an address");
-            *open.entry((fault, address)).or_default() += if line.contains(OVER) { -1 } else { 1 };
+            *open.entry((fault, address)).or_default() +=
+                if fault_log::is_end(line) { -1 } else { 1 };
         }
         open.into_iter()
             .filter(|(_, count)| *count != 0)
@@ -202,6 +192,7 @@ fn sum(page: &str, name: &str, label: &str) -> u64 {
 
 mod tests {
     use super::*;
+    use crate::support::fault_log::{SLOW, UNREACHABLE};
 
     fn history(lines: &[&str]) -> History {
         History {
@@ -213,12 +204,12 @@ mod tests {
     #[test]
     fn a_fault_is_over_when_each_address_has_both_lines() {
         let (a, b) = (
-            "Redis cannot be reached; … address=a cause=x",
-            "Redis cannot be reached; … address=b",
+            "Redis unreachable; … address=a cause=x",
+            "Redis unreachable; … address=b",
         );
         let (a_over, b_over) = (
-            "over: Redis cannot be reached address=a",
-            "over: Redis cannot be reached address=b",
+            "recovered: … address=a fault=\"Redis unreachable\"",
+            "fault cleared: … address=b fault=\"Redis unreachable\"",
         );
         assert!(history(&[]).is_over() && history(&[a, a_over, b, b_over]).is_over());
         assert!(!history(&[a]).is_over() && !history(&[a, b, a_over, a_over]).is_over());

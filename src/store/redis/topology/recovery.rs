@@ -1,0 +1,82 @@
+//! Probes servers that are not used: at the start, and while their circuit breakers are open.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use redis::RedisError;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::backoff::Backoff;
+use crate::store::redis::topology::health::{
+    PROBE_INTERVAL, PROBE_INTERVAL_MAX, TLS_PROBE_INTERVAL_MAX,
+};
+use crate::store::redis::topology::node::{Node, NodeId};
+use crate::store::redis::topology::pool::NodePool;
+
+/// How long calls wait for the first probe of a server; the probe itself continues.
+const FIRST_PROBE_AWAITED: Duration = Duration::from_secs(1);
+
+/// Probes servers and logs their faults for as long as the process lives.
+pub(crate) async fn run<B: Future<Output = bool> + Send>(
+    pool: &NodePool,
+    before_use: impl Fn(Arc<Node>) -> B,
+) {
+    let mut ticks = tokio::time::interval(PROBE_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut recoveries, mut recovering) = (FuturesUnordered::new(), BTreeSet::new());
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => for node in Arc::clone(&pool.topology()).nodes() {
+                node.health.log_transitions(node.address());
+                if needs_probe(node) && recovering.insert(node.id()) {
+                    recoveries.push(recover(pool, node.clone(), &before_use));
+                }
+            },
+            Some(id) = recoveries.next() => {
+                recovering.remove(&id);
+            }
+        }
+    }
+}
+
+/// Probes a server, one attempt at a time, until it is used or left the topology.
+async fn recover<B: Future<Output = bool> + Send>(
+    pool: &NodePool,
+    node: Arc<Node>,
+    before_use: &impl Fn(Arc<Node>) -> B,
+) -> NodeId {
+    let mut pauses = Backoff::doubling(PROBE_INTERVAL, TLS_PROBE_INTERVAL_MAX);
+    while needs_probe(&node) && pool.topology().contains(node.id()) {
+        let began = Instant::now();
+        let pause_max = match probe(&node).await {
+            Ok(()) if !node.health.breaker.is_open() || before_use(node.clone()).await => {
+                pool.mark_recovered(&node);
+                break;
+            }
+            Err(error) if node.address().is_tls() && !error.is_connection_refusal() => {
+                TLS_PROBE_INTERVAL_MAX
+            }
+            _ => PROBE_INTERVAL_MAX,
+        };
+        tokio::time::sleep_until(began + pauses.pause_up_to(pause_max)).await;
+    }
+    node.id()
+}
+
+async fn probe(node: &Node) -> Result<(), RedisError> {
+    let mut probing = pin!(node.health.probe(node.connector()));
+    if let Ok(probed) = tokio::time::timeout(FIRST_PROBE_AWAITED, &mut probing).await {
+        return probed;
+    }
+    node.health.probe_is_slow();
+    probing.await
+}
+
+/// A server that has never replied is probed as well, so that no caller is the first to find out.
+fn needs_probe(node: &Node) -> bool {
+    node.health.breaker.is_open() || !node.health.was_reachable()
+}
