@@ -1,104 +1,46 @@
-//! From rules as they come, text or already in shape, to a RuleSet.
+//! Compiles rules to a [`RuleSet`], from YAML or from a control plane.
 //!
-//! There is one compiler, and it looks at everything before it gives up: all problems of all files
-//! come out together, each with its place and what to write instead. What the reference accepts is
-//! accepted, and means the same.
-
-use std::sync::Arc;
+//! There is one compiler. It checks everything before it fails: all problems of all files are
+//! reported at once, each with its location and a hint. What envoyproxy/ratelimit accepts is
+//! accepted with the same meaning; docs/compatibility.md lists the exceptions.
 
 use crate::config::compile::Compiler;
 use crate::config::error::{Finding, Findings, SourceFindings};
 use crate::config::overlay::Overlay;
 use crate::config::schema::RulesFile;
-use crate::config::yaml::Location;
-use crate::limit::{Algorithm, Months};
-use crate::rules::stats::StatsTable;
-use crate::rules::tree::Dots;
-use crate::rules::{KeyFormat, RuleSet};
+use crate::rules::RuleSet;
 
-pub mod compile;
+pub use options::CompileOptions;
+pub use source::Source;
+
+mod compile;
+mod descriptor;
 pub mod error;
-pub mod metadata;
-pub mod metric_mapping;
-pub mod overlay;
-pub mod resolve;
-pub mod schema;
-pub mod tollgate;
+pub(crate) mod metadata;
+pub(crate) mod metric_mapping;
+mod options;
+pub(crate) mod overlay;
+mod resolve;
+pub(crate) mod schema;
+pub(crate) mod source;
+pub(crate) mod tollgate;
 pub mod yaml;
 
-/// A text of rules.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Source {
-    /// As the reference names it in its messages: the path below the watched directory, with dots
-    /// for slashes.
-    pub name: Arc<str>,
-    /// Where an operator finds it.
-    pub path: Arc<str>,
-    /// What it says.
-    pub text: Arc<str>,
-}
-
 /// Something that rules are read from.
-pub trait Input {
-    /// What messages call it. Of what is no text, there is none.
+pub(crate) trait Input {
+    /// What messages name. Of a resource of a control plane it has no text.
     fn source(&self) -> &Source;
 
-    /// Its rules in shape; `None` if they have none, which is told.
+    /// Its rules; `None` after a problem that leaves none.
     fn read(&self, findings: &mut SourceFindings<'_>) -> Option<RulesFile>;
 }
 
-/// A value, and where it stands.
-#[derive(Debug, Clone, Default)]
-pub struct Located<T> {
-    /// The value.
-    pub value: T,
-    /// Where.
-    pub location: Location,
-}
-
-/// What compiling depends on besides the text.
-#[derive(Debug, Clone)]
-pub struct CompileOptions {
-    /// MERGE_DOMAIN_CONFIG: the same domain in several files is one domain.
-    pub merge_domains: bool,
-    /// CACHE_KEY_PREFIX.
-    pub key_prefix: Box<str>,
-    /// CACHE_KEY_FORMAT, where the store is one whose keys others read, too.
-    pub key_format: KeyFormat,
-    /// DEFAULT_ALGORITHM: where nothing else says how to count.
-    pub default_algorithm: Option<Algorithm>,
-    /// USE_CALENDAR_MONTH_RATE_LIMIT.
-    pub months: Months,
-    /// SANITIZE_DESCRIPTOR_METRIC_DOTS.
-    pub metric_dots: Dots,
-    /// TOLLGATE_OVERLAY: blocks for rules that somebody else writes.
-    pub overlay: Option<Source>,
-    /// Where rules find their counters.
-    pub stats: Arc<StatsTable>,
-}
-
-impl CompileOptions {
-    /// As they are unless somebody says otherwise.
-    pub fn new(stats: Arc<StatsTable>) -> Self {
-        Self {
-            merge_domains: false,
-            key_prefix: Box::default(),
-            key_format: KeyFormat::Reference,
-            default_algorithm: None,
-            months: Months::ThirtyDays,
-            metric_dots: Dots::Keep,
-            overlay: None,
-            stats,
-        }
-    }
-}
-
-/// Rules that can serve, and what is odd about them.
+/// Valid rules, and warnings about them.
 #[derive(Debug)]
 pub struct Loaded {
     /// The rules.
     pub rules: RuleSet,
-    /// Worth a look, but no reason to refuse.
+    /// Rules that may not mean what their author thinks.
     pub warnings: Vec<Finding>,
 }
 
@@ -112,12 +54,23 @@ impl Input for Source {
     }
 }
 
-/// Compiles all inputs into one set.
+/// Compiles files into one rule set.
 ///
 /// # Errors
-/// Every problem of every input. One is enough to refuse all: half of the rules is not what anybody
-/// wrote.
-pub fn load(inputs: &[impl Input], options: &CompileOptions) -> Result<Loaded, Vec<Finding>> {
+/// Every problem of every file. One rejects all, because a part of the rules is not what their
+/// author wrote.
+pub fn load(sources: &[Source], options: &CompileOptions) -> Result<Loaded, Vec<Finding>> {
+    load_inputs(sources, options)
+}
+
+/// [`load`] for any kind of input.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_inputs(
+    inputs: &[impl Input],
+    options: &CompileOptions,
+) -> Result<Loaded, Vec<Finding>> {
     let mut findings = Findings::default();
     let overlay = options
         .overlay

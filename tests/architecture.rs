@@ -162,15 +162,14 @@ const ABSENT: &[(&[&str], &[&str], &str)] = &[
     (
         &[
             "rules.rs",
-            "rules/collisions.rs",
             "rules/dump.rs",
             "rules/explain.rs",
             "rules/key.rs",
             "rules/lookup.rs",
+            "rules/metric_name.rs",
             "rules/overrides.rs",
             "rules/plan.rs",
             "rules/query.rs",
-            "rules/series.rs",
             "rules/tree.rs",
         ],
         PURE,

@@ -6,10 +6,11 @@ use crate::cli::{Failure, counted, say};
 use crate::config::error::{Draft, Findings, in_file_order};
 use crate::config::yaml::Location;
 use crate::config::{self, CompileOptions, Loaded, Source};
-use crate::limit::{Limit, Unit};
+use crate::limit::Limit;
 use crate::rule_source::settings::Reading;
-use crate::rules::collisions::{COLLISIONS_MAX, Call, Collision, PAIRS_MAX, collisions};
+use crate::rules::key::KeyFormat;
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use crate::rules::tree::{Level, Node};
 use crate::rules::{OnLimit, Rule};
 use crate::telemetry::metric::Metrics;
 use crate::time::Span;
@@ -50,7 +51,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     for warning in in_file_order(checked.loaded.warnings.clone()) {
         say(&format!("warning: {warning}\n\n"));
     }
-    warn_of_collisions(&checked);
+    warn_about_underscores(&checked);
     note_queues(&checked);
     if checked.sources.is_empty() {
         say(&format!(
@@ -164,79 +165,74 @@ fn timeout_for(wait: Span) -> Span {
     Span::from_micros((wait.as_micros() * 5 / 4).max(wait.as_micros() + 8_000))
 }
 
-/// Prints which rules can share counters. A service does not: it would say so anew at every load,
-/// to somebody who keeps the reference's keys for a reason.
-fn warn_of_collisions(checked: &Checked) {
-    let collisions = collisions(&checked.loaded.rules);
+/// Warns about keys and values with `_` in the reference format, which joins them with `_`: clients
+/// can make two counters share one key. `serve` does not repeat it at every load.
+fn warn_about_underscores(checked: &Checked) {
+    let mut joined = Vec::new();
+    for domain in checked.loaded.rules.domains() {
+        collect_joined(&domain.root, None, &mut joined);
+    }
+    let first = joined
+        .iter()
+        .min_by_key(|(rule, _)| (&rule.origin.file, rule.origin.line));
+    let Some((rule, node)) = first else {
+        return;
+    };
+    let source = checked
+        .sources
+        .iter()
+        .find(|source| source.path == rule.origin.file)
+        .expect("every rule is from a source");
+    let value = if node.value.is_empty() {
+        "x"
+    } else {
+        &node.value
+    };
+    let both = format!("{}_{value}", node.key);
+    let (key, rest) = both.split_once('_').expect("they were just joined");
+    // A key without `_` is followed by a value that has one.
+    let (key, rest) = if *key == *node.key {
+        both.rsplit_once('_').expect("they were just joined")
+    } else {
+        (key, rest)
+    };
     let mut findings = Findings::default();
-    for collision in &collisions.found {
-        let origin = &collision.one.rule.origin;
-        let source = checked
-            .sources
-            .iter()
-            .find(|source| source.path == origin.file)
-            .expect("every rule is from a source");
-        let location = Location {
-            line: origin.line,
-            column: origin.column,
+    findings.of(source).warning(Draft {
+        location: Location {
+            line: rule.origin.line,
+            column: rule.origin.column,
             width: 1,
-        };
-        let (text, hint) = told(collision);
-        findings.of(source).warning(Draft {
-            location,
-            place: &format!("rule {}", collision.one.rule.path),
-            text,
-            hint: Some(hint.to_owned()),
-        });
-    }
-    for warning in in_file_order(findings.into_parts().1) {
+        },
+        place: &format!("rule {}", rule.path),
+        text: format!(
+            "{}={value} and {key}={rest} have the same counter key, because CACHE_KEY_FORMAT=reference joins keys and values with `_`; rules with a `_` in a key or value: {}",
+            node.key,
+            joined.len(),
+        ),
+        hint: Some("set CACHE_KEY_FORMAT=safe (every counter starts again, once)".to_owned()),
+    });
+    for warning in findings.into_parts().1 {
         say(&format!("warning: {warning}\n\n"));
-    }
-    if !collisions.is_complete {
-        say(&format!(
-            "warning: more rules may share counters: {COLLISIONS_MAX} are shown at most, and {PAIRS_MAX} pairs compared\n\n"
-        ));
     }
 }
 
-/// What happens, and the way out.
-fn told(Collision { one, other, key }: &Collision<'_>) -> (String, &'static str) {
-    let call = |call: &Call<'_>| {
-        if one.domain == other.domain {
-            call.descriptor.clone()
-        } else {
-            format!("{} of domain {}", call.descriptor, call.domain)
+/// Collects the rules with a reference key below a node with `_` in its key or value, each with the
+/// outermost such node.
+fn collect_joined<'r>(
+    level: &'r Level,
+    above: Option<&'r Node>,
+    joined: &mut Vec<(&'r Rule, &'r Node)>,
+) {
+    for node in level.nodes() {
+        let has_underscore = node.key.contains('_') || node.value.contains('_');
+        let found = above.or(has_underscore.then_some(node));
+        if let (Some(rule), Some(found)) = (&node.rule, found)
+            && rule.key_tail.format() == KeyFormat::Reference
+        {
+            joined.push((rule, found));
         }
-    };
-    let calls = format!(
-        "{} and {} are both counted under {key}",
-        call(one),
-        call(other)
-    );
-    if std::ptr::eq(one.rule, other.rule) {
-        let text = format!("two counters of this rule can be the same on Redis: {calls}");
-        return (
-            text,
-            "set CACHE_KEY_FORMAT=safe (every counter starts anew, once), or let no client choose such values",
-        );
+        if let Some(below) = &node.below {
+            collect_joined(below, found, joined);
+        }
     }
-    let units = [one, other].map(|call| {
-        call.rule
-            .limit()
-            .and_then(|limit| Unit::of(limit.period()))
-            .map_or("period", Unit::name)
-    });
-    let when = if units[0] == units[1] {
-        String::new()
-    } else {
-        format!(" whenever a {} and a {} begin together", units[0], units[1])
-    };
-    let text = format!(
-        "counters of this rule and of {} at {} can be the same on Redis: {calls}{when}",
-        other.rule.path, other.rule.origin
-    );
-    (
-        text,
-        "set CACHE_KEY_FORMAT=safe (every counter starts anew, once), or rename a key of one of them",
-    )
 }

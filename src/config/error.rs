@@ -1,35 +1,36 @@
-//! What is wrong with rules, and where: the reference's own words where it has any, the line with a
-//! caret under it, and what to write instead.
+//! Problems and warnings about rules: text, location, the line with a caret, and a hint.
+//!
+//! A problem that envoyproxy/ratelimit has too keeps its message.
 
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
 
-use crate::config::Source;
+use crate::config::source::Source;
 use crate::config::yaml::{Location, NOT_UTF8};
 
-/// How many findings are kept. Whoever has more has one mistake, many times.
-pub const FINDINGS_MAX: usize = 100;
-/// How much of a line is shown around the caret, in characters.
+/// The most findings kept: more of them are mostly one mistake, repeated.
+const FINDINGS_MAX: usize = 100;
+/// The most characters of a line shown around the caret.
 const EXCERPT_CHARS: usize = 120;
 
-/// Something about a file.
+/// A problem or warning about a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The source's name, as the reference says it.
+    /// See [`Source::name`].
     pub name: Arc<str>,
-    /// The source's path.
+    /// See [`Source::path`].
     pub path: Arc<str>,
-    /// Where in it.
+    /// `None` for resources of a control plane.
     pub location: Option<Location>,
-    /// Where in the rules, such as `domain shop > descriptors[2].rate_limit`.
+    /// The place in the rules, such as `domain shop > descriptors[2].rate_limit`.
     pub place: String,
-    /// What is the matter.
+    /// A sentence without a full stop.
     pub text: String,
     /// What to write instead.
     pub hint: Option<String>,
     excerpt: Option<Excerpt>,
-    /// How many more there are after this one, of which nothing is kept.
+    /// The number of findings dropped after this one.
     left_out: usize,
 }
 
@@ -40,38 +41,52 @@ struct Excerpt {
     caret_width: usize,
 }
 
-/// Collects findings.
+/// The findings about all sources.
 #[derive(Debug, Default)]
-pub struct Findings {
+pub(crate) struct Findings {
     problems: Vec<Finding>,
     warnings: Vec<Finding>,
     left_out: usize,
 }
 
-/// Collects findings about one source.
+/// Adds findings about one source.
 #[derive(Debug)]
-pub struct SourceFindings<'f> {
+pub(crate) struct SourceFindings<'f> {
     all: &'f mut Findings,
     source: &'f Source,
     lines: Option<Vec<&'f str>>,
 }
 
-/// A finding about to be made.
+/// A finding without its source.
 #[derive(Debug)]
-pub struct Draft<'p> {
-    /// Where in the file.
-    pub location: Location,
-    /// Where in the rules.
-    pub place: &'p str,
-    /// What is the matter.
-    pub text: String,
-    /// What to write instead.
-    pub hint: Option<String>,
+pub(crate) struct Draft<'p> {
+    pub(crate) location: Location,
+    /// See [`Finding::place`].
+    pub(crate) place: &'p str,
+    pub(crate) text: String,
+    pub(crate) hint: Option<String>,
+}
+
+impl<'p> Draft<'p> {
+    pub(crate) fn new(location: Location, place: &'p str, text: impl Into<String>) -> Self {
+        Self {
+            location,
+            place,
+            text: text.into(),
+            hint: None,
+        }
+    }
+
+    pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
+        Self {
+            hint: Some(hint.into()),
+            ..self
+        }
+    }
 }
 
 impl Findings {
-    /// The findings about a source are made here.
-    pub fn of<'f>(&'f mut self, source: &'f Source) -> SourceFindings<'f> {
+    pub(crate) fn of<'f>(&'f mut self, source: &'f Source) -> SourceFindings<'f> {
         SourceFindings {
             all: self,
             source,
@@ -79,8 +94,8 @@ impl Findings {
         }
     }
 
-    /// Problems, and warnings. The first problem is the one that the reference reports.
-    pub fn into_parts(mut self) -> (Vec<Finding>, Vec<Finding>) {
+    /// Problems and warnings. The first problem is the one that envoyproxy/ratelimit reports.
+    pub(crate) fn into_parts(mut self) -> (Vec<Finding>, Vec<Finding>) {
         if let Some(last) = self.problems.last_mut() {
             last.left_out = self.left_out;
         }
@@ -89,8 +104,8 @@ impl Findings {
 }
 
 impl SourceFindings<'_> {
-    /// The rules cannot be taken.
-    pub fn problem(&mut self, draft: Draft<'_>) {
+    /// The rules are rejected.
+    pub(crate) fn problem(&mut self, draft: Draft<'_>) {
         if self.all.problems.len() < FINDINGS_MAX {
             let finding = self.finding(draft);
             self.all.problems.push(finding);
@@ -99,8 +114,8 @@ impl SourceFindings<'_> {
         }
     }
 
-    /// The rules can be taken, but may not mean what their author thinks.
-    pub fn warning(&mut self, draft: Draft<'_>) {
+    /// The rules are valid, but may not mean what their author thinks.
+    pub(crate) fn warning(&mut self, draft: Draft<'_>) {
         if self.all.warnings.len() < FINDINGS_MAX {
             let finding = self.finding(draft);
             self.all.warnings.push(finding);
@@ -127,7 +142,6 @@ impl SourceFindings<'_> {
 }
 
 impl Excerpt {
-    /// The line, or the part of it around the location.
     fn new(line: &str, location: Location) -> Self {
         let column = (location.column as usize).saturating_sub(1);
         let skip = if column > EXCERPT_CHARS * 2 / 3 {
@@ -135,8 +149,7 @@ impl Excerpt {
         } else {
             0
         };
-        // A tab or a control character would move the caret, and a terminal is not to obey a rules
-        // file.
+        // A tab would move the caret, and a control character could change the terminal.
         let shown = |letter: char| match letter {
             NOT_UTF8 => char::REPLACEMENT_CHARACTER,
             _ if letter.is_control() => ' ',
@@ -159,7 +172,7 @@ impl Excerpt {
 }
 
 impl Finding {
-    /// `name: text`, as the reference says it.
+    /// `name: text`, as envoyproxy/ratelimit reports it.
     pub fn headline(&self) -> String {
         let Self {
             name,
@@ -174,8 +187,8 @@ impl Finding {
         }
     }
 
-    /// `path:line:column (place)`, as far as they are known.
-    pub fn source_location(&self) -> String {
+    /// `path:line:column (place)`, as far as known.
+    pub(crate) fn source_location(&self) -> String {
         let location = self
             .location
             .map(|location| format!(":{}:{}", location.line, location.column))
@@ -228,7 +241,7 @@ impl fmt::Display for Finding {
 }
 
 /// Sorts findings by file, line and column.
-pub fn in_file_order(mut findings: Vec<Finding>) -> Vec<Finding> {
+pub(crate) fn in_file_order(mut findings: Vec<Finding>) -> Vec<Finding> {
     let left_out = findings
         .iter_mut()
         .map(|finding| mem::take(&mut finding.left_out))
@@ -240,8 +253,11 @@ pub fn in_file_order(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// The word of a list that somebody probably meant.
-pub fn did_you_mean<'w>(word: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+/// The word of a list that is most similar, if one is similar enough to be meant.
+pub(crate) fn did_you_mean<'w>(
+    word: &str,
+    words: impl IntoIterator<Item = &'w str>,
+) -> Option<&'w str> {
     let score = |candidate: &str| strsim::jaro_winkler(&word.to_lowercase(), candidate);
     let scored = words
         .into_iter()
@@ -257,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_file_order_the_last_finding_says_how_many_are_left_out() {
+    fn the_last_finding_in_file_order_counts_those_left_out() {
         let source = Source {
             name: "r".into(),
             path: "r".into(),

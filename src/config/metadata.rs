@@ -1,4 +1,4 @@
-//! `metadata` of a descriptor: free YAML, told to Envoy as JSON.
+//! `metadata` of a descriptor: any YAML, sent to Envoy as JSON.
 
 use std::rc::Rc;
 
@@ -10,9 +10,8 @@ use crate::rules::Metadata;
 /// Doubles hold all whole numbers below 2^53.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// The JSON of a map. Its own keys keep their text; the keys of maps below are what old YAML takes
-/// them for, so `y` becomes `true`.
-pub fn to_json(pairs: &[(Node, Node)]) -> Metadata {
+/// Keys of the map keep their text; keys of maps in it have their YAML 1.1 value, so `y` is `true`.
+pub(crate) fn to_json(pairs: &[(Node, Node)]) -> Metadata {
     pairs
         .iter()
         .map(|(key, value)| (text_of(key), value_of(value)))
@@ -42,8 +41,8 @@ fn scalar_of(scalar: &Scalar) -> Json {
     }
 }
 
-/// The YAML that says the same. It stands nowhere.
-pub fn from_json(json: &Json) -> Node {
+/// The same as YAML, without a location.
+pub(crate) fn from_json(json: &Json) -> Node {
     let quoted = |text: &String| Kind::Scalar(Scalar::quoted(text.as_str()));
     let kind = match json {
         Json::Null | Json::Bool(_) | Json::Number(_) => {
@@ -70,34 +69,33 @@ pub fn from_json(json: &Json) -> Node {
     }
 }
 
-/// The JSON of a number that has been on its way as a double, as all numbers by xDS are: one
-/// without a fraction was a whole one.
-pub fn number(value: f64) -> Json {
+/// A number that was sent as a double, as all numbers by xDS are: a whole one without a fraction.
+pub(crate) fn number(value: f64) -> Json {
     if value.fract() == 0.0 && value.abs() < WHOLE_MAX {
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "it has no fraction, and is small"
+            reason = "it has no fraction and is below 2^53"
         )]
         return Json::from(value as i64);
     }
     float(value)
 }
 
-/// JSON has no word for what is not finite; protobuf's JSON spells it as text, and so do we.
+/// JSON cannot represent infinity and NaN; protobuf's JSON writes them as text.
 fn float(value: f64) -> Json {
     Number::from_f64(value).map_or_else(|| go_float(value).into(), Json::Number)
 }
 
-/// A node's text as written.
-pub fn text_of(node: &Node) -> String {
+/// The text as written.
+pub(crate) fn text_of(node: &Node) -> String {
     match &node.kind {
         Kind::Scalar(scalar) => scalar.text.to_string(),
         Kind::List(_) | Kind::Map(_) => go_text(node),
     }
 }
 
-/// A node as the reference prints what YAML made of it.
-pub fn go_text(node: &Node) -> String {
+/// As Go prints the value in the messages of envoyproxy/ratelimit.
+pub(crate) fn go_text(node: &Node) -> String {
     match &node.kind {
         Kind::Scalar(scalar) => match scalar.value() {
             Value::Null => "<nil>".to_owned(),

@@ -66,16 +66,16 @@ const BOOLS: [(&str, bool); 2] = [("true", true), ("false", false)];
 
 /// A file that can be gone by.
 #[derive(Debug)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     /// Its rules.
-    pub mapping: Mapping,
+    pub(crate) mapping: Mapping,
     /// What it says to no effect, a sentence each, with its place.
-    pub warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Why there is none.
 #[derive(Debug, thiserror::Error)]
-pub enum MappingError {
+pub(crate) enum MappingError {
     /// No such file. It may be meant so: Envoy Gateway's is optional.
     #[error("it is not there")]
     Absent,
@@ -136,7 +136,7 @@ struct Reader {
 ///
 /// # Errors
 /// There is none, or what it says is no mapping.
-pub fn load(path: &Path) -> Result<Loaded, MappingError> {
+pub(crate) fn load(path: &Path) -> Result<Loaded, MappingError> {
     let mut text = String::new();
     let file = File::open(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => MappingError::Absent,
@@ -157,7 +157,7 @@ pub fn load(path: &Path) -> Result<Loaded, MappingError> {
 ///
 /// # Errors
 /// The first place where it is no mapping.
-pub fn read(text: &str) -> Result<Loaded, SyntaxError> {
+pub(crate) fn read(text: &str) -> Result<Loaded, SyntaxError> {
     let document = yaml::read(text)?;
     let mut reader = Reader::default();
     for warning in document.warnings {

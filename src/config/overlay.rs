@@ -1,4 +1,5 @@
-//! The overlay: `tollgate` blocks for rules that somebody else writes, as Envoy Gateway does.
+//! The overlay (TOLLGATE_OVERLAY): `tollgate` blocks for rules that another system writes, such as
+//! Envoy Gateway.
 //!
 //! ```yaml
 //! overlays:
@@ -9,18 +10,18 @@
 //!         tollgate: {algorithm: sliding_window}
 //! ```
 //!
-//! A `*` stands for any text, also none. What is met first counts, key by key. What meets nothing
-//! is told, since nobody would miss it.
+//! A `*` matches any text, also none. Of several blocks that match, the first one counts, option by
+//! option. Blocks that match nothing are warnings, because their absence has no other effect.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::config::error::{Draft, SourceFindings};
-use crate::config::resolve::{Layer, Layers};
-use crate::config::tollgate::{Block, Reader, RootBlock};
-use crate::config::yaml::{self, Kind, Location, Node, Value};
-use crate::config::{Located, Source};
+use crate::config::source::{Located, Source};
+use crate::config::tollgate::reader::Reader;
+use crate::config::tollgate::{Block, Layer, Layers, RootBlock, read_block, read_root_block};
+use crate::config::yaml::{self, Kind, Location, Node};
 use crate::rules::wildcard::Pattern;
 use crate::rules::{EffectiveOption, Provenance};
 
@@ -28,17 +29,16 @@ const FILE_KEYS: [&str; 1] = ["overlays"];
 const DOMAIN_KEYS: [&str; 3] = ["domain", "tollgate", "rules"];
 const RULE_KEYS: [&str; 2] = ["path", "tollgate"];
 
-/// How many blocks an overlay may have: each rule is held against each of those of its domain.
-pub const OVERLAY_BLOCKS_MAX: usize = 1_000;
+/// The most blocks of an overlay: each rule is matched against all blocks of its domain.
+const OVERLAY_BLOCKS_MAX: usize = 1_000;
 
-/// All of it.
 #[derive(Debug, Default)]
-pub struct Overlay {
+pub(crate) struct Overlay {
     file: Arc<str>,
     domains: Vec<DomainBlock>,
 }
 
-/// Blocks for the domains of one glob.
+/// The blocks for the domains of one glob.
 #[derive(Debug)]
 struct DomainBlock {
     domain: Located<Glob>,
@@ -47,24 +47,24 @@ struct DomainBlock {
     has_matched: Cell<bool>,
 }
 
-/// A block for the rules of one glob.
+/// The block for the rules of one glob.
 #[derive(Debug)]
 struct RuleBlock {
     path: Located<Glob>,
     block: Block,
     has_matched: Cell<bool>,
-    /// Keys of it that counted for some rule.
-    counted: RefCell<BTreeSet<&'static str>>,
+    /// Keys of it that are in force for some rule.
+    used: RefCell<BTreeSet<&'static str>>,
 }
 
-/// What has a say in one domain.
+/// The blocks that match one domain.
 #[derive(Debug, Clone)]
-pub struct DomainOverlay<'o> {
+pub(crate) struct DomainOverlay<'o> {
     file: &'o Arc<str>,
-    all: Vec<&'o DomainBlock>,
+    blocks: Vec<&'o DomainBlock>,
 }
 
-/// A text, in which a `*` stands for any other.
+/// A text in which a `*` matches any other.
 #[derive(Debug)]
 enum Glob {
     Text(Box<str>),
@@ -72,8 +72,7 @@ enum Glob {
 }
 
 impl Overlay {
-    /// Reads the file.
-    pub fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Self {
+    pub(crate) fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Self {
         let mut overlay = Self {
             file: source.path.clone(),
             domains: Vec::new(),
@@ -91,14 +90,9 @@ impl Overlay {
             }
         };
         for warning in document.warnings {
-            findings.warning(Draft {
-                location: warning.location,
-                place: "",
-                text: warning.text,
-                hint: None,
-            });
+            findings.warning(Draft::new(warning.location, "", warning.text));
         }
-        let Some(root) = document.root.filter(|root| !is_null(root)) else {
+        let Some(root) = document.root.filter(|root| !root.is_null()) else {
             return overlay;
         };
         let mut reader = Reader::new("", findings);
@@ -107,83 +101,60 @@ impl Overlay {
                 overlay.domains = list(value, "overlays", reader.findings, DomainBlock::read);
             }
         }
-        let blocks = overlay
+        let blocks: usize = overlay
             .domains
             .iter()
-            .map(|domain_block| 1 + domain_block.rules.len())
-            .sum::<usize>();
+            .map(|domain| 1 + domain.rules.len())
+            .sum();
         if blocks > OVERLAY_BLOCKS_MAX {
             let text = format!(
                 "{blocks} blocks, more than the {OVERLAY_BLOCKS_MAX} of overlay_blocks_max"
             );
-            let hint = Some("write globs that meet more, or have whoever writes the rules write the blocks into them".to_owned());
-            findings.problem(Draft {
-                location: root.location,
-                place: "overlays",
-                text,
-                hint,
-            });
+            let hint = "write globs that match more, or write the blocks into the rules themselves";
+            findings.problem(Draft::new(root.location, "overlays", text).hint(hint));
             overlay.domains.clear();
         }
         overlay
     }
 
-    /// What has a say in a domain.
-    pub fn in_domain(&self, domain: &str) -> DomainOverlay<'_> {
-        let all: Vec<_> = self
+    pub(crate) fn of_domain(&self, domain: &str) -> DomainOverlay<'_> {
+        let blocks: Vec<_> = self
             .domains
             .iter()
-            .filter(|domain_block| domain_block.domain.value.matches(domain))
+            .filter(|block| block.domain.value.matches(domain))
             .collect();
-        for met in &all {
-            met.has_matched.set(true);
+        for block in &blocks {
+            block.has_matched.set(true);
         }
         DomainOverlay {
             file: &self.file,
-            all,
+            blocks,
         }
     }
 
-    /// Tells what is of no use for the rules that it was held against.
-    pub fn warn_about_unused(&self, findings: &mut SourceFindings<'_>) {
+    /// Warns about what had no effect on the compiled rules.
+    pub(crate) fn warn_about_unused(&self, findings: &mut SourceFindings<'_>) {
         let mut warn = |location: Location, text: String| {
-            findings.warning(Draft {
-                location,
-                place: "overlays",
-                text,
-                hint: None,
-            })
+            findings.warning(Draft::new(location, "overlays", text));
         };
-        for domain_block in &self.domains {
-            if !domain_block.has_matched.get() {
-                warn(
-                    domain_block.domain.location,
-                    "there is no such domain".to_owned(),
-                );
+        for domain in &self.domains {
+            if !domain.has_matched.get() {
+                warn(domain.domain.location, "there is no such domain".to_owned());
                 continue;
             }
-            for rule_block in &domain_block.rules {
-                if !rule_block.has_matched.get() {
-                    warn(
-                        rule_block.path.location,
-                        "there is no such rule; `explain` and /rlconfig show the paths of rules"
-                            .to_owned(),
-                    );
+            for rule in &domain.rules {
+                if !rule.has_matched.get() {
+                    let text =
+                        "there is no such rule; `explain` and /rlconfig show the paths of rules";
+                    warn(rule.path.location, text.to_owned());
                     continue;
                 }
-                let counted = rule_block.counted.borrow();
-                for (key, location) in rule_block
-                    .block
-                    .words()
-                    .into_iter()
-                    .filter(|(key, _)| !counted.contains(key))
-                {
-                    warn(
-                        location,
-                        format!(
-                            "`{key}` counts for no rule that is met: it does not fit, or something stronger says so itself"
-                        ),
+                let used = rule.used.borrow();
+                for (key, location) in rule.block.stated().filter(|(key, _)| !used.contains(key)) {
+                    let text = format!(
+                        "`{key}` has no effect on any matching rule: it does not apply, or a block with higher precedence sets it"
                     );
+                    warn(location, text);
                 }
             }
         }
@@ -196,32 +167,25 @@ impl DomainBlock {
         let mut reader = Reader::new(place, findings);
         for (key, value) in reader.map(node, &DOMAIN_KEYS)? {
             match reader.key(key, &DOMAIN_KEYS) {
-                name @ "domain" => domain = Some(reader.text(value, name)?),
+                key @ "domain" => domain = Some(Glob::read(value, key, &mut reader)?),
                 "tollgate" => {
-                    block = RootBlock::read(value, &format!("{place}.tollgate"), reader.findings)
+                    block = read_root_block(value, &format!("{place}.tollgate"), reader.findings);
                 }
                 "rules" => {
-                    rules = list(
-                        value,
-                        &format!("{place}.rules"),
-                        reader.findings,
-                        RuleBlock::read,
-                    )
+                    let place = format!("{place}.rules");
+                    rules = list(value, &place, reader.findings, RuleBlock::read);
                 }
                 _ => {}
             }
         }
         let Some(domain) = domain else {
             let hint = Some("write `domain: NAME`, or `domain: '*'` for all of them".to_owned());
-            reader.problem(
-                node.location,
-                "an overlay without `domain`".to_owned(),
-                hint,
-            );
+            let text = "an overlay without `domain`".to_owned();
+            reader.problem(node.location, text, hint);
             return None;
         };
         Some(Self {
-            domain: Glob::located(&domain),
+            domain,
             block,
             rules,
             has_matched: Cell::new(false),
@@ -235,102 +199,90 @@ impl RuleBlock {
         let mut reader = Reader::new(place, findings);
         for (key, value) in reader.map(node, &RULE_KEYS)? {
             match reader.key(key, &RULE_KEYS) {
-                name @ "path" => path = Some(reader.text(value, name)?),
+                key @ "path" => path = Some(Glob::read(value, key, &mut reader)?),
                 "tollgate" => {
-                    block = Some(Block::read(
-                        value,
-                        &format!("{place}.tollgate"),
-                        reader.findings,
-                    )?)
+                    let place = format!("{place}.tollgate");
+                    block = Some(read_block(value, &place, reader.findings)?);
                 }
                 _ => {}
             }
         }
         let (Some(path), Some(block)) = (path, block) else {
-            let hint = Some(
-                "write `path`, the keys and values down to the rule joined by dots, and `tollgate`"
-                    .to_owned(),
-            );
-            reader.problem(
-                node.location,
-                "rules of an overlay need `path` and `tollgate`".to_owned(),
-                hint,
-            );
+            let hint =
+                "write `path`, the keys and values down to the rule joined by dots, and `tollgate`";
+            let text = "rules of an overlay need `path` and `tollgate`".to_owned();
+            reader.problem(node.location, text, Some(hint.to_owned()));
             return None;
         };
         Some(Self {
-            path: Glob::located(&path),
+            path,
             block,
             has_matched: Cell::new(false),
-            counted: RefCell::default(),
+            used: RefCell::default(),
         })
     }
 }
 
 impl<'o> DomainOverlay<'o> {
-    /// Whether requests of the domain are all or nothing; `None` if nobody says.
-    pub fn all_or_nothing(&self) -> Option<bool> {
-        self.all
+    /// Whether requests of the domain are all or nothing; `None` if no block sets it.
+    pub(crate) fn all_or_nothing(&self) -> Option<bool> {
+        self.blocks
             .iter()
-            .find_map(|domain_block| domain_block.block.as_ref()?.all_or_nothing)
+            .find_map(|domain| domain.block.as_ref()?.all_or_nothing)
     }
 
-    /// Adds what has a say in a rule; `path` is its path without the domain.
-    pub fn add_layers(&self, path: &str, layers: &mut Layers<'o>) {
+    /// Adds the blocks that match a rule; `path` is its path without the domain.
+    pub(crate) fn add_layers(&self, path: &str, layers: &mut Layers<'o>) {
         let file = self.file;
-        for rule_block in self.met(path) {
-            rule_block.has_matched.set(true);
+        for rule in self.matching(path) {
+            rule.has_matched.set(true);
             layers.push(Layer {
-                block: &rule_block.block,
-                by: Provenance::OverlayOfPath,
+                block: &rule.block,
+                provenance: Provenance::OverlayOfPath,
                 file,
             });
         }
         let defaults = self
-            .all
+            .blocks
             .iter()
-            .filter_map(|domain_block| domain_block.block.as_ref()?.defaults.as_ref());
+            .filter_map(|domain| domain.block.as_ref()?.defaults.as_ref());
         layers.extend(defaults.map(|block| Layer {
             block,
-            by: Provenance::OverlayOfDomain,
+            provenance: Provenance::OverlayOfDomain,
             file,
         }));
     }
 
-    /// Remembers which of the words it said for a rule counted.
-    pub fn note(&self, path: &str, choices: &[EffectiveOption]) {
-        for rule_block in self.met(path) {
-            let words = rule_block.block.words();
-            let counted = choices.iter().filter(|choice| {
-                let at = (choice.origin.line, choice.origin.column);
-                choice.by == Provenance::OverlayOfPath
-                    && words.iter().any(|(key, location)| {
-                        *key == choice.key && (location.line, location.column) == at
+    /// Records which options of the overlay are in force for a rule.
+    pub(crate) fn record_use(&self, path: &str, options: &[EffectiveOption]) {
+        for rule in self.matching(path) {
+            let is_from = |option: &&EffectiveOption| {
+                option.provenance == Provenance::OverlayOfPath
+                    && rule.block.stated().any(|(key, at)| {
+                        key == option.key
+                            && (at.line, at.column) == (option.origin.line, option.origin.column)
                     })
-            });
-            rule_block
-                .counted
-                .borrow_mut()
-                .extend(counted.map(|choice| choice.key));
+            };
+            let used = options.iter().filter(is_from).map(|option| option.key);
+            rule.used.borrow_mut().extend(used);
         }
     }
 
-    fn met<'p>(&self, path: &'p str) -> impl Iterator<Item = &'o RuleBlock> + use<'_, 'o, 'p> {
-        self.all
+    fn matching<'p>(&self, path: &'p str) -> impl Iterator<Item = &'o RuleBlock> + use<'_, 'o, 'p> {
+        self.blocks
             .iter()
-            .flat_map(|domain_block| &domain_block.rules)
-            .filter(move |rule_block| rule_block.path.value.matches(path))
+            .flat_map(|domain| &domain.rules)
+            .filter(move |rule| rule.path.value.matches(path))
     }
 }
 
 impl Glob {
-    fn located(text: &Located<Box<str>>) -> Located<Self> {
-        let value =
-            Pattern::new(&text.value).map_or_else(|| Self::Text(text.value.clone()), Self::Pattern);
-        Located {
-            value,
-            location: text.location,
-        }
+    fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Located<Self>> {
+        let text = reader.text(node, key)?;
+        Some(Located {
+            value: Pattern::new(&text).map_or(Self::Text(text), Self::Pattern),
+            location: node.location,
+        })
     }
 
     fn matches(&self, text: &str) -> bool {
@@ -353,20 +305,11 @@ fn list<T>(
             .enumerate()
             .filter_map(|(index, item)| read(item, &format!("{place}[{index}]"), findings))
             .collect(),
-        _ if is_null(node) => Vec::new(),
+        _ if node.is_null() => Vec::new(),
         _ => {
-            let hint = Some("begin each item with a hyphen".to_owned());
-            findings.problem(Draft {
-                location: node.location,
-                place,
-                text: "expected a list".to_owned(),
-                hint,
-            });
+            let draft = Draft::new(node.location, place, "expected a list");
+            findings.problem(draft.hint("begin each item with a hyphen"));
             Vec::new()
         }
     }
-}
-
-fn is_null(node: &Node) -> bool {
-    matches!(&node.kind, Kind::Scalar(scalar) if scalar.value() == Value::Null)
 }

@@ -1,23 +1,23 @@
-//! The shape of rules: the reference's YAML, and our block in its `metadata`. What comes by xDS has
-//! the same shape, and no lines.
+//! The schema of rules: the YAML of envoyproxy/ratelimit, and the `tollgate` block in its
+//! `metadata`. Resources of a control plane have the same schema, without locations.
 //!
-//! Reading a text goes over a file twice, as the reference does. First every key anywhere is held
-//! against one flat set: an unknown one is an error, a known one at the wrong level is passed over
-//! (here with a warning). Then the values are read into types.
+//! A file is read in two passes, as in envoyproxy/ratelimit. The first checks every key against one
+//! flat set: an unknown key is an error, a known key at the wrong level is ignored with a warning.
+//! The second reads the values.
 
 use std::borrow::Cow;
 
 use crate::config::error::{Draft, SourceFindings, did_you_mean};
 use crate::config::metadata::{from_json, go_text, to_json};
-use crate::config::tollgate::{Block, RootBlock};
+use crate::config::source::{Located, Source};
+use crate::config::tollgate::{Block, RootBlock, read_block, read_root_block};
 use crate::config::yaml::{self, Kind, Location, Node, Value};
-use crate::config::{Located, Source};
 use crate::rules::Metadata;
 
-/// The name of our block in `metadata`.
+/// The key of Tollgate's block in `metadata`.
 const BLOCK: &str = "tollgate";
 
-/// The keys of each level. The reference accepts all of them at every level.
+/// The keys of each level. envoyproxy/ratelimit accepts all of them at every level.
 const ROOT_KEYS: [&str; 3] = ["domain", "descriptors", "metadata"];
 const DESCRIPTOR_KEYS: [&str; 10] = [
     "key",
@@ -34,67 +34,44 @@ const DESCRIPTOR_KEYS: [&str; 10] = [
 const RATE_LIMIT_KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 const REPLACES_KEYS: [&str; 1] = ["name"];
 
-/// A file.
 #[derive(Debug, Default)]
-pub struct RulesFile {
-    /// `domain`
-    pub domain: Located<String>,
-    /// `descriptors`
-    pub descriptors: Vec<DescriptorSpec>,
-    /// `metadata.tollgate`
-    pub block: Option<RootBlock>,
+pub(crate) struct RulesFile {
+    pub(crate) domain: Located<String>,
+    pub(crate) descriptors: Vec<DescriptorSpec>,
+    pub(crate) block: Option<RootBlock>,
 }
 
-/// A descriptor.
 #[derive(Debug, Default)]
-pub struct DescriptorSpec {
-    /// `key`
-    pub key: Located<String>,
-    /// `value`
-    pub value: Located<String>,
-    /// `rate_limit`
-    pub rate_limit: Option<RateLimitSpec>,
-    /// `descriptors`
-    pub descriptors: Vec<Self>,
-    /// `shadow_mode`
-    pub shadow_mode: bool,
-    /// `quota_mode`
-    pub quota_mode: bool,
-    /// `detailed_metric`
-    pub detailed_metric: bool,
-    /// `value_to_metric`
-    pub value_to_metric: bool,
-    /// `share_threshold`
-    pub share_threshold: Located<bool>,
-    /// `metadata`, without our block.
-    pub metadata: Option<Metadata>,
-    /// `metadata.tollgate`
-    pub block: Option<Block>,
-    /// Where it begins.
-    pub location: Location,
+pub(crate) struct DescriptorSpec {
+    pub(crate) key: Located<String>,
+    pub(crate) value: Located<String>,
+    pub(crate) rate_limit: Option<RateLimitSpec>,
+    pub(crate) descriptors: Vec<Self>,
+    pub(crate) shadow_mode: bool,
+    pub(crate) quota_mode: bool,
+    pub(crate) detailed_metric: bool,
+    pub(crate) value_to_metric: bool,
+    pub(crate) share_threshold: Located<bool>,
+    /// Without the `tollgate` block.
+    pub(crate) metadata: Option<Metadata>,
+    pub(crate) block: Option<Block>,
+    pub(crate) location: Location,
 }
 
-/// A rate limit.
 #[derive(Debug, Default)]
-pub struct RateLimitSpec {
-    /// `unit`
-    pub unit: Located<String>,
-    /// The unit is missing, and a misspelled key beside it is why.
-    pub unit_misspelled: bool,
-    /// `requests_per_unit`
-    pub requests_per_unit: u32,
-    /// `unlimited`
-    pub unlimited: bool,
-    /// `name`
-    pub name: String,
-    /// `replaces`, by name.
-    pub replaces: Vec<Located<String>>,
-    /// Where it begins.
-    pub location: Location,
+pub(crate) struct RateLimitSpec {
+    pub(crate) unit: Located<String>,
+    /// The unit is missing, probably because of an unknown key beside it, which was reported.
+    pub(crate) unit_misspelled: bool,
+    pub(crate) requests_per_unit: u32,
+    pub(crate) unlimited: bool,
+    pub(crate) name: String,
+    pub(crate) replaces: Vec<Located<String>>,
+    pub(crate) location: Location,
 }
 
-/// Reads a source; `None` if it is no YAML at all, or no map.
-pub fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
+/// `None` if the source is no YAML or no map.
+pub(crate) fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
     let document = match yaml::read(&source.text) {
         Ok(document) => document,
         Err(error) => {
@@ -102,25 +79,19 @@ pub fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Option<RulesF
                 "error loading config file: yaml: line {}: {}",
                 error.location.line, error.text
             );
-            findings.problem(Draft {
-                location: error.location,
-                place: "",
-                text,
+            let draft = Draft {
                 hint: error.hint,
-            });
+                ..Draft::new(error.location, "", text)
+            };
+            findings.problem(draft);
             return None;
         }
     };
     for warning in document.warnings {
-        findings.warning(Draft {
-            location: warning.location,
-            place: "",
-            text: warning.text,
-            hint: None,
-        });
+        findings.warning(Draft::new(warning.location, "", warning.text));
     }
     let Some(root) = document.root else {
-        return Some(RulesFile::of_a_text());
+        return Some(RulesFile::at_top());
     };
     let mut reader = Reader {
         findings,
@@ -129,7 +100,7 @@ pub fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Option<RulesF
     let pairs = match &root.kind {
         Kind::Map(pairs) => pairs,
         Kind::Scalar(scalar) if scalar.value() == Value::Null => {
-            return Some(RulesFile::of_a_text());
+            return Some(RulesFile::at_top());
         }
         Kind::Scalar(_) | Kind::List(_) => {
             reader.mistyped(&root, "a map with `domain` and `descriptors`");
@@ -140,14 +111,14 @@ pub fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Option<RulesF
     Some(reader.file(pairs))
 }
 
-/// Takes our block out of the metadata of a descriptor, whose place this is.
-pub fn take_block(
+/// Removes the `tollgate` block from the metadata of the descriptor at `place`.
+pub(crate) fn take_block(
     metadata: &mut Metadata,
     place: &str,
     findings: &mut SourceFindings<'_>,
 ) -> Option<Block> {
     let block = metadata.remove(BLOCK)?;
-    Block::read(
+    read_block(
         &from_json(&block),
         &format!("{place}.metadata.tollgate"),
         findings,
@@ -155,8 +126,8 @@ pub fn take_block(
 }
 
 impl RulesFile {
-    /// It says nothing yet. What it lacks is missed at its top.
-    fn of_a_text() -> Self {
+    /// An empty file; what it lacks is reported at its top.
+    fn at_top() -> Self {
         let top = Location {
             line: 1,
             column: 1,
@@ -179,7 +150,7 @@ struct Reader<'f, 'r> {
 
 impl Reader<'_, '_> {
     fn file(&mut self, pairs: &[(Node, Node)]) -> RulesFile {
-        let mut file = RulesFile::of_a_text();
+        let mut file = RulesFile::at_top();
         if let Some((_, domain)) = pairs.iter().find(|(key, _)| key_of(key) == "domain") {
             file.domain = self.text(domain, "domain");
         }
@@ -188,11 +159,11 @@ impl Reader<'_, '_> {
         for (key, value) in pairs {
             match key_of(key) {
                 "descriptors" => file.descriptors = self.descriptors(value),
-                // Whatever else stands in it is nobody's business: the reference ignores it, too.
+                // Other keys in it are ignored, as in envoyproxy/ratelimit.
                 "metadata" => {
                     if let Some((_, block)) = block_in(value) {
                         file.block =
-                            RootBlock::read(block, &self.at(".metadata.tollgate"), self.findings);
+                            read_root_block(block, &self.at(".metadata.tollgate"), self.findings);
                     }
                 }
                 _ => {}
@@ -207,7 +178,7 @@ impl Reader<'_, '_> {
         };
         let mut descriptors = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
-            // What is no map was told already.
+            // The first pass reported items that are no maps.
             if let Kind::Map(pairs) = &item.kind {
                 let separator = if self.place.len() > 1 { "." } else { " > " };
                 self.place
@@ -300,12 +271,12 @@ impl Reader<'_, '_> {
         let mut metadata = to_json(pairs);
         metadata.remove(BLOCK);
         let block = block_in(node).and_then(|(_, block)| {
-            Block::read(block, &self.at(".metadata.tollgate"), self.findings)
+            read_block(block, &self.at(".metadata.tollgate"), self.findings)
         });
         (Some(metadata), block)
     }
 
-    /// The first pass: every key of every map but those below `metadata`.
+    /// The first pass: every key of every map except those below `metadata`.
     fn check_keys(&mut self, pairs: &[(Node, Node)], expected: &[&str]) {
         for (key, value) in pairs {
             let Some(name) = self.key(key) else { continue };
@@ -386,7 +357,10 @@ impl Reader<'_, '_> {
         self.problem(
             key.location,
             text,
-            Some("old YAML takes this for something other than text; the keys are those of the documentation".to_owned()),
+            Some(
+                "YAML 1.1 reads this as another type than text; the keys are in the documentation"
+                    .to_owned(),
+            ),
         );
         None
     }
@@ -410,7 +384,7 @@ impl Reader<'_, '_> {
         match &node.kind {
             Kind::Scalar(scalar) => match scalar.value() {
                 Value::Bool(value) => return value,
-                // The first pass has told of numbers that it does not take.
+                // The first pass reported these numbers.
                 Value::Null | Value::Float(_) | Value::BigInt(_) => return false,
                 Value::Int(_) | Value::Text => {}
             },
@@ -490,12 +464,7 @@ impl Reader<'_, '_> {
 
     fn warning(&mut self, location: Location, text: String) {
         let place = self.place.concat();
-        self.findings.warning(Draft {
-            location,
-            place: &place,
-            text,
-            hint: None,
-        });
+        self.findings.warning(Draft::new(location, &place, text));
     }
 
     fn at(&self, below: &str) -> String {
@@ -503,7 +472,7 @@ impl Reader<'_, '_> {
     }
 }
 
-/// A key's text; that of a key which is no text was told already, and is none of ours.
+/// The text of a key; empty for other types, which the first pass reported.
 fn key_of(node: &Node) -> &str {
     match &node.kind {
         Kind::Scalar(scalar) if scalar.value() == Value::Text => &scalar.text,

@@ -109,7 +109,7 @@ impl RulePublisher {
     ///
     /// # Errors
     /// They were refused, with each problem told.
-    pub fn publish(
+    pub(crate) fn publish(
         &self,
         inputs: &[impl Input],
         overlay: Option<Source>,
@@ -129,7 +129,7 @@ impl RulePublisher {
         let months = (self.options.months == Months::Calendar)
             .then_some(("USE_CALENDAR_MONTH_RATE_LIMIT", "true".as_bytes()));
         let hash = hash.and(months);
-        let loaded = match config::load(
+        let loaded = match config::load_inputs(
             inputs,
             &CompileOptions {
                 overlay,

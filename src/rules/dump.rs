@@ -8,8 +8,8 @@ use serde::ser::{Serialize, SerializeMap as _, SerializeSeq, Serializer};
 use serde_json::{Value, json};
 
 use crate::limit::{Algorithm, Limit, OverLimitHits, Unit};
+use crate::rules::rule::{Allowance, Naming, OnLimit, OnStoreError, Origin, Rule};
 use crate::rules::tree::{Domain, Level, Node, RuleSet};
-use crate::rules::{Allowance, Naming, OnLimit, OnStoreError, Origin, Rule};
 use crate::time::Span;
 
 /// Units for a period that is no single unit. Months and years are left out: 60 days are 60 days,

@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 
 use crate::check::Hits;
 use crate::limit::{Algorithm, Limit};
+use crate::rules::key::KeyFormat;
 use crate::rules::lookup::{End, Hop, Observer, lookup};
 use crate::rules::overrides;
 use crate::rules::plan::{Modes, Plan, Step, plan};
 use crate::rules::query::{Entry, Query};
+use crate::rules::rule::{OnLimit, Rule};
 use crate::rules::tree::{Domain, Found, RuleSet};
-use crate::rules::{KeyFormat, OnLimit, Rule};
 use crate::text::Text;
 use crate::time::Time;
 

@@ -3,8 +3,8 @@
 
 use smallvec::SmallVec;
 
-use crate::rules::Rule;
 use crate::rules::query::{Descriptor, Entry};
+use crate::rules::rule::Rule;
 use crate::rules::tree::{Domain, Found, Node};
 
 /// What a descriptor met.

@@ -3,8 +3,8 @@
 
 use crate::rules::lookup::Hops;
 use crate::rules::query::Entry;
+use crate::rules::rule::{Naming, Rule};
 use crate::rules::tree::{Domain, Dots, Found};
-use crate::rules::{Naming, Rule};
 use crate::text::Text;
 
 /// The name of a rule's metrics for this request: `domain.key_value.key_value…`. Holders are left

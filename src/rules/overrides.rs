@@ -9,10 +9,10 @@
 //! of metrics are never taken over.
 
 use crate::limit::{Limit, LimitError, Terms};
-use crate::rules::Rule;
 use crate::rules::key::KeyTail;
 use crate::rules::lookup::lookup;
 use crate::rules::query::{Descriptor, Entry, Override};
+use crate::rules::rule::Rule;
 use crate::rules::tree::{Domain, OverrideDefaults};
 
 /// A limit in a request, with what it took over.

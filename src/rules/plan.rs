@@ -8,10 +8,11 @@ use crate::check::{Check, CheckRequest, Hits};
 use crate::limit::{Limit, LimitError};
 use crate::rules::key;
 use crate::rules::lookup::{Hops, Match, counted_by, lookup};
+use crate::rules::metric_name;
 use crate::rules::overrides::{self, OverrideError, Resolved};
 use crate::rules::query::{Descriptor, Query};
+use crate::rules::rule::{Allowance, Naming, Rule};
 use crate::rules::tree::{Domain, RuleSet};
-use crate::rules::{Allowance, Naming, Rule, metric_name};
 use crate::text::Text;
 use crate::time::{Span, Time};
 

@@ -9,8 +9,8 @@ use hashbrown::{Equivalent, HashMap};
 use crate::limit::{Algorithm, Limit, Months};
 use crate::rules::key::KeyHead;
 use crate::rules::query::Entry;
+use crate::rules::rule::{OnLimit, Rule};
 use crate::rules::wildcard::Pattern;
-use crate::rules::{OnLimit, Rule};
 
 /// All rules that are in force together. Never changed: new rules are a new set.
 #[derive(Debug, Default)]

@@ -1,10 +1,10 @@
-//! Texts made to break the reader: whatever they are, it answers, and soon.
+//! Hostile texts: reading them ends, soon, without a panic or a stack overflow.
 
 use crate::config::yaml::read;
 use crate::config::yaml::shape::collect_locations;
 
 #[test]
-fn no_repetition_brings_it_down() {
+fn repeated_tokens_are_read_in_bounded_time_and_stack() {
     const PIECES: &str = "[|{|- |a: |? |-\n|[],|{a: |{[|&a |*a |!a |'|\"|'' |: |:|,|]|}|>\n|%|---\n|...\n|#|\n| |\t|\r|\0|x |x: y\n|\
                           a:\n |é|[? |[a: |\"a\\\n|'a\n|key: [\n|\\|!<|!!str |@|<<: |'a': b\n|%TAG ! x\n|a: >\n  b\n|a: &a b\n";
     // A worker thread's stack may be small: nothing here recurses deeper than DEPTH_MAX.
@@ -24,7 +24,7 @@ fn no_repetition_brings_it_down() {
 }
 
 #[test]
-fn no_mutation_brings_it_down_or_puts_a_spot_outside_the_text() {
+fn mutated_texts_give_locations_inside_the_text() {
     const SAMPLE: &str = "domain: é\ndescriptors:\n- key: a\n  value: \"b*\"  # c\n  rate_limit: &r {unit: hour, requests_per_unit: 0x10}\n\
                           - <<: *r\n  key: 'it''s'\n  metadata: {x: [1, ~], y: >-\n  }\n  descriptors: [\n  {key: c, rate_limit: *r}\n]\n- |\n  text\n\n";
     const PIECES: &[char] = &[

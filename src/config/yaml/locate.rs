@@ -1,44 +1,38 @@
-//! Turns the parser's marks into locations: measures what the parser does not, and sees the tabs that
-//! it lets pass.
+//! Converts the parser's marks to locations: measures widths, and finds tabs that the parser accepts.
 //!
-//! Marks count characters, so finding one in the text means walking there. The walk only goes
-//! forward: all the measuring in a file costs one.
+//! Marks count characters, so finding one means walking the text. The walk only goes forward: all
+//! measuring in a file costs one pass.
 
 use std::str::Chars;
 
 use saphyr_parser::{Marker, ScalarStyle, Span};
 
-use crate::config::yaml::Location;
-use crate::config::yaml::leniency::Padded;
+use crate::config::yaml::node::Location;
 
-/// Walks along a text.
-pub struct Locator<'t> {
-    source: &'t Padded<'t>,
+pub(super) struct Locator<'t> {
     rest: Chars<'t>,
     /// The number of the character that `rest` starts with.
     at: usize,
 }
 
+/// One character wide.
+pub(super) fn location(mark: Marker) -> Location {
+    Location::new(mark.line(), mark.col() + 1, 1)
+}
+
 impl<'t> Locator<'t> {
-    /// At the start of the text.
-    pub fn new(source: &'t Padded<'t>) -> Self {
+    pub(super) fn new(text: &'t str) -> Self {
         Self {
-            source,
-            rest: source.text.chars(),
+            rest: text.chars(),
             at: 0,
         }
     }
 
-    /// A location one character wide.
-    pub fn location(&self, mark: Marker) -> Location {
-        self.source.location(mark)
-    }
-
-    /// The location of an alias or a scalar; as wide as nothing where that is what stands there.
+    /// The location of an alias or a scalar; of width 0 if it is empty.
     ///
     /// The parser's span of a quoted scalar goes on to the next token, comments included, and that
     /// of a long one over several lines.
-    pub fn location_of(&mut self, span: Span, style: ScalarStyle) -> Location {
+    pub(super) fn location_of(&mut self, span: Span, style: ScalarStyle) -> Location {
         let width = match style {
             ScalarStyle::Plain if span.start.line() == span.end.line() => span.len(),
             ScalarStyle::SingleQuoted => quoted_width(self.text_from(span.start.index()), '\''),
@@ -54,14 +48,14 @@ impl<'t> Locator<'t> {
         };
         Location {
             width: Location::new(0, 0, width).width,
-            ..self.location(span.start)
+            ..location(span.start)
         }
     }
 
-    /// The tab that the line of a mark is indented with. yaml.v2 refuses those, the parser takes
-    /// some for a column each.
-    pub fn tab_before(&mut self, mark: Marker) -> Option<Location> {
-        // None: something on this line was measured, and so came first.
+    /// The tab in the indentation of a mark's line. yaml.v2 rejects all of them, the parser only
+    /// some.
+    pub(super) fn tab_before(&mut self, mark: Marker) -> Option<Location> {
+        // `None`: a token before it on this line was measured already.
         let start = mark
             .index()
             .checked_sub(mark.col())
@@ -72,8 +66,8 @@ impl<'t> Locator<'t> {
             .then(|| Location::new(mark.line(), spaces + 1, 1))
     }
 
-    /// What the parser found between two marks.
-    pub fn text_of(&mut self, span: Span) -> impl Iterator<Item = char> + use<'t> {
+    /// The text of a span.
+    pub(super) fn text_of(&mut self, span: Span) -> impl Iterator<Item = char> + use<'t> {
         self.text_from(span.start.index()).chars().take(span.len())
     }
 
@@ -87,11 +81,11 @@ impl<'t> Locator<'t> {
     }
 }
 
-/// How many characters it is to the closing quote, or the last one on this line. An anchor or a tag
-/// may stand before the opening one.
+/// The number of characters up to the closing quote, or else up to the last one on this line. An
+/// anchor or a tag may come before the opening quote.
 fn quoted_width(text: &str, quote: char) -> usize {
     let (mut inside, mut width) = (false, 1);
-    // Nothing looks beyond the closing quote, as a line can be the whole file.
+    // Does not look beyond the closing quote: a line can be the whole file.
     let mut chars = text
         .chars()
         .take_while(|c| !matches!(c, '\n' | '\r'))
@@ -104,7 +98,7 @@ fn quoted_width(text: &str, quote: char) -> usize {
         if inside && c == '\\' && quote == '"' {
             chars.next();
         } else if inside && c == quote {
-            // Two single quotes are one, and the text goes on.
+            // Two single quotes are an escaped one.
             if quote == '"' || chars.next_if(|(_, next)| *next == quote).is_none() {
                 return i + 1;
             }
@@ -121,7 +115,7 @@ mod tests {
     use crate::config::yaml::shape::collect_locations;
 
     #[test]
-    fn every_node_knows_where_it_stands() {
+    fn every_node_has_its_location() {
         let text = concat!(
             "domain: é \"q\"\n",
             "list: # why\n",

@@ -1,89 +1,83 @@
 //! Applies merge keys (`<<`) and lets the last of repeated keys count, as yaml.v2 does when it
 //! fills a struct.
 //!
-//! Keys are equal when their texts are. yaml.v2 compares values (`1` is `0x1`, `1` is not `"1"`),
-//! but the keys of rules are words, and those of metadata become text in the end.
+//! A `<<` counts as if its pairs were written in its place: they replace pairs above and are
+//! replaced by pairs below. Where the old and the new value of a key are maps, they are joined:
+//! a `rate_limit` that overrides one number of the merged one keeps its unit.
+//!
+//! Keys are equal if their texts are. yaml.v2 compares values (`1` is `0x1`, `1` is not `"1"`), but
+//! the keys of rules are words, and those of metadata become text in the end.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::rc::Rc;
 
-use crate::config::yaml::syntax_error::shortened;
+use crate::config::yaml::node::{Kind, Location, Node, SyntaxError, shortened};
 use crate::config::yaml::warnings::Warnings;
-use crate::config::yaml::{Kind, Location, Node, SyntaxError};
 
 type Pair = (Node, Node);
 
-/// A map in the making, pair by pair. A pair stays where its key stood first.
+/// The pairs so far, each at the place of the first with its key.
 #[derive(Default)]
-struct Layers {
-    laid: Vec<Laid>,
-    places: HashMap<String, usize>,
+struct Pairs {
+    pairs: Vec<Merged>,
+    indexes: HashMap<String, usize>,
 }
 
-/// The newest pair of a key.
-struct Laid {
+/// The latest pair of a key.
+struct Merged {
     key: Node,
     value: Node,
-    /// The `<<` that brought it.
+    /// The `<<` it came from.
     merge: Option<Location>,
-    /// Its value has the pairs of two or more maps one after another, and so may repeat keys.
+    /// `value` has the pairs of several maps one after another, so keys may repeat.
     joined: bool,
 }
 
-/// The pairs that count. Nearly no map has merges or repeats, and those are returned as they came.
+/// The effective pairs of a map. Most maps have no merges or repeats and are returned unchanged.
 ///
 /// # Errors
-/// When a `<<` has neither a map nor a list of maps.
-pub fn settle(pairs: Vec<Pair>, warnings: &mut Warnings) -> Result<Vec<Pair>, SyntaxError> {
+/// The value of a `<<` is neither a map nor a list of maps.
+pub(super) fn apply(pairs: Vec<Pair>, warnings: &mut Warnings) -> Result<Vec<Pair>, SyntaxError> {
     if !pairs.iter().any(|(key, _)| is_merge(key)) && !has_repeats(&pairs) {
         return Ok(pairs);
     }
-    let mut layers = Layers::default();
+    let mut merged = Pairs::default();
     for (key, value) in pairs {
         if is_merge(&key) {
             let merge = Some(key.location);
-            merged(value)?.into_iter().for_each(|(key, value)| {
-                layers.lay(
-                    Laid {
-                        key,
-                        value,
-                        merge,
-                        joined: false,
-                    },
-                    warnings,
-                )
-            });
-        } else {
-            layers.lay(
-                Laid {
-                    key,
-                    value,
-                    merge: None,
-                    joined: false,
-                },
-                warnings,
-            );
-        }
-    }
-    Ok(layers.laid.into_iter().map(Laid::into_pair).collect())
-}
-
-impl Layers {
-    fn lay(&mut self, new: Laid, warnings: &mut Warnings) {
-        match self.places.entry(text_of(&new.key).to_owned()) {
-            Entry::Vacant(place) => {
-                place.insert(self.laid.len());
-                self.laid.push(new);
+            for (key, value) in pairs_of(value)? {
+                merged.insert(key, value, merge, warnings);
             }
-            Entry::Occupied(place) => self.laid[*place.get()].replace(new, warnings),
+        } else {
+            merged.insert(key, value, None, warnings);
+        }
+    }
+    Ok(merged.pairs.into_iter().map(Merged::into_pair).collect())
+}
+
+impl Pairs {
+    fn insert(&mut self, key: Node, value: Node, merge: Option<Location>, warnings: &mut Warnings) {
+        let index = self.indexes.entry(text_of(&key).to_owned());
+        let new = Merged {
+            key,
+            value,
+            merge,
+            joined: false,
+        };
+        match index {
+            Entry::Vacant(index) => {
+                index.insert(self.pairs.len());
+                self.pairs.push(new);
+            }
+            Entry::Occupied(index) => self.pairs[*index.get()].replace(new, warnings),
         }
     }
 }
 
-impl Laid {
-    fn replace(&mut self, new: Laid, warnings: &mut Warnings) {
+impl Merged {
+    fn replace(&mut self, new: Self, warnings: &mut Warnings) {
         let old = mem::replace(self, new);
         let (name, line) = (shortened(text_of(&old.key)), old.key.location.line);
         let both_maps = matches!(
@@ -92,20 +86,23 @@ impl Laid {
         );
         match (old.merge, self.merge) {
             (None, None) => {
-                let what = if both_maps {
-                    "the two maps are joined, this one counts"
+                let effect = if both_maps {
+                    "the two maps are joined, this one takes precedence"
                 } else {
                     "only this one counts"
                 };
                 warnings.add(
                     self.key.location,
-                    format!("the key `{name}` stood on line {line} already: {what}"),
+                    format!("the key `{name}` is on line {line} already: {effect}"),
                 );
             }
             (None, Some(merge)) => {
-                warnings.add(merge, format!("`<<` replaces `{name}` of line {line}, which stands above it: put `<<` first if it should not"));
+                let text = format!(
+                    "`<<` replaces `{name}` of line {line} above it: put `<<` first to keep that"
+                );
+                warnings.add(merge, text);
             }
-            // Overriding what a `<<` brought is what it is for.
+            // Overriding merged pairs is the purpose of `<<`.
             (Some(_), _) => {}
         }
         if let (Kind::Map(below), Kind::Map(above)) = (old.value.kind, &mut self.value.kind) {
@@ -126,9 +123,8 @@ impl Laid {
     }
 }
 
-/// The pairs that a `<<` brings, least important first: yaml.v2 goes through a list of maps
-/// backwards.
-fn merged(value: Node) -> Result<Vec<Pair>, SyntaxError> {
+/// The pairs of a `<<`, lowest precedence first: yaml.v2 goes through a list of maps backwards.
+fn pairs_of(value: Node) -> Result<Vec<Pair>, SyntaxError> {
     let no_map = |location| {
         SyntaxError::new(location, "`<<` takes a map or a list of maps")
             .hint("quote '<<' if it is meant as a key")
@@ -151,15 +147,15 @@ fn merged(value: Node) -> Result<Vec<Pair>, SyntaxError> {
 
 /// Below two joined maps nothing is joined: the last of repeated keys replaces the others.
 fn last_of_each(pairs: Vec<Pair>) -> Vec<Pair> {
-    let mut places = HashMap::new();
+    let mut indexes = HashMap::new();
     let mut last = Vec::with_capacity(pairs.len());
     for pair in pairs {
-        match places.entry(text_of(&pair.0).to_owned()) {
-            Entry::Vacant(place) => {
-                place.insert(last.len());
+        match indexes.entry(text_of(&pair.0).to_owned()) {
+            Entry::Vacant(index) => {
+                index.insert(last.len());
                 last.push(pair);
             }
-            Entry::Occupied(place) => last[*place.get()] = pair,
+            Entry::Occupied(index) => last[*index.get()] = pair,
         }
     }
     last
@@ -171,15 +167,12 @@ fn has_repeats(pairs: &[Pair]) -> bool {
 }
 
 fn is_merge(key: &Node) -> bool {
-    matches!(&key.kind, Kind::Scalar(scalar) if scalar.is_merge())
+    key.scalar().is_some_and(|scalar| scalar.is_merge())
 }
 
+/// The tree accepts only scalars as keys.
 fn text_of(key: &Node) -> &str {
-    match &key.kind {
-        Kind::Scalar(scalar) => &scalar.text,
-        // The tree lets none through.
-        Kind::List(_) | Kind::Map(_) => "",
-    }
+    key.scalar().map_or("", |scalar| &scalar.text)
 }
 
 #[cfg(test)]
@@ -207,10 +200,10 @@ mod tests {
         ] {
             assert_eq!(shape(map), expected, "{map}");
         }
-        for refused in ["<<: 1\n", "<<:\n", "<<: [[a: b]]\n", "<<: [1]\n"] {
+        for invalid in ["<<: 1\n", "<<:\n", "<<: [[a: b]]\n", "<<: [1]\n"] {
             assert!(
-                read(refused).unwrap_err().text.starts_with("`<<` takes"),
-                "{refused}"
+                read(invalid).unwrap_err().text.starts_with("`<<` takes"),
+                "{invalid}"
             );
         }
     }
@@ -233,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_repeated_keys_counts_and_is_noted() {
+    fn the_last_of_repeated_keys_counts_with_a_warning() {
         let text = "a: 1\nb: 2\na: 3\n\"a\": 4\n";
         let document = read(text).unwrap();
         assert_eq!(shape(document.root.as_ref().unwrap()), "{a: 4, b: 2}");
@@ -245,7 +238,7 @@ mod tests {
         assert_eq!(locations, [Location::new(3, 1, 1), Location::new(4, 1, 3)]);
         assert_eq!(
             document.warnings[0].text,
-            "the key `a` stood on line 1 already: only this one counts"
+            "the key `a` is on line 1 already: only this one counts"
         );
         assert_eq!(
             shape_of("{1: a, 0x1: b, '1': c, y: d, yes: e}"),
@@ -264,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_merge_that_replaces_an_explicit_key_is_noted() {
+    fn a_merge_that_replaces_an_explicit_key_is_a_warning() {
         let document = read("a: &a {k: 1}\nb:\n  k: 2\n  <<: *a\n").unwrap();
         assert_eq!(document.warnings.len(), 1);
         assert_eq!(document.warnings[0].location, Location::new(4, 3, 2));

@@ -1,22 +1,18 @@
-//! What is refused before it is parsed: texts too long or too dense, and characters that no YAML
-//! has.
+//! Rejects a text before parsing: too long, too many tokens, or characters that YAML forbids.
 
-use crate::config::yaml::{FILE_BYTES_MAX, Location, NODES_MAX, NOT_UTF8, SyntaxError};
+use crate::config::yaml::node::{FILE_BYTES_MAX, Location, NODES_MAX, NOT_UTF8, SyntaxError};
 
-/// How many tokens a file may have by a generous estimate, block and flow style alike.
+/// The most tokens of a file by a generous estimate, in block and flow style.
 ///
-/// The parser holds the whole of a flow collection (`[..]`, `{..}`) in memory before it says a
-/// word, at up to 200 bytes a token: without this, 64 MiB of `[? ? ?` would take 11 GB. 100,000
-/// rules written as JSON have four million.
+/// The parser keeps a flow collection (`[..]`, `{..}`) in memory up to its end, at up to 200 bytes a
+/// token: without this bound 64 MiB of `[? ? ?` would take 11 GB. 100,000 rules written as JSON have
+/// four million.
 const TOKENS_MAX: usize = 2 * NODES_MAX;
 
-/// Lets a text through to the parser.
-///
 /// # Errors
-/// When it is too long, has too many tokens, or a character that yaml.v2 refuses: at a NUL the
-/// parser would see the end of the file, and a byte order mark where two files were joined would be
-/// part of a key.
-pub fn check(text: &str) -> Result<(), SyntaxError> {
+/// Too long, too many tokens, or a character that yaml.v2 rejects: the parser takes a NUL for the
+/// end of the file, and a byte order mark where two files were joined for a part of a key.
+pub(super) fn check(text: &str) -> Result<(), SyntaxError> {
     if text.len() > FILE_BYTES_MAX {
         let text = format!(
             "the file is {} bytes long, more than the {FILE_BYTES_MAX} allowed",
@@ -52,7 +48,7 @@ pub fn check(text: &str) -> Result<(), SyntaxError> {
         .hint("in double quotes it can be written as \\xNN or \\uNNNN"))
 }
 
-/// How many tokens a character can lead to: a colon makes `key`, its text and `value`.
+/// The most tokens that a character makes: a colon makes `key`, its text and `value`.
 fn tokens_of(byte: u8) -> usize {
     match byte {
         b':' => 3,
@@ -77,7 +73,7 @@ mod tests {
     use crate::config::yaml::read;
 
     #[test]
-    fn size_is_bounded_and_100_000_rules_are_within() {
+    fn size_is_bounded_and_fits_100_000_rules() {
         assert!(
             read(&"#".repeat(FILE_BYTES_MAX + 1))
                 .unwrap_err()
@@ -100,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_character_that_is_none_is_forbidden_where_it_stands() {
+    fn forbidden_characters_are_errors_with_their_location() {
         for (text, line, column) in [
             ("a: b\né: \u{7}\n", 2, 4),
             ("a: \0\n", 1, 4),

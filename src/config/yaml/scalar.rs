@@ -1,20 +1,19 @@
-//! What a scalar means: YAML 1.1 as yaml.v2's `resolve.go` reads it, faults included.
+//! Values of scalars: YAML 1.1 as yaml.v2's `resolve.go` reads it, its faults included.
 //!
-//! The parser only tells texts apart; a YAML 1.2 reading of them would change rules (`010` is 8,
-//! `1_000` a thousand, `yes` true).
+//! A YAML 1.2 reading would change rules (`010` is 8, `1_000` a thousand, `yes` true).
 
 use std::rc::Rc;
 
 use saphyr_parser::{ScalarStyle, Tag};
 
-use crate::config::yaml::{Location, Scalar, SyntaxError, Value, syntax_error};
+use crate::config::yaml::node::{Location, Scalar, SyntaxError, Value, shortened};
 
 impl Scalar {
-    /// A scalar as the parser tells it. yaml.v2 takes `!!int "7"`, and lets unknown tags be texts.
+    /// As in yaml.v2, `!!int "7"` is a number and unknown tags make text.
     ///
     /// # Errors
-    /// When text and tag do not agree, as in `!!int x`.
-    pub fn new(
+    /// Text and tag do not agree, as in `!!int x`.
+    pub(super) fn new(
         text: Rc<str>,
         style: ScalarStyle,
         tag: Option<&Tag>,
@@ -37,7 +36,7 @@ impl Scalar {
             // yq writes it before every `<<`.
             "merge" => &*text == "<<",
             "binary" => {
-                return Err(SyntaxError::new(location, "!!binary is not read here")
+                return Err(SyntaxError::new(location, "!!binary is not supported")
                     .hint("write the text itself"));
             }
             _ => {
@@ -53,18 +52,26 @@ impl Scalar {
                 literal: false,
             });
         }
-        let no = format!("`{}` is no !!{name}", syntax_error::shortened(&text));
+        let no = format!("`{}` is no !!{name}", shortened(&text));
         Err(SyntaxError::new(location, no).hint("leave the tag out, or write !!str for a text"))
     }
 
-    /// Whether this, as a key, brings in another map's pairs; in quotes it is a key like others.
-    pub fn is_merge(&self) -> bool {
+    /// The value. Only plain scalars and tagged ones (`!!int "7"`) can be anything but text.
+    pub(crate) fn value(&self) -> Value {
+        if self.literal {
+            Value::Text
+        } else {
+            resolve(&self.text)
+        }
+    }
+
+    /// Whether this is a merge key; in quotes `<<` is a key like others.
+    pub(super) fn is_merge(&self) -> bool {
         !self.literal && &*self.text == "<<"
     }
 }
 
-/// What a text means where nothing says that it is text.
-pub fn resolve(text: &str) -> Value {
+fn resolve(text: &str) -> Value {
     named(text).or_else(|| number(text)).unwrap_or(Value::Text)
 }
 
@@ -86,7 +93,7 @@ fn named(text: &str) -> Option<Value> {
 
 fn number(text: &str) -> Option<Value> {
     match text.as_bytes().first()? {
-        // Its underscores stay, and make it a text. yaml.v2 takes `.5_0`, which nobody writes.
+        // Underscores make it text. yaml.v2 accepts `.5_0`.
         b'.' => float(text),
         b'0'..=b'9' | b'+' | b'-' => {
             let text = text.replace('_', "");
@@ -107,7 +114,7 @@ fn integer(text: &str) -> Option<Value> {
         _ if unsigned.starts_with('0') => (8, unsigned),
         _ => (10, unsigned),
     };
-    // Rust would take a plus here, where there has been a sign already.
+    // Rust accepts a plus here, after the sign.
     let magnitude = u64::from_str_radix(digits, radix)
         .ok()
         .filter(|_| !digits.starts_with('+'))?;
@@ -120,8 +127,8 @@ fn integer(text: &str) -> Option<Value> {
     }
 }
 
-/// Rust's grammar is that of yaml.v2's pattern, but for `inf` and `nan`. What is too large stays a
-/// text, as Go calls it an error.
+/// Rust's grammar is yaml.v2's pattern except for `inf` and `nan`. What is too large is text, because
+/// Go's parser fails.
 fn float(text: &str) -> Option<Value> {
     text.parse()
         .ok()
@@ -137,7 +144,7 @@ mod tests {
     use crate::config::yaml::{Kind, read};
 
     #[test]
-    fn plain_scalars_mean_what_they_mean_to_yaml_v2() {
+    fn plain_scalars_have_the_values_of_yaml_v2() {
         for text in NULLS.split(' ') {
             assert_eq!(value_of(text), Value::Null, "{text}");
         }
@@ -169,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_and_blocks_are_texts_and_tags_decide() {
+    fn quoted_scalars_and_blocks_are_text_and_tags_override() {
         for (written, value, text) in [
             ("'yes'", Value::Text, "yes"),
             ("\"7\"", Value::Text, "7"),
@@ -200,7 +207,7 @@ mod tests {
                 "{written}"
             );
         }
-        for refused in [
+        for invalid in [
             "!!int x",
             "!!int 1.5",
             "!!int",
@@ -210,7 +217,7 @@ mod tests {
             "!!null x",
             "!!binary aGk=",
         ] {
-            assert!(read(&format!("v: {refused}\n")).is_err(), "{refused}");
+            assert!(read(&format!("v: {invalid}\n")).is_err(), "{invalid}");
         }
     }
 

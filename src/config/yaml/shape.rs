@@ -1,4 +1,4 @@
-//! How tests look at a tree: on one line, value by value, location by location.
+//! Test helpers: a tree as one line of text, its values and its locations.
 
 use crate::config::yaml::{Kind, Location, Node, Value, read};
 

@@ -1,55 +1,45 @@
-//! Puts the tree together from the parser's events: anchors, aliases, and the bounds on nodes and
-//! depth.
+//! Builds the tree from the parser's events: anchors, aliases, bounds on nodes and depth.
 //!
 //! It has its own stack, so that no file makes it recurse deeper than [`DEPTH_MAX`].
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
+use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
-use crate::config::yaml::leniency::Padded;
 use crate::config::yaml::locate::Locator;
-use crate::config::yaml::warnings::Warnings;
-use crate::config::yaml::{
-    DEPTH_MAX, Document, Kind, Location, NODES_MAX, Node, Scalar, SyntaxError, merge, syntax_error,
+use crate::config::yaml::node::{
+    DEPTH_MAX, Document, Kind, Location, NODES_MAX, Node, Scalar, SyntaxError,
 };
+use crate::config::yaml::warnings::Warnings;
+use crate::config::yaml::{locate, merge, syntax_error};
 
-/// Files with fewer nodes, or fewer nodes from aliases, may have any share of them, as in yaml.v2.
+/// Files with fewer nodes, or fewer nodes from aliases, may have any share of aliases, as in yaml.v2.
 const NODES_FREE: usize = 1_000;
 const NODES_ALIASED_FREE: usize = 100;
-
-/// Why there is no tree.
-pub enum Fault {
-    /// The parser does not take the text.
-    Syntax(ScanError),
-    /// We do not: a bound, or something that yaml.v2 refuses and the parser does not.
-    Refused(SyntaxError),
-}
 
 struct Builder<'t> {
     locator: Locator<'t>,
     open: Vec<Open>,
     root: Option<Node>,
-    /// By the number of an anchor: what its aliases are replaced with. It shares lists and maps
-    /// with the tree.
+    /// By anchor number: what its aliases expand to, sharing lists and maps with the tree.
     kept: HashMap<usize, (Node, Size)>,
-    /// Nodes so far, each use of an alias written out.
+    /// So far, aliases expanded.
     nodes: usize,
-    /// How many of them aliases brought, and the last that did.
+    /// Those that come from aliases, and the last alias.
     nodes_aliased: usize,
     last_alias: Location,
     warnings: Warnings,
 }
 
-/// A list or a map whose end has not come yet.
+/// A list or map whose end was not read yet.
 struct Open {
     location: Location,
     anchor: usize,
-    /// It stands in brackets, or within something that does.
+    /// In brackets, directly or further out.
     in_brackets: bool,
     content: Content,
-    /// Of what it holds so far, itself included.
+    /// So far, itself included.
     size: Size,
 }
 
@@ -61,7 +51,7 @@ enum Content {
     },
 }
 
-/// How large a node is with all aliases written out. A map with merge keys may be smaller.
+/// The size of a node with aliases expanded. A map with merge keys may be smaller.
 #[derive(Clone, Copy)]
 struct Size {
     nodes: usize,
@@ -71,28 +61,28 @@ struct Size {
 /// Parses the first document of a text.
 ///
 /// # Errors
-/// At the first fault; nothing can be said about what comes after it.
-pub fn build(source: &Padded<'_>) -> Result<Document, Fault> {
-    let mut parser = Parser::new_from_str(&source.text);
-    let mut builder = Builder::new(source);
+/// The first syntax error: what follows it cannot be interpreted.
+pub(super) fn build(text: &str) -> Result<Document, SyntaxError> {
+    let mut parser = Parser::new_from_str(text);
+    let mut builder = Builder::new(text);
     while let Some(event) = parser.next_event() {
-        let (event, span) = event.map_err(Fault::Syntax)?;
+        let (event, span) = event.map_err(|error| syntax_error::of_parser(text, &error))?;
         if event == Event::DocumentEnd {
             match parser.next_event() {
                 None | Some(Ok((Event::StreamEnd, _))) => {}
                 Some(Ok((_, span))) => builder.warnings.add(
-                    source.location(span.start),
+                    locate::location(span.start),
                     "a second document starts here and is not read",
                 ),
-                // Either a stray word, or the first line is indented and the second is not.
-                Some(Err(error)) => {
-                    let text = "nothing is read from here on, because the document has ended above: is its first line indented?";
-                    builder.warnings.add(source.location(*error.marker()), text);
-                }
+                // A stray word, or the first line is indented and the second is not.
+                Some(Err(error)) => builder.warnings.add(
+                    locate::location(*error.marker()),
+                    "the document ended above and nothing is read from here on: is its first line indented?",
+                ),
             }
             break;
         }
-        builder.take(event, span).map_err(Fault::Refused)?;
+        builder.take(event, span)?;
     }
     Ok(Document {
         root: builder.root,
@@ -101,9 +91,9 @@ pub fn build(source: &Padded<'_>) -> Result<Document, Fault> {
 }
 
 impl<'t> Builder<'t> {
-    fn new(source: &'t Padded<'t>) -> Self {
+    fn new(text: &'t str) -> Self {
         Builder {
-            locator: Locator::new(source),
+            locator: Locator::new(text),
             open: Vec::new(),
             root: None,
             kept: HashMap::new(),
@@ -115,7 +105,7 @@ impl<'t> Builder<'t> {
     }
 
     fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), SyntaxError> {
-        // An end is noticed at what comes next, if anything does.
+        // The parser reports an end at the next token.
         if !matches!(event, Event::SequenceEnd | Event::MappingEnd)
             && !self.in_brackets()
             && let Some(tab) = self.locator.tab_before(span.start)
@@ -126,7 +116,7 @@ impl<'t> Builder<'t> {
             Event::Scalar(text, style, anchor, tag) => {
                 let location = self.locator.location_of(span, style);
                 self.count(1, location)?;
-                // Exactly as long as the text: the parser's buffers are three times that.
+                // `Rc<str>` is exactly as long as the text; the parser's buffers are three times that.
                 let scalar = Scalar::new(Rc::from(&*text), style, tag.as_deref(), location)?;
                 self.put(
                     Node {
@@ -153,12 +143,15 @@ impl<'t> Builder<'t> {
     }
 
     fn begin(&mut self, span: Span, anchor: usize, content: Content) -> Result<(), SyntaxError> {
-        let location = self.locator.location(span.start);
+        let location = locate::location(span.start);
         self.count(1, location)?;
         if self.open.len() >= DEPTH_MAX {
-            return Err(syntax_error::too_deep(location));
+            return Err(SyntaxError::new(
+                location,
+                format!("lists and maps are nested more than {DEPTH_MAX} deep"),
+            ));
         }
-        // The start of one in block style is as wide as nothing, or as its anchor and tag.
+        // In block style the span of the start covers at most an anchor and a tag.
         let in_brackets =
             self.in_brackets() || self.locator.text_of(span).any(|c| matches!(c, '[' | '{'));
         self.open.push(Open {
@@ -190,7 +183,7 @@ impl<'t> Builder<'t> {
                 {
                     location = key.location;
                 }
-                Kind::Map(Rc::new(merge::settle(pairs, &mut self.warnings)?))
+                Kind::Map(Rc::new(merge::apply(pairs, &mut self.warnings)?))
             }
         };
         self.put(Node { location, kind }, size, anchor)
@@ -201,7 +194,7 @@ impl<'t> Builder<'t> {
         let Some((kept, size)) = self.kept.get(&anchor) else {
             return Err(SyntaxError::new(
                 location,
-                "this alias stands within the very thing that it is an alias of",
+                "this alias is inside the value of its own anchor",
             ));
         };
         let (kind, size) = (kept.kind.clone(), *size);
@@ -211,17 +204,17 @@ impl<'t> Builder<'t> {
         self.count(1 + size.nodes, location)?;
         if self.open.len() + size.depth > DEPTH_MAX {
             let text = format!(
-                "with this alias written out lists and maps are nested more than {DEPTH_MAX} deep"
+                "with this alias expanded lists and maps are nested more than {DEPTH_MAX} deep"
             );
             return Err(SyntaxError::new(location, text));
         }
         self.put(Node { location, kind }, size, 0)
     }
 
-    /// Hands a finished node to the list or map that it stands in.
+    /// Adds a finished node to the list or map around it.
     fn put(&mut self, mut node: Node, size: Size, anchor: usize) -> Result<(), SyntaxError> {
         if node.location.width == 0 {
-            // Nothing stands there.
+            // An empty value.
             node.location = match self.open.last() {
                 Some(Open {
                     content: Content::Map { key: Some(key), .. },
@@ -247,8 +240,8 @@ impl<'t> Builder<'t> {
                 Some(key) => pairs.push((key, node)),
                 None if matches!(node.kind, Kind::Scalar(_)) => *key = Some(node),
                 None => {
-                    return Err(SyntaxError::new(node.location, "a list or a map stands where a key must be")
-                        .hint("quote a text that starts with `{` or `[`; a placeholder such as {{ .x }} must be filled in beforehand"));
+                    return Err(SyntaxError::new(node.location, "a list or a map is used as a key")
+                        .hint("quote a text that starts with `{` or `[`; fill in placeholders such as {{ .x }} beforehand"));
                 }
             },
         }
@@ -265,7 +258,7 @@ impl<'t> Builder<'t> {
                 self.nodes
             );
             return Err(SyntaxError::new(self.last_alias, text)
-                .hint("aliases of aliases multiply: write out what is needed"));
+                .hint("write out what the aliases of aliases expand to"));
         }
         if self.nodes > NODES_MAX {
             return Err(SyntaxError::new(
@@ -294,8 +287,8 @@ impl Size {
     }
 }
 
-/// How many percent of so many nodes may come from aliases, by yaml.v2's `allowedAliasRatio`: 99 of
-/// a file of ordinary size, 10 of a very large one, and in between a straight line.
+/// The percentage of `nodes` that may come from aliases, by yaml.v2's `allowedAliasRatio`: 99 of a
+/// file of ordinary size, 10 of a very large one, linear in between.
 fn aliased_percent_max(nodes: usize) -> usize {
     const LOW: usize = 400_000;
     const HIGH: usize = 4_000_000;
@@ -369,14 +362,14 @@ mod tests {
             (
                 "a: &x [1, *x]\n",
                 Location::new(1, 11, 2),
-                "within the very thing",
+                "inside the value of its own",
             ),
             (
                 "a: &x\n  b: *x\n",
                 Location::new(2, 6, 2),
-                "within the very thing",
+                "inside the value of its own",
             ),
-            ("a: *gone\n", Location::new(1, 4, 5), "`*gone` is an alias"),
+            ("a: *gone\n", Location::new(1, 4, 1), "unknown anchor"),
             ("a: &x 1\n---\nb: *x\n", Location::default(), ""),
         ] {
             match read(text) {

@@ -1,17 +1,15 @@
-//! Collects what yaml.v2 passes over in silence, up to a bound.
+//! Collects warnings up to a bound: a generated file could have one per line.
 
-use crate::config::yaml::{Location, Warning};
+use crate::config::yaml::node::{Location, Warning};
 
-/// After so many nobody reads on; a generated file could otherwise earn one per line.
 const WARNINGS_MAX: usize = 100;
 
-/// Warnings in the order in which they were made.
 #[derive(Default)]
-pub struct Warnings(Vec<Warning>);
+pub(super) struct Warnings(Vec<Warning>);
 
 impl Warnings {
-    /// Takes a warning, or leaves it out and says so once.
-    pub fn add(&mut self, location: Location, text: impl Into<String>) {
+    /// Adds a warning; beyond the bound, one that says so.
+    pub(super) fn add(&mut self, location: Location, text: impl Into<String>) {
         if self.0.len() < WARNINGS_MAX {
             self.0.push(Warning {
                 location,
@@ -20,13 +18,12 @@ impl Warnings {
         } else if self.0.len() == WARNINGS_MAX {
             self.0.push(Warning {
                 location,
-                text: "there is more of this kind from here on".into(),
+                text: "more warnings from here on are not shown".into(),
             });
         }
     }
 
-    /// All of them, in file order.
-    pub fn in_file_order(mut self) -> Vec<Warning> {
+    pub(super) fn in_file_order(mut self) -> Vec<Warning> {
         self.0
             .sort_by_key(|warning| (warning.location.line, warning.location.column));
         self.0
@@ -39,9 +36,9 @@ mod tests {
     use crate::config::yaml::read;
 
     #[test]
-    fn there_are_no_more_than_anybody_reads() {
+    fn warnings_are_bounded() {
         let warnings = read(&"k: v\n".repeat(100_000)).unwrap().warnings;
         assert_eq!(warnings.len(), WARNINGS_MAX + 1);
-        assert!(warnings.last().unwrap().text.starts_with("there is more"));
+        assert!(warnings.last().unwrap().text.starts_with("more warnings"));
     }
 }

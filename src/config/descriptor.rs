@@ -1,0 +1,338 @@
+//! Compiles the descriptors of a file to nodes and rules.
+//!
+//! Inside one descriptor the checks have the order and the messages of envoyproxy/ratelimit.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::config::error::{Draft, SourceFindings};
+use crate::config::options::CompileOptions;
+use crate::config::overlay::DomainOverlay;
+use crate::config::schema::{DescriptorSpec, RateLimitSpec};
+use crate::config::source::Source;
+use crate::config::tollgate::{Block, Layer, Layers, ResolvedOptions};
+use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit, Terms, Unit};
+use crate::rules::key::KeyTail;
+use crate::rules::tree::{Level, Node};
+use crate::rules::{Allowance, Naming, Origin, Provenance, Rule, metric_name};
+
+const UNITS_HINT: &str = "write one of second, minute, hour, day, week, month, year";
+
+/// The position of a descriptor in the rules, and what applies there.
+#[derive(Clone, Copy)]
+pub(crate) struct Context<'c> {
+    /// `domain.key_value…`, without the descriptor itself.
+    pub(crate) path: &'c str,
+    /// The same for the names of metrics.
+    pub(crate) metric_path: &'c str,
+    pub(crate) domain: &'c str,
+    pub(crate) defaults: Option<&'c Block>,
+    pub(crate) overlay: &'c DomainOverlay<'c>,
+    pub(crate) setting: Option<&'c (Block, Arc<str>)>,
+    /// `value_to_metric` on a descriptor above.
+    pub(crate) by_value: bool,
+    pub(crate) source: &'c Source,
+    pub(crate) options: &'c CompileOptions,
+}
+
+impl Context<'_> {
+    pub(crate) fn add_level(
+        self,
+        level: &mut Level,
+        labels: &mut HashSet<String>,
+        specs: Vec<DescriptorSpec>,
+        place: &str,
+        findings: &mut SourceFindings<'_>,
+    ) {
+        for (index, spec) in specs.into_iter().enumerate() {
+            let place = format!("{place}descriptors[{index}]");
+            if spec.key.value.is_empty() {
+                let draft = Draft::new(spec.key.location, &place, "descriptor has empty key");
+                findings
+                    .problem(draft.hint("write `key: NAME`, the key of an entry that Envoy sends"));
+                continue;
+            }
+            let label = label(&spec.key.value, &spec.value.value);
+            let path = format!("{}.{label}", self.path);
+            let metric_part = self.options.metric_dots.part(&label);
+            let metric_path = format!("{}.{metric_part}", self.metric_path);
+            if !labels.insert(label.clone()) {
+                let text = format!("duplicate descriptor composite key '{path}'");
+                findings.problem(Draft::new(spec.key.location, &place, text).hint(
+                    "keep one of them; key and value are joined with an underscore before they are compared",
+                ));
+                continue;
+            }
+            let context = Context {
+                path: &path,
+                metric_path: &metric_path,
+                by_value: self.by_value || spec.value_to_metric,
+                ..self
+            };
+            level.insert(context.node(label.into(), spec, &place, findings));
+        }
+    }
+
+    fn node(
+        self,
+        label: Box<str>,
+        spec: DescriptorSpec,
+        place: &str,
+        findings: &mut SourceFindings<'_>,
+    ) -> Node {
+        let rule = self.rule(&spec, place, findings).map(Box::new);
+        if spec.share_threshold.value && !label.contains('*') {
+            let text = format!(
+                "share_threshold can only be used with wildcard values (containing '*'), but found key '{label}'"
+            );
+            findings.problem(
+                Draft::new(spec.share_threshold.location, place, text)
+                    .hint("remove it, or write a value with a *"),
+            );
+        }
+        let below = (!spec.descriptors.is_empty()).then(|| {
+            let mut level = Level::default();
+            let (mut labels, place) = (HashSet::new(), format!("{place}."));
+            self.add_level(&mut level, &mut labels, spec.descriptors, &place, findings);
+            Box::new(level)
+        });
+        Node {
+            key: spec.key.value.into(),
+            value: spec.value.value.into(),
+            label,
+            share_threshold: spec.share_threshold.value,
+            value_to_metric: spec.value_to_metric,
+            rule,
+            below,
+        }
+    }
+
+    fn rule(
+        self,
+        spec: &DescriptorSpec,
+        place: &str,
+        findings: &mut SourceFindings<'_>,
+    ) -> Option<Rule> {
+        let Some(rate_limit) = &spec.rate_limit else {
+            report_orphans(spec, place, findings);
+            return None;
+        };
+        let place = &format!("{place}.rate_limit");
+        let resolved = ResolvedOptions::new(self.layers(spec));
+        let options = resolved.effective();
+        self.overlay.record_use(self.path_in_domain(), &options);
+        let terms = self.terms(rate_limit, &resolved);
+        let allowance = allowance(spec, rate_limit, &resolved, terms, place, findings);
+        check_replaces(rate_limit, place, findings);
+        let naming = match (spec.detailed_metric, self.by_value) {
+            (true, _) => Naming::Detailed,
+            (false, true) => Naming::ByValue,
+            (false, false) => Naming::Fixed,
+        };
+        let allowance = allowance?;
+        warn_about_limit(spec, &allowance, &resolved, place, findings);
+        let metric_name = metric_name::sanitized(self.metric_path.to_owned());
+        let metadata = spec
+            .metadata
+            .clone()
+            .filter(|metadata| !metadata.is_empty());
+        let replaces = rate_limit
+            .replaces
+            .iter()
+            .map(|name| name.value.as_str().into());
+        Some(Rule {
+            path: self.path.into(),
+            name: rate_limit.name.as_str().into(),
+            replaces: replaces.collect(),
+            shadow_mode: spec.shadow_mode,
+            quota_mode: spec.quota_mode,
+            metadata,
+            naming,
+            stats: self.options.stats.of_rule(&metric_name),
+            key_tail: match &allowance {
+                Allowance::Limited(limit) => {
+                    KeyTail::new(self.options.key_format, limit, resolved.unit_multiplier())
+                }
+                Allowance::Unlimited { .. } => KeyTail::none(),
+            },
+            on_limit: resolved.on_limit(),
+            on_store_error: resolved.on_store_error.map(|option| *option),
+            override_terms: terms.filter(|_| !options.is_empty()).map(Box::new),
+            options,
+            origin: Origin {
+                file: self.source.path.clone(),
+                line: spec.location.line,
+                column: spec.location.column,
+            },
+            allowance,
+        })
+    }
+
+    /// `None` without a valid unit.
+    fn terms(self, rate_limit: &RateLimitSpec, options: &ResolvedOptions<'_>) -> Option<Terms> {
+        let unit = Unit::from_name(&rate_limit.unit.value)?;
+        let rate = Terms::new(rate_limit.requests_per_unit, unit, Algorithm::FixedWindow);
+        Some(options.terms(Terms {
+            months: self.options.months,
+            ..rate
+        }))
+    }
+
+    /// The blocks that apply to a rule, highest precedence first.
+    fn layers<'l>(&'l self, spec: &'l DescriptorSpec) -> Layers<'l> {
+        let layer = |block, provenance, file| Layer {
+            block,
+            provenance,
+            file,
+        };
+        let file = &self.source.path;
+        let mut layers = Layers::new();
+        layers.extend(
+            spec.block
+                .as_ref()
+                .map(|block| layer(block, Provenance::Rule, file)),
+        );
+        layers.extend(
+            self.defaults
+                .map(|block| layer(block, Provenance::Defaults, file)),
+        );
+        self.overlay.add_layers(self.path_in_domain(), &mut layers);
+        layers.extend(
+            self.setting
+                .map(|(block, file)| layer(block, Provenance::Setting, file)),
+        );
+        layers
+    }
+
+    fn path_in_domain(&self) -> &str {
+        self.path.get(self.domain.len() + 1..).unwrap_or_default()
+    }
+}
+
+/// What a rate_limit with its options allows; `None` after a problem.
+fn allowance(
+    descriptor: &DescriptorSpec,
+    spec: &RateLimitSpec,
+    options: &ResolvedOptions<'_>,
+    terms: Option<Terms>,
+    place: &str,
+    findings: &mut SourceFindings<'_>,
+) -> Option<Allowance> {
+    if spec.unlimited {
+        if terms.is_some() {
+            let text = "should not specify rate limit unit when unlimited";
+            let draft = Draft::new(spec.unit.location, place, text);
+            findings.problem(draft.hint("remove unit, or unlimited"));
+            return None;
+        }
+        if let Some(block) = &descriptor.block {
+            let draft = Draft::new(
+                block.location,
+                place,
+                "metadata.tollgate of an unlimited rule",
+            );
+            findings.problem(draft.hint("remove it: nothing is counted here"));
+            return None;
+        }
+        return Some(Allowance::Unlimited {
+            requests_per_unit: spec.requests_per_unit,
+        });
+    }
+    let Some(terms) = terms else {
+        if !spec.unit_misspelled || !spec.unit.value.is_empty() {
+            let text = format!("invalid rate limit unit '{}'", spec.unit.value);
+            findings.problem(Draft::new(spec.unit.location, place, text).hint(UNITS_HINT));
+        }
+        return None;
+    };
+    if options.is_faulty() {
+        return None;
+    }
+    let mut problem = |location, text: String| {
+        findings.problem(Draft {
+            hint: options.inherited(),
+            ..Draft::new(location, place, text)
+        });
+    };
+    let conflicts = options.conflicts(descriptor);
+    for (location, conflict) in &conflicts {
+        problem(*location, conflict.to_string());
+    }
+    match Limit::new(&terms) {
+        Ok(limit) => conflicts.is_empty().then_some(Allowance::Limited(limit)),
+        Err(error) => {
+            let location = options.location_of(&error).unwrap_or(spec.location);
+            problem(location, error.to_string());
+            None
+        }
+    }
+}
+
+fn check_replaces(spec: &RateLimitSpec, place: &str, findings: &mut SourceFindings<'_>) {
+    for name in &spec.replaces {
+        let text = if name.value.is_empty() {
+            "should not have an empty replaces entry"
+        } else if name.value == spec.name {
+            "replaces should not contain name of same descriptor"
+        } else {
+            continue;
+        };
+        let draft = Draft::new(name.location, place, text);
+        findings.problem(draft.hint("name a rule that this one replaces"));
+    }
+}
+
+/// Warns about valid limits that may surprise.
+fn warn_about_limit(
+    spec: &DescriptorSpec,
+    allowance: &Allowance,
+    options: &ResolvedOptions<'_>,
+    place: &str,
+    findings: &mut SourceFindings<'_>,
+) {
+    let Allowance::Limited(limit) = allowance else {
+        return;
+    };
+    if limit.algorithm() == Algorithm::SlidingLog && limit.requests() > LOG_ENTRIES_MAX {
+        let text = format!(
+            "a sliding_log of {} stores {LOG_ENTRIES_MAX} calls (log_entries_max), and may admit fewer",
+            limit.requests()
+        );
+        let location = options.algorithm_location().unwrap_or(spec.location);
+        findings.warning(Draft::new(location, place, text).hint(
+            "write algorithm: sliding_window with buckets: 10, whose size does not grow with the limit",
+        ));
+    }
+    if let Some(location) = options.own_queue().filter(|_| spec.shadow_mode) {
+        let text = "on_limit: queue has no effect in shadow_mode";
+        findings.warning(Draft::new(location, place, text));
+    }
+}
+
+/// Reports what has no effect without a rate_limit: a warning for keys that envoyproxy/ratelimit
+/// ignores too, a problem for a `tollgate` block.
+fn report_orphans(spec: &DescriptorSpec, place: &str, findings: &mut SourceFindings<'_>) {
+    let flags = [
+        ("shadow_mode", spec.shadow_mode),
+        ("quota_mode", spec.quota_mode),
+        ("detailed_metric", spec.detailed_metric),
+    ];
+    for (flag, _) in flags.into_iter().filter(|(_, set)| *set) {
+        let text = format!("`{flag}` has no effect without rate_limit beside it");
+        findings.warning(Draft::new(spec.location, place, text));
+    }
+    if let Some(block) = &spec.block {
+        let text = "metadata.tollgate without rate_limit beside it";
+        let draft = Draft::new(block.location, place, text);
+        findings.problem(draft.hint("move it to the descriptor that has the rate_limit"));
+    }
+}
+
+/// `key`, or `key_value`: how envoyproxy/ratelimit names a descriptor.
+fn label(key: &str, value: &str) -> String {
+    if value.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{key}_{value}")
+    }
+}

@@ -1,0 +1,179 @@
+//! The options of a `tollgate` block: one table of their keys, types and where they apply.
+//!
+//! The table makes the keys that a block may have, [`Block`] with what one block states, and
+//! [`ResolvedOptions`] with what is in force for a rule and where it was set. A new option is a row
+//! here and its use in `resolve.rs`.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::config::source::Located;
+use crate::config::tollgate::reader::Reader;
+use crate::config::tollgate::value::{OnLimitWord, OptionValue, RequestHeaders, ResponseBody};
+use crate::config::yaml::{Location, Node};
+use crate::limit::{Algorithm, OverLimitHits};
+use crate::rules::{EffectiveOption, OnStoreError, Origin, Provenance};
+use crate::time::Span;
+
+/// A block that applies to a rule.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layer<'b> {
+    pub(crate) block: &'b Block,
+    pub(crate) provenance: Provenance,
+    pub(crate) file: &'b Arc<str>,
+}
+
+/// Highest precedence first.
+pub(crate) type Layers<'b> = SmallVec<[Layer<'b>; 4]>;
+
+/// The value in force of an option, and the layer that sets it.
+#[derive(Debug)]
+pub(crate) struct Sourced<'b, T> {
+    pub(crate) located: &'b Located<T>,
+    pub(crate) layer: Layer<'b>,
+}
+
+/// What decides whether an option applies to a rule.
+#[derive(Clone, Copy)]
+struct Form {
+    algorithm: Algorithm,
+    on_limit: OnLimitWord,
+}
+
+macro_rules! options {
+    ($($key:ident: $type:ty, $applies:expr;)*) => {
+        /// The keys of a rule's block and of `defaults`.
+        pub(crate) const RULE_KEYS: &[&str] = &[$(stringify!($key)),*];
+
+        /// What one block states.
+        #[derive(Debug, Clone, Default)]
+        pub(crate) struct Block {
+            $(pub(crate) $key: Option<Located<$type>>,)*
+            /// A part of it is invalid and was reported, so an option may only seem to be missing.
+            pub(crate) is_faulty: bool,
+            pub(crate) location: Location,
+        }
+
+        impl Block {
+            pub(super) fn set(&mut self, key: &str, node: &Node, reader: &mut Reader<'_, '_, '_>) {
+                let location = node.location;
+                match key {
+                    $(stringify!($key) => {
+                        self.$key = <$type>::read(node, key, reader)
+                            .map(|value| Located { value, location });
+                    })*
+                    _ => {}
+                }
+            }
+
+            /// The keys that it states, and where.
+            pub(crate) fn stated(&self) -> impl Iterator<Item = (&'static str, Location)> {
+                let all = [$(self.$key.as_ref().map(|option| (stringify!($key), option.location))),*];
+                all.into_iter().flatten()
+            }
+        }
+
+        /// The options in force for a rule.
+        #[derive(Debug)]
+        pub(crate) struct ResolvedOptions<'b> {
+            pub(crate) layers: Layers<'b>,
+            $(pub(crate) $key: Option<Sourced<'b, $type>>,)*
+        }
+
+        impl<'b> ResolvedOptions<'b> {
+            /// Each option from the first layer that states it. An option of the rule's own block
+            /// counts whether it applies or not, so that it can be reported; any other that does
+            /// not apply is meant for other rules.
+            pub(crate) fn new(layers: Layers<'b>) -> Self {
+                let algorithm = first(&layers, |block| block.algorithm.as_ref(), |_| true);
+                let mut form = Form {
+                    algorithm: algorithm.map_or(Algorithm::FixedWindow, |option| *option),
+                    on_limit: OnLimitWord::Reject,
+                };
+                let on_limit = first(
+                    &layers,
+                    |block| block.on_limit.as_ref(),
+                    |value| can_be(*value, form),
+                );
+                form.on_limit = on_limit.map_or(OnLimitWord::Reject, |option| *option);
+                Self {
+                    $($key: {
+                        let applies: fn(&$type, Form) -> bool = $applies;
+                        first(&layers, |block| block.$key.as_ref(), |value| applies(value, form))
+                    },)*
+                    layers,
+                }
+            }
+
+            /// All options in force, and where each was set.
+            pub(crate) fn effective(&self) -> Box<[EffectiveOption]> {
+                let all = [$(self.$key.map(|option| option.effective(stringify!($key)))),*];
+                all.into_iter().flatten().collect()
+            }
+        }
+    };
+}
+
+options! {
+    algorithm: Algorithm, |_, _| true;
+    unit_multiplier: u32, |_, form| form.algorithm != Algorithm::Concurrency;
+    burst: u32, |_, form| form.algorithm.is_bucket();
+    buckets: u32, |_, form| form.algorithm == Algorithm::SlidingWindow;
+    over_limit_hits: OverLimitHits, |_, form| form.algorithm != Algorithm::Concurrency;
+    on_limit: OnLimitWord, |value, form| can_be(*value, form);
+    max_wait: Span, |_, form| form.on_limit == OnLimitWord::Queue;
+    request_headers: RequestHeaders, |_, form| form.on_limit == OnLimitWord::Degrade;
+    response_body: ResponseBody, |_, form| form.on_limit == OnLimitWord::Reject;
+    on_store_error: OnStoreError, |_, _| true;
+    lease_by: Box<str>, |_, form| form.algorithm == Algorithm::Concurrency;
+    lease: Span, |_, form| form.algorithm == Algorithm::Concurrency;
+}
+
+/// Only buckets can queue.
+fn can_be(on_limit: OnLimitWord, form: Form) -> bool {
+    on_limit != OnLimitWord::Queue || form.algorithm.is_bucket()
+}
+
+fn first<'b, T>(
+    layers: &Layers<'b>,
+    option: impl Fn(&'b Block) -> Option<&'b Located<T>>,
+    applies: impl Fn(&T) -> bool,
+) -> Option<Sourced<'b, T>> {
+    layers.iter().find_map(|&layer| {
+        let located = option(layer.block)?;
+        let counts = layer.provenance == Provenance::Rule || applies(&located.value);
+        counts.then_some(Sourced { located, layer })
+    })
+}
+
+impl<T: OptionValue> Sourced<'_, T> {
+    fn effective(&self, key: &'static str) -> EffectiveOption {
+        EffectiveOption {
+            key,
+            value: self.located.value.display().into(),
+            provenance: self.layer.provenance,
+            origin: Origin {
+                file: self.layer.file.clone(),
+                line: self.located.location.line,
+                column: self.located.location.column,
+            },
+        }
+    }
+}
+
+impl<T> Clone for Sourced<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Sourced<'_, T> {}
+
+impl<'b, T> std::ops::Deref for Sourced<'b, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.located.value
+    }
+}

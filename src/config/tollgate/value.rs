@@ -1,0 +1,276 @@
+//! The values of options: how each type is read from a node and shown.
+
+use http::{HeaderName, HeaderValue};
+
+use crate::config::tollgate::reader::Reader;
+use crate::config::yaml::{Kind, Node, Scalar, Value};
+use crate::limit::{Algorithm, OverLimitHits};
+use crate::rules::OnStoreError;
+use crate::settings::parse;
+use crate::time::Span;
+
+/// The most headers that a rule adds to a degraded request.
+const REQUEST_HEADERS_MAX: usize = 16;
+/// The longest names and values of those headers in total. Proxies and applications reject requests
+/// with much more than 8 KiB of headers.
+const REQUEST_HEADERS_BYTES_MAX: usize = 4 << 10;
+/// The longest body of a response over limit: it is sent to clients that flood.
+const RESPONSE_BODY_BYTES_MAX: usize = 4 << 10;
+/// The units of a duration. Longer ones are longer than any wait or lease.
+const DURATION_UNITS: [&str; 5] = ["us", "ms", "s", "m", "h"];
+
+/// The value of an option.
+pub(crate) trait OptionValue: Sized {
+    /// Reports an invalid value.
+    fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self>;
+    /// As `explain` shows it.
+    fn display(&self) -> String;
+}
+
+/// The values of `on_limit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnLimitWord {
+    Reject,
+    Queue,
+    Degrade,
+}
+
+/// Names in lower case, and values.
+pub(crate) type RequestHeaders = Box<[(Box<str>, Box<str>)]>;
+
+/// At most [`RESPONSE_BODY_BYTES_MAX`].
+#[derive(Debug, Clone)]
+pub(crate) struct ResponseBody(pub(crate) Box<str>);
+
+impl OnLimitWord {
+    const ALL: [Self; 3] = [Self::Reject, Self::Queue, Self::Degrade];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Reject => "reject",
+            Self::Queue => "queue",
+            Self::Degrade => "degrade",
+        }
+    }
+}
+
+macro_rules! words {
+    ($($type:ty),*) => {
+        $(impl OptionValue for $type {
+            fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
+                reader.word(node, key, &Self::ALL.map(|word| (word.name(), word)))
+            }
+
+            fn display(&self) -> String {
+                self.name().to_owned()
+            }
+        })*
+    };
+}
+
+words!(Algorithm, OverLimitHits, OnLimitWord, OnStoreError);
+
+impl OptionValue for u32 {
+    fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
+        if let Some(Value::Int(value)) = node.scalar().map(Scalar::value)
+            && let Ok(value) = Self::try_from(value)
+        {
+            return Some(value);
+        }
+        let max = Self::MAX;
+        let text = format!("`{key}` must be a whole number from 0 to {max}, without quotes");
+        reader.problem(node.location, text, None);
+        None
+    }
+
+    fn display(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl OptionValue for Span {
+    /// A whole number and a unit only, so that every reader understands it.
+    fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
+        let text = node.scalar().map_or("", |scalar| &scalar.text);
+        let unit = text.trim_start_matches(|letter: char| letter.is_ascii_digit());
+        if DURATION_UNITS.contains(&unit)
+            && let Ok(value) = parse::duration(text)
+        {
+            return Some(value);
+        }
+        let units = DURATION_UNITS.join(", ");
+        reader.problem(
+            node.location,
+            format!("`{key}` must be a whole number and a unit"),
+            Some(format!("write it like `{key}: 30s`; the units are {units}")),
+        );
+        None
+    }
+
+    fn display(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl OptionValue for Box<str> {
+    fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
+        reader.text(node, key)
+    }
+
+    fn display(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl OptionValue for ResponseBody {
+    fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
+        let body = reader.text(node, key)?;
+        if body.len() <= RESPONSE_BODY_BYTES_MAX {
+            return Some(Self(body));
+        }
+        let text = format!(
+            "`{key}` has {} bytes, more than the {RESPONSE_BODY_BYTES_MAX} of response_body_bytes_max",
+            body.len()
+        );
+        let hint = "write less: it is sent with every response over limit".to_owned();
+        reader.problem(node.location, text, Some(hint));
+        None
+    }
+
+    fn display(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}
+
+impl OptionValue for RequestHeaders {
+    /// Headers that Envoy can add to a request.
+    fn read(node: &Node, key: &str, reader: &mut Reader<'_, '_, '_>) -> Option<Self> {
+        let Kind::Map(pairs) = &node.kind else {
+            let hint = "write it as `request_headers: {x-degraded: \"true\"}`".to_owned();
+            let text = format!("`{key}` must be a map of names and values");
+            reader.problem(node.location, text, Some(hint));
+            return None;
+        };
+        let fewer = "write fewer: they are sent with every degraded request".to_owned();
+        if pairs.len() > REQUEST_HEADERS_MAX {
+            let text = format!(
+                "`{key}` has {} headers, more than the {REQUEST_HEADERS_MAX} of request_headers_max",
+                pairs.len()
+            );
+            reader.problem(node.location, text, Some(fewer));
+            return None;
+        }
+        let mut headers: Vec<(Box<str>, Box<str>)> = Vec::new();
+        for (name_node, value) in pairs.iter() {
+            let (name, value) = (header_name(name_node, reader), header_value(value, reader));
+            let (Some(name), Some(value)) = (name, value) else {
+                continue;
+            };
+            if headers.iter().any(|(other, _)| *other == name) {
+                let text = format!("the header {name} is repeated: case makes no difference");
+                let hint = Some("keep one of them".to_owned());
+                reader.problem(name_node.location, text, hint);
+            }
+            headers.push((name, value));
+        }
+        let bytes: usize = headers
+            .iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum();
+        if bytes > REQUEST_HEADERS_BYTES_MAX {
+            let text = format!(
+                "`{key}` has {bytes} bytes, more than the {REQUEST_HEADERS_BYTES_MAX} of request_headers_bytes_max"
+            );
+            reader.problem(node.location, text, Some(fewer));
+        }
+        Some(headers.into())
+    }
+
+    fn display(&self) -> String {
+        let headers: Vec<_> = self
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect();
+        headers.join(", ")
+    }
+}
+
+fn header_name(node: &Node, reader: &mut Reader<'_, '_, '_>) -> Option<Box<str>> {
+    let text = node.scalar().map_or("", |scalar| &scalar.text);
+    match HeaderName::from_bytes(text.as_bytes()) {
+        Ok(name) if name != http::header::HOST => Some(name.as_str().into()),
+        _ => {
+            let hint = "write a name of letters, digits and hyphens, such as x-degraded; not host, and none that begins with a colon";
+            reader.problem(
+                node.location,
+                format!("'{text}' is no header that can be added to a request"),
+                Some(hint.to_owned()),
+            );
+            None
+        }
+    }
+}
+
+fn header_value(node: &Node, reader: &mut Reader<'_, '_, '_>) -> Option<Box<str>> {
+    let is_valid =
+        |text: &str| HeaderValue::from_str(text).is_ok_and(|value| value.to_str().is_ok());
+    match node.scalar() {
+        Some(scalar) if scalar.value() != Value::Null && is_valid(&scalar.text) => {
+            Some((*scalar.text).into())
+        }
+        _ => {
+            let hint = "write a text of visible ASCII characters and spaces on one line".to_owned();
+            reader.problem(node.location, "no value of a header".to_owned(), Some(hint));
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::error::Findings;
+    use crate::config::source::Source;
+    use crate::config::tollgate;
+    use crate::config::yaml;
+
+    fn problems(text: &str) -> Vec<String> {
+        let source = Source {
+            name: "rules".into(),
+            path: "rules".into(),
+            text: text.into(),
+        };
+        let root = yaml::read(text).expect("it is YAML").root.expect("a map");
+        let mut findings = Findings::default();
+        tollgate::read_block(&root, "", &mut findings.of(&source));
+        let (problems, _) = findings.into_parts();
+        problems.into_iter().map(|finding| finding.text).collect()
+    }
+
+    #[test]
+    fn request_headers_and_response_body_are_bounded() {
+        let headers = |count: usize| {
+            let headers: Vec<String> = (0..count).map(|index| format!("x-{index}: v")).collect();
+            problems(&format!("request_headers: {{{}}}", headers.join(", ")))
+        };
+        assert_eq!(headers(16), [""; 0]);
+        assert_eq!(
+            headers(17),
+            ["`request_headers` has 17 headers, more than the 16 of request_headers_max"]
+        );
+        let header = |bytes: usize| {
+            let value = "v".repeat(bytes - "x-a".len());
+            problems(&format!("request_headers: {{x-a: {value}}}"))
+        };
+        assert_eq!(header(4_096), [""; 0]);
+        assert_eq!(
+            header(4_097),
+            ["`request_headers` has 4097 bytes, more than the 4096 of request_headers_bytes_max"]
+        );
+        let body = |bytes: usize| problems(&format!("response_body: {}", "b".repeat(bytes)));
+        assert_eq!(body(4_096), [""; 0]);
+        assert_eq!(
+            body(4_097),
+            ["`response_body` has 4097 bytes, more than the 4096 of response_body_bytes_max"]
+        );
+    }
+}

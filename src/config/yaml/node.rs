@@ -1,0 +1,179 @@
+//! The YAML tree: nodes with their locations, scalars, and the errors and warnings about a file.
+
+use std::rc::Rc;
+
+/// The longest file. Ten times what 100,000 rules take; a ConfigMap holds at most 1 MiB.
+pub const FILE_BYTES_MAX: usize = 64 << 20;
+
+/// Stands for bytes that are not UTF-8, so that the error about them has a line and a column. YAML
+/// does not allow this character.
+pub const NOT_UTF8: char = '\u{FFFF}';
+
+/// The most nodes of a file, aliases expanded. 100,000 rules have one to two million.
+///
+/// A chain of aliases ("billion laughs") is rejected much earlier, by the share of nodes that come
+/// from aliases.
+pub(crate) const NODES_MAX: usize = 4_000_000;
+
+/// The deepest nesting of lists and maps, aliases expanded. A descriptor takes two levels.
+///
+/// Dropping, cloning and walking a tree recurse once a level; this depth fits the smallest stack
+/// of a thread.
+pub(crate) const DEPTH_MAX: usize = 128;
+
+/// A range of characters on one line of a file. The default, line 0, is of values without a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Location {
+    /// 1-based.
+    pub line: u32,
+    /// 1-based, in characters; a tab is one.
+    pub column: u32,
+    /// In characters, on this line only; at least 1.
+    pub width: u32,
+}
+
+/// A value of the tree, or a key.
+///
+/// An alias shares the lists and maps of its anchor, so it takes no memory. Its own location is
+/// that of the alias, the locations within are those of the anchor. A value left empty has the
+/// location of its key.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// Of a list or map in block style: that of its first item or key.
+    pub location: Location,
+    /// Its value.
+    pub kind: Kind,
+}
+
+/// Aliases and merge keys are resolved.
+#[derive(Debug, Clone)]
+pub enum Kind {
+    /// Text, a number and so on: see [`Scalar::value`].
+    Scalar(Scalar),
+    /// In file order.
+    List(Rc<Vec<Node>>),
+    /// In file order. Keys are scalars with distinct texts.
+    Map(Rc<Vec<(Node, Node)>>),
+}
+
+/// A scalar as written, after unquoting and folding.
+#[derive(Debug, Clone)]
+pub struct Scalar {
+    /// What yaml.v2 stores in a string field, whatever [`Scalar::value`] is (`yes`, `0x10`).
+    pub text: Rc<str>,
+    /// Text whatever it looks like: quoted, a block, `!!str`, or with an unknown tag.
+    pub(super) literal: bool,
+}
+
+/// The meaning of a scalar by YAML 1.1, as yaml.v2 reads it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Empty, `~`, `null`, `Null` or `NULL`.
+    Null,
+    /// `y`, `yes`, `on`, `true` and their opposites, in lower case, upper case and capitalized.
+    Bool(bool),
+    /// Decimal, `0x1F`, `0b11`, `0o17` and `017`, with an optional sign and underscores.
+    Int(i64),
+    /// Fits `u64` but not `i64`.
+    BigInt(u64),
+    /// `1.5`, `1e3`, `.5`, `.inf`, `.nan`; also integers too large for `u64`, and `08`.
+    Float(f64),
+    /// See [`Scalar::text`]. Dates, times and quoted numbers are text.
+    Text,
+}
+
+/// The first document of a file; yaml.v2 reads no further.
+#[derive(Debug, Clone)]
+pub struct Document {
+    /// `None` for an empty file or only comments.
+    pub root: Option<Node>,
+    /// In file order, about a hundred at most.
+    pub warnings: Vec<Warning>,
+}
+
+/// Something that yaml.v2 ignores silently and an operator would want to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warning {
+    /// The second of two equal keys, the `---` of the second document.
+    pub location: Location,
+    /// A sentence without a full stop.
+    pub text: String,
+}
+
+/// The text is no YAML, or exceeds a bound.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {}, column {}: {text}", .location.line, .location.column)]
+pub struct SyntaxError {
+    /// Where the parser noticed it.
+    pub location: Location,
+    /// A sentence without a full stop.
+    pub text: String,
+    /// What to write instead.
+    pub hint: Option<String>,
+}
+
+impl Location {
+    pub(super) fn new(line: usize, column: usize, width: usize) -> Self {
+        let bounded = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Self {
+            line: bounded(line),
+            column: bounded(column),
+            width: bounded(width),
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn scalar(&self) -> Option<&Scalar> {
+        match &self.kind {
+            Kind::Scalar(scalar) => Some(scalar),
+            Kind::List(_) | Kind::Map(_) => None,
+        }
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        self.scalar()
+            .is_some_and(|scalar| scalar.value() == Value::Null)
+    }
+}
+
+impl Scalar {
+    pub(crate) fn plain(text: impl Into<Rc<str>>) -> Self {
+        Self {
+            text: text.into(),
+            literal: false,
+        }
+    }
+
+    pub(crate) fn quoted(text: impl Into<Rc<str>>) -> Self {
+        Self {
+            text: text.into(),
+            literal: true,
+        }
+    }
+}
+
+impl SyntaxError {
+    pub(super) fn new(location: Location, text: impl Into<String>) -> Self {
+        Self {
+            location,
+            text: text.into(),
+            hint: None,
+        }
+    }
+
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// For messages: one line of at most 60 characters.
+pub(super) fn shortened(text: &str) -> String {
+    const CHARS_MAX: usize = 60;
+    let line = text.lines().next().unwrap_or_default();
+    if line.len() == text.len() && line.chars().count() <= CHARS_MAX {
+        return line.to_owned();
+    }
+    line.chars().take(CHARS_MAX).chain("..".chars()).collect()
+}
