@@ -16,7 +16,7 @@ pub use source::Source;
 mod compile;
 mod descriptor;
 pub mod error;
-pub(crate) mod metadata;
+pub mod metadata;
 pub(crate) mod metric_mapping;
 mod options;
 pub(crate) mod overlay;

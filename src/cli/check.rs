@@ -1,5 +1,6 @@
 //! `tollgate check`: the loader that serves, without serving.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::cli::{Failure, counted, say};
@@ -165,74 +166,66 @@ fn timeout_for(wait: Span) -> Span {
     Span::from_micros((wait.as_micros() * 5 / 4).max(wait.as_micros() + 8_000))
 }
 
-/// Warns about keys and values with `_` in the reference format, which joins them with `_`: clients
-/// can make two counters share one key. `serve` does not repeat it at every load.
+/// Warns about descriptors side by side of which one has any value and another begins with its key
+/// and `_`. The reference format joins keys and values with `_`, so clients can make them share a
+/// counter. `serve` does not repeat it at every load.
 fn warn_about_underscores(checked: &Checked) {
-    let mut joined = Vec::new();
+    let mut shared = Vec::new();
     for domain in checked.loaded.rules.domains() {
-        collect_joined(&domain.root, None, &mut joined);
+        collect_shared(&domain.root, &mut shared);
     }
-    let first = joined
-        .iter()
-        .min_by_key(|(rule, _)| (&rule.origin.file, rule.origin.line));
-    let Some((rule, node)) = first else {
-        return;
-    };
-    let source = checked
-        .sources
-        .iter()
-        .find(|source| source.path == rule.origin.file)
-        .expect("every rule is from a source");
-    let value = if node.value.is_empty() {
-        "x"
-    } else {
-        &node.value
-    };
-    let both = format!("{}_{value}", node.key);
-    let (key, rest) = both.split_once('_').expect("they were just joined");
-    // A key without `_` is followed by a value that has one.
-    let (key, rest) = if *key == *node.key {
-        both.rsplit_once('_').expect("they were just joined")
-    } else {
-        (key, rest)
-    };
     let mut findings = Findings::default();
-    findings.of(source).warning(Draft {
-        location: Location {
+    for (rule, one, other) in shared {
+        let source = checked
+            .sources
+            .iter()
+            .find(|source| source.path == rule.origin.file)
+            .expect("every rule is from a source");
+        let location = Location {
             line: rule.origin.line,
             column: rule.origin.column,
             width: 1,
-        },
-        place: &format!("rule {}", rule.path),
-        text: format!(
-            "{}={value} and {key}={rest} have the same counter key, because CACHE_KEY_FORMAT=reference joins keys and values with `_`; rules with a `_` in a key or value: {}",
-            node.key,
-            joined.len(),
-        ),
-        hint: Some("set CACHE_KEY_FORMAT=safe (every counter starts again, once)".to_owned()),
-    });
-    for warning in findings.into_parts().1 {
+        };
+        let text = format!("{one} and {other} share a counter on Redis");
+        findings.of(source).warning(
+            Draft::new(location, &format!("rule {}", rule.path), text).hint(
+                "set CACHE_KEY_FORMAT=safe (every counter starts again, once), or rename a key",
+            ),
+        );
+    }
+    for warning in in_file_order(findings.into_parts().1) {
         say(&format!("warning: {warning}\n\n"));
     }
 }
 
-/// Collects the rules with a reference key below a node with `_` in its key or value, each with the
-/// outermost such node.
-fn collect_joined<'r>(
-    level: &'r Level,
-    above: Option<&'r Node>,
-    joined: &mut Vec<(&'r Rule, &'r Node)>,
-) {
+/// Rules that can share a counter with another one, each with an example of both.
+fn collect_shared<'r>(level: &'r Level, shared: &mut Vec<(&'r Rule, String, String)>) {
+    let labels: BTreeMap<&str, &Node> = level
+        .nodes()
+        .iter()
+        .map(|node| (&*node.label, node))
+        .collect();
     for node in level.nodes() {
-        let has_underscore = node.key.contains('_') || node.value.contains('_');
-        let found = above.or(has_underscore.then_some(node));
-        if let (Some(rule), Some(found)) = (&node.rule, found)
-            && rule.key_tail.format() == KeyFormat::Reference
-        {
-            joined.push((rule, found));
+        let prefix = format!("{}_", node.key);
+        let is_reference = |rule: &&Rule| rule.key_tail.format() == KeyFormat::Reference;
+        let rule = node.rule.as_deref().filter(is_reference);
+        let other = labels
+            .range(&*prefix..)
+            .take_while(|(label, _)| label.starts_with(&prefix))
+            .find(|(_, other)| other.key != node.key && other.rule.is_some());
+        if let (Some(rule), Some((label, other)), true) = (rule, other, node.value.is_empty()) {
+            let (rest, value) = match &*other.value {
+                "" => (format!("{}_x", &label[prefix.len()..]), "x"),
+                value => (label[prefix.len()..].to_owned(), value),
+            };
+            shared.push((
+                rule,
+                format!("{}={rest}", node.key),
+                format!("{}={value}", other.key),
+            ));
         }
         if let Some(below) = &node.below {
-            collect_joined(below, found, joined);
+            collect_shared(below, shared);
         }
     }
 }

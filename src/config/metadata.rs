@@ -11,7 +11,7 @@ use crate::rules::Metadata;
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// Keys of the map keep their text; keys of maps in it have their YAML 1.1 value, so `y` is `true`.
-pub(crate) fn to_json(pairs: &[(Node, Node)]) -> Metadata {
+pub fn to_json(pairs: &[(Node, Node)]) -> Metadata {
     pairs
         .iter()
         .map(|(key, value)| (text_of(key), value_of(value)))

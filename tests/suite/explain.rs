@@ -254,7 +254,7 @@ const EXPLAINED_SAMPLES: &[(&str, &[&str], &[&str])] = &[
         "shop",
         &["report=1"],
         &[
-            "=> limit 10 per second, leaky_bucket, burst 1, queue up to 200 ms, refused hits drop\n",
+            "=> limit 10 per second, leaky_bucket, burst 1, queue up to 200 ms, over-limit hits drop\n",
             "     on_limit: queue: held back until there is room, refused if that takes longer\n",
         ],
     ),
@@ -262,7 +262,7 @@ const EXPLAINED_SAMPLES: &[(&str, &[&str], &[&str])] = &[
         "gateway",
         &["user=ann"],
         &[
-            "=> limit 60 per minute, sliding_window, 6 buckets, refused hits drop\n",
+            "=> limit 60 per minute, sliding_window, 6 buckets, over-limit hits drop\n",
             ":sliding_window-6:60000000:us (safe form)\n",
         ],
     ),

@@ -287,7 +287,7 @@ fn explain_names_the_rule_that_a_stated_limit_takes_the_rest_from() {
     for part in [
         "rule shop.leaky at shop.yaml:",
         "number and unit are stated by the request, everything else by rule shop.leaky",
-        "=> limit 9 per hour, leaky_bucket, burst 1, refused hits drop",
+        "=> limit 9 per hour, leaky_bucket, burst 1, over-limit hits drop",
         "key   tg:shop:leaky:1:leaky_bucket:3600000000:us (safe form)",
         "algorithm: leaky_bucket (by the rule, shop.yaml:",
     ] {

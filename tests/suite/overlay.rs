@@ -293,11 +293,11 @@ const TOLD: &[(&str, &str)] = &[
     ),
     (
         "overlays: [{domain: '*', rules: [{path: '*', tollgate: {burst: 1}}]}]",
-        "warning: overlay.yaml: `burst` counts for no rule that is met: it does not fit, or something stronger says so itself",
+        "warning: overlay.yaml: `burst` has no effect on any matching rule: it does not apply, or a block with higher precedence sets it",
     ),
     (
         "overlays: [{domain: '*', rules: [{path: own, tollgate: {algorithm: token_bucket}}]}]",
-        "warning: overlay.yaml: `algorithm` counts for no rule that is met",
+        "warning: overlay.yaml: `algorithm` has no effect on any matching rule",
     ),
     (
         "overlays: [{tollgate: {}}]",
@@ -317,7 +317,7 @@ const TOLD: &[(&str, &str)] = &[
     // What does not go together is told at the rule, with who says so.
     (
         "overlays: [{domain: '*', tollgate: {defaults: {algorithm: token_bucket, on_limit: queue}}}]",
-        "what is not said here: algorithm: token_bucket (by the overlay's defaults, ",
+        "set elsewhere: algorithm: token_bucket (by the overlay's defaults, ",
     ),
 ];
 

@@ -1,0 +1,56 @@
+//! One replica's share of a limit while the store is unavailable.
+
+use std::num::NonZeroU32;
+
+/// The share of one of several replicas that cannot see each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    replicas: NonZeroU32,
+    /// From 0, if known.
+    rank: Option<u32>,
+}
+
+impl Share {
+    /// The share of a replica whose rank is unknown.
+    pub const fn one_of(replicas: NonZeroU32) -> Self {
+        Self {
+            replicas,
+            rank: None,
+        }
+    }
+
+    /// The share of the replica with this rank, from 0.
+    pub const fn ranked(replicas: NonZeroU32, rank: u32) -> Self {
+        Self {
+            replicas,
+            rank: Some(rank),
+        }
+    }
+
+    /// The number of replicas.
+    pub const fn replicas(self) -> NonZeroU32 {
+        self.replicas
+    }
+
+    /// Its part of a quota. The parts of all ranks add up to the whole; without a rank it is rounded
+    /// down.
+    pub fn of_allowed(self, whole: u32) -> u32 {
+        whole / self.replicas + u32::from(self.has_one_more(whole.into()))
+    }
+
+    /// Its part of used quota. The parts of all ranks add up to the whole; without a rank it is
+    /// rounded up.
+    pub fn of_used(self, whole: u64) -> u64 {
+        let replicas = u64::from(self.replicas.get());
+        if self.rank.is_none() {
+            whole.div_ceil(replicas)
+        } else {
+            whole / replicas + u64::from(self.has_one_more(whole))
+        }
+    }
+
+    fn has_one_more(self, whole: u64) -> bool {
+        self.rank
+            .is_some_and(|rank| u64::from(rank) < whole % u64::from(self.replicas.get()))
+    }
+}

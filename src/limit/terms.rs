@@ -1,0 +1,100 @@
+//! The terms of a limit as a rule states them, not yet validated.
+
+use crate::limit::algorithm::{Algorithm, OverLimitHits};
+use crate::limit::error::LimitError;
+use crate::limit::unit::{Months, Unit};
+use crate::time::Span;
+
+/// The longest period; longer ones are typing errors.
+pub(super) const PERIOD_MAX: Span = Span::from_secs(100 * 365 * 86_400);
+
+/// The most sub-windows of a sliding window. More would be a log.
+pub const BUCKETS_MAX: u32 = 100;
+
+/// The largest concurrency: each holder is stored by name, and all of them must fit into one shard
+/// of a memory store of ordinary size.
+pub const HOLDERS_MAX: u32 = 30_000;
+
+/// What a rule states about its limit, not validated.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// Per period. Zero rejects every hit.
+    pub requests: u32,
+    /// Of the period.
+    pub unit: Unit,
+    /// Units in the period.
+    pub unit_multiplier: u32,
+    /// Of a fixed window.
+    pub months: Months,
+    /// See [`Algorithm`].
+    pub algorithm: Algorithm,
+    /// Only for buckets; by default `requests` for a token bucket and 1 for a leaky one.
+    pub burst: Option<u32>,
+    /// Only for sliding windows: the number of sub-windows.
+    pub buckets: Option<u32>,
+    /// By default that of the algorithm.
+    pub over_limit_hits: Option<OverLimitHits>,
+    /// Only for buckets: the longest that a request waits in the queue.
+    pub max_wait: Option<Span>,
+    /// Only for concurrency, which needs it: when a slot that was not released expires.
+    pub lease: Option<Span>,
+}
+
+impl Terms {
+    /// Terms with defaults for everything else.
+    pub const fn new(requests: u32, unit: Unit, algorithm: Algorithm) -> Self {
+        Self {
+            requests,
+            unit,
+            unit_multiplier: 1,
+            months: Months::ThirtyDays,
+            algorithm,
+            burst: None,
+            buckets: None,
+            over_limit_hits: None,
+            max_wait: None,
+            lease: None,
+        }
+    }
+
+    pub(super) fn period(&self) -> Result<Span, LimitError> {
+        let &Self {
+            unit,
+            unit_multiplier,
+            ..
+        } = self;
+        let period = Span::from_micros(
+            unit.span()
+                .as_micros()
+                .saturating_mul(u64::from(unit_multiplier)),
+        );
+        if unit_multiplier == 0 {
+            return Err(LimitError::PeriodZero);
+        }
+        if period > PERIOD_MAX {
+            return Err(LimitError::PeriodTooLong {
+                unit_multiplier,
+                unit,
+            });
+        }
+        Ok(period)
+    }
+
+    /// Rejects options of other algorithms.
+    pub(super) fn check_options(&self) -> Result<(), LimitError> {
+        let algorithm = self.algorithm;
+        if self.burst.is_some() && !algorithm.is_bucket() {
+            return Err(LimitError::BurstWithoutBucket(algorithm));
+        }
+        if self.max_wait.is_some() && !algorithm.is_bucket() {
+            return Err(LimitError::MaxWaitWithoutBucket(algorithm));
+        }
+        if self.buckets.is_some() && algorithm != Algorithm::SlidingWindow {
+            return Err(LimitError::BucketsWithoutSlidingWindow(algorithm));
+        }
+        if self.lease.is_some() && algorithm != Algorithm::Concurrency {
+            return Err(LimitError::LeaseWithoutConcurrency(algorithm));
+        }
+        Ok(())
+    }
+}

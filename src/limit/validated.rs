@@ -1,0 +1,644 @@
+//! A limit that is validated: [`Limit::new`] rejects terms whose numbers would not stay whole and
+//! below 2^53, so every `Limit` can be counted exactly, in Rust and in a Lua number.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+use crate::limit::algorithm::{Algorithm, OverLimitHits};
+use crate::limit::calendar;
+use crate::limit::error::LimitError;
+use crate::limit::share::Share;
+use crate::limit::terms::{BUCKETS_MAX, HOLDERS_MAX, PERIOD_MAX, Terms};
+use crate::limit::unit::{Months, Tick, Unit};
+use crate::time::{MICROS_PER_SECOND, Span, Time};
+
+/// Whole numbers up to here are exact in a double, which is what a Lua number is.
+pub const EXACT_MAX: u64 = 1 << 53;
+
+/// A window aligned to the epoch, without its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Windows since the epoch.
+    pub index: u64,
+    /// Its first instant.
+    pub start: Time,
+    /// The first instant of the next window.
+    pub end: Time,
+}
+
+/// The shortest queue: timers have a resolution of 1 ms.
+const MAX_WAIT_MIN: Span = Span::from_micros(1_000);
+/// The longest queue; no timeout is longer.
+const MAX_WAIT_MAX: Span = Span::from_secs(3_600);
+/// The most entries of a sliding log. Later calls share the newest entry, so that it admits less,
+/// never more.
+pub const LOG_ENTRIES_MAX: u32 = 10_000;
+
+/// A limit that can be counted exactly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Limit {
+    requests: u32,
+    capacity: u32,
+    period: Span,
+    max_wait: Span,
+    buckets: u32,
+    algorithm: Algorithm,
+    tick: Tick,
+    over_limit_hits: OverLimitHits,
+    months: Months,
+}
+
+impl Limit {
+    /// Validates terms.
+    ///
+    /// # Errors
+    /// The period is 0 or beyond 100 years, an option is for another algorithm or out of range, or
+    /// the numbers would not stay below 2^53 even in seconds.
+    pub fn new(terms: &Terms) -> Result<Self, LimitError> {
+        let &Terms {
+            requests,
+            algorithm,
+            ..
+        } = terms;
+        let period = terms.period()?;
+        terms.check_options()?;
+        let over_limit_hits = terms
+            .over_limit_hits
+            .unwrap_or(algorithm.default_over_limit_hits());
+        let limit = Self {
+            requests,
+            capacity: requests,
+            period,
+            max_wait: Span::ZERO,
+            buckets: terms.buckets.unwrap_or(0),
+            algorithm,
+            tick: Tick::Micro,
+            over_limit_hits,
+            months: Months::ThirtyDays,
+        };
+        match algorithm {
+            // Additions only, so any number is exact, and windows begin at whole seconds.
+            Algorithm::FixedWindow => {
+                let is_one_month = terms.unit == Unit::Month && terms.unit_multiplier == 1;
+                let months = if is_one_month {
+                    terms.months
+                } else {
+                    Months::ThirtyDays
+                };
+                Ok(Self {
+                    tick: Tick::Second,
+                    months,
+                    ..limit
+                })
+            }
+            Algorithm::SlidingLog => Ok(limit),
+            Algorithm::SlidingWindow => match terms.buckets {
+                None => limit.fading(),
+                Some(buckets @ 1..=BUCKETS_MAX) => Ok(Self { buckets, ..limit }),
+                Some(buckets) => Err(LimitError::BucketsOutOfRange(buckets)),
+            },
+            Algorithm::TokenBucket => limit.bucket(terms.burst.unwrap_or(requests), terms),
+            Algorithm::LeakyBucket => limit.bucket(terms.burst.unwrap_or(1), terms),
+            Algorithm::Concurrency => limit.held(terms.lease.ok_or(LimitError::NoLease)?),
+        }
+    }
+
+    fn bucket(self, burst: u32, terms: &Terms) -> Result<Self, LimitError> {
+        if terms.burst == Some(0) {
+            return Err(LimitError::BurstZero);
+        }
+        let max_wait = terms.max_wait.unwrap_or(Span::ZERO);
+        if terms
+            .max_wait
+            .is_some_and(|wait| wait < MAX_WAIT_MIN || wait > MAX_WAIT_MAX)
+        {
+            return Err(LimitError::MaxWaitOutOfRange(max_wait));
+        }
+        // Zero requests reject every hit, so there is no burst either.
+        let capacity = if self.requests == 0 { 0 } else { burst };
+        let limit = Self {
+            capacity,
+            max_wait,
+            ..self
+        };
+        let tick = Tick::ALL
+            .into_iter()
+            .find(|&tick| u64::from(burst) <= limit.burst_max(tick));
+        let burst_max = limit.burst_max(Tick::Second);
+        Ok(Self {
+            tick: tick.ok_or(LimitError::BurstTooLarge {
+                burst,
+                period: self.period,
+                burst_max,
+            })?,
+            ..limit
+        })
+    }
+
+    /// The largest burst whose state stays exact in this tick. The state is what was spent, in
+    /// credits of which a hit costs `period`: at most one burst, what is booked ahead, one hit more,
+    /// and a second burst of debt if over-limit hits count. A tick returns `requests`.
+    fn burst_max(&self, tick: Tick) -> u64 {
+        let requests = u64::from(self.requests);
+        let room = EXACT_MAX - 1 - requests;
+        let room = room.saturating_sub(
+            self.max_wait
+                .as_micros()
+                .div_ceil(tick.span().as_micros())
+                .saturating_mul(requests),
+        );
+        let bursts = match self.over_limit_hits {
+            OverLimitHits::Drop => 1,
+            OverLimitHits::Count => 2,
+        };
+        (room / self.ticks(tick)).saturating_sub(1) / bursts
+    }
+
+    /// The count of the fading window is multiplied by the ticks left of it.
+    fn fading(self) -> Result<Self, LimitError> {
+        let Self {
+            requests, period, ..
+        } = self;
+        let requests_max = |tick: Tick| (EXACT_MAX - 1) / self.ticks(tick);
+        let tick = Tick::ALL
+            .into_iter()
+            .find(|&tick| u64::from(requests) <= requests_max(tick));
+        let requests_max = requests_max(Tick::Second);
+        Ok(Self {
+            tick: tick.ok_or(LimitError::RequestsTooLarge {
+                requests,
+                period,
+                requests_max,
+            })?,
+            ..self
+        })
+    }
+
+    /// The period of a concurrency limit is its lease.
+    fn held(self, lease: Span) -> Result<Self, LimitError> {
+        if self.over_limit_hits == OverLimitHits::Count {
+            return Err(LimitError::CountedHolders);
+        }
+        if self.requests > HOLDERS_MAX {
+            return Err(LimitError::TooManyHolders(self.requests));
+        }
+        if lease == Span::ZERO || lease > PERIOD_MAX {
+            return Err(LimitError::LeaseOutOfRange(lease));
+        }
+        Ok(Self {
+            period: lease,
+            ..self
+        })
+    }
+
+    /// One replica's part of the limit. Unless the limit is 0 it is at least 1, because a client may
+    /// always reach the same replica. So all replicas together admit the limit, or one each if that
+    /// is more.
+    ///
+    /// A bucket keeps its rate exactly: its part is refilled slower by the number of replicas.
+    #[must_use]
+    pub fn share(self, share: Share) -> Self {
+        let part = |whole: u32| {
+            if whole == 0 {
+                0
+            } else {
+                share.of_allowed(whole).max(1)
+            }
+        };
+        let capacity = part(self.capacity);
+        if self.algorithm.is_bucket()
+            && let Some(slower) = self.slower(share.replicas(), capacity)
+        {
+            return slower;
+        }
+        Self {
+            requests: part(self.requests),
+            capacity,
+            ..self
+        }
+    }
+
+    /// The same number over a longer period. It is counted in this process only, where numbers may
+    /// exceed 2^53.
+    fn slower(self, replicas: NonZeroU32, capacity: u32) -> Option<Self> {
+        const CREDITS_MAX: u64 = 1 << 62;
+        let period = self.period.as_micros().checked_mul(replicas.get().into())?;
+        let limit = Self {
+            period: Span::from_micros(period),
+            capacity,
+            ..self
+        };
+        let deepest = limit
+            .period_ticks()
+            .checked_mul(2 * (u64::from(capacity) + 1))?;
+        (deepest <= CREDITS_MAX).then_some(limit)
+    }
+
+    /// Per period.
+    pub const fn requests(&self) -> u32 {
+        self.requests
+    }
+
+    /// The most at once: `requests` of a window, the burst of a bucket.
+    pub const fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// The period, or the lease of a concurrency limit; 30 days for a calendar month: see
+    /// [`window`](Self::window).
+    pub const fn period(&self) -> Span {
+        self.period
+    }
+
+    /// [`Months::Calendar`] only if its windows are calendar months.
+    pub const fn months(&self) -> Months {
+        self.months
+    }
+
+    /// The aligned window at `now`.
+    pub fn window(&self, now: Time) -> Window {
+        match self.months {
+            Months::ThirtyDays => {
+                let period = self.period.as_micros();
+                let index = now.as_micros() / period;
+                let start = Time::from_micros(index * period);
+                Window {
+                    index,
+                    start,
+                    end: start.plus(self.period),
+                }
+            }
+            Months::Calendar => {
+                let index = calendar::month_of(now.as_micros() / MICROS_PER_SECOND);
+                let begins = |month: u64| {
+                    Time::from_micros(calendar::month_start(month) * MICROS_PER_SECOND)
+                };
+                Window {
+                    index,
+                    start: begins(index),
+                    end: begins(index + 1),
+                }
+            }
+        }
+    }
+
+    /// The unit of a period of one unit.
+    pub fn unit(&self) -> Option<Unit> {
+        if self.algorithm == Algorithm::Concurrency {
+            None
+        } else {
+            Unit::of(self.period)
+        }
+    }
+
+    /// The number of sub-windows of a sliding window; 0 without.
+    pub const fn buckets(&self) -> u32 {
+        self.buckets
+    }
+
+    /// The longest that a request waits in the queue; zero without a queue.
+    pub const fn max_wait(&self) -> Span {
+        self.max_wait
+    }
+
+    /// See [`Algorithm`].
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// The resolution of its state.
+    pub const fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    /// The period in ticks.
+    pub const fn period_ticks(&self) -> u64 {
+        self.ticks(self.tick)
+    }
+
+    const fn ticks(&self, tick: Tick) -> u64 {
+        self.period.as_micros() / tick.span().as_micros()
+    }
+
+    /// Whether hits over the limit consume quota.
+    pub const fn over_limit_hits(&self) -> OverLimitHits {
+        self.over_limit_hits
+    }
+}
+
+impl Terms {
+    /// The limit of these terms with another number and unit. The period is one unit. A stated burst
+    /// keeps its proportion to the number, rounded half up, from 1 to the largest that is exact.
+    ///
+    /// # Errors
+    /// As [`Limit::new`].
+    pub fn with_rate(&self, requests: u32, unit: Unit) -> Result<Limit, LimitError> {
+        let burst = self
+            .burst
+            .map(|burst| in_proportion(burst, self.requests, requests));
+        let terms = Self {
+            requests,
+            unit,
+            unit_multiplier: 1,
+            burst,
+            ..*self
+        };
+        match Limit::new(&terms) {
+            Err(LimitError::BurstTooLarge { burst_max, .. }) => Limit::new(&Self {
+                burst: Some(u32::try_from(burst_max).unwrap_or(u32::MAX)),
+                ..terms
+            }),
+            limit => limit,
+        }
+    }
+}
+
+/// A burst for `to` requests where `burst` is for `from`; unchanged if `from` is 0.
+fn in_proportion(burst: u32, from: u32, to: u32) -> u32 {
+    if from == 0 {
+        return burst;
+    }
+    let (burst, from, to) = (u64::from(burst), u64::from(from), u64::from(to));
+    // At most 2^64 - 2^33 + 1, and half of `from`: below 2^64.
+    let scaled = (burst * to + from / 2) / from;
+    u32::try_from(scaled).unwrap_or(u32::MAX).max(1)
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.algorithm == Algorithm::Concurrency {
+            return write!(
+                formatter,
+                "{} at once, {}, lease {}",
+                self.requests, self.algorithm, self.period
+            );
+        }
+        write!(formatter, "{} per ", self.requests)?;
+        match self.unit() {
+            Some(unit) if self.months == Months::Calendar => write!(formatter, "calendar {unit}")?,
+            Some(unit) => write!(formatter, "{unit}")?,
+            None => write!(formatter, "{}", self.period)?,
+        }
+        write!(formatter, ", {}", self.algorithm)?;
+        if self.algorithm.is_bucket() {
+            write!(formatter, ", burst {}", self.capacity)?;
+        }
+        if self.buckets > 0 {
+            write!(formatter, ", {} buckets", self.buckets)?;
+        }
+        if self.max_wait > Span::ZERO {
+            write!(formatter, ", queue up to {}", self.max_wait)?;
+        }
+        write!(
+            formatter,
+            ", over-limit hits {}",
+            self.over_limit_hits.name()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket(unit: Unit, requests: u32, burst: u32) -> Result<Limit, LimitError> {
+        let algorithm = Algorithm::TokenBucket;
+        Limit::new(&Terms {
+            burst: Some(burst),
+            ..Terms::new(requests, unit, algorithm)
+        })
+    }
+
+    #[test]
+    fn the_tick_is_the_finest_that_stays_exact() {
+        let tick = |unit, burst| bucket(unit, 1, burst).expect("countable").tick();
+        assert_eq!(tick(Unit::Second, u32::MAX), Tick::Micro);
+        assert_eq!(tick(Unit::Day, 104_248), Tick::Micro);
+        assert_eq!(tick(Unit::Day, 104_250), Tick::Milli);
+        assert_eq!(tick(Unit::Day, u32::MAX), Tick::Second);
+        assert_eq!(tick(Unit::Year, 285), Tick::Milli);
+        assert_eq!(tick(Unit::Year, 284), Tick::Micro);
+    }
+
+    #[test]
+    fn inexact_limits_are_rejected_with_the_largest_exact_one() {
+        let Err(LimitError::BurstTooLarge { burst_max, .. }) = bucket(Unit::Year, 1, u32::MAX)
+        else {
+            panic!("it fits")
+        };
+        assert_eq!(burst_max, 285_616_413);
+        assert!(bucket(Unit::Year, 1, 285_616_413).is_ok());
+    }
+
+    fn ranked(replicas: u32, rank: u32) -> Share {
+        Share::ranked(NonZeroU32::new(replicas).expect("there is one"), rank)
+    }
+
+    #[test]
+    fn shares_add_up_to_the_limit_or_to_one_each() {
+        for (requests, replicas) in [
+            (0, 3),
+            (1, 3),
+            (2, 5),
+            (7, 3),
+            (9, 3),
+            (1_000, 7),
+            (u32::MAX, 1_000),
+        ] {
+            let whole = Limit::new(&Terms::new(requests, Unit::Minute, Algorithm::FixedWindow))
+                .expect("countable");
+            let parts = (0..replicas).map(|rank| whole.share(ranked(replicas, rank)).requests());
+            let all = if requests == 0 {
+                0
+            } else {
+                requests.max(replicas)
+            };
+            assert_eq!(
+                parts.map(u64::from).sum::<u64>(),
+                u64::from(all),
+                "{requests} of {replicas}"
+            );
+            let used = (0..replicas).map(|rank| ranked(replicas, rank).of_used(requests.into()));
+            assert_eq!(
+                used.sum::<u64>(),
+                u64::from(requests),
+                "{requests} of {replicas}"
+            );
+        }
+        let unknown = Share::one_of(NonZeroU32::new(4).expect("four is not zero"));
+        assert_eq!((unknown.of_allowed(10), unknown.of_used(10)), (2, 3));
+    }
+
+    #[test]
+    fn shares_of_a_bucket_keep_its_rate_and_divide_its_depth() {
+        let whole = bucket(Unit::Second, 1, 10).expect("countable");
+        let parts = [0, 1, 2].map(|rank| whole.share(ranked(3, rank)));
+        assert_eq!(
+            parts.map(|part| (part.capacity(), part.requests(), part.period())),
+            [
+                (4, 1, Span::from_secs(3)),
+                (3, 1, Span::from_secs(3)),
+                (3, 1, Span::from_secs(3)),
+            ]
+        );
+        // The most that any limit can have, and more replicas than there ever are: what cannot be
+        // made slower is divided.
+        let deepest = bucket(Unit::Year, u32::MAX, 285_000_000)
+            .expect("countable")
+            .share(Share::one_of(NonZeroU32::MAX));
+        assert_eq!(
+            (deepest.capacity(), deepest.requests(), deepest.period()),
+            (1, 1, Unit::Year.span())
+        );
+    }
+
+    #[test]
+    fn a_period_of_one_unit_has_that_unit() {
+        assert_eq!(Unit::of(Span::from_secs(60)), Some(Unit::Minute));
+        assert_eq!(Unit::of(Span::from_secs(300)), None);
+        assert_eq!(Unit::from_name("HoUr"), Some(Unit::Hour));
+        assert_eq!(Unit::from_name("hours"), None);
+    }
+
+    #[test]
+    fn only_a_fixed_window_of_one_month_is_a_calendar_month() {
+        let months = |unit, unit_multiplier, algorithm| {
+            let terms = Terms {
+                unit_multiplier,
+                months: Months::Calendar,
+                ..Terms::new(5, unit, algorithm)
+            };
+            Limit::new(&terms).expect("countable").months()
+        };
+        assert_eq!(
+            months(Unit::Month, 1, Algorithm::FixedWindow),
+            Months::Calendar
+        );
+        assert_eq!(
+            months(Unit::Month, 2, Algorithm::FixedWindow),
+            Months::ThirtyDays
+        );
+        assert_eq!(
+            months(Unit::Day, 30, Algorithm::FixedWindow),
+            Months::ThirtyDays
+        );
+        assert_eq!(
+            months(Unit::Year, 1, Algorithm::FixedWindow),
+            Months::ThirtyDays
+        );
+        for algorithm in [
+            Algorithm::SlidingWindow,
+            Algorithm::SlidingLog,
+            Algorithm::TokenBucket,
+            Algorithm::LeakyBucket,
+        ] {
+            assert_eq!(
+                months(Unit::Month, 1, algorithm),
+                Months::ThirtyDays,
+                "{algorithm}"
+            );
+        }
+    }
+
+    #[test]
+    fn windows_are_aligned_to_the_epoch_or_calendar_months() {
+        let window = |months: Months, secs: u64| {
+            let terms = Terms {
+                months,
+                ..Terms::new(5, Unit::Month, Algorithm::FixedWindow)
+            };
+            let Window { index, start, end } = Limit::new(&terms)
+                .expect("countable")
+                .window(Time::from_micros(secs * MICROS_PER_SECOND + 7));
+            (
+                index,
+                start.as_micros() / MICROS_PER_SECOND,
+                end.as_micros() / MICROS_PER_SECOND,
+            )
+        };
+        // 2024-02-29T23:59:59Z, the last second of a leap day.
+        assert_eq!(
+            window(Months::Calendar, 1_709_251_199),
+            (649, 1_706_745_600, 1_709_251_200)
+        );
+        assert_eq!(
+            window(Months::ThirtyDays, 1_709_251_199),
+            (659, 1_708_128_000, 1_710_720_000)
+        );
+    }
+
+    #[test]
+    fn with_rate_keeps_the_proportion_of_a_stated_burst() {
+        let burst = |stated: Option<u32>, from: u32, to: u32| {
+            let terms = Terms {
+                burst: stated,
+                unit_multiplier: 5,
+                ..Terms::new(from, Unit::Minute, Algorithm::TokenBucket)
+            };
+            terms
+                .with_rate(to, Unit::Hour)
+                .expect("countable")
+                .capacity()
+        };
+        assert_eq!(burst(Some(20), 10, 50), 100);
+        assert_eq!(burst(Some(20), 10, 1), 2);
+        // Half of a hit is rounded up, less is rounded down, and nothing is rounded to none.
+        assert_eq!(
+            (
+                burst(Some(3), 2, 1),
+                burst(Some(4), 3, 1),
+                burst(Some(1), 100, 1)
+            ),
+            (2, 1, 1)
+        );
+        // Without a stated burst the algorithm's default holds.
+        assert_eq!(burst(None, 10, 50), 50);
+        // A burst is in no proportion to zero requests; and with zero requests there is none.
+        assert_eq!((burst(Some(20), 0, 50), burst(Some(20), 10, 0)), (20, 0));
+        assert_eq!(burst(Some(u32::MAX), 1, u32::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn with_rate_cuts_an_inexact_burst_to_the_largest_exact_one() {
+        let terms = Terms {
+            burst: Some(2),
+            ..Terms::new(1, Unit::Second, Algorithm::TokenBucket)
+        };
+        let limit = terms.with_rate(u32::MAX, Unit::Year).expect("cut");
+        assert_eq!((limit.requests(), limit.tick()), (u32::MAX, Tick::Second));
+        assert!(
+            (285_000_000..286_000_000).contains(&limit.capacity()),
+            "{limit}"
+        );
+    }
+
+    #[test]
+    fn with_rate_changes_nothing_else() {
+        let terms = Terms {
+            unit_multiplier: 5,
+            burst: Some(10),
+            over_limit_hits: Some(OverLimitHits::Count),
+            max_wait: Some(Span::from_secs(1)),
+            ..Terms::new(10, Unit::Minute, Algorithm::LeakyBucket)
+        };
+        let limit = terms.with_rate(20, Unit::Hour).expect("countable");
+        assert_eq!(
+            limit.to_string(),
+            "20 per hour, leaky_bucket, burst 20, queue up to 1 s, over-limit hits count"
+        );
+        let held = Terms {
+            lease: Some(Span::from_secs(30)),
+            ..Terms::new(2, Unit::Second, Algorithm::Concurrency)
+        };
+        assert_eq!(
+            held.with_rate(7, Unit::Year)
+                .expect("countable")
+                .to_string(),
+            "7 at once, concurrency, lease 30 s"
+        );
+        assert_eq!(
+            held.with_rate(HOLDERS_MAX + 1, Unit::Year),
+            Err(LimitError::TooManyHolders(HOLDERS_MAX + 1))
+        );
+    }
+}
