@@ -31,13 +31,24 @@ descriptors:
 pub fn limiter(all_or_nothing: bool, metrics: &Metrics) -> (Arc<Shared>, ManualClock) {
     let stats = StatsTable::new(100, metrics);
     let text = RULES.replace("- {key: '', value: b}\n", "");
-    let source = Source { name: "r".into(), path: "r".into(), text: text.as_str().into() };
+    let source = Source {
+        name: "r".into(),
+        path: "r".into(),
+        text: text.as_str().into(),
+    };
     let options = CompileOptions::new(stats.clone());
     let live = Arc::new(LiveRules::default());
-    live.replace(config::load(&[source], &options).expect("the rules are right").rules);
+    live.replace(
+        config::load(&[source], &options)
+            .expect("the rules are right")
+            .rules,
+    );
     let (clock, hand) = Clock::manual(Time::from_micros(1_700_000_000_000_000));
     let policy = Policy {
-        modes: Modes { all_or_nothing, ..Modes::default() },
+        modes: Modes {
+            all_or_nothing,
+            ..Modes::default()
+        },
         near_limit_ratio: 0.8,
         ietf_headers: true,
         retry_after_header: true,
@@ -47,11 +58,21 @@ pub fn limiter(all_or_nothing: bool, metrics: &Metrics) -> (Arc<Shared>, ManualC
     // Small, so that it evicts.
     let backend = Backend::Memory(Arc::new(Counters::new(64 << 10, "store", metrics)));
     let fallback = Fallback::new(OnStoreError::Local, metrics);
-    let parts = Parts { rules: live, backend, fallback, clock, stats, policy };
+    let parts = Parts {
+        rules: live,
+        backend,
+        fallback,
+        clock,
+        stats,
+        policy,
+    };
     (Arc::new(Shared::new(parts, metrics)), hand)
 }
 
 /// A runtime as a worker has one.
 pub fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
 }

@@ -42,14 +42,24 @@ fn worker() -> Worker {
         let (_http, http_incoming) = mpsc::channel(1);
         let common = Connections::new(None, ConnectionLimits { max_age: None, grace: None }, &metrics);
         let (limiter, _) = service::limiter(false, &metrics);
-        let api = Api::new(limiter, common, Lifecycle::default(), HttpMetrics::new(&metrics), Traces::default(), &metrics).expect("it is put together");
+        let api = Api::new(
+            limiter,
+            common,
+            Lifecycle::default(),
+            HttpMetrics::new(&metrics),
+            Traces::default(),
+            &metrics,
+        )
+        .expect("it is put together");
         service::runtime().block_on(api.serve(incoming, http_incoming));
     });
     Worker { connections, open }
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let Some((first, rest)) = bytes.split_first() else { return };
+    let Some((first, rest)) = bytes.split_first() else {
+        return;
+    };
     WORKER.with(|worker| {
         let (mut here, there) = UnixStream::pair().expect("there are sockets");
         there.set_nonblocking(true).expect("it is a socket");
@@ -57,7 +67,9 @@ fuzz_target!(|bytes: &[u8]| {
         worker.connections.blocking_send(accepted).expect("the worker serves");
         let sent = if first % 2 == 0 { [PREFACE, rest].concat() } else { bytes.to_vec() };
         // It fails where the server has closed the connection meanwhile.
-        let _ = here.write_all(&sent).and_then(|()| here.shutdown(Shutdown::Write));
+        let _ = here
+            .write_all(&sent)
+            .and_then(|()| here.shutdown(Shutdown::Write));
         let mut answer = Vec::new();
         let _ = here.read_to_end(&mut answer);
     });

@@ -30,13 +30,27 @@ fn handler() -> Handler {
     let limiter = runtime.block_on(async { service::limiter(false, &metrics).0.open() });
     let counter = metrics.counter("oversized", "Oversized bodies.");
     let messages = Messages::new().expect("they were compiled in");
-    Handler { handler: JsonHandler::new(limiter, messages, Budget::new(&metrics), counter, Traces::default()), runtime }
+    Handler {
+        handler: JsonHandler::new(
+            limiter,
+            messages,
+            Budget::new(&metrics),
+            counter,
+            Traces::default(),
+        ),
+        runtime,
+    }
 }
 
 fuzz_target!(|bytes: &[u8]| {
     HANDLER.with(|Handler { handler, runtime }| {
         let body = Body::from(bytes.to_vec());
-        let response = runtime.block_on(json::answer(State(handler.clone()), HeaderMap::new(), body));
-        assert!(matches!(response.status().as_u16(), 200 | 400 | 429), "{}", response.status());
+        let response =
+            runtime.block_on(json::answer(State(handler.clone()), HeaderMap::new(), body));
+        assert!(
+            matches!(response.status().as_u16(), 200 | 400 | 429),
+            "{}",
+            response.status()
+        );
     });
 });

@@ -5,25 +5,29 @@
 
 #![no_main]
 
+use std::cell::RefCell;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::runtime::{self, Runtime};
 use tokio::task::JoinSet;
-use tollgate::check::{CheckRequest, Check, Hits, Key};
+use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::shutdown::Lifecycle;
 use tollgate::store::redis::connect::address::Address;
 use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
 use tollgate::store::redis::connect::dialer::Dialer;
+use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions, Sentinels};
 use tollgate::store::redis::{Options, Redis};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, Span, Time};
 
 const START: Time = Time::from_micros(1_700_000_000_000_000);
-const STREAM_BYTES_MAX: usize = 1 << 16;
+/// More than one batch of commands has.
+const STREAM_BYTES_MAX: usize = 1 << 13;
 /// To the two commands that each connection begins with.
 const GREETING: &[u8] = b"+OK\r\n+OK\r\n";
 /// No reply is another call's, so this is longer than any deadline.
@@ -68,30 +72,48 @@ fn checks(choice: Choice) -> Vec<Check> {
         (Algorithm::SlidingLog, Hits::Refund(1)),
         (Algorithm::Concurrency, Hits::Add(1)),
     ];
-    let count = if choice.takes_windows_alone() { 2 } else { algorithms.len() };
+    let count = if choice.takes_windows_alone() {
+        2
+    } else {
+        algorithms.len()
+    };
     let check = |(number, (algorithm, hits)): (usize, (Algorithm, Hits))| {
         let is_held = algorithm == Algorithm::Concurrency;
         // Every other sliding window has parts.
         let buckets = (algorithm == Algorithm::SlidingWindow && number % 2 == 0).then_some(5);
         let lease = is_held.then(|| Span::from_secs(9));
-        let terms = Terms { buckets, lease, ..Terms::new(10, Unit::Minute, algorithm) };
+        let terms = Terms {
+            buckets,
+            lease,
+            ..Terms::new(10, Unit::Minute, algorithm)
+        };
         let limit = Limit::new(&terms).expect("a limit");
         let holder = is_held.then(|| b"holder".as_slice().into());
-        Check { holder, ..Check::new(Key::from(&*format!("k{number}_")), limit, hits) }
+        Check {
+            holder,
+            ..Check::new(Key::from(&*format!("k{number}_")), limit, hits)
+        }
     };
-    algorithms.into_iter().take(count).enumerate().map(check).collect()
+    algorithms
+        .into_iter()
+        .take(count)
+        .enumerate()
+        .map(check)
+        .collect()
 }
 
 async fn serve(mut stream: DuplexStream, replies: Arc<[u8]>, choice: Choice) {
     let mut request = vec![0; STREAM_BYTES_MAX];
     for reply in std::iter::once(GREETING).chain(replies.split(|byte| *byte == 0xff)) {
-        if !matches!(stream.read(&mut request).await, Ok(1..)) || stream.write_all(reply).await.is_err() {
+        if !matches!(stream.read(&mut request).await, Ok(1..))
+            || stream.write_all(reply).await.is_err()
+        {
             return;
         }
     }
     if !choice.closes() {
-        // Nothing more is said.
-        std::future::pending::<()>().await;
+        // Reads on without a reply until the client closes.
+        while matches!(stream.read(&mut request).await, Ok(1..)) {}
     }
 }
 
@@ -106,7 +128,10 @@ fn dialer(replies: Arc<[u8]>, choice: Choice) -> Dialer {
 async fn run(choice: Choice, replies: Arc<[u8]>) {
     let clock = Clock::starting_at(START);
     let options = Options {
-        main: PoolOptions { deployment: choice.deployment(), connect_timeout: Span::from_secs(1) },
+        main: PoolOptions {
+            deployment: choice.deployment(),
+            connect_timeout: Span::from_secs(1),
+        },
         per_second: None,
         store_timeout: Duration::from_millis(100).into(),
         required: false,
@@ -125,14 +150,32 @@ async fn run(choice: Choice, replies: Arc<[u8]>) {
     let remote = redis.open();
     let checks = checks(choice);
     for _ in 0..2 {
-        let request = CheckRequest { checks: checks.iter().cloned().collect(), all_or_nothing: choice.all_or_nothing(), deadline: None };
-        let decided = tokio::time::timeout(ANSWER_MAX, remote.decide(&request, clock.now())).await.expect("an answer in time");
+        let request = CheckRequest {
+            checks: checks.iter().cloned().collect(),
+            all_or_nothing: choice.all_or_nothing(),
+            deadline: None,
+        };
+        let decided = tokio::time::timeout(ANSWER_MAX, remote.decide(&request, clock.now()))
+            .await
+            .expect("an answer in time");
         assert_eq!(decided.len(), checks.len());
     }
 }
 
+thread_local! {
+    /// One for all inputs: starting one takes as long as running an input.
+    static RUNTIME: RefCell<Runtime> = RefCell::new(
+        runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime"),
+    );
+}
+
 fuzz_target!(|bytes: &[u8]| {
-    let Some((&choice, replies)) = bytes.split_first() else { return };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
-    runtime.block_on(run(Choice(choice), replies.into()));
+    let Some((&choice, replies)) = bytes.split_first() else {
+        return;
+    };
+    RUNTIME.with_borrow(|runtime| runtime.block_on(run(Choice(choice), replies.into())));
 });

@@ -31,20 +31,34 @@ fn service(all_or_nothing: bool) -> Service {
     let (limiter, clock) = service::limiter(all_or_nothing, &metrics);
     let runtime = service::runtime();
     let limiter = runtime.block_on(async { limiter.open() });
-    Service { limiter, clock, runtime }
+    Service {
+        limiter,
+        clock,
+        runtime,
+    }
 }
 
 fuzz_target!(|bytes: &[u8]| {
     let size = RequestSize::of_protobuf(bytes);
-    let Ok(request) = RateLimitRequest::decode(bytes) else { return };
+    let Ok(request) = RateLimitRequest::decode(bytes) else {
+        return;
+    };
     if size.is_err() {
         return;
     }
-    assert!(request.descriptors.len() <= DESCRIPTORS_MAX, "{} descriptors were not counted", request.descriptors.len());
+    assert!(
+        request.descriptors.len() <= DESCRIPTORS_MAX,
+        "{} descriptors were not counted",
+        request.descriptors.len()
+    );
     SERVICES.with_borrow(|services| {
         for service in services {
-            service.clock.advance(Span::from_micros(bytes.len() as u64 * 1_000));
-            let answer = service.runtime.block_on(service.limiter.decide(&convert::query(&request), None));
+            service
+                .clock
+                .advance(Span::from_micros(bytes.len() as u64 * 1_000));
+            let answer = service
+                .runtime
+                .block_on(service.limiter.decide(&convert::query(&request), None));
             match answer {
                 Ok(answer) => {
                     assert_eq!(answer.statuses.len(), request.descriptors.len());

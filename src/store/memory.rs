@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
+use tokio::time::MissedTickBehavior;
 
 use crate::algorithm::{Counter, decide_all_or_nothing};
 use crate::check::{Call, Check, CheckRequest, Key, Verdict, Verdicts};
@@ -134,6 +135,8 @@ impl Counters {
     /// Sweeps for as long as the process lives.
     pub async fn sweep_on(&self, clock: Clock) {
         let mut interval = tokio::time::interval(SWEEP_INTERVAL);
+        // After a suspension one sweep does what the missed ones would have done.
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             interval.tick().await;
             self.sweep(clock.now());

@@ -75,11 +75,20 @@ const FAILURES_MAX: u32 = 3;
 const SETTLED_AFTER: Duration = Duration::from_millis(2_500);
 const HOLDERS: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Everything that a history changes.
-struct World {
+/// Every counter, cached verdict and open breaker has expired after this time: the limits are of a
+/// minute, and a sliding window keeps the minute before.
+const BETWEEN_HISTORIES: Duration = Duration::from_secs(130);
+
+/// A Tollgate replica and its Redis. Starting one takes as long as a history, so histories share it.
+struct Replica {
     server: Arc<ScriptedRedis>,
     service: Service,
     clock: Clock,
+}
+
+/// Everything that a history changes.
+struct World {
+    replica: Replica,
     domain: &'static str,
     counters: Vec<Counting>,
     fault: Option<Fault>,
@@ -98,6 +107,8 @@ struct Counting {
 thread_local! {
     /// Rules are read once for all histories.
     static LOADED: RefCell<Option<Rules>> = const { RefCell::new(None) };
+    /// The replica of the last history that passed.
+    static REPLICA: RefCell<Option<Replica>> = const { RefCell::new(None) };
 }
 
 /// Plays a history.
@@ -117,12 +128,12 @@ pub(super) async fn play(history: &History) -> Result<(), String> {
         .settle()
         .await
         .map_err(|error| format!("at the end: {error}"))?;
-    let immortal = world.server.immortal_keys();
-    if immortal.is_empty() {
-        Ok(())
-    } else {
-        Err(format!("keys never expire: {immortal:?}"))
+    let immortal = world.replica.server.immortal_keys();
+    if !immortal.is_empty() {
+        return Err(format!("keys never expire: {immortal:?}"));
     }
+    REPLICA.set(Some(world.replica));
+    Ok(())
 }
 
 /// The key of a rule.
@@ -147,15 +158,39 @@ fn rules() -> Rules {
     })
 }
 
-impl World {
-    async fn start(history: &History) -> Self {
+impl Replica {
+    async fn start() -> Self {
         let clock = Clock::starting_at(START);
         let network = Network::new(clock.clone());
         let server = network.server(ADDRESS);
-        let rules = rules();
+        let metrics = Metrics::new();
         let mut service =
-            Service::with_loaded(&network, single(), clock.clone(), &rules, Metrics::new());
+            Service::with_loaded(&network, single(), clock.clone(), &rules(), metrics);
         service.start().await;
+        Self {
+            server,
+            service,
+            clock,
+        }
+    }
+
+    /// Ends all that the last history left behind.
+    async fn reset(self) -> Self {
+        self.server.evict("");
+        self.server.forget_received();
+        jump(BETWEEN_HISTORIES).await;
+        self
+    }
+}
+
+impl World {
+    async fn start(history: &History) -> Self {
+        let replica = match REPLICA.take() {
+            Some(replica) => replica.reset().await,
+            None => Replica::start().await,
+        };
+        let now = replica.clock.now();
+        let rules = rules();
         let domain = if history.all_or_nothing {
             TOGETHER
         } else {
@@ -177,21 +212,19 @@ impl World {
                 loaded.as_ref().expect("rules"),
                 &query,
                 Modes::default(),
-                START,
+                now,
             )
             .expect("a request");
             let check = plan.request.checks[0].clone();
             Counting {
                 rule: counter,
-                model: Model::new(check.limit, START),
+                model: Model::new(check.limit, now),
                 check,
             }
         });
         let counters = counters.collect();
         Self {
-            server,
-            service,
-            clock,
+            replica,
             domain,
             counters,
             fault: None,
@@ -206,15 +239,15 @@ impl World {
             Step::Call { hits, loss } => self.call(hits, *loss).await?,
             Step::Outage(fault) => self.outage(*fault).await,
             Step::OutageEnds => self.end_outage().await,
-            Step::Snapshot => self.snapshot = self.server.snapshot(),
+            Step::Snapshot => self.snapshot = self.replica.server.snapshot(),
             Step::FailOver(data) => self.fail_over(*data).await,
             Step::Wait(wait) => self.wait(*wait).await?,
         }
         self.pass();
         self.risk_pending();
-        let now = self.clock.now();
+        let now = self.replica.clock.now();
         for counting in &self.counters {
-            let held = self.server.spent(&counting.key(now));
+            let held = self.replica.server.spent(&counting.key(now));
             counting
                 .model
                 .holds_at_most(held, now)
@@ -232,7 +265,7 @@ impl World {
                 ..*hit
             })
             .collect();
-        let now = self.clock.now();
+        let now = self.replica.clock.now();
         let expected = self.expected(&hits, now);
         let short = convert::deadline("1u", now);
         let deadline = if loss == Loss::NoTime { short } else { None };
@@ -244,14 +277,16 @@ impl World {
         };
         let fault = fault.filter(|_| self.fault.is_none());
         if let Some(fault) = fault {
-            self.server.fail_next(1, fault);
+            self.replica.server.fail_next(1, fault);
         }
-        let (decided, began) = (self.server.decided(), Instant::now());
+        let (decided, began) = (self.replica.server.decided(), Instant::now());
         let answer = self.ask(&hits, deadline).await;
-        let (is_instant, has_decided) =
-            (began.elapsed().is_zero(), self.server.decided() > decided);
+        let (is_instant, has_decided) = (
+            began.elapsed().is_zero(),
+            self.replica.server.decided() > decided,
+        );
         if fault.is_some() {
-            self.server.recover();
+            self.replica.server.recover();
         }
         let is_lost = fault.is_some() || self.fault.is_some();
         let outcome = match () {
@@ -283,7 +318,7 @@ impl World {
                 }
             }
         }
-        let now = self.clock.now();
+        let now = self.replica.clock.now();
         for counting in &self.counters {
             counting
                 .model
@@ -342,7 +377,8 @@ impl World {
             hits_addend: 0,
             deadline,
         };
-        self.service
+        self.replica
+            .service
             .limiter
             .decide(&query, None)
             .await
@@ -350,7 +386,7 @@ impl World {
     }
 
     fn learn(&mut self, hits: &[Hit], answer: &Response, outcome: Outcome) {
-        let now = self.clock.now();
+        let now = self.replica.clock.now();
         let blocked = self.domain == TOGETHER && hits.len() > 1 && answer.over_limit;
         for (hit, status) in hits.iter().zip(&answer.statuses) {
             let counting = &mut self.counters[hit.counter];
@@ -366,34 +402,35 @@ impl World {
 
     async fn outage(&mut self, fault: Fault) {
         self.arrive();
-        self.server.fail(fault);
+        self.replica.server.fail(fault);
         self.fault = Some(fault);
         settle().await;
     }
 
     async fn end_outage(&mut self) {
-        self.server.recover();
+        self.replica.server.recover();
         (self.fault, self.failures) = (None, 0);
         settle().await;
         self.arrive();
     }
 
     async fn fail_over(&mut self, data: Data) {
-        let now = self.clock.now();
+        let now = self.replica.clock.now();
         let before: Vec<u64> = self
             .counters
             .iter()
-            .map(|counting| self.server.spent(&counting.key(now)))
+            .map(|counting| self.replica.server.spent(&counting.key(now)))
             .collect();
         let snapshot = match data {
-            Data::Same => self.server.snapshot(),
+            Data::Same => self.replica.server.snapshot(),
             Data::Older => self.snapshot.clone(),
             Data::None => Snapshot::default(),
         };
         self.arrive();
-        self.server.fail_over(snapshot);
+        self.replica.server.fail_over(snapshot);
         for (counting, before) in self.counters.iter_mut().zip(before) {
             let found = self
+                .replica
                 .server
                 .counter(&counting.key(now), &counting.check.limit);
             counting.model.fail_over(before, &found, now);
@@ -402,7 +439,7 @@ impl World {
     }
 
     async fn wait(&mut self, wait: Wait) -> Result<(), String> {
-        let now = self.clock.now().as_micros();
+        let now = self.replica.clock.now().as_micros();
         if self.fault.is_none() {
             // A probe may succeed meanwhile, and then Redis is asked again.
             self.failures = 0;
@@ -422,29 +459,29 @@ impl World {
         pass(SETTLED_AFTER).await;
         self.failures = 0;
         self.pass();
-        let now = self.clock.now();
+        let now = self.replica.clock.now();
         for counting in &mut self.counters {
             let (key, name) = (counting.key(now), counting.check.key.to_string());
             counting
                 .model
-                .holds_all(self.server.spent(&key), now)
+                .holds_all(self.replica.server.spent(&key), now)
                 .map_err(|error| format!("{name}: {error}"))?;
             counting
                 .model
-                .settle(self.server.counter(&key, &counting.check.limit));
+                .settle(self.replica.server.counter(&key, &counting.check.limit));
         }
         Ok(())
     }
 
     fn pass(&mut self) {
-        let now = self.clock.now();
+        let now = self.replica.clock.now();
         for counting in &mut self.counters {
             counting.model.pass(now);
         }
     }
 
     fn arrive(&mut self) {
-        let now = self.clock.now();
+        let now = self.replica.clock.now();
         for counting in &mut self.counters {
             counting.model.pass(now);
             counting.model.arrive(now);
