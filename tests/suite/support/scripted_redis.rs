@@ -410,7 +410,7 @@ impl Connection {
     fn new(server: Arc<ScriptedRedis>, stream: DuplexStream, number: usize) -> Self {
         let (reader, writer) = tokio::io::split(stream);
         let (publish, published) = mpsc::unbounded_channel();
-        let reader = BufReader::with_capacity(STREAM_BYTES_MAX, reader);
+        let reader = BufReader::new(reader);
         Self {
             server,
             number,

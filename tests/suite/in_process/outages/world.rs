@@ -295,9 +295,7 @@ impl World {
                 Outcome::NotSent
             }
             () if !is_lost && is_instant && has_decided => Outcome::Served,
-            () if matches!(self.fault, Some(Fault::Stopped | Fault::Unreachable)) => {
-                Outcome::MayArriveLater
-            }
+            () if self.fault.is_some_and(keeps_input) => Outcome::MayArriveLater,
             () => Outcome::Unknown,
         };
         match outcome {
@@ -401,7 +399,9 @@ impl World {
     }
 
     async fn outage(&mut self, fault: Fault) {
-        self.arrive();
+        if !(self.fault.is_some_and(keeps_input) && keeps_input(fault)) {
+            self.arrive();
+        }
         self.replica.server.fail(fault);
         self.fault = Some(fault);
         settle().await;
@@ -536,6 +536,11 @@ fn descriptor(rule: usize, hit: &Hit) -> Descriptor<'static> {
         hits: hit.hits,
         hits_addend: None,
     }
+}
+
+/// Whether Redis reads what it was sent once the fault is over.
+fn keeps_input(fault: Fault) -> bool {
+    matches!(fault, Fault::Stopped | Fault::Unreachable)
 }
 
 /// Lets much time pass at once: what is due in it happens at its end.
