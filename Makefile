@@ -14,8 +14,9 @@ DEPLOYMENT ?= cluster
 IMAGE ?= tollgate:latest
 OUTPUT ?= file
 PROFILE ?= release
+HISTORIES ?= 10000
 
-.PHONY: help run check test test-all requirements tools unit mutants e2e envoy-versions helm helm-goldens compat image image-check release-check release-archives release-chart workflows lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens compat image image-check release-check release-archives release-chart workflows lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms soak ghz fuzz ci
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -67,7 +68,10 @@ mutants: requirements ## change each token of the Lua scripts; a test must fail.
 	@tests/tools.py suite
 	$(CARGO) test --test suite every_mutant -- --ignored --nocapture
 
-compat: ## compare with recorded responses of envoyproxy/ratelimit and with 200 random rounds: KIT=path to a conformance kit, REFERENCE=path to a binary
+outages: ## HISTORIES random histories of outages (10,000) in an optimized build, with the seed SEED (1)
+	PROPTEST_CASES=$(HISTORIES) PROPTEST_RNG_SEED=$(or $(SEED),1) $(CARGO) test --config profile.dev.package.tollgate.opt-level=2 --test suite -- in_process::outages::
+
+compat: ## recorded answers of envoyproxy/ratelimit, and 200 random rounds beside it: KIT=path to a conformance kit, REFERENCE=path to a built one
 ifdef KIT
 	$(CARGO) build
 	python3 tests/compat/judge.py --kit "$(KIT)" $(if $(REFERENCE),--reference "$(REFERENCE)") --rounds $(or $(COMPAT_ROUNDS),200) --seed $(or $(SEED),1)

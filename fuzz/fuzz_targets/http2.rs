@@ -40,7 +40,14 @@ fn worker() -> Worker {
     let open = metrics.gauge("open", "Open connections.");
     thread::spawn(move || {
         let (_http, http_incoming) = mpsc::channel(1);
-        let common = Connections::new(None, ConnectionLimits { max_age: None, grace: None }, &metrics);
+        let common = Connections::new(
+            None,
+            ConnectionLimits {
+                max_age: None,
+                grace: None,
+            },
+            &metrics,
+        );
         let (limiter, _) = service::limiter(false, &metrics);
         let api = Api::new(
             limiter,
@@ -63,9 +70,19 @@ fuzz_target!(|bytes: &[u8]| {
     WORKER.with(|worker| {
         let (mut here, there) = UnixStream::pair().expect("there are sockets");
         there.set_nonblocking(true).expect("it is a socket");
-        let accepted = Accepted::new(Socket::Unix(there), OpenGuard::new(Default::default(), worker.open.clone()));
-        worker.connections.blocking_send(accepted).expect("the worker serves");
-        let sent = if first % 2 == 0 { [PREFACE, rest].concat() } else { bytes.to_vec() };
+        let accepted = Accepted::new(
+            Socket::Unix(there),
+            OpenGuard::new(Default::default(), worker.open.clone()),
+        );
+        worker
+            .connections
+            .blocking_send(accepted)
+            .expect("the worker serves");
+        let sent = if first % 2 == 0 {
+            [PREFACE, rest].concat()
+        } else {
+            bytes.to_vec()
+        };
         // It fails where the server has closed the connection meanwhile.
         let _ = here
             .write_all(&sent)

@@ -18,8 +18,8 @@ use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::shutdown::Lifecycle;
 use tollgate::store::redis::connect::address::Address;
-use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
 use tollgate::store::redis::connect::dialer::Dialer;
+use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
 use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions, Sentinels};
 use tollgate::store::redis::{Options, Redis};
 use tollgate::telemetry::metric::Metrics;
@@ -43,7 +43,11 @@ impl Choice {
         match self.0 & 3 {
             0 | 1 => Deployment::Single(address()),
             2 => Deployment::Cluster(vec![address()]),
-            _ => Deployment::Sentinel(SentinelConfig { master: "m".to_owned(), sentinels: vec![address()], server: Address::unresolved() }),
+            _ => Deployment::Sentinel(SentinelConfig {
+                master: "m".to_owned(),
+                sentinels: vec![address()],
+                server: Address::unresolved(),
+            }),
         }
     }
 

@@ -19,7 +19,7 @@ use tollgate::time::{Clock, Time};
 
 use super::model::{Checked, Model, Outcome};
 use super::{Data, History, Hit, Loss, Step, Wait};
-use crate::support::in_process::{ADDRESS, Rules, START, Service, pass, settle, single};
+use crate::support::in_process::{ADDRESS, Rules, START, Service, millis, single};
 use crate::support::scripted_redis::{Fault, Network, ScriptedRedis, Snapshot};
 
 /// Limits of every algorithm, all of a minute and so small that a history reaches them.
@@ -543,8 +543,19 @@ fn keeps_input(fault: Fault) -> bool {
     matches!(fault, Fault::Stopped | Fault::Unreachable)
 }
 
+/// Lets this much time pass, with everything that happens in it.
+async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+    settle().await;
+}
+
 /// Lets much time pass at once: what is due in it happens at its end.
 async fn jump(time: Duration) {
     tokio::time::advance(time).await;
     settle().await;
+}
+
+/// Lets all tasks do what they can do now: a paused clock moves on only when all of them wait.
+async fn settle() {
+    tokio::time::sleep(millis(1)).await;
 }
