@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures Tollgate on Redis beside envoyproxy/ratelimit on Redis, and beside a bare tonic server, in one run; prints ratios of medians.
+"""Compares Tollgate on Redis with envoyproxy/ratelimit on Redis and with a bare tonic server in one run; prints ratios of medians.
 
     benches/redis_compare.py path/to/ratelimit [--cluster] [--rounds N] [--seconds S] [-- OPTIONS OF load]
 
@@ -9,7 +9,7 @@ machine does hits both. CPU time is that of whole processes in the measured part
 a cluster's is the sum of its servers'.
 
 A load counts only if every request was answered OK, and if the service asked Redis for as many counters as it answered for. One that
-does not is told, left out of the medians, and makes the exit status 1.
+fails is reported, excluded from the medians, and makes the exit status 1.
 """
 
 import argparse
@@ -28,16 +28,16 @@ from servers import PACKAGE, Failed, Server, Service, build, free_ports, load, p
 RULES = os.path.join(PACKAGE, "benches", "rules", "bench.yaml")
 KEYS = 100_000
 DESCRIPTORS = 10
-# Counters are made before anything is measured: a new key costs Redis more, and a slow service would meet more of them in a round.
+# Counters exist before the measurement: a new key costs Redis more, and a slow service would create more of them per round.
 FILLED = 0.95
 FILL_ROUNDS_MAX = 60
 TOLLGATE, REFERENCE, BARE = "tollgate", "reference", "bare tonic"
 IN_FLIGHT = ["--in-flight", "64"]
-# A request at a time: what a round trip costs its caller, and how many it takes.
+# One request at a time: latency and number of round trips.
 ALONE = ["--in-flight", "1", "--connections", "1"]
 MANY = ["--descriptors", str(DESCRIPTORS)]
 BOTH = [TOLLGATE, REFERENCE]
-# The loads of a round: options of `load`, and who gets them.
+# The loads of a round: options of `load`, and the services.
 LOADS = {
     "64 in flight": (IN_FLIGHT, [TOLLGATE, REFERENCE, BARE]),
     "512 in flight": (["--in-flight", "512"], BOTH),
@@ -52,7 +52,7 @@ LOADS_OF_CLUSTER = {
     "alone": (ALONE, BOTH),
     f"alone, {DESCRIPTORS}": (ALONE + MANY, BOTH),
 }
-# What is wanted: the words, a figure, of Tollgate in one load, over that of whom in which, and the bound. What has none is told only.
+# Results: description, figure, load of Tollgate, service and load to compare with, and the target. Without a target it is only reported.
 AIMS = [
     ("service + Redis CPU per decision, 64 in flight", "both", "64 in flight", REFERENCE, "64 in flight", "at most", 1 / 6),
     ("Redis CPU per decision, fixed_window", "redis", "64 in flight", REFERENCE, "64 in flight", "at most", 0.3),
@@ -65,18 +65,18 @@ AIMS = [
 ]
 AIMS_OF_CLUSTER = [
     ("Redis CPU per decision, fixed_window", "redis", "64 in flight", REFERENCE, "64 in flight", "at most", 0.6),
-    ("Redis CPU per decision, token_bucket over its fixed window", "redis", "token bucket", REFERENCE, "64 in flight", "told", None),
-    ("Redis CPU per request of 10 descriptors", "redis", "10 descriptors", REFERENCE, "10 descriptors", "told", None),
-    ("service CPU per decision", "service", "64 in flight", REFERENCE, "64 in flight", "told", None),
-    ("decisions per second, 64 in flight", "per second", "64 in flight", REFERENCE, "64 in flight", "told", None),
-    ("p99, 64 in flight", "p99", "64 in flight", REFERENCE, "64 in flight", "told", None),
-    # A server that was read from more than once in a request was asked again after its first answer, or for each counter alone.
+    ("Redis CPU per decision, token_bucket over its fixed window", "redis", "token bucket", REFERENCE, "64 in flight", "reported", None),
+    ("Redis CPU per request of 10 descriptors", "redis", "10 descriptors", REFERENCE, "10 descriptors", "reported", None),
+    ("service CPU per decision", "service", "64 in flight", REFERENCE, "64 in flight", "reported", None),
+    ("decisions per second, 64 in flight", "per second", "64 in flight", REFERENCE, "64 in flight", "reported", None),
+    ("p99, 64 in flight", "p99", "64 in flight", REFERENCE, "64 in flight", "reported", None),
+    # More than one read per server and request means one call per counter, or several round trips.
     ("reads by a server in a request of 10 descriptors, alone", "reads", "alone, 10", None, "", "at most", 1),
-    ("the same beside the reference", "reads", "alone, 10", REFERENCE, "alone, 10", "told", None),
-    ("p50 of 10 descriptors over that of one, alone", "p50", "alone, 10", TOLLGATE, "alone", "told", None),
-    ("p50 of 10 descriptors, alone", "p50", "alone, 10", REFERENCE, "alone, 10", "told", None),
+    ("the same beside the reference", "reads", "alone, 10", REFERENCE, "alone, 10", "reported", None),
+    ("p50 of 10 descriptors over that of one, alone", "p50", "alone, 10", TOLLGATE, "alone", "reported", None),
+    ("p50 of 10 descriptors, alone", "p50", "alone, 10", REFERENCE, "alone, 10", "reported", None),
 ]
-# What is known of a load: title and format.
+# Figures of a load: title and format.
 FIGURES = {
     "per second": ("per second", "{:.0f}"),
     "p50": ("p50", "{:.3f} ms"),
@@ -95,7 +95,7 @@ FIGURES = {
 
 
 class Side:
-    """A service with the Redis that is behind it."""
+    """A service with its Redis."""
 
     def __init__(self, name, server, redis=None):
         self.name, self.server, self.redis = name, server, redis
@@ -116,16 +116,16 @@ class Side:
         servers = self.redis.servers if self.redis else []
         processes = [self.server.pid, *(server.pid for server in servers)]
         reads = [reads_of(server) for server in servers]
-        known, busy = self.told(), busy_s() - cpu_s(processes)
+        known, busy = self.counts(), busy_s() - cpu_s(processes)
         run = load(generator, self.server.target, processes, seconds, warmup, options)
-        new = {name: value - known[name] for name, value in self.told().items()}
+        new = {name: value - known[name] for name, value in self.counts().items()}
         elsewhere = busy_s() - cpu_s(processes) - busy
         reads = [reads_of(server) - before for server, before in zip(servers, reads)]
 
         answered = sum(run[part]["ok"] + run[part]["over_limit"] for part in ("warmup", "requests"))
-        refused = sum(run[part]["over_limit"] for part in ("warmup", "requests"))
-        if refused:
-            raise Failed(f"{refused} of {answered} were OVER_LIMIT, under limits that no run reaches")
+        over_limit = sum(run[part]["over_limit"] for part in ("warmup", "requests"))
+        if over_limit:
+            raise Failed(f"{over_limit} of {answered} were OVER_LIMIT, under limits that no run reaches")
         if new.get("instead", 0):
             raise Failed(f"{new['instead']:.0f} were answered without Redis")
         if self.redis and new["asked"] < answered * descriptors:
@@ -153,8 +153,8 @@ class Side:
             figures["batch"] = new["asked"] / new["calls"]
         return figures
 
-    def told(self):
-        """What there is to know of the time up to now: counters that Redis was asked for, calls, and answers without it."""
+    def counts(self):
+        """Totals so far: checks sent to Redis, calls, and fallback verdicts."""
         return {}
 
 
@@ -162,7 +162,7 @@ class Tollgate(Side):
     def __init__(self, program, rules_root, redis):
         super().__init__(TOLLGATE, Service(program, rules_root, redis.environment() | {"DRAIN_PERIOD": "0"}), redis)
 
-    def told(self):
+    def counts(self):
         page = self.server.metrics()
         return {
             "asked": total(page, "tollgate_store_batch_checks_sum"),
@@ -175,18 +175,18 @@ class Reference(Side):
     def __init__(self, program, rules_root, redis, settings):
         super().__init__(REFERENCE, Service(program, rules_root, redis.environment() | settings), redis)
 
-    def told(self):
+    def counts(self):
         calls = [re.match(r"calls=(\d+)", server.info("commandstats").get("cmdstat_incrby", "calls=0")) for server in self.redis.servers]
         return {"asked": sum(int(of[1]) for of in calls)}
 
 
 def reads_of(server):
-    """How often it found something to read on its connections. What is asked here to know it is a read, too, of thousands."""
+    """Number of reads on its connections; this query is one of thousands."""
     return int(server.info("stats")["total_reads_processed"])
 
 
 def cpu_s(pids):
-    """CPU time of these processes and of this one, and of its children that have ended: of the generator."""
+    """CPU time of these processes, and of this one with its finished children (the generator)."""
     ticks = 0
     for pid in (*pids, "self"):
         with open(f"/proc/{pid}/stat") as stat:
@@ -195,14 +195,14 @@ def cpu_s(pids):
 
 
 def busy_s():
-    """CPU time of the whole machine, and of what its host took from it for others."""
+    """CPU time of the whole machine, steal included."""
     with open("/proc/stat") as stat:
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, stat.readline().split()[1:9])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def fill(sides, generator):
-    """Makes all counters, by requests of many descriptors."""
+    """Creates all counters with requests of many descriptors."""
     for side in sides:
         for number, key in enumerate(("user", "bucket") if side.name == TOLLGATE else ("user",), start=1):
             options = ["--keys", str(KEYS), "--key", key, "--descriptors", str(DESCRIPTORS)]
@@ -215,7 +215,7 @@ def fill(sides, generator):
 
 
 def measure(args, sides, loads, generator, for_load):
-    """The figures of each round by load and side, nothing for loads that failed; and how many did."""
+    """Figures of each round by load and service, without failed loads, and the number of these."""
     found, failures = {}, 0
     shown = [name for name in FIGURES if name != "late"]
     print("round  load            side      " + "".join(f"{FIGURES[name][0]:>15}" for name in shown))
@@ -247,7 +247,7 @@ def print_aims(aims, found):
     print("\n| measure | aim | found | Tollgate | against | by round | rounds |\n|---|---|---|---|---|---|---|")
     for words, name, load_of_a, other, load_of_b, side_of_bound, bound in aims:
         ours = found[load_of_a, TOLLGATE]
-        # Where there is nobody to compare with, the figure itself is bounded.
+        # Without a service to compare with, the target applies to the figure itself.
         theirs = found[load_of_b, other] if other else [{name: 1}] * len(ours)
         pairs = [(a[name], b[name]) for a, b in zip(ours, theirs) if a and b]
         aim = f"{side_of_bound} {bound:.3g}" if bound else side_of_bound

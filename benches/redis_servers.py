@@ -1,4 +1,4 @@
-"""Redis of a measurement's own: one server, servers behind Sentinel, or a cluster. Without persistence; gone when they are stopped."""
+"""Redis deployments for measurements: one server, Sentinel, or a cluster. Without persistence."""
 
 import contextlib
 import os
@@ -12,30 +12,29 @@ from servers import Failed, Server, plain_environment
 MASTER = "tollgate-bench"
 SENTINELS = 3
 QUORUM = 2
-# Soon enough for a run of minutes, and longer than a server that is merely busy is silent.
+# Short enough for a run of minutes, longer than the pauses of a busy server.
 DOWN_AFTER_MS = 1500
-# How long servers may take to know each other: a replica's first copy and a round of gossip are a second or two.
+# For servers to find each other: the first sync of a replica and a round of gossip take a second or two.
 FORMED_TIMEOUT_S = 30
 SLOTS = 16384
-# A cluster's servers talk to each other on the port that is so much higher.
+# Offset of the cluster bus port.
 BUS_OFFSET = 10000
-# Below those that Linux gives to outgoing connections, both of them, so that a server that is killed finds them free when it starts again.
+# Both below the ephemeral ports of Linux, so that they are free when a killed server restarts.
 PORTS = range(20000, 22700)
 ASK_TIMEOUT_S = 5
 SINGLE, SENTINEL, CLUSTER = "single", "sentinel", "cluster"
 
 
-class Refused(Failed):
-    """Redis' own error."""
+class RedisError(Failed):
+    """An error reply of Redis."""
 
 
 class RedisServer(Server):
-    """One process. Clients are told to come to `announced`, which is its own port unless somebody stands in front of it."""
+    """One process. It announces `announced` to clients: its own port, or that of a proxy."""
 
     def __init__(self, program, directory, port, announced=None, options=()):
         self.port, self.announced = port, announced or port
-        # What a replica is sent first it keeps in that file, and would come back with when it is started again: it is its own, so that it
-        # is not another one's, and it is removed.
+        # A replica stores its first sync in this file and would load it at a restart: it has its own file, which is removed.
         self.dump = os.path.join(directory, f"dump-{port}.rdb")
         words = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", directory]
         words += ["--dbfilename", os.path.basename(self.dump)]
@@ -55,7 +54,7 @@ class RedisServer(Server):
         return {name: value.strip() for name, value in lines}
 
     def kill(self):
-        """As SIGKILL does it: nothing is said to anybody."""
+        """Without a shutdown."""
         self.process.kill()
         self.process.wait()
 
@@ -64,7 +63,7 @@ class RedisServer(Server):
 
     def stop(self):
         if self.process and self.process.poll() is None:
-            # One that stands still hears nothing else.
+            # A stopped process handles no other signal.
             self.process.send_signal(signal.SIGCONT)
         super().stop()
 
@@ -90,11 +89,11 @@ class Single:
         return {"REDIS_SOCKET_TYPE": "tcp", "REDIS_TYPE": self.kind.upper(), "REDIS_URL": self.url}
 
     def masters(self):
-        """Those that serve, of the servers that answer."""
+        """The masters among the servers that respond."""
         return [server for server in self.servers if role(server) == "master"]
 
     def whole(self):
-        """Every server is there, and in the place that it should be in."""
+        """Every server runs in its intended role."""
         return len(self.masters()) == len(self.servers)
 
     def counters(self):
@@ -134,7 +133,7 @@ class Sentinel(Single):
         until("the sentinels know each other and the replica", self.whole)
 
     def whole(self):
-        """One master, which all sentinels have for it, and one replica that follows it."""
+        """One master, known to all sentinels, and one replica that follows it."""
         masters = self.masters()
         following = [server for server in self.servers if server.info("replication").get("master_link_status") == "up"]
         if not len(masters) == len(following) == 1:
@@ -149,7 +148,7 @@ class Sentinel(Single):
 
 
 class Cluster(Single):
-    """Masters that share the slots evenly, each with so many replicas."""
+    """Masters with equal shares of the slots, each with replicas."""
 
     kind = CLUSTER
 
@@ -169,7 +168,7 @@ class Cluster(Single):
         super().start()
         masters = self.servers[: self.of_masters]
         for number, server in enumerate(self.servers):
-            # Before they meet, so that nobody has to give way.
+            # Before they meet, to avoid epoch conflicts.
             server.ask("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
         for number, server in enumerate(masters):
             of = range(SLOTS * number // self.of_masters, SLOTS * (number + 1) // self.of_masters)
@@ -194,7 +193,7 @@ class Cluster(Single):
 
 
 def ask(port, *words):
-    """What the server on that port replies: a number, a text, or a list of those."""
+    """The reply of the server on that port: a number, a text, or a list of those."""
     with socket.create_connection(("127.0.0.1", port), timeout=ASK_TIMEOUT_S) as connection, connection.makefile("rwb") as stream:
         stream.write(b"*%d\r\n" % len(words))
         for word in words:
@@ -214,19 +213,19 @@ def reply(stream, words):
         return int(rest)
     if kind == "+":
         return rest
-    raise Refused(f"{' '.join(words)[:80]}: {rest or 'the connection was closed'}")
+    raise RedisError(f"{' '.join(words)[:80]}: {rest or 'the connection was closed'}")
 
 
 def accepted(server, *words):
     try:
         server.ask(*words)
         return True
-    except Refused:
+    except RedisError:
         return False
 
 
 def role(server):
-    """What it says that it is; nothing where it says nothing."""
+    """Its role; empty without a reply."""
     try:
         return server.ask("ROLE")[0]
     except (OSError, Failed):
@@ -238,7 +237,7 @@ def cluster_info(server):
 
 
 def sentinel(program, directory, port, master):
-    """It keeps its memory in its configuration, so it wants a file."""
+    """A sentinel stores its state in its configuration file."""
     path = os.path.join(directory, f"sentinel-{port}.conf")
     with open(path, "w") as config:
         config.write(f"port {port}\nbind 127.0.0.1\ndir {directory}\nsentinel monitor {MASTER} 127.0.0.1 {master} {QUORUM}\n")
@@ -247,8 +246,8 @@ def sentinel(program, directory, port, master):
 
 
 def info_of_master(sentinel):
-    told = ask(int(sentinel.target.rsplit(":", 1)[1]), "SENTINEL", "MASTER", MASTER)
-    return dict(zip(told[::2], told[1::2]))
+    reply = ask(int(sentinel.target.rsplit(":", 1)[1]), "SENTINEL", "MASTER", MASTER)
+    return dict(zip(reply[::2], reply[1::2]))
 
 
 def until(what, holds):
@@ -260,7 +259,7 @@ def until(what, holds):
 
 
 def free_port(bus=False):
-    """A port that nobody listens on, and with `bus` the one for a cluster's own talk neither."""
+    """A free port; with `bus` its cluster bus port is free as well."""
     for _ in range(1000):
         port = random.choice(PORTS)
         try:

@@ -1,4 +1,4 @@
-"""Builds, starts, loads and stops servers: what the comparisons share. Needs nothing but Python's standard library."""
+"""Builds, starts, loads and stops servers for the comparisons. Uses only Python's standard library."""
 
 import json
 import os
@@ -11,13 +11,13 @@ import time
 import urllib.request
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# A server that reads rules and connects to Redis is up in well under a second; a cold disk may take a few.
+# A server starts in well under a second; a cold disk may take a few.
 START_TIMEOUT_S = 15
-# Long enough to end in order, short enough not to wait for a drain period.
+# Long enough for an ordered shutdown, shorter than a drain period.
 STOP_TIMEOUT_S = 3
 
 
-# What every rate limit service gets besides ports and a store: what deployments of the reference say, and Tollgate takes over.
+# Environment of every service in addition to ports and store, as in deployments of envoyproxy/ratelimit.
 ENVIRONMENT = {
     "HOST": "127.0.0.1",
     "GRPC_HOST": "127.0.0.1",
@@ -30,7 +30,7 @@ ENVIRONMENT = {
 
 
 class Failed(Exception):
-    """A sentence for whoever started the comparison."""
+    """A failed measurement; the message says why."""
 
 
 class Server:
@@ -110,7 +110,7 @@ def listens(target):
 
 
 def free_ports(count):
-    """Ports that nobody listens on just now. Held together, so that they differ."""
+    """Free ports, bound at the same time, so that they differ."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [held.getsockname()[1] for held in sockets]
     for held in sockets:
@@ -119,14 +119,13 @@ def free_ports(count):
 
 
 def plain_environment():
-    """Without whatever settings the shell at hand has."""
+    """The environment without settings of the shell."""
     return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
 
 
 def build(*benches):
     """The service, and these of this package's other programs, by name."""
-    # The service last and without what only tests and benches need: cargo leaves one binary of that name, and the one to measure is the
-    # one that is shipped.
+    # The service last and without features of dev-dependencies: cargo keeps one binary of that name, and the shipped one is measured.
     wanted = [word for bench in benches for word in ("--bench", bench)]
     return cargo("bench", "--no-run", *wanted) | cargo("build", "--release", "--bin", "tollgate")
 
@@ -141,7 +140,7 @@ def cargo(*words):
 
 
 def load(generator, target, pids, seconds, warmup, options):
-    """What one run of `load` came to; raises if not every request was answered."""
+    """The result of one run of `load`; raises if not every request was answered."""
     times = ["--duration", in_ms(seconds), "--warmup", in_ms(warmup)]
     command = [generator, "--json", "--target", target, "--pid", ",".join(map(str, pids))] + times + options
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)

@@ -1,25 +1,24 @@
 #!/usr/bin/env python3
-"""Loads the release binary at half of what it can do for minutes, injects a fault into its Redis every ten seconds, and checks the answers.
+"""Loads the release binary at half of saturation for minutes, injects a Redis fault every ten seconds, and checks the responses.
 
     benches/soak.py [--deployment single|sentinel|cluster] [--duration SECONDS] [--seed N]
 
 Real processes: the service, its redis-servers (Sentinel: a master, a replica and three sentinels; Cluster: three masters with a replica
-each), proxies in front of them, and a generator that says grpc-timeout: 20m with every request, as Envoy does. What breaks comes from a
-shuffled deck, by the seed, each kind once before any comes again, and an outage first: what only an outage makes is there before
-anything is compared.
+each), proxies in front of them, and a generator that sends grpc-timeout: 20m with every request, as Envoy does. Faults are in random
+order by the seed, each kind once before any repeats, and an outage first, so that memory for outages is allocated before the comparison.
 
-It checks this, and the exit status is 1 if any of it does not hold:
+The exit status is 1 unless:
 
-- every request that was sent was answered with OK or OVER_LIMIT, on connections that stayed open. CANCELLED is the answer of gRPC to a
-  call whose grpc-timeout has run out, and counts as late;
-- resident memory, file descriptors and threads are after the last fault what they were after the first ones, give or take the bounds
+- every request that was sent was answered with OK or OVER_LIMIT, on connections that stayed open. CANCELLED is gRPC's status of a
+  call whose grpc-timeout has expired, and counts as late;
+- resident memory, file descriptors and threads do not grow after the first faults by more than the bounds
   below;
-- at the end every Redis server is asked again.
+- at the end every Redis server is in use.
 
 Latency is measured and reported, not checked, since it depends on the machine: percentiles, and the answers after the deadline, by the
 client's clock and from when the request was sent.
 
-It prints what each kind of fault did, draws docs/images/soak.svg, and writes the figures below that picture in docs/operations.md.
+It prints the effect of each kind of fault, draws docs/images/soak.svg, and writes the figures below that picture in docs/operations.md.
 """
 
 import argparse
@@ -37,37 +36,37 @@ import time
 from http.client import HTTPException
 
 import soak_picture
-from redis_servers import CLUSTER, MASTER, SENTINEL, SINGLE, Cluster, Refused, Sentinel, Single, accepted, ask
+from redis_servers import CLUSTER, MASTER, SENTINEL, SINGLE, Cluster, RedisError, Sentinel, Single, accepted, ask
 from servers import PACKAGE, Failed, Service, build, load, rules_directory, total
 
 FAULT_EVERY_S = 10
 DEADLINE_MS = 20
-# A late answer is waited for, so that it is told from none at all, even where the machine stands still for a moment.
+# Late responses are awaited, to distinguish them from lost ones.
 TIMEOUT_S = 10
-# From the last fault on: the last ten seconds, and those answers.
+# After the last fault: the last ten seconds, and late responses.
 GENERATOR_ENDS_S = 2 * FAULT_EVERY_S + 3 * TIMEOUT_S
 SATURATION_S, SATURATION_WARMUP_S = 5, 2
-# Saturated is a machine whose processors are: half of that leaves room for a fault to show. Who waits for answers before asking again fills
-# batches better than who comes when he comes, so what half as many requests take is measured, and the rate goes by that.
+# Half of the CPU of the machine, so that the effect of a fault is visible. An open loop fills batches less than the closed loop that finds
+# saturation, so the rate at half load is measured.
 LOAD = 0.5
-# Each request asks for a fixed window, plain commands, and a token bucket, the script.
+# Each request has a fixed window (plain commands) and a token bucket (script).
 COUNTERS = 2
 KEYS = ["--key", "user,bucket", "--descriptors", str(COUNTERS), "--keys", "10000"]
 SAMPLE_EVERY_S = 1
-# What the first faults leave behind, tables of counters for the time without Redis, is there by then.
+# By then the first faults have allocated the fallback counters.
 WARMUP_SHARE = 0.2
-# What may be so much higher in the second half than in the first: figure, words, format, bound. An allocator keeps what it was given, in
-# steps; connections to Redis are being made or mended at the moment of a look.
+# Allowed growth from the first to the second half: figure, description, format, bound. Allocators grow in steps, and connections to Redis
+# may be in progress at a sample.
 GROWTHS = [
     ("rss_mib", "MiB of resident memory", "{:.1f}", 8),
     ("fds", "file descriptors", "{}", 4),
     ("threads", "threads", "{}", 0),
 ]
-# Late answers that are listed.
+# Maximum number of listed late responses.
 LATE_NAMED_MAX = 5
-# What gRPC answers by itself when the time of a call is over.
+# gRPC's status when the deadline of a call has expired.
 LATE = "CANCELLED"
-# The fault that wants a deployment that is whole. Where it is not yet, after the fault before, nothing is done, which is told.
+# Needs a complete deployment; skipped and reported if the previous fault is not repaired yet.
 PLANNED = "P"
 RULES = """domain: bench
 descriptors:
@@ -81,7 +80,7 @@ LIMIT = 50
 
 
 class Proxies:
-    """Stands in front of all servers, in one process."""
+    """The proxies of all servers, in one process."""
 
     def __init__(self, program):
         self.process = subprocess.Popen([program, "--stdin"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -89,16 +88,16 @@ class Proxies:
 
     def before(self, port):
         self.ports.append(port)
-        self.tell(f"before {port}")
+        self.send(f"before {port}")
         return int(self.process.stdout.readline())
 
-    def tell(self, line):
+    def send(self, line):
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def all(self, fault):
         for port in self.ports:
-            self.tell(f"{port} {fault}")
+            self.send(f"{port} {fault}")
 
     def stop(self):
         self.process.stdin.close()
@@ -106,14 +105,14 @@ class Proxies:
 
 
 class Scene:
-    """The service and its Redis, and what can be done to them. Every fault is over when its method returns."""
+    """The service, its Redis, and the faults. A fault is over when its method returns."""
 
     def __init__(self, redis, proxies, service, rules, chance):
         self.redis, self.proxies, self.service, self.rules, self.chance = redis, proxies, service, rules, chance
         self.reloads = 0
 
     def kinds(self):
-        """By the letter that stands for it in the picture: what it is called, and how it is done."""
+        """By the letter in the picture: name and method of each fault."""
         kinds = {
             "K": ("kill -9, started again", self.killed),
             "S": ("SIGSTOP for 1 to 3 s", self.stopped),
@@ -123,7 +122,7 @@ class Scene:
             "H": ("half of the connections stalled for 2 s", lambda: self.broken(2, f"stall-half {self.chance.randrange(2)}")),
             "F": ("SCRIPT FLUSH", lambda: self.ask_masters("SCRIPT", "FLUSH")),
             "C": ("CLIENT KILL", lambda: self.ask_masters("CLIENT", "KILL", "TYPE", "normal")),
-            "L": ("rules loaded anew", self.reloaded),
+            "L": ("rules reloaded", self.reloaded),
         }
         if self.redis.kind != SINGLE:
             kinds[PLANNED] = ("failover as planned", self.failed_over)
@@ -174,7 +173,7 @@ class Scene:
         self.chance.choice(replicas).ask("CLUSTER", "FAILOVER")
 
     def is_whole(self):
-        """Not while a server is away."""
+        """Not while a server is down."""
         try:
             return self.redis.whole()
         except (OSError, Failed, KeyError):
@@ -182,7 +181,7 @@ class Scene:
 
 
 class Sampler:
-    """Looks at the service once a second, on a thread of its own."""
+    """Samples the service once a second, on a thread of its own."""
 
     def __init__(self, service, begin):
         self.service, self.begin = service, begin
@@ -199,7 +198,7 @@ class Sampler:
             try:
                 self.samples.append(self.look())
             except (OSError, HTTPException):
-                # It is too busy to say. The generator knows more about that.
+                # Too busy to respond; the generator measures that.
                 continue
 
     def look(self):
@@ -224,11 +223,11 @@ class Sampler:
 
 
 def play(scene, duration, begin):
-    """Breaks something every so often until it is time to stop. What was done, from when to when, and how often it could not be."""
+    """Injects faults until the end. Returns each fault with its begin and end, and the number of skipped ones."""
     faults, deck, left_out = [], ["K"], 0
     kinds = scene.kinds()
     at = FAULT_EVERY_S
-    # The last ten seconds are for getting well.
+    # The last ten seconds are for recovery.
     while at <= duration - FAULT_EVERY_S:
         time.sleep(max(begin + at - time.monotonic(), 0))
         if not deck:
@@ -239,11 +238,11 @@ def play(scene, duration, begin):
         from_s = time.monotonic() - begin
         try:
             if letter == PLANNED and not scene.is_whole():
-                raise Refused("there is no replica that could take over yet")
+                raise RedisError("no replica can take over yet")
             fault()
             faults.append({"letter": letter, "name": name, "from": from_s, "to": time.monotonic() - begin})
             print(f"{from_s:7.1f} s  {name}", flush=True)
-        except (OSError, Refused) as error:
+        except (OSError, RedisError) as error:
             left_out += 1
             print(f"{from_s:7.1f} s  {name}: left out, {error}", flush=True)
         at += FAULT_EVERY_S
@@ -292,7 +291,7 @@ def soak(args, programs, directory):
 
 
 def half_of_saturation(generator, service):
-    """At how many requests a second the machine, with everything on it, is busy for half of the time."""
+    """The rate at which the machine, with all processes, is half busy."""
     times = [service.target, [service.pid], SATURATION_S, SATURATION_WARMUP_S]
     saturated = load(generator, *times, KEYS)["per_second"]
     began, before = time.monotonic(), busy_s()
@@ -304,7 +303,7 @@ def half_of_saturation(generator, service):
 
 
 def busy_s():
-    """For how many seconds, summed over processors, this machine has been busy so far."""
+    """CPU seconds of the machine so far."""
     with open("/proc/stat") as stat:
         user, nice, system, _, _, irq, softirq, steal = map(int, stat.readline().split()[1:9])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
@@ -317,7 +316,7 @@ def deployment(args, directory, proxies):
 
 
 def judge(found):
-    """What was asked of it, what came of that, and whether it held."""
+    """Each check, its value, and whether it passed."""
     return judge_answers(found["run"]) + judge_process(found["samples"], found["halves"])
 
 
@@ -339,7 +338,7 @@ def highest_by_half(samples, duration):
     middle = len(after) // 2
     first, second = after[:middle], after[middle:]
     if not first or not second:
-        raise Failed(f"the service was not seen often enough to tell: {len(samples)} times")
+        raise Failed(f"too few samples of the service: {len(samples)} times")
     return {name: [max(sample[name] for sample in part) for part in (first, second)] for name, *_ in GROWTHS}
 
 
@@ -347,8 +346,8 @@ def judge_process(samples, halves):
     verdicts = []
     for name, words, form, growth_max in GROWTHS:
         before, at_last = halves[name]
-        told = f"{form.format(before)}, then {form.format(at_last)}"
-        verdicts.append((f"{words} grow by {growth_max} at most", told, at_last - before <= growth_max))
+        change = f"{form.format(before)}, then {form.format(at_last)}"
+        verdicts.append((f"{words} grow by {growth_max} at most", change, at_last - before <= growth_max))
     given_up = samples[-1]["given_up"]
     return [*verdicts, ("Redis is asked again at the end", f"{given_up:.0f} servers given up", given_up == 0)]
 
@@ -367,12 +366,12 @@ def print_latency(run):
 
 
 def print_faults(found):
-    """What each kind of fault did to clients, from its beginning to that of the next."""
+    """The effect of each kind of fault on clients, until the next one begins."""
     seconds, samples = found["run"]["timeline"], found["samples"]
     kinds = {}
     for fault in found["faults"]:
         kinds.setdefault((fault["letter"], fault["name"]), []).append(fault)
-    print("\n| | fault | times | p99, longest answer | verdicts by policy | the last of them after |\n|---|---|---|---|---|---|")
+    print("\n| | fault | times | p99, longest response | fallback verdicts | the last of them after |\n|---|---|---|---|---|---|")
     for (letter, name), faults in sorted(kinds.items()):
         begins = [int(fault["from"]) for fault in faults]
         under = [second for begin in begins for second in seconds[begin : begin + FAULT_EVERY_S] if second["answered"]]
@@ -384,14 +383,14 @@ def print_faults(found):
 
 
 def by_policy(samples, fault):
-    """How many verdicts were given by policy from a fault's beginning to the next one, and how long after the beginning the last was."""
+    """Number of fallback verdicts from a fault's begin to the next one, and the time of the last one after the begin."""
     within = [sample for sample in samples if fault["from"] - SAMPLE_EVERY_S <= sample["at"] < fault["from"] + FAULT_EVERY_S]
     grown = [after["at"] - fault["from"] for before, after in zip(within, within[1:]) if after["instead"] > before["instead"]]
     return (within[-1]["instead"] - within[0]["instead"] if within else 0), max(grown, default=0)
 
 
 def write(path, text):
-    """Whole or not at all, as an editor does."""
+    """Replaces the file atomically."""
     with open(path + ".new", "w") as file:
         file.write(text)
     os.rename(path + ".new", path)

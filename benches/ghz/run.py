@@ -2,7 +2,7 @@
 """Runs each of the .json files beside this one with ghz, against a service of its own, and counts again what ghz has counted.
 
 ghz takes OVER_LIMIT for success, since it is an answer; so the service's own counters are looked at after each run: as many hits as
-descriptors were sent, or this fails. A run whose load grows is told of by the second.
+descriptors were sent, or this fails. Step loads are reported per second.
 """
 
 import argparse
