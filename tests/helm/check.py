@@ -92,14 +92,14 @@ def kubeconform(schemas, text):
     return good, out + error
 
 
-def refusals():
+def rejections():
     """invalid values and combinations are rejected with a helpful message"""
-    for case in yaml.safe_load((HERE / "refused.yaml").read_text()):
+    for case in yaml.safe_load((HERE / "rejected.yaml").read_text()):
         good, _, error = template(*(word for pair in case["set"] for word in ("--set", pair)))
         if good:
-            raise Failed(f"{case['set']} is accepted, and should be rejected with: {case['says']}")
-        if case["says"] not in error:
-            raise Failed(f"{case['set']} is rejected without the message {case['says']!r}:\n{error}")
+            raise Failed(f"{case['set']} is accepted, and should be rejected with: {case['message']}")
+        if case["message"] not in error:
+            raise Failed(f"{case['set']} is rejected without the message {case['message']!r}:\n{error}")
 
 
 def readme():
@@ -440,7 +440,7 @@ def envoy_takes(http_filter, host):
 
 
 def main():
-    checks = [lint, readme, goldens, refusals, kubernetes_takes_it, package, restarts, alerts, chart_alerts, envoy_gateway, filters, expressions_fit, defaults_start, rules_are_swapped]
+    checks = [lint, readme, goldens, rejections, kubernetes_takes_it, package, restarts, alerts, chart_alerts, envoy_gateway, filters, expressions_fit, defaults_start, rules_are_swapped]
     named = [(check.__doc__, check) for check in checks]
     for path in value_sets().values():
         named.append((f"the binary serves what {path.name} renders", lambda path=path: serves(rendered("--values", path))))
