@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 /// A running thread. Dropping it cancels its work at the next `await`.
 #[derive(Debug)]
 pub struct Thread {
-    /// Never sends: the thread ends when it is dropped.
+    /// Cancels the work when it is dropped.
     _running: oneshot::Sender<Infallible>,
     ended: oneshot::Receiver<Infallible>,
 }
@@ -65,7 +65,7 @@ impl Thread {
 
     /// Waits until the thread has ended.
     pub async fn ended(mut self) {
-        // Nothing is ever sent: it fails when the thread drops its end.
+        // Fails when the thread drops its sender.
         let _ = (&mut self.ended).await;
     }
 }
@@ -89,7 +89,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[tokio::test]
-    async fn a_blocking_task_does_not_delay_the_end_of_its_thread() {
+    async fn blocking_tasks_do_not_delay_the_end_of_the_thread() {
         // As `getaddrinfo` while its DNS server does not respond.
         let (answer, no_answer) = mpsc::channel::<()>();
         let (blocked, is_blocked) = oneshot::channel();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dropping_the_handle_cancels_the_work() {
+    async fn drop_cancels_the_work() {
         let (ended, work_ended) = oneshot::channel::<Infallible>();
         let thread = Thread::spawn("test", async move {
             let _ended = ended;

@@ -1,9 +1,7 @@
-//! Time as Tollgate counts it: whole microseconds since the Unix epoch, and the one clock that
-//! everything is given.
+//! Points in time and spans in whole microseconds, and the clock.
 //!
-//! Nothing below the limiter reads a clock: time is an argument. This file is the only one that may
-//! ask the system for it (`clippy.toml` bans it elsewhere), so a test can hand out any time it
-//! likes.
+//! Nothing below the limiter reads a clock: time is an argument. Only this file reads that of the
+//! system (`clippy.toml` bans it elsewhere), so that tests choose the time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,35 +18,33 @@ pub const MICROS_PER_SECOND: u64 = 1_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 
-/// A length of time in microseconds.
+/// A duration in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span(u64);
 
-/// Where the time comes from.
+/// The source of time.
 #[derive(Debug, Clone)]
 pub enum Clock {
-    /// The machine's monotonic clock, tied to the epoch once, so that it neither steps back nor
-    /// stands still.
+    /// The monotonic clock from a start time: never steps back.
     System(SystemClock),
-    /// Set by hand, for tests: nobody sleeps to let a window pass.
+    /// Set by a test.
     Manual(ManualClock),
 }
 
 /// See [`Clock::System`].
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock {
-    /// Tokio's, so that it follows the paused clock of a test. Otherwise it is the standard
-    /// library's.
+    /// Tokio's, which follows the paused clock of a test.
     started: Instant,
     started_at: Time,
 }
 
-/// See [`Clock::Manual`]. Clones show the same time.
+/// See [`Clock::Manual`]. Clones share the time.
 #[derive(Debug, Clone)]
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl Time {
-    /// A point in time so many microseconds after the epoch.
+    /// Microseconds since the epoch.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
@@ -58,28 +54,28 @@ impl Time {
         self.0
     }
 
-    /// The time that much later; it stops at the end of time rather than wrap.
+    /// Saturating addition.
     #[must_use]
     pub const fn plus(self, span: Span) -> Self {
         Self(self.0.saturating_add(span.0))
     }
 
-    /// How long after `earlier` this is; zero if it is not after.
+    /// The span since `earlier`; zero if this is not later.
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl Span {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
-    /// A span of microseconds.
+    /// Microseconds.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// A span of seconds; it stops at the longest span rather than wrap.
+    /// Seconds, saturating.
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(MICROS_PER_SECOND))
     }
@@ -89,18 +85,18 @@ impl Span {
         self.0
     }
 
-    /// Seconds, as metrics want them.
+    /// Seconds with fractions, for metrics.
     pub fn as_secs_f64(self) -> f64 {
         Duration::from(self).as_secs_f64()
     }
 
-    /// What is left of it after `other`.
+    /// Saturating subtraction.
     #[must_use]
     pub const fn less(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// Whole seconds, rounded up: whoever waits that long has waited long enough.
+    /// Whole seconds, rounded up.
     pub const fn ceil_secs(self) -> u64 {
         self.0.div_ceil(MICROS_PER_SECOND)
     }
@@ -120,8 +116,7 @@ impl From<Duration> for Span {
 
 impl fmt::Display for Span {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // In the largest unit that leaves no remainder. Longer units differ in length, and are for
-        // people to say.
+        // In the largest unit without a remainder. Months and years have no fixed length.
         const UNITS: [(u64, &str); 6] = [
             (86_400 * MICROS_PER_SECOND, "d"),
             (3_600 * MICROS_PER_SECOND, "h"),
@@ -144,24 +139,23 @@ impl Clock {
         Self::System(SystemClock::start())
     }
 
-    /// A clock that shows `time` now and runs on from there. A test under tokio's paused clock sees
-    /// the same times in each run.
+    /// A clock that starts at `time`. Exact under tokio's paused clock.
     pub fn starting_at(time: Time) -> Self {
         Self::System(SystemClock::starting_at(time))
     }
 
-    /// A clock that stands at `time` until it is moved.
+    /// A clock that only its handle moves.
     pub fn manual(time: Time) -> (Self, ManualClock) {
         let clock = ManualClock(Arc::new(AtomicU64::new(time.0)));
         (Self::Manual(clock.clone()), clock)
     }
 
-    /// Whether it is set by hand.
+    /// Whether a test sets it.
     pub const fn is_manual(&self) -> bool {
         matches!(self, Self::Manual(_))
     }
 
-    /// What time it is.
+    /// The current time.
     pub fn now(&self) -> Time {
         match self {
             Self::System(clock) => clock.started_at.plus(clock.started.elapsed().into()),
@@ -171,10 +165,12 @@ impl Clock {
 }
 
 impl SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this is the file that may")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the only file that reads the system clock"
+    )]
     fn start() -> Self {
-        // A machine that believes itself before 1970 counts from zero: windows are then aligned to
-        // its start.
+        // A clock before 1970 starts at zero; windows are then aligned to the start.
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -190,12 +186,12 @@ impl SystemClock {
 }
 
 impl ManualClock {
-    /// Moves the clock on.
+    /// Moves the clock forward.
     pub fn advance(&self, span: Span) {
         self.0.fetch_add(span.0, Ordering::Relaxed);
     }
 
-    /// Puts the clock anywhere, also back.
+    /// Moves the clock to any time.
     pub fn set(&self, time: Time) {
         self.0.store(time.0, Ordering::Relaxed);
     }
@@ -214,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_clock_is_tied_to_the_epoch() {
+    fn system_clock_starts_at_the_current_time() {
         let now = Clock::system().now();
         assert!(
             now > Time::from_micros(1_700_000_000 * MICROS_PER_SECOND),
@@ -223,12 +219,12 @@ mod tests {
     }
 
     #[test]
-    fn a_manual_clock_stands_until_it_is_moved() {
-        let (clock, hand) = Clock::manual(Time::from_micros(5));
+    fn manual_clock_moves_only_when_set() {
+        let (clock, handle) = Clock::manual(Time::from_micros(5));
         assert_eq!(clock.now(), Time::from_micros(5));
-        hand.advance(Span::from_micros(2));
+        handle.advance(Span::from_micros(2));
         assert_eq!(clock.now(), Time::from_micros(7));
-        hand.set(Time::from_micros(1));
+        handle.set(Time::from_micros(1));
         assert_eq!(clock.now(), Time::from_micros(1));
     }
 }

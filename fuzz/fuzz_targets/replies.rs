@@ -19,8 +19,8 @@ use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::shutdown::Lifecycle;
 use tollgate::store::redis::connect::address::Address;
 use tollgate::store::redis::connect::dialer::Dialer;
+use tollgate::store::redis::connect::parse;
 use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
-use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions, Sentinels};
 use tollgate::store::redis::{Options, Redis};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, Span, Time};
@@ -39,7 +39,7 @@ struct Choice(u8);
 
 impl Choice {
     fn deployment(self) -> Deployment {
-        let address = || Address::parse("10.0.0.1:6379").expect("an address").address;
+        let address = || parse::server_address("10.0.0.1:6379").expect("an address").address;
         match self.0 & 3 {
             0 | 1 => Deployment::Single(address()),
             2 => Deployment::Cluster(vec![address()]),

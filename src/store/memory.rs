@@ -1,8 +1,8 @@
-//! Counts in this process: sharded, bounded in bytes, swept.
+//! Counters in this process: sharded, bounded in bytes, swept.
 //!
-//! A counter is found by a keyed 128-bit hash of its key, drawn anew at every start, not by the key
-//! itself: an entry is then of one size whatever clients send, a million of them fit into 70 MB,
-//! and nobody can aim at another's counter without knowing the seed.
+//! A counter is identified by a 128-bit hash of its key with a random seed, instead of the key:
+//! entries have one size whatever clients send, a million of them take 70 MB, and clients cannot
+//! construct collisions.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
@@ -22,13 +22,12 @@ use crate::time::{Clock, Time};
 
 mod shard;
 
-/// How many parts the counters are in, each behind a lock of its own. Many more than cores, so that
-/// two rarely meet.
+/// The number of shards, each with its own lock. Many more than cores, so contention is rare.
 const SHARDS: usize = 64;
-/// How often expired counters are looked for. They do no harm but take room.
+/// The interval of removing expired counters, which only take memory.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// All counters.
+/// All counters of the process.
 #[derive(Debug)]
 pub struct Counters {
     shards: Box<[Mutex<Shard>]>,
@@ -46,13 +45,12 @@ struct MemoryMetrics {
 }
 
 impl Counters {
-    /// Room for as many counters as `bytes_max` holds; at least one a shard, whatever that takes.
-    /// `use_of` says in metrics what they are for.
+    /// With room for at least one counter per shard. `use_of` labels the metrics.
     pub fn new(bytes_max: u64, use_of: &str, metrics: &Metrics) -> Self {
         let labels = [("use", use_of)];
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            // Entries are found by indices of 32 bits.
+            // The index has 32 bits.
             shard_bytes_max: (usize::try_from(bytes_max).unwrap_or(usize::MAX) / SHARDS).min(u32::MAX as usize * ENTRY_BYTES),
             seed: {
                 let random = RandomState::new();
@@ -75,7 +73,7 @@ impl Counters {
         }
     }
 
-    /// Answers every check, in order. With `all_or_nothing`, in one step: nobody sees half of it.
+    /// Decides all checks, in order; those of an all-or-nothing request atomically.
     pub fn decide(&self, request: &CheckRequest, now: Time) -> Verdicts {
         let untouched = |index: usize| Counter::untouched(&request.checks[index].limit);
         self.decide_from(
@@ -105,7 +103,7 @@ impl Counters {
             .collect()
     }
 
-    /// Forgets everything.
+    /// Removes all counters.
     pub fn clear(&self) {
         for shard in &self.shards {
             let removed = std::mem::take(&mut *shard.lock()).len();
@@ -113,7 +111,7 @@ impl Counters {
         }
     }
 
-    /// Forgets one counter.
+    /// Removes one counter.
     pub fn forget(&self, key: &Key) {
         let fingerprint = self.fingerprint(key);
         let removed = self.shards[shard_of(fingerprint)]
@@ -122,8 +120,7 @@ impl Counters {
         self.metrics.keys.sub(removed.into());
     }
 
-    /// What is spent of a counter as it stands at `now`, in its own units; nothing of one that is
-    /// not there.
+    /// What is spent at `now`, in the units of the counter.
     pub fn spent_at(&self, key: &Key, limit: &Limit, now: Time) -> u64 {
         let fingerprint = self.fingerprint(key);
         self.shards[shard_of(fingerprint)]
@@ -132,7 +129,7 @@ impl Counters {
             .map_or(0, |counter| counter.spent_at(limit, now))
     }
 
-    /// Sweeps for as long as the process lives.
+    /// Removes expired counters periodically; never returns.
     pub async fn sweep_on(&self, clock: Clock) {
         let mut interval = tokio::time::interval(SWEEP_INTERVAL);
         // After a suspension one sweep does what the missed ones would have done.
@@ -143,7 +140,7 @@ impl Counters {
         }
     }
 
-    /// Removes counters of which nothing is left. Meant to be called every second or so.
+    /// Removes expired counters.
     pub fn sweep(&self, now: Time) {
         for shard in &self.shards {
             let mut at = 0;
@@ -154,12 +151,12 @@ impl Counters {
         }
     }
 
-    /// How many counters there are.
+    /// The number of counters.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// Whether there is none.
+    /// Whether there are no counters.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -229,8 +226,8 @@ impl Counters {
         verdicts
     }
 
-    /// Locks the shards of these counters, each once and in one order for everybody, so that two
-    /// asks never wait for each other.
+    /// Locks the shards of these counters, each once and in ascending order, which excludes
+    /// deadlocks.
     fn lock_all(
         &self,
         fingerprints: &[Fingerprint],
@@ -280,6 +277,6 @@ fn held<'s>(
     let (_, shard) = shards
         .iter_mut()
         .find(|(index, _)| *index == wanted)
-        .expect("every shard of the request was locked");
+        .expect("all shards of the request are locked");
     shard
 }

@@ -919,9 +919,9 @@ mod tests {
             ("REDIS_AUTH_FILE", path),
         ]);
         for expected in [
-            "redis://h:26379 refuses the user or the password (WRONGPASS), or has none; see REDIS_SENTINEL_AUTH and REDIS_URL",
-            "redis://s:1 refuses the user or the password (WRONGPASS), or has none; see REDIS_AUTH_FILE and REDIS_URL",
-            "redis://p:6379 refuses the user or the password (WRONGPASS), or has none; see REDIS_PERSECOND_AUTH and REDIS_PERSECOND_URL",
+            "redis://h:26379 rejects the user or password (WRONGPASS), or has none; check REDIS_SENTINEL_AUTH and REDIS_URL",
+            "redis://s:1 rejects the user or password (WRONGPASS), or has none; check REDIS_AUTH_FILE and REDIS_URL",
+            "redis://p:6379 rejects the user or password (WRONGPASS), or has none; check REDIS_PERSECOND_AUTH and REDIS_PERSECOND_URL",
         ] {
             assert!(said.contains(expected), "{expected} is missing in {said}");
         }

@@ -219,7 +219,7 @@ async fn a_password_is_sent_whatever_is_in_it() {
     assert!(
         refusal(&[("REDIS_URL", &address)])
             .await
-            .contains("wants a password (NOAUTH); set REDIS_AUTH")
+            .contains("requires a password (NOAUTH); set REDIS_AUTH")
     );
 }
 
@@ -286,7 +286,7 @@ async fn a_wrong_password_is_told_and_not_shown() {
             .collect();
         let error = refusal(&settings).await;
         assert!(
-            error.contains("refuses the user or the password (WRONGPASS)"),
+            error.contains("rejects the user or password (WRONGPASS)"),
             "{error}"
         );
         assert!(

@@ -864,7 +864,7 @@ fn sentinels_have_credentials_of_their_own() {
         let server = with_both_periods(&[&main[..], &[credentials]].concat()).start();
         is_told(
             &server,
-            &format!("wants a password (NOAUTH); set {missing}"),
+            &format!("requires a password (NOAUTH); set {missing}"),
         );
         assert_eq!(server.json(K).status, 429, "{credentials:?}");
     }
@@ -876,7 +876,7 @@ fn sentinels_have_credentials_of_their_own() {
     let server = with_both_periods(&[&second[..], &unknown].concat()).start();
     is_told(
         &server,
-        "knows no master named other; see the first part of REDIS_PERSECOND_URL",
+        "knows no master named other; check the first part of REDIS_PERSECOND_URL",
     );
 }
 

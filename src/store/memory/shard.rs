@@ -1,35 +1,34 @@
-//! One part of the memory store: entries side by side in a vector, and a table of indices beside
-//! it, so that sampling for eviction and sweeping cost what they look at.
+//! A shard of the memory store: a vector of entries and an index into it, so that sampling for
+//! eviction and sweeping only touch the entries they examine.
 
 use hashbrown::HashTable;
 
 use crate::algorithm::Counter;
 use crate::time::Time;
 
-/// What a counter costs at most, besides what its state has on the heap: 48 bytes of entry, a
-/// quarter more where the vector has just grown, and two indices of the table.
+/// The most memory of a counter, without the heap of its state: 48 bytes of entry, a quarter more
+/// after the vector has grown, and two slots of the index.
 pub const ENTRY_BYTES: usize = 72;
 const _: () = assert!(
     size_of::<Entry>() == 48,
-    "an entry is as large as ENTRY_BYTES says"
+    "ENTRY_BYTES is derived from this size"
 );
-/// How many counters a sweep looks at under one lock: a few µs, which nobody's page notices.
+/// How many counters a sweep examines under one lock: a few µs.
 const SWEEP_STEP: usize = 1_024;
 
-/// How many counters are looked at for the one to evict. Of 8, the one that is closest to its reset
-/// is among the oldest eighth or so.
+/// How many random counters compete for eviction. The closest of 8 to its reset is among the
+/// closest eighth or so of all.
 const EVICTION_SAMPLES: usize = 8;
 
 /// A keyed hash of a counter's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint(pub u64, pub u64);
 
-/// Some of the counters.
 #[derive(Debug, Default)]
 pub struct Shard {
     entries: Vec<Entry>,
     index: HashTable<u32>,
-    /// What the states of all entries have on the heap.
+    /// The heap memory of all states.
     heap_bytes: usize,
 }
 
@@ -43,24 +42,24 @@ struct Entry {
 /// What [`Shard::set`] did.
 #[derive(Debug, Clone, Copy)]
 pub struct Change {
-    /// There is a counter more.
+    /// Whether a counter was added.
     pub added: bool,
-    /// How many made room for it.
+    /// How many counters were evicted.
     pub evicted: u32,
 }
 
 impl Shard {
-    /// How many counters.
+    /// The number of counters.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The counter of that key.
+    /// A counter, by its key's hash.
     pub fn get(&self, fingerprint: Fingerprint) -> Option<&Counter> {
         self.find(fingerprint).map(|at| &self.entries[at].counter)
     }
 
-    /// Takes the counter of that key out, for [`Shard::set`] or [`Shard::remove`] to follow.
+    /// Takes a counter out; [`Shard::set`] or [`Shard::remove`] must follow.
     pub fn take(&mut self, fingerprint: Fingerprint) -> Option<Counter> {
         let at = self.find(fingerprint)?;
         let counter = std::mem::take(&mut self.entries[at].counter);
@@ -68,7 +67,7 @@ impl Shard {
         Some(counter)
     }
 
-    /// Keeps a counter until `expires`. Where that takes more than `bytes_max`, others make room.
+    /// Stores a counter until `expires`, and evicts others beyond `bytes_max`.
     pub fn set(
         &mut self,
         fingerprint: Fingerprint,
@@ -90,7 +89,7 @@ impl Shard {
             evicted += 1;
         }
         self.heap_bytes += heap_bytes;
-        // Those that were evicted have moved others.
+        // Evictions move entries.
         let known = if evicted == 0 {
             known
         } else {
@@ -111,7 +110,7 @@ impl Shard {
         Change { added, evicted }
     }
 
-    /// Forgets a counter, and says whether there was one.
+    /// Removes a counter. Returns whether there was one.
     pub fn remove(&mut self, fingerprint: Fingerprint) -> bool {
         let found = self.find(fingerprint);
         if let Some(at) = found {
@@ -120,18 +119,18 @@ impl Shard {
         found.is_some()
     }
 
-    /// Looks at up to [`SWEEP_STEP`] counters from `at` on, which it moves on, and removes what has
-    /// expired. Says how many that were; `None` when there are none left to look at.
+    /// Examines up to [`SWEEP_STEP`] counters from `at`, which it advances. Returns how many had
+    /// expired and were removed; `None` at the end.
     pub fn sweep_step(&mut self, at: &mut usize, now: Time) -> Option<u32> {
         if *at >= self.entries.len() {
-            self.give_back_room();
+            self.shrink();
             return None;
         }
         let mut removed = 0;
         for _ in 0..SWEEP_STEP {
             match self.entries.get(*at) {
                 None => break,
-                // Another counter takes its place, which is looked at next.
+                // Another entry takes its index and is examined next.
                 Some(entry) if entry.expires <= now => {
                     self.remove_at(*at);
                     removed += 1;
@@ -183,26 +182,26 @@ impl Shard {
         let last = self.entries.len() - 1;
         if at != last {
             let moved = self.entries[last].fingerprint;
-            let link = self
+            let slot = self
                 .index
-                .find_mut(moved.0, |&link| link as usize == last)
+                .find_mut(moved.0, |&slot| slot as usize == last)
                 .expect("every entry is in the index");
-            *link = index_of(at);
+            *slot = index_of(at);
         }
         self.heap_bytes -= self.entries.swap_remove(at).counter.heap_bytes();
     }
 
     fn unlink(&mut self, at: usize) {
         let hash = self.entries[at].fingerprint.0;
-        let link = self
+        let slot = self
             .index
-            .find_entry(hash, |&link| link as usize == at)
+            .find_entry(hash, |&slot| slot as usize == at)
             .expect("every entry is in the index");
-        link.remove();
+        slot.remove();
     }
 
-    /// After a flood the memory goes back.
-    fn give_back_room(&mut self) {
+    /// Frees memory after a burst of counters.
+    fn shrink(&mut self) {
         if self.entries.capacity() > 64 && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
             let entries = &self.entries;
@@ -213,5 +212,5 @@ impl Shard {
 }
 
 fn index_of(at: usize) -> u32 {
-    u32::try_from(at).expect("shard_keys_max is below 2^32")
+    u32::try_from(at).expect("shard_bytes_max bounds entries below 2^32")
 }

@@ -1,9 +1,10 @@
 //! Connections to Redis servers and sentinels: addresses, credentials, TLS and name resolution.
 
 pub mod address;
-pub mod connection;
+pub(crate) mod connection;
 pub mod credentials;
 pub mod dialer;
-pub mod lookup;
-pub mod resolver;
-pub mod tls;
+pub(crate) mod lookup;
+pub mod parse;
+pub(crate) mod resolver;
+pub(crate) mod tls;

@@ -9,8 +9,9 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::settings::parse::{self, Given, Secret};
-use crate::store::redis::connect::address::{Address, AddressError, AddressSettings, ServerKind};
+use crate::store::redis::connect::address::{Address, AddressSettings};
 use crate::store::redis::connect::credentials::{AuthFile, CredentialFiles, Reloadable};
+use crate::store::redis::connect::parse::{self as parse_address, AddressError, ServerKind};
 use crate::store::redis::connect::tls::{Names, Tls, TlsClient};
 use crate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
 use crate::time::Span;
@@ -607,7 +608,7 @@ impl Said<'_> {
         reading: &mut Reading,
     ) -> Result<(Address, Vec<Address>), String> {
         // One alone may have a comma in its password; in a list it is `%2C`.
-        let items: Vec<&str> = match Address::parse_as(kind, text) {
+        let items: Vec<&str> = match parse_address::address(kind, text) {
             Ok(_) => vec![text],
             Err(_) => text
                 .split(',')
@@ -672,17 +673,16 @@ impl Said<'_> {
             auth,
             ..
         } = self.names;
-        let parsed = Address::parse_as(kind, text).map_err(|error| match error {
+        let parsed = parse_address::address(kind, text).map_err(|error| match error {
             AddressError::List => {
                 format!("{url} {error}: set {redis_type} to CLUSTER or SENTINEL, or write the one server to count on, as host:port")
             }
             AddressError::Unescaped | AddressError::NoScheme => format!("{url} {error}, or set {auth}"),
             error => format!("{url} {error}"),
         })?;
-        parsed
-            .warnings
-            .iter()
-            .for_each(|warning| reading.warn(format!("{url}: {warning}")));
+        if let Some(warning) = parsed.warning {
+            reading.warn(format!("{url}: {warning}"));
+        }
         Ok(parsed.address)
     }
 
@@ -802,7 +802,7 @@ impl<'a> SaidAuth<'a> {
         } else {
             address
         };
-        if address.has_user_alone() {
+        if address.has_only_user() {
             reading.warn("Redis is told a user without a password; for a password alone write redis://:password@host:port");
         }
         Ok(address)

@@ -26,6 +26,7 @@ use tollgate::rules::{LiveRules, OnStoreError};
 use tollgate::shutdown::Lifecycle;
 use tollgate::store::Backend;
 use tollgate::store::redis::connect::address::Address;
+use tollgate::store::redis::connect::parse;
 use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
 use tollgate::store::redis::{Options, Redis};
 use tollgate::telemetry::metric::Metrics;
@@ -128,7 +129,7 @@ pub(crate) fn sentinel(sentinels: &[&str]) -> Deployment {
 }
 
 pub(crate) fn address(place: &str) -> Address {
-    Address::parse(place).expect("an address").address
+    parse::server_address(place).expect("an address").address
 }
 
 /// Redis as a process knows it, with the default time-outs.

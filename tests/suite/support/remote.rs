@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use tollgate::check::{Check, CheckError, CheckRequest, Decisions, Verdict};
 use tollgate::limit::{Algorithm, Terms, Unit};
-use tollgate::store::redis::connect::address::Address;
 use tollgate::store::redis::connect::dialer::Dialer;
+use tollgate::store::redis::connect::parse;
 use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions};
 use tollgate::store::redis::{Options, Redis, RedisClient};
 use tollgate::telemetry::metric::Metrics;
@@ -104,7 +104,9 @@ pub(crate) fn redis(server: &RedisProcess, clock: Clock, metrics: &Metrics) -> A
 
 /// The same of one that need not be there.
 pub(crate) fn redis_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Redis> {
-    let address = Address::parse(url).expect("it is an address").address;
+    let address = parse::server_address(url)
+        .expect("it is an address")
+        .address;
     let options = Options {
         main: PoolOptions {
             deployment: Deployment::Single(address),

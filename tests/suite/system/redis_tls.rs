@@ -389,7 +389,7 @@ fn the_second_redis_is_reached_only_with_what_it_asks_for() {
     look_until("the first is reached", || server.json(K).status == 200);
     is_told(
         &server,
-        "wants a password (NOAUTH); set REDIS_PERSECOND_AUTH",
+        "requires a password (NOAUTH); set REDIS_PERSECOND_AUTH",
     );
 }
 

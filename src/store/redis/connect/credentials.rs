@@ -1,9 +1,8 @@
-//! Credentials and certificates for Redis that come from files, and come anew when these change.
+//! Credentials and certificates for Redis from files that are reloaded when they change.
 //!
-//! They are used when a connection begins, and never again: what is exchanged is for new
-//! connections, and those that are there stay. Each file stands for itself, but for those of TLS,
-//! which make sense only together: a certificate whose key has not come yet keeps nobody from using
-//! a new password. What cannot be used never takes the place of what serves.
+//! New ones are used for new connections; open connections stay. Each file is reloaded on its own,
+//! except those of TLS, which only make sense together. Files that cannot be used are rejected and
+//! the last good ones stay in use.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,57 +16,49 @@ use crate::store::redis::connect::tls::{Tls, TlsClient, TlsError};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::tls::{PemError, PemFile};
 
-/// Something as it serves at the moment. Clones are the same, and change together.
+/// A value that is replaced while it is used. Clones share it.
 #[derive(Debug)]
 pub struct Reloadable<T>(Arc<ArcSwap<T>>);
 
-/// A file with a password, or a user and a password, as REDIS_AUTH has them: one line, whose end is
-/// not a part of it.
+/// A file with `password` or `user:password` in one line.
 #[derive(Debug, Clone)]
-pub struct AuthFile(PemFile);
+pub(crate) struct AuthFile(PemFile);
 
-/// Why a file has no credentials.
+/// Why a file has no credentials. Its content is never quoted.
 #[derive(Debug, thiserror::Error)]
-pub enum AuthFileError {
-    /// It cannot be read.
+pub(crate) enum AuthFileError {
     #[error(transparent)]
     Read(#[from] PemError),
-    /// It has something else.
-    #[error("{setting}: {} {what}; write password, or user:password, in one line", path.display())]
+    #[error("{setting}: {} {what}; expected password or user:password in one line", path.display())]
     Content {
-        /// Which names it.
         setting: &'static str,
-        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
         what: &'static str,
     },
 }
 
-/// All that comes from files, for every Redis of the process.
+/// All files with credentials and certificates for Redis.
 #[derive(Debug, Clone, Default)]
-pub struct CredentialFiles {
-    kept: Vec<WatchedFiles>,
-}
+pub struct CredentialFiles(Vec<WatchedFiles>);
 
-/// What one set of files is for.
+/// Files that are reloaded together.
 #[derive(Clone)]
 struct WatchedFiles {
     files: FileSet,
-    /// Puts what is in the files now in the place of what serves.
-    renew: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
+    /// Replaces the value by the current content of the files.
+    reload: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
 }
 
-/// Reads the files, again and again.
+/// Reloads files when they change.
 #[derive(Debug)]
 pub struct CredentialReloader {
-    kept: Vec<(WatchedFiles, LoadState)>,
+    watched: Vec<(WatchedFiles, LoadState)>,
     loaded: Counter,
     failed: Counter,
-    refused: Gauge,
+    rejected: Gauge,
 }
 
-/// What became of the newest files.
+/// The result of the last load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LoadState {
     Loaded,
@@ -75,17 +66,17 @@ enum LoadState {
 }
 
 impl<T> Reloadable<T> {
-    /// What serves until something else is stored.
+    /// With an initial value.
     pub fn new(first: T) -> Self {
         Self(Arc::new(ArcSwap::from_pointee(first)))
     }
 
-    /// What serves now.
+    /// The current value.
     pub fn load(&self) -> Arc<T> {
         self.0.load_full()
     }
 
-    /// Puts something else in its place.
+    /// Replaces the value.
     pub fn store(&self, next: T) {
         self.0.store(Arc::new(next));
     }
@@ -98,55 +89,51 @@ impl<T> Clone for Reloadable<T> {
 }
 
 impl AuthFile {
-    /// The file that a setting names.
-    pub fn new(setting: &'static str, path: &str) -> Self {
+    pub(crate) fn new(setting: &'static str, path: &str) -> Self {
         Self(PemFile::new(setting, path))
     }
 
-    /// What is in it.
-    ///
-    /// # Errors
-    /// It cannot be read, is empty, no text, or has more than one line. Its content is never
-    /// quoted.
-    pub fn read(&self) -> Result<Secret, AuthFileError> {
+    fn read(&self) -> Result<Secret, AuthFileError> {
         let bytes = self.0.bytes()?;
-        let refused = |what| AuthFileError::Content {
+        let rejected = |what| AuthFileError::Content {
             setting: self.0.setting,
             path: self.0.path.clone(),
             what,
         };
-        let text = String::from_utf8(bytes).map_err(|_| refused("is no text in UTF-8"))?;
-        let line = text
-            .strip_suffix('\n')
-            .map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
+        let text = String::from_utf8(bytes).map_err(|_| rejected("is not UTF-8"))?;
+        // The line break at the end is not part of the password.
+        let line = match text.strip_suffix('\n') {
+            Some(line) => line.strip_suffix('\r').unwrap_or(line),
+            None => &text,
+        };
         if line.is_empty() {
-            return Err(refused("is empty"));
+            return Err(rejected("is empty"));
         }
         if line.contains(['\n', '\r']) {
-            return Err(refused("has more than one line"));
+            return Err(rejected("has more than one line"));
         }
         Ok(Secret::new(line))
     }
 }
 
 impl CredentialFiles {
-    /// Credentials from a file, now and after each change.
+    /// Credentials from a file.
     ///
     /// # Errors
     /// The file cannot be used.
-    pub fn auth(&mut self, file: AuthFile) -> Result<Reloadable<Secret>, AuthFileError> {
-        self.keep(vec![file.0.path.clone()], move || file.read())
+    pub(crate) fn auth(&mut self, file: AuthFile) -> Result<Reloadable<Secret>, AuthFileError> {
+        self.watch(vec![file.0.path.clone()], move || file.read())
     }
 
-    /// What connections by TLS are told, now and after each change of the files.
+    /// A TLS client from its files.
     ///
     /// # Errors
     /// The files cannot be used.
-    pub fn tls(&mut self, tls: Tls) -> Result<Reloadable<TlsClient>, TlsError> {
-        self.keep(tls.paths(), move || tls.load())
+    pub(crate) fn tls(&mut self, tls: Tls) -> Result<Reloadable<TlsClient>, TlsError> {
+        self.watch(tls.paths(), move || tls.load())
     }
 
-    fn keep<T, E>(
+    fn watch<T, E>(
         &mut self,
         paths: Vec<PathBuf>,
         read: impl Fn() -> Result<T, E> + Send + Sync + 'static,
@@ -155,22 +142,22 @@ impl CredentialFiles {
         T: Send + Sync + 'static,
         E: fmt::Display,
     {
-        // Before they are read: what changes in between is news later.
+        // Before the files are read, so that a change in between is noticed later.
         let files = FileSet::new(paths);
-        let live = Reloadable::new(read()?);
-        let serving = live.clone();
-        let renew = move || {
-            read()
-                .map(|next| serving.store(next))
-                .map_err(|error| error.to_string())
+        let value = Reloadable::new(read()?);
+        let current = value.clone();
+        let reload = move || {
+            let next = read().map_err(|error| error.to_string())?;
+            current.store(next);
+            Ok(())
         };
         if !files.is_empty() {
-            self.kept.push(WatchedFiles {
+            self.0.push(WatchedFiles {
                 files,
-                renew: Arc::new(renew),
+                reload: Arc::new(reload),
             });
         }
-        Ok(live)
+        Ok(value)
     }
 }
 
@@ -181,26 +168,26 @@ impl fmt::Debug for WatchedFiles {
 }
 
 impl CredentialReloader {
-    /// For files that were read, and serve; `None` if there are none.
-    pub fn new(secrets: CredentialFiles, metrics: &Metrics) -> Option<Self> {
-        if secrets.kept.is_empty() {
+    /// `None` if there are no files.
+    pub fn new(files: CredentialFiles, metrics: &Metrics) -> Option<Self> {
+        if files.0.is_empty() {
             return None;
         }
         let loads = |result| {
-            let help = "Loads of files with credentials or certificates for Redis that had changed, by result.";
             metrics.counter_with(
                 "tollgate_redis_secrets_loads_total",
-                help,
+                "Reloads of changed files with credentials or certificates for Redis, by result.",
                 &[("result", result)],
             )
         };
+        let with_state = |watched| (watched, LoadState::Loaded);
         Some(Self {
-            kept: secrets.kept.into_iter().map(|kept| (kept, LoadState::Loaded)).collect(),
+            watched: files.0.into_iter().map(with_state).collect(),
             loaded: loads("success"),
             failed: loads("error"),
-            refused: metrics.gauge(
+            rejected: metrics.gauge(
                 "tollgate_redis_secrets_rejected",
-                "Files with credentials for Redis, and sets of files of TLS, of which the newest are refused and older ones serve.",
+                "Files with credentials for Redis, and sets of TLS files, whose last reload was rejected.",
             ),
         })
     }
@@ -212,11 +199,11 @@ impl Watched for CredentialReloader {
     const NAME: &'static str = "secrets";
 
     fn directories(&self) -> Vec<(PathBuf, RecursiveMode)> {
-        // Files of several settings may be in one.
+        // Files of several settings may share one.
         let mut directories: Vec<_> = self
-            .kept
+            .watched
             .iter()
-            .flat_map(|(kept, _)| kept.files.directories())
+            .flat_map(|(watched, _)| watched.files.directories())
             .collect();
         directories.sort_by(|(one, _), (other, _)| one.cmp(other));
         directories.dedup();
@@ -224,45 +211,44 @@ impl Watched for CredentialReloader {
     }
 
     fn signature(&self) -> Self::Signature {
-        self.kept
+        self.watched
             .iter()
-            .flat_map(|(kept, _)| kept.files.signature())
+            .flat_map(|(watched, _)| watched.files.signature())
             .collect()
     }
 
     fn needs_retry(&self) -> bool {
-        self.kept.iter().any(|(kept, _)| kept.files.needs_retry())
+        self.watched
+            .iter()
+            .any(|(watched, _)| watched.files.needs_retry())
     }
 
     fn load(&mut self) {
         let (mut loaded, mut failed) = (0, 0);
-        for (WatchedFiles { files, renew }, standing) in &mut self.kept {
-            match files.load(|| renew()) {
+        for (WatchedFiles { files, reload }, state) in &mut self.watched {
+            match files.load(|| reload()) {
                 None => {}
                 Some(Ok(())) => {
-                    let event = if *standing == LoadState::Rejected {
-                        "valid again"
-                    } else {
-                        "reloaded"
+                    let event = match state {
+                        LoadState::Rejected => "valid again",
+                        LoadState::Loaded => "reloaded",
                     };
                     tracing::info!(?files, "credentials for Redis {event}");
-                    (*standing, loaded) = (LoadState::Loaded, loaded + 1);
+                    (*state, loaded) = (LoadState::Loaded, loaded + 1);
                 }
                 Some(Err(error)) => {
                     tracing::error!(
                         "reload of credentials for Redis rejected; the previous ones stay in use: {error}"
                     );
-                    (*standing, failed) = (LoadState::Rejected, failed + 1);
+                    (*state, failed) = (LoadState::Rejected, failed + 1);
                 }
             }
         }
-        let refused = self
-            .kept
-            .iter()
-            .filter(|(_, standing)| *standing == LoadState::Rejected)
-            .count();
-        self.refused.set(i64::try_from(refused).unwrap_or(i64::MAX));
-        // Last, so that whoever sees it here finds it so everywhere.
+        let is_rejected = |(_, state): &&(WatchedFiles, LoadState)| *state == LoadState::Rejected;
+        let rejected = self.watched.iter().filter(is_rejected).count();
+        self.rejected
+            .set(i64::try_from(rejected).unwrap_or(i64::MAX));
+        // Last, so that a reload that is counted is in use.
         self.loaded.inc_by(loaded);
         self.failed.inc_by(failed);
     }
@@ -276,7 +262,7 @@ mod tests {
 
     use super::*;
 
-    /// What is in a file, and what is read from it.
+    /// The content of a file and the credentials or the error.
     const READ: &[(&[u8], Result<&str, &str>)] = &[
         (b"s3cret", Ok("s3cret")),
         (b"s3cret\n", Ok("s3cret")),
@@ -287,7 +273,7 @@ mod tests {
         (b"app\ns3cret\n", Err("has more than one line")),
         (b"", Err("is empty")),
         (b"\n", Err("is empty")),
-        (b"s3cret\xff", Err("is no text in UTF-8")),
+        (b"s3cret\xff", Err("is not UTF-8")),
     ];
 
     /// A directory with one file in it.
@@ -307,14 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_one_line_whose_end_is_not_a_part_of_it() {
+    fn files_have_one_line() {
         for (content, expected) in READ {
             let (_directory, path) = file(content);
             match (named(&path).read(), expected) {
                 (Ok(read), Ok(expected)) => assert_eq!(read.reveal(), *expected),
                 (Err(error), Err(expected)) => {
                     let expected = format!(
-                        "REDIS_AUTH_FILE: {} {expected}; write password, or user:password, in one line",
+                        "REDIS_AUTH_FILE: {} {expected}; expected password or user:password in one line",
                         path.display()
                     );
                     assert_eq!(error.to_string(), expected);
@@ -325,55 +311,55 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_never_takes_the_place_of_what_serves() {
+    fn rejected_files_never_replace_the_last_good_ones() {
         let (_directory, path) = file(b"first\n");
-        let (_other, beside) = file(b"beside\n");
+        let (_other, other_path) = file(b"beside\n");
         let (metrics, mut secrets) = (Metrics::new(), CredentialFiles::default());
         let [password, other] =
-            [&path, &beside].map(|path| secrets.auth(named(path)).expect("it is good"));
+            [&path, &other_path].map(|path| secrets.auth(named(path)).expect("a valid file"));
         assert!(!format!("{secrets:?}").contains("first"));
-        let mut source = CredentialReloader::new(secrets, &metrics).expect("there are files");
+        let mut reloader = CredentialReloader::new(secrets, &metrics).expect("there are files");
         let page = |words: &str| metrics.page().contains(words);
         let loads = "tollgate_redis_secrets_loads_total{result=\"success\"}";
 
-        source.load();
+        reloader.load();
         assert!(
             page(&format!("{loads} 0")) && page("tollgate_redis_secrets_rejected 0"),
             "nothing is new"
         );
         fs::write(&path, "").expect("a file can be written");
-        source.load();
-        source.load();
+        reloader.load();
+        reloader.load();
         assert_eq!(password.load().reveal(), "first");
         assert!(
             page("tollgate_redis_secrets_loads_total{result=\"error\"} 1")
                 && page("tollgate_redis_secrets_rejected 1")
         );
 
-        // What is wrong with one file keeps nobody from using another.
-        fs::write(&beside, "newer").expect("a file can be written");
-        source.load();
+        // A rejected file does not affect the others.
+        fs::write(&other_path, "newer").expect("a file can be written");
+        reloader.load();
         assert_eq!(other.load().reveal(), "newer");
         assert!(page(&format!("{loads} 1")) && page("tollgate_redis_secrets_rejected 1"));
 
         fs::remove_file(&path).expect("it is there");
-        source.load();
-        assert!(source.needs_retry() && password.load().reveal() == "first");
+        reloader.load();
+        assert!(reloader.needs_retry() && password.load().reveal() == "first");
         fs::write(&path, "second").expect("a file can be written");
-        source.load();
+        reloader.load();
         assert_eq!(password.load().reveal(), "second");
         assert!(
-            !source.needs_retry()
+            !reloader.needs_retry()
                 && page(&format!("{loads} 2"))
                 && page("tollgate_redis_secrets_rejected 0")
         );
     }
 
     #[test]
-    fn what_changes_before_anybody_watches_is_news_to_who_does() {
+    fn changes_before_the_first_reload_are_noticed() {
         let (_directory, path) = file(b"first");
         let mut secrets = CredentialFiles::default();
-        let password = secrets.auth(named(&path)).expect("it is good");
+        let password = secrets.auth(named(&path)).expect("a valid file");
         fs::write(&path, "second").expect("a file can be written");
         CredentialReloader::new(secrets, &Metrics::new())
             .expect("there are files")
@@ -382,11 +368,9 @@ mod tests {
     }
 
     #[test]
-    fn without_files_there_is_nothing_to_watch() {
+    fn no_files_need_no_reloader() {
         let mut secrets = CredentialFiles::default();
-        secrets
-            .tls(Tls::default())
-            .expect("the system's authorities need no file");
+        secrets.tls(Tls::default()).expect("no files are needed");
         assert!(CredentialReloader::new(secrets, &Metrics::new()).is_none());
     }
 }

@@ -19,9 +19,9 @@ use crate::store::redis::connect::resolver::Resolver;
 /// How byte streams to Redis are opened.
 #[derive(Clone)]
 pub enum Dialer {
-    /// By TCP, TLS or a Unix socket, as the address says.
+    /// By TCP, TLS or a Unix socket.
     Network(Resolver),
-    /// By this function, which gets the address.
+    /// By a function of the address.
     Streams(Arc<dyn Fn(&Address) -> Dialing + Send + Sync>),
 }
 
@@ -32,12 +32,11 @@ pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
 pub type Stream = Pin<Box<dyn AsyncStream + Send + Sync>>;
 
 impl Dialer {
-    /// A connection for calls. It uses the credentials and certificates that the address has at
-    /// this moment.
+    /// A connection for commands, with the current credentials and certificates.
     ///
     /// # Errors
-    /// Redis cannot be reached within that time, or rejects the credentials.
-    pub async fn connect(
+    /// Connecting failed, timed out or was not authorized.
+    pub(crate) async fn connect(
         &self,
         address: &Address,
         within: Duration,
@@ -68,7 +67,7 @@ impl Dialer {
                     .unwrap_or_else(timed_out)?;
                 #[expect(
                     clippy::disallowed_methods,
-                    reason = "it ends with the last clone of its connection, as for the network"
+                    reason = "ends with the last clone of its connection"
                 )]
                 tokio::spawn(driver);
                 Ok(connection)
@@ -79,13 +78,16 @@ impl Dialer {
     /// A connection for subscriptions. The caller bounds the time.
     ///
     /// # Errors
-    /// Redis cannot be reached, or rejects the credentials.
-    pub async fn connect_to_subscribe(&self, address: &Address) -> Result<PubSub, RedisError> {
+    /// Connecting failed or was not authorized.
+    pub(crate) async fn connect_to_subscribe(
+        &self,
+        address: &Address,
+    ) -> Result<PubSub, RedisError> {
         let info = address.connection_info();
         match self {
             Self::Network(resolver) => {
-                // The client takes no resolver here. Its own look-up follows one that was just
-                // answered, so it does not pile up either.
+                // The client accepts no resolver here. Its own blocking look-up starts only after
+                // this one has succeeded, so they do not pile up either.
                 if let Some(host) = address.host() {
                     resolver.addresses(host).await?;
                 }
@@ -97,7 +99,6 @@ impl Dialer {
 }
 
 impl Default for Dialer {
-    /// By the network, with look-ups of its own.
     fn default() -> Self {
         Self::Network(Resolver::default())
     }

@@ -1,9 +1,8 @@
-//! Looks up host names of Redis: one look-up per name at a time, on few threads, for the whole
-//! process.
+//! Resolves host names of Redis: one look-up per name at a time, on few threads per process.
 //!
-//! `getaddrinfo` blocks its thread for as long as the system's resolver waits for a DNS server (10
-//! s and more), and cannot be cancelled. Whoever needs a name whose look-up is in flight waits for
-//! that one. The threads are detached: neither a runtime nor the end of the process waits for them.
+//! `getaddrinfo` blocks its thread for as long as the system waits for a DNS server (10 s and more)
+//! and cannot be cancelled. Concurrent callers of a name share its look-up. The threads are
+//! detached: neither a runtime nor the end of the process waits for them.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -19,11 +18,10 @@ use redis::io::AsyncDNSResolver;
 use redis::{RedisError, RedisFuture};
 use tokio::sync::oneshot;
 
-/// Threads that look up names. Names beyond that wait; of one name there is never more than one
-/// look-up.
-pub const LOOK_UP_THREADS_MAX: usize = 8;
+/// The most threads; further names are queued.
+const LOOK_UP_THREADS_MAX: usize = 8;
 
-/// Looks up names. Clones share their look-ups.
+/// Clones share their look-ups.
 #[derive(Clone)]
 pub struct Resolver(Arc<Inner>);
 
@@ -35,15 +33,14 @@ struct Inner {
 #[derive(Default)]
 struct State {
     in_flight: HashMap<Arc<str>, Answer>,
-    /// Names that no thread has begun to look up. Each is in flight, so there are no more of them
-    /// than servers.
+    /// Names that wait for a thread; bounded by the number of servers.
     queue: VecDeque<(Arc<str>, oneshot::Sender<Addresses>)>,
     threads: usize,
 }
 
-/// What the system says of a name. It blocks.
+/// A blocking look-up.
 type LookUp = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
-/// Their port is 0.
+/// With port 0.
 type Addresses = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
 type Answer = Shared<BoxFuture<'static, Addresses>>;
 
@@ -68,7 +65,7 @@ impl Resolver {
             .map_err(|error| io::Error::new(error.kind(), error))
     }
 
-    /// The look-up of a host that is in flight, or a new one.
+    /// The pending look-up of a host, or a new one.
     fn answer(&self, host: &str) -> io::Result<Answer> {
         let mut state = self.0.state();
         if let Some(answer) = state.in_flight.get(host) {
@@ -98,14 +95,14 @@ impl Resolver {
 }
 
 impl Default for Resolver {
-    /// Asks the system.
+    /// With the resolver of the system.
     fn default() -> Self {
         Self::with(|host| Ok((host, 0).to_socket_addrs()?.collect()))
     }
 }
 
 impl Inner {
-    /// Looks up what is queued.
+    /// Serves the queue.
     fn run(&self) {
         loop {
             let mut state = self.state();
@@ -116,7 +113,7 @@ impl Inner {
             drop(state);
             let addresses = (self.look_up)(&host).map(Arc::from).map_err(Arc::new);
             self.state().in_flight.remove(&host);
-            // All who asked may have stopped waiting.
+            // All callers may have stopped waiting.
             let _ = sender.send(addresses);
         }
     }
@@ -167,15 +164,14 @@ mod tests {
 
     const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 0);
 
-    /// A DNS server that does not respond until something is sent for each look-up. Counts look-ups
-    /// that have begun.
+    /// A resolver whose look-ups each wait for a message, and the number of look-ups begun.
     fn unresponsive() -> (Resolver, mpsc::Sender<()>, Arc<AtomicUsize>) {
         let (respond, responses) = mpsc::channel();
         let (responses, begun) = (Mutex::new(responses), Arc::new(AtomicUsize::new(0)));
         let counter = begun.clone();
         let resolver = Resolver::with(move |_| {
             counter.fetch_add(1, SeqCst);
-            // An error is the end of the test.
+            // An error ends the test.
             let _ = responses.lock().recv();
             Ok(vec![ADDRESS])
         });
@@ -189,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_is_never_looked_up_twice_at_a_time() {
+    async fn concurrent_callers_share_a_look_up() {
         let (resolver, respond, begun) = unresponsive();
         for _ in 0..100 {
             give_up(&resolver, "redis").await;
@@ -205,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn look_ups_of_many_names_share_few_threads() {
+    async fn threads_are_bounded() {
         let (resolver, respond, begun) = unresponsive();
         let names: Vec<String> = (0..100).map(|number| format!("redis-{number}")).collect();
         for name in &names {
@@ -225,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_is_not_looked_up() {
+    async fn ip_addresses_are_not_looked_up() {
         let (resolver, _respond, begun) = unresponsive();
         for host in ["10.0.0.1", "::1"] {
             resolver
@@ -237,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_of_the_system_is_the_answer() {
+    async fn errors_of_the_system_are_returned() {
         let resolver = Resolver::with(|_| Err(io::Error::other("no such name")));
         let error = resolver
             .addresses("redis")

@@ -1,7 +1,4 @@
-//! TLS to Redis: who is trusted, and who we are.
-//!
-//! Files are read when the store is put together, so that what is wrong with them is said at the
-//! start and not at the first call; and again when they change (see `secrets.rs`).
+//! TLS to Redis: trusted authorities and the client certificate.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,52 +8,46 @@ use rustls::crypto::ring;
 
 use crate::tls::{Identity, PemError, PemFile};
 
-/// Settings of TLS, as REDIS_TLS_* say them.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Tls {
-    /// REDIS_TLS_CACERT: the only authority that is trusted. Without it, those of the system are.
-    pub ca: Option<PathBuf>,
-    /// REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY.
-    pub client: Option<(PathBuf, PathBuf)>,
-    /// REDIS_TLS_SKIP_HOSTNAME_VERIFICATION.
-    pub names: Names,
-}
-
-/// What connections by TLS are told: what is made of the files.
-#[derive(Clone)]
-pub struct TlsClient {
-    /// Of no place. The Redis client keeps what it makes of certificates nowhere else.
-    addr: ConnectionAddr,
-}
-
-/// Which names a server's certificate may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Names {
-    /// The one that was connected to.
-    #[default]
-    Host,
-    /// Any, as long as a trusted authority has signed it.
-    Any,
-}
-
-/// Why there is no TLS.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file of no use.
-    #[error(transparent)]
-    File(#[from] PemError),
-    /// What is left.
-    #[error("REDIS_TLS: {0}")]
-    Other(#[from] redis::RedisError),
-}
-
 const CACERT: &str = "REDIS_TLS_CACERT";
 const CLIENT_CERT: &str = "REDIS_TLS_CLIENT_CERT";
 const CLIENT_KEY: &str = "REDIS_TLS_CLIENT_KEY";
 
+/// The values of REDIS_TLS_*.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Tls {
+    /// The only trusted authorities; `None` for those of the system.
+    pub(crate) ca: Option<PathBuf>,
+    /// Certificate and key.
+    pub(crate) client: Option<(PathBuf, PathBuf)>,
+    pub(crate) names: Names,
+}
+
+/// What is made of the files.
+#[derive(Clone)]
+pub struct TlsClient {
+    /// Without an endpoint. The Redis client keeps certificates in addresses only.
+    addr: ConnectionAddr,
+}
+
+/// The names that a server's certificate may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Names {
+    /// The host of the address.
+    #[default]
+    Host,
+    Any,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TlsError {
+    #[error(transparent)]
+    File(#[from] PemError),
+    #[error("REDIS_TLS: {0}")]
+    Other(#[from] redis::RedisError),
+}
+
 impl Tls {
-    /// The files that it is made of.
-    pub fn paths(&self) -> Vec<PathBuf> {
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let client = self.client.iter().flat_map(|(cert, key)| [cert, key]);
         self.ca.iter().chain(client).cloned().collect()
     }
@@ -64,24 +55,22 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// What is wrong with them.
-    pub fn load(&self) -> Result<TlsClient, TlsError> {
-        // The Redis client asks for the process' provider. An error says that there is one already.
+    /// One of them cannot be used.
+    pub(crate) fn load(&self) -> Result<TlsClient, TlsError> {
+        // The Redis client uses the process' provider. An error says that one is installed.
         let _ = ring::default_provider().install_default();
         let certificates = TlsCertificates {
             client_tls: self.client()?,
             root_cert: self.authorities()?,
         };
-        let nowhere = ConnectionAddr::TcpTls {
+        let unresolved = ConnectionAddr::TcpTls {
             host: String::new(),
             port: 0,
             insecure: false,
             tls_params: None,
         };
-        let mut addr = Client::build_with_tls(nowhere.into_connection_info()?, certificates)?
-            .get_connection_info()
-            .addr()
-            .clone();
+        let client = Client::build_with_tls(unresolved.into_connection_info()?, certificates)?;
+        let mut addr = client.get_connection_info().addr().clone();
         addr.set_danger_accept_invalid_hostnames(self.names == Names::Any);
         Ok(TlsClient { addr })
     }
@@ -94,7 +83,7 @@ impl Tls {
             cert: PemFile::new(CLIENT_CERT, cert),
             key: PemFile::new(CLIENT_KEY, key),
         };
-        // Whether they belong together would else be seen at the first connection.
+        // Fails if they do not match, which otherwise only the first connection would.
         identity.load()?;
         Ok(Some(ClientTlsConfig {
             client_cert: identity.cert.bytes()?,
@@ -113,11 +102,11 @@ impl Tls {
 }
 
 impl TlsClient {
-    /// A place that is reached by TLS.
-    pub fn at(&self, place: (&str, u16)) -> ConnectionAddr {
+    /// The address of an endpoint by TLS.
+    pub(crate) fn at(&self, endpoint: (&str, u16)) -> ConnectionAddr {
         let mut addr = self.addr.clone();
         if let ConnectionAddr::TcpTls { host, port, .. } = &mut addr {
-            (*host, *port) = (place.0.to_owned(), place.1);
+            (*host, *port) = (endpoint.0.to_owned(), endpoint.1);
         }
         addr
     }
