@@ -116,7 +116,7 @@ fn the_page_names_every_command_that_is_sent_and_no_other() {
             .split("#[cfg(test)]")
             .next()
             .expect("there is always a first");
-        for beginning in ["redis.call('", "redis.pcall('", ".cmd(\""] {
+        for beginning in ["redis.call('", "redis.pcall('", "cmd(\""] {
             sent.extend(
                 code.split(beginning)
                     .skip(1)
