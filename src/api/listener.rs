@@ -211,7 +211,7 @@ impl Acceptor {
                 "Accepted connections, gRPC and HTTP.",
             ),
             rejected: metrics.counter(
-                "tollgate_connections_refused_total",
+                "tollgate_connections_rejected_total",
                 "Connections closed at once, because grpc_connections_max were open or no worker could take them.",
             ),
         }
