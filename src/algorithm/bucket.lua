@@ -27,6 +27,7 @@ function bucket.load(key, now, deepest, tick, requests)
 end
 
 function bucket.keep(key, spent, fresh, now, tick, requests)
+  -- equivalent: `==` -> `<=`: spent is never negative
   if spent == 0 then
     redis.call('DEL', key)
     return

@@ -12,6 +12,14 @@ use crate::check::{Call, Verdict};
 use crate::limit::{Algorithm, LOG_ENTRIES_MAX, Limit};
 use crate::time::Time;
 
+/// Lua code without its comment lines: Redis keeps the whole text of a script.
+pub fn without_comments(lua: &str) -> String {
+    let lines = lua.split_inclusive('\n');
+    lines
+        .filter(|line| !line.trim_start().starts_with("--"))
+        .collect()
+}
+
 /// What the twins share.
 pub const LUA_SHARED: &str = include_str!("charge.lua");
 

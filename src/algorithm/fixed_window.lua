@@ -35,10 +35,12 @@ function fixed_window.settle(key, used, hits, life)
     used = EXACT_MAX
   end
   if used >= EXACT_MAX then
+    -- equivalent: `call` -> `pcall`: Redis accessed this key before without an error
     redis.call('SET', key, EXACT_MAX - 1, 'KEEPTTL')
     return EXACT_MAX - 1
   end
   -- Nothing was there, or somebody left less than nothing, which is as good.
+  -- equivalent: `call` -> `pcall`: Redis accessed this key before without an error
   redis.call('SET', key, hits, 'EX', life)
   return tonumber(hits)
 end

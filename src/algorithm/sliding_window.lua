@@ -26,8 +26,10 @@ function sliding_window.load(key, now, deepest, period, tick, requests)
   if at > number then
     -- From the future: the clock went back.
     window.used = used + before
+  -- equivalent: `==` -> `>=`: later windows were handled above
   elseif at == number then
     window.used, window.before = used, before
+  -- equivalent: `==` -> `>=`: later windows were handled above
   elseif at == number - 1 then
     window.before = math.min(used, BEFORE_MAX)
   end
@@ -39,15 +41,18 @@ function sliding_window.charged(spent, cost, deepest, window)
   local used, before = window.used, window.before
   window.used = charged(used, cost, deepest)
   window.before = math.max(before + math.min(used + cost, 0), 0)
+  -- equivalent: `~=` -> `<`: the window before only gets smaller
   return weighed(window), window.before ~= before
 end
 
 function sliding_window.keep(key, spent, window, now, period, tick)
+  -- equivalent: `==` -> `<=`: a count is never negative
   if window.used == 0 and window.before == 0 then
     redis.call('DEL', key)
     return
   end
   local ticks = window.left
+  -- equivalent: `>` -> `~=`: a count is never negative
   if window.used > 0 then
     ticks = ticks + period
   end

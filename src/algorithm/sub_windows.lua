@@ -36,15 +36,18 @@ function sub_windows.charged(spent, cost, deepest, counts)
     counts[index] = counts[index] - taken
     given_back, index = given_back - taken, index - 1
   end
+  -- equivalent: `~=` -> `<`, `>`: the sum is equal only if nothing changed or hits came and went
   return after, after ~= spent
 end
 
 function sub_windows.keep(key, spent, counts, now, width, buckets)
+  -- equivalent: `==` -> `<=`: spent is never negative
   if spent == 0 then
     redis.call('DEL', key)
     return
   end
   local last = buckets + 1
+  -- equivalent: `==` -> `<=`: a count is never negative
   while counts[last] == 0 do
     last = last - 1
   end

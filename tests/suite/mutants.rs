@@ -1,9 +1,8 @@
-//! Whoever changes one token of the Lua is found out: each such mutant of the script that serves is
-//! played to, and all must die.
+//! Mutation test of the Lua scripts: each mutant with one changed token must be killed.
 //!
-//! A mutant is a script of another text, sent through the same words as the one that serves;
-//! nothing is compiled anew. It lives if it says and leaves what the Rust twins do in every case of
-//! the table and in the same few hundred random histories.
+//! A mutant is a script text that is sent in the place of the real one; nothing is compiled. It
+//! survives if replies and stored values equal those of the Rust twins in the table of edge cases and
+//! in a few hundred random histories. Equivalent mutants are comments in the Lua sources.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -23,23 +22,20 @@ use crate::parity::{History, goes_by_the_servers_clock, histories, table};
 use crate::support::redis::RedisProcess;
 use crate::support::twins::Twins;
 
-use equivalents::EQUIVALENT;
-
-mod equivalents;
-
-/// How many random histories a mutant has to survive, after the table.
+/// The random histories of a mutant, in addition to the table.
 const HISTORIES: usize = 160;
-/// Of them, so many come first: most mutants do not get any further.
+/// Those played before the table: they kill most mutants.
 const HISTORIES_FIRST: usize = 40;
-/// How many mutants are tried at a time, each with a server of its own.
+/// Mutants tested at a time, each with its own server.
 const WORKERS: usize = 2;
-/// How long to wait for a script that may never end: then the server is still busy with it, or else
-/// the machine was, and it is tried again.
+/// Timeouts for a script that may never end. If the server is idle after the first one, the machine
+/// was slow, and the mutant is tested again.
 const PATIENCE: [Duration; 2] = [LUA_TIME_LIMIT, Duration::from_secs(5)];
 const LUA_TIME_LIMIT: Duration = Duration::from_millis(250);
 
 const DRIVER: &str = "driver.lua";
-/// Whose counters go by which file; all others by that of the driver.
+const DRIVER_TEXT: &str = include_str!("../../src/store/redis/driver.lua");
+/// The algorithms of each file; the driver's for other files.
 const ALGORITHMS: [(&str, &[Algorithm]); 7] = [
     (DRIVER, &Algorithm::ALL),
     ("fixed_window.lua", &[Algorithm::FixedWindow]),
@@ -53,7 +49,7 @@ const ALGORITHMS: [(&str, &[Algorithm]); 7] = [
     ("concurrency.lua", &[Algorithm::Concurrency]),
 ];
 
-/// Words of one kind: each is tried in the place of each other of the same function.
+/// Variables of one type: each replaces each other in the same function.
 const KINDS: [&[&str]; 4] = [
     &[
         "spent",
@@ -92,7 +88,7 @@ const KINDS: [&[&str]; 4] = [
     &["text", "key", "packed", "argument"],
     &["slot", "slots", "check", "checks"],
 ];
-/// Words that stand for each other.
+/// Words that replace each other.
 const PAIRS: [(&str, &str); 9] = [
     ("and", "or"),
     ("true", "false"),
@@ -107,12 +103,12 @@ const PAIRS: [(&str, &str); 9] = [
 const ARITHMETIC: [&str; 5] = ["+", "-", "*", "/", "^"];
 const COMPARISONS: [&str; 6] = ["<", "<=", ">", ">=", "==", "~="];
 
-/// One token, and where it stands.
+/// A token and its offset.
 #[derive(Debug, Clone, Copy)]
 struct Token<'t> {
     text: &'t str,
     at: usize,
-    /// It is the first of its line, at the left edge.
+    /// In column 1.
     is_outermost: bool,
 }
 
@@ -121,36 +117,31 @@ struct Mutant {
     text: String,
     file: String,
     line: usize,
-    /// The line as it was.
+    /// The original line.
     source: String,
     from: String,
     to: String,
 }
 
-/// One that may survive.
+/// A mutant that may survive, by a comment above the line in the Lua source:
+/// ``-- equivalent: `==` -> `<=`, `>=`; `0` -> `-1`: reason``. It is for every equal line of the file.
 #[derive(Debug)]
 struct Equivalent {
-    file: &'static str,
-    /// Its line, as it was.
-    source: &'static str,
-    /// What was there, and what is there instead.
-    changes: &'static [(&'static str, &'static str)],
-    /// Why nobody could tell.
-    #[expect(
-        dead_code,
-        reason = "for people, who see it where such a mutant is gone"
-    )]
-    reason: &'static str,
+    file: String,
+    /// The line below, trimmed.
+    source: String,
+    from: String,
+    to: String,
 }
 
-/// What became of one.
+/// The result of a mutant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
-    /// It says or leaves something else.
+    /// Replies or stored values differ.
     Killed,
-    /// It runs for ever.
+    /// It does not end.
     Endless,
-    /// It is no script.
+    /// It does not compile.
     Stillborn,
     Survived,
 }
@@ -167,15 +158,11 @@ impl fmt::Display for Mutant {
 
 impl Mutant {
     fn is(&self, known: &Equivalent) -> bool {
-        (self.file.as_str(), self.source.as_str()) == (known.file, known.source)
-            && known.changes.iter().any(|change| self.is_change(change))
+        (&self.file, &self.source, &self.from, &self.to)
+            == (&known.file, &known.source, &known.from, &known.to)
     }
 
-    fn is_change(&self, change: &(&str, &str)) -> bool {
-        (self.from.as_str(), self.to.as_str()) == *change
-    }
-
-    /// Tries it on a server, which it may spoil.
+    /// Tests it on a server, which it may make unusable.
     fn try_on(&self, server: &RedisProcess, histories: &[History]) -> Fate {
         let (script, clock) = (Script::new(self.text.clone()), Clock::system());
         for patience in PATIENCE {
@@ -204,7 +191,7 @@ impl Mutant {
     }
 }
 
-/// Every mutant of the script that serves.
+/// All mutants of the real script.
 fn mutants() -> Vec<Mutant> {
     let text = Script::serving().text();
     let tokens = tokens(text);
@@ -223,18 +210,49 @@ fn mutants() -> Vec<Mutant> {
         .collect()
 }
 
+/// The Lua sources by file name.
+fn sources() -> Vec<(String, &'static str)> {
+    let twins = counter::LUA.map(|(name, text)| (format!("{name}.lua"), text));
+    [
+        (DRIVER.to_owned(), DRIVER_TEXT),
+        ("charge.lua".to_owned(), counter::LUA_SHARED),
+    ]
+    .into_iter()
+    .chain(twins)
+    .collect()
+}
+
+fn equivalents() -> Vec<Equivalent> {
+    let mut found = Vec::new();
+    for (file, text) in sources() {
+        let mut changes = Vec::new();
+        for line in text.lines().map(str::trim) {
+            if let Some(comment) = line.strip_prefix("-- equivalent: ") {
+                let (listed, _reason) = comment.split_once("`: ").expect("a list and a reason");
+                for change in listed.split("; ") {
+                    let (from, to) = change.split_once(" -> ").expect("a change");
+                    let unquoted = |text: &str| text.trim_matches('`').to_owned();
+                    changes.extend(to.split(", ").map(|to| (unquoted(from), unquoted(to))));
+                }
+            } else if !line.starts_with("--") {
+                found.extend(changes.drain(..).map(|(from, to)| Equivalent {
+                    file: file.clone(),
+                    source: line.to_owned(),
+                    from,
+                    to,
+                }));
+            }
+        }
+    }
+    found
+}
+
 fn mutant(text: &str, at: usize, len: usize, to: String) -> Mutant {
-    // The twins stand inside of the driver.
-    let twins = counter::LUA.map(|(name, part)| (format!("{name}.lua"), part));
-    let parts = [("charge.lua".to_owned(), counter::LUA_SHARED)]
-        .into_iter()
-        .chain(twins);
-    let parts = parts.map(|(name, part)| {
-        (
-            name,
-            text.find(part).expect("it is a part of the script"),
-            part.len(),
-        )
+    // The twins are inside the driver.
+    let parts = sources().into_iter().skip(1).map(|(name, part)| {
+        let part = counter::without_comments(part);
+        let start = text.find(&part).expect("it is a part of the script");
+        (name, start, part.len())
     });
     let (file, start) = parts
         .filter(|(_, start, len)| (*start..start + len).contains(&at))
@@ -259,7 +277,7 @@ fn mutant(text: &str, at: usize, len: usize, to: String) -> Mutant {
     }
 }
 
-/// Whole lines that could be left out: those that do something and open nothing.
+/// Lines that can be removed: assignments and calls that open no block.
 fn statements(text: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -288,7 +306,7 @@ fn statements(text: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// What is tried in a token's place.
+/// The replacements of a token.
 fn replacements(tokens: &[Token<'_>], index: usize) -> BTreeSet<String> {
     let text = tokens[index].text;
     let mut others = BTreeSet::new();
@@ -312,8 +330,7 @@ fn replacements(tokens: &[Token<'_>], index: usize) -> BTreeSet<String> {
     }
     if text.starts_with('\'') {
         others.insert("''".to_owned());
-        // Patterns and formats say something with every letter. Which order bytes have is seen by
-        // no test if it is the machine's own.
+        // In patterns and formats every letter matters, except a byte order that is the machine's.
         if text.contains('%') || text.contains("dd") {
             let letters = (1..text.len() - 1).filter(|&letter| text.as_bytes()[letter] != b'<');
             others.extend(letters.map(|letter| [&text[..letter], &text[letter + 1..]].concat()));
@@ -337,7 +354,7 @@ fn replacements(tokens: &[Token<'_>], index: usize) -> BTreeSet<String> {
     others
 }
 
-/// The tokens of the function that a token is in, or else between two of them.
+/// The tokens of the function around a token, or those between two functions.
 fn function(tokens: &[Token<'_>], index: usize) -> Range<usize> {
     let is_edge = |token: &Token<'_>| {
         token.is_outermost && ["function", "local", "end"].contains(&token.text)
@@ -357,7 +374,7 @@ fn function(tokens: &[Token<'_>], index: usize) -> Range<usize> {
     start..end.unwrap_or(tokens.len())
 }
 
-/// Whether a token is a name that is only just given: by `local`, `for`, or as a parameter.
+/// Whether a token declares a name: after `local`, `for`, or as a parameter.
 fn is_declared(tokens: &[Token<'_>], index: usize) -> bool {
     let is_name = |token: &Token<'_>| {
         is_word(token.text)
@@ -382,7 +399,7 @@ fn is_word(text: &str) -> bool {
     text.starts_with(|letter: char| letter.is_alphabetic() || letter == '_')
 }
 
-/// The tokens of a Lua text that has no long strings and no escapes.
+/// The tokens of a Lua text without long strings and escapes.
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let mut at = 0;
@@ -417,8 +434,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// What mutants are tried on, by the file that they change: an algorithm has to do with nobody's
-/// counters but its own. The same histories every time.
+/// The histories for the mutants of each file, of its own algorithms only, with a fixed seed.
 struct Trials(HashMap<&'static str, Vec<History>>);
 
 impl Trials {
@@ -451,11 +467,10 @@ impl Trials {
 
 #[test]
 #[ignore = "it takes minutes: `make mutants` runs it"]
-fn every_mutant_of_the_lua_is_found_out() {
-    // Of one file, for whoever works on it.
+fn every_mutant_of_the_lua_is_killed_or_listed_as_equivalent() {
+    // Only these files, to work on one.
     let of_file = std::env::var("MUTANTS_OF").ok();
-    // Those that are listed live through everything that is played, which takes longer than all
-    // others together.
+    // Equivalent mutants play all histories, which takes longer than all others together.
     let tries_listed = std::env::var_os("MUTANTS_LISTED").is_some();
     let is_wanted = |file: &str| {
         of_file
@@ -466,16 +481,12 @@ fn every_mutant_of_the_lua_is_found_out() {
         .into_iter()
         .filter(|mutant| is_wanted(&mutant.file))
         .collect();
-    for known in EQUIVALENT.iter().filter(|known| is_wanted(known.file)) {
-        for change in known.changes {
-            assert!(
-                all.iter()
-                    .any(|mutant| mutant.is(known) && mutant.is_change(change)),
-                "nothing is {change:?} any more of {known:?}"
-            );
-        }
+    let equivalents = equivalents();
+    for known in equivalents.iter().filter(|known| is_wanted(&known.file)) {
+        let is_mutant = all.iter().any(|mutant| mutant.is(known));
+        assert!(is_mutant, "there is no such mutant: {known:?}");
     }
-    let is_listed = |mutant: &Mutant| EQUIVALENT.iter().any(|known| mutant.is(known));
+    let is_listed = |mutant: &Mutant| equivalents.iter().any(|known| mutant.is(known));
     let mutants: Vec<&Mutant> = all
         .iter()
         .filter(|mutant| tries_listed || !is_listed(mutant))
@@ -505,7 +516,7 @@ fn every_mutant_of_the_lua_is_found_out() {
             match (fate == Fate::Survived, is_listed(mutant)) {
                 (true, false) => println!("survives: {mutant}"),
                 (false, true) => {
-                    println!("found out after all, so it need not be listed: {mutant}")
+                    println!("killed although listed as equivalent: {mutant}")
                 }
                 _ => {}
             }
@@ -523,7 +534,7 @@ fn every_mutant_of_the_lua_is_found_out() {
 
     let count = |wanted| fates.iter().filter(|(fate, _)| *fate == wanted).count();
     println!(
-        "{} mutants: {} found out, {} of them by never ending; {} survive, {} are listed and were not tried (MUTANTS_LISTED=1 tries them)",
+        "{} mutants: {} killed, {} of them by not ending; {} survive, {} are listed as equivalent and were not tested (MUTANTS_LISTED=1 tests them)",
         all.len() - count(Fate::Stillborn),
         count(Fate::Killed) + count(Fate::Endless),
         count(Fate::Endless),

@@ -5,6 +5,7 @@
 -- algorithms in a list with more numbers; or the text of an error, which is that check's alone.
 local now = tonumber(ARGV[1])
 if not now then
+  -- equivalent: `call` -> `pcall`: TIME cannot fail
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
@@ -20,6 +21,7 @@ local function twins()
   local FORMAT = '<BBBddddd'
 
   local function algorithm_of(code)
+    -- equivalent: `code` -> `now`: a new instance is equal
     if not algorithms[code] then
       algorithms[code] = makers[code]()
     end
@@ -28,6 +30,7 @@ local function twins()
 
   local function read(argument)
     local code, drops, enforcing, cost, full, deepest, life, rate = struct.unpack(FORMAT, argument)
+    -- equivalent: `==` -> `>=`: flags are 0 or 1
     return algorithm_of(code), drops == 1, enforcing == 1, cost, full, deepest, life, rate
   end
 
@@ -35,13 +38,16 @@ local function twins()
   local function charge(algorithm, spent, state, wanted, drops, full, deepest, argument)
     local cost, room = wanted, full
     if algorithm.price then
+      -- equivalent: `full` -> `deepest`: there are never more holders than the limit
       cost, room = algorithm.price(wanted, full, state, argument)
     end
     local over = spent + cost > room
     if over and drops then
+      -- equivalent: `over` -> `drops`: both are true here
       return spent, over, false
     end
     if algorithm.charged then
+      -- equivalent: `deepest` -> `now`: no count reaches the microseconds since 1970
       local after, changed = algorithm.charged(spent, cost, deepest, state, wanted, argument)
       return after, over, changed
     end
@@ -52,6 +58,7 @@ local function twins()
   local function told(algorithm, key, state, spent, over, cost, full)
     local number = spent
     if over then
+      -- equivalent: `spent` -> `number`: equal to spent here
       number = -1 - spent
     end
     if not algorithm.told then
@@ -91,6 +98,7 @@ local function twins()
     for index = 0, count - 1 do
       local slot, key, argument, drops, enforcing, cost, full, deepest = slot_of(index)
       local over, changed
+      -- equivalent: `over` -> `drops`, `enforcing`, `blocked`; `drops` -> `over`; `full` -> `arguments`, `cost`, `count`, `deepest`, `first`, `index`, `now`: hits that count are charged whether over or not
       slot.spent, over, changed = charge(slot.algorithm, slot.spent, slot.state, cost, drops, full, deepest, argument)
       slot.changed = slot.changed or changed
       blocked = blocked or (over and enforcing)
@@ -102,6 +110,7 @@ local function twins()
         local slot, key, argument, drops, enforcing, cost, full, deepest = slot_of(index)
         local check = checks[index]
         if not check.over then
+          -- equivalent: `cost` -> `arguments`, `count`, `first`, `index`; `full` -> `deepest`, `now`, `arguments`, `count`: the time of retry is read only if over
           check.reply = told(slot.algorithm, key, slot.state, slot.spent, slot.spent > full, cost, full)
         elseif not drops then
           local over, changed
@@ -145,8 +154,10 @@ local replies = {now}
 local key, argument, tried = 1, 2, false
 while KEYS[key] do
   local code = string.byte(ARGV[argument])
+  -- equivalent: `==` -> `>=`: no argument begins with a greater byte
   if code == 105 then -- i
     key, argument = count(key, ARGV[argument], replies), argument + 1
+  -- equivalent: `==` -> `>=`: only i (105) is greater, and was handled above
   elseif code == 84 then -- T
     local length = tonumber(string.sub(ARGV[argument], 2))
     local ok, checks = pcall(twins().decide_all_or_nothing, key, argument + 1, length)
@@ -154,6 +165,7 @@ while KEYS[key] do
       replies[key + index + 1] = ok and checks[index].reply or text_of(checks)
     end
     key, argument = key + length, argument + 1 + length
+  -- equivalent: `==` -> `>=`: only T and i are greater, and were handled above
   elseif code == 76 then -- L
     argument, tried = argument + 1, true
   else

@@ -158,10 +158,8 @@ fn put_together() -> String {
     let makers = counter::LUA.map(|(name, text)| {
         format!("makers[#makers + 1] = function()\n{text}return {name}\nend\n")
     });
-    DRIVER.replace(
-        TWINS_GO_HERE,
-        &[counter::LUA_SHARED, &makers.concat()].concat(),
-    )
+    let twins = [counter::LUA_SHARED, &makers.concat()].concat();
+    counter::without_comments(&DRIVER.replace(TWINS_GO_HERE, &twins))
 }
 
 impl Script {
