@@ -251,7 +251,7 @@ impl Case {
 
     /// What a counter takes in memory after as many calls as there were.
     fn bytes(&self) -> usize {
-        let mut counter = Counter::untouched(&self.limit);
+        let mut counter = Counter::new(&self.limit);
         for asked in (0..KEYS * FILL_PASSES).step_by(usize::try_from(KEYS).expect("it is small")) {
             let (check, now) = self.check(asked);
             counter = counter.decide(&self.limit, now, check.call()).0;

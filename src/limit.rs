@@ -10,6 +10,7 @@ pub use validated::{EXACT_MAX, LOG_ENTRIES_MAX, Limit, Window};
 mod algorithm;
 mod calendar;
 mod error;
+mod rate;
 mod share;
 mod terms;
 mod unit;

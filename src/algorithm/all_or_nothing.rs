@@ -1,12 +1,11 @@
 //! All or nothing over the counters of one request.
 //!
-//! If a check that enforces is over, nothing is consumed of the others: they answer as a look.
-//! Those that are over keep what they did: hits that count although they are refused, and what was
-//! given back. Pure, so that every store and its tests run the same sentence.
+//! If an enforcing check is over limit, nothing is consumed of the others: they answer as a peek.
+//! Over-limit hits that count, and refunds, stay. Pure, so that every store runs the same code.
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Counter;
+use crate::algorithm::counter::Counter;
 use crate::check::{Call, Check, Hits, Verdicts};
 use crate::time::Time;
 
@@ -46,13 +45,11 @@ pub fn decide_all_or_nothing(
                     ..check.call()
                 },
             );
-            // It tells of the check's own hits all the same: they are what the caller may bring
-            // again.
+            // The verdict is for the check's own hits, with which the caller may retry.
             *verdict = counter.verdict(&check.limit, now, check.call(), look.over);
             counter
         } else if !Counter::charge(&check.limit, check.call()).drops {
-            // It stays refused even if a neighbour's hits on the same key, now taken back, were
-            // what refused it.
+            // It stays over limit even if a neighbor's hits on the same key, now undone, caused it.
             counter.decide(&check.limit, now, check.call()).0
         } else {
             counter

@@ -1,10 +1,10 @@
--- Bucket: what has been spent, in credits, and at which tick: two doubles that hold whole numbers. The twin of bucket.rs.
+-- Bucket: the credits spent and the tick as of which, two doubles with whole numbers. The twin of bucket.rs.
 local bucket = {}
 
--- Nothing needs to be remembered for longer than this, in ms; and Redis refuses times that are too long for it.
+-- The longest expiry in ms: Redis rejects longer ones.
 local LIFE_MAX = 2 ^ 52
 
--- What is spent as of now, and whether the key says so already.
+-- Returns what is spent as of now, and whether the stored value is current.
 function bucket.load(key, now, deepest, tick, requests)
   local packed = redis.call('GET', key)
   if not packed then
@@ -32,7 +32,7 @@ function bucket.keep(key, spent, fresh, now, tick, requests)
     redis.call('DEL', key)
     return
   end
-  -- Two ms more than it takes to return: Redis' expiry goes by whole ms, of a clock that it read a little earlier.
+  -- 2 ms longer than the refill: expiry has a resolution of 1 ms and uses a clock read earlier.
   local life = math.min(math.ceil(math.ceil(spent / requests) * tick / 1000) + 2, LIFE_MAX)
   redis.call('SET', key, struct.pack('<dd', spent, math.floor(now / tick)), 'PX', life)
 end

@@ -1,28 +1,25 @@
-//! Token bucket: in any interval t at most burst + N·t/period hits pass, and whoever is idle saves
-//! up to a burst. A leaky bucket is the same with a burst of one, if nothing else is said: an even
-//! flow.
+//! Token bucket: at most burst + N·t/period hits in any interval t, and idle time saves up to a
+//! burst. A leaky bucket is the same with a default burst of one: an even flow.
 //!
-//! The state is what has been spent, in credits: a hit costs `period` (in ticks), and each tick
-//! that passes gives `requests` back. So nothing is ever divided before it is compared, and there
-//! are no fractions to lose. The idea is the leaky bucket as a meter (ITU-T I.371, the virtual
+//! The state is what was spent, in credits: a hit costs `period` (in ticks), and each tick returns
+//! `requests`. So nothing is divided before it is compared, and no fractions are lost. The idea is the leaky bucket as a meter (ITU-T I.371, the virtual
 //! scheduling form is known as GCRA).
 //!
 //! ```text
 //!  spent
 //!    2·full |                          deepest debt (over_limit_hits: count)
-//!      full |- - - - - - - - - - -     no room for anything, but for what is booked ahead
+//!      full |- - - - - - - - - - -     full, except for slots booked ahead
 //!           |    \      /\
 //!           |     \    /  \            a hit raises it by `period`,
 //!           |      \  /    \           a tick lowers it by `requests`
 //!         0 |_______\/______\____ time
 //! ```
 //!
-//! A call that there is no room for yet may book the slot at which there will be, up to
-//! `book_ahead` from now: it is charged at once, as if that much more fitted in, and waits until
-//! what is spent has fallen to `full`.
+//! A call that does not fit may book a slot up to `book_ahead` from now: it is charged at once, as
+//! if the bucket were that much larger, and waits until `spent` has fallen to `full`.
 
-use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
+use crate::algorithm::decide::Decide;
 use crate::check::{Call, Hits, Verdict};
 use crate::limit::{Limit, OverLimitHits};
 use crate::time::{Span, Time};
@@ -56,8 +53,8 @@ impl Decide for Bucket {
         )
     }
 
-    /// A state from the future means that the clock went back: it is taken as of now, so that
-    /// nobody is let in sooner and nobody waits longer than it takes to fill.
+    /// A state from the future means that the clock went back. It is taken as of now, so that calls
+    /// are neither admitted sooner nor wait longer than the bucket takes to refill.
     fn at(self, limit: &Limit, now: Time) -> Self {
         let at = limit.tick().since_epoch(now);
         // Rules that lowered the burst meanwhile may find it deeper in debt than they allow.
@@ -82,7 +79,7 @@ impl Decide for Bucket {
         }
     }
 
-    fn is_untouched(&self) -> bool {
+    fn is_new(&self) -> bool {
         self.spent == 0
     }
 
@@ -141,7 +138,7 @@ fn returned_in(limit: &Limit, time: Span) -> u64 {
 }
 
 /// As much as can be spent: all that there is and all that can be booked ahead, and as much as
-/// there is once more where refused hits count.
+/// there is once more where over-limit hits count.
 fn deepest(limit: &Limit) -> u64 {
     let full = u64::from(limit.capacity()) * limit.period_ticks();
     let debt = match limit.over_limit_hits() {

@@ -1,6 +1,6 @@
--- What a call does to a counter. The twin of charge.rs.
+-- The charge of a call. The twin of charge.rs.
 
--- What is spent after it, however much that is. Below nothing, a cost is given back, and nothing is a look.
+-- Returns what is spent after a charge. A negative cost is a refund, 0 a peek.
 local function charged(spent, cost, deepest)
   return math.max(math.min(spent + cost, deepest), 0)
 end

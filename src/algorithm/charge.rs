@@ -1,5 +1,5 @@
-//! What a call does to a counter that knows how much of it is spent: the same sentence for windows,
-//! which count hits, and for buckets, which count credits.
+//! The charge of a call: the same arithmetic for windows, which count hits, and buckets, which count
+//! credits.
 
 use crate::check::{HITS_MAX, Hits};
 use crate::limit::{Limit, OverLimitHits};
@@ -7,18 +7,18 @@ use crate::limit::{Limit, OverLimitHits};
 /// One call, in the units of its counter, all of them below 2^53.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Charge {
-    /// What it takes. Below nothing it is given back, and nothing is a look.
+    /// Positive for hits, negative for a refund, 0 for a peek.
     pub cost: i64,
-    /// Whether it takes nothing where there is no room for all of it.
+    /// Whether a charge over the limit takes nothing.
     pub drops: bool,
-    /// As much as may be spent.
+    /// The most that may be spent.
     pub full: u64,
-    /// As much as refused calls can make it.
+    /// The most that over-limit hits can spend.
     pub deepest: u64,
 }
 
 impl Charge {
-    /// Hits that cost so much together, by a rule that treats refused ones like that.
+    /// The charge of `hits` that cost `cost` units.
     pub fn new(
         hits: Hits,
         cost: u64,
@@ -40,7 +40,7 @@ impl Charge {
         }
     }
 
-    /// The same in a counter of which each hit is one, and that counts so many at most.
+    /// For a counter of hits that counts up to `deepest`.
     pub fn of_hits(limit: &Limit, hits: Hits, deepest: u64) -> Self {
         Self::new(
             hits,
@@ -51,7 +51,7 @@ impl Charge {
         )
     }
 
-    /// One that takes so much, whatever there is.
+    /// Takes this much without a limit.
     pub fn taking(spent: u64) -> Self {
         Self {
             cost: i64::try_from(spent).unwrap_or(i64::MAX),
@@ -61,22 +61,22 @@ impl Charge {
         }
     }
 
-    /// What it wants to take; what is given back, and a look, want nothing.
+    /// The cost of hits; 0 for a refund and a peek.
     pub fn wanted(self) -> u64 {
         self.cost.max(0).unsigned_abs()
     }
 
-    /// Whether there is no room for it.
+    /// Whether it exceeds the limit.
     pub fn is_over(self, spent: u64) -> bool {
         spent.saturating_add_signed(self.cost) > self.full
     }
 
-    /// What is spent after it, however much that is.
+    /// Spent after the charge, over limit or not.
     pub fn charged(self, spent: u64) -> u64 {
         spent.saturating_add_signed(self.cost).min(self.deepest)
     }
 
-    /// What it adds, and what it takes away: one of them is nothing.
+    /// What it adds and what it returns; one of them is 0.
     pub fn change(self, spent: u64) -> (u64, u64) {
         (
             self.charged(spent).saturating_sub(spent),

@@ -1,10 +1,10 @@
--- Concurrency: a sorted set of names, each with the time at which its lease runs out. The twin of concurrency.rs.
+-- Concurrency: a sorted set of names by the end of their leases. The twin of concurrency.rs.
 local concurrency = {}
 
--- Where in an argument the name begins.
+-- The offset of the name in an argument.
 local NAME_FROM = 44
 
--- How many hold a place as of now, whether the key says so already, and who else does: nobody yet.
+-- Returns the number of holders as of now, whether the stored value is current, and the state.
 function concurrency.load(key, now, deepest, lease)
   -- equivalent: `call` -> `pcall`: Redis accessed this key before without an error
   local found = redis.call('ZCARD', key)
@@ -14,14 +14,14 @@ function concurrency.load(key, now, deepest, lease)
   -- equivalent: `call` -> `pcall`: Redis accessed this key before without an error
   -- equivalent: `0` -> `-1`, `1`: only the first is used, and no lease is that old
   local last = tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2]) or 0
-  -- A lease that ends later than one that begins now means that the clock went back, or that leases were longer.
+  -- A lease that ends later than a new one means that the clock went back, or that leases were longer.
   local latest = now + lease
   local set = {key = key, gone = found - count, is_late = last > latest, latest = latest, now = now, changed = {}, order = {}}
   -- equivalent: `==` -> `<=`: a count is never negative
   return count, set.gone == 0 and not set.is_late, set
 end
 
--- Whether a name holds a place.
+-- Whether a name is a holder.
 local function holds(set, name)
   local changed = set.changed[name]
   if changed ~= nil then
@@ -32,7 +32,7 @@ local function holds(set, name)
   return last and tonumber(last) > set.now
 end
 
--- What a call costs: who has its place takes none, and who has none gives none back.
+-- The cost of a call: 0 for a present holder, and for a release by another name.
 function concurrency.price(cost, full, set, argument)
   -- equivalent: `cost` -> `argument`: a peek does not get here, or changes nothing
   local is_there = cost ~= 0 and holds(set, string.sub(argument, NAME_FROM))
@@ -47,7 +47,7 @@ function concurrency.price(cost, full, set, argument)
   return cost, full
 end
 
--- How many there are after it, and whether anything is another than it was.
+-- Returns the number of holders after the call, and whether the state changed.
 function concurrency.charged(spent, cost, deepest, set, wanted, argument)
   local name = string.sub(argument, NAME_FROM)
   -- equivalent: `<` -> `<=`; `0` -> `1`; `==` -> `>=`: a peek does not get here, or changes nothing
@@ -88,14 +88,13 @@ function concurrency.keep(key, spent, set, now)
   -- equivalent: `0` -> `-1`, `1`: only the first is used, and no lease is that old
   local last = tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2])
   if last then
-    -- Two ms more than it takes to run out: Redis' expiry goes by whole ms, of a clock that it read a little earlier.
+    -- 2 ms longer than the last lease: expiry has a resolution of 1 ms and uses a clock read earlier.
     -- equivalent: `call` -> `pcall`: Redis accessed this key before without an error
     redis.call('PEXPIRE', key, math.ceil((last - now) / 1000) + 2)
   end
 end
 
--- What a verdict needs besides how many there are: when so many leases have run out that this call passes, if it did not, and when the
--- last one has.
+-- The extra values of a verdict: when enough leases have ended for this call to pass, and when the last one ends.
 function concurrency.told(reply, set, key, now, spent, over, wanted, full)
   local leaving = spent + math.max(wanted, 0) - full
   -- equivalent: `now` -> `full`, `spent`: overwritten by a later time, or there is no holder

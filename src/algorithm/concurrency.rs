@@ -1,42 +1,40 @@
-//! Concurrency: at most N at once, each of them known by name and given back by name.
+//! Concurrency: at most N holders at once, each known by name.
 //!
-//! A number alone would be wrong: callers give back what they were never given (Envoy does for
-//! requests that were refused), and others never give anything back. So the state is a set of
-//! names, each with the time at which its lease runs out; a name that is given back twice frees one
-//! place, and one that is never given back is forgotten at the end of its lease. Whoever asks again
-//! under its name keeps its place, and its lease begins anew.
+//! A number alone would be wrong: callers release slots that they were not given (Envoy does for
+//! requests over the limit), and others never release theirs. So the state is a set of names with
+//! the end of their leases: a second release of a name has no effect, a slot that is not released
+//! expires with its lease, and a request of a present holder renews its lease.
 
 use std::collections::{BTreeSet, HashMap};
 
 use sha2::{Digest as _, Sha256};
 
-use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
+use crate::algorithm::decide::Decide;
 use crate::check::{Call, Hits, Verdict};
 use crate::limit::{Limit, OverLimitHits};
 use crate::time::Time;
 
-/// Who holds a place.
+/// The holders.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Concurrency {
-    /// When the lease of each runs out.
+    /// The end of each lease.
     leases: HashMap<Name, Time>,
-    /// The same in the order in which they do.
+    /// The same by time.
     order: BTreeSet<(Time, Name)>,
 }
 
-/// 128 bits of SHA-256, which nobody finds two names for: of one size, whatever clients send.
+/// 128 bits of SHA-256: collision-free in practice, and of one size whatever clients send.
 type Name = u128;
 
-/// What a holder takes in both, of which neither is ever quite full.
+/// Memory of a holder in both collections, which have spare capacity.
 const HOLDER_BYTES: usize = 2 * (size_of::<(Name, Time)>() + size_of::<(Time, Name)>());
 
-/// How many hold a place, when so many leases have run out that one more could, and when the last
-/// one has.
+/// The number of holders, when a slot is free for one more, and when the last lease ends.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     count: u64,
-    room: Time,
+    free_at: Time,
     last: Time,
 }
 
@@ -104,12 +102,12 @@ impl Decide for Concurrency {
         self
     }
 
-    /// Nobody: a number has no names that could be given back.
+    /// Empty: a number has no names that could be released.
     fn of(_: &Limit, _: Time, _: u64) -> Self {
         Self::default()
     }
 
-    fn is_untouched(&self) -> bool {
+    fn is_new(&self) -> bool {
         self.leases.is_empty()
     }
 
@@ -127,7 +125,7 @@ impl Decide for Concurrency {
             .and_then(|leaving| self.order.iter().nth(leaving.checked_sub(1)?));
         Held {
             count,
-            room: until(nth),
+            free_at: until(nth),
             last: until(self.order.last()),
         }
         .verdict(limit, now, over)
@@ -161,7 +159,7 @@ impl Held {
     fn verdict(self, limit: &Limit, now: Time, over: bool) -> Verdict {
         let is_nothing = limit.requests() == 0;
         // At the latest; others may give back before.
-        let retry_after = (over && !is_nothing).then(|| self.room.since(now));
+        let retry_after = (over && !is_nothing).then(|| self.free_at.since(now));
         let reset_after = if is_nothing && self.count == 0 {
             limit.period()
         } else {
@@ -171,17 +169,23 @@ impl Held {
     }
 }
 
-/// What to tell a caller who has left so many holders, as the twin tells of them: when there is
-/// room for one more at the latest, and when the last lease runs out.
-pub fn verdict_told(limit: &Limit, now: Time, over: bool, count: u64, besides: &[u64]) -> Verdict {
+/// The verdict of a reply: `extra` is when a slot is free for one more at the latest, and when the
+/// last lease ends.
+pub fn verdict_of_reply(
+    limit: &Limit,
+    now: Time,
+    over: bool,
+    count: u64,
+    extra: &[u64],
+) -> Verdict {
     let time = |at: usize| {
-        besides
+        extra
             .get(at)
             .map_or(now, |&micros| Time::from_micros(micros))
     };
     Held {
         count,
-        room: time(0),
+        free_at: time(0),
         last: time(1),
     }
     .verdict(limit, now, over)

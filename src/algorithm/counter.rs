@@ -1,9 +1,9 @@
 //! One counter of any kind. The only file that knows all algorithms.
 
-use crate::algorithm::Decide;
 use crate::algorithm::bucket::Bucket;
 use crate::algorithm::charge::Charge;
 use crate::algorithm::concurrency::{self, Concurrency};
+use crate::algorithm::decide::Decide;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_log::SlidingLog;
 use crate::algorithm::sliding_window::SlidingWindow;
@@ -20,7 +20,7 @@ pub fn without_comments(lua: &str) -> String {
         .collect()
 }
 
-/// What the twins share.
+/// Functions that the twins share.
 pub const LUA_SHARED: &str = include_str!("charge.lua");
 
 /// The twins by the names of their tables, in the order of [`Kind`].
@@ -50,7 +50,7 @@ pub enum Counter {
     Concurrency(Box<Concurrency>),
 }
 
-/// Does the same with whichever counter it is.
+/// Runs the same expression for every kind of counter.
 macro_rules! with_each {
     ($counter:expr, $state:ident => $run:expr) => {
         match $counter {
@@ -64,7 +64,7 @@ macro_rules! with_each {
     };
 }
 
-/// Does the same with whichever kind of counter a limit has, and gives it back as a [`Counter`].
+/// Runs the same expression with the kind of counter of a limit.
 macro_rules! of_kind {
     ($limit:expr, $state:ident => $run:expr) => {
         match Kind::of($limit) {
@@ -96,12 +96,12 @@ macro_rules! of_kind {
     };
 }
 
-/// What kinds of counters there are: some algorithms share one, and one has two.
+/// The kinds of counters: some algorithms share one, and one has two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// One integer at a key that ends with the window's start.
     FixedWindow,
-    /// What is spent, and since when.
+    /// What is spent, and as of when.
     Bucket,
     /// Two counts.
     SlidingWindow,
@@ -114,7 +114,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind that counts for a limit.
+    /// The kind for a limit.
     pub const fn of(limit: &Limit) -> Self {
         match limit.algorithm() {
             Algorithm::FixedWindow => Self::FixedWindow,
@@ -128,44 +128,44 @@ impl Kind {
 }
 
 impl Counter {
-    /// A counter that nobody has touched.
-    pub fn untouched(limit: &Limit) -> Self {
+    /// A new counter.
+    pub fn new(limit: &Limit) -> Self {
         of_kind!(limit, State => State::default().into())
     }
 
-    /// A counter of which so much is spent since `now`, in its own units. Of names nothing can be
-    /// said: there are none.
+    /// A counter with `spent` of its units at `now`. For concurrency it is empty, because there are
+    /// no names.
     pub fn of(limit: &Limit, now: Time, spent: u64) -> Self {
         of_kind!(limit, State => State::of(limit, now, spent).into())
     }
 
-    /// What is spent of it as it stands at `now`, in its own units.
+    /// What is spent as of `now`, in its units.
     pub fn spent_at(&self, limit: &Limit, now: Time) -> u64 {
         with_each!(self, state => state.spent_at(limit, now))
     }
 
-    /// Whether it says no more than a counter that was never there, and need not be kept.
-    pub fn is_untouched(&self) -> bool {
-        with_each!(self, state => state.is_untouched())
+    /// Whether it equals a new counter, and need not be kept.
+    pub fn is_new(&self) -> bool {
+        with_each!(self, state => state.is_new())
     }
 
-    /// Whether it has as many entries as it may have.
+    /// Whether a log has the most entries.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::SlidingLog(log) if log.len() >= LOG_ENTRIES_MAX as usize)
     }
 
-    /// What it takes beyond its own size.
+    /// Memory in addition to its own size.
     pub fn heap_bytes(&self) -> usize {
         with_each!(self, state => state.heap_bytes())
     }
 
-    /// What a call does, in the counter's own units.
+    /// The charge of a call, in the counter's units.
     pub fn charge<'c>(limit: &Limit, call: impl Into<Call<'c>>) -> Charge {
         let call = call.into();
         of_kind!(limit, State => State::charge(limit, call))
     }
 
-    /// What to tell a caller who has left the counter, which is as of now, like this.
+    /// The verdict of the call that left the counter in this state, which is as of now.
     pub fn verdict<'c>(
         &self,
         limit: &Limit,
@@ -177,24 +177,24 @@ impl Counter {
         with_each!(self, state => state.verdict(limit, now, call, over))
     }
 
-    /// What to tell at `now` a caller of whose counter the twin says that so much was spent at
-    /// `at`, and what its algorithm needs besides.
-    pub fn verdict_told(
+    /// Builds the verdict as of `now` from the twin's reply: `spent` as of `at`, plus the
+    /// algorithm's `extra` values.
+    pub fn verdict_of_reply(
         limit: &Limit,
         (at, now): (Time, Time),
         call: Call<'_>,
         over: bool,
         spent: u64,
-        besides: &[u64],
+        extra: &[u64],
     ) -> Verdict {
         if Kind::of(limit) == Kind::Concurrency {
-            return concurrency::verdict_told(limit, now, over, spent, besides);
+            return concurrency::verdict_of_reply(limit, now, over, spent, extra);
         }
-        of_kind!(limit, State => State::told(limit, at, spent, besides).verdict(limit, now, call, over))
+        of_kind!(limit, State => State::from_reply(limit, at, spent, extra).verdict(limit, now, call, over))
     }
 
-    /// Decides one call. A state of another kind than the limit's cannot stand at its key, which
-    /// names the algorithm; should it, it counts as untouched.
+    /// Decides one call. A state of another kind than the limit's counts as new; keys contain the
+    /// algorithm, so there should be none.
     pub fn decide<'c>(
         self,
         limit: &Limit,
@@ -205,7 +205,7 @@ impl Counter {
         let counter = if self.kind() == Kind::of(limit) {
             self
         } else {
-            Self::untouched(limit)
+            Self::new(limit)
         };
         with_each!(counter, state => {
             let (state, verdict) = state.decide(limit, now, call);
@@ -225,7 +225,7 @@ impl Counter {
     }
 }
 
-/// What is there before anything else is.
+/// A placeholder while a counter is moved out.
 impl Default for Counter {
     fn default() -> Self {
         Self::FixedWindow(FixedWindow::default())

@@ -1,10 +1,10 @@
 -- Fixed window: one integer at a key that ends with the window's start, as the reference keeps it. The twin of fixed_window.rs.
 local fixed_window = {}
 
--- Counts are exact below; a count that would get there stays at one less.
+-- Counts are exact below this; a count stays at one less.
 local EXACT_MAX = 9007199254740992
 
--- What has been used, whether the key says so already, and whether there was no key.
+-- Returns what is used, whether the stored value is current, and whether there was no key.
 function fixed_window.load(key)
   local text = redis.call('GET', key)
   if not text then
@@ -26,7 +26,7 @@ function fixed_window.keep(key, used, fresh, now, life)
   end
 end
 
--- What to do where INCRBY by so many hits has replied this, and not simply that there were hits before.
+-- Handles the replies of INCRBY other than a count with earlier hits in it.
 function fixed_window.settle(key, used, hits, life)
   if not tonumber(used) then
     if not string.find(used.err, 'overflow') then
@@ -39,7 +39,7 @@ function fixed_window.settle(key, used, hits, life)
     redis.call('SET', key, EXACT_MAX - 1, 'KEEPTTL')
     return EXACT_MAX - 1
   end
-  -- Nothing was there, or somebody left less than nothing, which is as good.
+  -- There was no key, or a negative value that another client wrote: treat as 0.
   -- equivalent: `call` -> `pcall`: Redis accessed this key before without an error
   redis.call('SET', key, hits, 'EX', life)
   return tonumber(hits)

@@ -1,11 +1,11 @@
 //! Fixed window: at most N hits in each window aligned to the epoch, or to the calendar month.
 //!
-//! The promise is per window, so up to 2N can pass around an edge. Its state is a start and a
-//! count, and it counts in the same way as the reference's INCRBY: with `over_limit_hits: count` a
-//! call that does not fit uses up quota all the same.
+//! The limit holds per window, so up to 2N can pass around an edge. The state is a start and a
+//! count. It counts like envoyproxy/ratelimit's INCRBY: with `over_limit_hits: count` a call that
+//! does not fit consumes quota.
 
-use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
+use crate::algorithm::decide::Decide;
 use crate::check::{Call, Hits, Verdict};
 use crate::limit::{EXACT_MAX, Limit};
 use crate::time::Time;
@@ -24,9 +24,8 @@ impl Decide for FixedWindow {
         Charge::of_hits(limit, call.hits, EXACT_MAX - 1)
     }
 
-    /// A window that has not begun yet means that the clock went back. Its count is kept, so nobody
-    /// is let in sooner, and it ends with the present window, so nobody waits longer than one
-    /// period.
+    /// A window in the future means that the clock went back. Its count is kept until the end of the
+    /// present window, so calls are neither admitted sooner nor wait longer than one period.
     fn at(self, limit: &Limit, now: Time) -> Self {
         let start = limit.window(now).start;
         Self {
@@ -46,7 +45,7 @@ impl Decide for FixedWindow {
         }
     }
 
-    fn is_untouched(&self) -> bool {
+    fn is_new(&self) -> bool {
         self.used == 0
     }
 

@@ -2,12 +2,12 @@
 -- that hold whole numbers. The twin of sliding_log.rs.
 local sliding_log = {}
 
--- As many entries as there may be.
+-- The most entries.
 local ENTRIES_MAX = 10000
--- Sums begin anew here, so that they stay exact however long a log goes on.
+-- Sums wrap here, so that they stay exact.
 local SUM_END = 2 ^ 52
 
--- What the entry at an index says: when it came, its hits, and how many hits came since the log's first that counts.
+-- Returns an entry: its time, its hits, and the sum of hits since the first entry that counts.
 local function entry(key, index, log)
   -- equivalent: `call` -> `pcall`: Redis accessed this key before without an error
   local packed = redis.call('LINDEX', key, index)
@@ -18,7 +18,7 @@ local function entry(key, index, log)
   return at, hits, (sum - log.base) % SUM_END
 end
 
--- The first index from which on a test is true of the entries; the end, if there is none.
+-- Returns the first index from which a test holds, else the end (binary search).
 local function first(key, from, to, log, test)
   -- equivalent: `<` -> `~=`: it is never more
   while from < to do
@@ -33,8 +33,8 @@ local function first(key, from, to, log, test)
   return from
 end
 
--- What is spent as of now, whether the key says so already, and the log: which entries count (`gone` and later, before `to`), how many
--- hits of them (`older`), and how many are of this very moment (`present`).
+-- Returns what is spent as of now, whether the stored value is current, and the log: the entries that count (from `gone`, before `to`),
+-- their hits (`older`), and the hits at this time (`present`).
 function sliding_log.load(key, now, deepest, period)
   -- equivalent: `call` -> `pcall`: Redis accessed this key before without an error
   local length = redis.call('LLEN', key)
@@ -59,7 +59,7 @@ function sliding_log.load(key, now, deepest, period)
   log.newest, log.hits, log.older = entry(key, -1, log)
   -- equivalent: `==` -> `<=`: a count is never negative
   local kept = log.gone == 0
-  -- Entries from the future mean that the clock went back: they are taken as of now.
+  -- Entries in the future mean that the clock went back: they are taken as of now.
   if log.newest > now then
     local total = log.older
     kept, log.older = false, 0
@@ -76,18 +76,18 @@ function sliding_log.load(key, now, deepest, period)
   return math.min(log.older + log.present, deepest), kept, log
 end
 
--- What is spent after it, and whether anything is another than it was.
+-- Returns what is spent after the call, and whether the state changed.
 function sliding_log.charged(spent, cost, deepest, log)
   local after = charged(spent, cost, deepest)
   log.present = log.present + after - spent
-  -- What the present does not have is given back by the newest of the older ones.
+  -- A refund beyond `present` is taken from the newest older entries.
   log.older = log.older + math.min(log.present, 0)
   log.present = math.max(log.present, 0)
   -- equivalent: `~=` -> `<`, `>`: the sum is equal only if nothing changed or hits came and went
   return after, after ~= spent
 end
 
--- Where the entry is with which so many hits have come.
+-- Returns the index of the entry that reaches a sum of hits.
 local function reaching(key, hits, log)
   return first(key, log.gone, log.to, log, function(_, sum) return sum >= hits end)
 end
@@ -113,7 +113,7 @@ function sliding_log.keep(key, spent, log, now, period)
   end
   -- equivalent: `==` -> `<=`: a count is never negative
   if to == log.gone then
-    -- Where nothing is, nothing is deleted: Redis asks whether there is memory only before a script's first write.
+    -- Redis checks for memory before the first write of a script only, so an absent key is not deleted.
     -- equivalent: `>` -> `~=`: a count is never negative
     -- equivalent: `>` -> `>=`; `0` -> `-1`: counts are never negative, indexes never beyond the end
     if log.length > 0 then
@@ -148,13 +148,13 @@ function sliding_log.keep(key, spent, log, now, period)
     end
     newest = now
   end
-  -- Two ms more than it takes to leave: Redis' expiry goes by whole ms, of a clock that it read a little earlier.
+  -- 2 ms longer than the period: expiry has a resolution of 1 ms and uses a clock read earlier.
   -- equivalent: `call` -> `pcall`: Redis accessed this key before without an error
   redis.call('PEXPIRE', key, math.ceil((newest + period - now) / 1000) + 2)
 end
 
--- What a verdict needs besides what is spent: how many of the oldest hits have to leave for this call to pass, if it did not, when the
--- last of them came, when the newest came, and how many entries there were.
+-- The extra values of a verdict: how many of the oldest hits have to expire for this call to pass, when the last of them came, when the
+-- newest came, and the number of entries.
 function sliding_log.told(reply, log, key, now, spent, over, cost, full)
   local leaving = spent + math.max(cost, 0) - full
   -- equivalent: `4` -> `0`, `3`; `0` -> `-1`, `1`: counts are never negative, indexes never beyond the end

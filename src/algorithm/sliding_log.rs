@@ -1,5 +1,4 @@
-//! Sliding log: exactly at most N hits in any period, because every call is remembered until its
-//! period is over.
+//! Sliding log: exactly at most N hits in any period, because every call is stored for a period.
 //!
 //! Its state is an entry for each call, so it is bounded: beyond [`LOG_ENTRIES_MAX`] a call is
 //! added to the newest entry, which takes the later time. Its hits then leave later than they
@@ -7,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
+use crate::algorithm::decide::Decide;
 use crate::check::{Call, Verdict};
 use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX, Limit};
 use crate::time::{Span, Time};
@@ -37,8 +36,8 @@ impl Decide for SlidingLog {
         Charge::of_hits(limit, call.hits, LOG_HITS_MAX - 1)
     }
 
-    /// Calls that have not been made yet mean that the clock went back. They are kept, so nobody is
-    /// let in sooner, as if they were made now, so nobody waits longer than one period.
+    /// Calls in the future mean that the clock went back. They are kept as if they were made now, so
+    /// calls are neither admitted sooner nor wait longer than one period.
     fn at(mut self, limit: &Limit, now: Time) -> Self {
         while let Some(oldest) = self
             .entries
@@ -62,7 +61,7 @@ impl Decide for SlidingLog {
         self.used
     }
 
-    /// Hits are given back by the newest entries.
+    /// A refund is taken from the newest entries.
     fn charged(mut self, _: &Limit, now: Time, _: Call<'_>, charge: Charge) -> Self {
         let (added, given_back) = charge.change(self.used);
         self.give_back(given_back);
@@ -70,11 +69,11 @@ impl Decide for SlidingLog {
         self
     }
 
-    /// The twin tells of how many hits have to leave for the call to pass, when they came, when the
-    /// newest came, and how many entries it found.
-    fn told(_: &Limit, _: Time, spent: u64, besides: &[u64]) -> Self {
+    /// `extra`: the hits that have to expire for the call to pass, when the last of them came, when
+    /// the newest came, and the number of entries.
+    fn from_reply(_: &Limit, _: Time, spent: u64, extra: &[u64]) -> Self {
         let mut log = Self::default();
-        if let &[leaving, left, newest, _] = besides {
+        if let &[leaving, left, newest, _] = extra {
             let leaving = leaving.min(spent);
             log.add(Time::from_micros(left), leaving);
             log.add(Time::from_micros(newest), spent - leaving);
@@ -82,7 +81,7 @@ impl Decide for SlidingLog {
         log
     }
 
-    fn is_untouched(&self) -> bool {
+    fn is_new(&self) -> bool {
         self.used == 0
     }
 
@@ -97,7 +96,7 @@ impl Decide for SlidingLog {
             .entries
             .back()
             .map(|newest| newest.at.plus(limit.period()).since(now));
-        // A log that nothing ever fits into has no time of its own: a period is as good as any.
+        // For a limit of 0 any time will do: a period.
         let never = if requests == 0 {
             limit.period()
         } else {
@@ -156,7 +155,7 @@ impl SlidingLog {
         }
     }
 
-    /// How long after `now` so many hits will have left.
+    /// The time from `now` until this many hits have expired.
     fn falls_by(&self, hits: u64, limit: &Limit, now: Time) -> Span {
         let mut left = 0;
         let enough = self.entries.iter().find(|entry| {

@@ -2,15 +2,15 @@
 -- The twin of sliding_window.rs.
 local sliding_window = {}
 
--- No more hits of the window before are kept: no limit is greater.
+-- The most hits kept of the window before: no limit is greater.
 local BEFORE_MAX = 4294967295
 
--- What is spent as of now: this window's hits, and what is left of the ones before.
+-- Returns what is spent as of now: this window's hits, and the rest of those before.
 local function weighed(window)
   return window.used + math.ceil(math.min(window.before, window.requests) * window.left / window.period)
 end
 
--- What is spent as of now, whether the key says so already, and the two windows.
+-- Returns what is spent as of now, whether the stored value is current, and the two windows.
 function sliding_window.load(key, now, deepest, period, tick, requests)
   local ticks = math.floor(now / tick)
   local number = math.floor(ticks / period)
@@ -24,7 +24,7 @@ function sliding_window.load(key, now, deepest, period, tick, requests)
   end
   local at, used, before = struct.unpack('<ddd', packed)
   if at > number then
-    -- From the future: the clock went back.
+    -- In the future: the clock went back.
     window.used = used + before
   -- equivalent: `==` -> `>=`: later windows were handled above
   elseif at == number then
@@ -36,7 +36,7 @@ function sliding_window.load(key, now, deepest, period, tick, requests)
   return weighed(window), at <= number, window
 end
 
--- What is spent after it, and whether the window before is another, which may weigh nothing.
+-- Returns what is spent after the call, and whether the window before changed, even if its weight is 0.
 function sliding_window.charged(spent, cost, deepest, window)
   local used, before = window.used, window.before
   window.used = charged(used, cost, deepest)
@@ -56,12 +56,12 @@ function sliding_window.keep(key, spent, window, now, period, tick)
   if window.used > 0 then
     ticks = ticks + period
   end
-  -- Two ms more than it takes to fade: Redis' expiry goes by whole ms, of a clock that it read a little earlier.
+  -- 2 ms longer than it fades: expiry has a resolution of 1 ms and uses a clock read earlier.
   local packed = struct.pack('<ddd', window.number, window.used, window.before)
   redis.call('SET', key, packed, 'PX', math.ceil(ticks * tick / 1000) + 2)
 end
 
--- What a verdict needs besides what is spent.
+-- The extra value of a verdict.
 function sliding_window.told(reply, window)
   reply[2] = window.before
 end

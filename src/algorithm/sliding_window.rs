@@ -14,14 +14,14 @@
 //!                    elapsed
 //! ```
 
-use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
+use crate::algorithm::decide::Decide;
 use crate::check::{Call, Verdict};
 use crate::limit::{EXACT_MAX, Limit};
 use crate::time::{Span, Time};
 
-/// Two windows. Packed, so that there is room beside it for what kind of counter it is: a store
-/// keeps millions of them.
+/// Two windows. Packed, so that the tag of [`Counter`](crate::algorithm::Counter) takes no more
+/// memory: a store keeps millions of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(Rust, packed(4))]
 pub struct SlidingWindow {
@@ -40,9 +40,8 @@ impl Decide for SlidingWindow {
         Charge::of_hits(limit, call.hits, EXACT_MAX - 1)
     }
 
-    /// A window that has not begun yet means that the clock went back. All hits are kept as those
-    /// of the present window, so nobody is let in sooner, and nobody waits longer than two
-    /// periods.
+    /// A window in the future means that the clock went back. All hits are kept as those of the
+    /// present window, so calls are neither admitted sooner nor wait longer than two periods.
     fn at(self, limit: &Limit, now: Time) -> Self {
         let window = limit.tick().since_epoch(now) / limit.period_ticks();
         let (used, before) = match window.checked_sub(self.window) {
@@ -64,7 +63,7 @@ impl Decide for SlidingWindow {
             .saturating_add((self.fading(limit) * left).div_ceil(limit.period_ticks()))
     }
 
-    /// Hits are given back by the present window as long as it has any, and then by the one before.
+    /// A refund is taken from the present window first, then from the one before.
     fn charged(self, _: &Limit, _: Time, _: Call<'_>, charge: Charge) -> Self {
         let given_back = charge.cost.min(0).unsigned_abs();
         let older = u32::try_from(given_back.saturating_sub(self.used)).unwrap_or(u32::MAX);
@@ -75,8 +74,8 @@ impl Decide for SlidingWindow {
         }
     }
 
-    fn told(limit: &Limit, now: Time, spent: u64, besides: &[u64]) -> Self {
-        let before = besides
+    fn from_reply(limit: &Limit, now: Time, spent: u64, extra: &[u64]) -> Self {
+        let before = extra
             .first()
             .map_or(0, |&before| u32::try_from(before).unwrap_or(u32::MAX));
         let faded = Self {
@@ -89,7 +88,7 @@ impl Decide for SlidingWindow {
         }
     }
 
-    fn is_untouched(&self) -> bool {
+    fn is_new(&self) -> bool {
         self.used == 0 && self.before == 0
     }
 
@@ -104,7 +103,7 @@ impl Decide for SlidingWindow {
         };
         let retry_after =
             (over && wanted <= requests).then(|| self.fades_to(requests - wanted, limit, now));
-        // A window that nothing ever fits into has no time of its own: a period is as good as any.
+        // For a limit of 0 any time will do: a period.
         let reset_after = if requests == 0 && windows_left == 0 {
             limit.period()
         } else {
@@ -130,19 +129,18 @@ impl SlidingWindow {
     fn fades_to(&self, level: u64, limit: &Limit, now: Time) -> Span {
         // In this window if that is enough, and else in the next, in which it is this one's hits
         // that fade.
-        let (windows, fading, room) = match level.checked_sub(self.used) {
-            Some(room) => (0, self.fading(limit), room),
+        let (windows, fading, left) = match level.checked_sub(self.used) {
+            Some(left) => (0, self.fading(limit), left),
             None => (1, self.used.min(limit.requests().into()), level),
         };
         let period = limit.period_ticks();
-        let elapsed = (room * period)
+        let elapsed = (left * period)
             .checked_div(fading)
             .map_or(0, |left| period - left.min(period));
         self.until(windows, elapsed, limit, now)
     }
 
-    /// How long it is until so many ticks of a window have passed that comes so many windows after
-    /// this one.
+    /// The time until this many ticks of the window that is `windows` after this one have passed.
     fn until(&self, windows: u64, ticks: u64, limit: &Limit, now: Time) -> Span {
         limit
             .tick()

@@ -2,7 +2,7 @@
 -- twin of sub_windows.rs.
 local sub_windows = {}
 
--- What is spent as of now, whether the key says so already, and the counts of all sub-windows.
+-- Returns what is spent as of now, whether the stored value is current, and the counts of all sub-windows.
 function sub_windows.load(key, now, deepest, width, buckets)
   local newest = math.floor(now / width)
   local counts = {newest = newest}
@@ -13,10 +13,10 @@ function sub_windows.load(key, now, deepest, width, buckets)
       error({err = 'ERR value is not a sliding window of as many buckets'})
     end
     found = {struct.unpack(string.rep('<d', buckets + 2), packed)}
-    -- Behind the counts stands where in the string they end.
+    -- The value after the counts is the offset of the end.
     found[buckets + 3] = nil
   end
-  -- A sub-window from the future means that the clock went back: it is taken for the present one.
+  -- A sub-window in the future means that the clock went back: it is taken as the present one.
   local passed = math.max(newest - found[1], 0)
   local spent = 0
   for index = 1, buckets + 1 do
@@ -26,7 +26,7 @@ function sub_windows.load(key, now, deepest, width, buckets)
   return spent, found[1] <= newest, counts
 end
 
--- What is spent after it, and whether anything is another than it was.
+-- Returns what is spent after the call, and whether the state changed.
 function sub_windows.charged(spent, cost, deepest, counts)
   local after = charged(spent, cost, deepest)
   local index, given_back = #counts, spent - after
@@ -51,12 +51,12 @@ function sub_windows.keep(key, spent, counts, now, width, buckets)
   while counts[last] == 0 do
     last = last - 1
   end
-  -- Two ms more than it takes to leave: Redis' expiry goes by whole ms, of a clock that it read a little earlier.
+  -- 2 ms longer than the period: expiry has a resolution of 1 ms and uses a clock read earlier.
   local packed = struct.pack(string.rep('<d', buckets + 2), counts.newest, unpack(counts))
   redis.call('SET', key, packed, 'PX', math.ceil((last * width - now % width) / 1000) + 2)
 end
 
--- What a verdict needs besides what is spent.
+-- The extra values of a verdict.
 function sub_windows.told(reply, counts)
   for index = 1, #counts do
     reply[index + 1] = counts[index]

@@ -11,8 +11,8 @@
 //!             |------- a period -------|
 //! ```
 
-use crate::algorithm::Decide;
 use crate::algorithm::charge::Charge;
+use crate::algorithm::decide::Decide;
 use crate::check::{Call, Verdict};
 use crate::limit::{EXACT_MAX, Limit};
 use crate::time::{Span, Time};
@@ -33,9 +33,8 @@ impl Decide for SubWindows {
         Charge::of_hits(limit, call.hits, EXACT_MAX - 1)
     }
 
-    /// A sub-window that has not begun yet means that the clock went back. Its hits are kept, so
-    /// nobody is let in sooner, and they leave as if the present one were theirs, so nobody
-    /// waits longer than all of them take.
+    /// A sub-window in the future means that the clock went back. Its hits are kept as those of the
+    /// present one, so calls are neither admitted sooner nor wait longer than all of them take.
     fn at(mut self, limit: &Limit, now: Time) -> Self {
         let newest = now.as_micros() / width(limit).as_micros();
         let kept = limit.buckets() as usize + 1;
@@ -50,13 +49,13 @@ impl Decide for SubWindows {
     }
 
     fn spent(&self, _: &Limit, _: Time) -> u64 {
-        // What Redis says may be anything.
+        // A reply of Redis may have any numbers.
         self.counts
             .iter()
             .fold(0, |sum: u64, &count| sum.saturating_add(count))
     }
 
-    /// Hits are given back by the newest sub-window that has any.
+    /// A refund is taken from the newest sub-windows.
     fn charged(mut self, limit: &Limit, now: Time, _: Call<'_>, charge: Charge) -> Self {
         let (added, mut given_back) = charge.change(self.spent(limit, now));
         for count in self.counts.iter_mut().rev() {
@@ -70,11 +69,11 @@ impl Decide for SubWindows {
         self
     }
 
-    fn told(limit: &Limit, now: Time, _: u64, besides: &[u64]) -> Self {
+    fn from_reply(limit: &Limit, now: Time, _: u64, extra: &[u64]) -> Self {
         let counters = Self::default().at(limit, now);
-        if besides.len() == counters.counts.len() {
+        if extra.len() == counters.counts.len() {
             Self {
-                counts: besides.into(),
+                counts: extra.into(),
                 ..counters
             }
         } else {
@@ -82,7 +81,7 @@ impl Decide for SubWindows {
         }
     }
 
-    fn is_untouched(&self) -> bool {
+    fn is_new(&self) -> bool {
         self.counts.iter().all(|&count| count == 0)
     }
 
@@ -96,7 +95,7 @@ impl Decide for SubWindows {
         let wanted = Self::charge(limit, call).wanted();
         let retry_after = (over && wanted <= requests)
             .then(|| self.falls_by((spent + wanted).saturating_sub(requests), limit, now));
-        // A window that nothing ever fits into has no time of its own: a period is as good as any.
+        // For a limit of 0 any time will do: a period.
         let reset_after = if requests == 0 && spent == 0 {
             limit.period()
         } else {
@@ -112,7 +111,7 @@ impl SubWindows {
         (self.newest, &self.counts)
     }
 
-    /// How long after `now` so many hits will have left.
+    /// The time from `now` until this many hits have expired.
     fn falls_by(&self, hits: u64, limit: &Limit, now: Time) -> Span {
         let mut left: u64 = 0;
         let enough = self.counts.iter().position(|count| {

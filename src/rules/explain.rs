@@ -1,5 +1,4 @@
-//! Why does this descriptor get this limit? The lookup that serves, with an observer that takes
-//! notes.
+//! Explains which limit a descriptor gets and why: the lookup that serves, with an observer.
 
 use std::fmt::Write as _;
 
@@ -24,7 +23,7 @@ pub struct Explanation {
     pub outcome: Outcome,
 }
 
-/// What an explanation comes to.
+/// The result of an explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Every descriptor matches a rule, or has a limit of its own.
@@ -104,14 +103,15 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
         Ok(plan) => plan,
         Err(error) => {
             return Explanation {
-                text: format!("refused with INVALID_ARGUMENT: {error}\n"),
+                text: format!("rejected with INVALID_ARGUMENT: {error}\n"),
                 outcome: Outcome::Invalid,
             };
         }
     };
     let mut text = format!("domain {}\n", domain.name);
     if plan.request.all_or_nothing && plan.request.checks.len() > 1 {
-        text += "all or nothing: what one limit refuses uses up nothing of the others\n";
+        text +=
+            "all or nothing: a request that one limit rejects consumes nothing from the others\n";
     }
     for (descriptor, step) in query.descriptors.iter().zip(&plan.steps) {
         let mut notes = Notes::default();
@@ -174,7 +174,7 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
                     let _ = write!(text, "\n     {choice}");
                 }
                 if rule.quota_mode && matches!(step, Step::Counted { .. }) {
-                    text += "\n     quota_mode: refuses when every quota of the request is used up";
+                    text += "\n     quota_mode: rejects when every quota of the request is used up";
                 }
             }
             text
@@ -196,7 +196,7 @@ fn override_source(step: &Step<'_>, domain: &Domain) -> Option<String> {
     })
 }
 
-/// What the request does to the counter, if not the usual one hit.
+/// What the request does to the counter, if not one hit.
 fn hits_note(hits: Hits) -> String {
     match hits {
         Hits::Add(1) => String::new(),
@@ -206,36 +206,33 @@ fn hits_note(hits: Hits) -> String {
     }
 }
 
-/// What happens to a request beyond the limit, where that is not the usual.
+/// What happens to a request over the limit, if not the default.
 fn over_the_limit(rule: &Rule, step: &Step<'_>) -> String {
     match &rule.on_limit {
-        _ if step.in_shadow() => "\n     shadow_mode: counted, never refused".to_owned(),
+        _ if step.in_shadow() => "\n     shadow_mode: counted, never rejected".to_owned(),
         OnLimit::Reject { body: None } => String::new(),
         OnLimit::Reject { body: Some(body) } => {
-            format!("\n     on_limit: reject: the refusal's body is {body:?}")
+            format!("\n     on_limit: reject: the response body is {body:?}")
         }
         OnLimit::Queue => {
-            "\n     on_limit: queue: held back until there is room, refused if that takes longer"
-                .to_owned()
+            "\n     on_limit: queue: waits for its slot, rejected if that takes longer".to_owned()
         }
         OnLimit::Degrade { request_headers } => {
             let headers: Vec<String> = request_headers
                 .iter()
                 .map(|(name, value)| format!("{name}: {value}"))
                 .collect();
-            let told = if headers.is_empty() {
+            let sent = if headers.is_empty() {
                 "dynamic metadata alone".to_owned()
             } else {
                 headers.join(", ")
             };
-            format!(
-                "\n     on_limit: degrade: passes, never refused; the upstream is told by {told}"
-            )
+            format!("\n     on_limit: degrade: passes, never rejected; the upstream gets {sent}")
         }
     }
 }
 
-/// What somebody has to know who looks for the key on Redis.
+/// The format of the key, as needed to find it in Redis.
 fn key_note(format: KeyFormat, limit: &Limit) -> String {
     let start = if limit.algorithm() == Algorithm::FixedWindow {
         "; on Redis the window's start in seconds follows"

@@ -5,7 +5,7 @@
 //! underscores that values may have, too, so different counters can get the same key. The safe form
 //! is `tg:domain:key:value:…:algorithm:period:tick`, each part percent-encoded so that no two
 //! counters can have the same key whatever clients send. Both forms have bytes that are not UTF-8
-//! as they were sent.
+//! unchanged.
 
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
@@ -95,18 +95,16 @@ impl KeyHead {
 }
 
 impl KeyTail {
-    /// The reference form is for what the reference counts: fixed windows of one unit that count
-    /// refused hits.
+    /// The reference format is for the counters of envoyproxy/ratelimit: fixed windows of one unit
+    /// that count over-limit hits.
     ///
-    /// The safe form ends with the algorithm, the period and its tick, since state is never read in
-    /// units that it was not written in. A fixed window's ends with `:`, as the reference form
-    /// ends with `_`: a store in which windows come and go by their keys writes the
-    /// start of the window, in seconds, right behind either. Nothing is written behind the keys of
-    /// other algorithms.
+    /// The safe format ends with the algorithm, the period and its tick, because a state is only read
+    /// in the units it was written in. For fixed windows it ends with `:`, as the reference format
+    /// ends with `_`: a store appends the start of the window in seconds.
     ///
-    /// A window in sub-windows has their number beside its name, since its state is no other
-    /// window's. What is held has no period: its lease is added when somebody takes a place, so
-    /// a changed lease is no reason to forget who has one.
+    /// With sub-windows their number follows the algorithm, because their state is different. A
+    /// concurrency limit has no period: its lease is part of the state, so that a changed lease keeps
+    /// the holders.
     pub fn new(format: KeyFormat, limit: &Limit, unit_multiplier: u32) -> Self {
         let is_window = limit.algorithm() == Algorithm::FixedWindow;
         if format == KeyFormat::Reference

@@ -1,13 +1,13 @@
-//! The rules that serve. New ones take their place whole, or not at all.
+//! The rule set in force. It is replaced as a whole or not at all.
 
 use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::rules::tree::RuleSet;
 
-/// Whoever serves looks here once per request, and sees one set from start to end.
+/// A request loads the rule set once and uses it from start to end.
 #[derive(Debug, Default)]
 pub struct LiveRules {
     current: ArcSwapOption<RuleSet>,
@@ -15,28 +15,24 @@ pub struct LiveRules {
 }
 
 impl LiveRules {
-    /// The rules that serve now; none until the first good ones came.
+    /// `None` until the first valid rules.
     pub fn load(&self) -> Guard<Option<Arc<RuleSet>>> {
         self.current.load()
     }
 
-    /// Puts new rules in force.
+    /// Puts rules in force.
     pub fn replace(&self, rules: RuleSet) {
         self.current.store(Some(Arc::new(rules)));
-        *self.error() = None;
+        *self.last_error.lock() = None;
     }
 
-    /// Keeps the rules in force, and remembers why newer ones were refused.
+    /// Keeps the rules in force and stores why newer ones were rejected.
     pub fn reject(&self, error: String) {
-        *self.error() = Some(error);
+        *self.last_error.lock() = Some(error);
     }
 
-    /// Why the newest rules were refused; `None` if they serve.
+    /// Why the newest rules were rejected; `None` if they are in force.
     pub fn last_error(&self) -> Option<String> {
-        self.error().clone()
-    }
-
-    fn error(&self) -> MutexGuard<'_, Option<String>> {
-        self.last_error.lock()
+        self.last_error.lock().clone()
     }
 }

@@ -1,5 +1,4 @@
-//! One descriptor down the tree. The only matcher there is: what serves and what explains are both
-//! this.
+//! Matches one descriptor against the tree. Serving and `explain` use the same matcher.
 
 use smallvec::SmallVec;
 
@@ -7,28 +6,28 @@ use crate::rules::query::{Descriptor, Entry};
 use crate::rules::rule::Rule;
 use crate::rules::tree::{Domain, Found, Node};
 
-/// What a descriptor met.
+/// A matched rule.
 #[derive(Debug)]
 pub struct Match<'r> {
-    /// The rule.
+    /// See [`Rule`].
     pub rule: &'r Rule,
-    /// The way to it, a hop an entry.
+    /// One for each entry.
     pub hops: Hops<'r>,
 }
 
 /// From the root to a rule.
 pub type Hops<'r> = SmallVec<[Hop<'r>; 4]>;
 
-/// One level of the way.
+/// One level of a match.
 #[derive(Debug, Clone, Copy)]
 pub struct Hop<'r> {
-    /// Where it led.
+    /// The matched node.
     pub node: &'r Node,
-    /// How.
+    /// How it matched.
     pub found: Found,
 }
 
-/// Somebody who watches a lookup. `()` does not look, and costs nothing.
+/// Observes a lookup. `()` ignores it at no cost.
 pub trait Observer {
     /// An entry led to a node.
     fn hop(&mut self, _entry: Entry<'_>, _hop: Hop<'_>) {}
@@ -54,7 +53,7 @@ pub enum End<'r> {
 impl Observer for () {}
 
 impl<'r> Hop<'r> {
-    /// The text that stands for the values of an entry which share one counter.
+    /// The pattern, for an entry whose values share one counter.
     pub fn shared_value(&self, entry: Entry<'_>) -> Option<&'r [u8]> {
         if !self.node.share_threshold || self.found != Found::Pattern {
             return None;
@@ -69,9 +68,9 @@ impl<'r> Hop<'r> {
     }
 }
 
-/// Entries with the values that they are counted by: their own, or the text that stands for all
-/// that share one counter. The name of a holder is left out, but not its key: two rules side by
-/// side are two counters.
+/// Entries with the values that are part of the counter key: their own, or the pattern if they share
+/// one counter. The name of a holder is left out; its key is not, so that two rules side by side
+/// have two counters.
 pub fn counted_by<'e>(
     entries: &'e [Entry<'e>],
     hops: &'e [Hop<'e>],
@@ -95,8 +94,8 @@ pub fn counted_by<'e>(
         })
 }
 
-/// Finds the rule of a descriptor: each entry must lead one level down, and the last one to a
-/// limit. There is no way back from a node that was found: one without a limit hides the default
+/// Finds the rule of a descriptor: each entry must match one level further down, and the last node
+/// must have a limit. There is no backtracking: a matching node without a limit hides the default
 /// beside it.
 pub fn lookup<'r>(
     domain: &'r Domain,

@@ -7,62 +7,60 @@ use crate::limit::{Algorithm, Limit, Terms};
 use crate::rules::key::KeyTail;
 use crate::rules::stats::RuleStats;
 
-/// The `metadata` of a rule: any JSON. What is Tollgate's own in it was taken out when the rule was
-/// compiled.
+/// The `metadata` of a rule, any JSON, without the `tollgate` block.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;
 
-/// A limit and all that its descriptor says about it.
+/// A limit and the options of its descriptor.
 #[derive(Debug)]
 pub struct Rule {
-    /// `domain.key_value.key_value`: where it stands in the rules, and the name of its metrics as
-    /// the reference builds it.
+    /// `domain.key_value.key_value`: the path in the rules, and the name of its metrics as in
+    /// envoyproxy/ratelimit.
     pub path: Box<str>,
-    /// What it allows.
+    /// Its limit, if any.
     pub allowance: Allowance,
-    /// What a limit in a request takes over, besides its number and unit. `None` where no
-    /// `tollgate` block and no DEFAULT_ALGORITHM says anything about the rule.
+    /// The terms of a limit in a request, except for number and unit. `None` if no `tollgate` block
+    /// and no DEFAULT_ALGORITHM applies to the rule.
     pub override_terms: Option<Box<Terms>>,
-    /// The name by which others replace it and clients know it; may be empty.
+    /// The name that `replaces` and clients use; may be empty.
     pub name: Box<str>,
-    /// Rules of these names do not apply where this one does.
+    /// Rules of these names do not apply to a request that this one applies to.
     pub replaces: Box<[Box<str>]>,
-    /// Counted and told, but never refused.
+    /// Counted and reported, never rejected.
     pub shadow_mode: bool,
-    /// Refuses only if every quota of the request is used up.
+    /// Rejects only if every quota of the request is used up.
     pub quota_mode: bool,
-    /// What is told to Envoy when it is met.
+    /// Sent to Envoy as dynamic metadata.
     pub metadata: Option<Metadata>,
-    /// How its metrics are named.
+    /// See [`Naming`].
     pub naming: Naming,
     /// Its counters, unless `naming` says that they depend on the request.
     pub stats: Arc<RuleStats>,
-    /// What its counter keys end with, and which form they have.
+    /// The end of its counter keys, and their format.
     pub key_tail: KeyTail,
-    /// What happens to a request that is over it.
+    /// See [`OnLimit`].
     pub on_limit: OnLimit,
-    /// What is answered while no store can say. `None` is whatever holds for rules that do not
-    /// say.
+    /// `None` for the default of the process.
     pub on_store_error: Option<OnStoreError>,
-    /// The words of `tollgate` blocks that count for it, and who says them.
+    /// The options of `tollgate` blocks in force, and where they were set.
     pub options: Box<[EffectiveOption]>,
-    /// Where it was written.
+    /// Where it is defined.
     pub origin: Origin,
 }
 
-/// A word of a `tollgate` block that counts for a rule.
+/// An option of a `tollgate` block that is in force for a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EffectiveOption {
-    /// Its key.
+    /// As in rules files.
     pub key: &'static str,
-    /// What it says.
+    /// As `explain` shows it.
     pub value: Box<str>,
-    /// Who says so.
+    /// The kind of block that set it.
     pub provenance: Provenance,
-    /// Where.
+    /// The place of its value.
     pub origin: Origin,
 }
 
-/// Who has a say in what a rule means, the strongest first.
+/// Where an option was set, highest precedence first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Provenance {
     /// The rule itself.
@@ -77,58 +75,56 @@ pub enum Provenance {
     Setting,
 }
 
-/// What a rule allows.
+/// Whether requests are limited.
 #[derive(Debug, Clone, Copy)]
 pub enum Allowance {
-    /// Anything; nothing is counted.
+    /// Everything passes; nothing is counted.
     Unlimited {
-        /// What the rule says all the same; only shown.
+        /// As the rule states it; only shown.
         requests_per_unit: u32,
     },
-    /// So much.
+    /// Counted.
     Limited(Limit),
 }
 
 /// What happens to a request that is over its limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OnLimit {
-    /// It is refused.
+    /// It is rejected.
     Reject {
-        /// What the refusal says, instead of what Envoy says by itself.
+        /// The body of the response; `None` for Envoy's own.
         body: Option<Box<str>>,
     },
-    /// It is held back until a bucket has room for it, and refused if that is later than the
-    /// limit's `max_wait`.
+    /// It waits for its slot, and is rejected if that is later than the limit's `max_wait`.
     Queue,
-    /// It passes, and whoever serves it is told to give the cheap answer.
+    /// It passes, with headers that ask the upstream for a cheaper response.
     Degrade {
-        /// Headers that are added to the request, names in lower case. There may be none: Envoy's
-        /// filters are told in any case.
+        /// Names in lower case. May be empty: dynamic metadata is set in any case.
         request_headers: Box<[(Box<str>, Box<str>)]>,
     },
 }
 
-/// What is answered while the store cannot answer in time.
+/// The fallback while the store does not answer in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnStoreError {
-    /// What this process counts by itself.
+    /// Counted in this process.
     Local,
-    /// Anything passes.
+    /// Every request passes.
     Allow,
-    /// Nothing passes.
+    /// No request passes.
     Deny,
-    /// No verdict but an error, so that the caller's own policy decides.
+    /// An error, so that the caller's own policy applies.
     Error,
 }
 
-/// Where the names of a rule's metrics come from.
+/// What the names of a rule's metrics are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
-    /// From the rules alone.
+    /// The rules only.
     Fixed,
     /// `detailed_metric`: every key and value of the request.
     Detailed,
-    /// `value_to_metric` on some level: there, the value of the request.
+    /// `value_to_metric` on some level: the value of the request there.
     ByValue,
 }
 
@@ -154,7 +150,7 @@ impl fmt::Display for Origin {
 }
 
 impl Provenance {
-    /// Whether it stands in the same file as the rule.
+    /// Whether it is in the same file as the rule.
     pub const fn is_in_rules_file(self) -> bool {
         matches!(self, Self::Rule | Self::Defaults)
     }
@@ -185,10 +181,10 @@ impl fmt::Display for Provenance {
 }
 
 impl OnStoreError {
-    /// All.
+    /// All policies.
     pub const ALL: [Self; 4] = [Self::Local, Self::Allow, Self::Deny, Self::Error];
 
-    /// Its name as rules write it.
+    /// As rules write it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -198,14 +194,14 @@ impl OnStoreError {
         }
     }
 
-    /// The policy of that name.
+    /// The policy of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|policy| policy.name() == name)
     }
 }
 
 impl Rule {
-    /// Its limit; `None` if it is unlimited.
+    /// `None` if it is unlimited.
     pub fn limit(&self) -> Option<&Limit> {
         match &self.allowance {
             Allowance::Unlimited { .. } => None,
@@ -213,13 +209,12 @@ impl Rule {
         }
     }
 
-    /// Whether a request beyond the limit passes, with a note to the upstream.
+    /// Whether a request over the limit passes as degraded.
     pub const fn degrades(&self) -> bool {
         matches!(self.on_limit, OnLimit::Degrade { .. })
     }
 
-    /// Whether the value of a request's last entry names who holds a place, and is no part of what
-    /// is counted.
+    /// Whether the value of the last entry names a holder, and is no part of the counter key.
     pub fn names_holders(&self) -> bool {
         self.limit()
             .is_some_and(|limit| limit.algorithm() == Algorithm::Concurrency)

@@ -12,7 +12,7 @@ use crate::rules::query::Entry;
 use crate::rules::rule::{OnLimit, Rule};
 use crate::rules::wildcard::Pattern;
 
-/// All rules that are in force together. Never changed: new rules are a new set.
+/// All rules in force. Immutable: new rules are a new set.
 #[derive(Debug, Default)]
 pub struct RuleSet {
     domains: HashMap<Box<[u8]>, Domain>,
@@ -74,8 +74,7 @@ pub struct Level {
     defaults: HashMap<Box<[u8]>, u32>,
     /// By key, those whose value has a star, in the order of the file.
     patterns: HashMap<Box<[u8]>, Vec<(Pattern, u32)>>,
-    /// Those whose key has a star, in the order of the file. Nobody documents them; the reference
-    /// has them.
+    /// Those whose key has a star, in file order: an undocumented feature of envoyproxy/ratelimit.
     starred_keys: Vec<(Pattern, u32)>,
 }
 
@@ -163,8 +162,8 @@ impl RuleSet {
         names
     }
 
-    /// A call for a first try: the first that meets the limit which allows the least at once. Made
-    /// again and again, it is refused.
+    /// A request for a first try: the first that matches the smallest limit. Repeated, it is
+    /// rejected.
     pub fn example(&self) -> Option<Example> {
         let mut best: Option<(u32, Example)> = None;
         for name in self.domain_names() {
@@ -174,7 +173,7 @@ impl RuleSet {
             domain
                 .root
                 .each_rule(&mut Vec::new(), &mut |entries, rule| {
-                    let capacity = if refuses_the_same_call(rule) {
+                    let capacity = if rejects_when_repeated(rule) {
                         rule.limit().map_or(0, Limit::capacity)
                     } else {
                         0
@@ -233,7 +232,7 @@ impl Level {
         self.nodes.push(node);
     }
 
-    /// What stands side by side, in the order of the file.
+    /// In file order.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
@@ -272,7 +271,7 @@ impl Level {
             .iter()
             .find(|(pattern, _)| pattern.matches(&joined))
             .map(|&(_, index)| index);
-        // The lower index stands earlier in the file.
+        // The lower index is earlier in the file.
         by_value.into_iter().chain(by_key).min()
     }
 
@@ -309,9 +308,8 @@ impl Level {
     }
 }
 
-/// Whether one call, made again and again, is refused in the end. One that holds a place by its
-/// name has it already.
-fn refuses_the_same_call(rule: &Rule) -> bool {
+/// Whether one request is rejected when repeated. A holder keeps its slot.
+fn rejects_when_repeated(rule: &Rule) -> bool {
     matches!(rule.on_limit, OnLimit::Reject { .. }) && !rule.shadow_mode && !rule.names_holders()
 }
 
@@ -360,7 +358,7 @@ descriptors:
 ";
 
     #[test]
-    fn the_example_is_refused_soon_when_it_is_made_again_and_again() {
+    fn the_example_matches_the_smallest_limit_that_rejects() {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
         let options = CompileOptions {
             key_format: KeyFormat::Safe,

@@ -2,7 +2,7 @@
 
 use memchr::memmem;
 
-/// A text with stars, each of which stands for any bytes, also none.
+/// A text in which each star matches any bytes, also none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     first: Box<[u8]>,
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_stand_for_anything() {
+    fn stars_match_any_bytes() {
         for (pattern, text, expected) in [
             ("foo*", "foo", true),
             ("foo*", "foobar", true),

@@ -75,7 +75,7 @@ impl Counters {
 
     /// Decides all checks, in order; those of an all-or-nothing request atomically.
     pub fn decide(&self, request: &CheckRequest, now: Time) -> Verdicts {
-        let untouched = |index: usize| Counter::untouched(&request.checks[index].limit);
+        let untouched = |index: usize| Counter::new(&request.checks[index].limit);
         self.decide_from(
             &request.checks,
             request.all_or_nothing,
@@ -245,7 +245,7 @@ impl Counters {
     }
 
     fn keep(&self, shard: &mut Shard, fingerprint: Fingerprint, counter: Counter, expires: Time) {
-        if counter.is_untouched() {
+        if counter.is_new() {
             self.metrics.keys.sub(i64::from(shard.remove(fingerprint)));
             return;
         }

@@ -246,16 +246,14 @@ const EXPLAINED_SAMPLES: &[(&str, &[&str], &[&str])] = &[
     (
         "shop",
         &["recommendations=1"],
-        &[
-            "     on_limit: degrade: passes, never refused; the upstream is told by x-degraded: true\n",
-        ],
+        &["     on_limit: degrade: passes, never rejected; the upstream gets x-degraded: true\n"],
     ),
     (
         "shop",
         &["report=1"],
         &[
             "=> limit 10 per second, leaky_bucket, burst 1, queue up to 200 ms, over-limit hits drop\n",
-            "     on_limit: queue: held back until there is room, refused if that takes longer\n",
+            "     on_limit: queue: waits for its slot, rejected if that takes longer\n",
         ],
     ),
     (
@@ -270,7 +268,7 @@ const EXPLAINED_SAMPLES: &[(&str, &[&str], &[&str])] = &[
         "gateway",
         &["user=ann", "api=login"],
         &[
-            "     on_limit: reject: the refusal's body is \"Too many attempts. Try again in a few minutes.\"\n",
+            "     on_limit: reject: the response body is \"Too many attempts. Try again in a few minutes.\"\n",
         ],
     ),
     (
@@ -284,7 +282,7 @@ const EXPLAINED_SAMPLES: &[(&str, &[&str], &[&str])] = &[
     (
         "gateway",
         &["api=pay", "request_id="],
-        &["refused with INVALID_ARGUMENT: descriptors[0] has no value for request_id"],
+        &["rejected with INVALID_ARGUMENT: descriptors[0] has no value for request_id"],
     ),
 ];
 
@@ -308,8 +306,7 @@ fn explain_tells_what_happens_over_the_limit_and_who_holds_a_place() {
             "{entries:?}"
         );
     }
-    let all_or_nothing =
-        "domain gateway\nall or nothing: what one limit refuses uses up nothing of the others\n";
+    let all_or_nothing = "domain gateway\nall or nothing: a request that one limit rejects consumes nothing from the others\n";
     let request = json!({"domain": "gateway", "descriptors": [
         {"entries": [{"key": "user", "value": "ann"}]},
         {"entries": [{"key": "ip", "value": "::1"}]},

@@ -31,7 +31,7 @@ impl Bench {
     fn new(limit: Limit) -> Self {
         Self {
             limit,
-            counter: Counter::untouched(&limit),
+            counter: Counter::new(&limit),
             now: START,
         }
     }
@@ -564,7 +564,7 @@ fn a_key_that_comes_twice_sees_what_it_did_first() {
     let terms = Terms::new(3, Unit::Hour, Algorithm::FixedWindow);
     let limit = Limit::new(&terms).expect("a limit");
     let check = Check::new(Key::from("k"), limit, Hits::Add(2));
-    let mut counters = [Counter::untouched(&limit)];
+    let mut counters = [Counter::new(&limit)];
     let verdicts = decide_all_or_nothing(&[check.clone(), check], &[0, 0], &mut counters, START);
     assert_eq!([verdicts[0].over, verdicts[1].over], [false, true]);
     let (_, look) = counters[0].clone().decide(&limit, START, Hits::Peek);
@@ -594,7 +594,7 @@ fn blocked<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter
     };
     let mut counters = [
         Counter::of(&limit, START, used * price),
-        Counter::untouched(&nothing),
+        Counter::new(&nothing),
     ];
     let slots: Vec<usize> = (0..=N).map(|index| usize::from(index == N)).collect();
     let verdicts = decide_all_or_nothing(&checks, &slots, &mut counters, START);

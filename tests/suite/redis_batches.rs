@@ -51,7 +51,7 @@ fn checks(count: usize) -> Vec<Check> {
 
 /// What is said of a check whose counter nobody has touched.
 fn first_verdict(check: &Check, now: Time) -> Verdict {
-    Counter::untouched(&check.limit)
+    Counter::new(&check.limit)
         .decide(&check.limit, now, check.call())
         .1
 }

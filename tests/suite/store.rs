@@ -68,8 +68,7 @@ impl Model {
             .iter()
             .position(|(known, _)| known == key)
             .unwrap_or_else(|| {
-                self.0
-                    .push((key.to_vec(), Counter::untouched(&check.limit)));
+                self.0.push((key.to_vec(), Counter::new(&check.limit)));
                 self.0.len() - 1
             })
     }

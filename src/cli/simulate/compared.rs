@@ -168,7 +168,7 @@ impl Compared {
         if rule.quota_mode {
             compared
                 .notes
-                .push("quota_mode: refuses when every quota of the request is used up".to_owned());
+                .push("quota_mode: rejects when every quota of the request is used up".to_owned());
         }
         if let OnLimit::Degrade { .. } = rule.on_limit {
             compared

@@ -539,7 +539,7 @@ impl EncodedCheck {
         } else {
             now
         };
-        Counter::verdict_told(
+        Counter::verdict_of_reply(
             &check.limit,
             (at, now),
             call,

@@ -72,7 +72,7 @@ impl Server {
     fn new(limit: Limit) -> Self {
         Self {
             limit,
-            counter: Counter::untouched(&limit),
+            counter: Counter::new(&limit),
         }
     }
 

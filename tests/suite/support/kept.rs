@@ -18,7 +18,7 @@ pub(crate) const SUM_END: u64 = 1 << 52;
 /// The key at which Redis has the counter of a check.
 pub(crate) fn redis_key(check: &Check, now: Time) -> Vec<u8> {
     let mut key = check.key.clone();
-    if let Counter::FixedWindow(_) = Counter::untouched(&check.limit) {
+    if let Counter::FixedWindow(_) = Counter::new(&check.limit) {
         let start = check.limit.window(now).start.as_micros() / 1_000_000;
         key.push(start.to_string().as_bytes());
     }
@@ -120,7 +120,7 @@ pub(crate) fn life(counter: &Counter, limit: &Limit, now: Time, jitter: Span) ->
             };
             Some((left.ceil_secs() + jitter.ceil_secs()) * 1_000)
         }
-        _ if counter.is_untouched() => None,
+        _ if counter.is_new() => None,
         Counter::Bucket(_) => {
             let ticks = counter
                 .spent_at(limit, now)

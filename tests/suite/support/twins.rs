@@ -368,7 +368,7 @@ impl Model {
             return Err(REFUSED);
         }
         // What is added to nothing begins to live, whether nothing stands there or no key.
-        let fresh = loaded.fresh || (adds_only && loaded.counter.is_untouched());
+        let fresh = loaded.fresh || (adds_only && loaded.counter.is_new());
         if is_written {
             self.keep(key, &check.limit, fresh, after, jitter, now);
         }
@@ -423,7 +423,7 @@ impl Model {
     fn load(&self, key: &[u8], limit: &Limit, now: Time) -> Result<Loaded, &'static str> {
         let Some(state) = self.states.get(key) else {
             return Ok(Loaded {
-                counter: Counter::untouched(limit),
+                counter: Counter::new(limit),
                 kept: true,
                 fresh: true,
             });
@@ -516,7 +516,7 @@ impl Model {
             return Ok(());
         };
         let (counter, look) = counter.decide(&check.limit, now, Hits::Peek);
-        if counter.is_untouched() {
+        if counter.is_new() {
             return Ok(());
         }
         let needed = now
@@ -654,7 +654,7 @@ impl State {
             expires: Time::from_micros(u64::MAX),
             found: Some(found.clone()),
         };
-        let untouched = Counter::untouched(&limit);
+        let untouched = Counter::new(&limit);
         let text = match (found, &untouched) {
             (
                 Found::Text(text),

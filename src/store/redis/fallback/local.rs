@@ -157,7 +157,7 @@ impl LocalFallback {
                         .into_iter()
                         .chain(seen())
                         .max_by_key(|counter| counter.spent_at(&own.limit, now))
-                        .unwrap_or_else(|| Counter::untouched(&own.limit)),
+                        .unwrap_or_else(|| Counter::new(&own.limit)),
                 }
             });
         let is_over = |(check, verdict): (&Check, &Verdict)| check.enforcing && verdict.over;

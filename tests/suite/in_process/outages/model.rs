@@ -72,7 +72,7 @@ pub(super) enum Outcome {
 
 impl Model {
     pub(super) fn new(limit: Limit, now: Time) -> Self {
-        let untouched = || Counter::untouched(&limit);
+        let untouched = || Counter::new(&limit);
         Self {
             limit,
             most: untouched(),
@@ -345,7 +345,7 @@ impl Model {
         self.early += self.unsure.saturating_sub(after);
         // It gets refunds that the first one has got already, or has not.
         self.least_without_pending = match self.kind() {
-            Kind::Concurrency if self.unsure > 0 => Counter::untouched(&self.limit),
+            Kind::Concurrency if self.unsure > 0 => Counter::new(&self.limit),
             _ => charged(
                 found,
                 &self.limit,

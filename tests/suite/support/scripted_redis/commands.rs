@@ -116,7 +116,7 @@ impl Database {
     /// What stands at a key, as the algorithm of this limit counts.
     pub(super) fn counter(&mut self, key: &str, limit: &Limit, now: Time) -> Counter {
         let Some(kept) = self.live(key.as_bytes(), now) else {
-            return Counter::untouched(limit);
+            return Counter::new(limit);
         };
         match &kept.state {
             State::Number(_) | State::Bucket { .. } => {

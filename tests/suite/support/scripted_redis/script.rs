@@ -150,7 +150,7 @@ impl<'a> Wanted<'a> {
             (SLIDING_WINDOW.., found) => {
                 let limit = self.limit();
                 let counter = match found {
-                    None => Counter::untouched(&limit),
+                    None => Counter::new(&limit),
                     Some(State::Counter(_, counter)) => counter,
                     Some(_) => return Err(WRONG_TYPE.to_owned()),
                 };

@@ -1,0 +1,248 @@
+use super::*;
+use crate::config::{self, CompileOptions, Source};
+use crate::rules::KeyFormat;
+use crate::rules::query::Entry;
+use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use crate::telemetry::metric::Metrics;
+
+const RULES: &str = "
+domain: d
+metadata: {tollgate: {defaults: {max_wait: 200ms, lease: 30s}}}
+descriptors:
+  - {key: reject, rate_limit: &five {unit: day, requests_per_unit: 5}}
+  - {key: queue, rate_limit: *five, metadata: &queue {tollgate: {algorithm: leaky_bucket, on_limit: queue}}}
+  - {key: shadow, rate_limit: *five, shadow_mode: true, metadata: *queue}
+  - {key: quota, rate_limit: *five, quota_mode: true, metadata: *queue}
+  - {key: degrade, rate_limit: *five, metadata: {tollgate: {on_limit: degrade}}}
+  - key: api
+    detailed_metric: true
+    descriptors:
+      - key: id
+        rate_limit: *five
+        detailed_metric: true
+        value_to_metric: true
+        metadata: {tollgate: {algorithm: concurrency, lease_by: id}}
+  - {key: other, value: o, rate_limit: {unlimited: true, replaces: [{name: replaced}]}}
+  - key: gone
+    descriptors:
+      - {key: id, rate_limit: {unit: day, requests_per_unit: 5, name: replaced}, metadata: {tollgate: {algorithm: concurrency, lease_by: id}}}
+";
+const NOW: Time = Time::from_micros(1_000_000);
+const MAX_WAIT: Span = Span::from_micros(200_000);
+
+fn rules() -> RuleSet {
+    let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
+    let options = CompileOptions {
+        key_format: KeyFormat::Safe,
+        ..CompileOptions::new(stats)
+    };
+    let source = Source {
+        name: "d".into(),
+        path: "d".into(),
+        text: RULES.into(),
+    };
+    config::load(&[source], &options)
+        .expect("these rules are right")
+        .rules
+}
+
+/// Plans a request, which may be changed before.
+fn planned<T>(
+    descriptors: &[&str],
+    modes: Modes,
+    change: impl FnOnce(&mut Query<'_>),
+    look: impl FnOnce(Result<Plan<'_>, InvalidRequest>) -> T,
+) -> T {
+    let descriptors = descriptors.iter().map(|text| {
+        Descriptor::new(
+            text.split(',')
+                .map(|entry| Entry::parse(entry).expect("it has a key")),
+        )
+    });
+    let mut query = Query {
+        domain: b"d",
+        descriptors: descriptors.collect(),
+        ..Query::default()
+    };
+    change(&mut query);
+    look(plan(&rules(), &query, modes, NOW))
+}
+
+/// The ask of a plan.
+fn asked(descriptors: &[&str], modes: Modes, change: impl FnOnce(&mut Query<'_>)) -> CheckRequest {
+    planned(descriptors, modes, change, |plan| {
+        plan.expect("it can be counted").request
+    })
+}
+
+#[test]
+fn a_slot_is_booked_for_hits_of_a_queue_while_the_caller_waits_and_nobody_is_in_shadow() {
+    let booked = |key: &str, modes: Modes, change: fn(&mut Query<'_>)| {
+        let request = asked(&[key], modes, change);
+        let books = request.checks[0].book_ahead > Span::ZERO
+            && matches!(request.checks[0].hits, Hits::Add(_));
+        assert_eq!(
+            request.all_or_nothing, books,
+            "{key}: what may book is decided together"
+        );
+        request.checks[0].book_ahead
+    };
+    let usual = Modes::default();
+    assert_eq!(booked("queue=1", usual, |_| {}), MAX_WAIT);
+    assert_eq!(booked("quota=1", usual, |_| {}), MAX_WAIT);
+    assert_eq!(
+        booked("queue=1", usual, |query| query.deadline =
+            Some(NOW.plus(Span::from_secs(1)))),
+        MAX_WAIT
+    );
+    assert_eq!(
+        booked("queue=1", usual, |query| query.deadline =
+            Some(NOW.plus(Span::from_micros(7)))),
+        Span::from_micros(7)
+    );
+    assert_eq!(
+        booked("queue=1", usual, |query| query.deadline =
+            Some(Time::default())),
+        Span::ZERO
+    );
+    assert_eq!(
+        booked("queue=1", usual, |query| query.descriptors[0].hits =
+            Hits::Peek),
+        MAX_WAIT
+    );
+    assert_eq!(
+        booked("queue=1", usual, |query| query.descriptors[0].hits =
+            Hits::Refund(1)),
+        MAX_WAIT
+    );
+    assert_eq!(
+        booked(
+            "queue=1",
+            Modes {
+                shadow: true,
+                ..usual
+            },
+            |_| {}
+        ),
+        Span::ZERO
+    );
+    assert_eq!(
+        booked(
+            "queue=1",
+            Modes {
+                quota: true,
+                ..usual
+            },
+            |_| {}
+        ),
+        MAX_WAIT
+    );
+    for key in ["shadow=1", "reject=1", "degrade=1"] {
+        assert_eq!(booked(key, usual, |_| {}), Span::ZERO, "{key}");
+    }
+    assert!(asked(&["reject=1", "queue=1"], usual, |_| {}).all_or_nothing);
+}
+
+#[test]
+fn what_rejects_or_queues_has_a_veto_and_what_degrades_has_none() {
+    let vetoes = |modes: Modes| {
+        let request = asked(
+            &[
+                "reject=1",
+                "queue=1",
+                "shadow=1",
+                "quota=1",
+                "degrade=1",
+                "api=1,id=1",
+            ],
+            modes,
+            |_| {},
+        );
+        request
+            .checks
+            .iter()
+            .map(|check| check.enforcing)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        vetoes(Modes::default()),
+        [true, true, false, false, false, true]
+    );
+    assert_eq!(
+        vetoes(Modes {
+            shadow: true,
+            ..Modes::default()
+        }),
+        [false; 6]
+    );
+    assert_eq!(
+        vetoes(Modes {
+            quota: true,
+            ..Modes::default()
+        }),
+        [false; 6]
+    );
+}
+
+#[test]
+fn a_holder_is_one_whatever_the_call_costs() {
+    for (sent, planned) in [
+        (Hits::Add(9), Hits::Add(1)),
+        (Hits::Refund(9), Hits::Refund(1)),
+        (Hits::Peek, Hits::Peek),
+    ] {
+        let request = asked(&["api=pay,id=ann"], Modes::default(), |query| {
+            query.descriptors[0].hits = sent
+        });
+        assert_eq!(
+            (request.checks[0].hits, request.checks[0].holder.as_deref()),
+            (planned, Some(&b"ann"[..]))
+        );
+    }
+    assert_eq!(
+        asked(&["reject=1"], Modes::default(), |_| {}).checks[0].holder,
+        None
+    );
+}
+
+#[test]
+fn a_holder_without_a_name_is_refused_where_it_would_be_counted() {
+    let error = planned(
+        &["reject=1", "api=pay,id="],
+        Modes::default(),
+        |_| {},
+        |plan| plan.expect_err("it has no name"),
+    );
+    assert_eq!(
+        error,
+        InvalidRequest::NoHolder {
+            descriptor: 1,
+            lease_by: "id".into()
+        }
+    );
+    assert_eq!(
+        error.to_string(),
+        "descriptors[1] has no value for id, which names the holder of a slot; send one that no other request has"
+    );
+    assert_eq!(
+        asked(&["other=o", "gone=1,id="], Modes::default(), |_| {})
+            .checks
+            .len(),
+        0,
+        "its rule is replaced"
+    );
+}
+
+#[test]
+fn a_holder_makes_no_metric_of_its_own() {
+    let metric_name = planned(
+        &["api=pay,id=ann"],
+        Modes::default(),
+        |_| {},
+        |plan| match &plan.expect("it can be counted").steps[0] {
+            Step::Counted { metric_name, .. } => metric_name.clone(),
+            _ => None,
+        },
+    );
+    assert_eq!(metric_name.as_deref(), Some("d.api_pay.id"));
+}

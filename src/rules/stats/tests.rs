@@ -1,0 +1,152 @@
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::check::{Hits, Verdict};
+use crate::limit::{Algorithm, Limit, Terms, Unit};
+use crate::rules::stats::table::{OTHER, SERIES_NAME_BYTES_MAX};
+use crate::rules::stats::{
+    Disposition, METRIC_SERIES_MAX, Outcome, RuleStats, SERIES_NAMES_BYTES_MAX, StatsTable,
+};
+use crate::telemetry::metric::Metrics;
+use crate::time::Span;
+
+/// limit, hits before, hits asked, then total, over, near, within.
+const ARITHMETIC: &[(u32, u64, u64, [u64; 4])] = &[
+    (20, 2, 3, [3, 0, 0, 3]),
+    (8, 5, 2, [2, 0, 1, 2]),
+    (20, 16, 3, [3, 0, 3, 3]),
+    (20, 19, 3, [3, 2, 1, 0]),
+    (20, 15, 7, [7, 2, 4, 0]),
+    (10, 27, 3, [3, 3, 0, 0]),
+    (0, 0, 1, [1, 1, 0, 0]),
+];
+
+#[test]
+fn hits_are_split_into_over_near_and_within_as_in_the_reference() {
+    for &(requests, before, hits, expected) in ARITHMETIC {
+        let used = before + hits;
+        let counts = counts_of(requests, hits, used, used > u64::from(requests));
+        assert_eq!(counts, expected, "{requests} {before} {hits:?}");
+    }
+}
+
+#[test]
+fn hits_refused_below_the_limit_are_all_over_it() {
+    // By on_store_error: deny, which does not know what is used; by the share of one of two
+    // replicas.
+    for used in [0, 11] {
+        assert_eq!(counts_of(20, 3, used, true), [3, 3, 0, 0], "{used} used");
+    }
+}
+
+/// What is counted of one call: total, over, near, within.
+fn counts_of(requests: u32, hits: u64, used: u64, over: bool) -> [u64; 4] {
+    let stats = RuleStats::default();
+    let limit =
+        Limit::new(&Terms::new(requests, Unit::Hour, Algorithm::FixedWindow)).expect("a limit");
+    let verdict = Verdict {
+        over,
+        used,
+        remaining: 0,
+        start_after: Span::ZERO,
+        retry_after: None,
+        reset_after: Span::ZERO,
+        from_cache: false,
+    };
+    let hits = Hits::Add(hits);
+    stats.record(&Outcome {
+        limit: &limit,
+        hits,
+        verdict: &verdict,
+        not_consumed: false,
+        disposition: Disposition::Nothing,
+        near_ratio: 0.8,
+    });
+    [
+        &stats.total_hits,
+        &stats.over_limit,
+        &stats.near_limit,
+        &stats.within_limit,
+    ]
+    .map(|count| count.load(Relaxed))
+}
+
+#[test]
+fn names_from_clients_are_bounded() {
+    let metrics = Metrics::new();
+    let table = StatsTable::new(3, &metrics);
+    for index in 0..10 {
+        table.of_client("d", &format!("d.k_{index}"));
+        table.domain_not_found(&format!("nowhere{index}"), 1);
+    }
+    let names = table.names.read();
+    assert_eq!(
+        names.of_clients.len() + names.unknown_domains.len(),
+        3 + 1,
+        "three names, and __other__"
+    );
+    assert!(names.of_rules.contains_key("d.__other__"));
+    assert!(table.overflows.get() > 0);
+}
+
+#[test]
+fn names_from_clients_are_bounded_in_bytes() {
+    let metrics = Metrics::new();
+    let table = StatsTable::new(METRIC_SERIES_MAX, &metrics);
+    let name_of = |index: usize| format!("{index:0>SERIES_NAME_BYTES_MAX$}");
+    let half = SERIES_NAMES_BYTES_MAX / SERIES_NAME_BYTES_MAX / 2;
+    for index in 0..half {
+        table.of_client("d", &name_of(index));
+        table.domain_not_found(&name_of(index), 1);
+    }
+    assert_eq!(table.overflows.get(), 0);
+    table.domain_not_found(&name_of(half), 1);
+    table.domain_not_found("x", 1);
+    assert_eq!(table.overflows.get(), 2, "all bytes are used");
+    // What becomes the name of a rule leaves room.
+    table.of_rule(&name_of(0));
+    table.domain_not_found("x", 1);
+    assert_eq!(table.overflows.get(), 2);
+    table.domain_not_found(&"y".repeat(SERIES_NAME_BYTES_MAX + 1), 1);
+    assert_eq!(table.overflows.get(), 3, "it is too long itself");
+    let names = table.names.read();
+    let bytes: usize = names
+        .of_clients
+        .keys()
+        .chain(names.unknown_domains.keys())
+        .map(|name| name.len())
+        .sum();
+    assert_eq!(names.client_bytes, bytes - OTHER.len());
+    assert!(names.client_bytes <= SERIES_NAMES_BYTES_MAX);
+}
+
+#[test]
+fn names_from_clients_are_values_of_labels() {
+    let metrics = Metrics::new();
+    let table = StatsTable::new(METRIC_SERIES_MAX, &metrics);
+    let mine = r#"a "quoted" name"#;
+    table.domain_not_found(mine, 2);
+    for stats in [
+        table.of_client("d", &format!("d.{mine}")),
+        table.of_rule("d.key"),
+    ] {
+        stats.total_hits.fetch_add(1, Relaxed);
+        stats.over_limit_with_local_cache.fetch_add(1, Relaxed);
+        stats.given_back.fetch_add(1, Relaxed);
+    }
+    let page = metrics.page();
+    for line in [
+        r#"ratelimit_service_rate_limit_domain_not_found{domain="a \"quoted\" name"} 2"#,
+        r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="a \"quoted\" name"} 1"#,
+        r#"ratelimit_service_rate_limit_over_limit_with_local_cache{domain="d",key1="a \"quoted\" name"} 1"#,
+        "ratelimit_service_rate_limit_d_key_over_limit_with_local_cache 1",
+        r#"ratelimit_service_rate_limit_total_negative_hits{domain="d",key1="a \"quoted\" name"} 1"#,
+        "ratelimit_service_rate_limit_d_key_total_negative_hits 1",
+    ] {
+        assert!(page.lines().any(|shown| shown == line), "{line}: {page}");
+    }
+    let families = page
+        .lines()
+        .filter(|line| line.starts_with("# TYPE") && line.contains("quoted"))
+        .count();
+    assert_eq!(families, 0, "{page}");
+}
