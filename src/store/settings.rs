@@ -414,11 +414,11 @@ mod tests {
         ),
         (
             &[("REDIS_URL", "redis:port")],
-            "REDIS_URL has a port that is no number",
+            "REDIS_URL has a port that is not from 1 to 65535",
         ),
         (
             &[("REDIS_URL", "app:s3cret@redis:6379")],
-            "REDIS_URL has a user or a password, and no scheme; write redis://user:password@host:port, or set REDIS_AUTH",
+            "REDIS_URL has a user or password but no scheme; expected redis://user:password@host:port, or set REDIS_AUTH",
         ),
         (
             &[("REDIS_URL", "a:1,b:2")],
@@ -434,7 +434,7 @@ mod tests {
         ),
         (
             &[("REDIS_TYPE", "cluster"), ("REDIS_URL", "a:1,b:port")],
-            "REDIS_URL has a port that is no number",
+            "REDIS_URL has a port that is not from 1 to 65535",
         ),
         (
             &[
@@ -502,7 +502,7 @@ mod tests {
         ),
         (
             &[("REDIS_PERSECOND", "1"), ("REDIS_PERSECOND_URL", "a@b")],
-            "REDIS_PERSECOND_URL has a user or a password, and no scheme",
+            "REDIS_PERSECOND_URL has a user or password but no scheme",
         ),
         (
             &[("REDIS_PERSECOND", "1"), ("REDIS_PERSECOND_TYPE", "ring")],

@@ -247,7 +247,7 @@ const WRONG_SETTINGS: &[(&[(&str, &str)], &str)] = &[
     ),
     (
         &[("REDIS_URL", "redis:port")],
-        "REDIS_URL has a port that is no number from 1 to 65535; write host:port",
+        "REDIS_URL has a port that is not from 1 to 65535; expected host:port",
     ),
     (&[("REDIS_SOCKET_TYPE", "udp")], "write tcp or unix"),
     (
