@@ -14,7 +14,7 @@ use crate::support::redis::RedisProcess;
 use crate::support::{Code, TestServer, look_until, request};
 
 const LIMIT: u32 = 4;
-/// So many that each of three nodes has some.
+/// Enough that each of three nodes has some.
 const VALUES: usize = 24;
 
 pub(crate) fn values() -> Vec<String> {
@@ -186,7 +186,7 @@ async fn of_a_slot_that_is_half_way_each_counter_is_asked_for_alone() {
         for some in values.chunks(100) {
             counting.ask(&counters("token", some)).await;
         }
-        // Two counters of one slot: there are some among so many.
+        // Among this many counters, two share a slot.
         let mut by_slot: HashMap<u16, String> = HashMap::new();
         let value_of = |key: &str| key.split(':').nth(3).expect("the safe form").to_owned();
         let shared = cluster.keys("tg:d:token:*").into_iter().find_map(|key| {
@@ -253,7 +253,7 @@ async fn slots_that_go_to_and_fro_lose_no_hit_and_count_none_twice() {
     });
     let mut hit = 1;
     let mut wrong = Vec::new();
-    // At least three times round, and as many hits as can be told from chance.
+    // At least three rounds, and enough hits for a significant result.
     while hit < HITS || (rounds.load(Relaxed) < 3 && hit < MANY - 1) {
         hit += 1;
         for (key, algorithm) in ALGORITHMS {
@@ -340,7 +340,7 @@ async fn of_a_node_that_is_lost_for_good_only_its_own_counters_go_by_policy() {
     for _ in 0..20 {
         for (value, is_lost) in values.iter().zip(&is_lost) {
             match counting.try_ask(&[("counted", value)]).await {
-                Ok(_) => assert!(!is_lost, "{value}: nobody can have counted it"),
+                Ok(_) => assert!(!is_lost, "{value}: no node can have counted it"),
                 Err(error) => assert!(
                     *is_lost && error.code() == GrpcCode::Unavailable,
                     "{value}: {error}"

@@ -1,4 +1,4 @@
-//! Connections of Envoy's door: where they are accepted, and how they end.
+//! Connections to the gRPC and HTTP listeners: how they are accepted and closed.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -35,7 +35,7 @@ async fn client_at(path: &Path) -> Client {
         endpoint
             .connect_with_connector(connect)
             .await
-            .expect("somebody listens"),
+            .expect("a listener"),
     )
 }
 
@@ -110,7 +110,7 @@ async fn a_second_signal_leaves_no_socket_behind_either() {
 async fn a_socket_of_a_process_that_is_no_more_is_taken_over() {
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("tollgate.sock");
-    drop(UnixListener::bind(&path).expect("nobody is there"));
+    drop(UnixListener::bind(&path).expect("no listener"));
     assert!(
         fs::metadata(&path)
             .expect("it was left behind")
@@ -199,7 +199,7 @@ async fn a_host_of_two_colons_is_every_address_of_ipv6_and_ipv4() {
 
 #[tokio::test]
 async fn each_door_is_where_its_host_and_port_say() {
-    // Whoever takes one of them meanwhile is another test, on a machine with 28,000 more.
+    // Another test could take one of them, of 28,000.
     let free = || {
         TcpListener::bind("127.0.0.2:0")
             .expect("any port will do")
@@ -207,11 +207,11 @@ async fn each_door_is_where_its_host_and_port_say() {
             .expect("it is bound")
     };
     let (http, grpc, debug) = (free(), free(), free());
-    let doors = [("", http), ("GRPC_", grpc), ("DEBUG_", debug)];
-    let server = doors.iter().fold(server(), |server, (door, addr)| {
+    let listeners = [("", http), ("GRPC_", grpc), ("DEBUG_", debug)];
+    let server = listeners.iter().fold(server(), |server, (prefix, addr)| {
         server
-            .with_env(&format!("{door}HOST"), "127.0.0.2")
-            .with_env(&format!("{door}PORT"), &addr.port().to_string())
+            .with_env(&format!("{prefix}HOST"), "127.0.0.2")
+            .with_env(&format!("{prefix}PORT"), &addr.port().to_string())
     });
     let server = server.start();
     assert_eq!(
@@ -243,7 +243,7 @@ async fn connections_end_at_their_age_and_lose_no_call() {
         let addr = server.grpc;
         callers.spawn(async move {
             let mut connection = raw_grpc::Connection::open(addr).await;
-            // Until it is told to go. Every call that began ends well, or this panics.
+            // Until GOAWAY. Every call in flight succeeds, or this panics.
             while let Some(begun) = connection.try_begin().await {
                 assert_eq!(begun.finish(&call()).await.status, tonic::Code::Ok);
             }
@@ -252,7 +252,7 @@ async fn connections_end_at_their_age_and_lose_no_call() {
             assert_eq!(
                 next.begin().await.finish(&call()).await.status,
                 tonic::Code::Ok,
-                "whoever comes back is served"
+                "new connections are served"
             );
             age
         });
@@ -278,10 +278,7 @@ async fn a_call_in_flight_is_finished_after_goaway_within_the_grace() {
     let whole = call();
     let (head, rest) = whole.split_at(7);
     begun.send(head);
-    eventually("it is told to go", async || {
-        connection.is_told_to_go().await
-    })
-    .await;
+    eventually("GOAWAY", async || connection.is_told_to_go().await).await;
     assert_eq!(begun.finish(rest).await.status, tonic::Code::Ok);
     eventually("the connection is closed", async || {
         server.metric("tollgate_connections") == Some(0.0)
@@ -298,10 +295,7 @@ async fn what_is_in_flight_when_the_grace_is_over_is_cut_off() {
     let mut connection = raw_grpc::Connection::open(server.grpc).await;
     let mut begun = connection.begin().await;
     begun.send(&call()[..7]);
-    eventually("it is told to go", async || {
-        connection.is_told_to_go().await
-    })
-    .await;
+    eventually("GOAWAY", async || connection.is_told_to_go().await).await;
     eventually("it is cut off", async || {
         server.metric("tollgate_connections") == Some(0.0)
     })

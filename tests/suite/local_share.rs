@@ -33,7 +33,7 @@ descriptors:
 const KEYS: [&str; 4] = ["window", "sliding", "log", "bucket"];
 /// The channel of heartbeats, with no key prefix, in database 0.
 const HEARTBEATS: &str = "tg:replicas:0";
-/// What is asked by nobody but the test: a verdict shows that Redis gave it.
+/// Only the test uses this key: a verdict for it comes from Redis.
 const PROBE: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"probe"}]}]}"#;
 
 /// A Redis that keeps on disk whatever it says that it has counted.
@@ -54,16 +54,16 @@ fn replicas(redis: &RedisProcess, count: u32) -> Vec<TestServer> {
     started(count, || replica(redis))
 }
 
-/// So many replicas, each of which has heard of all the others.
+/// Replicas that have received heartbeats of each other.
 pub(crate) fn started(count: u32, replica: impl Fn() -> Builder) -> Vec<TestServer> {
     let servers: Vec<_> = (0..count).map(|_| replica().start()).collect();
-    look_until("they have heard of each other", || {
+    look_until("heartbeats of all replicas", || {
         servers.iter().all(|server| alive(server) == count)
     });
     servers
 }
 
-/// How many replicas it has heard of.
+/// Its number of known replicas.
 fn alive(server: &TestServer) -> u32 {
     u32::try_from(whole(server.metric("tollgate_replicas"))).expect("few")
 }
@@ -76,7 +76,7 @@ async fn clients(servers: &[TestServer]) -> Vec<Client> {
     clients
 }
 
-/// How many of so many calls pass, which go to one replica after the other.
+/// How many of `calls` pass, sent to the replicas in turn.
 async fn passed(clients: &mut [Client], key: &str, calls: usize) -> u64 {
     passed_of(clients, (key, "v"), calls).await
 }
@@ -91,7 +91,7 @@ async fn passed_of(clients: &mut [Client], counter: (&str, &str), calls: usize) 
     passed
 }
 
-/// How many of so many calls for each of these pass: the different numbers that there are.
+/// The distinct numbers of calls that pass for each of these.
 async fn passed_of_each(
     client: &mut Client,
     counters: &[(&str, String)],
@@ -146,7 +146,7 @@ pub(crate) fn written_back(servers: &[TestServer]) -> u64 {
         .sum()
 }
 
-/// Waits for so many hits. Fails if there are more.
+/// Waits for this number of hits. Fails if there are more.
 fn wait_until_written_back(servers: &[TestServer], owed: u64) {
     look_until("all of it is written back", || {
         written_back(servers) >= owed
@@ -156,7 +156,7 @@ fn wait_until_written_back(servers: &[TestServer], owed: u64) {
 
 /// A number of things.
 pub(crate) fn whole(metric: Option<f64>) -> u64 {
-    let metric = metric.expect("it is told").to_string();
+    let metric = metric.expect("a metric").to_string();
     metric.parse().expect("a whole number")
 }
 
@@ -201,7 +201,7 @@ async fn with_three_replicas_a_client_gets_its_limit_over_an_outage_that_all_of_
     wait_until_redis_is_given_up(&servers);
     for key in KEYS {
         *got.get_mut(key).expect("it was asked") += passed(&mut clients, key, 11).await;
-        // Whoever always meets the same replica gets that one's part.
+        // A client of one replica gets that replica's share.
         *got.get_mut(key).expect("it was asked") += passed(&mut clients[..1], key, 50).await;
     }
     assert!(got.values().all(|got| (20..LIMIT).contains(got)), "{got:?}");
@@ -234,7 +234,7 @@ async fn refunds_during_an_outage_are_not_lost() {
             assert_eq!(client.ask("d", &[(key, "during")]).await, Code::Ok, "{key}");
             refund(&mut client, key, "during").await;
         }
-        // Not more than what was used is there again.
+        // No more than the used hits are available again.
         assert_eq!(
             passed_of(slice::from_mut(&mut client), (key, "before"), 30).await,
             LIMIT
@@ -285,11 +285,11 @@ fn alone_on(servers: &impl Servers) -> [TestServer; 1] {
             server.with_env(name, &value)
         })
         .start();
-    look_until("it has heard itself", || alive(&server) == 1);
+    look_until("its own heartbeat", || alive(&server) == 1);
     [server]
 }
 
-/// Slots move while nobody of us can see it: what is owed follows them.
+/// Slots move while no node is reachable: pending hits are written back to the new node.
 #[tokio::test]
 async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
     const VALUES: usize = 6;
@@ -305,7 +305,7 @@ async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
         passed_of_each(&mut client, &counters, 9).await,
         BTreeSet::from([9])
     );
-    (0..cluster.len()).for_each(|node| cluster.proxy(node).set(Fault::Refuse));
+    (0..cluster.len()).for_each(|node| cluster.proxy(node).set(Fault::RefuseConnections));
     eventually("each node is given up", async || {
         for (key, value) in &counters {
             look_at(&mut client, key, value).await;
@@ -402,7 +402,7 @@ async fn what_is_heard_of_other_replicas_goes_before_what_is_set() {
         .with_env("REDIS_URL", &redis.url())
         .with_env("REPLICAS", "4")
         .start()];
-    look_until("it has heard of itself", || alive(&servers[0]) == 1);
+    look_until("its own heartbeat", || alive(&servers[0]) == 1);
     redis.kill();
     let mut clients = clients(&servers).await;
     let mut passed = 0;
@@ -418,7 +418,7 @@ async fn replicas_come_and_go() {
     let redis = RedisProcess::start();
     let mut servers = replicas(&redis, 2);
     servers.push(replica(&redis).start());
-    look_until("the third is heard of", || {
+    look_until("the heartbeat of the third", || {
         servers.iter().all(|server| alive(server) == 3)
     });
 

@@ -136,7 +136,7 @@ fn where_connections_are_refused_none_stays_and_none_opens() {
     let proxy = Proxy::before(echo_server());
     let mut stream = connect(&proxy);
     assert!(is_answered(&mut stream));
-    proxy.set(Fault::Refuse);
+    proxy.set(Fault::RefuseConnections);
     assert!(!is_answered(&mut stream) && !is_answered(&mut connect(&proxy)));
     proxy.set(Fault::None);
     assert!(is_answered(&mut connect(&proxy)));
@@ -209,10 +209,10 @@ fn where_packets_are_lost_everything_comes_late_some_much_later_and_in_order() {
 
 #[test]
 fn a_server_that_is_not_there_looks_as_if_it_hung_up() {
-    let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+    let unused = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|listener| listener.local_addr())
         .expect("there is a free port");
-    let proxy = Proxy::before(nobody.port());
+    let proxy = Proxy::before(unused.port());
     assert!(!is_answered(&mut connect(&proxy)));
     look_until("it is closed", || proxy.open() == 0);
 }

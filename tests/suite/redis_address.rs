@@ -1,5 +1,4 @@
-//! Whatever REDIS_* say, the settings lead to a real Redis, as the right user, on the right
-//! database, and to no other.
+//! The settings REDIS_* lead to the right server, user and database.
 
 use std::fs;
 use std::net::TcpListener;
@@ -24,7 +23,7 @@ struct Cli {
     store: Settings,
 }
 
-/// What the settings come to. They are given as flags, which mean the same as their variables.
+/// Resolves settings, given as flags.
 pub(crate) fn connecting(settings: &[(&str, &str)]) -> Result<Connecting, String> {
     let flags = settings.iter().flat_map(|(name, value)| {
         [
@@ -37,7 +36,7 @@ pub(crate) fn connecting(settings: &[(&str, &str)]) -> Result<Connecting, String
     cli.store.redis.connecting(&[])
 }
 
-/// The same, where it is one server.
+/// The address of a single server.
 fn resolve(settings: &[(&str, &str)]) -> Result<Address, String> {
     match connecting(settings)?.main.deployment {
         Deployment::Single(address) => Ok(address),
@@ -45,7 +44,7 @@ fn resolve(settings: &[(&str, &str)]) -> Result<Address, String> {
     }
 }
 
-/// Connects, and asks for a sign of life: a server may let in whom it then tells nothing.
+/// Connects and sends a PING: a server may accept clients that it then rejects.
 pub(crate) async fn open(address: &Address) -> RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(PATIENCE))
@@ -88,10 +87,10 @@ pub(crate) async fn reach(server: &RedisProcess, settings: &[(&str, &str)]) -> S
         .expect("it answers")
 }
 
-/// Asserts that nobody is let in, and gives the reason.
-pub(crate) async fn refusal(settings: &[(&str, &str)]) -> String {
+/// Asserts that connecting fails, and returns the error.
+pub(crate) async fn connect_error(settings: &[(&str, &str)]) -> String {
     match connect(settings).await {
-        Ok(_) => panic!("{settings:?}: it is let in"),
+        Ok(_) => panic!("{settings:?}: connected"),
         Err(error) => {
             let explained = resolve(settings).expect("it was good").explain(&error);
             format!("{explained} ({error:?})")
@@ -217,7 +216,7 @@ async fn a_password_is_sent_whatever_is_in_it() {
     )
     .await;
     assert!(
-        refusal(&[("REDIS_URL", &address)])
+        connect_error(&[("REDIS_URL", &address)])
             .await
             .contains("requires a password (NOAUTH); set REDIS_AUTH")
     );
@@ -249,7 +248,7 @@ async fn a_user_of_an_acl_is_let_in_by_the_url_or_by_redis_auth() {
         let info = reach(&server, way).await;
         assert!(info.contains("user=app "), "{way:?}: {info}");
     }
-    // Whoever is nobody in particular may still come in.
+    // The default user is still accepted.
     assert!(
         reach(&server, &[("REDIS_URL", &address)])
             .await
@@ -284,7 +283,7 @@ async fn a_wrong_password_is_told_and_not_shown() {
             .iter()
             .map(|(name, value)| (*name, value.as_str()))
             .collect();
-        let error = refusal(&settings).await;
+        let error = connect_error(&settings).await;
         assert!(
             error.contains("rejects the user or password (WRONGPASS)"),
             "{error}"
@@ -309,7 +308,7 @@ async fn the_database_is_the_one_that_is_named() {
         (url, 0),
     ];
     for (url, database) in ways {
-        let mut connection = connect(&[("REDIS_URL", &url)]).await.expect("it is let in");
+        let mut connection = connect(&[("REDIS_URL", &url)]).await.expect("connected");
         let () = redis::cmd("SET")
             .arg("here")
             .arg(&url)
@@ -324,7 +323,7 @@ async fn the_database_is_the_one_that_is_named() {
         server.command::<()>(&["FLUSHALL"]);
     }
     assert!(
-        refusal(&[("REDIS_URL", &format!("{}/99", server.url()))])
+        connect_error(&[("REDIS_URL", &format!("{}/99", server.url()))])
             .await
             .contains("refused")
     );
@@ -411,7 +410,7 @@ fn files_that_cannot_be_used_are_named_at_the_start() {
     ];
     for (settings, expected) in cases {
         let settings = [&[("REDIS_URL", "rediss://redis")], &settings[..]].concat();
-        let error = resolve(&settings).expect_err("it is refused");
+        let error = resolve(&settings).expect_err("an error");
         assert!(error.starts_with(&expected), "{settings:?}: {error}");
     }
 }

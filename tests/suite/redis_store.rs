@@ -16,7 +16,7 @@ use crate::support::{
     Builder, Client, Code, TestServer, descriptor, eventually, limit_of, look_until, request,
 };
 
-/// Nobody listens there.
+/// A port without a listener.
 const NOWHERE: &str = "127.0.0.1:1";
 
 const POLICIES: &str = "
@@ -120,7 +120,7 @@ async fn a_flood_does_not_reach_redis_and_nobody_else_pays_for_it() {
     assert_eq!(
         codes(&mut client, "k", 2).await,
         [Code::Ok, Code::OverLimit],
-        "what was given back is there"
+        "the refund is available"
     );
 }
 
@@ -347,15 +347,15 @@ async fn redis_may_come_later() {
         [Code::Ok, Code::Ok, Code::OverLimit],
         "each replica by itself"
     );
-    look_until("the store is told to be gone", || {
+    look_until("the store is reported unreachable", || {
         server.get("/ready").body.contains("Redis unreachable")
     });
     assert_eq!(server.get("/ready").status, 200);
 
     let _redis = RedisProcess::builder()
         .start_at(port)
-        .expect("nobody else has the port");
-    look_until("the store is told to be there", || {
+        .expect("the port is free");
+    look_until("the store is reported reachable", || {
         !server.get("/ready").body.contains("Redis unreachable")
     });
     assert_eq!(
@@ -415,13 +415,13 @@ async fn health_can_be_told_to_need_redis() {
     assert_eq!(server.get("/healthcheck").status, 500);
     let redis = RedisProcess::builder()
         .start_at(port)
-        .expect("nobody else has the port");
+        .expect("the port is free");
     eventually("health is good", async || {
         server.get("/healthcheck").status == 200
     })
     .await;
     drop(redis);
-    // It goes by calls: nobody asks, nobody is refused.
+    // Only calls count.
     let mut client = server.client().await;
     eventually("health is bad", async || {
         client.ask("d", &[("k", "v")]).await;
@@ -447,9 +447,9 @@ async fn a_counter_that_somebody_blew_up_is_over_its_limit_and_not_an_error() {
     assert_eq!(
         codes(&mut client, "k", 1).await,
         [Code::OverLimit],
-        "by policy, which is local, which goes by what Redis last said"
+        "local fallback from the last known usage"
     );
-    look_until("the log tells of it", || {
+    look_until("a log line", || {
         server.log().contains("a value that is not a counter")
     });
     let answer = client
@@ -497,7 +497,7 @@ async fn a_counters_life_is_set_once_and_again_if_the_counter_is_lost() {
     assert_eq!(
         (remaining().await, remaining().await),
         (8, 7),
-        "nobody has hits to spare"
+        "no hits are left"
     );
 }
 
@@ -611,7 +611,7 @@ fn every_metric_that_the_documentation_names_is_there_with_its_help() {
     }
 }
 
-/// Counters of rules are there as soon as they count.
+/// Metrics of rules exist from the first request.
 fn metrics_of_a_rule_that_counts_everything() -> String {
     let rules = "
 domain: d

@@ -83,7 +83,7 @@ async fn alone_it_counts(version: Version) {
     consumes_nothing_when_refused(&mut counting).await;
 }
 
-/// One counter has no room left, and then all others have what they had.
+/// A counter that Redis has no memory for does not affect the others.
 async fn consumes_nothing_when_refused(counting: &mut Counting) {
     for (refusing, _) in ALGORITHMS {
         let full = [(refusing, "full")];

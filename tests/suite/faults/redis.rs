@@ -211,7 +211,7 @@ async fn a_demoted_redis_is_connected_to_about_once_a_second_until_its_address_l
     assert_eq!(keys.len(), 1);
 }
 
-/// Whatever the algorithm, a value of another program is told apart from a Redis that refuses to
+/// For all algorithms, a foreign value is distinguished from a Redis that replies with errors to
 /// count.
 #[tokio::test]
 async fn a_foreign_value_is_reported_as_such_for_every_algorithm() {
@@ -263,13 +263,13 @@ descriptors:
             let key = redis.command::<Vec<String>>(&["KEYS", "*"]).remove(0);
             redis.command::<()>(&["DEL", &key]);
             redis.command::<()>(&[command, &key, pair[1]]);
-            let troubles = async || {
+            let faults = async || {
                 client.ask("d", &[(pair[0], "v")]).await;
-                let trouble =
+                let fault =
                     |kind: &str| server.metric(&format!("tollgate_store_fault{{kind=\"{kind}\"}}"));
-                (trouble("foreign_value"), trouble("refusing")) == (Some(1.0), Some(0.0))
+                (fault("foreign_value"), fault("refusing")) == (Some(1.0), Some(0.0))
             };
-            eventually(&format!("{} {command} {}", pair[0], pair[1]), troubles).await;
+            eventually(&format!("{} {command} {}", pair[0], pair[1]), faults).await;
         }
     }
 }
@@ -441,7 +441,7 @@ fn repeated_outages_leave_nothing_behind() {
             |scenario| scenario.servers.redis.cont(),
         ),
         (
-            |scenario| scenario.proxy().set(Fault::Refuse),
+            |scenario| scenario.proxy().set(Fault::RefuseConnections),
             |scenario| scenario.proxy().set(Fault::None),
         ),
         (

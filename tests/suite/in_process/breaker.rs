@@ -24,7 +24,7 @@ const LATE: Verdict = Verdict::Error(StoreError::TimedOut);
 
 /// Every fault that opens the breaker.
 const FAULTS: [Fault; 7] = [
-    Fault::Refuse,
+    Fault::RefuseConnections,
     Fault::Unreachable,
     Fault::Stopped,
     Fault::NoReply,
@@ -107,7 +107,7 @@ async fn replies_that_never_come_are_failures_after_store_timeout() {
 #[tokio::test(start_paused = true)]
 async fn while_it_is_open_calls_take_no_time_and_never_reach_redis() {
     let world = world().await;
-    world.server.fail(Fault::Refuse);
+    world.server.fail(Fault::RefuseConnections);
     for _ in 0..3 {
         world.ask("v").await;
     }
@@ -159,7 +159,7 @@ async fn while_it_is_open_calls_take_no_time_and_never_reach_redis() {
 #[tokio::test(start_paused = true)]
 async fn one_successful_probe_closes_it() {
     let world = world().await;
-    world.server.fail(Fault::Refuse);
+    world.server.fail(Fault::RefuseConnections);
     for _ in 0..3 {
         world.ask("v").await;
     }
@@ -292,7 +292,7 @@ async fn a_callers_deadline_is_no_failure_of_redis() {
 async fn write_back_delays_the_first_call_by_no_more_than_three_tenths_of_a_second() {
     const OWED: u64 = 16_384;
     let world = world().await;
-    world.server.fail(Fault::Refuse);
+    world.server.fail(Fault::RefuseConnections);
     for _ in 0..3 {
         world.ask("v").await;
     }

@@ -317,7 +317,7 @@ async fn a_breaker_that_opens_refreshes_the_slots() {
     let value = value_on(NODES[0]);
     assert_eq!(world.ask(&value).await, OK);
     say(&world.network, &[(0, 5_460, NEW), RANGES[1], RANGES[2]]);
-    world.node(0).fail(Fault::Refuse);
+    world.node(0).fail(Fault::RefuseConnections);
     for _ in 0..3 {
         assert_eq!(world.ask(&value).await, error(StoreError::Unreachable));
     }
@@ -332,7 +332,7 @@ async fn a_breaker_that_opens_refreshes_the_slots() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_fails_over_is_logged_once_and_its_slots_are_counted_as_soon_as_the_topology_says_so()
  {
-    for fault in [Fault::Refuse, Fault::Stopped, Fault::Unreachable] {
+    for fault in [Fault::RefuseConnections, Fault::Stopped, Fault::Unreachable] {
         let log = Log::capture();
         let world = world().await;
         let traffic = world.service.traffic();
@@ -367,7 +367,7 @@ async fn a_node_that_fails_over_is_logged_once_and_its_slots_are_counted_as_soon
 
 #[tokio::test(start_paused = true)]
 async fn the_slots_of_a_node_that_was_never_reached_are_counted_as_soon_as_the_topology_says_so() {
-    for fault in [Fault::Refuse, Fault::Stopped, Fault::Unreachable] {
+    for fault in [Fault::RefuseConnections, Fault::Stopped, Fault::Unreachable] {
         let world = world_where(Some(fault)).await;
         pass(millis(3_000)).await;
         say(
@@ -381,7 +381,7 @@ async fn the_slots_of_a_node_that_was_never_reached_are_counted_as_soon_as_the_t
 
 #[tokio::test(start_paused = true)]
 async fn while_one_node_is_away_the_others_count_without_waiting() {
-    for fault in [Fault::Refuse, Fault::Stopped, Fault::Unreachable] {
+    for fault in [Fault::RefuseConnections, Fault::Stopped, Fault::Unreachable] {
         let log = Log::capture();
         let world = world().await;
         world.node(1).fail(fault);

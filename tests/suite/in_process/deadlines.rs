@@ -43,8 +43,8 @@ const CASES: [Case; 16] = {
         (Fault::Delay(millis(500)), Connected, LATE),
         (Fault::CloseInReply, Connected, LOST),
         (Fault::CloseBeforeRunning, Connected, LOST),
-        (Fault::Refuse, Connected, LOST),
-        (Fault::Refuse, NotConnected, LOST),
+        (Fault::RefuseConnections, Connected, LOST),
+        (Fault::RefuseConnections, NotConnected, LOST),
         (
             Fault::Error("LOADING Redis is loading the dataset in memory"),
             Connected,

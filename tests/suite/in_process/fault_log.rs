@@ -35,7 +35,7 @@ async fn under_traffic(fault: impl AsyncFn(&ScriptedRedis)) -> (Log, Service) {
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_logged_once_however_long_it_is() {
     for fault in [
-        Fault::Refuse,
+        Fault::RefuseConnections,
         Fault::Stopped,
         Fault::NoReply,
         Fault::HalfReply,
@@ -62,7 +62,7 @@ async fn an_outage_is_logged_when_the_breaker_opens_and_over_a_second_after_the_
     let network = Network::new(clock.clone());
     let server = network.server(ADDRESS);
     let service = Service::started(&network, clock).await;
-    server.fail(Fault::Refuse);
+    server.fail(Fault::RefuseConnections);
     for call in 0..3 {
         pass(millis(200)).await;
         assert!(log.faults().is_empty(), "before call {call}");
@@ -221,7 +221,7 @@ async fn ready_shows_what_a_restarting_redis_is_doing() {
     let network = Network::new(clock.clone());
     let server = network.server(ADDRESS);
     let service = Service::started(&network, clock).await;
-    server.fail(Fault::Refuse);
+    server.fail(Fault::RefuseConnections);
     for _ in 0..3 {
         service.ask_within("error", "v", Some(GRPC_TIMEOUT)).await;
     }

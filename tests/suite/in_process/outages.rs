@@ -162,7 +162,7 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let fault = prop::sample::select(
         &[
-            Fault::Refuse,
+            Fault::RefuseConnections,
             Fault::Stopped,
             Fault::Unreachable,
             Fault::NoReply,
@@ -259,7 +259,7 @@ fn known_histories_hold_for_every_algorithm() {
         (
             "a refund during an outage",
             vec![
-                Step::Outage(Fault::Refuse),
+                Step::Outage(Fault::RefuseConnections),
                 add(nothing),
                 add(nothing),
                 add(nothing),

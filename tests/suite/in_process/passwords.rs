@@ -39,7 +39,7 @@ async fn world() -> World {
 
 /// Closes all connections.
 async fn disconnect(server: &ScriptedRedis) {
-    server.fail(Fault::Refuse);
+    server.fail(Fault::RefuseConnections);
     settle().await;
     server.recover();
 }

@@ -43,7 +43,7 @@ async fn a_replica_that_drains_is_forgotten_at_once() {
     let (_network, replicas) = replicas(3).await;
     pass(millis(3_000)).await;
     replicas[2].lifecycle.enter(Phase::Draining);
-    // Each replica looks at what it heard once a second.
+    // Each replica evaluates heartbeats once a second.
     pass(millis(1_000)).await;
     assert_eq!(known(&replicas[..2]), [2, 2]);
 }
@@ -53,7 +53,7 @@ async fn a_replica_that_is_killed_is_forgotten_after_ten_seconds() {
     let (_network, mut replicas) = replicas(3).await;
     pass(millis(3_000)).await;
     drop(replicas.pop());
-    // Its last heartbeat was up to a second ago, and each replica looks at what it heard once a
+    // Its last heartbeat was up to a second ago, and each replica evaluates heartbeats once a
     // second.
     pass(millis(9_000)).await;
     assert_eq!(known(&replicas), [3, 3]);
@@ -63,13 +63,13 @@ async fn a_replica_that_is_killed_is_forgotten_after_ten_seconds() {
 
 #[tokio::test(start_paused = true)]
 async fn replicas_are_remembered_while_redis_is_away() {
-    for fault in [Fault::Refuse, Fault::Stopped, Fault::Unreachable] {
+    for fault in [Fault::RefuseConnections, Fault::Stopped, Fault::Unreachable] {
         let (network, mut replicas) = replicas(3).await;
         pass(millis(3_000)).await;
         network.server(ADDRESS).fail(fault);
         pass(millis(60_000)).await;
         assert_eq!(known(&replicas), [3, 3, 3], "{fault:?}");
-        // One of them is killed meanwhile. It is forgotten when the others could have heard it.
+        // One of them is killed meanwhile. It is removed once its heartbeat could have been received.
         drop(replicas.pop());
         network.server(ADDRESS).recover();
         pass(millis(5_000)).await;

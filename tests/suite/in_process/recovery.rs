@@ -98,7 +98,7 @@ async fn servers_that_are_slow_to_connect_to_are_used() {
             Verdict::Ok,
             "{deployment}"
         );
-        world.server.fail(Fault::Refuse);
+        world.server.fail(Fault::RefuseConnections);
         for call in 0..10 {
             let _ = world.service.ask("error", &format!("outage {call}")).await;
         }
@@ -182,7 +182,7 @@ async fn a_connection_attempt_runs_to_its_end_and_at_most_one_more_is_beside_it(
 #[tokio::test(start_paused = true)]
 async fn refused_probes_back_off_to_about_a_second() {
     let world = world(single(), |network| {
-        network.server(ADDRESS).fail(Fault::Refuse)
+        network.server(ADDRESS).fail(Fault::RefuseConnections)
     })
     .await;
     pass(millis(1_000)).await;
@@ -289,7 +289,7 @@ async fn look_ups_back_off_while_a_node_is_lost_and_keep_their_connection() {
                 .server(server)
                 .reply("CLUSTER INFO", Reply::text("cluster_state:ok\r\n"));
         }
-        network.server(OTHER).fail(Fault::Refuse);
+        network.server(OTHER).fail(Fault::RefuseConnections);
     };
     let world = world(cluster(&[ADDRESS]), lost).await;
     let _ = world.call_for(millis(3_000)).await;

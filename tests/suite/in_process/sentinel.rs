@@ -136,7 +136,7 @@ async fn a_replica_that_a_stale_sentinel_names_is_not_asked() {
 async fn after_a_failover_the_new_master_is_asked_within_a_second() {
     for fault in [
         None,
-        Some(Fault::Refuse),
+        Some(Fault::RefuseConnections),
         Some(Fault::Stopped),
         Some(Fault::Unreachable),
         Some(Fault::Error("READONLY")),
@@ -180,7 +180,7 @@ async fn after_a_failover_the_new_master_is_asked_within_a_second() {
 #[tokio::test(start_paused = true)]
 async fn without_sentinels_the_last_known_master_is_asked_and_that_is_logged_once() {
     for fault in [
-        Fault::Refuse,
+        Fault::RefuseConnections,
         Fault::Stopped,
         Fault::NoReply,
         Fault::Unreachable,
@@ -214,7 +214,7 @@ async fn without_sentinels_the_last_known_master_is_asked_and_that_is_logged_onc
 async fn one_sentinel_is_enough() {
     let log = Log::capture();
     let world = world().await;
-    world.server(SENTINELS[0]).fail(Fault::Refuse);
+    world.server(SENTINELS[0]).fail(Fault::RefuseConnections);
     world.server(SENTINELS[1]).fail(Fault::Stopped);
     pass(millis(5_000)).await;
     world.promote(SECOND);

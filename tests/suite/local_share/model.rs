@@ -58,7 +58,7 @@ struct Returned<'w> {
 
 #[derive(Debug, Clone, Copy)]
 enum Act {
-    /// So many hits at a replica.
+    /// Hits at a replica.
     Ask(usize, u64),
     /// Redis goes away for a replica, or for all of them, or comes back.
     Turn(usize),
@@ -196,8 +196,8 @@ impl World {
             Act::Ask(at, hits) => _ = self.ask(at % count, hits),
             Act::Turn(at) => self.turn(at % count),
             Act::TurnAll => {
-                // Whatever was said last was heard by everybody.
-                self.hear();
+                // All replicas received the last heartbeats.
+                self.exchange_heartbeats();
                 (0..count).for_each(|at| self.turn(at));
             }
         }
@@ -219,7 +219,7 @@ impl World {
         verdict
     }
 
-    fn hear(&mut self) {
+    fn exchange_heartbeats(&mut self) {
         let used = self.server.ask(Hits::Peek, self.now).used;
         for replica in self.replicas.iter_mut().filter(|replica| !replica.away) {
             replica.seen = Some((used, self.now));
@@ -377,7 +377,7 @@ proptest! {
         prop_assert!(exceeded.is_none(), "{}", exceeded.unwrap_or_default());
     }
 
-    /// Redis goes for each of them when it likes, is back for each when it likes, and nobody knows what others have used.
+    /// Redis becomes unavailable and available for each of them at any time, and no usage of others is known.
     #[test]
     fn over_any_outages_a_client_gets_its_limit_once_more(
         limit in limits(), replicas in 1..6_u32, acts in acts((0..8_usize).prop_map(Act::Turn)),
@@ -452,7 +452,7 @@ fn every_replica_lets_one_through_however_many_there_are() {
     assert_eq!(
         passed(&mut world),
         5,
-        "whoever always meets the same one is not shut out"
+        "a client of one replica is not locked out"
     );
     world.act(Act::TurnAll);
     assert_eq!(passed(&mut world), 0, "Redis knows of them");
@@ -705,8 +705,8 @@ fn no_slot_is_booked() {
     };
     let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
     assert!(!replica.count(&check, START).over);
-    let refused = replica.count(&check, START);
-    assert_eq!((refused.over, refused.start_after), (true, Span::ZERO));
+    let verdict = replica.count(&check, START);
+    assert_eq!((verdict.over, verdict.start_after), (true, Span::ZERO));
 }
 
 #[test]

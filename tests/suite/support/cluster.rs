@@ -28,7 +28,7 @@ pub(crate) struct ClusterProcess {
     masters: usize,
 }
 
-/// A cluster that is not started yet: three masters without replicas, unless it is told otherwise.
+/// Options of a cluster; by default three masters without replicas.
 pub(crate) struct Builder<'i> {
     version: Version,
     masters: usize,
@@ -89,7 +89,7 @@ impl ClusterProcess {
         places.join(",")
     }
 
-    /// Where clients are told that a node is.
+    /// The address of a node as the cluster announces it.
     pub(crate) fn place(&self, number: usize) -> String {
         let node = &self.nodes[number];
         node.proxy
@@ -107,7 +107,7 @@ impl ClusterProcess {
         &mut self.nodes[number].server
     }
 
-    /// What stands before a node.
+    /// The proxy of a node.
     pub(crate) fn proxy(&self, number: usize) -> &Proxy {
         self.nodes[number]
             .proxy
@@ -140,7 +140,7 @@ impl ClusterProcess {
     pub(crate) fn owner_of(&self, slot: u16) -> usize {
         let view = self.view(self.living().next().expect("some node runs"));
         view.owner_of(slot)
-            .unwrap_or_else(|| panic!("nobody serves slot {slot}: {view:?}"))
+            .unwrap_or_else(|| panic!("slot {slot} has no node: {view:?}"))
     }
 
     /// The node that serves a slot, once all masters that run name the same one. Until a new
@@ -171,7 +171,7 @@ impl ClusterProcess {
             .collect()
     }
 
-    /// What stands at a key, wherever that is.
+    /// The value of a key on its node.
     pub(crate) fn get(&self, key: &str) -> Option<i64> {
         self.server(self.owner_of(self.slot_of(key)))
             .command(&["GET", key])
@@ -291,7 +291,7 @@ impl ClusterProcess {
         }
     }
 
-    /// Tells nodes of each other, and who does what.
+    /// Joins the nodes and assigns slots.
     fn meet(&mut self, replicas: usize) {
         for node in &mut self.nodes {
             node.id = node.server.command(&["CLUSTER", "MYID"]);
@@ -371,7 +371,7 @@ impl<'i> Builder<'i> {
         Self { version, ..self }
     }
 
-    /// So many replicas of each master.
+    /// Redis replicas per master.
     pub(crate) fn with_replicas(self, replicas: usize) -> Self {
         Self { replicas, ..self }
     }
@@ -416,7 +416,7 @@ impl<'i> Builder<'i> {
         self
     }
 
-    /// Starts them, tells them of each other, and waits until they serve.
+    /// Starts and joins the nodes, and waits until all slots are served.
     pub(crate) fn start(self) -> ClusterProcess {
         let count = self.masters * (1 + self.replicas);
         let nodes = (0..count).map(|_| self.node()).collect();
@@ -439,7 +439,7 @@ impl<'i> Builder<'i> {
                 None => builder,
             };
             let bus = (port + BUS_PORT_OFFSET).to_string();
-            // If somebody was faster, there are other ports.
+            // Another process took a port: try others.
             if let Some(server) = builder
                 .with_arguments(&["--cluster-announce-bus-port", &bus])
                 .start_at(port)
@@ -483,7 +483,7 @@ impl<'i> Builder<'i> {
 }
 
 impl Migration<'_> {
-    /// Moves so many keys of the slot, of those that are there now. Gives how many went.
+    /// Moves up to this many keys of the slot. Returns how many were moved.
     pub(crate) fn move_some_keys(&self, keys_max: usize) -> usize {
         let (from, to) = (self.cluster.server(self.from), self.cluster.server(self.to));
         let keys: Vec<String> = from.command(&[
@@ -611,11 +611,11 @@ mod tests {
             (cluster.owner_of(slot), cluster.get("k")),
             (master + 3, Some(1))
         );
-        let told: String = cluster.server(master + 3).text(&["CLUSTER", "NODES"]);
+        let nodes: String = cluster.server(master + 3).text(&["CLUSTER", "NODES"]);
         let proxy = cluster.proxy(master + 3).addr().to_string();
         assert!(
-            told.contains(&format!("{proxy}@")),
-            "clients are sent to the proxies: {told}"
+            nodes.contains(&format!("{proxy}@")),
+            "the proxies are announced: {nodes}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! How each kind of counter stands in Redis: what reads it, what is read then, and how long it
+//! The state of each kind of counter in Redis: how it is read, what is read, and how long it
 //! lives.
 
 use redis::{Cmd, Value};
@@ -8,11 +8,11 @@ use tollgate::check::{Check, Hits};
 use tollgate::limit::{Limit, Months};
 use tollgate::time::{Span, Time};
 
-/// Redis refuses times that are too long for it, so lives end here, in ms.
+/// The longest lifetime that Redis accepts, in ms.
 pub(crate) const LIFE_MAX: u64 = 1 << 52;
 /// What expiry may be late by: it goes by whole ms, of a clock that Redis read a little earlier.
 const SPARE: u64 = 2;
-/// Sums of a log begin anew here.
+/// Sums of a log start over here.
 pub(crate) const SUM_END: u64 = 1 << 52;
 
 /// The key at which Redis has the counter of a check.
@@ -84,7 +84,7 @@ pub(crate) fn compare(
     if same {
         Ok(())
     } else {
-        Err(format!("{value:?} is there, and {counter:?} should be"))
+        Err(format!("found {value:?}, expected {counter:?}"))
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) enum Fault {
     /// are reset (RST) when half of a reply has been sent.
     ResetHalf(usize),
     /// All connections are reset, and new ones as soon as they are opened.
-    Refuse,
+    RefuseConnections,
     /// Connections stay open, and new ones are accepted, but nothing passes in either direction. It
     /// does when the fault has ended.
     Stall,
@@ -95,7 +95,7 @@ struct Counted(Arc<Shared>);
 /// Why a connection ends.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// Somebody closed it.
+    /// Closed by a peer.
     Closed,
     /// It is to be reset.
     Reset,
@@ -156,7 +156,7 @@ impl Proxy {
         self.shared.fault.send_replace(fault);
     }
 
-    /// Of so many of the next replies sends only the first half, and then closes that connection.
+    /// Sends only the first half of this many of the next replies, and closes the connection.
     pub(crate) fn cut_next(&self, replies: u32) {
         self.shared.cuts.store(replies, SeqCst);
     }
@@ -293,7 +293,7 @@ async fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
 
 /// Lets pass what passes, until either side has closed or the connection is to be broken.
 async fn pass(mut client: TcpStream, mut server: TcpStream, number: usize, shared: &Shared) {
-    // It fails where somebody has gone already, which is found out soon enough.
+    // Fails if a peer has closed the connection.
     let _ = client
         .set_nodelay(true)
         .and_then(|()| server.set_nodelay(true));
@@ -303,7 +303,7 @@ async fn pass(mut client: TcpStream, mut server: TcpStream, number: usize, share
         tokio::select! {
             end = pass_pieces(from_client, to_server, number, Direction::Request, shared) => end,
             end = pass_pieces(from_server, to_client, number, Direction::Reply, shared) => end,
-            _ = fault.wait_for(|fault| *fault == Fault::Refuse) => End::Reset,
+            _ = fault.wait_for(|fault| *fault == Fault::RefuseConnections) => End::Reset,
         }
     };
     if end == End::Reset {

@@ -32,7 +32,7 @@ const CLUSTER_PORTS: Range<u16> = 10_000..12_000;
 /// By Redis' own rule, which 6.2 leaves no choice about.
 pub(crate) const BUS_PORT_OFFSET: u16 = 10_000;
 
-/// A running server, which keeps nothing on disk unless it is told to. Dropped, it is killed; in a
+/// A running server, by default without persistence. Dropped, it is killed; in a
 /// test that fails, its log is shown.
 pub(crate) struct RedisProcess {
     /// `None` while it is killed.
@@ -42,10 +42,10 @@ pub(crate) struct RedisProcess {
     port: u16,
 }
 
-/// A server that is not started yet. It listens on TCP unless it is told otherwise.
+/// Options of a server; by default it listens on TCP.
 pub(crate) struct Builder {
     home: Home,
-    door: Door,
+    transport: Transport,
     version: Version,
     /// It is a sentinel, which is told what it is in a file that it writes again itself.
     is_sentinel: bool,
@@ -62,7 +62,7 @@ struct Home {
 }
 
 #[derive(PartialEq)]
-enum Door {
+enum Transport {
     Tcp,
     Tls,
     Socket,
@@ -82,7 +82,7 @@ impl RedisProcess {
                 directory,
                 password: None,
             },
-            door: Door::Tcp,
+            transport: Transport::Tcp,
             version: DEFAULT,
             is_sentinel: false,
             has_bus: false,
@@ -93,18 +93,18 @@ impl RedisProcess {
 
     /// As an operator writes it: `127.0.0.1:port`, or the path of its socket.
     pub(crate) fn address(&self) -> String {
-        match self.options.door {
-            Door::Socket => self.socket().display().to_string(),
-            Door::Tcp | Door::Tls => format!("{}:{}", Ipv4Addr::LOCALHOST, self.port),
+        match self.options.transport {
+            Transport::Socket => self.socket().display().to_string(),
+            Transport::Tcp | Transport::Tls => format!("{}:{}", Ipv4Addr::LOCALHOST, self.port),
         }
     }
 
     /// The same with its scheme, and without credentials.
     pub(crate) fn url(&self) -> String {
-        let scheme = match self.options.door {
-            Door::Tcp => "redis",
-            Door::Tls => "rediss",
-            Door::Socket => "unix",
+        let scheme = match self.options.transport {
+            Transport::Tcp => "redis",
+            Transport::Tls => "rediss",
+            Transport::Socket => "unix",
         };
         format!("{scheme}://{}", self.address())
     }
@@ -124,7 +124,7 @@ impl RedisProcess {
         self.child.as_ref().expect("it runs").id()
     }
 
-    /// A connection past every door, as a user who may do anything.
+    /// An administrative connection, as a user with all permissions.
     pub(crate) fn connection(&self) -> Connection {
         self.options
             .home
@@ -140,7 +140,7 @@ impl RedisProcess {
             .is_ok()
     }
 
-    /// The number behind that name in a section of INFO, if it is there.
+    /// A number of a section of INFO.
     pub(crate) fn info(&self, section: &str, name: &str) -> Option<u64> {
         let info = self.text(&["INFO", section]);
         let rest = info.lines().find_map(|line| line.strip_prefix(name))?;
@@ -152,7 +152,7 @@ impl RedisProcess {
         )
     }
 
-    /// Runs a command past every door, as a user who may do anything.
+    /// Runs a command as a user with all permissions.
     pub(crate) fn command<T: FromRedisValue>(&self, words: &[&str]) -> T {
         self.options
             .home
@@ -165,7 +165,7 @@ impl RedisProcess {
         ::redis::from_redis_value(self.command(words)).expect("it is text")
     }
 
-    /// Runs a command that may be refused, and gives whether it was not.
+    /// Runs a command and returns whether it succeeded.
     pub(crate) fn tries(&self, words: &[&str]) -> bool {
         self.options.home.command::<::redis::Value>(words).is_ok()
     }
@@ -257,7 +257,7 @@ impl RedisProcess {
         self.child = self.options.try_start(self.port);
         assert!(
             self.child.is_some(),
-            "somebody has taken port {}",
+            "another process has taken port {}",
             self.port
         );
     }
@@ -268,7 +268,7 @@ impl RedisProcess {
     }
 
     fn signal(&self, name: &str) {
-        // It was not waited for, so its number is nobody else's.
+        // It was not waited for, so its pid is not reused.
         let sent = Command::new("sh")
             .args(["-c", &format!("kill -{name} {}", self.pid())])
             .status();
@@ -289,7 +289,7 @@ impl Builder {
         self
     }
 
-    /// A node of a cluster, which nobody has told of others yet.
+    /// A node of a cluster, before it joins others.
     pub(crate) fn with_cluster_enabled(mut self) -> Self {
         self.has_bus = true;
         self.with_arguments(&["--cluster-enabled", "yes"])
@@ -304,7 +304,7 @@ impl Builder {
 
     /// Nothing but a Unix socket.
     pub(crate) fn with_nothing_but_a_socket(mut self) -> Self {
-        self.door = Door::Socket;
+        self.transport = Transport::Socket;
         self
     }
 
@@ -312,7 +312,7 @@ impl Builder {
     /// authority. The server is the one on the PATH: those of `.tools` have no TLS.
     pub(crate) fn with_tls(mut self, identity: &Identity, auth_clients: &str) -> Self {
         self.version = ON_PATH;
-        self.door = Door::Tls;
+        self.transport = Transport::Tls;
         let path = |path: &Path| path.display().to_string();
         self.with_arguments(&[
             "--tls-cert-file",
@@ -326,7 +326,7 @@ impl Builder {
             "--tls-auth-clients",
             auth_clients,
         ])
-        // To whom it connects itself: a master, or who is looked after.
+        // What it connects to: its master, or the servers it monitors.
         .with_arguments(&["--tls-replication", "yes"])
     }
 
@@ -357,7 +357,7 @@ impl Builder {
     /// Starts it on a free port, and waits until it answers.
     pub(crate) fn start(self) -> RedisProcess {
         loop {
-            // Free now; if somebody is faster, there are others.
+            // Free now; if another process takes it, there are others.
             let port = self.free_port();
             if let Some(child) = self.try_start(port) {
                 return self.started(child, port);
@@ -371,7 +371,7 @@ impl Builder {
         Some(self.started(child, port))
     }
 
-    /// One that nobody has, and that no other test of this process is given.
+    /// A free port that no other test of this process gets.
     pub(crate) fn free_port(&self) -> u16 {
         if self.has_bus {
             free_port(&CLUSTER_PORTS, &[0, BUS_PORT_OFFSET])
@@ -413,10 +413,10 @@ impl Builder {
             command.args(["--save", "", "--appendonly", "no"]);
         }
         let port = port.to_string();
-        match self.door {
-            Door::Tcp => command.args(["--port", &port]),
-            Door::Tls => command.args(["--port", "0", "--tls-port", &port]),
-            Door::Socket => command.args(["--port", "0"]),
+        match self.transport {
+            Transport::Tcp => command.args(["--port", &port]),
+            Transport::Tls => command.args(["--port", "0", "--tls-port", &port]),
+            Transport::Socket => command.args(["--port", "0"]),
         };
         // The minus is for machines without IPv6.
         command.args(["--bind", "127.0.0.1", "-::1"]);

@@ -43,7 +43,7 @@ impl Bench {
             .unwrap_or(0)
     }
 
-    /// Counts anew.
+    /// Resets the counts.
     pub(crate) fn count_anew(&self) {
         self.server.command::<()>(&["CONFIG", "RESETSTAT"]);
     }
@@ -141,7 +141,7 @@ pub(crate) fn atomic_request(checks: impl IntoIterator<Item = Check>) -> CheckRe
     }
 }
 
-/// Terms that let so many pass at once, whatever the algorithm.
+/// Terms that admit this many hits at once with each algorithm.
 pub(crate) fn all_at_once(requests: u32, unit: Unit, algorithm: Algorithm) -> Terms {
     Terms {
         burst: (algorithm == Algorithm::LeakyBucket).then_some(requests),

@@ -75,7 +75,7 @@ struct Accepting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Connections are refused, and open ones are closed.
-    Refuse,
+    RefuseConnections,
     /// Packets are lost: connecting takes until a packet arrives after the fault, and nothing is
     /// read from open connections.
     Unreachable,
@@ -329,7 +329,7 @@ impl ScriptedRedis {
             tokio::time::sleep(wait).await;
             wait *= 2;
         }
-        if self.fault(self.opened()) == Some(Fault::Refuse) {
+        if self.fault(self.opened()) == Some(Fault::RefuseConnections) {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         let number = self.opened.fetch_add(1, Relaxed);
@@ -431,7 +431,7 @@ impl Connection {
                     self.writer.write_all(&message).await?;
                     continue;
                 }
-                () = until(&mut plan, |plan| plan.fault(number) == Some(Fault::Refuse)) => return Ok(()),
+                () = until(&mut plan, |plan| plan.fault(number) == Some(Fault::RefuseConnections)) => return Ok(()),
             }
             until(&mut plan, |plan| {
                 !matches!(

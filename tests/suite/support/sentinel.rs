@@ -20,7 +20,7 @@ pub(crate) struct SentinelProcess {
     pub(crate) sentinels: Vec<RedisProcess>,
 }
 
-/// A deployment that is not started yet: one replica, unless it is told otherwise.
+/// Options of a deployment; by default one Redis replica.
 pub(crate) struct Builder<'i> {
     version: Version,
     replicas: usize,
@@ -88,12 +88,12 @@ impl SentinelProcess {
     pub(crate) fn fail_over(&self) {
         let before = self.master_by_name().expect("they agree");
         let sentinel = self.honest().next().expect("a sentinel runs");
-        // Who has just failed over, or not heard of a replica for a while, refuses.
+        // A sentinel rejects this after a recent failover, or without a recent reply of a replica.
         look_until("a sentinel begins to fail over", || {
             sentinel.tries(&["SENTINEL", "FAILOVER", MASTER])
         });
         self.wait_until_replaced(before);
-        // Until then it counts what nobody is going to know of.
+        // Until then it counts hits that are lost.
         look_until("the old master follows the new one", || {
             self.servers[before].is_replica()
         });
@@ -138,7 +138,7 @@ impl<'i> Builder<'i> {
         Self { version, ..self }
     }
 
-    /// So many replicas.
+    /// Redis replicas.
     pub(crate) fn with_replicas(self, replicas: usize) -> Self {
         Self { replicas, ..self }
     }
@@ -152,7 +152,7 @@ impl<'i> Builder<'i> {
         }
     }
 
-    /// A password for everybody who comes to the servers.
+    /// The password of the servers.
     pub(crate) fn with_password(self, password: &'static str) -> Self {
         Self {
             password: Some(password),
@@ -160,7 +160,7 @@ impl<'i> Builder<'i> {
         }
     }
 
-    /// A password for everybody who comes to the sentinels.
+    /// The password of the sentinels.
     pub(crate) fn with_sentinel_password(self, password: &'static str) -> Self {
         Self {
             sentinel_password: Some(password),

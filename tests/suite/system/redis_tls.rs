@@ -13,7 +13,7 @@ use tollgate::store::redis::topology::deployment::Deployment;
 use tollgate::telemetry::metric::Metrics;
 
 use crate::cluster::ready;
-use crate::redis_address::{connecting, info, open, reach, refusal, text};
+use crate::redis_address::{connect_error, connecting, info, open, reach, text};
 use crate::settings::{
     K, K_AND_S, S, TIGHT, counting, counts_on_a_new_connection, is_told, with_both_periods,
 };
@@ -53,9 +53,9 @@ async fn tls_trusts_the_authority_that_is_named() {
         ],
     )
     .await;
-    // Without it the system's are asked, and in plain text nobody answers.
-    refusal(&[("REDIS_URL", &server.url())]).await;
-    refusal(&[("REDIS_URL", &server.address()), ca]).await;
+    // Without it the system's authorities apply, and plain text gets no reply.
+    connect_error(&[("REDIS_URL", &server.url())]).await;
+    connect_error(&[("REDIS_URL", &server.address()), ca]).await;
 }
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn a_server_of_another_authority_is_refused() {
         .start();
     let ca = other.cacert();
     for skip in ["false", "true"] {
-        let error = refusal(&[
+        let error = connect_error(&[
             ("REDIS_URL", &server.url()),
             ("REDIS_TLS_CACERT", text(&ca)),
             ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", skip),
@@ -91,7 +91,7 @@ async fn a_server_of_another_name_is_refused_unless_names_do_not_matter() {
         ("REDIS_TLS_CACERT", text(&ca)),
         ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "false"),
     ];
-    let error = refusal(&settings).await;
+    let error = connect_error(&settings).await;
     assert!(
         error.contains("NotValidForName") || error.contains("not valid for name"),
         "{error}"
@@ -118,7 +118,7 @@ async fn a_client_certificate_is_shown_where_it_is_asked_for() {
         .start();
     let (url, ca) = (server.url(), authority.cacert());
     let settings = [("REDIS_URL", url.as_str()), ("REDIS_TLS_CACERT", text(&ca))];
-    refusal(&settings).await;
+    connect_error(&settings).await;
     for (form, heading) in [
         (KeyForm::Pkcs8, "BEGIN PRIVATE KEY"),
         (KeyForm::Pkcs1, "BEGIN RSA PRIVATE KEY"),
@@ -177,7 +177,7 @@ async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watch
             panic!("one server, not {}", pool.deployment)
         };
         assert!(
-            info(&mut open(&address).await.expect("it is let in"))
+            info(&mut open(&address).await.expect("connected"))
                 .await
                 .contains(&format!("process_id:{}\r", server.pid()))
         );
@@ -226,18 +226,15 @@ async fn what_is_exchanged_is_for_connections_that_begin_later() {
         panic!("one server, not {}", main.deployment)
     };
     let mut source = CredentialReloader::new(secrets, &Metrics::new()).expect("there are files");
-    let mut old = open(&address).await.expect("it is let in");
+    let mut old = open(&address).await.expect("connected");
 
     exchange("app:2nd", &after, KeyForm::Sec1);
     redis.command::<()>(&["ACL", "SETUSER", "app", "resetpass", ">2nd"]);
-    assert!(
-        open(&address).await.is_err(),
-        "nobody has read the files again"
-    );
+    assert!(open(&address).await.is_err(), "the files were not reloaded");
     source.load();
     // Somewhere else, as a cluster or Sentinel names it, the same is said.
     for address in [&address, &address.at("127.0.0.1", redis.port())] {
-        open(address).await.expect("it is let in");
+        open(address).await.expect("connected");
     }
     info(&mut old).await;
 }
@@ -293,7 +290,7 @@ fn redis_is_reached_only_with_what_it_asks_for() {
     ];
     for without in groups {
         let server = start(without);
-        look_until("what is missing is told", || {
+        look_until("the missing setting is logged", || {
             server.log().contains("Redis unreachable")
         });
         assert!(!is_reached(&server), "without {without:?}");
@@ -336,7 +333,7 @@ fn a_client_certificate_is_exchanged_without_a_restart() {
             server.with_env(name, &path.display().to_string())
         })
         .start();
-    look_until("it is let in", || server.json(K).status == 200);
+    look_until("connected", || server.json(K).status == 200);
     exchange(&after);
     counts_on_a_new_connection(&server, &redis);
 }
@@ -380,7 +377,7 @@ fn the_second_redis_is_reached_only_with_what_it_asks_for() {
     // What is said of the first Redis is not said to the second.
     for settings in [&[tls][..], &[auth], &[("REDIS_AUTH", "s3cret"), tls]] {
         let server = start(settings);
-        look_until("what is missing is told", || {
+        look_until("the missing setting is logged", || {
             server.log().contains("Redis unreachable")
         });
         assert_eq!(server.json(S).status, 429, "{settings:?}");
