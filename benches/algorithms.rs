@@ -22,7 +22,9 @@ use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
 use tollgate::rules::key::{KeyFormat, KeyHead, KeyTail, counter_key};
 use tollgate::rules::query::Entry;
 use tollgate::store::memory::Counters;
-use tollgate::store::redis::script::{self, EncodedCheck, Form, Mode, Script, WindowCommand};
+use tollgate::store::redis::client::decode::ScriptReply;
+use tollgate::store::redis::client::encode::{EncodedCheck, Mode, WindowCommand};
+use tollgate::store::redis::client::script::{Form, Script};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Span, Time};
 
@@ -299,7 +301,7 @@ impl Redis {
         }
     }
 
-    /// Asks for so many checks in each of these calls, all of them in one trip.
+    /// Sends calls with so many checks each, in one pipeline.
     fn decide(&mut self, case: &mut Case, calls: &[u64]) {
         let form = match (case.way, calls) {
             (Way::Command, _) => WindowCommand::Incr,
@@ -333,13 +335,13 @@ impl Redis {
         }
         let answers: Vec<Value> = commands.query(&mut self.connection).expect("Redis decides");
         for (answer, &checks) in answers.into_iter().zip(calls).take(scripts) {
-            let replies = script::replies(answer, usize::try_from(checks).expect("it is small"))
+            let replies = ScriptReply::read(answer, usize::try_from(checks).expect("it is small"))
                 .expect("a reply");
             assert!(
-                replies.told.iter().all(Result::is_ok),
+                replies.replies.iter().all(Result::is_ok),
                 "{}: {:?}",
                 case.label,
-                replies.told
+                replies.replies
             );
         }
     }
@@ -351,7 +353,7 @@ impl Redis {
         }
     }
 
-    /// What a decision costs in so many trips.
+    /// CPU of Redis per decision, over so many pipelines.
     fn time(&mut self, case: &mut Case, what: usize, trips: u64, calls: &[u64]) {
         let before = self.cpu_micros();
         for _ in 0..trips {
@@ -364,20 +366,20 @@ impl Redis {
     /// What the server's main thread has used.
     fn cpu_micros(&mut self) -> f64 {
         let seconds: f64 = ["used_cpu_user:", "used_cpu_sys:"]
-            .map(|name| self.told("CPU", name).parse::<f64>().expect("a number"))
+            .map(|name| self.info("CPU", name).parse::<f64>().expect("a number"))
             .iter()
             .sum();
         seconds * 1e6
     }
 
-    fn told(&mut self, section: &str, name: &str) -> String {
+    fn info(&mut self, section: &str, name: &str) -> String {
         let info: String = redis::cmd("INFO")
             .arg(section)
             .query(&mut self.connection)
-            .expect("Redis tells");
+            .expect("INFO");
         info.lines()
             .find_map(|line| line.strip_prefix(name))
-            .expect("it is told")
+            .expect("a field")
             .trim()
             .to_owned()
     }
@@ -392,7 +394,7 @@ impl Redis {
             .expect("Redis forgets");
         let used = |redis: &mut Self| {
             redis
-                .told("MEMORY", "used_memory:")
+                .info("MEMORY", "used_memory:")
                 .parse::<f64>()
                 .expect("a number")
         };
@@ -431,7 +433,7 @@ impl Redis {
                 .arg("SAMPLES")
                 .arg(0)
                 .query(&mut self.connection)
-                .expect("the key is there")
+                .expect("a key")
         };
         let sizes: Vec<f64> = keys.iter().map(bytes).map(figure).collect();
         median(&sizes)
@@ -447,7 +449,7 @@ impl Drop for Redis {
 }
 
 fn report(redis: &mut Redis, cases: &mut [Case]) {
-    let version = redis.told("SERVER", "redis_version:");
+    let version = redis.info("SERVER", "redis_version:");
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpu
         .lines()

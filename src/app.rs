@@ -343,11 +343,11 @@ impl App {
             .start(self.listeners, self.workers, &self.metrics)?;
         // Threads of their own: whatever clients of the admin listener do, it delays neither the
         // store nor signals.
-        let look_after_store = self
+        let maintain_store = self
             .backend
             .clone()
-            .look_after(self.clock, self.lifecycle.clone());
-        let _store_thread = Thread::spawn("store", look_after_store)?;
+            .maintain(self.clock, self.lifecycle.clone());
+        let _store_thread = Thread::spawn("store", maintain_store)?;
         let _admin_thread = {
             let common = Common {
                 lifecycle: self.lifecycle.clone(),

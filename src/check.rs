@@ -1,5 +1,4 @@
-//! The whole conversation between rules and counters: a question per counter, and a verdict per
-//! question.
+//! The request to a store and its result: checks in, verdicts out.
 
 use std::fmt;
 
@@ -9,130 +8,125 @@ use crate::limit::Limit;
 use crate::text::Text;
 use crate::time::{Span, Time};
 
-/// Windows and metrics count any hits up to this many in one call: more is no number of requests
-/// but a mistake, or mischief. It is one more than the greatest limit, so that what is cut down to
-/// it is refused whatever the limit.
+/// Hits of one call that windows and metrics count. More is a mistake or an attack. It is one more than
+/// the greatest limit, so that hits that are reduced to it are over any limit.
 pub const HITS_MAX: u64 = 1 << 32;
 
-/// Keys up to this many bytes are written without touching the heap.
+/// Keys up to this many bytes are not allocated.
 const KEY_BYTES_INLINE: usize = 96;
 
-/// One request's questions, in order.
+/// The checks of one request, in order.
 #[derive(Debug, Clone, Default)]
 pub struct CheckRequest {
-    /// One for each counter to be charged or looked at. The same key may come twice: the second
-    /// sees what the first did.
+    /// A key may occur twice: the second check sees what the first one did.
     pub checks: SmallVec<[Check; 2]>,
-    /// All or nothing: if an enforcing check is over, the others only look.
+    /// If an enforcing check is over limit, the others consume nothing.
     pub all_or_nothing: bool,
-    /// When the caller has no use for an answer any more, if that is known.
+    /// When the caller stops waiting, if that is known.
     pub deadline: Option<Time>,
 }
 
-/// May these hits pass?
+/// One counter to decide.
 #[derive(Debug, Clone)]
 pub struct Check {
-    /// Which counter.
+    /// The counter.
     pub key: Key,
-    /// How it is counted.
+    /// How it counts.
     pub limit: Limit,
-    /// How many.
+    /// What to do to it.
     pub hits: Hits,
-    /// Who takes a place, or gives it back. Only for limits on what is held at once.
+    /// Who takes or releases a lease of a concurrency limit.
     pub holder: Option<Box<[u8]>>,
-    /// How long the call may be held back if a bucket has no room for it yet; zero if it may not.
+    /// How long the response may be delayed if a bucket has no room yet; zero books no slot.
     pub book_ahead: Span,
-    /// Whether being over refuses the request. False for shadow and quota rules.
+    /// Whether the request is over limit if this check is. False for shadow and quota rules.
     pub enforcing: bool,
 }
 
-/// What a call does to the counter of its key: a [`Check`] without its key and its limit.
+/// What a check does to its counter: a [`Check`] without its key and its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call<'c> {
     /// See [`Check::hits`].
     pub hits: Hits,
-    /// See [`Check::holder`]; empty where nobody holds anything.
+    /// See [`Check::holder`]; empty without one.
     pub holder: &'c [u8],
     /// See [`Check::book_ahead`].
     pub book_ahead: Span,
 }
 
-/// Names a counter. It never holds a time: whether a window is over is read from the state.
+/// The name of a counter. It contains no time: whether a window is over is read from the state.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Key(SmallVec<[u8; KEY_BYTES_INLINE]>);
 
-/// What a call does to a counter.
+/// What a check does to a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hits {
-    /// Charge that many, if there is room.
+    /// Consumes hits if there is room.
     Add(u64),
-    /// Only look: an explicit zero.
+    /// Reads without consuming.
     Peek,
-    /// Take that many back, never below nothing used.
+    /// Gives hits back. Usage never falls below 0.
     Refund(u64),
 }
 
-/// The answer to one [`Check`].
+/// The result of one [`Check`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether the hits were refused; for a look or a give-back, whether the counter stands beyond
-    /// its limit.
+    /// Whether the hits were over limit; for a peek or a refund, whether the counter is.
     pub over: bool,
-    /// Hits in use after this call.
+    /// Hits in use after the check.
     pub used: u64,
-    /// How many more hits would pass now.
+    /// Hits that would be admitted now.
     pub remaining: u32,
-    /// After how long the slot begins that was booked for this call; zero is now.
+    /// Time until the slot begins that was booked for this check; zero is now.
     pub start_after: Span,
-    /// When over: after how long this same call would pass. `None` is never: it asks for more than
-    /// there ever is.
+    /// When over limit: time until the same hits would be admitted. `None` is never: they exceed the
+    /// capacity.
     pub retry_after: Option<Span>,
-    /// After how long the counter is as if untouched.
+    /// Time until the counter is unused again.
     pub reset_after: Span,
-    /// It was known to be over, and nobody was asked.
+    /// The over-limit cache decided it.
     pub from_cache: bool,
 }
 
 /// One verdict per check, in order.
 pub type Verdicts = SmallVec<[Verdict; 2]>;
 
-/// A store's reply: one verdict per check, or why there is none.
+/// A store's result: one verdict per check, or why there is none.
 pub type Decisions = SmallVec<[Result<Verdict, CheckError>; 2]>;
 
-/// Why a store has no verdict on a check, and what it did to the counter.
+/// Why a store gave no verdict on a check, and what it did to the counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckError {
     /// The cause.
     pub error: StoreError,
-    /// What is known of the counter.
+    /// What happened to the counter.
     pub effect: Effect,
 }
 
-/// What a check without a verdict did to its counter. It is known where a request is sent, and
-/// nowhere else.
+/// What a check without a verdict did to its counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// None: the check was never sent, or the store rejected it.
+    /// Nothing: the check was never sent, or the store rejected it.
     None,
     /// The check was sent and no reply came: it was counted or it was not.
     Unknown,
 }
 
-/// Why a store has no verdict. Details are logged where they are known.
+/// Why a store gave no verdict. Details are logged where they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum StoreError {
     /// No reply in time.
-    #[error("the store did not answer in time")]
+    #[error("the store did not reply in time")]
     TimedOut,
     /// It cannot be reached.
-    #[error("the store cannot be reached")]
+    #[error("the store is unreachable")]
     Unreachable,
-    /// It answered, but not with a verdict: it is out of memory or read-only, or something else
-    /// stands at the key.
-    #[error("the store refused to count")]
+    /// It replied with an error: out of memory, read-only, or another type at the key.
+    #[error("the store rejected the check")]
     Rejected,
-    /// Too many wait for it already.
-    #[error("too many calls wait for the store")]
+    /// Too many requests wait for it.
+    #[error("too many requests wait for the store")]
     QueueFull,
 }
 
@@ -146,7 +140,7 @@ impl CheckRequest {
 }
 
 impl Check {
-    /// Hits on a counter, which refuse the request if there is no room for them.
+    /// An enforcing check that books no slot.
     pub const fn new(key: Key, limit: Limit, hits: Hits) -> Self {
         Self {
             key,
@@ -158,7 +152,7 @@ impl Check {
         }
     }
 
-    /// What it does.
+    /// What it does to its counter.
     pub fn call(&self) -> Call<'_> {
         Call {
             hits: self.hits,
@@ -169,7 +163,7 @@ impl Check {
 }
 
 impl Call<'_> {
-    /// One that changes nothing.
+    /// Changes nothing.
     pub const PEEK: Self = Self {
         hits: Hits::Peek,
         holder: &[],
@@ -188,7 +182,7 @@ impl From<Hits> for Call<'_> {
 }
 
 impl Verdict {
-    /// Of a counter of which so many hits are used, and each is one of the limit's.
+    /// The verdict of a counter whose units are hits.
     pub fn of_hits(
         limit: &Limit,
         used: u64,
@@ -211,7 +205,7 @@ impl Verdict {
 }
 
 impl Key {
-    /// An empty key, to be written to.
+    /// An empty key.
     pub fn new() -> Self {
         Self::default()
     }
@@ -221,12 +215,12 @@ impl Key {
         &self.0
     }
 
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether nothing was written yet.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -236,14 +230,14 @@ impl Key {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Takes away all but the first `len` bytes.
+    /// Removes all but the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.0.truncate(len);
     }
 }
 
 impl Hits {
-    /// The number, whatever is done with it.
+    /// The number of hits.
     pub const fn count(self) -> u64 {
         match self {
             Self::Add(hits) | Self::Refund(hits) => hits,
@@ -253,7 +247,7 @@ impl Hits {
 }
 
 impl StoreError {
-    /// A failure that left the counter as it was.
+    /// An error that left the counter unchanged.
     pub const fn not_counted(self) -> CheckError {
         CheckError {
             error: self,
@@ -261,7 +255,7 @@ impl StoreError {
         }
     }
 
-    /// A failure after the check was sent.
+    /// An error after the check was sent.
     pub const fn maybe_counted(self) -> CheckError {
         CheckError {
             error: self,
@@ -269,7 +263,7 @@ impl StoreError {
         }
     }
 
-    /// All of them.
+    /// All causes.
     pub const ALL: [Self; 4] = [
         Self::TimedOut,
         Self::Unreachable,
@@ -277,7 +271,7 @@ impl StoreError {
         Self::QueueFull,
     ];
 
-    /// Its name in metrics.
+    /// Its label in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::TimedOut => "late",

@@ -1,47 +1,58 @@
-//! Where counters live.
+//! Stores of counters: memory and Redis.
+//!
+//! A [`Backend`] exists once per process, a [`Store`] once per worker. They know keys and limits, and
+//! never a rule or a domain.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Verdicts};
 use crate::shutdown::Lifecycle;
-use crate::telemetry::metric::{Counter, Metrics};
+use crate::store::redis::client::trace;
 use crate::telemetry::traces::LiveSpan;
 use crate::time::{Clock, Time};
 
 pub mod memory;
+mod metrics;
 pub mod redis;
 pub mod settings;
 
-/// A place that counts, for the whole process.
+/// Where a process counts.
 #[derive(Debug, Clone)]
 pub enum Backend {
-    /// In this process: nothing to install, one instance.
+    /// In this process, for a single replica.
     Memory(Arc<memory::Counters>),
-    /// In Redis, which replicas share.
+    /// In Redis, shared by replicas.
     Redis(Arc<redis::Redis>),
 }
 
-/// One runtime's way to the place that counts. It knows keys and limits, and never a rule or a
-/// domain.
+/// Where a worker counts.
 #[derive(Debug, Clone)]
 pub enum Store {
     /// See [`Backend::Memory`].
     Memory(Arc<memory::Counters>),
     /// See [`Backend::Redis`].
-    Redis(redis::RedisClient),
+    Redis {
+        /// The worker's client.
+        client: redis::RedisClient,
+        /// Decides what the client cannot.
+        redis: Arc<redis::Redis>,
+    },
 }
 
 impl Backend {
-    /// A way to it for the runtime that this is called on.
+    /// A store for the worker that this is called on.
     pub fn open(&self) -> Store {
         match self {
             Self::Memory(counters) => Store::Memory(counters.clone()),
-            Self::Redis(redis) => Store::Redis(redis.clone().open()),
+            Self::Redis(redis) => Store::Redis {
+                client: redis.open(),
+                redis: redis.clone(),
+            },
         }
     }
 
-    /// Whether the process may serve before the store was ever reached.
+    /// Whether the process may report SERVING before the store was reachable.
     pub fn is_ready(&self) -> bool {
         match self {
             Self::Memory(_) => true,
@@ -49,7 +60,7 @@ impl Backend {
         }
     }
 
-    /// Whether the store was ever seen to be there.
+    /// Whether the store was reachable at some time.
     pub fn was_reachable(&self) -> bool {
         match self {
             Self::Memory(_) => true,
@@ -57,11 +68,11 @@ impl Backend {
         }
     }
 
-    /// Keeps it in order for as long as the process lives.
-    pub async fn look_after(self, clock: Clock, lifecycle: Lifecycle) {
+    /// Runs the background work of the store, for as long as the process lives.
+    pub async fn maintain(self, clock: Clock, lifecycle: Lifecycle) {
         match self {
             Self::Memory(counters) => counters.sweep_on(clock).await,
-            Self::Redis(redis) => redis.look_after(lifecycle).await,
+            Self::Redis(redis) => redis.maintain(lifecycle).await,
         }
     }
 }
@@ -75,15 +86,6 @@ impl fmt::Display for Backend {
     }
 }
 
-/// The metric of logs that are full, by what counters are for.
-fn full_logs(use_of: &str, metrics: &Metrics) -> Counter {
-    metrics.counter_with(
-        "tollgate_log_entries_full_total",
-        "Calls to a sliding_log with as many entries as it may have (log_entries_max), so that their hits went to the newest of them.",
-        &[("use", use_of)],
-    )
-}
-
 impl Store {
     /// Decides every check of a request, in order. Memory never waits. `parent` is the span of the
     /// request, if it is traced.
@@ -95,19 +97,18 @@ impl Store {
     ) -> Decisions {
         match self {
             Self::Memory(counters) => counters.decide(request, now).into_iter().map(Ok).collect(),
-            Self::Redis(client) => {
-                let span = parent.map(|parent| redis::trace::start(client, parent, request));
+            Self::Redis { client, .. } => {
+                let span = parent.map(|parent| trace::start(client.shared(), parent, request));
                 let decisions = client.decide(request, now).await;
                 if let Some(span) = span {
-                    redis::trace::end(span, &decisions);
+                    trace::end(span, &decisions);
                 }
                 decisions
             }
         }
     }
 
-    /// Decides checks on which it gave no verdict, each with its failure: in this process, against
-    /// this replica's share.
+    /// Decides checks without a verdict in this process, against this replica's share of each limit.
     pub fn decide_locally(
         &self,
         checks: &[(&Check, CheckError)],
@@ -115,7 +116,7 @@ impl Store {
         now: Time,
     ) -> Verdicts {
         match self {
-            // It always has a verdict. Had it none, it would be its own replica.
+            // Memory always gives a verdict.
             Self::Memory(counters) => {
                 let checks = checks.iter().map(|(check, _)| (*check).clone()).collect();
                 counters.decide(
@@ -127,7 +128,7 @@ impl Store {
                     now,
                 )
             }
-            Self::Redis(remote) => remote.redis().decide_locally(checks, all_or_nothing, now),
+            Self::Redis { redis, .. } => redis.decide_locally(checks, all_or_nothing, now),
         }
     }
 }

@@ -186,7 +186,7 @@ const ABSENT: &[(&[&str], &[&str], &str)] = &[
         "what verdicts come to is pure",
     ),
     (
-        &["store/redis/batch.rs"],
+        &["store/redis/client/batcher.rs"],
         &["tokio::time", "sleep", "interval"],
         "what comes alone goes at once, and batches form without a timer",
     ),

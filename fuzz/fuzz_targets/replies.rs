@@ -148,7 +148,7 @@ async fn run(choice: Choice, replies: Arc<[u8]>) {
     let redis = Arc::new(Redis::new(options, clock.clone(), &Metrics::new()).expect("an address"));
     let mut background = JoinSet::new();
     if !matches!(choice.deployment(), Deployment::Single(_)) {
-        background.spawn(redis.clone().look_after(Lifecycle::default()));
+        background.spawn(redis.clone().maintain(Lifecycle::default()));
         tokio::time::sleep(Duration::from_millis(150)).await;
     }
     let remote = redis.open();

@@ -15,8 +15,8 @@ use tokio::time::MissedTickBehavior;
 use crate::algorithm::{Counter, decide_all_or_nothing};
 use crate::check::{Call, Check, CheckRequest, Key, Verdict, Verdicts};
 use crate::limit::Limit;
-use crate::store::full_logs;
 use crate::store::memory::shard::{ENTRY_BYTES, Fingerprint, Shard};
+use crate::store::metrics::full_logs;
 use crate::telemetry::metric::{Counter as Metric, Gauge, Metrics};
 use crate::time::{Clock, Time};
 

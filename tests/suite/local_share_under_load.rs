@@ -169,7 +169,7 @@ async fn everything_owed_is_written_back() {
         &metrics,
     );
     let mut chores = JoinSet::new();
-    chores.spawn(node.clone().look_after(Lifecycle::default()));
+    chores.spawn(node.clone().maintain(Lifecycle::default()));
     let is_given_up = || counted(&metrics, "tollgate_store_breaker_open") == 1;
     eventually("Redis is given up", async || is_given_up()).await;
     for number in 0..OWED {

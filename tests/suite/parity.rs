@@ -16,7 +16,9 @@ use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{
     Algorithm, EXACT_MAX, LOG_ENTRIES_MAX, Limit, Months, OverLimitHits, Terms, Unit,
 };
-use tollgate::store::redis::script::{self, EncodedCheck, Form, Mode, Script};
+use tollgate::store::redis::client::decode::ScriptReply;
+use tollgate::store::redis::client::encode::{EncodedCheck, Mode};
+use tollgate::store::redis::client::script::{Form, Script};
 use tollgate::time::{Span, Time};
 
 use crate::support::redis::RedisProcess;
@@ -1008,7 +1010,7 @@ pub(crate) fn goes_by_the_servers_clock(
         time(&values[0]).map_err(|error| error.to_string())?,
         time(&values[2]).map_err(|error| error.to_string())?,
     );
-    let replies = script::replies(values[1].clone(), 1).map_err(|error| error.to_string())?;
+    let replies = ScriptReply::read(values[1].clone(), 1).map_err(|error| error.to_string())?;
     let is_between = (before..=after).contains(&replies.now.as_micros());
     if is_between {
         Ok(())

@@ -6,5 +6,6 @@ pub mod credentials;
 pub mod dialer;
 pub(crate) mod lookup;
 pub mod parse;
+pub(crate) mod relocation;
 pub(crate) mod resolver;
 pub(crate) mod tls;

@@ -1,29 +1,28 @@
-//! A table of a fixed size that remembers a few numbers for a hash. When two hashes fall into one
-//! slot, the later one has it: whatever is kept here may be forgotten at any time.
+//! A table of a fixed size with a few numbers for each hash. When two hashes share a slot, the later one
+//! overwrites the earlier, so entries may be lost at any time.
 
 use std::hash::{BuildHasher as _, Hash, RandomState};
 
 use parking_lot::Mutex;
 
-/// How many parts the slots are in, each behind a lock of its own.
+/// Each has its own lock.
 const SHARDS: usize = 64;
 
-/// A hash, which is not 0, and what is remembered for it.
+/// A hash, which is not 0, and its numbers.
 type Slot<const N: usize> = (u64, [u64; N]);
 
-/// The table, of N numbers for each hash.
+/// A table with N numbers for each hash.
 #[derive(Debug)]
-pub struct DirectMappedTable<const N: usize> {
+pub(crate) struct DirectMappedTable<const N: usize> {
     shards: Box<[Mutex<Vec<Slot<N>>>]>,
     seed: RandomState,
 }
 
 impl<const N: usize> DirectMappedTable<N> {
-    /// Size of one slot in bytes.
-    pub const SLOT_BYTES: usize = size_of::<Slot<N>>();
+    pub(crate) const SLOT_BYTES: usize = size_of::<Slot<N>>();
 
-    /// Room for so many; at least one a shard. Memory is touched when it is used.
-    pub fn new(count: usize) -> Self {
+    /// At least one slot per shard. The memory is touched when it is used.
+    pub(crate) fn new(count: usize) -> Self {
         let each = count.div_ceil(SHARDS).max(1);
         Self {
             shards: (0..SHARDS)
@@ -33,18 +32,17 @@ impl<const N: usize> DirectMappedTable<N> {
         }
     }
 
-    /// The hash of something in this table, which nobody outside can foresee.
-    pub fn hash(&self, of: impl Hash) -> u64 {
+    /// The hash of a key, with a random seed.
+    pub(crate) fn hash(&self, of: impl Hash) -> u64 {
         self.seed.hash_one(of).max(1)
     }
 
-    /// What is remembered for that hash.
-    pub fn get(&self, hash: u64) -> Option<[u64; N]> {
+    pub(crate) fn get(&self, hash: u64) -> Option<[u64; N]> {
         self.with(hash, |slot| (slot.0 == hash).then_some(slot.1))
     }
 
-    /// Remembers, and gives what another hash loses by it.
-    pub fn set(&self, hash: u64, numbers: [u64; N]) -> Option<[u64; N]> {
+    /// Sets the numbers of a hash. Returns those of another hash that this overwrites.
+    pub(crate) fn set(&self, hash: u64, numbers: [u64; N]) -> Option<[u64; N]> {
         self.with(hash, |slot| {
             let lost = (slot.0 != 0 && slot.0 != hash).then_some(slot.1);
             *slot = (hash, numbers);
@@ -66,11 +64,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_later_one_has_the_slot() {
+    fn the_later_hash_overwrites_the_slot() {
         let slots = DirectMappedTable::new(SHARDS);
         assert_eq!(slots.get(1), None);
         assert_eq!(slots.set(1, [2, 3]), None);
-        assert_eq!(slots.set(1, [4, 5]), None, "it is its own slot");
+        assert_eq!(slots.set(1, [4, 5]), None, "nothing is lost");
         assert_eq!(slots.get(1), Some([4, 5]));
         assert_eq!(slots.set(1 + SHARDS as u64, [6, 7]), Some([4, 5]));
         assert_eq!(slots.get(1), None);

@@ -2,12 +2,12 @@
 //!
 //! A flood of over-limit requests is answered here without a Redis round trip. Only `remaining ==
 //! 0` is cached: a request for 100 hits that was over limit says nothing about a request for one.
-//! The limit is part of what is looked up, so a higher one asks Redis.
+//! The limit is part of the key, so a higher limit asks Redis.
 //!
-//! Refunds make a cached verdict wrong before its time. Those of this process are known: a verdict
-//! is used only if its request came after the last refund of its counter, under whatever limit, so
-//! a reply that was overtaken by a refund is not used either. Those of other Tollgate replicas are
-//! not known, so no verdict is used for longer than [`AGE_MAX`].
+//! Refunds make a cached verdict outdated. Those of this process are known: a verdict is used only if its
+//! request was received after the last refund of its counter, under any limit, so a reply that a refund
+//! overtook is not used either. Those of other Tollgate replicas are not known, so no verdict is used for
+//! longer than [`AGE_MAX`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,18 +17,18 @@ use crate::store::redis::direct_mapped::DirectMappedTable;
 use crate::telemetry::metric::{self, Metrics};
 use crate::time::{Span, Time};
 
-/// How long a refund by another Tollgate replica may go unnoticed. It costs one request to Redis
-/// per second for each counter that is over its limit and asked for.
+/// How long a refund by another Tollgate replica may be unnoticed. It costs one request to Redis per
+/// second for each counter that is over limit and in use.
 pub const AGE_MAX: Span = Span::from_secs(1);
-/// Counters share so many times of a last refund; 8 KiB. A refund of one makes Redis be asked for
-/// the others, too.
+/// Times of last refunds, 8 KiB. Counters share them: a refund of one makes Redis decide the others,
+/// too.
 const REFUNDS_MAX: usize = 1_024;
 
-/// The cache.
+/// Verdicts of counters that are over limit.
 #[derive(Debug)]
-pub struct OverLimitCache {
-    /// For a key and a limit: until when there is no room, until when anything is left of what was
-    /// used, and when the request came that was told so.
+pub(crate) struct OverLimitCache {
+    /// For a key and a limit: until when it admits nothing, when it is unused again, and when the
+    /// request was received.
     slots: DirectMappedTable<3>,
     /// When counters were last refunded, by the hash of their keys.
     refunds: Box<[AtomicU64]>,
@@ -37,15 +37,14 @@ pub struct OverLimitCache {
 }
 
 impl OverLimitCache {
-    /// A cache of so many bytes.
-    pub fn new(bytes: u64, metrics: &Metrics) -> Self {
+    pub(crate) fn new(bytes: u64, metrics: &Metrics) -> Self {
         let hits = metrics.counter(
             "tollgate_over_limit_cache_hits_total",
-            "Checks that were refused without asking Redis.",
+            "Checks rejected by the over-limit cache, without asking Redis.",
         );
         let overwritten = metrics.counter(
             "tollgate_over_limit_cache_overwritten_total",
-            "Counters that were forgotten by the over-limit cache before their time, because another one needed the room.",
+            "Counters evicted from the over-limit cache by another counter before they expired.",
         );
         Self {
             slots: DirectMappedTable::new(
@@ -56,19 +55,19 @@ impl OverLimitCache {
                 hits,
                 "ratelimit.localcache.hitCount",
                 "ratelimit_localcache_hitCount",
-                "Checks that were refused without asking Redis.",
+                "Checks rejected by the over-limit cache, without asking Redis.",
             ),
             overwritten: metrics.reference_gauge_of(
                 overwritten,
                 "ratelimit.localcache.evacuateCount",
                 "ratelimit_localcache_evacuateCount",
-                "Counters that were forgotten by the over-limit cache before their time.",
+                "Counters evicted from the over-limit cache by another counter before they expired.",
             ),
         }
     }
 
-    /// The verdict of a check whose counter is known to have no room. A look is always asked.
-    pub fn get(&self, check: &Check, now: Time) -> Option<Verdict> {
+    /// The verdict of a check whose counter is known to admit nothing. A peek is never cached.
+    pub(crate) fn get(&self, check: &Check, now: Time) -> Option<Verdict> {
         let Hits::Add(hits) = check.hits else {
             return None;
         };
@@ -83,16 +82,16 @@ impl OverLimitCache {
             used: u64::from(check.limit.capacity()).saturating_add(hits),
             remaining: 0,
             start_after: Span::ZERO,
-            // More than there ever is never passes.
+            // More than the capacity is never admitted.
             retry_after: (hits <= check.limit.capacity().into()).then_some(retry_after),
             reset_after: Time::from_micros(reset).since(now),
             from_cache: true,
         })
     }
 
-    /// Learns at `now` from what Redis replied to a request that came at `asked`; `of_one` is what
-    /// it would have replied to a single hit.
-    pub fn learn(
+    /// Learns at `now` from Redis' verdict on a request that was received at `asked`; `of_one` is the
+    /// verdict on a single hit.
+    pub(crate) fn learn(
         &self,
         check: &Check,
         verdict: &Verdict,
@@ -100,9 +99,9 @@ impl OverLimitCache {
         asked: Time,
         now: Time,
     ) {
-        if verdict.over && verdict.remaining == 0 && may_be_remembered(check) {
+        if verdict.over && verdict.remaining == 0 && is_cacheable(check) {
             let one = of_one();
-            // Of a limit that nothing ever fits into nothing is new until its counter is.
+            // A limit of 0 admits nothing until the counter expires.
             let room_after = one.retry_after.unwrap_or(one.reset_after);
             let [until, reset] =
                 [room_after, one.reset_after].map(|after| now.plus(after).as_micros());
@@ -117,9 +116,9 @@ impl OverLimitCache {
         }
     }
 
-    /// Hits of a counter may have been refunded by `now`: verdicts of requests that came before are
-    /// not used any more.
-    pub fn refunded(&self, key: &Key, now: Time) {
+    /// Hits of a counter may have been refunded at `now`: verdicts of earlier requests are not used any
+    /// more.
+    pub(crate) fn refunded(&self, key: &Key, now: Time) {
         self.refunded_at(key)
             .fetch_max(now.as_micros(), Ordering::Release);
     }
@@ -133,11 +132,10 @@ impl OverLimitCache {
     }
 }
 
-/// Whether a refusal says for how long there will be no room for anybody. What counts refused hits
-/// has to be told of them: the debt is what it is for. The slots of a queue are booked at the
-/// counter, and who holds a place may give it back, or ask again. A log tells when there is
-/// room for this call, not when there is for a smaller one.
-fn may_be_remembered(check: &Check) -> bool {
+/// Whether a verdict of over limit says until when the counter admits nothing. Not so if over-limit hits
+/// count, since Redis has to count them; if slots are booked; or if leases may be released. A sliding log
+/// says when it admits this call, not when it admits a smaller one.
+fn is_cacheable(check: &Check) -> bool {
     let drops = check.limit.over_limit_hits() == OverLimitHits::Drop;
     match check.limit.algorithm() {
         _ if matches!(check.hits, Hits::Refund(_)) => false,

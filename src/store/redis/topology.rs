@@ -10,6 +10,7 @@ use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
 
 pub(crate) mod breaker;
+pub(crate) mod clock;
 pub mod cluster;
 pub mod deployment;
 mod discovery;

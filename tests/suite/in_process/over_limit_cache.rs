@@ -1,13 +1,14 @@
 //! The over-limit cache and refunds: by the same process, by another one, under another limit.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::task::JoinSet;
 use tollgate::check::{Check, CheckRequest, Hits, Key};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
-use tollgate::store::redis::RedisClient;
 use tollgate::store::redis::over_limit_cache::AGE_MAX;
+use tollgate::store::redis::{Redis, RedisClient};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::Clock;
 
@@ -34,21 +35,28 @@ async fn is_over(remote: &RedisClient, clock: &Clock, requests: u32, hits: Hits)
     decisions[0].as_ref().expect("a verdict").over
 }
 
-async fn processes<const N: usize>() -> ([RedisClient; N], std::sync::Arc<ScriptedRedis>, Clock) {
+/// Processes with one worker each, on one Redis.
+fn processes<const N: usize>() -> ([Arc<Redis>; N], Arc<ScriptedRedis>, Clock) {
     let clock = Clock::starting_at(START);
     let network = Network::new(clock.clone());
     let server = network.server(ADDRESS);
     let processes = std::array::from_fn(|_| {
-        redis_with_cache(&network, single(), clock.clone(), &Metrics::new()).open()
+        redis_with_cache(&network, single(), clock.clone(), &Metrics::new())
     });
-    settle().await;
     (processes, server, clock)
 }
 
+/// A worker of each process, connected.
+async fn workers<const N: usize>(processes: &[Arc<Redis>; N]) -> [RedisClient; N] {
+    let workers = processes.each_ref().map(|redis| redis.open());
+    settle().await;
+    workers
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_reply_that_a_refund_overtook_is_not_cached() {
-    let ([one], server, clock) = processes().await;
-    let other = one.redis().clone().open();
+async fn replies_overtaken_by_a_refund_are_not_cached() {
+    let ([process], server, clock) = processes();
+    let [one, other] = workers(&[process.clone(), process]).await;
     assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await);
     assert!(
         !is_over(&other, &clock, 9, Hits::Peek).await,
@@ -61,25 +69,26 @@ async fn a_reply_that_a_refund_overtook_is_not_cached() {
     settle().await;
     is_over(&other, &clock, 1, Hits::Refund(2)).await;
     assert!(
-        tasks.join_next().await.expect("one").expect("it ends"),
+        tasks.join_next().await.expect("one").expect("a result"),
         "Redis decided before the refund"
     );
     assert!(
         !is_over(&one, &clock, 1, Hits::Add(1)).await,
-        "there is room since the refund"
+        "the refund made room"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_by_another_process_is_noticed_within_a_second() {
-    let ([one, other], server, clock) = processes().await;
+async fn refunds_by_other_processes_apply_within_a_second() {
+    let (processes, server, clock) = processes();
+    let [one, other] = workers(&processes).await;
     assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await);
     assert!(is_over(&one, &clock, 1, Hits::Add(1)).await);
     is_over(&other, &clock, 1, Hits::Refund(2)).await;
     pass(Duration::from(AGE_MAX)).await;
     assert!(
         !is_over(&one, &clock, 1, Hits::Add(1)).await,
-        "there is room since the refund"
+        "the refund made room"
     );
 
     assert!(is_over(&one, &clock, 1, Hits::Add(1)).await);
@@ -94,13 +103,14 @@ async fn a_refund_by_another_process_is_noticed_within_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_is_noticed_under_every_limit() {
-    let ([one], _, clock) = processes().await;
+async fn refunds_apply_under_every_limit() {
+    let (processes, _server, clock) = processes();
+    let [one] = workers(&processes).await;
     assert!(!is_over(&one, &clock, 1, Hits::Add(1)).await);
     assert!(is_over(&one, &clock, 1, Hits::Add(1)).await);
     is_over(&one, &clock, 5, Hits::Refund(2)).await;
     assert!(
         !is_over(&one, &clock, 1, Hits::Add(1)).await,
-        "there is room since the refund"
+        "the refund made room"
     );
 }

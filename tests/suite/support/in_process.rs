@@ -272,7 +272,7 @@ impl Service {
     pub(crate) async fn start(&mut self) {
         let (redis, lifecycle) = (self.redis.clone(), self.lifecycle.clone());
         self.background
-            .spawn(async move { redis.look_after(lifecycle).await });
+            .spawn(async move { redis.maintain(lifecycle).await });
         settle().await;
     }
 

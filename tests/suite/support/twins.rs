@@ -13,7 +13,9 @@ use smallvec::SmallVec;
 use tollgate::algorithm::{Counter, decide_all_or_nothing};
 use tollgate::check::{Check, CheckRequest, Hits, Verdict};
 use tollgate::limit::{Algorithm, EXACT_MAX, Limit, Terms, Unit};
-use tollgate::store::redis::script::{self, EncodedCheck, Form, Mode, Script};
+use tollgate::store::redis::client::decode::{ReplyError, ScriptReply};
+use tollgate::store::redis::client::encode::{EncodedCheck, Mode};
+use tollgate::store::redis::client::script::{Form, Script};
 use tollgate::time::{Span, Time};
 
 use super::kept::{
@@ -227,7 +229,7 @@ impl<'s> Twins<'s> {
         let mut next = || values.next().ok_or("a reply is missing");
         let before = millis(&next()?)?;
         let replies =
-            script::replies(next()?, expected.len()).map_err(|error| error.to_string())?;
+            ScriptReply::read(next()?, expected.len()).map_err(|error| error.to_string())?;
         let found = keys
             .iter()
             .map(|key| Ok((key, next()?, next()?, next()?)))
@@ -244,12 +246,13 @@ impl<'s> Twins<'s> {
         let lines = lines.iter().flat_map(|(_, lines)| lines);
         for (index, ((check, line), (told, expected))) in checks
             .zip(lines)
-            .zip(replies.told.iter().zip(&expected))
+            .zip(replies.replies.iter().zip(&expected))
             .enumerate()
         {
             let said = match told {
-                Ok(said) => Ok(line.verdict(check, now, said)),
-                Err(text) => Err(text.as_str()),
+                Ok(reply) => Ok(reply.verdict(line, check, now)),
+                Err(ReplyError::Rejected(text)) => Err(text.as_str()),
+                Err(ReplyError::Redirect(redirect)) => return Err(format!("{redirect:?}")),
             };
             let same = match (said, expected) {
                 (Ok(said), Ok(expected)) => said == *expected,

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, watch};
 use crate::backoff::jittered;
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::dialer::Dialer;
-use crate::store::redis::relocation::ConnectionId;
+use crate::store::redis::connect::relocation::ConnectionId;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
 /// After how long a background attempt gets a second one beside it, and how often that one is

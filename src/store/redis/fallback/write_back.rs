@@ -7,19 +7,21 @@ use redis::RedisError;
 
 use crate::check::{Check, Hits, Key};
 use crate::limit::Limit;
-use crate::store::redis::Redis;
+use crate::store::redis::client::decode::{CheckReply, ReplyError};
+use crate::store::redis::client::encode::{EncodedCheck, Mode, WindowCommand};
+use crate::store::redis::client::lifetimes::Repair;
+use crate::store::redis::client::pipeline::{BatchReply, BatchRequest};
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::fallback::local::{WriteBack, WriteBackOutcome, WriteBackTarget};
-use crate::store::redis::script::{EncodedCheck, Mode, Repair, WindowCommand};
+use crate::store::redis::shared::Shared;
 use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
 use crate::store::redis::topology::snapshot::Topology;
-use crate::store::redis::trip::{BatchReply, BatchRequest, ReplyError};
 use crate::time::Time;
 
 /// One server of a pool.
-pub struct ServerTarget<'r> {
-    redis: &'r Redis,
+pub(crate) struct ServerTarget<'r> {
+    shared: &'r Shared,
     pool: &'r NodePool,
     node: &'r Node,
     /// Made when it is needed.
@@ -28,9 +30,9 @@ pub struct ServerTarget<'r> {
 
 impl<'r> ServerTarget<'r> {
     /// Nothing is connected yet.
-    pub fn new(redis: &'r Redis, pool: &'r NodePool, node: &'r Node) -> Self {
+    pub(crate) fn new(shared: &'r Shared, pool: &'r NodePool, node: &'r Node) -> Self {
         Self {
-            redis,
+            shared,
             pool,
             node,
             connection: None,
@@ -38,7 +40,7 @@ impl<'r> ServerTarget<'r> {
     }
 
     /// Repairs keys. `false` if the server did not reply.
-    pub async fn repair(&mut self, repairs: &[Repair]) -> bool {
+    pub(crate) async fn repair(&mut self, repairs: &[Repair]) -> bool {
         let Some(mut connection) = self.connection().await else {
             return false;
         };
@@ -50,7 +52,7 @@ impl<'r> ServerTarget<'r> {
     async fn connection(&mut self) -> Option<Connection> {
         match self.connection.take() {
             Some(connection) => Some(connection),
-            None if !self.node.relocation.may_connect(self.redis.clock.now()) => None,
+            None if !self.node.relocation.may_connect(self.shared.clock.now()) => None,
             None => self.node.connector().connect_background().await.ok(),
         }
     }
@@ -58,80 +60,78 @@ impl<'r> ServerTarget<'r> {
     async fn call(
         &self,
         connection: &mut Connection,
-        lines: &[EncodedCheck],
+        checks: &[EncodedCheck],
         topology: &Topology,
     ) -> Result<BatchReply, RedisError> {
-        let clock = &self.redis.clock;
-        let trip = BatchRequest::new(
-            [(Mode::Independent, lines)].into_iter(),
+        let request = BatchRequest::new(
+            [(Mode::Independent, checks)].into_iter(),
             topology.has_slots(),
-            clock.is_manual().then(|| clock.now()),
+            self.shared.clock_for_redis(),
         );
-        trip.read(trip.send(connection, || {}).await?)
+        request.read(request.send(connection, || {}).await?)
     }
 
     /// Always by the script: a plain command would overtake the refund of the same counter, and
     /// leave its lifetime to another command.
-    fn line(
+    fn encode(
         &self,
         WriteBack { check, charge }: &WriteBack,
         topology: &Topology,
         now: Time,
     ) -> EncodedCheck {
-        let mut line = self
-            .redis
-            .line_charging(check, *charge, topology, Mode::Independent, now);
-        line.set_command(WindowCommand::Script);
-        line
+        let mut encoded =
+            self.shared
+                .encode_charge(check, *charge, topology, Mode::Independent, now);
+        encoded.set_command(WindowCommand::Script);
+        encoded
     }
 }
 
 impl WriteBackTarget for ServerTarget<'_> {
     fn owns(&self, key: &Key, limit: &Limit) -> bool {
         let check = Check::new(key.clone(), *limit, Hits::Peek);
-        let pool = self.redis.pool_of(&check);
-        std::ptr::eq(pool, self.pool)
-            && self
-                .redis
-                .home(&check)
-                .is_some_and(|home| home.id() == self.node.id())
+        let node = || self.shared.node_of(&check);
+        std::ptr::eq(self.shared.pool_of(limit), self.pool)
+            && node().is_some_and(|node| node.id() == self.node.id())
     }
 
     fn now(&self) -> Time {
-        self.node.clock.at(self.redis.clock.now())
+        self.node.clock.at(self.shared.clock.now())
     }
 
     async fn send(&mut self, write_backs: &[WriteBack]) -> Vec<WriteBackOutcome> {
         let Some(mut connection) = self.connection().await else {
             return vec![WriteBackOutcome::NotSent; write_backs.len()];
         };
-        let (redis, now) = (self.redis, self.redis.clock.now());
+        let (shared, now) = (self.shared, self.shared.clock.now());
         let topology = Arc::clone(&self.pool.topology());
-        let lines: Vec<EncodedCheck> = write_backs
+        let checks: Vec<EncodedCheck> = write_backs
             .iter()
-            .map(|write_back| self.line(write_back, &topology, now))
+            .map(|write_back| self.encode(write_back, &topology, now))
             .collect();
-        let Ok(back) = self.call(&mut connection, &lines, &topology).await else {
+        let Ok(reply) = self.call(&mut connection, &checks, &topology).await else {
             return vec![WriteBackOutcome::Unknown; write_backs.len()];
         };
-        if back.is_misplaced() {
-            self.node.relocation.leaves(connection.id(), now);
-        } else if back.told.iter().any(Result::is_ok) {
-            self.node.relocation.counted(connection.id());
+        let relocation = &self.node.relocation;
+        if reply.is_unwritable() {
+            relocation.should_reconnect(connection.id(), now);
+        } else if reply.replies.iter().any(Result::is_ok) {
+            relocation.record_write(connection.id());
         }
         self.connection = Some(connection);
-        let now = redis.clock.now();
-        let outcome = |(line, told): (&EncodedCheck, Result<_, ReplyError>)| match told {
-            Ok(said) => {
-                redis.last_seen.record(line.hash(), line.used(&said), now);
+        let now = shared.clock.now();
+        let outcome = |(check, reply): (&EncodedCheck, Result<CheckReply, ReplyError>)| match reply
+        {
+            Ok(reply) => {
+                shared.usage.record(check.hash, reply.used(check), now);
                 WriteBackOutcome::Written
             }
-            Err(ReplyError::Elsewhere(_)) => {
+            Err(ReplyError::Redirect(_)) => {
                 self.pool.request_refresh();
                 WriteBackOutcome::Rejected
             }
-            Err(ReplyError::Wrong(_)) => WriteBackOutcome::Rejected,
+            Err(ReplyError::Rejected(_)) => WriteBackOutcome::Rejected,
         };
-        lines.iter().zip(back.told).map(outcome).collect()
+        checks.iter().zip(reply.replies).map(outcome).collect()
     }
 }

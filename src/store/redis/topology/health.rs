@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::connection::Connector;
-use crate::store::redis::relocation::is_misplaced;
+use crate::store::redis::connect::relocation::is_unwritable;
 use crate::store::redis::topology::breaker::{Breaker, BreakerMetrics};
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 use crate::time::{Clock, Span, Time};
@@ -161,7 +161,7 @@ impl Health {
     /// A call got an error reply.
     pub(crate) fn record_error_reply(&self, text: &str) {
         self.record_fault(FaultKind::of_reply(text), text);
-        if is_misplaced(text) || text.contains("CLUSTERDOWN") {
+        if is_unwritable(text) || text.contains("CLUSTERDOWN") {
             self.refresh.notify_one();
         }
     }

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use redis::RedisError;
 use tokio::sync::Notify;
 
-use crate::store::redis::clock::RedisClock;
 use crate::store::redis::connect::address::Address;
 use crate::store::redis::connect::connection::{ConnectionMetrics, Connector, Timeouts};
 use crate::store::redis::connect::dialer::Dialer;
 use crate::store::redis::connect::lookup::LookupConnection;
-use crate::store::redis::relocation::Relocation;
+use crate::store::redis::connect::relocation::Relocation;
+use crate::store::redis::topology::clock::RedisClock;
 use crate::store::redis::topology::health::{Health, HealthMetrics};
 use crate::time::Clock;
 

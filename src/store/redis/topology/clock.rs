@@ -1,29 +1,28 @@
-//! What time it is at Redis. One clock decides for all replicas; this one follows it, for what has
-//! to be known before Redis is asked: which window a hit falls into.
+//! Estimates a server's clock, for what has to be estimate before a call: which window a hit is in.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use crate::time::Time;
 
-/// How far Redis' clock is ahead of ours, in µs.
+/// How far the server's clock is ahead of ours, in µs.
 #[derive(Debug, Default)]
-pub struct RedisClock(AtomicI64);
+pub(crate) struct RedisClock(AtomicI64);
 
 impl RedisClock {
-    /// Redis read its clock at some moment between `sent` and `received`, so the truth lies between
-    /// two bounds. What is known changes only if it lies outside of them, and then no further
-    /// than it must (Cristian, 1989): a slow reply teaches little.
-    pub fn observe(&self, redis_now: Time, sent: Time, received: Time) {
+    /// The server read its clock between `sent` and `received`, which bounds the offset. The estimate
+    /// changes only if it is out of bounds, and then no further than it must (Cristian, 1989): a slow
+    /// reply has little effect.
+    pub(crate) fn observe(&self, redis_now: Time, sent: Time, received: Time) {
         let (least, most) = (ahead(redis_now, received), ahead(redis_now, sent));
-        let known = self.0.load(Relaxed);
-        let better = known.clamp(least, most.max(least));
-        if better != known {
+        let estimate = self.0.load(Relaxed);
+        let better = estimate.clamp(least, most.max(least));
+        if better != estimate {
             self.0.store(better, Relaxed);
         }
     }
 
-    /// Redis' time when it is `now` here.
-    pub fn at(&self, now: Time) -> Time {
+    /// The server's time when it is `now` here.
+    pub(crate) fn at(&self, now: Time) -> Time {
         Time::from_micros(now.as_micros().saturating_add_signed(self.0.load(Relaxed)))
     }
 }
@@ -42,13 +41,13 @@ mod tests {
     }
 
     #[test]
-    fn it_moves_no_further_than_it_must() {
+    fn estimate_moves_no_further_than_it_must() {
         let clock = RedisClock::default();
         clock.observe(at(1_000), at(900), at(1_100));
         assert_eq!(
             clock.at(at(1_000)),
             at(1_000),
-            "the same clock, as far as anybody can tell"
+            "the same clock within the bounds"
         );
         clock.observe(at(5_000), at(900), at(1_100));
         assert_eq!(clock.at(at(1_000)), at(4_900));
@@ -56,9 +55,9 @@ mod tests {
         assert_eq!(
             clock.at(at(1_000)),
             at(4_900),
-            "a slow reply teaches nothing new"
+            "a slow reply changes nothing"
         );
         clock.observe(at(500), at(900), at(1_100));
-        assert_eq!(clock.at(at(1_000)), at(600), "it also goes back");
+        assert_eq!(clock.at(at(1_000)), at(600), "it may also decrease");
     }
 }

@@ -1,8 +1,8 @@
--- Decides many checks in one call. KEYS has the key of each check, ARGV the time (or nothing: Redis' own) and an argument for each
--- check, but for three kinds of marks: `T` and a number before arguments says that so many checks are decided together, `L` that of the next
--- check nothing is kept, and `i` with three numbers stands for a run of checks of fixed windows: how many, of how many hits each, and how
--- long their keys live. The reply is the time, then for each check what is spent afterwards, as -1 - spent if it was refused, for some
--- algorithms in a list with more numbers; or the text of an error, which is that check's alone.
+-- Decides many checks in one call. KEYS has the key of each check; ARGV has the time (empty: Redis' clock), then the argument of each check.
+-- Marks in ARGV: `T` and a number: the next so many checks are all or nothing; `L`: the next check is a dry run; `i` and three numbers replace
+-- the arguments of a run of fixed windows: how many, the hits of each, and the lifetime of their keys.
+-- The reply is the time, then for each check what is spent after it, as -1 - spent if it was over limit, for some algorithms in a list with
+-- more numbers; or the text of an error, which is that check's alone.
 local now = tonumber(ARGV[1])
 if not now then
   -- equivalent: `call` -> `pcall`: TIME cannot fail
@@ -10,7 +10,7 @@ if not now then
   now = time[1] * 1000000 + time[2]
 end
 
--- Everything but the shortcut below. Making it costs as much as several checks, so it is made when it is wanted.
+-- Everything but the shortcut below. Creating it costs as much as several checks, so it is created when it is needed.
 local made
 local function twins()
   if made then
@@ -34,7 +34,7 @@ local function twins()
     return algorithm_of(code), drops == 1, enforcing == 1, cost, full, deepest, life, rate
   end
 
-  -- What is spent after a call, whether it was over, and whether the state is another, even if as much is spent.
+  -- What is spent after a check, whether it was over limit, and whether the state has changed even if as much is spent.
   local function charge(algorithm, spent, state, wanted, drops, full, deepest, argument)
     local cost, room = wanted, full
     if algorithm.price then
@@ -54,7 +54,7 @@ local function twins()
     return charged(spent, cost, deepest), over, false
   end
 
-  -- A number, as -1 - spent if the check was refused, or a list that begins with it.
+  -- The reply: spent, as -1 - spent if the check was over limit, or a list that begins with it.
   local function told(algorithm, key, state, spent, over, cost, full)
     local number = spent
     if over then
@@ -80,8 +80,8 @@ local function twins()
     return reply
   end
 
-  -- All or nothing: decides over what was loaded, and keeps it if nobody vetoes. If somebody does, it is loaded anew, and only those that
-  -- are over do what they do.
+  -- All or nothing: decides on the loaded states, and writes them unless an enforcing check is over limit. Then they are loaded again, and
+  -- only the checks that are over limit are charged.
   local function decide_all_or_nothing(first, arguments, count)
     local slots, checks, blocked = {}, {}, false
     local function slot_of(index)
@@ -135,7 +135,7 @@ local function text_of(trouble)
   return trouble.err or trouble
 end
 
--- The whole of most calls: hits that count whether they pass or not, to one window after the other.
+-- Most calls need only this: hits that count even over limit, on successive windows.
 local function count(first, argument, replies)
   local length, text, life = string.match(argument, '(%d+) (%d+) (%d+)')
   local hits = tonumber(text)

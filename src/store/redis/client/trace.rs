@@ -1,15 +1,18 @@
 //! The span of one request to Redis, named as in envoyproxy/ratelimit.
 
 use crate::check::{CheckError, CheckRequest, Decisions, Verdict};
-use crate::store::redis::remote::RedisClient;
+use crate::store::redis::shared::Shared;
 use crate::telemetry::traces::LiveSpan;
 
 /// Checks for the per-second Redis are counted apart.
 const CHECKS: &str = "pipeline length";
 const PER_SECOND_CHECKS: &str = "perSecondPipeline length";
 
-pub(crate) fn start(client: &RedisClient, parent: &LiveSpan, request: &CheckRequest) -> LiveSpan {
-    let per_second = client.redis().per_second_checks(request);
+pub(crate) fn start(shared: &Shared, parent: &LiveSpan, request: &CheckRequest) -> LiveSpan {
+    let checks = request.checks.iter();
+    let per_second = checks
+        .filter(|check| shared.is_per_second(&check.limit))
+        .count();
     let mut span = parent.child("Redis Pipeline Execution");
     span.set_number(CHECKS, number(request.checks.len() - per_second));
     span.set_number(PER_SECOND_CHECKS, number(per_second));

@@ -1,0 +1,327 @@
+//! Decodes what Redis replied to a check, and makes the verdict of it.
+
+use std::cmp::Ordering;
+
+use redis::{RedisError, Value};
+
+use crate::algorithm::Counter;
+use crate::algorithm::counter::Kind;
+use crate::check::{Call, Check, Verdict};
+use crate::limit::{EXACT_MAX, LOG_ENTRIES_MAX};
+use crate::store::redis::client::encode::EncodedCheck;
+use crate::store::redis::client::lifetimes::Repair;
+use crate::store::redis::topology::redirect::Redirect;
+use crate::time::{MICROS_PER_SECOND, Time};
+
+/// The reply to one check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckReply {
+    /// What is spent after the check, in the counter's units; `-1 - spent` if it was over limit.
+    number: i64,
+    /// What its algorithm needs for the verdict besides.
+    extra: Vec<u64>,
+}
+
+/// An error reply to one check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplyError {
+    /// Another node has the key.
+    Redirect(Redirect),
+    /// Any other error, in Redis' words.
+    Rejected(String),
+}
+
+/// The reply to one call of the script.
+#[derive(Debug)]
+pub struct ScriptReply {
+    /// The server's time.
+    pub now: Time,
+    /// One for each check, in order.
+    pub replies: Vec<Result<CheckReply, ReplyError>>,
+}
+
+impl CheckReply {
+    /// Reads the reply to INCRBY as if the script had replied, and how to repair the key if it was not
+    /// as expected. `created` says that SET created the key, with its lifetime.
+    ///
+    /// # Errors
+    /// Redis' own.
+    pub(crate) fn of_incr(
+        check: &EncodedCheck,
+        reply: Value,
+        created: bool,
+    ) -> Result<(Self, Option<Repair>), RedisError> {
+        let used = match reply {
+            Value::Int(used) => used,
+            Value::ServerError(error) => {
+                let overflows = error
+                    .details()
+                    .is_some_and(|text| text.contains("overflow"));
+                if !overflows {
+                    return Err(error.into());
+                }
+                i64::MAX
+            }
+            _ => return Err(unexpected()),
+        };
+        let (hits, lifetime_secs) = check
+            .window
+            .map_or((0, 0), |window| (window.hits, window.lifetime_secs));
+        let hits = i64::try_from(hits).unwrap_or(i64::MAX);
+        let key = || check.key.clone();
+        Ok(match used.cmp(&hits) {
+            Ordering::Greater => (used.min(EXACT_MAX.cast_signed() - 1).into(), None),
+            Ordering::Equal if created => (hits.into(), None),
+            // The key was gone: it expired, was evicted, or Redis restarted empty.
+            Ordering::Equal => {
+                let key = key();
+                (hits.into(), Some(Repair::Expire { key, lifetime_secs }))
+            }
+            // A negative value, written by another client: treat as 0.
+            Ordering::Less => {
+                let repair = Repair::Reset {
+                    key: key(),
+                    hits,
+                    lifetime_secs,
+                };
+                (hits.into(), Some(repair))
+            }
+        })
+    }
+
+    /// The verdict of the check at the server's time `now`.
+    pub fn verdict(&self, encoded: &EncodedCheck, check: &Check, now: Time) -> Verdict {
+        // INCRBY does not compare with the limit.
+        let is_over_window =
+            encoded.window.is_some() && self.spent() > check.limit.requests().into();
+        let over = self.is_over() || is_over_window;
+        self.verdict_of(encoded, check, check.call(), over, now)
+    }
+
+    /// The verdict of another call of the same counter.
+    pub(crate) fn verdict_of(
+        &self,
+        encoded: &EncodedCheck,
+        check: &Check,
+        call: Call<'_>,
+        over: bool,
+        now: Time,
+    ) -> Verdict {
+        let at = match Kind::of(&check.limit) {
+            Kind::FixedWindow => encoded.at,
+            _ => now,
+        };
+        Counter::verdict_of_reply(
+            &check.limit,
+            (at, now),
+            call,
+            over,
+            self.spent(),
+            &self.extra,
+        )
+    }
+
+    /// Hits in use after the check.
+    pub(crate) fn used(&self, encoded: &EncodedCheck) -> u64 {
+        self.spent().div_ceil(encoded.price)
+    }
+
+    /// Whether its sliding log has as many entries as it may have.
+    pub fn is_of_full_log(&self, check: &Check) -> bool {
+        let entries = self.extra.get(3).copied().unwrap_or(0);
+        Kind::of(&check.limit) == Kind::SlidingLog && entries >= LOG_ENTRIES_MAX.into()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.number < 0
+    }
+
+    fn spent(&self) -> u64 {
+        if self.is_over() {
+            (-1 - self.number).unsigned_abs()
+        } else {
+            self.number.unsigned_abs()
+        }
+    }
+
+    /// Reads the script's reply to one check.
+    fn read(value: Value) -> Result<Result<Self, ReplyError>, RedisError> {
+        match value {
+            Value::Int(number) => Ok(Ok(Self::from(number))),
+            Value::BulkString(text) => {
+                let text = String::from_utf8_lossy(&text).into_owned();
+                Ok(Err(ReplyError::Rejected(text)))
+            }
+            Value::Array(numbers) => {
+                let mut numbers = numbers.into_iter().map(|number| match number {
+                    Value::Int(number) => Ok(number),
+                    _ => Err(unexpected()),
+                });
+                let number = numbers.next().ok_or_else(unexpected)??;
+                let extra = numbers
+                    .map(|number| Ok(u64::try_from(number?).unwrap_or(0)))
+                    .collect::<Result<_, RedisError>>()?;
+                Ok(Ok(Self { number, extra }))
+            }
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+impl From<i64> for CheckReply {
+    fn from(number: i64) -> Self {
+        Self {
+            number,
+            extra: Vec::new(),
+        }
+    }
+}
+
+impl ScriptReply {
+    /// Reads the reply to `count` checks.
+    ///
+    /// # Errors
+    /// Redis' own, and a reply that the script never makes.
+    pub fn read(value: Value, count: usize) -> Result<Self, RedisError> {
+        let Value::Array(items) = value else {
+            return Err(unexpected());
+        };
+        let mut items = items.into_iter();
+        let Some(Value::Int(now)) = items.next() else {
+            return Err(unexpected());
+        };
+        let replies: Vec<_> = items.map(CheckReply::read).collect::<Result<_, _>>()?;
+        if replies.len() != count {
+            return Err(unexpected());
+        }
+        Ok(Self {
+            now: Time::from_micros(now.unsigned_abs()),
+            replies,
+        })
+    }
+}
+
+impl ReplyError {
+    /// The error of each check of a script call with so many of them. Redis 6.2 replies ASK as soon as
+    /// one key of a call has moved, later versions when all have; so each of several keys is sent again
+    /// on its own, to the same node.
+    pub(crate) fn of_script_call(self, checks: usize) -> Self {
+        match self {
+            Self::Redirect(Redirect::Ask(_)) if checks > 1 => Self::Redirect(Redirect::Again),
+            error => error,
+        }
+    }
+}
+
+impl From<RedisError> for ReplyError {
+    fn from(error: RedisError) -> Self {
+        // The client library renames errors, such as CLUSTERDOWN to ClusterDown. Operators and
+        // `health.rs` look for Redis' names.
+        let text = || match error.code() {
+            Some(code) => format!("{code} {}", error.detail().unwrap_or_default()),
+            None => error.to_string(),
+        };
+        Redirect::read(&error).map_or_else(|| Self::Rejected(text()), Self::Redirect)
+    }
+}
+
+/// Reads the reply to TIME.
+pub(crate) fn time(reply: &Value) -> Option<Time> {
+    let Value::Array(parts) = reply else {
+        return None;
+    };
+    let number = |part: &Value| match part {
+        Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+        _ => None,
+    };
+    let [seconds, micros] = parts.as_slice() else {
+        return None;
+    };
+    let micros_of_seconds = number(seconds)?.checked_mul(MICROS_PER_SECOND)?;
+    micros_of_seconds
+        .checked_add(number(micros)?)
+        .map(Time::from_micros)
+}
+
+fn unexpected() -> RedisError {
+    RedisError::from((
+        redis::ErrorKind::UnexpectedReturnType,
+        "unexpected reply of the rate limit script",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{ErrorKind, ServerErrorKind};
+
+    use super::*;
+    use crate::check::{Hits, Key};
+    use crate::limit::{Algorithm, Limit, Terms, Unit};
+    use crate::store::redis::client::encode::{Mode, WindowCommand};
+    use crate::time::Span;
+
+    #[test]
+    fn lifetimes_are_set_on_keys_that_incrby_created() {
+        let terms = Terms::new(9, Unit::Minute, Algorithm::FixedWindow);
+        let limit = Limit::new(&terms).expect("a limit");
+        let check = Check::new(Key::from("k"), limit, Hits::Add(2));
+        let start = Time::from_micros(0);
+        let mut encoded = EncodedCheck::new(&check, 0, start, Mode::Independent, Span::ZERO);
+        encoded.set_command(WindowCommand::SetNxIncr);
+        let repair = |reply: i64, created: bool| {
+            let (_, repair) =
+                CheckReply::of_incr(&encoded, Value::Int(reply), created).expect("a reply");
+            repair
+        };
+        assert!(repair(2, true).is_none());
+        assert!(repair(3, false).is_none());
+        assert!(
+            matches!(
+                repair(2, false),
+                Some(Repair::Expire {
+                    lifetime_secs: 60,
+                    ..
+                })
+            ),
+            "it expired between SET and INCRBY"
+        );
+        assert!(matches!(
+            repair(-1, false),
+            Some(Repair::Reset {
+                hits: 2,
+                lifetime_secs: 60,
+                ..
+            })
+        ));
+    }
+
+    #[test]
+    fn errors_keep_the_names_of_redis() {
+        let text = |kind, detail: &str| {
+            let error = RedisError::from((ErrorKind::Server(kind), "", detail.to_owned()));
+            match ReplyError::from(error) {
+                ReplyError::Rejected(text) => text,
+                ReplyError::Redirect(redirect) => panic!("{redirect:?}"),
+            }
+        };
+        for (kind, detail, expected) in [
+            (
+                ServerErrorKind::ClusterDown,
+                "The cluster is down",
+                "CLUSTERDOWN The cluster is down",
+            ),
+            (
+                ServerErrorKind::ReadOnly,
+                "You can't write",
+                "READONLY You can't write",
+            ),
+            (
+                ServerErrorKind::ResponseError,
+                "value is not an integer",
+                "ERR value is not an integer",
+            ),
+        ] {
+            assert_eq!(text(kind, detail), expected);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The checks of a request, by the node that has their keys.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::store::redis::client::encode::EncodedCheck;
+use crate::store::redis::topology::cluster;
+use crate::store::redis::topology::node::Node;
+use crate::store::redis::topology::pool::NodePool;
+use crate::time::{Span, Time};
+
+/// How long a decision may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget {
+    pub(crate) since: Time,
+    pub(crate) span: Span,
+}
+
+/// The checks of a request that one node has.
+#[derive(Debug)]
+pub(crate) struct NodeBatch<'s> {
+    pub(crate) pool: &'s NodePool,
+    pub(crate) by_slot: bool,
+    pub(crate) node: Arc<Node>,
+    /// Indices of the checks in the request.
+    pub(crate) indices: SmallVec<[usize; 2]>,
+    pub(crate) checks: Vec<EncodedCheck>,
+}
+
+/// Most requests need one node.
+pub(crate) type NodeBatches<'s> = SmallVec<[NodeBatch<'s>; 1]>;
+
+/// The batch of a node, which may be new.
+pub(crate) fn batch_of<'b, 's>(
+    batches: &'b mut NodeBatches<'s>,
+    pool: &'s NodePool,
+    node: &Arc<Node>,
+    by_slot: bool,
+) -> &'b mut NodeBatch<'s> {
+    let mut known = batches.iter();
+    let index = match known.position(|batch| batch.node.id() == node.id()) {
+        Some(index) => index,
+        None => {
+            batches.push(NodeBatch {
+                pool,
+                by_slot,
+                node: node.clone(),
+                indices: SmallVec::new(),
+                checks: Vec::new(),
+            });
+            batches.len() - 1
+        }
+    };
+    &mut batches[index]
+}
+
+/// Whether one call of the script can decide all checks.
+pub(crate) fn is_one_call(batches: &[NodeBatch<'_>], checks: usize) -> bool {
+    let [batch] = batches else { return false };
+    let slot = |check: &EncodedCheck| cluster::slot(check.key.as_bytes());
+    let shares_slot = || {
+        let mut slots = batch.checks.iter().map(slot);
+        let first = slots.next();
+        slots.all(|slot| Some(slot) == first)
+    };
+    batch.checks.len() == checks && (!batch.by_slot || shares_slot())
+}

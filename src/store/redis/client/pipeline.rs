@@ -1,0 +1,280 @@
+//! One round trip: a pipeline with the checks of a batch, and its replies.
+//!
+//! Hits on known windows are commands; all other checks are in calls of the script. The keys of one call
+//! must share a slot on a cluster, so there is a call for each slot.
+
+use redis::{Pipeline, RedisError, Value};
+
+use crate::store::redis::client::decode::{self, CheckReply, ReplyError, ScriptReply};
+use crate::store::redis::client::encode::{EncodedCheck, Mode, Route};
+use crate::store::redis::client::lifetimes::Repair;
+use crate::store::redis::client::script::{Form, Script};
+use crate::store::redis::connect::connection::Connection;
+use crate::store::redis::connect::relocation::is_unwritable;
+use crate::store::redis::topology::cluster;
+use crate::time::Time;
+
+/// Retries after NOSCRIPT: there may be a flush in between, but not again and again.
+const NOSCRIPT_RETRIES_MAX: usize = 2;
+
+/// The pipeline of a batch.
+#[derive(Debug)]
+pub(crate) struct BatchRequest<'b> {
+    /// All checks, in order.
+    checks: Vec<&'b EncodedCheck>,
+    /// Checks that are sent as commands, each with the index of INCRBY's reply.
+    direct: Vec<(usize, usize)>,
+    calls: Vec<ScriptCall>,
+    commands: Pipeline,
+    /// Replaces the server's clock.
+    now: Option<Time>,
+}
+
+/// One call of the script.
+#[derive(Debug)]
+struct ScriptCall {
+    /// Indices of checks, by how they are decided.
+    groups: Vec<(Mode, Vec<usize>)>,
+    affinity: Option<Affinity>,
+    /// The index of its reply.
+    reply: usize,
+}
+
+/// What the checks of one call share on a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Affinity {
+    slot: u16,
+    route: Route,
+}
+
+/// Script calls that are sent again.
+#[derive(Debug)]
+struct Retry {
+    commands: Pipeline,
+    /// For each call the index of its reply among the new ones, and among the first ones.
+    replies: Vec<(usize, usize)>,
+}
+
+/// The replies to a batch.
+#[derive(Debug)]
+pub(crate) struct BatchReply {
+    /// The server's time, if it replied to the script or to TIME.
+    pub(crate) now: Option<Time>,
+    /// One for each check, in order.
+    pub(crate) replies: Vec<Result<CheckReply, ReplyError>>,
+    /// For keys that were not as expected.
+    pub(crate) repairs: Vec<Repair>,
+}
+
+impl<'b> BatchRequest<'b> {
+    /// A pipeline for groups of checks. `by_slot` is for a cluster.
+    pub(crate) fn new(
+        groups: impl Iterator<Item = (Mode, &'b [EncodedCheck])>,
+        by_slot: bool,
+        now: Option<Time>,
+    ) -> Self {
+        let mut request = Self {
+            checks: Vec::new(),
+            direct: Vec::new(),
+            calls: Vec::new(),
+            commands: Pipeline::new(),
+            now,
+        };
+        for (mode, checks) in groups {
+            let first = request.checks.len();
+            request.checks.extend(checks);
+            let (direct, scripted): (Vec<usize>, Vec<usize>) =
+                (first..request.checks.len()).partition(|&index| request.checks[index].is_direct());
+            for index in direct {
+                request.checks[index].increment(&mut request.commands);
+                request.direct.push((index, request.commands.len() - 1));
+            }
+            if !by_slot || mode == Mode::Atomic {
+                request.add_to_call(mode, scripted, by_slot);
+            } else {
+                for index in scripted {
+                    request.add_to_call(mode, vec![index], by_slot);
+                }
+            }
+        }
+        request.add_calls();
+        request
+    }
+
+    /// Adds checks that must not be split to the call that they can share, or to a new one.
+    fn add_to_call(&mut self, mode: Mode, group: Vec<usize>, by_slot: bool) {
+        let Some(&first) = group.first() else { return };
+        let check = self.checks[first];
+        let affinity = by_slot.then(|| Affinity {
+            slot: cluster::slot(check.key.as_bytes()),
+            route: check.route,
+        });
+        let is_isolated = by_slot && check.route.is_isolated();
+        let mut calls = self.calls.iter_mut();
+        match calls.find(|call| !is_isolated && call.affinity == affinity) {
+            Some(call) => call.groups.push((mode, group)),
+            None => self.calls.push(ScriptCall {
+                groups: vec![(mode, group)],
+                affinity,
+                reply: 0,
+            }),
+        }
+    }
+
+    /// Adds the script calls after the commands. The last reply has the time.
+    fn add_calls(&mut self) {
+        let mut commands = std::mem::take(&mut self.commands);
+        for index in 0..self.calls.len() {
+            self.add_call(index, Form::Hash, &mut commands);
+            self.calls[index].reply = commands.len() - 1;
+        }
+        if self.calls.is_empty() {
+            commands.cmd("TIME");
+        }
+        self.commands = commands;
+    }
+
+    fn add_call(&self, index: usize, form: Form, commands: &mut Pipeline) {
+        let call = &self.calls[index];
+        if call.affinity.map(|affinity| affinity.route) == Some(Route::Asking) {
+            commands.cmd("ASKING");
+        }
+        let groups = call.groups.iter();
+        let groups =
+            groups.map(|(mode, group)| (*mode, group.iter().map(|&index| self.checks[index])));
+        commands.add_command(Script::serving().command(groups, self.now, form));
+    }
+
+    /// The number of checks.
+    pub(crate) fn len(&self) -> usize {
+        self.checks.len()
+    }
+
+    /// Sends the pipeline, and again what was answered by NOSCRIPT: that is normal after a restart, a
+    /// failover or a flush. `on_noscript` is called each time.
+    ///
+    /// # Errors
+    /// Whatever breaks the connection.
+    pub(crate) async fn send(
+        &self,
+        connection: &mut Connection,
+        on_noscript: impl Fn(),
+    ) -> Result<Vec<Value>, RedisError> {
+        let mut values = connection.call(&self.commands).await?;
+        for _ in 0..NOSCRIPT_RETRIES_MAX {
+            let Some(retry) = self.retry(&values) else {
+                break;
+            };
+            on_noscript();
+            retry.replace(&mut values, connection.call(&retry.commands).await?);
+        }
+        Ok(values)
+    }
+
+    /// The calls that were answered by NOSCRIPT. The first one brings the text of the script.
+    fn retry(&self, values: &[Value]) -> Option<Retry> {
+        let mut retry = Retry {
+            commands: Pipeline::new(),
+            replies: Vec::new(),
+        };
+        for (index, call) in self.calls.iter().enumerate() {
+            if values.get(call.reply).is_some_and(is_noscript) {
+                let form = if retry.replies.is_empty() {
+                    Form::Text
+                } else {
+                    Form::Hash
+                };
+                self.add_call(index, form, &mut retry.commands);
+                retry.replies.push((retry.commands.len() - 1, call.reply));
+            }
+        }
+        (!retry.replies.is_empty()).then_some(retry)
+    }
+
+    /// Whether the server has changed a counter. A Redis replica cannot.
+    pub(crate) fn has_written(&self, reply: &BatchReply) -> bool {
+        let mut checks = self.checks.iter().zip(&reply.replies);
+        checks.any(|(check, reply)| {
+            let over = reply.as_ref().map(CheckReply::is_over);
+            over.is_ok_and(|over| check.is_written(over))
+        })
+    }
+
+    /// Decodes the replies.
+    ///
+    /// # Errors
+    /// A reply that the script never makes.
+    pub(crate) fn read(&self, mut values: Vec<Value>) -> Result<BatchReply, RedisError> {
+        let mut take = |index: usize| {
+            values
+                .get_mut(index)
+                .map_or(Value::Nil, |value| std::mem::replace(value, Value::Nil))
+        };
+        let missing = || Err(ReplyError::Rejected("no reply".to_owned()));
+        let mut batch = BatchReply {
+            now: self.now,
+            replies: self.checks.iter().map(|_| missing()).collect(),
+            repairs: Vec::new(),
+        };
+        for &(index, reply) in &self.direct {
+            let check = self.checks[index];
+            let set = check.reply_to_set(reply);
+            let created = set.is_some_and(|reply| take(reply) == Value::Okay);
+            batch.replies[index] = match CheckReply::of_incr(check, take(reply), created) {
+                Ok((reply, repair)) => {
+                    batch.repairs.extend(repair);
+                    Ok(reply)
+                }
+                Err(error) => Err(error.into()),
+            };
+        }
+        for call in &self.calls {
+            let groups = call.groups.iter();
+            let indices = || groups.clone().flat_map(|(_, group)| group).copied();
+            let count = indices().count();
+            match take(call.reply).extract_error() {
+                Ok(value) => {
+                    let script = ScriptReply::read(value, count)?;
+                    batch.now = Some(script.now);
+                    for (index, reply) in indices().zip(script.replies) {
+                        batch.replies[index] = reply;
+                    }
+                }
+                Err(error) => {
+                    let error = ReplyError::from(error).of_script_call(count);
+                    for index in indices() {
+                        batch.replies[index] = Err(error.clone());
+                    }
+                }
+            }
+        }
+        if self.calls.is_empty() {
+            let time = || decode::time(&take(self.commands.len() - 1));
+            batch.now = self.now.or_else(time);
+        }
+        Ok(batch)
+    }
+}
+
+impl BatchReply {
+    /// Whether the server takes no writes, so that another one may have its name.
+    pub(crate) fn is_unwritable(&self) -> bool {
+        let mut replies = self.replies.iter();
+        replies.any(|reply| matches!(reply, Err(ReplyError::Rejected(text)) if is_unwritable(text)))
+    }
+}
+
+impl Retry {
+    /// Replaces the first replies by the new ones.
+    fn replace(&self, values: &mut [Value], mut replies: Vec<Value>) {
+        for &(new, first) in &self.replies {
+            if let (Some(new), Some(first)) = (replies.get_mut(new), values.get_mut(first)) {
+                std::mem::swap(first, new);
+            }
+        }
+    }
+}
+
+fn is_noscript(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
+}

@@ -1,0 +1,135 @@
+//! The script that decides many checks of any algorithm in one call.
+//!
+//! It consists of `driver.lua`, which walks the checks, and the Lua twins of all algorithms. One call for
+//! each check would cost Redis three times as much.
+
+use std::sync::LazyLock;
+
+use redis::Cmd;
+use smallvec::SmallVec;
+
+use crate::algorithm::counter;
+use crate::store::redis::client::encode::{EncodedCheck, Mode, Window};
+use crate::time::Time;
+
+const DRIVER: &str = include_str!("driver.lua");
+/// The line of the driver that the twins replace.
+const TWINS: &str = "--@ the twins of all algorithms\n";
+
+/// A script and its hash.
+#[derive(Debug)]
+pub struct Script {
+    text: String,
+    hash: String,
+}
+
+/// How a call names the script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// EVALSHA. Redis may have forgotten it: after a restart, a failover or a flush.
+    Hash,
+    /// EVAL, which makes Redis cache it.
+    Text,
+}
+
+impl Script {
+    /// A script of this text.
+    pub fn new(text: String) -> Self {
+        let hash = redis::Script::new(&text).get_hash().to_owned();
+        Self { text, hash }
+    }
+
+    /// The script in use.
+    pub fn serving() -> &'static Self {
+        static SERVING: LazyLock<Script> = LazyLock::new(|| Script::new(assemble()));
+        &SERVING
+    }
+
+    /// Its text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// One call for groups of checks, each with its mode. Checks that are sent as commands are left
+    /// out. `now` replaces the server's clock.
+    pub fn command<'c, C>(
+        &self,
+        groups: impl Iterator<Item = (Mode, C)> + Clone,
+        now: Option<Time>,
+        form: Form,
+    ) -> Cmd
+    where
+        C: IntoIterator<Item = &'c EncodedCheck>,
+    {
+        let scripted = |checks: C| checks.into_iter().filter(|check| !check.is_direct());
+        let all = || groups.clone().flat_map(|(_, checks)| scripted(checks));
+        let (name, script) = match form {
+            Form::Hash => ("EVALSHA", &self.hash),
+            Form::Text => ("EVAL", &self.text),
+        };
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(all().count());
+        for check in all() {
+            command.arg(check.key.as_bytes());
+        }
+        match now {
+            Some(now) => command.arg(now.as_micros()),
+            None => command.arg(""),
+        };
+        let mut run = Run::default();
+        for (mode, checks) in groups {
+            let checks: SmallVec<[&EncodedCheck; 8]> = scripted(checks).collect();
+            if mode == Mode::Atomic {
+                run.end(&mut command);
+                command.arg(format!("T{}", checks.len()));
+            }
+            for check in checks {
+                if let Some(window) = check.window {
+                    run.add(window, &mut command);
+                    continue;
+                }
+                run.end(&mut command);
+                if mode == Mode::DryRun {
+                    command.arg("L");
+                }
+                command.arg(check.argument.as_slice());
+            }
+        }
+        run.end(&mut command);
+        command
+    }
+}
+
+/// The driver, with a maker for each twin, so that a call makes only the twins that it needs.
+fn assemble() -> String {
+    let makers = counter::LUA.map(|(name, text)| {
+        format!("makers[#makers + 1] = function()\n{text}return {name}\nend\n")
+    });
+    let twins = [counter::LUA_SHARED, &makers.concat()].concat();
+    counter::without_comments(&DRIVER.replace(TWINS, &twins))
+}
+
+/// Successive windows with the same hits and lifetime, which share one argument.
+#[derive(Default)]
+struct Run {
+    window: Option<Window>,
+    length: usize,
+}
+
+impl Run {
+    fn add(&mut self, window: Window, command: &mut Cmd) {
+        if self.window != Some(window) {
+            self.end(command);
+            self.window = Some(window);
+        }
+        self.length += 1;
+    }
+
+    fn end(&mut self, command: &mut Cmd) {
+        if let Some(window) = self.window {
+            let (hits, lifetime) = (window.hits, window.lifetime_secs);
+            command.arg(format!("i{} {hits} {lifetime}", self.length));
+        }
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,145 @@
+//! Decides checks without Redis, and writes the pending hits back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use smallvec::SmallVec;
+use tokio::time::MissedTickBehavior;
+
+use crate::check::{Check, CheckError, Hits, Verdicts};
+use crate::shutdown::Lifecycle;
+use crate::store::redis::fallback::local::{
+    LocalFallback, Undecided, WRITE_BACK_TIME_MAX, WriteBackResult,
+};
+use crate::store::redis::fallback::membership::Membership;
+use crate::store::redis::fallback::write_back::ServerTarget;
+use crate::store::redis::shared::Shared;
+use crate::store::redis::topology::node::Node;
+use crate::store::redis::topology::pool::NodePool;
+use crate::time::{Span, Time};
+
+/// How often pending hits are written back to servers in use.
+const WRITE_BACK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The fallback of all workers.
+#[derive(Debug)]
+pub(crate) struct OutageFallback {
+    shared: Arc<Shared>,
+    local: LocalFallback,
+    membership: Membership,
+}
+
+impl OutageFallback {
+    pub(crate) fn new(shared: Arc<Shared>, local: LocalFallback, membership: Membership) -> Self {
+        Self {
+            shared,
+            local,
+            membership,
+        }
+    }
+
+    /// Decides checks without a verdict of Redis, against this replica's share of each limit.
+    pub(crate) fn decide(
+        &self,
+        checks: &[(&Check, CheckError)],
+        all_or_nothing: bool,
+        now: Time,
+    ) -> Verdicts {
+        let shared = &*self.shared;
+        // Windows are cut by the clock of a server. The clocks of several rarely differ by more than
+        // a moment, so one is used for all checks.
+        let node = checks.first().and_then(|(check, _)| {
+            let topology = shared.pool_of(&check.limit).topology();
+            topology.owner(check.key.as_bytes()).cloned()
+        });
+        let redis_time = |time: Time| node.as_ref().map_or(time, |node| node.clock.at(time));
+        let undecided = checks.iter().map(|&(check, failed)| {
+            let seen = shared.usage.get(shared.usage.hash(&check.key));
+            Undecided {
+                check,
+                effect: failed.effect,
+                seen: seen.map(|(used, seen)| (used, redis_time(seen))),
+                epoch: shared.node_of(check).map_or(0, |node| node.epoch()),
+            }
+        });
+        let undecided: SmallVec<[Undecided<'_>; 2]> = undecided.collect();
+        let share = self.membership.share();
+        let now = redis_time(now);
+        let verdicts = self.local.decide(&undecided, share, all_or_nothing, now);
+        for (check, _) in checks {
+            if let Hits::Refund(hits) = check.hits {
+                shared.usage.refund(shared.usage.hash(&check.key), hits);
+            }
+        }
+        verdicts
+    }
+
+    /// Runs heartbeats, write-back to servers in use, and expiry, for as long as the process lives.
+    pub(crate) async fn run(&self, lifecycle: &Lifecycle) {
+        let shared = &*self.shared;
+        // Any server of a cluster: it forwards heartbeats to all others.
+        let any_node = || {
+            let topology = shared.main.topology();
+            let mut nodes = topology.nodes().iter();
+            nodes.find(|node| !node.health.breaker.is_open()).cloned()
+        };
+        tokio::join!(
+            self.membership
+                .run_heartbeats(any_node, &shared.clock, lifecycle),
+            self.local.sweep(shared.clock.clone()),
+            self.write_back_to_all(),
+        );
+    }
+
+    /// Writes back to a server that is reachable again, before it is used. `false` if it is not.
+    pub(crate) async fn before_use(&self, pool: &NodePool, node: &Node) -> bool {
+        let result = self.write_back(pool, node, WRITE_BACK_TIME_MAX).await;
+        result != WriteBackResult::Unreachable
+    }
+
+    /// Writes pending hits back to a server, and sets the lifetimes of keys that it did not confirm.
+    async fn write_back(&self, pool: &NodePool, node: &Node, within: Span) -> WriteBackResult {
+        let lifetimes = self.shared.lifetimes.take(node.id());
+        let mut target = ServerTarget::new(&self.shared, pool, node);
+        if !lifetimes.is_empty() && !target.repair(&lifetimes).await {
+            self.shared.lifetimes.add(node.id(), lifetimes);
+            return WriteBackResult::Unreachable;
+        }
+        if self.local.has_pending() {
+            self.local.write_back(&mut target, within).await
+        } else {
+            WriteBackResult::Done
+        }
+    }
+
+    /// Writes back to servers in use: what they rejected, what became pending meanwhile, what there
+    /// was no time for, and what another server has now.
+    async fn write_back_to_all(&self) {
+        let pools = || self.shared.pools();
+        let mut interval = tokio::time::interval(WRITE_BACK_INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = interval.tick() => {}
+                _ = select_all(pools().map(|pool| Box::pin(pool.topology_changed()))) => {}
+            }
+            let mut all_in_use = true;
+            for pool in pools() {
+                let topology = Arc::clone(&pool.topology());
+                for node in topology.nodes() {
+                    if node.health.breaker.is_open() {
+                        all_in_use = false;
+                    } else {
+                        let no_limit = Span::from_secs(u64::MAX);
+                        self.write_back(pool, node, no_limit).await;
+                    }
+                }
+            }
+            if all_in_use {
+                self.local
+                    .forget_before(pools().map(NodePool::recoveries).sum());
+            }
+        }
+    }
+}

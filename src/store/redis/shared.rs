@@ -1,0 +1,270 @@
+//! What all workers of a process share of its Redis: the servers, caches, clock and metrics.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use redis::RedisError;
+use tokio::sync::Notify;
+
+use crate::algorithm::Counter;
+use crate::algorithm::charge::Charge;
+use crate::check::{Check, Hits, Verdict};
+use crate::limit::{Algorithm, Limit};
+use crate::store::metrics::full_logs;
+use crate::store::redis::client::decode::CheckReply;
+use crate::store::redis::client::encode::{EncodedCheck, Mode, WindowCommand};
+use crate::store::redis::client::lifetimes::UnconfirmedLifetimes;
+use crate::store::redis::connect::connection::{ConnectionMetrics, Timeouts};
+use crate::store::redis::connect::dialer::Dialer;
+use crate::store::redis::fallback::usage_cache::UsageCache;
+use crate::store::redis::over_limit_cache::OverLimitCache;
+use crate::store::redis::topology::deployment::PoolOptions;
+use crate::store::redis::topology::health::HealthMetrics;
+use crate::store::redis::topology::node::{Node, NodeParts};
+use crate::store::redis::topology::pool::{NodePool, TopologyMetrics};
+use crate::store::redis::topology::snapshot::Topology;
+use crate::telemetry::metric::{self, Gauge, Histogram, Metrics};
+use crate::time::{Clock, Span, Time};
+
+/// The period of limits that may have a Redis of their own.
+const PER_SECOND: Span = Span::from_secs(1);
+
+/// Settings of Redis.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The main deployment.
+    pub main: PoolOptions,
+    /// The deployment for limits with a period of one second, if there is one.
+    pub per_second: Option<PoolOptions>,
+    /// The longest time of a decision.
+    pub store_timeout: Span,
+    /// Whether the process reports NOT_SERVING while Redis is unreachable.
+    pub required: bool,
+    /// The longest time that the key of a window outlives it, to spread expiry; zero disables it.
+    pub expiration_jitter_max: Span,
+    /// Memory of the over-limit cache; zero disables it.
+    pub over_limit_cache_bytes: u64,
+    /// Replicas that share the limits, until heartbeats count them.
+    pub replicas: NonZeroU32,
+    /// The first part of all keys.
+    pub key_prefix: Box<str>,
+    /// Opens connections.
+    pub dialer: Dialer,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) main: NodePool,
+    pub(crate) per_second: Option<NodePool>,
+    pub(crate) store_timeout: Span,
+    expiration_jitter_max: Span,
+    pub(crate) over_limit_cache: Option<OverLimitCache>,
+    pub(crate) usage: UsageCache,
+    pub(crate) lifetimes: UnconfirmedLifetimes,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: RedisMetrics,
+}
+
+#[derive(Debug)]
+pub(crate) struct RedisMetrics {
+    pub(crate) seconds: Histogram,
+    pub(crate) checks: Histogram,
+    pub(crate) in_flight: Gauge,
+    pub(crate) full: metric::Counter,
+    pub(crate) abandoned: metric::Counter,
+    pub(crate) ambiguous: metric::Counter,
+    pub(crate) unknown_script: metric::Counter,
+    full_logs: metric::Counter,
+    /// MOVED, ASK and TRYAGAIN.
+    pub(crate) redirects: [metric::Counter; 3],
+}
+
+impl Shared {
+    /// # Errors
+    /// An address that the Redis client cannot use.
+    pub(crate) fn new(
+        options: Options,
+        clock: Clock,
+        metrics: &Metrics,
+    ) -> Result<Self, RedisError> {
+        let (health, topology) = (HealthMetrics::new(metrics), TopologyMetrics::new(metrics));
+        let pool = |pool: PoolOptions, connections: ConnectionMetrics| {
+            let timeouts = Timeouts {
+                connect: pool.connect_timeout.into(),
+                reply: options.store_timeout.into(),
+            };
+            let parts = NodeParts {
+                timeouts,
+                dialer: options.dialer.clone(),
+                clock: clock.clone(),
+                connections,
+                health: health.clone(),
+                refresh: Arc::new(Notify::new()),
+            };
+            NodePool::new(pool.deployment, parts, topology.clone())
+        };
+        let per_second = options
+            .per_second
+            .map(|options| pool(options, ConnectionMetrics::per_second(metrics)));
+        let cache_bytes = options.over_limit_cache_bytes;
+        Ok(Self {
+            main: pool(options.main, ConnectionMetrics::new(metrics))?,
+            per_second: per_second.transpose()?,
+            store_timeout: options.store_timeout,
+            expiration_jitter_max: options.expiration_jitter_max,
+            over_limit_cache: (cache_bytes > 0).then(|| OverLimitCache::new(cache_bytes, metrics)),
+            usage: UsageCache::new(metrics),
+            lifetimes: UnconfirmedLifetimes::new(metrics),
+            clock,
+            metrics: RedisMetrics::new(metrics),
+        })
+    }
+
+    pub(crate) fn pools(&self) -> impl Iterator<Item = &NodePool> {
+        std::iter::once(&self.main).chain(&self.per_second)
+    }
+
+    /// The pool that counts a limit.
+    pub(crate) fn pool_of(&self, limit: &Limit) -> &NodePool {
+        self.per_second
+            .as_ref()
+            .filter(|_| self.is_per_second(limit))
+            .unwrap_or(&self.main)
+    }
+
+    /// Whether a limit is counted by the per-second Redis. A lease is no period.
+    pub(crate) fn is_per_second(&self, limit: &Limit) -> bool {
+        self.per_second.is_some()
+            && limit.period() == PER_SECOND
+            && limit.algorithm() != Algorithm::Concurrency
+    }
+
+    /// The time to send to Redis. It uses its own clock unless a test sets the time.
+    pub(crate) fn clock_for_redis(&self) -> Option<Time> {
+        self.clock.is_manual().then(|| self.clock.now())
+    }
+
+    /// The node that has a check's counter.
+    pub(crate) fn node_of(&self, check: &Check) -> Option<Arc<Node>> {
+        let topology = self.pool_of(&check.limit).topology();
+        if topology.has_slots() {
+            // The start of a window is part of the key.
+            let encoded = self.encode(check, &topology, Mode::Independent, self.clock.now());
+            return topology.owner(encoded.key.as_bytes()).cloned();
+        }
+        topology.owner(check.key.as_bytes()).cloned()
+    }
+
+    /// Encodes a check by the clock of the node that would have its key without a window in it. So all
+    /// replicas use the same clock, whatever the clocks of other nodes are.
+    pub(crate) fn encode(
+        &self,
+        check: &Check,
+        topology: &Topology,
+        mode: Mode,
+        now: Time,
+    ) -> EncodedCheck {
+        let charge = Counter::charge(&check.limit, check.call());
+        self.encode_charge(check, charge, topology, mode, now)
+    }
+
+    /// Encodes a check that is charged something else than its hits.
+    pub(crate) fn encode_charge(
+        &self,
+        check: &Check,
+        charge: Charge,
+        topology: &Topology,
+        mode: Mode,
+        now: Time,
+    ) -> EncodedCheck {
+        let node = topology.owner(check.key.as_bytes());
+        let redis_time = |time: Time| node.map_or(time, |node| node.clock.at(time));
+        let (at, hash) = (redis_time(now), self.usage.hash(&check.key));
+        // Any number that changes now and then. Successive checks have the same one, so that they
+        // share an argument of the script.
+        let any = (at.as_micros() >> 14).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        let jitter = Span::from_secs(any % self.expiration_jitter_max.ceil_secs().max(1));
+        let mut encoded = EncodedCheck::charging(check, charge, hash, at, mode, jitter);
+        if encoded.window.is_some() {
+            let window = |at: Time| check.limit.window(at).index;
+            let exists = self
+                .usage
+                .get(hash)
+                .is_some_and(|(used, seen)| used > 0 && window(redis_time(seen)) == window(at));
+            encoded.set_command(match exists {
+                true => WindowCommand::Incr,
+                false if topology.has_slots() => WindowCommand::SetNxIncr,
+                false => WindowCommand::Script,
+            });
+        }
+        encoded
+    }
+
+    /// The verdict of a check that was received at `received`, and replied to at the node's time
+    /// `redis_now`. The over-limit cache learns from it.
+    pub(crate) fn verdict(
+        &self,
+        (check, encoded): (&Check, &EncodedCheck),
+        reply: &CheckReply,
+        received: Time,
+        redis_now: Time,
+        node: &Node,
+    ) -> Verdict {
+        let mut verdict = reply.verdict(encoded, check, redis_now);
+        if let Some(cache) = &self.over_limit_cache {
+            let hit = || reply.verdict_of(encoded, check, Hits::Add(1).into(), true, redis_now);
+            cache.learn(check, &verdict, hit, received, self.clock.now());
+        }
+        let is_full = reply.is_of_full_log(check);
+        self.metrics.full_logs.inc_by(is_full.into());
+        if verdict.start_after > Span::ZERO {
+            // The reply took a while, so a booked slot begins sooner as seen from here.
+            let passed = node.clock.at(self.clock.now()).since(redis_now);
+            verdict.start_after = verdict.start_after.less(passed);
+        }
+        verdict
+    }
+}
+
+impl RedisMetrics {
+    fn new(metrics: &Metrics) -> Self {
+        let redirects = |kind| {
+            metrics.counter_with(
+                "tollgate_store_redirects_total",
+                "Checks that a cluster node redirected because their slot had moved or was migrating.",
+                &[("kind", kind)],
+            )
+        };
+        Self {
+            seconds: metrics.latency(
+                "tollgate_store_call_seconds",
+                "Latency of one call to Redis, with all of its checks.",
+                &[],
+            ),
+            checks: metrics.sizes("tollgate_store_batch_checks", "Checks of one call to Redis."),
+            in_flight: metrics.gauge(
+                "tollgate_store_calls_in_flight",
+                "Calls to Redis without a reply so far.",
+            ),
+            full: metrics.counter(
+                "tollgate_store_batches_full_total",
+                "Calls to Redis with as many checks as one may have (batch_size_max), so that other requests had to wait.",
+            ),
+            full_logs: full_logs("store", metrics),
+            abandoned: metrics.counter(
+                "tollgate_store_abandoned_total",
+                "Requests whose caller gave up before they were sent to Redis. They were not counted.",
+            ),
+            ambiguous: metrics.counter(
+                "tollgate_store_ambiguous_total",
+                "Requests with an unknown outcome: sent to Redis, no reply in time.",
+            ),
+            redirects: ["moved", "ask", "again"].map(redirects),
+            unknown_script: metrics.counter(
+                "tollgate_store_script_unknown_total",
+                "Calls that sent the whole script again because Redis had lost it: after a restart, a failover or a flush.",
+            ),
+        }
+    }
+}
