@@ -75,6 +75,16 @@ pub fn deadline(grpc_timeout: &str, now: Time) -> Option<Time> {
     Some(now.plus(Span::from_micros(micros.saturating_sub(margin))))
 }
 
+/// `hits_addend` of a descriptor, of which 0 reads without consuming; else of the request, of which 0
+/// means 1.
+fn hits(own: Option<u64>, of_request: u32, is_negative: bool) -> Hits {
+    match own.unwrap_or(u64::from(of_request.max(1))) {
+        0 => Hits::Peek,
+        hits if is_negative => Hits::Refund(hits),
+        hits => Hits::Add(hits),
+    }
+}
+
 fn descriptor(wire: &RateLimitDescriptor, hits_of_request: u32) -> Descriptor<'_> {
     Descriptor {
         entries: wire
@@ -83,7 +93,7 @@ fn descriptor(wire: &RateLimitDescriptor, hits_of_request: u32) -> Descriptor<'_
             .map(|entry| Entry::new(&entry.key, &entry.value))
             .collect(),
         limit: wire.limit.as_ref().map(override_limit),
-        hits: Hits::from_wire(wire.hits_addend, hits_of_request, wire.is_negative_hits),
+        hits: hits(wire.hits_addend, hits_of_request, wire.is_negative_hits),
         hits_addend: wire.hits_addend,
     }
 }

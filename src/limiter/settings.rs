@@ -1,4 +1,4 @@
-//! Settings of what is answered.
+//! Settings of responses.
 
 use std::num::NonZeroU32;
 
@@ -12,33 +12,33 @@ use crate::sampling::SampleRate;
 use crate::settings::parse::{self, Given};
 use crate::time::{MICROS_PER_SECOND, Span};
 
-/// A line has half a KiB at most: that is 400 MiB a day at the worst.
-const REFUSALS_LOG_LINES_PER_SECOND_MAX: u32 = 10;
+/// A line has at most half a KiB: 400 MiB per day.
+const OVER_LIMIT_LOG_LINES_PER_SECOND_MAX: u32 = 10;
 
-/// Answers.
+/// Settings of responses.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
 #[command(next_help_heading = "Answers")]
 pub struct Settings {
-    /// Count and tell, but never refuse
+    /// Count and report, but admit everything
     #[arg(long, env = "SHADOW_MODE", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub shadow_mode: bool,
-    /// Refuse only what is over all of its limits
+    /// Reject only requests that are over all of their limits
     #[arg(long, env = "QUOTA_MODE", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub quota_mode: bool,
-    /// A request that one limit refuses uses up nothing of the others
+    /// All or nothing: a request that is over one limit consumes nothing of the others
     #[arg(long, env = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub stop_cache_key_increment_when_overlimit: bool,
-    /// What is answered where the store cannot say in time and the rule does not say what then:
-    /// local (count here, this replica's share), allow, deny, or error (UNAVAILABLE, so that
+    /// Fallback when the store gives no verdict in time, for rules without on_store_error: local
+    /// (count in this process, this replica's share), allow, deny, or error (UNAVAILABLE, so that
     /// Envoy's failure_mode_deny decides)
     #[arg(long, env = "ON_STORE_ERROR", default_value = "local", value_name = "POLICY", value_parser = on_store_error)]
     pub on_store_error: OnStoreError,
-    /// How many replicas share the limits, where their heartbeats in Redis do not say: what one of
-    /// them may let through by itself while the store is gone is its share
+    /// Number of replicas until heartbeats in Redis count them: each admits its share of a limit
+    /// while the store is unavailable
     #[arg(long, env = "REPLICAS", default_value = "1", value_name = "NUMBER")]
     pub replicas: NonZeroU32,
-    /// From this part of a limit on, hits count as near it
+    /// Hits above this part of a limit count as near it
     #[arg(
         long,
         env = "NEAR_LIMIT_RATIO",
@@ -57,7 +57,7 @@ pub struct Settings {
         value_name = "NAME"
     )]
     pub limit_limit_header: String,
-    /// Name of the header with what remains
+    /// Name of the header with the remaining hits
     #[arg(
         long,
         env = "LIMIT_REMAINING_HEADER",
@@ -73,7 +73,7 @@ pub struct Settings {
         value_name = "NAME"
     )]
     pub limit_reset_header: String,
-    /// Add headers with limit, remaining and reset to requests that go to the upstream
+    /// Add headers with limit, remaining and reset to requests to the upstream
     #[arg(long, env = "LIMIT_REQUEST_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub limit_request_headers_enabled: bool,
     /// Name of the request header with the limit
@@ -84,7 +84,7 @@ pub struct Settings {
         value_name = "NAME"
     )]
     pub limit_request_limit_header: String,
-    /// Name of the request header with what remains
+    /// Name of the request header with the remaining hits
     #[arg(
         long,
         env = "LIMIT_REQUEST_REMAINING_HEADER",
@@ -100,30 +100,30 @@ pub struct Settings {
         value_name = "NAME"
     )]
     pub limit_request_reset_header: String,
-    /// Add RateLimit-Policy and RateLimit as the IETF draft has them
+    /// Add the IETF draft headers RateLimit-Policy and RateLimit
     #[arg(long, env = "IETF_RATELIMIT_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub ietf_ratelimit_headers_enabled: bool,
-    /// Add Retry-After to refusals
+    /// Add Retry-After to responses of OVER_LIMIT
     #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub retry_after_header_enabled: bool,
-    /// Lengthen Retry-After by up to so many seconds, by chance, so that not all who are refused
-    /// together come back together
+    /// Maximum random time, in whole seconds, that is added to Retry-After, so that rejected clients
+    /// do not retry at the same time
     #[arg(long, env = "RETRY_AFTER_JITTER", default_value = "0", value_name = "DURATION", value_parser = whole_secs)]
     pub retry_after_jitter: Span,
-    /// Tell Envoy what was asked, and the metadata of the rules that were met
+    /// Add the request and the metadata of its rules as dynamic metadata
     #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub response_dynamic_metadata: bool,
-    /// Log this part of the refusals, from 0 to 1, a line each; descriptors are logged with their
-    /// values, which may be personal data [default: 0]
+    /// Log this part of the responses of OVER_LIMIT, from 0 to 1; lines have the values of
+    /// descriptors, which may be personal data [default: 0]
     #[arg(long, env = "REFUSALS_LOG_SAMPLE_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = parse::given(SampleRate::read))]
     pub refusals_log_sample_rate: Given<SampleRate>,
-    /// But no more lines than so many in a second [default: 10]
+    /// Maximum over-limit log lines per second [default: 10]
     #[arg(long, env = "REFUSALS_LOG_LINES_PER_SECOND_MAX", default_value = "", hide_default_value = true, value_name = "NUMBER", value_parser = parse::given(lines_per_second_max))]
     pub refusals_log_lines_per_second_max: Given<NonZeroU32>,
 }
 
 impl Settings {
-    /// The same for every request.
+    /// Modes of every request.
     pub fn modes(&self) -> Modes {
         Modes {
             shadow: self.shadow_mode,
@@ -132,7 +132,7 @@ impl Settings {
         }
     }
 
-    /// What the limiter goes by.
+    /// The contents of responses.
     pub fn policy(&self) -> Policy {
         let names = HeaderNames {
             limit: self.limit_limit_header.as_str().into(),
@@ -161,7 +161,7 @@ impl Settings {
                 lines_per_second_max: self
                     .refusals_log_lines_per_second_max
                     .0
-                    .map_or(REFUSALS_LOG_LINES_PER_SECOND_MAX, NonZeroU32::get),
+                    .map_or(OVER_LIMIT_LOG_LINES_PER_SECOND_MAX, NonZeroU32::get),
             },
         }
     }

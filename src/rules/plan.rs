@@ -332,16 +332,6 @@ impl<'r> Step<'r> {
 }
 
 impl Hits {
-    /// What a call does to its counter: its own number if it has one, of which 0 only looks; else
-    /// the request's, of which 0 means 1.
-    pub fn from_wire(own: Option<u64>, of_request: u32, is_negative: bool) -> Self {
-        match own.unwrap_or(u64::from(of_request.max(1))) {
-            0 => Self::Peek,
-            hits if is_negative => Self::Refund(hits),
-            hits => Self::Add(hits),
-        }
-    }
-
     /// What a call does to places that are held, of which it has one whatever it costs.
     fn at_most_one(self) -> Self {
         match self {

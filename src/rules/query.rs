@@ -96,7 +96,7 @@ impl<'q> Descriptor<'q> {
         Self {
             entries: entries.into_iter().collect(),
             limit: None,
-            hits: Hits::from_wire(None, 0, false),
+            hits: Hits::Add(1),
             hits_addend: None,
         }
     }

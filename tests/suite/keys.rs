@@ -134,7 +134,7 @@ const KEYS: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn the_reference_form_is_the_references_and_the_safe_one_our_own() {
+fn key_formats_are_as_documented() {
     for (descriptor, reference, safe) in KEYS {
         assert_eq!(
             key_of(&rules("", KeyFormat::Reference), &query(descriptor)),
@@ -150,7 +150,7 @@ fn the_reference_form_is_the_references_and_the_safe_one_our_own() {
 }
 
 #[test]
-fn the_prefix_stands_first_as_it_is() {
+fn key_prefix_is_first_and_unchanged() {
     assert_eq!(
         key_of(&rules("a_b:", KeyFormat::Reference), &query("user=1")),
         "a_b:shop_user_1_"
@@ -162,7 +162,7 @@ fn the_prefix_stands_first_as_it_is() {
 }
 
 #[test]
-fn a_limit_of_the_request_shares_the_counter_of_a_window_of_the_same_descriptor_and_unit() {
+fn request_limits_share_the_counter_of_an_equal_window() {
     for format in KeyFormat::ALL {
         let rules = rules("", format);
         let mut own = query("path=/a1,ip=::1");
@@ -192,7 +192,7 @@ fn a_limit_of_the_request_shares_the_counter_of_a_window_of_the_same_descriptor_
 }
 
 #[test]
-fn a_calendar_month_is_a_unit_of_the_safe_form_and_leaves_the_reference_form_alone() {
+fn calendar_months_change_safe_keys_only() {
     const MONTHS: &str = "
 domain: shop
 descriptors:
@@ -227,7 +227,7 @@ descriptors:
 }
 
 #[test]
-fn a_limit_of_the_request_that_is_no_fixed_window_has_the_safe_form_of_its_rule() {
+fn request_limits_of_other_algorithms_have_safe_keys() {
     for format in KeyFormat::ALL {
         let rules = rules("", format);
         let key = |descriptor: &str, unit: Unit| {
@@ -272,7 +272,7 @@ fn a_limit_of_the_request_that_is_no_fixed_window_has_the_safe_form_of_its_rule(
 }
 
 #[test]
-fn explain_names_the_rule_that_a_stated_limit_takes_the_rest_from() {
+fn explain_names_the_rule_of_a_request_limit() {
     let explained = |descriptor: &str, change: fn(&mut CompileOptions)| {
         let rules = loaded(RULES, change);
         let mut own = query(descriptor);
@@ -315,7 +315,7 @@ fn explain_names_the_rule_that_a_stated_limit_takes_the_rest_from() {
 }
 
 #[test]
-fn a_limit_of_a_request_without_entries_has_the_domain_for_a_key() {
+fn request_limits_without_entries_are_keyed_by_domain() {
     let mut query = query("user=1");
     query.descriptors[0].entries.clear();
     query.descriptors[0].limit = Some(Override {
@@ -331,7 +331,7 @@ fn a_limit_of_a_request_without_entries_has_the_domain_for_a_key() {
 }
 
 #[test]
-fn only_keys_of_the_safe_form_are_cut_to_a_length() {
+fn only_safe_keys_are_truncated() {
     let descriptor = format!("user={}", "x".repeat(10_000));
     let reference = key_of(&rules("", KeyFormat::Reference), &query(&descriptor));
     assert_eq!(reference.len(), "shop_user__".len() + 10_000);
@@ -345,7 +345,7 @@ fn only_keys_of_the_safe_form_are_cut_to_a_length() {
 }
 
 #[test]
-fn a_holder_is_named_by_the_last_value_and_by_its_hash_if_that_is_long() {
+fn holders_are_named_by_the_last_value_or_its_hash() {
     let holder = |value: &str| {
         let descriptor = format!("api=pay,id={value}");
         let rules = rules("", KeyFormat::Safe);
@@ -381,7 +381,7 @@ fn a_holder_is_named_by_the_last_value_and_by_its_hash_if_that_is_long() {
 proptest! {
     /// Of text, as before requests could have anything else; of any other bytes, by the same rule.
     #[test]
-    fn keys_have_the_bytes_of_the_request(user in bytes(), ip in bytes()) {
+    fn keys_contain_the_bytes_of_the_request(user in bytes(), ip in bytes()) {
         let path = [b"/a", &*user].concat();
         let reference = key_of_bytes(&rules("p:", KeyFormat::Reference), &path, &ip);
         prop_assert_eq!(reference.as_bytes(), [b"p:shop_path_", &*path, b"_ip_", &*ip, b"_"].concat());
@@ -396,7 +396,7 @@ proptest! {
     }
 
     #[test]
-    fn different_bytes_have_different_safe_keys(one in (bytes(), bytes()), other in (bytes(), bytes())) {
+    fn safe_keys_are_unique(one in (bytes(), bytes()), other in (bytes(), bytes())) {
         let rules = rules("", KeyFormat::Safe);
         let key = |(user, ip): &(Vec<u8>, Vec<u8>)| key_of_bytes(&rules, &[b"/a", &**user].concat(), ip);
         prop_assert_eq!(key(&one) == key(&other), one == other);

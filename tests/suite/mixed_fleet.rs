@@ -62,14 +62,14 @@ fn is_a_fresh_day(life: i64) -> bool {
 }
 
 #[tokio::test]
-async fn each_sees_what_the_other_has_counted() {
+async fn both_services_see_each_others_hits() {
     let bench = Bench::start(Clock::manual(START).0);
     let mut old = OldReplica(bench.server.connection());
     let check = |hits| Check::new(Key::from("shop_user_1_"), limit(10), hits);
     let key = format!("shop_user_1_{WINDOW}");
-    let told = async |hits| {
+    let verdict_of = async |hits| {
         let verdict =
-            bench.remote.decide(&request_of([check(hits)]), START).await[0].expect("it is there");
+            bench.remote.decide(&request_of([check(hits)]), START).await[0].expect("a value");
         (verdict.used, verdict.over)
     };
     // New before old, and old before new.
@@ -82,25 +82,29 @@ async fn each_sees_what_the_other_has_counted() {
         }
         for round in 0..3 {
             used += 1;
-            assert_eq!(told(Hits::Add(1)).await, (used, false), "round {round}");
+            assert_eq!(
+                verdict_of(Hits::Add(1)).await,
+                (used, false),
+                "round {round}"
+            );
             used += 1;
             assert_eq!(old.count(&key, 1).cast_unsigned(), used, "round {round}");
-            assert_eq!(told(Hits::Peek).await, (used, false), "round {round}");
+            assert_eq!(verdict_of(Hits::Peek).await, (used, false), "round {round}");
         }
         assert_eq!(
-            told(Hits::Add(20)).await,
+            verdict_of(Hits::Add(20)).await,
             (used + 20, true),
-            "refused hits count, as with the reference"
+            "over-limit hits count, as in the reference"
         );
         assert_eq!(old.count(&key, 1).cast_unsigned(), used + 21);
-        assert_eq!(told(Hits::Refund(used + 20)).await, (1, false));
+        assert_eq!(verdict_of(Hits::Refund(used + 20)).await, (1, false));
         assert_eq!(old.count(&key, 1), 2);
-        assert_eq!(told(Hits::Refund(5)).await, (0, false));
+        assert_eq!(verdict_of(Hits::Refund(5)).await, (0, false));
         // Where hits are given back as the reference would, by a negative number, less than nothing
         // is nothing.
         assert_eq!(old.count(&key, -3), -3);
-        assert_eq!(told(Hits::Peek).await, (0, false));
-        assert_eq!(told(Hits::Add(2)).await, (2, false));
+        assert_eq!(verdict_of(Hits::Peek).await, (0, false));
+        assert_eq!(verdict_of(Hits::Add(2)).await, (2, false));
         assert_eq!(old.count(&key, 1), 3);
         let all_or_nothing = atomic_request([
             check(Hits::Add(1)),
@@ -135,13 +139,13 @@ async fn each_sees_what_the_other_has_counted() {
         .remote
         .decide(&request_of([check(Hits::Add(1))]), tomorrow)
         .await[0]
-        .expect("it is there");
+        .expect("a value");
     assert_eq!(verdict.used, 1);
     assert_eq!(old.count(&format!("shop_user_1_{}", WINDOW + 86_400), 1), 2);
 }
 
 #[tokio::test]
-async fn a_calendar_month_has_the_references_key_and_lives_until_its_end() {
+async fn calendar_months_have_the_reference_key_until_their_end() {
     let terms = Terms {
         months: Months::Calendar,
         ..Terms::new(10, Unit::Month, Algorithm::FixedWindow)
@@ -164,14 +168,14 @@ async fn a_calendar_month_has_the_references_key_and_lives_until_its_end() {
         let time = Time::from_micros(now * 1_000_000);
         hand.set(time);
         let key = format!("shop_user_1_{start}");
-        let told = async || {
+        let verdict_of = async || {
             bench
                 .remote
                 .decide(&request_of([check.clone()]), time)
                 .await[0]
-                .expect("it is there")
+                .expect("a value")
         };
-        let verdict = told().await;
+        let verdict = verdict_of().await;
         assert_eq!(
             (verdict.used, verdict.reset_after),
             (1, Span::from_secs(end - now)),
@@ -187,12 +191,12 @@ async fn a_calendar_month_has_the_references_key_and_lives_until_its_end() {
         // Either counts what the other has counted, and so does the command that this process sends
         // for a key that it has seen.
         assert_eq!(old.count(&key, 2), 3);
-        assert_eq!(told().await.used, 4, "{now}");
+        assert_eq!(verdict_of().await.used, 4, "{now}");
     }
 }
 
 #[tokio::test]
-async fn a_key_that_the_old_one_has_made_lives_as_long_as_it_said() {
+async fn existing_keys_keep_their_lifetime() {
     let bench = Bench::start(Clock::manual(START).0);
     let mut old = OldReplica(bench.server.connection());
     let key = format!("shop_user_1_{WINDOW}");
@@ -217,7 +221,7 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn the_service_writes_the_references_keys_values_and_lives() {
+async fn keys_values_and_lifetimes_equal_the_reference() {
     let redis = RedisProcess::start();
     let mut old = OldReplica(redis.connection());
     let server = TestServer::with_rules(RULES)

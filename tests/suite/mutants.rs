@@ -15,7 +15,7 @@ use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use tollgate::algorithm::counter;
 use tollgate::limit::Algorithm;
-use tollgate::store::redis::script::Script;
+use tollgate::store::redis::client::script::Script;
 use tollgate::time::Clock;
 
 use crate::parity::{History, goes_by_the_servers_clock, histories, table};
@@ -34,7 +34,7 @@ const PATIENCE: [Duration; 2] = [LUA_TIME_LIMIT, Duration::from_secs(5)];
 const LUA_TIME_LIMIT: Duration = Duration::from_millis(250);
 
 const DRIVER: &str = "driver.lua";
-const DRIVER_TEXT: &str = include_str!("../../src/store/redis/driver.lua");
+const DRIVER_TEXT: &str = include_str!("../../src/store/redis/client/driver.lua");
 /// The algorithms of each file; the driver's for other files.
 const ALGORITHMS: [(&str, &[Algorithm]); 7] = [
     (DRIVER, &Algorithm::ALL),

@@ -1,9 +1,8 @@
 //! What becomes of a request over its limit: it waits for its slot, passes with word to the
-//! upstream, or is refused in the rule's words.
+//! upstream, or is rejected with the body of its rule.
 //!
-//! Two clocks stand still here. The one that counters go by is set by hand; the runtime's goes on
-//! by itself to the next thing that somebody waits for, as soon as nobody has anything else to do.
-//! So nobody sleeps, and every wait is one exact number.
+//! Both clocks are paused. The clock of counters is set by hand; tokio's advances to the next timer when
+//! no task is ready. So tests do not sleep, and every wait is exact.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -60,7 +59,7 @@ descriptors:
 ";
 
 /// A runtime's limiter, with rules and counters of its own.
-struct House {
+struct World {
     limiter: Limiter,
     metrics: Metrics,
 }
@@ -80,7 +79,7 @@ struct Seen {
     took: Duration,
 }
 
-impl House {
+impl World {
     fn new() -> Self {
         Self::with_policy(Policy::default())
     }
@@ -155,9 +154,9 @@ impl Callers {
     }
 
     /// One more, who asks about one descriptor for each key. It can be made to go away.
-    fn ask(&mut self, house: &House, keys: &[&str], deadline: Option<Time>) -> AbortHandle {
+    fn ask(&mut self, world: &World, keys: &[&str], deadline: Option<Time>) -> AbortHandle {
         let (limiter, request, number, began) = (
-            house.limiter.clone(),
+            world.limiter.clone(),
             request_of(keys),
             self.count,
             self.began,
@@ -205,7 +204,7 @@ impl Seen {
         self.took.as_millis()
     }
 
-    fn is_refused(&self) -> bool {
+    fn is_over_limit(&self) -> bool {
         self.answer.over_limit
     }
 
@@ -234,20 +233,19 @@ fn millis(millis: u64) -> Span {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_comes_at_once_leaves_a_slot_apart_and_whoever_would_wait_too_long_is_refused_at_once()
- {
-    let house = House::new();
+async fn queue_spaces_requests_by_one_slot_and_rejects_past_max_wait() {
+    let world = World::new();
     let mut callers = Callers::new();
     for _ in 0..7 {
-        callers.ask(&house, &["turn"], None);
+        callers.ask(&world, &["turn"], None);
     }
     callers.settle().await;
-    assert_eq!(house.counted("tollgate_queue_waiters"), 5);
+    assert_eq!(world.counted("tollgate_queue_waiters"), 5);
     let seen: Vec<(bool, u128)> = callers
         .answers()
         .await
         .iter()
-        .map(|seen| (seen.is_refused(), seen.millis()))
+        .map(|seen| (seen.is_over_limit(), seen.millis()))
         .collect();
     assert_eq!(
         seen,
@@ -261,20 +259,20 @@ async fn whoever_comes_at_once_leaves_a_slot_apart_and_whoever_would_wait_too_lo
             (true, 0)
         ]
     );
-    assert_eq!(house.counted("tollgate_queue_waiters"), 0);
-    assert_eq!(house.counted("tollgate_queue_wait_seconds_count"), 5);
+    assert_eq!(world.counted("tollgate_queue_waiters"), 0);
+    assert_eq!(world.counted("tollgate_queue_wait_seconds_count"), 5);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waited_is_counted_apart_and_what_was_refused_is_over_the_limit_as_ever() {
-    let house = House::new();
+async fn queued_and_rejected_hits_are_counted() {
+    let world = World::new();
     let mut callers = Callers::new();
     for _ in 0..8 {
-        callers.ask(&house, &["turn"], None);
+        callers.ask(&world, &["turn"], None);
     }
     callers.answers().await;
     let reference =
-        |count: &str| house.counted_of(&format!("ratelimit_service_rate_limit_{count}"), "turn");
+        |count: &str| world.counted_of(&format!("ratelimit_service_rate_limit_{count}"), "turn");
     assert_eq!(
         [
             reference("total_hits"),
@@ -284,62 +282,11 @@ async fn what_waited_is_counted_apart_and_what_was_refused_is_over_the_limit_as_
         [8, 6, 2]
     );
     assert_eq!(
-        house.counted_of("tollgate_rule_queued_hits_total", "turn"),
+        world.counted_of("tollgate_rule_queued_hits_total", "turn"),
         5
     );
     assert_eq!(
-        house.counted_of("tollgate_rule_degraded_hits_total", "turn"),
-        0
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_caller_who_goes_away_has_used_its_slot() {
-    let house = House::new();
-    let mut callers = Callers::new();
-    callers.ask(&house, &["turn"], None);
-    let hasty = callers.ask(&house, &["turn"], None);
-    callers.ask(&house, &["turn"], None);
-    callers.settle().await;
-    hasty.abort();
-    callers.settle().await;
-    assert_eq!(house.counted("tollgate_queue_waiters"), 1);
-    callers.ask(&house, &["turn"], None);
-    let seen: Vec<u128> = callers.answers().await.iter().map(Seen::millis).collect();
-    assert_eq!(seen, [0, 200, 300]);
-    assert_eq!(
-        house.counted("tollgate_queue_wasted_slots_total{cause=\"gone\"}"),
-        1
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn nobody_is_held_back_beyond_its_deadline() {
-    let house = House::new();
-    let deadline = Some(START.plus(millis(250)));
-    let mut callers = Callers::new();
-    for deadline in [deadline, deadline, deadline, deadline, None] {
-        callers.ask(&house, &["turn"], deadline);
-    }
-    let seen: Vec<(bool, u128)> = callers
-        .answers()
-        .await
-        .iter()
-        .map(|seen| (seen.is_refused(), seen.millis()))
-        .collect();
-    // The fourth was refused at once, and booked nothing; the fifth has time.
-    assert_eq!(
-        seen,
-        [
-            (false, 0),
-            (false, 100),
-            (false, 200),
-            (true, 0),
-            (false, 300)
-        ]
-    );
-    assert_eq!(
-        house.counted("tollgate_queue_wasted_slots_total{cause=\"late\"}"),
+        world.counted_of("tollgate_rule_degraded_hits_total", "turn"),
         0
     );
 }
@@ -351,32 +298,32 @@ async fn nobody_is_held_back_beyond_its_deadline() {
 ///      0               10 s                25 s    30 s
 /// ```
 #[tokio::test]
-async fn a_slot_that_turns_out_to_be_after_the_deadline_is_refused_at_once_and_used() {
+async fn slots_after_the_deadline_are_rejected_and_stay_charged() {
     let (metrics, redis) = (Metrics::new(), RedisProcess::start());
     let (clock, hand) = Clock::manual(START);
     let backend = Backend::Redis(remote::redis(&redis, clock.clone(), &metrics));
-    let house = House::on(backend, clock, Policy::default(), metrics);
+    let world = World::on(backend, clock, Policy::default(), metrics);
     let waiters = async |count: u64| {
         eventually("they wait", async || {
-            house.counted("tollgate_queue_waiters") == count
+            world.counted("tollgate_queue_waiters") == count
         })
         .await;
     };
     let mut others = Callers::new();
     for _ in 0..3 {
-        others.ask(&house, &["rare"], None);
+        others.ask(&world, &["rare"], None);
     }
     waiters(2).await;
 
     redis.stop();
-    others.ask(&house, &["hour"], None);
+    others.ask(&world, &["hour"], None);
     eventually("a call is under way", async || {
-        house.counted("tollgate_store_calls_in_flight") == 1
+        world.counted("tollgate_store_calls_in_flight") == 1
     })
     .await;
     let mut callers = Callers::new();
     callers.ask(
-        &house,
+        &world,
         &["rare", "cheap"],
         Some(START.plus(Span::from_secs(25))),
     );
@@ -384,70 +331,70 @@ async fn a_slot_that_turns_out_to_be_after_the_deadline_is_refused_at_once_and_u
     hand.advance(Span::from_secs(10));
     redis.cont();
     let late = callers.answers().await.remove(0);
-    assert!(late.is_refused());
+    assert!(late.is_over_limit());
     assert_eq!(
         late.answer.statuses[0].reset_secs, 20,
         "then there is another slot"
     );
     assert_eq!(
-        house.counted("tollgate_queue_wasted_slots_total{cause=\"late\"}"),
+        world.counted("tollgate_queue_wasted_slots_total{cause=\"late\"}"),
         1
     );
     assert_eq!(
-        house.counted_of("ratelimit_service_rate_limit_over_limit", "rare"),
+        world.counted_of("ratelimit_service_rate_limit_over_limit", "rare"),
         1
     );
     assert_eq!(
-        house.counted_of("ratelimit_service_rate_limit_within_limit", "cheap"),
+        world.counted_of("ratelimit_service_rate_limit_within_limit", "cheap"),
         1,
         "what came with it was charged"
     );
 
-    others.ask(&house, &["rare"], None);
+    others.ask(&world, &["rare"], None);
     waiters(3).await;
-    let seconds = house.counted("tollgate_queue_wait_seconds_sum");
+    let seconds = world.counted("tollgate_queue_wait_seconds_sum");
     assert_eq!(seconds, 10 + 20 + 30, "the slot behind it is booked");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_another_limit_refuses_books_no_slot_and_is_told_so_at_once() {
-    let house = House::new();
+async fn requests_over_another_limit_book_no_slot() {
+    let world = World::new();
     for keys in [["turn", "full"], ["full", "turn"]] {
         for _ in 0..3 {
-            let seen = house.ask(&keys).await;
-            assert_eq!((seen.is_refused(), seen.millis()), (true, 0), "{keys:?}");
+            let seen = world.ask(&keys).await;
+            assert_eq!((seen.is_over_limit(), seen.millis()), (true, 0), "{keys:?}");
         }
     }
-    assert_eq!(house.ask(&["turn"]).await.millis(), 0);
-    let seen = house.ask(&["full", "turn"]).await;
+    assert_eq!(world.ask(&["turn"]).await.millis(), 0);
+    let seen = world.ask(&["full", "turn"]).await;
     assert_eq!(
-        (seen.is_refused(), seen.millis()),
+        (seen.is_over_limit(), seen.millis()),
         (true, 0),
         "nor does it wait for what it would have booked"
     );
-    let seen = house.ask(&["turn"]).await;
-    assert_eq!((seen.is_refused(), seen.millis()), (false, 100));
-    assert_eq!(house.counted("tollgate_queue_wait_seconds_count"), 1);
+    let seen = world.ask(&["turn"]).await;
+    assert_eq!((seen.is_over_limit(), seen.millis()), (false, 100));
+    assert_eq!(world.counted("tollgate_queue_wait_seconds_count"), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn nor_does_it_while_others_wait_for_theirs() {
-    let house = House::new();
+async fn requests_over_another_limit_book_no_slot_behind_a_queue() {
+    let world = World::new();
     let mut callers = Callers::new();
     for _ in 0..4 {
-        callers.ask(&house, &["turn"], None);
+        callers.ask(&world, &["turn"], None);
     }
     callers.settle().await;
-    let refused = house.ask(&["turn", "full"]).await;
-    assert_eq!((refused.is_refused(), refused.millis()), (true, 0));
-    let over: Vec<bool> = refused
+    let rejected = world.ask(&["turn", "full"]).await;
+    assert_eq!((rejected.is_over_limit(), rejected.millis()), (true, 0));
+    let over: Vec<bool> = rejected
         .answer
         .statuses
         .iter()
         .map(|status| status.over_limit)
         .collect();
     assert_eq!(over, [false, true], "it could have waited");
-    callers.ask(&house, &["turn"], None);
+    callers.ask(&world, &["turn"], None);
     assert_eq!(
         callers
             .answers()
@@ -458,7 +405,7 @@ async fn nor_does_it_while_others_wait_for_theirs() {
         [0, 100, 200, 300, 400]
     );
     let reference =
-        |count: &str| house.counted_of(&format!("ratelimit_service_rate_limit_{count}"), "turn");
+        |count: &str| world.counted_of(&format!("ratelimit_service_rate_limit_{count}"), "turn");
     assert_eq!(
         [
             reference("total_hits"),
@@ -468,47 +415,47 @@ async fn nor_does_it_while_others_wait_for_theirs() {
         [6, 5, 0]
     );
     assert_eq!(
-        house.counted_of("tollgate_rule_queued_hits_total", "turn"),
+        world.counted_of("tollgate_rule_queued_hits_total", "turn"),
         4
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_in_vain_consumes_nothing_of_its_neighbours() {
-    let house = House::new();
+async fn rejected_queued_hits_consume_nothing_of_other_limits() {
+    let world = World::new();
     let mut callers = Callers::new();
     for _ in 0..6 {
-        callers.ask(&house, &["turn"], None);
+        callers.ask(&world, &["turn"], None);
     }
     callers.settle().await;
-    assert!(house.ask(&["turn", "hour"]).await.is_refused());
+    assert!(world.ask(&["turn", "hour"]).await.is_over_limit());
     assert!(
-        !house.ask(&["hour"]).await.is_refused(),
+        !world.ask(&["hour"]).await.is_over_limit(),
         "the only one of this hour"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_slots_the_later_one_is_waited_for() {
-    let house = House::new();
-    assert_eq!(house.ask(&["turn", "slow"]).await.millis(), 0);
-    assert_eq!(house.ask(&["turn", "slow"]).await.millis(), 1_000);
+async fn the_later_of_two_slots_decides_the_wait() {
+    let world = World::new();
+    assert_eq!(world.ask(&["turn", "slow"]).await.millis(), 0);
+    assert_eq!(world.ask(&["turn", "slow"]).await.millis(), 1_000);
     assert_eq!(
-        house.counted_of("tollgate_rule_queued_hits_total", "turn"),
+        world.counted_of("tollgate_rule_queued_hits_total", "turn"),
         1
     );
     assert_eq!(
-        house.counted_of("tollgate_rule_queued_hits_total", "slow"),
+        world.counted_of("tollgate_rule_queued_hits_total", "slow"),
         1
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn looking_and_giving_back_wait_for_nothing() {
-    let house = House::new();
+async fn peeks_and_refunds_do_not_wait() {
+    let world = World::new();
     let mut callers = Callers::new();
     for _ in 0..4 {
-        callers.ask(&house, &["turn"], None);
+        callers.ask(&world, &["turn"], None);
     }
     callers.settle().await;
     for (hits, give_back) in [(0, false), (1, true)] {
@@ -516,7 +463,7 @@ async fn looking_and_giving_back_wait_for_nothing() {
         request.descriptors[0].hits_addend = Some(hits);
         request.descriptors[0].is_negative_hits = give_back;
         let began = Instant::now();
-        house
+        world
             .limiter
             .decide(&convert::query(&request), None)
             .await
@@ -524,41 +471,41 @@ async fn looking_and_giving_back_wait_for_nothing() {
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
     // What was given back is a slot for whoever comes next.
-    callers.ask(&house, &["turn"], None);
+    callers.ask(&world, &["turn"], None);
     let seen: Vec<u128> = callers.answers().await.iter().map(Seen::millis).collect();
     assert_eq!(seen, [0, 100, 200, 300, 300]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn beyond_queue_waiters_max_nobody_waits() {
-    let house = House::new();
+async fn queue_waiters_are_bounded() {
+    let world = World::new();
     let mut callers = Callers::new();
     for _ in 0..=QUEUE_WAITERS_MAX {
         // The first one need not wait.
-        callers.ask(&house, &["line"], None);
+        callers.ask(&world, &["line"], None);
     }
     callers.settle().await;
-    assert_eq!(house.counted("tollgate_queue_waiters"), 1_024);
-    let refused = house.ask(&["line"]).await;
-    assert_eq!((refused.is_refused(), refused.millis()), (true, 0));
+    assert_eq!(world.counted("tollgate_queue_waiters"), 1_024);
+    let rejected = world.ask(&["line"]).await;
+    assert_eq!((rejected.is_over_limit(), rejected.millis()), (true, 0));
     assert!(
-        !house.ask(&["turn"]).await.is_refused(),
+        !world.ask(&["turn"]).await.is_over_limit(),
         "there is room at once, so there is no need for a place"
     );
-    assert!(house.ask(&["turn"]).await.is_refused());
+    assert!(world.ask(&["turn"]).await.is_over_limit());
     assert!(
-        !house.ask(&["hour"]).await.is_refused(),
+        !world.ask(&["hour"]).await.is_over_limit(),
         "others never need one"
     );
-    assert_eq!(house.counted("tollgate_queue_full_total"), 3);
+    assert_eq!(world.counted("tollgate_queue_full_total"), 3);
 
     // The next turn leaves a place for one more.
     tokio::time::advance(Duration::from_millis(100)).await;
     callers.settle().await;
-    assert_eq!(house.counted("tollgate_queue_waiters"), 1_023);
-    let last = callers.ask(&house, &["line"], None);
+    assert_eq!(world.counted("tollgate_queue_waiters"), 1_023);
+    let last = callers.ask(&world, &["line"], None);
     callers.settle().await;
-    assert_eq!(house.counted("tollgate_queue_waiters"), 1_024);
+    assert_eq!(world.counted("tollgate_queue_waiters"), 1_024);
     last.abort();
     let seen = callers.answers().await;
     assert_eq!(seen.len(), 1 + QUEUE_WAITERS_MAX);
@@ -571,14 +518,14 @@ async fn beyond_queue_waiters_max_nobody_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shadow_holds_nobody_back_and_degrades_nothing() {
+async fn shadow_rules_neither_delay_nor_degrade() {
     let mut policy = Policy::default();
     policy.modes.shadow = true;
-    let house = House::with_policy(policy);
+    let world = World::with_policy(policy);
     for _ in 0..8 {
-        let seen = house.ask(&["turn", "cheap", "full"]).await;
+        let seen = world.ask(&["turn", "cheap", "full"]).await;
         assert_eq!(
-            (seen.is_refused(), seen.millis(), seen.answer.degraded),
+            (seen.is_over_limit(), seen.millis(), seen.answer.degraded),
             (false, 0, false)
         );
         assert_eq!(
@@ -591,38 +538,38 @@ async fn a_shadow_holds_nobody_back_and_degrades_nothing() {
         );
     }
     assert_eq!(
-        house.counted_of("tollgate_rule_degraded_hits_total", "cheap"),
+        world.counted_of("tollgate_rule_degraded_hits_total", "cheap"),
         0
     );
     assert_eq!(
-        house.counted_of("ratelimit_service_rate_limit_over_limit", "cheap"),
+        world.counted_of("ratelimit_service_rate_limit_over_limit", "cheap"),
         7
     );
 }
 
 #[tokio::test]
-async fn what_is_degraded_is_counted_apart_unless_it_was_refused_all_the_same() {
-    let house = House::new();
+async fn degraded_hits_are_counted_unless_rejected() {
+    let world = World::new();
     for _ in 0..3 {
-        assert!(!house.ask(&["cheap"]).await.is_refused());
+        assert!(!world.ask(&["cheap"]).await.is_over_limit());
     }
-    assert!(house.ask(&["cheap", "full"]).await.is_refused());
+    assert!(world.ask(&["cheap", "full"]).await.is_over_limit());
     assert_eq!(
-        house.counted_of("tollgate_rule_degraded_hits_total", "cheap"),
+        world.counted_of("tollgate_rule_degraded_hits_total", "cheap"),
         2
     );
     assert_eq!(
-        house.counted_of("ratelimit_service_rate_limit_over_limit", "cheap"),
+        world.counted_of("ratelimit_service_rate_limit_over_limit", "cheap"),
         3
     );
     assert_eq!(
-        house.counted_of("ratelimit_service_rate_limit_within_limit", "cheap"),
+        world.counted_of("ratelimit_service_rate_limit_within_limit", "cheap"),
         1
     );
 }
 
 #[tokio::test]
-async fn retry_after_is_lengthened_by_chance_and_nothing_else_is() {
+async fn jitter_lengthens_retry_after_only() {
     let policy = |jitter: u64| Policy {
         retry_after_header: true,
         ietf_headers: true,
@@ -630,17 +577,17 @@ async fn retry_after_is_lengthened_by_chance_and_nothing_else_is() {
         ..Policy::default()
     };
     let seen_with = async |jitter: u64| {
-        let house = House::with_policy(policy(jitter));
+        let world = World::with_policy(policy(jitter));
         let mut seen = BTreeSet::new();
         for _ in 0..200 {
-            let refused = house.ask(&["full"]).await;
-            assert_eq!(refused.answer.statuses[0].reset_secs, 2_800);
+            let rejected = world.ask(&["full"]).await;
+            assert_eq!(rejected.answer.statuses[0].reset_secs, 2_800);
             assert_eq!(
-                refused.header("RateLimit"),
+                rejected.header("RateLimit"),
                 Some("\"descriptor-0\";r=0;t=2800")
             );
             seen.insert(
-                refused
+                rejected
                     .header("Retry-After")
                     .expect("it is wanted")
                     .parse::<u64>()
@@ -648,7 +595,7 @@ async fn retry_after_is_lengthened_by_chance_and_nothing_else_is() {
             );
         }
         assert_eq!(
-            house.ask(&["hour"]).await.header("Retry-After"),
+            world.ask(&["hour"]).await.header("Retry-After"),
             None,
             "it is for refusals alone"
         );
@@ -679,7 +626,7 @@ fn retry_after_jitter_is_a_setting() {
 }
 
 #[tokio::test]
-async fn a_refusal_says_what_its_rule_says_over_grpc_and_as_json() {
+async fn rejections_have_the_body_of_their_rule() {
     let server = TestServer::with_rules(RULES).start();
     let answer = server
         .client()
@@ -700,7 +647,7 @@ async fn a_refusal_says_what_its_rule_says_over_grpc_and_as_json() {
 }
 
 #[test]
-fn what_is_degraded_is_200_as_json_with_the_headers_for_the_upstream() {
+fn degraded_json_responses_are_200_with_upstream_headers() {
     let server = TestServer::with_rules(RULES).start();
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"cheap"}]}]}"#;
     assert!(!server.json(body).body.contains("degraded"));
@@ -715,7 +662,7 @@ fn what_is_degraded_is_200_as_json_with_the_headers_for_the_upstream() {
 }
 
 #[tokio::test]
-async fn whoever_waits_is_answered_in_its_turn_although_the_process_is_to_end() {
+async fn queued_requests_are_served_during_drain() {
     let mut server = TestServer::with_rules(RULES)
         .with_env("DRAIN_PERIOD", "0s")
         .start();

@@ -5,7 +5,7 @@ use redis::Value;
 use tollgate::algorithm::Counter;
 use tollgate::check::{Check, CheckError, Hits, Key, StoreError, Verdict};
 use tollgate::limit::{Algorithm, Limit, OverLimitHits, Terms, Unit};
-use tollgate::store::redis::batch::BATCH_SIZE_MAX;
+use tollgate::store::redis::client::batcher::BATCH_SIZE_MAX;
 use tollgate::time::{Clock, Time};
 
 use crate::support::kept::redis_key;
@@ -78,8 +78,8 @@ async fn bench_at_start() -> Bench {
     bench(Clock::manual(START).0).await
 }
 
-/// Trouble with one counter.
-struct Trouble {
+/// FaultyCounter with one counter.
+struct FaultyCounter {
     /// The command that puts it there, without the key.
     words: &'static [&'static str],
     limit: Limit,
@@ -88,58 +88,58 @@ struct Trouble {
     expected: Result<bool, CheckError>,
 }
 
-fn troubles() -> Vec<Trouble> {
+fn faulty_counters() -> Vec<FaultyCounter> {
     use Algorithm::{FixedWindow, TokenBucket};
     use OverLimitHits::{Count, Drop};
-    let refused = Err(StoreError::Rejected.not_counted());
-    let troubles: [(&'static [&'static str], _, _, _); 13] = [
+    let rejected = Err(StoreError::Rejected.not_counted());
+    let faulty_counters: [(&'static [&'static str], _, _, _); 13] = [
         (
             &["RPUSH", "item"],
             limit(FixedWindow, 9, Count),
             Hits::Add(1),
-            refused,
+            rejected,
         ),
         (
             &["RPUSH", "item"],
             limit(FixedWindow, 9, Drop),
             Hits::Add(1),
-            refused,
+            rejected,
         ),
         (
             &["RPUSH", "item"],
             limit(TokenBucket, 9, Drop),
             Hits::Add(1),
-            refused,
+            rejected,
         ),
         (
             &["HSET", "field", "1"],
             limit(TokenBucket, 9, Count),
             Hits::Peek,
-            refused,
+            rejected,
         ),
         (
             &["SET", "99999999999999999999"],
             limit(FixedWindow, 9, Count),
             Hits::Add(1),
-            refused,
+            rejected,
         ),
         (
             &["SET", "99999999999999999999"],
             limit(FixedWindow, 9, Drop),
             Hits::Add(1),
-            refused,
+            rejected,
         ),
         (
             &["SET", "12.5"],
             limit(FixedWindow, 9, Count),
             Hits::Refund(1),
-            refused,
+            rejected,
         ),
         (
             &["SET", "fifteen letters"],
             limit(TokenBucket, 9, Drop),
             Hits::Add(1),
-            refused,
+            rejected,
         ),
         (
             &["SET", "9223372036854775807"],
@@ -172,8 +172,8 @@ fn troubles() -> Vec<Trouble> {
             Ok(false),
         ),
     ];
-    troubles
-        .map(|(words, limit, hits, expected)| Trouble {
+    faulty_counters
+        .map(|(words, limit, hits, expected)| FaultyCounter {
             words,
             limit,
             hits,
@@ -182,7 +182,7 @@ fn troubles() -> Vec<Trouble> {
         .into()
 }
 
-/// Puts trouble at a check's key.
+/// Writes it at a check's key.
 fn put(bench: &Bench, check: &Check, words: &[&str]) {
     let key = String::from_utf8(redis_key(check, START)).expect("it is text");
     bench
@@ -191,21 +191,21 @@ fn put(bench: &Bench, check: &Check, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn one_checks_trouble_is_never_its_neighbours() {
+async fn faulty_counters_do_not_affect_their_neighbors() {
     let bench = bench_at_start().await;
     for (
         number,
-        Trouble {
+        FaultyCounter {
             words,
             limit,
             hits,
             expected,
         },
-    ) in troubles().into_iter().enumerate()
+    ) in faulty_counters().into_iter().enumerate()
     {
         let mut checks = checks(BATCH_SIZE_MAX);
         let at = number * 5 % BATCH_SIZE_MAX;
-        checks[at] = check("trouble:", limit, hits);
+        checks[at] = check("faulty:", limit, hits);
         // In one request, and as callers that have nothing to do with each other.
         for in_one_request in [true, false] {
             bench.server.command::<()>(&["FLUSHDB"]);
@@ -237,22 +237,22 @@ async fn one_checks_trouble_is_never_its_neighbours() {
 }
 
 #[tokio::test]
-async fn trouble_with_one_of_those_that_are_decided_together_is_all_of_theirs_and_nobody_elses() {
+async fn faulty_counters_fail_their_all_or_nothing_request_only() {
     let bench = bench_at_start().await;
-    for Trouble {
+    for FaultyCounter {
         words,
         limit,
         hits,
         expected,
-    } in troubles()
+    } in faulty_counters()
     {
         let Err(error) = expected else { continue };
         bench.server.command::<()>(&["FLUSHDB"]);
         bench.count_anew();
         let mut checks = checks(63);
-        let trouble = check("trouble:", limit, hits);
-        put(&bench, &trouble, words);
-        checks.insert(31, trouble);
+        let faulty = check("faulty:", limit, hits);
+        put(&bench, &faulty, words);
+        checks.insert(31, faulty);
         let mut callers = Callers::default();
         callers.ask(
             &bench.remote,
@@ -302,7 +302,7 @@ async fn trouble_with_one_of_those_that_are_decided_together_is_all_of_theirs_an
 }
 
 #[tokio::test]
-async fn out_of_memory_looks_are_answered_and_nothing_is_counted() {
+async fn peeks_succeed_while_redis_is_out_of_memory() {
     let bench = bench_at_start().await;
     let (window, bucket) = (
         limit(Algorithm::FixedWindow, 9, OverLimitHits::Drop),
@@ -367,7 +367,7 @@ async fn out_of_memory_looks_are_answered_and_nothing_is_counted() {
 }
 
 #[tokio::test]
-async fn a_script_that_redis_has_forgotten_is_sent_again_with_the_same_checks() {
+async fn lost_scripts_are_sent_again_with_the_same_checks() {
     let bench = bench_at_start().await;
     bench.server.command::<()>(&["SCRIPT", "FLUSH"]);
     bench.count_anew();
@@ -402,7 +402,7 @@ async fn a_script_that_redis_has_forgotten_is_sent_again_with_the_same_checks() 
 }
 
 #[tokio::test]
-async fn the_time_is_read_once_a_call() {
+async fn time_is_read_once_per_call() {
     let clock = Clock::system();
     let bench = bench(clock.clone()).await;
     bench
@@ -443,7 +443,7 @@ async fn a_request_of_up_to_64_descriptors_is_one_round_trip() {
 }
 
 #[tokio::test]
-async fn the_same_key_is_charged_in_order_wherever_it_comes_again() {
+async fn repeated_keys_are_charged_in_order() {
     let bench = bench_at_start().await;
     for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
         let limit = limit(algorithm, 40, OverLimitHits::Drop);
@@ -484,7 +484,7 @@ async fn the_same_key_is_charged_in_order_wherever_it_comes_again() {
 }
 
 #[tokio::test]
-async fn a_window_that_was_seen_costs_an_incrby_alone_whatever_has_happened_to_it() {
+async fn known_windows_need_one_incrby() {
     let bench = bench_at_start().await;
     let window = |hits| {
         check(
@@ -544,7 +544,7 @@ async fn a_window_that_was_seen_costs_an_incrby_alone_whatever_has_happened_to_i
 }
 
 #[tokio::test]
-async fn a_window_is_charged_in_order_whichever_way_each_check_goes() {
+async fn windows_are_charged_in_order_by_commands_and_script() {
     let bench = bench_at_start().await;
     let window = |hits| {
         check(

@@ -322,17 +322,17 @@ fn a_clock_that_jumps_gives_nothing_away_and_holds_nobody_for_longer_than_a_fill
 }
 
 #[test]
-fn in_memory_a_clock_that_jumps_gives_nothing_away() {
+fn memory_grants_nothing_when_the_clock_jumps() {
     a_clock_that_jumps_gives_nothing_away_and_holds_nobody_for_longer_than_a_fill(&memory());
 }
 
 #[test]
-fn in_redis_a_clock_that_jumps_gives_nothing_away() {
+fn redis_grants_nothing_when_the_clock_jumps() {
     a_clock_that_jumps_gives_nothing_away_and_holds_nobody_for_longer_than_a_fill(&redis());
 }
 
 #[test]
-fn memory_admits_exactly_the_limit_200_times_over() {
+fn memory_admits_exactly_the_limit() {
     admits_exactly_the_limit(&memory(), 200);
 }
 
@@ -342,27 +342,27 @@ fn redis_admits_exactly_the_limit() {
 }
 
 #[test]
-fn memory_admits_whole_asks_and_never_a_part_of_one() {
+fn memory_admits_all_or_nothing() {
     admits_whole_asks_and_never_a_part_of_one(&memory());
 }
 
 #[test]
-fn redis_admits_whole_asks_and_never_a_part_of_one() {
+fn redis_admits_all_or_nothing() {
     admits_whole_asks_and_never_a_part_of_one(&redis());
 }
 
 #[test]
-fn memory_answers_as_a_list_of_counters_would_whatever_it_sweeps() {
+fn memory_equals_a_model_of_counters() {
     answers_as_a_list_of_counters_would(&memory(), 256);
 }
 
 #[test]
-fn redis_answers_as_a_list_of_counters_would() {
+fn redis_equals_a_model_of_counters() {
     answers_as_a_list_of_counters_would(&redis(), 100);
 }
 
 #[test]
-fn counters_of_which_nothing_is_left_are_swept() {
+fn expired_counters_are_swept() {
     let metrics = Metrics::new();
     let counters = Counters::new(ROOM, "store", &metrics);
     let limits = [
@@ -387,7 +387,7 @@ fn counters_of_which_nothing_is_left_are_swept() {
 }
 
 #[test]
-fn looks_and_counters_given_back_whole_take_no_room() {
+fn peeked_and_fully_refunded_counters_take_no_memory() {
     let counters = Counters::new(ROOM, "store", &Metrics::new());
     let limit = limit(Algorithm::TokenBucket, 9, Unit::Minute);
     counters.decide(&request_of([check("a", limit, Hits::Peek)]), START);
@@ -398,7 +398,7 @@ fn looks_and_counters_given_back_whole_take_no_room() {
 }
 
 #[test]
-fn a_full_store_evicts_those_closest_to_their_reset() {
+fn full_stores_evict_counters_closest_to_their_reset() {
     let metrics = Metrics::new();
     let counters = Counters::new(1 << 20, "store", &metrics);
     let year = limit(Algorithm::FixedWindow, 9, Unit::Year);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tollgate::check::{Check, CheckError, CheckRequest, Decisions, Hits, Key, StoreError};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::store::redis::RedisClient;
-use tollgate::store::redis::batch::{WAITERS_BYTES_MAX, WAITERS_MAX};
+use tollgate::store::redis::client::batcher::{WAITERS_BYTES_MAX, WAITERS_MAX};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::Clock;
 
@@ -111,7 +111,7 @@ impl Callers {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_single_call_goes_out_at_once() {
+async fn single_requests_are_sent_at_once() {
     let world = world().await;
     world.server.fail(Fault::Delay(ROUND_TRIP));
     for call in 0..20 {
@@ -125,7 +125,7 @@ async fn a_single_call_goes_out_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_that_arrive_while_one_is_in_flight_go_out_together() {
+async fn requests_behind_a_call_in_flight_share_the_next_one() {
     // How many wait, and how many batches that makes behind the first one.
     for (waiting, batches) in [(1, 1), (64, 1), (65, 2), (200, 4)] {
         let world = world().await;
@@ -160,7 +160,7 @@ async fn calls_that_arrive_while_one_is_in_flight_go_out_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn canceling_a_caller_before_its_batch_is_sent_takes_it_out() {
+async fn canceled_requests_that_were_not_sent_are_not_counted() {
     let world = world().await;
     world.server.fail(Fault::Delay(ROUND_TRIP));
     let mut callers = Callers::new();
@@ -191,7 +191,7 @@ async fn canceling_a_caller_before_its_batch_is_sent_takes_it_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn canceling_a_caller_in_flight_neither_cancels_nor_delays_the_others() {
+async fn canceling_one_caller_does_not_affect_its_batch() {
     let world = world().await;
     world.server.fail(Fault::Delay(ROUND_TRIP));
     let mut callers = Callers::new();
@@ -227,7 +227,7 @@ async fn canceling_a_caller_in_flight_neither_cancels_nor_delays_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_forgotten_script_is_sent_once_with_the_same_checks() {
+async fn noscript_is_answered_with_the_script_once() {
     let world = world().await;
     world.server.forget_script();
     let decisions = world
@@ -257,7 +257,7 @@ async fn a_forgotten_script_is_sent_once_with_the_same_checks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_redis_that_keeps_no_script_is_asked_three_times_at_most() {
+async fn noscript_retries_are_bounded() {
     let world = world().await;
     for command in ["EVALSHA", "EVAL"] {
         world
@@ -278,7 +278,7 @@ async fn a_redis_that_keeps_no_script_is_asked_three_times_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_sent_on_a_connection_that_breaks_is_not_sent_again() {
+async fn sent_requests_are_not_retried_on_a_broken_connection() {
     for (fault, counted) in [
         (Fault::CloseInReply, 1),
         (Fault::HalfReply, 1),
@@ -302,7 +302,7 @@ async fn what_was_sent_on_a_connection_that_breaks_is_not_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_error_of_one_check_does_not_affect_its_neighbors() {
+async fn check_errors_do_not_affect_neighbors() {
     let world = world().await;
     world.server.set_foreign("foreign", true);
     let checks = ["a", "foreign", "b"].map(check);
@@ -349,7 +349,7 @@ async fn the_error_of_one_check_does_not_affect_its_neighbors() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_calls_are_bounded_in_number() {
+async fn waiting_requests_are_bounded_in_number() {
     let world = world().await;
     world.server.fail(Fault::Delay(ROUND_TRIP));
     let mut callers = Callers::new();
@@ -374,7 +374,7 @@ async fn waiting_calls_are_bounded_in_number() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_calls_are_bounded_in_bytes() {
+async fn waiting_requests_are_bounded_in_bytes() {
     const KEY_BYTES: usize = 1 << 20;
     let world = world().await;
     world.server.fail(Fault::Delay(ROUND_TRIP));

@@ -94,7 +94,7 @@ async fn service(before: Before) -> (Network, Service) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_fault_is_answered_in_time_by_the_policy_of_the_rule() {
+async fn every_fault_is_decided_in_time_by_the_policy() {
     let mut wrong = Vec::new();
     for (fault, before, expected) in CASES {
         for (grpc_timeout, (took, cause)) in [Some(GRPC_TIMEOUT), None].into_iter().zip(expected) {
@@ -124,7 +124,7 @@ async fn every_fault_is_answered_in_time_by_the_policy_of_the_rule() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_forgotten_script_that_is_sent_again_stays_within_the_deadline() {
+async fn noscript_retries_stay_within_the_deadline() {
     for (round_trip, expected) in [
         (
             millis(5),
@@ -152,7 +152,7 @@ async fn a_forgotten_script_that_is_sent_again_stays_within_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_behind_a_call_in_flight_counts_towards_the_deadline() {
+async fn time_behind_a_call_in_flight_counts_towards_the_deadline() {
     let (network, service) = service(Before::Connected).await;
     network.server(ADDRESS).fail(Fault::Delay(millis(8)));
     let ask = |value| service.ask_within("error", value, Some(GRPC_TIMEOUT));

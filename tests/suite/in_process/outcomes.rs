@@ -34,7 +34,7 @@ async fn world() -> World {
 }
 
 impl World {
-    /// How many of so many hits pass.
+    /// The number of admitted hits.
     async fn passed(&self, hits: usize, grpc_timeout: Option<&str>) -> u64 {
         let mut passed = 0;
         for _ in 0..hits {
@@ -55,7 +55,7 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hit_that_may_be_counted_is_not_written_back() {
+async fn hits_with_an_unknown_outcome_are_not_written_back() {
     for (fault, counted) in [
         (Fault::CloseInReply, 1),
         (Fault::HalfReply, 1),
@@ -96,7 +96,7 @@ async fn hits_of_callers_without_time_for_redis_are_written_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hit_whose_caller_gave_up_before_it_was_sent_is_written_back() {
+async fn hits_withdrawn_before_they_were_sent_are_written_back() {
     let world = world().await;
     world.server.fail(Fault::Delay(millis(50)));
     let first = world.service.ask("error", "first");
@@ -115,7 +115,7 @@ async fn a_hit_whose_caller_gave_up_before_it_was_sent_is_written_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_expiry_of_an_evicted_key_is_set_again_until_redis_confirms_it() {
+async fn lifetimes_of_evicted_keys_are_set_until_redis_confirms_them() {
     let world = world().await;
     assert_eq!(world.passed(2, None).await, 2);
     world.server.evict(COUNTER);

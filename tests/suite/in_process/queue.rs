@@ -66,7 +66,7 @@ impl World {
     }
 }
 
-/// Answers after so many ms.
+/// Responses of OK after these times in ms.
 fn served(millis_after: &[u64]) -> Vec<(Verdict, Duration)> {
     millis_after
         .iter()
@@ -75,8 +75,7 @@ fn served(millis_after: &[u64]) -> Vec<(Verdict, Duration)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_request_waits_for_its_slot_and_one_that_would_wait_beyond_max_wait_is_over_limit_at_once()
- {
+async fn requests_wait_for_their_slot_up_to_max_wait() {
     let mut world = world().await;
     for _ in 0..7 {
         world.ask(None).await;
@@ -89,7 +88,7 @@ async fn each_request_waits_for_its_slot_and_one_that_would_wait_beyond_max_wait
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_that_redis_takes_is_part_of_the_wait() {
+async fn latency_of_redis_is_part_of_the_wait() {
     let mut world = world().await;
     world.ask(None).await;
     world.server.fail(Fault::Delay(millis(30)));
@@ -101,7 +100,7 @@ async fn the_time_that_redis_takes_is_part_of_the_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slot_that_begins_after_the_deadline_is_not_booked() {
+async fn slots_after_the_deadline_are_not_booked() {
     let mut world = world().await;
     // 400 ms leave 320 ms for the answer.
     for grpc_timeout in [
@@ -135,7 +134,7 @@ async fn a_slot_that_begins_after_the_deadline_is_not_booked() {
 ///    0           70 ms: booked        240 ms  300 ms
 /// ```
 #[tokio::test(start_paused = true)]
-async fn a_slot_that_redis_books_too_late_for_the_deadline_is_over_limit_at_once_and_lost() {
+async fn slots_booked_too_late_are_rejected_and_lost() {
     let mut world = world().await;
     for _ in 0..3 {
         world.ask(None).await;
@@ -162,7 +161,7 @@ async fn a_slot_that_redis_books_too_late_for_the_deadline_is_over_limit_at_once
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_canceled_caller_has_used_its_slot_and_blocks_no_other() {
+async fn canceled_requests_keep_their_slot() {
     let mut world = world().await;
     world.ask(None).await;
     let canceled = world.ask(None).await;
