@@ -45,7 +45,7 @@ const HTTP1: &[u8] = b"GET /healthcheck HTTP/1.1\r\nhost: test\r\n\r\n";
 const NO_PROTOCOL: &[u8] =
     b"\0\x01\xff\xfe rubbish \r\n\r\n\r\n and more of it, longer than any preface";
 
-/// A good call on this connection, and one on a new connection of either door.
+/// A valid call on this connection, and one on a new connection of either listener.
 async fn assert_serving(server: &TestServer, client: &mut Client, after: &str) {
     let answer = client.call(request("d", &[&[("alive", "")]])).await;
     assert!(
@@ -126,7 +126,7 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
             ),
         ),
     ];
-    let refused = [
+    let invalid = [
         (
             "no domain",
             request("", &[&[("window", "")]]),
@@ -170,7 +170,7 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
             "descriptors[0].limit.unit -1 is no unit",
         ),
         (
-            "nobody who holds a place",
+            "no holder",
             request("d", &[&[("place", "")]]),
             Grpc::InvalidArgument,
             "descriptors[0] has no value for place",
@@ -210,7 +210,7 @@ async fn requests_that_make_no_sense_get_a_clear_error_or_an_answer() {
         assert_eq!(answer.overall_code(), Code::Ok, "{what}");
         assert_serving(&server, &mut client, what).await;
     }
-    for (what, request, code, message) in refused {
+    for (what, request, code, message) in invalid {
         let status = client.call(request).await.expect_err(what);
         assert_eq!(status.code(), code, "{what}: {status:?}");
         assert!(status.message().contains(message), "{what}: {status:?}");
@@ -283,7 +283,7 @@ async fn huge_hits_neither_give_anything_back_nor_spoil_the_counter() {
             let full = client.call(hit(0, false)).await.expect("it is answered");
             assert!(
                 full.statuses[0].limit_remaining <= 10,
-                "{what} given back lift nobody above the limit: {full:?}"
+                "{what} refunded exceed no limit: {full:?}"
             );
             client
                 .call(hit(u64::MAX, true))
@@ -391,7 +391,7 @@ fn rubbish() -> Vec<(&'static str, Vec<u8>, Grpc)> {
             Grpc::ResourceExhausted,
         ),
         (
-            "compressed, but nobody said how",
+            "compressed without grpc-encoding",
             vec![1, 0, 0, 0, 1, 0x0a],
             Grpc::Internal,
         ),
@@ -599,7 +599,7 @@ const HARMLESS: &[(&str, Spoil)] = &[
     }),
 ];
 
-/// A chain of aliases that comes to ten thousand million nodes.
+/// A chain of aliases that expands to 10^10 nodes.
 fn alias_bomb() -> String {
     let mut text = "a: &a [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for (name, before) in ('b'..='j').zip('a'..) {
@@ -643,7 +643,7 @@ fn other_alias_bombs() -> Vec<String> {
 fn sparse_file(path: &Path, bytes: u64) {
     fs::File::create(path)
         .and_then(|file| file.set_len(bytes))
-        .expect("it takes no room");
+        .expect("a sparse file");
 }
 
 fn make_pipe(path: &Path) {
@@ -657,14 +657,14 @@ fn make_pipe(path: &Path) {
 }
 
 /// Takes away whatever was put there.
-fn mend(rules: &Path) {
+fn repair(rules: &Path) {
     let path = rules.join("bad.yaml");
     let removed = if path.is_dir() {
         fs::remove_dir_all(&path)
     } else {
         fs::remove_file(&path)
     };
-    removed.expect("it is there");
+    removed.expect("it exists");
 }
 
 #[tokio::test]
@@ -674,7 +674,7 @@ async fn a_spoilt_rules_directory_is_told_and_the_rules_go_on() {
     for (what, spoil, expected) in SPOILT {
         let seen = server.log().len();
         spoil(&server.path(""));
-        eventually(&format!("{what} is told"), async || {
+        eventually(&format!("{what} is logged"), async || {
             server.metric("tollgate_rules_rejected") == Some(1.0)
         })
         .await;
@@ -688,7 +688,7 @@ async fn a_spoilt_rules_directory_is_told_and_the_rules_go_on() {
             "{what}"
         );
         assert_serving(&server, &mut client, what).await;
-        mend(&server.path(""));
+        repair(&server.path(""));
         eventually(&format!("{what} is over"), async || {
             server.metric("tollgate_rules_rejected") == Some(0.0)
         })
@@ -723,7 +723,7 @@ async fn a_spoilt_rules_directory_at_the_start_is_told_and_waited_for() {
             server.log()
         );
         assert_eq!(server.get("/healthcheck").status, 500, "{what}");
-        mend(&server.path(""));
+        repair(&server.path(""));
         look_until(&format!("{what} is over"), || {
             server.get("/healthcheck").status == 200
         });
@@ -753,6 +753,6 @@ async fn what_is_no_rules_file_is_passed_over() {
             "{what}"
         );
         assert_serving(&server, &mut client, what).await;
-        mend(&server.path(""));
+        repair(&server.path(""));
     }
 }

@@ -1,11 +1,10 @@
-//! What callers get: the reference's answers where it has one that is worth having, and ours where
-//! it has not.
+//! Responses to callers: those of envoyproxy/ratelimit, and Tollgate's where it differs.
 //!
-//! The promises are data: `cases/` has a file a theme, and every case in it a title, rules, and
-//! steps with the answers that must come. The answers of the themes that the reference shares were
-//! recorded from it; `defects.yaml` says where ours are better, and why. Requests and answers pass
-//! the gRPC service as encoded messages, in this process, and the clock stands at [`START`] until a
-//! step moves it, so that every reset is one exact number.
+//! The cases are data: `cases/` has a file for each theme, and each case has a title, rules, and
+//! steps with expected responses. Those of themes that envoyproxy/ratelimit has too were recorded
+//! from it; `defects.yaml` has the differences with their reasons. Requests and responses pass the
+//! gRPC service in this process as encoded messages. The clock is at [`START`] until a step changes
+//! it, so that every reset is exact.
 //!
 //! ```yaml
 //! theme: greetings                           # at the top: what all cases of the file share
@@ -14,7 +13,7 @@
 //! rules: "domain: hello …"                   # the text of rules.yaml; or a map of files; or `rules_file`, one of this repository,
 //!                                            # `but` with other texts in it
 //! cases:
-//!   - case: the third of two is refused      # with domain, settings and rules of its own, if need be
+//!   - case: the third of two is rejected      # with domain, settings and rules of its own, if need be
 //!     steps:
 //!       - ask: ['user=ann,path=/']           # descriptors
 //!         times: 3
@@ -23,24 +22,22 @@
 //!         statuses: [OVER_LIMIT 2/HOUR 0 left 2800s]
 //! ```
 //!
-//! A descriptor that is more than its entries is a map with `entries` (text, or pairs), `limit`
-//! (`5/HOUR`), `hits` and `give_back`. A call may also have `hits` and a `domain`. Its answer may
-//! also have `headers`, `request_headers`, a `body` and `metadata`, and be `held` back for so long;
-//! or be an `error` with its `message`.
+//! A descriptor with more than entries is a map with `entries` (text, or pairs), `limit` (`5/HOUR`),
+//! `hits` and `give_back`. A call may have `hits` and a `domain`. Its response may also have
+//! `headers`, `request_headers`, a `body` and `metadata`, and be `held` for a time, or be an `error`
+//! with its `message`.
 //!
-//! Other steps move the clock (`wait: 10s`, or `at:` a second since the epoch), load new `rules`
-//! (which may be `refused`), or look: `counts` are the counters of rules by name, `statsd` and
-//! `metrics` every counter, under its statsd name or as Prometheus sees it, all of them without
-//! those that are zero; `counters` is how many there are in the store; `rlconfig` the lines of that
-//! page.
+//! Other steps set the clock (`wait: 10s`, or `at:` a second since the epoch), load new `rules`
+//! (which may be `rejected`), or read: `counts` are the counters of rules by name, `statsd` and
+//! `metrics` every counter that is not 0, under its statsd name or as Prometheus scrapes it;
+//! `counters` is the number of counters in the store; `rlconfig` the lines of that page.
 //!
-//! A case of rules that do not load has `refused`: every problem, with `says`, `line`, `column` and
-//! `hint`, or all that an operator sees of it as one text. One of rules that load with `warnings`
-//! lists them the same way. Where ours is better than the reference's answer there are the `defect`
-//! of the reference, by number, and why ours is `better`. `metric_series_max` makes that bound
-//! small.
+//! A case of invalid rules has `rejected`: every problem, with `text`, `line`, `column` and `hint`,
+//! or its whole output as one text. A case of rules with `warnings` lists them the same way. A case
+//! that differs from envoyproxy/ratelimit has the number of its `defect` and why the response here
+//! is `better`. `metric_series_max` sets that bound.
 //!
-//! What a case does not mention must not be there.
+//! What a case does not mention must be absent.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -106,8 +103,8 @@ macro_rules! themes {
 }
 
 themes! {
-    all_or_nothing, bucket, calendar_month, concurrency, defaults, defects, depth, dimensions, dynamic_metadata, errors, give_back, headers, hits, leaky_bucket, matching,
-    merge, metric_names, near_limit, oddities, over_limit, override_limit, queue, quota, refused_rules, reload, replaces, rlconfig, shadow,
+    all_or_nothing, bucket, calendar_month, concurrency, defaults, defects, depth, dimensions, dynamic_metadata, errors, give_back, headers, hits, invalid_rules, leaky_bucket, matching,
+    merge, metric_names, near_limit, oddities, over_limit, override_limit, queue, quota, reload, replaces, rlconfig, shadow,
     sliding_log, sliding_window, standard_headers, tollgate_block, units, unlimited, wildcards,
 }
 
@@ -124,8 +121,8 @@ struct Case {
     /// How many names of metrics may come from clients; no setting, so not one of them.
     metric_series_max: usize,
     rules: Rules,
-    /// Why the rules are refused, if they are.
-    refused: Vec<Value>,
+    /// Why the rules are rejected, if they are.
+    rejected: Vec<Value>,
     /// What is odd about them, if they are not.
     warnings: Vec<Value>,
     steps: Vec<Step>,
@@ -152,7 +149,7 @@ enum Does {
     Look(String),
 }
 
-/// A service without doors.
+/// A service without listeners.
 struct World {
     rls: Rls,
     rules: Arc<LiveRules>,
@@ -162,7 +159,7 @@ struct World {
     clock: ManualClock,
 }
 
-/// A map of a case file, emptied key by key: what nobody has taken in the end is a typo.
+/// A map of a case file, emptied key by key: keys that remain are typos.
 struct Fields {
     place: String,
     map: Map<String, Value>,
@@ -171,7 +168,7 @@ struct Fields {
 #[test]
 fn every_file_of_cases_is_a_test() {
     let mut files: Vec<String> = fs::read_dir(CASES)
-        .expect("the directory of cases is there")
+        .expect("the directory of cases exists")
         .map(|entry| {
             entry
                 .expect("it can be read")
@@ -202,12 +199,12 @@ fn every_defect_says_why_ours_is_better() {
 #[test]
 fn a_case_that_fails_says_where_and_how() {
     let text = "
-        {theme: t, domain: d, rules: 'domain: d', cases: [{case: nobody is limited, steps: [
+        {theme: t, domain: d, rules: 'domain: d', cases: [{case: no limit, steps: [
             {ask: [k=v], answer: OK, statuses: [OK]},
             {ask: [k=v], answer: OK, statuses: [OK 3/HOUR 2 left 2800s], headers: ['a: 1']}]}]}";
     let failures = failures(&read_theme(text).expect("it can be read")).join("\n");
     let expected = [
-        "t: nobody is limited",
+        "t: no limit",
         "  step 2, ask d k=v",
         "    headers: expected [\"a: 1\"], got nothing",
         "    statuses[0]: expected \"OK 3/HOUR 2 left 2800s\", got \"OK\"",
@@ -239,8 +236,8 @@ fn typos_and_empty_files_fail() {
         ),
         ("{theme: t, cases: [{case: c, case: d}]}", "the key `case`"),
     ] {
-        let trouble = read_theme(text).err().unwrap_or_default();
-        assert!(trouble.contains(says), "{text}: {trouble}");
+        let error = read_theme(text).err().unwrap_or_default();
+        assert!(error.contains(says), "{text}: {error}");
     }
     let text = "{theme: t, domain: d, settings: {QUOTA_MOOD: 'true'}, rules: 'domain: d', cases: [{case: c, steps: [{ask: [k=v]}]}]}";
     let failures = failures(&read_theme(text).expect("it can be read")).join("\n");
@@ -252,8 +249,8 @@ fn typos_and_empty_files_fail() {
 
 /// Runs a file, and panics with everything that differs.
 fn hold(theme: &str) {
-    let theme = read_theme(&text_of(theme))
-        .unwrap_or_else(|trouble| panic!("{CASES}/{theme}.yaml: {trouble}"));
+    let theme =
+        read_theme(&text_of(theme)).unwrap_or_else(|error| panic!("{CASES}/{theme}.yaml: {error}"));
     let failures = failures(&theme);
     assert!(
         failures.is_empty(),
@@ -266,15 +263,15 @@ fn hold(theme: &str) {
 }
 
 fn text_of(theme: &str) -> String {
-    fs::read_to_string(format!("{CASES}/{theme}.yaml")).expect("the file is there")
+    fs::read_to_string(format!("{CASES}/{theme}.yaml")).expect("the file exists")
 }
 
 fn failures(theme: &Theme) -> Vec<String> {
-    let told = |case: &Case| {
+    let described = |case: &Case| {
         case.failure()
             .map(|failure| format!("{}: {}\n{failure}", theme.name, case.title))
     };
-    theme.cases.iter().filter_map(told).collect()
+    theme.cases.iter().filter_map(described).collect()
 }
 
 // Running.
@@ -282,7 +279,7 @@ fn failures(theme: &Theme) -> Vec<String> {
 impl Case {
     /// What differs, if anything.
     fn failure(&self) -> Option<String> {
-        let told = |lines: Vec<String>| {
+        let described = |lines: Vec<String>| {
             (!lines.is_empty()).then(|| {
                 lines
                     .iter()
@@ -293,18 +290,18 @@ impl Case {
         };
         let settings = match settings(&self.settings) {
             Ok(settings) => settings,
-            Err(trouble) => return Some(format!("  settings: {trouble}")),
+            Err(error) => return Some(format!("  settings: {error}")),
         };
         let world = World::new(&settings, self.metric_series_max);
         let differing = match world.load(&self.rules) {
-            Err(problems) if self.refused.is_empty() => {
+            Err(problems) if self.rejected.is_empty() => {
                 return Some(format!("  rules: {}", shown(&problems)));
             }
-            Err(problems) => findings_differ(&self.refused, &problems),
-            Ok(_) if !self.refused.is_empty() => vec!["they load".to_owned()],
+            Err(problems) => findings_differ(&self.rejected, &problems),
+            Ok(_) if !self.rejected.is_empty() => vec!["they load".to_owned()],
             Ok(warnings) => findings_differ(&self.warnings, &warnings),
         };
-        if let Some(lines) = told(differing) {
+        if let Some(lines) = described(differing) {
             return Some(format!("  rules\n{lines}"));
         }
         // Its clock goes on by itself to whatever is waited for.
@@ -315,7 +312,7 @@ impl Case {
             .expect("a runtime needs nothing");
         self.steps.iter().enumerate().find_map(|(index, step)| {
             let got = runtime.block_on(world.run(&step.does));
-            told(differences("", &step.expected, &got))
+            described(differences("", &step.expected, &got))
                 .map(|lines| format!("  step {}, {}\n{lines}", index + 1, step.does))
         })
     }
@@ -501,7 +498,7 @@ fn counters<'l>(lines: impl Iterator<Item = (&'l str, &'l str)>) -> Map<String, 
 
 /// Parses settings by the names of their environment variables.
 fn settings(wanted: &Map<String, Value>) -> Result<Settings, String> {
-    // The environment of whoever runs the tests is no part of a case.
+    // The environment of the test run is no part of a case.
     let command = Settings::augment_args(Command::new("case"));
     let mut arguments = vec!["case".to_owned()];
     for (name, value) in wanted {
@@ -560,7 +557,6 @@ fn answer(response: &RateLimitResponse) -> Map<String, Value> {
     if let Some(metadata) = &response.dynamic_metadata {
         answer.insert("metadata".to_owned(), object(metadata));
     }
-    // Nobody sets this.
     if response.quota.is_some() {
         answer.insert("message".to_owned(), json!(format!("{response:?}")));
     }
@@ -598,7 +594,7 @@ fn status_text(status: &DescriptorStatus) -> String {
     assert_eq!(
         (status.quota.as_ref(), Code::try_from(status.code).is_ok()),
         (None, true),
-        "nobody sets quota, and codes have names"
+        "quota is not used, and codes have names"
     );
     text
 }
@@ -637,27 +633,27 @@ fn code_name(code: tonic::Code) -> String {
 /// Findings against what is expected of each: a map of what to look at, or the whole of what an
 /// operator sees.
 fn findings_differ(expected: &[Value], found: &[Finding]) -> Vec<String> {
-    let told = |(index, finding): (usize, &Finding)| {
+    let described = |(index, finding): (usize, &Finding)| {
         if let Some(Value::String(_)) = expected.get(index) {
             return json!(format!("{finding}\n"));
         }
-        let mut told = Map::new();
-        told.insert("says".to_owned(), json!(finding.headline()));
-        told.insert(
+        let mut described = Map::new();
+        described.insert("text".to_owned(), json!(finding.headline()));
+        described.insert(
             "line".to_owned(),
             json!(finding.location.map(|location| location.line)),
         );
-        told.insert(
+        described.insert(
             "column".to_owned(),
             json!(finding.location.map(|location| location.column)),
         );
         if let Some(hint) = &finding.hint {
-            told.insert("hint".to_owned(), json!(hint));
+            described.insert("hint".to_owned(), json!(hint));
         }
-        Value::Object(told)
+        Value::Object(described)
     };
-    let told: Value = found.iter().enumerate().map(told).collect();
-    differences("", &Value::Array(expected.to_vec()), &told)
+    let described: Value = found.iter().enumerate().map(described).collect();
+    differences("", &Value::Array(expected.to_vec()), &described)
 }
 
 fn shown(findings: &[Finding]) -> String {
@@ -670,15 +666,15 @@ fn shown(findings: &[Finding]) -> String {
 
 /// A line for every leaf that differs. Numbers are equal if their values are.
 fn differences(place: &str, expected: &Value, got: &Value) -> Vec<String> {
-    let told =
+    let described =
         |value: Option<&Value>| value.map_or_else(|| "nothing".to_owned(), ToString::to_string);
     let below = |place: String, expected: Option<&Value>, got: Option<&Value>| match (expected, got)
     {
         (Some(expected), Some(got)) => differences(&place, expected, got),
         _ => vec![format!(
             "{place}: expected {}, got {}",
-            told(expected),
-            told(got)
+            described(expected),
+            described(got)
         )],
     };
     match (expected, got) {
@@ -749,8 +745,8 @@ impl std::fmt::Display for Does {
 // Reading.
 
 fn read_theme(text: &str) -> Result<Theme, String> {
-    let document = yaml::read(text).map_err(|trouble| trouble.to_string())?;
-    // A repeated key would be a step or a case that nobody runs.
+    let document = yaml::read(text).map_err(|error| error.to_string())?;
+    // A repeated key would hide a step or a case.
     if let Some(note) = document.warnings.first() {
         return Err(format!("line {}: {}", note.location.line, note.text));
     }
@@ -796,17 +792,17 @@ impl Shared {
         settings.extend(fields.map("settings")?);
         let rules = rules(&mut fields)?
             .or_else(|| self.rules.clone())
-            .ok_or_else(|| fields.trouble("no rules"))?;
+            .ok_or_else(|| fields.error("no rules"))?;
         let metric_series_max = fields
             .number("metric_series_max")?
             .and_then(|max| usize::try_from(max).ok())
             .unwrap_or(METRIC_SERIES_MAX);
-        let refused = fields.list("refused")?.unwrap_or_default();
+        let rejected = fields.list("rejected")?.unwrap_or_default();
         let warnings = fields.list("warnings")?.unwrap_or_default();
         let defect = fields.text("defect")?.zip(fields.text("better")?);
         let steps = fields.list("steps")?.unwrap_or_default();
         fields.finish()?;
-        if refused.is_empty() && steps.is_empty() {
+        if rejected.is_empty() && steps.is_empty() {
             return Err(format!("{title}: no steps"));
         }
         let step = |(index, step)| {
@@ -825,7 +821,7 @@ impl Shared {
             settings,
             metric_series_max,
             rules,
-            refused,
+            rejected,
             warnings,
             steps,
             defect,
@@ -839,7 +835,7 @@ impl Step {
             let domain = fields
                 .text("domain")?
                 .or_else(|| domain.cloned())
-                .ok_or_else(|| fields.trouble("no domain"))?;
+                .ok_or_else(|| fields.error("no domain"))?;
             let hits_addend = u32::try_from(fields.number("hits")?.unwrap_or(0))
                 .map_err(|error| error.to_string())?;
             let descriptors = descriptors
@@ -872,13 +868,13 @@ impl Step {
         } else if let Some(rules) = rules(&mut fields)? {
             (
                 Does::Load(rules),
-                fields.map.remove("refused").unwrap_or_default(),
+                fields.map.remove("rejected").unwrap_or_default(),
             )
         } else {
             let look = LOOKS
                 .into_iter()
                 .find_map(|key| Some((key, fields.map.remove(key)?)));
-            let (at, expected) = look.ok_or_else(|| fields.trouble("it does nothing"))?;
+            let (at, expected) = look.ok_or_else(|| fields.error("it does nothing"))?;
             (Does::Look(at.to_owned()), expected)
         };
         fields.finish()?;
@@ -894,7 +890,7 @@ fn rules(fields: &mut Fields) -> Result<Option<Rules>, String> {
             .map_err(|error| format!("{path}: {error}"))?;
         for (there, instead) in fields.map("but")? {
             if !text.contains(&there) {
-                return Err(fields.trouble(&format!("`{there}` is not in {path}")));
+                return Err(fields.error(&format!("`{there}` is not in {path}")));
             }
             text = text.replace(&there, instead.as_str().unwrap_or_default());
         }
@@ -907,7 +903,7 @@ fn rules(fields: &mut Fields) -> Result<Option<Rules>, String> {
             Value::String(text),
         )])),
         Some(Value::Object(files)) if files.values().all(Value::is_string) => Some(files),
-        Some(_) => return Err(fields.trouble("`rules` is a text, or texts by file")),
+        Some(_) => return Err(fields.error("`rules` is a text, or texts by file")),
     })
 }
 
@@ -937,7 +933,7 @@ fn descriptor(place: &str, wanted: Value) -> Result<RateLimitDescriptor, String>
                 })
                 .collect()
         }
-        _ => return Err(fields.trouble("no entries")),
+        _ => return Err(fields.error("no entries")),
     };
     let limit = fields
         .text("limit")?
@@ -948,7 +944,7 @@ fn descriptor(place: &str, wanted: Value) -> Result<RateLimitDescriptor, String>
         None => false,
         Some(Value::Bool(flag)) => flag,
         Some(other) => {
-            return Err(fields.trouble(&format!(
+            return Err(fields.error(&format!(
                 "`give_back` is {other}, and must be true or false"
             )));
         }
@@ -1005,14 +1001,14 @@ impl Fields {
         match self.map.remove(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(self.trouble(&format!("`{key}` is {other}, and must be a text"))),
+            Some(other) => Err(self.error(&format!("`{key}` is {other}, and must be a text"))),
         }
     }
 
     fn number(&mut self, key: &str) -> Result<Option<u64>, String> {
         let number = |value: Value| {
             value.as_u64().ok_or_else(|| {
-                self.trouble(&format!("`{key}` is {value}, and must be a whole number"))
+                self.error(&format!("`{key}` is {value}, and must be a whole number"))
             })
         };
         let value = self.map.get(key).cloned().map(number).transpose()?;
@@ -1024,7 +1020,7 @@ impl Fields {
         match self.map.remove(key) {
             None => Ok(None),
             Some(Value::Array(items)) => Ok(Some(items)),
-            Some(other) => Err(self.trouble(&format!("`{key}` is {other}, and must be a list"))),
+            Some(other) => Err(self.error(&format!("`{key}` is {other}, and must be a list"))),
         }
     }
 
@@ -1032,17 +1028,17 @@ impl Fields {
         match self.map.remove(key) {
             None => Ok(Map::new()),
             Some(Value::Object(map)) => Ok(map),
-            Some(other) => Err(self.trouble(&format!("`{key}` is {other}, and must be a map"))),
+            Some(other) => Err(self.error(&format!("`{key}` is {other}, and must be a map"))),
         }
     }
 
     fn finish(self) -> Result<(), String> {
         self.map.keys().next().map_or(Ok(()), |key| {
-            Err(self.trouble(&format!("unknown key `{key}`")))
+            Err(self.error(&format!("unknown key `{key}`")))
         })
     }
 
-    fn trouble(&self, text: &str) -> String {
+    fn error(&self, text: &str) -> String {
         if self.place.is_empty() {
             text.to_owned()
         } else {

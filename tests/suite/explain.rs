@@ -301,7 +301,7 @@ fn explain_tells_what_happens_over_the_limit_and_who_holds_a_place() {
         assert_eq!(
             ran.code,
             Some(i32::from(
-                ran.stdout.starts_with("refused with INVALID_ARGUMENT")
+                ran.stdout.starts_with("rejected with INVALID_ARGUMENT")
             )),
             "{entries:?}"
         );

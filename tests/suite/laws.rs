@@ -59,14 +59,14 @@ impl Bench {
     }
 
     /// Hits of one at this time that pass before the first that does not.
-    fn room(&self) -> u64 {
+    fn admitted(&self) -> u64 {
         let mut bench = self.clone();
         (0..=EXACT_MAX)
             .find(|_| bench.ask(Hits::Add(1)).over)
             .expect("every limit is reached")
     }
 
-    /// All the hits of one that pass in a time in which somebody asks whenever there is room.
+    /// The hits admitted in a time in which one is sent as soon as it fits.
     fn under_pressure(&mut self, time: Span) -> u64 {
         let end = self.now.plus(time);
         let mut passed = 0;
@@ -92,7 +92,7 @@ struct Later {
 #[derive(Debug, Clone, Copy)]
 enum Gap {
     Micros(u64),
-    /// That many 256ths of a period, and so many microseconds more or less.
+    /// In 256ths of a period, plus or minus microseconds.
     AroundPeriod(u64, i64),
 }
 
@@ -111,7 +111,7 @@ fn limits(algorithm: Algorithm, requests: RangeInclusive<u32>) -> impl Strategy<
     limits_in(algorithm, None, requests)
 }
 
-/// Sliding windows that are cut into so many.
+/// Sliding windows with this number of sub-windows.
 fn cut_limits(requests: RangeInclusive<u32>) -> impl Strategy<Value = Limit> {
     (1..=12_u32).prop_flat_map(move |buckets| {
         limits_in(Algorithm::SlidingWindow, Some(buckets), requests.clone())
@@ -283,7 +283,7 @@ fn buckets(requests: RangeInclusive<u32>) -> impl Strategy<Value = Limit> {
     ]
 }
 
-/// A limit whose refusals change nothing.
+/// A limit whose over-limit hits change nothing.
 fn dropping(limit: &Limit) -> bool {
     limit.over_limit_hits() == OverLimitHits::Drop
 }
@@ -294,7 +294,7 @@ proptest! {
     #[test]
     fn what_remains_passes_and_not_one_more(limit in any_limit(), calls in history()) {
         let bench = played(limit, &calls);
-        prop_assert_eq!(bench.room(), u64::from(bench.look().remaining));
+        prop_assert_eq!(bench.admitted(), u64::from(bench.look().remaining));
     }
 
     #[test]
@@ -322,7 +322,7 @@ proptest! {
     fn at_reset_after_the_counter_is_as_if_untouched(limit in any_limit(), calls in history()) {
         let bench = played(limit, &calls);
         let later = bench.after(bench.look().reset_after);
-        prop_assert_eq!(later.room(), u64::from(limit.capacity()));
+        prop_assert_eq!(later.admitted(), u64::from(limit.capacity()));
         prop_assert_eq!(later.look().used, 0);
     }
 
@@ -337,19 +337,19 @@ proptest! {
     }
 
     #[test]
-    fn a_refused_call_changes_nothing_where_over_limit_hits_drop(
+    fn a_rejected_call_changes_nothing_where_over_limit_hits_drop(
         limit in any_limit().prop_filter("drops", dropping), calls in history(), hits in 1..50_u64, gap in gaps(), then in hits(),
     ) {
-        let (mut refused, mut other) = (played(limit, &calls), played(limit, &calls));
-        prop_assume!(refused.ask(Hits::Add(hits)).over);
-        for bench in [&mut refused, &mut other] {
+        let (mut rejected, mut other) = (played(limit, &calls), played(limit, &calls));
+        prop_assume!(rejected.ask(Hits::Add(hits)).over);
+        for bench in [&mut rejected, &mut other] {
             bench.pass(gap.span(&limit));
         }
-        prop_assert_eq!(refused.ask(then), other.ask(then));
+        prop_assert_eq!(rejected.ask(then), other.ask(then));
     }
 
     #[test]
-    fn a_refused_call_costs_exactly_its_hits_where_they_count(
+    fn a_rejected_call_costs_exactly_its_hits_where_they_count(
         limit in any_limit().prop_filter("counts", |limit| !dropping(limit)), calls in one_way_history(), hits in 1..50_u64,
     ) {
         let mut bench = played(limit, &calls);
@@ -373,7 +373,7 @@ proptest! {
         let verdict = bench.ask(Hits::Refund(hits));
         prop_assert!(verdict.remaining <= limit.capacity());
         prop_assert!(verdict.remaining >= before.remaining);
-        prop_assert!(bench.room() <= u64::from(limit.capacity()));
+        prop_assert!(bench.admitted() <= u64::from(limit.capacity()));
         prop_assert!(before.used - verdict.used <= hits);
     }
 
@@ -461,7 +461,7 @@ proptest! {
         let bench = played(limit, &calls);
         // From the deepest debt it takes up to 2 × 40 × 7 of them.
         let years = Span::from_secs(600 * 365 * 86_400);
-        prop_assert_eq!(bench.after(years).room(), u64::from(limit.capacity()));
+        prop_assert_eq!(bench.after(years).admitted(), u64::from(limit.capacity()));
     }
 
     #[test]
@@ -487,9 +487,9 @@ proptest! {
 
     #[test]
     fn a_clock_that_jumps_on_is_time_that_passed(limit in any_limit(), calls in one_way_history(), on in 0..7_200_000_000_u64) {
-        // Nobody can tell. The most that it gives away is what comes back in so much time, and never more than the whole limit.
+        // The most that it admits in addition is what is refilled in that time, up to the whole limit.
         let later = played(limit, &calls).after(Span::from_micros(on));
-        prop_assert!(later.room() <= u64::from(limit.capacity()));
+        prop_assert!(later.admitted() <= u64::from(limit.capacity()));
         prop_assert!(later.look().reset_after <= fill(&limit));
     }
 
@@ -528,14 +528,14 @@ proptest! {
 fn a_bucket_of_ten_per_second_refuses_half_of_twenty_per_second() {
     let terms = Terms::new(10, Unit::Second, Algorithm::TokenBucket);
     let mut bench = Bench::new(Limit::new(&terms).expect("a limit"));
-    let mut refused = 0;
+    let mut rejected = 0;
     for _ in 0..10_000 {
-        refused += u32::from(bench.ask(Hits::Add(1)).over);
+        rejected += u32::from(bench.ask(Hits::Add(1)).over);
         bench.pass(Span::from_micros(50_000));
     }
     assert_eq!(
-        refused, 4_991,
-        "half, less the nine that the full bucket of the start lets in beyond"
+        rejected, 4_991,
+        "half, less the nine that the full bucket admits at the start"
     );
 }
 
@@ -570,11 +570,11 @@ fn a_key_that_comes_twice_sees_what_it_did_first() {
     let (_, look) = counters[0].clone().decide(&limit, START, Hits::Peek);
     assert_eq!(
         look.used, 2,
-        "the first only looked in the end, and the second counts what it was refused"
+        "the first was a peek in the end, and the second counts its over-limit hits"
     );
 }
 
-/// Counters of which so much is used, charged together with a neighbour that refuses everything.
+/// Counters with this usage, charged in one request with a check that rejects everything.
 fn blocked<const N: usize>(limit: Limit, used: u64, hits: [Hits; N]) -> (Counter, Vec<Verdict>) {
     let nothing = Terms::new(0, Unit::Hour, Algorithm::FixedWindow);
     let nothing = Limit::new(&nothing).expect("a limit");
@@ -622,7 +622,7 @@ fn a_bucket_whose_rule_drops_over_limit_hits_is_in_no_debt_whatever_the_rule_bef
 
 #[test]
 fn what_is_given_back_stays_so_where_it_still_is_over_even_if_a_neighbour_refuses() {
-    // All that can be over: a bucket that drops refused hits cannot.
+    // All that can be over: a bucket that drops over-limit hits cannot.
     let kinds = [
         (Algorithm::FixedWindow, OverLimitHits::Count),
         (Algorithm::FixedWindow, OverLimitHits::Drop),
@@ -653,7 +653,7 @@ fn retry_after_is_of_the_checks_own_hits_even_if_a_neighbour_refuses() {
         over_limit_hits: Some(OverLimitHits::Count),
         ..Terms::new(2, Unit::Hour, Algorithm::TokenBucket)
     };
-    // Three of two are used. What is given back would make room, but a neighbour refuses.
+    // Three of two are used. The refund would free a slot, but another check rejects.
     let (_, verdicts) = blocked(
         Limit::new(&terms).expect("a limit"),
         3,

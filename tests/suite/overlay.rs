@@ -1,4 +1,4 @@
-//! What an operator says of rules that somebody else writes: the overlay by domain and path, and
+//! Options for rules that another system writes: the overlay by domain and path, and
 //! the algorithm of those who name none.
 
 use std::fs;
@@ -231,7 +231,7 @@ fn an_overlay_is_read_again_when_it_changes_and_a_broken_one_changes_nothing() {
     });
 
     overlay.write("overlays: [{domain: '*', tollgate: {defaults: {algorithm: sliding_widow}}}]\n");
-    look_until("the broken overlay is told", || {
+    look_until("the invalid overlay is logged", || {
         server.metric("tollgate_rules_rejected") == Some(1.0)
     });
     assert!(
@@ -243,8 +243,8 @@ fn an_overlay_is_read_again_when_it_changes_and_a_broken_one_changes_nothing() {
         "the last good one counts"
     );
 
-    fs::remove_file(overlay.path()).expect("it is there");
-    look_until("that it is gone is told", || {
+    fs::remove_file(overlay.path()).expect("it exists");
+    look_until("its removal is logged", || {
         server.log().contains("TOLLGATE_OVERLAY: read ")
     });
     assert!(
@@ -254,7 +254,7 @@ fn an_overlay_is_read_again_when_it_changes_and_a_broken_one_changes_nothing() {
 
     overlay.write("overlays: []\n");
     look_until("an empty one counts", || !page().contains("algorithm:"));
-    look_until("no rules are refused", || {
+    look_until("no rules are rejected", || {
         server.metric("tollgate_rules_rejected") == Some(0.0)
     });
 }
@@ -273,16 +273,16 @@ fn requests_of_a_domain_are_all_or_nothing_if_the_overlay_says_so() {
         "--json",
         request,
     ];
-    let told = |variables: &[(&str, &str)]| {
+    let is_applied = |variables: &[(&str, &str)]| {
         tollgate_with_env(&arguments, variables)
             .stdout
             .contains("all or nothing")
     };
-    assert!(told(&[("TOLLGATE_OVERLAY", &overlay.text())]) && !told(&[]));
+    assert!(is_applied(&[("TOLLGATE_OVERLAY", &overlay.text())]) && !is_applied(&[]));
 }
 
 /// Overlays, and what the check of rules says of them: the first line that has to be there.
-const TOLD: &[(&str, &str)] = &[
+const FINDINGS: &[(&str, &str)] = &[
     (
         "overlays: [{domain: shop, tollgate: {all_or_nothing: true}}]",
         "warning: overlay.yaml: there is no such domain",
@@ -314,7 +314,7 @@ const TOLD: &[(&str, &str)] = &[
         "overlay.yaml: unknown key 'algorithm'",
     ),
     ("overlays: [", "overlay.yaml: "),
-    // What does not go together is told at the rule, with who says so.
+    // Conflicts are reported at the rule, with the source of each option.
     (
         "overlays: [{domain: '*', tollgate: {defaults: {algorithm: token_bucket, on_limit: queue}}}]",
         "set elsewhere: algorithm: token_bucket (by the overlay's defaults, ",
@@ -324,7 +324,7 @@ const TOLD: &[(&str, &str)] = &[
 #[test]
 fn check_tells_what_is_wrong_with_an_overlay_and_what_of_it_is_idle() {
     let rules = rules();
-    for (text, expected) in TOLD {
+    for (text, expected) in FINDINGS {
         let overlay = OverlayFile::new(text);
         let ran = tollgate(&[
             "check",

@@ -4,7 +4,7 @@
 //! The script is the one that serves. Calls come in batches as it gets them: several asks, decided
 //! together or one by one, of mixed algorithms, with keys that come again. Gaps between them are
 //! aimed at where mistakes are: at the ends of windows, at the tick at which a bucket is full, has
-//! room, or expires; and clocks go back.
+//! fits, or expires; and clocks go back.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -41,7 +41,7 @@ pub(crate) struct History {
     batches: Vec<Batch>,
 }
 
-/// A counter's limit, the one that a reload gives it, and what stands at the key of its first
+/// A counter's limit, the one after a reload, and what is stored at the key of its first
 /// window.
 #[derive(Debug, Clone)]
 struct Terms2 {
@@ -74,7 +74,7 @@ struct Call {
     enforcing: bool,
     /// Who calls, for those that want to know.
     holder: u8,
-    /// How long it can be held back: so many quarters of what its rule allows.
+    /// The longest wait, in quarters of what its rule allows.
     patience: u64,
 }
 
@@ -88,7 +88,7 @@ enum Size {
 #[derive(Debug, Clone, Copy)]
 enum Amount {
     Hits(u64),
-    /// That many eighths of the capacity, and so many hits more or less.
+    /// In eighths of the capacity, plus or minus hits.
     Capacity(u64, i64),
 }
 
@@ -96,19 +96,19 @@ enum Amount {
 #[derive(Debug, Clone, Copy)]
 enum Gap {
     Micros(u64),
-    /// That many ticks, and so many µs more or less.
+    /// In ticks, plus or minus µs.
     Ticks(usize, u64, i64),
-    /// That many 256ths of a period, and so many µs more or less.
+    /// In 256ths of a period, plus or minus µs.
     Period(usize, u64, i64),
     /// Until the window ends.
     WindowEnd(usize, i64),
-    /// Until the last call to it that was refused would pass, and so many ticks more or less.
+    /// Until the last rejected call to it would pass, plus or minus ticks.
     Retry(usize, i64),
-    /// Until it is as if untouched, and so many ticks more or less.
+    /// Until it equals a new counter, plus or minus ticks.
     Reset(usize, i64),
     /// The clock goes back.
     Back(u64),
-    /// The clock goes back by so many 256ths of a period.
+    /// The clock goes back by 256ths of a period.
     BackPeriod(usize, u64),
 }
 
@@ -592,7 +592,7 @@ fn batches() -> impl Strategy<Value = Batch> {
     let group = (manners, prop::collection::vec(calls(), 1..7))
         .prop_map(|(mode, calls)| Group { mode, calls });
     let reloaded = prop_oneof![2 => Just([false; KEYS]), 1 => any::<[bool; KEYS]>()];
-    let writes = prop_oneof![6 => Just(Writes::Taken), 1 => Just(Writes::Refused)];
+    let writes = prop_oneof![6 => Just(Writes::Taken), 1 => Just(Writes::Rejected)];
     (gaps(), reloaded, prop::collection::vec(group, 1..4), writes).prop_map(
         |(gap, reloaded, asks, writes)| Batch {
             gap,
@@ -673,7 +673,7 @@ pub(crate) fn table(algorithms: &[Algorithm]) -> Vec<History> {
                     }
                 };
                 let batches = vec![
-                    batch(Gap::Micros(0), size, Writes::Refused),
+                    batch(Gap::Micros(0), size, Writes::Rejected),
                     batch(Gap::Micros(0), size, Writes::Taken),
                     batch(
                         Gap::Ticks(0, 1, 0),
@@ -755,8 +755,8 @@ fn full_logs() -> History {
     }
 }
 
-/// What is given back to a counter in debt, in a request that another one refuses: it stays in
-/// debt, and is told as it stands.
+/// A refund to a counter in debt, in a request that another check rejects: the counter is
+/// unchanged, and the reply has its present state.
 fn give_backs_beside_a_veto(limit: Limit) -> History {
     let counters = std::array::from_fn(|_| Terms2 {
         limits: [limit; 2],
@@ -814,7 +814,7 @@ fn give_backs_beside_a_veto(limit: Limit) -> History {
     }
 }
 
-/// Somebody gives a place back and somebody else asks for one, in one call, where there are fewer
+/// One holder releases a slot and another one asks for one, in one call, where there are fewer
 /// places than leases: more than one of them has to end first, and not all.
 fn fewer_places() -> History {
     let held = |places| Terms {
@@ -977,7 +977,7 @@ fn table_limits() -> Vec<Limit> {
     both.chain([held]).map(limit).collect()
 }
 
-/// Whether a script that is not told the time goes by Redis' own.
+/// Whether a script without a time argument uses the clock of Redis.
 pub(crate) fn goes_by_the_servers_clock(
     script: &Script,
     server: &RedisProcess,

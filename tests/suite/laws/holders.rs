@@ -122,7 +122,7 @@ fn a_name_given_back_twice_frees_one_place_and_hits_do_not_matter() {
         );
     }
     assert!(!act(&mut bench, 3, Doing::Take).over && act(&mut bench, 0, Doing::Take).over);
-    // Nobody was refused a place and gives it back all the same.
+    // A holder that was rejected releases a slot it does not have.
     assert_eq!(act(&mut bench, 9, Doing::GiveBack).used, 3);
 }
 
@@ -139,10 +139,10 @@ fn a_limit_that_is_lowered_keeps_those_who_are_in_and_says_when_there_is_room() 
         "it has its place, and a new lease"
     );
     assert!(bench.look().over);
-    let refused = act(&mut bench, 5, Doing::Take);
-    assert!(refused.over);
+    let rejected = act(&mut bench, 5, Doing::Take);
+    assert!(rejected.over);
     // Three of the four have to go: the third of them came two seconds ago.
-    assert_eq!(refused.retry_after, Some(Span::from_secs(28)));
+    assert_eq!(rejected.retry_after, Some(Span::from_secs(28)));
     bench.pass(Span::from_secs(28));
     assert!(!act(&mut bench, 5, Doing::Take).over);
 }

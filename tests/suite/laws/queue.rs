@@ -113,7 +113,7 @@ fn answers_of_calls_that_come_at_once_are_evenly_spaced() {
         .map(|verdict| verdict.start_after.as_micros())
         .collect();
     assert_eq!(starts, [0, 100_000, 200_000, 300_000, 400_000, 500_000]);
-    // Whoever comes without the time to wait is refused, and books nothing.
+    // A request without time to wait is rejected and books no slot.
     assert!(bench.ask(Hits::Add(1)).over);
     assert_eq!(bench.look().used, 6);
 }

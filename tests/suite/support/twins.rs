@@ -31,7 +31,7 @@ const LIFE_MARK_SLACK: i64 = 3_600_000;
 
 /// The error of a Redis replica. Redis 6.2 has no other condition under which it rejects every
 /// write of a script.
-const REFUSED: &str = "READONLY You can't write against a read only replica.";
+const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
 
 /// Both sides.
 pub(crate) struct Twins<'s> {
@@ -47,7 +47,7 @@ pub(crate) struct Twins<'s> {
 pub(crate) enum Writes {
     Taken,
     /// As by a Redis replica, or for want of memory.
-    Refused,
+    Rejected,
 }
 
 /// What Redis should have, counted in Rust.
@@ -56,11 +56,11 @@ struct Model {
     states: BTreeMap<Vec<u8>, State>,
     /// The keys that the call under way has given a life, in ms.
     lives: BTreeMap<Vec<u8>, u64>,
-    /// All that would be written in the call under way is refused.
+    /// All writes of this call fail.
     is_read_only: bool,
 }
 
-/// What stands at a key.
+/// The value at a key.
 struct State {
     limit: Limit,
     /// Or why it is none, and is left alone.
@@ -68,18 +68,18 @@ struct State {
     /// When it was written.
     written: Time,
     expires: Time,
-    /// What somebody else has put there, as long as it stands.
+    /// A value of another client, until it is replaced.
     found: Option<Found>,
 }
 
-/// What somebody else may have put at a key.
+/// Values of other clients.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Found {
     /// A text.
     Text(Vec<u8>),
     /// A list with an item that is no entry of a log.
     List(&'static str),
-    /// A log of so many calls of one hit, one µs after the other, the last of them a µs ago.
+    /// A log of calls of one hit, 1 µs apart, the last 1 µs ago.
     Log(u64),
 }
 
@@ -140,7 +140,7 @@ impl<'s> Twins<'s> {
             Found::Text(text) => call.cmd("SET").arg(&key).arg(text),
             Found::List(item) => call.cmd("RPUSH").arg(&key).arg(*item),
             Found::Log(calls) => (1..=*calls).fold(call.cmd("RPUSH").arg(&key), |call, sum| {
-                // Some of which come after the sums have begun anew.
+                // Some of them after the sums have wrapped.
                 call.arg(
                     match packed([
                         now.as_micros() - calls + sum - 1,
@@ -177,7 +177,7 @@ impl<'s> Twins<'s> {
         now: Time,
     ) -> Result<Vec<Result<Verdict, &'static str>>, String> {
         let expired = self.model.expire(now)?;
-        self.model.is_read_only = writes == Writes::Refused;
+        self.model.is_read_only = writes == Writes::Rejected;
         let full = self.model.full_logs(now);
         let mut keys: BTreeSet<Vec<u8>> =
             self.model.states.keys().chain(&expired).cloned().collect();
@@ -204,12 +204,12 @@ impl<'s> Twins<'s> {
         }
         // Never connected to: it is a master again before the transaction ends.
         let follow = |master: [&str; 2]| redis::cmd("REPLICAOF").arg(&master).clone();
-        if writes == Writes::Refused {
+        if writes == Writes::Rejected {
             call.add_command(follow(["127.0.0.1", "1"])).ignore();
         }
         call.cmd("TIME")
             .add_command(self.script.command(groups, Some(now), Form::Hash));
-        if writes == Writes::Refused {
+        if writes == Writes::Rejected {
             call.add_command(follow(["NO", "ONE"])).ignore();
         }
         for key in &keys {
@@ -238,7 +238,7 @@ impl<'s> Twins<'s> {
 
         if replies.now != now {
             return Err(format!(
-                "it was told that it is {now:?}, and says {:?}",
+                "the time sent is {now:?}, the reply has {:?}",
                 replies.now
             ));
         }
@@ -259,10 +259,10 @@ impl<'s> Twins<'s> {
                 (Err(said), Err(expected)) => said.contains(expected),
                 _ => false,
             };
-            let says_it_is_full = told.as_ref().is_ok_and(|said| said.is_of_full_log(check));
-            if says_it_is_full != full.contains(&redis_key(check, now)) {
+            let reports_full = told.as_ref().is_ok_and(|said| said.is_of_full_log(check));
+            if reports_full != full.contains(&redis_key(check, now)) {
                 return Err(format!(
-                    "check {index}, {check:?} at {now:?}: it says of the log that is full: {says_it_is_full}"
+                    "check {index}, {check:?} at {now:?}: it says of the log that is full: {reports_full}"
                 ));
             }
             if !same {
@@ -359,7 +359,7 @@ impl Model {
         let adds_only =
             check.limit.algorithm() == Algorithm::FixedWindow && charge.cost > 0 && !charge.drops;
         if adds_only && self.is_read_only {
-            return Err(REFUSED);
+            return Err(READ_ONLY);
         }
         let loaded = self.load(&key, &check.limit, now)?;
         let (after, verdict) = loaded
@@ -368,9 +368,9 @@ impl Model {
             .decide(&check.limit, now, check.call());
         let is_written = loaded.differs_from(&after, &check.limit, now) || renews(check, &verdict);
         if self.is_read_only && is_written {
-            return Err(REFUSED);
+            return Err(READ_ONLY);
         }
-        // What is added to nothing begins to live, whether nothing stands there or no key.
+        // A first hit sets the expiry, also if there is a value of 0.
         let fresh = loaded.fresh || (adds_only && loaded.counter.is_new());
         if is_written {
             self.keep(key, &check.limit, fresh, after, jitter, now);
@@ -378,7 +378,7 @@ impl Model {
         Ok(verdict)
     }
 
-    /// Trouble with one counter is trouble with all: nobody knows what the others may do.
+    /// An error of one counter is an error of all.
     fn decide_atomically(
         &mut self,
         request: &CheckRequest,
@@ -402,7 +402,7 @@ impl Model {
             .collect::<Result<Vec<_>, _>>()
         {
             Ok(loaded) => loaded,
-            Err(trouble) => return vec![Err(trouble); request.checks.len()],
+            Err(error) => return vec![Err(error); request.checks.len()],
         };
         let mut counters: Vec<Counter> =
             loaded.iter().map(|loaded| loaded.counter.clone()).collect();
@@ -414,7 +414,7 @@ impl Model {
         });
         let is_written: Vec<bool> = is_written.collect();
         if self.is_read_only && is_written.contains(&true) {
-            return vec![Err(REFUSED); request.checks.len()];
+            return vec![Err(READ_ONLY); request.checks.len()];
         }
         let slots = keys.into_iter().zip(loaded).zip(counters).zip(is_written);
         for ((((key, limit), loaded), after), _) in slots.filter(|(_, is_written)| *is_written) {
@@ -510,7 +510,7 @@ impl Model {
         }
     }
 
-    /// Whoever is told how long something is left of a counter finds it until then.
+    /// A counter exists as long as its verdict says that something is left.
     fn outlives(&self, check: &Check, now: Time) -> Result<(), String> {
         let Some(state) = self.states.get(&redis_key(check, now)) else {
             return Ok(());
@@ -542,7 +542,7 @@ impl Model {
             return if *value == Value::Nil {
                 Ok(())
             } else {
-                Err(format!("{value:?} is there, and nothing should be"))
+                Err(format!("found {value:?}, expected none"))
             };
         };
         match (&state.found, &state.counter) {
@@ -553,9 +553,7 @@ impl Model {
                 compare(counter, &state.limit, state.written, value)?
             }
             (found, counter) => {
-                return Err(format!(
-                    "{value:?} is there, and {found:?} should be: {counter:?}"
-                ));
+                return Err(format!("found {value:?}, expected {found:?}: {counter:?}"));
             }
         }
         let (least, most) = match self.lives.get(key) {
@@ -647,7 +645,7 @@ fn renews(check: &Check, verdict: &Verdict) -> bool {
 }
 
 impl State {
-    /// What somebody else's value means: what is no counter is an error, and a counter that says
+    /// The meaning of another client's value: what is no counter is an error, and a counter that says
     /// what none of ours could counts as the nearest that one could.
     fn found(limit: Limit, found: &Found, now: Time) -> Self {
         let state = |counter, written| Self {
