@@ -1,8 +1,8 @@
-//! Watches files from a thread of its own, so that reading them again stands in nobody's way.
+//! Watches files on a thread of its own, and reloads them when they change.
 //!
-//! Directories are watched, never files: a mounted ConfigMap or Secret is a link that is turned,
-//! and a watch on a file would follow the old one. What the kernel does not tell, as on network
-//! file systems, a look every few seconds finds.
+//! Directories are watched, never files: a mounted ConfigMap or Secret is a link that is replaced,
+//! and a watch on a file would follow the old one. Polling finds changes that the kernel does not
+//! report, as on network file systems.
 
 use std::fmt;
 use std::fs;
@@ -22,49 +22,45 @@ pub use notify::RecursiveMode;
 
 /// Events within this time are one change: editors write in two steps, and a ConfigMap in seven.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// A directory that never comes to rest is read all the same, after so many of these.
+/// A directory that changes without end is read after this many.
 const DEBOUNCE_ROUNDS_MAX: usize = 20;
-/// How often to look where nobody tells.
+/// Changes without an event are found within this time.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// EMFILE and ENFILE, for which the standard library has no name.
+/// EMFILE and ENFILE.
 const OUT_OF_DESCRIPTORS: [i32; 2] = [24, 23];
-/// Wake-ups that may wait. One is as good as many: each reads everything.
+/// Pending wake-ups. One is enough: each reads everything.
 const WAKES_MAX: usize = 1;
 
-/// Something that is read from files, and read again when they change.
+/// Content of files that is reloaded when they change.
 pub trait Watched: Send + 'static {
-    /// What it looks like from outside. If two of these are equal, nobody has written to it in
-    /// between.
+    /// Metadata of the files. If two are equal, no file has changed in between.
     type Signature: PartialEq;
 
-    /// What it is called: the name of the thread, and a word in the log.
+    /// The name of the thread, and of the content in the log.
     const NAME: &'static str;
 
-    /// Directories in which something happens when it changes.
+    /// The directories to watch.
     fn directories(&self) -> Vec<(PathBuf, RecursiveMode)>;
 
-    /// What it looks like now. It opens no file.
+    /// The current metadata. Opens no file.
     fn signature(&self) -> Self::Signature;
 
-    /// Whether the last try could not read the files. It may not be their fault, so nothing need
-    /// change for the next try to do better.
+    /// Whether the files could not be read. The next attempt may succeed without a change of them.
     fn needs_retry(&self) -> bool;
 
-    /// Reads it, if it is not what was read last.
+    /// Reloads the content, if it has changed.
     fn load(&mut self);
 }
 
-/// The thread that watches. Dropping it ends the thread, as soon as it has nothing to read.
-///
-/// Nobody waits for it: on a network file system that hangs, it hangs, and neither signals nor the
-/// operators' door may.
+/// The thread that watches. Dropping it ends the thread without waiting for it, since a read from a
+/// network file system may hang.
 #[derive(Debug)]
 pub struct FileWatch {
     wake: SyncSender<()>,
     commands: Arc<Commands>,
 }
 
-/// A file as it looks from outside.
+/// Metadata of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileStat {
     path: PathBuf,
@@ -73,7 +69,7 @@ pub struct FileStat {
     inode: u64,
 }
 
-/// Files that make sense only together, and what was in them when they were looked at last.
+/// Files that are loaded together, and their last content.
 #[derive(Clone)]
 pub struct FileSet {
     paths: Vec<PathBuf>,
@@ -83,21 +79,21 @@ pub struct FileSet {
     shortage: DescriptorShortage,
 }
 
-/// The process has no file descriptor to read files with. That says nothing of the files: what was
-/// read last stays, and is read again until it works.
+/// Whether the process has no file descriptor to read files with. The previous content stays, and
+/// reading is retried.
 #[derive(Debug, Clone, Default)]
 pub struct DescriptorShortage(bool);
 
-/// What the thread is to do when it wakes, other than to look whether something has changed.
+/// Commands to the thread.
 #[derive(Debug, Default)]
 struct Commands {
-    /// Load, whatever it looks like.
+    /// Load, even without a change.
     load: AtomicBool,
     stop: AtomicBool,
 }
 
 impl FileWatch {
-    /// Begins to watch.
+    /// Starts to watch.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -113,7 +109,7 @@ impl FileWatch {
         Ok(Self { wake, commands })
     }
 
-    /// Reads again, as an operator asks for with SIGHUP.
+    /// Loads again, as on SIGHUP.
     pub fn load(&self) {
         self.commands.load.store(true, Relaxed);
         // It fails if the thread is about to wake anyway.
@@ -129,7 +125,7 @@ impl Drop for FileWatch {
 }
 
 impl FileStat {
-    /// What a file looks like now, or the one that a link leads to; `None` if there is none.
+    /// The metadata of a file, following links; `None` if there is none.
     pub fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         let modified = (metadata.mtime(), metadata.mtime_nsec());
@@ -143,37 +139,35 @@ impl FileStat {
 }
 
 impl DescriptorShortage {
-    /// Whether an error is of this kind, and not of the files. Logs when it begins.
+    /// Whether the shortage is the cause of an error. Logged when it begins.
     pub fn is_cause_of(&mut self, error: &io::Error, subject: &str) -> bool {
         let is_cause = error
             .raw_os_error()
             .is_some_and(|code| OUT_OF_DESCRIPTORS.contains(&code));
         if is_cause && !std::mem::replace(&mut self.0, true) {
-            tracing::warn!(%error, "cannot look for changes of {subject}; what was read last stays in use");
+            tracing::warn!(%error, "cannot read {subject}; keeping the previous content");
         }
         is_cause
     }
 
-    /// Files were read.
     pub fn end(&mut self) {
         self.0 = false;
     }
 
-    /// Whether it lasts.
     pub fn lasts(&self) -> bool {
         self.0
     }
 }
 
 impl fmt::Debug for FileSet {
-    /// Without what is in them, which may be a secret.
+    /// Without the content, which may be secret.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_list().entries(&self.paths).finish()
     }
 }
 
 impl FileSet {
-    /// Files that were loaded already, or are about to be: what changes from now on is news.
+    /// Files whose current content needs no load.
     pub fn new(paths: Vec<PathBuf>) -> Self {
         let mut files = Self {
             paths,
@@ -185,12 +179,10 @@ impl FileSet {
         files
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.paths.is_empty()
     }
 
-    /// The directories that they are in.
     pub fn directories(&self) -> impl Iterator<Item = (PathBuf, RecursiveMode)> {
         let parents = self.paths.iter().filter_map(|path| path.parent());
         let named = parents.map(|parent| {
@@ -207,21 +199,19 @@ impl FileSet {
         directories.into_iter()
     }
 
-    /// What they look like now.
     pub fn signature(&self) -> impl Iterator<Item = Option<FileStat>> {
         self.paths.iter().map(|path| FileStat::of(path))
     }
 
-    /// Whether one of them could not be read.
     pub fn needs_retry(&self) -> bool {
         self.last.is_none() || self.shortage.lasts()
     }
 
-    /// Has them loaded, if they are not what they were at the last look. `None` if they are, and
-    /// for an error that was told already.
+    /// Calls `load` if the content has changed. `None` if it has not, and for an error that was
+    /// returned already.
     ///
     /// # Errors
-    /// What `load` says of them.
+    /// Those of `load`.
     pub fn load<T>(
         &mut self,
         load: impl FnOnce() -> Result<T, String>,
@@ -236,7 +226,7 @@ impl FileSet {
         if contents.is_some() && contents == self.last {
             return None;
         }
-        // Before `load` reads the files itself: what changes in between is news at the next look.
+        // Before `load` reads the files itself: a change in between is found by the next call.
         self.last = contents;
         match load() {
             Ok(loaded) => {
@@ -264,9 +254,9 @@ fn run<S: Watched>(
 ) {
     let mut events = Events::new(S::NAME, waker);
     events.watch(&subject);
-    // Before the load: what changes while it reads must look new afterwards.
+    // Before the load: a change while it reads must be found afterwards.
     let mut seen = subject.signature();
-    // Whatever happened between the first load and the watch.
+    // For changes between the first load and the watch.
     subject.load();
     loop {
         match woken.recv_timeout(POLL_INTERVAL) {
@@ -281,14 +271,14 @@ fn run<S: Watched>(
         let signature = subject.signature();
         if commanded || signature != seen || subject.needs_retry() {
             seen = signature;
-            // A directory may be another one by now, under the same name.
+            // A directory may have been replaced by another of the same name.
             events.watch(&subject);
             subject.load();
         }
     }
 }
 
-/// Waits until no event comes for a while, or an order.
+/// Waits until no event arrives for a while, or a command does.
 fn debounce(woken: &Receiver<()>, commands: &Commands) {
     for _ in 0..DEBOUNCE_ROUNDS_MAX {
         let commanded = commands.load.load(Relaxed) || commands.stop.load(Relaxed);
@@ -298,7 +288,7 @@ fn debounce(woken: &Receiver<()>, commands: &Commands) {
     }
 }
 
-/// The kernel's events about directories.
+/// Events of the kernel about directories.
 struct Events {
     watcher: Option<RecommendedWatcher>,
     watched: Vec<PathBuf>,
@@ -307,13 +297,13 @@ struct Events {
 impl Events {
     fn new(subject: &str, waker: SyncSender<()>) -> Self {
         let handler = move |event: notify::Result<notify::Event>| {
-            // That somebody read a file, we among them, is no news.
+            // Reading a file is not a change.
             if event.is_ok_and(|event| !event.kind.is_access()) {
                 let _ = waker.try_send(());
             }
         };
         let watcher = notify::recommended_watcher(handler).inspect_err(
-            |error| tracing::warn!(%error, every = ?POLL_INTERVAL, "cannot watch for changes of {subject}; looking from time to time"),
+            |error| tracing::warn!(%error, every = ?POLL_INTERVAL, "cannot watch {subject} for changes; polling"),
         );
         Self {
             watcher: watcher.ok(),
@@ -326,7 +316,7 @@ impl Events {
             return;
         };
         for path in self.watched.drain(..) {
-            // It fails where the directory is gone, and the watch with it.
+            // It fails if the directory is gone, and the watch with it.
             let _ = watcher.unwatch(&path);
         }
         for (path, mode) in subject.directories() {

@@ -1,5 +1,4 @@
-//! Brings rules: at the start, and again whenever they change. What is broken never takes the place
-//! of what serves.
+//! Loads rules at startup and whenever they change. Invalid rules never replace valid ones.
 
 use std::fmt;
 
@@ -8,17 +7,17 @@ use crate::rule_source::loader::Loader;
 use crate::rule_source::publisher::RulePublisher;
 
 use crate::file_watch::FileWatch;
-use crate::rule_source::xds::{Client, Subscription};
+use crate::rule_source::xds::client::{Client, Subscription};
+use crate::rule_source::xds::options::XdsOptions;
 use crate::telemetry::metric::Metrics;
 use crate::time::Clock;
 
-pub mod files;
-pub mod loader;
-pub mod overlay;
-pub mod publisher;
-pub mod settings;
-pub mod watch;
-pub mod xds;
+pub(crate) mod files;
+mod loader;
+pub(crate) mod overlay;
+pub(crate) mod publisher;
+pub(crate) mod settings;
+pub(crate) mod xds;
 
 /// Where rules come from.
 #[derive(Debug, Clone)]
@@ -26,20 +25,20 @@ pub enum Origin {
     /// A directory.
     Files(Directory),
     /// A control plane.
-    Xds(Box<xds::Options>),
+    Xds(Box<XdsOptions>),
 }
 
-/// Rules of which nobody knows yet when they change.
+/// A source of rules that does not follow changes yet.
 #[derive(Debug)]
 pub enum RuleSource {
-    /// A directory, which was read.
+    /// A directory, loaded once.
     Files(Box<Loader>),
-    /// A control plane, which was not asked yet.
+    /// A control plane, not connected yet.
     Xds(Box<Client>),
 }
 
-/// Rules that are followed by a thread of their own. Dropping it ends the thread; nobody waits for
-/// that.
+/// A source that follows changes on a thread of its own. Dropping it stops the thread without waiting
+/// for it.
 #[derive(Debug)]
 pub enum RunningSource {
     /// A directory.
@@ -58,7 +57,7 @@ impl fmt::Display for Origin {
 }
 
 impl RuleSource {
-    /// Files are loaded for the first time; what a control plane has is asked for later.
+    /// Loads files for the first time. A control plane is connected by [`Self::start`].
     pub fn open(origin: Origin, publisher: RulePublisher, clock: Clock, metrics: &Metrics) -> Self {
         match origin {
             Origin::Files(directory) => {
@@ -72,7 +71,7 @@ impl RuleSource {
         }
     }
 
-    /// Begins to follow the rules.
+    /// Follows changes.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -85,11 +84,11 @@ impl RuleSource {
 }
 
 impl RunningSource {
-    /// Brings the rules again, as an operator asks for with SIGHUP.
+    /// Loads the rules again, as on SIGHUP.
     pub fn load(&self) {
         match self {
             Self::Files(watch) => watch.load(),
-            Self::Xds(subscription) => subscription.ask_again(),
+            Self::Xds(subscription) => subscription.refresh(),
         }
     }
 }

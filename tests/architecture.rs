@@ -210,7 +210,6 @@ const ABSENT: &[(&[&str], &[&str], &str)] = &[
             "rule_source/publisher.rs",
             "rule_source/loader.rs",
             "rule_source/settings.rs",
-            "rule_source/watch.rs",
         ],
         &["prost", "tonic"],
         "only api and rule_source/xds know protobuf",

@@ -1,5 +1,4 @@
-//! A directory of rules files: every file in it and below, whatever its name ends with, as the
-//! reference reads it.
+//! A directory of rules files: all files in it and below, of any name, as in the reference.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -12,39 +11,37 @@ use crate::config::Source;
 use crate::config::yaml::{FILE_BYTES_MAX, NOT_UTF8};
 use crate::file_watch::FileStat;
 
-/// How many files are read. More are no rules but a wrong directory.
-pub const FILES_MAX: usize = 10_000;
-/// How many directories are looked into: a few links that lead to each other make millions of ways,
-/// even without a circle.
+/// Files of a directory. One with more is the wrong directory.
+pub(crate) const FILES_MAX: usize = 10_000;
+/// Directories below a directory: a few links to each other make millions of paths, even without a
+/// cycle.
 const DIRECTORIES_MAX: usize = 10_000;
-/// How deep directories may lie in each other.
+/// Depth of directories.
 const DEPTH_MAX: usize = 16;
 
-/// Where rules are.
+/// A directory of rules, and how its files are named.
 #[derive(Debug, Clone)]
-pub struct Directory {
+pub(crate) struct Directory {
     path: PathBuf,
     root: Option<PathBuf>,
     name_prefix: String,
     ignore_dot_files: bool,
 }
 
-/// What a directory looks like from outside. If two of these are equal, nobody has written to it in
-/// between.
+/// The metadata of a directory's files. If two are equal, no file has changed in between.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Signature(Option<Vec<FileStat>>);
+pub(crate) struct Signature(Option<Vec<FileStat>>);
 
-/// Where a walk through directories is.
+/// The state of a walk through directories.
 #[derive(Debug, Default)]
 struct Walk {
-    /// Device and inode of the directory it is in, and of all above.
+    /// Device and inode of the current directory and of its parents.
     above: Vec<(u64, u64)>,
     directories: usize,
 }
 
 impl Directory {
-    /// A directory.
-    pub fn new(path: PathBuf, ignore_dot_files: bool) -> Self {
+    pub(crate) fn new(path: PathBuf, ignore_dot_files: bool) -> Self {
         Self {
             path,
             root: None,
@@ -53,36 +50,34 @@ impl Directory {
         }
     }
 
-    /// It lies below a root, which may be a link that is turned.
+    /// The directory is below a root, which may be a link that changes.
     #[must_use]
-    pub fn reached_through(mut self, root: PathBuf) -> Self {
+    pub(crate) fn reached_through(mut self, root: PathBuf) -> Self {
         self.root = Some(root);
         self
     }
 
-    /// Messages name its files as if they lay below `name`.
+    /// Messages name its files as if they were below `name`.
     #[must_use]
-    pub fn named_below(mut self, name: &str) -> Self {
+    pub(crate) fn named_below(mut self, name: &str) -> Self {
         self.name_prefix = format!("{}.", name.replace('/', "."));
         self
     }
 
-    /// Its path.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A file's name in messages, without what stands for where the directory lies.
-    pub fn name_within<'s>(&self, source: &'s Source) -> &'s str {
+    /// A file's name in messages, without the prefix of the directory.
+    pub(crate) fn name_within<'s>(&self, source: &'s Source) -> &'s str {
         source
             .name
             .strip_prefix(&*self.name_prefix)
             .unwrap_or(&source.name)
     }
 
-    /// Directories in which something happens when rules change: itself, and where a link on the
-    /// way to it can be turned.
-    pub fn watched(&self) -> Vec<&Path> {
+    /// Directories to watch: itself, and those in which a link to it can change.
+    pub(crate) fn watched(&self) -> Vec<&Path> {
         let mut watched = vec![&*self.path];
         let top = self.root.as_deref().unwrap_or(&self.path);
         let above = self
@@ -101,8 +96,8 @@ impl Directory {
     /// Reads every file, sorted by name.
     ///
     /// # Errors
-    /// No such directory, a file that cannot be read, more or larger files than the bounds allow.
-    pub fn read(&self) -> anyhow::Result<Vec<Source>> {
+    /// A missing directory, an unreadable file, more or larger files than the bounds allow.
+    pub(crate) fn read(&self) -> anyhow::Result<Vec<Source>> {
         let mut sources = Vec::new();
         for path in self.files()? {
             let text = read_text(&path)?;
@@ -120,8 +115,8 @@ impl Directory {
         Ok(sources)
     }
 
-    /// What it looks like now. It opens no file.
-    pub fn signature(&self) -> Signature {
+    /// The metadata of all files. Opens none of them.
+    pub(crate) fn signature(&self) -> Signature {
         Signature(
             self.files()
                 .ok()
@@ -152,7 +147,7 @@ impl Directory {
     ) -> io::Result<()> {
         let metadata = fs::metadata(directory)?;
         let identity = (metadata.dev(), metadata.ino());
-        // A link to a directory that it lies in: everything there is being read already.
+        // A link to a parent: its files are being read already.
         if walk.above.contains(&identity) {
             return Ok(());
         }
@@ -164,11 +159,10 @@ impl Directory {
                 continue;
             }
             let path = entry.path();
-            // Follows links: files of a mounted ConfigMap are links.
+            // Follows links: the files of a mounted ConfigMap are links.
             let metadata = match fs::metadata(&path) {
                 Ok(metadata) => metadata,
-                // Gone between the listing and the look: somebody is just changing it, and will be
-                // heard again.
+                // Removed since the listing: a change is in progress, and will cause another event.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
@@ -186,23 +180,19 @@ impl Directory {
     }
 }
 
-/// Reads a file. Bytes that are not UTF-8 become [`NOT_UTF8`], which is an error with a line where
-/// the text is parsed.
+/// Reads a file. Bytes that are not UTF-8 become [`NOT_UTF8`], for which the parser reports the line.
 ///
 /// # Errors
-/// It cannot be read, or is too long.
-pub fn read_text(path: &Path) -> anyhow::Result<String> {
+/// It cannot be read, or is too large.
+pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
     let text = read_bounded(path).with_context(|| format!("read {}", path.display()))?;
     if text.len() > FILE_BYTES_MAX {
-        bail!(
-            "{} has more than {FILE_BYTES_MAX} bytes, the most for one file",
-            path.display()
-        );
+        bail!("{} has more than {FILE_BYTES_MAX} bytes", path.display());
     }
     Ok(String::from_utf8(text).unwrap_or_else(|error| marked(error.as_bytes())))
 }
 
-/// The text of bytes that are not all UTF-8.
+/// Replaces bytes that are not UTF-8.
 fn marked(bytes: &[u8]) -> String {
     let chunks = bytes.utf8_chunks();
     let parts = chunks.flat_map(|chunk| {
@@ -214,7 +204,7 @@ fn marked(bytes: &[u8]) -> String {
     parts.collect()
 }
 
-/// A file, or as much of it as shows that it is too long.
+/// Reads a file up to the first byte beyond the bound.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     File::open(path)?

@@ -1,4 +1,4 @@
-//! The file that TOLLGATE_OVERLAY names.
+//! The overlay: the file of TOLLGATE_OVERLAY.
 
 use std::path::{Path, PathBuf};
 
@@ -8,25 +8,24 @@ use crate::config::Source;
 use crate::file_watch::FileStat;
 use crate::rule_source::files;
 
-/// A file of blocks for rules of any source.
+/// A file of `tollgate` blocks for rules of any source.
 #[derive(Debug, Clone)]
-pub struct OverlayFile {
+pub(crate) struct OverlayFile {
     path: PathBuf,
 }
 
 impl OverlayFile {
-    /// A file.
-    pub fn new(path: impl AsRef<Path>) -> Self {
+    pub(crate) fn new(path: impl AsRef<Path>) -> Self {
         Self {
             path: path.as_ref().to_owned(),
         }
     }
 
-    /// What it says.
+    /// Reads the file.
     ///
     /// # Errors
-    /// It cannot be read, or is too long.
-    pub fn read(&self) -> anyhow::Result<Source> {
+    /// It cannot be read, or is too large.
+    pub(crate) fn read(&self) -> anyhow::Result<Source> {
         let text = files::read_text(&self.path).context("TOLLGATE_OVERLAY")?;
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         Ok(Source {
@@ -36,16 +35,16 @@ impl OverlayFile {
         })
     }
 
-    /// Where something happens when it changes: a mounted ConfigMap turns a link beside it.
-    pub fn watched(&self) -> &Path {
+    /// The directory to watch: a mounted ConfigMap changes a link beside the file.
+    pub(crate) fn watched(&self) -> &Path {
         self.path
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty())
             .unwrap_or(Path::new("."))
     }
 
-    /// What it looks like now. It is not opened.
-    pub fn facts(&self) -> Option<FileStat> {
+    /// The metadata of the file.
+    pub(crate) fn stat(&self) -> Option<FileStat> {
         FileStat::of(&self.path)
     }
 }

@@ -1,5 +1,4 @@
-//! Takes rules that came, or refuses them, and tells everybody: who serves, health, the log, the
-//! metrics.
+//! Compiles rules and publishes or rejects them; reports the result to health, log and metrics.
 
 use std::sync::Arc;
 
@@ -12,9 +11,9 @@ use crate::rules::LiveRules;
 use crate::shutdown::Lifecycle;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
-/// The only way of rules into [`LiveRules`].
+/// Publishes rules to [`LiveRules`].
 #[derive(Debug)]
-pub struct RulePublisher {
+pub(crate) struct RulePublisher {
     options: CompileOptions,
     overlay: Option<OverlayFile>,
     health: HealthPolicy,
@@ -23,18 +22,18 @@ pub struct RulePublisher {
     metrics: PublisherMetrics,
 }
 
-/// When rules allow to serve.
+/// Which rules make the process healthy.
 #[derive(Debug, Clone, Copy)]
-pub struct HealthPolicy {
+pub(crate) struct HealthPolicy {
     /// FORCE_START_WITHOUT_INITIAL_CONFIG
     pub without_rules: bool,
     /// HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED
     pub needs_a_domain: bool,
 }
 
-/// A number below 2^53 that is the same wherever the same rules serve.
+/// A hash of rules, below 2^53: the same in every process with the same rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RulesHash(u64);
+pub(crate) struct RulesHash(u64);
 
 #[derive(Debug)]
 struct PublisherMetrics {
@@ -42,13 +41,13 @@ struct PublisherMetrics {
     load_error: Counter,
     rules: Gauge,
     domains: Gauge,
-    refused: Gauge,
+    rejected: Gauge,
     hash: Gauge,
 }
 
 impl RulePublisher {
-    /// Nothing came yet.
-    pub fn new(
+    /// Registers the metrics.
+    pub(crate) fn new(
         options: CompileOptions,
         overlay: Option<OverlayFile>,
         health: HealthPolicy,
@@ -66,18 +65,18 @@ impl RulePublisher {
             load_error: metrics.reference_counter(
                 "ratelimit.service.config_load_error",
                 "ratelimit_service_config_load_error",
-                "Loads of rules that were refused; those before them went on serving.",
+                "Loads of rules that were rejected.",
                 &[],
             ),
-            rules: metrics.gauge("tollgate_rules", "Limits in force."),
-            domains: metrics.gauge("tollgate_rule_domains", "Domains in force."),
-            refused: metrics.gauge(
+            rules: metrics.gauge("tollgate_rules", "Limits in the rules in force."),
+            domains: metrics.gauge("tollgate_rule_domains", "Domains in the rules in force."),
+            rejected: metrics.gauge(
                 "tollgate_rules_rejected",
-                "1 while the newest rules are refused and older ones, or none, serve.",
+                "1 while the newest rules are invalid and the last good configuration, if any, serves.",
             ),
             hash: metrics.gauge(
                 "tollgate_rules_hash",
-                "A number made from the texts of the rules in force; 0 until the first ones came.",
+                "A hash of the rules in force; 0 before the first.",
             ),
         };
         let publisher = Self {
@@ -92,23 +91,22 @@ impl RulePublisher {
         publisher
     }
 
-    /// The file of blocks for all rules, if there is to be one.
-    pub fn overlay(&self) -> Option<&OverlayFile> {
+    pub(crate) fn overlay(&self) -> Option<&OverlayFile> {
         self.overlay.as_ref()
     }
 
-    /// What that file says now.
+    /// Reads the overlay, if there is one.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn read_overlay(&self) -> anyhow::Result<Option<Source>> {
+    pub(crate) fn read_overlay(&self) -> anyhow::Result<Option<Source>> {
         self.overlay.as_ref().map(OverlayFile::read).transpose()
     }
 
-    /// Puts rules in force, with an overlay if there is to be one, if all of it is good.
+    /// Compiles rules with an overlay and publishes them.
     ///
     /// # Errors
-    /// They were refused, with each problem told.
+    /// All errors, which are logged. The last good configuration stays.
     pub(crate) fn publish(
         &self,
         inputs: &[impl Input],
@@ -177,17 +175,17 @@ impl RulePublisher {
             "{event}"
         );
         self.update_health();
-        // Last, so that whoever sees it here finds it so everywhere.
+        // Last: a reader that sees these finds the rules in force.
         self.metrics.rules.set(gauged(rules));
         self.metrics.domains.set(gauged(domains));
         self.metrics.hash.set(gauged(hash.0));
         self.metrics.load_success.inc();
-        self.metrics.refused.set(0);
+        self.metrics.rejected.set(0);
         Ok(())
     }
 
-    /// Logs what is wrong with rules, one line per problem, and rejects them. Returns the problems.
-    pub fn reject(&self, problems: Vec<String>) -> Vec<String> {
+    /// Rejects rules that cannot be compiled, and logs the problems, which it returns.
+    pub(crate) fn reject(&self, problems: Vec<String>) -> Vec<String> {
         let in_force = self.in_force();
         for problem in &problems {
             tracing::error!(in_force, "Error loading new configuration: {problem}");
@@ -199,11 +197,11 @@ impl RulePublisher {
         self.live.reject(problems.join("\n"));
         self.update_health();
         self.metrics.load_error.inc();
-        self.metrics.refused.set(1);
+        self.metrics.rejected.set(1);
         problems
     }
 
-    /// Which rules stay in force when others are rejected.
+    /// What stays in force after a rejection, for the log.
     fn in_force(&self) -> &'static str {
         if self.live.load().is_some() {
             "last good configuration"
@@ -212,12 +210,12 @@ impl RulePublisher {
         }
     }
 
-    /// Why the newest rules were refused; `None` if they serve.
-    pub fn last_error(&self) -> Option<String> {
+    /// The errors of the newest rules; `None` if they are in force.
+    pub(crate) fn last_error(&self) -> Option<String> {
         self.live.last_error()
     }
 
-    /// Tells whether the rules allow to serve.
+    /// Reports to health whether the rules are good enough to serve.
     fn update_health(&self) {
         let current = self.live.load();
         let domains = current.as_ref().map(|rules| rules.domain_count());
@@ -228,19 +226,20 @@ impl RulePublisher {
         };
         let note = match (domains, self.live.last_error()) {
             (None, None) => "waiting for the first rules".to_owned(),
-            (None, Some(error)) => format!("none: the first rules were refused\n{error}"),
+            (None, Some(error)) => format!("none: the first rules are invalid\n{error}"),
             (Some(0), None) if self.health.needs_a_domain => "no domain".to_owned(),
             (Some(_), None) => "ok".to_owned(),
-            (Some(_), Some(error)) => format!("the newest were refused, older ones serve\n{error}"),
+            (Some(_), Some(error)) => {
+                format!("the newest are invalid, the last good configuration serves\n{error}")
+            }
         };
         self.lifecycle.set_rules(ready, note);
     }
 }
 
 impl RulesHash {
-    /// Of texts, each with its name. In whatever order they come, and wherever they were, they are
-    /// the same rules.
-    pub fn of<'t>(texts: impl IntoIterator<Item = (&'t str, &'t [u8])>) -> Self {
+    /// The hash of texts with their names, in any order.
+    pub(crate) fn of<'t>(texts: impl IntoIterator<Item = (&'t str, &'t [u8])>) -> Self {
         let mut texts: Vec<_> = texts.into_iter().collect();
         texts.sort_unstable();
         let mut hasher = Sha256::new();
@@ -248,14 +247,14 @@ impl RulesHash {
             .into_iter()
             .flat_map(|(name, text)| [name.as_bytes(), text])
         {
-            // So that no two lists of texts are the same bytes.
+            // With lengths, different lists of texts are never the same bytes.
             hasher.update((part.len() as u64).to_be_bytes());
             hasher.update(part);
         }
         Self::first_bits(hasher)
     }
 
-    /// The same with more texts, if there are any.
+    /// The hash with more texts, if there are any.
     fn and<'t>(self, more: impl IntoIterator<Item = (&'t str, &'t [u8])>) -> Self {
         more.into_iter().fold(self, |hash, text| {
             let more = Self::of([text]);
@@ -268,7 +267,7 @@ impl RulesHash {
     }
 
     fn first_bits(hasher: Sha256) -> Self {
-        // As many bits as a double holds exactly: all that Prometheus keeps.
+        // As many bits as a double holds exactly, which is what Prometheus stores.
         let head = hasher
             .finalize()
             .iter()
@@ -287,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_have_the_same_hash_in_any_order_and_another_one_when_a_name_or_a_text_changes() {
+    fn hash_depends_on_names_and_texts_and_not_on_their_order() {
         let of = |texts: &[(&str, &str)]| {
             RulesHash::of(texts.iter().map(|(name, text)| (*name, text.as_bytes())))
         };

@@ -158,7 +158,7 @@ async fn a_broken_file_keeps_the_last_good_rules_and_everybody_is_told_until_a_g
     assert_eq!(ready.status, 200, "{ready:?}");
     for text in [&ready.body, &server.admin("/ready")] {
         assert!(
-            text.contains("rules: the newest were refused, older ones serve\n"),
+            text.contains("rules: the newest are invalid, the last good configuration serves\n"),
             "{text}"
         );
     }
@@ -462,7 +462,7 @@ async fn with_bad_first_rules_the_doors_are_open_health_says_no_and_good_rules_e
     assert!(
         ready
             .body
-            .contains("rules: none: the first rules were refused\n"),
+            .contains("rules: none: the first rules are invalid\n"),
         "{ready:?}"
     );
 

@@ -266,7 +266,7 @@ async fn broken_rules_are_refused_with_all_that_is_wrong_and_the_old_ones_stay()
         server
             .get("/ready")
             .body
-            .contains("rules: the newest were refused, older ones serve\n"),
+            .contains("rules: the newest are invalid, the last good configuration serves\n"),
         "{:?}",
         server.get("/ready")
     );
@@ -348,7 +348,7 @@ async fn while_the_control_plane_is_away_its_rules_serve_and_when_it_is_back_it_
     metric(&server, "tollgate_xds_connected", 0.0).await;
     logged(
         &server,
-        "no stream of the xDS server: trying again; the rules in force go on serving",
+        "xDS stream failed; retrying with the last good configuration",
     )
     .await;
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
@@ -523,7 +523,7 @@ async fn both_sides_show_certificates_as_envoy_gateway_makes_them() {
     let anonymous = with_authority(named()).start();
     logged(&anonymous, "CertificateRequired").await;
     let in_plain_text = asking(plane.addr).start();
-    logged(&in_plain_text, "no stream of the xDS server").await;
+    logged(&in_plain_text, "xDS stream failed").await;
     for server in [unnamed, distrusting, anonymous, in_plain_text] {
         assert_eq!(server.admin("/rlconfig"), "");
     }
@@ -691,7 +691,7 @@ async fn what_is_no_rules_is_refused_and_good_rules_are_taken_on_the_same_stream
     assert_eq!(
         why(&nack),
         format!(
-            "a response is of type type.googleapis.com/envoy.config.cluster.v3.Cluster, and not {TYPE_URL}"
+            "a response has type type.googleapis.com/envoy.config.cluster.v3.Cluster; expected {TYPE_URL}"
         )
     );
     assert_eq!(nack.type_url, TYPE_URL);
@@ -707,11 +707,11 @@ async fn what_is_no_rules_is_refused_and_good_rules_are_taken_on_the_same_stream
         (&b"1"[..], &b"c"[..])
     );
     assert!(
-        why(&nack).contains("a resource is of type type.googleapis.com/google.protobuf.Empty"),
+        why(&nack).contains("a resource has type type.googleapis.com/google.protobuf.Empty"),
         "{nack:?}"
     );
     assert!(
-        why(&nack).contains("\na resource cannot be read: "),
+        why(&nack).contains("\na resource cannot be decoded: "),
         "{nack:?}"
     );
 
@@ -871,7 +871,7 @@ async fn strings_that_are_not_utf8_are_a_problem_of_their_rule_and_not_of_the_st
         })
         .await;
     assert!(
-        why(&nack).contains(r#"resource "d" of domain "d" cannot be read: "#),
+        why(&nack).contains(r#"resource "d" of domain "d" cannot be decoded: "#),
         "{nack:?}"
     );
     assert!(
@@ -887,7 +887,7 @@ async fn strings_that_are_not_utf8_are_a_problem_of_their_rule_and_not_of_the_st
         })
         .await;
     assert!(
-        why(&nack).contains("a resource cannot be read: "),
+        why(&nack).contains("a resource cannot be decoded: "),
         "{nack:?}"
     );
     let nack = stream
@@ -897,7 +897,7 @@ async fn strings_that_are_not_utf8_are_a_problem_of_their_rule_and_not_of_the_st
         })
         .await;
     assert!(
-        why(&nack).contains("a response is of type t%FF, and not "),
+        why(&nack).contains("a response has type t%FF; expected "),
         "{nack:?}"
     );
 
@@ -1027,7 +1027,7 @@ async fn a_stream_that_is_reset_after_every_response_brings_rules_all_the_same()
     has_limit(&server, "d.k", 10).await;
     assert_eq!(server.metric("tollgate_rules_rejected"), Some(0.0));
     assert_eq!(
-        server.log().matches("no stream of the xDS server").count(),
+        server.log().matches("xDS stream failed").count(),
         1,
         "the same trouble is told once: {}",
         server.log()
@@ -1065,7 +1065,7 @@ async fn neither_a_server_that_says_nothing_nor_one_that_cannot_be_reached_holds
         assert_eq!(server.exit_code().await, Some(0), "{addr} {tls}");
         // How an attempt to connect ended would be logged.
         assert!(
-            addr == nowhere || !server.log().contains("no stream of the xDS server"),
+            addr == nowhere || !server.log().contains("xDS stream failed"),
             "{addr} {tls}: {}",
             server.log()
         );
@@ -1086,7 +1086,11 @@ async fn a_response_that_is_too_long_is_refused_with_the_setting_that_allows_it(
     stream.request().await;
     stream.ask(response("1", "a", &[rules_of(7)])).await;
     stream.send(long.clone()).await;
-    logged(&server, "a response has more than 4194304 bytes, the most by XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES; set it to more").await;
+    logged(
+        &server,
+        "a response has more than 4194304 bytes; increase XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+    )
+    .await;
     assert!(has_rule(&server, "d.k: unit=YEAR requests_per_unit=7, "));
     metric(&server, "tollgate_rules_rejected", 1.0).await;
     // The stream is of no use any more. On the next one the rules that serve are the newest again.
@@ -1161,7 +1165,7 @@ async fn sighup_asks_for_everything_on_a_new_stream_at_once() {
     );
     has_limit(&server, "d.k", 2).await;
     drop(stream);
-    logged(&server, "no stream of the xDS server").await;
+    logged(&server, "xDS stream failed").await;
     server.signal("HUP");
     accepted(&puppet.stream().await.request().await, "", "");
 }

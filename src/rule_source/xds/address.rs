@@ -1,9 +1,9 @@
-//! Where a control plane is, in the forms that gRPC's clients take.
+//! Addresses of xDS servers, in the forms that gRPC clients take.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// gRPC's own, for who names none.
+/// gRPC's default.
 const PORT_DEFAULT: u16 = 443;
 
 /// The address of a server.
@@ -11,7 +11,7 @@ const PORT_DEFAULT: u16 = 443;
 pub enum Address {
     /// A name or an IP address, without the brackets of IPv6, and a port.
     Tcp {
-        /// Looked up anew for each connection.
+        /// Resolved for each connection.
         host: String,
         /// Its port.
         port: u16,
@@ -21,10 +21,10 @@ pub enum Address {
 }
 
 impl Address {
-    /// Reads `host:port`, `dns:///host:port`, `unix:/path` and their kin.
+    /// Parses `host:port`, `dns:///host:port`, `unix:/path` and similar forms.
     ///
     /// # Errors
-    /// Anything else, with what to write.
+    /// It has another form; the text says what to write.
     pub fn read(text: &str) -> Result<Self, String> {
         const WANTED: &str = "write host:port, dns:///host:port or unix:/path";
         if let Some(path) = text.strip_prefix("unix:") {
@@ -32,7 +32,7 @@ impl Address {
             return if path.starts_with('/') {
                 Ok(Self::Unix(path.into()))
             } else {
-                Err(format!("no path from the root; {WANTED}"))
+                Err(format!("not an absolute path; {WANTED}"))
             };
         }
         let target = ["dns:///", "passthrough:///", "dns:", "ipv4:", "ipv6:"]
@@ -40,19 +40,19 @@ impl Address {
             .find_map(|scheme| text.strip_prefix(scheme));
         let target = target.unwrap_or(text);
         if target.contains(['/', ',', ' ', '@']) {
-            return Err(format!("no address of one server; {WANTED}"));
+            return Err(format!("not the address of one server; {WANTED}"));
         }
         let (host, port) =
-            split(target).ok_or_else(|| format!("an address of IPv6 needs brackets; {WANTED}"))?;
+            split(target).ok_or_else(|| format!("an IPv6 address needs brackets; {WANTED}"))?;
         let port = match port {
             Some(port) => port
                 .parse()
                 .ok()
                 .filter(|port| *port > 0)
-                .ok_or_else(|| format!("no port from 1 to 65535; {WANTED}"))?,
+                .ok_or_else(|| format!("not a port from 1 to 65535; {WANTED}"))?,
             None => PORT_DEFAULT,
         };
-        // As in Go, nobody's port is this machine's.
+        // As in Go, a port without a host is on this machine.
         let host = if host.is_empty() { "localhost" } else { host };
         Ok(Self::Tcp {
             host: host.to_owned(),
@@ -60,7 +60,7 @@ impl Address {
         })
     }
 
-    /// Whose certificate the server has to have.
+    /// The name that the server's certificate must have.
     pub fn host(&self) -> &str {
         match self {
             Self::Tcp { host, .. } => host,
@@ -79,8 +79,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// The host, without brackets, and the port if there is one; `None` for colons that could be
-/// either's.
+/// The host, without brackets, and the port if there is one; `None` if a colon is ambiguous.
 fn split(target: &str) -> Option<(&str, Option<&str>)> {
     if let Some((host, rest)) = target
         .strip_prefix('[')
@@ -104,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_named_in_the_forms_of_grpc() {
+    fn addresses_have_the_forms_of_grpc() {
         let read = |text: &str| Address::read(text).map(|address| address.to_string());
         for (text, address) in [
             ("envoy-gateway:18001", "envoy-gateway:18001"),

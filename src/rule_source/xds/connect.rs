@@ -1,7 +1,6 @@
-//! A connection to a control plane: TCP or a Unix socket, with or without TLS.
+//! Connections to an xDS server: TCP or a Unix socket, with or without TLS.
 //!
-//! Files of TLS are read for each connection, so that certificates which are replaced while the
-//! service runs are taken.
+//! TLS files are read for each connection, so that replaced certificates are used.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,49 +19,47 @@ use tower::Service as _;
 use crate::rule_source::xds::address::Address;
 use crate::tls::{self, Identity, PemFile};
 
-/// A peer that vanished is found by the kernel: after so long without a word it is asked, and given
-/// up after so many silent answers.
+/// TCP keepalive detects a peer that vanished: idle time before the first probe, time between probes,
+/// and probes without an answer.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TRIES: u32 = 3;
-/// What gRPC speaks. Its servers insist on being asked.
+/// The protocol to negotiate. gRPC servers require it.
 const ALPN: &[u8] = b"h2";
 
-/// A control plane, and how to reach it.
+/// An xDS server, and how to connect to it.
 #[derive(Debug, Clone)]
 pub struct Server {
-    /// Where it is.
-    pub address: Address,
-    /// Whom to trust and who we are; `None` for plain text.
-    pub tls: Option<Tls>,
+    pub(crate) address: Address,
+    /// `None` for plain text.
+    pub(crate) tls: Option<Tls>,
 }
 
-/// TLS, as CONFIG_GRPC_XDS_* say it.
+/// The TLS settings, CONFIG_GRPC_XDS_*.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tls {
-    /// The only authority that is trusted. Without it, those of the system are.
+    /// The only trusted authority; `None` for those of the system.
     pub authority: Option<PemFile>,
-    /// Who we are.
+    /// The client certificate.
     pub identity: Option<Identity>,
-    /// The name to look for in the server's certificate, if it is not the host's.
+    /// The name in the server's certificate, if it is not the host.
     pub name: Option<String>,
 }
 
-/// Bytes both ways.
-pub type Connection = TokioIo<Pin<Box<dyn Duplex>>>;
+pub(crate) type Connection = TokioIo<Pin<Box<dyn Duplex>>>;
 
-/// What is read and written.
-pub trait Duplex: AsyncRead + AsyncWrite + Send {}
+/// A transport of bytes.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 
 impl Server {
-    /// Makes a connection.
+    /// Connects.
     ///
     /// # Errors
-    /// Files that are of no use, a server that is not there, or not who it should be.
+    /// A TLS file is invalid, the server is unreachable, or its certificate is not trusted.
     pub async fn connect(self) -> anyhow::Result<Connection> {
-        // Before anything is sent: without them it would be in vain.
+        // First: without valid files there is no need to connect.
         let tls = self
             .tls
             .as_ref()
@@ -82,7 +79,7 @@ impl Server {
     async fn tcp(&self) -> anyhow::Result<tokio::net::TcpStream> {
         let uri: Uri = format!("http://{}", self.address)
             .parse()
-            .context("this is no host")?;
+            .context("invalid host")?;
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_keepalive(Some(KEEPALIVE_AFTER));
@@ -96,7 +93,7 @@ impl Tls {
     fn connector(&self, host: &str) -> anyhow::Result<(TlsConnector, ServerName<'static>)> {
         let name = self.name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned())
-            .with_context(|| format!("{name} is no name that a certificate can have"))?;
+            .with_context(|| format!("{name} is not a name that a certificate can have"))?;
         let mut config = tls::client(self.authority.as_ref(), self.identity.as_ref())?;
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok((TlsConnector::from(Arc::new(config)), name))

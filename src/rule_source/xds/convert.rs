@@ -1,8 +1,7 @@
-//! From what a control plane sends to the shape of rules. No judgement: that is the compiler's, who
-//! knows no protobuf.
+//! Converts xDS resources to the schema of rules, which the compiler shares with YAML.
 //!
-//! Rules are text. A string that is not UTF-8 is a problem of the rule that has it, and not of the
-//! stream; so strings are bytes until here (see `build.rs`).
+//! A string that is not UTF-8 is an error of its rule rather than of the stream, so strings are bytes
+//! until here (see `build.rs`).
 
 use std::sync::Arc;
 
@@ -23,18 +22,18 @@ use crate::proto::ratelimit::config::ratelimit::v3::{
 use crate::rules::Metadata;
 use crate::text::Text;
 
-/// What is asked for.
-pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+/// The type of the resources.
+pub(crate) const TYPE_URL: &str =
+    "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
-/// A resource that could be read.
+/// A decoded resource.
 #[derive(Debug)]
-pub struct Resource {
+pub(crate) struct Resource {
     source: Source,
     config: RateLimitConfig,
 }
 
-/// The beginning of a [`RateLimitConfig`], for the error about a resource whose rest cannot be
-/// read.
+/// The first fields of a [`RateLimitConfig`], to name a resource whose rest cannot be decoded.
 #[derive(prost::Message)]
 struct Head {
     #[prost(bytes = "vec", tag = "1")]
@@ -43,34 +42,34 @@ struct Head {
     domain: Vec<u8>,
 }
 
-/// Reads the strings of one place in a resource.
+/// Converts the strings of one part of a resource.
 struct Strings<'s, 'f> {
     place: &'s str,
     findings: &'s mut SourceFindings<'f>,
 }
 
 impl Resource {
-    /// Reads a resource, an encoded [`Any`].
+    /// Decodes an [`Any`].
     ///
     /// # Errors
-    /// It is of another type, or no protobuf.
-    pub fn read(resource: &[u8]) -> Result<Self, String> {
-        let any =
-            Any::decode(resource).map_err(|error| format!("a resource cannot be read: {error}"))?;
+    /// It has another type, or an invalid encoding.
+    pub(crate) fn read(resource: &[u8]) -> Result<Self, String> {
+        let any = Any::decode(resource)
+            .map_err(|error| format!("a resource cannot be decoded: {error}"))?;
         if any.type_url != TYPE_URL {
             return Err(format!(
-                "a resource is of type {}, and not {TYPE_URL}",
+                "a resource has type {}; expected {TYPE_URL}",
                 any.type_url
             ));
         }
         let config = RateLimitConfig::decode(&*any.value).map_err(|error| {
             match Head::decode(&*any.value) {
                 Ok(Head { name, domain }) => format!(
-                    "resource {:?} of domain {:?} cannot be read: {error}",
+                    "resource {:?} of domain {:?} cannot be decoded: {error}",
                     Text(&name),
                     Text(&domain)
                 ),
-                Err(_) => format!("a resource cannot be read: {error}"),
+                Err(_) => format!("a resource cannot be decoded: {error}"),
             }
         })?;
         let name: Arc<str> = Text(&config.name).shown().into();
@@ -84,13 +83,12 @@ impl Resource {
         })
     }
 
-    /// Its name.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.source.name
     }
 
-    /// Its bytes as we would write them: servers write maps in any order.
-    pub fn bytes(&self) -> Vec<u8> {
+    /// Its canonical encoding: servers encode maps in any order.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         self.config.encode_to_vec()
     }
 }
@@ -118,8 +116,7 @@ impl Input for Resource {
 }
 
 impl Strings<'_, '_> {
-    /// A string as text. If it is none, that is a problem, and the text is for other problems to
-    /// show.
+    /// A string as text. If it is not UTF-8, that is an error, and the text is percent-encoded.
     fn text(&mut self, field: &str, bytes: &[u8]) -> String {
         let text = Text(bytes).shown();
         if str::from_utf8(bytes).is_err() {
@@ -142,7 +139,7 @@ impl Strings<'_, '_> {
     }
 
     fn rate_limit(&mut self, policy: &RateLimitPolicy) -> RateLimitSpec {
-        // A number that has no name is told as it came.
+        // An unknown number appears in the error as it was sent.
         let unit = RateLimitUnit::try_from(policy.unit).map_or_else(
             |_| policy.unit.to_string(),
             |unit| unit.as_str_name().to_owned(),
@@ -191,8 +188,8 @@ fn descriptor(
         value,
         rate_limit,
         descriptors: level(&descriptor.descriptors, &format!("{place}."), findings),
-        // Envoy Gateway sets it on every link of a chain that ends in a limit. It means nothing
-        // there, and nobody could mend it.
+        // Envoy Gateway sets it on every descriptor of a chain that ends in a limit, where it has no
+        // effect, and users cannot change it.
         shadow_mode: descriptor.shadow_mode && descriptor.rate_limit.is_some(),
         quota_mode: descriptor.quota_mode,
         detailed_metric: descriptor.detailed_metric,

@@ -9,9 +9,9 @@ use prost_types::{Struct, Value};
 
 use crate::backoff::{BackoffPolicy, Jitter};
 use crate::proto::envoy::config::core::v3::Node;
-use crate::rule_source::xds::Options;
 use crate::rule_source::xds::address::Address;
 use crate::rule_source::xds::connect::{Server, Tls};
+use crate::rule_source::xds::options::XdsOptions;
 use crate::settings::parse::{self, Given, Secret};
 use crate::time::Span;
 use crate::tls::{Identity, PemFile};
@@ -93,7 +93,7 @@ impl Settings {
     /// # Errors
     /// What is wrong with settings that are right one by one, and with those whose text is shown to
     /// nobody.
-    pub fn options(&self) -> Result<Options, String> {
+    pub fn options(&self) -> Result<XdsOptions, String> {
         let server = Server {
             address: match &self.config_grpc_xds_server_url.0 {
                 Some(address) => address.clone(),
@@ -111,7 +111,7 @@ impl Settings {
             .0
             .filter(|bytes| *bytes > 0)
             .unwrap_or(MESSAGE_BYTES_MAX_DEFAULT);
-        Ok(Options {
+        Ok(XdsOptions {
             server,
             node: Node {
                 id,
