@@ -63,6 +63,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "limit",
             "proto",
             "rules",
+            "runtime",
             "setting",
             "shutdown",
             "telemetry",

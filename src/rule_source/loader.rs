@@ -69,7 +69,7 @@ impl Loader {
         self.last = Some((sources, overlay));
     }
 
-    /// Whether the process has no file descriptor to read files with, so that the rules may be unchanged.
+    /// Whether the error is a shortage of file descriptors: the rules may be unchanged.
     fn is_shortage(&mut self, error: &anyhow::Error) -> bool {
         error
             .downcast_ref()
