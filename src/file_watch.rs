@@ -55,7 +55,7 @@ pub trait Watched: Send + 'static {
 /// The thread that watches. Dropping it ends the thread without waiting for it, since a read from a
 /// network file system may hang.
 #[derive(Debug)]
-pub struct FileWatch {
+pub(crate) struct FileWatch {
     wake: SyncSender<()>,
     commands: Arc<Commands>,
 }
@@ -71,7 +71,7 @@ pub struct FileStat {
 
 /// Files that are loaded together, and their last content.
 #[derive(Clone)]
-pub struct FileSet {
+pub(crate) struct FileSet {
     paths: Vec<PathBuf>,
     /// `None` if one of them could not be read.
     last: Option<Vec<Vec<u8>>>,
@@ -82,7 +82,7 @@ pub struct FileSet {
 /// Whether the process has no file descriptor to read files with. The previous content stays, and
 /// reading is retried.
 #[derive(Debug, Clone, Default)]
-pub struct DescriptorShortage(bool);
+pub(crate) struct DescriptorShortage(bool);
 
 /// Commands to the thread.
 #[derive(Debug, Default)]
@@ -97,7 +97,7 @@ impl FileWatch {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start<S: Watched>(subject: S) -> anyhow::Result<Self> {
+    pub(crate) fn start<S: Watched>(subject: S) -> anyhow::Result<Self> {
         let (wake, woken) = sync_channel(WAKES_MAX);
         let commands = Arc::new(Commands::default());
         let (waker, commanded) = (wake.clone(), commands.clone());
@@ -110,7 +110,7 @@ impl FileWatch {
     }
 
     /// Loads again, as on SIGHUP.
-    pub fn load(&self) {
+    pub(crate) fn load(&self) {
         self.commands.load.store(true, Relaxed);
         // It fails if the thread is about to wake anyway.
         let _ = self.wake.try_send(());
@@ -126,7 +126,7 @@ impl Drop for FileWatch {
 
 impl FileStat {
     /// The metadata of a file, following links; `None` if there is none.
-    pub fn of(path: &Path) -> Option<Self> {
+    pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         let modified = (metadata.mtime(), metadata.mtime_nsec());
         Some(Self {
@@ -140,7 +140,7 @@ impl FileStat {
 
 impl DescriptorShortage {
     /// Whether the shortage is the cause of an error. Logged when it begins.
-    pub fn is_cause_of(&mut self, error: &io::Error, subject: &str) -> bool {
+    pub(crate) fn is_cause_of(&mut self, error: &io::Error, subject: &str) -> bool {
         let is_cause = error
             .raw_os_error()
             .is_some_and(|code| OUT_OF_DESCRIPTORS.contains(&code));
@@ -150,11 +150,11 @@ impl DescriptorShortage {
         is_cause
     }
 
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.0 = false;
     }
 
-    pub fn lasts(&self) -> bool {
+    pub(crate) fn lasts(&self) -> bool {
         self.0
     }
 }
@@ -168,7 +168,7 @@ impl fmt::Debug for FileSet {
 
 impl FileSet {
     /// Files whose current content needs no load.
-    pub fn new(paths: Vec<PathBuf>) -> Self {
+    pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
         let mut files = Self {
             paths,
             last: None,
@@ -179,11 +179,11 @@ impl FileSet {
         files
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.paths.is_empty()
     }
 
-    pub fn directories(&self) -> impl Iterator<Item = (PathBuf, RecursiveMode)> {
+    pub(crate) fn directories(&self) -> impl Iterator<Item = (PathBuf, RecursiveMode)> {
         let parents = self.paths.iter().filter_map(|path| path.parent());
         let named = parents.map(|parent| {
             if parent.as_os_str().is_empty() {
@@ -199,11 +199,11 @@ impl FileSet {
         directories.into_iter()
     }
 
-    pub fn signature(&self) -> impl Iterator<Item = Option<FileStat>> {
+    pub(crate) fn signature(&self) -> impl Iterator<Item = Option<FileStat>> {
         self.paths.iter().map(|path| FileStat::of(path))
     }
 
-    pub fn needs_retry(&self) -> bool {
+    pub(crate) fn needs_retry(&self) -> bool {
         self.last.is_none() || self.shortage.lasts()
     }
 
@@ -212,7 +212,7 @@ impl FileSet {
     ///
     /// # Errors
     /// Those of `load`.
-    pub fn load<T>(
+    pub(crate) fn load<T>(
         &mut self,
         load: impl FnOnce() -> Result<T, String>,
     ) -> Option<Result<T, String>> {

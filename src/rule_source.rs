@@ -30,7 +30,7 @@ pub enum Origin {
 
 /// A source of rules that does not follow changes yet.
 #[derive(Debug)]
-pub enum RuleSource {
+pub(crate) enum RuleSource {
     /// A directory, loaded once.
     Files(Box<Loader>),
     /// A control plane, not connected yet.
@@ -40,7 +40,7 @@ pub enum RuleSource {
 /// A source that follows changes on a thread of its own. Dropping it stops the thread without waiting
 /// for it.
 #[derive(Debug)]
-pub enum RunningSource {
+pub(crate) enum RunningSource {
     /// A directory.
     Files(FileWatch),
     /// A control plane.
@@ -58,7 +58,12 @@ impl fmt::Display for Origin {
 
 impl RuleSource {
     /// Loads files for the first time. A control plane is connected by [`Self::start`].
-    pub fn open(origin: Origin, publisher: RulePublisher, clock: Clock, metrics: &Metrics) -> Self {
+    pub(crate) fn open(
+        origin: Origin,
+        publisher: RulePublisher,
+        clock: Clock,
+        metrics: &Metrics,
+    ) -> Self {
         match origin {
             Origin::Files(directory) => {
                 let mut loader = Box::new(Loader::new(directory, publisher));
@@ -75,7 +80,7 @@ impl RuleSource {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(self) -> anyhow::Result<RunningSource> {
+    pub(crate) fn start(self) -> anyhow::Result<RunningSource> {
         match self {
             Self::Files(loader) => FileWatch::start(*loader).map(RunningSource::Files),
             Self::Xds(client) => Subscription::start(*client).map(RunningSource::Xds),
@@ -85,7 +90,7 @@ impl RuleSource {
 
 impl RunningSource {
     /// Loads the rules again, as on SIGHUP.
-    pub fn load(&self) {
+    pub(crate) fn load(&self) {
         match self {
             Self::Files(watch) => watch.load(),
             Self::Xds(subscription) => subscription.refresh(),

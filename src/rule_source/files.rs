@@ -21,7 +21,7 @@ const DEPTH_MAX: usize = 16;
 
 /// A directory of rules, and how its files are named.
 #[derive(Debug, Clone)]
-pub(crate) struct Directory {
+pub struct Directory {
     path: PathBuf,
     root: Option<PathBuf>,
     name_prefix: String,

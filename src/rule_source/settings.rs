@@ -113,7 +113,7 @@ impl Settings {
     ///
     /// # Errors
     /// What is wrong with the settings of xDS, or a directory beside them.
-    pub fn origin(&self, argument: Option<PathBuf>) -> Result<Origin, String> {
+    pub(crate) fn origin(&self, argument: Option<PathBuf>) -> Result<Origin, String> {
         if self.reading.config_type.0 != Some(ConfigType::Xds) {
             return Ok(Origin::Files(self.reading.directory(argument)));
         }
@@ -147,7 +147,7 @@ impl Reading {
     }
 
     /// The overlay, if there is to be one.
-    pub fn overlay(&self) -> Option<OverlayFile> {
+    pub(crate) fn overlay(&self) -> Option<OverlayFile> {
         self.tollgate_overlay
             .as_deref()
             .filter(|path| !path.is_empty())
@@ -158,7 +158,7 @@ impl Reading {
     ///
     /// # Errors
     /// The rules come from a control plane, which only a service connects to.
-    pub fn files(&self, argument: Option<PathBuf>) -> Result<Directory, String> {
+    pub(crate) fn files(&self, argument: Option<PathBuf>) -> Result<Directory, String> {
         if argument.is_none() && self.config_type.0 == Some(ConfigType::Xds) {
             let instead = "name a directory of rules files, or ask the service: /explain and /rlconfig on its admin port";
             return Err(format!(
