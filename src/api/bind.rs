@@ -1,7 +1,7 @@
-//! Binds ports and Unix sockets, and says by which setting where that fails.
+//! Binds ports and Unix sockets; errors name the setting.
 //!
-//! `::` means every address of both families, whatever the machine's default is: Kubernetes'
-//! dual-stack services rely on it.
+//! `::` means all addresses of both families, whatever the default of the machine: Kubernetes'
+//! dual-stack services need it.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -13,23 +13,22 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// Connections that the kernel keeps until they are accepted: a fleet that comes back all at once
-/// waits rather than be turned away.
+/// Connections that wait to be accepted: a fleet that reconnects at once waits.
 const BACKLOG: i32 = 1_024;
 
-/// The file of a Unix socket. Dropped, it is removed, unless it is somebody else's by now.
+/// The file of a Unix socket, removed on drop unless another process has replaced it.
 #[derive(Debug)]
-pub struct SocketFile {
+pub(crate) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
 }
 
-/// Binds a port; `settings` are the names of what chose it. Without a host it is bound on every
-/// address, by IPv6 and IPv4 where the machine has both.
+/// Binds a port that the named settings chose. Without a host it is bound on all addresses, IPv6 and
+/// IPv4 where the machine has both.
 ///
 /// # Errors
 /// It cannot be bound.
-pub fn tcp((host, port): (&str, u16), settings: &str) -> anyhow::Result<TcpListener> {
+pub(crate) fn tcp((host, port): (&str, u16), settings: &str) -> anyhow::Result<TcpListener> {
     let bare = host
         .strip_prefix('[')
         .and_then(|host| host.strip_suffix(']'))
@@ -40,7 +39,7 @@ pub fn tcp((host, port): (&str, u16), settings: &str) -> anyhow::Result<TcpListe
         .and_then(|addrs| first(addrs, listen));
     let bound = bound.or_else(|error| {
         let Some(addr) = without_ipv6(every, port, &error) else { return Err(error) };
-        // Who named no address has not asked for IPv6.
+        // No warning if no address was set.
         if !bare.is_empty() {
             tracing::warn!(%error, settings, "this machine has no IPv6; listening on 0.0.0.0 instead of {bare}");
         }
@@ -49,25 +48,24 @@ pub fn tcp((host, port): (&str, u16), settings: &str) -> anyhow::Result<TcpListe
     bound.with_context(|| format!("bind {every} port {port} ({settings})"))
 }
 
-/// Binds a path. The file of a process that is no more is removed; one that somebody listens at is
-/// not.
+/// Binds a path. A socket on which no process listens is removed.
 ///
 /// # Errors
-/// It cannot be bound, or somebody listens there.
-pub fn unix(path: &Path, setting: &str) -> anyhow::Result<(UnixListener, SocketFile)> {
+/// It cannot be bound, or another process listens on it.
+pub(crate) fn unix(path: &Path, setting: &str) -> anyhow::Result<(UnixListener, SocketFile)> {
     let task = || format!("bind {} ({setting})", path.display());
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error).with_context(task),
         Ok(metadata) if !metadata.file_type().is_socket() => {
-            bail!("{}: something else than a socket is there", task())
+            bail!("{}: the file is not a socket", task())
         }
         Ok(_) if is_listened_at(path).with_context(task)? => {
-            bail!("{}: another process listens there", task())
+            bail!("{}: another process listens on it", task())
         }
         Ok(_) => {
             fs::remove_file(path).with_context(task)?;
-            tracing::info!(path = %path.display(), "a socket that nobody listened at was removed");
+            tracing::info!(path = %path.display(), "removed a socket on which no process listened");
         }
     }
     let listener = UnixListener::bind(path).with_context(task)?;
@@ -98,8 +96,7 @@ fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     if addr.is_ipv6() {
         socket.set_only_v6(!addr.ip().is_unspecified())?;
     }
-    // A restart takes a port over of which connections of the process before are still being
-    // buried.
+    // After a restart, connections of the previous process may be in TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&addr.into())?;
@@ -107,7 +104,7 @@ fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// The first that works, or why the last did not.
+/// The first success, or the last error.
 fn first<T, A>(
     candidates: impl IntoIterator<Item = A>,
     attempt: impl Fn(A) -> io::Result<T>,
@@ -122,7 +119,7 @@ fn first<T, A>(
     Err(failed)
 }
 
-/// Where to listen instead, if every address was asked for, and the kernel knows no IPv6.
+/// The IPv4 address to use instead, if all addresses were requested and there is no IPv6.
 fn without_ipv6(host: &str, port: u16, error: &io::Error) -> Option<SocketAddr> {
     /// "Address family not supported by protocol": the kernel was built, or started, without IPv6.
     const EAFNOSUPPORT: i32 = 97;
@@ -133,8 +130,7 @@ fn without_ipv6(host: &str, port: u16, error: &io::Error) -> Option<SocketAddr> 
     (every && is_missing).then(|| (IpAddr::V4(Ipv4Addr::UNSPECIFIED), port).into())
 }
 
-/// Whether a process listens at a socket. It asks by connecting, and never waits: a process that
-/// hangs, listens.
+/// Whether a process listens on a socket. It connects without waiting: a process that hangs, listens.
 fn is_listened_at(path: &Path) -> io::Result<bool> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -157,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_address_of_both_families_is_listened_at_whatever_the_machine_does_by_default() {
+    fn all_addresses_are_bound_for_both_families() {
         for host in ["", "::", "[::]"] {
             let listener = tcp((host, 0), "TEST").expect("any port will do");
             assert!(
@@ -170,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn without_ipv6_every_address_is_every_address_of_ipv4() {
+    fn without_ipv6_all_addresses_are_those_of_ipv4() {
         let missing = io::Error::from_raw_os_error(97);
         assert_eq!(
             without_ipv6("::", 8_081, &missing),
@@ -179,13 +175,9 @@ mod tests {
         assert_eq!(
             without_ipv6("::1", 8_081, &missing),
             None,
-            "that one was asked for"
+            "that address was requested"
         );
         let taken = io::Error::from_raw_os_error(98);
-        assert_eq!(
-            without_ipv6("::", 8_081, &taken),
-            None,
-            "a port that is taken is taken"
-        );
+        assert_eq!(without_ipv6("::", 8_081, &taken), None, "another error");
     }
 }

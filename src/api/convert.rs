@@ -1,4 +1,5 @@
-//! From the wire to our words and back. The only place where the wire's defaults are applied.
+//! Converts between protobuf messages and the types of the limiter. The only place where wire
+//! defaults are applied.
 
 use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
@@ -20,9 +21,9 @@ use crate::rules::Metadata;
 use crate::rules::query::{Descriptor, Entry, Override, Query};
 use crate::time::{Span, Time};
 
-/// What it takes to write an answer and to send it.
+/// Time to write a response and to send it.
 const SENDING: Span = Span::from_micros(2_000);
-/// What an answer needs at least to be there before a caller gives up.
+/// The shortest time before a caller's deadline at which its response must be sent.
 ///
 /// ```text
 ///  asked                                     answer                 20 ms
@@ -36,7 +37,7 @@ const SENDING: Span = Span::from_micros(2_000);
 /// its 20 ms were seen to be over after less than 17.
 const MARGIN_MIN: Span = Span::from_micros(8_000);
 
-/// A request in our words, borrowed.
+/// A request as the limiter takes it, borrowed.
 pub fn query(request: &RateLimitRequest) -> Query<'_> {
     let descriptors = request
         .descriptors
@@ -51,9 +52,8 @@ pub fn query(request: &RateLimitRequest) -> Query<'_> {
     }
 }
 
-/// Until when a caller who sent this grpc-timeout at `now` has to be answered: a little before it
-/// stops waiting, since the answer has to travel. `None` if it waits for ever, or says something
-/// that the protocol does not know.
+/// When a caller that sent this grpc-timeout at `now` must have its response sent: before it stops
+/// waiting, by the time that sending takes. `None` if the value is invalid.
 pub fn deadline(grpc_timeout: &str, now: Time) -> Option<Time> {
     let (number, unit) = grpc_timeout.split_at_checked(grpc_timeout.len().checked_sub(1)?)?;
     // At most eight digits, so nothing overflows.
@@ -67,8 +67,7 @@ pub fn deadline(grpc_timeout: &str, now: Time) -> Option<Time> {
         "n" => number / 1_000,
         _ => return None,
     };
-    // Whoever waits for a few milliseconds only leaves half of them to the store, if that is enough
-    // to answer in.
+    // Of a timeout of a few milliseconds half is for the store, if the rest is enough to respond.
     let margin = (micros / 5)
         .max(MARGIN_MIN.as_micros().min(micros / 2))
         .max(SENDING.as_micros());
@@ -98,8 +97,8 @@ fn descriptor(wire: &RateLimitDescriptor, hits_of_request: u32) -> Descriptor<'_
     }
 }
 
-/// The type of an override's unit has no week, but its number 7 is one in answers, and the
-/// reference takes it.
+/// The enum of an override's unit has no week, but 7 is a week in responses, and the reference
+/// accepts it.
 fn override_limit(wire: &RateLimitOverride) -> Override {
     let unit = WireUnit::try_from(wire.unit)
         .ok()
@@ -120,7 +119,7 @@ fn override_limit(wire: &RateLimitOverride) -> Override {
     }
 }
 
-/// An answer for the wire.
+/// The response of a decision.
 pub fn response(answer: Response) -> RateLimitResponse {
     RateLimitResponse {
         overall_code: code(answer.over_limit).into(),
@@ -133,18 +132,18 @@ pub fn response(answer: Response) -> RateLimitResponse {
     }
 }
 
-/// A refusal for the wire. The reference's three errors are UNKNOWN with its texts, since somebody
-/// may look for them.
-pub fn status(refusal: &LimiterError) -> Status {
-    match refusal {
+/// The gRPC status of an error. The reference's three errors are UNKNOWN with its texts, since
+/// operators may search for them.
+pub fn status(error: &LimiterError) -> Status {
+    match error {
         // So that Envoy's failure_mode_deny decides what happens to the request.
-        LimiterError::Store(_) => Status::unavailable(refusal.to_string()),
+        LimiterError::Store(_) => Status::unavailable(error.to_string()),
         LimiterError::NoDomain | LimiterError::NoDescriptors | LimiterError::NoRules => {
-            Status::unknown(refusal.to_string())
+            Status::unknown(error.to_string())
         }
         LimiterError::TooManyDescriptors
         | LimiterError::TooManyEntries
-        | LimiterError::Invalid(_) => Status::invalid_argument(refusal.to_string()),
+        | LimiterError::Invalid(_) => Status::invalid_argument(error.to_string()),
     }
 }
 
@@ -160,8 +159,7 @@ fn descriptor_status(status: OurStatus) -> DescriptorStatus {
     let seconds = i64::try_from(status.reset_secs).unwrap_or(i64::MAX);
     DescriptorStatus {
         code: code(status.over_limit).into(),
-        // Whole seconds: Envoy cuts fractions off, and a client that obeys would come back too
-        // early.
+        // Whole seconds: Envoy truncates fractions, and clients would retry too early.
         duration_until_reset: status
             .limit
             .is_some()
@@ -174,8 +172,8 @@ fn descriptor_status(status: OurStatus) -> DescriptorStatus {
 
 fn limit(limit: StatusLimit) -> RateLimit {
     let unit = match limit.unit {
-        // Envoy then prints the limit without a window, which is right for a period that no unit
-        // names.
+        // Envoy then writes the limit without a window, which is correct for a period without a
+        // unit.
         None => WireUnit::Unknown,
         Some(Unit::Second) => WireUnit::Second,
         Some(Unit::Minute) => WireUnit::Minute,
@@ -213,8 +211,7 @@ fn value(json: &serde_json::Value) -> Value {
     let kind = match json {
         serde_json::Value::Null => Kind::NullValue(0),
         serde_json::Value::Bool(flag) => Kind::BoolValue(*flag),
-        // Every number that JSON can say is one that a double can hold, if not always exactly: the
-        // wire has no other.
+        // Protobuf has doubles only, which hold every number of JSON, if not always exactly.
         serde_json::Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::MAX)),
         serde_json::Value::String(text) => Kind::StringValue(text.clone()),
         serde_json::Value::Array(items) => Kind::ListValue(ListValue {
@@ -230,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_leaves_before_the_caller_stops_waiting() {
+    fn response_is_sent_before_the_deadline() {
         let left = |timeout: &str| {
             deadline(timeout, Time::from_micros(7))
                 .map(|deadline| deadline.since(Time::from_micros(7)).as_micros())
