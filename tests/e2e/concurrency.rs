@@ -1,5 +1,4 @@
-//! At most five requests in flight: who is inside, who is refused, and what becomes of a place that
-//! nobody gives back.
+//! A concurrency limit of five behind Envoy: admission, release, and slots that are not released.
 
 use std::iter;
 use std::time::Duration;
@@ -8,16 +7,16 @@ use crate::env::http::Request;
 use crate::env::upstream::Answer;
 use crate::env::{Builder, Counts, Env, Outcome, Pending, Store, Timed, eventually};
 
-const PLACES: usize = 5;
+const SLOTS: usize = 5;
 /// For tests that wait until a lease is over. It may be over sooner than the test expects, so they
 /// count no places that are taken.
 const SHORT_LEASE: Duration = Duration::from_secs(2);
 /// For tests that count places, and may take long.
 const LONG_LEASE: Duration = Duration::from_secs(3_600);
 
-/// What the first lines of concurrency.yaml promise to whoever tries it.
+/// The example at the top of concurrency.yaml.
 #[test]
-fn of_eight_requests_at_once_three_are_refused() {
+fn three_of_eight_concurrent_requests_are_over_limit() {
     for env in Env::with_every_store("concurrency.yaml") {
         let env = env.start();
         let requests: Vec<Pending> = (0..8).map(|_| report(&env)).collect();
@@ -25,11 +24,11 @@ fn of_eight_requests_at_once_three_are_refused() {
         assert_eq!(
             replies
                 .iter()
-                .filter(|reply| reply.outcome() == Outcome::Refused)
+                .filter(|reply| reply.outcome() == Outcome::OverLimit)
                 .count(),
             3
         );
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: 5,
             over_limit: 3,
             ..Counts::default()
@@ -38,13 +37,13 @@ fn of_eight_requests_at_once_three_are_refused() {
 }
 
 #[test]
-fn of_fifty_clients_five_are_inside_and_the_others_are_refused() {
+fn five_of_fifty_clients_are_admitted() {
     for env in with_every_store() {
         let env = env.start();
-        let (inside, refused) = crowd(&env, 50);
-        assert_eq!((inside.len(), refused.len()), (PLACES, 45));
-        for reply in refused {
-            let reply = reply.was_refused().reply;
+        let (inside, over_limit) = crowd(&env, 50);
+        assert_eq!((inside.len(), over_limit.len()), (SLOTS, 45));
+        for reply in over_limit {
+            let reply = reply.was_over_limit().reply;
             assert_eq!(reply.header("x-ratelimit-limit"), Some("5"), "of no period");
             assert_eq!(reply.number("x-ratelimit-remaining"), 0);
             assert!(
@@ -52,15 +51,15 @@ fn of_fifty_clients_five_are_inside_and_the_others_are_refused() {
                 "until a lease is over: {reply:?}"
             );
         }
-        env.upstream().let_go(PLACES);
+        env.upstream().release(SLOTS);
         for request in inside {
             assert_eq!(request.finish().outcome(), Outcome::Passed);
         }
-        // Each asks when it comes and when it goes, the refused ones, too.
+        // Envoy checks each at its start and at its end, over-limit ones too.
         has_been_asked(&env, 100);
-        assert_eq!(room(&env), PLACES);
-        assert_eq!(env.upstream().inside_max(), PLACES);
-        env.adds_up_to(Counts {
+        assert_eq!(free_slots(&env), SLOTS);
+        assert_eq!(env.upstream().inside_max(), SLOTS);
+        env.assert_counts(Counts {
             ok: 10,
             over_limit: 46,
             ..Counts::default()
@@ -69,100 +68,100 @@ fn of_fifty_clients_five_are_inside_and_the_others_are_refused() {
 }
 
 #[test]
-fn whoever_comes_again_and_again_finds_the_places_that_others_have_left() {
+fn retrying_clients_get_released_slots() {
     for env in with_every_store() {
         let env = env.start();
         env.under_traffic(12, "/reports", |_| {
             for served in 1..=100 {
-                is_inside(&env, PLACES);
-                env.upstream().let_go(1);
+                is_inside(&env, SLOTS);
+                env.upstream().release(1);
                 eventually("one is served", || {
                     (env.seen(Outcome::Passed) == served).then_some(())
                 });
             }
-            // Nobody is to wait for a test that is over.
-            is_inside(&env, PLACES);
+            // No request waits for the backend.
+            is_inside(&env, SLOTS);
             env.upstream().answers("/reports", Answer::of(&[], "ok\n"));
-            env.upstream().let_go(PLACES);
+            env.upstream().release(SLOTS);
         });
         env.upstream()
             .answers("/reports", Answer::of(&[], "ok\n").later());
-        assert_eq!(env.upstream().inside_max(), PLACES);
-        assert!(env.seen(Outcome::Refused) > 0, "twelve clients do not fit");
-        assert_eq!(settled_room(&env), PLACES);
+        assert_eq!(env.upstream().inside_max(), SLOTS);
+        assert!(
+            env.seen(Outcome::OverLimit) > 0,
+            "twelve clients do not fit"
+        );
+        assert_eq!(settled_free_slots(&env), SLOTS);
     }
 }
 
 /// Envoy gives a place back when a request is over, whether it had one or not.
 #[test]
-fn what_a_refused_request_gives_back_is_nobody_elses_place() {
+fn release_of_an_over_limit_request_frees_no_other_slot() {
     for env in with_every_store() {
         let env = env.start();
-        let inside: Vec<Pending> = (0..PLACES)
+        let inside: Vec<Pending> = (0..SLOTS)
             .map(|_| enter(&env).expect("there is a place"))
             .collect();
-        for refused in 1..=10 {
-            enter(&env).expect_err("there is no place").was_refused();
-            has_been_asked(&env, PLACES as u64 + 2 * refused);
+        for over_limit in 1..=10 {
+            enter(&env).expect_err("there is no place").was_over_limit();
+            has_been_asked(&env, SLOTS as u64 + 2 * over_limit);
         }
-        assert_eq!(
-            (inside.len(), env.upstream().inside_max()),
-            (PLACES, PLACES)
-        );
+        assert_eq!((inside.len(), env.upstream().inside_max()), (SLOTS, SLOTS));
     }
 }
 
 #[test]
-fn a_client_cannot_choose_the_name_of_its_place() {
+fn client_cannot_choose_its_holder_name() {
     for env in with_every_store() {
         let env = env.start();
         let named = || env.begin(Request::get("/reports").with(&[("x-request-id", "mine")]));
-        let requests: Vec<Pending> = (0..=PLACES).map(|_| named()).collect();
-        eventually("one of them is refused", || {
+        let requests: Vec<Pending> = (0..=SLOTS).map(|_| named()).collect();
+        eventually("one of them is over limit", || {
             requests
                 .iter()
                 .any(|request| request.has_received("429"))
                 .then_some(())
         });
-        is_inside(&env, PLACES);
+        is_inside(&env, SLOTS);
     }
 }
 
 /// Well before the lease is over.
 #[test]
-fn who_hangs_up_inside_has_given_its_place_back() {
+fn disconnecting_client_releases_its_slot() {
     for env in with_every_store() {
         let env = env.start();
         for _ in 0..4 {
-            let inside: Vec<Pending> = (0..PLACES)
+            let inside: Vec<Pending> = (0..SLOTS)
                 .map(|_| eventually("there is a place", || enter(&env).ok()))
                 .collect();
             inside.into_iter().for_each(Pending::hang_up);
             is_inside(&env, 0);
         }
-        assert_eq!(settled_room(&env), PLACES);
+        assert_eq!(settled_free_slots(&env), SLOTS);
     }
 }
 
 /// Some of them before Envoy has its verdict: then it gives nothing back.
 #[test]
-fn after_twenty_clients_have_hung_up_at_once_there_is_room_when_the_lease_is_over() {
+fn slots_of_twenty_disconnected_clients_expire_with_their_leases() {
     for env in with_every_store() {
         let env = with_lease(env, SHORT_LEASE).start();
         (0..20).for_each(|_| report(&env).hang_up());
-        settled_room(&env);
+        settled_free_slots(&env);
     }
 }
 
 #[test]
-fn a_client_that_hangs_up_before_its_verdict_keeps_its_place_until_the_lease_is_over() {
+fn disconnect_before_the_verdict_holds_the_slot_until_its_lease_expires() {
     let env = with_lease(
         behind_a_gate(Env::with("concurrency.yaml").on(Store::Redis)),
         LONG_LEASE,
     )
     .start();
     // From now on there is a connection to Redis.
-    assert_eq!(room(&env), PLACES);
+    assert_eq!(free_slots(&env), SLOTS);
     has_been_asked(&env, 12);
 
     env.redis().stop();
@@ -175,15 +174,15 @@ fn a_client_that_hangs_up_before_its_verdict_keeps_its_place_until_the_lease_is_
         (env.envoy.stats()["cluster.tollgate.upstream_rq_tx_reset"] == 1).then_some(())
     });
     env.redis().cont();
-    assert_eq!(room(&env), PLACES - 1, "the place is not given back");
+    assert_eq!(free_slots(&env), SLOTS - 1, "the slot is not released");
 }
 
 #[test]
-fn holders_that_never_come_back_are_forgotten_when_their_lease_is_over() {
+fn holders_without_release_expire_with_their_leases() {
     for env in with_every_store() {
         let env = with_lease(env, SHORT_LEASE).start();
         let begin = env.clock.now();
-        for name in 1..=PLACES {
+        for name in 1..=SLOTS {
             let holder = format!(
                 r#"{{"domain": "concurrency", "descriptors": [{{"entries": [
                     {{"key": "route", "value": "reports"}}, {{"key": "request_id", "value": "lost-{name}"}}]}}]}}"#
@@ -196,33 +195,33 @@ fn holders_that_never_come_back_are_forgotten_when_their_lease_is_over() {
             "a place was given away before its lease was over"
         );
         inside.hang_up();
-        settled_room(&env);
+        settled_free_slots(&env);
     }
 }
 
 #[test]
-fn a_redis_that_comes_back_empty_forgets_who_is_inside_and_nothing_else() {
-    let env = without_a_verdict_nobody_gets_in().start();
-    let before: Vec<Pending> = (0..PLACES)
+fn redis_restarted_empty_loses_holders_only() {
+    let env = failure_mode_deny().start();
+    let before: Vec<Pending> = (0..SLOTS)
         .map(|_| enter(&env).expect("there is a place"))
         .collect();
     env.redis().kill();
     env.redis().start_again();
     let mut after = vec![enter_when_redis_counts(&env).expect("it has forgotten the others")];
-    after.extend((1..PLACES).map(|_| enter(&env).expect("there is a place")));
+    after.extend((1..SLOTS).map(|_| enter(&env).expect("there is a place")));
     // What those of before give back they do not have.
     let asked = asked(&env);
     before.into_iter().for_each(Pending::hang_up);
-    has_been_asked(&env, asked + PLACES as u64);
-    enter(&env).expect_err("there is no place").was_refused();
+    has_been_asked(&env, asked + SLOTS as u64);
+    enter(&env).expect_err("there is no place").was_over_limit();
     after.into_iter().for_each(Pending::hang_up);
-    assert_eq!(settled_room(&env), PLACES);
+    assert_eq!(settled_free_slots(&env), SLOTS);
 }
 
 #[test]
-fn a_redis_that_comes_back_with_what_it_knew_still_knows_who_is_inside() {
-    let env = without_a_verdict_nobody_gets_in().start();
-    let inside: Vec<Pending> = (0..PLACES)
+fn redis_restarted_with_its_data_keeps_holders() {
+    let env = failure_mode_deny().start();
+    let inside: Vec<Pending> = (0..SLOTS)
         .map(|_| enter(&env).expect("there is a place"))
         .collect();
     env.redis().save();
@@ -230,12 +229,12 @@ fn a_redis_that_comes_back_with_what_it_knew_still_knows_who_is_inside() {
     env.redis().start_again();
     enter_when_redis_counts(&env)
         .expect_err("there is no place")
-        .was_refused();
+        .was_over_limit();
     inside.into_iter().for_each(Pending::hang_up);
-    assert_eq!(settled_room(&env), PLACES);
+    assert_eq!(settled_free_slots(&env), SLOTS);
 }
 
-/// A backend in which whoever gets in stays until the test lets it go.
+/// A backend that holds admitted requests until the test releases them.
 fn behind_a_gate(env: Builder) -> Builder {
     env.with_upstream_that(|upstream| upstream.answers("/reports", Answer::of(&[], "ok\n").later()))
 }
@@ -258,7 +257,7 @@ fn with_lease(env: Builder, lease: Duration) -> Builder {
 }
 
 /// On a Redis without which every request fails: so every other answer is its own.
-fn without_a_verdict_nobody_gets_in() -> Builder {
+fn failure_mode_deny() -> Builder {
     let env = Env::with("concurrency.yaml")
         .on(Store::Redis)
         .with_env("ON_STORE_ERROR", "error");
@@ -280,7 +279,7 @@ fn crowd(env: &Env, requests: usize) -> (Vec<Pending<'_>>, Vec<Timed>) {
             .filter(|request| request.has_received("HTTP"))
             .count()
     };
-    eventually("each is inside or refused", || {
+    eventually("each is admitted or over limit", || {
         (env.upstream().inside() - before + answered() == requests.len()).then_some(())
     });
     let (answered, inside): (Vec<_>, Vec<_>) = requests
@@ -308,27 +307,27 @@ fn enter_when_redis_counts(env: &Env) -> Result<Pending<'_>, Timed> {
     })
 }
 
-/// How many get in until somebody is refused. They have left when it returns.
-fn room(env: &Env) -> usize {
+/// Requests admitted until one is over limit. All have ended when it returns.
+fn free_slots(env: &Env) -> usize {
     let inside: Vec<Pending> = iter::repeat_with(|| enter(env))
-        .take(3 * PLACES)
+        .take(3 * SLOTS)
         .map_while(Result::ok)
         .collect();
-    let room = inside.len();
-    env.upstream().let_go(room);
+    let free_slots = inside.len();
+    env.upstream().release(free_slots);
     assert!(
         inside
             .into_iter()
             .all(|request| request.finish().outcome() == Outcome::Passed)
     );
-    room
+    free_slots
 }
 
-/// The same when everybody has left who is going to, and all places are there again; at least.
-fn settled_room(env: &Env) -> usize {
+/// The same once all released slots are free again, at least.
+fn settled_free_slots(env: &Env) -> usize {
     is_inside(env, 0);
-    eventually("all places are there again", || {
-        Some(room(env)).filter(|room| *room >= PLACES)
+    eventually("all slots are free again", || {
+        Some(free_slots(env)).filter(|free_slots| *free_slots >= SLOTS)
     })
 }
 

@@ -6,7 +6,7 @@ use crate::env::Env;
 use crate::env::http::Request;
 
 #[test]
-fn three_connections_pass_and_the_rest_are_closed() {
+fn three_connections_are_admitted_and_others_closed() {
     for env in Env::with_every_store("network-filter.yaml") {
         let env = env.start();
         let try_one = || {
@@ -14,7 +14,7 @@ fn three_connections_pass_and_the_rest_are_closed() {
             match connection.send(Request::get("/")) {
                 Ok(reply) => {
                     assert_eq!((reply.status, &*reply.body), (200, "ok\n"));
-                    // It was let in as a whole: nobody asks again.
+                    // The connection was admitted as a whole: its requests are not checked.
                     let again = connection.send(Request::get("/"));
                     assert_eq!(again.expect("the connection is open").status, 200);
                     true

@@ -8,7 +8,7 @@ use crate::env::{Counts, Env, Outcome, eventually};
 const DAY: Span = Span::from_secs(86_400);
 
 #[test]
-fn an_order_costs_five_and_a_look_costs_nothing() {
+fn order_consumes_five_and_a_peek_nothing() {
     for env in Env::with_every_store("costs.yaml") {
         let env = env.start();
         env.get_as("ann", "/balance").passed_with(10);
@@ -17,7 +17,7 @@ fn an_order_costs_five_and_a_look_costs_nothing() {
             env.get_as("ann", "/balance").passed_with(5);
         }
         env.get_as("ann", "/order").passed_with(0);
-        env.get_as("ann", "/order").was_refused();
+        env.get_as("ann", "/order").was_over_limit();
         // Nothing is left, and to look is allowed all the same.
         env.get_as("ann", "/balance").passed_with(0);
         // Everybody has credits of their own.
@@ -37,7 +37,7 @@ fn an_order_costs_five_and_a_look_costs_nothing() {
                 .stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.over_limit"),
             5
         );
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: 8,
             over_limit: 1,
             ..Counts::default()
@@ -46,12 +46,12 @@ fn an_order_costs_five_and_a_look_costs_nothing() {
 }
 
 #[test]
-fn what_is_given_back_can_be_spent_again_and_is_never_more_than_was_taken() {
+fn refund_is_available_again_and_never_exceeds_what_was_consumed() {
     for env in Env::with_every_store("costs.yaml") {
         let env = env.start();
         env.get_as("ann", "/order").passed_with(5);
         env.get_as("ann", "/order").passed_with(0);
-        env.get_as("ann", "/order").was_refused();
+        env.get_as("ann", "/order").was_over_limit();
         env.get_as("ann", "/refund").passed_with(5);
         env.get_as("ann", "/order").passed_with(0);
         for remaining in [5, 10, 10] {
@@ -64,7 +64,7 @@ fn what_is_given_back_can_be_spent_again_and_is_never_more_than_was_taken() {
             20,
             "orders, and nothing else"
         );
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: 8,
             over_limit: 1,
             ..Counts::default()
@@ -73,7 +73,7 @@ fn what_is_given_back_can_be_spent_again_and_is_never_more_than_was_taken() {
 }
 
 #[test]
-fn what_an_answer_came_to_is_charged_when_it_has_been_sent() {
+fn response_size_is_charged_after_it_is_sent() {
     const TOTAL_HITS: &str = "ratelimit.service.rate_limit.costs.meter_bytes.api_key.total_hits";
     for env in Env::with_every_store("costs.yaml") {
         let env = env.start();
@@ -85,22 +85,22 @@ fn what_an_answer_came_to_is_charged_when_it_has_been_sent() {
                 (env.tollgate.stat(TOTAL_HITS) == charged).then_some(())
             });
         }
-        let refused = env.get_as("ann", "/download").was_refused();
-        refused.counts_down("x-ratelimit-reset", refused.end_of_window(DAY));
+        let over_limit = env.get_as("ann", "/download").was_over_limit();
+        over_limit.counts_down("x-ratelimit-reset", over_limit.end_of_window(DAY));
         env.get_as("bob", "/download").passed_with(100);
         eventually("bob is charged", || {
             (env.tollgate.stat(TOTAL_HITS) == 200).then_some(())
         });
-        // Envoy asks once before and once after, also about what was refused (which came to 0
-        // bytes), and counts the first alone.
+        // Envoy checks each request before and after it, over-limit ones (of 0 bytes) too, and counts
+        // the first check only.
         eventually("everything is asked twice", || {
             (env.tollgate
                 .stat("ratelimit_server.ShouldRateLimit.total_requests")
                 == 10)
                 .then_some(())
         });
-        env.get_as("ann", "/download").was_refused();
-        env.adds_up_to(Counts {
+        env.get_as("ann", "/download").was_over_limit();
+        env.assert_counts(Counts {
             ok: 4,
             over_limit: 2,
             ..Counts::default()
@@ -109,7 +109,7 @@ fn what_an_answer_came_to_is_charged_when_it_has_been_sent() {
 }
 
 #[test]
-fn a_limit_that_envoy_brings_along_is_the_one_that_counts() {
+fn limit_in_the_request_overrides_the_rule() {
     for env in Env::with_every_store("costs.yaml") {
         let env = env.start();
         // One that is written in a route, and one that an earlier filter found out; the rules
@@ -123,10 +123,10 @@ fn a_limit_that_envoy_brings_along_is_the_one_that_counts() {
                 );
                 served.counts_down("x-ratelimit-reset", served.end_of_window(DAY));
             }
-            env.get_as("ann", path).was_refused();
+            env.get_as("ann", path).was_over_limit();
             env.get_as("bob", path).passed_with(limit - 1);
         }
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: 5,
             over_limit: 2,
             ..Counts::default()
@@ -136,7 +136,7 @@ fn a_limit_that_envoy_brings_along_is_the_one_that_counts() {
 
 /// As costs.yaml warns: Envoy asks nothing where it has no descriptor.
 #[test]
-fn a_request_without_a_key_is_not_asked_about() {
+fn request_without_a_key_is_not_checked() {
     for env in Env::with_every_store("costs.yaml") {
         let env = env.start();
         for _ in 0..3 {

@@ -77,17 +77,17 @@ pub(crate) enum Store {
 pub(crate) struct Tally {
     sent: AtomicU64,
     passed: AtomicU64,
-    refused: AtomicU64,
+    over_limit: AtomicU64,
     failed: AtomicU64,
 }
 
-/// What the door did with a request.
+/// What Envoy did with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The backend answered.
     Passed,
     /// Envoy answered, because of a limit.
-    Refused,
+    OverLimit,
     /// Envoy answered, because it had no verdict.
     Failed,
 }
@@ -123,7 +123,7 @@ pub(crate) struct Glimpse {
     pub(crate) outcome: Outcome,
     pub(crate) sent_at: Time,
     pub(crate) received_at: Time,
-    /// The limit that it told; 0 if none, as where Envoy had no verdict.
+    /// The limit in its headers; 0 if none, as where Envoy had no verdict.
     pub(crate) limit: u64,
 }
 
@@ -223,7 +223,7 @@ impl Env {
         }
     }
 
-    /// A connection to the door.
+    /// A connection to Envoy.
     pub(crate) fn connect(&self) -> Connection {
         Connection::open(self.ports.ingress()).expect("Envoy listens")
     }
@@ -267,7 +267,7 @@ impl Env {
 
     /// Every request got its reply, and all of them came through this Envoy, which counted this of
     /// them.
-    pub(crate) fn adds_up_to(&self, expected: Counts) {
+    pub(crate) fn assert_counts(&self, expected: Counts) {
         let stats = self.envoy.stats();
         let stat = |name: &str| stats.get(name).copied().unwrap_or(0);
         let counts = Counts {
@@ -282,10 +282,10 @@ impl Env {
             self.tally
         );
         let sent = self.tally.sent.load(Relaxed);
-        let [passed, refused, failed] =
-            [Outcome::Passed, Outcome::Refused, Outcome::Failed].map(|outcome| self.seen(outcome));
+        let [passed, over_limit, failed] = [Outcome::Passed, Outcome::OverLimit, Outcome::Failed]
+            .map(|outcome| self.seen(outcome));
         assert_eq!(
-            passed + refused + failed,
+            passed + over_limit + failed,
             sent,
             "requests with a reply, and sent"
         );
@@ -299,7 +299,7 @@ impl Env {
             counts.ok + counts.failure_mode_allowed,
             "requests that passed"
         );
-        assert_eq!(refused, counts.over_limit, "requests that were refused");
+        assert_eq!(over_limit, counts.over_limit, "requests over limit");
         assert_eq!(
             failed,
             counts.error - counts.failure_mode_allowed,
@@ -435,7 +435,7 @@ impl Tally {
     fn of(&self, outcome: Outcome) -> &AtomicU64 {
         match outcome {
             Outcome::Passed => &self.passed,
-            Outcome::Refused => &self.refused,
+            Outcome::OverLimit => &self.over_limit,
             Outcome::Failed => &self.failed,
         }
     }
@@ -463,18 +463,18 @@ impl Pending<'_> {
 }
 
 impl Timed {
-    /// What the door did. Envoy marks what it refuses; a gRPC call that it refuses is a 200 as far
-    /// as HTTP goes.
+    /// What Envoy did. It marks requests over limit; the HTTP status of a gRPC call is 200 all the
+    /// same.
     pub(crate) fn outcome(&self) -> Outcome {
         match (self.reply.status, self.reply.header("x-envoy-ratelimited")) {
-            (200 | 429, Some("true")) => Outcome::Refused,
+            (200 | 429, Some("true")) => Outcome::OverLimit,
             (200, None) => Outcome::Passed,
             (500, None) => Outcome::Failed,
             _ => panic!("a reply of no kind that is known: {:?}", self.reply),
         }
     }
 
-    /// Fails unless the request passed, with so many remaining.
+    /// Fails unless the request was admitted with this many remaining.
     pub(crate) fn passed_with(self, remaining: u64) -> Self {
         assert_eq!(self.outcome(), Outcome::Passed, "{:?}", self.reply);
         assert_eq!(
@@ -486,11 +486,11 @@ impl Timed {
         self
     }
 
-    /// Fails unless the request was refused with a 429.
-    pub(crate) fn was_refused(self) -> Self {
+    /// Fails unless the request was over limit with a 429.
+    pub(crate) fn was_over_limit(self) -> Self {
         assert_eq!(
             (self.outcome(), self.reply.status),
-            (Outcome::Refused, 429),
+            (Outcome::OverLimit, 429),
             "{:?}",
             self.reply
         );

@@ -8,7 +8,7 @@ use crate::env::{Counts, Env};
 const DAY: Span = Span::from_secs(86_400);
 
 #[test]
-fn retry_after_can_come_from_tollgate() {
+fn retry_after_is_sent_by_tollgate() {
     for env in Env::with_every_store("envoy.yaml") {
         let env = env
             .with_instead(
@@ -27,13 +27,13 @@ fn retry_after_can_come_from_tollgate() {
                 None
             );
         }
-        let refused = env.get("/").was_refused();
-        refused.counts_down("retry-after", first.after(Span::from_secs(20)));
+        let over_limit = env.get("/").was_over_limit();
+        over_limit.counts_down("retry-after", first.after(Span::from_secs(20)));
         assert_eq!(
-            refused.reply.number("retry-after"),
-            refused.reply.number("x-ratelimit-reset")
+            over_limit.reply.number("retry-after"),
+            over_limit.reply.number("x-ratelimit-reset")
         );
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: 3,
             over_limit: 1,
             ..Counts::default()
@@ -42,15 +42,15 @@ fn retry_after_can_come_from_tollgate() {
 }
 
 #[test]
-fn retry_after_is_there_once_when_both_send_it() {
+fn retry_after_is_sent_once_if_both_are_configured() {
     for env in Env::with_every_store("envoy.yaml") {
         let env = env.with_env("RETRY_AFTER_HEADER_ENABLED", "true").start();
         for remaining in [3, 2, 1, 0] {
             env.get("/search").passed_with(remaining);
         }
-        let refused = env.get("/search").was_refused();
-        refused.counts_down("retry-after", refused.end_of_window(DAY));
-        env.adds_up_to(Counts {
+        let over_limit = env.get("/search").was_over_limit();
+        over_limit.counts_down("retry-after", over_limit.end_of_window(DAY));
+        env.assert_counts(Counts {
             ok: 4,
             over_limit: 1,
             ..Counts::default()
@@ -59,7 +59,7 @@ fn retry_after_is_there_once_when_both_send_it() {
 }
 
 #[test]
-fn a_client_gets_the_references_headers_and_those_of_the_ietf() {
+fn responses_have_the_references_and_ietf_headers() {
     for env in Env::with_every_store("envoy.yaml") {
         let env = env
             .with_env("LIMIT_RESPONSE_HEADERS_ENABLED", "true")
@@ -69,7 +69,7 @@ fn a_client_gets_the_references_headers_and_those_of_the_ietf() {
             .into_iter()
             .map(|remaining| (remaining, env.get("/search").passed_with(remaining)))
             .collect();
-        replies.push((0, env.get("/search").was_refused()));
+        replies.push((0, env.get("/search").was_over_limit()));
         for (remaining, timed) in replies {
             let reply = &timed.reply;
             assert_eq!(reply.number("ratelimit-limit"), 4);
@@ -86,7 +86,7 @@ fn a_client_gets_the_references_headers_and_those_of_the_ietf() {
                 Some(&*format!(r#""search";r={remaining};t={reset}"#))
             );
         }
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: 4,
             over_limit: 1,
             ..Counts::default()

@@ -1,4 +1,4 @@
-//! Up to the limit a client is served, and beyond it is told when to come back.
+//! Requests up to the limit are served; over it the response says when to retry.
 
 use tollgate::time::Span;
 
@@ -8,7 +8,7 @@ use crate::env::{Counts, Env, Outcome};
 const DAY: Span = Span::from_secs(86_400);
 
 #[test]
-fn a_client_is_served_up_to_its_limit_and_then_told_when_to_come_back() {
+fn client_is_served_up_to_its_limit_and_gets_retry_after() {
     for env in Env::with_every_store("envoy.yaml") {
         let env = env.start();
         for remaining in [3, 2, 1, 0] {
@@ -22,15 +22,15 @@ fn a_client_is_served_up_to_its_limit_and_then_told_when_to_come_back() {
             assert_eq!(served.reply.body, "ok\n");
         }
         for _ in 0..2 {
-            let refused = env.get("/search").was_refused();
+            let over_limit = env.get("/search").was_over_limit();
             assert_eq!(
-                refused.reply.header("x-ratelimit-limit"),
+                over_limit.reply.header("x-ratelimit-limit"),
                 Some(r#"4, 4;w=86400;name="search""#)
             );
-            assert_eq!(refused.reply.number("x-ratelimit-remaining"), 0);
-            refused.counts_down("x-ratelimit-reset", refused.end_of_window(DAY));
-            refused.counts_down("retry-after", refused.end_of_window(DAY));
-            assert_eq!(refused.reply.body, "");
+            assert_eq!(over_limit.reply.number("x-ratelimit-remaining"), 0);
+            over_limit.counts_down("x-ratelimit-reset", over_limit.end_of_window(DAY));
+            over_limit.counts_down("retry-after", over_limit.end_of_window(DAY));
+            assert_eq!(over_limit.reply.body, "");
         }
         assert_eq!(
             env.tollgate
@@ -42,7 +42,7 @@ fn a_client_is_served_up_to_its_limit_and_then_told_when_to_come_back() {
                 .stat("ratelimit.service.rate_limit.web.path_/search.remote_address.over_limit"),
             2
         );
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: 4,
             over_limit: 2,
             ..Counts::default()
@@ -50,9 +50,9 @@ fn a_client_is_served_up_to_its_limit_and_then_told_when_to_come_back() {
     }
 }
 
-/// What the first lines of envoy.yaml promise to whoever tries it.
+/// The example at the top of envoy.yaml.
 #[test]
-fn the_fourth_request_within_a_minute_is_refused_for_twenty_seconds() {
+fn fourth_request_within_a_minute_is_over_limit_for_twenty_seconds() {
     for env in Env::with_every_store("envoy.yaml") {
         let env = env.start();
         let first = env.get("/").passed_with(2);
@@ -68,10 +68,10 @@ fn the_fourth_request_within_a_minute_is_refused_for_twenty_seconds() {
             Some(r#"3, 3;w=60;name="home""#)
         );
 
-        let fourth = env.get("/").was_refused();
+        let fourth = env.get("/").was_over_limit();
         fourth.counts_down("retry-after", first.after(Span::from_secs(20)));
         fourth.counts_down("x-ratelimit-reset", first.after(Span::from_secs(20)));
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: 3,
             over_limit: 1,
             ..Counts::default()
@@ -80,7 +80,7 @@ fn the_fourth_request_within_a_minute_is_refused_for_twenty_seconds() {
 }
 
 #[test]
-fn whoever_waits_for_as_long_as_retry_after_says_is_served_and_not_a_second_sooner() {
+fn request_after_retry_after_is_admitted_and_none_before() {
     let rules = "
 domain: web
 descriptors:
@@ -94,33 +94,33 @@ descriptors:
         let env = env.with_rules("web.yaml", rules).start();
         // On a busy machine two requests may be two seconds apart.
         let mut first = env.get("/").passed_with(0);
-        let refused = loop {
+        let over_limit = loop {
             let reply = env.get("/");
-            if reply.outcome() == Outcome::Refused {
-                break reply.was_refused();
+            if reply.outcome() == Outcome::OverLimit {
+                break reply.was_over_limit();
             }
             first = reply;
         };
-        refused.counts_down("retry-after", first.after(Span::from_secs(2)));
-        let wait = Span::from_secs(refused.reply.number("retry-after"));
+        over_limit.counts_down("retry-after", first.after(Span::from_secs(2)));
+        let wait = Span::from_secs(over_limit.reply.number("retry-after"));
         let served = loop {
             let reply = env.get("/");
             if reply.outcome() == Outcome::Passed {
                 break reply;
             }
             assert!(
-                reply.sent_at < refused.received_at.plus(wait),
-                "refused after {wait}"
+                reply.sent_at < over_limit.received_at.plus(wait),
+                "over limit after {wait}"
             );
         };
         assert!(
-            served.received_at.plus(Span::from_secs(1)) > refused.sent_at.plus(wait),
+            served.received_at.plus(Span::from_secs(1)) > over_limit.sent_at.plus(wait),
             "served more than a second before {wait} were over"
         );
-        let (passed, refused) = (env.seen(Outcome::Passed), env.seen(Outcome::Refused));
-        env.adds_up_to(Counts {
+        let (passed, over_limit) = (env.seen(Outcome::Passed), env.seen(Outcome::OverLimit));
+        env.assert_counts(Counts {
             ok: passed,
-            over_limit: refused,
+            over_limit,
             ..Counts::default()
         });
     }
@@ -129,7 +129,7 @@ descriptors:
 /// Envoy puts the value of a header into a descriptor as it came, and lets a request pass that gets
 /// an error.
 #[test]
-fn a_header_that_is_not_utf8_is_limited_by_its_bytes() {
+fn header_that_is_not_utf8_is_limited_by_its_bytes() {
     let rules = "
 domain: web
 descriptors:
@@ -150,10 +150,10 @@ descriptors:
         for remaining in [2, 1, 0] {
             get(b"a\xff").passed_with(remaining);
         }
-        get(b"a\xff").was_refused();
+        get(b"a\xff").was_over_limit();
         get(b"a\xfe").passed_with(2);
         get("a\u{fffd}".as_bytes()).passed_with(2);
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: 5,
             over_limit: 1,
             ..Counts::default()
@@ -162,7 +162,7 @@ descriptors:
 }
 
 #[test]
-fn a_period_that_no_unit_names_is_told_without_a_window() {
+fn limit_of_an_unnamed_period_has_no_window() {
     let half_day = Span::from_secs(12 * 3_600);
     for env in Env::with_every_store("envoy.yaml") {
         let env = env.start();
@@ -171,10 +171,10 @@ fn a_period_that_no_unit_names_is_told_without_a_window() {
             assert_eq!(served.reply.header("x-ratelimit-limit"), Some("2"));
             served.counts_down("x-ratelimit-reset", served.end_of_window(half_day));
         }
-        let refused = env.get("/report").was_refused();
-        assert_eq!(refused.reply.header("x-ratelimit-limit"), Some("2"));
-        refused.counts_down("retry-after", refused.end_of_window(half_day));
-        env.adds_up_to(Counts {
+        let over_limit = env.get("/report").was_over_limit();
+        assert_eq!(over_limit.reply.header("x-ratelimit-limit"), Some("2"));
+        over_limit.counts_down("retry-after", over_limit.end_of_window(half_day));
+        env.assert_counts(Counts {
             ok: 2,
             over_limit: 1,
             ..Counts::default()
@@ -183,7 +183,7 @@ fn a_period_that_no_unit_names_is_told_without_a_window() {
 }
 
 #[test]
-fn a_refused_grpc_call_gets_resource_exhausted() {
+fn over_limit_grpc_call_gets_resource_exhausted() {
     for env in Env::with_every_store("envoy.yaml") {
         let env = env.start();
         let call = || {
@@ -196,15 +196,19 @@ fn a_refused_grpc_call_gets_resource_exhausted() {
         for remaining in [1, 0] {
             call().passed_with(remaining);
         }
-        let refused = call();
-        assert_eq!(refused.outcome(), Outcome::Refused);
-        assert_eq!(refused.reply.status, 200, "gRPC has its own status");
-        assert_eq!(refused.reply.number("grpc-status"), 8, "RESOURCE_EXHAUSTED");
-        refused.counts_down(
-            "retry-after",
-            refused.end_of_window(Span::from_secs(12 * 3_600)),
+        let over_limit = call();
+        assert_eq!(over_limit.outcome(), Outcome::OverLimit);
+        assert_eq!(over_limit.reply.status, 200, "gRPC has its own status");
+        assert_eq!(
+            over_limit.reply.number("grpc-status"),
+            8,
+            "RESOURCE_EXHAUSTED"
         );
-        env.adds_up_to(Counts {
+        over_limit.counts_down(
+            "retry-after",
+            over_limit.end_of_window(Span::from_secs(12 * 3_600)),
+        );
+        env.assert_counts(Counts {
             ok: 2,
             over_limit: 1,
             ..Counts::default()
@@ -213,7 +217,7 @@ fn a_refused_grpc_call_gets_resource_exhausted() {
 }
 
 #[test]
-fn without_a_limit_and_in_shadow_mode_every_request_passes() {
+fn unlimited_and_shadow_rules_admit_every_request() {
     for env in Env::with_every_store("envoy.yaml") {
         let env = env.start();
         for _ in 0..5 {
@@ -245,7 +249,7 @@ fn without_a_limit_and_in_shadow_mode_every_request_passes() {
                 .stat("ratelimit_server.ShouldRateLimit.total_requests"),
             10
         );
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: 10,
             ..Counts::default()
         });

@@ -11,9 +11,9 @@ const DAY: Span = Span::from_secs(86_400);
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 const IN_PIECES: &[(&str, &str)] = &[("content-type", "text/event-stream")];
 
-/// What the first lines of llm.yaml promise to whoever tries it.
+/// The example at the top of llm.yaml.
 #[test]
-fn of_four_hundred_tokens_that_were_reserved_thirty_are_used() {
+fn thirty_of_four_hundred_reserved_tokens_are_used() {
     for env in Env::with_every_store("llm.yaml") {
         let env = env.start();
         ask(&env, "ann", "400").finish().passed_with(600);
@@ -22,7 +22,7 @@ fn of_four_hundred_tokens_that_were_reserved_thirty_are_used() {
 }
 
 #[test]
-fn an_estimate_is_reserved_while_a_call_runs_and_what_it_did_not_use_is_given_back() {
+fn unused_part_of_an_estimate_is_refunded() {
     for env in Env::with_every_store("llm.yaml") {
         let env = env.with_upstream().start();
         env.upstream().answers(
@@ -32,14 +32,14 @@ fn an_estimate_is_reserved_while_a_call_runs_and_what_it_did_not_use_is_given_ba
         let call = ask(&env, "ann", "400");
         is_inside(&env, 1);
         has_left(&env, "ann", 600);
-        env.upstream().let_go(1);
+        env.upstream().release(1);
         call.finish().passed_with(600);
         settles(&env, "ann", 850);
         // Everybody has a budget of their own.
         has_left(&env, "bob", 1_000);
         assert_eq!(overdrawn(&env), 0);
         let looks = env.seen(Outcome::Passed);
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: looks,
             ..Counts::default()
         });
@@ -47,7 +47,7 @@ fn an_estimate_is_reserved_while_a_call_runs_and_what_it_did_not_use_is_given_ba
 }
 
 #[test]
-fn an_answer_in_pieces_is_not_held_back_and_is_settled_by_what_its_last_ones_say() {
+fn streamed_response_is_settled_by_its_last_chunk() {
     for env in Env::with_every_store("llm.yaml") {
         let env = env.with_upstream().start();
         let answer = Answer::of(IN_PIECES, "data: {\"text\": \"Fo\", \"usage\": null}\n\n");
@@ -63,14 +63,14 @@ fn an_answer_in_pieces_is_not_held_back_and_is_settled_by_what_its_last_ones_say
         });
         assert!(!call.has_received("ur."));
         has_left(&env, "ann", 900);
-        env.upstream().let_go(1);
+        env.upstream().release(1);
         call.finish().passed_with(900);
         settles(&env, "ann", 940);
     }
 }
 
 #[test]
-fn what_was_used_beyond_the_estimate_is_charged_and_too_much_of_it_locks_out() {
+fn usage_beyond_the_estimate_is_charged() {
     for env in Env::with_every_store("llm.yaml") {
         let env = env.with_upstream().start();
         env.upstream().answers(
@@ -85,8 +85,8 @@ fn what_was_used_beyond_the_estimate_is_charged_and_too_much_of_it_locks_out() {
                 (overdrawn(&env) == too_many).then_some(())
             });
         }
-        let refused = ask(&env, "ann", "100").finish().was_refused();
-        refused.counts_down("retry-after", refused.end_of_window(DAY));
+        let over_limit = ask(&env, "ann", "100").finish().was_over_limit();
+        over_limit.counts_down("retry-after", over_limit.end_of_window(DAY));
         // Nothing was reserved for it with the other rule.
         has_left(&env, "ann", 800);
         ask(&env, "bob", "100").finish().passed_with(900);
@@ -97,7 +97,7 @@ fn what_was_used_beyond_the_estimate_is_charged_and_too_much_of_it_locks_out() {
 }
 
 #[test]
-fn beyond_the_budget_a_call_is_refused_and_neither_pays_nor_gets_anything_back() {
+fn over_limit_call_neither_consumes_nor_refunds() {
     for env in Env::with_every_store("llm.yaml") {
         let env = env.with_upstream().start();
         env.upstream().answers(
@@ -107,21 +107,21 @@ fn beyond_the_budget_a_call_is_refused_and_neither_pays_nor_gets_anything_back()
         let call = ask(&env, "ann", "700");
         is_inside(&env, 1);
         for _ in 0..3 {
-            ask(&env, "ann", "301").finish().was_refused();
+            ask(&env, "ann", "301").finish().was_over_limit();
         }
         has_left(&env, "ann", 300);
         let last = ask(&env, "ann", "300");
         is_inside(&env, 2);
-        env.upstream().let_go(2);
+        env.upstream().release(2);
         call.finish().passed_with(300);
         last.finish().passed_with(0);
         eventually("the last one is charged for more", || {
             (overdrawn(&env) == 400).then_some(())
         });
         has_left(&env, "ann", 0);
-        // Five calls and two looks; and two settlements, one of which comes to nothing.
+        // Five calls and two peeks; and two settlements, one of which is zero.
         assert_eq!(asked(&env), 5 + 2 + 2);
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: 4,
             over_limit: 3,
             ..Counts::default()
@@ -130,7 +130,7 @@ fn beyond_the_budget_a_call_is_refused_and_neither_pays_nor_gets_anything_back()
 }
 
 #[test]
-fn who_hangs_up_has_used_what_is_known_or_else_what_was_reserved() {
+fn disconnected_call_is_charged_known_usage_or_its_estimate() {
     for env in Env::with_every_store("llm.yaml") {
         let env = env.with_upstream().start();
         let upstream = env.upstream();
@@ -162,7 +162,7 @@ fn who_hangs_up_has_used_what_is_known_or_else_what_was_reserved() {
 
 /// Envoy would not ask about it at all.
 #[test]
-fn a_call_without_a_good_estimate_gets_nowhere() {
+fn call_without_a_valid_estimate_is_rejected() {
     for env in Env::with_every_store("llm.yaml") {
         let env = env.with_upstream().start();
         let asks = |headers: &[(&str, &str)]| {
@@ -189,7 +189,7 @@ fn a_call_without_a_good_estimate_gets_nowhere() {
 }
 
 #[test]
-fn of_two_estimates_the_first_is_reserved_and_settled() {
+fn first_of_two_estimates_is_reserved_and_settled() {
     for env in Env::with_every_store("llm.yaml") {
         let env = env.with_upstream().start();
         env.upstream().answers(

@@ -17,13 +17,13 @@ const SOME: u64 = 50;
 /// beyond the limits is exactly what Envoy says it got no verdict for. None of it was before the
 /// drain had ended, and none after Tollgate was ready again.
 #[test]
-fn a_restart_lets_through_what_is_sent_while_nobody_listens_and_nothing_else() {
+fn restart_admits_only_requests_sent_while_it_is_down() {
     const DRAIN_PERIOD: Duration = Duration::from_millis(300);
     for env in Env::with_every_store("envoy.yaml") {
         let env = env.with_env("DRAIN_PERIOD", "300ms").start();
         let [mut stopped_at, mut ended_at, mut started_at, mut back_at] = [env.clock.now(); 4];
         let seen = env.under_traffic(CLIENTS, "/search", |_| {
-            more(&env, Outcome::Refused);
+            more(&env, Outcome::OverLimit);
             stopped_at = env.clock.now();
             env.tollgate.stop();
             ended_at = env.clock.now();
@@ -31,7 +31,7 @@ fn a_restart_lets_through_what_is_sent_while_nobody_listens_and_nothing_else() {
             started_at = env.clock.now();
             env.tollgate.start_again();
             back_at = env.clock.now();
-            more(&env, Outcome::Refused);
+            more(&env, Outcome::OverLimit);
         });
 
         let passed: Vec<Glimpse> = seen
@@ -42,9 +42,9 @@ fn a_restart_lets_through_what_is_sent_while_nobody_listens_and_nothing_else() {
         // The limit is 4, and who used it is forgotten with the process, or known to Redis.
         let within = if env.store() == Store::Memory { 8 } else { 4 };
         let unasked = passed.len() as u64 - within;
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: within,
-            over_limit: env.seen(Outcome::Refused),
+            over_limit: env.seen(Outcome::OverLimit),
             error: unasked,
             failure_mode_allowed: unasked,
         });
@@ -75,7 +75,7 @@ fn a_restart_lets_through_what_is_sent_while_nobody_listens_and_nothing_else() {
 
 /// With `failure_mode_deny: true` they get an error instead.
 #[test]
-fn without_a_verdict_nobody_gets_in_where_envoy_is_told_so() {
+fn failure_mode_deny_rejects_requests_without_a_verdict() {
     for env in Env::with_every_store("envoy.yaml") {
         let env = env
             .with_instead("failure_mode_deny: false", "failure_mode_deny: true")
@@ -89,7 +89,7 @@ fn without_a_verdict_nobody_gets_in_where_envoy_is_told_so() {
         env.tollgate.start_again();
         env.get("/search")
             .passed_with(if env.store() == Store::Memory { 3 } else { 2 });
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: 2,
             error: 3,
             ..Counts::default()
@@ -98,7 +98,7 @@ fn without_a_verdict_nobody_gets_in_where_envoy_is_told_so() {
 }
 
 #[test]
-fn new_rules_cost_nobody_an_answer() {
+fn reload_loses_no_response() {
     const LIMITS: [u64; 5] = [1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000];
     let rules = |limit: u64| {
         format!(
@@ -123,43 +123,39 @@ descriptors:
                 more(&env, Outcome::Passed);
             }
             env.write_rules("web.yaml", "domain: [");
-            eventually("bad rules are refused", || {
+            eventually("invalid rules are rejected", || {
                 (env.tollgate.stat("ratelimit.service.config_load_error") > 0).then_some(())
             });
             more(&env, Outcome::Passed);
         });
 
         let sent: usize = seen.iter().map(Vec::len).sum();
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: sent as u64,
             ..Counts::default()
         });
         for client in &seen {
             assert!(
                 client.is_sorted_by_key(|glimpse| glimpse.limit),
-                "nobody meets old rules after new ones"
+                "no request gets old rules after new ones"
             );
         }
         let limits: BTreeSet<u64> = seen.iter().flatten().map(|glimpse| glimpse.limit).collect();
-        assert_eq!(
-            limits,
-            LIMITS.into(),
-            "the limits that were told: bad rules change nothing"
-        );
+        assert_eq!(limits, LIMITS.into(), "invalid rules change no limit");
         // Counters outlive rules: what was used is used.
         env.get("/search").passed_with(LIMITS[4] - sent as u64 - 1);
     }
 }
 
 #[test]
-fn while_redis_is_killed_every_request_gets_a_verdict() {
+fn every_request_gets_a_verdict_while_redis_is_killed() {
     for policy in POLICIES {
         every_request_gets_a_verdict(policy, RedisServer::kill, RedisServer::start_again);
     }
 }
 
 #[test]
-fn while_redis_is_stopped_every_request_gets_a_verdict() {
+fn every_request_gets_a_verdict_while_redis_is_stopped() {
     for policy in POLICIES {
         every_request_gets_a_verdict(policy, RedisServer::stop, RedisServer::cont);
     }
@@ -197,7 +193,7 @@ descriptors:
         more(&env, Outcome::Passed);
     });
 
-    let (passed, refused): (Vec<Glimpse>, Vec<Glimpse>) = seen
+    let (passed, over_limit): (Vec<Glimpse>, Vec<Glimpse>) = seen
         .into_iter()
         .flatten()
         .partition(|glimpse| glimpse.outcome == Outcome::Passed);
@@ -205,16 +201,16 @@ descriptors:
         passed.iter().all(|glimpse| glimpse.limit > 0),
         "{policy}: a request passed without a verdict"
     );
-    // The limit is never reached: only the policy refuses.
+    // The limit is never reached: only on_store_error rejects.
     let by_policy = if policy == "deny" {
         env.tollgate.fallbacks(policy)
     } else {
         0
     };
-    assert_eq!(refused.len() as u64, by_policy, "{policy}");
-    env.adds_up_to(Counts {
+    assert_eq!(over_limit.len() as u64, by_policy, "{policy}");
+    env.assert_counts(Counts {
         ok: passed.len() as u64,
-        over_limit: refused.len() as u64,
+        over_limit: over_limit.len() as u64,
         ..Counts::default()
     });
 }

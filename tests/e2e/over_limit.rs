@@ -1,5 +1,5 @@
-//! Over the limit a request waits for its turn, is served something cheap, or is refused with a
-//! text: what clients and backends see.
+//! Requests over the limit are queued, degraded, or rejected with a body: what clients and backends
+//! see.
 
 use std::thread;
 
@@ -15,7 +15,7 @@ const PATIENT: &str = "timeout: 60s";
 
 /// One a second, and at most two seconds to wait: the first is served at once, and two can wait.
 #[test]
-fn requests_over_the_limit_wait_for_their_turn_or_are_refused() {
+fn requests_over_the_limit_are_queued_or_rejected() {
     const CLIENTS: usize = 20;
     const SERVED_MIN: usize = 3;
     const INTERVAL: Span = Span::from_secs(1);
@@ -39,12 +39,12 @@ fn requests_over_the_limit_wait_for_their_turn_or_are_refused() {
             .map(|reply| reply.sent_at)
             .min()
             .expect("there are some");
-        let (mut served, refused): (Vec<_>, Vec<_>) = replies
+        let (mut served, over_limit): (Vec<_>, Vec<_>) = replies
             .into_iter()
             .partition(|reply| reply.outcome() == Outcome::Passed);
-        // A request that is sent late may find room that had not been there.
+        // A request that is sent late may get a slot that was not free before.
         assert!(
-            served.len() >= SERVED_MIN && !refused.is_empty(),
+            served.len() >= SERVED_MIN && !over_limit.is_empty(),
             "{served:?}"
         );
         served.sort_by_key(|reply| reply.received_at);
@@ -58,20 +58,20 @@ fn requests_over_the_limit_wait_for_their_turn_or_are_refused() {
         }
         let counts = Counts {
             ok: served.len() as u64,
-            over_limit: refused.len() as u64,
+            over_limit: over_limit.len() as u64,
             ..Counts::default()
         };
-        for reply in refused {
+        for reply in over_limit {
             // The queue is two seconds long, and moves on every second.
-            assert_eq!(reply.was_refused().reply.number("retry-after"), 1);
+            assert_eq!(reply.was_over_limit().reply.number("retry-after"), 1);
         }
-        env.adds_up_to(counts);
+        env.assert_counts(counts);
     }
 }
 
 /// Otherwise Envoy would go on without a verdict, and let them in.
 #[test]
-fn a_request_whose_turn_is_after_the_deadline_is_refused() {
+fn request_whose_slot_is_after_the_deadline_is_rejected() {
     const REQUESTS: u64 = 5;
     for env in Env::with_every_store("over-limit.yaml") {
         let env = env.with_instead(TIMEOUT, "timeout: 10s");
@@ -92,7 +92,7 @@ fn a_request_whose_turn_is_after_the_deadline_is_refused() {
                 .count(),
             1
         );
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: 1,
             over_limit: REQUESTS - 1,
             ..Counts::default()
@@ -102,10 +102,10 @@ fn a_request_whose_turn_is_after_the_deadline_is_refused() {
 
 /// Others may have been given later slots meanwhile, and theirs cannot be moved.
 #[test]
-fn a_client_that_hangs_up_while_it_waits_has_used_its_slot() {
+fn client_that_disconnects_in_the_queue_consumes_its_slot() {
     for env in Env::with_every_store("over-limit.yaml") {
         let env = env.with_instead(TIMEOUT, "timeout: 600s");
-        // One a minute, and room for one to wait.
+        // One a minute, and one more may be queued.
         let env = env
             .with_rules(
                 "over-limit.yaml",
@@ -122,7 +122,7 @@ fn a_client_that_hangs_up_while_it_waits_has_used_its_slot() {
         waits(1);
         second.hang_up();
         waits(0);
-        env.get("/checkout").was_refused();
+        env.get("/checkout").was_over_limit();
     }
 }
 
@@ -140,7 +140,7 @@ fn checkout(limit: &str, max_wait: &str) -> String {
 }
 
 #[test]
-fn beyond_its_limit_a_request_is_served_by_a_backend_that_is_told_so() {
+fn degraded_request_is_marked_for_the_backend() {
     for env in Env::with_every_store("over-limit.yaml") {
         let env = env.with_upstream().start();
         for remaining in [1, 0] {
@@ -157,7 +157,7 @@ fn beyond_its_limit_a_request_is_served_by_a_backend_that_is_told_so() {
                 Some("true")
             );
         }
-        env.adds_up_to(Counts {
+        env.assert_counts(Counts {
             ok: 4,
             ..Counts::default()
         });
@@ -165,7 +165,7 @@ fn beyond_its_limit_a_request_is_served_by_a_backend_that_is_told_so() {
 }
 
 #[test]
-fn the_sample_backend_gives_a_cheap_answer_where_it_is_told_to() {
+fn sample_backend_serves_degraded_requests() {
     for env in Env::with_every_store("over-limit.yaml") {
         let env = env.start();
         let bodies: Vec<String> = (0..3).map(|_| env.get("/offers").reply.body).collect();
@@ -174,17 +174,20 @@ fn the_sample_backend_gives_a_cheap_answer_where_it_is_told_to() {
 }
 
 #[test]
-fn a_refusal_says_what_the_rule_says() {
+fn rejection_has_the_rules_response_body() {
     for env in Env::with_every_store("over-limit.yaml") {
         let env = env.start();
         assert_eq!(env.get("/export").passed_with(0).reply.body, "ok\n");
-        let refused = env.get("/export").was_refused();
-        assert_eq!(refused.reply.body, "one export a day: come back tomorrow\n");
-        assert_eq!(refused.reply.header("content-type"), Some("text/plain"));
-        refused.counts_down("retry-after", refused.end_of_window(DAY));
+        let over_limit = env.get("/export").was_over_limit();
+        assert_eq!(
+            over_limit.reply.body,
+            "one export a day: come back tomorrow\n"
+        );
+        assert_eq!(over_limit.reply.header("content-type"), Some("text/plain"));
+        over_limit.counts_down("retry-after", over_limit.end_of_window(DAY));
         let call = Request::get("/export")
             .post("")
             .with(&[("content-type", "application/grpc"), ("te", "trailers")]);
-        assert_eq!(env.send(call).outcome(), Outcome::Refused);
+        assert_eq!(env.send(call).outcome(), Outcome::OverLimit);
     }
 }

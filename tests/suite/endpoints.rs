@@ -1,4 +1,4 @@
-//! Every door says what it should: gRPC with health and reflection, HTTP, the operators' door, and
+//! Responses of every endpoint: gRPC with health and reflection, HTTP, the admin listener, and
 //! Prometheus' own.
 
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn a_grpc_call_is_answered_with_the_limit_and_what_remains() {
+async fn grpc_response_has_limit_and_remaining() {
     let server = TestServer::with_rules(&limit_of(2)).start();
     let mut client = server.client().await;
     let response = client
@@ -101,7 +101,7 @@ async fn calls_on_many_connections_share_one_counter() {
 }
 
 #[tokio::test]
-async fn grpc_health_knows_the_service_and_nothing_else() {
+async fn grpc_health_reports_the_service_only() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     let mut client = server.client().await;
     for service in ["", "ratelimit"] {
@@ -118,7 +118,7 @@ async fn grpc_health_knows_the_service_and_nothing_else() {
             Serving
         );
     }
-    for service in ["envoy.service.ratelimit.v3.RateLimitService", "nobody"] {
+    for service in ["envoy.service.ratelimit.v3.RateLimitService", "unknown"] {
         assert_eq!(
             client
                 .health(service)
@@ -142,7 +142,7 @@ async fn grpc_health_knows_the_service_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_service_or_method_that_is_not_there_is_unimplemented() {
+async fn unknown_service_or_method_is_unimplemented() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     let mut client = server.client().await;
     let mut elsewhere = tonic::client::Grpc::new(client.channel.clone());
@@ -255,7 +255,7 @@ async fn reflection_v1alpha_lists_the_services() {
 }
 
 #[test]
-fn healthcheck_answers_any_method() {
+fn healthcheck_accepts_any_method() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     let mut connection = Connection::open(server.http);
     for method in ["GET", "POST", "HEAD", "PUT"] {
@@ -272,7 +272,7 @@ fn healthcheck_answers_any_method() {
 }
 
 #[test]
-fn ready_says_by_name_what_the_process_waits_for_on_both_doors() {
+fn ready_reports_each_part_on_both_ports() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     for addr in [server.http, server.admin] {
         let reply = http::get(addr, "/ready");
@@ -284,7 +284,7 @@ fn ready_says_by_name_what_the_process_waits_for_on_both_doors() {
 }
 
 #[test]
-fn the_http_port_has_nothing_else() {
+fn http_port_has_no_other_paths() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     for path in ["/", "/metrics", "/rlconfig", "/json/", "/nothing"] {
         assert_eq!(server.get(path).status, 404, "{path}");
@@ -292,7 +292,7 @@ fn the_http_port_has_nothing_else() {
 }
 
 #[test]
-fn the_operators_door_has_an_index_of_all_it_can_show() {
+fn admin_index_lists_every_page() {
     let server = TestServer::with_rules(&limit_of(7)).start();
     let index = server.admin("/");
     for path in [
@@ -385,7 +385,7 @@ fn rlconfig_as_json_is_503_while_no_rules_are_loaded() {
 }
 
 #[test]
-fn the_operators_door_shows_every_limit_in_force() {
+fn rlconfig_lists_every_limit_in_force() {
     let server = TestServer::with_rules(DEEP).start();
     let dump = server.admin("/rlconfig");
     let mut lines: Vec<&str> = dump.lines().collect();
@@ -402,7 +402,7 @@ fn the_operators_door_shows_every_limit_in_force() {
 }
 
 #[test]
-fn the_operators_door_explains_and_says_how_to_ask() {
+fn explain_page_explains_and_shows_its_usage() {
     let server = TestServer::with_rules(&limit_of(7)).start();
     let page = server.admin("/explain?domain=d&descriptor=k%3D10.0.0.1%2C%2010.0.0.2");
     assert!(
@@ -532,7 +532,7 @@ const SERIES: &[(&str, f64)] = &[
 ];
 
 #[tokio::test]
-async fn the_references_metrics_appear_at_once_under_its_names_and_labels() {
+async fn metrics_have_the_references_names_and_labels() {
     let server = TestServer::with_rules(DEEP).start();
     make_calls(&mut server.client().await).await;
     for (series, expected) in SERIES {
@@ -541,7 +541,7 @@ async fn the_references_metrics_appear_at_once_under_its_names_and_labels() {
 }
 
 #[tokio::test]
-async fn stats_are_told_under_the_references_statsd_names() {
+async fn stats_page_has_the_references_statsd_names() {
     let server = TestServer::with_rules(DEEP).start();
     make_calls(&mut server.client().await).await;
     let stats = server.admin("/stats");
@@ -563,7 +563,7 @@ async fn stats_are_told_under_the_references_statsd_names() {
 }
 
 #[tokio::test]
-async fn global_shadow_mode_refuses_nothing_and_is_counted() {
+async fn global_shadow_mode_rejects_nothing_and_is_counted() {
     let server = TestServer::with_rules(&limit_of(1))
         .with_env("SHADOW_MODE", "true")
         .start();
@@ -578,7 +578,7 @@ async fn global_shadow_mode_refuses_nothing_and_is_counted() {
 }
 
 #[test]
-fn prometheus_has_a_door_of_its_own_if_wanted() {
+fn prometheus_addr_serves_metrics_only() {
     let server = TestServer::with_rules(&limit_of(1))
         .with_env("USE_PROMETHEUS", "true")
         .start();
@@ -624,7 +624,7 @@ fn prometheus_has_a_door_of_its_own_if_wanted() {
 }
 
 #[test]
-fn a_connection_is_counted_as_long_as_it_is_open() {
+fn connection_gauge_counts_open_connections() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     assert_eq!(server.metric("tollgate_connections"), Some(0.0));
     let mut connection = Connection::open(server.http);

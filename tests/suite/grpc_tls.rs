@@ -1,4 +1,4 @@
-//! TLS of the gRPC port: who is let in, and certificates that change while calls go on.
+//! TLS of the gRPC port: which clients are accepted, and certificates that change under load.
 
 use std::fs;
 use std::io;
@@ -88,7 +88,7 @@ async fn connect(server: &TestServer, config: ClientConfig) -> io::Result<TlsStr
         .await
 }
 
-/// A client that connects once: whoever closes its connection ends its calls.
+/// A client that connects once: its calls end with its connection.
 async fn client(server: &TestServer, config: ClientConfig) -> Result<Client, String> {
     let mut stream = Some(
         connect(server, config)
@@ -107,7 +107,7 @@ async fn client(server: &TestServer, config: ClientConfig) -> Result<Client, Str
     Ok(Client::on(channel))
 }
 
-/// What one call comes to. By TLS 1.3 a client is refused only after it believes that it is
+/// The result of one call. By TLS 1.3 a client is rejected only after it believes that it is
 /// connected.
 async fn ask(server: &TestServer, config: ClientConfig) -> Result<Code, String> {
     let answer = client(server, config)
@@ -129,7 +129,7 @@ fn failed(server: &TestServer, reason: &str) -> Option<f64> {
 async fn shown(server: &TestServer, ca: &Path) -> CertificateDer<'static> {
     let stream = connect(server, any_version(ca, None))
         .await
-        .expect("it is let in");
+        .expect("it is accepted");
     stream
         .get_ref()
         .1
@@ -177,13 +177,13 @@ impl Mounted {
         symlink(&next, self.path("..data_tmp")).expect("a link can be made");
         fs::rename(self.path("..data_tmp"), self.path("..data")).expect("a link can be turned");
         if self.turns > 1 {
-            fs::remove_dir_all(self.path(&before)).expect("it is there");
+            fs::remove_dir_all(self.path(&before)).expect("it exists");
         }
     }
 }
 
 #[tokio::test]
-async fn calls_are_answered_by_tls_1_2_and_1_3_whatever_form_the_key_has() {
+async fn tls_1_2_and_1_3_accept_every_key_format() {
     let authority = Authority::new();
     for (file, form) in [
         ("pkcs1", KeyForm::Pkcs1),
@@ -191,7 +191,7 @@ async fn calls_are_answered_by_tls_1_2_and_1_3_whatever_form_the_key_has() {
         ("sec1", KeyForm::Sec1),
     ] {
         let identity = authority.sign(file, NAMES, form);
-        // Envoy Gateway sets it everywhere, and Envoys without a certificate are let in all the
+        // Envoy Gateway sets it everywhere, and Envoys without a certificate are accepted all the
         // same.
         let server = tls_server(&identity.cert, &identity.key)
             .with_env("GRPC_SERVER_TLS_CA_CERT", "/no/ca.crt")
@@ -210,7 +210,7 @@ async fn calls_are_answered_by_tls_1_2_and_1_3_whatever_form_the_key_has() {
         }
         let stream = connect(&server, any_version(&authority.cacert(), None))
             .await
-            .expect("it is let in");
+            .expect("it is accepted");
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
         assert!(
             !server.log().contains("GRPC_SERVER_TLS_CA_CERT"),
@@ -225,7 +225,7 @@ async fn calls_are_answered_by_tls_1_2_and_1_3_whatever_form_the_key_has() {
 }
 
 #[tokio::test]
-async fn a_client_in_plain_text_is_refused_and_counted() {
+async fn plain_text_client_is_rejected_and_counted() {
     let authority = Authority::new();
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
     let server = tls_server(&identity.cert, &identity.key).start();
@@ -233,7 +233,7 @@ async fn a_client_in_plain_text_is_refused_and_counted() {
     plain
         .write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         .expect("the port is open");
-    eventually("it is refused", async || {
+    eventually("it is rejected", async || {
         failed(&server, "not_tls") == Some(1.0)
     })
     .await;
@@ -255,7 +255,7 @@ async fn a_client_in_plain_text_is_refused_and_counted() {
 }
 
 #[tokio::test]
-async fn only_clients_of_the_authority_with_the_name_are_let_in() {
+async fn only_client_certificates_with_authority_and_name_are_accepted() {
     let (servers, clients, others) = (Authority::new(), Authority::new(), Authority::new());
     let identity = servers.sign("server", NAMES, KeyForm::Pkcs8);
     let right = clients.sign("right", "DNS:envoy.mesh,DNS:other.mesh", KeyForm::Pkcs1);
@@ -281,12 +281,12 @@ async fn only_clients_of_the_authority_with_the_name_are_let_in() {
     );
 
     for (round, versions) in [(1.0, [&version::TLS12]), (2.0, [&version::TLS13])] {
-        let refused = [
+        let rejected = [
             (None, "no_certificate"),
             (Some(&stranger), "untrusted"),
             (Some(&misnamed), "wrong_name"),
         ];
-        for (shown, reason) in refused {
+        for (shown, reason) in rejected {
             let answer = ask(&server, config(&servers.cacert(), shown, &versions)).await;
             assert!(answer.is_err(), "{reason} {versions:?}: {answer:?}");
             eventually("it is counted", async || {
@@ -300,7 +300,7 @@ async fn only_clients_of_the_authority_with_the_name_are_let_in() {
             Ok(Code::Ok),
             "{versions:?}"
         );
-        let again = connect(&server, right).await.expect("it is let in");
+        let again = connect(&server, right).await.expect("it is accepted");
         assert_eq!(
             again.get_ref().1.handshake_kind(),
             Some(HandshakeKind::Full),
@@ -310,7 +310,7 @@ async fn only_clients_of_the_authority_with_the_name_are_let_in() {
 }
 
 #[tokio::test]
-async fn without_a_name_any_client_of_the_authority_is_let_in() {
+async fn without_a_name_any_certificate_of_the_authority_is_accepted() {
     let (servers, clients) = (Authority::new(), Authority::new());
     let identity = servers.sign("server", NAMES, KeyForm::Pkcs8);
     let anybody = clients.sign("anybody", "DNS:anybody.mesh", KeyForm::Sec1);
@@ -331,7 +331,7 @@ async fn without_a_name_any_client_of_the_authority_is_let_in() {
 }
 
 #[tokio::test]
-async fn a_secret_that_is_turned_shows_new_connections_the_new_certificate_and_ends_no_old_one() {
+async fn replaced_secret_is_used_for_new_connections_and_keeps_open_ones() {
     let authority = Authority::new();
     let [first, second, third] =
         ["first", "second", "third"].map(|file| authority.sign(file, NAMES, KeyForm::Pkcs1));
@@ -344,7 +344,7 @@ async fn a_secret_that_is_turned_shows_new_connections_the_new_certificate_and_e
     for _ in 0..4 {
         let mut client = client(&server, any_version(&authority.cacert(), None))
             .await
-            .expect("it is let in");
+            .expect("it is accepted");
         let stopped = stopped.clone();
         callers.spawn(async move {
             let mut calls = 0;
@@ -377,7 +377,7 @@ async fn a_secret_that_is_turned_shows_new_connections_the_new_certificate_and_e
 }
 
 #[tokio::test]
-async fn a_broken_pair_keeps_the_old_one_until_a_good_one_comes() {
+async fn invalid_pair_keeps_the_previous_one_until_a_valid_one() {
     let authority = Authority::new();
     let [first, second] =
         ["first", "second"].map(|file| authority.sign(file, NAMES, KeyForm::Pkcs8));
@@ -386,15 +386,15 @@ async fn a_broken_pair_keeps_the_old_one_until_a_good_one_comes() {
     fs::copy(&first.cert, &cert).expect("a file can be copied");
     fs::copy(&first.key, &key).expect("a file can be copied");
     let server = tls_server(&cert, &key).start();
-    let refused = || server.metric("tollgate_tls_rejected");
-    assert_eq!(refused(), Some(0.0));
+    let rejected = || server.metric("tollgate_tls_rejected");
+    assert_eq!(rejected(), Some(0.0));
     let mut old = client(&server, any_version(&authority.cacert(), None))
         .await
-        .expect("it is let in");
+        .expect("it is accepted");
 
     copy(&second.cert, &cert);
-    eventually("the certificate without its key is refused", async || {
-        refused() == Some(1.0)
+    eventually("the certificate without its key is rejected", async || {
+        rejected() == Some(1.0)
     })
     .await;
     assert_eq!(shown(&server, &authority.cacert()).await, read(&first.cert));
@@ -413,7 +413,7 @@ async fn a_broken_pair_keeps_the_old_one_until_a_good_one_comes() {
     );
 
     copy(&second.key, &key);
-    eventually("the pair is taken", async || refused() == Some(0.0)).await;
+    eventually("the pair is loaded", async || rejected() == Some(0.0)).await;
     assert_eq!(
         server
             .log()
@@ -433,13 +433,13 @@ async fn a_broken_pair_keeps_the_old_one_until_a_good_one_comes() {
         "who was connected stays so"
     );
 
-    fs::remove_file(&key).expect("it is there");
-    eventually("a key that is gone is told of", async || {
-        refused() == Some(1.0)
+    fs::remove_file(&key).expect("it exists");
+    eventually("a missing key is reported", async || {
+        rejected() == Some(1.0)
     })
     .await;
     copy(&second.key, &key);
-    eventually("it is taken again", async || refused() == Some(0.0)).await;
+    eventually("it is loaded again", async || rejected() == Some(0.0)).await;
     assert_eq!(
         ask(&server, any_version(&authority.cacert(), None)).await,
         Ok(Code::Ok)
@@ -447,7 +447,7 @@ async fn a_broken_pair_keeps_the_old_one_until_a_good_one_comes() {
 }
 
 #[tokio::test]
-async fn the_clients_authority_is_exchanged_without_a_restart() {
+async fn client_authority_is_reloaded() {
     let (servers, before, after) = (Authority::new(), Authority::new(), Authority::new());
     let identity = servers.sign("server", NAMES, KeyForm::Pkcs8);
     let [old, new] = [&before, &after]
@@ -462,7 +462,7 @@ async fn the_clients_authority_is_exchanged_without_a_restart() {
     .start();
     let mut connected = client(&server, any_version(&servers.cacert(), Some(&old)))
         .await
-        .expect("it is let in");
+        .expect("it is accepted");
     assert_eq!(connected.ask("d", &[("k", "")]).await, Code::Ok);
     assert!(
         ask(&server, any_version(&servers.cacert(), Some(&new)))
@@ -472,12 +472,12 @@ async fn the_clients_authority_is_exchanged_without_a_restart() {
 
     // As a rotation goes: both for a while, then the new one alone.
     let both = [
-        fs::read(before.cacert()).expect("it is there"),
-        fs::read(after.cacert()).expect("it is there"),
+        fs::read(before.cacert()).expect("it exists"),
+        fs::read(after.cacert()).expect("it exists"),
     ]
     .concat();
     write(&ca, &both);
-    eventually("the new one is let in", async || {
+    eventually("the new one is accepted", async || {
         ask(&server, any_version(&servers.cacert(), Some(&new)))
             .await
             .is_ok()
@@ -488,7 +488,7 @@ async fn the_clients_authority_is_exchanged_without_a_restart() {
         Ok(Code::Ok)
     );
     copy(&after.cacert(), &ca);
-    eventually("the old one is refused", async || {
+    eventually("the old one is rejected", async || {
         ask(&server, any_version(&servers.cacert(), Some(&old)))
             .await
             .is_err()
@@ -506,7 +506,7 @@ async fn the_clients_authority_is_exchanged_without_a_restart() {
 }
 
 #[tokio::test]
-async fn clients_that_connect_and_say_nothing_stand_in_nobodys_way() {
+async fn silent_clients_do_not_block_others() {
     let authority = Authority::new();
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
     let mut server = tls_server(&identity.cert, &identity.key)
@@ -531,14 +531,14 @@ async fn clients_that_connect_and_say_nothing_stand_in_nobodys_way() {
 }
 
 #[tokio::test]
-async fn one_handshake_more_than_are_made_at_once_takes_the_place_of_a_silent_client() {
+async fn handshake_beyond_the_bound_evicts_a_silent_client() {
     let authority = Authority::new();
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
     let server = tls_server(&identity.cert, &identity.key).start();
     let _silent: Vec<Connection> = (0..HANDSHAKES_MAX)
         .map(|_| Connection::open(server.grpc))
         .collect();
-    eventually("there is room for no more", async || {
+    eventually("no slot is free", async || {
         server.metric("tollgate_connections_accepted_total") == Some(256.0)
     })
     .await;
@@ -560,7 +560,7 @@ async fn one_handshake_more_than_are_made_at_once_takes_the_place_of_a_silent_cl
 }
 
 #[tokio::test]
-async fn calls_in_flight_are_finished_and_connections_age_by_tls_too() {
+async fn drain_and_connection_age_apply_to_tls() {
     let authority = Authority::new();
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
     let server = tls_server(&identity.cert, &identity.key)
@@ -568,13 +568,13 @@ async fn calls_in_flight_are_finished_and_connections_age_by_tls_too() {
         .start();
     let stream = connect(&server, any_version(&authority.cacert(), None))
         .await
-        .expect("it is let in");
+        .expect("it is accepted");
     let mut connection = raw_grpc::Connection::over(stream, server.grpc).await;
     let whole = raw_grpc::frame(&request("d", &[&[("k", "")]]));
     let (head, rest) = whole.split_at(7);
     let mut begun = connection.begin().await;
     begun.send(head);
-    eventually("it is told to go", async || {
+    eventually("it gets a GOAWAY", async || {
         connection.is_told_to_go().await
     })
     .await;
@@ -586,7 +586,7 @@ async fn calls_in_flight_are_finished_and_connections_age_by_tls_too() {
 }
 
 #[test]
-fn settings_and_files_that_cannot_be_used_end_it_with_78_and_their_names() {
+fn invalid_tls_settings_exit_with_78_and_their_names() {
     let authority = Authority::new();
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
     let other = authority.sign("other", NAMES, KeyForm::Pkcs8);
@@ -666,7 +666,7 @@ fn settings_and_files_that_cannot_be_used_end_it_with_78_and_their_names() {
 }
 
 #[test]
-fn files_without_tls_are_warned_about() {
+fn certificates_without_tls_cause_a_warning() {
     let server = server()
         .with_env("GRPC_SERVER_TLS_CERT", "/no/tls.crt")
         .with_env("GRPC_SERVER_USE_TLS", "")

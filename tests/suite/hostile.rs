@@ -20,7 +20,7 @@ mod tls;
 /// Resident memory of a process under attack: half of what the chart gives a pod.
 const RESIDENT_MAX_KIB: u64 = 256 << 10;
 
-/// A server with so many workers and one rule.
+/// A server with one rule.
 fn server(workers: &str) -> Builder {
     TestServer::with_rules(&limit_of(1_000_000_000)).with_env("WORKERS", workers)
 }

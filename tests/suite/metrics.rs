@@ -865,7 +865,7 @@ const WRONG: &[(&[(&str, &str)], &str)] = &[
 ];
 
 #[test]
-fn settings_that_make_no_sense_end_with_78_and_say_what_to_write() {
+fn invalid_xds_settings_exit_with_78_and_a_hint() {
     for (settings, expected) in WRONG {
         let server = TestServer::with_rules(&limit_of(1));
         let ran = settings

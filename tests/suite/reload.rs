@@ -28,13 +28,13 @@ pub(crate) fn has_limit(server: &TestServer, key: &str, requests: u32) -> bool {
         .any(|there| there.starts_with(&line))
 }
 
-fn refused(server: &TestServer) -> Option<f64> {
+fn rejected(server: &TestServer) -> Option<f64> {
     server.metric("tollgate_rules_rejected")
 }
 
 async fn accepted(server: &TestServer) {
     eventually("the newest rules serve", async || {
-        refused(server) == Some(0.0)
+        rejected(server) == Some(0.0)
     })
     .await;
 }
@@ -52,14 +52,14 @@ async fn remaining(client: &mut Client) -> (Code, u32) {
 }
 
 #[tokio::test]
-async fn a_new_a_changed_and_a_removed_file_take_effect() {
+async fn added_changed_and_removed_files_take_effect() {
     let server = TestServer::with_rules(&limit_of(7)).start();
     let mut client = server.client().await;
     assert!(has_limit(&server, "d.k", 7));
     assert_eq!(
         client.ask("more", &[("k", "")]).await,
         Code::Ok,
-        "nobody knows it yet"
+        "it is unknown before"
     );
 
     server.write("more.yaml", &domain("more"));
@@ -77,7 +77,7 @@ async fn a_new_a_changed_and_a_removed_file_take_effect() {
     .await;
     assert!(has_limit(&server, "more.k", 1));
 
-    fs::remove_file(server.path("more.yaml")).expect("it is there");
+    fs::remove_file(server.path("more.yaml")).expect("it exists");
     eventually("the removed file is forgotten", async || {
         !has_limit(&server, "more.k", 1)
     })
@@ -87,14 +87,14 @@ async fn a_new_a_changed_and_a_removed_file_take_effect() {
 }
 
 #[tokio::test]
-async fn a_new_directory_below_takes_effect() {
+async fn new_subdirectory_takes_effect() {
     let server = TestServer::with_files([]).start();
     write(&server.path("team/shop/rules.yaml"), &limit_of(7));
     eventually("the new directories are read", async || {
         has_limit(&server, "d.k", 7)
     })
     .await;
-    fs::rename(server.path("team"), server.path("..team")).expect("it is there");
+    fs::rename(server.path("team"), server.path("..team")).expect("it exists");
     eventually("names with a dot are left out", async || {
         !has_limit(&server, "d.k", 7)
     })
@@ -124,7 +124,7 @@ async fn counters_go_on_across_reloads() {
     assert_eq!(
         remaining(&mut client).await,
         (Code::Ok, 5),
-        "three were counted, one refused and counted, and this one"
+        "three were admitted, one was over limit, and this one"
     );
     assert_eq!(
         server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#),
@@ -133,11 +133,11 @@ async fn counters_go_on_across_reloads() {
 }
 
 #[tokio::test]
-async fn a_broken_file_keeps_the_last_good_rules_and_everybody_is_told_until_a_good_one_comes() {
+async fn invalid_file_keeps_the_last_good_rules_and_is_reported() {
     let server = TestServer::with_rules(&limit_of(2)).start();
     let mut client = server.client().await;
     assert_eq!(remaining(&mut client).await, (Code::Ok, 1));
-    assert_eq!(refused(&server), Some(0.0));
+    assert_eq!(rejected(&server), Some(0.0));
     assert_eq!(
         server.metric("ratelimit_service_config_load_error"),
         Some(0.0)
@@ -145,7 +145,10 @@ async fn a_broken_file_keeps_the_last_good_rules_and_everybody_is_told_until_a_g
     assert!(server.get("/ready").body.ends_with("rules: ok\n"));
 
     server.write("rules.yaml", BROKEN);
-    eventually("the metrics tell", async || refused(&server) == Some(1.0)).await;
+    eventually("the metric changes", async || {
+        rejected(&server) == Some(1.0)
+    })
+    .await;
     assert_eq!(
         server.metric("ratelimit_service_config_load_error"),
         Some(1.0)
@@ -206,7 +209,7 @@ async fn reload_lines(server: Builder) -> [usize; 4] {
     .await;
     server.write("rules.yaml", BROKEN);
     eventually("the reload is rejected", async || {
-        refused(&server) == Some(1.0)
+        rejected(&server) == Some(1.0)
     })
     .await;
     server.write("rules.yaml", &limit_of(9));
@@ -230,7 +233,7 @@ async fn reload_lines(server: Builder) -> [usize; 4] {
 }
 
 #[tokio::test]
-async fn on_a_terminal_a_reload_a_rejected_reload_and_the_recovery_are_one_line_each() {
+async fn reload_rejection_and_recovery_are_one_line_each_on_a_terminal() {
     assert_eq!(
         reload_lines(TestServer::with_rules(&limit_of(7)).with_a_terminal()).await,
         [1, 1, 1, 1]
@@ -255,14 +258,14 @@ async fn log_level_wins_over_the_terminal() {
 }
 
 #[tokio::test]
-async fn one_broken_file_of_two_changes_nothing_of_either() {
+async fn one_invalid_file_of_two_changes_neither() {
     let server =
         TestServer::with_files([("one.yaml", &*domain("one")), ("two.yaml", &domain("two"))])
             .start();
     server.write("two.yaml", BROKEN);
-    eventually("it is refused", async || refused(&server) == Some(1.0)).await;
+    eventually("it is rejected", async || rejected(&server) == Some(1.0)).await;
     server.write("one.yaml", &limit_of(5));
-    eventually("it is refused again", async || {
+    eventually("it is rejected again", async || {
         server.metric("ratelimit_service_config_load_error") == Some(2.0)
     })
     .await;
@@ -274,20 +277,20 @@ async fn one_broken_file_of_two_changes_nothing_of_either() {
 }
 
 #[tokio::test]
-async fn an_editor_that_writes_in_steps_never_leaves_the_service_without_rules() {
+async fn writes_in_steps_never_leave_the_service_without_rules() {
     let server = TestServer::with_rules(&limit_of(7)).start();
     let text = limit_of(8);
     let (head, tail) = text.split_at(text.len() / 2);
 
     File::create(server.path("rules.yaml")).expect("it is truncated");
-    eventually("the empty file is refused", async || {
-        refused(&server) == Some(1.0)
+    eventually("the empty file is rejected", async || {
+        rejected(&server) == Some(1.0)
     })
     .await;
     assert!(has_limit(&server, "d.k", 7));
 
     fs::write(server.path("rules.yaml"), head).expect("it is written");
-    eventually("half a file is refused", async || {
+    eventually("half a file is rejected", async || {
         server.metric("ratelimit_service_config_load_error") == Some(2.0)
     })
     .await;
@@ -320,7 +323,7 @@ impl ConfigMap<'_> {
         if self.generation == 1 {
             symlink("..data/rules.yaml", self.mount.join("rules.yaml")).expect("it is not there");
         } else {
-            fs::remove_dir_all(self.mount.join(old)).expect("it is there");
+            fs::remove_dir_all(self.mount.join(old)).expect("it exists");
         }
     }
 }
@@ -349,7 +352,7 @@ async fn follows(server: &TestServer, config_map: &mut ConfigMap<'_>) {
 }
 
 #[tokio::test]
-async fn a_config_map_is_followed_from_update_to_update() {
+async fn config_map_updates_take_effect() {
     let mount = TempDir::new().expect("a temporary directory");
     let mut config_map = ConfigMap {
         mount: mount.path(),
@@ -362,7 +365,7 @@ async fn a_config_map_is_followed_from_update_to_update() {
 }
 
 #[tokio::test]
-async fn a_config_map_is_followed_where_istios_sample_mounts_it() {
+async fn config_map_updates_take_effect_at_istios_mount() {
     let root = TempDir::new().expect("a temporary directory");
     let mount = root.path().join("ratelimit/config");
     let mut config_map = ConfigMap {
@@ -380,7 +383,7 @@ async fn a_config_map_is_followed_where_istios_sample_mounts_it() {
 }
 
 #[tokio::test]
-async fn a_runtime_root_that_is_a_link_is_followed_when_it_is_turned() {
+async fn replaced_link_at_the_runtime_root_takes_effect() {
     let base = TempDir::new().expect("a temporary directory");
     let root = base.path().join("current");
     let turn = |requests: u32| {
@@ -414,11 +417,14 @@ async fn a_runtime_root_that_is_a_link_is_followed_when_it_is_turned() {
 }
 
 #[tokio::test]
-async fn a_directory_that_vanishes_keeps_the_rules_and_is_read_again_when_it_is_back() {
+async fn removed_directory_keeps_the_rules_until_it_is_restored() {
     let server = TestServer::with_rules(&limit_of(1)).start();
     let mut client = server.client().await;
-    fs::remove_dir_all(server.path("")).expect("it is there");
-    eventually("the metrics tell", async || refused(&server) == Some(1.0)).await;
+    fs::remove_dir_all(server.path("")).expect("it exists");
+    eventually("the metric changes", async || {
+        rejected(&server) == Some(1.0)
+    })
+    .await;
     let ready = server.get("/ready");
     assert_eq!(ready.status, 200);
     for text in [&ready.body, &server.log()] {
@@ -442,7 +448,7 @@ async fn a_directory_that_vanishes_keeps_the_rules_and_is_read_again_when_it_is_
 }
 
 #[tokio::test]
-async fn with_bad_first_rules_the_doors_are_open_health_says_no_and_good_rules_end_it() {
+async fn invalid_first_rules_keep_health_not_serving_until_valid_ones() {
     let server = TestServer::with_rules(BROKEN).start();
     let mut client = server.client().await;
     assert!(
@@ -478,7 +484,7 @@ async fn with_bad_first_rules_the_doors_are_open_health_says_no_and_good_rules_e
 }
 
 #[tokio::test]
-async fn a_rules_directory_may_come_after_the_start() {
+async fn rules_directory_may_be_created_after_startup() {
     let base = TempDir::new().expect("a temporary directory");
     let server = TestServer::with_runtime_root(base.path()).start();
     let mut client = server.client().await;
@@ -493,12 +499,12 @@ async fn a_rules_directory_may_come_after_the_start() {
 }
 
 async fn assert_unready(server: &TestServer, client: &mut Client) {
-    let refusal = client
+    let error = client
         .call(request("d", &[&[("k", "")]]))
         .await
         .expect_err("there are no rules");
     assert_eq!(
-        (refusal.code(), refusal.message()),
+        (error.code(), error.message()),
         (tonic::Code::Unknown, "no rate limit configuration loaded")
     );
     for service in ["", "ratelimit"] {
@@ -516,12 +522,12 @@ async fn assert_unready(server: &TestServer, client: &mut Client) {
             .status,
         400
     );
-    assert_eq!(refused(server), Some(1.0));
+    assert_eq!(rejected(server), Some(1.0));
     assert_eq!(server.admin("/rlconfig"), "");
 }
 
 #[tokio::test]
-async fn an_empty_rules_directory_serves_everything_and_warns() {
+async fn empty_rules_directory_limits_nothing_and_warns() {
     let server = TestServer::with_files([])
         .with_env("LOG_LEVEL", "warn")
         .start();
@@ -537,7 +543,7 @@ async fn an_empty_rules_directory_serves_everything_and_warns() {
 }
 
 #[tokio::test]
-async fn forced_to_start_it_is_healthy_before_the_first_rules() {
+async fn force_start_is_healthy_before_the_first_rules() {
     let server = TestServer::with_rules(BROKEN)
         .with_env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
         .start();
@@ -551,7 +557,7 @@ async fn forced_to_start_it_is_healthy_before_the_first_rules() {
 }
 
 #[tokio::test]
-async fn where_a_domain_is_needed_to_be_healthy_health_follows_the_rules() {
+async fn health_follows_the_rules_if_a_domain_is_required() {
     let server = TestServer::with_files([])
         .with_env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")
         .with_env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
@@ -568,7 +574,7 @@ async fn where_a_domain_is_needed_to_be_healthy_health_follows_the_rules() {
         client.health("").await.expect("it is known") == Serving
     })
     .await;
-    fs::remove_file(server.path("rules.yaml")).expect("it is there");
+    fs::remove_file(server.path("rules.yaml")).expect("it exists");
     eventually("it gets unhealthy", async || {
         client.health("").await.expect("it is known") == NotServing
     })
@@ -576,7 +582,7 @@ async fn where_a_domain_is_needed_to_be_healthy_health_follows_the_rules() {
 }
 
 #[tokio::test]
-async fn whoever_watches_health_sees_the_first_rules_come() {
+async fn health_watch_reports_the_first_rules() {
     let server = TestServer::with_rules(BROKEN).start();
     let mut client = server.client().await;
     let mut stream = client.watch("").await;
@@ -585,7 +591,7 @@ async fn whoever_watches_health_sees_the_first_rules_come() {
             .message()
             .await
             .expect("the stream is open")
-            .expect("it is told at once")
+            .expect("the status arrives at once")
             .status(),
         NotServing
     );
@@ -595,14 +601,14 @@ async fn whoever_watches_health_sees_the_first_rules_come() {
             .message()
             .await
             .expect("the stream is open")
-            .expect("the change is told")
+            .expect("the change arrives")
             .status(),
         Serving
     );
 }
 
 #[tokio::test]
-async fn sighup_reads_the_rules_though_they_look_unchanged() {
+async fn sighup_reloads_rules_with_unchanged_metadata() {
     let mut server = TestServer::with_rules(&limit_of(7)).start();
     let path = server.path("rules.yaml");
     let modified = fs::metadata(&path)

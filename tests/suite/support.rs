@@ -121,7 +121,7 @@ impl TestServer {
         Builder::new(home, rules)
     }
 
-    /// With the rules of a directory that is there already.
+    /// With the rules of an existing directory.
     pub(crate) fn with_directory(rules: &Path) -> Builder {
         Builder::new(
             TempDir::new().expect("a temporary directory can be made"),
@@ -129,7 +129,7 @@ impl TestServer {
         )
     }
 
-    /// As a deployment of the reference starts it: told by RUNTIME_ROOT where its rules are, and by
+    /// As a deployment of the reference starts it: RUNTIME_ROOT has the path of its rules, and
     /// nothing else.
     pub(crate) fn with_runtime_root(root: &Path) -> Builder {
         let mut builder = Builder::new(
@@ -164,7 +164,7 @@ impl TestServer {
         http::post(self.http, "/json", body)
     }
 
-    /// GET from the operators' door.
+    /// GET from the admin listener.
     pub(crate) fn admin(&self, path: &str) -> String {
         http::get(self.admin, path).body
     }
@@ -282,7 +282,7 @@ impl Builder {
         self
     }
 
-    /// Whoever was to read its log has gone.
+    /// Closes the reading end of its log.
     pub(crate) fn with_nobody_to_read_its_log(mut self) -> Self {
         let (_, log) = std::io::pipe().expect("a pipe can be made");
         self.log = log.into();
@@ -384,7 +384,7 @@ impl Process {
     }
 
     fn signal(&self, name: &str) {
-        // It was not waited for, so its number is nobody else's.
+        // It was not waited for, so its id is not reused.
         let sent = Command::new("sh")
             .args(["-c", &format!("kill -{name} {}", self.child.id())])
             .status();

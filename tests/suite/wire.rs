@@ -90,13 +90,13 @@ proptest! {
 
     // Theirs writes the fields of a Struct in a random order, so with several of them only the content can be compared.
     #[test]
-    fn responses_with_much_metadata_have_the_same_content(ours in response(4)) {
+    fn responses_with_metadata_have_the_same_content(ours in response(4)) {
         let theirs = their_response(ours.clone());
         read_each_other(&ours, &theirs)?;
     }
 
     #[test]
-    fn fields_of_a_newer_envoy_are_skipped(ours in request(), number in 16u32..2048, value: u64) {
+    fn unknown_fields_are_skipped(ours in request(), number in 16u32..2048, value: u64) {
         let mut bytes = their_request(ours.clone()).encode_to_vec();
         prost::encoding::uint64::encode(number, &value, &mut bytes);
         prop_assert_eq!(ours::RateLimitRequest::decode(&*bytes)?, ours);
@@ -104,7 +104,7 @@ proptest! {
 }
 
 #[test]
-fn full_messages_are_the_same_bytes() {
+fn full_messages_encode_to_the_same_bytes() {
     assert_eq!(
         full_request().encode_to_vec(),
         their_request(full_request()).encode_to_vec()
@@ -162,7 +162,7 @@ fn enums_have_the_same_names_and_numbers() {
 }
 
 #[test]
-fn only_the_unit_of_answers_has_a_week() {
+fn only_the_unit_of_responses_has_a_week() {
     assert_eq!(ours::Unit::try_from(7), Ok(ours::Unit::Week));
     assert!(ours::RateLimitUnit::try_from(7).is_err());
 }
@@ -192,7 +192,7 @@ fn messages_have_the_same_names() {
 
 /// What we send and read on a stream of resources. Theirs has fields that we leave out.
 #[test]
-fn what_is_said_on_a_stream_of_resources_is_the_same_bytes() {
+fn discovery_messages_encode_to_the_same_bytes() {
     const TYPE: &str = "type.googleapis.com/a.B";
     let fields = || [("zone".to_owned(), "a")];
     let ours_text = |text: &str| ours::Value {
@@ -277,7 +277,7 @@ fn what_is_said_on_a_stream_of_resources_is_the_same_bytes() {
 /// Field names as Envoy's documentation spells them: generated Rust does not keep them, JSON and
 /// reflection live by them.
 #[test]
-fn json_has_the_names_of_envoys_documentation() {
+fn json_names_are_those_of_envoys_documentation() {
     let request = serde_json::json!({
         "domain": "edge",
         "descriptors": [{

@@ -1,4 +1,4 @@
-//! Rules from a control plane: taken, followed, refused with all that is wrong with them, and kept
+//! Rules from a control plane: published, updated, rejected with all errors, and kept
 //! while it is away.
 
 use std::fs;
@@ -72,17 +72,17 @@ async fn logged(server: &TestServer, text: &str) {
 }
 
 /// The newest request of the control plane has this version.
-async fn told(plane: &ControlPlane, version: &str) -> Value {
-    eventually(&format!("version {version} is told"), async || {
+async fn acked(plane: &ControlPlane, version: &str) -> Value {
+    eventually(&format!("version {version} is acknowledged"), async || {
         plane.newest()["version"] == version
     })
     .await;
     plane.newest()
 }
 
-/// The control plane is told that something is wrong.
-async fn refused(plane: &ControlPlane) -> Value {
-    eventually("rules are refused", async || plane.newest()["error"] != "").await;
+/// Waits for a NACK, and returns it.
+async fn nacked(plane: &ControlPlane) -> Value {
+    eventually("rules are rejected", async || plane.newest()["error"] != "").await;
     plane.newest()
 }
 
@@ -90,7 +90,7 @@ fn why(request: &DiscoveryRequest) -> &str {
     &request
         .error_detail
         .as_ref()
-        .expect("it was refused")
+        .expect("it was rejected")
         .message
 }
 
@@ -103,7 +103,7 @@ fn accepted(request: &DiscoveryRequest, version: &str, nonce: &str) {
 }
 
 #[tokio::test]
-async fn rules_of_a_control_plane_serve_change_and_go() {
+async fn xds_rules_are_added_changed_and_removed() {
     let plane = ControlPlane::start();
     plane.serve("1", &json!([resource("d", 1), resource("e", 5)]));
     let server = asking(plane.addr).start();
@@ -129,7 +129,7 @@ async fn rules_of_a_control_plane_serve_change_and_go() {
     ] {
         assert_eq!(first[field], value, "{field} of {first}");
     }
-    let ack = told(&plane, "1").await;
+    let ack = acked(&plane, "1").await;
     assert!(ack["nonce"] != "" && ack["error"] == "", "{ack}");
     assert_eq!(server.metric("tollgate_xds_connected"), Some(1.0));
     assert_eq!(server.metric("tollgate_xds_streams_total"), Some(1.0));
@@ -144,7 +144,7 @@ async fn rules_of_a_control_plane_serve_change_and_go() {
     has_limit(&server, "d.k", 3).await;
     assert!(has_rule(&server, "e.k: "));
     assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
-    told(&plane, "2").await;
+    acked(&plane, "2").await;
 
     plane.serve("3", &json!([]));
     eventually("all rules are gone", async || {
@@ -154,7 +154,7 @@ async fn rules_of_a_control_plane_serve_change_and_go() {
     for _ in 0..5 {
         assert_eq!(client.ask("d", &[("k", "")]).await, Code::Ok);
     }
-    told(&plane, "3").await;
+    acked(&plane, "3").await;
     plane.serve("4", &json!([resource("d", 9)]));
     has_limit(&server, "d.k", 9).await;
     metric(&server, "ratelimit_service_config_load_success", 4.0).await;
@@ -167,7 +167,7 @@ async fn rules_of_a_control_plane_serve_change_and_go() {
 }
 
 #[tokio::test]
-async fn an_overlay_is_laid_over_what_came_and_again_when_it_changes() {
+async fn overlay_applies_to_xds_rules_and_is_reloaded() {
     let overlay = |algorithm: &str| {
         format!("overlays: [{{domain: '*', tollgate: {{defaults: {{algorithm: {algorithm}}}}}}}]\n")
     };
@@ -204,7 +204,7 @@ async fn an_overlay_is_laid_over_what_came_and_again_when_it_changes() {
     metric(&server, "tollgate_rules_rejected", 1.0).await;
     assert!(page().contains("algorithm: sliding_log"));
 
-    // Also while nobody is there to send the rules once more.
+    // Also while the control plane is unavailable.
     drop(plane);
     metric(&server, "tollgate_xds_connected", 0.0).await;
     write(&path, &overlay("token_bucket"));
@@ -219,11 +219,11 @@ async fn an_overlay_is_laid_over_what_came_and_again_when_it_changes() {
 }
 
 #[tokio::test]
-async fn broken_rules_are_refused_with_all_that_is_wrong_and_the_old_ones_stay() {
+async fn nack_has_all_errors_and_the_last_good_rules_serve() {
     let plane = ControlPlane::start();
     plane.serve("1", &json!([resource("d", 7)]));
     let server = asking(plane.addr).start();
-    told(&plane, "1").await;
+    acked(&plane, "1").await;
     let mut broken = resource("default/eg/http", 1);
     broken["descriptors"] = json!([
         {"key": "a", "descriptors": [{"key": "b"}, {"key": "c", "rate_limit": {"unit": "UNKNOWN", "requests_per_unit": 1}}]},
@@ -236,7 +236,7 @@ async fn broken_rules_are_refused_with_all_that_is_wrong_and_the_old_ones_stay()
         "2",
         &json!([broken, resource("d", 8), resource("d", 9), resource("", 1)]),
     );
-    let nack = refused(&plane).await;
+    let nack = nacked(&plane).await;
     assert_eq!(nack["version"], "1", "the last that was accepted");
     let error = nack["error"].as_str().expect("a text");
     for expected in [
@@ -274,12 +274,12 @@ async fn broken_rules_are_refused_with_all_that_is_wrong_and_the_old_ones_stay()
 
     plane.serve("3", &json!([resource("d", 8)]));
     has_limit(&server, "d.k", 8).await;
-    assert_eq!(told(&plane, "3").await["error"], "");
+    assert_eq!(acked(&plane, "3").await["error"], "");
     metric(&server, "tollgate_rules_rejected", 0.0).await;
 }
 
 #[tokio::test]
-async fn units_that_have_no_name_are_told_by_number_and_all_others_are_known() {
+async fn unknown_units_are_reported_by_number() {
     let mut puppet = Puppet::start().await;
     let _server = asking(puppet.addr).start();
     let mut stream = puppet.stream().await;
@@ -307,7 +307,7 @@ async fn units_that_have_no_name_are_told_by_number_and_all_others_are_known() {
 }
 
 #[tokio::test]
-async fn a_domain_in_two_resources_is_refused_unless_domains_are_merged() {
+async fn domain_in_two_resources_is_rejected_unless_merged() {
     let mut puppet = Puppet::start().await;
     let mut other = rules_of(2);
     other.name = "other".into();
@@ -337,7 +337,7 @@ async fn a_domain_in_two_resources_is_refused_unless_domains_are_merged() {
 }
 
 #[tokio::test]
-async fn while_the_control_plane_is_away_its_rules_serve_and_when_it_is_back_it_is_followed() {
+async fn rules_serve_while_the_control_plane_is_unavailable() {
     let plane = ControlPlane::start();
     plane.serve("1", &json!([resource("d", 2)]));
     let server = asking(plane.addr).start();
@@ -367,11 +367,11 @@ async fn while_the_control_plane_is_away_its_rules_serve_and_when_it_is_back_it_
         "the version is known, the nonce was another stream's"
     );
     metric(&server, "tollgate_xds_connected", 1.0).await;
-    told(&plane, "one").await;
+    acked(&plane, "one").await;
 }
 
 #[tokio::test]
-async fn the_tollgate_block_of_a_descriptor_means_what_it_means_in_a_file() {
+async fn tollgate_block_in_metadata_has_the_meaning_of_a_file() {
     let plane = ControlPlane::start();
     let rules = |block: Value| {
         let limit = json!({"unit": "YEAR", "requests_per_unit": 2});
@@ -387,7 +387,7 @@ async fn the_tollgate_block_of_a_descriptor_means_what_it_means_in_a_file() {
     let server = asking(plane.addr)
         .with_env("RESPONSE_DYNAMIC_METADATA", "true")
         .start();
-    told(&plane, "1").await;
+    acked(&plane, "1").await;
     let mut client = server.client().await;
     let answer = client
         .call(request("shop", &[&[("user", "a")]]))
@@ -415,7 +415,7 @@ async fn the_tollgate_block_of_a_descriptor_means_what_it_means_in_a_file() {
         "2",
         &rules(json!({"algorithm": "token_bukket", "burst": 1.5, "buckets": "2", "colour": null})),
     );
-    let error = refused(&plane).await["error"].to_string();
+    let error = nacked(&plane).await["error"].to_string();
     for expected in [
         "shop: 'token_bukket' is no value of `algorithm`",
         "shop: `burst` must be a whole number",
@@ -429,7 +429,7 @@ async fn the_tollgate_block_of_a_descriptor_means_what_it_means_in_a_file() {
 }
 
 #[tokio::test]
-async fn rules_in_the_shape_that_envoy_gateway_sends_them_count_as_it_means_them() {
+async fn rules_of_envoy_gateway_have_their_meaning() {
     let plane = ControlPlane::start();
     let limit = |unit: &str, requests: u32| json!({"unit": unit, "requests_per_unit": requests});
     let route = "httproute/default/backend/rule/0/match/0/www_example_com";
@@ -442,7 +442,7 @@ async fn rules_in_the_shape_that_envoy_gateway_sends_them_count_as_it_means_them
     ]}]}]);
     plane.serve("1", &rules);
     let server = asking(plane.addr).start();
-    told(&plane, "1").await;
+    acked(&plane, "1").await;
     let mut client = server.client().await;
     let entries = [
         (route, route),
@@ -476,13 +476,13 @@ async fn rules_in_the_shape_that_envoy_gateway_sends_them_count_as_it_means_them
     );
     assert!(
         !server.log().contains("shadow_mode"),
-        "what a generator writes, nobody can mend: {}",
+        "no warning about generated fields: {}",
         server.log()
     );
 }
 
 #[tokio::test]
-async fn both_sides_show_certificates_as_envoy_gateway_makes_them() {
+async fn mtls_works_with_certificates_of_envoy_gateway() {
     let authority = Authority::new();
     let plane =
         ControlPlane::start_with_tls(&authority.sign("envoy-gateway", GATEWAY, KeyForm::Pkcs1));
@@ -530,7 +530,7 @@ async fn both_sides_show_certificates_as_envoy_gateway_makes_them() {
 }
 
 #[tokio::test]
-async fn certificates_that_come_late_or_change_are_taken_with_the_next_connection() {
+async fn certificates_are_read_for_each_connection() {
     let authority = Authority::new();
     let plane =
         ControlPlane::start_with_tls(&authority.sign("envoy-gateway", GATEWAY, KeyForm::Pkcs1));
@@ -586,7 +586,7 @@ async fn certificates_that_come_late_or_change_are_taken_with_the_next_connectio
 }
 
 #[tokio::test]
-async fn every_request_says_who_asks_and_every_stream_has_the_headers() {
+async fn every_request_has_the_node_and_every_stream_the_headers() {
     let mut puppet = Puppet::start().await;
     let server = TestServer::with_xds(&puppet.addr.to_string())
         .with_env("CONFIG_GRPC_XDS_NODE_ID", "limits-7")
@@ -642,7 +642,7 @@ async fn every_request_says_who_asks_and_every_stream_has_the_headers() {
 }
 
 #[tokio::test]
-async fn a_new_stream_begins_with_the_version_and_without_the_nonce_whatever_ended_the_old_one() {
+async fn new_stream_starts_with_the_version_and_no_nonce() {
     let mut puppet = Puppet::start().await;
     let _server = asking(puppet.addr).start();
     let mut stream = puppet.stream().await;
@@ -674,7 +674,7 @@ async fn a_new_stream_begins_with_the_version_and_without_the_nonce_whatever_end
 }
 
 #[tokio::test]
-async fn what_is_no_rules_is_refused_and_good_rules_are_taken_on_the_same_stream() {
+async fn invalid_resources_are_rejected_and_the_stream_continues() {
     let mut puppet = Puppet::start().await;
     let server = asking(puppet.addr).start();
     let mut stream = puppet.stream().await;
@@ -765,7 +765,7 @@ async fn what_is_no_rules_is_refused_and_good_rules_are_taken_on_the_same_stream
 }
 
 #[tokio::test]
-async fn strings_that_are_not_utf8_are_a_problem_of_their_rule_and_not_of_the_stream() {
+async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
     let mut puppet = Puppet::start().await;
     let server = asking(puppet.addr).start();
     let mut stream = puppet.stream().await;
@@ -862,7 +862,7 @@ async fn strings_that_are_not_utf8_are_a_problem_of_their_rule_and_not_of_the_st
     let at = bytes
         .windows(3)
         .position(|part| part == b"KEY")
-        .expect("it is there");
+        .expect("it exists");
     bytes[at..at + 3].copy_from_slice(b"K\xffY");
     let nack = stream
         .ask(DiscoveryResponse {
@@ -925,7 +925,7 @@ async fn strings_that_are_not_utf8_are_a_problem_of_their_rule_and_not_of_the_st
 }
 
 #[tokio::test]
-async fn what_is_told_to_the_control_plane_is_bounded() {
+async fn nack_is_bounded_in_bytes() {
     let mut puppet = Puppet::start().await;
     let _server = asking(puppet.addr).start();
     let mut stream = puppet.stream().await;
@@ -951,7 +951,7 @@ async fn what_is_told_to_the_control_plane_is_bounded() {
 }
 
 #[tokio::test]
-async fn an_update_that_comes_while_one_is_compiled_is_taken_after_it() {
+async fn update_during_a_compilation_is_published_after_it() {
     let mut puppet = Puppet::start().await;
     let server = asking(puppet.addr).start();
     let mut stream = puppet.stream().await;
@@ -975,7 +975,7 @@ async fn an_update_that_comes_while_one_is_compiled_is_taken_after_it() {
 }
 
 #[tokio::test]
-async fn a_thousand_updates_in_a_row_are_each_accepted_and_the_last_one_serves() {
+async fn thousand_updates_are_accepted_and_the_last_serves() {
     let mut puppet = Puppet::start().await;
     let server = asking(puppet.addr).with_env("LOG_LEVEL", "warn").start();
     let mut stream = puppet.stream().await;
@@ -1004,7 +1004,7 @@ async fn a_thousand_updates_in_a_row_are_each_accepted_and_the_last_one_serves()
 }
 
 #[tokio::test]
-async fn a_stream_that_is_reset_after_every_response_brings_rules_all_the_same() {
+async fn stream_reset_after_every_response_still_delivers_rules() {
     let mut puppet = Puppet::start().await;
     let server = asking(puppet.addr).start();
     for index in 1..=10 {
@@ -1029,20 +1029,20 @@ async fn a_stream_that_is_reset_after_every_response_brings_rules_all_the_same()
     assert_eq!(
         server.log().matches("xDS stream failed").count(),
         1,
-        "the same trouble is told once: {}",
+        "the same error is logged once: {}",
         server.log()
     );
 }
 
 #[tokio::test]
-async fn neither_a_server_that_says_nothing_nor_one_that_cannot_be_reached_holds_up_the_end() {
+async fn unresponsive_server_does_not_delay_shutdown() {
     let silent = TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port is free");
     let mute = silent.local_addr().expect("it is bound");
     let mut puppet = Puppet::start().await;
     let idle = puppet.addr;
-    // Nobody answers there: packets to it are dropped, or refused at once.
+    // Packets to it are dropped, or rejected at once.
     let nowhere: SocketAddr = "192.0.2.1:18001".parse().expect("an address");
     for (addr, tls) in [
         (mute, "false"),
@@ -1074,7 +1074,7 @@ async fn neither_a_server_that_says_nothing_nor_one_that_cannot_be_reached_holds
 }
 
 #[tokio::test]
-async fn a_response_that_is_too_long_is_refused_with_the_setting_that_allows_it() {
+async fn oversized_response_is_rejected_with_the_name_of_the_setting() {
     let mut puppet = Puppet::start().await;
     let mut long = rules_of(1);
     long.name = vec![b'n'; 5 << 20];
@@ -1123,7 +1123,7 @@ async fn a_response_that_is_too_long_is_refused_with_the_setting_that_allows_it(
 }
 
 #[tokio::test]
-async fn the_server_is_found_by_name_and_by_socket() {
+async fn server_address_may_be_a_name_or_a_socket() {
     let mut puppet = Puppet::start().await;
     let server = TestServer::with_xds(&format!("dns:///localhost:{}", puppet.addr.port())).start();
     let mut stream = puppet.stream().await;
@@ -1144,7 +1144,7 @@ async fn the_server_is_found_by_name_and_by_socket() {
 }
 
 #[tokio::test]
-async fn sighup_asks_for_everything_on_a_new_stream_at_once() {
+async fn sighup_requests_everything_on_a_new_stream() {
     let mut puppet = Puppet::start().await;
     let never = "1h";
     let server = TestServer::with_xds(&puppet.addr.to_string())
@@ -1171,7 +1171,7 @@ async fn sighup_asks_for_everything_on_a_new_stream_at_once() {
 }
 
 #[tokio::test]
-async fn health_is_that_of_rules_from_files() {
+async fn health_depends_on_rules_as_with_files() {
     let mut puppet = Puppet::start().await;
     let health =
         async |server: &TestServer| server.client().await.health("").await.expect("it is known");
@@ -1224,7 +1224,7 @@ async fn health_is_that_of_rules_from_files() {
 }
 
 #[tokio::test]
-async fn pods_with_the_same_rules_show_the_same_hash() {
+async fn same_rules_have_the_same_hash() {
     let hash = async |server: &TestServer| {
         eventually("there are rules", async || {
             server
@@ -1234,7 +1234,7 @@ async fn pods_with_the_same_rules_show_the_same_hash() {
         .await;
         server
             .metric("tollgate_rules_hash")
-            .expect("it is there")
+            .expect("it exists")
             .to_string()
     };
     let of_files = async |files: &[(&str, &str)]| {
@@ -1285,7 +1285,7 @@ async fn pods_with_the_same_rules_show_the_same_hash() {
 }
 
 #[test]
-fn settings_that_make_no_sense_end_with_78_and_say_what_to_write() {
+fn invalid_xds_settings_exit_with_78_and_a_hint() {
     let cases: &[(&[(&str, &str)], &str)] = &[
         (&[("CONFIG_TYPE", "XDS")], "write FILE or GRPC_XDS_SOTW"),
         (
@@ -1354,7 +1354,7 @@ fn settings_that_make_no_sense_end_with_78_and_say_what_to_write() {
 }
 
 #[test]
-fn settings_without_an_effect_are_warned_about_and_empty_ones_are_not_set() {
+fn xds_settings_without_effect_cause_a_warning() {
     let server = TestServer::with_xds("127.0.0.1:1")
         .with_env("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "3s")
         .with_env("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "envoy-gateway")
@@ -1398,7 +1398,7 @@ fn settings_without_an_effect_are_warned_about_and_empty_ones_are_not_set() {
 }
 
 #[tokio::test]
-async fn a_server_that_sends_what_was_refused_again_and_again_is_told_so_ever_later() {
+async fn repeated_nacks_are_sent_with_backoff() {
     let mut puppet = Puppet::start().await;
     let server = asking(puppet.addr).start();
     let mut stream = puppet.stream().await;
@@ -1441,7 +1441,7 @@ async fn a_server_that_sends_what_was_refused_again_and_again_is_told_so_ever_la
         "2",
         "5",
     );
-    // Rules that are in force already are accepted under their new version, and not loaded anew.
+    // Rules that are in force already are accepted under their new version, and not loaded again.
     accepted(
         &stream.ask(response("3", "6", &[rules_of(2)])).await,
         "3",

@@ -34,7 +34,7 @@ impl Envoy {
     /// Starts it with a file that has its admin page there, and waits until it serves.
     pub(crate) fn start_with(config: &str, admin: SocketAddr, home: &Path) -> Self {
         let file = home.join("envoy.yaml");
-        fs::write(&file, config).expect("the test's directory is there");
+        fs::write(&file, config).expect("the directory exists");
         let mut command = Command::new(tool("envoy"));
         command
             .arg("-c")
@@ -93,7 +93,7 @@ pub(crate) fn patient(config: &str) -> String {
     replaced(&config, connection, &format!("connect_{TIMEOUT_HERE}"))
 }
 
-/// The same with another backend: what listens at the sample's port stays, and nobody asks it.
+/// The configuration with another backend in place of the sample's.
 pub(crate) fn with_backend(config: &str, sample: SocketAddr, other: SocketAddr) -> String {
     let endpoint = |port: u16| {
         format!(

@@ -109,13 +109,9 @@ impl Connection {
     pub(crate) fn peek(&self) -> String {
         let stream = self.0.get_ref();
         let mut bytes = [0; 4_096];
-        stream
-            .set_nonblocking(true)
-            .expect("a socket can be told so");
+        stream.set_nonblocking(true).expect("the option is valid");
         let length = stream.peek(&mut bytes).unwrap_or(0);
-        stream
-            .set_nonblocking(false)
-            .expect("a socket can be told so");
+        stream.set_nonblocking(false).expect("the option is valid");
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
@@ -180,7 +176,7 @@ impl Connection {
 }
 
 impl Reply {
-    /// The value of a header, if it is there; twice would be a mistake.
+    /// The value of a header, which must not be repeated.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut values = self
             .headers
@@ -188,7 +184,7 @@ impl Reply {
             .filter(|(there, _)| there == name)
             .map(|(_, value)| &**value);
         let first = values.next();
-        assert_eq!(values.next(), None, "{name} is there twice: {self:?}");
+        assert_eq!(values.next(), None, "{name} is repeated: {self:?}");
         first
     }
 

@@ -49,7 +49,7 @@ impl Ports {
         );
     }
 
-    /// Releases ports for whoever is going to listen there.
+    /// Releases ports, to be bound by the process under test.
     pub(crate) fn release<const N: usize>(&self, ports: [SocketAddr; N]) {
         let mut held = self.held.lock();
         held.retain(|listener| {

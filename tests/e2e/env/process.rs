@@ -27,7 +27,7 @@ impl Process {
     /// Envoy asks the kernel to be ended with the thread that started it (PR_SET_PDEATHSIG), so
     /// that must be the test's own.
     pub(crate) fn start(name: &'static str, mut command: Command, log: PathBuf) -> Self {
-        let output = File::create(&log).expect("the test's directory is there");
+        let output = File::create(&log).expect("the directory exists");
         let errors = output.try_clone().expect("a file can be had twice");
         let child = command
             .stdin(Stdio::null())
@@ -56,7 +56,7 @@ impl Process {
 
     /// Sends a signal, such as `TERM`.
     pub(crate) fn signal(&self, name: &str) {
-        // It was not waited for yet, so its number is nobody else's.
+        // It was not waited for yet, so its id is not reused.
         let sent = Command::new("sh")
             .args(["-c", &format!("kill -{name} {}", self.pid())])
             .status();

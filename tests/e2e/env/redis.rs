@@ -16,7 +16,7 @@ use crate::suite::versions::DEFAULT;
 /// It answers at once, or it is stopped.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A Redis, which keeps nothing on disk unless it is told to.
+/// A Redis, without persistence by default.
 #[derive(Debug)]
 pub(crate) struct RedisServer {
     process: Mutex<Option<Process>>,
@@ -73,7 +73,7 @@ impl RedisServer {
     /// Writes what it knows to where it starts again.
     pub(crate) fn save(&self) {
         self.command::<String>(&["SAVE"])
-            .expect("the test's directory is there");
+            .expect("the directory exists");
     }
 
     /// Sends SIGKILL, and waits until it has ended.

@@ -33,12 +33,12 @@ impl Service {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), value.clone()))
             .collect();
-        let doors = [
+        let addresses = [
             ("HOST", "PORT", ports.http()),
             ("GRPC_HOST", "GRPC_PORT", ports.grpc()),
             ("DEBUG_HOST", "DEBUG_PORT", ports.admin()),
         ];
-        for (host, port, addr) in doors {
+        for (host, port, addr) in addresses {
             all.extend([
                 (host.to_owned(), addr.ip().to_string()),
                 (port.to_owned(), addr.port().to_string()),
@@ -60,7 +60,7 @@ impl Service {
     /// Starts it where it was, and waits until it serves.
     pub(crate) fn start_again(&self) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        // No setting of whoever runs the tests.
+        // Without the settings of the environment.
         command
             .env_clear()
             .envs(self.variables.iter().map(|(name, value)| (name, value)))

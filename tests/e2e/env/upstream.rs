@@ -1,4 +1,4 @@
-//! A backend that the test controls: it answers when it is told to, and knows how many requests are
+//! A backend that the test controls: when it responds, and how many requests are
 //! inside.
 //!
 //! The sample backend of `deploy/envoy` answers everything at once, so nothing is ever in flight
@@ -28,7 +28,7 @@ use tokio_stream::StreamExt as _;
 #[derive(Debug)]
 pub(crate) struct Upstream {
     addr: SocketAddr,
-    house: Arc<House>,
+    state: Arc<BackendState>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Answer {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Waits until the test lets it go on.
+    /// Waits for its release.
     Wait,
     /// Sends a piece of the body, and before the first one the headers.
     Send(&'static str),
@@ -51,7 +51,7 @@ enum Step {
 
 /// What its connections share.
 #[derive(Debug)]
-struct House {
+struct BackendState {
     answers: Mutex<HashMap<&'static str, Answer>>,
     /// The headers of every request, the latest at the end.
     requests: Mutex<Vec<http::HeaderMap>>,
@@ -62,18 +62,16 @@ struct House {
 }
 
 /// A request that is inside.
-struct Guest(Arc<House>);
+struct InFlight(Arc<BackendState>);
 
 impl Upstream {
     /// Starts it. To what it knows no other answer to it says "ok".
     pub(crate) fn start() -> Self {
         let listener =
             std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a port");
-        listener
-            .set_nonblocking(true)
-            .expect("a socket can be told so");
+        listener.set_nonblocking(true).expect("the option is valid");
         let addr = listener.local_addr().expect("it is bound");
-        let house = Arc::new(House {
+        let state = Arc::new(BackendState {
             answers: Mutex::default(),
             requests: Mutex::default(),
             gate: Semaphore::new(0),
@@ -81,7 +79,7 @@ impl Upstream {
             inside_max: AtomicUsize::new(0),
         });
         let (stop, stopped) = oneshot::channel();
-        let serving = house.clone();
+        let serving = state.clone();
         let thread = thread::spawn(move || {
             let runtime = Builder::new_current_thread()
                 .enable_io()
@@ -97,7 +95,7 @@ impl Upstream {
         });
         Self {
             addr,
-            house,
+            state,
             stop: Some(stop),
             thread: Some(thread),
         }
@@ -110,27 +108,27 @@ impl Upstream {
 
     /// From now on it answers so to requests of this path.
     pub(crate) fn answers(&self, path: &'static str, answer: Answer) {
-        self.house.answers.lock().insert(path, answer);
+        self.state.answers.lock().insert(path, answer);
     }
 
-    /// Lets so many of those that wait, now or later, go on.
-    pub(crate) fn let_go(&self, requests: usize) {
-        self.house.gate.add_permits(requests);
+    /// Releases this many requests that wait, now or later.
+    pub(crate) fn release(&self, requests: usize) {
+        self.state.gate.add_permits(requests);
     }
 
     /// How many requests are inside.
     pub(crate) fn inside(&self) -> usize {
-        self.house.inside.load(SeqCst)
+        self.state.inside.load(SeqCst)
     }
 
     /// How many were inside at once, at most.
     pub(crate) fn inside_max(&self) -> usize {
-        self.house.inside_max.load(SeqCst)
+        self.state.inside_max.load(SeqCst)
     }
 
     /// What a header of the latest request said.
     pub(crate) fn was_told(&self, header: &str) -> Option<String> {
-        let requests = self.house.requests.lock();
+        let requests = self.state.requests.lock();
         let value = requests.last().expect("there was a request").get(header)?;
         Some(value.to_str().expect("tests send text").to_owned())
     }
@@ -157,7 +155,7 @@ impl Answer {
         self
     }
 
-    async fn give(self, guest: Guest) -> Response<Body> {
+    async fn give(self, in_flight: InFlight) -> Response<Body> {
         // Headers go out when this returns, so what comes before the first piece is waited for
         // here.
         let waits = self
@@ -166,15 +164,15 @@ impl Answer {
             .take_while(|step| matches!(step, Step::Wait))
             .count();
         for _ in 0..waits {
-            guest.wait().await;
+            in_flight.wait().await;
         }
-        let guest = Arc::new(guest);
+        let in_flight = Arc::new(in_flight);
         let pieces = tokio_stream::iter(self.steps.into_iter().skip(waits)).then(move |step| {
-            let guest = guest.clone();
+            let in_flight = in_flight.clone();
             async move {
                 match step {
                     Step::Wait => {
-                        guest.wait().await;
+                        in_flight.wait().await;
                         None
                     }
                     Step::Send(text) => Some(Bytes::from(text)),
@@ -194,7 +192,7 @@ impl Answer {
     }
 }
 
-impl House {
+impl BackendState {
     fn answer(&self, request: Request<Incoming>) -> Answer {
         let (head, _) = request.into_parts();
         let answer = self.answers.lock().get(head.uri.path()).cloned();
@@ -203,14 +201,14 @@ impl House {
     }
 }
 
-impl Guest {
-    fn enter(house: Arc<House>) -> Self {
-        let inside = house.inside.fetch_add(1, SeqCst) + 1;
-        house.inside_max.fetch_max(inside, SeqCst);
-        Self(house)
+impl InFlight {
+    fn enter(state: Arc<BackendState>) -> Self {
+        let inside = state.inside.fetch_add(1, SeqCst) + 1;
+        state.inside_max.fetch_max(inside, SeqCst);
+        Self(state)
     }
 
-    /// Waits until the test lets it go on.
+    /// Waits for its release.
     async fn wait(&self) {
         self.0
             .gate
@@ -221,7 +219,7 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.inside.fetch_sub(1, SeqCst);
     }
@@ -236,17 +234,17 @@ impl Drop for Upstream {
 }
 
 /// Serves every connection, for ever.
-async fn serve(listener: TcpListener, house: Arc<House>) -> Infallible {
+async fn serve(listener: TcpListener, state: Arc<BackendState>) -> Infallible {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             _ = connections.join_next(), if !connections.is_empty() => {}
             accepted = listener.accept() => {
                 let (stream, _) = accepted.expect("a test has few connections");
-                let house = house.clone();
+                let state = state.clone();
                 let service = service_fn(move |request| {
-                    let (answer, guest) = (house.answer(request), Guest::enter(house.clone()));
-                    async move { Ok::<_, Infallible>(answer.give(guest).await) }
+                    let (answer, in_flight) = (state.answer(request), InFlight::enter(state.clone()));
+                    async move { Ok::<_, Infallible>(answer.give(in_flight).await) }
                 });
                 // That Envoy hangs up when its client does is what tests want to see.
                 connections.spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
@@ -255,7 +253,7 @@ async fn serve(listener: TcpListener, house: Arc<House>) -> Infallible {
     }
 }
 
-/// That it does what it is told, behind an Envoy: tests of other things rely on it.
+/// The backend itself, behind an Envoy.
 mod tests {
     use super::*;
     use crate::env::http::Request;
@@ -290,12 +288,12 @@ mod tests {
         second.hang_up();
         inside(2);
         assert!(!first.has_received("HTTP") && !third.has_received("HTTP"));
-        upstream.let_go(2);
+        upstream.release(2);
         eventually("both begin", || {
             (first.has_received("first") && third.has_received("first")).then_some(())
         });
         assert_eq!(upstream.inside(), 2, "the rest is still to come");
-        upstream.let_go(2);
+        upstream.release(2);
         for answered in [first, third] {
             let reply = answered.finish().reply;
             assert_eq!(

@@ -42,10 +42,10 @@ enum Listener {
 enum Attack {
     Nothing,
     PartOfAHead,
-    /// A request, so many times.
+    /// A request, repeated.
     Pipelined(&'static str, usize),
     /// The head of a POST without its body.
-    NoBody(&'static str),
+    WithoutBody(&'static str),
 }
 
 impl Listener {
@@ -65,14 +65,14 @@ impl Attack {
             Self::Pipelined(path, times) => format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n")
                 .repeat(times)
                 .into_bytes(),
-            Self::NoBody(path) => {
+            Self::WithoutBody(path) => {
                 format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\n\r\n")
                     .into_bytes()
             }
         }
     }
 
-    /// Holds connections from so many addresses of 127.0.0.0/8 by turns.
+    /// Holds connections from this many addresses of 127.0.0.0/8 in turn.
     fn start(self, addr: SocketAddr, addresses: u8) -> Vec<TcpStream> {
         let bytes = self.bytes();
         let connect = |index: usize| {
@@ -186,7 +186,7 @@ fn idle_clients_do_not_block_probes() {
             (Attack::Nothing, 250),
             (Attack::PartOfAHead, 1),
             (Attack::PartOfAHead, 250),
-            (Attack::NoBody("/json"), 250),
+            (Attack::WithoutBody("/json"), 250),
         ] {
             let _attackers = attack.start(listener.of(&server), addresses);
             assert_probes(
@@ -203,7 +203,7 @@ fn idle_clients_do_not_block_probes() {
 }
 
 #[tokio::test]
-async fn clients_that_do_not_read_block_no_probe_and_take_little_memory() {
+async fn clients_that_do_not_read_block_no_probe_and_use_little_memory() {
     let server = server().start();
     name_unknown_domains(&server).await;
     let page = server.admin("/metrics");
@@ -221,7 +221,7 @@ async fn clients_that_do_not_read_block_no_probe_and_take_little_memory() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_closed() {
+async fn connection_of_a_client_that_does_not_read_is_closed() {
     let server = server().start();
     name_unknown_domains(&server).await;
     let mut unread = Connection::open(server.admin);
@@ -235,7 +235,7 @@ async fn a_client_that_does_not_read_is_closed() {
 }
 
 #[tokio::test]
-async fn clients_that_poll_large_pages_do_not_keep_redis_from_being_used_again() {
+async fn polling_large_pages_does_not_delay_redis_recovery() {
     let mut redis = RedisProcess::start();
     let server = server()
         .with_env("REDIS_URL", &redis.address())
@@ -268,7 +268,7 @@ async fn clients_that_poll_large_pages_do_not_keep_redis_from_being_used_again()
 }
 
 #[tokio::test]
-async fn names_from_clients_are_kept_apart_up_to_a_mebibyte() {
+async fn client_supplied_names_are_bounded_to_a_mebibyte() {
     let server = server().start();
     name_unknown_domains(&server).await;
     let page = server.admin("/metrics");
@@ -327,9 +327,9 @@ fn take_descriptors(pid: u32) {
 }
 
 #[test]
-fn without_file_descriptors_accept_pauses_and_rules_stay_valid() {
+fn shortage_of_file_descriptors_pauses_accept_and_keeps_rules() {
     let server = server().with_env("USE_PROMETHEUS", "true").start();
-    // Metrics are read on a connection that is there already; a first page opens what the page
+    // Metrics are read on a connection that is open already; a first page opens what the page
     // itself needs.
     let mut operator = Connection::open(server.admin);
     let mut page = || {

@@ -97,7 +97,7 @@ impl Attacker {
         }
     }
 
-    /// Opens so many streams; `false` if the server has closed the connection.
+    /// Opens streams; `false` if the server has closed the connection.
     async fn open(&mut self, streams: usize, call: Call<'_>) -> bool {
         let mut bytes = Vec::new();
         for _ in 0..streams {
@@ -143,7 +143,7 @@ impl Attacker {
         ended.expect("it is read once").expect("nothing panics")
     }
 
-    /// Whether the server has neither closed the connection nor said that it will.
+    /// Whether the server has neither closed the connection nor sent a GOAWAY.
     fn is_open(&mut self) -> bool {
         self.goaway.try_join_next().is_none()
     }
@@ -161,7 +161,7 @@ async fn assert_bounded(server: &TestServer, client: WellBehaved) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_without_end_neither_take_memory_nor_places_of_others() {
+async fn unlimited_streams_are_bounded_and_leave_others_served() {
     let message = message();
     let attacks = [
         ("heads", SHOULD_RATE_LIMIT, &[][..], Call::Head),
@@ -193,7 +193,7 @@ async fn streams_without_end_neither_take_memory_nor_places_of_others() {
         println!("{attack}: {:?} streams", server.metric("tollgate_streams"));
         assert_bounded(&server, client).await;
         drop(attackers);
-        eventually("all places are free again", async || {
+        eventually("all streams have ended", async || {
             server.metric("tollgate_streams") == Some(0.0)
         })
         .await;
@@ -201,7 +201,7 @@ async fn streams_without_end_neither_take_memory_nor_places_of_others() {
 }
 
 #[tokio::test]
-async fn a_connection_has_1024_streams_and_the_next_is_refused() {
+async fn connection_has_1024_streams_and_the_next_is_reset() {
     let server = server("1").start();
     let mut attacker = Attacker::connect(server.grpc, WATCH, &[]).await;
     attacker.open(1_024, Call::Whole(&[])).await;
@@ -222,7 +222,7 @@ async fn a_connection_has_1024_streams_and_the_next_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unfinished_messages_are_bounded_and_end() {
+async fn unfinished_messages_are_bounded_and_time_out() {
     let server = server("2").start();
     let client = WellBehaved::start(&server);
     let unfinished = [&[0, 0, 0x40, 0, 0][..], &vec![0x0a; (4 << 20) - 1]].concat();
@@ -258,7 +258,7 @@ async fn unfinished_messages_are_bounded_and_end() {
 }
 
 #[tokio::test]
-async fn a_call_that_does_not_arrive_is_ended() {
+async fn call_that_does_not_arrive_times_out() {
     let server = server("1").start();
     let mut connection = raw_grpc::Connection::open(server.grpc).await;
     let mut call = connection.begin().await;
@@ -277,7 +277,7 @@ async fn a_call_that_does_not_arrive_is_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_message_of_descriptors_or_entries_is_rejected_before_it_is_built() {
+async fn message_of_too_many_objects_is_rejected_before_it_is_decoded() {
     let server = server("2").start();
     let client = WellBehaved::start(&server);
     let domain = [0x0a, 1, b'd'];
@@ -309,7 +309,7 @@ async fn a_full_message_of_descriptors_or_entries_is_rejected_before_it_is_built
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_only_resets_streams_is_told_to_calm_down() {
+async fn connection_of_resets_gets_enhance_your_calm() {
     let server = server("1").start();
     let client = WellBehaved::start(&server);
     let mut attacker = Attacker::connect(server.grpc, SHOULD_RATE_LIMIT, &[]).await;
@@ -323,7 +323,7 @@ async fn a_connection_that_only_resets_streams_is_told_to_calm_down() {
 }
 
 #[tokio::test]
-async fn a_client_that_gives_up_all_its_calls_stays_connected() {
+async fn client_that_cancels_all_calls_stays_connected() {
     let server = server("1").start();
     let message = message();
     let mut client = Attacker::connect(server.grpc, SHOULD_RATE_LIMIT, &[]).await;
@@ -346,7 +346,7 @@ async fn a_client_that_gives_up_all_its_calls_stays_connected() {
 }
 
 #[tokio::test]
-async fn a_connection_without_a_preface_is_closed() {
+async fn connection_without_a_preface_is_closed() {
     let server = server("1").start();
     let mut open = Vec::new();
     for sent in [0, 1, PREFACE.len() - 1] {

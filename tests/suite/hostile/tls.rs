@@ -46,7 +46,7 @@ async fn call(server: &TestServer, authority: &Authority) -> tonic::Code {
     let stream = TlsConnector::from(Arc::new(config))
         .connect(name, stream)
         .await
-        .expect("it is let in");
+        .expect("it is accepted");
     let mut connection = raw_grpc::Connection::over(stream, server.grpc).await;
     connection
         .begin()
@@ -57,7 +57,7 @@ async fn call(server: &TestServer, authority: &Authority) -> tonic::Code {
 }
 
 #[tokio::test]
-async fn silent_clients_make_room_for_a_handshake() {
+async fn silent_client_is_evicted_for_a_handshake() {
     let (builder, authority) = tls_server();
     let server = builder.start();
     let mut silent = Vec::new();
@@ -80,7 +80,7 @@ async fn silent_clients_make_room_for_a_handshake() {
     let full = server.metric("tollgate_tls_handshakes_full_total");
     assert!(
         full >= Some(evicted) && full <= Some(601.0 - max),
-        "each that found no room is counted once, and {evicted} were closed: {full:?}"
+        "each that waited is counted once, and {evicted} were closed: {full:?}"
     );
     assert!(
         evicted + late >= 601.0 - max,
@@ -93,7 +93,7 @@ async fn silent_clients_make_room_for_a_handshake() {
 }
 
 #[tokio::test]
-async fn clients_that_stop_after_their_hello_make_room_as_well() {
+async fn client_that_stops_after_its_hello_is_evicted() {
     let (builder, authority) = tls_server();
     let server = builder.start();
     // What a client says first, as long as it needs no answer.

@@ -42,7 +42,7 @@ pub(crate) fn rules(limit: u32, top: &str) -> String {
     format!("domain: d\n{top}descriptors:\n{rules}")
 }
 
-/// A service with such rules, which nobody but Redis answers for, however busy the machine is.
+/// A service with these rules and a long STORE_TIMEOUT, so that a busy machine causes no fallback.
 pub(crate) fn service(limit: u32, settings: &[(&'static str, String)]) -> TestServer {
     answered_by_redis(TestServer::with_rules(&rules(limit, "")), settings).start()
 }
@@ -93,7 +93,7 @@ impl Counting {
             .unwrap_or_else(|error| panic!("{counters:?}: {error}"))
     }
 
-    /// How many of so many hits pass, one by one.
+    /// How many of these hits are admitted, one by one.
     pub(crate) async fn admitted(&mut self, key: &str, value: &str, hits: u32) -> u32 {
         let mut admitted = 0;
         for _ in 0..hits {

@@ -38,7 +38,7 @@ impl Connection {
         Self::try_open(addr).expect("the port is open")
     }
 
-    /// Connects, if somebody listens.
+    /// Connects, if the port is open.
     pub(crate) fn try_open(addr: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(addr)?;
         stream.set_read_timeout(Some(PATIENCE))?;

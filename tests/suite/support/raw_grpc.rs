@@ -114,7 +114,7 @@ impl Call {
 
     /// Sends the last of the body, and waits for the end.
     pub(crate) async fn finish(mut self, bytes: &[u8]) -> Ended {
-        // It fails where the server has refused the call already.
+        // It fails where the server has rejected the call already.
         let _ = self.body.send_data(Bytes::copy_from_slice(bytes), true);
         self.ended().await
     }

@@ -84,7 +84,7 @@ impl<const N: usize> Traffic<N> {
         }
     }
 
-    /// Waits until every client has had so many more answers.
+    /// Waits until every client has received this many more responses.
     pub(crate) fn wait_for_answers(&self, each: usize) {
         let before: Vec<usize> = self.answered();
         look_until("every client has its answers", || {

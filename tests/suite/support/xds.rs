@@ -43,7 +43,7 @@ pub(crate) struct ControlPlane {
     // When it is closed, the process ends, also if the test was killed.
     _stdin: ChildStdin,
     pub(crate) addr: SocketAddr,
-    door: SocketAddr,
+    control: SocketAddr,
 }
 
 /// A control plane of which a test writes every word.
@@ -113,21 +113,21 @@ impl ControlPlane {
             .skip(1)
             .map(|text| text.parse().expect("an address"))
             .collect();
-        let [addr, door] = addresses[..] else {
+        let [addr, control] = addresses[..] else {
             panic!("it did not start: {line}")
         };
         Self {
             child,
             _stdin: stdin,
             addr,
-            door,
+            control,
         }
     }
 
     /// Serves these resources from now on, as JSON says them.
     pub(crate) fn serve(&self, version: &str, resources: &Value) {
         let reply = http::post(
-            self.door,
+            self.control,
             &format!("/snapshot?node={NODE}&version={version}"),
             &resources.to_string(),
         );
@@ -136,7 +136,7 @@ impl ControlPlane {
 
     /// Every request that came.
     pub(crate) fn requests(&self) -> Vec<Value> {
-        let reply = http::get(self.door, "/requests");
+        let reply = http::get(self.control, "/requests");
         match serde_json::from_str(&reply.body).expect("it is JSON") {
             Value::Array(requests) => requests,
             _ => Vec::new(),
@@ -271,7 +271,7 @@ pub(crate) fn response(version: &str, nonce: &str, rules: &[RateLimitConfig]) ->
     }
 }
 
-/// A resource as it stands in a response.
+/// A resource of a response.
 pub(crate) fn resource_of(type_url: &str, value: Vec<u8>) -> Vec<u8> {
     Any {
         type_url: type_url.to_owned(),
