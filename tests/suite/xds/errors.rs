@@ -1,0 +1,401 @@
+//! Invalid responses: rejected with all errors, while the last good rules serve.
+
+use prost::Message as _;
+use serde_json::json;
+use tollgate::proto::envoy::service::discovery::v3::DiscoveryResponse;
+use tollgate::proto::ratelimit::config::ratelimit::v3::{
+    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
+};
+
+use crate::support::xds::{ControlPlane, Puppet, TYPE_URL, resource_of, response, rules_of};
+use crate::xds::helpers::{
+    accepted, acked, asking, has_limit, has_rule, logged, metric, nacked, resource, why,
+};
+
+#[tokio::test]
+async fn nack_has_all_errors_and_the_last_good_rules_serve() {
+    let plane = ControlPlane::start();
+    plane.serve("1", &json!([resource("d", 7)]));
+    let server = asking(plane.addr).start();
+    acked(&plane, "1").await;
+    let mut broken = resource("default/eg/http", 1);
+    broken["descriptors"] = json!([
+        {"key": "a", "descriptors": [{"key": "b"}, {"key": "c", "rate_limit": {"unit": "UNKNOWN", "requests_per_unit": 1}}]},
+        {"key": "", "rate_limit": {"unit": "DAY"}},
+        {"key": "free", "rate_limit": {"unlimited": true, "unit": "DAY"}},
+        {"key": "x", "rate_limit": {"unit": "DAY", "name": "x", "replaces": ["x", ""]}},
+        {"key": "x"},
+    ]);
+    plane.serve(
+        "2",
+        &json!([broken, resource("d", 8), resource("d", 9), resource("", 1)]),
+    );
+    let nack = nacked(&plane).await;
+    assert_eq!(nack["version"], "1", "the last that was accepted");
+    let error = nack["error"].as_str().expect("a text");
+    for expected in [
+        "default/eg/http: invalid rate limit unit 'UNKNOWN'\n  --> default/eg/http (domain default/eg/http > descriptors[0].descriptors[1].rate_limit)\n",
+        "default/eg/http: descriptor has empty key\n",
+        "default/eg/http: should not specify rate limit unit when unlimited\n",
+        "default/eg/http: replaces should not contain name of same descriptor\n",
+        "default/eg/http: should not have an empty replaces entry\n",
+        "default/eg/http: duplicate descriptor composite key 'default/eg/http.x'\n",
+        ": config file cannot have empty domain\n",
+    ] {
+        assert!(error.contains(expected), "{expected} is not in {error}");
+    }
+    assert!(has_rule(&server, "d.k: unit=YEAR requests_per_unit=7, "));
+    metric(&server, "tollgate_rules_rejected", 1.0).await;
+    assert_eq!(
+        server.metric("ratelimit_service_config_load_error"),
+        Some(1.0)
+    );
+    metric(
+        &server,
+        r#"tollgate_xds_updates_total{verdict="refused"}"#,
+        1.0,
+    )
+    .await;
+    assert!(
+        server
+            .get("/ready")
+            .body
+            .contains("rules: the newest are invalid, the last good configuration serves\n"),
+        "{:?}",
+        server.get("/ready")
+    );
+    assert_eq!(server.get("/healthcheck").status, 200);
+
+    plane.serve("3", &json!([resource("d", 8)]));
+    has_limit(&server, "d.k", 8).await;
+    assert_eq!(acked(&plane, "3").await["error"], "");
+    metric(&server, "tollgate_rules_rejected", 0.0).await;
+}
+
+#[tokio::test]
+async fn unknown_units_are_reported_by_number() {
+    let mut puppet = Puppet::start().await;
+    let _server = asking(puppet.addr).start();
+    let mut stream = puppet.stream().await;
+    stream.request().await;
+    for unit in 1..=7 {
+        let mut rules = rules_of(1);
+        rules.descriptors[0]
+            .rate_limit
+            .as_mut()
+            .expect("it has one")
+            .unit = unit;
+        accepted(&stream.ask(response("v", "n", &[rules])).await, "v", "n");
+    }
+    let mut rules = rules_of(1);
+    rules.descriptors[0]
+        .rate_limit
+        .as_mut()
+        .expect("it has one")
+        .unit = 99;
+    let nack = stream.ask(response("w", "n", &[rules])).await;
+    assert!(
+        why(&nack).starts_with("d: invalid rate limit unit '99'\n"),
+        "{nack:?}"
+    );
+}
+
+#[tokio::test]
+async fn invalid_resources_are_rejected_and_the_stream_continues() {
+    let mut puppet = Puppet::start().await;
+    let server = asking(puppet.addr).start();
+    let mut stream = puppet.stream().await;
+    stream.request().await;
+    accepted(
+        &stream.ask(response("1", "a", &[rules_of(1)])).await,
+        "1",
+        "a",
+    );
+
+    let mut foreign = response("2", "b", &[rules_of(2)]);
+    foreign.type_url = "type.googleapis.com/envoy.config.cluster.v3.Cluster".into();
+    let nack = stream.ask(foreign).await;
+    assert_eq!(
+        why(&nack),
+        format!(
+            "a response has type type.googleapis.com/envoy.config.cluster.v3.Cluster; expected {TYPE_URL}"
+        )
+    );
+    assert_eq!(nack.type_url, TYPE_URL);
+
+    let mut foreign = response("3", "c", &[rules_of(3), rules_of(3)]);
+    foreign.resources[1] = resource_of("type.googleapis.com/google.protobuf.Empty", Vec::new());
+    foreign
+        .resources
+        .push(resource_of(TYPE_URL, b"\xff\xff\xffgarbage".to_vec()));
+    let nack = stream.ask(foreign).await;
+    assert_eq!(
+        (&*nack.version_info, &*nack.response_nonce),
+        (&b"1"[..], &b"c"[..])
+    );
+    assert!(
+        why(&nack).contains("a resource has type type.googleapis.com/google.protobuf.Empty"),
+        "{nack:?}"
+    );
+    assert!(
+        why(&nack).contains("\na resource cannot be decoded: "),
+        "{nack:?}"
+    );
+
+    // Deeper than any decoder goes.
+    let mut deep = RateLimitDescriptor {
+        key: "k".into(),
+        ..RateLimitDescriptor::default()
+    };
+    for _ in 0..200 {
+        deep = RateLimitDescriptor {
+            key: "k".into(),
+            descriptors: vec![deep],
+            ..RateLimitDescriptor::default()
+        };
+    }
+    let nack = stream
+        .ask(response(
+            "4",
+            "d",
+            &[RateLimitConfig {
+                descriptors: vec![deep],
+                ..rules_of(1)
+            }],
+        ))
+        .await;
+    assert!(why(&nack).contains("recursion limit"), "{nack:?}");
+
+    assert!(
+        has_rule(&server, "d.k: unit=YEAR requests_per_unit=1, "),
+        "{}",
+        server.admin("/rlconfig")
+    );
+    assert_eq!(server.metric("tollgate_rules_rejected"), Some(1.0));
+    // Nonces are whatever the server likes.
+    accepted(
+        &stream.ask(response("5", "a", &[rules_of(5)])).await,
+        "5",
+        "a",
+    );
+    accepted(
+        &stream.ask(response("6", "a", &[rules_of(6)])).await,
+        "6",
+        "a",
+    );
+    accepted(
+        &stream.ask(response("6", "", &[rules_of(7)])).await,
+        "6",
+        "",
+    );
+    has_limit(&server, "d.k", 7).await;
+}
+
+#[tokio::test]
+async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
+    let mut puppet = Puppet::start().await;
+    let server = asking(puppet.addr).start();
+    let mut stream = puppet.stream().await;
+    stream.request().await;
+    accepted(
+        &stream.ask(response("1", "a", &[rules_of(1)])).await,
+        "1",
+        "a",
+    );
+
+    let with = |change: fn(&mut RateLimitConfig)| {
+        let mut rules = rules_of(2);
+        change(&mut rules);
+        rules
+    };
+    let policy_of = |rules: &mut RateLimitConfig, change: fn(&mut RateLimitPolicy)| {
+        change(
+            rules.descriptors[0]
+                .rate_limit
+                .as_mut()
+                .expect("it has a limit"),
+        );
+    };
+    let mut limit_name = rules_of(2);
+    policy_of(&mut limit_name, |policy| policy.name = b"n\xff".into());
+    let mut replaced_name = rules_of(2);
+    policy_of(&mut replaced_name, |policy| {
+        policy.replaces = vec![RateLimitReplace {
+            name: b"r\xff".into(),
+        }]
+    });
+    let nested = |rules: &mut RateLimitConfig| {
+        let inner = RateLimitDescriptor {
+            value: b"v\xff".into(),
+            ..rules.descriptors[0].clone()
+        };
+        rules.descriptors[0].descriptors = vec![inner.clone(), inner];
+    };
+    for (rules, text, place) in [
+        (
+            with(|rules| rules.name = b"d\xff".into()),
+            "d%FF: name is not UTF-8: d%FF",
+            "d%FF (domain d)",
+        ),
+        (
+            with(|rules| rules.domain = b"d\xff".into()),
+            "d: domain is not UTF-8: d%FF",
+            "d (domain d%FF)",
+        ),
+        (
+            with(|rules| rules.descriptors[0].key = b"k\xff".into()),
+            "d: key is not UTF-8: k%FF",
+            "d (domain d > descriptors[0])",
+        ),
+        (
+            with(nested),
+            "d: value is not UTF-8: v%FF",
+            "d (domain d > descriptors[0].descriptors[1])",
+        ),
+        (
+            limit_name,
+            "d: rate_limit.name is not UTF-8: n%FF",
+            "d (domain d > descriptors[0])",
+        ),
+        (
+            replaced_name,
+            "d: rate_limit.replaces.name is not UTF-8: r%FF",
+            "d (domain d > descriptors[0])",
+        ),
+    ] {
+        let other = RateLimitConfig {
+            name: "e".into(),
+            domain: "e".into(),
+            ..rules_of(2)
+        };
+        let nack = stream.ask(response("2", "b", &[other, rules])).await;
+        assert_eq!(
+            (&*nack.version_info, &*nack.response_nonce),
+            (&b"1"[..], &b"b"[..])
+        );
+        assert!(
+            why(&nack).contains(text) && why(&nack).contains(&format!("\n  --> {place}\n")),
+            "{text}, {place}: {nack:?}"
+        );
+        assert!(server.log().contains(text), "{text}: {}", server.log());
+    }
+
+    // Metadata is read with the resource.
+    let mut rules = rules_of(2);
+    rules.descriptors[0].metadata = Some(prost_types::Struct {
+        fields: [("KEY".to_owned(), prost_types::Value::default())].into(),
+    });
+    let mut bytes = rules.encode_to_vec();
+    let at = bytes
+        .windows(3)
+        .position(|part| part == b"KEY")
+        .expect("it exists");
+    bytes[at..at + 3].copy_from_slice(b"K\xffY");
+    let nack = stream
+        .ask(DiscoveryResponse {
+            resources: vec![resource_of(TYPE_URL, bytes)],
+            ..response("3", "c", &[])
+        })
+        .await;
+    assert!(
+        why(&nack).contains(r#"resource "d" of domain "d" cannot be decoded: "#),
+        "{nack:?}"
+    );
+    assert!(
+        why(&nack).contains("RateLimitDescriptor.metadata: ") && why(&nack).contains("UTF-8"),
+        "{nack:?}"
+    );
+
+    // A resource whose type is not UTF-8: field 1, two bytes.
+    let nack = stream
+        .ask(DiscoveryResponse {
+            resources: vec![b"\x0a\x02t\xff".into()],
+            ..response("4", "d", &[])
+        })
+        .await;
+    assert!(
+        why(&nack).contains("a resource cannot be decoded: "),
+        "{nack:?}"
+    );
+    let nack = stream
+        .ask(DiscoveryResponse {
+            type_url: b"t\xff".into(),
+            ..response("5", "e", &[])
+        })
+        .await;
+    assert!(
+        why(&nack).contains("a response has type t%FF; expected "),
+        "{nack:?}"
+    );
+
+    // Those before them still serve. Versions and nonces go back as they came, and all of it was on
+    // one stream.
+    assert!(
+        has_rule(&server, "d.k: unit=YEAR requests_per_unit=1, "),
+        "{}",
+        server.admin("/rlconfig")
+    );
+    let ack = stream
+        .ask(DiscoveryResponse {
+            version_info: b"6\xff".into(),
+            nonce: b"f\xff".into(),
+            ..response("", "", &[rules_of(6)])
+        })
+        .await;
+    assert_eq!(
+        (&*ack.version_info, &*ack.response_nonce),
+        (&b"6\xff"[..], &b"f\xff"[..])
+    );
+    assert_eq!(ack.error_detail, None);
+    has_limit(&server, "d.k", 6).await;
+    assert_eq!(server.metric("tollgate_xds_streams_total"), Some(1.0));
+}
+
+#[tokio::test]
+async fn oversized_response_is_rejected_with_the_name_of_the_setting() {
+    let mut puppet = Puppet::start().await;
+    let mut long = rules_of(1);
+    long.name = vec![b'n'; 5 << 20];
+    let long = response("2", "b", &[long]);
+    assert!(long.encoded_len() > 4 << 20);
+
+    let server = asking(puppet.addr).start();
+    let mut stream = puppet.stream().await;
+    stream.request().await;
+    stream.ask(response("1", "a", &[rules_of(7)])).await;
+    stream.send(long.clone()).await;
+    logged(
+        &server,
+        "a response has more than 4194304 bytes; increase XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+    )
+    .await;
+    assert!(has_rule(&server, "d.k: unit=YEAR requests_per_unit=7, "));
+    metric(&server, "tollgate_rules_rejected", 1.0).await;
+    // The stream is of no use any more. On the next one the rules that serve are the newest again.
+    let mut stream = puppet.stream().await;
+    accepted(&stream.request().await, "1", "");
+    accepted(
+        &stream.ask(response("3", "a", &[rules_of(7)])).await,
+        "3",
+        "a",
+    );
+    metric(&server, "tollgate_rules_rejected", 0.0).await;
+    drop(server);
+
+    let mut puppet = Puppet::start().await;
+    let _server = asking(puppet.addr)
+        .with_env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "8388608")
+        .start();
+    let mut stream = puppet.stream().await;
+    stream.request().await;
+    accepted(&stream.ask(long).await, "2", "b");
+
+    let mut puppet = Puppet::start().await;
+    let server = asking(puppet.addr)
+        .with_env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "10")
+        .start();
+    let mut stream = puppet.stream().await;
+    stream.request().await;
+    stream.send(response("1", "a", &[rules_of(7)])).await;
+    logged(&server, "a response has more than 10 bytes").await;
+}
