@@ -2,35 +2,32 @@
 //! request and its outcome.
 
 use std::fs;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
 
 use tempfile::TempDir;
-use tollgate::time::{Clock, Span, Time};
+use tollgate::time::{Clock, Time};
 
 use crate::env::envoy::Envoy;
 use crate::env::http::{Connection, Reply, Request};
 use crate::env::ports::Ports;
 use crate::env::redis::RedisServer;
+use crate::env::reply::Tally;
 use crate::env::service::Service;
 use crate::env::upstream::Upstream;
 
 pub(crate) use crate::env::process::eventually;
+pub(crate) use crate::env::reply::{Outcome, Timed};
 
 pub(crate) mod envoy;
 pub(crate) mod http;
 pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod redis;
+pub(crate) mod reply;
 pub(crate) mod service;
 pub(crate) mod upstream;
-
-/// How far the clocks of two processes may be apart: each ties its monotonic clock to the epoch
-/// when it starts, and may be interrupted then.
-const CLOCK_SKEW: Duration = Duration::from_secs(1);
 
 /// How long Tollgate waits for Redis where a test does not say: as in Envoy's files, a busy machine
 /// must not look like an outage.
@@ -72,27 +69,7 @@ pub(crate) enum Store {
     Redis,
 }
 
-/// What became of all requests.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    sent: AtomicU64,
-    passed: AtomicU64,
-    over_limit: AtomicU64,
-    failed: AtomicU64,
-}
-
-/// What Envoy did with a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// The backend answered.
-    Passed,
-    /// Envoy answered, because of a limit.
-    OverLimit,
-    /// Envoy answered, because it had no verdict.
-    Failed,
-}
-
-/// What Envoy counted of its asking: `cluster.backend.ratelimit.*`.
+/// Envoy's counters of its checks: `cluster.backend.ratelimit.*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Counts {
     pub(crate) ok: u64,
@@ -101,15 +78,7 @@ pub(crate) struct Counts {
     pub(crate) failure_mode_allowed: u64,
 }
 
-/// A reply, and when it was.
-#[derive(Debug)]
-pub(crate) struct Timed {
-    pub(crate) reply: Reply,
-    pub(crate) sent_at: Time,
-    pub(crate) received_at: Time,
-}
-
-/// A request that was sent, and whose reply was not read. Dropped, its client hangs up.
+/// A request whose reply is not read yet. Dropping it closes the connection.
 #[derive(Debug)]
 pub(crate) struct Pending<'s> {
     env: &'s Env,
@@ -117,7 +86,7 @@ pub(crate) struct Pending<'s> {
     sent_at: Time,
 }
 
-/// What is kept of one of very many replies.
+/// What is recorded of one of many replies.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Glimpse {
     pub(crate) outcome: Outcome,
@@ -228,8 +197,8 @@ impl Env {
         Connection::open(self.ports.ingress()).expect("Envoy listens")
     }
 
-    /// Lets clients GET a path, each as fast as it can, while `act` runs. Gives what each of them
-    /// saw, in its order.
+    /// Runs clients that GET a path as fast as they can while `act` runs. Returns the replies of each,
+    /// in order.
     pub(crate) fn under_traffic(
         &self,
         clients: usize,
@@ -251,22 +220,20 @@ impl Env {
         })
     }
 
-    /// Puts other rules in place of the file of that name.
+    /// Replaces a rules file.
     pub(crate) fn write_rules(&self, file: &str, yaml: &str) {
-        // Renamed, as by every careful editor: nobody reads half of it. Files with a dot in front
-        // are none of the rules.
+        // Renamed, so that no half of it is read. Files whose names begin with a dot are ignored.
         let new = self.rules.join(".new");
         fs::write(&new, yaml).expect("the rules are a copy of this test's own");
         fs::rename(new, self.rules.join(file)).expect("both are in one directory");
     }
 
-    /// How many requests had this outcome so far.
+    /// Requests with this outcome so far.
     pub(crate) fn seen(&self, outcome: Outcome) -> u64 {
         self.tally.of(outcome).load(Relaxed)
     }
 
-    /// Every request got its reply, and all of them came through this Envoy, which counted this of
-    /// them.
+    /// Fails unless every request got its reply through this Envoy, with these counters.
     pub(crate) fn assert_counts(&self, expected: Counts) {
         let stats = self.envoy.stats();
         let stat = |name: &str| stats.get(name).copied().unwrap_or(0);
@@ -361,12 +328,12 @@ impl Builder {
         self
     }
 
-    /// Has the test's own backend in place of the sample.
+    /// Replaces the sample's backend by one that the test controls.
     pub(crate) fn with_upstream(self) -> Self {
         self.with_upstream_that(|_| ())
     }
 
-    /// The same, prepared by the test.
+    /// Like [`Self::with_upstream`], prepared by the test.
     pub(crate) fn with_upstream_that(mut self, prepare: impl FnOnce(&Upstream)) -> Self {
         let upstream = Upstream::start();
         prepare(&upstream);
@@ -381,19 +348,19 @@ impl Builder {
         self
     }
 
-    /// Writes something else in place of `there` into Envoy's file.
+    /// Replaces a part of Envoy's configuration.
     pub(crate) fn with_instead(mut self, there: &str, here: &str) -> Self {
         self.config = envoy::replaced(&self.config, there, here);
         self
     }
 
-    /// Puts other rules in place of the file of that name.
+    /// Replaces a rules file.
     pub(crate) fn with_rules(self, file: &str, yaml: &str) -> Self {
         fs::write(self.rules.join(file), yaml).expect("the rules are a copy of this test's own");
         self
     }
 
-    /// Starts both, and waits until they serve.
+    /// Starts Envoy and Tollgate, and waits until they serve.
     pub(crate) fn start(self) -> Env {
         let Self {
             config,
@@ -431,16 +398,6 @@ impl Store {
     pub(crate) const ALL: [Self; 2] = [Self::Memory, Self::Redis];
 }
 
-impl Tally {
-    fn of(&self, outcome: Outcome) -> &AtomicU64 {
-        match outcome {
-            Outcome::Passed => &self.passed,
-            Outcome::OverLimit => &self.over_limit,
-            Outcome::Failed => &self.failed,
-        }
-    }
-}
-
 impl Pending<'_> {
     /// Waits for the reply.
     pub(crate) fn finish(mut self) -> Timed {
@@ -462,77 +419,6 @@ impl Pending<'_> {
     }
 }
 
-impl Timed {
-    /// What Envoy did. It marks requests over limit; the HTTP status of a gRPC call is 200 all the
-    /// same.
-    pub(crate) fn outcome(&self) -> Outcome {
-        match (self.reply.status, self.reply.header("x-envoy-ratelimited")) {
-            (200 | 429, Some("true")) => Outcome::OverLimit,
-            (200, None) => Outcome::Passed,
-            (500, None) => Outcome::Failed,
-            _ => panic!("a reply of no kind that is known: {:?}", self.reply),
-        }
-    }
-
-    /// Fails unless the request was admitted with this many remaining.
-    pub(crate) fn passed_with(self, remaining: u64) -> Self {
-        assert_eq!(self.outcome(), Outcome::Passed, "{:?}", self.reply);
-        assert_eq!(
-            self.reply.number("x-ratelimit-remaining"),
-            remaining,
-            "{:?}",
-            self.reply
-        );
-        self
-    }
-
-    /// Fails unless the request was over limit with a 429.
-    pub(crate) fn was_over_limit(self) -> Self {
-        assert_eq!(
-            (self.outcome(), self.reply.status),
-            (Outcome::OverLimit, 429),
-            "{:?}",
-            self.reply
-        );
-        self
-    }
-
-    /// Fails unless this header says how many whole seconds are left until `then`, rounded up, as
-    /// of some moment during the request.
-    pub(crate) fn counts_down(&self, header: &str, then: RangeInclusive<Time>) {
-        let least = then
-            .start()
-            .since(self.received_at.plus(CLOCK_SKEW.into()))
-            .ceil_secs();
-        let most = then
-            .end()
-            .plus(CLOCK_SKEW.into())
-            .since(self.sent_at)
-            .ceil_secs();
-        let said = self.reply.number(header);
-        assert!(
-            (least..=most).contains(&said),
-            "{header} is {said}, and not in {least}..={most}: {:?}",
-            self.reply
-        );
-    }
-
-    /// When the aligned window ends that this request was in. A window may end while the request is
-    /// under way.
-    pub(crate) fn end_of_window(&self, period: Span) -> RangeInclusive<Time> {
-        let end = |time: Time| {
-            Time::from_micros(time.as_micros() / period.as_micros() * period.as_micros())
-                .plus(period)
-        };
-        end(self.sent_at)..=end(self.received_at)
-    }
-
-    /// So long after this request, of which nobody but Tollgate knows when it was.
-    pub(crate) fn after(&self, span: Span) -> RangeInclusive<Time> {
-        self.sent_at.plus(span)..=self.received_at.plus(span)
-    }
-}
-
 impl Traffic {
     /// The limit of the latest reply.
     pub(crate) fn latest_limit(&self) -> u64 {
@@ -541,7 +427,7 @@ impl Traffic {
 }
 
 impl Drop for StopOnDrop<'_> {
-    /// Also when a test fails meanwhile: its clients would go on for ever.
+    /// Also when a test fails: its clients would never stop.
     fn drop(&mut self) {
         self.0.stopped.store(true, Relaxed);
     }
