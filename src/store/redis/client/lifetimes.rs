@@ -65,7 +65,7 @@ impl UnconfirmedLifetimes {
         Self {
             lifetimes: Mutex::default(),
             lost: metrics.counter(
-                "tollgate_store_lifetimes_lost_total",
+                "tollgate_store_expiries_unconfirmed_total",
                 "Keys that may stay in Redis without an expiry: too many were unconfirmed (lifetimes_max).",
             ),
         }
