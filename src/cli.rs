@@ -1,32 +1,30 @@
 //! The command line: a file for each subcommand.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use crate::cli::output::{Failure, print_error};
 use crate::config::error::did_you_mean;
+use crate::settings::environment::{self, Environment};
 
-pub mod check;
-pub mod explain;
-pub mod serve;
-pub mod simulate;
+mod check;
+mod explain;
+mod output;
+mod serve;
+mod simulate;
 
-/// EX_USAGE of sysexits.h: the command line is wrong.
+/// EX_USAGE of sysexits.h: the command line is invalid.
 const USAGE: u8 = 64;
-/// EX_CONFIG of sysexits.h: settings or rules are wrong.
+/// EX_CONFIG of sysexits.h: settings or rules are invalid.
 const BAD_CONFIG: u8 = 78;
-
-/// In Go, and so in the reference, no host is every address of both families.
-const NOTHING_IS_EVERY_HOST: [&str; 3] = ["HOST", "GRPC_HOST", "DEBUG_HOST"];
 
 /// A global rate limit service for Envoy, Istio and Envoy Gateway.
 ///
-/// Every flag has an environment variable of the same meaning; flags win.
+/// Every flag has an environment variable of the same meaning; flags take precedence.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -45,96 +43,52 @@ struct Cli {
 enum Command {
     /// Serve (the default)
     Serve(Box<serve::Args>),
-    /// Check rules: every problem of every file, with its place and what to write instead
+    /// Check rules: report every problem of every file, with its place and how to fix it
     Check(check::Args),
-    /// Explain why a request gets its limits
+    /// Explain which rules a request matches, and why
     #[command(after_help = explain::EXIT_CODES)]
     Explain(explain::Args),
-    /// Show what each algorithm lets through of a pattern of calls
+    /// Show how each algorithm decides a pattern of requests
     Simulate(Box<simulate::Args>),
 }
 
-/// Why a command failed, which decides the exit code.
-#[derive(Debug)]
-pub enum Failure {
-    /// What was written makes no sense together: 64.
-    Usage(String),
-    /// Settings or rules are wrong: 78.
-    Config(String),
-    /// Anything else: 1.
-    Other(anyhow::Error),
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(text) | Self::Config(text) => formatter.write_str(text),
-            Self::Other(error) => write!(formatter, "{error:#}"),
-        }
-    }
-}
-
-impl From<anyhow::Error> for Failure {
-    fn from(error: anyhow::Error) -> Self {
-        Self::Other(error)
-    }
-}
-
-/// Runs what the command line says, and gives the exit code: 0, 64 for a wrong command line, 78 for
-/// wrong settings or rules, 1 for anything else. `explain` has more.
+/// Runs the command line and returns the exit code: 0, 64 for an invalid command line, 78 for
+/// invalid settings or rules, 1 for other failures. `explain` has more.
 pub fn run() -> ExitCode {
-    // The reference's tools are Go programs, which write `-config_dir`.
+    // envoyproxy/ratelimit's tools are Go programs, whose flags have one dash.
     let arguments = std::env::args_os().map(|argument| match argument.to_str() {
         Some("-config_dir") => "--config-dir".into(),
         Some("-merge_domain_configs") => "--merge-domain-configs".into(),
         _ => argument,
     });
     let arguments: Vec<_> = arguments.collect();
-    // Values of `simulate` were typed, and are no settings.
-    let has_settings = arguments.get(1).is_none_or(|command| command != "simulate");
-    let parsed = command()
+    let command = environment::without_empty_variables(Cli::command());
+    let parsed = command
+        .clone()
         .try_get_matches_from(&arguments)
-        .and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = match parsed {
-        Ok(cli) => cli,
-        Err(error) => {
-            // It fails only if nobody can read it.
-            let _ = error.print();
-            if let Some(variable) = variable_behind(&error, &arguments) {
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "tollgate: that is what the environment variable {variable} is set to"
-                );
-            }
-            if let Some(subcommand) = mistyped_subcommand(&arguments) {
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "tollgate: did you mean `tollgate {subcommand}`?"
-                );
-            }
-            return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                // A value that came from the environment is a setting as well.
-                ErrorKind::ValueValidation | ErrorKind::InvalidValue if has_settings => {
-                    ExitCode::from(BAD_CONFIG)
-                }
-                _ => ExitCode::from(USAGE),
-            };
+        .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return report(&error, &arguments),
+    };
+    let environment = match matches.subcommand() {
+        None => Environment::read(&command, &matches),
+        Some((name, matches)) => {
+            Environment::read(command.find_subcommand(name).unwrap_or(&command), matches)
         }
     };
     let done = match cli.command {
-        None => serve::run(cli.serve).map(|()| ExitCode::SUCCESS),
-        Some(Command::Serve(args)) => serve::run(*args).map(|()| ExitCode::SUCCESS),
-        Some(Command::Check(args)) => check::run(&args).map(|()| ExitCode::SUCCESS),
-        Some(Command::Explain(args)) => explain::run(&args),
-        Some(Command::Simulate(args)) => simulate::run(&args).map(|()| ExitCode::SUCCESS),
+        None => serve::run(cli.serve, &environment, &subcommands()),
+        Some(Command::Serve(args)) => serve::run(*args, &environment, &subcommands()),
+        Some(Command::Check(args)) => check::run(&args, &environment),
+        Some(Command::Explain(args)) => explain::run(&args, &environment),
+        Some(Command::Simulate(args)) => simulate::run(&args, &environment),
     };
     let failure = match done {
         Ok(code) => return code,
         Err(failure) => failure,
     };
-    // It fails only if nobody can read it.
-    let _ = writeln!(std::io::stderr(), "tollgate: {failure}");
+    print_error(&failure.to_string());
     match failure {
         Failure::Usage(_) => ExitCode::from(USAGE),
         Failure::Config(_) => ExitCode::from(BAD_CONFIG),
@@ -142,26 +96,31 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// What can be written. A variable that is set to nothing, as templates do that have nothing to
-/// fill in, is not set.
-fn command() -> clap::Command {
-    let unless_empty = |argument: clap::Arg| {
-        let is_empty = |name: &OsStr| {
-            !NOTHING_IS_EVERY_HOST.iter().any(|host| name == *host)
-                && std::env::var_os(name).is_some_and(|value| value.is_empty())
-        };
-        if argument.get_env().is_some_and(is_empty) {
-            argument.env(None::<&str>)
-        } else {
-            argument
+/// Prints help or an error of the command line, and returns the exit code.
+fn report(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
+    // A closed pipe is ignored.
+    let _ = error.print();
+    if let Some(variable) = variable_behind(error, arguments) {
+        print_error(&format!(
+            "the value is from the environment variable {variable}"
+        ));
+    }
+    if let Some(subcommand) = mistyped_subcommand(arguments) {
+        print_error(&format!("did you mean `tollgate {subcommand}`?"));
+    }
+    // Values of `simulate` are typed, not settings.
+    let has_settings = arguments.get(1).is_none_or(|command| command != "simulate");
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        // A value from the environment is a setting too.
+        ErrorKind::ValueValidation | ErrorKind::InvalidValue if has_settings => {
+            ExitCode::from(BAD_CONFIG)
         }
-    };
-    Cli::command()
-        .mut_args(unless_empty)
-        .mut_subcommands(|subcommand| subcommand.mut_args(unless_empty))
+        _ => ExitCode::from(USAGE),
+    }
 }
 
-/// The environment variable that a bad value came from; `None` if it was a flag.
+/// The environment variable that an invalid value is from; `None` if it is from a flag.
 fn variable_behind(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
         return None;
@@ -189,17 +148,13 @@ fn variable_behind(error: &clap::Error, arguments: &[OsString]) -> Option<String
 
 /// The subcommand that the first argument resembles, if it is neither one nor a directory.
 fn mistyped_subcommand(arguments: &[OsString]) -> Option<String> {
-    let first = arguments.get(1)?;
+    let first: &OsStr = arguments.get(1)?;
     if Path::new(first).is_dir() {
-        None
-    } else {
-        nearest_subcommand(first).filter(|name| **name != **first)
+        return None;
     }
-}
-
-/// The subcommand that a word resembles.
-fn nearest_subcommand(word: &OsStr) -> Option<String> {
-    did_you_mean(word.to_str()?, subcommands().iter().map(|name| &**name)).map(str::to_owned)
+    let names = subcommands();
+    let nearest = did_you_mean(first.to_str()?, names.iter().map(|name| &**name))?;
+    Some(nearest.to_owned()).filter(|name| **name != *first)
 }
 
 fn subcommands() -> Vec<String> {
@@ -207,18 +162,4 @@ fn subcommands() -> Vec<String> {
         .get_subcommands()
         .map(|subcommand| subcommand.get_name().to_owned())
         .collect()
-}
-
-/// A number and a noun: `1 problem`, `2 problems`.
-fn counted(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
-}
-
-/// Prints a text. Whoever closed the other end, as `| head` does, has read enough: `println!` would
-/// panic.
-fn say(text: &str) {
-    let mut stdout = std::io::stdout();
-    let _ = stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush());
 }

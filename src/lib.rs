@@ -1,25 +1,23 @@
 //! Tollgate: a global rate limit service for Envoy, Istio and Envoy Gateway.
 //!
-//! Two wings that meet: counting on the left, rules on the right; the limiter and the doors stand
-//! where they join. No arrow goes up, and none in a circle; `tests/architecture.rs` has the table.
+//! `tests/architecture.rs` has the table of components and of what each may import:
 //!
 //! ```text
-//! floor
-//!  12                         main
-//!  11                          cli            serve | check | explain | simulate
-//!  10                          app            puts the house together, and takes it down
-//!   9                        settings         composes what each room needs
-//!   8                         admin           operator-facing HTTP
-//!   7                          api            Envoy-facing servers
-//!   6          limiter               rule_source          answers    | brings new rules
-//!   5           store                   config            counts     | text to rules
-//!   4         algorithm                 rules             decides    | matches, and holds the rules that are live
-//!   3                   check                             the question and the verdict
-//!   2                   limit        telemetry   http
-//!   1        time   proto   shutdown   setting   tls   watch   sampling   backoff   text   runtime
+//! main
+//! cli                           serve | check | explain | simulate
+//! app                           builds, runs and drains the components
+//! settings                      resolves flags and environment once
+//! admin                         operator-facing HTTP
+//! api                           Envoy-facing servers
+//! limiter      rule_source      one decision               | loads, compiles and publishes rules
+//! store        config           memory and Redis counters  | YAML and xDS to rules
+//! algorithm    rules            pure decisions             | matching, keys, the live rule set
+//! check                         the request to a store and its result
+//! limit  telemetry  http        what may be counted | logs, metrics, traces | HTTP/1 server
+//! time  proto  shutdown  tls  text  runtime  sampling  backoff  file_watch  settings/{parse,environment}
 //! ```
 //!
-//! `docs/architecture.md` tells the way of a call through it, and why it is built so.
+//! `docs/architecture.md` follows one request through them.
 
 mod backoff;
 pub mod file_watch;
@@ -51,6 +49,6 @@ pub mod api;
 
 pub mod settings;
 
-pub mod app;
+mod app;
 
 pub mod cli;

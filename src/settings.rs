@@ -1,20 +1,30 @@
-//! All settings, composed of what each room needs. Flag, environment variable, default and help
-//! stand in one place each: the room's.
+//! All settings of the service, as defined by its components: flag, environment variable, default
+//! and help are in one definition each.
+//!
+//! [`Settings::resolve`] makes them what the service runs with: what several settings decide
+//! together, and what is read from the files that they name.
+
+use std::path::PathBuf;
 
 use clap::{Args, Command};
 
+use crate::api::certificates::Files;
+use crate::rule_source::Origin;
+use crate::settings::environment::Environment;
 use crate::store::redis;
 use crate::store::settings::BackendChoice;
+use crate::telemetry::{statsd, traces};
 
+pub mod environment;
 pub mod parse;
-pub mod unknown;
-pub mod unsupported;
+pub(crate) mod unknown;
+pub(crate) mod unsupported;
 
-/// Settings of the service. Flags win over environment variables, and those over defaults.
+/// Settings of the service. Flags take precedence over environment variables.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
 pub struct Settings {
-    /// Envoy's door.
+    /// Envoy-facing listeners.
     #[command(flatten)]
     pub api: crate::api::settings::Settings,
     /// Rules.
@@ -23,10 +33,10 @@ pub struct Settings {
     /// The store.
     #[command(flatten)]
     pub store: crate::store::settings::Settings,
-    /// Answers.
+    /// Decisions.
     #[command(flatten)]
     pub limiter: crate::limiter::settings::Settings,
-    /// The operators' door.
+    /// The admin listener.
     #[command(flatten)]
     pub admin: crate::admin::settings::Settings,
     /// Log and metrics.
@@ -37,28 +47,51 @@ pub struct Settings {
     pub traces: crate::telemetry::traces::settings::Settings,
 }
 
+/// What the service runs with.
+#[derive(Debug)]
+pub(crate) struct Resolved {
+    /// Settings whose values are used as they are.
+    pub(crate) settings: Settings,
+    pub(crate) rules_from: Origin,
+    pub(crate) backend: BackendChoice,
+    /// The files of gRPC's TLS; `None` for plain text.
+    pub(crate) grpc_tls: Option<Files>,
+    pub(crate) statsd: Option<statsd::Options>,
+    pub(crate) traces: Option<traces::settings::Options>,
+    /// A sentence for each setting that has no effect, or is misspelled.
+    pub(crate) warnings: Vec<String>,
+}
+
 impl Settings {
-    /// What is wrong with settings that are right one by one.
+    /// Resolves settings that depend on each other. `directory` is that of the command line.
     ///
     /// # Errors
-    /// The first such thing, and what to set instead.
-    pub fn check(&self) -> Result<(), String> {
-        self.telemetry.check(&environment())?;
-        self.traces.check()?;
-        self.api.tls()?;
-        self.backend().map(|_| ())
+    /// Settings that contradict each other, or files that cannot be used.
+    pub(crate) fn resolve(
+        self,
+        directory: Option<PathBuf>,
+        environment: &Environment,
+    ) -> Result<Resolved, String> {
+        Ok(Resolved {
+            statsd: self.telemetry.statsd(environment)?,
+            traces: self.traces.options()?,
+            grpc_tls: self.api.tls()?,
+            backend: self.backend(environment)?,
+            rules_from: self.rules.origin(directory, environment)?,
+            warnings: self.warnings(environment),
+            settings: self,
+        })
     }
 
-    /// What is accepted, and has no effect.
-    pub fn warnings(&self) -> Vec<String> {
-        let environment = environment();
-        let mut warnings = self.store.warnings(&environment);
+    fn warnings(&self, environment: &Environment) -> Vec<String> {
+        let variables = environment.variables();
+        let mut warnings = self.store.warnings(variables);
         warnings.extend(self.api.warnings());
-        warnings.extend(self.rules.warnings());
+        warnings.extend(self.rules.xds.warnings(environment));
         warnings.extend(self.telemetry.warnings());
         warnings.extend(self.traces.warnings());
-        warnings.extend(unsupported::warnings(&environment));
-        warnings.extend(unknown::warnings(&environment, &Self::names()));
+        warnings.extend(unsupported::warnings(variables));
+        warnings.extend(unknown::warnings(variables, &Self::names()));
         warnings
     }
 
@@ -69,17 +102,12 @@ impl Settings {
             .get_arguments()
             .filter_map(|flag| Some(flag.get_env()?.to_str()?.to_owned()))
             .collect();
-        let others = unsupported::names().chain(crate::store::redis::settings::without_flag());
+        let others = unsupported::names().chain(redis::settings::without_flag());
         flags.into_iter().chain(others.map(str::to_owned)).collect()
     }
 
-    /// Where to count.
-    ///
-    /// # Errors
-    /// What is wrong with the settings of Redis or the files they name.
-    pub fn backend(&self) -> Result<BackendChoice, String> {
-        let choice = self.store.backend(&environment())?;
-        // What is said where limits and keys are, and what counting without Redis needs to know.
+    fn backend(&self, environment: &Environment) -> Result<BackendChoice, String> {
+        let choice = self.store.backend(environment.variables())?;
         Ok(match choice {
             BackendChoice::Redis(options, secrets) => {
                 let (replicas, key_prefix) = (
@@ -98,21 +126,4 @@ impl Settings {
             BackendChoice::Memory => BackendChoice::Memory,
         })
     }
-
-    /// Where to send metrics, if anywhere.
-    ///
-    /// # Errors
-    /// What is wrong with the settings of a mogrifier.
-    pub fn statsd(&self) -> Result<Option<crate::telemetry::statsd::Options>, String> {
-        self.telemetry.statsd(&environment())
-    }
-}
-
-/// What is set, by name. What is no text is no setting.
-fn environment() -> Vec<(String, String)> {
-    let mut variables: Vec<_> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
-    variables.sort();
-    variables
 }

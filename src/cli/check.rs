@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
-use crate::cli::{Failure, counted, say};
+use crate::cli::output::{Failure, counted, print};
 use crate::config::error::{Draft, Findings, in_file_order};
 use crate::config::yaml::Location;
 use crate::config::{self, CompileOptions, Loaded, Source};
@@ -13,13 +14,14 @@ use crate::rules::key::KeyFormat;
 use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
 use crate::rules::tree::{Level, Node};
 use crate::rules::{OnLimit, Rule};
+use crate::settings::environment::Environment;
 use crate::telemetry::metric::Metrics;
 use crate::time::Span;
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
-pub struct Args {
+pub(crate) struct Args {
     /// Directory of rules files [default: as for serve]
     #[arg(value_name = "DIR")]
     rules: Option<PathBuf>,
@@ -31,7 +33,7 @@ pub struct Args {
 }
 
 /// Rules as a command reads them.
-pub struct Checked {
+pub(crate) struct Checked {
     /// Where they are.
     pub directory: String,
     /// The files.
@@ -44,18 +46,19 @@ pub struct Checked {
 ///
 /// # Errors
 /// Rules that would be refused, with all that is wrong with them.
-pub fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
     let checked = load(
         args.rules.as_ref().or(args.config_dir.as_ref()).cloned(),
         &args.reading,
+        environment,
     )?;
     for warning in in_file_order(checked.loaded.warnings.clone()) {
-        say(&format!("warning: {warning}\n\n"));
+        print(&format!("warning: {warning}\n\n"));
     }
     warn_about_underscores(&checked);
     note_queues(&checked);
     if checked.sources.is_empty() {
-        say(&format!(
+        print(&format!(
             "warning: no files in {}: nothing would be limited\n\n",
             checked.directory
         ));
@@ -65,21 +68,27 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         counted(rules.rule_count(), "limit"),
         counted(rules.domain_count(), "domain"),
     );
-    say(&format!(
+    print(&format!(
         "{}: ok, {limits} in {domains} of {}\n",
         checked.directory,
         counted(checked.sources.len(), "file")
     ));
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Loads the rules that `serve` would load with the same directory and settings.
 ///
 /// # Errors
 /// Files that cannot be read, rules that are invalid.
-pub fn load(directory: Option<PathBuf>, reading: &Reading) -> Result<Checked, Failure> {
+pub(crate) fn load(
+    directory: Option<PathBuf>,
+    reading: &Reading,
+    environment: &Environment,
+) -> Result<Checked, Failure> {
     let is_named = directory.is_some();
-    let files = reading.files(directory).map_err(Failure::Config)?;
+    let files = reading
+        .files(directory, environment)
+        .map_err(Failure::Config)?;
     let directory = files.path().display().to_string();
     let sources = files.read().map_err(|error| {
         let hint = if is_named {
@@ -156,7 +165,7 @@ fn note_queues(checked: &Checked) {
         });
     }
     for note in in_file_order(findings.into_parts().1) {
-        say(&format!("note: {note}\n\n"));
+        print(&format!("note: {note}\n\n"));
     }
 }
 
@@ -194,7 +203,7 @@ fn warn_about_underscores(checked: &Checked) {
         );
     }
     for warning in in_file_order(findings.into_parts().1) {
-        say(&format!("warning: {warning}\n\n"));
+        print(&format!("warning: {warning}\n\n"));
     }
 }
 

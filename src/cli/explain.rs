@@ -10,11 +10,12 @@ use crate::api::convert;
 use crate::api::messages::Messages;
 use crate::api::request_size::MESSAGE_BYTES_MAX;
 use crate::cli::check;
-use crate::cli::{Failure, say};
+use crate::cli::output::{Failure, print};
 use crate::limiter::{self, Modes};
 use crate::rule_source::settings::Reading;
 use crate::rules::Query;
 use crate::rules::explain::{Outcome, explain};
+use crate::settings::environment::Environment;
 
 const UNKNOWN_DOMAIN: u8 = 3;
 const NO_RULE: u8 = 4;
@@ -31,7 +32,7 @@ Exit codes:
 /// Arguments of `explain`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
-pub struct Args {
+pub(crate) struct Args {
     /// Directory of rules files [default: as for serve]
     #[arg(long, value_name = "DIR")]
     rules: Option<PathBuf>,
@@ -58,12 +59,12 @@ pub struct Args {
 ///
 /// # Errors
 /// Invalid rules, a request that cannot be read.
-pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
     let Some(json) = &args.json else {
         let entries = args.words.iter().chain(&args.entry).map(|entry| &**entry);
         let query = Query::of_entries(args.domain.as_deref().unwrap_or_default(), entries)
             .map_err(Failure::Usage)?;
-        return run_query(args, &query);
+        return run_query(args, &query, environment);
     };
     let body = if json == "-" {
         read_stdin()?
@@ -73,14 +74,18 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let request = Messages::new()?
         .read(&body)
         .map_err(|error| Failure::Usage(format!("--json: {error:#}")))?;
-    run_query(args, &convert::query(&request))
+    run_query(args, &convert::query(&request), environment)
 }
 
-fn run_query(args: &Args, query: &Query<'_>) -> Result<ExitCode, Failure> {
+fn run_query(
+    args: &Args,
+    query: &Query<'_>,
+    environment: &Environment,
+) -> Result<ExitCode, Failure> {
     limiter::validate(query).map_err(|invalid| Failure::Usage(invalid.to_string()))?;
-    let checked = check::load(args.rules.clone(), &args.reading)?;
+    let checked = check::load(args.rules.clone(), &args.reading, environment)?;
     let explanation = explain(&checked.loaded.rules, query, Modes::default());
-    say(&explanation.text);
+    print(&explanation.text);
     Ok(match explanation.outcome {
         Outcome::Matched => ExitCode::SUCCESS,
         Outcome::UnknownDomain => UNKNOWN_DOMAIN.into(),

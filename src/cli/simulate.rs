@@ -5,17 +5,19 @@
 //! The pictures of `docs/algorithms.md` are made by it.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::ValueEnum;
 
 use crate::check::HITS_MAX;
 use crate::cli::check;
+use crate::cli::output::{Failure, print};
 use crate::cli::simulate::compared::{Compare, Compared, Named, Options};
 use crate::cli::simulate::play::{Chart, Figures, Work, chart, figures, play};
 use crate::cli::simulate::traffic::{Pattern, Traffic};
-use crate::cli::{Failure, say};
 use crate::limit::{EXACT_MAX, Limit, OverLimitHits, Unit};
 use crate::rule_source::settings::Reading;
+use crate::settings::environment::Environment;
 use crate::settings::parse;
 use crate::time::{Span, Time};
 
@@ -40,7 +42,7 @@ const END_MAX: Time = Time::from_micros(EXACT_MAX);
 /// Arguments of `simulate`.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
-pub struct Args {
+pub(crate) struct Args {
     /// With --domain and -e: directory of rules files [default: as for serve]
     #[arg(value_name = "DIR", requires = "domain")]
     rules: Option<PathBuf>,
@@ -158,8 +160,8 @@ struct Run {
 ///
 /// # Errors
 /// A command line that makes no sense, rules that would be refused.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let compared = compared(args)?;
+pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
+    let compared = compared(args, environment)?;
     let scenes = args
         .traffic
         .iter()
@@ -170,15 +172,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         notes: compared.notes,
         scenes,
     };
-    say(&match args.format {
+    print(&match args.format {
         Format::Text => text::write(&report),
         Format::Svg => svg::write(&report),
         Format::Json => json::write(&report),
     });
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
-fn compared(args: &Args) -> Result<Compared, Failure> {
+fn compared(args: &Args, environment: &Environment) -> Result<Compared, Failure> {
     let &Args {
         burst,
         buckets,
@@ -198,7 +200,7 @@ fn compared(args: &Args) -> Result<Compared, Failure> {
     };
     let compared = match &args.domain {
         Some(domain) => {
-            let checked = check::load(args.rules.clone(), &args.reading)?;
+            let checked = check::load(args.rules.clone(), &args.reading, environment)?;
             Compared::of_rule(
                 &checked.loaded.rules,
                 domain,

@@ -1,4 +1,4 @@
-//! Settings of responses.
+//! Settings of decisions.
 
 use std::num::NonZeroU32;
 
@@ -9,36 +9,33 @@ use crate::limiter::policy::{HeaderNames, Policy};
 use crate::rules::OnStoreError;
 use crate::rules::plan::Modes;
 use crate::sampling::SampleRate;
-use crate::settings::parse::{self, Given};
+use crate::settings::parse;
 use crate::time::{MICROS_PER_SECOND, Span};
 
-/// A line has at most half a KiB: 400 MiB per day.
-const OVER_LIMIT_LOG_LINES_PER_SECOND_MAX: u32 = 10;
-
-/// Settings of responses.
+/// Decisions.
 #[derive(Debug, Clone, Args)]
 #[group(skip)]
-#[command(next_help_heading = "Answers")]
+#[command(next_help_heading = "Decisions")]
 pub struct Settings {
-    /// Count and report, but admit everything
+    /// Evaluate and count all limits, but answer OK
     #[arg(long, env = "SHADOW_MODE", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub shadow_mode: bool,
-    /// Reject only requests that are over all of their limits
+    /// Answer OVER_LIMIT only if all limits of a request are over
     #[arg(long, env = "QUOTA_MODE", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub quota_mode: bool,
-    /// All or nothing: a request that is over one limit consumes nothing of the others
+    /// Consume nothing of the other limits of a request if one of them is over
     #[arg(long, env = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub stop_cache_key_increment_when_overlimit: bool,
-    /// Fallback when the store gives no verdict in time, for rules without on_store_error: local
-    /// (count in this process, this replica's share), allow, deny, or error (UNAVAILABLE, so that
-    /// Envoy's failure_mode_deny decides)
+    /// Answer when the store fails and the rule has no on_store_error: local (count in this process,
+    /// up to this replica's share), allow, deny, or error (UNAVAILABLE: Envoy's failure_mode_deny
+    /// decides)
     #[arg(long, env = "ON_STORE_ERROR", default_value = "local", value_name = "POLICY", value_parser = on_store_error)]
     pub on_store_error: OnStoreError,
-    /// Number of replicas until heartbeats in Redis count them: each admits its share of a limit
-    /// while the store is unavailable
+    /// Number of replicas that share the limits during a store outage, unless their heartbeats in
+    /// Redis are known
     #[arg(long, env = "REPLICAS", default_value = "1", value_name = "NUMBER")]
     pub replicas: NonZeroU32,
-    /// Hits above this part of a limit count as near it
+    /// Ratio of a limit above which hits count as near_limit
     #[arg(
         long,
         env = "NEAR_LIMIT_RATIO",
@@ -100,31 +97,31 @@ pub struct Settings {
         value_name = "NAME"
     )]
     pub limit_request_reset_header: String,
-    /// Add the IETF draft headers RateLimit-Policy and RateLimit
+    /// Add the headers RateLimit-Policy and RateLimit of the IETF draft
     #[arg(long, env = "IETF_RATELIMIT_HEADERS_ENABLED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub ietf_ratelimit_headers_enabled: bool,
-    /// Add Retry-After to responses of OVER_LIMIT
+    /// Add Retry-After to OVER_LIMIT responses
     #[arg(long, env = "RETRY_AFTER_HEADER_ENABLED", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub retry_after_header_enabled: bool,
-    /// Maximum random time, in whole seconds, that is added to Retry-After, so that rejected clients
-    /// do not retry at the same time
+    /// Increase Retry-After by a random time up to this one, so that clients do not retry together
     #[arg(long, env = "RETRY_AFTER_JITTER", default_value = "0", value_name = "DURATION", value_parser = whole_secs)]
     pub retry_after_jitter: Span,
-    /// Add the request and the metadata of its rules as dynamic metadata
+    /// Return the descriptors and the metadata of matched rules as dynamic metadata
     #[arg(long, env = "RESPONSE_DYNAMIC_METADATA", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
     pub response_dynamic_metadata: bool,
-    /// Log this part of the responses of OVER_LIMIT, from 0 to 1; lines have the values of
-    /// descriptors, which may be personal data [default: 0]
-    #[arg(long, env = "REFUSALS_LOG_SAMPLE_RATE", default_value = "", hide_default_value = true, value_name = "RATE", value_parser = parse::given(SampleRate::read))]
-    pub refusals_log_sample_rate: Given<SampleRate>,
-    /// Maximum over-limit log lines per second [default: 10]
-    #[arg(long, env = "REFUSALS_LOG_LINES_PER_SECOND_MAX", default_value = "", hide_default_value = true, value_name = "NUMBER", value_parser = parse::given(lines_per_second_max))]
-    pub refusals_log_lines_per_second_max: Given<NonZeroU32>,
+    /// Log this ratio of OVER_LIMIT responses, from 0 to 1; log lines contain descriptor values, which
+    /// may be personal data
+    #[arg(long, env = "REFUSALS_LOG_SAMPLE_RATE", default_value = "0", value_name = "RATE", value_parser = SampleRate::read)]
+    pub refusals_log_sample_rate: SampleRate,
+    // A line has at most half a KiB: at most 400 MiB a day.
+    /// Maximum over-limit log lines per second
+    #[arg(long, env = "REFUSALS_LOG_LINES_PER_SECOND_MAX", default_value = "10", value_name = "NUMBER", value_parser = lines_per_second_max)]
+    pub refusals_log_lines_per_second_max: NonZeroU32,
 }
 
 impl Settings {
-    /// Modes of every request.
-    pub fn modes(&self) -> Modes {
+    /// The modes of every request.
+    pub(crate) fn modes(&self) -> Modes {
         Modes {
             shadow: self.shadow_mode,
             quota: self.quota_mode,
@@ -132,7 +129,7 @@ impl Settings {
         }
     }
 
-    /// The contents of responses.
+    /// The policy of the limiter.
     pub fn policy(&self) -> Policy {
         let names = HeaderNames {
             limit: self.limit_limit_header.as_str().into(),
@@ -154,14 +151,8 @@ impl Settings {
             retry_after_jitter: self.retry_after_jitter,
             dynamic_metadata: self.response_dynamic_metadata,
             over_limit_log: over_limit_log::Options {
-                rate: self
-                    .refusals_log_sample_rate
-                    .0
-                    .filter(|rate| !rate.is_never()),
-                lines_per_second_max: self
-                    .refusals_log_lines_per_second_max
-                    .0
-                    .map_or(OVER_LIMIT_LOG_LINES_PER_SECOND_MAX, NonZeroU32::get),
+                rate: Some(self.refusals_log_sample_rate).filter(|rate| !rate.is_never()),
+                lines_per_second_max: self.refusals_log_lines_per_second_max.get(),
             },
         }
     }
@@ -178,10 +169,10 @@ fn on_store_error(text: &str) -> Result<OnStoreError, String> {
 
 fn lines_per_second_max(text: &str) -> Result<NonZeroU32, String> {
     text.parse()
-        .map_err(|_| "write a whole number from 1 on".to_owned())
+        .map_err(|_| "write a whole number, at least 1".to_owned())
 }
 
-/// Whole seconds, since Retry-After has no others: a number of them, or a duration with its unit.
+/// Whole seconds, as Retry-After has them: a number, or a duration with its unit.
 fn whole_secs(text: &str) -> Result<Span, String> {
     if let Ok(secs) = text.parse() {
         return Ok(Span::from_secs(secs));
@@ -200,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_jitter_is_whole_seconds_with_or_without_a_unit() {
+    fn jitter_is_whole_seconds_with_or_without_a_unit() {
         assert_eq!(whole_secs("0"), Ok(Span::ZERO));
         assert_eq!(whole_secs("10"), Ok(Span::from_secs(10)));
         assert_eq!(whole_secs("1m30s"), Ok(Span::from_secs(90)));

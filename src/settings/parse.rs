@@ -1,34 +1,37 @@
-//! How the text of a setting is read. By Go's rules, since existing deployments write them for a Go
-//! program.
+//! Value parsers of settings: booleans, durations, ports, sizes and secrets.
+//!
+//! Values are written as for envoyproxy/ratelimit, a Go program, because existing deployments set
+//! them. No parser accepts an empty text: `environment::without_empty_variables` makes a variable
+//! that is set to nothing an unset one before clap sees it, so a field is `T` with a
+//! `default_value`, or `Option<T>` where "not set" has a meaning of its own.
 
 use std::fmt;
 
 use crate::time::Span;
 
-/// What a setting was set to. Set to nothing, as templates do that have no value to fill in, is not
-/// set.
+/// A value that may be unset; for settings that are not converted to `Option` yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Given<T>(pub Option<T>);
 
-/// A text that is shown to nobody.
+/// A secret; redacted in `Debug` output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// A text that is to be shown to nobody.
+    /// Wraps a text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Takes any text.
+    /// The value parser: accepts any text, since an error would quote it.
     ///
     /// # Errors
-    /// None: an error would quote it.
+    /// None.
     pub fn read(text: &str) -> Result<Self, String> {
         Ok(Self::new(text))
     }
 
-    /// The text itself. Whoever asks must not show it.
+    /// The text itself, which must not be logged.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -40,7 +43,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A reader of a setting that may be set to nothing.
+/// Makes the empty text an unset value.
 pub fn given<T>(
     read: fn(&str) -> Result<T, String>,
 ) -> impl Fn(&str) -> Result<Given<T>, String> + Copy {
@@ -61,10 +64,10 @@ pub fn text(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The words that Go's ParseBool knows.
+/// What Go's `strconv.ParseBool` accepts.
 ///
 /// # Errors
-/// Any other text, also none.
+/// Any other text.
 pub fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -73,38 +76,32 @@ pub fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A duration with its unit, such as `10s`, `1h30m` or `150us`; only zero needs none.
+/// A number and a unit, such as `10s`, `1h30m` or `150us`; only zero needs no unit.
 ///
 /// # Errors
-/// A number without a unit, or no number.
+/// A number without a unit, a negative number, or no number.
 pub fn duration(text: &str) -> Result<Span, String> {
     let parsed = humantime::parse_duration(text)
         .map_err(|error| format!("{error}; write a number and a unit, such as 10s, 150ms or 1h"))?;
     Ok(parsed.into())
 }
 
-/// A port, also in hexadecimal as Go reads it; 0 leaves the choice to the kernel.
+/// A port to bind; with 0 the kernel chooses one.
 ///
 /// # Errors
-/// Anything else.
+/// No number from 0 to 65535.
 pub fn port(text: &str) -> Result<u16, String> {
-    let parsed = match text.strip_prefix("0x") {
-        Some(digits) => u16::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    parsed.map_err(|error| format!("{error}; write a port from 0 to 65535"))
+    text.parse()
+        .map_err(|error| format!("{error}; write a port from 0 to 65535"))
 }
 
-/// A whole number of bytes, also in hexadecimal as Go reads it.
+/// A whole number of bytes.
 ///
 /// # Errors
-/// Anything else.
+/// No such number.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let parsed = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    parsed.map_err(|error| format!("{error}; write a whole number of bytes"))
+    text.parse()
+        .map_err(|error| format!("{error}; write a whole number of bytes"))
 }
 
 #[cfg(test)]
@@ -112,31 +109,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_read_by_the_rules_of_go() {
+    fn values_are_written_as_for_go() {
         assert_eq!(boolean("T"), Ok(true));
         assert!(boolean("").is_err() && boolean("yes").is_err());
         assert_eq!(duration("1h30m"), Ok(Span::from_secs(5_400)));
         assert_eq!(duration("0"), Ok(Span::ZERO));
         assert!(duration("10").is_err() && duration("").is_err() && duration("-1s").is_err());
-        assert_eq!(bytes("0x10"), Ok(16));
-        assert!(bytes("").is_err());
-        assert_eq!((port("0x1F90"), port("0")), (Ok(8_080), Ok(0)));
+        assert_eq!(bytes("16"), Ok(16));
+        assert!(bytes("").is_err() && bytes("0x10").is_err());
+        assert_eq!(port("0"), Ok(0));
         assert!(port("70000").is_err() && port("-1").is_err() && port("").is_err());
     }
 
     #[test]
-    fn a_setting_that_is_set_to_nothing_is_not_set() {
-        assert_eq!(given(boolean)(""), Ok(Given(None)));
-        assert_eq!(given(boolean)("1"), Ok(Given(Some(true))));
-        assert!(given(boolean)(" ").is_err());
-    }
-
-    #[test]
-    fn a_secret_is_not_shown() {
-        let secret = Secret::read("s3cret").expect("any text will do");
+    fn secrets_are_redacted() {
+        let secret = Secret::new("s3cret");
         assert_eq!(
-            format!("{secret:?} {:?}", Given(Some(secret.clone()))),
-            "<hidden> Given(Some(<hidden>))"
+            format!("{secret:?} {:?}", Some(&secret)),
+            "<hidden> Some(<hidden>)"
         );
         assert_eq!(secret.reveal(), "s3cret");
     }

@@ -1,38 +1,36 @@
-//! Names near a setting's that are none. Whoever misspells one would wait for its effect in vain.
+//! Variables whose names resemble a setting: a misspelled setting is a warning.
 
-/// Set by Envoy Gateway in every deployment. The reference never reads it, and neither do we: to
-/// take it for the authority of clients would shut out who has no certificate.
-const PASSED_OVER: [&str; 1] = ["GRPC_SERVER_TLS_CA_CERT"];
+/// Envoy Gateway sets it in every deployment. envoyproxy/ratelimit never reads it, and neither does
+/// Tollgate: as the clients' authority it would reject clients without a certificate.
+const IGNORED: [&str; 1] = ["GRPC_SERVER_TLS_CA_CERT"];
 
-/// OpenTelemetry's names are alike, and there are more of them than of ours: who runs a cluster
-/// sets them for every pod in it.
-const PASSED_OVER_FAMILY: &str = "OTEL_";
+/// OpenTelemetry's names resemble each other, and clusters set them for every pod.
+const IGNORED_PREFIX: &str = "OTEL_";
 
-/// Shorter names are near too many others.
+/// Shorter names resemble too many others.
 const NAME_BYTES_MIN: usize = 7;
 
-/// A sentence for each name that is set, no setting, and near one.
-pub fn warnings(environment: &[(String, String)], known: &[String]) -> Vec<String> {
+/// A sentence for each variable that is set, is not a setting, and resembles one.
+pub(crate) fn warnings(environment: &[(String, String)], known: &[String]) -> Vec<String> {
     let is_candidate = |name: &str, value: &str| {
-        let is_passed_over = PASSED_OVER.contains(&name) || name.starts_with(PASSED_OVER_FAMILY);
+        let is_ignored = IGNORED.contains(&name) || name.starts_with(IGNORED_PREFIX);
         !value.is_empty()
-            && !is_passed_over
+            && !is_ignored
             && !known.iter().any(|known| known == name)
-            && !is_of_kubernetes(name, value)
+            && !is_set_by_kubernetes(name, value)
     };
     let candidates = environment
         .iter()
         .filter(|(name, value)| is_candidate(name, value));
-    let told = candidates.filter_map(|(name, _)| {
+    let warned = candidates.filter_map(|(name, _)| {
         Some(format!(
-            "{name} is no setting; did you mean {}?",
+            "{name} is not a setting; did you mean {}?",
             nearest(name, known)?
         ))
     });
-    told.collect()
+    warned.collect()
 }
 
-/// The setting that somebody probably meant.
 fn nearest<'k>(name: &str, known: &'k [String]) -> Option<&'k str> {
     let near = known
         .iter()
@@ -40,9 +38,9 @@ fn nearest<'k>(name: &str, known: &'k [String]) -> Option<&'k str> {
     near.min().map(|(_, known)| known.as_str())
 }
 
-/// How many letters part two names; `None` if they have nothing to do with each other. Of those of
-/// a family, such as `REDIS_`, what follows is compared: a third of its letters wrong is another
-/// word.
+/// The edit distance of two names; `None` if they do not resemble each other. Of names with the same
+/// first word, such as `REDIS_`, the rest is compared: with a third of its letters different it is
+/// another word.
 fn distance(name: &str, known: &str) -> Option<usize> {
     let distance = strsim::osa_distance(name, known);
     let is_near = match (name.split_once('_'), known.split_once('_')) {
@@ -55,9 +53,8 @@ fn distance(name: &str, known: &str) -> Option<usize> {
 }
 
 /// `<SERVICE>_SERVICE_HOST`, `<SERVICE>_SERVICE_PORT_<NAME>`, `<SERVICE>_PORT=tcp://…`,
-/// `<SERVICE>_PORT_6379_TCP_ADDR`: Kubernetes sets them in every pod beside a Service, and they are
-/// nobody's mistake.
-fn is_of_kubernetes(name: &str, value: &str) -> bool {
+/// `<SERVICE>_PORT_6379_TCP_ADDR`: Kubernetes sets them in every pod beside a Service.
+fn is_set_by_kubernetes(name: &str, value: &str) -> bool {
     let is_port = |rest: &str| rest.starts_with(|letter: char| letter.is_ascii_digit());
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
@@ -100,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_near_a_settings_is_told_with_the_nearest() {
+    fn a_misspelled_setting_is_warned_about_with_the_nearest_name() {
         for (name, meant) in [
             ("REDIS_URI", "REDIS_URL"),
             ("REDIS_TLS_CA_CERT", "REDIS_TLS_CACERT"),
@@ -111,13 +108,13 @@ mod tests {
         ] {
             assert_eq!(
                 warned(name, "x"),
-                [format!("{name} is no setting; did you mean {meant}?")]
+                [format!("{name} is not a setting; did you mean {meant}?")]
             );
         }
     }
 
     #[test]
-    fn what_is_a_setting_or_nobodys_mistake_is_not_told() {
+    fn settings_and_unrelated_variables_are_not_warned_about() {
         for (name, value) in [
             ("REDIS_URL", "redis:6379"),
             ("REDIS_HOST", "10.0.0.5"),

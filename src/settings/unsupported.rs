@@ -1,16 +1,15 @@
-//! Settings of the reference that this version does not have, and without which it works all the
-//! same: they are warned about.
+//! Settings of envoyproxy/ratelimit that have no effect here; setting one is a warning.
 
-/// Settings without which the service works all the same.
+/// Names, and why they have no effect.
 const WARNED: [(&str, &str); 12] = [
     (
         "GOSTATS_FLUSH_INTERVAL_SECONDS",
-        "STATS_FLUSH_INTERVAL says how often statsd is sent to",
+        "STATS_FLUSH_INTERVAL sets the interval",
     ),
     ("GOSTATS_LOGGING_SINK_DISABLED", "metrics are never logged"),
     (
         "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
-        "XDS_CLIENT_BACKOFF_* say when to connect again; it has none in the reference, too",
+        "XDS_CLIENT_BACKOFF_* set the waits; it has no effect in envoyproxy/ratelimit either",
     ),
     ("MEMCACHE_HOST_PORT", NO_MEMCACHED),
     ("MEMCACHE_MAX_IDLE_CONNS", NO_MEMCACHED),
@@ -23,18 +22,18 @@ const WARNED: [(&str, &str); 12] = [
     ("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", NO_MEMCACHED),
 ];
 const NO_MEMCACHED: &str =
-    "memcached cannot count exactly, and is not supported; counts are on Redis, or in memory";
+    "memcached cannot count exactly and is not supported; use Redis or the memory store";
 
-/// The names of all of these.
-pub fn names() -> impl Iterator<Item = &'static str> {
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     WARNED.into_iter().map(|(name, _)| name)
 }
 
-/// A sentence for each setting that is passed over, in the order of the variables.
-pub fn warnings(variables: &[(String, String)]) -> Vec<String> {
+/// A sentence for each that is set, in the order of the variables.
+pub(crate) fn warnings(variables: &[(String, String)]) -> Vec<String> {
     let set = variables.iter().filter(|(_, value)| !value.is_empty());
-    let told = set.filter_map(|(name, _)| WARNED.into_iter().find(|(warned, _)| warned == name));
-    told.map(|(name, reason)| format!("{name} has no effect: {reason}"))
+    let warned = set.filter_map(|(name, _)| WARNED.into_iter().find(|(warned, _)| warned == name));
+    warned
+        .map(|(name, reason)| format!("{name} has no effect: {reason}"))
         .collect()
 }
 
@@ -43,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_shows_less_is_warned_about() {
+    fn unsupported_settings_are_warned_about_unless_empty() {
         let set = [
             ("MEMCACHE_TLS", "true"),
             ("PATH", "/bin"),

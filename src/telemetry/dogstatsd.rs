@@ -6,6 +6,7 @@
 
 use regex::{Captures, Regex};
 
+use crate::settings::environment::Environment;
 use crate::telemetry::mapper;
 use crate::telemetry::tags::Tags;
 
@@ -46,7 +47,7 @@ impl Tagging {
     ///
     /// # Errors
     /// The first that is incomplete or wrong, by the name of its setting.
-    pub fn read(tags: &Tags, list: &str, environment: &[(String, String)]) -> Result<Self, String> {
+    pub fn read(tags: &Tags, list: &str, environment: &Environment) -> Result<Self, String> {
         let names: Vec<&str> = list
             .split(',')
             .map(str::trim)
@@ -102,15 +103,13 @@ impl Tagging {
 }
 
 impl Mogrifier {
-    fn read(name: &str, environment: &[(String, String)]) -> Result<Self, String> {
+    fn read(name: &str, environment: &Environment) -> Result<Self, String> {
         let set = |suffix: &str| {
             let names = PREFIXES.map(|prefix| format!("{prefix}{name}_{suffix}"));
-            let found = names.iter().find_map(|setting| {
-                environment
-                    .iter()
-                    .find(|(known, value)| known == setting && !value.is_empty())
-            });
-            found.map(|(setting, value)| (setting.clone(), value.clone()))
+            let found = names
+                .into_iter()
+                .find_map(|setting| Some((environment.get(&setting)?.to_owned(), setting)));
+            found.map(|(value, setting)| (setting, value))
         };
         let missing = |suffix: &str| {
             format!(
@@ -190,15 +189,12 @@ mod tests {
 
     const PATTERN: &str = r"^ratelimit\.service\.rate_limit\.([^.]+)\.(.*)\.([^.]+)$";
 
-    fn set(settings: &[(&str, &str)]) -> Vec<(String, String)> {
-        settings
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect()
-    }
-
     fn tagging(list: &str, settings: &[(&str, &str)]) -> Result<Tagging, String> {
-        Tagging::read(&Tags::read("zone:eu").expect("a tag"), list, &set(settings))
+        let variables = settings
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let tags = Tags::read("zone:eu").expect("a tag");
+        Tagging::read(&tags, list, &Environment::new(variables, []))
     }
 
     #[test]

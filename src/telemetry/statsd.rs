@@ -190,7 +190,7 @@ impl Exporter {
         } = &self.options;
         match flushed {
             Ok(()) if before == Some(false) && self.reached == Some(true) => {
-                tracing::info!("statsd at {host}:{port} takes metrics again")
+                tracing::info!("statsd at {host}:{port} accepts metrics again")
             }
             Ok(()) => {}
             Err(error) => {
@@ -199,11 +199,11 @@ impl Exporter {
                 match requested {
                     _ if before == Some(false) => {}
                     Requested::Explicitly => {
-                        tracing::warn!(%error, "statsd at {host}:{port} takes no metrics; trying on, and counting meanwhile")
+                        tracing::warn!(%error, "statsd at {host}:{port} does not accept metrics; retrying, nothing is lost meanwhile")
                     }
                     Requested::ByDefault => {
                         tracing::info!(
-                            "nobody takes metrics at {host}:{port}, where they go unless USE_STATSD=false or another sink is set"
+                            "no statsd at {host}:{port}; set USE_STATSD=false, or another sink, to disable it"
                         );
                     }
                 }
@@ -264,7 +264,7 @@ impl StatsdTask {
         drop(self.end);
         let finished = async { while self.tasks.join_next().await.is_some() {} };
         if timeout(LAST_FLUSH_TIMEOUT, finished).await.is_err() {
-            tracing::warn!("statsd did not take the last metrics in time");
+            tracing::warn!("statsd did not accept the last metrics in time");
         }
     }
 }
@@ -402,6 +402,7 @@ impl Form {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::environment::Environment;
     use crate::telemetry::tags::Tags;
 
     #[test]
@@ -447,7 +448,9 @@ mod tests {
         );
 
         let tags = Tags::read("zone:eu.west").expect("a tag");
-        let dog = Form::DogStatsd(Tagging::read(&tags, "", &[]).expect("no mogrifier"));
+        let dog = Form::DogStatsd(
+            Tagging::read(&tags, "", &Environment::default()).expect("no mogrifier"),
+        );
         assert_eq!(
             written(&dog, "a.b", &Delta::Increment(3)),
             (1, "a.b:3|c|#zone:eu_west\n".to_owned())

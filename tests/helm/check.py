@@ -332,7 +332,7 @@ def check_settings(service):
     if unknown := set(service.environment) - settings() - NOT_OURS:
         raise Failed(f"the chart sets what `tollgate --help` does not list: {', '.join(sorted(unknown))}")
     lines = service.said().splitlines()
-    useless = [line for line in lines if re.search("has no effect|have no effect|did you mean|is no setting", line)]
+    useless = [line for line in lines if re.search("has no effect|have no effect|did you mean|is not a setting", line)]
     # Collectors and control planes do not exist here, a limit of one has no share for each of several pods, and the machine
     # may be busy.
     is_about_others = re.compile("xds|control plane|trac|otel|otlp|less than REPLICAS|lower than the replica count|later than callers wait", re.IGNORECASE)

@@ -133,14 +133,14 @@ fn help_is_in_groups() {
     let help = tollgate(&["--help"]);
     assert_eq!(help.code, Some(0));
     for group in [
-        "Doors:",
+        "Listeners:",
         "Rules:",
         "Rules by xDS:",
         "Store:",
         "Redis:",
         "Redis for limits of a second:",
-        "Answers:",
-        "Admin door:",
+        "Decisions:",
+        "Admin listener:",
         "Log and metrics:",
         "Traces:",
     ] {
@@ -441,7 +441,7 @@ fn settings_without_an_effect_are_warned_about() {
         (
             "REDIS_URI",
             "redis:6379",
-            "REDIS_URI is no setting; did you mean REDIS_URL?",
+            "REDIS_URI is not a setting; did you mean REDIS_URL?",
         ),
         (
             "LOCAL_CACHE_SIZE_IN_BYTES",
@@ -477,7 +477,7 @@ fn the_log_can_be_json_with_the_references_keys() {
     assert_eq!(line["level"], "warn");
     assert_eq!(
         line["@message"],
-        "REDIS_URI is no setting; did you mean REDIS_URL?"
+        "REDIS_URI is not a setting; did you mean REDIS_URL?"
     );
     assert!(
         line["@timestamp"]

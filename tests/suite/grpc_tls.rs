@@ -638,7 +638,7 @@ fn invalid_tls_settings_exit_with_78_and_their_names() {
                 ("GRPC_CLIENT_TLS_CACERT", &ca),
                 ("GRPC_CLIENT_TLS_SAN", "spiffe://mesh/envoy"),
             ],
-            "GRPC_CLIENT_TLS_SAN is spiffe://mesh/envoy, which is no DNS name",
+            "GRPC_CLIENT_TLS_SAN is spiffe://mesh/envoy, which is not a DNS name",
         ),
         (
             &[("GRPC_CLIENT_TLS_CACERT", &ca)],

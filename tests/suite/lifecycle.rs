@@ -97,7 +97,8 @@ async fn after_draining_it_ends_by_itself_though_clients_stay_connected() {
     assert_eq!(server.exit_code().await, Some(0));
     let log = server.log();
     assert!(
-        log.contains("draining: health says no, calls are answered") && log.contains("stopping"),
+        log.contains("draining: reporting NOT_SERVING, still serving requests")
+            && log.contains("stopping"),
         "{log}"
     );
 }
@@ -226,9 +227,7 @@ async fn what_never_ends_is_cut_off_when_shutdown_timeout_is_over() {
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
     assert!(
-        server
-            .log()
-            .contains("still in flight when SHUTDOWN_TIMEOUT was over"),
+        server.log().contains("still in flight at SHUTDOWN_TIMEOUT"),
         "{}",
         server.log()
     );
@@ -246,7 +245,7 @@ async fn a_second_signal_ends_it_at_once_whatever_is_in_flight() {
         .await;
         server.signal(second);
         assert_eq!(server.exit_code().await, Some(0), "{second}");
-        assert!(server.log().contains("a second signal"), "{}", server.log());
+        assert!(server.log().contains("second signal"), "{}", server.log());
     }
 }
 

@@ -454,7 +454,7 @@ async fn invalid_first_rules_keep_health_not_serving_until_valid_ones() {
     assert!(
         server
             .announcement()
-            .contains("were refused, see the log; waiting for good ones"),
+            .contains("were rejected, see the log; waiting for valid rules"),
         "{}",
         server.announcement()
     );

@@ -1,4 +1,4 @@
-//! Settings of rules by xDS: what the reference's environment says about it.
+//! Settings of rules by xDS, as envoyproxy/ratelimit has them.
 
 use std::time::Duration;
 
@@ -12,24 +12,14 @@ use crate::proto::envoy::config::core::v3::Node;
 use crate::rule_source::xds::address::Address;
 use crate::rule_source::xds::connect::{Server, Tls};
 use crate::rule_source::xds::options::XdsOptions;
-use crate::settings::parse::{self, Given, Secret};
+use crate::settings::environment::Environment;
+use crate::settings::parse::{self, Secret};
 use crate::time::Span;
 use crate::tls::{Identity, PemFile};
 
-/// As in the reference.
-const URL_DEFAULT: &str = "localhost:18000";
-/// As in the reference.
-const NODE_ID_DEFAULT: &str = "default";
-/// The reference waits 10 s. A control plane that restarts is back sooner, and jitter keeps a fleet
-/// from meeting it all at once.
-const BACKOFF_INITIAL_DEFAULT: Duration = Duration::from_millis(200);
-/// A control plane that is back is found within this time.
-const BACKOFF_MAX_DEFAULT: Duration = Duration::from_secs(30);
-/// The reference's is 0.5, with which its waits never grow.
-const BACKOFF_FACTOR_DEFAULT: f64 = 2.0;
-/// A shorter wait would be none.
+/// A shorter wait would not be one.
 const INTERVAL_MIN: Span = Span::from_micros(1_000);
-/// gRPC's own, and what 0 means.
+/// gRPC's own limit, and the meaning of 0.
 const MESSAGE_BYTES_MAX_DEFAULT: u64 = 4 << 20;
 
 const HEADERS: &str = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS";
@@ -43,79 +33,76 @@ const TLS_SAN: &str = "CONFIG_GRPC_XDS_SERVER_TLS_SAN";
 #[group(skip)]
 #[command(next_help_heading = "Rules by xDS")]
 pub struct Settings {
-    /// The xDS server: host:port, dns:///host:port or unix:/path [default: localhost:18000]
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_URL", default_value = "", hide_default_value = true, value_name = "ADDRESS", value_parser = parse::given(Address::read))]
-    pub config_grpc_xds_server_url: Given<Address>,
-    /// The name by which the server knows this service [default: default]
-    #[arg(long, env = "CONFIG_GRPC_XDS_NODE_ID", default_value = "", hide_default_value = true, value_name = "ID", value_parser = parse::given(parse::text))]
-    pub config_grpc_xds_node_id: Given<String>,
-    /// More for the server to know it by: key=value,key2=value2
-    #[arg(long, env = "CONFIG_GRPC_XDS_NODE_METADATA", default_value = "", hide_default_value = true, value_name = "PAIRS", value_parser = parse::given(node_metadata))]
-    pub config_grpc_xds_node_metadata: Given<Struct>,
-    /// Headers to send along: name:value,name2:value2
-    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", default_value = "", hide_default_value = true, hide_env_values = true, value_name = "PAIRS", value_parser = parse::given(Secret::read))]
-    pub config_grpc_xds_client_additional_headers: Given<Secret>,
-    /// Connect by TLS [default: false]
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_USE_TLS", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
-    pub config_grpc_xds_server_use_tls: Given<bool>,
-    /// Certificate to show to the server, a PEM file
-    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = parse::given(parse::text))]
-    pub config_grpc_xds_client_tls_cert: Given<String>,
-    /// Its key, a PEM file
-    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = parse::given(parse::text))]
-    pub config_grpc_xds_client_tls_key: Given<String>,
-    /// The only authority to trust, a PEM file [default: the system's authorities]
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", default_value = "", hide_default_value = true, value_name = "FILE", value_parser = parse::given(parse::text))]
-    pub config_grpc_xds_server_tls_cacert: Given<String>,
-    /// The name to look for in the server's certificate [default: its host]
-    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_SAN", default_value = "", hide_default_value = true, value_name = "NAME", value_parser = parse::given(parse::text))]
-    pub config_grpc_xds_server_tls_san: Given<String>,
-    /// How long to wait before the second try to reach the server [default: 200ms]
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", default_value = "", hide_default_value = true, value_name = "TIME", value_parser = parse::given(interval))]
-    pub xds_client_backoff_initial_interval: Given<Span>,
-    /// The longest wait between two tries [default: 30s]
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_MAX_INTERVAL", default_value = "", hide_default_value = true, value_name = "TIME", value_parser = parse::given(interval))]
-    pub xds_client_backoff_max_interval: Given<Span>,
-    /// Each wait is so many times the one before; with 1 or less they do not grow [default: 2]
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", default_value = "", hide_default_value = true, value_name = "NUMBER", value_parser = parse::given(factor))]
-    pub xds_client_backoff_random_factor: Given<f64>,
-    /// Shorten each wait by chance, by up to half of it [default: true]
-    #[arg(long, env = "XDS_CLIENT_BACKOFF_JITTER", default_value = "", hide_default_value = true, value_name = "BOOL", value_parser = parse::given(parse::boolean), num_args = 0..=1, default_missing_value = "true")]
-    pub xds_client_backoff_jitter: Given<bool>,
-    /// The longest response of the server, in bytes; 0 means 4194304 [default: 0]
-    #[arg(long, env = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", default_value = "", hide_default_value = true, value_name = "BYTES", value_parser = parse::given(parse::bytes))]
-    pub xds_client_max_msg_size_in_bytes: Given<u64>,
+    /// The xDS server: host:port, dns:///host:port or unix:/path
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_URL", default_value = "localhost:18000", value_name = "ADDRESS", value_parser = Address::read)]
+    pub config_grpc_xds_server_url: Address,
+    /// Node id of this service
+    #[arg(
+        long,
+        env = "CONFIG_GRPC_XDS_NODE_ID",
+        default_value = "default",
+        value_name = "ID"
+    )]
+    pub config_grpc_xds_node_id: String,
+    /// Node metadata of this service: key=value,key2=value2
+    #[arg(long, env = "CONFIG_GRPC_XDS_NODE_METADATA", value_name = "PAIRS", value_parser = node_metadata)]
+    pub config_grpc_xds_node_metadata: Option<Struct>,
+    /// Headers of requests: name:value,name2:value2
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", hide_env_values = true, value_name = "PAIRS", value_parser = Secret::read)]
+    pub config_grpc_xds_client_additional_headers: Option<Secret>,
+    /// Connect with TLS
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_USE_TLS", default_value = "false", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    pub config_grpc_xds_server_use_tls: bool,
+    /// Client certificate (PEM)
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", value_name = "FILE")]
+    pub config_grpc_xds_client_tls_cert: Option<String>,
+    /// Private key of the client certificate (PEM)
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", value_name = "FILE")]
+    pub config_grpc_xds_client_tls_key: Option<String>,
+    /// The only authority to trust (PEM) [default: the system's authorities]
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", value_name = "FILE")]
+    pub config_grpc_xds_server_tls_cacert: Option<String>,
+    /// Name to expect in the server's certificate [default: its host]
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_SAN", value_name = "NAME")]
+    pub config_grpc_xds_server_tls_san: Option<String>,
+    // envoyproxy/ratelimit waits 10 s. A restarting control plane is back sooner, and jitter keeps a
+    // fleet from reconnecting at once.
+    /// First wait before reconnecting
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", default_value = "200ms", value_name = "TIME", value_parser = interval)]
+    pub xds_client_backoff_initial_interval: Span,
+    /// Longest wait before reconnecting
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_MAX_INTERVAL", default_value = "30s", value_name = "TIME", value_parser = interval)]
+    pub xds_client_backoff_max_interval: Span,
+    // envoyproxy/ratelimit has 0.5, with which waits never grow.
+    /// Factor by which waits grow; with 1 or less they do not
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", default_value = "2", value_name = "NUMBER", value_parser = factor)]
+    pub xds_client_backoff_random_factor: f64,
+    /// Shorten each wait at random by up to half
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_JITTER", default_value = "true", value_name = "BOOL", value_parser = parse::boolean, num_args = 0..=1, default_missing_value = "true")]
+    pub xds_client_backoff_jitter: bool,
+    /// Maximum size of a response in bytes; 0 means 4194304
+    #[arg(long, env = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", default_value = "0", value_name = "BYTES", value_parser = parse::bytes)]
+    pub xds_client_max_msg_size_in_bytes: u64,
 }
 
 impl Settings {
-    /// What a client needs to know.
+    /// The options of the client.
     ///
     /// # Errors
-    /// What is wrong with settings that are right one by one, and with those whose text is shown to
-    /// nobody.
-    pub fn options(&self) -> Result<XdsOptions, String> {
-        let server = Server {
-            address: match &self.config_grpc_xds_server_url.0 {
-                Some(address) => address.clone(),
-                None => Address::read(URL_DEFAULT).expect("the default is an address"),
-            },
-            tls: self.tls()?,
+    /// Settings that contradict each other, and invalid headers.
+    pub(crate) fn options(&self) -> Result<XdsOptions, String> {
+        let bytes = match self.xds_client_max_msg_size_in_bytes {
+            0 => MESSAGE_BYTES_MAX_DEFAULT,
+            bytes => bytes,
         };
-        let id = self
-            .config_grpc_xds_node_id
-            .0
-            .clone()
-            .unwrap_or_else(|| NODE_ID_DEFAULT.to_owned());
-        let bytes = self
-            .xds_client_max_msg_size_in_bytes
-            .0
-            .filter(|bytes| *bytes > 0)
-            .unwrap_or(MESSAGE_BYTES_MAX_DEFAULT);
         Ok(XdsOptions {
-            server,
+            server: Server {
+                address: self.config_grpc_xds_server_url.clone(),
+                tls: self.tls()?,
+            },
             node: Node {
-                id,
-                metadata: self.config_grpc_xds_node_metadata.0.clone(),
+                id: self.config_grpc_xds_node_id.clone(),
+                metadata: self.config_grpc_xds_node_metadata.clone(),
             },
             headers: self.headers()?,
             backoff: self.backoff(),
@@ -123,66 +110,54 @@ impl Settings {
         })
     }
 
-    /// Settings that are set, and have no effect.
-    pub fn warnings(&self) -> Vec<String> {
-        let of_tls = [
-            (TLS_CERT, &self.config_grpc_xds_client_tls_cert),
-            (TLS_KEY, &self.config_grpc_xds_client_tls_key),
-            (TLS_CACERT, &self.config_grpc_xds_server_tls_cacert),
-            (TLS_SAN, &self.config_grpc_xds_server_tls_san),
-        ];
-        let is_plain = self.config_grpc_xds_server_use_tls.0 != Some(true);
-        let set = of_tls
+    /// Settings that are set and have no effect.
+    pub(crate) fn warnings(&self, environment: &Environment) -> Vec<String> {
+        let unused = [TLS_CERT, TLS_KEY, TLS_CACERT, TLS_SAN]
             .into_iter()
-            .filter(|(_, value)| is_plain && value.0.is_some());
-        set.map(|(name, _)| {
-            format!("{name} has no effect: CONFIG_GRPC_XDS_SERVER_USE_TLS is not true")
-        })
-        .collect()
+            .filter(|name| !self.config_grpc_xds_server_use_tls && environment.is_set(name));
+        unused
+            .map(|name| format!("{name} has no effect: CONFIG_GRPC_XDS_SERVER_USE_TLS is not true"))
+            .collect()
     }
 
     fn tls(&self) -> Result<Option<Tls>, String> {
-        if self.config_grpc_xds_server_use_tls.0 != Some(true) {
+        if !self.config_grpc_xds_server_use_tls {
             return Ok(None);
         }
         let identity = match (
-            &self.config_grpc_xds_client_tls_cert.0,
-            &self.config_grpc_xds_client_tls_key.0,
+            &self.config_grpc_xds_client_tls_cert,
+            &self.config_grpc_xds_client_tls_key,
         ) {
             (Some(cert), Some(key)) => Some(Identity {
                 cert: PemFile::new(TLS_CERT, cert),
                 key: PemFile::new(TLS_KEY, key),
             }),
             (None, None) => None,
-            (Some(_), None) => {
+            (cert, _) => {
+                let (set, missing) = if cert.is_some() {
+                    (TLS_CERT, TLS_KEY)
+                } else {
+                    (TLS_KEY, TLS_CERT)
+                };
                 return Err(format!(
-                    "{TLS_CERT} is set and {TLS_KEY} is not; set both, or neither"
-                ));
-            }
-            (None, Some(_)) => {
-                return Err(format!(
-                    "{TLS_KEY} is set and {TLS_CERT} is not; set both, or neither"
+                    "{set} is set and {missing} is not; set both or none"
                 ));
             }
         };
-        let authority = self
-            .config_grpc_xds_server_tls_cacert
-            .0
-            .as_ref()
-            .map(|path| PemFile::new(TLS_CACERT, path));
+        let authority = self.config_grpc_xds_server_tls_cacert.as_ref();
         Ok(Some(Tls {
-            authority,
+            authority: authority.map(|path| PemFile::new(TLS_CACERT, path)),
             identity,
-            name: self.config_grpc_xds_server_tls_san.0.clone(),
+            name: self.config_grpc_xds_server_tls_san.clone(),
         }))
     }
 
     fn headers(&self) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::new();
-        let Some(secret) = &self.config_grpc_xds_client_additional_headers.0 else {
+        let Some(secret) = &self.config_grpc_xds_client_additional_headers else {
             return Ok(headers);
         };
-        // What they say is not shown, so the place has to do.
+        // Values are secret: an error names the position only.
         for (index, pair) in secret.reveal().split(',').enumerate() {
             let read = || {
                 let (name, value) = pair.split_once(':')?;
@@ -198,10 +173,7 @@ impl Settings {
             };
             let wanted = "write name:value,name2:value2, in visible ASCII characters; no name may end with -bin";
             let (name, mut value) = read().ok_or_else(|| {
-                format!(
-                    "{HEADERS}: number {} of the pairs is no header; {wanted}",
-                    index + 1
-                )
+                format!("{HEADERS}: pair {} is not a header; {wanted}", index + 1)
             })?;
             value.set_sensitive(true);
             headers.append(name, value);
@@ -210,25 +182,16 @@ impl Settings {
     }
 
     fn backoff(&self) -> BackoffPolicy {
-        let initial = self
-            .xds_client_backoff_initial_interval
-            .0
-            .map_or(BACKOFF_INITIAL_DEFAULT, Duration::from);
-        let max = self
-            .xds_client_backoff_max_interval
-            .0
-            .map_or(BACKOFF_MAX_DEFAULT, Duration::from);
+        let initial = Duration::from(self.xds_client_backoff_initial_interval);
+        let max = Duration::from(self.xds_client_backoff_max_interval);
         BackoffPolicy {
             initial,
             max: max.max(initial),
-            factor: self
-                .xds_client_backoff_random_factor
-                .0
-                .unwrap_or(BACKOFF_FACTOR_DEFAULT),
-            jitter: if self.xds_client_backoff_jitter.0 == Some(false) {
-                Jitter::None
-            } else {
+            factor: self.xds_client_backoff_random_factor,
+            jitter: if self.xds_client_backoff_jitter {
                 Jitter::Half
+            } else {
+                Jitter::None
             },
         }
     }
@@ -238,7 +201,7 @@ fn node_metadata(text: &str) -> Result<Struct, String> {
     let pair = |pair: &str| {
         let (key, value) = pair
             .split_once('=')
-            .ok_or_else(|| format!("{pair} is no pair; write key=value,key2=value2"))?;
+            .ok_or_else(|| format!("{pair} is not a pair; write key=value,key2=value2"))?;
         Ok((
             key.trim().to_owned(),
             Value {

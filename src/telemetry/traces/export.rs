@@ -238,7 +238,7 @@ impl Work {
         if mem::replace(&mut self.in_trouble, true) {
             tracing::debug!(%endpoint, why, "spans could not be sent");
         } else {
-            tracing::warn!(%endpoint, why, "spans cannot be sent; calls are answered all the same");
+            tracing::warn!(%endpoint, why, "trace export failed; requests are unaffected");
         }
         GivenUp
     }

@@ -112,7 +112,7 @@ impl Sender {
             tracing::debug!(
                 rejected = told.rejected_spans,
                 message = told.error_message,
-                "the collector has something to say about spans"
+                "the collector returned a message about spans"
             );
         }
         Ok(told.rejected_spans.try_into().unwrap_or(0))

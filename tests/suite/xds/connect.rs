@@ -189,11 +189,11 @@ fn invalid_xds_settings_exit_with_78_and_a_hint() {
         ),
         (
             &[("CONFIG_GRPC_XDS_NODE_METADATA", "zone")],
-            "zone is no pair; write key=value,key2=value2",
+            "zone is not a pair; write key=value,key2=value2",
         ),
         (
             &[("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "a:b,s3cret")],
-            "number 2 of the pairs is no header; write name:value",
+            "pair 2 is not a header; write name:value",
         ),
         (
             &[

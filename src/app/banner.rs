@@ -1,0 +1,144 @@
+//! What was bound and loaded, for the operator who starts the service.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use serde_json::json;
+
+use crate::api::listener::GrpcAddr;
+use crate::rules::tree::Example;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Summary {
+    pub(crate) store: String,
+    /// Whether counts are shared with no other process.
+    pub(crate) store_is_local: bool,
+    pub(crate) grpc: GrpcAddr,
+    pub(crate) grpc_security: Security,
+    pub(crate) http: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    /// The additional metrics page.
+    pub(crate) prometheus: Option<SocketAddr>,
+    pub(crate) rules_from: String,
+    pub(crate) rules: InitialRules,
+    /// A descriptor with a limit, for a first request.
+    pub(crate) example: Option<Example>,
+    pub(crate) workers: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Security {
+    PlainText,
+    Tls,
+    /// Clients need a certificate.
+    MutualTls,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum InitialRules {
+    Loaded {
+        limits: usize,
+        domains: usize,
+    },
+    Rejected,
+    /// They are requested from a control plane once the listeners accept connections.
+    Pending,
+}
+
+impl Summary {
+    /// Logs the summary as one line with fields.
+    pub(crate) fn log(&self) {
+        let limits = match self.rules {
+            InitialRules::Loaded { limits, .. } => Some(limits),
+            InitialRules::Rejected | InitialRules::Pending => None,
+        };
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            store = self.store,
+            grpc = %self.grpc,
+            http = %self.http,
+            admin = %self.admin,
+            prometheus = self.prometheus.map(|addr| addr.to_string()),
+            rules = limits,
+            rules_from = self.rules_from,
+            "started"
+        );
+    }
+
+    /// A command for a first request.
+    fn curl(&self) -> Option<String> {
+        let Example { domain, entries } = self.example.as_ref()?;
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|(key, value)| json!({"key": key, "value": value}))
+            .collect();
+        let body = format!(
+            r#"{{"domain":{},"descriptors":[{{"entries":{}}}]}}"#,
+            json!(domain),
+            json!(entries)
+        );
+        Some(format!(
+            "curl -d '{}' http://{}/json",
+            body.replace('\'', r"'\''"),
+            reachable(self.http)
+        ))
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let security = match self.grpc_security {
+            Security::PlainText => "",
+            Security::Tls => "  TLS",
+            Security::MutualTls => "  TLS, client certificates required",
+        };
+        let local = if self.store_is_local {
+            " (counts in this process only: each replica would admit the whole limit)"
+        } else {
+            ""
+        };
+        let from = &self.rules_from;
+        let rules = match self.rules {
+            InitialRules::Loaded { limits, domains } => {
+                let domain = if domains == 1 { "domain" } else { "domains" };
+                format!("{limits} in {domains} {domain}, from {from}")
+            }
+            InitialRules::Rejected => {
+                format!("none: those in {from} were rejected, see the log; waiting for valid rules")
+            }
+            InitialRules::Pending => format!("none yet: requesting them from {from}, see the log"),
+        };
+        writeln!(formatter, "tollgate {}", env!("CARGO_PKG_VERSION"))?;
+        writeln!(formatter, "  store    {}{local}", self.store)?;
+        writeln!(formatter, "  gRPC     {}{security}", self.grpc)?;
+        writeln!(
+            formatter,
+            "  HTTP     http://{}  /json /healthcheck /ready",
+            self.http
+        )?;
+        writeln!(
+            formatter,
+            "  admin    http://{}  /metrics /rlconfig /stats /explain",
+            self.admin
+        )?;
+        if let Some(addr) = self.prometheus {
+            writeln!(formatter, "  metrics  http://{addr}")?;
+        }
+        writeln!(formatter, "  rules    {rules}")?;
+        writeln!(formatter, "  threads  {}", self.workers)?;
+        match self.curl() {
+            Some(curl) => writeln!(formatter, "try it:\n  {curl}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An address that a client on this machine can connect to.
+fn reachable(addr: SocketAddr) -> SocketAddr {
+    let ip = match addr.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, addr.port())
+}

@@ -1,0 +1,339 @@
+//! Builds the components from the settings, binds every port, and loads rules for the first time.
+//!
+//! Invalid rules do not prevent the start: valid ones may follow.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use axum::Router;
+
+use crate::admin::explain::Explainer;
+use crate::admin::{Admin, Common, Pages};
+use crate::api::certificates::{CertificateSource, Files};
+use crate::api::connection::Connections;
+use crate::api::listener::Listeners;
+use crate::api::messages::Messages;
+use crate::api::{Api, bind};
+use crate::app::banner::{InitialRules, Security, Summary};
+use crate::config::metric_mapping::{self, MappingError};
+use crate::http::accept::AcceptErrors;
+use crate::http::budget::HttpMetrics;
+use crate::limiter::fallback::Fallback;
+use crate::limiter::{self, Parts};
+use crate::rule_source::publisher::{HealthPolicy, RulePublisher};
+use crate::rule_source::{Origin, RuleSource};
+use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
+use crate::rules::{KeyFormat, LiveRules};
+use crate::settings::{Resolved, Settings};
+use crate::shutdown::Lifecycle;
+use crate::store::redis::connect::credentials::CredentialReloader;
+use crate::store::settings::BackendChoice;
+use crate::store::{Backend, memory, redis};
+use crate::telemetry;
+use crate::telemetry::mapper::Mapping;
+use crate::telemetry::metric::{Metrics, Naming};
+use crate::telemetry::statsd;
+use crate::telemetry::traces::{Traces, export};
+use crate::time::{Clock, Span};
+
+/// A service whose ports are bound and whose components are built, but not started.
+pub(crate) struct App {
+    pub(super) api: Api,
+    pub(super) listeners: Listeners,
+    pub(super) workers: usize,
+    pub(super) admin: Vec<(TcpListener, Router)>,
+    pub(super) admin_common: Common,
+    pub(super) rule_source: RuleSource,
+    pub(super) certificates: Option<CertificateSource>,
+    pub(super) backend: Backend,
+    pub(super) credentials: Option<CredentialReloader>,
+    /// Within which time after the start Redis must be reached.
+    pub(super) startup_timeout: Option<Span>,
+    pub(super) statsd: Option<statsd::Exporter>,
+    pub(super) spans: Option<export::Exporter>,
+    pub(super) clock: Clock,
+    pub(super) lifecycle: Lifecycle,
+    pub(super) metrics: Metrics,
+    pub(super) drain_period: Span,
+    pub(super) shutdown_timeout: Span,
+    pub(super) summary: Summary,
+}
+
+/// The live rules and what loads them.
+struct Rules {
+    live: Arc<LiveRules>,
+    source: RuleSource,
+    initial: InitialRules,
+    stats: Arc<StatsTable>,
+}
+
+impl App {
+    /// # Errors
+    /// A port that cannot be bound, or files of TLS that cannot be used.
+    pub(crate) fn bind(resolved: Resolved) -> anyhow::Result<Self> {
+        let settings = &resolved.settings;
+        let clock = Clock::system();
+        let lifecycle = Lifecycle::default();
+        let metrics = metrics(&settings.telemetry);
+        let errors = AcceptErrors::new(&metrics);
+        let api = &settings.api;
+        let listeners = Listeners::bind(api.grpc(), api.http(), errors.clone())?;
+        let admin_listener = bind::tcp(settings.admin.address(), "DEBUG_HOST and DEBUG_PORT")?;
+        let prometheus_addr = settings.telemetry.prometheus_addr();
+        let prometheus_listener = prometheus_addr.map(bind_prometheus).transpose()?;
+
+        let (backend, credentials) = store(resolved.backend, settings, &clock, &metrics)?;
+        lifecycle.set_store(backend.is_ready(), backend.to_string());
+        let rules_from = resolved.rules_from.to_string();
+        let rules = Rules::load(
+            resolved.rules_from,
+            settings,
+            &backend,
+            &clock,
+            &lifecycle,
+            &metrics,
+        );
+        let summary = Summary {
+            store: backend.to_string(),
+            store_is_local: matches!(backend, Backend::Memory(_)),
+            grpc: listeners.grpc_addr().context("read the gRPC address")?,
+            grpc_security: security(resolved.grpc_tls.as_ref()),
+            http: listeners.http_addr().context("read the HTTP address")?,
+            admin: admin_listener
+                .local_addr()
+                .context("read the admin address")?,
+            prometheus: prometheus_listener
+                .as_ref()
+                .map(TcpListener::local_addr)
+                .transpose()
+                .context("read the Prometheus address")?,
+            rules_from,
+            rules: rules.initial,
+            example: rules.live.load().as_ref().and_then(|rules| rules.example()),
+            workers: api.workers(),
+        };
+        let admin = admin(settings, &rules, &lifecycle, &metrics)?;
+        let prometheus_router = admin
+            .clone()
+            .metrics_router(&settings.telemetry.prometheus_path);
+        let prometheus = prometheus_listener.map(|listener| (listener, prometheus_router));
+        let http_metrics = HttpMetrics::new(&metrics);
+        let certificates = resolved
+            .grpc_tls
+            .map(|files| CertificateSource::new(files, &metrics))
+            .transpose()?;
+        let tls = certificates
+            .as_ref()
+            .map(|certificates| certificates.tls(&metrics));
+        let traces = resolved
+            .traces
+            .map(|options| Traces::new(options, clock.clone(), &metrics));
+        let (traces, spans) = traces.unzip();
+        Ok(Self {
+            api: Api::new(
+                limiter(
+                    settings,
+                    rules.live,
+                    rules.stats,
+                    &backend,
+                    &clock,
+                    &metrics,
+                ),
+                Connections::new(tls, api.connection_limits(), &metrics),
+                lifecycle.clone(),
+                http_metrics.clone(),
+                traces.unwrap_or_default(),
+                &metrics,
+            )?,
+            listeners,
+            workers: summary.workers,
+            admin: [(admin_listener, admin.router())]
+                .into_iter()
+                .chain(prometheus)
+                .collect(),
+            admin_common: Common {
+                lifecycle: lifecycle.clone(),
+                errors,
+                metrics: http_metrics,
+            },
+            rule_source: rules.source,
+            certificates,
+            backend,
+            credentials,
+            startup_timeout: settings.store.must_come_within(),
+            statsd: resolved
+                .statsd
+                .map(|options| statsd::Exporter::new(options, &metrics)),
+            spans,
+            clock,
+            lifecycle,
+            metrics,
+            drain_period: api.drain_period,
+            shutdown_timeout: api.shutdown_timeout,
+            summary,
+        })
+    }
+
+    pub(crate) fn summary(&self) -> &Summary {
+        &self.summary
+    }
+}
+
+impl Rules {
+    fn load(
+        origin: Origin,
+        settings: &Settings,
+        backend: &Backend,
+        clock: &Clock,
+        lifecycle: &Lifecycle,
+        metrics: &Metrics,
+    ) -> Self {
+        let stats = StatsTable::new(METRIC_SERIES_MAX, metrics);
+        let mut options = settings.rules.reading.options(stats.clone());
+        if let Backend::Memory(_) = backend {
+            // No other process reads these keys: no two counters need to share one.
+            options.key_format = KeyFormat::Safe;
+        }
+        let health = HealthPolicy {
+            without_rules: settings.rules.force_start_without_initial_config,
+            needs_a_domain: settings.rules.healthy_with_at_least_one_config_loaded,
+        };
+        let live = Arc::new(LiveRules::default());
+        let publisher = RulePublisher::new(
+            options,
+            settings.rules.reading.overlay(),
+            health,
+            live.clone(),
+            lifecycle.clone(),
+            metrics,
+        );
+        let source = RuleSource::open(origin, publisher, clock.clone(), metrics);
+        let initial = match (&*live.load(), &source) {
+            (Some(rules), _) => InitialRules::Loaded {
+                limits: rules.rule_count(),
+                domains: rules.domain_count(),
+            },
+            (None, RuleSource::Files(_)) => InitialRules::Rejected,
+            (None, RuleSource::Xds(_)) => InitialRules::Pending,
+        };
+        Self {
+            live,
+            source,
+            initial,
+            stats,
+        }
+    }
+}
+
+fn metrics(settings: &telemetry::settings::Settings) -> Metrics {
+    let metrics = Metrics::named(Naming {
+        mapping: settings
+            .mapping_file()
+            .and_then(|path| load_mapping(Path::new(path))),
+        tags: settings.extra_tags.clone(),
+        time_unit: settings.time_unit(),
+    });
+    metrics.add_process();
+    metrics
+}
+
+fn store(
+    choice: BackendChoice,
+    settings: &Settings,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> anyhow::Result<(Backend, Option<CredentialReloader>)> {
+    Ok(match choice {
+        BackendChoice::Memory => {
+            let counters = memory::Counters::new(settings.store.memory_bytes_max, "store", metrics);
+            (Backend::Memory(Arc::new(counters)), None)
+        }
+        BackendChoice::Redis(options, secrets) => {
+            let redis = redis::Redis::new(*options, clock.clone(), metrics)
+                .context("create the Redis client")?;
+            (
+                Backend::Redis(Arc::new(redis)),
+                CredentialReloader::new(secrets, metrics),
+            )
+        }
+    })
+}
+
+fn limiter(
+    settings: &Settings,
+    rules: Arc<LiveRules>,
+    stats: Arc<StatsTable>,
+    backend: &Backend,
+    clock: &Clock,
+    metrics: &Metrics,
+) -> Arc<limiter::Shared> {
+    let parts = Parts {
+        rules,
+        backend: backend.clone(),
+        fallback: Fallback::new(settings.limiter.on_store_error, metrics),
+        clock: clock.clone(),
+        stats,
+        policy: settings.limiter.policy(),
+    };
+    Arc::new(limiter::Shared::new(parts, metrics))
+}
+
+fn admin(
+    settings: &Settings,
+    rules: &Rules,
+    lifecycle: &Lifecycle,
+    metrics: &Metrics,
+) -> anyhow::Result<Admin> {
+    let modes = settings.limiter.modes();
+    Ok(Admin {
+        rules: rules.live.clone(),
+        explainer: Explainer::new(rules.live.clone(), modes, Messages::new()?),
+        on_store_error: settings.limiter.on_store_error,
+        metrics: metrics.clone(),
+        pages: Pages::new(metrics),
+        lifecycle: lifecycle.clone(),
+    })
+}
+
+fn security(tls: Option<&Files>) -> Security {
+    match tls {
+        None => Security::PlainText,
+        Some(files) if files.clients.is_none() => Security::Tls,
+        Some(_) => Security::MutualTls,
+    }
+}
+
+/// Loads a mapping file. Without a valid one metrics keep their usual names: a page that cannot be
+/// read would be worse.
+fn load_mapping(path: &Path) -> Option<Mapping> {
+    match metric_mapping::load(path) {
+        Ok(loaded) => {
+            for warning in loaded.warnings {
+                tracing::warn!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {warning}");
+            }
+            Some(loaded.mapping)
+        }
+        // Envoy Gateway sets it in every deployment, and mounts a ConfigMap that may not exist.
+        Err(error @ MappingError::Absent) => {
+            tracing::info!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {error}; metrics keep their usual names");
+            None
+        }
+        Err(error) => {
+            tracing::error!(path = %path.display(), "PROMETHEUS_MAPPER_YAML: {error}; metrics keep their usual names");
+            None
+        }
+    }
+}
+
+/// Binds `host:port`, or `:port` for all addresses.
+fn bind_prometheus(addr: &str) -> anyhow::Result<TcpListener> {
+    let (host, port) = addr
+        .rsplit_once(':')
+        .context("PROMETHEUS_ADDR is not HOST:PORT")?;
+    let port = port
+        .parse()
+        .with_context(|| format!("PROMETHEUS_ADDR: {port} is not a port"))?;
+    bind::tcp((host, port), "PROMETHEUS_ADDR")
+}

@@ -1,0 +1,48 @@
+//! What subcommands share: why they fail, and how they print.
+
+use std::fmt;
+use std::io::Write as _;
+
+/// Why a command failed, which decides the exit code.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Arguments that contradict each other: 64.
+    Usage(String),
+    /// Invalid settings or rules: 78.
+    Config(String),
+    /// Anything else: 1.
+    Other(anyhow::Error),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(text) | Self::Config(text) => formatter.write_str(text),
+            Self::Other(error) => write!(formatter, "{error:#}"),
+        }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// A number and a noun: `1 problem`, `2 problems`.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Prints to stdout. A closed pipe, as of `| head`, is ignored: `println!` would panic.
+pub(crate) fn print(text: &str) {
+    let mut stdout = std::io::stdout();
+    let _ = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
+}
+
+/// Prints to stderr, ignoring a closed pipe.
+pub(crate) fn print_error(text: &str) {
+    let _ = writeln!(std::io::stderr(), "tollgate: {text}");
+}

@@ -1,0 +1,116 @@
+//! Which settings are set: the only place that reads the environment.
+//!
+//! clap gives every setting its value. This says what clap's values cannot: whether a setting was
+//! set at all, by its flag or by its variable, and the variables that have no flag.
+
+use std::collections::BTreeSet;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+
+/// Empty is a value for these: in Go, and so in envoyproxy/ratelimit, no host means all addresses.
+const EMPTY_IS_A_VALUE: [&str; 3] = ["HOST", "GRPC_HOST", "DEBUG_HOST"];
+
+/// Variables and flags that are set.
+#[derive(Debug, Clone, Default)]
+pub struct Environment {
+    /// Name and value, sorted.
+    variables: Vec<(String, String)>,
+    /// Settings whose flag or variable is set, by the name of the variable.
+    set: BTreeSet<String>,
+}
+
+impl Environment {
+    /// The environment of this process. `matches` are those of `command`, which has the flags.
+    pub fn read(command: &Command, matches: &ArgMatches) -> Self {
+        // A variable that is not UTF-8 is not a setting.
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        let flags = command.get_arguments().filter(|argument| {
+            matches.try_contains_id(argument.get_id().as_str()).is_ok()
+                && matches.value_source(argument.get_id().as_str())
+                    == Some(ValueSource::CommandLine)
+        });
+        Self::new(variables, flags.filter_map(variable_of).map(str::to_owned))
+    }
+
+    /// These variables, and the settings whose flags are given, by the names of their variables.
+    pub fn new(
+        variables: impl IntoIterator<Item = (String, String)>,
+        flags: impl IntoIterator<Item = String>,
+    ) -> Self {
+        let mut variables: Vec<_> = variables.into_iter().collect();
+        variables.sort();
+        let is_set = |(name, value): &&(String, String)| {
+            !value.is_empty() || EMPTY_IS_A_VALUE.contains(&&**name)
+        };
+        let mut set: BTreeSet<String> = variables
+            .iter()
+            .filter(is_set)
+            .map(|(name, _)| name.clone())
+            .collect();
+        set.extend(flags);
+        Self { variables, set }
+    }
+
+    /// Whether a setting is set, by its flag or by a variable that is not empty.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.set.contains(name)
+    }
+
+    /// All variables, sorted by name.
+    pub fn variables(&self) -> &[(String, String)] {
+        &self.variables
+    }
+
+    /// The value of a variable that has no flag, unless it is empty.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let found = self
+            .variables
+            .iter()
+            .find(|(known, value)| known == name && !value.is_empty());
+        found.map(|(_, value)| &**value)
+    }
+}
+
+/// Makes variables that are set to nothing unset ones, in all subcommands: templates leave a
+/// variable empty when they have no value for it.
+pub fn without_empty_variables(command: Command) -> Command {
+    let unset_if_empty = |argument: Arg| {
+        let is_empty = |name: &str| {
+            !EMPTY_IS_A_VALUE.contains(&name)
+                && std::env::var_os(name).is_some_and(|value| value.is_empty())
+        };
+        if variable_of(&argument).is_some_and(is_empty) {
+            argument.env(None::<&str>)
+        } else {
+            argument
+        }
+    };
+    command
+        .mut_args(unset_if_empty)
+        .mut_subcommands(|subcommand| subcommand.mut_args(unset_if_empty))
+}
+
+fn variable_of(argument: &Arg) -> Option<&str> {
+    argument.get_env()?.to_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_set_by_its_flag_or_by_a_variable_that_is_not_empty() {
+        let variables = [("REDIS_URL", ""), ("REDIS_TLS", "true"), ("GRPC_HOST", "")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let environment = Environment::new(variables, ["WORKERS".to_owned()]);
+        for name in ["REDIS_TLS", "GRPC_HOST", "WORKERS"] {
+            assert!(environment.is_set(name), "{name}");
+        }
+        assert!(!environment.is_set("REDIS_URL"));
+        assert_eq!(environment.get("REDIS_TLS"), Some("true"));
+        assert_eq!(environment.get("REDIS_URL"), None);
+    }
+}
