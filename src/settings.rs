@@ -57,7 +57,7 @@ pub(crate) struct Resolved {
     /// The files of gRPC's TLS; `None` for plain text.
     pub(crate) grpc_tls: Option<Files>,
     pub(crate) statsd: Option<statsd::Options>,
-    pub(crate) traces: Option<traces::settings::Options>,
+    pub(crate) traces: Option<traces::options::Options>,
     /// A sentence for each setting that has no effect, or is misspelled.
     pub(crate) warnings: Vec<String>,
 }
@@ -72,11 +72,15 @@ impl Settings {
         directory: Option<PathBuf>,
         environment: &Environment,
     ) -> Result<Resolved, String> {
+        let key_prefix = &self.rules.reading.cache_key_prefix;
+        let backend =
+            self.store
+                .backend(environment.variables(), self.limiter.replicas, key_prefix)?;
         Ok(Resolved {
             statsd: self.telemetry.statsd(environment)?,
             traces: self.traces.options()?,
             grpc_tls: self.api.tls()?,
-            backend: self.backend(environment)?,
+            backend,
             rules_from: self.rules.origin(directory, environment)?,
             warnings: self.warnings(environment),
             settings: self,
@@ -104,26 +108,5 @@ impl Settings {
             .collect();
         let others = unsupported::names().chain(redis::settings::without_flag());
         flags.into_iter().chain(others.map(str::to_owned)).collect()
-    }
-
-    fn backend(&self, environment: &Environment) -> Result<BackendChoice, String> {
-        let choice = self.store.backend(environment.variables())?;
-        Ok(match choice {
-            BackendChoice::Redis(options, secrets) => {
-                let (replicas, key_prefix) = (
-                    self.limiter.replicas,
-                    self.rules.reading.cache_key_prefix.as_str().into(),
-                );
-                BackendChoice::Redis(
-                    Box::new(redis::Options {
-                        replicas,
-                        key_prefix,
-                        ..*options
-                    }),
-                    secrets,
-                )
-            }
-            BackendChoice::Memory => BackendChoice::Memory,
-        })
     }
 }

@@ -1,4 +1,4 @@
-//! What the operator sees: the log, metrics, and traces.
+//! Log, metrics and traces.
 
 pub mod deltas;
 pub mod dogstatsd;

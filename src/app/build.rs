@@ -61,8 +61,16 @@ pub(crate) struct App {
     pub(super) summary: Summary,
 }
 
+struct Ports {
+    listeners: Listeners,
+    admin: TcpListener,
+    prometheus: Option<TcpListener>,
+}
+
 /// The live rules and what loads them.
 struct Rules {
+    /// The source, as text.
+    origin: String,
     live: Arc<LiveRules>,
     source: RuleSource,
     initial: InitialRules,
@@ -78,50 +86,15 @@ impl App {
         let lifecycle = Lifecycle::default();
         let metrics = metrics(&settings.telemetry);
         let errors = AcceptErrors::new(&metrics);
-        let api = &settings.api;
-        let listeners = Listeners::bind(api.grpc(), api.http(), errors.clone())?;
-        let admin_listener = bind::tcp(settings.admin.address(), "DEBUG_HOST and DEBUG_PORT")?;
-        let prometheus_addr = settings.telemetry.prometheus_addr();
-        let prometheus_listener = prometheus_addr.map(bind_prometheus).transpose()?;
-
+        let ports = Ports::bind(settings, &errors)?;
         let (backend, credentials) = store(resolved.backend, settings, &clock, &metrics)?;
         lifecycle.set_store(backend.is_ready(), backend.to_string());
-        let rules_from = resolved.rules_from.to_string();
-        let rules = Rules::load(
-            resolved.rules_from,
-            settings,
-            &backend,
-            &clock,
-            &lifecycle,
-            &metrics,
-        );
-        let summary = Summary {
-            store: backend.to_string(),
-            store_is_local: matches!(backend, Backend::Memory(_)),
-            grpc: listeners.grpc_addr().context("read the gRPC address")?,
-            grpc_security: security(resolved.grpc_tls.as_ref()),
-            http: listeners.http_addr().context("read the HTTP address")?,
-            admin: admin_listener
-                .local_addr()
-                .context("read the admin address")?,
-            prometheus: prometheus_listener
-                .as_ref()
-                .map(TcpListener::local_addr)
-                .transpose()
-                .context("read the Prometheus address")?,
-            rules_from,
-            rules: rules.initial,
-            example: rules.live.load().as_ref().and_then(|rules| rules.example()),
-            workers: api.workers(),
-        };
+        let origin = resolved.rules_from;
+        let rules = Rules::load(origin, settings, &backend, &clock, &lifecycle, &metrics);
+        let grpc_tls = resolved.grpc_tls;
+        let summary = summary(settings, &ports, &backend, &rules, grpc_tls.as_ref())?;
         let admin = admin(settings, &rules, &lifecycle, &metrics)?;
-        let prometheus_router = admin
-            .clone()
-            .metrics_router(&settings.telemetry.prometheus_path);
-        let prometheus = prometheus_listener.map(|listener| (listener, prometheus_router));
-        let http_metrics = HttpMetrics::new(&metrics);
-        let certificates = resolved
-            .grpc_tls
+        let certificates = grpc_tls
             .map(|files| CertificateSource::new(files, &metrics))
             .transpose()?;
         let tls = certificates
@@ -131,28 +104,23 @@ impl App {
             .traces
             .map(|options| Traces::new(options, clock.clone(), &metrics));
         let (traces, spans) = traces.unzip();
+        let http_metrics = HttpMetrics::new(&metrics);
+        let api = Api::new(
+            limiter(settings, &rules, &backend, &clock, &metrics),
+            Connections::new(tls, settings.api.connection_limits(), &metrics),
+            lifecycle.clone(),
+            http_metrics.clone(),
+            traces.unwrap_or_default(),
+            &metrics,
+        )?;
+        let statsd = resolved
+            .statsd
+            .map(|options| statsd::Exporter::new(options, &metrics));
         Ok(Self {
-            api: Api::new(
-                limiter(
-                    settings,
-                    rules.live,
-                    rules.stats,
-                    &backend,
-                    &clock,
-                    &metrics,
-                ),
-                Connections::new(tls, api.connection_limits(), &metrics),
-                lifecycle.clone(),
-                http_metrics.clone(),
-                traces.unwrap_or_default(),
-                &metrics,
-            )?,
-            listeners,
+            api,
+            listeners: ports.listeners,
             workers: summary.workers,
-            admin: [(admin_listener, admin.router())]
-                .into_iter()
-                .chain(prometheus)
-                .collect(),
+            admin: admin_routes(admin, ports.admin, ports.prometheus, &settings.telemetry),
             admin_common: Common {
                 lifecycle: lifecycle.clone(),
                 errors,
@@ -163,21 +131,31 @@ impl App {
             backend,
             credentials,
             startup_timeout: settings.store.must_come_within(),
-            statsd: resolved
-                .statsd
-                .map(|options| statsd::Exporter::new(options, &metrics)),
+            statsd,
             spans,
             clock,
             lifecycle,
             metrics,
-            drain_period: api.drain_period,
-            shutdown_timeout: api.shutdown_timeout,
+            drain_period: settings.api.drain_period,
+            shutdown_timeout: settings.api.shutdown_timeout,
             summary,
         })
     }
 
     pub(crate) fn summary(&self) -> &Summary {
         &self.summary
+    }
+}
+
+impl Ports {
+    fn bind(settings: &Settings, errors: &AcceptErrors) -> anyhow::Result<Self> {
+        let api = &settings.api;
+        let prometheus = settings.telemetry.prometheus_addr();
+        Ok(Self {
+            listeners: Listeners::bind(api.grpc(), api.http(), errors.clone())?,
+            admin: bind::tcp(settings.admin.address(), "DEBUG_HOST and DEBUG_PORT")?,
+            prometheus: prometheus.map(bind_prometheus).transpose()?,
+        })
     }
 }
 
@@ -190,6 +168,7 @@ impl Rules {
         lifecycle: &Lifecycle,
         metrics: &Metrics,
     ) -> Self {
+        let origin_text = origin.to_string();
         let stats = StatsTable::new(METRIC_SERIES_MAX, metrics);
         let mut options = settings.rules.reading.options(stats.clone());
         if let Backend::Memory(_) = backend {
@@ -219,6 +198,7 @@ impl Rules {
             (None, RuleSource::Xds(_)) => InitialRules::Pending,
         };
         Self {
+            origin: origin_text,
             live,
             source,
             initial,
@@ -263,18 +243,17 @@ fn store(
 
 fn limiter(
     settings: &Settings,
-    rules: Arc<LiveRules>,
-    stats: Arc<StatsTable>,
+    rules: &Rules,
     backend: &Backend,
     clock: &Clock,
     metrics: &Metrics,
 ) -> Arc<limiter::Shared> {
     let parts = Parts {
-        rules,
+        rules: rules.live.clone(),
         backend: backend.clone(),
         fallback: Fallback::new(settings.limiter.on_store_error, metrics),
         clock: clock.clone(),
-        stats,
+        stats: rules.stats.clone(),
         policy: settings.limiter.policy(),
     };
     Arc::new(limiter::Shared::new(parts, metrics))
@@ -294,6 +273,47 @@ fn admin(
         metrics: metrics.clone(),
         pages: Pages::new(metrics),
         lifecycle: lifecycle.clone(),
+    })
+}
+
+/// The admin pages, and the additional metrics page.
+fn admin_routes(
+    admin: Admin,
+    listener: TcpListener,
+    prometheus: Option<TcpListener>,
+    settings: &telemetry::settings::Settings,
+) -> Vec<(TcpListener, Router)> {
+    let metrics_page = admin.clone().metrics_router(&settings.prometheus_path);
+    let prometheus = prometheus.map(|listener| (listener, metrics_page));
+    [(listener, admin.router())]
+        .into_iter()
+        .chain(prometheus)
+        .collect()
+}
+
+fn summary(
+    settings: &Settings,
+    ports: &Ports,
+    backend: &Backend,
+    rules: &Rules,
+    tls: Option<&Files>,
+) -> anyhow::Result<Summary> {
+    let listeners = &ports.listeners;
+    let prometheus = ports.prometheus.as_ref().map(TcpListener::local_addr);
+    Ok(Summary {
+        store: backend.to_string(),
+        store_is_local: matches!(backend, Backend::Memory(_)),
+        grpc: listeners.grpc_addr().context("read the gRPC address")?,
+        grpc_security: security(tls),
+        http: listeners.http_addr().context("read the HTTP address")?,
+        admin: ports.admin.local_addr().context("read the admin address")?,
+        prometheus: prometheus
+            .transpose()
+            .context("read the Prometheus address")?,
+        rules_from: rules.origin.clone(),
+        rules: rules.initial,
+        example: rules.live.load().as_ref().and_then(|rules| rules.example()),
+        workers: settings.api.workers(),
     })
 }
 

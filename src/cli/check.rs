@@ -1,4 +1,4 @@
-//! `tollgate check`: the loader that serves, without serving.
+//! `tollgate check`: loads rules as `serve` would, and reports every problem.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,27 +25,24 @@ pub(crate) struct Args {
     /// Directory of rules files [default: as for serve]
     #[arg(value_name = "DIR")]
     rules: Option<PathBuf>,
-    /// The same, as the reference's tool has it
+    /// The same, as in envoyproxy/ratelimit's tool
     #[arg(long, value_name = "DIR", conflicts_with = "rules")]
     config_dir: Option<PathBuf>,
     #[command(flatten)]
     reading: Reading,
 }
 
-/// Rules as a command reads them.
+/// Rules that a command has loaded.
 pub(crate) struct Checked {
-    /// Where they are.
     pub directory: String,
-    /// The files.
     pub sources: Vec<Source>,
-    /// What they come to.
     pub loaded: Loaded,
 }
 
 /// Prints every warning and problem.
 ///
 /// # Errors
-/// Rules that would be refused, with all that is wrong with them.
+/// Invalid rules, with every problem.
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
     let checked = load(
         args.rules.as_ref().or(args.config_dir.as_ref()).cloned(),
@@ -127,8 +124,8 @@ pub(crate) fn load(
     }
 }
 
-/// Prints what has to be set at Envoy for rules that hold calls back. A service does not, since it
-/// cannot know whether it is.
+/// Prints which timeout rules that queue requests need at Envoy. `serve` does not, since it cannot
+/// know what is set there.
 fn note_queues(checked: &Checked) {
     let max_wait = |rule: &Rule| {
         rule.limit()
@@ -151,7 +148,7 @@ fn note_queues(checked: &Checked) {
             width: 1,
         };
         let text = format!(
-            "calls are held back for up to {longest}, and Envoy waits 20 ms for an answer unless told otherwise"
+            "requests are queued for up to {longest}, but Envoy waits only 20 ms for an answer by default"
         );
         let hint = Some(format!(
             "give Envoy's rate limit filter a `timeout` of at least {}s",
@@ -169,8 +166,8 @@ fn note_queues(checked: &Checked) {
     }
 }
 
-/// The shortest time-out that leaves so long to wait: of each a fifth, or eight ms, is kept for the
-/// answer's way back.
+/// The shortest timeout that leaves this time to wait: a fifth of it, at least 8 ms, is reserved for
+/// the response.
 fn timeout_for(wait: Span) -> Span {
     Span::from_micros((wait.as_micros() * 5 / 4).max(wait.as_micros() + 8_000))
 }

@@ -54,8 +54,7 @@ pub(crate) struct Args {
     reading: Reading,
 }
 
-/// Prints the match of every descriptor, its rule, its key and its limit. The exit code says what
-/// they come to.
+/// Prints the match of every descriptor: rule, key and limit.
 ///
 /// # Errors
 /// Invalid rules, a request that cannot be read.

@@ -1,8 +1,8 @@
-//! `tollgate simulate`: a pattern of calls against limits, and what each algorithm lets through.
+//! `tollgate simulate`: what each algorithm admits of a pattern of requests.
 //!
-//! It counts with the memory store that serves, and hands it the time of each call: hours of
-//! traffic take milliseconds, nobody sleeps, and the same command prints the same bytes everywhere.
-//! The pictures of `docs/algorithms.md` are made by it.
+//! It counts with the memory store that serves, and passes it the time of each request: hours of
+//! traffic take milliseconds, and the same command prints the same bytes everywhere. It draws the
+//! pictures of `docs/algorithms.md`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,9 +13,10 @@ use crate::check::HITS_MAX;
 use crate::cli::check;
 use crate::cli::output::{Failure, print};
 use crate::cli::simulate::compared::{Compare, Compared, Named, Options};
-use crate::cli::simulate::play::{Chart, Figures, Work, chart, figures, play};
+use crate::cli::simulate::play::{Work, chart, figures, play};
+use crate::cli::simulate::report::{Report, Run, Scene};
 use crate::cli::simulate::traffic::{Pattern, Traffic};
-use crate::limit::{EXACT_MAX, Limit, OverLimitHits, Unit};
+use crate::limit::{EXACT_MAX, OverLimitHits, Unit};
 use crate::rule_source::settings::Reading;
 use crate::settings::environment::Environment;
 use crate::settings::parse;
@@ -24,17 +25,17 @@ use crate::time::{Span, Time};
 mod compared;
 mod json;
 mod play;
+mod report;
 mod svg;
 mod text;
 mod traffic;
 
-/// How many calls a run has at most: a second or two of work for each algorithm.
+/// Maximum requests of a run: a second or two of work for each algorithm.
 const CALLS_MAX: u64 = 1_000_000;
-/// How many calls a run has at least without --calls.
+/// Minimum requests of a run without --calls.
 const CALLS_DEFAULT_MIN: u64 = 10_000;
-/// How many periods a run lasts at least without --calls, if [`CALLS_MAX`] calls are enough for
-/// that, since a run shorter than one period passes most limits; and how many a chart shows without
-/// --show: few enough for a period to be ten columns.
+/// Minimum periods of a run without --calls, within [`CALLS_MAX`], since a run shorter than a period
+/// exceeds few limits; and periods of a chart without --show, so that a period has ten columns.
 const PERIODS_DEFAULT: u64 = 6;
 /// Times are counted exactly below 2^53 µs, which is in the year 2255.
 const END_MAX: Time = Time::from_micros(EXACT_MAX);
@@ -60,50 +61,49 @@ pub(crate) struct Args {
         requires = "domain"
     )]
     entry: Vec<String>,
-    /// How many a period; of concurrency, how many at once
+    /// Requests per period; of concurrency, requests at once
     #[arg(long, value_name = "NUMBER", required_unless_present = "domain")]
     requests: Option<u32>,
     /// second, minute, hour, day, week, month or year [default: second]
     #[arg(long, value_name = "UNIT", value_parser = unit)]
     unit: Option<Unit>,
-    /// The period is so many units [default: 1]
+    /// Number of units of a period [default: 1]
     #[arg(long, value_name = "NUMBER")]
     unit_multiplier: Option<u32>,
     /// Algorithms side by side, separated by commas, or all [default: all; with DIR the rule's
     /// own, and these are shown beside it]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = Named::read)]
     algorithm: Vec<Named>,
-    /// How deep buckets are
+    /// Burst of buckets
     #[arg(long, value_name = "NUMBER")]
     burst: Option<u32>,
-    /// Into how many sub-windows a sliding window is cut [default: none; among all algorithms
-    /// there is one with 10, too]
+    /// Number of sub-windows of a sliding window [default: none; all algorithms include one with 10]
     #[arg(long, value_name = "NUMBER")]
     buckets: Option<u32>,
-    /// Whether refused calls use up quota: count or drop [default: the algorithm's]
+    /// Whether requests over the limit consume quota: count or drop [default: the algorithm's]
     #[arg(long, value_name = "WORD", value_parser = over_limit_hits)]
     over_limit_hits: Option<OverLimitHits>,
-    /// How long buckets may hold back a call that there is no room for yet (on_limit: queue)
+    /// Maximum time that buckets queue a request (on_limit: queue)
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     max_wait: Option<Span>,
-    /// Concurrency: after how long a place is free again that nobody gave back [default: 30s]
+    /// Concurrency: time after which a slot that is not released is free again [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     lease: Option<Span>,
-    /// How long an admitted call goes on: what it holds of a concurrency limit is given back then
+    /// Duration of an admitted request, after which it releases its slot of a concurrency limit
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     hold: Option<Span>,
-    /// How calls come, also several: steady (at the limit's rate), double (twice that), bursty
-    /// (two periods' worth at once around a window's edge, every second period), or a number
-    /// of calls a second
+    /// Patterns of requests: steady (at the rate of the limit), double (twice that), bursty (the
+    /// requests of two periods at once around a window's edge, every second period), or a number of
+    /// requests per second
     #[arg(long, value_name = "PATTERNS", value_delimiter = ',', default_value = "bursty", value_parser = Pattern::read)]
     traffic: Vec<Pattern>,
-    /// How many calls [default: as many as six periods take, at least 10000 and at most 1000000]
+    /// Number of requests [default: those of six periods, from 10000 to 1000000]
     #[arg(long, value_name = "NUMBER", value_parser = calls)]
     calls: Option<u64>,
-    /// Hits of each call
+    /// Hits of each request
     #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=HITS_MAX))]
     hits: u64,
-    /// How much of the run is drawn, from its beginning [default: six periods]
+    /// Time that is drawn, from the first request on [default: six periods]
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     show: Option<Span>,
     /// What to print
@@ -123,43 +123,10 @@ enum Format {
     Json,
 }
 
-/// Everything that is to be told.
-struct Report {
-    /// What it is about, in a line.
-    title: String,
-    /// Worth knowing of the rule.
-    notes: Vec<String>,
-    scenes: Vec<Scene>,
-}
-
-/// One pattern of calls against every limit.
-struct Scene {
-    traffic: Traffic,
-    /// How many calls there are, and of how many hits each.
-    work: Work,
-    /// What the figures do not show.
-    note: Option<String>,
-    /// From the first call to the last.
-    lasted: Span,
-    /// How much of it is drawn.
-    shown: Span,
-    /// The calls in the chart's columns.
-    calls: Vec<u64>,
-    runs: Vec<Run>,
-}
-
-/// What came of one limit.
-struct Run {
-    label: String,
-    limit: Limit,
-    figures: Figures,
-    chart: Chart,
-}
-
-/// Prints what each limit lets through.
+/// Prints what each limit admits.
 ///
 /// # Errors
-/// A command line that makes no sense, rules that would be refused.
+/// Arguments that contradict each other, or invalid rules.
 pub(crate) fn run(args: &Args, environment: &Environment) -> Result<ExitCode, Failure> {
     let compared = compared(args, environment)?;
     let scenes = args
@@ -235,7 +202,7 @@ fn scene(args: &Args, compared: &Compared, pattern: Pattern) -> Result<Scene, Fa
     let (start, last) = (traffic.start(), traffic.at(work.calls - 1));
     if last.plus(work.hold) >= END_MAX {
         return Err(Failure::Usage(
-            "these calls would go on beyond the year 2255; write fewer --calls".to_owned(),
+            "these requests would last beyond the year 2255; reduce --calls".to_owned(),
         ));
     }
     let period = compared.pace.per;
@@ -244,7 +211,7 @@ fn scene(args: &Args, compared: &Compared, pattern: Pattern) -> Result<Scene, Fa
     ));
     if shown == Span::ZERO {
         return Err(Failure::Usage(
-            "nothing is drawn of 0 s; write a longer --show".to_owned(),
+            "a time of 0 s cannot be drawn; increase --show".to_owned(),
         ));
     }
     let runs = compared.limits.iter().map(|Compare { limit, book_ahead }| {
@@ -269,7 +236,7 @@ fn scene(args: &Args, compared: &Compared, pattern: Pattern) -> Result<Scene, Fa
     })
 }
 
-/// The calls of the first [`PERIODS_DEFAULT`] periods, within the bounds.
+/// The requests of the first [`PERIODS_DEFAULT`] periods, within the bounds.
 fn default_calls(traffic: &Traffic) -> u64 {
     let end = traffic.start().plus(Span::from_micros(
         traffic.period().as_micros().saturating_mul(PERIODS_DEFAULT),
@@ -286,8 +253,7 @@ fn default_calls(traffic: &Traffic) -> u64 {
     enough
 }
 
-/// Says which limits were never exceeded, so that nobody takes a run that is too short or too slow
-/// for a limit that lets everything pass.
+/// Which limits were never exceeded: the run may be too short or too slow for them.
 fn note(runs: &[Run], lasted: Span, period: Span) -> Option<String> {
     let never: Vec<&str> = runs
         .iter()
@@ -301,7 +267,7 @@ fn note(runs: &[Run], lasted: Span, period: Span) -> Option<String> {
     };
     if lasted < period {
         note += &format!(
-            "; the calls end within one period ({period}): write more --calls, or a faster --traffic"
+            "; all requests are within one period ({period}): increase --calls, or use a faster --traffic"
         );
     }
     Some(note)

@@ -76,7 +76,12 @@ impl Settings {
     ///
     /// # Errors
     /// What is wrong with the settings of Redis or the files they name, and what to write instead.
-    pub fn backend(&self, environment: &[(String, String)]) -> Result<BackendChoice, String> {
+    pub fn backend(
+        &self,
+        environment: &[(String, String)],
+        replicas: NonZeroU32,
+        key_prefix: &str,
+    ) -> Result<BackendChoice, String> {
         if self.backend_type(environment) == BackendType::Memory {
             return Ok(BackendChoice::Memory);
         }
@@ -90,8 +95,8 @@ impl Settings {
                 self.expiration_jitter_max_seconds.try_into().unwrap_or(0),
             ),
             over_limit_cache_bytes: self.local_cache_size_in_bytes,
-            replicas: NonZeroU32::MIN,
-            key_prefix: Box::default(),
+            replicas,
+            key_prefix: key_prefix.into(),
             dialer: redis::connect::dialer::Dialer::default(),
         };
         Ok(BackendChoice::Redis(Box::new(options), connecting.secrets))
@@ -742,7 +747,10 @@ mod tests {
     fn a_store_on_redis_has_bounds_whatever_is_set() {
         let redis = |environment: &[(&str, &str)]| {
             let (settings, environment) = settings(environment);
-            match settings.backend(&environment).expect("it is good") {
+            match settings
+                .backend(&environment, NonZeroU32::MIN, "")
+                .expect("it is good")
+            {
                 BackendChoice::Redis(redis, _) => redis,
                 BackendChoice::Memory => panic!("{environment:?} means Redis"),
             }
@@ -933,7 +941,10 @@ mod tests {
             ("REDIS_URL", "redis://app:s3cret@h:1"),
             ("REDIS_AUTH", "app:s3cret"),
         ]);
-        let shown = format!("{settings:?} {:?}", settings.backend(&environment));
+        let shown = format!(
+            "{settings:?} {:?}",
+            settings.backend(&environment, NonZeroU32::MIN, "")
+        );
         assert!(
             !shown.contains("s3cret") && shown.contains("redis://h:1"),
             "{shown}"

@@ -1,8 +1,7 @@
-//! What DogStatsD is told in tags: those of this instance, and those that mogrifiers take out of a
-//! name.
+//! Tags for DogStatsD: those of EXTRA_TAGS, and those that mogrifiers extract from names.
 //!
-//! A mogrifier is a pattern with a name and tags to put in its place. The first that matches is
-//! applied, in the order in which they are listed: the reference tries them in a random one.
+//! A mogrifier replaces names that match its pattern by another name and tags. The first that matches
+//! applies, in the order of the list; envoyproxy/ratelimit tries them in a random order.
 
 use regex::{Captures, Regex};
 
@@ -10,21 +9,21 @@ use crate::settings::environment::Environment;
 use crate::telemetry::mapper;
 use crate::telemetry::tags::Tags;
 
-/// How many mogrifiers there may be: each is tried on each name of each flush.
+/// Each mogrifier is tried on each name of each flush.
 const MOGRIFIERS_MAX: usize = 100;
-/// What their settings begin with; the second is how the reference's manual writes it.
+/// Prefixes of their settings; the second is from the manual of envoyproxy/ratelimit.
 const PREFIXES: [&str; 2] = ["DOG_STATSD_MOGRIFIER_", "DOG_STATSD_MOGRIFIERS_"];
-/// Characters that the lines are made of.
+/// Characters with a meaning in lines.
 const OF_LINES: [char; 4] = ['|', ',', '#', '\n'];
 
-/// How names are told to DogStatsD.
+/// Tags and mogrifiers.
 #[derive(Debug, Clone, Default)]
 pub struct Tagging {
     tags: Vec<String>,
     mogrifiers: Vec<Mogrifier>,
 }
 
-/// A pattern, and what to tell instead of the names that it finds.
+/// A pattern, and the name and tags that replace what it matches.
 #[derive(Debug, Clone)]
 struct Mogrifier {
     pattern: Regex,
@@ -32,21 +31,20 @@ struct Mogrifier {
     tags: Vec<(String, String)>,
 }
 
-/// A name as it is told.
+/// A name with its tags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tagged {
-    /// The name.
+    /// Without tags.
     pub name: String,
     /// `|#a:b,c:d`, or nothing.
     pub tags: String,
 }
 
 impl Tagging {
-    /// Reads the mogrifiers of that list, separated by commas, from the settings that are named
-    /// after them.
+    /// Reads the mogrifiers of a comma-separated list from the settings that are named after them.
     ///
     /// # Errors
-    /// The first that is incomplete or wrong, by the name of its setting.
+    /// The first that is incomplete or invalid, by the name of its setting.
     pub fn read(tags: &Tags, list: &str, environment: &Environment) -> Result<Self, String> {
         let names: Vec<&str> = list
             .split(',')
@@ -68,7 +66,7 @@ impl Tagging {
         })
     }
 
-    /// How a name is told.
+    /// The name and tags of a metric.
     pub fn tag(&self, name: &str) -> Tagged {
         let found = self
             .mogrifiers
@@ -120,7 +118,7 @@ impl Mogrifier {
         let (setting, pattern) = set("PATTERN").ok_or_else(|| missing("PATTERN"))?;
         let pattern = Regex::new(&pattern).map_err(|error| {
             format!(
-                "{setting} is no regular expression: {}",
+                "{setting} is not a regular expression: {}",
                 mapper::one_line(&error.to_string())
             )
         })?;
@@ -132,8 +130,8 @@ impl Mogrifier {
             )),
             None => Ok(()),
         };
-        let (setting, told) = set("NAME").ok_or_else(|| missing("NAME"))?;
-        check(&setting, &told)?;
+        let (setting, replacement) = set("NAME").ok_or_else(|| missing("NAME"))?;
+        check(&setting, &replacement)?;
         let (setting, text) = set("TAGS").unwrap_or_default();
         let mut tags = Vec::new();
         for tag in text.split(',').filter(|tag| !tag.is_empty()) {
@@ -141,7 +139,9 @@ impl Mogrifier {
                 !tag.is_empty() && !value.is_empty() && !value.contains(':')
             });
             let (tag, value) = pair.ok_or_else(|| {
-                format!("{setting}: {tag:?} is no tag; write name:value, with commas between tags")
+                format!(
+                    "{setting}: {tag:?} is not a tag; write name:value, with commas between tags"
+                )
             })?;
             check(&setting, value)?;
             tags.push((tag.to_owned(), value.to_owned()));
@@ -149,13 +149,13 @@ impl Mogrifier {
         tags.sort_unstable();
         Ok(Self {
             pattern,
-            name: told,
+            name: replacement,
             tags,
         })
     }
 }
 
-/// The numbers behind dollars.
+/// The numbers that follow a `$`.
 fn references(text: &str) -> impl Iterator<Item = usize> {
     text.split('$')
         .skip(1)
@@ -168,7 +168,7 @@ fn digits(text: &str) -> &str {
         .unwrap_or(text.len())]
 }
 
-/// `$n` stands for the n-th group, however many digits follow; nothing else has a meaning.
+/// `$n` is the n-th group, with all digits that follow; nothing else has a meaning.
 fn expanded(template: &str, captures: &Captures<'_>) -> String {
     let mut parts = template.split('$');
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -237,7 +237,7 @@ mod tests {
         assert!(with("", "", "a").contains("DOG_STATSD_MOGRIFIER_A_NAME is not set"));
         assert_eq!(
             with("x", "", "a(b"),
-            "DOG_STATSD_MOGRIFIER_A_PATTERN is no regular expression: unclosed group"
+            "DOG_STATSD_MOGRIFIER_A_PATTERN is not a regular expression: unclosed group"
         );
         assert!(
             with("$2", "", "(a)")

@@ -1,4 +1,4 @@
-//! The log: to stderr, as text for people or as JSON for collectors.
+//! The log: on stderr, as text for people or as JSON for collectors.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,11 +16,11 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, SubscriberB
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 
-/// From which level on to log, by the names of the reference's library.
+/// The lowest level that is logged, by the names of envoyproxy/ratelimit's library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Level(tracing::Level);
 
-/// What a line looks like.
+/// The format of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// For people.
@@ -40,9 +40,8 @@ impl Level {
         })
     }
 
-    /// What this crate says from this level on, and less of what its libraries do: at `debug`,
-    /// which Istio's sample asks for, HTTP/2 alone would write six lines for every call.
-    /// Whoever wants those asks for `trace`.
+    /// This level for this crate. Libraries log less at `debug`, which Istio's sample sets: HTTP/2
+    /// alone would log six lines per request. `trace` includes them.
     fn filter(self) -> Targets {
         let of_others = if self.0 == tracing::Level::DEBUG {
             tracing::Level::INFO
@@ -64,7 +63,7 @@ impl FromStr for Level {
             "debug" => tracing::Level::DEBUG,
             "info" => tracing::Level::INFO,
             "warn" | "warning" => tracing::Level::WARN,
-            // There is nothing between an error and the end of the process here.
+            // Nothing is more severe than an error here.
             "error" | "fatal" | "panic" => tracing::Level::ERROR,
             _ => {
                 return Err("write one of trace, debug, info, warn, error, fatal, panic".to_owned());
@@ -85,15 +84,15 @@ impl FromStr for Format {
     }
 }
 
-/// Begins to log. Called once; a second call changes nothing.
+/// Starts to log. A second call has no effect.
 pub fn start(level: Level, format: Format) {
-    // Where the log cannot be written, the attempt to tell so on stderr would panic: a pipe whose
-    // reader died must not end the service.
+    // Reporting on stderr that the log cannot be written would panic: a closed pipe must not end the
+    // service.
     let builder = tracing_subscriber::fmt()
         .with_max_level(level.0)
         .with_writer(std::io::stderr)
         .log_internal_errors(false);
-    // It fails only if somebody was faster, and then there is a log.
+    // It fails only if there is a log already.
     let _ = match format {
         Format::Text => {
             tracing::subscriber::set_global_default(text(builder).finish().with(level.filter()))
@@ -104,7 +103,7 @@ pub fn start(level: Level, format: Format) {
     };
 }
 
-/// Makes lines of text.
+/// Formats lines of text.
 fn text<T, F, W>(
     builder: SubscriberBuilder<DefaultFields, format::Format<format::Full, T>, F, W>,
 ) -> SubscriberBuilder<Logfmt, format::Format<format::Full, T>, F, W> {
@@ -157,8 +156,8 @@ impl Visit for LogfmtFields<'_> {
     }
 }
 
-/// A message without characters that a terminal would obey. Its line ends stay: errors in rules
-/// show the line with a caret below.
+/// A message without control characters, which a terminal would interpret. Line breaks are kept:
+/// errors in rules show the line with a caret below.
 fn message(text: &str) -> String {
     let mut message = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -171,7 +170,7 @@ fn message(text: &str) -> String {
     message
 }
 
-/// A value as logfmt: in quotes if it would otherwise not be read back as it is.
+/// A value as logfmt: in quotes where it would otherwise be parsed differently.
 fn logfmt_value(value: &str) -> Cow<'_, str> {
     let wants_quotes = |letter: char| {
         letter.is_whitespace() || letter.is_control() || matches!(letter, ',' | '"' | '=')
@@ -268,7 +267,7 @@ mod tests {
 
     use super::*;
 
-    /// What is written so far.
+    /// What was written.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 

@@ -1,13 +1,13 @@
-//! Turns statsd names into Prometheus' by the rules of a mapping file, as statsd_exporter does.
+//! Maps statsd names to Prometheus names by the rules of a mapping file, as statsd_exporter does.
 //!
 //! Patterns are tried in the order of the file, all globs before all regular expressions. A glob's
-//! `*` stands for one part between two dots. `$1` and `${1}` in names and labels stand for what was
-//! found there; what was not found is nothing. A name that no pattern is about keeps its own, with
-//! `_` for what Prometheus does not take.
+//! `*` matches one part between two dots. `$1` and `${1}` in names and labels refer to matched
+//! groups; a group that did not match is empty. A name that no pattern matches is kept, with `_` for
+//! characters that Prometheus does not allow.
 
 use regex::{Captures, Regex};
 
-/// How many patterns a file may have: each is tried on each name, once.
+/// Patterns of a file: each is tried on each name once.
 pub const MAPPINGS_MAX: usize = 1_000;
 
 /// The rules of a file.
@@ -19,10 +19,10 @@ pub struct Mapping {
     buckets: Vec<f64>,
 }
 
-/// One rule: which names it is about, and what becomes of them.
+/// Which names a rule matches, and how they are shown.
 #[derive(Debug, Clone)]
 pub struct Rule {
-    /// Which names.
+    /// The names that it matches.
     pub pattern: Pattern,
     /// Only metrics of this kind.
     pub kind: Option<Kind>,
@@ -30,19 +30,19 @@ pub struct Rule {
     pub name: String,
     /// Labels, with references in their values.
     pub labels: Vec<(String, String)>,
-    /// They are not shown.
+    /// Whether they are dropped.
     pub drops: bool,
     /// Values are multiplied by this.
     pub scale: f64,
-    /// What is said of the metric.
+    /// The help text.
     pub help: Option<String>,
-    /// How times are shown; `None`: as the file's defaults say.
+    /// How times are shown; `None` for the default of the file.
     pub observer: Option<Observer>,
-    /// The upper bounds of a histogram; empty: those of the file's defaults.
+    /// Upper bounds of a histogram; empty for the defaults of the file.
     pub buckets: Vec<f64>,
 }
 
-/// A pattern over whole names, or over any part of them.
+/// A glob of whole names, or a regular expression.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     regex: Regex,
@@ -70,12 +70,12 @@ pub enum Observer {
     Histogram,
 }
 
-/// What becomes of a name.
+/// The result of mapping a name.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mapped {
-    /// It is not shown.
+    /// It is dropped.
     Dropped,
-    /// It is shown so.
+    /// It is shown like this.
     As(MappedMetric),
 }
 
@@ -86,34 +86,33 @@ pub struct MappedMetric {
     pub name: String,
     /// Its labels.
     pub labels: Vec<(String, String)>,
-    /// What its values are multiplied by.
+    /// Factor of its values.
     pub scale: f64,
-    /// What is said of it, if the file does.
+    /// The help text of the file.
     pub help: Option<String>,
     /// How times are shown.
     pub observer: Observer,
-    /// The bounds of a histogram, in the unit that its values have after they were multiplied.
-    /// Empty: any will do.
+    /// Upper bounds of a histogram, in the unit of scaled values; empty for any.
     pub buckets: Vec<f64>,
-    /// A rule is about it.
+    /// Whether a rule matched.
     pub is_matched: bool,
 }
 
-/// Why a text is no pattern.
+/// Why a pattern is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// Of statsd_exporter's form of globs.
     #[error(
-        "{0:?} is no glob; write names and * with dots between them, such as a.*.c, or match_type: regex"
+        "{0:?} is not a glob; write names and * with dots between them, such as a.*.c, or match_type: regex"
     )]
     Glob(String),
     /// Of regular expressions.
-    #[error("{0:?} is no regular expression: {1}")]
+    #[error("{0:?} is not a regular expression: {1}")]
     Regex(String, String),
 }
 
 impl Mapping {
-    /// No rules yet; `observer` and `buckets` are for times whose rule says nothing of them.
+    /// Without rules; `observer` and `buckets` are the defaults of the file.
     pub fn new(observer: Observer, buckets: Vec<f64>) -> Self {
         Self {
             observer,
@@ -122,7 +121,7 @@ impl Mapping {
         }
     }
 
-    /// Adds a rule behind those that are there.
+    /// Appends a rule.
     pub fn add(&mut self, rule: Rule) {
         if rule.pattern.is_glob {
             self.globs.push(rule)
@@ -131,7 +130,7 @@ impl Mapping {
         }
     }
 
-    /// What becomes of a metric of that name and kind.
+    /// Maps a metric of this name and kind.
     pub fn map(&self, name: &str, kind: Kind) -> Mapped {
         let mut rules = self
             .globs
@@ -179,10 +178,10 @@ impl Mapping {
 }
 
 impl Pattern {
-    /// Names of which `*` stands for one part, between dots.
+    /// A glob, whose `*` matches one part between dots.
     ///
     /// # Errors
-    /// A text of another form.
+    /// Not a glob.
     pub fn glob(text: &str) -> Result<Self, PatternError> {
         let parts: Vec<&str> = text.split('.').collect();
         if parts.len() < 2 || !parts.iter().all(|part| *part == "*" || is_plain(part)) {
@@ -206,10 +205,10 @@ impl Pattern {
         })
     }
 
-    /// Names in which this is found, wherever.
+    /// A regular expression, found anywhere in a name.
     ///
     /// # Errors
-    /// A text that is none, or too large.
+    /// Invalid or too large.
     pub fn regex(text: &str) -> Result<Self, PatternError> {
         let regex = Regex::new(text)
             .map_err(|error| PatternError::Regex(text.to_owned(), one_line(&error.to_string())))?;
@@ -220,7 +219,7 @@ impl Pattern {
     }
 }
 
-/// A name that Prometheus takes: letters, digits and `_`, and no digit first.
+/// A valid Prometheus name: letters, digits and `_`, and no digit first.
 pub fn escaped(name: &str) -> String {
     let digit_first = name.starts_with(|letter: char| letter.is_ascii_digit());
     let letters = name.chars().map(|letter| {
@@ -237,7 +236,7 @@ pub fn escaped(name: &str) -> String {
         .collect()
 }
 
-/// A part of a glob that stands for itself.
+/// A part of a glob without `*`.
 fn is_plain(part: &str) -> bool {
     let first = part.chars().next();
     first.is_some_and(|letter| letter.is_ascii_alphabetic() || letter == '_')
@@ -252,7 +251,7 @@ fn expanded(captures: &Captures<'_>, template: &str) -> String {
     text
 }
 
-/// What the library says over several lines, with a drawing: its last line.
+/// The last line of an error of the library, which has a drawing before it.
 pub fn one_line(message: &str) -> String {
     message
         .lines()
@@ -387,7 +386,7 @@ mod tests {
             );
         }
         let error = Pattern::regex("a(b").expect_err("it is open").to_string();
-        assert_eq!(error, "\"a(b\" is no regular expression: unclosed group");
+        assert_eq!(error, "\"a(b\" is not a regular expression: unclosed group");
         assert!(Pattern::regex(r"(?i)\w+\.b").is_ok(), "what Go takes");
     }
 }

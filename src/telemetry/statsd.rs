@@ -1,12 +1,9 @@
-//! Sends metrics to statsd or DogStatsD, under the reference's names.
+//! Sends metrics to statsd or DogStatsD, under the names of envoyproxy/ratelimit.
 //!
-//! One task of the main thread does all of it: no call waits for statsd, and nothing is queued.
-//! While statsd is away the counters go on counting, and when it is back it is told all that was
-//! added meanwhile (`deltas.rs`). What was written when a connection broke counts as told: statsd
-//! may have it or not, and counting twice is worse.
+//! One task of the main thread sends, so no request waits for statsd, and nothing is queued: after an
+//! outage statsd receives what was added meanwhile (`deltas.rs`). Lines that were being written when
+//! a connection broke are not sent again: they may have arrived, and counting twice is worse.
 
-use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::io;
 use std::pin::pin;
 use std::time::Duration;
@@ -17,87 +14,80 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::telemetry::deltas::{Delta, DeltaTracker};
-use crate::telemetry::dogstatsd::{Tagged, Tagging};
+use crate::telemetry::deltas::DeltaTracker;
 use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::statsd::line::Packets;
 use crate::time::Span;
 
-/// How much goes into one datagram: an Ethernet frame without the headers, as in the reference. A
-/// longer line has one for itself.
+pub use self::line::Form;
+
+mod line;
+
+/// Payload of a datagram: an Ethernet frame without headers, as in envoyproxy/ratelimit.
 pub const PACKET_BYTES_MAX: usize = 1_432;
-/// How much is written to a connection at once.
+/// Payload of a write to a connection.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// How long a line may be; longer ones are left out. Far above any name that a rule makes, far
-/// below what a datagram can carry.
+/// Longer lines are dropped. Far above any name that a rule makes, and below a datagram's limit.
 pub const LINE_BYTES_MAX: usize = 8 << 10;
-/// As in the reference, and for writing a chunk, too.
+/// As in envoyproxy/ratelimit; the second is for one chunk.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between tries to reach statsd, doubled with each that failed.
+/// Between attempts to reach statsd; doubled after each failure.
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// How long the end of the process waits for the last flush.
+/// For the last flush at shutdown.
 const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where to send to, and how.
+/// Where and how metrics are sent.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// A name or an address.
     pub host: String,
-    /// Its port.
+    /// The port.
     pub port: u16,
-    /// How.
+    /// TCP or UDP.
     pub protocol: Protocol,
-    /// How often.
+    /// Between flushes.
     pub interval: Span,
-    /// In which form.
+    /// The format of a line.
     pub form: Form,
-    /// Whether anybody asked for it.
+    /// Whether the operator configured statsd.
     pub requested: Requested,
 }
 
-/// How lines travel.
+/// Transport of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// On a connection that is kept.
+    /// On one connection.
     Tcp,
-    /// In datagrams that may be lost.
+    /// In datagrams, which may be lost.
     Udp,
 }
 
-/// What a line looks like.
-#[derive(Debug, Clone)]
-pub enum Form {
-    /// Tags are a part of the name: what stands behind each.
-    Statsd(String),
-    /// Tags stand at the end.
-    DogStatsd(Tagging),
-}
-
-/// Why it is sent.
+/// Why metrics are sent to statsd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Requested {
-    /// Somebody set it.
+    /// A setting asks for it.
     Explicitly,
-    /// It is what the reference does if nobody says anything, and there may be no statsd at all.
+    /// It is the default of envoyproxy/ratelimit; there may be no statsd at all.
     ByDefault,
 }
 
-/// Sends, once it is started.
+/// Sends metrics once it is started.
 #[derive(Debug)]
 pub struct Exporter {
     options: Options,
     metrics: Metrics,
-    told: DeltaTracker,
+    deltas: DeltaTracker,
     connection: Option<Connection>,
-    /// What the last try came to; nothing before the first.
+    /// The result of the last attempt; `None` before the first.
     reached: Option<bool>,
     lines: Counter,
     lost: Counter,
     failed: Counter,
 }
 
-/// It sends until it is told to finish.
+/// The running exporter.
 #[derive(Debug)]
 pub struct StatsdTask {
     tasks: JoinSet<()>,
@@ -110,43 +100,28 @@ enum Connection {
     Udp(UdpSocket),
 }
 
-/// Lines that go out together.
-#[derive(Debug, Default)]
-struct Packet {
-    text: String,
-    lines: u64,
-}
-
-/// Those that are full, and the one that is not yet.
-#[derive(Debug)]
-struct Packets {
-    bytes_max: usize,
-    full: VecDeque<Packet>,
-    open: Packet,
-}
-
 impl Exporter {
-    /// Ready to send what `metrics` has.
+    /// Sends what `metrics` has.
     pub fn new(options: Options, metrics: &Metrics) -> Self {
         Self {
             options,
             metrics: metrics.clone(),
-            told: DeltaTracker::default(),
+            deltas: DeltaTracker::default(),
             connection: None,
             reached: None,
             lines: metrics.counter("tollgate_statsd_lines_total", "Lines sent to statsd."),
             lost: metrics.counter(
                 "tollgate_statsd_lines_lost_total",
-                "Lines for statsd of which nobody knows whether they arrived, because the connection broke, and those above 8 KiB (line_bytes_max).",
+                "Lines for statsd that may not have arrived: the connection broke while they were sent, or they were longer than 8 KiB (line_bytes_max).",
             ),
             failed: metrics.counter(
                 "tollgate_statsd_flushes_failed_total",
-                "Times that statsd could not be told what is new. Unless lines were lost it is told later.",
+                "Failed flushes to statsd. What was not sent is part of the next flush.",
             ),
         }
     }
 
-    /// Begins to send.
+    /// Starts the task on the current runtime.
     pub fn start(self) -> StatsdTask {
         let mut tasks = JoinSet::new();
         let (end, ended) = oneshot::channel();
@@ -159,7 +134,7 @@ impl Exporter {
         let mut backoff = BACKOFF_MIN;
         loop {
             let interval = Duration::from(self.options.interval);
-            let wait = if self.flush_and_note().await {
+            let wait = if self.flush_and_log().await {
                 backoff = BACKOFF_MIN;
                 interval
             } else {
@@ -172,14 +147,14 @@ impl Exporter {
                 () = sleep(wait) => {}
             }
         }
-        self.flush_and_note().await;
+        self.flush_and_log().await;
     }
 
-    /// Flushes, and tells the log when statsd goes and when it comes.
-    async fn flush_and_note(&mut self) -> bool {
+    /// Flushes, and logs when statsd becomes unreachable or reachable. Returns whether it is reachable.
+    async fn flush_and_log(&mut self) -> bool {
         let flushed = self.flush().await;
         let (before, is_reached) = (self.reached, flushed.is_ok());
-        // Datagrams to nobody fail every other time, which is no news.
+        // Without a receiver every other datagram fails: only TCP shows that statsd is back.
         self.reached =
             Some(is_reached && (before != Some(false) || self.options.protocol == Protocol::Tcp));
         let Options {
@@ -217,14 +192,17 @@ impl Exporter {
             Some(connection) => connection,
             None => self.options.connect().await?,
         };
-        let readings = self.metrics.samples();
-        self.told.keep_only(&readings);
-        let mut packets = Packets::of(self.options.protocol);
+        let samples = self.metrics.samples();
+        self.deltas.keep_only(&samples);
+        let mut packets = Packets::new(match self.options.protocol {
+            Protocol::Tcp => CHUNK_BYTES_MAX,
+            Protocol::Udp => PACKET_BYTES_MAX,
+        });
         let mut line = String::new();
-        for reading in readings {
-            // DeltaTracker only now: what comes after a packet that failed is told by the next flush.
-            for news in self.told.tell(&reading) {
-                let times = self.options.form.write(&mut line, &reading.name, &news);
+        for sample in samples {
+            // Updated only now: what follows a failed packet is part of the next flush.
+            for delta in self.deltas.update(&sample) {
+                let times = self.options.form.write(&mut line, &sample.name, &delta);
                 if line.len() > LINE_BYTES_MAX {
                     self.lost.inc_by(times);
                     continue;
@@ -239,17 +217,18 @@ impl Exporter {
         Ok(())
     }
 
-    /// Sends those that are full, or counts as lost what was told and cannot be sent.
+    /// Sends the full packets. If that fails, the lines of all packets count as lost.
     async fn send(&self, connection: &mut Connection, packets: &mut Packets) -> io::Result<()> {
-        while let Some(packet) = packets.full.pop_front() {
+        while let Some(packet) = packets.pop_full() {
             let sent = timeout(WRITE_TIMEOUT, connection.send(packet.text.as_bytes())).await;
             if let Err(error) = sent.unwrap_or_else(|_| {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "it does not read"))
+                Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "statsd does not read",
+                ))
             }) {
                 packets.close();
-                self.lost.inc_by(
-                    packet.lines + packets.full.iter().map(|packet| packet.lines).sum::<u64>(),
-                );
+                self.lost.inc_by(packet.lines + packets.full_lines());
                 return Err(error);
             }
             self.lines.inc_by(packet.lines);
@@ -259,7 +238,7 @@ impl Exporter {
 }
 
 impl StatsdTask {
-    /// Sends what is new for the last time. It waits for that, but not long.
+    /// Flushes for the last time, within [`LAST_FLUSH_TIMEOUT`].
     pub async fn finish(mut self) {
         drop(self.end);
         let finished = async { while self.tasks.join_next().await.is_some() {} };
@@ -277,8 +256,8 @@ impl Options {
                 Protocol::Tcp => Connection::Tcp(TcpStream::connect(address).await?),
                 Protocol::Udp => {
                     let addresses: Vec<_> = lookup_host(address).await?.collect();
-                    // Nobody says that a datagram went to the wrong one of two, and agents listen
-                    // on IPv4.
+                    // A datagram to the wrong one of two addresses is lost silently, and agents
+                    // listen on IPv4.
                     let address = addresses
                         .iter()
                         .find(|address| address.is_ipv4())
@@ -309,12 +288,12 @@ impl Options {
 }
 
 impl Connection {
-    /// Whether the other end is still there, as far as is known: without this the first chunk after
-    /// a restart of statsd would be lost.
+    /// Whether the connection is open, as far as is known: otherwise the first chunk after a restart
+    /// of statsd would be lost.
     fn is_open(&self) -> bool {
         match self {
             Self::Udp(_) => true,
-            // Statsd says nothing. If it does, that is of no interest.
+            // Whatever statsd may send is ignored.
             Self::Tcp(stream) => match stream.try_read(&mut [0; 256]) {
                 Ok(0) => false,
                 Ok(_) => true,
@@ -328,136 +307,5 @@ impl Connection {
             Self::Tcp(stream) => stream.write_all(text).await,
             Self::Udp(socket) => socket.send(text).await.map(|_| ()),
         }
-    }
-}
-
-impl Packets {
-    fn of(protocol: Protocol) -> Self {
-        let bytes_max = match protocol {
-            Protocol::Tcp => CHUNK_BYTES_MAX,
-            Protocol::Udp => PACKET_BYTES_MAX,
-        };
-        Self {
-            bytes_max,
-            full: VecDeque::new(),
-            open: Packet::default(),
-        }
-    }
-
-    fn add(&mut self, line: &str) {
-        if self.open.text.len() + line.len() > self.bytes_max {
-            self.close();
-        }
-        self.open.text.push_str(line);
-        self.open.lines += 1;
-    }
-
-    /// What is not full goes out as it is.
-    fn close(&mut self) {
-        let packet = std::mem::take(&mut self.open);
-        if packet.lines > 0 {
-            self.full.push_back(packet);
-        }
-    }
-}
-
-impl Form {
-    /// Writes the line that tells this, and says how often it has to be told.
-    fn write(&self, line: &mut String, name: &str, news: &Delta) -> u64 {
-        line.clear();
-        let tagged = match self {
-            Self::Statsd(suffix) => Tagged {
-                name: format!("{name}{suffix}"),
-                tags: String::new(),
-            },
-            Self::DogStatsd(tagging) => tagging.tag(name),
-        };
-        // They would end the name, or the line. Rules have none in theirs; what a mogrifier or a
-        // domain is called may.
-        let name = tagged.name.replace([':', '|', '\n'], "_");
-        let mut times = 1;
-        // It cannot fail: a String takes everything.
-        let _ = match news {
-            Delta::Increment(count) => write!(line, "{name}:{count}|c"),
-            Delta::Gauge(value) => write!(line, "{name}:{value}|g"),
-            Delta::Timing {
-                millis,
-                lines,
-                calls_per_line,
-            } => {
-                times = *lines;
-                let rate = if *calls_per_line > 1.0 {
-                    format!("|@{:.6}", 1.0 / calls_per_line)
-                } else {
-                    String::new()
-                };
-                write!(line, "{name}:{millis}|ms{rate}")
-            }
-        };
-        let _ = writeln!(line, "{}", tagged.tags);
-        times
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::settings::environment::Environment;
-    use crate::telemetry::tags::Tags;
-
-    #[test]
-    fn lines_share_a_packet_as_long_as_they_fit_and_a_long_one_has_its_own() {
-        let mut packets = Packets::of(Protocol::Udp);
-        for length in [700, 700, 700, 2_000, 10] {
-            packets.add(&"x".repeat(length));
-        }
-        packets.close();
-        packets.close();
-        let sizes: Vec<(usize, u64)> = packets
-            .full
-            .iter()
-            .map(|packet| (packet.text.len(), packet.lines))
-            .collect();
-        assert_eq!(sizes, [(1_400, 2), (700, 1), (2_000, 1), (10, 1)]);
-    }
-
-    fn written(form: &Form, name: &str, news: &Delta) -> (u64, String) {
-        let mut line = String::from("of before");
-        (form.write(&mut line, name, news), line)
-    }
-
-    #[test]
-    fn lines_are_what_statsd_reads() {
-        let statsd = Form::Statsd(".__zone=eu_west".to_owned());
-        let took = Delta::Timing {
-            millis: 0.5,
-            lines: 900,
-            calls_per_line: 100.0,
-        };
-        assert_eq!(
-            written(&statsd, "a.b", &Delta::Increment(3)),
-            (1, "a.b.__zone=eu_west:3|c\n".to_owned())
-        );
-        assert_eq!(
-            written(&statsd, "a:b|c", &Delta::Gauge(3)),
-            (1, "a_b_c.__zone=eu_west:3|g\n".to_owned())
-        );
-        assert_eq!(
-            written(&statsd, "t", &took),
-            (900, "t.__zone=eu_west:0.5|ms|@0.010000\n".to_owned())
-        );
-
-        let tags = Tags::read("zone:eu.west").expect("a tag");
-        let dog = Form::DogStatsd(
-            Tagging::read(&tags, "", &Environment::default()).expect("no mogrifier"),
-        );
-        assert_eq!(
-            written(&dog, "a.b", &Delta::Increment(3)),
-            (1, "a.b:3|c|#zone:eu_west\n".to_owned())
-        );
-        assert_eq!(
-            written(&dog, "t", &took),
-            (900, "t:0.5|ms|@0.010000|#zone:eu_west\n".to_owned())
-        );
     }
 }

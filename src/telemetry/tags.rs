@@ -1,29 +1,30 @@
-//! EXTRA_TAGS: what every metric of this instance is tagged with, in the form that each reader of
-//! metrics knows.
+//! EXTRA_TAGS: tags of every metric, in the formats of statsd, DogStatsD and Prometheus.
 
-/// Characters that statsd's lines and names are made of.
+/// Characters with a meaning in lines and names of statsd.
 const OF_STATSD: [char; 3] = ['.', ':', '|'];
 
-/// Names and values, sorted by name. A name is there once.
+/// Names and values, sorted by name; names are unique.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tags(Vec<(String, String)>);
 
-/// Why a text says no tags.
+/// Why tags are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TagsError {
     /// No colon, or more than one.
-    #[error("{0:?} is no tag; write name:value, with commas between tags and no colon in a value")]
+    #[error(
+        "{0:?} is not a tag; write name:value, with commas between tags and no colon in a value"
+    )]
     NotAPair(String),
-    /// A line break or the like would begin a line of its own.
+    /// A line break would start another line.
     #[error("the tag {0:?} has a control character in it; write it without")]
     Control(String),
 }
 
 impl Tags {
-    /// Reads `name:value,name:value`. As in the reference, what has no name or no value is no tag.
+    /// Parses `name:value,name:value`. As in envoyproxy/ratelimit, an empty name or value is ignored.
     ///
     /// # Errors
-    /// The first tag that is none.
+    /// The first invalid tag.
     pub fn read(text: &str) -> Result<Self, TagsError> {
         let mut tags: Vec<(String, String)> = Vec::new();
         for tag in text.split(',').filter(|tag| !tag.is_empty()) {
@@ -44,7 +45,7 @@ impl Tags {
         Ok(Self(tags))
     }
 
-    /// What the reference's statsd library puts behind a name: `.__name=value` for each.
+    /// The suffix of statsd names, as in envoyproxy/ratelimit: `.__name=value` for each.
     pub fn as_suffix(&self) -> String {
         let tags: Vec<String> = self
             .0
@@ -54,7 +55,7 @@ impl Tags {
         tags.concat()
     }
 
-    /// What DogStatsD takes: `name:value`.
+    /// For DogStatsD: `name:value`.
     pub fn as_pairs(&self) -> Vec<String> {
         self.0
             .iter()
@@ -62,7 +63,7 @@ impl Tags {
             .collect()
     }
 
-    /// What Prometheus takes: names of letters, digits and `_`, and any value.
+    /// For Prometheus: names of letters, digits and `_`, and any value.
     pub fn as_labels(&self) -> Vec<(String, String)> {
         self.0
             .iter()
@@ -71,8 +72,8 @@ impl Tags {
     }
 }
 
-/// A name that may be a label's. Prometheus keeps `le`, `quantile` and what begins with two
-/// underscores for itself.
+/// A valid label name. Prometheus reserves `le`, `quantile` and names that begin with two
+/// underscores.
 fn label_name(tag: &str) -> String {
     let name = super::mapper::escaped(tag);
     if name == "le" || name == "quantile" || name.starts_with("__") {
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_have_the_form_that_each_reader_knows() {
+    fn tags_are_formatted_for_each_sink() {
         let tags = Tags::read("zone:eu.west,app-name:b,le:1").expect("they are tags");
         assert_eq!(tags.as_suffix(), ".__app-name=b.__le=1.__zone=eu_west");
         assert_eq!(tags.as_pairs(), ["app-name:b", "le:1", "zone:eu_west"]);
@@ -97,13 +98,13 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_two_counts_and_what_has_no_name_or_value_is_no_tag() {
+    fn the_last_of_equal_names_counts_and_empty_ones_are_ignored() {
         assert_eq!(Tags::read("a:1,a:2,b:,:c,"), Tags::read("a:2"));
         assert_eq!(Tags::read(""), Ok(Tags::default()));
     }
 
     #[test]
-    fn what_is_no_pair_is_refused() {
+    fn invalid_tags_are_errors() {
         for text in ["zone", "zone:eu:west", "a:1,b"] {
             assert!(
                 matches!(Tags::read(text), Err(TagsError::NotAPair(_))),

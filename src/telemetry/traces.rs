@@ -1,9 +1,8 @@
-//! Traces: which calls are recorded, the spans of those that are, and the queue from which they are
-//! sent.
+//! Traces: the sampling decision, the spans of sampled requests, and the queue of the exporter.
 //!
-//! A call that is not recorded has no span at all, so whatever would be told of it is never made.
-//! Off, that costs a branch a call; on, its parent is read and one decision made. A span that is
-//! dropped ends, also when its caller has gone away in the middle of it.
+//! A request that is not sampled has no span at all, so its attributes are never built. With traces
+//! off that costs one branch per request. A span ends when it is dropped, also if its caller is
+//! cancelled.
 
 use std::sync::Arc;
 
@@ -17,42 +16,43 @@ use tokio::sync::mpsc;
 use crate::sampling::SampleRate;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::telemetry::traces::export::Exporter;
+use crate::telemetry::traces::options::Options;
 use crate::telemetry::traces::parent::Parent;
-use crate::telemetry::traces::settings::Options;
 use crate::time::{Clock, Time};
 
 pub mod connect;
 pub mod export;
+pub mod options;
 pub mod parent;
 pub mod send;
 pub mod settings;
 
-/// How many spans wait to be sent, as in OpenTelemetry's libraries; a span has a few KiB at most.
-/// Beyond it they are dropped.
+/// Spans that wait for the exporter, as in OpenTelemetry's SDKs; each has a few KiB at most. Further
+/// spans are dropped and counted.
 pub const SPANS_QUEUE_MAX: usize = 2_048;
-/// `flags` of a span: recorded, and who its parent is is known.
+/// `flags` of a span: sampled, and it is known whether its parent is in another process.
 const SAMPLED: u32 = 0x01;
 const PARENT_IS_KNOWN: u32 = 0x100;
 const PARENT_IS_REMOTE: u32 = 0x200;
 
-/// Records calls, or does not. Clones are the same.
+/// Records spans, unless traces are off. Clones are the same.
 #[derive(Debug, Clone, Default)]
 pub struct Traces(Option<Arc<Recorder>>);
 
-/// A span that has not ended. Dropped, it ends, and waits to be sent.
+/// A span that has not ended. It ends when it is dropped, and is queued for the exporter.
 #[derive(Debug)]
 pub struct LiveSpan {
-    /// `None` if it is not to be sent after all.
+    /// `None` once it is discarded.
     span: Option<Box<Span>>,
     recorder: Arc<Recorder>,
 }
 
-/// Whose work a span is.
+/// The kind of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A call's that came from outside.
+    /// A request from outside.
     Server,
-    /// A part of it.
+    /// A part of the work on it.
     Internal,
 }
 
@@ -65,7 +65,7 @@ struct Recorder {
 }
 
 impl Traces {
-    /// Records calls, and gives who sends what is recorded.
+    /// Turns traces on, and returns the exporter of their spans.
     pub fn new(options: Options, clock: Clock, metrics: &Metrics) -> (Self, Exporter) {
         let (queue, waiting) = mpsc::channel(SPANS_QUEUE_MAX);
         let full = export::lost("full", metrics);
@@ -81,8 +81,8 @@ impl Traces {
         )
     }
 
-    /// The first span of a call that came with these headers; `None` if it is not recorded. That is
-    /// as its caller has decided, and by chance where nobody has.
+    /// The root span of a request with these headers; `None` if it is not sampled. The caller's
+    /// sampling decision applies; without one the sampling rate decides.
     pub fn begin(&self, name: &'static str, kind: Kind, headers: &HeaderMap) -> Option<LiveSpan> {
         let recorder = self.0.as_ref()?;
         let parent = parent::parent(headers);
@@ -136,7 +136,7 @@ impl LiveSpan {
         }
     }
 
-    /// A span within this one.
+    /// A child span.
     #[must_use]
     pub fn child(&self, name: &'static str) -> Self {
         let span = self.span.as_ref().map(|span| {
@@ -154,17 +154,17 @@ impl LiveSpan {
         }
     }
 
-    /// Tells a text. Said twice, it is what was said last.
+    /// Sets a text attribute, replacing its previous value.
     pub fn set_attribute(&mut self, key: &'static str, text: impl Into<String>) {
         self.put(key, Value::StringValue(text.into()));
     }
 
-    /// Tells a number.
+    /// Sets a number attribute, replacing its previous value.
     pub fn set_number(&mut self, key: &'static str, number: impl Into<i64>) {
         self.put(key, Value::IntValue(number.into()));
     }
 
-    /// It ends as a failure.
+    /// Sets the status to an error.
     pub fn fail(&mut self, message: impl Into<String>) {
         if let Some(span) = &mut self.span {
             span.status = Some(Status {
@@ -174,7 +174,7 @@ impl LiveSpan {
         }
     }
 
-    /// It turned out not to be worth telling.
+    /// Ends the span without exporting it.
     pub fn discard(mut self) {
         self.span = None;
     }
@@ -203,7 +203,7 @@ impl Drop for LiveSpan {
             return;
         };
         span.end_time_unix_nano = nanos(self.recorder.clock.now());
-        // Nobody waits for room: a call is worth more than its trace.
+        // A request never waits for room in the queue.
         if self.recorder.queue.try_send(*span).is_err() {
             self.recorder.full.inc();
         }
@@ -226,7 +226,7 @@ impl Recorder {
     }
 }
 
-/// Zero stands for none.
+/// Zero means no id.
 fn any_id() -> u64 {
     fastrand::u64(..).max(1)
 }
@@ -235,7 +235,10 @@ fn any_trace() -> u128 {
     u128::from(any_id()) << 64 | u128::from(any_id())
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the lower half is wanted")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the lower half is intended"
+)]
 const fn lower_half(trace: u128) -> u64 {
     trace as u64
 }

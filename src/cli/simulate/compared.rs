@@ -1,49 +1,48 @@
-//! Which limits are compared, and the pace that traffic goes by.
+//! The limits that are compared, and the rate that traffic is derived from.
 
 use crate::cli::simulate::traffic::Pace;
 use crate::limit::{Algorithm, Limit, LimitError, OverLimitHits, Terms, Unit};
 use crate::limiter::Modes;
-use crate::rules::{OnLimit, Query, RuleSet, Step, plan};
+use crate::rules::{OnLimit, Query, Rule, RuleSet, Step, plan};
 use crate::time::{Span, Time};
 
-/// Among all algorithms, a sliding window that is cut into so many.
+/// Sub-windows of the additional sliding window among all algorithms.
 const BUCKETS_DEFAULT: u32 = 10;
-/// How long a place is kept for a holder who does not come back, where nobody says: as in the
-/// examples of rules.
+/// The lease without --lease, as in the examples of rules.
 const LEASE_DEFAULT: Span = Span::from_secs(30);
 
 /// Limits side by side.
 #[derive(Debug)]
 pub struct Compared {
-    /// What they have in common, in a line.
+    /// What they have in common, on one line.
     pub title: String,
-    /// Worth knowing of the rule.
+    /// About the rule.
     pub notes: Vec<String>,
-    /// What a steady client would use up.
+    /// The rate of a steady client.
     pub pace: Pace,
     /// At least one.
     pub limits: Vec<Compare>,
 }
 
-/// One of them.
+/// A limit to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Compare {
     /// The limit.
     pub limit: Limit,
-    /// How long a call may be held back.
+    /// The maximum time in the queue.
     pub book_ahead: Span,
 }
 
 /// An algorithm by its name, or all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Named {
-    /// Every one; concurrency only where it is known how long calls hold their places.
+    /// Every one; concurrency only with --hold.
     All,
     /// One.
     One(Algorithm),
 }
 
-/// What may be said of some algorithms.
+/// Options of some algorithms.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Of buckets.
@@ -56,7 +55,7 @@ pub struct Options {
     pub max_wait: Option<Span>,
     /// Of concurrency.
     pub lease: Option<Span>,
-    /// How long an admitted call goes on.
+    /// Duration of an admitted request.
     pub hold: Option<Span>,
 }
 
@@ -80,7 +79,7 @@ impl Named {
 }
 
 impl Compared {
-    /// Limits of so many a period.
+    /// Limits of this rate.
     ///
     /// # Errors
     /// Terms that make no limit, with what to write instead.
@@ -127,10 +126,10 @@ impl Compared {
         options: Options,
     ) -> Result<Self, String> {
         let query = Query::of_entries(domain, entries.iter().map(|entry| &**entry))?;
-        // Nobody waits for the answer, so it does not matter when the request comes.
+        // The time of the request does not matter for its plan.
         let planned = plan(rules, &query, Modes::default(), Time::default())
             .map_err(|error| error.to_string())?;
-        let unmet = |why: &str| {
+        let not_limited = |why: &str| {
             Err(format!(
                 "{} of domain {domain} is not limited: {why}; see tollgate explain",
                 entries.join(", ")
@@ -144,13 +143,13 @@ impl Compared {
                 ));
             }
             (_, Some(&Step::Counted { rule, check, .. })) => (rule, &planned.request.checks[check]),
-            (_, Some(Step::Unlimited(_))) => return unmet("its rule is unlimited"),
-            _ => return unmet("it meets no rule with a limit"),
+            (_, Some(Step::Unlimited(_))) => return not_limited("its rule is unlimited"),
+            _ => return not_limited("it matches no rule with a limit"),
         };
         let limit = check.limit;
         let mut compared = Self {
             title: format!("{} at {}: {limit}", rule.path, rule.origin),
-            notes: Vec::new(),
+            notes: notes(rule),
             pace: Pace {
                 hits: limit.requests().into(),
                 per: limit.period(),
@@ -160,45 +159,48 @@ impl Compared {
                 book_ahead: check.book_ahead,
             }],
         };
-        if rule.shadow_mode {
-            compared
-                .notes
-                .push("shadow_mode: counted as shown, and never refused".to_owned());
-        }
-        if rule.quota_mode {
-            compared
-                .notes
-                .push("quota_mode: rejects when every quota of the request is used up".to_owned());
-        }
-        if let OnLimit::Degrade { .. } = rule.on_limit {
-            compared
-                .notes
-                .push("on_limit: degrade: what is refused here passes, and whoever serves it is told to give the cheap answer".to_owned());
-        }
         if limit.algorithm() == Algorithm::Concurrency {
-            // A steady client of N places that each call holds for a while starts N of them in that
-            // while.
+            // A steady client of N slots that each request holds for a while starts N requests in
+            // that while.
             compared.pace.per = options.hold.ok_or(NEEDS_HOLD)?;
             if !named.is_empty() {
-                return Err("a rule of concurrency has no period that other algorithms could go by; leave --algorithm out".to_owned());
+                return Err(
+                    "a concurrency rule has no period for other algorithms; leave --algorithm out"
+                        .to_owned(),
+                );
             }
         }
         if named.is_empty() {
             options.refuse_any()?;
         } else {
-            compared
-                .limits
-                .extend(limits(&same_period(&limit), named, &options)?);
-            let mut seen = Vec::new();
-            compared.limits.retain(|limit| {
-                !seen.contains(limit) && {
-                    seen.push(*limit);
-                    true
+            for other in limits(&same_period(&limit), named, &options)? {
+                if !compared.limits.contains(&other) {
+                    compared.limits.push(other);
                 }
-            });
+            }
         }
         Ok(compared)
     }
+}
+
+/// What a simulation of a rule's limit does not show.
+fn notes(rule: &Rule) -> Vec<String> {
+    let notes = [
+        (
+            rule.shadow_mode,
+            "shadow_mode: counted as shown, but never over limit",
+        ),
+        (
+            rule.quota_mode,
+            "quota_mode: over limit when every quota of the request is used up",
+        ),
+        (
+            matches!(rule.on_limit, OnLimit::Degrade { .. }),
+            "on_limit: degrade: requests over the limit are admitted, and a header asks the upstream for a cheap response",
+        ),
+    ];
+    let apply = notes.into_iter().filter(|(applies, _)| *applies);
+    apply.map(|(_, note)| note.to_owned()).collect()
 }
 
 impl Options {
@@ -243,7 +245,7 @@ fn limits(terms: &Terms, named: &[Named], options: &Options) -> Result<Vec<Compa
     let mut wanted: Vec<(Algorithm, Options)> = Vec::new();
     for name in named {
         match *name {
-            // Alone it is told of everything that it does not have.
+            // A single algorithm rejects every option that it does not have.
             Named::One(algorithm) if named.len() == 1 => wanted.push((algorithm, *options)),
             Named::One(algorithm) => wanted.push((algorithm, options.of(algorithm))),
             Named::All => wanted.extend(all(options)),
@@ -337,7 +339,7 @@ fn period_name(period: Span) -> String {
     Unit::of(period).map_or_else(|| period.to_string(), |unit| unit.name().to_owned())
 }
 
-/// What tells a limit from the others beside it.
+/// What distinguishes a limit from the others.
 pub fn label(limit: &Limit) -> String {
     let mut label = limit.algorithm().name().to_owned();
     if limit.algorithm().is_bucket() {

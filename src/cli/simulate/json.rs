@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::simulate::{Report, Run, Scene};
+use crate::cli::simulate::report::{Report, Run, Scene};
 
 /// Writes everything. Times are in µs, since the run began.
 pub fn write(report: &Report) -> String {

@@ -15,8 +15,8 @@
 use std::fmt::Write as _;
 
 use crate::cli::simulate::play::{COLUMNS, Chart};
+use crate::cli::simulate::report::{Report, Run, Scene};
 use crate::cli::simulate::text::rounded;
-use crate::cli::simulate::{Report, Run, Scene};
 use crate::limit::Algorithm;
 use crate::time::Span;
 
@@ -78,13 +78,16 @@ pub fn write(report: &Report) -> String {
 }
 
 fn panel(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
-    let Run {
-        label,
-        limit,
-        figures,
-        chart,
-    } = run;
-    let is_held = limit.algorithm() == Algorithm::Concurrency;
+    caption(svg, top, scene, run);
+    let base = top + LINE + LEVEL;
+    level(svg, base, scene, run);
+    bars(svg, base + GAP + BARS, scene, &run.chart);
+}
+
+/// The label of a panel on the left, its figures on the right.
+fn caption(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
+    let figures = &run.figures;
+    let is_held = run.limit.algorithm() == Algorithm::Concurrency;
     let (most, of) = match figures.most_at_once {
         Some(most) if is_held => (most, "at once".to_owned()),
         _ => (
@@ -97,61 +100,56 @@ fn panel(svg: &mut String, top: u64, scene: &Scene, run: &Run) {
     } else {
         String::new()
     };
-    let told = format!(
+    let summary = format!(
         "{} of {} admitted, {most} {of} at most{waited}",
         figures.admitted, scene.work.calls
     );
-    text(svg, (LEFT, top + 12), "start", &escaped(label));
-    text(svg, (LEFT + PLOT, top + 12), "end", &escaped(&told));
+    text(svg, (LEFT, top + 12), "start", &escaped(&run.label));
+    text(svg, (LEFT + PLOT, top + 12), "end", &escaped(&summary));
+}
 
-    // One scale for all of a scene, so that panels can be compared.
+/// The counter's level over time, and the limit.
+fn level(svg: &mut String, base: u64, scene: &Scene, run: &Run) {
+    // One scale for all panels of a scene, so that they can be compared.
     let levels = scene.runs.iter().flat_map(|run| {
-        run.chart
-            .level
-            .iter()
-            .copied()
-            .chain([run.limit.requests().into()])
+        let limit = run.limit.requests().into();
+        run.chart.level.iter().copied().chain([limit])
     });
     let highest = levels.max().unwrap_or(0).max(1);
-    let base = top + LINE + LEVEL;
+    let heights = run
+        .chart
+        .level
+        .iter()
+        .map(|&level| scaled(level, highest, LEVEL));
     path(
         svg,
         LEVEL_FILL,
-        &skyline(
-            base,
-            &chart
-                .level
-                .iter()
-                .map(|&level| scaled(level, highest, LEVEL))
-                .collect::<Vec<_>>(),
-        ),
+        &skyline(base, &heights.collect::<Vec<_>>()),
     );
-    let requests = u64::from(limit.requests());
+    let requests = u64::from(run.limit.requests());
     let line = base - scaled(requests, highest, LEVEL);
     let _ = writeln!(
         svg,
         "<path d=\"M{LEFT} {line}h{PLOT}\" stroke=\"{LIMIT}\" stroke-dasharray=\"4 3\"/>"
     );
     text(svg, (LEFT - 4, line + 4), "end", &requests.to_string());
+}
 
-    // What leaves a queue can stand on what is refused.
+/// Admitted and rejected hits over time.
+fn bars(svg: &mut String, base: u64, scene: &Scene, chart: &Chart) {
+    // Queued requests that are admitted later can share a column with rejected ones.
     let stacked = |chart: &Chart| -> Vec<u64> {
-        chart
-            .admitted
-            .iter()
-            .zip(&chart.refused)
+        let columns = chart.admitted.iter().zip(&chart.refused);
+        columns
             .map(|(admitted, refused)| admitted.saturating_add(*refused))
             .collect()
     };
-    let most = scene
-        .runs
-        .iter()
-        .flat_map(|run| stacked(&run.chart))
+    let all = scene.runs.iter().flat_map(|run| stacked(&run.chart));
+    let most = all
         .chain(scene.calls.iter().copied())
         .max()
         .unwrap_or(0)
         .max(1);
-    let base = base + GAP + BARS;
     let heights = |columns: &[u64]| -> Vec<u64> {
         columns
             .iter()

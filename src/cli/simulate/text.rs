@@ -4,7 +4,7 @@
 //! lowest blocks is an even flow.
 
 use crate::cli::simulate::play::COLUMNS;
-use crate::cli::simulate::{Report, Run, Scene};
+use crate::cli::simulate::report::{Report, Run, Scene};
 use crate::time::Span;
 
 /// A column's height, from nothing to the most of all rows.

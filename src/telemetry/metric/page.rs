@@ -1,4 +1,4 @@
-//! The text that Prometheus reads.
+//! The metrics page, in the text format of Prometheus.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -6,50 +6,52 @@ use std::collections::HashSet;
 use prometheus::core::Collector as _;
 use prometheus::{Encoder as _, Histogram, TextEncoder, proto};
 
-use crate::telemetry::mapper::{Kind, Observer};
+use crate::telemetry::mapper::{Kind, MappedMetric, Observer};
 
-/// A number with its name and labels. Of one name and labels there may be several: they are summed
-/// up.
-pub struct PageSample {
-    /// Its name.
-    pub name: String,
-    /// What is said of it.
-    pub help: Cow<'static, str>,
-    /// Its labels.
-    pub labels: Vec<(Cow<'static, str>, String)>,
-    /// What it says.
-    pub number: Number,
+/// A value with its name and labels. Samples of the same name and labels are summed.
+pub(super) struct PageSample {
+    pub(super) name: String,
+    pub(super) help: Cow<'static, str>,
+    pub(super) labels: Vec<(Cow<'static, str>, String)>,
+    pub(super) number: Number,
 }
 
-/// What a sample says.
-pub enum Number {
-    /// Only grows.
+pub(super) enum Number {
     Counter(f64),
-    /// Goes up and down.
     Gauge(f64),
-    /// Times in buckets: upper bounds, each with how many are below it.
+    /// Upper bounds with cumulative counts.
     Histogram(Vec<(f64, u64)>, Sum),
-    /// Times.
     Summary(Sum),
 }
 
-/// Of times.
-pub struct Sum {
+pub(super) struct Sum {
     count: u64,
     sum: f64,
 }
 
-/// The page.
-pub struct Page {
-    /// What it says.
-    pub text: String,
-    /// Samples that are not there, because their name belongs to a metric of another kind.
-    pub conflicts: usize,
+pub(super) struct Page {
+    pub(super) text: String,
+    /// Samples left off because their name belongs to a metric of another type.
+    pub(super) conflicts: usize,
+}
+
+impl PageSample {
+    /// A sample as the mapping shows it, with its own help text unless the mapping has one.
+    pub(super) fn mapped(mapped: &MappedMetric, help: &'static str, number: Number) -> Self {
+        let labels = mapped.labels.iter();
+        Self {
+            name: mapped.name.clone(),
+            help: mapped.help.clone().map_or(help.into(), Into::into),
+            labels: labels
+                .map(|(label, value)| (label.clone().into(), value.clone()))
+                .collect(),
+            number,
+        }
+    }
 }
 
 impl Number {
-    /// A number of that kind.
-    pub fn of(kind: Kind, value: f64) -> Self {
+    pub(super) fn of(kind: Kind, value: f64) -> Self {
         if kind == Kind::Gauge {
             Self::Gauge(value)
         } else {
@@ -57,8 +59,8 @@ impl Number {
         }
     }
 
-    /// The times that a histogram has.
-    pub fn of_times(histogram: &Histogram, observer: Observer) -> Option<Self> {
+    /// The times of a histogram.
+    pub(super) fn of_times(histogram: &Histogram, observer: Observer) -> Option<Self> {
         let families = histogram.collect();
         let histogram = families.first()?.get_metric().first()?.get_histogram();
         let sum = Sum {
@@ -83,7 +85,7 @@ impl Number {
         }
     }
 
-    /// Adds another of the same kind, whose buckets are the same: both come from one rule.
+    /// Adds a number of the same kind. Buckets are equal, as both are from one rule.
     fn add(&mut self, other: &Self) {
         match (self, other) {
             (Self::Counter(kept), Self::Counter(next)) | (Self::Gauge(kept), Self::Gauge(next)) => {
@@ -144,9 +146,9 @@ impl Sum {
     }
 }
 
-/// Writes what is registered and what is not, with these labels on everything that has none of that
-/// name.
-pub fn write(
+/// Writes registered families and samples. Each tag is a label of every series that has no label of
+/// its name.
+pub(super) fn write(
     mut families: Vec<proto::MetricFamily>,
     mut samples: Vec<PageSample>,
     tags: &[(String, String)],
@@ -195,8 +197,7 @@ pub fn write(
     if let Err(error) = TextEncoder::new().encode(&families, &mut page) {
         tracing::error!(%error, "cannot write the metrics page");
     }
-    let text =
-        String::from_utf8(page).expect("the library writes names and values that were strings");
+    let text = String::from_utf8(page).expect("names and values are strings");
     Page { text, conflicts }
 }
 

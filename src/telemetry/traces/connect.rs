@@ -1,7 +1,6 @@
 //! A connection to a collector: TCP, with or without TLS.
 //!
-//! Files of TLS are read for each connection, so that certificates which are replaced while the
-//! service runs are taken.
+//! The files of TLS are read for each connection, so replaced certificates take effect.
 
 use std::fmt;
 use std::pin::Pin;
@@ -18,33 +17,33 @@ use tokio_rustls::TlsConnector;
 
 use crate::tls::{self, Identity, PemFile};
 
-/// Where a collector is.
+/// The address of a collector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Of which only http and https are known here; with a host.
+    /// http or https, with a host.
     uri: Uri,
     port: u16,
 }
 
-/// Whom to trust, and who we are.
+/// TLS of the connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tls {
-    /// The only authority that is trusted. Without it, those of the system are.
+    /// The only trusted authority; `None` for those of the system.
     pub authority: Option<PemFile>,
-    /// Who we are.
+    /// The client certificate.
     pub identity: Option<Identity>,
 }
 
-/// Bytes both ways.
+/// A byte stream for hyper.
 pub type Connection = TokioIo<Pin<Box<dyn Duplex>>>;
 
-/// What is read and written.
+/// A readable and writable stream.
 pub trait Duplex: AsyncRead + AsyncWrite + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 
 impl Endpoint {
-    /// Of a URL without a user; without a port, the one of its scheme.
+    /// Parses a URL without a user; the default port is that of the scheme.
     ///
     /// # Errors
     /// What is wrong with it, and what to write instead.
@@ -60,7 +59,7 @@ impl Endpoint {
             .is_some_and(|authority| authority.as_str().contains('@'))
         {
             return Err(format!(
-                "{WANTED}, and what lets us in into OTEL_EXPORTER_OTLP_HEADERS"
+                "{WANTED}, and credentials in OTEL_EXPORTER_OTLP_HEADERS"
             ));
         }
         let has_strange_port = uri.port_u16().is_none()
@@ -74,36 +73,32 @@ impl Endpoint {
         })
     }
 
-    /// The same with this behind its path.
+    /// This endpoint with `path` appended.
     #[must_use]
     pub fn below(&self, path: &'static str) -> Self {
         let whole = format!("{}{path}", self.uri.path().trim_end_matches('/'));
         let mut parts = self.uri.clone().into_parts();
-        parts.path_and_query = Some(
-            whole
-                .parse()
-                .expect("a path with letters behind it is a path"),
-        );
+        parts.path_and_query = Some(whole.parse().expect("a path with a suffix is a path"));
         Self {
-            uri: Uri::from_parts(parts).expect("scheme and host are as they were"),
+            uri: Uri::from_parts(parts).expect("scheme and host are unchanged"),
             port: self.port,
         }
     }
 
-    /// All of it.
+    /// The whole URL.
     pub const fn uri(&self) -> &Uri {
         &self.uri
     }
 
-    /// Whether TLS is spoken.
+    /// Whether it is https.
     pub fn is_encrypted(&self) -> bool {
         self.uri.scheme() == Some(&Scheme::HTTPS)
     }
 
-    /// Makes a connection that speaks this protocol, as ALPN calls it.
+    /// Connects; `protocol` is its ALPN name.
     ///
     /// # Errors
-    /// Files of no use, a collector that is not there, or not who it should be.
+    /// Invalid files, or a collector that is unreachable or has an untrusted certificate.
     pub async fn connect(self, tls: Tls, protocol: &'static [u8]) -> anyhow::Result<Connection> {
         let host = self.uri.host().unwrap_or_default().trim_matches(['[', ']']);
         if !self.is_encrypted() {
@@ -112,7 +107,7 @@ impl Endpoint {
         let mut config = tls::client(tls.authority.as_ref(), tls.identity.as_ref())?;
         config.alpn_protocols = vec![protocol.to_vec()];
         let name = ServerName::try_from(host.to_owned())
-            .with_context(|| format!("{host} is no name that a certificate can have"))?;
+            .with_context(|| format!("{host} is not a name for a certificate"))?;
         let plain = open(host, self.port).await?;
         let encrypted = TlsConnector::from(Arc::new(config))
             .connect(name, plain)
@@ -148,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_a_url_without_a_user() {
+    fn endpoints_are_urls_without_a_user() {
         let shown = |text: &str| {
             Endpoint::read(text).map(|endpoint| endpoint.below("/v1/traces").to_string())
         };

@@ -1,9 +1,8 @@
-//! Sends spans, on a thread of its own: whatever the collector does, or does not do, nobody else
-//! waits for it.
+//! Exports spans in batches, in a thread of its own: no request waits for the collector.
 //!
-//! What comes within a second travels together. A batch that is not taken is sent again for as long
-//! as OTEL_EXPORTER_OTLP_TIMEOUT says, and then lost; meanwhile spans wait in the queue, or are
-//! lost when it is full. Each is counted.
+//! A failed batch is retried for OTEL_EXPORTER_OTLP_TIMEOUT and then dropped; meanwhile spans wait in
+//! the queue, or are dropped when it is full. Every dropped span is counted. opentelemetry_sdk's
+//! batch processor does not count what it drops, which is why this is not replaced by it.
 
 use std::mem;
 use std::thread;
@@ -17,34 +16,33 @@ use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::telemetry::metric::{Counter, Metrics};
+use crate::telemetry::traces::options::Options;
 use crate::telemetry::traces::send::{Failure, Sender};
-use crate::telemetry::traces::settings::Options;
 
-/// How many spans travel together, as in OpenTelemetry's libraries.
+/// Spans of a batch, as in OpenTelemetry's SDKs.
 const BATCH_SPANS_MAX: usize = 512;
-/// How long a span waits for others to travel with. Whoever looks for a trace has not looked twice
-/// by then.
+/// How long a batch waits for more spans.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long to wait before a batch is sent again; twice as long each time.
+/// Waits between attempts, doubled each time.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// How long the end of the process waits for the last spans, at most.
+/// For the last spans at shutdown.
 pub const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Who sends spans, before it begins.
+/// The exporter before it is started.
 #[derive(Debug)]
 pub struct Exporter {
     options: Options,
     recorded: mpsc::Receiver<Span>,
     sent: Counter,
     failures: Counter,
-    /// Spans that were given up.
-    given_up: Counter,
-    /// Spans that the collector did not want.
+    /// Spans of batches that failed.
+    failed_spans: Counter,
+    /// Spans that the collector rejected.
     rejected: Counter,
 }
 
-/// The thread that sends. Dropped, it goes on to the end of the process.
+/// The exporter thread. If this is dropped it runs until the process ends.
 #[derive(Debug)]
 pub struct SpanExporterTask {
     stop: watch::Sender<bool>,
@@ -57,40 +55,40 @@ struct Work {
     exporter: Exporter,
     sender: Sender,
     stop: watch::Receiver<bool>,
-    /// Taken from the queue, and not sent yet.
+    /// Taken from the queue and not sent yet.
     batch: Vec<Span>,
-    in_trouble: bool,
+    is_failing: bool,
 }
 
-/// The metric of spans that nobody will see, by cause.
+/// Lost spans by cause.
 pub fn lost(cause: &str, metrics: &Metrics) -> Counter {
     metrics.counter_with(
         "tollgate_spans_lost_total",
-        "Spans that were not sent: the queue had no room (full), the collector took none in time (failed), or did not want them (rejected).",
+        "Spans that were lost: the queue was full (full), the export failed (failed), or the collector rejected them (rejected).",
         &[("cause", cause)],
     )
 }
 
 impl Exporter {
-    /// Sends what arrives in this queue.
+    /// Exports the spans of this queue.
     pub fn new(options: Options, recorded: mpsc::Receiver<Span>, metrics: &Metrics) -> Self {
         Self {
             options,
             recorded,
             sent: metrics.counter(
                 "tollgate_spans_sent_total",
-                "Spans that the collector took.",
+                "Spans that the collector accepted.",
             ),
             failures: metrics.counter(
                 "tollgate_span_exports_failed_total",
-                "Times that spans were sent to the collector in vain.",
+                "Failed attempts to export a batch of spans.",
             ),
-            given_up: lost("failed", metrics),
+            failed_spans: lost("failed", metrics),
             rejected: lost("rejected", metrics),
         }
     }
 
-    /// Begins.
+    /// Starts the thread.
     ///
     /// # Errors
     /// The thread or its runtime cannot be started.
@@ -108,12 +106,12 @@ impl Exporter {
                     sender,
                     stop: stopped,
                     batch: Vec::new(),
-                    in_trouble: false,
+                    is_failing: false,
                     exporter: self,
                 };
                 work.run().await;
             });
-            // It fails if nobody waits for it.
+            // It fails if no flush waits for it.
             let _ = ended_here.send(());
         };
         thread::Builder::new()
@@ -125,7 +123,7 @@ impl Exporter {
 }
 
 impl SpanExporterTask {
-    /// Sends what is left. Gives whether that was done before [`FLUSH_TIMEOUT`] was over.
+    /// Exports the remaining spans. Returns whether that took less than [`FLUSH_TIMEOUT`].
     pub async fn flush(self) -> bool {
         // It fails only if the thread has ended.
         let _ = self.stop.send(true);
@@ -141,7 +139,7 @@ impl Work {
         loop {
             let is_open = tokio::select! {
                 is_open = self.fill() => is_open,
-                // It fails where nobody will ever say so.
+                // It fails if the handle was dropped: then the thread runs on.
                 Ok(_) = stop.wait_for(|stop| *stop) => false,
             };
             if !is_open {
@@ -158,7 +156,7 @@ impl Work {
         self.export().await;
     }
 
-    /// Waits for a batch. Gives whether there may be another one.
+    /// Waits for a batch. Returns whether there may be another.
     async fn fill(&mut self) -> bool {
         let Self {
             exporter: Exporter { recorded, .. },
@@ -176,12 +174,12 @@ impl Work {
                     > 0
             {}
         };
-        // What has come until then is enough.
+        // The batch is what arrived until then.
         let _ = tokio::time::timeout(LINGER, more).await;
         true
     }
 
-    /// Sends the batch, if there is anything in it.
+    /// Exports the batch unless it is empty.
     async fn export(&mut self) {
         if self.batch.is_empty() {
             return;
@@ -192,55 +190,55 @@ impl Work {
         let timeout = self.exporter.options.timeout.into();
         let sent = tokio::time::timeout(timeout, self.send(&request)).await;
         let sent =
-            sent.unwrap_or_else(|_| Err(self.failed(&format!("not taken within {timeout:?}"))));
+            sent.unwrap_or_else(|_| Err(self.failed(&format!("not accepted within {timeout:?}"))));
         let Exporter {
-            sent: taken,
+            sent: accepted,
             rejected,
-            given_up,
+            failed_spans,
             ..
         } = &self.exporter;
         match sent {
-            Ok(unwanted) => {
-                let unwanted = unwanted.min(count);
-                taken.inc_by(count - unwanted);
-                rejected.inc_by(unwanted);
-                if mem::take(&mut self.in_trouble) {
-                    tracing::info!(endpoint = %self.exporter.options.endpoint, "the collector takes spans again");
+            Ok(rejected_now) => {
+                let rejected_now = rejected_now.min(count);
+                accepted.inc_by(count - rejected_now);
+                rejected.inc_by(rejected_now);
+                if mem::take(&mut self.is_failing) {
+                    tracing::info!(endpoint = %self.exporter.options.endpoint, "trace export recovered");
                 }
             }
-            Err(GivenUp) => given_up.inc_by(count),
+            Err(ExportFailed) => failed_spans.inc_by(count),
         }
     }
 
-    /// Sends until it is taken, or there is no use in it. Gives how many spans were not wanted.
-    async fn send(&mut self, request: &ExportTraceServiceRequest) -> Result<u64, GivenUp> {
+    /// Sends until the collector accepts, or a retry is useless. Returns the number of rejected spans.
+    async fn send(&mut self, request: &ExportTraceServiceRequest) -> Result<u64, ExportFailed> {
         let mut pause = RETRY_FIRST;
         loop {
             let failure = match self.sender.send(request).await {
-                Ok(unwanted) => return Ok(unwanted),
+                Ok(rejected) => return Ok(rejected),
                 Err(failure) => failure,
             };
-            let given_up = self.failed(failure.text());
+            let failed = self.failed(failure.text());
             let stop = self.stop.wait_for(|stop| *stop);
-            let may_go_on = matches!(failure, Failure::Passing(_))
+            let may_retry = matches!(failure, Failure::Retryable(_))
                 && tokio::time::timeout(pause, stop).await.is_err();
-            if !may_go_on {
-                return Err(given_up);
+            if !may_retry {
+                return Err(failed);
             }
             pause = (pause * 2).min(RETRY_MAX);
         }
     }
 
-    /// Counts a failure, and tells the first of several.
-    fn failed(&mut self, why: &str) -> GivenUp {
+    /// Counts a failure, and logs the first of several.
+    fn failed(&mut self, why: &str) -> ExportFailed {
         self.exporter.failures.inc();
         let endpoint = &self.exporter.options.endpoint;
-        if mem::replace(&mut self.in_trouble, true) {
-            tracing::debug!(%endpoint, why, "spans could not be sent");
+        if mem::replace(&mut self.is_failing, true) {
+            tracing::debug!(%endpoint, why, "trace export failed again");
         } else {
             tracing::warn!(%endpoint, why, "trace export failed; requests are unaffected");
         }
-        GivenUp
+        ExportFailed
     }
 
     fn request(&self, spans: Vec<Span>) -> ExportTraceServiceRequest {
@@ -268,5 +266,5 @@ impl Work {
     }
 }
 
-/// A batch was not taken. It is counted and told already.
-struct GivenUp;
+/// A batch failed, which is counted and logged already.
+struct ExportFailed;

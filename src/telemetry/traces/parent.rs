@@ -1,12 +1,11 @@
-//! Which trace a call belongs to, as its headers say: W3C's traceparent, or B3 in one header or in
-//! several.
+//! The trace of a request by its headers: W3C's traceparent, or B3 in one header or in several.
 //!
-//! Where both are there B3 wins, as in the reference, which reads it last. What is malformed is as
-//! if it were not there.
+//! B3 takes precedence, as in envoyproxy/ratelimit, which reads it last. Malformed headers are
+//! ignored.
 
 use http::HeaderMap;
 
-/// How much of a tracestate is passed on; W3C asks for no more.
+/// Longer tracestates are not propagated; W3C requires no more.
 const TRACESTATE_BYTES_MAX: usize = 512;
 /// B3 in one header, and in several.
 const B3: &str = "b3";
@@ -16,23 +15,23 @@ const B3_PARENT: &str = "x-b3-parentspanid";
 const B3_SAMPLED: &str = "x-b3-sampled";
 const B3_FLAGS: &str = "x-b3-flags";
 
-/// A caller's span.
+/// The caller's span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parent {
     /// The trace; not 0.
     pub trace: u128,
     /// The span; not 0.
     pub span: u64,
-    /// Whether the trace is recorded, if that is decided already.
+    /// The sampling decision, if there is one.
     pub sampled: Option<bool>,
 }
 
-/// The span that a call came from, if its headers name one.
+/// The parent span of a request with these headers.
 pub fn parent(headers: &HeaderMap) -> Option<Parent> {
     b3(headers).or_else(|| w3c(text(headers, "traceparent")?))
 }
 
-/// What vendors want to be passed on; may be empty.
+/// The tracestate to propagate; may be empty.
 pub fn tracestate(headers: &HeaderMap) -> String {
     let parts: Vec<&str> = headers
         .get_all("tracestate")
@@ -47,7 +46,7 @@ pub fn tracestate(headers: &HeaderMap) -> String {
     }
 }
 
-/// `version-trace-span-flags`. Later versions may say more behind that.
+/// `version-trace-span-flags`. Later versions may append fields.
 fn w3c(header: &str) -> Option<Parent> {
     let mut parts = header.trim().split('-');
     let mut next = |len: usize| parts.next().filter(|part| part.len() == len).and_then(hex);
@@ -93,7 +92,7 @@ fn b3_multiple(headers: &HeaderMap) -> Option<Parent> {
     let sampled = match text(headers, B3_SAMPLED) {
         _ if is_debug => Some(true),
         None => None,
-        // Old tracers write words.
+        // Old tracers send words.
         Some(state) if state == "1" || state.eq_ignore_ascii_case("true") => Some(true),
         Some(state) if state == "0" || state.eq_ignore_ascii_case("false") => Some(false),
         Some(_) => return None,
@@ -120,7 +119,7 @@ fn parent_of(trace: u128, span: u128, sampled: Option<bool>) -> Option<Parent> {
     })
 }
 
-/// Lower case only, as all of them say; a sign is no digit.
+/// Lower case only, by all of the specifications; no sign.
 fn hex(text: &str) -> Option<u128> {
     let is_hex = text
         .bytes()
@@ -130,7 +129,7 @@ fn hex(text: &str) -> Option<u128> {
         .flatten()
 }
 
-/// A header; of several the first.
+/// The first header of this name.
 fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers
         .get(name)

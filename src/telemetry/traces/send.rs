@@ -1,4 +1,4 @@
-//! One batch over the wire: as protobuf in the body of an HTTP request, or as a gRPC call.
+//! Sends one batch: as protobuf in the body of an HTTP request, or as a gRPC call.
 
 use anyhow::Context as _;
 use axum::body::{Body, to_bytes};
@@ -16,17 +16,18 @@ use tonic::{Code, Extensions};
 use tower::service_fn;
 
 use crate::telemetry::traces::connect::{Endpoint, Tls};
-use crate::telemetry::traces::settings::{Options, Protocol};
+use crate::telemetry::traces::options::Options;
+use crate::telemetry::traces::settings::Protocol;
 
-/// As ALPN calls them.
+/// ALPN names.
 const HTTP_1: &[u8] = b"http/1.1";
 const HTTP_2: &[u8] = b"h2";
 const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
 const USER_AGENT: &str = concat!("tollgate/", env!("CARGO_PKG_VERSION"));
-/// What a collector says to a batch is a few numbers.
+/// A response of a collector is a few numbers.
 const RESPONSE_BYTES_MAX: usize = 64 << 10;
 
-/// A way to the collector.
+/// A connection to the collector.
 pub enum Sender {
     /// OTLP over HTTP.
     Http(Box<Http>),
@@ -34,13 +35,13 @@ pub enum Sender {
     Grpc(Box<Grpc>),
 }
 
-/// Why a batch was not taken.
+/// Why a batch was not accepted.
 #[derive(Debug)]
 pub enum Failure {
-    /// It may be, later.
-    Passing(String),
-    /// It never will.
-    Lasting(String),
+    /// A retry may succeed.
+    Retryable(String),
+    /// A retry is useless.
+    Permanent(String),
 }
 
 /// See [`Sender::Http`].
@@ -48,9 +49,9 @@ pub struct Http {
     endpoint: Endpoint,
     tls: Tls,
     headers: HeaderMap,
-    /// The connection that served last.
+    /// The connection of the last batch.
     open: Option<SendRequest<Body>>,
-    /// What keeps it going.
+    /// Its driver.
     connections: JoinSet<()>,
 }
 
@@ -61,16 +62,16 @@ pub struct Grpc {
 }
 
 impl Failure {
-    /// Why.
+    /// The cause.
     pub fn text(&self) -> &str {
         match self {
-            Self::Passing(text) | Self::Lasting(text) => text,
+            Self::Retryable(text) | Self::Permanent(text) => text,
         }
     }
 }
 
 impl Sender {
-    /// Nothing is connected yet. Called on the runtime that sends.
+    /// Called on the runtime that sends; connects with the first batch.
     pub fn new(options: &Options) -> Self {
         let Options {
             endpoint,
@@ -96,26 +97,26 @@ impl Sender {
         }
     }
 
-    /// Sends a batch. Gives how many of its spans were not wanted.
+    /// Sends a batch, and returns the number of rejected spans.
     ///
     /// # Errors
-    /// It was not taken.
+    /// It was not accepted.
     pub async fn send(&mut self, request: &ExportTraceServiceRequest) -> Result<u64, Failure> {
         let response = match self {
             Self::Http(http) => http.send(request).await?,
             Self::Grpc(grpc) => grpc.send(request.clone()).await?,
         };
-        let Some(told) = response.partial_success else {
+        let Some(partial) = response.partial_success else {
             return Ok(0);
         };
-        if !told.error_message.is_empty() {
+        if !partial.error_message.is_empty() {
             tracing::debug!(
-                rejected = told.rejected_spans,
-                message = told.error_message,
+                rejected = partial.rejected_spans,
+                message = partial.error_message,
                 "the collector returned a message about spans"
             );
         }
-        Ok(told.rejected_spans.try_into().unwrap_or(0))
+        Ok(partial.rejected_spans.try_into().unwrap_or(0))
     }
 }
 
@@ -124,18 +125,23 @@ impl Http {
         &mut self,
         request: &ExportTraceServiceRequest,
     ) -> Result<ExportTraceServiceResponse, Failure> {
-        let passing = |error: anyhow::Error| Failure::Passing(format!("{error:#}"));
-        let (status, body) = self.post(request.encode_to_vec()).await.map_err(passing)?;
+        let retryable = |error: anyhow::Error| Failure::Retryable(format!("{error:#}"));
+        let (status, body) = self
+            .post(request.encode_to_vec())
+            .await
+            .map_err(retryable)?;
         match status {
-            // What is no message says nothing, and the spans were taken.
+            // Accepted, even if the body is not a valid message.
             _ if status.is_success() => {
                 Ok(ExportTraceServiceResponse::decode(body).unwrap_or_default())
             }
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT => Err(Failure::Passing(format!("HTTP status {status}"))),
-            _ => Err(Failure::Lasting(format!("HTTP status {status}"))),
+            | StatusCode::GATEWAY_TIMEOUT => {
+                Err(Failure::Retryable(format!("HTTP status {status}")))
+            }
+            _ => Err(Failure::Permanent(format!("HTTP status {status}"))),
         }
     }
 
@@ -152,8 +158,7 @@ impl Http {
         request
             .headers_mut()
             .insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
-        // It is put back when it has served: whatever else happens to it, the next batch has
-        // another one.
+        // Put back after a response: after any failure the next batch has a new connection.
         let reused = match self.open.take() {
             Some(mut open) => open.ready().await.is_ok().then_some(open),
             None => None,
@@ -164,11 +169,11 @@ impl Http {
         };
         let response = connection.send_request(request).await.context("send")?;
         let status = response.status();
-        let told = to_bytes(Body::new(response.into_body()), RESPONSE_BYTES_MAX)
+        let body = to_bytes(Body::new(response.into_body()), RESPONSE_BYTES_MAX)
             .await
-            .context("read the answer")?;
+            .context("read the response")?;
         self.open = Some(connection);
-        Ok((status, told))
+        Ok((status, body))
     }
 
     async fn connect(&mut self) -> anyhow::Result<SendRequest<Body>> {
@@ -180,7 +185,7 @@ impl Http {
         let (open, driving) = http1::handshake(connection).await.context("HTTP")?;
         self.connections.abort_all();
         self.connections.spawn(async {
-            // Whoever sends is told, too.
+            // The sender gets its errors too.
             let _ = driving.await;
         });
         Ok(open)
@@ -197,7 +202,7 @@ impl Grpc {
         let response = self.client.export(request).await.map_err(|status| {
             let causes = anyhow::Error::from(status.clone());
             let text = format!("gRPC status {:?}: {:#}", status.code(), causes.root_cause());
-            // As OTLP has it.
+            // Retryable codes by the OTLP specification.
             match status.code() {
                 Code::Cancelled
                 | Code::DeadlineExceeded
@@ -205,22 +210,22 @@ impl Grpc {
                 | Code::OutOfRange
                 | Code::Unavailable
                 | Code::DataLoss
-                | Code::ResourceExhausted => Failure::Passing(text),
-                _ => Failure::Lasting(text),
+                | Code::ResourceExhausted => Failure::Retryable(text),
+                _ => Failure::Permanent(text),
             }
         })?;
         Ok(response.into_inner())
     }
 }
 
-/// A channel that connects when it is used, and again when it has to.
+/// A channel that connects when it is used, and reconnects.
 fn channel(endpoint: Endpoint, tls: Tls) -> Channel {
     let origin = endpoint.uri().clone();
-    // What it says is only sent along: the connector knows where to go, and speaks TLS by itself.
+    // Only sent along: the connector has the address, and does TLS itself.
     let options = ChannelOptions::from_static("http://collector")
         .origin(origin)
         .user_agent(USER_AGENT)
-        .expect("letters, / and numbers");
+        .expect("a valid header value");
     options.connect_with_connector_lazy(service_fn(move |_| {
         let (endpoint, tls) = (endpoint.clone(), tls.clone());
         async move {

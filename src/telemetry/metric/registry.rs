@@ -1,0 +1,456 @@
+//! Every metric of the process: registered once, shown on the page and sampled for statsd.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus::core::Collector;
+use prometheus::process_collector::ProcessCollector;
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry};
+
+use crate::telemetry::mapper::{Kind, Mapped, Mapping};
+use crate::telemetry::metric::mapped::MappedNames;
+use crate::telemetry::metric::page::{self, PageSample};
+use crate::telemetry::metric::reference::{
+    LATENCY_BUCKETS_US, Reference, ReferenceTimer, ReferenceValue, Sample, SampleValue, Series,
+    Source, TimeUnit, Timer, unmapped,
+};
+use crate::telemetry::tags::Tags;
+
+/// Powers of two up to the largest batch.
+const SIZE_BUCKETS: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
+
+/// Source revision of this build: TOLLGATE_REVISION at compile time, set when the image is built.
+const REVISION: &str = match option_env!("TOLLGATE_REVISION") {
+    Some(revision) if !revision.is_empty() => revision,
+    _ => "unknown",
+};
+
+/// Every metric of the process. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Metrics(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// Our own metrics.
+    registry: Registry,
+    naming: Naming,
+    reference: Mutex<Vec<Reference>>,
+    timers: Mutex<Vec<ReferenceTimer>>,
+    sources: Mutex<Vec<Arc<dyn Source>>>,
+    mapped: MappedNames,
+}
+
+/// How metrics are named and labelled on the page.
+#[derive(Debug, Clone, Default)]
+pub struct Naming {
+    /// Renames the metrics of envoyproxy/ratelimit.
+    pub mapping: Option<Mapping>,
+    /// Labels of every series.
+    pub tags: Tags,
+    /// The unit of response times without a mapping.
+    pub time_unit: TimeUnit,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::named(Naming::default())
+    }
+}
+
+impl Metrics {
+    /// With the names of envoyproxy/ratelimit.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With these names.
+    pub fn named(naming: Naming) -> Self {
+        let metrics = Self(Arc::new(Inner {
+            registry: Registry::new(),
+            naming,
+            reference: Mutex::default(),
+            timers: Mutex::default(),
+            sources: Mutex::default(),
+            mapped: MappedNames::new(),
+        }));
+        metrics.register(metrics.0.mapped.full.clone());
+        metrics.register(metrics.0.mapped.conflicts.clone());
+        metrics
+    }
+
+    /// Adds the metrics of the process (CPU time, memory, file descriptors, start time) and of the
+    /// build.
+    pub(crate) fn add_process(&self) {
+        self.register(ProcessCollector::for_self());
+        let help = "Version and source revision of this build; always 1.";
+        let labels = [
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("revision", REVISION),
+        ];
+        self.gauge_with("tollgate_build_info", help, &labels).set(1);
+    }
+
+    /// A counter of our own.
+    pub fn counter(&self, name: &str, help: &str) -> IntCounter {
+        self.counter_with(name, help, &[])
+    }
+
+    /// A counter of our own with constant labels.
+    pub fn counter_with(&self, name: &str, help: &str, labels: &[(&str, &str)]) -> IntCounter {
+        let counter =
+            IntCounter::with_opts(options(name, help, labels)).expect("constants are valid");
+        self.register(counter.clone());
+        counter
+    }
+
+    /// A gauge of our own.
+    pub fn gauge(&self, name: &str, help: &str) -> IntGauge {
+        self.gauge_with(name, help, &[])
+    }
+
+    /// A gauge of our own with constant labels.
+    pub fn gauge_with(&self, name: &str, help: &str, labels: &[(&str, &str)]) -> IntGauge {
+        let gauge = IntGauge::with_opts(options(name, help, labels)).expect("constants are valid");
+        self.register(gauge.clone());
+        gauge
+    }
+
+    /// A histogram of sizes from 1 to 64.
+    pub(crate) fn sizes(&self, name: &str, help: &str) -> Histogram {
+        self.histogram(options(name, help, &[]), SIZE_BUCKETS.to_vec())
+    }
+
+    /// A histogram of durations in seconds.
+    pub(crate) fn latency(&self, name: &str, help: &str, labels: &[(&str, &str)]) -> Histogram {
+        let buckets = LATENCY_BUCKETS_US.map(|micros| micros / 1e6);
+        self.histogram(options(name, help, labels), buckets.to_vec())
+    }
+
+    /// A counter of envoyproxy/ratelimit, under its statsd name.
+    pub fn reference_counter(
+        &self,
+        statsd: &str,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+    ) -> IntCounter {
+        let counter = IntCounter::new(name, help).expect("constants are valid");
+        let value = ReferenceValue::Counter(counter.clone());
+        self.add_reference(statsd, name, help, labels, value);
+        counter
+    }
+
+    /// A gauge of envoyproxy/ratelimit.
+    pub fn reference_gauge(
+        &self,
+        statsd: &str,
+        name: &'static str,
+        help: &'static str,
+    ) -> IntGauge {
+        let gauge = IntGauge::new(name, help).expect("constants are valid");
+        self.add_reference(
+            statsd,
+            name,
+            help,
+            &[],
+            ReferenceValue::Gauge(gauge.clone()),
+        );
+        gauge
+    }
+
+    /// Shows a counter of our own as the counter of envoyproxy/ratelimit too.
+    pub(crate) fn reference_counter_of(
+        &self,
+        counter: IntCounter,
+        statsd: &str,
+        name: &'static str,
+        help: &'static str,
+    ) -> IntCounter {
+        let value = ReferenceValue::Counter(counter.clone());
+        self.add_reference(statsd, name, help, &[], value);
+        counter
+    }
+
+    /// Shows a counter of our own as the gauge of envoyproxy/ratelimit too.
+    pub(crate) fn reference_gauge_of(
+        &self,
+        counter: IntCounter,
+        statsd: &str,
+        name: &'static str,
+        help: &'static str,
+    ) -> IntCounter {
+        let value = ReferenceValue::CounterAsGauge(counter.clone());
+        self.add_reference(statsd, name, help, &[], value);
+        counter
+    }
+
+    /// A timer of envoyproxy/ratelimit.
+    pub fn reference_timer(
+        &self,
+        statsd: &str,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+    ) -> Timer {
+        let mapped = match &self.0.naming.mapping {
+            Some(mapping) => mapping.map(statsd, Kind::Observer),
+            None => Mapped::As(unmapped(name, labels, self.0.naming.time_unit)),
+        };
+        let reference = ReferenceTimer::new(statsd, name, help, mapped);
+        let timer = reference.timer();
+        self.0.timers.lock().push(reference);
+        timer
+    }
+
+    /// Shows the series of a source too.
+    pub fn add_source(&self, source: Arc<dyn Source>) {
+        self.0.sources.lock().push(source);
+    }
+
+    /// The current page for Prometheus.
+    pub fn page(&self) -> String {
+        let Inner {
+            registry,
+            naming,
+            mapped,
+            timers,
+            ..
+        } = &*self.0;
+        let series = self.series().into_iter();
+        let mut samples: Vec<PageSample> = series
+            .filter_map(|series| mapped.sample(series, naming.mapping.as_ref()))
+            .collect();
+        samples.extend(timers.lock().iter().filter_map(ReferenceTimer::page_sample));
+        let page = page::write(registry.gather(), samples, &naming.tags.as_labels());
+        mapped
+            .conflicts
+            .set(i64::try_from(page.conflicts).unwrap_or(i64::MAX));
+        page.text
+    }
+
+    /// The current values of the metrics of envoyproxy/ratelimit, by statsd name.
+    pub fn samples(&self) -> Vec<Sample> {
+        let series = self.series().into_iter().filter_map(|series| {
+            // Parts of some names are from clients.
+            let name = series.statsd?.replace(char::is_control, "_");
+            let value = match series.kind {
+                Kind::Gauge => SampleValue::Gauge(series.value),
+                Kind::Counter | Kind::Observer => SampleValue::Counter(series.value),
+            };
+            Some(Sample { name, value })
+        });
+        let mut samples: Vec<Sample> = series.collect();
+        samples.extend(self.0.timers.lock().iter().map(ReferenceTimer::sample));
+        samples
+    }
+
+    /// `name: value` for each counter and gauge of envoyproxy/ratelimit, sorted by statsd name.
+    pub fn lines(&self) -> String {
+        let numbers = self
+            .samples()
+            .into_iter()
+            .filter_map(|sample| match sample.value {
+                SampleValue::Counter(number) | SampleValue::Gauge(number) => {
+                    Some((sample.name, number))
+                }
+                SampleValue::Timer(_) => None,
+            });
+        let mut lines: Vec<(String, u64)> = numbers.collect();
+        lines.sort_unstable();
+        let mut text = String::new();
+        for (name, value) in lines {
+            let _ = writeln!(text, "{name}: {value}");
+        }
+        text
+    }
+
+    /// Everything that is not in the registry.
+    fn series(&self) -> Vec<Series> {
+        let reference = self.0.reference.lock();
+        let mut series: Vec<Series> = reference.iter().map(Reference::series).collect();
+        for source in &*self.0.sources.lock() {
+            source.collect(&mut series);
+        }
+        series
+    }
+
+    fn add_reference(
+        &self,
+        statsd: &str,
+        name: &'static str,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+        value: ReferenceValue,
+    ) {
+        let labels = labels
+            .iter()
+            .map(|(label, value)| (*label, (*value).to_owned()));
+        self.0.reference.lock().push(Reference {
+            statsd: statsd.to_owned(),
+            name,
+            help,
+            labels: labels.collect(),
+            value,
+        });
+    }
+
+    fn histogram(&self, common_opts: Opts, buckets: Vec<f64>) -> Histogram {
+        let options = HistogramOpts {
+            common_opts,
+            buckets,
+        };
+        let histogram = Histogram::with_opts(options).expect("constants are valid");
+        self.register(histogram.clone());
+        histogram
+    }
+
+    fn register(&self, collector: impl Collector + 'static) {
+        self.0
+            .registry
+            .register(Box::new(collector))
+            .expect("every metric is registered once, under its own name");
+    }
+}
+
+fn options(name: &str, help: &str, labels: &[(&str, &str)]) -> Opts {
+    let options = Opts::new(name, help);
+    labels.iter().fold(options, |options, (label, value)| {
+        options.const_label(*label, *value)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::mapper::{Pattern, Rule};
+    use crate::time::Span;
+
+    fn mapping(rules: &[(&str, &str)]) -> Mapping {
+        let mut mapping = Mapping::default();
+        for (glob, name) in rules {
+            let pattern = Pattern::glob(glob).expect("a glob");
+            let (name, labels) = ((*name).to_owned(), Vec::new());
+            let rest = (false, 2.0, None, None, Vec::new());
+            let (drops, scale, help, observer, buckets) = rest;
+            mapping.add(Rule {
+                pattern,
+                kind: None,
+                name,
+                labels,
+                drops,
+                scale,
+                help,
+                observer,
+                buckets,
+            });
+        }
+        mapping
+    }
+
+    #[test]
+    fn timers_are_sampled_by_bucket_and_count_every_time() {
+        let metrics = Metrics::new();
+        let timer = metrics.reference_timer("a.response_time", "a_seconds", "A.", &[]);
+        for millis in [0, 1, 1, 60_000] {
+            timer.observe(Span::from_micros(millis * 1_000));
+        }
+        let [
+            Sample {
+                name,
+                value: SampleValue::Timer(buckets),
+            },
+        ] = &*metrics.samples()
+        else {
+            panic!("one timer")
+        };
+        let counted: Vec<_> = buckets
+            .iter()
+            .copied()
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        assert_eq!(
+            (&**name, &*counted),
+            ("a.response_time", &[(0.05, 1), (1.0, 2), (10_000.0, 1)][..])
+        );
+        assert!(
+            metrics.page().contains("\na_seconds_count 4\n"),
+            "{}",
+            metrics.page()
+        );
+    }
+
+    #[test]
+    fn mappings_rename_reference_metrics_only_and_sum_equal_names() {
+        let metrics = Metrics::named(Naming {
+            mapping: Some(mapping(&[("a.*", "both"), ("t.*", "times")])),
+            ..Naming::default()
+        });
+        metrics
+            .reference_counter("a.one", "one", "One.", &[])
+            .inc_by(3);
+        metrics
+            .reference_counter("a.two", "two", "Two.", &[])
+            .inc_by(4);
+        metrics.counter("own_total", "Own.").inc();
+        for name in ["t.a", "t.b"] {
+            metrics
+                .reference_timer(name, "t_seconds", "T.", &[])
+                .observe(Span::from_micros(1_000));
+        }
+        let page = metrics.page();
+        for line in [
+            "both 14",
+            "own_total 1",
+            "# TYPE times summary",
+            "times_sum 4",
+            "times_count 2",
+        ] {
+            assert!(page.lines().any(|shown| shown == line), "{line}: {page}");
+        }
+        assert!(!page.contains("\none "), "{page}");
+        assert_eq!(
+            metrics.lines(),
+            "a.one: 3\na.two: 4\n",
+            "mappings do not apply to statsd"
+        );
+    }
+
+    #[test]
+    fn names_of_another_type_are_left_off_and_counted() {
+        let rules = [("a.*", "mixed"), ("b.*", "tollgate_metric_conflicts")];
+        let metrics = Metrics::named(Naming {
+            mapping: Some(mapping(&rules)),
+            ..Naming::default()
+        });
+        metrics.reference_counter("a.one", "one", "One.", &[]).inc();
+        metrics.reference_gauge("a.two", "two", "Two.").set(5);
+        metrics
+            .reference_counter("b.one", "three", "Three.", &[])
+            .inc();
+        assert!(metrics.page().contains("\nmixed 2\n"), "{}", metrics.page());
+        assert!(
+            metrics.page().contains("\ntollgate_metric_conflicts 2\n"),
+            "{}",
+            metrics.page()
+        );
+    }
+
+    #[test]
+    fn tags_label_every_series_and_its_own_labels_take_precedence() {
+        let tags = Tags::read("zone:a,err_type:b").expect("tags");
+        let metrics = Metrics::named(Naming {
+            tags,
+            ..Naming::default()
+        });
+        metrics.counter("own_total", "Own.");
+        metrics.reference_counter("x", "x", "X.", &[("err_type", "mine")]);
+        let page = metrics.page();
+        for line in [
+            r#"own_total{err_type="b",zone="a"} 0"#,
+            r#"x{err_type="mine",zone="a"} 0"#,
+        ] {
+            assert!(page.lines().any(|shown| shown == line), "{line}: {page}");
+        }
+    }
+}
