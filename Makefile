@@ -16,7 +16,7 @@ OUTPUT ?= file
 PROFILE ?= release
 HISTORIES ?= 10000
 
-.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens compat image image-check release-check release-archives release-chart workflows lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms soak ghz fuzz ci
+.PHONY: help run check test test-all requirements tools unit mutants outages e2e envoy-versions helm helm-goldens generated-docs compat image image-check release-check release-archives release-chart workflows lint format docs deny bench bench-redis bench-cluster bench-lookup bench-algorithms soak ghz fuzz ci
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -60,6 +60,9 @@ helm: requirements ## test the chart without a cluster: rendered manifests, and 
 	@tests/tools.py helm
 	$(CARGO) build --quiet --bin tollgate
 	PYTHONDONTWRITEBYTECODE=1 .tools/python/bin/python3 tests/helm/check.py
+
+generated-docs: ## rewrite docs/settings.md and docs/metrics.md from the definitions
+	REWRITE=1 $(CARGO) test --test suite -- generated_docs::
 
 helm-goldens: ## rewrite the expected manifests, and the table of the chart's README
 	REWRITE=1 $(MAKE) helm

@@ -1,6 +1,6 @@
-//! Compiles `proto/` to Rust and to the descriptor set that reflection and the JSON door read.
+//! Compiles `proto/` to Rust and to the descriptor set for reflection and /json.
 //!
-//! protox stands in for `protoc`, so that a build needs nothing but cargo.
+//! protox replaces `protoc`, so that a build needs only cargo.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -59,9 +59,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     read_as_bytes(&mut descriptors)?;
 
     tonic_prost_build::configure()
-        // No `connect()` in the clients: whoever has one brings a channel of his own.
+        // No `connect()` in the clients: each is given a channel.
         .build_transport(false)
-        // A refusal's body comes from a rule and goes out with every refusal: sharing it costs
+        // The body is from a rule and is sent with every OVER_LIMIT response: sharing it costs
         // nothing, copying it would.
         .bytes(".envoy.service.ratelimit.v3.RateLimitResponse.raw_body")
         .include_file("protos.rs")

@@ -43,12 +43,12 @@ pub(crate) fn sample_rules() -> PathBuf {
 }
 
 #[test]
-fn the_start_names_version_store_every_address_and_the_rules() {
+fn banner_shows_version_store_addresses_and_rules() {
     let server = TestServer::with_rules(&limit_of(3))
         .with_env("USE_PROMETHEUS", "true")
         .start();
     let said = server.announcement();
-    let prometheus = server.prometheus.expect("it has a door of its own");
+    let prometheus = server.prometheus.expect("a Prometheus address");
     let expected = [
         format!("tollgate {}", env!("CARGO_PKG_VERSION")),
         "memory".to_owned(),
@@ -68,7 +68,7 @@ fn the_start_names_version_store_every_address_and_the_rules() {
 }
 
 #[tokio::test]
-async fn the_curl_of_the_sample_rules_gets_ok_and_then_429() {
+async fn banner_curl_of_the_sample_rules_gets_200_then_429() {
     let server = TestServer::with_directory(&sample_rules()).start();
     let (address, body) = printed_curl(server.announcement());
     assert_eq!(address, format!("http://{}/json", server.http));
@@ -90,7 +90,7 @@ async fn the_curl_of_the_sample_rules_gets_ok_and_then_429() {
 }
 
 #[test]
-fn the_curl_can_be_pasted_whatever_the_rules_are() {
+fn banner_curl_is_quoted_for_a_shell() {
     let rules = "domain: it's\ndescriptors:\n  - key: \"a'b\\\"c\"\n    value: $HOME\n    rate_limit: {unit: year, requests_per_unit: 1}\n";
     let server = TestServer::with_rules(rules).start();
     let (_, body) = printed_curl(server.announcement());
@@ -103,7 +103,7 @@ fn the_curl_can_be_pasted_whatever_the_rules_are() {
 }
 
 #[test]
-fn a_server_on_all_addresses_prints_a_curl_that_reaches_it() {
+fn banner_curl_reaches_a_server_on_all_addresses() {
     let server = TestServer::with_rules(&limit_of(3))
         .with_env("HOST", "0.0.0.0")
         .start();
@@ -129,7 +129,7 @@ fn printed_curl(announcement: &str) -> (String, String) {
 }
 
 #[test]
-fn help_is_in_groups() {
+fn help_has_groups() {
     let help = tollgate(&["--help"]);
     assert_eq!(help.code, Some(0));
     for group in [
@@ -158,7 +158,7 @@ fn has_variable(help: &str, name: &str) -> bool {
 }
 
 #[test]
-fn every_flag_says_what_it_is_for_and_is_named_as_its_variable() {
+fn every_flag_has_a_description_and_the_name_of_its_variable() {
     let help = tollgate(&["serve", "--help"]).stdout;
     let flags: Vec<&str> = help.split("      --").skip(1).collect();
     assert!(flags.len() > 40, "{help}");
@@ -184,7 +184,7 @@ fn every_flag_says_what_it_is_for_and_is_named_as_its_variable() {
 }
 
 #[test]
-fn every_subcommand_has_help_and_the_version_is_told() {
+fn every_subcommand_has_help() {
     for subcommand in ["serve", "check", "explain", "simulate"] {
         let help = tollgate(&[subcommand, "--help"]);
         assert_eq!(help.code, Some(0), "{subcommand}");
@@ -206,7 +206,7 @@ const WRONG_USAGE: &[(&[&str], &str)] = &[
 ];
 
 #[test]
-fn a_wrong_command_line_ends_with_64_and_says_what_is_wrong() {
+fn invalid_command_lines_exit_with_64() {
     for (arguments, expected) in WRONG_USAGE {
         let ran = tollgate(arguments);
         assert_eq!(ran.code, Some(64), "{arguments:?}: {ran:?}");
@@ -275,7 +275,7 @@ const WRONG_SETTINGS: &[(&[(&str, &str)], &str)] = &[
     (&[("STORE_TIMEOUT", "0s")], "write a time from 1us to 60s"),
     (
         &[("GRPC_SERVER_USE_TLS", "true")],
-        "GRPC_SERVER_TLS_CERT is not set; write the path of a file",
+        "GRPC_SERVER_TLS_CERT is not set; set it to the path of a PEM file",
     ),
     (
         &[("USE_STATSD", "true"), ("USE_PROMETHEUS", "true")],
@@ -304,7 +304,7 @@ fn settings_that_cannot_be_served_with_end_with_78_and_say_what_to_write() {
     }
 }
 
-/// Good settings with `s3cret` in them. Nobody listens there, which is told of, too.
+/// Valid settings with `s3cret` in them. Nothing listens there, which is logged.
 const WITH_CREDENTIALS: &[&[(&str, &str)]] = &[
     &[("REDIS_URL", "redis://:s3cret@127.0.0.1:1")],
     &[("REDIS_URL", "redis://user:s3cret@127.0.0.1:1/3")],
@@ -361,7 +361,7 @@ const BAD_WITH_CREDENTIALS: &[&[(&str, &str)]] = &[
 ];
 
 #[test]
-fn credentials_are_printed_neither_by_the_log_nor_by_errors_nor_by_help() {
+fn credentials_are_never_printed() {
     for &variables in WITH_CREDENTIALS.iter().chain(BAD_WITH_CREDENTIALS) {
         let server = TestServer::with_rules(&limit_of(1)).with_env("LOG_LEVEL", "trace");
         let server = variables
@@ -369,13 +369,13 @@ fn credentials_are_printed_neither_by_the_log_nor_by_errors_nor_by_help() {
             .fold(server, |server, (name, value)| server.with_env(name, value));
         let said = if WITH_CREDENTIALS.contains(&variables) {
             let server = server.start();
-            let tells = |log: &str| {
+            let is_logged = |log: &str| {
                 ["Redis unreachable", "Redis topology discovery failed"]
                     .iter()
-                    .any(|told| log.contains(told))
+                    .any(|text| log.contains(text))
             };
-            look_until("the log tells that nobody is there", || {
-                tells(&server.log())
+            look_until("the log says that the server is unreachable", || {
+                is_logged(&server.log())
             });
             format!("{}{}", server.announcement(), server.log())
         } else {
@@ -392,7 +392,7 @@ fn credentials_are_printed_neither_by_the_log_nor_by_errors_nor_by_help() {
 }
 
 #[test]
-fn a_pod_beside_a_service_named_redis_counts_in_memory_and_says_nothing_about_redis() {
+fn variables_of_a_kubernetes_service_named_redis_are_ignored() {
     let of_kubernetes = [
         ("REDIS_PORT", "tcp://10.96.0.12:6379"),
         ("REDIS_PORT_6379_TCP", "tcp://10.96.0.12:6379"),
@@ -415,7 +415,7 @@ fn a_pod_beside_a_service_named_redis_counts_in_memory_and_says_nothing_about_re
 }
 
 #[test]
-fn the_memory_store_can_be_asked_for_whatever_is_set_for_redis() {
+fn memory_store_can_be_chosen_with_redis_settings() {
     let server = TestServer::with_rules(&limit_of(1)).with_env("BACKEND_TYPE", "memory");
     let server = server
         .with_env("REDIS_URL", "redis://:s3cret@redis:6379")
@@ -437,7 +437,7 @@ fn the_memory_store_can_be_asked_for_whatever_is_set_for_redis() {
 
 #[test]
 fn settings_without_an_effect_are_warned_about() {
-    let told = [
+    let warnings = [
         (
             "REDIS_URI",
             "redis:6379",
@@ -450,20 +450,20 @@ fn settings_without_an_effect_are_warned_about() {
         ),
     ];
     let server = TestServer::with_rules(&limit_of(1));
-    let server = told
+    let server = warnings
         .iter()
         .fold(server, |server, (name, value, _)| {
             server.with_env(name, value)
         })
         .start();
-    for (name, _, expected) in told {
+    for (name, _, expected) in warnings {
         assert!(server.log().contains(expected), "{name}: {}", server.log());
     }
 }
 
 #[test]
-fn the_log_can_be_json_with_the_references_keys() {
-    // Then there is no block, so nothing tells where it is: it fails for a port that is taken.
+fn json_log_has_the_keys_of_the_reference() {
+    // The JSON log has no banner to read a port from, so this starts on a port that is taken.
     let taken = TestServer::with_rules(&limit_of(1)).start();
     let port = taken.grpc.port().to_string();
     let ran = TestServer::with_rules(&limit_of(1))
@@ -506,17 +506,17 @@ fn check_of_good_rules_ends_with_0() {
 }
 
 #[test]
-fn check_of_our_own_rules_says_what_their_queue_needs_and_nothing_else() {
-    let waits = ", and Envoy waits 20 ms for an answer unless told otherwise\n";
+fn check_of_the_sample_rules_notes_their_queue_only() {
+    let waits = ", but Envoy waits only 20 ms for an answer by default\n";
     for (directory, queue, summary) in [
         (
             "config",
-            "shop.yaml: calls are held back for up to 200 ms",
+            "shop.yaml: requests are queued for up to 200 ms",
             "13 limits in 2 domains of 2 files",
         ),
         (
             "deploy/envoy/rules",
-            "over-limit.yaml: calls are held back for up to 2 s",
+            "over-limit.yaml: requests are queued for up to 2 s",
             "14 limits in 6 domains of 6 files",
         ),
     ] {
@@ -538,7 +538,7 @@ fn check_of_our_own_rules_says_what_their_queue_needs_and_nothing_else() {
 }
 
 #[test]
-fn check_notes_once_a_file_that_envoy_has_to_wait_for_the_longest_queue() {
+fn check_notes_the_longest_queue_once_per_file() {
     let directory = TempDir::new().expect("a temporary directory");
     let queue = |key: &str, more: &str| {
         format!(
@@ -569,7 +569,7 @@ fn check_notes_once_a_file_that_envoy_has_to_wait_for_the_longest_queue() {
     let ran = tollgate(&["check", &path]);
     let expected = format!(
         "\
-note: rules.yaml: calls are held back for up to 3 s, and Envoy waits 20 ms for an answer unless told otherwise
+note: rules.yaml: requests are queued for up to 3 s, but Envoy waits only 20 ms for an answer by default
   --> {path}/rules.yaml:5:5 (rule one.b)
    |
  5 | {}   |     ^
@@ -621,7 +621,7 @@ fn check_of_an_empty_directory_warns() {
 }
 
 #[test]
-fn check_shows_every_problem_of_every_file_with_its_place_a_caret_and_what_was_meant() {
+fn check_shows_every_problem_with_place_caret_and_hint() {
     let directory = TempDir::new().expect("a temporary directory");
     let one = "domain: one\ndescriptors:\n  - key: k\n    rate_limit:\n      unit: minute\n      request_per_unit: 3\n";
     let path = rules_in(&directory, one);
@@ -690,7 +690,7 @@ fn check_lists_problems_by_file_line_and_column() {
 }
 
 #[test]
-fn check_of_binary_data_names_its_file_and_line_beside_all_other_problems() {
+fn check_reports_binary_data_among_other_problems() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, "domain: one\n");
     std::fs::write(
@@ -744,7 +744,7 @@ fn check_of_a_directory_that_is_not_there_ends_with_78() {
 }
 
 #[test]
-fn check_takes_a_domain_in_two_files_only_if_told_to_merge() {
+fn check_accepts_a_domain_in_two_files_only_with_merge() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, &limit_of(1));
     write(
@@ -763,7 +763,7 @@ fn check_takes_a_domain_in_two_files_only_if_told_to_merge() {
 }
 
 #[test]
-fn every_subcommand_reads_the_rules_that_runtime_settings_name() {
+fn every_subcommand_reads_rules_by_runtime_settings() {
     let root = TempDir::new().expect("a temporary directory");
     write(&root.path().join("app/limits/rules.yaml"), TREE);
     write(&root.path().join("app/limits/..data/old.yaml"), "not rules");
@@ -878,7 +878,7 @@ fn a_mistyped_subcommand_does_not_serve() {
 }
 
 #[test]
-fn output_that_nobody_reads_is_no_panic() {
+fn a_closed_stdout_does_not_panic() {
     let directory = TempDir::new().expect("a temporary directory");
     let path = rules_in(&directory, TREE);
     for arguments in [
@@ -886,11 +886,11 @@ fn output_that_nobody_reads_is_no_panic() {
         &["explain", "--rules", &path, "shop", "user=alice"],
         &["--help"],
     ] {
-        let (_, nobody) = std::io::pipe().expect("a pipe can be made");
+        let (_, closed) = std::io::pipe().expect("a pipe can be made");
         let ran = Command::new(env!("CARGO_BIN_EXE_tollgate"))
             .args(arguments)
             .env_clear()
-            .stdout(nobody)
+            .stdout(closed)
             .output()
             .expect("cargo has built it");
         assert_eq!(

@@ -22,7 +22,7 @@ fn server(drain_period: &str, shutdown_timeout: &str) -> Builder {
 }
 
 #[tokio::test]
-async fn while_it_drains_health_says_no_and_calls_are_answered_on_old_and_new_connections() {
+async fn draining_reports_not_serving_and_serves_requests() {
     let mut server = server(NEVER, NEVER).start();
     let mut old = server.client().await;
     let mut old_http = Connection::open(server.http);
@@ -72,7 +72,7 @@ async fn while_it_drains_health_says_no_and_calls_are_answered_on_old_and_new_co
 }
 
 #[tokio::test]
-async fn after_draining_it_ends_by_itself_though_clients_stay_connected() {
+async fn drain_ends_the_process_while_clients_are_connected() {
     let mut server = server("300ms", NEVER).start();
     let mut client = server.client().await;
     let mut idle_http = Connection::open(server.http);
@@ -104,7 +104,7 @@ async fn after_draining_it_ends_by_itself_though_clients_stay_connected() {
 }
 
 #[tokio::test]
-async fn no_call_is_lost_by_clients_that_go_on_calling_until_health_fails() {
+async fn no_request_is_lost_until_health_fails() {
     // Longer than a client needs to ask for health.
     let mut server = server("3s", NEVER).start();
     let mut callers = JoinSet::new();
@@ -113,7 +113,7 @@ async fn no_call_is_lost_by_clients_that_go_on_calling_until_health_fails() {
         callers.spawn(async move {
             let mut calls = 0;
             while client.health("").await.expect("it answers while it drains") == Serving {
-                assert_eq!(client.ask("nobody", &[("k", "")]).await, Code::Ok);
+                assert_eq!(client.ask("unknown", &[("k", "")]).await, Code::Ok);
                 calls += 1;
             }
             calls
@@ -125,7 +125,7 @@ async fn no_call_is_lost_by_clients_that_go_on_calling_until_health_fails() {
 }
 
 #[tokio::test]
-async fn whoever_watches_health_sees_it_fail_and_the_stream_end() {
+async fn health_watch_reports_not_serving_and_ends() {
     let mut server = server("1s", NEVER).start();
     let mut client = server.client().await;
     let mut stream = client.watch("ratelimit").await;
@@ -134,7 +134,7 @@ async fn whoever_watches_health_sees_it_fail_and_the_stream_end() {
             .message()
             .await
             .expect("the stream is open")
-            .expect("it is told at once")
+            .expect("the state is sent at once")
             .status(),
         Serving
     );
@@ -145,7 +145,7 @@ async fn whoever_watches_health_sees_it_fail_and_the_stream_end() {
             .message()
             .await
             .expect("the stream is open")
-            .expect("the change is told")
+            .expect("the change is sent")
             .status(),
         NotServing
     );
@@ -164,14 +164,14 @@ async fn whoever_watches_health_sees_it_fail_and_the_stream_end() {
 }
 
 #[tokio::test]
-async fn an_interrupt_skips_the_drain() {
+async fn sigint_skips_the_drain() {
     let mut server = server(NEVER, NEVER).start();
     server.signal("INT");
     assert_eq!(server.exit_code().await, Some(0));
 }
 
 #[tokio::test]
-async fn a_grpc_call_in_flight_is_finished_after_goaway_and_no_connection_is_accepted() {
+async fn grpc_requests_in_flight_finish_after_goaway() {
     let mut server = server("0s", NEVER).start();
     let half = HalfCall::begin(&server).await;
 
@@ -180,7 +180,7 @@ async fn a_grpc_call_in_flight_is_finished_after_goaway_and_no_connection_is_acc
         refuses_connections(&server)
     })
     .await;
-    eventually("the client is told to go away", async || {
+    eventually("the client receives GOAWAY", async || {
         half.connection.is_told_to_go().await
     })
     .await;
@@ -195,7 +195,7 @@ async fn a_grpc_call_in_flight_is_finished_after_goaway_and_no_connection_is_acc
 }
 
 #[tokio::test]
-async fn an_http_call_in_flight_is_finished() {
+async fn http_requests_in_flight_finish() {
     let mut server = server("0s", NEVER).start();
     let mut call = half_http_call(&server);
 
@@ -213,7 +213,7 @@ async fn an_http_call_in_flight_is_finished() {
 }
 
 #[tokio::test]
-async fn what_never_ends_is_cut_off_when_shutdown_timeout_is_over() {
+async fn requests_that_never_end_are_closed_at_shutdown_timeout() {
     let mut server = server("0s", "1s").start();
     let _half_a_grpc_call = HalfCall::begin(&server).await;
     let _half_an_http_call = half_http_call(&server);
@@ -234,7 +234,7 @@ async fn what_never_ends_is_cut_off_when_shutdown_timeout_is_over() {
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_it_at_once_whatever_is_in_flight() {
+async fn a_second_signal_ends_the_process_at_once() {
     for second in ["TERM", "INT"] {
         let mut server = server("0s", NEVER).start();
         let _call = HalfCall::begin(&server).await;
@@ -254,10 +254,7 @@ fn a_port_that_is_taken_is_named_with_its_setting_and_ends_it_with_1() {
     let first = server("0s", NEVER)
         .with_env("USE_PROMETHEUS", "true")
         .start();
-    let prometheus = first
-        .prometheus
-        .expect("it has a door of its own")
-        .to_string();
+    let prometheus = first.prometheus.expect("a Prometheus address").to_string();
     let taken = [
         ("GRPC_PORT", first.grpc.port().to_string()),
         ("PORT", first.http.port().to_string()),
@@ -285,7 +282,7 @@ fn a_port_that_is_taken_is_named_with_its_setting_and_ends_it_with_1() {
 }
 
 #[tokio::test]
-async fn a_log_that_nobody_reads_any_more_does_not_end_the_service() {
+async fn a_closed_stderr_does_not_end_the_service() {
     let mut server = server("0s", NEVER).with_nobody_to_read_its_log().start();
     server.write("rules.yaml", "no: rules");
     eventually("it has something to log", async || {
@@ -296,7 +293,7 @@ async fn a_log_that_nobody_reads_any_more_does_not_end_the_service() {
     assert!(server.is_running());
 }
 
-/// Whether both ports of Envoy's door are closed.
+/// Whether both Envoy-facing ports are closed.
 fn refuses_connections(server: &TestServer) -> bool {
     Connection::try_open(server.grpc).is_err() && Connection::try_open(server.http).is_err()
 }

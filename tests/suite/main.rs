@@ -12,6 +12,7 @@ mod differences;
 mod endpoints;
 mod explain;
 mod faults;
+mod generated_docs;
 mod grpc_tls;
 mod hostile;
 mod in_process;

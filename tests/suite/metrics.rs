@@ -1,12 +1,12 @@
-//! Metrics are what the reference says, to whoever asks or is told: Prometheus by any mapping,
-//! statsd, DogStatsD. Nobody who is told, or is not there, holds up a call.
+//! Metrics equal those of envoyproxy/ratelimit: on the Prometheus page with any mapping, in statsd and
+//! in DogStatsD. No sink delays a request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::TcpListener;
 
 use crate::support::redis::RedisProcess;
-use crate::support::statsd::{Heard, Statsd};
+use crate::support::statsd::{Received, Statsd};
 use crate::support::{
     Builder, Client, Code, TestServer, eventually, http, limit_of, look_until, request,
 };
@@ -67,7 +67,7 @@ async fn make_calls(client: &mut Client) {
     }
 }
 
-/// Told to statsd as often as tests can bear.
+/// With a short flush interval.
 fn sending_to(statsd: &Statsd, rules: &str) -> Builder {
     let server = TestServer::with_rules(rules)
         .with_env("USE_STATSD", "true")
@@ -78,7 +78,7 @@ fn sending_to(statsd: &Statsd, rules: &str) -> Builder {
         .with_env("DRAIN_PERIOD", "0s")
 }
 
-/// What /stats says, without what stands at zero: statsd is not told that.
+/// The counters of /stats except zeros, which statsd does not receive.
 fn stats(server: &TestServer) -> BTreeMap<String, u64> {
     let stats = server.admin("/stats");
     let pairs = stats
@@ -104,7 +104,7 @@ fn series(page: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// The page of the Prometheus door is the recorded one, but for times, and for connections, of
+/// The Prometheus page is the recorded one, except times and connections, of
 /// which there are others.
 fn assert_as_recorded(server: &TestServer, recorded: &str) {
     let page = http::get(server.prometheus.expect("it is bound"), "/metrics").body;
@@ -170,7 +170,7 @@ pub(crate) async fn as_when_recorded(redis: &RedisProcess, mapping: Option<&str>
 }
 
 #[tokio::test]
-async fn the_page_is_the_references_by_its_default_mapping() {
+async fn metrics_page_equals_the_reference_by_default() {
     let redis = RedisProcess::start();
     let server = as_when_recorded(&redis, None).await;
     assert_as_recorded(&server, DEFAULT_PAGE);
@@ -182,7 +182,7 @@ async fn the_page_is_the_references_by_its_default_mapping() {
 }
 
 #[tokio::test]
-async fn the_page_is_the_references_by_a_mapping_file() {
+async fn metrics_page_equals_the_reference_with_a_mapping_file() {
     let redis = RedisProcess::start();
     let server = as_when_recorded(&redis, Some(MAPPING)).await;
     assert_as_recorded(&server, MAPPING_PAGE);
@@ -202,7 +202,7 @@ async fn the_page_is_the_references_by_a_mapping_file() {
 }
 
 #[tokio::test]
-async fn the_page_is_the_references_by_the_mapping_file_of_envoy_gateway() {
+async fn metrics_page_equals_the_reference_with_envoy_gateways_mapping() {
     let redis = RedisProcess::start();
     let server = as_when_recorded(&redis, Some(ENVOY_GATEWAY)).await;
     assert_as_recorded(&server, ENVOY_GATEWAY_PAGE);
@@ -210,7 +210,7 @@ async fn the_page_is_the_references_by_the_mapping_file_of_envoy_gateway() {
     // each.
     let sum = server
         .metric(r#"ratelimit_service_response_time_seconds_sum{grpc_method="ShouldRateLimit"}"#)
-        .expect("it is there");
+        .expect("the metric exists");
     assert!(sum > 0.019 && sum < 19_000.0, "{sum}");
     assert!(
         server.metric("tollgate_rules").is_some(),
@@ -233,7 +233,7 @@ descriptors:
 "#;
 
 #[tokio::test]
-async fn envoy_gateways_own_tests_find_the_series_that_they_ask_for() {
+async fn envoy_gateways_tests_find_their_series() {
     let server = TestServer::with_rules(OF_ENVOY_GATEWAY).with_env("USE_PROMETHEUS", "true");
     let file = server.rules().with_file_name("mapping.yaml");
     fs::write(&file, ENVOY_GATEWAY).expect("a file can be written");
@@ -281,7 +281,7 @@ async fn envoy_gateways_own_tests_find_the_series_that_they_ask_for() {
 }
 
 #[tokio::test]
-async fn a_mapping_file_that_is_broken_or_not_there_leaves_the_usual_names() {
+async fn invalid_mapping_files_leave_the_usual_names() {
     let cases = [
         (
             "mappings:\n  - {match: a.b, name: m, match_type: wild}\n",
@@ -365,11 +365,11 @@ async fn extra_tags_are_labels_of_every_series() {
 }
 
 /// The calls of the recorded pages and those of names that statsd could trip over; ends the server,
-/// and gives what /stats said and what was heard.
-async fn all_that_was_told(
+/// and returns /stats and what statsd received.
+async fn all_received(
     mut server: TestServer,
     statsd: &mut Statsd,
-) -> (BTreeMap<String, u64>, Heard) {
+) -> (BTreeMap<String, u64>, Received) {
     let mut client = server.client().await;
     make_calls(&mut client).await;
     for value in ["a:b|c", "line\nbreak:1|c", "#@", "ünï"] {
@@ -379,21 +379,21 @@ async fn all_that_was_told(
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
     statsd.hear_out();
-    (stats, statsd.heard())
+    (stats, statsd.received())
 }
 
 #[tokio::test]
-async fn what_statsd_is_told_adds_up_to_what_stats_says() {
-    // The last one is told all but the start by the flush at the end.
+async fn statsd_totals_equal_the_stats_page() {
+    // The last one receives everything by the flush at shutdown.
     for (protocol, interval) in [("tcp", "20ms"), ("udp", "20ms"), ("", "1h"), ("udp", "1h")] {
         let mut statsd = Statsd::start();
         let server = sending_to(&statsd, RULES)
             .with_env("STATSD_PROTOCOL", protocol)
             .with_env("STATS_FLUSH_INTERVAL", interval)
             .start();
-        let (stats, heard) = all_that_was_told(server, &mut statsd).await;
-        assert_eq!(heard.counters, stats, "{protocol} {interval}");
-        let times = heard
+        let (stats, received) = all_received(server, &mut statsd).await;
+        assert_eq!(received.counters, stats, "{protocol} {interval}");
+        let times = received
             .times
             .get("ratelimit_server.ShouldRateLimit.response_time")
             .copied();
@@ -403,14 +403,14 @@ async fn what_statsd_is_told_adds_up_to_what_stats_says() {
             "a time for each call, {protocol} {interval}"
         );
         assert_eq!(
-            heard.connections,
+            received.connections,
             usize::from(protocol != "udp"),
             "{protocol} {interval}"
         );
         assert!(
-            !heard.lines.iter().any(|line| line.contains(":0|c")),
-            "nothing new is not told: {:?}",
-            heard.lines
+            !received.lines.iter().any(|line| line.contains(":0|c")),
+            "zeros are not sent: {:?}",
+            received.lines
         );
         assert!(
             stats.contains_key("ratelimit.service.rate_limit.d.detailed_line_break_1_c.total_hits"),
@@ -420,7 +420,7 @@ async fn what_statsd_is_told_adds_up_to_what_stats_says() {
 }
 
 #[tokio::test]
-async fn gauges_are_told_with_every_flush() {
+async fn gauges_are_sent_with_every_flush() {
     let (redis, statsd) = (RedisProcess::start(), Statsd::start());
     let server = sending_to(&statsd, &limit_of(1))
         .with_env("REDIS_URL", &redis.address())
@@ -430,8 +430,8 @@ async fn gauges_are_told_with_every_flush() {
     for _ in 0..4 {
         client.ask("d", &[("k", "")]).await;
     }
-    let gauge = |name: &str| statsd.heard().gauges.get(name).copied();
-    eventually("refusals from the cache are told", async || {
+    let gauge = |name: &str| statsd.received().gauges.get(name).copied();
+    eventually("over-limit cache hits are sent", async || {
         gauge("ratelimit.localcache.hitCount").is_some_and(|hits| hits >= 1)
     })
     .await;
@@ -439,19 +439,19 @@ async fn gauges_are_told_with_every_flush() {
     assert!(
         gauge("ratelimit.redis_pool.cx_active").is_some_and(|connections| connections >= 1),
         "{:?}",
-        statsd.heard().gauges
+        statsd.received().gauges
     );
-    let told = |name: &str| {
+    let count = |name: &str| {
         statsd
-            .heard()
+            .received()
             .lines
             .iter()
             .filter(|line| line.starts_with(name))
             .count()
     };
-    let before = told("ratelimit.localcache.evacuateCount:0|g");
-    eventually("it is told again", async || {
-        told("ratelimit.localcache.evacuateCount:0|g") > before + 2
+    let before = count("ratelimit.localcache.evacuateCount:0|g");
+    eventually("it is sent again", async || {
+        count("ratelimit.localcache.evacuateCount:0|g") > before + 2
     })
     .await;
     assert_eq!(
@@ -461,19 +461,19 @@ async fn gauges_are_told_with_every_flush() {
 }
 
 #[tokio::test]
-async fn extra_tags_are_a_part_of_statsds_names_and_tags_of_dogstatsd() {
+async fn extra_tags_are_sent_to_statsd_and_dogstatsd() {
     let statsd = Statsd::start();
     let server = sending_to(&statsd, &limit_of(9))
         .with_env("EXTRA_TAGS", "zone:eu.west,app:b")
         .start();
     server.client().await.ask("d", &[("k", "")]).await;
     let name = "ratelimit.service.rate_limit.d.k.total_hits";
-    eventually("it is told", async || {
+    eventually("it is received", async || {
         statsd.counter(&format!("{name}.__app=b.__zone=eu_west")) == 1
     })
     .await;
     let untagged: Vec<String> = statsd
-        .heard()
+        .received()
         .lines
         .into_iter()
         .filter(|line| !line.contains(".__app=b.__zone=eu_west:"))
@@ -486,15 +486,15 @@ async fn extra_tags_are_a_part_of_statsds_names_and_tags_of_dogstatsd() {
         .with_env("USE_DOG_STATSD", "true");
     let server = server.with_env("EXTRA_TAGS", "zone:eu.west,app:b").start();
     server.client().await.ask("d", &[("k", "")]).await;
-    eventually("it is told", async || {
+    eventually("it is received", async || {
         statsd.counter(&format!("{name}|#app:b,zone:eu_west")) == 1
     })
     .await;
-    assert_eq!(statsd.heard().connections, 0, "it is sent by UDP");
+    assert_eq!(statsd.received().connections, 0, "it is sent by UDP");
 }
 
 #[tokio::test]
-async fn mogrifiers_turn_parts_of_names_into_tags_of_dogstatsd_and_the_first_wins() {
+async fn mogrifiers_turn_parts_of_names_into_tags() {
     let mut statsd = Statsd::start();
     let server = sending_to(&statsd, RULES)
         .with_env("USE_STATSD", "false")
@@ -531,14 +531,14 @@ async fn mogrifiers_turn_parts_of_names_into_tags_of_dogstatsd_and_the_first_win
         (hits("key1"), hits("key1.key2_v.key3_a"), hits("flood")),
         (3, 1, 3)
     );
-    let heard = statsd.heard();
+    let received = statsd.received();
     // 19 calls, 1 load of rules, 1 error, 1 unknown domain.
-    assert_eq!(heard.counters.get("rest"), Some(&22), "{heard:?}");
-    assert_eq!(heard.times.get("rest"), Some(&19.0), "{heard:?}");
+    assert_eq!(received.counters.get("rest"), Some(&22), "{received:?}");
+    assert_eq!(received.times.get("rest"), Some(&19.0), "{received:?}");
 }
 
 #[tokio::test]
-async fn a_statsd_that_comes_late_and_goes_and_comes_is_told_everything() {
+async fn statsd_receives_everything_after_outages() {
     let mut statsd = Statsd::away();
     let server = sending_to(&statsd, &limit_of(1_000)).start();
     let mut client = server.client().await;
@@ -547,10 +547,10 @@ async fn a_statsd_that_comes_late_and_goes_and_comes_is_told_everything() {
         server.metric("tollgate_statsd_flushes_failed_total") >= Some(1.0)
     });
     let hits = "ratelimit.service.rate_limit.d.k.total_hits";
-    for told in 1..=3 {
+    for expected in 1..=3 {
         statsd.come();
-        eventually("it is told what was counted meanwhile", async || {
-            statsd.counter(hits) == told
+        eventually("it receives what was counted meanwhile", async || {
+            statsd.counter(hits) == expected
         })
         .await;
         statsd.go();
@@ -561,8 +561,8 @@ async fn a_statsd_that_comes_late_and_goes_and_comes_is_told_everything() {
         });
     }
     statsd.come();
-    eventually("nothing is lost or told twice", async || {
-        statsd.heard().counters == stats(&server)
+    eventually("nothing is lost or sent twice", async || {
+        statsd.received().counters == stats(&server)
     })
     .await;
     assert_eq!(server.metric("tollgate_statsd_lines_lost_total"), Some(0.0));
@@ -575,8 +575,8 @@ async fn a_statsd_that_comes_late_and_goes_and_comes_is_told_everything() {
 }
 
 #[tokio::test]
-async fn a_statsd_that_does_not_read_holds_up_no_call_and_is_given_up() {
-    // Somebody listens, and never accepts: the kernel takes what fits into its buffers.
+async fn a_statsd_that_does_not_read_delays_no_request() {
+    // A listener that never accepts: the kernel buffers what fits.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = listener
         .local_addr()
@@ -625,7 +625,7 @@ async fn a_statsd_that_does_not_read_holds_up_no_call_and_is_given_up() {
 }
 
 #[test]
-fn with_nothing_set_statsd_is_tried_where_the_reference_has_it_and_missed_in_one_line() {
+fn missing_default_statsd_is_logged_once() {
     let server = TestServer::with_rules(&limit_of(1))
         .with_env("STATS_FLUSH_INTERVAL", "20ms")
         .start();
@@ -645,7 +645,7 @@ fn with_nothing_set_statsd_is_tried_where_the_reference_has_it_and_missed_in_one
 }
 
 #[test]
-fn with_statsd_off_or_stats_disabled_nobody_is_told_and_nothing_is_said() {
+fn disabled_statsd_receives_nothing() {
     let settings: [&[(&str, &str)]; 4] = [
         &[("USE_STATSD", "false")],
         &[("USE_PROMETHEUS", "true")],
@@ -685,7 +685,7 @@ fn with_statsd_off_or_stats_disabled_nobody_is_told_and_nothing_is_said() {
     }
 }
 
-/// One request with so many descriptors, each of a name of its own.
+/// One request with many descriptors, each with its own name.
 async fn bring_names(client: &mut Client, domain: &str, first: usize, count: usize) {
     let values: Vec<String> = (first..first + count)
         .map(|number| format!("v{number}"))
@@ -705,7 +705,7 @@ async fn bring_names(client: &mut Client, domain: &str, first: usize, count: usi
 const METRIC_SERIES_MAX: usize = 10_000;
 
 #[tokio::test]
-async fn names_that_clients_make_up_are_bounded_for_statsd_and_add_up() {
+async fn client_chosen_names_are_bounded_for_statsd() {
     let mut statsd = Statsd::start();
     let mut server = sending_to(&statsd, RULES).start();
     let mut client = server.client().await;
@@ -716,8 +716,8 @@ async fn names_that_clients_make_up_are_bounded_for_statsd_and_add_up() {
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
     statsd.hear_out();
-    let heard = statsd.heard();
-    let hits: BTreeMap<_, _> = heard
+    let received = statsd.received();
+    let hits: BTreeMap<_, _> = received
         .counters
         .iter()
         .filter(|(name, _)| name.ends_with(".total_hits"))
@@ -728,14 +728,14 @@ async fn names_that_clients_make_up_are_bounded_for_statsd_and_add_up() {
         "all of the bound, and the rest under one name"
     );
     assert_eq!(
-        heard
+        received
             .counters
             .get("ratelimit.service.rate_limit.d.__other__.total_hits"),
         Some(&2_000)
     );
     assert_eq!(hits.into_values().sum::<u64>(), 12_000);
     assert_eq!(
-        heard
+        received
             .counters
             .get("ratelimit.service.rate_limit.__other__.domain_not_found"),
         Some(&1)
@@ -743,7 +743,7 @@ async fn names_that_clients_make_up_are_bounded_for_statsd_and_add_up() {
 }
 
 #[tokio::test]
-async fn names_that_clients_make_up_are_bounded_under_any_mapping() {
+async fn client_chosen_names_are_bounded_under_any_mapping() {
     let server = TestServer::with_rules(RULES).with_env("USE_PROMETHEUS", "true");
     let file = server.rules().with_file_name("mapping.yaml");
     fs::write(
@@ -797,7 +797,7 @@ async fn names_that_clients_make_up_are_bounded_under_any_mapping() {
 }
 
 #[tokio::test]
-async fn datagrams_fit_into_a_frame_and_a_line_without_end_is_left_out() {
+async fn datagrams_fit_a_frame_and_long_lines_are_dropped() {
     let mut statsd = Statsd::start();
     let long = "k".repeat(9_000);
     let rules = format!(
@@ -818,14 +818,14 @@ async fn datagrams_fit_into_a_frame_and_a_line_without_end_is_left_out() {
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
     statsd.hear_out();
-    let heard = statsd.heard();
+    let received = statsd.received();
     assert_eq!(
-        heard
+        received
             .times
             .get("ratelimit_server.ShouldRateLimit.response_time"),
         Some(&101.0)
     );
-    let bytes = heard.packet_bytes;
+    let bytes = received.packet_bytes;
     // Several lines, which are shorter than this, and no more than a frame takes.
     assert!((200..=1_432).contains(&bytes), "{bytes}");
 }
@@ -844,7 +844,7 @@ const WRONG: &[(&[(&str, &str)], &str)] = &[
     (&[("STATSD_PORT", "0")], "write a port from 1 to 65535"),
     (
         &[("EXTRA_TAGS", "zone:eu:west")],
-        "\"zone:eu:west\" is no tag",
+        "\"zone:eu:west\" is not a tag",
     ),
     (
         &[
@@ -859,7 +859,7 @@ const WRONG: &[(&[(&str, &str)], &str)] = &[
             ("USE_DOG_STATSD_MOGRIFIERS", "A"),
             ("DOG_STATSD_MOGRIFIER_A_PATTERN", "("),
         ],
-        "DOG_STATSD_MOGRIFIER_A_PATTERN is no regular expression",
+        "DOG_STATSD_MOGRIFIER_A_PATTERN is not a regular expression",
     ),
 ];
 
@@ -877,7 +877,7 @@ fn invalid_xds_settings_exit_with_78_and_a_hint() {
 }
 
 #[test]
-fn settings_that_are_set_to_nothing_are_not_set() {
+fn empty_statsd_settings_are_unset() {
     let names = [
         "LOG_LEVEL",
         "LOG_FORMAT",
@@ -907,18 +907,18 @@ fn settings_that_are_set_to_nothing_are_not_set() {
 }
 
 #[test]
-fn settings_of_the_references_statsd_library_have_no_effect_and_are_told() {
-    let told = [
+fn settings_of_gostats_are_warned_about() {
+    let ignored = [
         "GOSTATS_FLUSH_INTERVAL_SECONDS",
         "GOSTATS_LOGGING_SINK_DISABLED",
     ];
-    let server = told
+    let server = ignored
         .iter()
         .fold(TestServer::with_rules(&limit_of(1)), |server, name| {
             server.with_env(name, "1")
         })
         .start();
-    for name in told {
+    for name in ignored {
         assert!(
             server.log().contains(&format!("{name} has no effect")),
             "{}",
@@ -928,7 +928,7 @@ fn settings_of_the_references_statsd_library_have_no_effect_and_are_told() {
 }
 
 #[test]
-fn the_log_says_no_less_and_no_more_than_was_asked_for() {
+fn log_level_and_format_apply() {
     let log = |level: &str| {
         let server = TestServer::with_rules(&limit_of(1))
             .with_env("LOG_LEVEL", level)

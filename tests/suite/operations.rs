@@ -37,7 +37,7 @@ const KEYS: [&str; 7] = [
 ];
 
 #[test]
-fn a_user_who_may_do_what_the_page_says_can_count_in_every_way() {
+fn redis_acl_of_the_page_suffices_to_count() {
     let redis = RedisProcess::start();
     allow(&redis);
     // What was not sent yet has to be sent whole, which takes another permission than the rest.
@@ -48,7 +48,7 @@ fn a_user_who_may_do_what_the_page_says_can_count_in_every_way() {
 }
 
 #[test]
-fn so_can_one_of_a_cluster_while_slots_move() {
+fn redis_acl_of_the_page_suffices_on_a_cluster() {
     let cluster = ClusterProcess::start();
     cluster.living().for_each(allow);
     let server = as_user(&cluster.url())
@@ -77,7 +77,7 @@ fn so_can_one_of_a_cluster_while_slots_move() {
 }
 
 #[test]
-fn so_can_one_who_is_let_in_by_sentinels() {
+fn redis_acl_of_the_page_suffices_with_sentinels() {
     let deployment = SentinelProcess::builder()
         .with_sentinel_user(OF_SENTINELS)
         .start();
@@ -99,7 +99,7 @@ fn so_can_one_who_is_let_in_by_sentinels() {
 }
 
 #[test]
-fn the_page_names_every_command_that_is_sent_and_no_other() {
+fn page_names_every_redis_command_that_is_sent() {
     let page: BTreeSet<String> = words_after("ACL SETUSER tollgate")
         .iter()
         .filter_map(|word| word.strip_prefix('+'))
@@ -111,7 +111,7 @@ fn the_page_names_every_command_that_is_sent_and_no_other() {
         .map(str::to_owned)
         .into();
     for file in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
-        let text = fs::read_to_string(&file).expect("it is there");
+        let text = fs::read_to_string(&file).expect("a file of the page");
         let code = text
             .split("#[cfg(test)]")
             .next()
@@ -135,7 +135,7 @@ fn the_page_names_every_command_that_is_sent_and_no_other() {
 }
 
 #[test]
-fn the_page_and_the_help_of_the_references_error_counter_have_one_definition() {
+fn page_and_help_define_the_error_counter_alike() {
     let metric = "ratelimit_service_should_rate_limit_error";
     let metrics = Metrics::new();
     failed_calls("redis_error", &metrics);
@@ -159,7 +159,7 @@ fn the_page_and_the_help_of_the_references_error_counter_have_one_definition() {
 }
 
 #[test]
-fn the_figures_of_the_soak_on_the_page_are_those_of_its_picture() {
+fn figures_of_the_soak_match_its_picture() {
     let (page, picture) = (page(), read("docs/images/soak.svg"));
     let between = |text: &str, begin: &str, end: &str| {
         let (_, rest) = text
@@ -206,7 +206,7 @@ fn base(name: &str) -> String {
 /// All files of Rust and Lua in a folder.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder)
-        .expect("it is there")
+        .expect("a file of the page")
         .map(|entry| entry.expect("it can be read").path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
     let is_source = |path: &PathBuf| {
@@ -239,7 +239,7 @@ fn allow(redis: &RedisProcess) {
     redis.command::<()>(&command);
 }
 
-/// Whoever was refused something is in that log.
+/// The log lists every rejected command.
 fn refused_nothing(redis: &RedisProcess) {
     assert_eq!(
         redis.command::<Value>(&["ACL", "LOG"]),
@@ -301,7 +301,7 @@ fn ask_for_everything(server: &TestServer) -> Vec<(String, u16)> {
         .map(|key| json!({"entries": [{"key": key}]}))
         .collect();
     descriptors.extend((0..4).map(holder));
-    let mut told = Vec::new();
+    let mut statuses = Vec::new();
     for descriptor in &descriptors {
         // Hits until it is over, a look, some that are given back, more than there is room for, and
         // one that finds what it left.
@@ -318,8 +318,8 @@ fn ask_for_everything(server: &TestServer) -> Vec<(String, u16)> {
             let body =
                 json!({"domain": "d", "descriptors": [hits(descriptor, count, is_negative)]})
                     .to_string();
-            told.push((body.clone(), server.json(&body).status));
+            statuses.push((body.clone(), server.json(&body).status));
         }
     }
-    told
+    statuses
 }

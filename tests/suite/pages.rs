@@ -53,7 +53,7 @@ fn every_alert_links_to_its_anchor_in_the_runbook() {
 }
 
 #[test]
-fn every_link_between_pages_leads_to_a_file_and_an_anchor() {
+fn every_link_between_pages_resolves() {
     let mut broken = Vec::new();
     for page in pages() {
         for link in links(&read(&page)) {
@@ -136,7 +136,7 @@ fn the_recommended_timeout_is_longer_than_tollgate_waits_for_the_store() {
 }
 
 #[test]
-fn every_sample_states_the_envoy_that_the_page_states() {
+fn every_sample_names_the_same_envoy_version() {
     let page = read("docs/envoy.md");
     let (_, section) = page
         .split_once("\n## What each sample needs\n")

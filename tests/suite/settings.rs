@@ -56,7 +56,7 @@ struct Effect {
 fn rows() -> Vec<Row> {
     let page =
         fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md"))
-            .expect("the page is there");
+            .expect("the page");
     let settings = page
         .split("\n## Settings\n")
         .nth(1)
@@ -83,7 +83,7 @@ fn rows() -> Vec<Row> {
 }
 
 #[test]
-fn every_setting_has_one_row_on_the_page_and_every_row_a_test_that_names_it() {
+fn every_setting_has_one_row_with_a_test_on_the_page() {
     let rows = rows();
     let mut seen = BTreeMap::new();
     for name in rows.iter().flat_map(|row| &row.names) {
@@ -141,7 +141,7 @@ fn every_setting_has_one_row_on_the_page_and_every_row_a_test_that_names_it() {
 }
 
 #[test]
-fn help_and_the_page_know_the_same_settings() {
+fn help_and_page_have_the_same_settings() {
     let help = tollgate(&["--help"]).stdout;
     let in_help: Vec<&str> = help
         .split("[env: ")
@@ -178,7 +178,7 @@ fn help_and_the_page_know_the_same_settings() {
 }
 
 #[test]
-fn what_has_no_effect_is_warned_about_by_name_and_nothing_else_is() {
+fn settings_without_effect_are_warned_about() {
     let rows = rows();
     let without: Vec<&String> = rows
         .iter()
@@ -208,7 +208,7 @@ fn what_has_no_effect_is_warned_about_by_name_and_nothing_else_is() {
 
 /// Templates have nothing to fill in for most of what they name.
 #[test]
-fn a_setting_that_is_set_to_nothing_is_not_set() {
+fn empty_settings_are_unset() {
     let names = OF_THE_REFERENCE.lines();
     // Where its rules are, and its ports, the test has to say.
     let own = [
@@ -316,7 +316,7 @@ const EFFECTS: &[Effect] = &[
 ];
 
 #[test]
-fn what_is_answered_goes_by_the_settings() {
+fn settings_change_responses() {
     for Effect {
         setting: (name, value),
         rules,
@@ -337,7 +337,7 @@ fn what_is_answered_goes_by_the_settings() {
 }
 
 #[test]
-fn the_headers_have_the_names_that_are_set() {
+fn response_headers_have_configured_names() {
     let names = [
         ("LIMIT_LIMIT_HEADER", "X-Most"),
         ("LIMIT_REMAINING_HEADER", "X-Left"),
@@ -357,7 +357,7 @@ fn the_headers_have_the_names_that_are_set() {
 }
 
 #[test]
-fn the_headers_of_upstream_requests_have_the_names_that_are_set() {
+fn upstream_request_headers_have_configured_names() {
     let names = [
         ("LIMIT_REQUEST_LIMIT_HEADER", "X-Most"),
         ("LIMIT_REQUEST_REMAINING_HEADER", "X-Left"),
@@ -386,7 +386,7 @@ fn the_headers_of_upstream_requests_have_the_names_that_are_set() {
 }
 
 #[test]
-fn dots_in_keys_and_values_are_replaced_in_the_names_of_metrics() {
+fn dots_are_replaced_in_metric_names() {
     let rules = "
 domain: a.b
 descriptors:
@@ -419,7 +419,7 @@ descriptors:
 }
 
 #[test]
-fn months_are_calendar_months_if_that_is_wanted() {
+fn months_can_be_calendar_months() {
     let redis = RedisProcess::start();
     let rules =
         "domain: d\ndescriptors: [{key: k, rate_limit: {unit: month, requests_per_unit: 5}}]\n";
@@ -464,7 +464,7 @@ fn months_are_calendar_months_if_that_is_wanted() {
 }
 
 #[test]
-fn files_of_one_domain_are_merged_if_that_is_wanted() {
+fn files_of_one_domain_can_be_merged() {
     let files = || {
         [
             ("a.yaml", limit_of(1)),
@@ -488,7 +488,7 @@ fn files_of_one_domain_are_merged_if_that_is_wanted() {
 
 /// A server whose rules are where the reference's settings say.
 #[test]
-fn rules_are_where_runtime_settings_say_and_are_named_as_they_say() {
+fn rules_are_read_and_named_by_runtime_settings() {
     let root = TempDir::new().expect("a temporary directory can be made");
     write(&root.path().join("sub/app/good.yaml"), &limit_of(1));
     write(&root.path().join("sub/app/.hidden.yaml"), &limit_of(1));
@@ -557,7 +557,7 @@ pub(crate) fn counts_on_a_new_connection(server: &TestServer, redis: &RedisProce
 }
 
 #[test]
-fn a_password_is_exchanged_without_a_restart() {
+fn passwords_are_reloaded_without_a_restart() {
     let redis = RedisProcess::builder()
         .with_user("user app on >1st ~* +@all")
         .start();
@@ -567,19 +567,19 @@ fn a_password_is_exchanged_without_a_restart() {
     let server = counting(&redis)
         .with_env("REDIS_AUTH_FILE", &path.display().to_string())
         .start();
-    look_until("it is let in", || server.json(K).status == 200);
-    let (refused, loads) = (
+    look_until("it is authenticated", || server.json(K).status == 200);
+    let (rejected, loads) = (
         "tollgate_redis_secrets_rejected",
         "tollgate_redis_secrets_loads_total{result=\"success\"}",
     );
     assert_eq!(
-        (server.metric(refused), server.metric(loads)),
+        (server.metric(rejected), server.metric(loads)),
         (Some(0.0), Some(0.0))
     );
 
     write(&path, "app:2nd\nand more\n");
-    look_until("what is no credential is refused", || {
-        server.metric(refused) == Some(1.0)
+    look_until("an invalid credential is rejected", || {
+        server.metric(rejected) == Some(1.0)
     });
     counts_on_a_new_connection(&server, &redis);
     let said = format!("REDIS_AUTH_FILE: {} has more than one line", path.display());
@@ -589,7 +589,7 @@ fn a_password_is_exchanged_without_a_restart() {
     redis.command::<()>(&["ACL", "SETUSER", "app", "resetpass", ">2nd"]);
     assert_eq!(server.json(K).status, 200);
     write(&path, "app:2nd\n");
-    look_until("it is taken", || server.metric(refused) == Some(0.0));
+    look_until("it is accepted", || server.metric(rejected) == Some(0.0));
     assert_eq!(
         server
             .log()
@@ -605,7 +605,7 @@ fn a_password_is_exchanged_without_a_restart() {
 }
 
 #[test]
-fn sighup_has_credentials_read_again_whatever_their_files_look_like() {
+fn sighup_reloads_credentials() {
     let redis = RedisProcess::builder()
         .with_user("user app on >1st ~* +@all")
         .start();
@@ -652,14 +652,14 @@ pub(crate) fn with_both_periods(settings: &[(&str, &str)]) -> Builder {
 }
 
 /// Waits until it says so of its store.
-pub(crate) fn is_told(server: &TestServer, told: &str) {
-    look_until(&format!("it is told: {told}"), || {
-        server.get("/ready").body.contains(told)
+pub(crate) fn wait_until_ready_says(server: &TestServer, text: &str) {
+    look_until(&format!("/ready says: {text}"), || {
+        server.get("/ready").body.contains(text)
     });
 }
 
 #[test]
-fn limits_of_a_second_are_counted_on_a_redis_of_their_own() {
+fn limits_per_second_can_have_their_own_redis() {
     let (main, second) = (RedisProcess::start(), RedisProcess::start());
     let (url, second_url) = (main.address(), second.url());
     let settings = [
@@ -714,7 +714,7 @@ fn limits_of_a_second_are_counted_on_a_redis_of_their_own() {
 }
 
 #[test]
-fn the_second_redis_is_where_the_reference_has_it_only_with_its_socket_type() {
+fn per_second_redis_has_a_default_socket_only() {
     let redis = RedisProcess::start();
     let (url, socket) = (redis.url(), redis.socket().display().to_string());
     let settings = [("REDIS_URL", url.as_str()), ("REDIS_PERSECOND", "true")];
@@ -755,7 +755,7 @@ fn the_second_redis_is_where_the_reference_has_it_only_with_its_socket_type() {
 }
 
 #[test]
-fn a_cluster_is_counted_on_if_its_type_is_set() {
+fn redis_type_cluster_counts_on_a_cluster() {
     let (cluster, single) = (ClusterProcess::start(), RedisProcess::start());
     let (nodes, url) = (cluster.url(), single.url());
     // Each in a slot of its own.
@@ -793,7 +793,7 @@ fn a_cluster_is_counted_on_if_its_type_is_set() {
 }
 
 #[test]
-fn sentinels_have_credentials_of_their_own() {
+fn sentinels_have_their_own_credentials() {
     let deployment = SentinelProcess::builder()
         .with_password("of-servers")
         .with_sentinel_password("of-sentinels")
@@ -856,13 +856,13 @@ fn sentinels_have_credentials_of_their_own() {
         assert!(deployment.master().command::<usize>(&["DBSIZE"]) > 0);
         deployment.master().command::<()>(&["FLUSHALL"]);
     }
-    // What is for the servers is not told to sentinels, and the other way round.
+    // Credentials of the servers are not sent to sentinels, and the other way round.
     for (credentials, missing) in [
         (("REDIS_AUTH", "of-servers"), "REDIS_SENTINEL_AUTH"),
         (("REDIS_SENTINEL_AUTH", "of-sentinels"), "REDIS_AUTH"),
     ] {
         let server = with_both_periods(&[&main[..], &[credentials]].concat()).start();
-        is_told(
+        wait_until_ready_says(
             &server,
             &format!("requires a password (NOAUTH); set {missing}"),
         );
@@ -874,7 +874,7 @@ fn sentinels_have_credentials_of_their_own() {
         ("REDIS_PERSECOND_SENTINEL_AUTH", "of-sentinels"),
     ];
     let server = with_both_periods(&[&second[..], &unknown].concat()).start();
-    is_told(
+    wait_until_ready_says(
         &server,
         "knows no master named other; check the first part of REDIS_PERSECOND_URL",
     );
@@ -883,7 +883,7 @@ fn sentinels_have_credentials_of_their_own() {
 const YEAR_S: i64 = 365 * 86_400;
 
 #[test]
-fn where_is_counted_and_under_which_keys_is_set() {
+fn redis_url_and_key_settings_choose_where_hits_are_counted() {
     let redis = RedisProcess::start();
     let start = |variables: &[(&str, &str)]| {
         let server = TestServer::with_rules(&limit_of(5)).with_env("REDIS_URL", &redis.url());
@@ -929,7 +929,7 @@ fn where_is_counted_and_under_which_keys_is_set() {
 }
 
 #[test]
-fn counters_in_memory_take_no_more_room_than_is_set() {
+fn memory_bytes_max_bounds_the_memory_store() {
     let start = |bytes: &str| {
         TestServer::with_rules(&limit_of(1))
             .with_env("MEMORY_BYTES_MAX", bytes)
@@ -946,7 +946,7 @@ fn counters_in_memory_take_no_more_room_than_is_set() {
 }
 
 #[test]
-fn a_cache_of_refusals_has_nothing_to_do_in_memory() {
+fn over_limit_cache_has_no_effect_in_memory() {
     let server = TestServer::with_rules(TWO)
         .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
         .start();
@@ -975,7 +975,7 @@ fn a_cache_of_refusals_has_nothing_to_do_in_memory() {
 /// A server that takes connections and says nothing: it is asked to let somebody in, and does not
 /// answer.
 #[test]
-fn making_a_connection_takes_as_long_as_is_set() {
+fn redis_timeout_bounds_connecting() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port can be had");
     let address = silent.local_addr().expect("it is bound").to_string();
     let start = |timeout: &str| {
@@ -989,9 +989,7 @@ fn making_a_connection_takes_as_long_as_is_set() {
     };
     let body = TIGHT.replace("tight", "k");
     let server = start("50ms");
-    look_until("nobody waits longer to connect", || {
-        server.json(&body).status == 429
-    });
+    look_until("connecting times out", || server.json(&body).status == 429);
 
     let redis = RedisProcess::start();
     let url = redis.url();

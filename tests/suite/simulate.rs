@@ -23,9 +23,12 @@ fn simulate(arguments: &str) -> String {
 
 /// The runs of all scenes, each with the traffic that it had.
 fn runs(arguments: &str) -> Vec<(String, Value)> {
-    let told: Value =
+    let output: Value =
         serde_json::from_str(&simulate(&format!("{arguments} --format json"))).expect("it is JSON");
-    let scenes = told["scenes"].as_array().expect("there are scenes").iter();
+    let scenes = output["scenes"]
+        .as_array()
+        .expect("there are scenes")
+        .iter();
     let of_scene = |scene: &Value| {
         let traffic = scene["traffic"]
             .as_str()
@@ -46,11 +49,11 @@ fn number(run: &Value, name: &str) -> u64 {
 }
 
 #[test]
-fn twice_the_rate_of_a_bucket_is_refused_by_half_less_what_the_first_burst_lets_in() {
-    let told = simulate(
+fn twice_the_rate_of_a_bucket_is_half_admitted_after_the_burst() {
+    let output = simulate(
         "--requests 10 --unit second --algorithm token_bucket --traffic double --calls 10000",
     );
-    let row = told
+    let row = output
         .lines()
         .find(|line| line.starts_with("token_bucket"))
         .expect("it has a row");
@@ -58,7 +61,7 @@ fn twice_the_rate_of_a_bucket_is_refused_by_half_less_what_the_first_burst_lets_
     assert_eq!(
         numbers,
         ["token_bucket,", "burst", "10", "5009", "4991", "19", "19"],
-        "{told}"
+        "{output}"
     );
 }
 
@@ -117,7 +120,7 @@ const PROMISES: &[(&str, &str, u64, u64)] = &[
 ];
 
 #[test]
-fn no_traffic_gets_more_through_than_the_algorithm_promises() {
+fn no_traffic_exceeds_the_bound_of_the_algorithm() {
     for (options, label, in_a_period, in_a_window) in PROMISES {
         let runs = runs(&format!(
             "--requests {REQUESTS} --calls 1000 --traffic {TRAFFICS} {options}"
@@ -150,12 +153,12 @@ fn no_traffic_gets_more_through_than_the_algorithm_promises() {
 }
 
 #[test]
-fn a_run_lasts_several_periods_and_says_which_limits_were_never_exceeded() {
+fn runs_last_several_periods_and_note_limits_never_exceeded() {
     const PERIOD_US: u64 = 3_600_000_000;
     let scene = |arguments: &str| {
-        let told: Value = serde_json::from_str(&simulate(&format!("{arguments} --format json")))
+        let output: Value = serde_json::from_str(&simulate(&format!("{arguments} --format json")))
             .expect("it is JSON");
-        told["scenes"][0].clone()
+        output["scenes"][0].clone()
     };
     // 10,000 calls are over before the first burst is.
     let long = scene("--requests 20000 --unit hour --algorithm sliding_log");
@@ -165,7 +168,7 @@ fn a_run_lasts_several_periods_and_says_which_limits_were_never_exceeded() {
     );
     assert_eq!(long["note"], Value::Null);
     let short = "--requests 20000 --unit hour --calls 10000 --algorithm sliding_log";
-    let note = "the limit was never exceeded; the calls end within one period (1 h): write more --calls, or a faster --traffic";
+    let note = "the limit was never exceeded; all requests are within one period (1 h): increase --calls, or use a faster --traffic";
     assert_eq!(scene(short)["note"], note);
     assert!(
         simulate(short).contains(&format!("\nnote: {note}\n")),
@@ -187,15 +190,16 @@ fn a_run_lasts_several_periods_and_says_which_limits_were_never_exceeded() {
         "--requests 20000 --unit hour --calls 10000 --algorithm fixed_window,leaky_bucket,sliding_log",
     );
     assert!(
-        some["note"].as_str().is_some_and(
-            |note| note.starts_with("never exceeded: fixed_window; sliding_log; the calls end")
-        ),
+        some["note"]
+            .as_str()
+            .is_some_and(|note| note
+                .starts_with("never exceeded: fixed_window; sliding_log; all requests are")),
         "{some}"
     );
 }
 
 #[test]
-fn a_burst_at_an_edge_gets_twice_the_limit_through_a_fixed_window_and_through_no_other() {
+fn only_fixed_windows_admit_twice_the_limit_at_an_edge() {
     let most: Vec<u64> = runs("--requests 10 --traffic bursty")
         .iter()
         .map(|(_, run)| number(run, "most_in_a_period"))
@@ -205,7 +209,7 @@ fn a_burst_at_an_edge_gets_twice_the_limit_through_a_fixed_window_and_through_no
 }
 
 #[test]
-fn a_queue_holds_calls_back_no_longer_than_it_may_and_lets_them_go_evenly() {
+fn queues_release_evenly_within_max_wait() {
     for (traffic, run) in runs(&format!(
         "--requests 10 --algorithm leaky_bucket --max-wait 300ms --traffic {TRAFFICS}"
     )) {
@@ -216,12 +220,12 @@ fn a_queue_holds_calls_back_no_longer_than_it_may_and_lets_them_go_evenly() {
             "{traffic}"
         );
     }
-    let told = runs(
+    let output = runs(
         "--requests 10 --algorithm leaky_bucket --max-wait 1s --traffic bursty --calls 20 --show 6s",
     );
     // 20 calls at once: the first goes on, ten more wait for their tenth of a second each, and two
     // go as time passes.
-    let admitted: Vec<u64> = told[0].1["chart"]["admitted"]
+    let admitted: Vec<u64> = output[0].1["chart"]["admitted"]
         .as_array()
         .expect("a list")
         .iter()
@@ -231,27 +235,30 @@ fn a_queue_holds_calls_back_no_longer_than_it_may_and_lets_them_go_evenly() {
         admitted.iter().all(|&admitted| admitted <= 2),
         "{admitted:?}"
     );
-    assert_eq!(admitted.iter().sum::<u64>(), number(&told[0].1, "admitted"));
+    assert_eq!(
+        admitted.iter().sum::<u64>(),
+        number(&output[0].1, "admitted")
+    );
 }
 
 #[test]
-fn never_more_are_at_once_than_concurrency_allows_and_places_are_given_back() {
-    let told = runs(&format!(
+fn concurrency_bounds_requests_at_once_and_releases_slots() {
+    let output = runs(&format!(
         "--requests 10 --algorithm concurrency --hold 800ms --traffic {TRAFFICS}"
     ));
-    for (traffic, run) in &told {
+    for (traffic, run) in &output {
         assert!(number(run, "most_at_once") <= 10, "{traffic}: {run}");
     }
     // 8 are under way at 10 a second, and 16 would be at 20.
     assert_eq!(
         (
-            number(&told[0].1, "admitted"),
-            number(&told[0].1, "most_at_once")
+            number(&output[0].1, "admitted"),
+            number(&output[0].1, "most_at_once")
         ),
         (10_000, 8)
     );
-    assert_eq!(number(&told[1].1, "most_at_once"), 10);
-    assert!(number(&told[1].1, "refused") > 0);
+    assert_eq!(number(&output[1].1, "most_at_once"), 10);
+    assert!(number(&output[1].1, "refused") > 0);
     // A lease that is shorter than calls forgets holders that are still at work.
     let forgotten =
         runs("--requests 10 --algorithm concurrency --hold 800ms --lease 100ms --traffic double");
@@ -265,7 +272,7 @@ fn never_more_are_at_once_than_concurrency_allows_and_places_are_given_back() {
 }
 
 #[test]
-fn the_limit_of_a_rule_is_the_one_that_serves_and_others_can_stand_beside_it() {
+fn limits_of_rules_can_be_compared_with_others() {
     let directory = TempDir::new().expect("a temporary directory");
     let rules = "\
 domain: shop
@@ -290,14 +297,14 @@ descriptors:
         .to_str()
         .expect("temporary directories have plain names");
     let met = format!("{path} --domain shop --descriptor user=ann");
-    let told = simulate(&met);
+    let output = simulate(&met);
     assert!(
-        told.starts_with(&format!(
+        output.starts_with(&format!(
             "shop.user at {path}/rules.yaml:3: 30 per 2 min, token_bucket, burst 5,"
         )),
-        "{told}"
+        "{output}"
     );
-    assert!(told.contains("most in any 2 min"), "{told}");
+    assert!(output.contains("most in any 2 min"), "{output}");
 
     let labels: Vec<Value> = runs(&format!("{met} --algorithm fixed_window,token_bucket"))
         .into_iter()
@@ -335,7 +342,7 @@ descriptors:
         ),
         ("user=ann --burst 3", "the limit is the rule's"),
         ("partner=bob", "its rule is unlimited"),
-        ("nobody=eve", "it meets no rule with a limit"),
+        ("nobody=eve", "it matches no rule with a limit"),
         ("=", "the entry `=` has no key"),
     ];
     for (descriptor, expected) in wrong {
@@ -388,10 +395,10 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "--requests 10 --algorithm leaky_bucket --max-wait 2d",
-        "write from 1ms to 1h",
+        "max_wait must be from 1ms to 1h",
     ),
     ("--requests 10 --format png", "svg"),
-    ("--requests 10 --show 0s", "write a longer --show"),
+    ("--requests 10 --show 0s", "increase --show"),
     ("--requests 0", "write --traffic 10"),
     ("--requests 1 --unit year --calls 1000000", "the year 2255"),
     (
@@ -415,7 +422,7 @@ fn what_makes_no_sense_ends_with_64_and_says_what_to_write() {
 }
 
 #[test]
-fn extremes_end_and_say_something() {
+fn extreme_arguments_end_with_output() {
     let extremes = [
         "--requests 4294967295 --unit second --calls 100 --traffic steady,double,bursty,1000000",
         "--requests 1 --unit year --unit-multiplier 100 --calls 2 --traffic bursty --algorithm fixed_window",
@@ -456,7 +463,7 @@ fn pictures(page: &str) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn every_picture_in_the_docs_is_what_the_command_under_it_draws() {
+fn every_picture_in_the_docs_is_drawn_by_its_command() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     let page = fs::read_to_string(docs.join("algorithms.md")).expect("the page can be read");
     let pictures = pictures(&page);
@@ -473,7 +480,7 @@ fn every_picture_in_the_docs_is_what_the_command_under_it_draws() {
 }
 
 #[test]
-fn every_picture_in_the_docs_stands_on_a_page() {
+fn every_picture_in_the_docs_is_used() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     let files = |directory: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(directory).expect("the docs can be listed");

@@ -1,4 +1,4 @@
-//! Traces: what a collector of OpenTelemetry gets, and that nobody waits for one that is not there.
+//! Traces: what an OpenTelemetry collector receives, and that no request waits for an absent one.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -105,8 +105,7 @@ fn attribute<'s>(span: &'s Span, name: &str) -> &'s str {
 }
 
 #[tokio::test]
-async fn a_call_is_a_span_of_the_references_name_with_its_parts_nested_in_it_over_http_and_over_grpc()
- {
+async fn requests_have_the_spans_of_the_reference() {
     let (collector, redis) = (Collector::start(), RedisProcess::start());
     for (protocol, addr) in [("http", collector.http), ("grpc", collector.grpc)] {
         let instance = format!("{protocol}-0");
@@ -207,7 +206,7 @@ async fn a_call_is_a_span_of_the_references_name_with_its_parts_nested_in_it_ove
 }
 
 #[tokio::test]
-async fn without_more_settings_it_is_named_as_in_the_reference_and_each_process_has_an_id() {
+async fn default_resource_is_that_of_the_reference() {
     let collector = Collector::start();
     let servers = [traced(&collector).start(), traced(&collector).start()];
     for server in &servers {
@@ -231,7 +230,7 @@ async fn without_more_settings_it_is_named_as_in_the_reference_and_each_process_
 }
 
 #[tokio::test]
-async fn a_refusal_says_which_rule_and_an_outage_of_redis_which_policy() {
+async fn spans_name_the_rule_over_limit_and_the_outage_policy() {
     let (collector, mut redis) = (Collector::start(), RedisProcess::start());
     let server = traced_to(TestServer::with_rules(&limit_of(1)), collector.http);
     let server = server
@@ -246,18 +245,18 @@ async fn a_refusal_says_which_rule_and_an_outage_of_redis_which_policy() {
         ],
         [Overall::Ok, Overall::OverLimit]
     );
-    let refused = collector.wait_for("a refusal is traced", |span| {
+    let over_limit = collector.wait_for("an over-limit response is traced", |span| {
         attribute(span, "tollgate.code") == "OVER_LIMIT"
     });
     assert_eq!(
         (
-            attribute(&refused, "tollgate.refused_by"),
-            attribute(&refused, "tollgate.store_policy")
+            attribute(&over_limit, "tollgate.refused_by"),
+            attribute(&over_limit, "tollgate.store_policy")
         ),
         ("d.k", "(not there)")
     );
     assert_eq!(
-        attribute(&refused, "tollgate.refused_limit"),
+        attribute(&over_limit, "tollgate.refused_limit"),
         "1 per year, fixed_window, refused hits count"
     );
 
@@ -274,7 +273,7 @@ async fn a_refusal_says_which_rule_and_an_outage_of_redis_which_policy() {
 }
 
 #[tokio::test]
-async fn json_has_the_references_span_and_so_has_a_request_that_is_refused_as_wrong() {
+async fn json_and_invalid_requests_have_spans() {
     let collector = Collector::start();
     let server = traced(&collector).start();
     assert_eq!(server.json(JSON_BODY).status, 200);
@@ -283,7 +282,7 @@ async fn json_has_the_references_span_and_so_has_a_request_that_is_refused_as_wr
     assert_eq!(attribute(named(&spans, JSON), "http.status_code"), "200");
     assert!(
         spans.iter().all(|span| span.name != REDIS),
-        "nobody was asked: {spans:#?}"
+        "Redis was not called: {spans:#?}"
     );
 
     let status = server
@@ -304,7 +303,7 @@ async fn json_has_the_references_span_and_so_has_a_request_that_is_refused_as_wr
 }
 
 #[tokio::test]
-async fn a_caller_who_gives_up_leaves_a_trace_that_says_so() {
+async fn cancelled_requests_have_cancelled_spans() {
     let collector = Collector::start();
     let rules = "{domain: d, descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1}, \
                  metadata: {tollgate: {algorithm: leaky_bucket, on_limit: queue, max_wait: 1h}}}]}";
@@ -333,7 +332,7 @@ const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
 
 #[tokio::test]
-async fn parents_of_w3c_and_of_b3_in_one_header_or_several_are_known_on_both_doors() {
+async fn parents_are_read_from_w3c_and_b3_headers() {
     let collector = Collector::start();
     let server = traced(&collector).start();
     let long = |number: u32| format!("{number:032x}");
@@ -409,7 +408,7 @@ async fn parents_of_w3c_and_of_b3_in_one_header_or_several_are_known_on_both_doo
 }
 
 #[tokio::test]
-async fn whoever_calls_decides_whether_it_is_traced_and_chance_only_where_nobody_has() {
+async fn callers_decide_sampling_before_the_rate() {
     let collector = Collector::start();
     let [never, half, always] = ["0", "0.5", "1"].map(|rate| {
         traced(&collector)
@@ -486,7 +485,7 @@ async fn whoever_calls_decides_whether_it_is_traced_and_chance_only_where_nobody
 }
 
 #[tokio::test]
-async fn off_nothing_is_sent_and_nothing_is_read() {
+async fn disabled_traces_send_and_read_nothing() {
     let collector = Collector::start();
     let server = traced(&collector)
         .with_env("TRACING_ENABLED", "false")
@@ -501,7 +500,7 @@ async fn off_nothing_is_sent_and_nothing_is_read() {
     )
     .await;
     assert_eq!(server.metric("tollgate_spans_sent_total"), None);
-    // Nobody would send anything later: there is no thread for it.
+    // There is no exporter thread.
     let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
     let mut names = threads.map(|thread| {
         std::fs::read_to_string(thread.expect("it is there").path().join("comm"))
@@ -512,7 +511,7 @@ async fn off_nothing_is_sent_and_nothing_is_read() {
 }
 
 #[tokio::test]
-async fn headers_are_sent_along_and_what_is_set_for_traces_wins() {
+async fn headers_are_sent_and_settings_for_traces_take_precedence() {
     let collector = Collector::start();
     for (protocol, addr) in [("http", collector.http), ("grpc", collector.grpc)] {
         let nowhere = "http://127.0.0.1:9/nowhere";
@@ -567,7 +566,7 @@ fn has_header(batch: &crate::support::otlp::Batch, name: &str, value: &str) -> b
 }
 
 #[tokio::test]
-async fn with_https_a_collector_is_known_by_its_authority_and_knows_us_by_our_certificate() {
+async fn https_authenticates_collector_and_client() {
     let authority = Authority::new();
     let theirs = authority.sign("collector", "DNS:localhost,IP:127.0.0.1", KeyForm::Pkcs8);
     let ours = authority.sign("tollgate", "DNS:tollgate", KeyForm::Pkcs1);
@@ -617,7 +616,7 @@ async fn with_https_a_collector_is_known_by_its_authority_and_knows_us_by_our_ce
                 server.metric("tollgate_span_exports_failed_total") > Some(0.0)
             });
             assert!(
-                server.log().contains("spans cannot be sent"),
+                server.log().contains("trace export failed"),
                 "{}",
                 server.log()
             );
@@ -627,26 +626,26 @@ async fn with_https_a_collector_is_known_by_its_authority_and_knows_us_by_our_ce
 }
 
 #[tokio::test]
-async fn a_collector_that_is_not_there_costs_spans_and_nothing_else() {
+async fn an_absent_collector_costs_only_spans() {
     for protocol in ["http", "grpc"] {
-        // Nobody listens on it, and nobody else gets it meanwhile.
+        // Not listening, and reserved for this test.
         let taken = TcpListener::bind("127.0.0.1:0").expect("there is a port");
         let addr = taken.local_addr().expect("it is bound");
         drop(taken);
-        assert_nobody_waits_for(addr, protocol).await;
+        assert_no_request_waits_for(addr, protocol).await;
     }
 }
 
 #[tokio::test]
-async fn a_collector_that_hangs_costs_spans_and_nothing_else() {
+async fn a_hanging_collector_costs_only_spans() {
     for protocol in ["http", "grpc"] {
-        // Connections are made by the kernel, and nobody ever reads what comes.
+        // The kernel accepts connections, and nothing reads from them.
         let silent = TcpListener::bind("127.0.0.1:0").expect("there is a port");
-        assert_nobody_waits_for(silent.local_addr().expect("it is bound"), protocol).await;
+        assert_no_request_waits_for(silent.local_addr().expect("it is bound"), protocol).await;
     }
 }
 
-async fn assert_nobody_waits_for(collector: SocketAddr, protocol: &str) {
+async fn assert_no_request_waits_for(collector: SocketAddr, protocol: &str) {
     let given = |timeout_ms: &str| {
         let server = traced_to(TestServer::with_rules(&limit_of(100_000)), collector)
             .with_env("TRACING_EXPORTER_PROTOCOL", protocol);
@@ -706,7 +705,7 @@ async fn assert_ends(server: &mut TestServer) {
 }
 
 #[tokio::test]
-async fn the_last_spans_are_sent_at_the_end_and_a_collector_that_hangs_delays_it_by_3_s_at_most() {
+async fn the_last_spans_are_flushed_within_3_s() {
     let collector = Collector::start();
     let mut server = traced(&collector).with_env(NO_DRAIN.0, NO_DRAIN.1).start();
     call(&server, &[]).await;
@@ -735,7 +734,7 @@ async fn the_last_spans_are_sent_at_the_end_and_a_collector_that_hangs_delays_it
 }
 
 #[tokio::test]
-async fn spans_wait_for_a_collector_that_comes_back_and_both_are_told_once() {
+async fn spans_wait_for_a_collector_and_logs_say_so_once() {
     let place = TcpListener::bind("127.0.0.1:0")
         .expect("there is a port")
         .local_addr()
@@ -749,7 +748,7 @@ async fn spans_wait_for_a_collector_that_comes_back_and_both_are_told_once() {
     });
     let listener = tokio::net::TcpListener::bind(place)
         .await
-        .expect("nobody has taken it");
+        .expect("the port is free");
     let (mut stream, _) = listener.accept().await.expect("it tries again");
     let mut head = [0; 4_096];
     assert!(stream.read(&mut head).await.expect("it sends") > 0);
@@ -767,10 +766,7 @@ async fn spans_wait_for_a_collector_that_comes_back_and_both_are_told_once() {
         server.log()
     );
     assert_eq!(
-        server
-            .log()
-            .matches("the collector takes spans again")
-            .count(),
+        server.log().matches("trace export recovered").count(),
         1,
         "{}",
         server.log()
@@ -782,7 +778,7 @@ async fn spans_wait_for_a_collector_that_comes_back_and_both_are_told_once() {
 }
 
 #[test]
-fn settings_of_traces_that_make_no_sense_are_refused_by_name() {
+fn invalid_trace_settings_are_errors_with_their_name() {
     let authority = Authority::new();
     let ours = authority.sign("tollgate", "DNS:tollgate", KeyForm::Pkcs8);
     let cert = ours.cert.to_str().expect("a plain name");
@@ -818,8 +814,16 @@ fn settings_of_traces_that_make_no_sense_are_refused_by_name() {
         ),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd", "write none"),
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere", "/nowhere"),
-        ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", cert, "go together"),
-        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", cert, "go together"),
+        (
+            "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+            cert,
+            "a certificate needs its key",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+            cert,
+            "a certificate needs its key",
+        ),
         (
             "OTEL_RESOURCE_ATTRIBUTES",
             "zone",
@@ -845,7 +849,7 @@ fn settings_of_traces_that_make_no_sense_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn gzip_is_warned_about_and_sends_uncompressed_and_settings_set_to_nothing_are_not_set() {
+async fn gzip_is_warned_about_and_empty_trace_settings_are_unset() {
     let collector = Collector::start();
     let nothing = [
         "TRACING_EXPORTER_PROTOCOL",

@@ -117,7 +117,7 @@ impl Traffic {
         let period = per.as_micros();
         if requests == 0 && !matches!(pattern, Pattern::Rate(_)) {
             return Err(format!(
-                "a limit of 0 has no rate that calls could come at, {pattern} or not; write --traffic 10"
+                "a limit of 0 has no rate for {pattern} traffic; write --traffic 10"
             ));
         }
         let way = match pattern {

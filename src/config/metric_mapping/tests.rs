@@ -73,7 +73,11 @@ const WRONG: &[(&str, (u32, u32), &str)] = &[
     ("mappings: x", (1, 11), "a list"),
     ("mappings:\n  - match: a.*\n", (2, 5), "no name"),
     ("mappings:\n  - name: m\n", (2, 5), "no match"),
-    ("mappings:\n  - {match: a, name: m}\n", (2, 13), "not a glob"),
+    (
+        "mappings:\n  - {match: a, name: m}\n",
+        (2, 13),
+        "not a glob",
+    ),
     (
         "mappings:\n  - {match: 'a(', match_type: regex, name: m}\n",
         (2, 13),

@@ -72,21 +72,23 @@ impl Collector {
             .stderr(stderr)
             .spawn()
             .expect("it is a program");
-        let told =
+        let output =
             || fs::read_to_string(home.path().join("stdout")).expect("what it prints is text");
         let failed = || fs::read_to_string(home.path().join("stderr")).unwrap_or_default();
         look_until("the collector says where it is", || {
-            assert_eq!(failed(), "", "the collector has trouble");
-            told().lines().count() >= 2
+            assert_eq!(failed(), "", "the collector failed");
+            output().lines().count() >= 2
         });
-        let told = told();
+        let output = output();
         let address = |protocol: &str| {
-            told.lines()
+            output
+                .lines()
                 .find_map(|line| line.strip_prefix(protocol))
                 .and_then(|addr| addr.trim().parse().ok())
         };
-        let [http, grpc] = ["http", "grpc"]
-            .map(|protocol| address(protocol).unwrap_or_else(|| panic!("no {protocol} in {told}")));
+        let [http, grpc] = ["http", "grpc"].map(|protocol| {
+            address(protocol).unwrap_or_else(|| panic!("no {protocol} in {output}"))
+        });
         Self {
             child,
             home,
@@ -97,10 +99,10 @@ impl Collector {
 
     /// What was taken so far.
     pub(crate) fn batches(&self) -> Vec<Batch> {
-        let told =
+        let output =
             fs::read_to_string(self.home.path().join("stdout")).expect("what it prints is text");
         // A line without an end is being written.
-        let lines = told
+        let lines = output
             .split_inclusive('\n')
             .filter(|line| line.ends_with('\n'))
             .skip(2);
@@ -132,13 +134,13 @@ impl Drop for Collector {
     }
 }
 
-fn batch(told: &Value) -> Batch {
-    let headers = serde_json::from_value(told["headers"].clone()).expect("headers have values");
-    let resources = told["traces"]["resourceSpans"]
+fn batch(output: &Value) -> Batch {
+    let headers = serde_json::from_value(output["headers"].clone()).expect("headers have values");
+    let resources = output["traces"]["resourceSpans"]
         .as_array()
         .expect("there is a list");
     let [resource] = &resources[..] else {
-        panic!("one resource, not {told}")
+        panic!("one resource, not {output}")
     };
     let scopes = resource["scopeSpans"].as_array().expect("there is a list");
     let spans = scopes
@@ -153,8 +155,8 @@ fn batch(told: &Value) -> Batch {
     }
 }
 
-fn span(told: &Value) -> Span {
-    let text = |name: &str| told[name].as_str().unwrap_or_default().to_owned();
+fn span(output: &Value) -> Span {
+    let text = |name: &str| output[name].as_str().unwrap_or_default().to_owned();
     let number = |name: &str| text(name).parse().expect("64 bits are written as text");
     Span {
         name: text("name"),
@@ -164,9 +166,9 @@ fn span(told: &Value) -> Span {
         tracestate: text("traceState"),
         start: number("startTimeUnixNano"),
         end: number("endTimeUnixNano"),
-        attributes: attributes(&told["attributes"]),
-        error: (told["status"]["code"] == 2).then(|| {
-            told["status"]["message"]
+        attributes: attributes(&output["attributes"]),
+        error: (output["status"]["code"] == 2).then(|| {
+            output["status"]["message"]
                 .as_str()
                 .unwrap_or_default()
                 .to_owned()
@@ -174,8 +176,8 @@ fn span(told: &Value) -> Span {
     }
 }
 
-fn attributes(told: &Value) -> BTreeMap<String, String> {
-    let list = told.as_array().map(Vec::as_slice).unwrap_or_default();
+fn attributes(output: &Value) -> BTreeMap<String, String> {
+    let list = output.as_array().map(Vec::as_slice).unwrap_or_default();
     let value = |value: &Value| {
         value
             .as_object()

@@ -1,4 +1,4 @@
-//! A statsd of one test: it adds up what it is told, over TCP and UDP on one port, and can go away
+//! A statsd for one test: it adds up what it receives over TCP and UDP on one port, and can go away
 //! and come back.
 
 use std::collections::BTreeMap;
@@ -11,19 +11,19 @@ use std::time::Duration;
 /// How often a thread that waits for datagrams looks whether it is over.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What was told, and the doors by which it comes in while they are open.
+/// What was received, and the sockets while they are open.
 pub(crate) struct Statsd {
     port: u16,
-    heard: Arc<Mutex<Heard>>,
+    received: Arc<Mutex<Received>>,
     open: Option<Open>,
 }
 
-/// What was told since the start.
+/// What was received since the start.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Heard {
+pub(crate) struct Received {
     /// Counters by name and tags, added up.
     pub(crate) counters: BTreeMap<String, u64>,
-    /// Gauges, as they were told last.
+    /// The last values of gauges.
     pub(crate) gauges: BTreeMap<String, u64>,
     /// For how many calls there was a time.
     pub(crate) times: BTreeMap<String, f64>,
@@ -50,14 +50,14 @@ enum Closing {
 }
 
 impl Statsd {
-    /// With both doors open.
+    /// Listening on both sockets.
     pub(crate) fn start() -> Self {
         let mut statsd = Self::away();
         statsd.come();
         statsd
     }
 
-    /// Nobody is there yet, but there is a port where somebody will be.
+    /// Not listening yet; the port is reserved.
     pub(crate) fn away() -> Self {
         let port = loop {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
@@ -68,12 +68,12 @@ impl Statsd {
         };
         Self {
             port,
-            heard: Arc::default(),
+            received: Arc::default(),
             open: None,
         }
     }
 
-    /// Opens the doors.
+    /// Starts to listen.
     pub(crate) fn come(&mut self) {
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).expect("the port is still free");
@@ -86,23 +86,23 @@ impl Statsd {
         let over = Arc::new(OnceLock::new());
         let threads = vec![
             thread::spawn({
-                let (heard, over) = (self.heard.clone(), over.clone());
-                move || accept(listener, &heard, &over)
+                let (received, over) = (self.received.clone(), over.clone());
+                move || accept(listener, &received, &over)
             }),
             thread::spawn({
-                let (heard, over) = (self.heard.clone(), over.clone());
-                move || receive(&datagrams, &heard, &over)
+                let (received, over) = (self.received.clone(), over.clone());
+                move || receive(&datagrams, &received, &over)
             }),
         ];
         self.open = Some(Open { over, threads });
     }
 
-    /// Closes the doors, and says so to whoever came in by them: what is on its way is heard.
+    /// Closes the sockets, and their connections, after reading what was sent.
     pub(crate) fn go(&mut self) {
         self.close(Closing::SayingSo);
     }
 
-    /// Closes the doors when everything is heard that was sent. Whoever sends over TCP has to have
+    /// Closes the sockets when everything is received that was sent. Whoever sends over TCP has to have
     /// ended.
     pub(crate) fn hear_out(&mut self) {
         self.close(Closing::AsTheyEnd);
@@ -123,16 +123,16 @@ impl Statsd {
         self.port.to_string()
     }
 
-    /// What was told so far.
-    pub(crate) fn heard(&self) -> Heard {
-        self.heard.lock().expect("nobody panicked").clone()
+    /// What was received so far.
+    pub(crate) fn received(&self) -> Received {
+        self.received.lock().expect("no panic while locked").clone()
     }
 
     /// What a counter adds up to.
     pub(crate) fn counter(&self, name: &str) -> u64 {
-        self.heard
+        self.received
             .lock()
-            .expect("nobody panicked")
+            .expect("no panic while locked")
             .counters
             .get(name)
             .copied()
@@ -146,18 +146,21 @@ impl Drop for Statsd {
     }
 }
 
-fn accept(listener: TcpListener, heard: &Arc<Mutex<Heard>>, over: &OnceLock<Closing>) {
+fn accept(listener: TcpListener, received: &Arc<Mutex<Received>>, over: &OnceLock<Closing>) {
     let (mut connections, mut readers) = (Vec::new(), Vec::new());
     let closing = loop {
         match (listener.accept(), over.get()) {
             (Ok((connection, _)), _) => {
                 connection.set_nonblocking(false).expect("it is a socket");
                 connections.push(connection.try_clone().expect("it is a socket"));
-                heard.lock().expect("nobody panicked").connections += 1;
-                let heard = heard.clone();
+                received.lock().expect("no panic while locked").connections += 1;
+                let received = received.clone();
                 readers.push(thread::spawn(move || {
                     for line in BufReader::new(connection).lines().map_while(Result::ok) {
-                        heard.lock().expect("nobody panicked").hear(&line);
+                        received
+                            .lock()
+                            .expect("no panic while locked")
+                            .record(&line);
                     }
                 }));
             }
@@ -166,7 +169,7 @@ fn accept(listener: TcpListener, heard: &Arc<Mutex<Heard>>, over: &OnceLock<Clos
             (Err(error), _) => panic!("accept: {error}"),
         }
     };
-    // First of all, so that nobody comes back by it and talks to nobody.
+    // First, so that no client reconnects to a closing socket.
     drop(listener);
     if closing == Closing::SayingSo {
         for connection in connections {
@@ -179,7 +182,7 @@ fn accept(listener: TcpListener, heard: &Arc<Mutex<Heard>>, over: &OnceLock<Clos
     }
 }
 
-fn receive(datagrams: &UdpSocket, heard: &Mutex<Heard>, over: &OnceLock<Closing>) {
+fn receive(datagrams: &UdpSocket, received: &Mutex<Received>, over: &OnceLock<Closing>) {
     let mut packet = vec![0; 1 << 16];
     loop {
         // It fails when nothing came for a while.
@@ -189,20 +192,20 @@ fn receive(datagrams: &UdpSocket, heard: &Mutex<Heard>, over: &OnceLock<Closing>
             }
             continue;
         };
-        let mut heard = heard.lock().expect("nobody panicked");
-        heard.packet_bytes = heard.packet_bytes.max(length);
+        let mut received = received.lock().expect("no panic while locked");
+        received.packet_bytes = received.packet_bytes.max(length);
         for line in std::str::from_utf8(&packet[..length])
             .expect("metrics are text")
             .lines()
         {
-            heard.hear(line);
+            received.record(line);
         }
     }
 }
 
-impl Heard {
+impl Received {
     /// `name:value|kind`, then perhaps `|@rate` and `|#tags`.
-    fn hear(&mut self, line: &str) {
+    fn record(&mut self, line: &str) {
         self.lines.push(line.to_owned());
         let (name, rest) = line
             .split_once(':')

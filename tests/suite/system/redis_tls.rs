@@ -15,7 +15,8 @@ use tollgate::telemetry::metric::Metrics;
 use crate::cluster::ready;
 use crate::redis_address::{connect_error, connecting, info, open, reach, text};
 use crate::settings::{
-    K, K_AND_S, S, TIGHT, counting, counts_on_a_new_connection, is_told, with_both_periods,
+    K, K_AND_S, S, TIGHT, counting, counts_on_a_new_connection, wait_until_ready_says,
+    with_both_periods,
 };
 use crate::support::certificates::{Authority, Identity, KeyForm};
 use crate::support::cluster::ClusterProcess;
@@ -384,7 +385,7 @@ fn the_second_redis_is_reached_only_with_what_it_asks_for() {
     }
     let server = start(&[tls]);
     look_until("the first is reached", || server.json(K).status == 200);
-    is_told(
+    wait_until_ready_says(
         &server,
         "requires a password (NOAUTH); set REDIS_PERSECOND_AUTH",
     );

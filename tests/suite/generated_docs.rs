@@ -1,0 +1,166 @@
+//! `docs/settings.md` and `docs/metrics.md` are generated from the definitions. `make generated-docs`
+//! rewrites them; these tests fail while they are out of date.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use clap::{Args as _, Command};
+use tollgate::settings::Settings;
+
+use crate::support::certificates::{Authority, KeyForm};
+use crate::support::{TestServer, limit_of};
+
+const SETTINGS: &str = "# Settings
+
+Every setting is an environment variable and a flag of the same name: `GRPC_PORT` is `--grpc-port`. Flags take precedence. A
+variable that is set to nothing is not set. What differs from envoyproxy/ratelimit is in [compatibility.md](compatibility.md#settings).
+
+<!-- Generated from the definitions by `make generated-docs`. -->
+";
+
+const METRICS: &str = "# Metrics
+
+Everything on `/metrics` of the admin port. Metrics named `ratelimit_*` are those of envoyproxy/ratelimit, also sent to statsd;
+their names change with PROMETHEUS_MAPPER_YAML. Histograms have the series `_bucket`, `_sum` and `_count`.
+[operations.md](operations.md) explains what to do about them.
+
+<!-- Generated from the definitions by `make generated-docs`. -->
+";
+
+#[test]
+fn settings_page_is_current() {
+    let command = Settings::augment_args(Command::new("tollgate"));
+    let mut headings: Vec<&str> = Vec::new();
+    let mut rows: BTreeMap<&str, String> = BTreeMap::new();
+    for argument in command.get_arguments() {
+        let Some(name) = argument.get_env().and_then(|name| name.to_str()) else {
+            continue;
+        };
+        let heading = argument
+            .get_help_heading()
+            .expect("settings have a heading");
+        if !headings.contains(&heading) {
+            headings.push(heading);
+        }
+        let help = argument
+            .get_help()
+            .expect("settings have a help text")
+            .to_string();
+        // A default that depends on something else is described in the help.
+        let (help, described) = match help.split_once(" [default: ") {
+            Some((help, default)) => (
+                help.to_owned(),
+                Some(default.trim_end_matches(']').to_owned()),
+            ),
+            None => (help, None),
+        };
+        let default: Vec<_> = argument
+            .get_default_values()
+            .iter()
+            .map(|value| value.to_string_lossy())
+            .collect();
+        let default = match described {
+            Some(text) => text,
+            None if default.concat().is_empty() => String::new(),
+            None => format!("`{}`", default.concat()),
+        };
+        let value = argument
+            .get_value_names()
+            .map(|names| names.join(" "))
+            .unwrap_or_default();
+        let row = rows.entry(heading).or_default();
+        let _ = writeln!(
+            row,
+            "| `{name}` | {value} | {} | {} |",
+            cell(&default),
+            cell(&help)
+        );
+    }
+    let mut page = SETTINGS.to_owned();
+    for heading in headings {
+        let _ = write!(
+            page,
+            "\n## {heading}\n\n| setting | value | default | description |\n|---|---|---|---|\n{}",
+            rows[heading]
+        );
+    }
+    assert_current("docs/settings.md", &page);
+}
+
+/// One process with files and the memory store, one with Redis, xDS, TLS and traces: together they
+/// register every metric. Nothing answers at the addresses.
+#[tokio::test]
+async fn metrics_page_is_current() {
+    let authority = Authority::new();
+    let identity = authority.sign("server", "DNS:localhost", KeyForm::Pkcs8);
+    let local = TestServer::with_rules(&limit_of(10)).start();
+    local.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#);
+    let remote = TestServer::with_xds("127.0.0.1:9")
+        .with_env("REDIS_URL", "127.0.0.1:9")
+        .with_env("TRACING_ENABLED", "true")
+        .with_env("GRPC_SERVER_USE_TLS", "true")
+        .with_env("GRPC_SERVER_TLS_CERT", &identity.cert.display().to_string())
+        .with_env("GRPC_SERVER_TLS_KEY", &identity.key.display().to_string())
+        .start();
+    let mut rows = BTreeMap::new();
+    for server in [local, remote] {
+        rows.append(&mut families(&server.admin("/metrics")));
+    }
+    let mut page = METRICS.to_owned();
+    page += "\n| metric | type | labels | description |\n|---|---|---|---|\n";
+    for (name, (kind, labels, help)) in rows {
+        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+        let _ = writeln!(
+            page,
+            "| `{name}` | {kind} | {} | {} |",
+            labels.join(", "),
+            cell(&help)
+        );
+    }
+    assert_current("docs/metrics.md", &page);
+}
+
+/// The type, label names and help text of each metric of a page.
+fn families(page: &str) -> BTreeMap<String, (String, BTreeSet<String>, String)> {
+    let mut families: BTreeMap<String, (String, BTreeSet<String>, String)> = BTreeMap::new();
+    let mut current = String::new();
+    for line in page.lines() {
+        if let Some((name, help)) = line
+            .strip_prefix("# HELP ")
+            .and_then(|rest| rest.split_once(' '))
+        {
+            current = name.to_owned();
+            families.entry(current.clone()).or_default().2 = help.to_owned();
+        } else if let Some((_, kind)) = line
+            .strip_prefix("# TYPE ")
+            .and_then(|rest| rest.split_once(' '))
+        {
+            families.entry(current.clone()).or_default().0 = kind.to_owned();
+        } else if let Some((_, labels)) = line.split_once('{') {
+            let names = labels
+                .split("\",")
+                .filter_map(|label| Some(label.split_once("=\"")?.0));
+            let names = names.filter(|name| *name != "le").map(str::to_owned);
+            families.entry(current.clone()).or_default().1.extend(names);
+        }
+    }
+    families
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+fn assert_current(path: &str, page: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    if std::env::var_os("REWRITE").is_some() {
+        fs::write(&file, page).expect("a page that can be written");
+    }
+    let written = fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        written == page,
+        "{path} is out of date: run `make generated-docs`"
+    );
+}
