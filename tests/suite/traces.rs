@@ -760,7 +760,10 @@ async fn spans_wait_for_a_collector_and_logs_say_so_once() {
         server.metric("tollgate_spans_sent_total") == Some(2.0)
     });
     assert_eq!(
-        server.log().matches("trace export failed; requests").count(),
+        server
+            .log()
+            .matches("trace export failed; requests")
+            .count(),
         1,
         "{}",
         server.log()
