@@ -228,10 +228,6 @@ fn request_of(keys: &[&str]) -> RateLimitRequest {
     )
 }
 
-fn millis(millis: u64) -> Span {
-    Span::from_micros(millis * 1_000)
-}
-
 #[tokio::test(start_paused = true)]
 async fn queue_spaces_requests_by_one_slot_and_rejects_past_max_wait() {
     let world = World::new();

@@ -6,17 +6,16 @@
 //!
 //! A decision is made within the caller's time: a verdict for each check, or why there is none.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::check::{Check, CheckError, CheckRequest, Decisions, Hits, StoreError, Verdict};
 use crate::limit::OverLimitHits;
-use crate::store::redis::client::batcher::{BATCH_SIZE_MAX, Batcher, NodeReply, SendState};
+use crate::store::redis::client::batcher::{BATCH_SIZE_MAX, NodeReply, SendState};
+use crate::store::redis::client::batchers::Batchers;
 use crate::store::redis::client::decode::ReplyError;
 use crate::store::redis::client::encode::{EncodedCheck, Mode, Route, WindowCommand};
 use crate::store::redis::client::node_batch::{
@@ -25,12 +24,13 @@ use crate::store::redis::client::node_batch::{
 use crate::store::redis::shared::Shared;
 use crate::store::redis::topology::cluster::Endpoint;
 use crate::store::redis::topology::health::FaultKind;
-use crate::store::redis::topology::node::{Node, NodeId};
+use crate::store::redis::topology::node::Node;
 use crate::store::redis::topology::pool::NodePool;
 use crate::store::redis::topology::redirect::Redirect;
 use crate::time::{Span, Time};
 
 pub mod batcher;
+mod batchers;
 pub mod decode;
 pub mod encode;
 pub(crate) mod lifetimes;
@@ -46,8 +46,7 @@ pub const REDIRECTS_MAX: usize = 5;
 #[derive(Debug, Clone)]
 pub struct RedisClient {
     shared: Arc<Shared>,
-    /// One for each server that was asked and is still in the topology.
-    batchers: Arc<Mutex<HashMap<NodeId, Batcher>>>,
+    batchers: Batchers,
 }
 
 /// The outcome of one node's batch.
@@ -63,17 +62,10 @@ type Cached = SmallVec<[Option<Verdict>; 2]>;
 impl RedisClient {
     /// A client for the worker that this is called on. It starts to connect to all known servers.
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let client = Self {
+        Self {
+            batchers: Batchers::start(&shared),
             shared,
-            batchers: Arc::default(),
-        };
-        for pool in client.shared.pools() {
-            let topology = pool.topology();
-            for node in topology.nodes() {
-                client.batcher(node, topology.has_slots());
-            }
         }
-        client
     }
 
     pub(crate) fn shared(&self) -> &Shared {
@@ -305,7 +297,10 @@ impl RedisClient {
         if left == Span::ZERO {
             return Err(StoreError::TimedOut.not_counted());
         }
-        let (batcher, state) = (self.batcher(node, batch.by_slot), SendState::default());
+        let (batcher, state) = (
+            self.batchers.of(&self.shared, node, batch.by_slot),
+            SendState::default(),
+        );
         let reply = batcher.send(checks, mode, state.clone());
         tokio::time::timeout(Duration::from(left), reply)
             .await
@@ -385,27 +380,6 @@ impl RedisClient {
                 Some((node.clone(), Route::Isolated))
             }
         }
-    }
-
-    /// The batcher of a node, started at the first use.
-    fn batcher(&self, node: &Arc<Node>, by_slot: bool) -> Batcher {
-        let mut batchers = self.batchers.lock();
-        match batchers.get(&node.id()) {
-            Some(batcher) if !batcher.has_ended() => return batcher.clone(),
-            Some(_) => {
-                tracing::error!(address = %node.address(), "a batcher ended unexpectedly; starting another one");
-            }
-            None => {}
-        }
-        // Batchers of removed nodes end when no request uses them.
-        batchers.retain(|id, _| {
-            self.shared
-                .pools()
-                .any(|pool| pool.topology().contains(*id))
-        });
-        let batcher = Batcher::start(self.shared.clone(), node.clone(), by_slot);
-        batchers.insert(node.id(), batcher.clone());
-        batcher
     }
 }
 
