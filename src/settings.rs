@@ -72,24 +72,24 @@ impl Settings {
         directory: Option<PathBuf>,
         environment: &Environment,
     ) -> Result<Resolved, String> {
-        let key_prefix = &self.rules.reading.cache_key_prefix;
-        let backend =
-            self.store
-                .backend(environment.variables(), self.limiter.replicas, key_prefix)?;
+        let (backend, warnings) = self.store.resolve(
+            self.limiter.replicas,
+            &self.rules.reading.cache_key_prefix,
+            environment,
+        )?;
         Ok(Resolved {
             statsd: self.telemetry.statsd(environment)?,
             traces: self.traces.options()?,
             grpc_tls: self.api.tls()?,
             backend,
             rules_from: self.rules.origin(directory, environment)?,
-            warnings: self.warnings(environment),
+            warnings: self.warnings(environment, warnings),
             settings: self,
         })
     }
 
-    fn warnings(&self, environment: &Environment) -> Vec<String> {
+    fn warnings(&self, environment: &Environment, mut warnings: Vec<String>) -> Vec<String> {
         let variables = environment.variables();
-        let mut warnings = self.store.warnings(variables);
         warnings.extend(self.api.warnings());
         warnings.extend(self.rules.xds.warnings(environment));
         warnings.extend(self.telemetry.warnings());

@@ -130,7 +130,7 @@ impl App {
             certificates,
             backend,
             credentials,
-            startup_timeout: settings.store.must_come_within(),
+            startup_timeout: settings.store.redis.startup_max(),
             statsd,
             spans,
             clock,

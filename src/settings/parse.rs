@@ -9,10 +9,6 @@ use std::fmt;
 
 use crate::time::Span;
 
-/// A value that may be unset; for settings that are not converted to `Option` yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Given<T>(pub Option<T>);
-
 /// A secret; redacted in `Debug` output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
@@ -41,27 +37,6 @@ impl fmt::Debug for Secret {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("<hidden>")
     }
-}
-
-/// Makes the empty text an unset value.
-pub fn given<T>(
-    read: fn(&str) -> Result<T, String>,
-) -> impl Fn(&str) -> Result<Given<T>, String> + Copy {
-    move |text| {
-        if text.is_empty() {
-            Ok(Given(None))
-        } else {
-            read(text).map(Some).map(Given)
-        }
-    }
-}
-
-/// Any text.
-///
-/// # Errors
-/// None.
-pub fn text(text: &str) -> Result<String, String> {
-    Ok(text.to_owned())
 }
 
 /// What Go's `strconv.ParseBool` accepts.

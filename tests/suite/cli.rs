@@ -138,7 +138,7 @@ fn help_has_groups() {
         "Rules by xDS:",
         "Store:",
         "Redis:",
-        "Redis for limits of a second:",
+        "Redis for limits of one second:",
         "Decisions:",
         "Admin listener:",
         "Log and metrics:",

@@ -8,8 +8,9 @@ use clap::Parser;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 use tempfile::TempDir;
+use tollgate::settings::environment::Environment;
 use tollgate::store::redis::connect::address::Address;
-use tollgate::store::redis::settings::Connecting;
+use tollgate::store::redis::settings::Resolved;
 use tollgate::store::redis::topology::deployment::Deployment;
 use tollgate::store::settings::Settings;
 
@@ -24,7 +25,7 @@ struct Cli {
 }
 
 /// Resolves settings, given as flags.
-pub(crate) fn connecting(settings: &[(&str, &str)]) -> Result<Connecting, String> {
+pub(crate) fn connecting(settings: &[(&str, &str)]) -> Result<Resolved, String> {
     let flags = settings.iter().flat_map(|(name, value)| {
         [
             format!("--{}", name.to_lowercase().replace('_', "-")),
@@ -33,7 +34,7 @@ pub(crate) fn connecting(settings: &[(&str, &str)]) -> Result<Connecting, String
     });
     let cli = Cli::try_parse_from(std::iter::once("tollgate".to_owned()).chain(flags))
         .expect("each of them is right");
-    cli.store.redis.connecting(&[])
+    cli.store.redis.resolve(&Environment::default())
 }
 
 /// The address of a single server.

@@ -8,7 +8,7 @@ use std::path::Path;
 use tempfile::TempDir;
 use tollgate::file_watch::Watched as _;
 use tollgate::store::redis::connect::credentials::CredentialReloader;
-use tollgate::store::redis::settings::Connecting;
+use tollgate::store::redis::settings::Resolved;
 use tollgate::store::redis::topology::deployment::Deployment;
 use tollgate::telemetry::metric::Metrics;
 
@@ -167,10 +167,10 @@ async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watch
         ("REDIS_TLS_CLIENT_CERT", text(&cert)),
         ("REDIS_TLS_CLIENT_KEY", text(&key)),
     ]);
-    let Connecting {
+    let Resolved {
         main: pool,
         per_second: other,
-        secrets,
+        files: secrets,
         ..
     } = resolved.expect("it is good");
     for (server, pool) in [(&main, pool), (&per_second, other.expect("it is set"))] {
@@ -222,7 +222,11 @@ async fn what_is_exchanged_is_for_connections_that_begin_later() {
         ("REDIS_TLS_CLIENT_CERT", text(&cert)),
         ("REDIS_TLS_CLIENT_KEY", text(&key)),
     ]);
-    let Connecting { main, secrets, .. } = resolved.expect("it is good");
+    let Resolved {
+        main,
+        files: secrets,
+        ..
+    } = resolved.expect("it is good");
     let Deployment::Single(address) = main.deployment else {
         panic!("one server, not {}", main.deployment)
     };
