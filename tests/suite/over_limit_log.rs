@@ -56,7 +56,7 @@ async fn over_limit_line_has_request_rule_limit_and_retry() {
         r"user=ann\\u{1b}[31m,path=//",
         r#"...""#,
         " rule=d.user.path ",
-        r#" limit="1 per year, fixed_window, refused hits count" "#,
+        r#" limit="1 per year, fixed_window, over-limit hits count" "#,
         "dropped=0",
     ] {
         assert!(line.contains(part), "no {part} in {line}");
