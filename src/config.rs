@@ -7,7 +7,7 @@
 use crate::config::compile::Compiler;
 use crate::config::error::{Finding, Findings, SourceFindings};
 use crate::config::overlay::Overlay;
-use crate::config::schema::RulesFile;
+use crate::config::spec::RulesFile;
 use crate::rules::RuleSet;
 
 pub use options::CompileOptions;
@@ -23,6 +23,7 @@ pub(crate) mod overlay;
 mod resolve;
 pub(crate) mod schema;
 pub(crate) mod source;
+pub(crate) mod spec;
 pub(crate) mod tollgate;
 pub mod yaml;
 

@@ -1,7 +1,7 @@
 //! What the options in force for a rule come to: the terms of its limit, what happens over the limit,
 //! and which options contradict each other.
 
-use crate::config::schema::DescriptorSpec;
+use crate::config::spec::DescriptorSpec;
 use crate::config::tollgate::{OnLimitWord, ResolvedOptions, Sourced};
 use crate::config::yaml::Location;
 use crate::limit::{Algorithm, LimitError, Terms};

@@ -5,70 +5,19 @@
 //! flat set: an unknown key is an error, a known key at the wrong level is ignored with a warning.
 //! The second reads the values.
 
-use std::borrow::Cow;
-
-use crate::config::error::{Draft, SourceFindings, did_you_mean};
-use crate::config::metadata::{from_json, go_text, to_json};
+use crate::config::error::{Draft, SourceFindings};
+use crate::config::metadata::{from_json, to_json};
+use crate::config::schema::reader::{ROOT_KEYS, Reader, is_known, key_of};
 use crate::config::source::{Located, Source};
-use crate::config::tollgate::{Block, RootBlock, read_block, read_root_block};
+use crate::config::spec::{DescriptorSpec, RateLimitSpec, RulesFile};
+use crate::config::tollgate::{Block, read_block, read_root_block};
 use crate::config::yaml::{self, Kind, Location, Node, Value};
 use crate::rules::Metadata;
 
+mod reader;
+
 /// The key of Tollgate's block in `metadata`.
 const BLOCK: &str = "tollgate";
-
-/// The keys of each level. envoyproxy/ratelimit accepts all of them at every level.
-const ROOT_KEYS: [&str; 3] = ["domain", "descriptors", "metadata"];
-const DESCRIPTOR_KEYS: [&str; 10] = [
-    "key",
-    "value",
-    "rate_limit",
-    "descriptors",
-    "shadow_mode",
-    "quota_mode",
-    "detailed_metric",
-    "value_to_metric",
-    "share_threshold",
-    "metadata",
-];
-const RATE_LIMIT_KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
-const REPLACES_KEYS: [&str; 1] = ["name"];
-
-#[derive(Debug, Default)]
-pub(crate) struct RulesFile {
-    pub(crate) domain: Located<String>,
-    pub(crate) descriptors: Vec<DescriptorSpec>,
-    pub(crate) block: Option<RootBlock>,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct DescriptorSpec {
-    pub(crate) key: Located<String>,
-    pub(crate) value: Located<String>,
-    pub(crate) rate_limit: Option<RateLimitSpec>,
-    pub(crate) descriptors: Vec<Self>,
-    pub(crate) shadow_mode: bool,
-    pub(crate) quota_mode: bool,
-    pub(crate) detailed_metric: bool,
-    pub(crate) value_to_metric: bool,
-    pub(crate) share_threshold: Located<bool>,
-    /// Without the `tollgate` block.
-    pub(crate) metadata: Option<Metadata>,
-    pub(crate) block: Option<Block>,
-    pub(crate) location: Location,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct RateLimitSpec {
-    pub(crate) unit: Located<String>,
-    /// The unit is missing, probably because of an unknown key beside it, which was reported.
-    pub(crate) unit_misspelled: bool,
-    pub(crate) requests_per_unit: u32,
-    pub(crate) unlimited: bool,
-    pub(crate) name: String,
-    pub(crate) replaces: Vec<Located<String>>,
-    pub(crate) location: Location,
-}
 
 /// `None` if the source is no YAML or no map.
 pub(crate) fn read(source: &Source, findings: &mut SourceFindings<'_>) -> Option<RulesFile> {
@@ -123,29 +72,6 @@ pub(crate) fn take_block(
         &format!("{place}.metadata.tollgate"),
         findings,
     )
-}
-
-impl RulesFile {
-    /// An empty file; what it lacks is reported at its top.
-    fn at_top() -> Self {
-        let top = Location {
-            line: 1,
-            column: 1,
-            width: 1,
-        };
-        Self {
-            domain: Located {
-                value: String::new(),
-                location: top,
-            },
-            ..Self::default()
-        }
-    }
-}
-
-struct Reader<'f, 'r> {
-    findings: &'f mut SourceFindings<'r>,
-    place: Vec<Cow<'static, str>>,
 }
 
 impl Reader<'_, '_> {
@@ -275,209 +201,6 @@ impl Reader<'_, '_> {
         });
         (Some(metadata), block)
     }
-
-    /// The first pass: every key of every map except those below `metadata`.
-    fn check_keys(&mut self, pairs: &[(Node, Node)], expected: &[&str]) {
-        for (key, value) in pairs {
-            let Some(name) = self.key(key) else { continue };
-            if !is_known(name) {
-                let text = format!("config error, unknown key '{name}'");
-                let hint = did_you_mean(name, expected.iter().copied())
-                    .or_else(|| did_you_mean(name, all_keys()));
-                let hint = hint.map_or_else(
-                    || format!("the keys here are {}", expected.join(", ")),
-                    |word| format!("did you mean `{word}`?"),
-                );
-                self.problem(key.location, text, Some(hint));
-                continue;
-            }
-            if !expected.contains(&name) {
-                let text = format!(
-                    "`{name}` has no meaning here and is ignored; the keys here are {}",
-                    expected.join(", ")
-                );
-                self.warning(key.location, text);
-            }
-            if name != "metadata" {
-                self.check_value(value, name);
-            }
-        }
-    }
-
-    fn check_value(&mut self, node: &Node, key: &str) {
-        let below: &[&str] = match key {
-            "descriptors" => &DESCRIPTOR_KEYS,
-            "rate_limit" => &RATE_LIMIT_KEYS,
-            "replaces" => &REPLACES_KEYS,
-            _ => &[],
-        };
-        match &node.kind {
-            Kind::Map(pairs) => self.check_keys(pairs, below),
-            Kind::List(items) => {
-                for item in items.iter() {
-                    if let Kind::Map(pairs) = &item.kind {
-                        self.check_keys(pairs, below);
-                    } else {
-                        let text = format!(
-                            "config error, yaml file contains list of type other than map: {}",
-                            go_text(item)
-                        );
-                        let hint = if key == "replaces" {
-                            "write {name: …}"
-                        } else {
-                            "write a map, such as {key: …}"
-                        };
-                        self.problem(item.location, text, Some(hint.to_owned()));
-                    }
-                }
-            }
-            Kind::Scalar(scalar) => {
-                if matches!(scalar.value(), Value::Float(_) | Value::BigInt(_)) {
-                    let hint = match key {
-                        "requests_per_unit" => "write a whole number up to 4294967295".to_owned(),
-                        _ => format!("write it as text: \"{}\"", scalar.text),
-                    };
-                    self.problem(
-                        node.location,
-                        "error checking config".to_owned(),
-                        Some(hint),
-                    );
-                }
-            }
-        }
-    }
-
-    fn key<'n>(&mut self, key: &'n Node) -> Option<&'n str> {
-        if let Kind::Scalar(scalar) = &key.kind
-            && scalar.value() == Value::Text
-        {
-            return Some(&scalar.text);
-        }
-        let text = format!("config error, key is not of type string: {}", go_text(key));
-        self.problem(
-            key.location,
-            text,
-            Some(
-                "YAML 1.1 reads this as another type than text; the keys are in the documentation"
-                    .to_owned(),
-            ),
-        );
-        None
-    }
-
-    fn text(&mut self, node: &Node, key: &str) -> Located<String> {
-        let value = match &node.kind {
-            Kind::Scalar(scalar) if scalar.value() == Value::Null => String::new(),
-            Kind::Scalar(scalar) => scalar.text.to_string(),
-            Kind::List(_) | Kind::Map(_) => {
-                self.mistyped(node, &format!("text for `{key}`"));
-                String::new()
-            }
-        };
-        Located {
-            value,
-            location: node.location,
-        }
-    }
-
-    fn flag(&mut self, node: &Node, key: &str) -> bool {
-        match &node.kind {
-            Kind::Scalar(scalar) => match scalar.value() {
-                Value::Bool(value) => return value,
-                // The first pass reported these numbers.
-                Value::Null | Value::Float(_) | Value::BigInt(_) => return false,
-                Value::Int(_) | Value::Text => {}
-            },
-            Kind::List(_) | Kind::Map(_) => {}
-        }
-        self.mistyped(node, &format!("true or false, without quotes, for `{key}`"));
-        false
-    }
-
-    fn number(&mut self, node: &Node, key: &str) -> u32 {
-        if let Kind::Scalar(scalar) = &node.kind {
-            match scalar.value() {
-                Value::Null | Value::Float(_) | Value::BigInt(_) => return 0,
-                Value::Int(value) => {
-                    if let Ok(value) = u32::try_from(value) {
-                        return value;
-                    }
-                }
-                Value::Bool(_) | Value::Text => {}
-            }
-        }
-        self.mistyped(
-            node,
-            &format!(
-                "a whole number from 0 to {}, without quotes, for `{key}`",
-                u32::MAX
-            ),
-        );
-        0
-    }
-
-    fn list<'n>(&mut self, node: &'n Node, key: &str) -> Option<&'n [Node]> {
-        match &node.kind {
-            Kind::List(items) => return Some(items),
-            Kind::Scalar(scalar) if scalar.value() == Value::Null => return None,
-            Kind::Scalar(_) | Kind::Map(_) => {}
-        }
-        self.mistyped(node, &format!("a list for `{key}`"));
-        None
-    }
-
-    fn map<'n>(&mut self, node: &'n Node, key: &str) -> Option<&'n [(Node, Node)]> {
-        match &node.kind {
-            Kind::Map(pairs) => return Some(pairs),
-            Kind::Scalar(scalar) if scalar.value() == Value::Null => return None,
-            Kind::Scalar(_) | Kind::List(_) => {}
-        }
-        self.mistyped(node, &format!("a map for `{key}`"));
-        None
-    }
-
-    fn mistyped(&mut self, node: &Node, wanted: &str) {
-        let found = match &node.kind {
-            Kind::Scalar(scalar) if scalar.value() == Value::Text => {
-                format!("the text \"{}\"", scalar.text)
-            }
-            Kind::Scalar(scalar) => format!("`{}`", scalar.text),
-            Kind::List(_) => "a list".to_owned(),
-            Kind::Map(_) => "a map".to_owned(),
-        };
-        let text = format!(
-            "error loading config file: line {}: expected {wanted}, found {found}",
-            node.location.line
-        );
-        self.problem(node.location, text, None);
-    }
-
-    fn problem(&mut self, location: Location, text: String, hint: Option<String>) {
-        let place = self.place.concat();
-        self.findings.problem(Draft {
-            location,
-            place: &place,
-            text,
-            hint,
-        });
-    }
-
-    fn warning(&mut self, location: Location, text: String) {
-        let place = self.place.concat();
-        self.findings.warning(Draft::new(location, &place, text));
-    }
-
-    fn at(&self, below: &str) -> String {
-        self.place.concat() + below
-    }
-}
-
-/// The text of a key; empty for other types, which the first pass reported.
-fn key_of(node: &Node) -> &str {
-    match &node.kind {
-        Kind::Scalar(scalar) if scalar.value() == Value::Text => &scalar.text,
-        Kind::Scalar(_) | Kind::List(_) | Kind::Map(_) => "",
-    }
 }
 
 fn block_in(metadata: &Node) -> Option<&(Node, Node)> {
@@ -485,15 +208,4 @@ fn block_in(metadata: &Node) -> Option<&(Node, Node)> {
         return None;
     };
     pairs.iter().find(|(key, _)| key_of(key) == BLOCK)
-}
-
-fn all_keys() -> impl Iterator<Item = &'static str> {
-    ROOT_KEYS
-        .into_iter()
-        .chain(DESCRIPTOR_KEYS)
-        .chain(RATE_LIMIT_KEYS)
-}
-
-fn is_known(key: &str) -> bool {
-    all_keys().any(|known| known == key)
 }

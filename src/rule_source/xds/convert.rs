@@ -12,8 +12,9 @@ use serde_json::Value as Json;
 
 use crate::config::error::{Draft, SourceFindings};
 use crate::config::metadata::number;
-use crate::config::schema::{DescriptorSpec, RateLimitSpec, RulesFile, take_block};
+use crate::config::schema::take_block;
 use crate::config::source::Located;
+use crate::config::spec::{DescriptorSpec, RateLimitSpec, RulesFile};
 use crate::config::yaml::Location;
 use crate::config::{Input, Source};
 use crate::proto::ratelimit::config::ratelimit::v3::{
