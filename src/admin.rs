@@ -160,7 +160,7 @@ pub(crate) async fn serve(listeners: Vec<(TcpListener, Router)>, common: Common)
                     ADMIN_BOUNDS,
                     metrics,
                 )
-                .await
+                .await;
             }
             Err(error) => tracing::error!(%error, "cannot accept connections"),
         }

@@ -169,9 +169,17 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// Places, exceptions, words that must not occur there, and why.
+type Absence = (
+    &'static [&'static str],
+    &'static [&'static str],
+    &'static [&'static str],
+    &'static str,
+);
+
 /// What must not occur in which files, by component or path without `.rs`; those of the second list
 /// excepted.
-const ABSENT: &[(&[&str], &[&str], &[&str], &str)] = &[
+const ABSENT: &[Absence] = &[
     (
         &["limit", "check", "algorithm"],
         &[],

@@ -245,9 +245,9 @@ fn default_calls(traffic: &Traffic) -> u64 {
     while enough < most {
         let middle = enough.midpoint(most);
         if traffic.at(middle) < end {
-            enough = middle + 1
+            enough = middle + 1;
         } else {
-            most = middle
+            most = middle;
         }
     }
     enough

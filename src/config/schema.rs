@@ -157,7 +157,7 @@ impl Reader<'_, '_> {
             match key_of(key) {
                 "unit" => spec.unit = self.text(value, "unit"),
                 "requests_per_unit" => {
-                    spec.requests_per_unit = self.number(value, "requests_per_unit")
+                    spec.requests_per_unit = self.number(value, "requests_per_unit");
                 }
                 "unlimited" => spec.unlimited = self.flag(value, "unlimited"),
                 "name" => spec.name = self.text(value, "name").value,

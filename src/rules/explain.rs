@@ -72,7 +72,7 @@ impl Observer for Notes {
                 ));
             }
             End::TooDeep => {
-                self.line("the rules end here, and the descriptor goes on: too deep to match")
+                self.line("the rules end here, and the descriptor goes on: too deep to match");
             }
             End::NoLimit => self.line("no rate_limit here: not limited"),
         }

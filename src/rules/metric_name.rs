@@ -17,7 +17,7 @@ pub fn of_rule(domain: &Domain, entries: &[Entry<'_>], hops: &Hops<'_>, rule: &R
         .any(|(&entry, hop)| hop.shared_value(entry).is_some());
     let mut name = domain.name.to_string();
     let push_pair = |name: &mut String, key: &[u8], value: &[u8]| {
-        push_pair(name, key, value, domain.metric_dots)
+        push_pair(name, key, value, domain.metric_dots);
     };
     let push_part = |name: &mut String, text: &str| name.push_str(&domain.metric_dots.part(text));
     for (index, (&entry, hop)) in entries.iter().zip(hops).enumerate() {

@@ -124,9 +124,9 @@ impl Mapping {
     /// Appends a rule.
     pub fn add(&mut self, rule: Rule) {
         if rule.pattern.is_glob {
-            self.globs.push(rule)
+            self.globs.push(rule);
         } else {
-            self.regexes.push(rule)
+            self.regexes.push(rule);
         }
     }
 

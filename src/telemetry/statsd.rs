@@ -165,7 +165,7 @@ impl Exporter {
         } = &self.options;
         match flushed {
             Ok(()) if before == Some(false) && self.reached == Some(true) => {
-                tracing::info!("statsd at {host}:{port} accepts metrics again")
+                tracing::info!("statsd at {host}:{port} accepts metrics again");
             }
             Ok(()) => {}
             Err(error) => {
@@ -174,7 +174,7 @@ impl Exporter {
                 match requested {
                     _ if before == Some(false) => {}
                     Requested::Explicitly => {
-                        tracing::warn!(%error, "statsd at {host}:{port} does not accept metrics; retrying, nothing is lost meanwhile")
+                        tracing::warn!(%error, "statsd at {host}:{port} does not accept metrics; retrying, nothing is lost meanwhile");
                     }
                     Requested::ByDefault => {
                         tracing::info!(

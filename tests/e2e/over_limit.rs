@@ -115,7 +115,7 @@ fn client_that_disconnects_in_the_queue_consumes_its_slot() {
         let waits = |count| {
             eventually(&format!("{count} wait"), || {
                 (env.tollgate.metric("tollgate_queue_waiters") == count).then_some(())
-            })
+            });
         };
         assert_eq!(env.get("/checkout").outcome(), Outcome::Passed);
         let second = env.begin(Request::get("/checkout"));

@@ -76,7 +76,7 @@ fn with_unit(domain: &str, unit: i32) -> RateLimitRequest {
         descriptor.limit = Some(RateLimitOverride {
             requests_per_unit: 5,
             unit,
-        })
+        });
     })
 }
 
@@ -337,7 +337,7 @@ async fn a_limit_of_nothing_refuses_every_hit_and_lets_a_look_pass() {
         descriptor.limit = Some(RateLimitOverride {
             requests_per_unit: 0,
             unit: 1,
-        })
+        });
     });
     assert_eq!(
         client
@@ -507,7 +507,7 @@ const SPOILT: &[(&str, Spoil, &str)] = &[
             write(
                 &rules.join("bad.yaml"),
                 "domain: other\ndescriptors:\n  - key: k\n    rate_limit: {unit: min",
-            )
+            );
         },
         "bad.yaml:",
     ),
@@ -562,13 +562,13 @@ const SPOILT: &[(&str, Spoil, &str)] = &[
 const HARMLESS: &[(&str, Spoil)] = &[
     ("a pipe", |rules| make_pipe(&rules.join("bad.yaml"))),
     ("a device", |rules| {
-        symlink("/dev/zero", rules.join("bad.yaml")).expect("it is linked")
+        symlink("/dev/zero", rules.join("bad.yaml")).expect("it is linked");
     }),
     ("a socket", |rules| {
-        drop(std::os::unix::net::UnixListener::bind(rules.join("bad.yaml")).expect("it is bound"))
+        drop(std::os::unix::net::UnixListener::bind(rules.join("bad.yaml")).expect("it is bound"));
     }),
     ("a link to nothing", |rules| {
-        symlink("nothing", rules.join("bad.yaml")).expect("it is linked")
+        symlink("nothing", rules.join("bad.yaml")).expect("it is linked");
     }),
     ("links in circles", |rules| {
         fs::create_dir(rules.join("bad.yaml")).expect("it is made");

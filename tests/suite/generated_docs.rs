@@ -131,13 +131,13 @@ fn families(page: &str) -> BTreeMap<String, (String, BTreeSet<String>, String)> 
             .strip_prefix("# HELP ")
             .and_then(|rest| rest.split_once(' '))
         {
-            current = name.to_owned();
-            families.entry(current.clone()).or_default().2 = help.to_owned();
+            name.clone_into(&mut current);
+            help.clone_into(&mut families.entry(current.clone()).or_default().2);
         } else if let Some((_, kind)) = line
             .strip_prefix("# TYPE ")
             .and_then(|rest| rest.split_once(' '))
         {
-            families.entry(current.clone()).or_default().0 = kind.to_owned();
+            kind.clone_into(&mut families.entry(current.clone()).or_default().0);
         } else if let Some((_, labels)) = line.split_once('{') {
             let names = labels
                 .split("\",")

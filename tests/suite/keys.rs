@@ -203,7 +203,7 @@ descriptors:
 ";
     let keys = |months: Months, format: KeyFormat| {
         let rules = loaded(MONTHS, |options| {
-            (options.months, options.key_format) = (months, format)
+            (options.months, options.key_format) = (months, format);
         });
         ["one=1", "drop=1", "two=1", "fading=1"]
             .map(|descriptor| key_of(&rules, &query(descriptor)))
@@ -302,7 +302,7 @@ fn explain_names_the_rule_of_a_request_limit() {
         "{alone}"
     );
     let by_setting = explained("nobody=1", |options| {
-        options.default_algorithm = Some(Algorithm::TokenBucket)
+        options.default_algorithm = Some(Algorithm::TokenBucket);
     });
     assert!(
         by_setting.contains("counted by DEFAULT_ALGORITHM: token_bucket"),
@@ -435,7 +435,7 @@ fn key_of(rules: &RuleSet, query: &Query<'_>) -> String {
 
 fn rules(prefix: &str, key_format: KeyFormat) -> RuleSet {
     loaded(RULES, |options| {
-        (options.key_prefix, options.key_format) = (prefix.into(), key_format)
+        (options.key_prefix, options.key_format) = (prefix.into(), key_format);
     })
 }
 

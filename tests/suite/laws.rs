@@ -74,7 +74,7 @@ impl Bench {
             match self.ask(Hits::Add(1)) {
                 Verdict { over: false, .. } => passed += 1,
                 Verdict { retry_after, .. } => {
-                    self.pass(retry_after.expect("one hit passes some time"))
+                    self.pass(retry_after.expect("one hit passes some time"));
                 }
             }
         }

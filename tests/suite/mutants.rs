@@ -516,7 +516,7 @@ fn every_mutant_of_the_lua_is_killed_or_listed_as_equivalent() {
             match (fate == Fate::Survived, is_listed(mutant)) {
                 (true, false) => println!("survives: {mutant}"),
                 (false, true) => {
-                    println!("killed although listed as equivalent: {mutant}")
+                    println!("killed although listed as equivalent: {mutant}");
                 }
                 _ => {}
             }

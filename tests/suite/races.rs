@@ -95,12 +95,12 @@ fn grants_exactly_the_limit(algorithm: &str) {
                                 .await
                             {
                                 Ok(answer) if answer.overall_code() == Code::Ok => {
-                                    _ = granted.fetch_add(1, Relaxed)
+                                    _ = granted.fetch_add(1, Relaxed);
                                 }
                                 Ok(_) => {}
                                 // Not a panic: the other clients would wait for this one forever.
                                 Err(error) => {
-                                    errors.lock().expect("no client panics with it").push(error)
+                                    errors.lock().expect("no client panics with it").push(error);
                                 }
                             }
                         }

@@ -630,7 +630,7 @@ descriptors:
                 .json(&format!(r#"{{"domain":"d","descriptors":[{descriptor}]}}"#))
                 .status,
             200
-        )
+        );
     };
     let turn = r#"{"entries":[{"key":"turn"}],"hitsAddend":1}"#;
     ask(r#"{"entries":[{"key":"cheap"}]},{"entries":[{"key":"turn"}],"isNegativeHits":true}"#);

@@ -170,7 +170,7 @@ impl<T> Clone for Sourced<'_, T> {
 
 impl<T> Copy for Sourced<'_, T> {}
 
-impl<'b, T> std::ops::Deref for Sourced<'b, T> {
+impl<T> std::ops::Deref for Sourced<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {

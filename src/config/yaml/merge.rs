@@ -167,7 +167,7 @@ fn has_repeats(pairs: &[Pair]) -> bool {
 }
 
 fn is_merge(key: &Node) -> bool {
-    key.scalar().is_some_and(|scalar| scalar.is_merge())
+    key.scalar().is_some_and(super::node::Scalar::is_merge)
 }
 
 /// The tree accepts only scalars as keys.

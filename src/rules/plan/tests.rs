@@ -192,7 +192,7 @@ fn a_holder_is_one_whatever_the_call_costs() {
         (Hits::Peek, Hits::Peek),
     ] {
         let request = asked(&["api=pay,id=ann"], Modes::default(), |query| {
-            query.descriptors[0].hits = sent
+            query.descriptors[0].hits = sent;
         });
         assert_eq!(
             (request.checks[0].hits, request.checks[0].holder.as_deref()),

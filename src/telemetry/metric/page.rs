@@ -89,7 +89,7 @@ impl Number {
     fn add(&mut self, other: &Self) {
         match (self, other) {
             (Self::Counter(kept), Self::Counter(next)) | (Self::Gauge(kept), Self::Gauge(next)) => {
-                *kept += next
+                *kept += next;
             }
             (Self::Summary(kept), Self::Summary(next)) => kept.add(next),
             (Self::Histogram(kept, sum), Self::Histogram(next, next_sum)) => {

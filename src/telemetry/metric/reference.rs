@@ -131,7 +131,7 @@ impl Timer {
         let metric = families
             .first()
             .and_then(|family| family.get_metric().first());
-        let Some(histogram) = metric.map(|metric| metric.get_histogram()) else {
+        let Some(histogram) = metric.map(prometheus::proto::Metric::get_histogram) else {
             return Vec::new();
         };
         let mut below = 0;

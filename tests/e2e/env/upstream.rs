@@ -266,7 +266,7 @@ mod tests {
         let inside = |count: usize| {
             eventually(&format!("{count} are inside"), || {
                 (upstream.inside() == count).then_some(())
-            })
+            });
         };
         assert_eq!(env.get("/health").reply.body, "ok\n");
         assert_eq!(

@@ -163,7 +163,7 @@ async fn a_connection_attempt_runs_to_its_end_and_at_most_one_more_is_beside_it(
     let world = world(single(), |network| {
         network
             .server(ADDRESS)
-            .slow_connecting(millis(9_500), Duration::ZERO)
+            .slow_connecting(millis(9_500), Duration::ZERO);
     })
     .await;
     pass(millis(9_000)).await;
@@ -182,7 +182,7 @@ async fn a_connection_attempt_runs_to_its_end_and_at_most_one_more_is_beside_it(
 #[tokio::test(start_paused = true)]
 async fn refused_probes_back_off_to_about_a_second() {
     let world = world(single(), |network| {
-        network.server(ADDRESS).fail(Fault::RefuseConnections)
+        network.server(ADDRESS).fail(Fault::RefuseConnections);
     })
     .await;
     pass(millis(1_000)).await;

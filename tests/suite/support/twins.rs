@@ -550,7 +550,7 @@ impl Model {
             (Some(Found::List(item)), _)
                 if *value == Value::BulkString(item.as_bytes().to_vec()) => {}
             (None | Some(Found::Log(_)), Ok(counter)) => {
-                compare(counter, &state.limit, state.written, value)?
+                compare(counter, &state.limit, state.written, value)?;
             }
             (found, counter) => {
                 return Err(format!("found {value:?}, expected {found:?}: {counter:?}"));

@@ -222,7 +222,7 @@ async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
     policy_of(&mut replaced_name, |policy| {
         policy.replaces = vec![RateLimitReplace {
             name: b"r\xff".into(),
-        }]
+        }];
     });
     let nested = |rules: &mut RateLimitConfig| {
         let inner = RateLimitDescriptor {

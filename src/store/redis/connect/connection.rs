@@ -67,7 +67,7 @@ struct ConnectionGuard(ConnectionMetrics);
 #[derive(Debug)]
 pub(crate) struct Connection {
     id: ConnectionId,
-    connection: MultiplexedConnection,
+    multiplexed: MultiplexedConnection,
     broken: bool,
     _guard: Option<ConnectionGuard>,
 }
@@ -255,7 +255,7 @@ impl Connector {
         connection.set_response_timeout(reply);
         Ok(Connection {
             id: ConnectionId(CONNECTIONS.fetch_add(1, Relaxed)),
-            connection,
+            multiplexed: connection,
             broken: false,
             _guard: self.metrics.as_ref().map(ConnectionGuard::new),
         })
@@ -306,7 +306,7 @@ impl ManageConnection for Connector {
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
-        self.redis.is_valid(&mut connection.connection).await
+        self.redis.is_valid(&mut connection.multiplexed).await
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
@@ -327,7 +327,7 @@ impl Connection {
         // A cancelled call leaves replies unread.
         self.broken = true;
         let values = self
-            .connection
+            .multiplexed
             .send_packed_commands(commands, 0, commands.len())
             .await?;
         self.broken = false;

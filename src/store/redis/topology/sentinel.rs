@@ -96,9 +96,9 @@ async fn ask(server: &LookupConnection, command: redis::Cmd) -> Result<Value, Re
     let mut pipeline = Pipeline::with_capacity(1);
     pipeline.add_command(command);
     let replies = server.call(&pipeline).await?;
-    Ok(replies
+    replies
         .into_iter()
         .next()
         .unwrap_or(Value::Nil)
-        .extract_error()?)
+        .extract_error()
 }
