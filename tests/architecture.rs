@@ -47,6 +47,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "check",
             "file_watch",
             "limit",
+            "settings/environment",
             "settings/parse",
             "shutdown",
             "telemetry",

@@ -266,7 +266,7 @@ const WRONG_SETTINGS: &[(&[(&str, &str)], &str)] = &[
     (&[("REDIS_TIMEOUT", "10")], "10s"),
     (
         &[("REDIS_PERSECOND", "true")],
-        "REDIS_PERSECOND_URL is not set; write the server's host:port",
+        "REDIS_PERSECOND_URL is not set; set it to host:port",
     ),
     (
         &[("REDIS_AUTH_FILE", "/no/password")],

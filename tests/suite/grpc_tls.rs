@@ -275,7 +275,7 @@ async fn only_client_certificates_with_authority_and_name_are_accepted() {
     assert!(
         server
             .announcement()
-            .contains("  TLS, for clients with a certificate\n"),
+            .contains("  TLS, client certificates required\n"),
         "{}",
         server.announcement()
     );
@@ -628,7 +628,7 @@ fn invalid_tls_settings_exit_with_78_and_their_names() {
                 with_key,
                 ("GRPC_CLIENT_TLS_SAN", "envoy.mesh"),
             ],
-            "write the file of the clients' authority into GRPC_CLIENT_TLS_CACERT",
+            "set GRPC_CLIENT_TLS_CACERT to the file of the clients' authority",
         ),
         (
             &[

@@ -120,12 +120,12 @@ fn the_recommended_timeout_is_longer_than_tollgate_waits_for_the_store() {
         .expect("it starts")
         .stdout;
     let help = String::from_utf8(help).expect("it is text");
-    let (before, _) = help
+    let (_, after) = help
         .split_once("[env: STORE_TIMEOUT=]")
         .expect("it is listed");
     assert!(
-        before.trim_end().ends_with("[default: 100ms]"),
-        "the default of STORE_TIMEOUT: {before}"
+        after.trim_start().starts_with("[default: 100ms]"),
+        "the default of STORE_TIMEOUT: {after}"
     );
     let now = Time::from_micros(0);
     let deadline = convert::deadline("150m", now).expect("it is a grpc-timeout");

@@ -24,9 +24,10 @@ struct Cli {
     store: Settings,
 }
 
-/// Resolves settings, given as flags.
+/// Resolves settings, given as flags; empty ones are unset.
 pub(crate) fn connecting(settings: &[(&str, &str)]) -> Result<Resolved, String> {
-    let flags = settings.iter().flat_map(|(name, value)| {
+    let set = settings.iter().filter(|(_, value)| !value.is_empty());
+    let flags = set.flat_map(|(name, value)| {
         [
             format!("--{}", name.to_lowercase().replace('_', "-")),
             (*value).to_owned(),

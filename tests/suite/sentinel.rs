@@ -192,7 +192,7 @@ async fn a_sentinel_that_names_a_replica_is_not_believed() {
     look_until("the log says why", || {
         server
             .log()
-            .contains("no sentinel names a server that says it is a master")
+            .contains("no sentinel names a server with the role of a master")
     });
 }
 

@@ -741,7 +741,7 @@ fn per_second_redis_has_a_default_socket_only() {
             ran.code == Some(78)
                 && ran
                     .stderr
-                    .contains("REDIS_PERSECOND_URL is not set; write the server's host:port"),
+                    .contains("REDIS_PERSECOND_URL is not set; set it to host:port"),
             "{ran:?}"
         );
     }

@@ -257,7 +257,7 @@ async fn spans_name_the_rule_over_limit_and_the_outage_policy() {
     );
     assert_eq!(
         attribute(&over_limit, "tollgate.refused_limit"),
-        "1 per year, fixed_window, refused hits count"
+        "1 per year, fixed_window, over-limit hits count"
     );
 
     redis.kill();

@@ -243,7 +243,7 @@ fn invalid_xds_settings_exit_with_78_and_a_hint() {
         ran.code == Some(78)
             && ran
                 .stderr
-                .contains("CONFIG_TYPE is GRPC_XDS_SOTW; give one of them"),
+                .contains("with CONFIG_TYPE=GRPC_XDS_SOTW; remove one of the two"),
         "{ran:?}"
     );
 }
@@ -285,7 +285,7 @@ fn xds_settings_without_effect_cause_a_warning() {
     assert!(
         server
             .announcement()
-            .contains("asking xDS server localhost:18000"),
+            .contains("requesting them from xDS server localhost:18000"),
         "{}",
         server.announcement()
     );

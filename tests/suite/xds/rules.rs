@@ -18,7 +18,7 @@ async fn xds_rules_are_added_changed_and_removed() {
     let server = asking(plane.addr).start();
     assert!(
         server.announcement().contains(&format!(
-            "rules    none yet: asking xDS server {}",
+            "rules    none yet: requesting them from xDS server {}",
             plane.addr
         )),
         "{}",
