@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::config::error::Finding;
 use crate::config::{self, CompileOptions, Input, Source};
 use crate::limit::Months;
 use crate::rule_source::overlay::OverlayFile;
@@ -127,34 +128,12 @@ impl RulePublisher {
         let months = (self.options.months == Months::Calendar)
             .then_some(("USE_CALENDAR_MONTH_RATE_LIMIT", "true".as_bytes()));
         let hash = hash.and(months);
-        let loaded = match config::load_inputs(
-            inputs,
-            &CompileOptions {
-                overlay,
-                ..self.options.clone()
-            },
-        ) {
-            Ok(loaded) => loaded,
-            Err(findings) => {
-                let in_force = self.in_force();
-                for finding in &findings {
-                    let (headline, at, hint) = (
-                        finding.headline(),
-                        finding.source_location(),
-                        finding.hint.as_deref(),
-                    );
-                    tracing::error!(
-                        at,
-                        hint,
-                        in_force,
-                        "Error loading new configuration: {headline}"
-                    );
-                }
-                return Err(
-                    self.record_rejection(findings.iter().map(ToString::to_string).collect())
-                );
-            }
+        let options = CompileOptions {
+            overlay,
+            ..self.options.clone()
         };
+        let loaded = config::load_inputs(inputs, &options)
+            .map_err(|findings| self.reject_findings(&findings))?;
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
@@ -182,6 +161,22 @@ impl RulePublisher {
         self.metrics.load_success.inc();
         self.metrics.rejected.set(0);
         Ok(())
+    }
+
+    /// Rejects rules for what the compiler found, which it logs and returns.
+    fn reject_findings(&self, findings: &[Finding]) -> Vec<String> {
+        let in_force = self.in_force();
+        for finding in findings {
+            let (headline, at) = (finding.headline(), finding.source_location());
+            let hint = finding.hint.as_deref();
+            tracing::error!(
+                at,
+                hint,
+                in_force,
+                "Error loading new configuration: {headline}"
+            );
+        }
+        self.record_rejection(findings.iter().map(ToString::to_string).collect())
     }
 
     /// Rejects rules that cannot be compiled, and logs the problems, which it returns.

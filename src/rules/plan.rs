@@ -125,12 +125,7 @@ pub fn plan<'r>(
     now: Time,
 ) -> Result<Plan<'r>, InvalidRequest> {
     let Some(domain) = rules.domain(query.domain) else {
-        let steps = query.descriptors.iter().map(|_| Step::NoRule).collect();
-        return Ok(Plan {
-            domain_known: false,
-            steps,
-            request: CheckRequest::default(),
-        });
+        return Ok(Plan::without_rules(query));
     };
     let met = query
         .descriptors
@@ -152,79 +147,119 @@ pub fn plan<'r>(
         request.checks.push(check);
         request.checks.len() - 1
     };
-    let steps = query
-        .descriptors
-        .iter()
-        .zip(met)
-        .enumerate()
-        .map(|(index, (descriptor, met))| {
-            let Descriptor { entries, hits, .. } = descriptor;
-            // A refund is never rejected.
-            let is_enforcing = !modes.shadow && !modes.quota && !matches!(hits, Hits::Refund(_));
-            Ok(match met {
-                MatchOutcome::Nothing => Step::NoRule,
-                MatchOutcome::Unlimited(rule) => Step::Unlimited(rule),
-                MatchOutcome::Limited { rule, .. } if replaced.contains(&*rule.name) => {
-                    Step::Replaced(rule)
+    let checks = Checks {
+        domain,
+        query,
+        modes,
+        now,
+    };
+    let steps = met.into_iter().enumerate().map(|(index, met)| {
+        Ok(match met {
+            MatchOutcome::Nothing => Step::NoRule,
+            MatchOutcome::Unlimited(rule) => Step::Unlimited(rule),
+            MatchOutcome::Limited { rule, .. } if replaced.contains(&*rule.name) => {
+                Step::Replaced(rule)
+            }
+            MatchOutcome::Limited { rule, limit, hops } => {
+                let (check, metric_name) = checks.of_rule(index, rule, limit, &hops)?;
+                Step::Counted {
+                    rule,
+                    check: count(check),
+                    metric_name,
                 }
-                MatchOutcome::Limited { rule, limit, hops } => {
-                    let key = key::counter_key(
-                        &domain.key_head,
-                        counted_by(entries, &hops, rule),
-                        &rule.key_tail,
-                    );
-                    let mut check = Check::new(key, limit, *hits);
-                    hold(&mut check, rule, descriptor, index)?;
-                    // A rule in shadow mode delays no call.
-                    let in_shadow = rule.shadow_mode || modes.shadow;
-                    check.book_ahead = if in_shadow {
-                        Span::ZERO
-                    } else {
-                        book_ahead(&limit, query, now)
-                    };
-                    check.enforcing =
-                        is_enforcing && !rule.shadow_mode && !rule.quota_mode && !rule.degrades();
-                    let metric_name = (rule.naming != Naming::Fixed)
-                        .then(|| metric_name::of_rule(domain, entries, &hops, rule));
-                    Step::Counted {
-                        rule,
-                        check: count(check),
-                        metric_name,
-                    }
+            }
+            MatchOutcome::Override(Resolved { limit, rule }) => {
+                let (check, metric_name) = checks.of_override(index, limit, rule)?;
+                Step::Override {
+                    rule,
+                    check: count(check),
+                    metric_name,
                 }
-                MatchOutcome::Override(Resolved { limit, rule }) => {
-                    let tail = overrides::key_tail(domain, &limit);
-                    let key = key::counter_key(
-                        &domain.key_head,
-                        overrides::named_by(entries, rule),
-                        &tail,
-                    );
-                    let mut check = Check::new(key, limit, *hits);
-                    if let Some(rule) = rule {
-                        hold(&mut check, rule, descriptor, index)?;
-                    }
-                    check.book_ahead = if modes.shadow {
-                        Span::ZERO
-                    } else {
-                        book_ahead(&limit, query, now)
-                    };
-                    check.enforcing = is_enforcing && !rule.is_some_and(Rule::degrades);
-                    let metric_name =
-                        metric_name::of_override(domain, overrides::named_by(entries, rule));
-                    Step::Override {
-                        rule,
-                        check: count(check),
-                        metric_name,
-                    }
-                }
-            })
-        });
+            }
+        })
+    });
     let steps = steps.collect::<Result<_, _>>()?;
     Ok(Plan {
         domain_known: true,
         steps,
         request,
     })
+}
+
+/// Makes the checks of one request, each with the name of its metrics.
+struct Checks<'a, 'q> {
+    domain: &'a Domain,
+    query: &'a Query<'q>,
+    modes: Modes,
+    now: Time,
+}
+
+impl Checks<'_, '_> {
+    /// The check of a rule. The name is `None` where it does not depend on the request.
+    fn of_rule(
+        &self,
+        index: usize,
+        rule: &Rule,
+        limit: Limit,
+        hops: &Hops<'_>,
+    ) -> Result<(Check, Option<String>), InvalidRequest> {
+        let descriptor = &self.query.descriptors[index];
+        let key = key::counter_key(
+            &self.domain.key_head,
+            counted_by(&descriptor.entries, hops, rule),
+            &rule.key_tail,
+        );
+        let mut check = Check::new(key, limit, descriptor.hits);
+        hold(&mut check, rule, descriptor, index)?;
+        if !rule.shadow_mode {
+            check.book_ahead = self.book_ahead(&limit);
+        }
+        check.enforcing = self.can_reject(descriptor)
+            && !rule.shadow_mode
+            && !rule.quota_mode
+            && !rule.degrades();
+        let metric_name = (rule.naming != Naming::Fixed)
+            .then(|| metric_name::of_rule(self.domain, &descriptor.entries, hops, rule));
+        Ok((check, metric_name))
+    }
+
+    /// The check of a limit that a descriptor states, with what `rule` adds to it.
+    fn of_override(
+        &self,
+        index: usize,
+        limit: Limit,
+        rule: Option<&Rule>,
+    ) -> Result<(Check, String), InvalidRequest> {
+        let descriptor = &self.query.descriptors[index];
+        let entries = overrides::named_by(&descriptor.entries, rule);
+        let tail = overrides::key_tail(self.domain, &limit);
+        let key = key::counter_key(&self.domain.key_head, entries, &tail);
+        let mut check = Check::new(key, limit, descriptor.hits);
+        if let Some(rule) = rule {
+            hold(&mut check, rule, descriptor, index)?;
+        }
+        check.book_ahead = self.book_ahead(&limit);
+        check.enforcing = self.can_reject(descriptor) && !rule.is_some_and(Rule::degrades);
+        let entries = overrides::named_by(&descriptor.entries, rule);
+        Ok((check, metric_name::of_override(self.domain, entries)))
+    }
+
+    /// Whether the modes of the process let a check reject. A refund is never rejected.
+    fn can_reject(&self, descriptor: &Descriptor<'_>) -> bool {
+        !self.modes.shadow && !self.modes.quota && !matches!(descriptor.hits, Hits::Refund(_))
+    }
+
+    /// How long the call may be held back: as the limit says, but not beyond the caller's deadline;
+    /// in shadow mode not at all. A peek books nothing; its verdict says whether hits would be held back.
+    fn book_ahead(&self, limit: &Limit) -> Span {
+        if self.modes.shadow {
+            return Span::ZERO;
+        }
+        let max_wait = limit.max_wait();
+        self.query
+            .deadline
+            .map_or(max_wait, |deadline| max_wait.min(deadline.since(self.now)))
+    }
 }
 
 /// Puts the holder into a check of what is held at once.
@@ -241,15 +276,6 @@ fn hold(
         );
     }
     Ok(())
-}
-
-/// How long the call may be held back: as the limit says, but not beyond the caller's deadline. A
-/// look books nothing; its verdict says whether hits would be held back.
-fn book_ahead(limit: &Limit, query: &Query<'_>, now: Time) -> Span {
-    let max_wait = limit.max_wait();
-    query
-        .deadline
-        .map_or(max_wait, |deadline| max_wait.min(deadline.since(now)))
 }
 
 /// The name of who takes a place or gives it back: the value of the last entry.
@@ -305,6 +331,17 @@ fn replaced_names<'r>(met: &[MatchOutcome<'r>]) -> HashSet<&'r str> {
     rules
         .flat_map(|rule| rule.replaces.iter().map(|name| &**name))
         .collect()
+}
+
+impl Plan<'_> {
+    /// For a domain that has no rules.
+    fn without_rules(query: &Query<'_>) -> Self {
+        Self {
+            domain_known: false,
+            steps: query.descriptors.iter().map(|_| Step::NoRule).collect(),
+            request: CheckRequest::default(),
+        }
+    }
 }
 
 impl<'r> Step<'r> {
