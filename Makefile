@@ -74,7 +74,7 @@ mutants: requirements ## change each token of the Lua scripts; a test must fail.
 outages: ## HISTORIES random histories of outages (10,000) in an optimized build, with the seed SEED (1)
 	PROPTEST_CASES=$(HISTORIES) PROPTEST_RNG_SEED=$(or $(SEED),1) $(CARGO) test --config profile.dev.package.tollgate.opt-level=2 --test suite -- in_process::outages::
 
-compat: ## recorded answers of envoyproxy/ratelimit, and 200 random rounds beside it: KIT=path to a conformance kit, REFERENCE=path to a built one
+compat: ## compare with recorded responses of envoyproxy/ratelimit and with 200 random rounds: KIT=path to a conformance kit, REFERENCE=path to a binary
 ifdef KIT
 	$(CARGO) build
 	python3 tests/compat/judge.py --kit "$(KIT)" $(if $(REFERENCE),--reference "$(REFERENCE)") --rounds $(or $(COMPAT_ROUNDS),200) --seed $(or $(SEED),1)
