@@ -199,6 +199,7 @@ impl Model {
                             now,
                         );
                     }
+                    self.refund_least_from_full(charge.deepest, now);
                 }
                 if !over && !blocked {
                     self.beyond += if self.pending > 0 {
@@ -289,6 +290,19 @@ impl Model {
         }
         for counter in [&mut self.least, &mut self.least_without_pending] {
             *counter = charged(counter, &self.limit, call, cost, now);
+        }
+    }
+
+    /// A refund that Redis receives later leaves at most this much of a full counter, however many
+    /// hits came in between.
+    fn refund_least_from_full(&mut self, deepest: u64, now: Time) {
+        let held_max = deepest.saturating_sub(self.unsure);
+        for counter in [&mut self.least, &mut self.least_without_pending] {
+            let excess = counter.spent_at(&self.limit, now).saturating_sub(held_max);
+            if self.unsure > 0 && excess > 0 {
+                let refund = -excess.cast_signed();
+                *counter = charged(counter, &self.limit, Call::PEEK, refund, now);
+            }
         }
     }
 
