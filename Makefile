@@ -110,7 +110,7 @@ workflows: ## the workflows of .github with actionlint
 	.tools/bin/actionlint -shellcheck= -pyflakes=
 
 docs: ## build the API documentation; missing docs and broken links are errors
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --lib
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --no-deps --lib --document-private-items
 
 deny: ## check licenses, duplicates and sources with deny.toml; installs cargo-deny into .tools
 	@test -x .tools/bin/cargo-deny || $(CARGO) install --locked --debug --root .tools cargo-deny
