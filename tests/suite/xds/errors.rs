@@ -7,10 +7,27 @@ use tollgate::proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
 };
 
-use crate::support::xds::{ControlPlane, Puppet, TYPE_URL, resource_of, response, rules_of};
+use crate::support::TestServer;
+use crate::support::xds::{
+    ControlPlane, Puppet, Stream, TYPE_URL, resource_of, response, rules_of,
+};
 use crate::xds::helpers::{
     accepted, acked, asking, has_limit, has_rule, logged, metric, nacked, resource, why,
 };
+
+/// A service that has accepted version 1 of its rules from a control plane.
+async fn with_first_rules() -> (Puppet, TestServer, Stream) {
+    let mut puppet = Puppet::start().await;
+    let server = asking(puppet.addr).start();
+    let mut stream = puppet.stream().await;
+    stream.request().await;
+    accepted(
+        &stream.ask(response("1", "a", &[rules_of(1)])).await,
+        "1",
+        "a",
+    );
+    (puppet, server, stream)
+}
 
 #[tokio::test]
 async fn nack_has_all_errors_and_the_last_good_rules_serve() {
@@ -102,15 +119,7 @@ async fn unknown_units_are_reported_by_number() {
 
 #[tokio::test]
 async fn invalid_resources_are_rejected_and_the_stream_continues() {
-    let mut puppet = Puppet::start().await;
-    let server = asking(puppet.addr).start();
-    let mut stream = puppet.stream().await;
-    stream.request().await;
-    accepted(
-        &stream.ask(response("1", "a", &[rules_of(1)])).await,
-        "1",
-        "a",
-    );
+    let (_puppet, server, mut stream) = with_first_rules().await;
 
     let mut foreign = response("2", "b", &[rules_of(2)]);
     foreign.type_url = "type.googleapis.com/envoy.config.cluster.v3.Cluster".into();
@@ -193,15 +202,7 @@ async fn invalid_resources_are_rejected_and_the_stream_continues() {
 
 #[tokio::test]
 async fn strings_that_are_not_utf8_are_errors_of_their_rule() {
-    let mut puppet = Puppet::start().await;
-    let server = asking(puppet.addr).start();
-    let mut stream = puppet.stream().await;
-    stream.request().await;
-    accepted(
-        &stream.ask(response("1", "a", &[rules_of(1)])).await,
-        "1",
-        "a",
-    );
+    let (_puppet, server, mut stream) = with_first_rules().await;
 
     let with = |change: fn(&mut RateLimitConfig)| {
         let mut rules = rules_of(2);
