@@ -13,8 +13,7 @@ use tonic::Code as Grpc;
 
 use crate::support::http::Connection;
 use crate::support::{
-    Client, Code, TestServer, descriptor, eventually, look_until, raw_grpc, request,
-    resident_peak_kib, write,
+    Client, Code, TestServer, descriptor, eventually, raw_grpc, request, resident_peak_kib, write,
 };
 
 const RULES: &str = "\
@@ -243,113 +242,6 @@ async fn names_from_clients_neither_fill_the_metrics_page_nor_break_its_lines() 
     );
 }
 
-#[tokio::test]
-async fn huge_hits_neither_give_anything_back_nor_spoil_the_counter() {
-    let server = TestServer::with_rules(RULES).start();
-    let mut client = server.client().await;
-    for key in ["window", "bucket"] {
-        for hits in [
-            u64::MAX,
-            u64::MAX - 2,
-            1 << 63,
-            (1 << 63) - 1,
-            1 << 53,
-            1 << 32,
-        ] {
-            let counter = hits.to_string();
-            let hit = |hits: u64, is_negative_hits: bool| {
-                let mut request = request("d", &[&[(key, &counter)]]);
-                request.descriptors[0].hits_addend = Some(hits);
-                request.descriptors[0].is_negative_hits = is_negative_hits;
-                request
-            };
-            let what = format!("{hits} hits on a {key}");
-            let used = client.call(hit(4, false)).await.expect("it is answered");
-            assert_eq!(
-                (used.overall_code(), used.statuses[0].limit_remaining),
-                (Code::Ok, 6),
-                "{what}"
-            );
-
-            let over = client.call(hit(hits, false)).await.expect("it is answered");
-            assert_eq!(over.overall_code(), Code::OverLimit, "{what}");
-            let after = client.call(hit(0, false)).await.expect("it is answered");
-            assert!(
-                after.statuses[0].limit_remaining <= 6,
-                "{what} is no refund: {after:?}"
-            );
-
-            client.call(hit(hits, true)).await.expect("it is answered");
-            let full = client.call(hit(0, false)).await.expect("it is answered");
-            assert!(
-                full.statuses[0].limit_remaining <= 10,
-                "{what} refunded exceed no limit: {full:?}"
-            );
-            client
-                .call(hit(u64::MAX, true))
-                .await
-                .expect("it is answered");
-            let last = client.call(hit(10, false)).await.expect("it is answered");
-            assert_eq!(
-                (last.overall_code(), last.statuses[0].limit_remaining),
-                (Code::Ok, 0),
-                "after {what} it counts as before"
-            );
-            assert_eq!(
-                client
-                    .call(hit(1, false))
-                    .await
-                    .expect("it is answered")
-                    .overall_code(),
-                Code::OverLimit,
-                "{what}"
-            );
-            assert_serving(&server, &mut client, &what).await;
-        }
-    }
-    let page = server.admin("/metrics");
-    assert!(
-        !page.contains("e+") && !page.contains("NaN"),
-        "no counter has run away:\n{page}"
-    );
-}
-
-#[tokio::test]
-async fn a_limit_of_nothing_refuses_every_hit_and_lets_a_look_pass() {
-    let server = TestServer::with_rules(RULES).start();
-    let mut client = server.client().await;
-    for _ in 0..3 {
-        let answer = client
-            .call(request("d", &[&[("nothing", "")]]))
-            .await
-            .expect("it is answered");
-        assert_eq!(answer.overall_code(), Code::OverLimit);
-        let limit = answer.statuses[0]
-            .current_limit
-            .as_ref()
-            .expect("it has a limit");
-        assert_eq!(
-            (limit.requests_per_unit, answer.statuses[0].limit_remaining),
-            (0, 0)
-        );
-    }
-    let by_request = changed("d", "other", |descriptor| {
-        descriptor.limit = Some(RateLimitOverride {
-            requests_per_unit: 0,
-            unit: 1,
-        });
-    });
-    assert_eq!(
-        client
-            .call(by_request)
-            .await
-            .expect("it is answered")
-            .overall_code(),
-        Code::OverLimit
-    );
-    assert_serving(&server, &mut client, "a limit of nothing").await;
-}
-
 /// Bodies that are no gRPC message, and the status they get.
 fn rubbish() -> Vec<(&'static str, Vec<u8>, Grpc)> {
     let groups = vec![0x0b; 100_000];
@@ -445,31 +337,6 @@ async fn a_stream_in_the_wrong_protocol_is_closed() {
         );
         assert_serving(&server, &mut client, what).await;
     }
-}
-
-#[tokio::test]
-async fn streams_that_stop_halfway_are_in_nobodys_way() {
-    let server = TestServer::with_rules(RULES).start();
-    let mut client = server.client().await;
-    let half_of = |addr, bytes: &[u8]| {
-        let mut connection = Connection::open(addr);
-        connection
-            .write(&bytes[..bytes.len() / 2])
-            .expect("the connection is open");
-        connection
-    };
-    let mut halves = Vec::new();
-    for _ in 0..100 {
-        halves.push(half_of(server.http, HTTP1));
-        halves.push(half_of(
-            server.http,
-            b"POST /json HTTP/1.1\r\nhost: test\r\ncontent-length: 200\r\n\r\n{                                                  ",
-        ));
-        halves.push(half_of(server.grpc, HTTP2));
-        halves.push(half_of(server.admin, HTTP1));
-    }
-    assert_serving(&server, &mut client, "half requests").await;
-    assert!(server.admin("/rlconfig").contains("d.alive"));
 }
 
 #[tokio::test]
@@ -712,25 +579,6 @@ async fn alias_bombs_are_rejected_below_64_mib() {
     }
     let peak = resident_peak_kib(server.pid());
     assert!(peak < 64 << 10, "{peak} KiB");
-}
-
-#[tokio::test]
-async fn a_spoilt_rules_directory_at_the_start_is_told_and_waited_for() {
-    for (what, spoil, expected) in SPOILT {
-        let builder = TestServer::with_rules(RULES);
-        spoil(builder.rules());
-        let server = builder.start();
-        assert!(
-            server.log().contains(expected),
-            "{what}: {expected} is missing in\n{}",
-            server.log()
-        );
-        assert_eq!(server.get("/healthcheck").status, 500, "{what}");
-        repair(&server.path(""));
-        look_until(&format!("{what} is over"), || {
-            server.get("/healthcheck").status == 200
-        });
-    }
 }
 
 #[tokio::test]

@@ -7,7 +7,8 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::support::{
-    TestServer, eventually, http, limit_of, look_until, tollgate, tollgate_with_env, write,
+    TestServer, assert_settings_rejected, eventually, http, limit_of, look_until, tollgate,
+    tollgate_with_env, write,
 };
 
 /// A tree with something of every kind.
@@ -214,179 +215,99 @@ fn invalid_command_lines_exit_with_64() {
     }
 }
 
-/// Environment, and what the message must contain.
-const WRONG_SETTINGS: &[(&[(&str, &str)], &str)] = &[
-    (&[("PORT", "http")], "http"),
-    (&[("GRPC_PORT", "70000")], "70000"),
-    (&[("WORKERS", "0")], "workers"),
-    (&[("LOG_LEVEL", "loud")], "trace, debug, info, warn, error"),
-    (&[("LOG_FORMAT", "xml")], "text or json"),
-    (&[("DRAIN_PERIOD", "5")], "10s"),
-    (&[("SHADOW_MODE", "yes")], "true or false"),
-    (&[("NEAR_LIMIT_RATIO", "most")], "most"),
-    (&[("PROMETHEUS_PATH", "metrics")], "PROMETHEUS_PATH"),
-    (
-        &[("PROMETHEUS_PATH", "/:x")],
-        "write a path that begins with / and has letters, digits and /-._~ only, such as /metrics",
-    ),
-    (&[("PROMETHEUS_PATH", "/*x")], "such as /metrics"),
-    (&[("PROMETHEUS_PATH", "/{x")], "such as /metrics"),
-    (&[("PROMETHEUS_PATH", "/{x}")], "such as /metrics"),
-    (&[("PROMETHEUS_PATH", "/a b?")], "such as /metrics"),
-    (
-        &[("CACHE_KEY_FORMAT", "escaped")],
-        "write reference or safe",
-    ),
-    (
-        &[("BACKEND_TYPE", "memcache")],
-        "memcached cannot count exactly and is not supported; write redis, or memory",
-    ),
-    (
-        &[("BACKEND_TYPE", "etcd")],
-        "Invalid setting for BackendType: etcd",
-    ),
-    (
-        &[("REDIS_URL", "redis:port")],
-        "REDIS_URL has a port that is not from 1 to 65535; expected host:port",
-    ),
-    (&[("REDIS_SOCKET_TYPE", "udp")], "write tcp or unix"),
-    (
-        &[("REDIS_URL", "one:1,two:1")],
-        "REDIS_URL is a list of addresses: set REDIS_TYPE to CLUSTER or SENTINEL",
-    ),
-    (
-        &[("REDIS_TYPE", "SENTINEL")],
-        "REDIS_URL: Expected master name and a list of urls for the sentinels",
-    ),
-    (&[("REDIS_TYPE", "ring")], "Unrecognized redis type ring"),
-    (
-        &[("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/no/ca.pem")],
-        "REDIS_TLS_CACERT: /no/ca.pem: No such file or directory",
-    ),
-    (&[("REDIS_TIMEOUT", "10")], "10s"),
-    (
-        &[("REDIS_PERSECOND", "true")],
-        "REDIS_PERSECOND_URL is not set; set it to host:port",
-    ),
-    (
-        &[("REDIS_AUTH_FILE", "/no/password")],
-        "REDIS_AUTH_FILE: /no/password: No such file or directory",
-    ),
-    (&[("STORE_TIMEOUT", "0s")], "write a time from 1us to 60s"),
-    (
-        &[("GRPC_SERVER_USE_TLS", "true")],
-        "GRPC_SERVER_TLS_CERT is not set; set it to the path of a PEM file",
-    ),
-    (
-        &[("USE_STATSD", "true"), ("USE_PROMETHEUS", "true")],
-        "unable to use more than one stats sink at the same time",
-    ),
-    (
-        &[("USE_DOG_STATSD", "true"), ("USE_PROMETHEUS", "true")],
-        "unable to use more than one stats sink at the same time",
-    ),
-];
-
 #[test]
 fn settings_that_cannot_be_served_with_end_with_78_and_say_what_to_write() {
-    for (variables, expected) in WRONG_SETTINGS {
-        let server = TestServer::with_rules(&limit_of(1));
-        let ran = variables
-            .iter()
-            .fold(server, |server, (name, value)| server.with_env(name, value))
-            .start_and_fail();
-        assert_eq!(ran.code, Some(78), "{variables:?}: {ran:?}");
-        assert!(ran.stderr.contains(expected), "{variables:?}: {ran:?}");
-        assert!(
-            !ran.stdout.contains("gRPC"),
-            "{variables:?}: it says that it serves"
-        );
-    }
+    assert_settings_rejected(
+        || TestServer::with_rules(&limit_of(1)),
+        "
+PORT=http => http
+GRPC_PORT=70000 => 70000
+WORKERS=0 => workers
+LOG_LEVEL=loud => trace, debug, info, warn, error
+LOG_FORMAT=xml => text or json
+DRAIN_PERIOD=5 => 10s
+SHADOW_MODE=yes => true or false
+NEAR_LIMIT_RATIO=most => most
+PROMETHEUS_PATH=metrics => PROMETHEUS_PATH
+PROMETHEUS_PATH=/:x => write a path that begins with / and has letters, digits and /-._~ only, such as /metrics
+PROMETHEUS_PATH=/*x => such as /metrics
+PROMETHEUS_PATH=/{x => such as /metrics
+PROMETHEUS_PATH=/{x} => such as /metrics
+PROMETHEUS_PATH=/a b? => such as /metrics
+CACHE_KEY_FORMAT=escaped => write reference or safe
+BACKEND_TYPE=memcache => memcached cannot count exactly and is not supported; write redis, or memory
+BACKEND_TYPE=etcd => Invalid setting for BackendType: etcd
+REDIS_URL=redis:port => REDIS_URL has a port that is not from 1 to 65535; expected host:port
+REDIS_SOCKET_TYPE=udp => write tcp or unix
+REDIS_URL=one:1,two:1 => REDIS_URL is a list of addresses: set REDIS_TYPE to CLUSTER or SENTINEL
+REDIS_TYPE=SENTINEL => REDIS_URL: Expected master name and a list of urls for the sentinels
+REDIS_TYPE=ring => Unrecognized redis type ring
+REDIS_TLS=true; REDIS_TLS_CACERT=/no/ca.pem => REDIS_TLS_CACERT: /no/ca.pem: No such file or directory
+REDIS_TIMEOUT=10 => 10s
+REDIS_PERSECOND=true => REDIS_PERSECOND_URL is not set; set it to host:port
+REDIS_AUTH_FILE=/no/password => REDIS_AUTH_FILE: /no/password: No such file or directory
+STORE_TIMEOUT=0s => write a time from 1us to 60s
+GRPC_SERVER_USE_TLS=true => GRPC_SERVER_TLS_CERT is not set; set it to the path of a PEM file
+USE_STATSD=true; USE_PROMETHEUS=true => unable to use more than one stats sink at the same time
+USE_DOG_STATSD=true; USE_PROMETHEUS=true => unable to use more than one stats sink at the same time",
+    );
 }
 
 /// Valid settings with `s3cret` in them. Nothing listens there, which is logged.
-const WITH_CREDENTIALS: &[&[(&str, &str)]] = &[
-    &[("REDIS_URL", "redis://:s3cret@127.0.0.1:1")],
-    &[("REDIS_URL", "redis://user:s3cret@127.0.0.1:1/3")],
-    &[("REDIS_URL", "127.0.0.1:1"), ("REDIS_AUTH", "s3cret")],
-    &[
-        ("REDIS_URL", "127.0.0.1:1"),
-        ("REDIS_SENTINEL_AUTH", "s3cret"),
-    ],
-    &[
-        ("REDIS_URL", "127.0.0.1:1"),
-        ("REDIS_PERSECOND_URL", "redis://:s3cret@redis:6379"),
-    ],
-    &[
-        ("REDIS_URL", "127.0.0.1:1"),
-        ("REDIS_PERSECOND", "true"),
-        ("REDIS_PERSECOND_URL", "redis://:s3cret@127.0.0.1:1"),
-    ],
-    &[
-        ("REDIS_URL", "127.0.0.1:1"),
-        ("REDIS_PERSECOND", "true"),
-        ("REDIS_PERSECOND_URL", "127.0.0.1:1"),
-        ("REDIS_PERSECOND_AUTH", "s3cret"),
-    ],
-    &[
-        ("REDIS_TYPE", "cluster"),
-        (
-            "REDIS_URL",
-            "redis://:s3cret@127.0.0.1:1,redis://:s3cret@127.0.0.1:2",
-        ),
-    ],
-    &[
-        ("REDIS_TYPE", "sentinel"),
-        ("REDIS_URL", "m,redis://:s3cret@127.0.0.1:1"),
-        ("REDIS_AUTH", "s3cret"),
-        ("REDIS_SENTINEL_AUTH", "s3cret"),
-    ],
-];
+const WITH_CREDENTIALS: &str = "
+REDIS_URL=redis://:s3cret@127.0.0.1:1
+REDIS_URL=redis://user:s3cret@127.0.0.1:1/3
+REDIS_URL=127.0.0.1:1; REDIS_AUTH=s3cret
+REDIS_URL=127.0.0.1:1; REDIS_SENTINEL_AUTH=s3cret
+REDIS_URL=127.0.0.1:1; REDIS_PERSECOND_URL=redis://:s3cret@redis:6379
+REDIS_URL=127.0.0.1:1; REDIS_PERSECOND=true; REDIS_PERSECOND_URL=redis://:s3cret@127.0.0.1:1
+REDIS_URL=127.0.0.1:1; REDIS_PERSECOND=true; REDIS_PERSECOND_URL=127.0.0.1:1; REDIS_PERSECOND_AUTH=s3cret
+REDIS_TYPE=cluster; REDIS_URL=redis://:s3cret@127.0.0.1:1,redis://:s3cret@127.0.0.1:2
+REDIS_TYPE=sentinel; REDIS_URL=m,redis://:s3cret@127.0.0.1:1; REDIS_AUTH=s3cret; REDIS_SENTINEL_AUTH=s3cret
+";
 
 /// Bad ones.
-const BAD_WITH_CREDENTIALS: &[&[(&str, &str)]] = &[
-    &[("REDIS_URL", "redis://:s3cret@redis:port")],
-    &[("REDIS_URL", "redis://:s3cret@one:1,redis://:s3cret@two:1")],
-    &[("REDIS_URL", "redis://:1/s3cret@redis")],
-    &[("REDIS_URL", "s3cret@redis:6379")],
-    &[
-        ("REDIS_TYPE", "sentinel"),
-        ("REDIS_URL", "redis://:s3cret@one:1,two:1"),
-    ],
-    &[
-        ("REDIS_URL", "redis:6379"),
-        ("REDIS_AUTH", "user:s3cret"),
-        ("REDIS_TLS", "maybe"),
-    ],
-];
+const BAD_WITH_CREDENTIALS: &str = "
+REDIS_URL=redis://:s3cret@redis:port
+REDIS_URL=redis://:s3cret@one:1,redis://:s3cret@two:1
+REDIS_URL=redis://:1/s3cret@redis
+REDIS_URL=s3cret@redis:6379
+REDIS_TYPE=sentinel; REDIS_URL=redis://:s3cret@one:1,two:1
+REDIS_URL=redis:6379; REDIS_AUTH=user:s3cret; REDIS_TLS=maybe
+";
 
 #[test]
 fn credentials_are_never_printed() {
-    for &variables in WITH_CREDENTIALS.iter().chain(BAD_WITH_CREDENTIALS) {
-        let server = TestServer::with_rules(&limit_of(1)).with_env("LOG_LEVEL", "trace");
-        let server = variables
-            .iter()
-            .fold(server, |server, (name, value)| server.with_env(name, value));
-        let said = if WITH_CREDENTIALS.contains(&variables) {
+    let valid = WITH_CREDENTIALS.trim().lines().map(|line| (line, true));
+    let invalid = BAD_WITH_CREDENTIALS
+        .trim()
+        .lines()
+        .map(|line| (line, false));
+    for (line, is_valid) in valid.chain(invalid) {
+        let variables: Vec<_> = line
+            .split("; ")
+            .map(|variable| variable.split_once('=').expect("NAME=value"))
+            .collect();
+        let server = TestServer::with_rules(&limit_of(1))
+            .with_env("LOG_LEVEL", "trace")
+            .with_envs(&variables);
+        let said = if is_valid {
             let server = server.start();
-            let is_logged = |log: &str| {
+            look_until("the log says that the server is unreachable", || {
                 ["Redis unreachable", "Redis topology discovery failed"]
                     .iter()
-                    .any(|text| log.contains(text))
-            };
-            look_until("the log says that the server is unreachable", || {
-                is_logged(&server.log())
+                    .any(|text| server.log().contains(text))
             });
             format!("{}{}", server.announcement(), server.log())
         } else {
             let ran = server.start_and_fail();
-            assert_eq!(ran.code, Some(78), "{variables:?}: {ran:?}");
+            assert_eq!(ran.code, Some(78), "{line}: {ran:?}");
             ran.stdout + &ran.stderr
         };
-        let help = tollgate_with_env(&["--help"], variables);
-        assert_eq!(help.code, Some(0), "{variables:?}: {help:?}");
+        let help = tollgate_with_env(&["--help"], &variables);
+        assert_eq!(help.code, Some(0), "{line}: {help:?}");
         for printed in [said, help.stdout, help.stderr] {
-            assert!(!printed.contains("s3cret"), "{variables:?}: {printed}");
+            assert!(!printed.contains("s3cret"), "{line}: {printed}");
         }
     }
 }
@@ -402,37 +323,13 @@ fn variables_of_a_kubernetes_service_named_redis_are_ignored() {
         ("REDIS_URL", ""),
     ];
     let server = TestServer::with_rules(&limit_of(1));
-    let server = of_kubernetes
-        .iter()
-        .fold(server, |server, (name, value)| server.with_env(name, value))
-        .start();
+    let server = server.with_envs(&of_kubernetes).start();
     assert!(
         server.announcement().contains("store    memory"),
         "{}",
         server.announcement()
     );
     assert!(!server.log().contains("REDIS"), "{}", server.log());
-}
-
-#[test]
-fn memory_store_can_be_chosen_with_redis_settings() {
-    let server = TestServer::with_rules(&limit_of(1)).with_env("BACKEND_TYPE", "memory");
-    let server = server
-        .with_env("REDIS_URL", "redis://:s3cret@redis:6379")
-        .with_env("REDIS_TYPE", "cluster")
-        .start();
-    assert!(
-        server.announcement().contains("store    memory"),
-        "{}",
-        server.announcement()
-    );
-    assert!(
-        server
-            .log()
-            .contains("REDIS_* have no effect with BACKEND_TYPE=memory"),
-        "{}",
-        server.log()
-    );
 }
 
 #[test]
@@ -653,71 +550,14 @@ two.yaml: invalid rate limit unit 'hours'
 }
 
 #[test]
-fn check_lists_problems_by_file_line_and_column() {
+fn check_reports_a_file_that_is_not_utf8_among_others() {
     let directory = TempDir::new().expect("a temporary directory");
-    let rules = |domain: &str| {
-        format!(
-            "domain: {domain}\ndescriptors:\n  - {{key: a, rate_limit: {{requests_per_unit: x, unit: hours}}}}\n  - {{key: b, kye: c}}\n"
-        )
-    };
-    let path = rules_in(&directory, &rules("one"));
-    write(&directory.path().join("again.yaml"), &rules("two"));
-    let ran = tollgate(&["check", &path]);
-    let places: Vec<&str> = ran
-        .stderr
-        .lines()
-        .filter_map(|line| line.strip_prefix("  --> ")?.strip_prefix(&*path))
-        .collect();
-    let places: Vec<&str> = places
-        .iter()
-        .filter_map(|place| place.split(' ').next())
-        .collect();
-    let expected = [
-        "/again.yaml:3:46",
-        "/again.yaml:3:55",
-        "/again.yaml:4:14",
-        "/rules.yaml:3:46",
-        "/rules.yaml:3:55",
-        "/rules.yaml:4:14",
-    ];
-    assert_eq!(places, expected, "{}", ran.stderr);
-    assert!(
-        ran.stderr
-            .starts_with(&format!("tollgate: 6 problems in {path}\n")),
-        "{}",
-        ran.stderr
-    );
-}
-
-#[test]
-fn check_reports_binary_data_among_other_problems() {
-    let directory = TempDir::new().expect("a temporary directory");
-    let path = rules_in(&directory, "domain: one\n");
-    std::fs::write(
-        directory.path().join("broken.yaml"),
-        b"domain: d\n\x7fELF\xff\xfe\0\x80\n",
-    )
-    .expect("a file can be written");
-    let ran = tollgate(&["check", &path]);
-    assert_eq!(ran.code, Some(78));
-    let expected = format!(
-        "\
-tollgate: 1 problem in {path}
-
-broken.yaml: error loading config file: yaml: line 2: the character U+007F is not allowed in YAML
-  --> {path}/broken.yaml:2:1
-"
-    );
-    assert!(ran.stderr.starts_with(&expected), "{}", ran.stderr);
+    let path = rules_in(&directory, "domain: one\ndescriptor: []\n");
     std::fs::write(
         directory.path().join("broken.yaml"),
         b"domain: d\ndescriptors:\n  - key: caf\xe9\n",
     )
     .expect("a file can be written");
-    write(
-        &directory.path().join("rules.yaml"),
-        "domain: one\ndescriptor: []\n",
-    );
     let ran = tollgate(&["check", &path]);
     let expected = format!(
         "\
@@ -741,25 +581,6 @@ fn check_of_a_directory_that_is_not_there_ends_with_78() {
     let ran = tollgate(&["check", "/no/such/directory"]);
     assert_eq!(ran.code, Some(78));
     assert!(ran.stderr.contains("/no/such/directory"), "{ran:?}");
-}
-
-#[test]
-fn check_accepts_a_domain_in_two_files_only_with_merge() {
-    let directory = TempDir::new().expect("a temporary directory");
-    let path = rules_in(&directory, &limit_of(1));
-    write(
-        &directory.path().join("more.yaml"),
-        "domain: d\ndescriptors:\n  - key: other\n    rate_limit: {unit: day, requests_per_unit: 1}\n",
-    );
-    assert_eq!(tollgate(&["check", &path]).code, Some(78));
-    assert_eq!(
-        tollgate(&["check", "--merge-domain-config", "--config-dir", &path]).code,
-        Some(0)
-    );
-    assert_eq!(
-        tollgate_with_env(&["check", &path], &[("MERGE_DOMAIN_CONFIG", "true")]).code,
-        Some(0)
-    );
 }
 
 #[test]

@@ -5,13 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::thread;
 
-use tonic::Code as GrpcCode;
-
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::{ALGORITHMS, Counting, answered_by_redis, rules, service};
 use crate::support::fault::Servers as _;
-use crate::support::redis::RedisProcess;
-use crate::support::{Code, TestServer, look_until, request};
+use crate::support::{Code, TestServer};
 
 const LIMIT: u32 = 4;
 /// Enough that each of three nodes has some.
@@ -94,76 +91,6 @@ async fn replicas_of_the_service_count_exactly_over_all_slots() {
         (0.0, 0.0),
         "everybody was asked for what is theirs"
     );
-}
-
-#[tokio::test]
-async fn slots_that_moved_unseen_are_found_by_what_their_old_master_says() {
-    let cluster = ClusterProcess::start();
-    let (server, mut counting) = on(&cluster, LIMIT).await;
-    for (key, _) in ALGORITHMS {
-        assert_eq!(counting.admitted(key, "v", 2).await, 2);
-    }
-    for key in cluster.keys("*v*") {
-        let slot = cluster.slot_of(&key);
-        cluster.migrate(slot);
-    }
-    for (key, algorithm) in ALGORITHMS {
-        assert_eq!(
-            counting.admitted(key, "v", LIMIT).await,
-            LIMIT - 2,
-            "{algorithm}"
-        );
-    }
-    assert!(redirects(&server, "moved") > 0.0);
-    // After that it knows by itself.
-    look_until("the layout is known", || {
-        server.metric("tollgate_store_topology_changes_total") > Some(0.0)
-    });
-    let before = redirects(&server, "moved");
-    counting.admits_exactly(LIMIT, ["w"]).await;
-    for (key, algorithm) in ALGORITHMS {
-        assert_eq!(counting.admitted(key, "v", 1).await, 0, "{algorithm}");
-    }
-    assert!(
-        (redirects(&server, "moved") - before).abs() < 0.5,
-        "nothing is sent elsewhere any more"
-    );
-}
-
-#[tokio::test]
-async fn on_its_way_a_counter_is_asked_for_where_it_is() {
-    let cluster = ClusterProcess::start();
-    let (server, mut counting) = on(&cluster, LIMIT).await;
-    for (key, algorithm) in ALGORITHMS {
-        let before: Vec<String> = cluster.keys("*");
-        assert_eq!(counting.admitted(key, "v", 1).await, 1);
-        let now = cluster.keys("*");
-        let name = now
-            .iter()
-            .find(|key| !before.contains(key))
-            .expect("it has a counter");
-        let slot = cluster.slot_of(name);
-        let migration = cluster.begin_to_migrate(slot);
-        assert_eq!(
-            counting.admitted(key, "v", 1).await,
-            1,
-            "{algorithm}: it is still there"
-        );
-        let asked = redirects(&server, "ask");
-        migration.move_keys();
-        assert_eq!(
-            counting.admitted(key, "v", 1).await,
-            1,
-            "{algorithm}: it is over there"
-        );
-        assert!(redirects(&server, "ask") > asked, "{algorithm}");
-        migration.finish();
-        assert_eq!(
-            counting.admitted(key, "v", LIMIT).await,
-            LIMIT - 3,
-            "{algorithm}: and stays there"
-        );
-    }
 }
 
 #[tokio::test]
@@ -279,86 +206,6 @@ async fn slots_that_go_to_and_fro_lose_no_hit_and_count_none_twice() {
 }
 
 #[tokio::test]
-async fn a_replica_goes_on_counting_where_its_lost_master_was() {
-    let mut cluster = ClusterProcess::builder().with_replicas(1).start();
-    let (server, mut counting) = on(&cluster, LIMIT).await;
-    let values = values();
-    for value in &values {
-        assert_eq!(counting.admitted("log", value, 2).await, 2);
-    }
-    look_until("the replica has everything", || {
-        let keys = |number: usize| cluster.server(number).command::<usize>(&["DBSIZE"]);
-        keys(1) == keys(4)
-    });
-    cluster.server_mut(1).kill();
-    cluster.wait_until_replaced(1);
-    let anything: Vec<String> = values
-        .iter()
-        .map(|value| format!("anything {value}"))
-        .collect();
-    counting
-        .wait_for_verdicts(&counters("token", &anything))
-        .await;
-    for value in &values {
-        assert_eq!(
-            counting.admitted("log", value, LIMIT).await,
-            LIMIT - 2,
-            "{value}"
-        );
-    }
-    assert_eq!(server.metric("tollgate_store_nodes"), Some(3.0));
-    look_until("the log says so", || {
-        server.log().contains("Redis topology changed")
-    });
-}
-
-#[tokio::test]
-async fn of_a_node_that_is_lost_for_good_only_its_own_counters_go_by_policy() {
-    let mut cluster = ClusterProcess::builder()
-        .with_arguments(&["--cluster-require-full-coverage", "no"])
-        .start();
-    let (server, mut counting) = on(&cluster, 1_000).await;
-    let values = values();
-    for value in &values {
-        assert_eq!(counting.admitted("counted", value, 1).await, 1);
-    }
-    let is_lost: Vec<bool> = values
-        .iter()
-        .map(|value| {
-            let key = cluster
-                .keys(&format!("d_counted_{value}_*"))
-                .pop()
-                .expect("it is there");
-            cluster.owner_of(cluster.slot_of(&key)) == 1
-        })
-        .collect();
-    assert!(
-        is_lost.contains(&true) && is_lost.contains(&false),
-        "{is_lost:?}"
-    );
-    cluster.server_mut(1).kill();
-    for _ in 0..20 {
-        for (value, is_lost) in values.iter().zip(&is_lost) {
-            match counting.try_ask(&[("counted", value)]).await {
-                Ok(_) => assert!(!is_lost, "{value}: no node can have counted it"),
-                Err(error) => assert!(
-                    *is_lost && error.code() == GrpcCode::Unavailable,
-                    "{value}: {error}"
-                ),
-            }
-        }
-    }
-    look_until("one node is unreachable", || {
-        server.metric(r#"tollgate_store_fault{kind="unreachable"}"#) == Some(1.0)
-    });
-    cluster.server_mut(1).restart();
-    cluster.wait_until_whole();
-    counting
-        .wait_for_verdicts(&counters("counted", &values))
-        .await;
-}
-
-#[tokio::test]
 async fn all_or_nothing_holds_over_several_slots() {
     let cluster = ClusterProcess::start();
     let rules = rules(LIMIT, "metadata: {tollgate: {all_or_nothing: true}}\n");
@@ -423,123 +270,5 @@ async fn a_request_of_many_descriptors_is_one_trip_to_each_node() {
                 );
             }
         }
-    }
-}
-
-#[tokio::test]
-async fn a_counter_that_a_request_names_twice_is_hit_twice() {
-    let cluster = ClusterProcess::start();
-    let (_server, mut counting) = on(&cluster, LIMIT).await;
-    // One holder that comes twice holds one place.
-    for (key, algorithm) in ALGORITHMS.into_iter().filter(|(key, _)| *key != "places") {
-        for expected in [[LIMIT - 1, LIMIT - 2], [LIMIT - 3, LIMIT - 4]] {
-            let answer = counting
-                .ask(&[(key, "v"), ("token", "between"), (key, "v")])
-                .await;
-            let remaining = [
-                answer.statuses[0].limit_remaining,
-                answer.statuses[2].limit_remaining,
-            ];
-            if key != "token" {
-                assert_eq!(remaining, expected, "{algorithm}");
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_node_that_forgot_the_script_is_sent_it_again() {
-    let cluster = ClusterProcess::start();
-    let (server, mut counting) = on(&cluster, LIMIT).await;
-    let before = server.metric("tollgate_store_script_unknown_total");
-    for number in 0..3 {
-        cluster.server(number).command::<()>(&["SCRIPT", "FLUSH"]);
-        counting
-            .admits_exactly(
-                LIMIT,
-                values()
-                    .iter()
-                    .map(|value| format!("{number} {value}"))
-                    .collect::<Vec<_>>()
-                    .iter()
-                    .take(4)
-                    .map(String::as_str),
-            )
-            .await;
-    }
-    assert!(server.metric("tollgate_store_script_unknown_total") > before);
-}
-
-#[tokio::test]
-async fn limits_of_a_second_and_all_others_may_be_on_different_redis() {
-    let rules = "
-domain: d
-metadata: {tollgate: {all_or_nothing: true}}
-descriptors:
-  - {key: year, rate_limit: {unit: year, requests_per_unit: 1}}
-  - {key: second, rate_limit: {unit: second, requests_per_unit: 1000}}
-";
-    let (cluster, single) = (ClusterProcess::start(), RedisProcess::start());
-    let of_cluster = |prefix: &str| {
-        vec![
-            (format!("{prefix}_TYPE"), "cluster".to_owned()),
-            (format!("{prefix}_URL"), cluster.url()),
-        ]
-    };
-    let of_single = |prefix: &str| vec![(format!("{prefix}_URL"), single.address())];
-    let kept_by_cluster = || cluster.keys("d_*");
-    let kept_by_single = || single.command::<Vec<String>>(&["KEYS", "d_*"]);
-    for is_main in [true, false] {
-        let (main, second) = if is_main {
-            (of_cluster("REDIS"), of_single("REDIS_PERSECOND"))
-        } else {
-            (of_single("REDIS"), of_cluster("REDIS_PERSECOND"))
-        };
-        let mut builder = answered_by_redis(
-            TestServer::with_rules(rules),
-            &[("REDIS_PERSECOND", "true".to_owned())],
-        );
-        for (name, value) in main.iter().chain(&second) {
-            builder = builder.with_env(name, value);
-        }
-        let server = builder.start();
-        look_until("both are known", || {
-            server.metric("tollgate_store_nodes") == Some(4.0)
-        });
-        let mut client = server.client().await;
-        let values = values();
-        for value in &values {
-            let value = format!("{is_main} {value}");
-            let mut ask = async |keys: &[&str]| {
-                let entries: Vec<[(&str, &str); 1]> =
-                    keys.iter().map(|key| [(*key, &*value)]).collect();
-                let descriptors: Vec<&[(&str, &str)]> =
-                    entries.iter().map(|entry| &entry[..]).collect();
-                client
-                    .call(request("d", &descriptors))
-                    .await
-                    .map(|answer| answer.overall_code())
-            };
-            assert_eq!(ask(&["second", "year"]).await.expect("a verdict"), Code::Ok);
-            assert_eq!(
-                ask(&["second", "year"]).await.expect("a verdict"),
-                Code::OverLimit
-            );
-        }
-        let (main, second) = if is_main {
-            (kept_by_cluster(), kept_by_single())
-        } else {
-            (kept_by_single(), kept_by_cluster())
-        };
-        let are_of = |keys: &[String], key: &str| {
-            keys.iter()
-                .filter(|name| name.contains(&format!("{is_main} ")))
-                .all(|name| name.starts_with(key))
-        };
-        assert!(main.len() >= VALUES && are_of(&main, "d_year_"), "{main:?}");
-        assert!(
-            !second.is_empty() && are_of(&second, "d_second_"),
-            "{second:?}"
-        );
     }
 }

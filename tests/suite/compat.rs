@@ -196,57 +196,6 @@ fn every_defect_says_why_ours_is_better() {
     );
 }
 
-#[test]
-fn a_case_that_fails_says_where_and_how() {
-    let text = "
-        {theme: t, domain: d, rules: 'domain: d', cases: [{case: no limit, steps: [
-            {ask: [k=v], answer: OK, statuses: [OK]},
-            {ask: [k=v], answer: OK, statuses: [OK 3/HOUR 2 left 2800s], headers: ['a: 1']}]}]}";
-    let failures = failures(&read_theme(text).expect("it can be read")).join("\n");
-    let expected = [
-        "t: no limit",
-        "  step 2, ask d k=v",
-        "    headers: expected [\"a: 1\"], got nothing",
-        "    statuses[0]: expected \"OK 3/HOUR 2 left 2800s\", got \"OK\"",
-    ];
-    assert_eq!(failures, expected.join("\n"));
-}
-
-#[test]
-fn typos_and_empty_files_fail() {
-    for (text, says) in [
-        ("{theme: t, cases: []}", "no cases"),
-        ("", "no map"),
-        ("{theme: t, case: []}", "no cases"),
-        (
-            "{theme: t, cases: [{case: c, rules: '', step: []}]}",
-            "c: unknown key `step`",
-        ),
-        (
-            "{theme: t, cases: [{case: c, rules: '', steps: [{ask: [k=v], domain: d, status: [OK]}]}]}",
-            "c: step 1: unknown key `status`",
-        ),
-        (
-            "{theme: t, cases: [{case: c, rules: '', steps: [{ask: [{entries: k=v, hit: 1}], domain: d}]}]}",
-            "unknown key `hit`",
-        ),
-        (
-            "{theme: t, cases: [{case: c, rules: '', steps: []}]}",
-            "c: no steps",
-        ),
-        ("{theme: t, cases: [{case: c, case: d}]}", "the key `case`"),
-    ] {
-        let error = read_theme(text).err().unwrap_or_default();
-        assert!(error.contains(says), "{text}: {error}");
-    }
-    let text = "{theme: t, domain: d, settings: {QUOTA_MOOD: 'true'}, rules: 'domain: d', cases: [{case: c, steps: [{ask: [k=v]}]}]}";
-    let failures = failures(&read_theme(text).expect("it can be read")).join("\n");
-    assert!(
-        failures.contains("no setting is named QUOTA_MOOD"),
-        "{failures}"
-    );
-}
-
 /// Runs a file, and panics with everything that differs.
 fn hold(theme: &str) {
     let theme =

@@ -90,23 +90,6 @@ async fn grpc_on_a_unix_socket_is_announced_answered_and_removed_at_the_end() {
 }
 
 #[tokio::test]
-async fn a_second_signal_leaves_no_socket_behind_either() {
-    let home = TempDir::new().expect("a temporary directory can be made");
-    let path = home.path().join("tollgate.sock");
-    let mut server = TestServer::with_rules(&limit_of(1))
-        .with_env("GRPC_UDS", path.to_str().expect("it is text"))
-        .start();
-    server.signal("TERM");
-    eventually("it drains", async || {
-        server.get("/ready").body.contains("draining")
-    })
-    .await;
-    server.signal("TERM");
-    assert_eq!(server.exit_code().await, Some(0));
-    assert!(!path.exists(), "it is removed");
-}
-
-#[tokio::test]
 async fn a_socket_of_a_process_that_is_no_more_is_taken_over() {
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("tollgate.sock");
@@ -265,22 +248,6 @@ async fn connections_end_at_their_age_and_lose_no_call() {
         server.metric("tollgate_connections_force_closed_total"),
         Some(0.0)
     );
-}
-
-#[tokio::test]
-async fn a_call_in_flight_is_finished_after_goaway_within_the_grace() {
-    let server = server().with_env("GRPC_MAX_CONNECTION_AGE", "1s").start();
-    let mut connection = raw_grpc::Connection::open(server.grpc).await;
-    let mut begun = connection.begin().await;
-    let whole = call();
-    let (head, rest) = whole.split_at(7);
-    begun.send(head);
-    eventually("GOAWAY", async || connection.is_told_to_go().await).await;
-    assert_eq!(begun.finish(rest).await.status, tonic::Code::Ok);
-    eventually("the connection is closed", async || {
-        server.metric("tollgate_connections") == Some(0.0)
-    })
-    .await;
 }
 
 #[tokio::test]

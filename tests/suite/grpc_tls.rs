@@ -14,15 +14,14 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tollgate::api::handshakes::HANDSHAKES_MAX;
 use tonic::transport::Endpoint;
 use tower::service_fn;
 
 use crate::support::certificates::{Authority, EXPIRES_AT_S, Identity, KeyForm};
 use crate::support::http::Connection;
 use crate::support::{
-    Builder, Client, Code, PATIENCE, TestServer, copy, eventually, limit_of, raw_grpc, request,
-    write,
+    Builder, Client, Code, PATIENCE, TestServer, assert_settings_rejected, copy, eventually,
+    limit_of, raw_grpc, request, write,
 };
 
 const NAMES: &str = "DNS:localhost";
@@ -506,60 +505,6 @@ async fn client_authority_is_reloaded() {
 }
 
 #[tokio::test]
-async fn silent_clients_do_not_block_others() {
-    let authority = Authority::new();
-    let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
-    let mut server = tls_server(&identity.cert, &identity.key)
-        .with_env("DRAIN_PERIOD", "0s")
-        .with_env("SHUTDOWN_TIMEOUT", "10m")
-        .start();
-    let _silent: Vec<Connection> = (0..100).map(|_| Connection::open(server.grpc)).collect();
-    eventually("they are accepted", async || {
-        server.metric("tollgate_connections") == Some(100.0)
-    })
-    .await;
-    assert_eq!(
-        ask(&server, any_version(&authority.cacert(), None)).await,
-        Ok(Code::Ok)
-    );
-    server.signal("TERM");
-    assert_eq!(
-        server.exit_code().await,
-        Some(0),
-        "and a handshake holds up no end"
-    );
-}
-
-#[tokio::test]
-async fn handshake_beyond_the_bound_evicts_a_silent_client() {
-    let authority = Authority::new();
-    let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
-    let server = tls_server(&identity.cert, &identity.key).start();
-    let _silent: Vec<Connection> = (0..HANDSHAKES_MAX)
-        .map(|_| Connection::open(server.grpc))
-        .collect();
-    eventually("no slot is free", async || {
-        server.metric("tollgate_connections_accepted_total") == Some(256.0)
-    })
-    .await;
-    assert_eq!(
-        server.metric("tollgate_tls_handshakes_full_total"),
-        Some(0.0),
-        "no client has found too many"
-    );
-    assert_eq!(
-        ask(&server, any_version(&authority.cacert(), None)).await,
-        Ok(Code::Ok)
-    );
-    // Unless it took so long that the silent ones were closed already.
-    let full = server.metric("tollgate_tls_handshakes_full_total");
-    assert!(
-        full <= Some(1.0) && full >= failed(&server, "evicted"),
-        "{full:?}"
-    );
-}
-
-#[tokio::test]
 async fn drain_and_connection_age_apply_to_tls() {
     let authority = Authority::new();
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
@@ -591,78 +536,27 @@ fn invalid_tls_settings_exit_with_78_and_their_names() {
     let identity = authority.sign("server", NAMES, KeyForm::Pkcs8);
     let other = authority.sign("other", NAMES, KeyForm::Pkcs8);
     let text = |path: &Path| path.to_str().expect("it is text").to_owned();
-    let (cert, key, ca, other_key) = (
-        text(&identity.cert),
-        text(&identity.key),
-        text(&identity.ca),
-        text(&other.key),
+    let [cert, key] = [&identity.cert, &identity.key].map(|path| text(path));
+    let [ca, other_key] = [&identity.ca, &other.key].map(|path| text(path));
+    let with_cert = format!("GRPC_SERVER_USE_TLS=true; GRPC_SERVER_TLS_CERT={cert}");
+    let with_pair = format!("{with_cert}; GRPC_SERVER_TLS_KEY={key}");
+    assert_settings_rejected(
+        server,
+        &format!(
+            "
+GRPC_SERVER_USE_TLS=true => GRPC_SERVER_TLS_CERT is not set
+{with_cert} => GRPC_SERVER_TLS_KEY is not set
+{with_pair}; GRPC_SERVER_TLS_CERT=/no/tls.crt => GRPC_SERVER_TLS_CERT: /no/tls.crt: No such file or directory
+{with_cert}; GRPC_SERVER_TLS_KEY={cert} => GRPC_SERVER_TLS_KEY
+{with_cert}; GRPC_SERVER_TLS_KEY={other_key} => cannot be used together
+{with_pair}; GRPC_CLIENT_TLS_CACERT={key} => GRPC_CLIENT_TLS_CACERT
+{with_pair}; GRPC_CLIENT_TLS_SAN=envoy.mesh => set GRPC_CLIENT_TLS_CACERT to the file of the clients' authority
+{with_pair}; GRPC_CLIENT_TLS_CACERT={ca}; GRPC_CLIENT_TLS_SAN=spiffe://mesh/envoy => GRPC_CLIENT_TLS_SAN is spiffe://mesh/envoy, which is not a DNS name
+GRPC_CLIENT_TLS_CACERT={ca} => set GRPC_SERVER_USE_TLS to true, or unset GRPC_CLIENT_TLS_CACERT
+GRPC_SERVER_USE_TLS=false; GRPC_CLIENT_TLS_SAN=envoy.mesh => set GRPC_SERVER_USE_TLS to true
+GRPC_SERVER_USE_TLS=yes => true or false"
+        ),
     );
-    let tls = ("GRPC_SERVER_USE_TLS", "true");
-    let (with_cert, with_key) = (
-        ("GRPC_SERVER_TLS_CERT", &*cert),
-        ("GRPC_SERVER_TLS_KEY", &*key),
-    );
-    let cases: &[(&[(&str, &str)], &str)] = &[
-        (&[tls], "GRPC_SERVER_TLS_CERT is not set"),
-        (&[tls, with_cert], "GRPC_SERVER_TLS_KEY is not set"),
-        (
-            &[tls, ("GRPC_SERVER_TLS_CERT", "/no/tls.crt"), with_key],
-            "GRPC_SERVER_TLS_CERT: /no/tls.crt: No such file or directory",
-        ),
-        (
-            &[tls, with_cert, ("GRPC_SERVER_TLS_KEY", &cert)],
-            "GRPC_SERVER_TLS_KEY",
-        ),
-        (
-            &[tls, with_cert, ("GRPC_SERVER_TLS_KEY", &other_key)],
-            "cannot be used together",
-        ),
-        (
-            &[tls, with_cert, with_key, ("GRPC_CLIENT_TLS_CACERT", &key)],
-            "GRPC_CLIENT_TLS_CACERT",
-        ),
-        (
-            &[
-                tls,
-                with_cert,
-                with_key,
-                ("GRPC_CLIENT_TLS_SAN", "envoy.mesh"),
-            ],
-            "set GRPC_CLIENT_TLS_CACERT to the file of the clients' authority",
-        ),
-        (
-            &[
-                tls,
-                with_cert,
-                with_key,
-                ("GRPC_CLIENT_TLS_CACERT", &ca),
-                ("GRPC_CLIENT_TLS_SAN", "spiffe://mesh/envoy"),
-            ],
-            "GRPC_CLIENT_TLS_SAN is spiffe://mesh/envoy, which is not a DNS name",
-        ),
-        (
-            &[("GRPC_CLIENT_TLS_CACERT", &ca)],
-            "set GRPC_SERVER_USE_TLS to true, or unset GRPC_CLIENT_TLS_CACERT",
-        ),
-        (
-            &[
-                ("GRPC_SERVER_USE_TLS", "false"),
-                ("GRPC_CLIENT_TLS_SAN", "envoy.mesh"),
-            ],
-            "set GRPC_SERVER_USE_TLS to true",
-        ),
-        (&[("GRPC_SERVER_USE_TLS", "yes")], "true or false"),
-    ];
-    for (variables, expected) in cases {
-        let ran = variables
-            .iter()
-            .fold(server(), |server, (name, value)| {
-                server.with_env(name, value)
-            })
-            .start_and_fail();
-        assert_eq!(ran.code, Some(78), "{variables:?}: {ran:?}");
-        assert!(ran.stderr.contains(expected), "{variables:?}: {ran:?}");
-    }
 }
 
 #[test]

@@ -4,15 +4,12 @@
 mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::{iter, slice};
-
-use tollgate::time::{Clock, Span};
+use std::slice;
 
 use crate::support::cluster::ClusterProcess;
 use crate::support::fault::Servers;
 use crate::support::proxy::Fault;
 use crate::support::redis::RedisProcess;
-use crate::support::sentinel::SentinelProcess;
 use crate::support::{
     Builder, Client, Code, TestServer, eventually, limit_of, look_until, request,
 };
@@ -31,8 +28,6 @@ descriptors:
   - {key: probe, rate_limit: {unit: year, requests_per_unit: 1000000}, metadata: {tollgate: {on_store_error: error}}}
 ";
 const KEYS: [&str; 4] = ["window", "sliding", "log", "bucket"];
-/// The channel of heartbeats, with no key prefix, in database 0.
-const HEARTBEATS: &str = "tg:replicas:0";
 /// Only the test uses this key: a verdict for it comes from Redis.
 const PROBE: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"probe"}]}]}"#;
 
@@ -161,33 +156,6 @@ pub(crate) fn whole(metric: Option<f64>) -> u64 {
 }
 
 #[tokio::test]
-async fn with_one_replica_a_client_gets_its_limit_whatever_part_of_it_falls_into_an_outage() {
-    let mut redis = persistent();
-    let servers = replicas(&redis, 1);
-    let mut clients = clients(&servers).await;
-    for key in KEYS {
-        assert_eq!(passed(&mut clients, key, 9).await, 9);
-    }
-    redis.kill();
-    wait_until_redis_is_given_up(&servers);
-    for key in KEYS {
-        assert_eq!(passed(&mut clients, key, 11).await, 11, "{key}");
-    }
-    redis.restart();
-    wait_until_redis_counts(&servers);
-    wait_until_written_back(&servers, 44);
-    for key in KEYS {
-        assert_eq!(passed(&mut clients, key, 40).await, 10, "{key}");
-    }
-    // And once more, with nothing left.
-    redis.kill();
-    wait_until_redis_is_given_up(&servers);
-    for key in KEYS {
-        assert_eq!(passed(&mut clients, key, 10).await, 0, "{key}");
-    }
-}
-
-#[tokio::test]
 async fn with_three_replicas_a_client_gets_its_limit_over_an_outage_that_all_of_them_saw_alike() {
     let mut redis = persistent();
     let servers = replicas(&redis, 3);
@@ -211,68 +179,6 @@ async fn with_three_replicas_a_client_gets_its_limit_over_an_outage_that_all_of_
         let later = passed(&mut clients, key, 60).await;
         assert_eq!(got[key] + later, LIMIT, "{key}, {later} of them later");
     }
-}
-
-#[tokio::test]
-async fn refunds_during_an_outage_are_not_lost() {
-    let mut redis = persistent();
-    let servers = replicas(&redis, 1);
-    let mut client = clients(&servers).await.remove(0);
-    for key in KEYS {
-        // One is used up before the outage, the other one only during it.
-        assert_eq!(
-            passed_of(slice::from_mut(&mut client), (key, "before"), 30).await,
-            LIMIT
-        );
-        look_at(&mut client, key, "during").await;
-    }
-    redis.kill();
-    wait_until_redis_is_given_up(&servers);
-    for key in KEYS {
-        for _ in 0..LIMIT {
-            refund(&mut client, key, "before").await;
-            assert_eq!(client.ask("d", &[(key, "during")]).await, Code::Ok, "{key}");
-            refund(&mut client, key, "during").await;
-        }
-        // No more than the used hits are available again.
-        assert_eq!(
-            passed_of(slice::from_mut(&mut client), (key, "before"), 30).await,
-            LIMIT
-        );
-        for _ in 0..LIMIT {
-            refund(&mut client, key, "before").await;
-        }
-    }
-    redis.restart();
-    wait_until_redis_counts(&servers);
-    for key in KEYS {
-        for value in ["before", "during"] {
-            look_until("all of it is written back", || {
-                let peek = servers[0].json(&peek(key, value));
-                serde_json::from_str::<serde_json::Value>(&peek.body).expect("JSON")["statuses"][0]
-                    ["limitRemaining"]
-                    == LIMIT
-            });
-            assert_eq!(
-                passed_of(slice::from_mut(&mut client), (key, value), 30).await,
-                LIMIT,
-                "{key}"
-            );
-        }
-    }
-}
-
-/// As JSON.
-fn peek(key: &str, value: &str) -> String {
-    format!(
-        r#"{{"domain":"d","descriptors":[{{"entries":[{{"key":"{key}","value":"{value}"}}],"hitsAddend":"0"}}]}}"#
-    )
-}
-
-async fn refund(client: &mut Client, key: &str, value: &str) {
-    let mut refund = request("d", &[&[(key, value)]]);
-    refund.descriptors[0].is_negative_hits = true;
-    client.call(refund).await.expect("there is an answer");
 }
 
 /// A service on servers that belong together, which is the only one there.
@@ -333,36 +239,6 @@ async fn on_a_cluster_each_node_is_told_of_the_counters_that_it_has_by_then() {
 }
 
 #[tokio::test]
-async fn behind_sentinel_a_new_master_is_told_what_passed_while_there_was_none() {
-    let mut deployment = SentinelProcess::start();
-    let servers = alone_on(&deployment);
-    wait_until_redis_counts(&servers);
-    let mut clients = clients(&servers).await;
-    for key in KEYS {
-        assert_eq!(passed(&mut clients, key, 9).await, 9);
-    }
-    assert_eq!(
-        deployment
-            .master()
-            .command::<usize>(&["WAIT", "1", "10000"]),
-        1,
-        "its replica has everything"
-    );
-    let lost = deployment.master_by_name().expect("they agree");
-    deployment.master_mut().kill();
-    wait_until_redis_is_given_up(&servers);
-    for key in KEYS {
-        assert_eq!(passed(&mut clients, key, 11).await, 11, "{key}");
-    }
-    deployment.wait_until_replaced(lost);
-    wait_until_redis_counts(&servers);
-    wait_until_written_back(&servers, 44);
-    for key in KEYS {
-        assert_eq!(passed(&mut clients, key, 40).await, 10, "{key}");
-    }
-}
-
-#[tokio::test]
 async fn a_redis_that_comes_back_empty_counts_again_what_it_had_and_no_more() {
     let mut redis = RedisProcess::start();
     let servers = replicas(&redis, 1);
@@ -410,56 +286,4 @@ async fn what_is_heard_of_other_replicas_goes_before_what_is_set() {
         passed += u64::from(clients[0].ask("d", &[("k", "v")]).await == Code::Ok);
     }
     assert_eq!(passed, 10);
-}
-
-/// A replica that drains says so, and one that is killed is missed after ten heartbeats.
-#[tokio::test]
-async fn replicas_come_and_go() {
-    let redis = RedisProcess::start();
-    let mut servers = replicas(&redis, 2);
-    servers.push(replica(&redis).start());
-    look_until("the heartbeat of the third", || {
-        servers.iter().all(|server| alive(server) == 3)
-    });
-
-    let mut connection = redis.connection();
-    let mut heartbeats = connection.as_pubsub();
-    heartbeats
-        .subscribe(HEARTBEATS)
-        .expect("Redis takes subscriptions");
-    let mut leaving = servers.pop().expect("there are three");
-    leaving.signal("TERM");
-    let said: Vec<String> = iter::repeat_with(|| {
-        heartbeats
-            .get_message()
-            .and_then(|message| message.get_payload())
-            .expect("a heartbeat")
-    })
-    .take_while(|said: &String| !said.starts_with('-'))
-    .collect();
-    assert!(
-        said.iter().all(|said| said.len() == 16),
-        "names until the one that leaves says so: {said:?}"
-    );
-    assert_eq!(leaving.exit_code().await, Some(0));
-    look_until("two are left", || {
-        servers.iter().all(|server| alive(server) == 2)
-    });
-
-    // Killed, it says nothing.
-    let clock = Clock::system();
-    let killed = clock.now();
-    drop(servers.pop());
-    look_until("one is left", || alive(&servers[0]) == 1);
-    let missed_after = clock.now().since(killed);
-    assert!(missed_after > Span::from_secs(8), "{missed_after}");
-    assert_eq!(
-        servers[0].metric("tollgate_heartbeats_failed_total"),
-        Some(0.0)
-    );
-    assert_eq!(
-        redis.command::<usize>(&["DBSIZE"]),
-        0,
-        "they leave nothing behind"
-    );
 }

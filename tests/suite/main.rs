@@ -33,7 +33,6 @@ mod over_limit_log;
 mod overlay;
 mod pages;
 mod parity;
-mod proxies;
 mod races;
 mod redis_address;
 mod redis_batches;

@@ -8,7 +8,8 @@ use std::net::TcpListener;
 use crate::support::redis::RedisProcess;
 use crate::support::statsd::{Received, Statsd};
 use crate::support::{
-    Builder, Client, Code, TestServer, eventually, http, limit_of, look_until, request,
+    Builder, Client, Code, TestServer, assert_settings_rejected, eventually, http, limit_of,
+    look_until, request,
 };
 
 /// Rules, mapping files, and the pages that the reference showed with them after [`make_calls`].
@@ -216,68 +217,6 @@ async fn metrics_page_equals_the_reference_with_envoy_gateways_mapping() {
         server.metric("tollgate_rules").is_some(),
         "what is our own is not dropped"
     );
-}
-
-/// Rules as Envoy Gateway makes them: for clients of a network, for all but those of one, and for
-/// one header.
-const OF_ENVOY_GATEWAY: &str = r#"
-domain: infra/eg/http
-descriptors:
-  - key: route
-    value: route
-    descriptors:
-      - {key: masked_remote_address, value: 0.0.0.0/0, rate_limit: {unit: year, requests_per_unit: 1}}
-      - {key: masked_remote_address, value: "invert:192.0.2.0/24", rate_limit: {unit: year, requests_per_unit: 1}}
-      - {key: header_x-user-id, value: one, rate_limit: {unit: year, requests_per_unit: 1}}
-      - {key: user, rate_limit: {unit: year, requests_per_unit: 1}}
-"#;
-
-#[tokio::test]
-async fn envoy_gateways_tests_find_their_series() {
-    let server = TestServer::with_rules(OF_ENVOY_GATEWAY).with_env("USE_PROMETHEUS", "true");
-    let file = server.rules().with_file_name("mapping.yaml");
-    fs::write(&file, ENVOY_GATEWAY).expect("a file can be written");
-    let server = server
-        .with_env("PROMETHEUS_MAPPER_YAML", &file.display().to_string())
-        .start();
-    let mut client = server.client().await;
-    let asked = [
-        (
-            "masked_remote_address",
-            "0.0.0.0/0",
-            "masked_remote_address_0_0_0_0/0",
-        ),
-        (
-            "masked_remote_address",
-            "invert:192.0.2.0/24",
-            "masked_remote_address_invert_192_0_2_0/24",
-        ),
-        ("header_x-user-id", "one", "header_x-user-id_one"),
-        ("user", "anybody", "user"),
-    ];
-    for (key, value, key2) in asked {
-        assert_eq!(
-            client
-                .ask("infra/eg/http", &[("route", "route"), (key, value)])
-                .await,
-            Code::Ok
-        );
-        assert_eq!(
-            client
-                .ask("infra/eg/http", &[("route", "route"), (key, value)])
-                .await,
-            Code::OverLimit
-        );
-        let series = format!(
-            r#"ratelimit_service_rate_limit_over_limit{{domain="infra/eg/http",key1="route_route",key2="{key2}"}}"#
-        );
-        assert_eq!(
-            server.metric(&series),
-            Some(1.0),
-            "{series}: {}",
-            server.admin("/metrics")
-        );
-    }
 }
 
 #[tokio::test]
@@ -514,10 +453,7 @@ async fn mogrifiers_turn_parts_of_names_into_tags() {
         ("DOG_STATSD_MOGRIFIERS_ALL_PATTERN", r"^ratelimit"),
         ("DOG_STATSD_MOGRIFIERS_ALL_NAME", "rest"),
     ];
-    let mut server = settings
-        .into_iter()
-        .fold(server, |server, (name, value)| server.with_env(name, value))
-        .start();
+    let mut server = server.with_envs(&settings).start();
     make_calls(&mut server.client().await).await;
     server.signal("TERM");
     assert_eq!(server.exit_code().await, Some(0));
@@ -658,10 +594,7 @@ fn disabled_statsd_receives_nothing() {
     ];
     for settings in settings {
         let server = TestServer::with_rules(&limit_of(1)).with_env("STATS_FLUSH_INTERVAL", "10ms");
-        let server = settings
-            .iter()
-            .fold(server, |server, (name, value)| server.with_env(name, value))
-            .start();
+        let server = server.with_envs(&settings).start();
         assert_eq!(
             server.metric("tollgate_statsd_flushes_failed_total"),
             None,
@@ -703,44 +636,6 @@ async fn bring_names(client: &mut Client, domain: &str, first: usize, count: usi
 
 /// Listed in `docs/guarantees.md`.
 const METRIC_SERIES_MAX: usize = 10_000;
-
-#[tokio::test]
-async fn client_chosen_names_are_bounded_for_statsd() {
-    let mut statsd = Statsd::start();
-    let mut server = sending_to(&statsd, RULES).start();
-    let mut client = server.client().await;
-    for first in (0..METRIC_SERIES_MAX + 2_000).step_by(1_000) {
-        bring_names(&mut client, "d", first, 1_000).await;
-    }
-    client.ask("nowhere", &[("k", "")]).await;
-    server.signal("TERM");
-    assert_eq!(server.exit_code().await, Some(0));
-    statsd.hear_out();
-    let received = statsd.received();
-    let hits: BTreeMap<_, _> = received
-        .counters
-        .iter()
-        .filter(|(name, _)| name.ends_with(".total_hits"))
-        .collect();
-    assert_eq!(
-        hits.len(),
-        METRIC_SERIES_MAX + 1,
-        "all of the bound, and the rest under one name"
-    );
-    assert_eq!(
-        received
-            .counters
-            .get("ratelimit.service.rate_limit.d.__other__.total_hits"),
-        Some(&2_000)
-    );
-    assert_eq!(hits.into_values().sum::<u64>(), 12_000);
-    assert_eq!(
-        received
-            .counters
-            .get("ratelimit.service.rate_limit.__other__.domain_not_found"),
-        Some(&1)
-    );
-}
 
 #[tokio::test]
 async fn client_chosen_names_are_bounded_under_any_mapping() {
@@ -830,101 +725,19 @@ async fn datagrams_fit_a_frame_and_long_lines_are_dropped() {
     assert!((200..=1_432).contains(&bytes), "{bytes}");
 }
 
-/// Settings, and a part of what is said.
-const WRONG: &[(&[(&str, &str)], &str)] = &[
-    (
-        &[("STATS_FLUSH_INTERVAL", "0s")],
-        "write a time above zero, such as 10s",
-    ),
-    (
-        &[("STATS_FLUSH_INTERVAL", "-1s")],
-        "write a time above zero, such as 10s",
-    ),
-    (&[("STATSD_PROTOCOL", "unix")], "write tcp or udp"),
-    (&[("STATSD_PORT", "0")], "write a port from 1 to 65535"),
-    (
-        &[("EXTRA_TAGS", "zone:eu:west")],
-        "\"zone:eu:west\" is not a tag",
-    ),
-    (
-        &[
-            ("USE_DOG_STATSD", "true"),
-            ("USE_DOG_STATSD_MOGRIFIERS", "A"),
-        ],
-        "DOG_STATSD_MOGRIFIER_A_PATTERN is not set",
-    ),
-    (
-        &[
-            ("USE_DOG_STATSD", "true"),
-            ("USE_DOG_STATSD_MOGRIFIERS", "A"),
-            ("DOG_STATSD_MOGRIFIER_A_PATTERN", "("),
-        ],
-        "DOG_STATSD_MOGRIFIER_A_PATTERN is not a regular expression",
-    ),
-];
-
 #[test]
-fn invalid_xds_settings_exit_with_78_and_a_hint() {
-    for (settings, expected) in WRONG {
-        let server = TestServer::with_rules(&limit_of(1));
-        let ran = settings
-            .iter()
-            .fold(server, |server, (name, value)| server.with_env(name, value))
-            .start_and_fail();
-        assert_eq!(ran.code, Some(78), "{settings:?}: {ran:?}");
-        assert!(ran.stderr.contains(expected), "{settings:?}: {ran:?}");
-    }
-}
-
-#[test]
-fn empty_statsd_settings_are_unset() {
-    let names = [
-        "LOG_LEVEL",
-        "LOG_FORMAT",
-        "USE_STATSD",
-        "USE_DOG_STATSD",
-        "USE_DOG_STATSD_MOGRIFIERS",
-        "STATSD_HOST",
-        "STATSD_PORT",
-        "STATSD_PROTOCOL",
-        "STATS_FLUSH_INTERVAL",
-        "EXTRA_TAGS",
-        "PROMETHEUS_PATH",
-        "PROMETHEUS_MAPPER_YAML",
-        "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
-        "DISABLE_STATS",
-    ];
-    let server = names
-        .iter()
-        .fold(TestServer::with_rules(&limit_of(1)), |server, name| {
-            server.with_env(name, "")
-        });
-    let server = server.with_env("USE_PROMETHEUS", "true").start();
-    assert_eq!(
-        http::get(server.prometheus.expect("it is bound"), "/metrics").status,
-        200
+fn invalid_metrics_settings_exit_with_78_and_a_hint() {
+    assert_settings_rejected(
+        || TestServer::with_rules(&limit_of(1)),
+        r#"
+STATS_FLUSH_INTERVAL=0s => write a time above zero, such as 10s
+STATS_FLUSH_INTERVAL=-1s => write a time above zero, such as 10s
+STATSD_PROTOCOL=unix => write tcp or udp
+STATSD_PORT=0 => write a port from 1 to 65535
+EXTRA_TAGS=zone:eu:west => "zone:eu:west" is not a tag
+USE_DOG_STATSD=true; USE_DOG_STATSD_MOGRIFIERS=A => DOG_STATSD_MOGRIFIER_A_PATTERN is not set
+USE_DOG_STATSD=true; USE_DOG_STATSD_MOGRIFIERS=A; DOG_STATSD_MOGRIFIER_A_PATTERN=( => DOG_STATSD_MOGRIFIER_A_PATTERN is not a regular expression"#,
     );
-}
-
-#[test]
-fn settings_of_gostats_are_warned_about() {
-    let ignored = [
-        "GOSTATS_FLUSH_INTERVAL_SECONDS",
-        "GOSTATS_LOGGING_SINK_DISABLED",
-    ];
-    let server = ignored
-        .iter()
-        .fold(TestServer::with_rules(&limit_of(1)), |server, name| {
-            server.with_env(name, "1")
-        })
-        .start();
-    for name in ignored {
-        assert!(
-            server.log().contains(&format!("{name} has no effect")),
-            "{}",
-            server.log()
-        );
-    }
 }
 
 #[test]

@@ -163,63 +163,6 @@ async fn the_other_limits_of_the_request_hold() {
 }
 
 #[tokio::test]
-async fn stars_stand_for_any_bytes() {
-    let server = TestServer::with_rules(RULES).start();
-    let mut client = server.client().await;
-    for value in [&b"user_\xff"[..], b"user_\xfe"] {
-        assert_eq!(
-            [
-                hit(&mut client, "user", value).await,
-                hit(&mut client, "user", value).await
-            ],
-            [Code::Ok, Code::OverLimit]
-        );
-    }
-    let shared = [&b"a\xffz"[..], b"a\xfez", b"a\xfd\xfcz"];
-    for (value, expected) in shared
-        .into_iter()
-        .zip([Code::Ok, Code::Ok, Code::OverLimit])
-    {
-        assert_eq!(
-            hit(&mut client, "team", value).await,
-            expected,
-            "they share a counter"
-        );
-    }
-    // No end, so no rule.
-    for _ in 0..3 {
-        assert_eq!(hit(&mut client, "team", b"a\xff").await, Code::Ok);
-    }
-}
-
-#[tokio::test]
-async fn holders_are_known_by_their_bytes() {
-    let redis = RedisProcess::start();
-    for (store, builder) in every_store(&redis).into_iter().take(2) {
-        let server = builder.start();
-        let mut client = server.client().await;
-        assert_eq!(
-            hit(&mut client, "place", b"\xff").await,
-            Code::Ok,
-            "{store}"
-        );
-        assert_eq!(
-            hit(&mut client, "place", b"\xfe").await,
-            Code::OverLimit,
-            "{store}"
-        );
-        let mut give_back = request(b"d", &[&[(b"place", b"\xff")]]);
-        give_back.descriptors[0].is_negative_hits = true;
-        client.call(give_back).await.expect("it is answered");
-        assert_eq!(
-            hit(&mut client, "place", b"\xfe").await,
-            Code::Ok,
-            "{store}"
-        );
-    }
-}
-
-#[tokio::test]
 async fn metrics_and_metadata_are_text() {
     let statsd = Statsd::start();
     let server = TestServer::with_rules(RULES)

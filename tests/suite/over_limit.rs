@@ -26,8 +26,6 @@ use tollgate::store::memory::Counters;
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, MICROS_PER_SECOND, Span, Time};
 
-use crate::support::redis::RedisProcess;
-use crate::support::remote;
 use crate::support::{Code, TestServer, counted, eventually, request};
 
 const START: Time = Time::from_micros(1_700_000_000 * MICROS_PER_SECOND);
@@ -87,10 +85,6 @@ impl World {
     fn with_policy(policy: Policy) -> Self {
         let metrics = Metrics::new();
         let backend = Backend::Memory(Arc::new(Counters::new(1 << 20, "store", &metrics)));
-        Self::on(backend, Clock::manual(START).0, policy, metrics)
-    }
-
-    fn on(backend: Backend, clock: Clock, policy: Policy, metrics: Metrics) -> Self {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &metrics);
         let source = Source {
             name: "rules".into(),
@@ -112,7 +106,7 @@ impl World {
             rules,
             backend,
             fallback,
-            clock,
+            clock: Clock::manual(START).0,
             stats,
             policy,
         };
@@ -229,194 +223,6 @@ fn request_of(keys: &[&str]) -> RateLimitRequest {
 }
 
 #[tokio::test(start_paused = true)]
-async fn queue_spaces_requests_by_one_slot_and_rejects_past_max_wait() {
-    let world = World::new();
-    let mut callers = Callers::new();
-    for _ in 0..7 {
-        callers.ask(&world, &["turn"], None);
-    }
-    callers.settle().await;
-    assert_eq!(world.counted("tollgate_queue_waiters"), 5);
-    let seen: Vec<(bool, u128)> = callers
-        .answers()
-        .await
-        .iter()
-        .map(|seen| (seen.is_over_limit(), seen.millis()))
-        .collect();
-    assert_eq!(
-        seen,
-        [
-            (false, 0),
-            (false, 100),
-            (false, 200),
-            (false, 300),
-            (false, 400),
-            (false, 500),
-            (true, 0)
-        ]
-    );
-    assert_eq!(world.counted("tollgate_queue_waiters"), 0);
-    assert_eq!(world.counted("tollgate_queue_wait_seconds_count"), 5);
-}
-
-#[tokio::test(start_paused = true)]
-async fn queued_and_rejected_hits_are_counted() {
-    let world = World::new();
-    let mut callers = Callers::new();
-    for _ in 0..8 {
-        callers.ask(&world, &["turn"], None);
-    }
-    callers.answers().await;
-    let reference =
-        |count: &str| world.counted_of(&format!("ratelimit_service_rate_limit_{count}"), "turn");
-    assert_eq!(
-        [
-            reference("total_hits"),
-            reference("within_limit"),
-            reference("over_limit")
-        ],
-        [8, 6, 2]
-    );
-    assert_eq!(
-        world.counted_of("tollgate_rule_queued_hits_total", "turn"),
-        5
-    );
-    assert_eq!(
-        world.counted_of("tollgate_rule_degraded_hits_total", "turn"),
-        0
-    );
-}
-
-/// ```text
-///   asks, and        goes out:         its deadline
-///  waits to be sent  two slots ahead        |   the slot that was booked
-///      |----------------|-------------------|-------|---------> time
-///      0               10 s                25 s    30 s
-/// ```
-#[tokio::test]
-async fn slots_after_the_deadline_are_rejected_and_stay_charged() {
-    let (metrics, redis) = (Metrics::new(), RedisProcess::start());
-    let (clock, hand) = Clock::manual(START);
-    let backend = Backend::Redis(remote::redis(&redis, clock.clone(), &metrics));
-    let world = World::on(backend, clock, Policy::default(), metrics);
-    let waiters = async |count: u64| {
-        eventually("they wait", async || {
-            world.counted("tollgate_queue_waiters") == count
-        })
-        .await;
-    };
-    let mut others = Callers::new();
-    for _ in 0..3 {
-        others.ask(&world, &["rare"], None);
-    }
-    waiters(2).await;
-
-    redis.stop();
-    others.ask(&world, &["hour"], None);
-    eventually("a call is under way", async || {
-        world.counted("tollgate_store_calls_in_flight") == 1
-    })
-    .await;
-    let mut callers = Callers::new();
-    callers.ask(
-        &world,
-        &["rare", "cheap"],
-        Some(START.plus(Span::from_secs(25))),
-    );
-    callers.settle().await;
-    hand.advance(Span::from_secs(10));
-    redis.cont();
-    let late = callers.answers().await.remove(0);
-    assert!(late.is_over_limit());
-    assert_eq!(
-        late.answer.statuses[0].reset_secs, 20,
-        "then there is another slot"
-    );
-    assert_eq!(
-        world.counted("tollgate_queue_wasted_slots_total{cause=\"late\"}"),
-        1
-    );
-    assert_eq!(
-        world.counted_of("ratelimit_service_rate_limit_over_limit", "rare"),
-        1
-    );
-    assert_eq!(
-        world.counted_of("ratelimit_service_rate_limit_within_limit", "cheap"),
-        1,
-        "what came with it was charged"
-    );
-
-    others.ask(&world, &["rare"], None);
-    waiters(3).await;
-    let seconds = world.counted("tollgate_queue_wait_seconds_sum");
-    assert_eq!(seconds, 10 + 20 + 30, "the slot behind it is booked");
-}
-
-#[tokio::test(start_paused = true)]
-async fn requests_over_another_limit_book_no_slot() {
-    let world = World::new();
-    for keys in [["turn", "full"], ["full", "turn"]] {
-        for _ in 0..3 {
-            let seen = world.ask(&keys).await;
-            assert_eq!((seen.is_over_limit(), seen.millis()), (true, 0), "{keys:?}");
-        }
-    }
-    assert_eq!(world.ask(&["turn"]).await.millis(), 0);
-    let seen = world.ask(&["full", "turn"]).await;
-    assert_eq!(
-        (seen.is_over_limit(), seen.millis()),
-        (true, 0),
-        "nor does it wait for what it would have booked"
-    );
-    let seen = world.ask(&["turn"]).await;
-    assert_eq!((seen.is_over_limit(), seen.millis()), (false, 100));
-    assert_eq!(world.counted("tollgate_queue_wait_seconds_count"), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn requests_over_another_limit_book_no_slot_behind_a_queue() {
-    let world = World::new();
-    let mut callers = Callers::new();
-    for _ in 0..4 {
-        callers.ask(&world, &["turn"], None);
-    }
-    callers.settle().await;
-    let rejected = world.ask(&["turn", "full"]).await;
-    assert_eq!((rejected.is_over_limit(), rejected.millis()), (true, 0));
-    let over: Vec<bool> = rejected
-        .answer
-        .statuses
-        .iter()
-        .map(|status| status.over_limit)
-        .collect();
-    assert_eq!(over, [false, true], "it could have waited");
-    callers.ask(&world, &["turn"], None);
-    assert_eq!(
-        callers
-            .answers()
-            .await
-            .iter()
-            .map(Seen::millis)
-            .collect::<Vec<_>>(),
-        [0, 100, 200, 300, 400]
-    );
-    let reference =
-        |count: &str| world.counted_of(&format!("ratelimit_service_rate_limit_{count}"), "turn");
-    assert_eq!(
-        [
-            reference("total_hits"),
-            reference("within_limit"),
-            reference("over_limit")
-        ],
-        [6, 5, 0]
-    );
-    assert_eq!(
-        world.counted_of("tollgate_rule_queued_hits_total", "turn"),
-        4
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn rejected_queued_hits_consume_nothing_of_other_limits() {
     let world = World::new();
     let mut callers = Callers::new();
@@ -513,57 +319,6 @@ async fn queue_waiters_are_bounded() {
     );
 }
 
-#[tokio::test(start_paused = true)]
-async fn shadow_rules_neither_delay_nor_degrade() {
-    let mut policy = Policy::default();
-    policy.modes.shadow = true;
-    let world = World::with_policy(policy);
-    for _ in 0..8 {
-        let seen = world.ask(&["turn", "cheap", "full"]).await;
-        assert_eq!(
-            (seen.is_over_limit(), seen.millis(), seen.answer.degraded),
-            (false, 0, false)
-        );
-        assert_eq!(
-            (
-                seen.answer.request_headers.len(),
-                seen.answer.dynamic_metadata,
-                seen.answer.body
-            ),
-            (0, None, None)
-        );
-    }
-    assert_eq!(
-        world.counted_of("tollgate_rule_degraded_hits_total", "cheap"),
-        0
-    );
-    assert_eq!(
-        world.counted_of("ratelimit_service_rate_limit_over_limit", "cheap"),
-        7
-    );
-}
-
-#[tokio::test]
-async fn degraded_hits_are_counted_unless_rejected() {
-    let world = World::new();
-    for _ in 0..3 {
-        assert!(!world.ask(&["cheap"]).await.is_over_limit());
-    }
-    assert!(world.ask(&["cheap", "full"]).await.is_over_limit());
-    assert_eq!(
-        world.counted_of("tollgate_rule_degraded_hits_total", "cheap"),
-        2
-    );
-    assert_eq!(
-        world.counted_of("ratelimit_service_rate_limit_over_limit", "cheap"),
-        3
-    );
-    assert_eq!(
-        world.counted_of("ratelimit_service_rate_limit_within_limit", "cheap"),
-        1
-    );
-}
-
 #[tokio::test]
 async fn jitter_lengthens_retry_after_only() {
     let policy = |jitter: u64| Policy {
@@ -618,27 +373,6 @@ fn retry_after_jitter_is_a_setting() {
     assert!(
         far.count() > 0,
         "an hour has 3,600 s, and nine of ten are to be longer than that"
-    );
-}
-
-#[tokio::test]
-async fn rejections_have_the_body_of_their_rule() {
-    let server = TestServer::with_rules(RULES).start();
-    let answer = server
-        .client()
-        .await
-        .call(request_of(&["hour", "full"]))
-        .await
-        .expect("an answer");
-    assert_eq!(
-        (answer.overall_code(), &*answer.raw_body),
-        (Code::OverLimit, &b"slow down"[..])
-    );
-    let reply = server.json(r#"{"domain":"d","descriptors":[{"entries":[{"key":"full"}]}]}"#);
-    let answer: Value = serde_json::from_str(&reply.body).expect("it is JSON");
-    assert_eq!(
-        (reply.status, &answer["rawBody"]),
-        (429, &json!("c2xvdyBkb3du"))
     );
 }
 

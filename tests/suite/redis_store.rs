@@ -10,10 +10,9 @@ use tollgate::time::{Clock, Time};
 use tonic::Code as GrpcCode;
 
 use crate::support::certificates::{Authority, KeyForm};
-use crate::support::proxy::Proxy;
 use crate::support::redis::RedisProcess;
 use crate::support::{
-    Builder, Client, Code, TestServer, descriptor, eventually, limit_of, look_until, request,
+    Builder, Client, Code, TestServer, eventually, limit_of, look_until, request,
 };
 
 /// A port without a listener.
@@ -65,25 +64,6 @@ fn key_of_the_only_counter(redis: &RedisProcess) -> String {
 }
 
 #[tokio::test]
-async fn replicas_share_what_they_count() {
-    let redis = RedisProcess::start();
-    let (one, other) = (
-        on_redis(&limit_of(3), &redis.address()).start(),
-        on_redis(&limit_of(3), &redis.address()).start(),
-    );
-    assert!(
-        one.announcement()
-            .contains(&format!("store    {}\n", redis.url())),
-        "{}",
-        one.announcement()
-    );
-    let (mut one, mut other) = (one.client().await, other.client().await);
-    assert_eq!(codes(&mut one, "k", 2).await, [Code::Ok, Code::Ok]);
-    assert_eq!(codes(&mut other, "k", 2).await, [Code::Ok, Code::OverLimit]);
-    assert_eq!(codes(&mut one, "k", 1).await, [Code::OverLimit]);
-}
-
-#[tokio::test]
 async fn a_flood_does_not_reach_redis_and_nobody_else_pays_for_it() {
     let redis = RedisProcess::start();
     let server = on_redis(&limit_of(2), &redis.address())
@@ -121,26 +101,6 @@ async fn a_flood_does_not_reach_redis_and_nobody_else_pays_for_it() {
         codes(&mut client, "k", 2).await,
         [Code::Ok, Code::OverLimit],
         "the refund is available"
-    );
-}
-
-#[tokio::test]
-async fn a_limit_of_nothing_is_asked_of_redis_once() {
-    let redis = RedisProcess::start();
-    let server = on_redis(&limit_of(0), &redis.address())
-        .with_env("LOCAL_CACHE_SIZE_IN_BYTES", "100000")
-        .start();
-    let mut client = server.client().await;
-    assert_eq!(codes(&mut client, "k", 3).await, [Code::OverLimit; 3]);
-    let key = key_of_the_only_counter(&redis);
-    assert_eq!(
-        redis.command::<u64>(&["GET", &key]),
-        1,
-        "hits that reached it"
-    );
-    assert_eq!(
-        server.metric(r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="k"}"#),
-        Some(3.0)
     );
 }
 
@@ -275,32 +235,6 @@ async fn a_limit_in_a_request_goes_by_the_setting() {
 }
 
 #[tokio::test]
-async fn a_limit_in_a_request_goes_by_the_policy_of_its_rule() {
-    let server = on_redis(POLICIES, NOWHERE)
-        .with_env("ON_STORE_ERROR", "error")
-        .start();
-    let mut client = server.client().await;
-    for (key, expected) in [
-        ("allow", Some(Code::Ok)),
-        ("deny", Some(Code::OverLimit)),
-        ("by_domain", Some(Code::OverLimit)),
-        ("free", None),
-    ] {
-        let mut request = request("d", &[&[(key, "v")]]);
-        request.descriptors[0].limit = Some(RateLimitOverride {
-            requests_per_unit: 1,
-            unit: 1,
-        });
-        let answer = client.call(request).await;
-        assert_eq!(
-            answer.ok().map(|answer| answer.overall_code()),
-            expected,
-            "{key}"
-        );
-    }
-}
-
-#[tokio::test]
 async fn each_of_several_replicas_lets_its_share_through() {
     let server = on_redis(&limit_of(10), NOWHERE)
         .with_env("REPLICAS", "4")
@@ -310,31 +244,6 @@ async fn each_of_several_replicas_lets_its_share_through() {
         codes(&mut client, "k", 3).await,
         [Code::Ok, Code::Ok, Code::OverLimit]
     );
-}
-
-#[tokio::test]
-async fn a_master_that_became_a_replica_is_left_for_the_one_that_its_address_leads_to_now() {
-    // Only Redis lets anything pass.
-    let rules = format!(
-        "metadata: {{tollgate: {{defaults: {{on_store_error: deny}}}}}}\n{}",
-        limit_of(1_000_000).trim_start()
-    );
-    let (old, new) = (RedisProcess::start(), RedisProcess::start());
-    let proxy = Proxy::before(old.port());
-    let server = on_redis(&rules, &proxy.addr().to_string()).start();
-    let mut client = server.client().await;
-    let keys = |redis: &RedisProcess| redis.command::<Vec<String>>(&["KEYS", "*"]).len();
-    eventually("the old master counts", async || {
-        client.ask("d", &[("k", "v")]).await == Code::Ok && keys(&old) == 1
-    })
-    .await;
-    // It keeps its connections. Nothing listens on port 1.
-    old.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
-    proxy.repoint(new.port());
-    eventually("the new master counts", async || {
-        client.ask("d", &[("k", "v")]).await == Code::Ok && keys(&new) == 1
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -498,63 +407,6 @@ async fn a_counters_life_is_set_once_and_again_if_the_counter_is_lost() {
         (remaining().await, remaining().await),
         (8, 7),
         "no hits are left"
-    );
-}
-
-#[tokio::test]
-async fn a_shadow_rule_over_its_limit_is_in_nobodys_way() {
-    let rules = "
-domain: d
-descriptors:
-  - {key: dark, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
-  - {key: k, rate_limit: {unit: year, requests_per_unit: 10}}
-";
-    let redis = RedisProcess::start();
-    let server = on_redis(rules, &redis.address())
-        .with_env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")
-        .start();
-    let mut client = server.client().await;
-    let mut remaining = Vec::new();
-    for _ in 0..3 {
-        let request = request("d", &[&[("dark", "v")], &[("k", "v")]]);
-        remaining.push(client.call(request).await.expect("an answer").statuses[1].limit_remaining);
-    }
-    assert_eq!(remaining, [9, 8, 7]);
-}
-
-#[tokio::test]
-async fn a_request_of_many_descriptors_is_one_trip() {
-    let redis = RedisProcess::start();
-    let server = on_redis(&limit_of(1), &redis.address()).start();
-    let mut client = server.client().await;
-    let values: Vec<String> = (0..64).map(|value| value.to_string()).collect();
-    let request = || RateLimitRequest {
-        domain: "d".into(),
-        descriptors: values
-            .iter()
-            .map(|value| descriptor(&[("k", value)]))
-            .collect(),
-        hits_addend: 0,
-    };
-    let trips = || {
-        server
-            .metric("tollgate_store_call_seconds_count")
-            .unwrap_or_default()
-    };
-    client.call(request()).await.expect("an answer");
-    let before = trips();
-    let answer = client.call(request()).await.expect("an answer");
-    assert!(
-        (trips() - before - 1.0).abs() < 0.5,
-        "{before} trips before, {} after",
-        trips()
-    );
-    assert!(
-        answer
-            .statuses
-            .iter()
-            .all(|status| status.code() == Code::OverLimit),
-        "{answer:?}"
     );
 }
 

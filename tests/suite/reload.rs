@@ -102,37 +102,6 @@ async fn new_subdirectory_takes_effect() {
 }
 
 #[tokio::test]
-async fn counters_go_on_across_reloads() {
-    let server = TestServer::with_rules(&limit_of(3)).start();
-    let mut client = server.client().await;
-    assert_eq!(remaining(&mut client).await, (Code::Ok, 2));
-    assert_eq!(remaining(&mut client).await, (Code::Ok, 1));
-
-    server.write("more.yaml", &domain("more"));
-    eventually("the new file is read", async || {
-        has_limit(&server, "more.k", 1)
-    })
-    .await;
-    assert_eq!(remaining(&mut client).await, (Code::Ok, 0));
-    assert_eq!(remaining(&mut client).await, (Code::OverLimit, 0));
-
-    server.write("rules.yaml", &limit_of(10));
-    eventually("the limit is raised", async || {
-        has_limit(&server, "d.k", 10)
-    })
-    .await;
-    assert_eq!(
-        remaining(&mut client).await,
-        (Code::Ok, 5),
-        "three were admitted, one was over limit, and this one"
-    );
-    assert_eq!(
-        server.metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#),
-        Some(5.0)
-    );
-}
-
-#[tokio::test]
 async fn invalid_file_keeps_the_last_good_rules_and_is_reported() {
     let server = TestServer::with_rules(&limit_of(2)).start();
     let mut client = server.client().await;
@@ -255,25 +224,6 @@ async fn log_level_wins_over_the_terminal() {
         .with_env("LOG_LEVEL", "warn")
         .start();
     assert!(!server.log().contains(" INFO "), "{}", server.log());
-}
-
-#[tokio::test]
-async fn one_invalid_file_of_two_changes_neither() {
-    let server =
-        TestServer::with_files([("one.yaml", &*domain("one")), ("two.yaml", &domain("two"))])
-            .start();
-    server.write("two.yaml", BROKEN);
-    eventually("it is rejected", async || rejected(&server) == Some(1.0)).await;
-    server.write("one.yaml", &limit_of(5));
-    eventually("it is rejected again", async || {
-        server.metric("ratelimit_service_config_load_error") == Some(2.0)
-    })
-    .await;
-    assert!(
-        has_limit(&server, "one.k", 1)
-            && has_limit(&server, "two.k", 1)
-            && !has_limit(&server, "d.k", 5)
-    );
 }
 
 #[tokio::test]
@@ -579,32 +529,6 @@ async fn health_follows_the_rules_if_a_domain_is_required() {
         client.health("").await.expect("it is known") == NotServing
     })
     .await;
-}
-
-#[tokio::test]
-async fn health_watch_reports_the_first_rules() {
-    let server = TestServer::with_rules(BROKEN).start();
-    let mut client = server.client().await;
-    let mut stream = client.watch("").await;
-    assert_eq!(
-        stream
-            .message()
-            .await
-            .expect("the stream is open")
-            .expect("the status arrives at once")
-            .status(),
-        NotServing
-    );
-    server.write("rules.yaml", &limit_of(1));
-    assert_eq!(
-        stream
-            .message()
-            .await
-            .expect("the stream is open")
-            .expect("the change arrives")
-            .status(),
-        Serving
-    );
 }
 
 #[tokio::test]

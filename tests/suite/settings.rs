@@ -344,10 +344,7 @@ fn response_headers_have_configured_names() {
         ("LIMIT_RESET_HEADER", "X-Seconds"),
     ];
     let server = TestServer::with_rules(TWO).with_env("LIMIT_RESPONSE_HEADERS_ENABLED", "true");
-    let server = names
-        .iter()
-        .fold(server, |server, (name, value)| server.with_env(name, value))
-        .start();
+    let server = server.with_envs(&names).start();
     let reply = server.json(LOOSE);
     assert!(
         names.iter().all(|(_, name)| has_header(&reply, name)),
@@ -364,10 +361,7 @@ fn upstream_request_headers_have_configured_names() {
         ("LIMIT_REQUEST_RESET_HEADER", "X-Seconds"),
     ];
     let server = TestServer::with_rules(TWO).with_env("LIMIT_REQUEST_HEADERS_ENABLED", "true");
-    let server = names
-        .iter()
-        .fold(server, |server, (name, value)| server.with_env(name, value))
-        .start();
+    let server = server.with_envs(&names).start();
     let reply = server.json(LOOSE);
     let answer = json(&reply);
     let headers = answer["requestHeadersToAdd"]
@@ -497,10 +491,7 @@ fn rules_are_read_and_named_by_runtime_settings() {
         let server = server
             .with_env("RUNTIME_SUBDIRECTORY", "sub")
             .with_env("RUNTIME_APPDIRECTORY", "app");
-        variables
-            .iter()
-            .fold(server, |server, (name, value)| server.with_env(name, value))
-            .start()
+        server.with_envs(variables).start()
     };
     let server = start(&[("RUNTIME_IGNOREDOTFILES", "true")]);
     assert!(
@@ -646,9 +637,7 @@ pub(crate) const K_AND_S: &str = r#"{"domain":"d","descriptors":[{"entries":[{"k
 /// A service with rules of a year and of a second, which denies what it cannot count on Redis.
 pub(crate) fn with_both_periods(settings: &[(&str, &str)]) -> Builder {
     let server = TestServer::with_rules(OF_A_SECOND).with_env("ON_STORE_ERROR", "deny");
-    settings
-        .iter()
-        .fold(server, |server, (name, value)| server.with_env(name, value))
+    server.with_envs(settings)
 }
 
 /// Waits until it says so of its store.
@@ -887,10 +876,7 @@ fn redis_url_and_key_settings_choose_where_hits_are_counted() {
     let redis = RedisProcess::start();
     let start = |variables: &[(&str, &str)]| {
         let server = TestServer::with_rules(&limit_of(5)).with_env("REDIS_URL", &redis.url());
-        variables
-            .iter()
-            .fold(server, |server, (name, value)| server.with_env(name, value))
-            .start()
+        server.with_envs(variables).start()
     };
     let body = TIGHT.replace("tight", "k");
     let keys = || -> Vec<String> { redis.command(&["KEYS", "*"]) };

@@ -8,9 +8,6 @@ use tempfile::TempDir;
 
 use crate::support::{tollgate, write};
 
-/// What every run below limits to.
-const REQUESTS: u64 = 10;
-
 /// Patterns, faster and slower than the limit, on edges of windows and off them.
 const TRAFFICS: &str = "steady,double,bursty,3,7.5,11,23.75,100,999.999";
 
@@ -65,88 +62,44 @@ fn twice_the_rate_of_a_bucket_is_half_admitted_after_the_burst() {
     );
 }
 
-/// Options, the label, and at most how many begin in any one period, and in one window.
-const PROMISES: &[(&str, &str, u64, u64)] = &[
-    (
-        "--algorithm fixed_window",
-        "fixed_window",
-        2 * REQUESTS,
-        REQUESTS,
-    ),
-    (
-        "--algorithm sliding_window",
-        "sliding_window",
-        2 * REQUESTS - 1,
-        REQUESTS,
-    ),
-    (
-        "--algorithm sliding_window --buckets 10",
-        "sliding_window, 10 buckets",
-        REQUESTS,
-        REQUESTS,
-    ),
-    ("--algorithm sliding_log", "sliding_log", REQUESTS, REQUESTS),
-    (
-        "--algorithm token_bucket",
-        "token_bucket, burst 10",
-        2 * REQUESTS,
-        2 * REQUESTS,
-    ),
-    (
-        "--algorithm leaky_bucket",
-        "leaky_bucket, burst 1",
-        1 + REQUESTS,
-        1 + REQUESTS,
-    ),
-    (
-        "--algorithm token_bucket --burst 4",
-        "token_bucket, burst 4",
-        4 + REQUESTS,
-        4 + REQUESTS,
-    ),
-    (
-        "--algorithm leaky_bucket --max-wait 450ms",
-        "leaky_bucket, burst 1, queue 450 ms",
-        1 + REQUESTS,
-        1 + REQUESTS,
-    ),
-    (
-        "--algorithm token_bucket --over-limit-hits count",
-        "token_bucket, burst 10, count",
-        2 * REQUESTS,
-        2 * REQUESTS,
-    ),
-    ("--algorithm sliding_log --hits 3", "sliding_log", 9, 9),
-];
+/// Options, the label, and at most how many of a limit of 10 begin in any one period, and in one
+/// window.
+const PROMISES: &str = "
+--algorithm fixed_window | fixed_window | 20 | 10
+--algorithm sliding_window | sliding_window | 19 | 10
+--algorithm sliding_window --buckets 10 | sliding_window, 10 buckets | 10 | 10
+--algorithm sliding_log | sliding_log | 10 | 10
+--algorithm token_bucket | token_bucket, burst 10 | 20 | 20
+--algorithm leaky_bucket | leaky_bucket, burst 1 | 11 | 11
+--algorithm token_bucket --burst 4 | token_bucket, burst 4 | 14 | 14
+--algorithm leaky_bucket --max-wait 450ms | leaky_bucket, burst 1, queue 450 ms | 11 | 11
+--algorithm token_bucket --over-limit-hits count | token_bucket, burst 10, count | 20 | 20
+--algorithm sliding_log --hits 3 | sliding_log | 9 | 9
+";
 
 #[test]
 fn no_traffic_exceeds_the_bound_of_the_algorithm() {
-    for (options, label, in_a_period, in_a_window) in PROMISES {
+    for line in PROMISES.trim().lines() {
+        let cells: Vec<&str> = line.split(" | ").collect();
+        let [options, label, in_a_period, in_a_window] = cells[..] else {
+            panic!("four cells, not {line}")
+        };
+        let max = |cell: &str| cell.parse::<u64>().expect("a number");
         let runs = runs(&format!(
-            "--requests {REQUESTS} --calls 1000 --traffic {TRAFFICS} {options}"
+            "--requests 10 --calls 1000 --traffic {TRAFFICS} {options}"
         ));
         let mine: Vec<_> = runs
             .iter()
-            .filter(|(_, run)| run["label"] == *label)
+            .filter(|(_, run)| run["label"] == label)
             .collect();
-        assert_eq!(
-            mine.len(),
-            TRAFFICS.split(',').count(),
-            "{options}: {label}"
-        );
+        assert_eq!(mine.len(), TRAFFICS.split(',').count(), "{line}");
         for (traffic, run) in mine {
+            let number = |name| number(run, name);
             assert!(
-                number(run, "most_in_a_period") <= *in_a_period,
-                "{label} at {traffic}: {run}"
-            );
-            assert!(
-                number(run, "most_in_a_window") <= *in_a_window,
-                "{label} at {traffic}: {run}"
-            );
-            assert_eq!(
-                number(run, "admitted") + number(run, "refused"),
-                1_000,
-                "{label} at {traffic}"
+                number("most_in_a_period") <= max(in_a_period)
+                    && number("most_in_a_window") <= max(in_a_window)
+                    && number("admitted") + number("refused") == 1_000,
+                "{line} at {traffic}: {run}"
             );
         }
     }
@@ -354,70 +307,37 @@ descriptors:
 }
 
 /// Arguments, and what the message must contain.
-const WRONG: &[(&str, &str)] = &[
-    ("", "--requests <NUMBER>"),
-    ("config", "--domain <DOMAIN>"),
-    ("config --domain shop", "--entry <KEY=VALUE>"),
-    ("--requests ten", "ten"),
-    (
-        "--requests 10 --traffic fast",
-        "write steady, double, bursty, or calls a second",
-    ),
-    (
-        "--requests 10 --calls 1000001",
-        "write a number from 1 to 1000000 (calls_max)",
-    ),
-    (
-        "--requests 10 --calls 0",
-        "write a number from 1 to 1000000 (calls_max)",
-    ),
-    ("--requests 10 --hits 0", "not in 1..=4294967296"),
-    ("--requests 10 --unit fortnight", "second, minute, hour"),
-    (
-        "--requests 10 --unit-multiplier 0",
-        "unit_multiplier must be at least 1",
-    ),
-    (
-        "--requests 10 --algorithm gcra",
-        "fixed_window, sliding_window",
-    ),
-    (
-        "--requests 10 --algorithm fixed_window --burst 3",
-        "burst is only for buckets",
-    ),
-    (
-        "--requests 10 --algorithm sliding_log,token_bucket --burst 0",
-        "a burst of 0",
-    ),
-    (
-        "--requests 10 --algorithm concurrency",
-        "concurrency needs --hold",
-    ),
-    (
-        "--requests 10 --algorithm leaky_bucket --max-wait 2d",
-        "max_wait must be from 1ms to 1h",
-    ),
-    ("--requests 10 --format png", "svg"),
-    ("--requests 10 --show 0s", "increase --show"),
-    ("--requests 0", "write --traffic 10"),
-    ("--requests 1 --unit year --calls 1000000", "the year 2255"),
-    (
-        "config --domain shop --descriptor user=ann --requests 10",
-        "cannot be used with",
-    ),
-];
+const WRONG: &str = "
+ => --requests <NUMBER>
+config => --domain <DOMAIN>
+config --domain shop => --entry <KEY=VALUE>
+--requests ten => ten
+--requests 10 --traffic fast => write steady, double, bursty, or calls a second
+--requests 10 --calls 1000001 => write a number from 1 to 1000000 (calls_max)
+--requests 10 --calls 0 => write a number from 1 to 1000000 (calls_max)
+--requests 10 --hits 0 => not in 1..=4294967296
+--requests 10 --unit fortnight => second, minute, hour
+--requests 10 --unit-multiplier 0 => unit_multiplier must be at least 1
+--requests 10 --algorithm gcra => fixed_window, sliding_window
+--requests 10 --algorithm fixed_window --burst 3 => burst is only for buckets
+--requests 10 --algorithm sliding_log,token_bucket --burst 0 => a burst of 0
+--requests 10 --algorithm concurrency => concurrency needs --hold
+--requests 10 --algorithm leaky_bucket --max-wait 2d => max_wait must be from 1ms to 1h
+--requests 10 --format png => svg
+--requests 10 --show 0s => increase --show
+--requests 0 => write --traffic 10
+--requests 1 --unit year --calls 1000000 => the year 2255
+config --domain shop --descriptor user=ann --requests 10 => cannot be used with
+";
 
 #[test]
 fn what_makes_no_sense_ends_with_64_and_says_what_to_write() {
-    for (arguments, expected) in WRONG {
-        let words: Vec<&str> = ["simulate"]
-            .into_iter()
-            .chain(arguments.split_whitespace())
-            .collect();
-        let ran = tollgate(&words);
-        assert_eq!(ran.code, Some(64), "{arguments}: {ran:?}");
-        assert!(ran.stderr.contains(expected), "{arguments}: {ran:?}");
-        assert_eq!(ran.stdout, "", "{arguments}");
+    for line in WRONG.lines().skip(1) {
+        let (arguments, expected) = line.split_once(" => ").expect("arguments => an error");
+        let words: Vec<&str> = arguments.split_whitespace().collect();
+        let ran = tollgate(&[&["simulate"], &words[..]].concat());
+        assert_eq!((ran.code, &*ran.stdout), (Some(64), ""), "{line}: {ran:?}");
+        assert!(ran.stderr.contains(expected), "{line}: {ran:?}");
     }
 }
 

@@ -1,23 +1,19 @@
-//! What every store promises, as functions that each store runs through; and below, what only the
-//! memory store does.
+//! The memory store: exact for any number of threads, equal to a list of counters, and bounded.
+//! `parity.rs` and `races.rs` show that Redis counts alike.
 
-use std::sync::Arc;
 use std::thread;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tokio::runtime::{self, Runtime};
 use tollgate::algorithm::{Counter, decide_all_or_nothing};
 use tollgate::check::{Check, CheckRequest, Hits, Key, Verdicts};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::store::memory::Counters;
-use tollgate::store::{Backend, Store};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::{Clock, ManualClock, Span, Time};
+use tollgate::time::{Span, Time};
 
 use crate::support::counted;
-use crate::support::redis::RedisProcess;
-use crate::support::remote::{self, all_at_once, atomic_request, request_of};
+use crate::support::remote::{all_at_once, atomic_request, request_of};
 
 const START: Time = Time::from_micros(1_700_000_000_123_456);
 const ROOM: u64 = 64 << 20;
@@ -74,88 +70,22 @@ impl Model {
     }
 }
 
-/// A store, and what a test does to it from outside.
-struct Place {
-    backend: Backend,
-    /// The server, and the time that it is told.
-    redis: Option<(RedisProcess, ManualClock)>,
-}
-
-/// A thread of the service: a runtime, and its way to the store.
-struct Worker {
-    runtime: Runtime,
-    store: Store,
-}
-
 /// A check in the histories: its limit, which has a key of its own, its hits, who holds, and
-/// whether it may enforcing.
+/// whether it is enforcing.
 type Draw = (usize, u64, u8, bool);
 
-fn memory() -> Place {
-    Place {
-        backend: Backend::Memory(Arc::new(Counters::new(ROOM, "store", &Metrics::new()))),
-        redis: None,
-    }
+fn memory() -> Counters {
+    Counters::new(ROOM, "store", &Metrics::new())
 }
 
-fn redis() -> Place {
-    let (server, (clock, hand)) = (RedisProcess::start(), Clock::manual(START));
-    Place {
-        backend: Backend::Redis(remote::redis(&server, clock, &Metrics::new())),
-        redis: Some((server, hand)),
-    }
-}
-
-impl Place {
-    fn worker(&self) -> Worker {
-        let runtime = runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let store = runtime.block_on(async { self.backend.open() });
-        Worker { runtime, store }
-    }
-
-    fn set_time(&self, now: Time) {
-        if let Some((_, hand)) = &self.redis {
-            hand.set(now);
-        }
-    }
-
-    /// Does what stores do besides answering, which nobody is to notice.
-    fn tidy(&self, now: Time) {
-        if let Backend::Memory(counters) = &self.backend {
-            counters.sweep(now);
-        }
-    }
-
-    fn forget(&self) {
-        if let Backend::Memory(counters) = &self.backend {
-            counters.clear();
-        }
-        if let Some((server, _)) = &self.redis {
-            server.command::<()>(&["FLUSHALL"]);
-        }
-    }
-}
-
-impl Worker {
-    fn decide(&self, request: &CheckRequest, now: Time) -> Verdicts {
-        let decisions = self.runtime.block_on(self.store.decide(request, now, None));
-        decisions
-            .into_iter()
-            .map(|decision| decision.expect("the store answers"))
-            .collect()
-    }
-}
-
-/// However many threads ask at once.
-fn admits_exactly_the_limit(place: &Place, rounds: u32) {
+#[test]
+fn threads_together_are_admitted_exactly_the_limit() {
+    let counters = memory();
     for algorithm in Algorithm::ALL {
-        for round in 0..rounds {
+        for round in 0..200 {
             let limit = limit(algorithm, 100 + round, Unit::Year);
             let check = check(&format!("{algorithm} {round}:"), limit, Hits::Add(1));
-            let admitted: usize = eight_threads(place, |worker, number| {
+            let admitted: usize = eight_threads(|number| {
                 let request = |call: u8| {
                     request_of([Check {
                         holder: Some([u8::try_from(number).expect("there are eight"), call].into()),
@@ -163,7 +93,7 @@ fn admits_exactly_the_limit(place: &Place, rounds: u32) {
                     }])
                 };
                 (0..100)
-                    .filter(|&call| !worker.decide(&request(call), START)[0].over)
+                    .filter(|&call| !counters.decide(&request(call), START)[0].over)
                     .count()
             });
             assert_eq!(
@@ -176,15 +106,17 @@ fn admits_exactly_the_limit(place: &Place, rounds: u32) {
 }
 
 /// Whatever order they name the same counters in.
-fn admits_whole_asks_and_never_a_part_of_one(place: &Place) {
+#[test]
+fn all_or_nothing_requests_are_admitted_whole() {
+    let counters = memory();
     let limit = limit(Algorithm::FixedWindow, 1_000, Unit::Year);
-    let admitted = eight_threads(place, |worker, number| {
+    let admitted = eight_threads(|number| {
         let mut keys: Vec<String> = (0..20).map(|key| format!("k{key}:")).collect();
         keys.rotate_left(number * 2);
         let request = atomic_request(keys.iter().map(|key| check(key, limit, Hits::Add(1))));
         (0..300)
             .filter(|_| {
-                worker
+                counters
                     .decide(&request, START)
                     .iter()
                     .all(|verdict| !verdict.over)
@@ -194,11 +126,11 @@ fn admits_whole_asks_and_never_a_part_of_one(place: &Place) {
     assert_eq!(admitted, 1_000);
 }
 
-fn eight_threads(place: &Place, work: impl Fn(Worker, usize) -> usize + Sync) -> usize {
+fn eight_threads(work: impl Fn(usize) -> usize + Sync) -> usize {
     let work = &work;
     thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
-            .map(|number| scope.spawn(move || work(place.worker(), number)))
+            .map(|number| scope.spawn(move || work(number)))
             .collect();
         threads
             .into_iter()
@@ -207,9 +139,9 @@ fn eight_threads(place: &Place, work: impl Fn(Worker, usize) -> usize + Sync) ->
     })
 }
 
-/// Whatever it does besides.
-fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
-    let worker = place.worker();
+#[test]
+fn verdicts_equal_those_of_a_list_of_counters() {
+    let counters = memory();
     let limits = [
         limit(Algorithm::FixedWindow, 3, Unit::Minute),
         limit(Algorithm::FixedWindow, 5, Unit::Hour),
@@ -229,12 +161,11 @@ fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
     let checks = prop::collection::vec((0..limits.len(), 0..6_u64, 0..4_u8, any::<bool>()), 1..6);
     let asks = prop::collection::vec((checks, any::<bool>(), 0..90_u64), 1..40);
     let play = |asks: Vec<(Vec<Draw>, bool, u64)>| {
-        place.forget();
+        counters.clear();
         let mut model = Model::default();
         let mut now = START;
         for (checks, all_or_nothing, gap) in asks {
             now = now.plus(Span::from_secs(gap));
-            place.set_time(now);
             let checks = checks.into_iter().map(|(key, hits, holder, enforcing)| {
                 let hits = match hits {
                     0 => Hits::Peek,
@@ -251,114 +182,20 @@ fn answers_as_a_list_of_counters_would(place: &Place, cases: u32) {
                 all_or_nothing,
                 ..request_of(checks)
             };
-            prop_assert_eq!(worker.decide(&request, now), model.decide(&request, now));
+            prop_assert_eq!(counters.decide(&request, now), model.decide(&request, now));
             if gap > 45 {
-                place.tidy(now);
+                counters.sweep(now);
             }
         }
         Ok(())
     };
     let config = ProptestConfig {
-        cases,
         source_file: Some(file!()),
         ..ProptestConfig::default()
     };
     TestRunner::new(config)
         .run(&asks, play)
         .unwrap_or_else(|error| panic!("{error}"));
-}
-
-/// By an hour, back and on again, with the whole limit used.
-fn a_clock_that_jumps_gives_nothing_away_and_holds_nobody_for_longer_than_a_fill(place: &Place) {
-    const HOUR: Span = Span::from_secs(3_600);
-    let worker = place.worker();
-    for algorithm in Algorithm::ALL {
-        let limit = limit(algorithm, 5, Unit::Hour);
-        let admitted = |now: Time, caller: u8| {
-            place.set_time(now);
-            let hit = |number: u8| Check {
-                holder: Some([caller, number].into()),
-                ..check(&format!("{algorithm}:"), limit, Hits::Add(1))
-            };
-            (0..9)
-                .filter(|&number| !worker.decide(&request_of([hit(number)]), now)[0].over)
-                .count()
-        };
-        let look = |now: Time| {
-            place.set_time(now);
-            worker.decide(
-                &request_of([check(&format!("{algorithm}:"), limit, Hits::Peek)]),
-                now,
-            )[0]
-        };
-        assert_eq!(admitted(START, 0), 5, "{algorithm}");
-
-        let earlier = Time::from_micros(START.as_micros() - HOUR.as_micros());
-        // On Redis the key of a fixed window has its start: that hour's window is counted apart
-        // from the one that follows it.
-        let is_apart = algorithm == Algorithm::FixedWindow && place.redis.is_some();
-        assert_eq!(
-            admitted(earlier, 1),
-            if is_apart { 5 } else { 0 },
-            "{algorithm}: back"
-        );
-        let left = look(earlier).reset_after;
-        assert!(left <= Span::from_secs(2 * 3_600), "{algorithm}: {left}");
-        assert_eq!(
-            look(earlier.plus(left)).remaining,
-            5 - if is_apart { 5 } else { 0 },
-            "{algorithm}: after {left}"
-        );
-
-        let used = admitted(earlier.plus(left), 2);
-        assert!(used <= 5, "{algorithm}");
-        // On by an hour: as much time has passed as the clock says, and no more comes back than in
-        // that time.
-        assert!(
-            admitted(earlier.plus(left).plus(HOUR), 3) <= 5,
-            "{algorithm}: on"
-        );
-    }
-}
-
-#[test]
-fn memory_grants_nothing_when_the_clock_jumps() {
-    a_clock_that_jumps_gives_nothing_away_and_holds_nobody_for_longer_than_a_fill(&memory());
-}
-
-#[test]
-fn redis_grants_nothing_when_the_clock_jumps() {
-    a_clock_that_jumps_gives_nothing_away_and_holds_nobody_for_longer_than_a_fill(&redis());
-}
-
-#[test]
-fn memory_admits_exactly_the_limit() {
-    admits_exactly_the_limit(&memory(), 200);
-}
-
-#[test]
-fn redis_admits_exactly_the_limit() {
-    admits_exactly_the_limit(&redis(), 5);
-}
-
-#[test]
-fn memory_admits_all_or_nothing() {
-    admits_whole_asks_and_never_a_part_of_one(&memory());
-}
-
-#[test]
-fn redis_admits_all_or_nothing() {
-    admits_whole_asks_and_never_a_part_of_one(&redis());
-}
-
-#[test]
-fn memory_equals_a_model_of_counters() {
-    answers_as_a_list_of_counters_would(&memory(), 256);
-}
-
-#[test]
-fn redis_equals_a_model_of_counters() {
-    answers_as_a_list_of_counters_would(&redis(), 100);
 }
 
 #[test]

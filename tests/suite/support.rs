@@ -259,6 +259,12 @@ impl Builder {
         self
     }
 
+    /// Sets environment variables.
+    pub(crate) fn with_envs(self, variables: &[(&str, &str)]) -> Self {
+        let set = |builder: Self, (name, value): &(&str, &str)| builder.with_env(name, value);
+        variables.iter().fold(self, set)
+    }
+
     /// Waits for Redis no longer than it does in production, for tests that look at what is late.
     pub(crate) fn with_the_default_store_timeout(self) -> Self {
         self.with_env(STORE_TIMEOUT, "")
@@ -403,6 +409,23 @@ impl Drop for Process {
                 fs::read_to_string(self.home.path().join("stderr")).unwrap_or_default()
             );
         }
+    }
+}
+
+/// Asserts of each line, such as `PORT=http; HOST=x => a text`, that the process exits with 78 and
+/// writes the text to stderr. `NAME` alone is a variable set to nothing.
+pub(crate) fn assert_settings_rejected(start: impl Fn() -> Builder, lines: &str) {
+    for line in lines.trim().lines() {
+        let (settings, expected) = line.split_once(" => ").expect("settings => a text");
+        let settings: Vec<(&str, &str)> = settings
+            .split("; ")
+            .map(|setting| setting.trim().split_once('=').unwrap_or((setting, "")))
+            .collect();
+        let ran = start().with_envs(&settings).start_and_fail();
+        assert_eq!(ran.code, Some(78), "{line}: {ran:?}");
+        assert!(ran.stderr.contains(expected), "{line}: {ran:?}");
+        assert!(!ran.stdout.contains("gRPC"), "{line}: it serves");
+        assert!(!ran.stderr.contains("s3cret"), "{line}: {ran:?}");
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
@@ -14,7 +13,8 @@ use crate::support::http::Connection;
 use crate::support::otlp::{Collector, Span};
 use crate::support::redis::RedisProcess;
 use crate::support::{
-    Builder, Code as Overall, TestServer, eventually, limit_of, look_until, request,
+    Builder, Code as Overall, TestServer, assert_settings_rejected, eventually, limit_of,
+    look_until, request,
 };
 
 const CALL: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -203,30 +203,6 @@ async fn requests_have_the_spans_of_the_reference() {
             ("1", "0")
         );
     }
-}
-
-#[tokio::test]
-async fn default_resource_is_that_of_the_reference() {
-    let collector = Collector::start();
-    let servers = [traced(&collector).start(), traced(&collector).start()];
-    for server in &servers {
-        call(server, &[]).await;
-    }
-    look_until("both are there", || collector.batches().len() == 2);
-    let [one, other] = &collector.batches()[..] else {
-        panic!("two batches")
-    };
-    assert_eq!(
-        (
-            &*one.resource["service.name"],
-            &*one.resource["service.namespace"]
-        ),
-        ("RateLimit", "")
-    );
-    assert_ne!(
-        one.resource["service.instance.id"],
-        other.resource["service.instance.id"]
-    );
 }
 
 #[tokio::test]
@@ -733,122 +709,31 @@ async fn the_last_spans_are_flushed_within_3_s() {
     );
 }
 
-#[tokio::test]
-async fn spans_wait_for_a_collector_and_logs_say_so_once() {
-    let place = TcpListener::bind("127.0.0.1:0")
-        .expect("there is a port")
-        .local_addr()
-        .expect("it is bound");
-    let server = traced_to(TestServer::with_rules(&limit_of(10)), place)
-        .with_env("OTEL_EXPORTER_OTLP_TIMEOUT", "30000")
-        .start();
-    call(&server, &[]).await;
-    look_until("it was tried", || {
-        server.metric("tollgate_span_exports_failed_total") > Some(0.0)
-    });
-    let listener = tokio::net::TcpListener::bind(place)
-        .await
-        .expect("the port is free");
-    let (mut stream, _) = listener.accept().await.expect("it tries again");
-    let mut head = [0; 4_096];
-    assert!(stream.read(&mut head).await.expect("it sends") > 0);
-    stream
-        .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
-        .await
-        .expect("it reads");
-    look_until("they are sent", || {
-        server.metric("tollgate_spans_sent_total") == Some(2.0)
-    });
-    assert_eq!(
-        server
-            .log()
-            .matches("trace export failed; requests")
-            .count(),
-        1,
-        "{}",
-        server.log()
-    );
-    assert_eq!(
-        server.log().matches("trace export recovered").count(),
-        1,
-        "{}",
-        server.log()
-    );
-    assert_eq!(
-        server.metric(r#"tollgate_spans_lost_total{cause="failed"}"#),
-        Some(0.0)
-    );
-}
-
 #[test]
-fn invalid_trace_settings_are_errors_with_their_name() {
+fn invalid_trace_settings_are_errors() {
     let authority = Authority::new();
     let ours = authority.sign("tollgate", "DNS:tollgate", KeyForm::Pkcs8);
     let cert = ours.cert.to_str().expect("a plain name");
-    let cases = [
-        ("TRACING_ENABLED", "maybe", "write true or false"),
-        ("TRACING_EXPORTER_PROTOCOL", "zipkin", "write http or grpc"),
-        ("TRACING_SAMPLING_RATE", "1.5", "write a number from 0 to 1"),
-        ("TRACING_SAMPLING_RATE", "NaN", "write a number from 0 to 1"),
-        (
-            "OTEL_EXPORTER_OTLP_ENDPOINT",
-            "collector:4318",
-            "write http://HOST:PORT or https://HOST:PORT",
+    assert_settings_rejected(
+        || TestServer::with_rules(&limit_of(1)).with_env("TRACING_ENABLED", "true"),
+        &format!(
+            "
+OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; TRACING_ENABLED=maybe => write true or false
+OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; TRACING_EXPORTER_PROTOCOL=zipkin => write http or grpc
+OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; TRACING_SAMPLING_RATE=1.5 => write a number from 0 to 1
+OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; TRACING_SAMPLING_RATE=NaN => write a number from 0 to 1
+OTEL_EXPORTER_OTLP_ENDPOINT=collector:4318 => write http://HOST:PORT or https://HOST:PORT
+OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=ftp://collector => write http://HOST:PORT or https://HOST:PORT
+OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; OTEL_EXPORTER_OTLP_TIMEOUT=10s => write a whole number of milliseconds
+OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; OTEL_EXPORTER_OTLP_TRACES_TIMEOUT=0 => write a whole number of milliseconds
+OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; OTEL_EXPORTER_OTLP_HEADERS=s3cret => write NAME=VALUE,NAME=VALUE
+OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; OTEL_EXPORTER_OTLP_COMPRESSION=zstd => write none
+OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; OTEL_EXPORTER_OTLP_CERTIFICATE=/nowhere => /nowhere
+OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE={cert} => a certificate needs its key
+OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; OTEL_EXPORTER_OTLP_CLIENT_KEY={cert} => a certificate needs its key
+OTEL_EXPORTER_OTLP_ENDPOINT=https://collector; OTEL_RESOURCE_ATTRIBUTES=zone => write NAME=VALUE,NAME=VALUE"
         ),
-        (
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-            "ftp://collector",
-            "write http://HOST:PORT or https://HOST:PORT",
-        ),
-        (
-            "OTEL_EXPORTER_OTLP_TIMEOUT",
-            "10s",
-            "write a whole number of milliseconds",
-        ),
-        (
-            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
-            "0",
-            "write a whole number of milliseconds",
-        ),
-        (
-            "OTEL_EXPORTER_OTLP_HEADERS",
-            "s3cret",
-            "write NAME=VALUE,NAME=VALUE",
-        ),
-        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd", "write none"),
-        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere", "/nowhere"),
-        (
-            "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
-            cert,
-            "a certificate needs its key",
-        ),
-        (
-            "OTEL_EXPORTER_OTLP_CLIENT_KEY",
-            cert,
-            "a certificate needs its key",
-        ),
-        (
-            "OTEL_RESOURCE_ATTRIBUTES",
-            "zone",
-            "write NAME=VALUE,NAME=VALUE",
-        ),
-    ];
-    for (name, value, expected) in cases {
-        let server = TestServer::with_rules(&limit_of(1)).with_env("TRACING_ENABLED", "true");
-        let server = if name.ends_with("ENDPOINT") {
-            server
-        } else {
-            server.with_env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector")
-        };
-        let ran = server.with_env(name, value).start_and_fail();
-        assert_eq!(ran.code, Some(78), "{name}={value}: {}", ran.stderr);
-        assert!(
-            ran.stderr.contains(name) && ran.stderr.contains(expected),
-            "{name}={value}: {}",
-            ran.stderr
-        );
-        assert!(!ran.stderr.contains("s3cret"), "{}", ran.stderr);
-    }
+    );
 }
 
 #[tokio::test]

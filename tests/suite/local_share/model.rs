@@ -12,7 +12,6 @@ use tollgate::limit::{Algorithm, Limit, Months, OverLimitHits, Share, Terms, Uni
 use tollgate::store::redis::fallback::local::{
     LocalFallback, Undecided, WriteBack, WriteBackOutcome, WriteBackResult, WriteBackTarget,
 };
-use tollgate::store::redis::fallback::pending::PENDING_BYTES_MAX;
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Span, Time};
 
@@ -387,26 +386,6 @@ proptest! {
         let exceeded = world.exceeds((u64::from(limit.capacity()) + once(&limit, replicas), 2));
         prop_assert!(exceeded.is_none(), "{}", exceeded.unwrap_or_default());
     }
-
-    #[test]
-    fn with_one_replica_nobody_can_tell_that_redis_was_away(
-        limit in limits().prop_filter("written back exactly", is_written_back_exactly), acts in acts(Just(Act::TurnAll)),
-    ) {
-        let (mut world, mut other) = (World::new(limit, 1), World::new(limit, 1));
-        for &((parts, micros), act) in &acts {
-            let gap = Span::from_micros(limit.period().as_micros() / 256 * parts + micros);
-            (world.now, other.now) = (world.now.plus(gap), other.now.plus(gap));
-            match act {
-                Act::Ask(_, hits) => prop_assert_eq!(world.ask(0, hits).over, other.ask(0, hits).over, "after {:?}", world.passed),
-                turn => world.act(turn),
-            }
-        }
-    }
-}
-
-/// Admitted hits of the present window are all that Redis counts, and all that is written back.
-fn is_written_back_exactly(limit: &Limit) -> bool {
-    limit.algorithm() == Algorithm::FixedWindow && limit.over_limit_hits() == OverLimitHits::Drop
 }
 
 #[test]
@@ -457,102 +436,6 @@ fn every_replica_lets_one_through_however_many_there_are() {
     world.act(Act::TurnAll);
     assert_eq!(passed(&mut world), 0, "Redis knows of them");
     assert_eq!(world.server.ask(Hits::Peek, world.now).used, 5 + 15);
-}
-
-#[test]
-fn rejected_and_unsent_hits_stay_pending_and_unknown_ones_are_not_sent_again() {
-    let limit = limit(Algorithm::FixedWindow, 9);
-    let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
-    let mut server = Server::new(limit);
-    for _ in 0..4 {
-        assert!(!replica.count(&check(limit, Hits::Add(1)), START).over);
-    }
-    assert_eq!(
-        replica.write_back(&mut server, START, WriteBackOutcome::Rejected),
-        WriteBackResult::Rejected
-    );
-    assert_eq!(
-        replica.write_back(&mut server, START, WriteBackOutcome::NotSent),
-        WriteBackResult::Unreachable
-    );
-    assert!(replica.local.has_pending());
-    replica.count(&check(limit, Hits::Add(1)), START);
-    assert_eq!(
-        replica.write_back(&mut server, START, WriteBackOutcome::Written),
-        WriteBackResult::Done
-    );
-    assert_eq!(
-        (server.ask(Hits::Peek, START).used, replica.seen),
-        (5, Some((5, START)))
-    );
-    assert_eq!(
-        counted(&replica.metrics, "tollgate_write_back_hits_total"),
-        5
-    );
-
-    replica.count(&check(limit, Hits::Add(1)), START);
-    assert_eq!(
-        replica.write_back(&mut server, START, WriteBackOutcome::Unknown),
-        WriteBackResult::Unreachable
-    );
-    assert!(!replica.local.has_pending());
-    assert_eq!(
-        replica.count(&check(limit, Hits::Peek), START).used,
-        6,
-        "the local count still has them"
-    );
-}
-
-#[test]
-fn a_refund_reduces_pending_hits_and_the_rest_of_it_is_written_back() {
-    for algorithm in [
-        Algorithm::FixedWindow,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingLog,
-        Algorithm::TokenBucket,
-    ] {
-        let limit = limit(algorithm, 10);
-        let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
-        let mut server = Server::new(limit);
-        let mut used = |hits: &[Hits], expected: u64| {
-            for hits in hits {
-                assert!(
-                    !replica.count(&check(limit, *hits), START).over,
-                    "{algorithm}"
-                );
-            }
-            assert_eq!(
-                replica.count(&check(limit, Hits::Peek), START).used,
-                expected,
-                "{algorithm}"
-            );
-            assert_eq!(
-                replica.write_back(&mut server, START, WriteBackOutcome::Written),
-                WriteBackResult::Done
-            );
-            assert_eq!(server.ask(Hits::Peek, START).used, expected, "{algorithm}");
-        };
-        used(&[Hits::Add(1), Hits::Refund(1)].repeat(30), 0);
-        used(&[Hits::Add(10)], 10);
-        used(&[Hits::Refund(4)], 6);
-        used(&[Hits::Refund(3), Hits::Add(5), Hits::Refund(1)], 7);
-        // Below zero it ends at zero, in Redis as well.
-        used(&[Hits::Refund(9), Hits::Add(2)], 2);
-    }
-}
-
-#[test]
-fn a_refund_that_redis_may_have_is_not_written_back() {
-    let limit = limit(Algorithm::FixedWindow, 10);
-    let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
-    replica.count(&check(limit, Hits::Add(10)), START);
-    replica.decide(&check(limit, Hits::Refund(4)), Effect::Unknown, START);
-    let mut server = Server::new(limit);
-    assert_eq!(
-        replica.write_back(&mut server, START, WriteBackOutcome::Written),
-        WriteBackResult::Done
-    );
-    assert_eq!(server.ask(Hits::Peek, START).used, 10);
 }
 
 /// A server that has lost a counter to another one, which receives it while this one's reply is on
@@ -626,73 +509,6 @@ fn hits_that_one_server_rejects_while_another_one_is_asked_stay_pending() {
 }
 
 #[test]
-fn hits_that_redis_may_have_are_counted_locally_and_not_written_back() {
-    let limit = limit(Algorithm::FixedWindow, 9);
-    let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
-    let mut server = Server::new(limit);
-    replica.decide(&check(limit, Hits::Add(2)), Effect::Unknown, START);
-    assert_eq!(replica.count(&check(limit, Hits::Add(1)), START).used, 3);
-    assert_eq!(
-        replica.write_back(&mut server, START, WriteBackOutcome::Written),
-        WriteBackResult::Done
-    );
-    assert_eq!(server.ask(Hits::Peek, START).used, 1);
-}
-
-#[test]
-fn hits_of_an_ended_period_are_not_written_back() {
-    for algorithm in [
-        Algorithm::FixedWindow,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingLog,
-        Algorithm::TokenBucket,
-    ] {
-        let limit = limit(algorithm, 9);
-        let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
-        let mut server = Server::new(limit);
-        replica.count(&check(limit, Hits::Add(5)), START);
-        assert!(replica.local.has_pending());
-        let later = START.plus(Span::from_secs(61));
-        assert_eq!(
-            replica.write_back(&mut server, later, WriteBackOutcome::Written),
-            WriteBackResult::Done
-        );
-        assert_eq!(
-            (
-                server.ask(Hits::Peek, later).used,
-                replica.local.has_pending()
-            ),
-            (0, false),
-            "{algorithm}"
-        );
-    }
-}
-
-#[test]
-fn holders_are_not_written_back() {
-    let terms = Terms {
-        lease: Some(Span::from_secs(30)),
-        ..Terms::new(4, Unit::Second, Algorithm::Concurrency)
-    };
-    let limit = Limit::new(&terms).expect("a limit");
-    let hold = |holder: &str, hits| Check {
-        holder: Some(holder.as_bytes().into()),
-        ..check(limit, hits)
-    };
-    let two = NonZeroU32::new(2).expect("two is not zero");
-    let mut replica = Replica::new(Share::ranked(two, 0));
-    let mut count = |check: Check| replica.count(&check, START);
-    assert_eq!(
-        ["a", "b", "c"].map(|holder| count(hold(holder, Hits::Add(1))).over),
-        [false, false, true]
-    );
-    assert!(!count(hold("a", Hits::Add(1))).over, "it has its place");
-    assert_eq!(count(hold("b", Hits::Refund(1))).used, 1);
-    assert!(!count(hold("c", Hits::Add(1))).over);
-    assert!(!replica.local.has_pending());
-}
-
-#[test]
 fn no_slot_is_booked() {
     let max_wait = Span::from_secs(5);
     let terms = Terms {
@@ -707,22 +523,4 @@ fn no_slot_is_booked() {
     assert!(!replica.count(&check, START).over);
     let verdict = replica.count(&check, START);
     assert_eq!((verdict.over, verdict.start_after), (true, Span::ZERO));
-}
-
-#[test]
-fn more_than_fits_into_memory_is_counted_and_not_written_back() {
-    const KEY_BYTES: usize = 60_000;
-    let mut replica = Replica::new(Share::one_of(NonZeroU32::MIN));
-    let limit = limit(Algorithm::FixedWindow, 1);
-    let keys = PENDING_BYTES_MAX / KEY_BYTES + 10;
-    for number in 0..keys {
-        let check = Check {
-            key: Key::from(&*format!("{number:0KEY_BYTES$}")),
-            ..check(limit, Hits::Add(1))
-        };
-        assert!(!replica.count(&check, START).over);
-        assert!(replica.count(&check, START).over);
-    }
-    let full = counted(&replica.metrics, "tollgate_write_back_full_total");
-    assert!((10..20).contains(&full), "{full}");
 }

@@ -170,11 +170,6 @@ impl Proxy {
     pub(crate) fn opened(&self) -> usize {
         self.shared.opened.load(SeqCst)
     }
-
-    /// How many are open.
-    pub(crate) fn open(&self) -> usize {
-        self.shared.open.load(SeqCst)
-    }
 }
 
 impl Drop for Proxy {

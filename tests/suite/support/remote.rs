@@ -14,26 +14,21 @@ use tollgate::store::redis::{Options, Redis, RedisClient};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::{Clock, Span, Time};
 
+use super::PATIENCE;
 use super::redis::RedisProcess;
-use super::{PATIENCE, counted};
 
 /// The store, its Redis, and what both tell of themselves.
 pub(crate) struct Bench {
     pub(crate) server: RedisProcess,
     pub(crate) remote: RedisClient,
-    pub(crate) metrics: Metrics,
 }
 
 impl Bench {
     /// A store on the runtime that this is called on, by that clock.
     pub(crate) fn start(clock: Clock) -> Self {
-        let (server, metrics) = (RedisProcess::start(), Metrics::new());
-        let remote = redis(&server, clock, &metrics).open();
-        Self {
-            server,
-            remote,
-            metrics,
-        }
+        let server = RedisProcess::start();
+        let remote = redis(&server, clock, &Metrics::new()).open();
+        Self { server, remote }
     }
 
     /// How often Redis has run a command since [`Self::count_anew`], for callers and in scripts.
@@ -46,11 +41,6 @@ impl Bench {
     /// Resets the counts.
     pub(crate) fn count_anew(&self) {
         self.server.command::<()>(&["CONFIG", "RESETSTAT"]);
-    }
-
-    /// A metric without labels.
-    pub(crate) fn metric(&self, name: &str) -> u64 {
-        counted(&self.metrics, name)
     }
 
     /// Asks each check in a request of its own; all of them come at the same time.
