@@ -1,6 +1,5 @@
 //! Log, metrics and traces.
 
-pub mod deltas;
 pub mod dogstatsd;
 pub mod log;
 pub mod mapper;

@@ -33,7 +33,7 @@ use crate::store::settings::BackendChoice;
 use crate::store::{Backend, memory, redis};
 use crate::telemetry;
 use crate::telemetry::mapper::Mapping;
-use crate::telemetry::metric::{Metrics, Naming};
+use crate::telemetry::metric::Metrics;
 use crate::telemetry::statsd;
 use crate::telemetry::traces::{Traces, export};
 use crate::time::{Clock, Span};
@@ -208,13 +208,9 @@ impl Rules {
 }
 
 fn metrics(settings: &telemetry::settings::Settings) -> Metrics {
-    let metrics = Metrics::named(Naming {
-        mapping: settings
-            .mapping_file()
-            .and_then(|path| load_mapping(Path::new(path))),
-        tags: settings.extra_tags.clone(),
-        time_unit: settings.time_unit(),
-    });
+    let mapping = settings.mapping_file();
+    let mapping = mapping.and_then(|path| load_mapping(Path::new(path)));
+    let metrics = Metrics::named(settings.naming(mapping));
     metrics.add_process();
     metrics
 }

@@ -1,12 +1,13 @@
-//! Tags for DogStatsD: those of EXTRA_TAGS, and those that mogrifiers extract from names.
+//! Names and tags of lines: for statsd tags are a part of the name, for DogStatsD they follow the
+//! value. Those are from EXTRA_TAGS, and from mogrifiers, which extract them from names.
 //!
 //! A mogrifier replaces names that match its pattern by another name and tags. The first that matches
 //! applies, in the order of the list; envoyproxy/ratelimit tries them in a random order.
 
-use regex::{Captures, Regex};
+use regex::Regex;
 
 use crate::settings::environment::Environment;
-use crate::telemetry::mapper;
+use crate::telemetry::mapper::{self, expanded};
 use crate::telemetry::tags::Tags;
 
 /// Each mogrifier is tried on each name of each flush.
@@ -16,14 +17,15 @@ const PREFIXES: [&str; 2] = ["DOG_STATSD_MOGRIFIER_", "DOG_STATSD_MOGRIFIERS_"];
 /// Characters with a meaning in lines.
 const OF_LINES: [char; 4] = ['|', ',', '#', '\n'];
 
-/// Tags and mogrifiers.
+/// Suffix of every name, tags of every line, and mogrifiers.
 #[derive(Debug, Clone, Default)]
 pub struct Tagging {
+    suffix: String,
     tags: Vec<String>,
     mogrifiers: Vec<Mogrifier>,
 }
 
-/// A pattern, and the name and tags that replace what it matches.
+/// A pattern, and the name and tags that replace what it matches, as templates of `regex`.
 #[derive(Debug, Clone)]
 struct Mogrifier {
     pattern: Regex,
@@ -31,17 +33,16 @@ struct Mogrifier {
     tags: Vec<(String, String)>,
 }
 
-/// A name with its tags.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tagged {
-    /// Without tags.
-    pub name: String,
-    /// `|#a:b,c:d`, or nothing.
-    pub tags: String,
-}
-
 impl Tagging {
-    /// Reads the mogrifiers of a comma-separated list from the settings that are named after them.
+    /// The names of statsd.
+    pub(crate) fn statsd(tags: &Tags) -> Self {
+        Self {
+            suffix: tags.as_suffix(),
+            ..Self::default()
+        }
+    }
+
+    /// Those of DogStatsD. Reads the mogrifiers of a comma-separated list from the settings that are named after them.
     ///
     /// # Errors
     /// The first that is incomplete or invalid, by the name of its setting.
@@ -61,13 +62,14 @@ impl Tagging {
             .map(|name| Mogrifier::read(name, environment))
             .collect::<Result<_, _>>()?;
         Ok(Self {
+            suffix: String::new(),
             tags: tags.as_pairs(),
             mogrifiers,
         })
     }
 
-    /// The name and tags of a metric.
-    pub fn tag(&self, name: &str) -> Tagged {
+    /// The name of a metric, and its tags: `|#a:b,c:d` or nothing.
+    pub(crate) fn tag(&self, name: &str) -> (String, String) {
         let found = self
             .mogrifiers
             .iter()
@@ -75,28 +77,21 @@ impl Tagging {
         let mut tags = self.tags.clone();
         let name = match found {
             Some((mogrifier, captures)) => {
+                let own = mogrifier.tags.iter();
                 tags.extend(
-                    mogrifier
-                        .tags
-                        .iter()
-                        .map(|(tag, value)| format!("{tag}:{}", expanded(value, &captures))),
+                    own.map(|(tag, value)| format!("{tag}:{}", expanded(&captures, value))),
                 );
-                expanded(&mogrifier.name, &captures)
+                expanded(&captures, &mogrifier.name)
             }
-            None => name.to_owned(),
+            None => format!("{name}{}", self.suffix),
         };
-        let tags: Vec<String> = tags
-            .into_iter()
-            .map(|tag| tag.replace(OF_LINES, "_"))
-            .collect();
-        Tagged {
-            name,
-            tags: if tags.is_empty() {
-                String::new()
-            } else {
-                format!("|#{}", tags.join(","))
-            },
-        }
+        let tags: Vec<String> = tags.iter().map(|tag| tag.replace(OF_LINES, "_")).collect();
+        let prefix = if tags.is_empty() { "" } else { "|#" };
+        // These would end the name or the line. Mogrifiers and domains may have them.
+        (
+            name.replace([':', '|', '\n'], "_"),
+            format!("{prefix}{}", tags.join(",")),
+        )
     }
 }
 
@@ -123,15 +118,8 @@ impl Mogrifier {
             )
         })?;
         let groups = pattern.captures_len() - 1;
-        let check = |setting: &str, text: &str| match references(text).find(|group| *group > groups)
-        {
-            Some(group) => Err(format!(
-                "{setting} has ${group}, but the pattern has {groups} groups; write $0 to ${groups}"
-            )),
-            None => Ok(()),
-        };
-        let (setting, replacement) = set("NAME").ok_or_else(|| missing("NAME"))?;
-        check(&setting, &replacement)?;
+        let (setting, name) = set("NAME").ok_or_else(|| missing("NAME"))?;
+        let name = template(&setting, &name, groups)?;
         let (setting, text) = set("TAGS").unwrap_or_default();
         let mut tags = Vec::new();
         for tag in text.split(',').filter(|tag| !tag.is_empty()) {
@@ -143,44 +131,36 @@ impl Mogrifier {
                     "{setting}: {tag:?} is not a tag; write name:value, with commas between tags"
                 )
             })?;
-            check(&setting, value)?;
-            tags.push((tag.to_owned(), value.to_owned()));
+            tags.push((tag.to_owned(), template(&setting, value, groups)?));
         }
         tags.sort_unstable();
         Ok(Self {
             pattern,
-            name: replacement,
+            name,
             tags,
         })
     }
 }
 
-/// The numbers that follow a `$`.
-fn references(text: &str) -> impl Iterator<Item = usize> {
-    text.split('$')
-        .skip(1)
-        .filter_map(|rest| digits(rest).parse().ok())
-}
-
-fn digits(text: &str) -> &str {
-    &text[..text
-        .find(|letter: char| !letter.is_ascii_digit())
-        .unwrap_or(text.len())]
-}
-
-/// `$n` is the n-th group, with all digits that follow; nothing else has a meaning.
-fn expanded(template: &str, captures: &Captures<'_>) -> String {
-    let mut parts = template.split('$');
-    let mut text = parts.next().unwrap_or_default().to_owned();
+/// A template of `regex` for one in which `$n` is the n-th group, with all digits that follow, and
+/// nothing else has a meaning.
+fn template(setting: &str, text: &str, groups: usize) -> Result<String, String> {
+    let mut parts = text.split('$');
+    let mut template = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let number = digits(part);
-        match number.parse() {
-            Ok(group) => text.push_str(captures.get(group).map_or("", |group| group.as_str())),
-            Err(_) => text.push('$'),
-        }
-        text.push_str(&part[number.len()..]);
+        let rest = part.trim_start_matches(|letter: char| letter.is_ascii_digit());
+        let digits = &part[..part.len() - rest.len()];
+        template += &match digits.parse::<usize>() {
+            Ok(group) if group <= groups => format!("${{{group}}}{rest}"),
+            Ok(group) => {
+                return Err(format!(
+                    "{setting} has ${group}, but the pattern has {groups} groups; write $0 to ${groups}"
+                ));
+            }
+            Err(_) => format!("$${part}"),
+        };
     }
-    text
+    Ok(template)
 }
 
 #[cfg(test)]
@@ -207,10 +187,7 @@ mod tests {
             ("DOG_STATSD_MOGRIFIER_A_NAME", "all$$0$"),
         ];
         let tagging = tagging("B, A", &settings).expect("both are good");
-        let tagged = |name: &str, tags: &str| Tagged {
-            name: name.to_owned(),
-            tags: tags.to_owned(),
-        };
+        let tagged = |name: &str, tags: &str| (name.to_owned(), tags.to_owned());
         let hits = "ratelimit.service.rate_limit.shop.a,b.c|d.total_hits";
         assert_eq!(
             tagging.tag(hits),
@@ -220,7 +197,9 @@ mod tests {
             tagging.tag("my.total_hits"),
             tagged("all$total_hits$", "|#zone:eu")
         );
-        assert_eq!(tagging.tag("other"), tagged("other", "|#zone:eu"));
+        assert_eq!(tagging.tag("other:|"), tagged("other__", "|#zone:eu"));
+        let statsd = Tagging::statsd(&Tags::read("zone:eu.west").expect("a tag"));
+        assert_eq!(statsd.tag("a:b"), tagged("a_b.__zone=eu_west", ""));
     }
 
     #[test]

@@ -70,15 +70,6 @@ pub enum Observer {
     Histogram,
 }
 
-/// The result of mapping a name.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Mapped {
-    /// It is dropped.
-    Dropped,
-    /// It is shown like this.
-    As(MappedMetric),
-}
-
 /// How a metric is shown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MappedMetric {
@@ -96,19 +87,6 @@ pub struct MappedMetric {
     pub buckets: Vec<f64>,
     /// Whether a rule matched.
     pub is_matched: bool,
-}
-
-/// Why a pattern is invalid.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PatternError {
-    /// Of statsd_exporter's form of globs.
-    #[error(
-        "{0:?} is not a glob; write names and * with dots between them, such as a.*.c, or match_type: regex"
-    )]
-    Glob(String),
-    /// Of regular expressions.
-    #[error("{0:?} is not a regular expression: {1}")]
-    Regex(String, String),
 }
 
 impl Mapping {
@@ -130,8 +108,8 @@ impl Mapping {
         }
     }
 
-    /// Maps a metric of this name and kind.
-    pub fn map(&self, name: &str, kind: Kind) -> Mapped {
+    /// Maps a metric of this name and kind; `None` if it is dropped.
+    pub fn map(&self, name: &str, kind: Kind) -> Option<MappedMetric> {
         let mut rules = self
             .globs
             .iter()
@@ -140,28 +118,26 @@ impl Mapping {
         let Some((rule, captures)) =
             rules.find_map(|rule| Some((rule, rule.pattern.regex.captures(name)?)))
         else {
-            let (observer, buckets) = (self.observer, self.buckets.clone());
-            let (name, labels) = (escaped(name), Vec::new());
-            return Mapped::As(MappedMetric {
-                name,
-                labels,
+            return Some(MappedMetric {
+                name: escaped(name),
+                labels: Vec::new(),
                 scale: 1.0,
                 help: None,
-                observer,
-                buckets,
+                observer: self.observer,
+                buckets: self.buckets.clone(),
                 is_matched: false,
             });
         };
         let name = expanded(&captures, &rule.name);
         if rule.drops || name.is_empty() {
-            return Mapped::Dropped;
+            return None;
         }
         let buckets = if rule.buckets.is_empty() {
             &self.buckets
         } else {
             &rule.buckets
         };
-        Mapped::As(MappedMetric {
+        Some(MappedMetric {
             name: escaped(&name),
             labels: rule
                 .labels
@@ -182,10 +158,15 @@ impl Pattern {
     ///
     /// # Errors
     /// Not a glob.
-    pub fn glob(text: &str) -> Result<Self, PatternError> {
+    pub fn glob(text: &str) -> Result<Self, String> {
+        let invalid = || {
+            format!(
+                "{text:?} is not a glob; write names and * with dots between them, such as a.*.c, or match_type: regex"
+            )
+        };
         let parts: Vec<&str> = text.split('.').collect();
         if parts.len() < 2 || !parts.iter().all(|part| *part == "*" || is_plain(part)) {
-            return Err(PatternError::Glob(text.to_owned()));
+            return Err(invalid());
         }
         let parts: Vec<String> = parts
             .iter()
@@ -197,8 +178,7 @@ impl Pattern {
                 }
             })
             .collect();
-        let regex = Regex::new(&format!("^{}$", parts.join(r"\.")))
-            .map_err(|_| PatternError::Glob(text.to_owned()))?;
+        let regex = Regex::new(&format!("^{}$", parts.join(r"\."))).map_err(|_| invalid())?;
         Ok(Self {
             regex,
             is_glob: true,
@@ -209,9 +189,11 @@ impl Pattern {
     ///
     /// # Errors
     /// Invalid or too large.
-    pub fn regex(text: &str) -> Result<Self, PatternError> {
-        let regex = Regex::new(text)
-            .map_err(|error| PatternError::Regex(text.to_owned(), one_line(&error.to_string())))?;
+    pub fn regex(text: &str) -> Result<Self, String> {
+        let regex = Regex::new(text).map_err(|error| {
+            let error = one_line(&error.to_string());
+            format!("{text:?} is not a regular expression: {error}")
+        })?;
         Ok(Self {
             regex,
             is_glob: false,
@@ -245,7 +227,8 @@ fn is_plain(part: &str) -> bool {
             .all(|letter| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-')
 }
 
-fn expanded(captures: &Captures<'_>, template: &str) -> String {
+/// A template with its references replaced.
+pub fn expanded(captures: &Captures<'_>, template: &str) -> String {
     let mut text = String::new();
     captures.expand(template, &mut text);
     text
@@ -289,10 +272,7 @@ mod tests {
     }
 
     fn name_of(mapping: &Mapping, statsd: &str) -> Option<String> {
-        match mapping.map(statsd, Kind::Counter) {
-            Mapped::As(shown) => Some(shown.name),
-            Mapped::Dropped => None,
-        }
+        mapping.map(statsd, Kind::Counter).map(|shown| shown.name)
     }
 
     #[test]
@@ -339,13 +319,13 @@ mod tests {
             "r_$2",
             &[("dom", "${dom}")],
         ));
-        let Mapped::As(shown) = mapping.map("a.one.t-w", Kind::Gauge) else {
+        let Some(shown) = mapping.map("a.one.t-w", Kind::Gauge) else {
             panic!("it is not dropped")
         };
         assert_eq!(shown.name, "m_t_w");
         let values: Vec<&str> = shown.labels.iter().map(|(_, value)| &**value).collect();
         assert_eq!(values, ["one_x-t-w.", "", "p"]);
-        let Mapped::As(shown) = mapping.map("x.b.shop.hits", Kind::Gauge) else {
+        let Some(shown) = mapping.map("x.b.shop.hits", Kind::Gauge) else {
             panic!("it is not dropped")
         };
         assert_eq!(
@@ -371,21 +351,19 @@ mod tests {
         mapping.add(glob("a.*", "$9"));
         assert_eq!(name_of(&mapping, "a.b"), None);
         assert_eq!(name_of(&mapping, "a.c"), None, "a name of nothing");
-        assert!(
-            matches!(mapping.map("a.b", Kind::Gauge), Mapped::As(shown) if shown.name == "gauges")
-        );
+        assert!(matches!(mapping.map("a.b", Kind::Gauge), Some(shown) if shown.name == "gauges"));
     }
 
     #[test]
     fn what_is_no_pattern_is_refused_in_one_line() {
         for text in ["", "a", "*", "a..b", "a.b*", "a.(.*)", "a.9b"] {
-            assert_eq!(
-                Pattern::glob(text).err(),
-                Some(PatternError::Glob(text.to_owned())),
-                "{text}"
+            let error = Pattern::glob(text).expect_err("it is no glob");
+            assert!(
+                error.starts_with(&format!("{text:?} is not a glob; ")),
+                "{error}"
             );
         }
-        let error = Pattern::regex("a(b").expect_err("it is open").to_string();
+        let error = Pattern::regex("a(b").expect_err("it is open");
         assert_eq!(error, "\"a(b\" is not a regular expression: unclosed group");
         assert!(Pattern::regex(r"(?i)\w+\.b").is_ok(), "what Go takes");
     }

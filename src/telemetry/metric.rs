@@ -6,11 +6,10 @@
 
 pub use prometheus::{Histogram, IntCounter as Counter, IntGauge as Gauge};
 
-pub use self::mapped::MAPPED_NAMES_MAX;
-pub use self::reference::{Sample, SampleValue, Series, Source, TimeUnit, Timer};
 pub use self::registry::{Metrics, Naming};
+pub use self::series::{Series, Source, Timer, Times, Value};
 
 mod mapped;
 mod page;
-mod reference;
 mod registry;
+mod series;

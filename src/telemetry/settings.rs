@@ -6,8 +6,9 @@ use crate::settings::environment::Environment;
 use crate::settings::parse;
 use crate::telemetry::dogstatsd::Tagging;
 use crate::telemetry::log::{Format, Level};
-use crate::telemetry::metric::TimeUnit;
-use crate::telemetry::statsd::{self, Form, Protocol, Requested};
+use crate::telemetry::mapper::Mapping;
+use crate::telemetry::metric::Naming;
+use crate::telemetry::statsd::{self, Protocol, Requested};
 use crate::telemetry::tags::Tags;
 use crate::time::Span;
 
@@ -125,12 +126,13 @@ impl Settings {
         path.filter(|_| self.sink() == Sink::Prometheus)
     }
 
-    /// Unit of response times unless a mapping sets it.
-    pub(crate) fn time_unit(&self) -> TimeUnit {
-        if self.sink() == Sink::Prometheus && self.prometheus_response_time_as_milliseconds {
-            TimeUnit::Milliseconds
-        } else {
-            TimeUnit::Seconds
+    /// How metrics are named on the page, with the rules of the mapping file.
+    pub(crate) fn naming(&self, mapping: Option<Mapping>) -> Naming {
+        Naming {
+            mapping,
+            tags: self.extra_tags.clone(),
+            response_time_as_milliseconds: self.sink() == Sink::Prometheus
+                && self.prometheus_response_time_as_milliseconds,
         }
     }
 
@@ -154,16 +156,13 @@ impl Settings {
         let is_requested = ["USE_STATSD", "USE_DOG_STATSD", "STATSD_HOST", "STATSD_PORT"]
             .iter()
             .any(|name| environment.is_set(name));
-        let (protocol, form) = match self.sink() {
+        let (protocol, tagging) = match self.sink() {
             Sink::None | Sink::Prometheus => return Ok(None),
-            Sink::Statsd => (
-                self.statsd_protocol,
-                Form::Statsd(self.extra_tags.as_suffix()),
-            ),
+            Sink::Statsd => (self.statsd_protocol, Tagging::statsd(&self.extra_tags)),
             Sink::DogStatsd => {
                 let list = &self.use_dog_statsd_mogrifiers;
                 let tagging = Tagging::read(&self.extra_tags, list, environment)?;
-                (Protocol::Udp, Form::DogStatsd(tagging))
+                (Protocol::Udp, tagging)
             }
         };
         Ok(Some(statsd::Options {
@@ -171,7 +170,7 @@ impl Settings {
             port: self.statsd_port,
             protocol,
             interval: self.stats_flush_interval,
-            form,
+            tagging,
             requested: if is_requested {
                 Requested::Explicitly
             } else {

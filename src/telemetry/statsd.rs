@@ -1,7 +1,7 @@
 //! Sends metrics to statsd or DogStatsD, under the names of envoyproxy/ratelimit.
 //!
 //! One task of the main thread sends, so no request waits for statsd, and nothing is queued: after an
-//! outage statsd receives what was added meanwhile (`deltas.rs`). Lines that were being written when
+//! outage statsd receives what was added meanwhile (`statsd/deltas.rs`). Lines that were being written when
 //! a connection broke are not sent again: they may have arrived, and counting twice is worse.
 
 use std::io;
@@ -14,21 +14,19 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::telemetry::deltas::DeltaTracker;
+use crate::telemetry::dogstatsd::Tagging;
 use crate::telemetry::metric::{Counter, Metrics};
-use crate::telemetry::statsd::line::Packets;
+use crate::telemetry::statsd::deltas::DeltaTracker;
 use crate::time::Span;
 
-pub use self::line::Form;
-
-mod line;
+mod deltas;
 
 /// Payload of a datagram: an Ethernet frame without headers, as in envoyproxy/ratelimit.
-pub const PACKET_BYTES_MAX: usize = 1_432;
+const PACKET_BYTES_MAX: usize = 1_432;
 /// Payload of a write to a connection.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
 /// Longer lines are dropped. Far above any name that a rule makes, and below a datagram's limit.
-pub const LINE_BYTES_MAX: usize = 8 << 10;
+const LINE_BYTES_MAX: usize = 8 << 10;
 /// As in envoyproxy/ratelimit; the second is for one chunk.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -49,8 +47,8 @@ pub struct Options {
     pub protocol: Protocol,
     /// Between flushes.
     pub interval: Span,
-    /// The format of a line.
-    pub form: Form,
+    /// The names and tags of lines.
+    pub tagging: Tagging,
     /// Whether the operator configured statsd.
     pub requested: Requested,
 }
@@ -92,6 +90,13 @@ pub struct Exporter {
 pub struct StatsdTask {
     tasks: JoinSet<()>,
     end: oneshot::Sender<()>,
+}
+
+/// Lines that are sent together.
+#[derive(Debug, Default)]
+struct Packet {
+    text: String,
+    lines: u64,
 }
 
 #[derive(Debug)]
@@ -192,48 +197,58 @@ impl Exporter {
             Some(connection) => connection,
             None => self.options.connect().await?,
         };
-        let samples = self.metrics.samples();
-        self.deltas.keep_only(&samples);
-        let mut packets = Packets::new(match self.options.protocol {
+        let bytes_max = match self.options.protocol {
             Protocol::Tcp => CHUNK_BYTES_MAX,
             Protocol::Udp => PACKET_BYTES_MAX,
-        });
-        let mut line = String::new();
-        for sample in samples {
+        };
+        let samples = self.metrics.samples();
+        self.deltas.keep_only(&samples);
+        let mut packet = Packet::default();
+        for (name, value) in samples {
             // Updated only now: what follows a failed packet is part of the next flush.
-            for delta in self.deltas.update(&sample) {
-                let times = self.options.form.write(&mut line, &sample.name, &delta);
+            let deltas = self.deltas.update(&name, &value);
+            let mut following: u64 = deltas.iter().map(|delta| delta.lines).sum();
+            let (name, tags) = self.options.tagging.tag(&name);
+            for delta in deltas {
+                let line = format!("{name}:{}{tags}\n", delta.value);
                 if line.len() > LINE_BYTES_MAX {
-                    self.lost.inc_by(times);
+                    self.lost.inc_by(delta.lines);
+                    following -= delta.lines;
                     continue;
                 }
-                (0..times).for_each(|_| packets.add(&line));
+                for _ in 0..delta.lines {
+                    if packet.lines > 0 && packet.text.len() + line.len() > bytes_max {
+                        self.send(&mut connection, &mut packet, following).await?;
+                    }
+                    packet.text += &line;
+                    packet.lines += 1;
+                    following -= 1;
+                }
             }
-            self.send(&mut connection, &mut packets).await?;
         }
-        packets.close();
-        self.send(&mut connection, &mut packets).await?;
+        if packet.lines > 0 {
+            self.send(&mut connection, &mut packet, 0).await?;
+        }
         self.connection = Some(connection);
         Ok(())
     }
 
-    /// Sends the full packets. If that fails, the lines of all packets count as lost.
-    async fn send(&self, connection: &mut Connection, packets: &mut Packets) -> io::Result<()> {
-        while let Some(packet) = packets.pop_full() {
-            let sent = timeout(WRITE_TIMEOUT, connection.send(packet.text.as_bytes())).await;
-            if let Err(error) = sent.unwrap_or_else(|_| {
-                Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    "statsd does not read",
-                ))
-            }) {
-                packets.close();
-                self.lost.inc_by(packet.lines + packets.full_lines());
-                return Err(error);
-            }
-            self.lines.inc_by(packet.lines);
+    /// Sends the packet and empties it. If that fails, its lines and those `following`, whose deltas
+    /// are updated already, count as lost.
+    async fn send(
+        &self,
+        connection: &mut Connection,
+        packet: &mut Packet,
+        following: u64,
+    ) -> io::Result<()> {
+        let Packet { text, lines } = std::mem::take(packet);
+        let sent = timeout(WRITE_TIMEOUT, connection.send(text.as_bytes())).await;
+        let sent = sent.unwrap_or_else(|_| Err(timed_out("statsd does not read")));
+        match sent {
+            Ok(()) => self.lines.inc_by(lines),
+            Err(_) => self.lost.inc_by(lines + following),
         }
-        Ok(())
+        sent
     }
 }
 
@@ -278,12 +293,7 @@ impl Options {
         };
         timeout(CONNECT_TIMEOUT, connecting)
             .await
-            .unwrap_or_else(|_| {
-                Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    "no connection in time",
-                ))
-            })
+            .unwrap_or_else(|_| Err(timed_out("no connection in time")))
     }
 }
 
@@ -308,4 +318,8 @@ impl Connection {
             Self::Udp(socket) => socket.send(text).await.map(|_| ()),
         }
     }
+}
+
+fn timed_out(text: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, text)
 }

@@ -1,11 +1,8 @@
 use super::*;
-use crate::telemetry::mapper::{Mapped, MappedMetric};
+use crate::telemetry::mapper::MappedMetric;
 
 fn shown(mapping: &Mapping, name: &str, kind: mapper::Kind) -> MappedMetric {
-    match mapping.map(name, kind) {
-        Mapped::As(shown) => shown,
-        Mapped::Dropped => panic!("{name} is dropped"),
-    }
+    mapping.map(name, kind).expect("it is not dropped")
 }
 
 #[test]
@@ -41,10 +38,7 @@ mappings:
         shown(&mapping, "none", mapper::Kind::Observer).buckets,
         [1.0, 2.0]
     );
-    assert_eq!(
-        mapping.map("gone.away", mapper::Kind::Gauge),
-        Mapped::Dropped
-    );
+    assert_eq!(mapping.map("gone.away", mapper::Kind::Gauge), None);
     assert_eq!(warnings.len(), 2, "ttl and quantiles: {warnings:?}");
 }
 

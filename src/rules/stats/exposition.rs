@@ -152,8 +152,10 @@ impl Source for StatsTable {
             let domain = vec![("domain", domain.to_string())];
             let name = family("domain_not_found");
             let count = count.load(Relaxed);
-            series
-                .push(Series::counter(&name, DOMAIN_HELP, domain, count, Some(statsd)).of_client());
+            series.push(Series {
+                of_client: true,
+                ..Series::counter(&name, DOMAIN_HELP, domain, count, Some(statsd))
+            });
         }
     }
 }
@@ -172,12 +174,13 @@ fn reference_series(
     } = counter;
     let statsd = format!("ratelimit.service.rate_limit.{name}.{count_name}");
     let labels = labels(name);
-    if origin == NameOrigin::Clients {
-        return Series::counter(&family(count_name), help, labels, count, Some(statsd)).of_client();
-    }
+    let of_client = origin == NameOrigin::Clients;
     // The mapping knows no names without a label for a key either.
-    if counter.is_mapped && labels.len() >= 2 {
-        Series::counter(&family(count_name), help, labels, count, Some(statsd))
+    if of_client || counter.is_mapped && labels.len() >= 2 {
+        Series {
+            of_client,
+            ..Series::counter(&family(count_name), help, labels, count, Some(statsd))
+        }
     } else {
         Series::counter(&escaped(&statsd), help, Vec::new(), count, Some(statsd))
     }

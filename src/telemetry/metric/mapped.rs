@@ -1,22 +1,21 @@
 //! How the mapping file names series, remembered for the names that were seen.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus::{IntCounter, IntGauge};
 
-use crate::telemetry::mapper::{Mapped, Mapping};
-use crate::telemetry::metric::page::{Number, PageSample};
-use crate::telemetry::metric::reference::Series;
+use crate::telemetry::mapper::{MappedMetric, Mapping};
+use crate::telemetry::metric::page::Sample;
+use crate::telemetry::metric::series::Series;
 
 /// Names whose mapping is remembered. With more, each page maps names again.
 pub const MAPPED_NAMES_MAX: usize = 100_000;
 
 #[derive(Debug)]
 pub(super) struct MappedNames {
-    /// By statsd name. A name is always of one kind.
-    known: Mutex<HashMap<Box<str>, Arc<Mapped>>>,
+    /// By statsd name; `None` for those that are dropped. A name is always of one kind.
+    known: Mutex<HashMap<Box<str>, Option<MappedMetric>>>,
     pub(super) full: IntCounter,
     pub(super) conflicts: IntGauge,
 }
@@ -35,47 +34,23 @@ impl MappedNames {
     }
 
     /// A series as the page shows it, if it does.
-    pub(super) fn sample(&self, series: Series, mapping: Option<&Mapping>) -> Option<PageSample> {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "the text format has only doubles"
-        )]
-        let value = series.value as f64;
-        let mapped = series
-            .statsd
-            .as_ref()
-            .zip(mapping)
-            .map(|(statsd, mapping)| self.get(statsd, || mapping.map(statsd, series.kind)));
-        match mapped.as_deref() {
-            Some(Mapped::Dropped) => None,
-            Some(Mapped::As(mapped)) if mapped.is_matched || !series.of_client => {
-                let number = Number::of(series.kind, value * mapped.scale);
-                Some(PageSample::mapped(mapped, series.help, number))
-            }
-            None | Some(Mapped::As(_)) => Some(PageSample {
-                name: series.name,
-                help: series.help.into(),
-                labels: series
-                    .labels
-                    .into_iter()
-                    .map(|(label, value)| (label.into(), value))
-                    .collect(),
-                number: Number::of(series.kind, value),
-            }),
-        }
-    }
-
-    fn get(&self, statsd: &str, map: impl FnOnce() -> Mapped) -> Arc<Mapped> {
+    pub(super) fn sample(&self, series: Series, mapping: Option<&Mapping>) -> Option<Sample> {
+        let (Some(statsd), Some(mapping)) = (&series.statsd, mapping) else {
+            return Some(Sample::unmapped(series));
+        };
         let mut known = self.known.lock();
-        if let Some(mapped) = known.get(statsd) {
-            return mapped.clone();
+        if !known.contains_key(&**statsd) {
+            if known.len() >= MAPPED_NAMES_MAX {
+                known.clear();
+                self.full.inc();
+            }
+            known.insert(statsd[..].into(), mapping.map(statsd, series.value.kind()));
         }
-        if known.len() >= MAPPED_NAMES_MAX {
-            known.clear();
-            self.full.inc();
-        }
-        let mapped = Arc::new(map());
-        known.insert(statsd.into(), mapped.clone());
-        mapped
+        let mapped = known.get(&**statsd)?.as_ref()?;
+        Some(if mapped.is_matched || !series.of_client {
+            Sample::mapped(mapped, series)
+        } else {
+            Sample::unmapped(series)
+        })
     }
 }

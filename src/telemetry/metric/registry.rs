@@ -8,12 +8,11 @@ use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Opts, Registry};
 
-use crate::telemetry::mapper::{Kind, Mapped, Mapping};
+use crate::telemetry::mapper::{Kind, Mapping};
 use crate::telemetry::metric::mapped::MappedNames;
-use crate::telemetry::metric::page::{self, PageSample};
-use crate::telemetry::metric::reference::{
-    LATENCY_BUCKETS_US, Reference, ReferenceTimer, ReferenceValue, Sample, SampleValue, Series,
-    Source, TimeUnit, Timer, unmapped,
+use crate::telemetry::metric::page;
+use crate::telemetry::metric::series::{
+    LATENCY_BUCKETS_US, Reference, ReferenceValue, Series, Source, Timer, Value,
 };
 use crate::telemetry::tags::Tags;
 
@@ -36,7 +35,6 @@ struct Inner {
     registry: Registry,
     naming: Naming,
     reference: Mutex<Vec<Reference>>,
-    timers: Mutex<Vec<ReferenceTimer>>,
     sources: Mutex<Vec<Arc<dyn Source>>>,
     mapped: MappedNames,
 }
@@ -48,8 +46,9 @@ pub struct Naming {
     pub mapping: Option<Mapping>,
     /// Labels of every series.
     pub tags: Tags,
-    /// The unit of response times without a mapping.
-    pub time_unit: TimeUnit,
+    /// Whether response times are in milliseconds without a mapping, as envoyproxy/ratelimit had
+    /// them; else in seconds, as their names say.
+    pub response_time_as_milliseconds: bool,
 }
 
 impl Default for Metrics {
@@ -70,7 +69,6 @@ impl Metrics {
             registry: Registry::new(),
             naming,
             reference: Mutex::default(),
-            timers: Mutex::default(),
             sources: Mutex::default(),
             mapped: MappedNames::new(),
         }));
@@ -193,13 +191,25 @@ impl Metrics {
         help: &'static str,
         labels: &[(&'static str, &str)],
     ) -> Timer {
-        let mapped = match &self.0.naming.mapping {
-            Some(mapping) => mapping.map(statsd, Kind::Observer),
-            None => Mapped::As(unmapped(name, labels, self.0.naming.time_unit)),
+        let naming = &self.0.naming;
+        let (per_second, buckets) = match &naming.mapping {
+            // Mappings scale from milliseconds, the unit of statsd.
+            Some(mapping) => mapping.map(statsd, Kind::Observer).map_or_else(
+                || (1.0, Vec::new()),
+                |mapped| (mapped.scale * 1_000.0, mapped.buckets),
+            ),
+            None if naming.response_time_as_milliseconds => (1_000.0, Vec::new()),
+            None => (1.0, Vec::new()),
         };
-        let reference = ReferenceTimer::new(statsd, name, help, mapped);
-        let timer = reference.timer();
-        self.0.timers.lock().push(reference);
+        let timer = Timer::new(name, help, per_second, buckets)
+            .expect("names are constants, and buckets are validated by the mapping");
+        self.add_reference(
+            statsd,
+            name,
+            help,
+            labels,
+            ReferenceValue::Timer(timer.clone()),
+        );
         timer
     }
 
@@ -214,49 +224,41 @@ impl Metrics {
             registry,
             naming,
             mapped,
-            timers,
             ..
         } = &*self.0;
         let series = self.series().into_iter();
-        let mut samples: Vec<PageSample> = series
-            .filter_map(|series| mapped.sample(series, naming.mapping.as_ref()))
-            .collect();
-        samples.extend(timers.lock().iter().filter_map(ReferenceTimer::page_sample));
-        let page = page::write(registry.gather(), samples, &naming.tags.as_labels());
+        let samples = series.filter_map(|series| mapped.sample(series, naming.mapping.as_ref()));
+        let (text, conflicts) = page::write(
+            registry.gather(),
+            samples.collect(),
+            &naming.tags.as_labels(),
+        );
         mapped
             .conflicts
-            .set(i64::try_from(page.conflicts).unwrap_or(i64::MAX));
-        page.text
+            .set(i64::try_from(conflicts).unwrap_or(i64::MAX));
+        text
     }
 
-    /// The current values of the metrics of envoyproxy/ratelimit, by statsd name.
-    pub fn samples(&self) -> Vec<Sample> {
-        let series = self.series().into_iter().filter_map(|series| {
-            // Parts of some names are from clients.
-            let name = series.statsd?.replace(char::is_control, "_");
-            let value = match series.kind {
-                Kind::Gauge => SampleValue::Gauge(series.value),
-                Kind::Counter | Kind::Observer => SampleValue::Counter(series.value),
-            };
-            Some(Sample { name, value })
+    /// The current values of the metrics of envoyproxy/ratelimit, by statsd name. It has no control
+    /// characters, whatever clients send, and no tags.
+    pub fn samples(&self) -> Vec<(String, Value)> {
+        let series = self.series().into_iter();
+        let samples = series.filter_map(|series| {
+            Some((series.statsd?.replace(char::is_control, "_"), series.value))
         });
-        let mut samples: Vec<Sample> = series.collect();
-        samples.extend(self.0.timers.lock().iter().map(ReferenceTimer::sample));
-        samples
+        samples.collect()
     }
 
     /// `name: value` for each counter and gauge of envoyproxy/ratelimit, sorted by statsd name.
     pub fn lines(&self) -> String {
-        let numbers = self
+        let mut lines: Vec<(String, u64)> = self
             .samples()
             .into_iter()
-            .filter_map(|sample| match sample.value {
-                SampleValue::Counter(number) | SampleValue::Gauge(number) => {
-                    Some((sample.name, number))
-                }
-                SampleValue::Timer(_) => None,
-            });
-        let mut lines: Vec<(String, u64)> = numbers.collect();
+            .filter_map(|(name, value)| match value {
+                Value::Counter(number) | Value::Gauge(number) => Some((name, number)),
+                Value::Times(_) => None,
+            })
+            .collect();
         lines.sort_unstable();
         let mut text = String::new();
         for (name, value) in lines {
@@ -349,30 +351,16 @@ mod tests {
     }
 
     #[test]
-    fn timers_are_sampled_by_bucket_and_count_every_time() {
+    fn timers_are_sampled_and_on_the_page() {
         let metrics = Metrics::new();
         let timer = metrics.reference_timer("a.response_time", "a_seconds", "A.", &[]);
         for millis in [0, 1, 1, 60_000] {
             timer.observe(Span::from_micros(millis * 1_000));
         }
-        let [
-            Sample {
-                name,
-                value: SampleValue::Timer(buckets),
-            },
-        ] = &*metrics.samples()
-        else {
+        let [(name, Value::Times(times))] = &*metrics.samples() else {
             panic!("one timer")
         };
-        let counted: Vec<_> = buckets
-            .iter()
-            .copied()
-            .filter(|(_, count)| *count > 0)
-            .collect();
-        assert_eq!(
-            (&**name, &*counted),
-            ("a.response_time", &[(0.05, 1), (1.0, 2), (10_000.0, 1)][..])
-        );
+        assert_eq!((&**name, times.count), ("a.response_time", 4));
         assert!(
             metrics.page().contains("\na_seconds_count 4\n"),
             "{}",

@@ -1,0 +1,232 @@
+//! Metrics that envoyproxy/ratelimit has too: each has a statsd name beside the Prometheus one.
+
+use prometheus::core::Collector as _;
+use prometheus::{Histogram, IntCounter, IntGauge};
+
+use crate::telemetry::mapper::Kind;
+use crate::time::Span;
+
+/// Buckets in microseconds. Those of envoyproxy/ratelimit begin at 5 ms, longer than most requests
+/// take.
+pub(super) const LATENCY_BUCKETS_US: [f64; 18] = [
+    50.0,
+    100.0,
+    250.0,
+    500.0,
+    1_000.0,
+    2_500.0,
+    5_000.0,
+    10_000.0,
+    20_000.0,
+    25_000.0,
+    50_000.0,
+    100_000.0,
+    250_000.0,
+    500_000.0,
+    1_000_000.0,
+    2_500_000.0,
+    5_000_000.0,
+    10_000_000.0,
+];
+
+/// Buckets of envoyproxy/ratelimit where the mapping names none, whatever the unit. Dashboards may
+/// query them.
+const REFERENCE_BUCKETS: [f64; 11] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+
+/// A source of series whose names are not known in advance.
+pub trait Source: std::fmt::Debug + Send + Sync {
+    /// Adds the current series.
+    fn collect(&self, series: &mut Vec<Series>);
+}
+
+/// A metric with its current value. Series of the same name and labels are summed.
+#[derive(Debug, Clone)]
+pub struct Series {
+    pub(crate) name: String,
+    pub(crate) help: &'static str,
+    pub(crate) labels: Vec<(&'static str, String)>,
+    pub(crate) value: Value,
+    /// Its name in envoyproxy/ratelimit, if it has one.
+    pub(crate) statsd: Option<String>,
+    /// The statsd name has a part that clients choose. It keeps its name and labels unless a mapping
+    /// matches it: otherwise each such name would be a metric family.
+    pub(crate) of_client: bool,
+}
+
+/// The value of a [`Series`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Total since the start.
+    Counter(u64),
+    /// Current value.
+    Gauge(u64),
+    /// Times since the start.
+    Times(Times),
+}
+
+/// The times of a [`Timer`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Times {
+    /// Upper bounds with cumulative counts.
+    pub(crate) buckets: Vec<(f64, u64)>,
+    pub(crate) count: u64,
+    pub(crate) sum: f64,
+    /// The unit of bounds and sum, per second.
+    pub(crate) per_second: f64,
+}
+
+/// Response times of envoyproxy/ratelimit.
+#[derive(Debug, Clone)]
+pub struct Timer {
+    histogram: Histogram,
+    /// The unit of the histogram, per second.
+    per_second: f64,
+}
+
+/// A metric that is registered at the start.
+#[derive(Debug)]
+pub(super) struct Reference {
+    pub(super) statsd: String,
+    pub(super) name: &'static str,
+    pub(super) help: &'static str,
+    pub(super) labels: Vec<(&'static str, String)>,
+    pub(super) value: ReferenceValue,
+}
+
+#[derive(Debug)]
+pub(super) enum ReferenceValue {
+    Counter(IntCounter),
+    Gauge(IntGauge),
+    /// A gauge in envoyproxy/ratelimit, although it only grows.
+    CounterAsGauge(IntCounter),
+    Timer(Timer),
+}
+
+impl Series {
+    /// A counter. `statsd` is its name in envoyproxy/ratelimit, if it has one.
+    pub(crate) fn counter(
+        name: &str,
+        help: &'static str,
+        labels: Vec<(&'static str, String)>,
+        value: u64,
+        statsd: Option<String>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            help,
+            labels,
+            value: Value::Counter(value),
+            statsd,
+            of_client: false,
+        }
+    }
+}
+
+impl Value {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self::Counter(_) => Kind::Counter,
+            Self::Gauge(_) => Kind::Gauge,
+            Self::Times(_) => Kind::Observer,
+        }
+    }
+}
+
+impl Timer {
+    /// `buckets` are in a unit of which a second has `per_second`; without any it has our own and
+    /// those of envoyproxy/ratelimit.
+    pub(super) fn new(
+        name: &str,
+        help: &str,
+        per_second: f64,
+        buckets: Vec<f64>,
+    ) -> prometheus::Result<Self> {
+        let buckets = if buckets.is_empty() {
+            latency_buckets(per_second)
+        } else {
+            buckets
+        };
+        let options = prometheus::HistogramOpts::new(name, help).buckets(buckets);
+        Ok(Self {
+            histogram: Histogram::with_opts(options)?,
+            per_second,
+        })
+    }
+
+    /// Records a time.
+    pub fn observe(&self, span: Span) {
+        self.histogram.observe(span.as_secs_f64() * self.per_second);
+    }
+
+    fn times(&self) -> Times {
+        let families = self.histogram.collect();
+        let metrics = families
+            .first()
+            .map(prometheus::proto::MetricFamily::get_metric);
+        let histogram = metrics
+            .and_then(|metrics| metrics.first())
+            .map(|metric| metric.get_histogram());
+        let buckets = histogram
+            .iter()
+            .flat_map(|histogram| histogram.get_bucket());
+        Times {
+            buckets: buckets
+                .map(|bucket| (bucket.upper_bound(), bucket.cumulative_count()))
+                .collect(),
+            count: self.histogram.get_sample_count(),
+            sum: self.histogram.get_sample_sum(),
+            per_second: self.per_second,
+        }
+    }
+}
+
+impl Reference {
+    pub(super) fn series(&self) -> Series {
+        let value = match &self.value {
+            ReferenceValue::Counter(counter) => Value::Counter(counter.get()),
+            ReferenceValue::CounterAsGauge(counter) => Value::Gauge(counter.get()),
+            ReferenceValue::Gauge(gauge) => Value::Gauge(u64::try_from(gauge.get()).unwrap_or(0)),
+            ReferenceValue::Timer(timer) => Value::Times(timer.times()),
+        };
+        Series {
+            name: self.name.to_owned(),
+            help: self.help,
+            labels: self.labels.clone(),
+            value,
+            statsd: Some(self.statsd.clone()),
+            of_client: false,
+        }
+    }
+}
+
+/// Our buckets and those of envoyproxy/ratelimit, in a unit of which a second has so many.
+fn latency_buckets(per_second: f64) -> Vec<f64> {
+    let mut buckets: Vec<f64> = LATENCY_BUCKETS_US
+        .iter()
+        .map(|micros| micros * per_second / 1e6)
+        .chain(REFERENCE_BUCKETS)
+        .collect();
+    buckets.sort_by(f64::total_cmp);
+    buckets.dedup();
+    buckets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn milliseconds_have_both_sets_of_buckets() {
+        let buckets = latency_buckets(1_000.0);
+        let expected = REFERENCE_BUCKETS.iter().chain(&[0.05, 20.0, 10_000.0]);
+        for bound in expected {
+            assert!(buckets.contains(bound), "{bound}: {buckets:?}");
+        }
+        assert_eq!(
+            latency_buckets(1.0),
+            LATENCY_BUCKETS_US.map(|micros| micros / 1e6)
+        );
+    }
+}
