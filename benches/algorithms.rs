@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use redis::{Connection, Value};
+use redis::{Connection, FromRedisValue, Value};
 use tempfile::TempDir;
 use tollgate::algorithm::Counter;
 use tollgate::check::{Check, CheckRequest, Hits, Key};
@@ -43,8 +43,6 @@ const DECISIONS_PER_ROUND: u64 = 64 * 128;
 const LONE_CALLS_PER_ROUND: u64 = 2_048;
 /// `batch_size_max`
 const BATCH: u64 = 64;
-/// The same checks, in calls of their own.
-const APART: &[u64] = &[1; 64];
 /// Of a service with less to do.
 const SMALL_BATCH: u64 = 16;
 /// What docs/operations.md reckons with.
@@ -65,8 +63,12 @@ struct Case {
     way: Way,
     counters: Counters,
     /// How many decisions were asked for, in memory and on Redis.
-    asked: [u64; 2],
-    costs: [Vec<f64>; 5],
+    asked_memory: u64,
+    asked_redis: u64,
+    /// µs of a decision in each round.
+    memory_us: Vec<f64>,
+    /// The same on Redis, by [`CALLS`].
+    redis_us: [Vec<f64>; 4],
 }
 
 /// How Redis is asked.
@@ -77,14 +79,18 @@ enum Way {
     Command,
 }
 
-/// Which of [`Case::costs`] and [`Case::asked`].
-const MEMORY: usize = 0;
-const REDIS: usize = 1;
-const REDIS_ALONE: usize = 2;
-const REDIS_SMALL: usize = 3;
-/// As a cluster is asked, where hardly two checks share a slot: so many calls of one check each, in
-/// one trip.
-const REDIS_APART: usize = 4;
+/// The calls of one pipeline, by their checks, and how often it is sent in a round. The last is as
+/// a cluster is asked, where hardly two checks share a slot.
+const CALLS: [(&[u64], u64); 4] = [
+    (&[BATCH], DECISIONS_PER_ROUND / BATCH),
+    (&[SMALL_BATCH], DECISIONS_PER_ROUND / SMALL_BATCH),
+    (&[1], LONE_CALLS_PER_ROUND),
+    (&[1; 64], DECISIONS_PER_ROUND / 64),
+];
+/// Which of [`CALLS`].
+const BATCHED: usize = 0;
+const ALONE: usize = 2;
+const IN_CLUSTER: usize = 3;
 
 /// A server without persistence, gone with the bench.
 struct Redis {
@@ -108,56 +114,39 @@ fn main() {
             for _ in 0..DECISIONS_PER_ROUND {
                 case.decide();
             }
-            case.costs[MEMORY].push(micros(begun.elapsed()) / figure(DECISIONS_PER_ROUND));
+            let micros = begun.elapsed().as_secs_f64() * 1e6;
+            case.memory_us.push(micros / figure(DECISIONS_PER_ROUND));
         }
         for case in &mut cases {
-            redis.time(case, REDIS, DECISIONS_PER_ROUND / BATCH, &[BATCH]);
-            redis.time(
-                case,
-                REDIS_SMALL,
-                DECISIONS_PER_ROUND / SMALL_BATCH,
-                &[SMALL_BATCH],
-            );
-            redis.time(case, REDIS_ALONE, LONE_CALLS_PER_ROUND, &[1]);
-            redis.time(case, REDIS_APART, DECISIONS_PER_ROUND / BATCH, APART);
+            redis.time(case);
         }
     }
-    report(&mut redis, &mut cases);
+    report(&mut redis, &cases);
     report_needs(&mut redis, &cases);
 }
 
 fn cases() -> Vec<Case> {
     let terms = |algorithm| Terms::new(REQUESTS, Unit::Minute, algorithm);
     let window = terms(Algorithm::FixedWindow);
-    let sliding = terms(Algorithm::SlidingWindow);
+    let drop = Terms {
+        over_limit_hits: Some(OverLimitHits::Drop),
+        ..window
+    };
+    let sliding = |buckets| Terms {
+        buckets,
+        ..terms(Algorithm::SlidingWindow)
+    };
+    let concurrency = Terms {
+        lease: Some(Span::from_secs(600)),
+        ..terms(Algorithm::Concurrency)
+    };
     let cases = [
         ("fixed_window", window, Way::Script),
         ("fixed_window, seen before", window, Way::Command),
-        (
-            "fixed_window, drop",
-            Terms {
-                over_limit_hits: Some(OverLimitHits::Drop),
-                ..window
-            },
-            Way::Script,
-        ),
-        ("sliding_window", sliding, Way::Script),
-        (
-            "sliding_window, 10 buckets",
-            Terms {
-                buckets: Some(10),
-                ..sliding
-            },
-            Way::Script,
-        ),
-        (
-            "sliding_window, 60 buckets",
-            Terms {
-                buckets: Some(60),
-                ..sliding
-            },
-            Way::Script,
-        ),
+        ("fixed_window, drop", drop, Way::Script),
+        ("sliding_window", sliding(None), Way::Script),
+        ("sliding_window, 10 buckets", sliding(Some(10)), Way::Script),
+        ("sliding_window, 60 buckets", sliding(Some(60)), Way::Script),
         (
             "sliding_log, 100 calls",
             terms(Algorithm::SlidingLog),
@@ -168,18 +157,10 @@ fn cases() -> Vec<Case> {
             terms(Algorithm::TokenBucket),
             Way::Script,
         ),
-        (
-            "concurrency, 50 holders",
-            Terms {
-                lease: Some(Span::from_secs(600)),
-                ..terms(Algorithm::Concurrency)
-            },
-            Way::Script,
-        ),
+        ("concurrency, 50 holders", concurrency, Way::Script),
     ];
+    let cases = cases.into_iter().enumerate();
     cases
-        .into_iter()
-        .enumerate()
         .map(|(number, (label, terms, way))| Case::new(number, label, terms, way, KEYS))
         .collect()
 }
@@ -204,8 +185,10 @@ impl Case {
             keys: (0..keys).map(key).collect(),
             way,
             counters: Counters::new(1 << 28, "bench", &Metrics::new()),
-            asked: [0; 2],
-            costs: Default::default(),
+            asked_memory: 0,
+            asked_redis: 0,
+            memory_us: Vec::new(),
+            redis_us: Default::default(),
         }
     }
 
@@ -242,8 +225,8 @@ impl Case {
     }
 
     fn decide(&mut self) {
-        let (check, now) = self.check(self.asked[MEMORY]);
-        self.asked[MEMORY] += 1;
+        let (check, now) = self.check(self.asked_memory);
+        self.asked_memory += 1;
         let request = CheckRequest {
             checks: [check].into_iter().collect(),
             ..CheckRequest::default()
@@ -270,16 +253,8 @@ impl Redis {
             .to_str()
             .expect("temporary directories have plain names");
         let child = Command::new("redis-server")
-            .args([
-                "--port",
-                "0",
-                "--unixsocket",
-                path,
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ])
+            .args(["--port", "0", "--unixsocket", path])
+            .args(["--save", "", "--appendonly", "no"])
             .stdout(Stdio::null())
             .spawn()
             .expect("redis-server is installed");
@@ -288,17 +263,20 @@ impl Redis {
             thread::sleep(Duration::from_millis(50));
             client.get_connection().ok()
         });
-        let mut connection = connection.expect("redis-server listens within ten seconds");
-        let () = redis::cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(Script::serving().text())
-            .query(&mut connection)
-            .expect("the script loads");
-        Self {
+        let connection = connection.expect("redis-server listens within ten seconds");
+        let mut redis = Self {
             child,
             _directory: directory,
             connection,
-        }
+        };
+        redis.run::<()>(&["SCRIPT", "LOAD", Script::serving().text()]);
+        redis
+    }
+
+    fn run<T: FromRedisValue>(&mut self, words: &[&str]) -> T {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query(&mut self.connection).expect("Redis answers")
     }
 
     /// Sends calls with so many checks each, in one pipeline.
@@ -311,15 +289,15 @@ impl Redis {
         };
         let (mut commands, mut scripts) = (redis::pipe(), 0);
         for &checks in calls {
-            let (_, now) = case.check(case.asked[REDIS]);
+            let (_, now) = case.check(case.asked_redis);
             let mut lines = Vec::new();
-            for asked in case.asked[REDIS]..case.asked[REDIS] + checks {
+            for asked in case.asked_redis..case.asked_redis + checks {
                 let mut line =
                     EncodedCheck::new(&case.check(asked).0, 0, now, Mode::Independent, Span::ZERO);
                 line.set_command(form);
                 lines.push(line);
             }
-            case.asked[REDIS] += checks;
+            case.asked_redis += checks;
             if lines.iter().all(EncodedCheck::is_direct) {
                 for line in &lines {
                     line.increment(&mut commands);
@@ -353,52 +331,40 @@ impl Redis {
         }
     }
 
-    /// CPU of Redis per decision, over so many pipelines.
-    fn time(&mut self, case: &mut Case, what: usize, trips: u64, calls: &[u64]) {
-        let before = self.cpu_micros();
-        for _ in 0..trips {
-            self.decide(case, calls);
+    /// CPU of Redis per decision, in one round.
+    fn time(&mut self, case: &mut Case) {
+        for (index, (calls, trips)) in CALLS.into_iter().enumerate() {
+            let before = self.cpu_micros();
+            for _ in 0..trips {
+                self.decide(case, calls);
+            }
+            let decisions = figure(trips * calls.iter().sum::<u64>());
+            case.redis_us[index].push((self.cpu_micros() - before) / decisions);
         }
-        let decisions = trips * calls.iter().sum::<u64>();
-        case.costs[what].push((self.cpu_micros() - before) / figure(decisions));
     }
 
     /// What the server's main thread has used.
     fn cpu_micros(&mut self) -> f64 {
-        let seconds: f64 = ["used_cpu_user:", "used_cpu_sys:"]
-            .map(|name| self.info("CPU", name).parse::<f64>().expect("a number"))
-            .iter()
-            .sum();
-        seconds * 1e6
+        let user = self.number("CPU", "used_cpu_user:");
+        (user + self.number("CPU", "used_cpu_sys:")) * 1e6
     }
 
     fn info(&mut self, section: &str, name: &str) -> String {
-        let info: String = redis::cmd("INFO")
-            .arg(section)
-            .query(&mut self.connection)
-            .expect("INFO");
-        info.lines()
-            .find_map(|line| line.strip_prefix(name))
-            .expect("a field")
-            .trim()
-            .to_owned()
+        let info: String = self.run(&["INFO", section]);
+        let value = info.lines().find_map(|line| line.strip_prefix(name));
+        value.expect("a field").trim().to_owned()
+    }
+
+    fn number(&mut self, section: &str, name: &str) -> f64 {
+        self.info(section, name).parse().expect("a number")
     }
 
     /// What a counter of this kind takes of `used_memory`, with its key and its places in Redis'
     /// tables.
     fn bytes_of_memory(&mut self, case: &Case) -> f64 {
         let mut case = Case::new(0, case.label, case.terms, Way::Script, KEYS_OF_MEMORY);
-        let () = redis::cmd("FLUSHALL")
-            .arg("SYNC")
-            .query(&mut self.connection)
-            .expect("Redis forgets");
-        let used = |redis: &mut Self| {
-            redis
-                .info("MEMORY", "used_memory:")
-                .parse::<f64>()
-                .expect("a number")
-        };
-        let before = used(self);
+        self.run::<()>(&["FLUSHALL", "SYNC"]);
+        let before = self.number("MEMORY", "used_memory:");
         // A window is whole with its first hit, and the next one would be another key.
         let passes = if case.limit.algorithm() == Algorithm::FixedWindow {
             1
@@ -406,36 +372,20 @@ impl Redis {
             FILL_PASSES
         };
         self.fill(&mut case, passes);
-        let keys: u64 = redis::cmd("DBSIZE")
-            .query(&mut self.connection)
-            .expect("Redis counts");
+        let keys: u64 = self.run(&["DBSIZE"]);
         assert!(keys >= KEYS_OF_MEMORY, "{}: {keys} keys", case.label);
-        (used(self) - before) / figure(keys)
+        (self.number("MEMORY", "used_memory:") - before) / figure(keys)
     }
 
     /// What a counter takes with its key: the median of all that there are.
     fn bytes(&mut self, case: &Case) -> f64 {
-        let pattern = format!(
-            "{}*",
-            String::from_utf8_lossy(case.keys[0].as_bytes())
-                .split(":user")
-                .next()
-                .unwrap_or_default()
-        );
-        let keys: Vec<Vec<u8>> = redis::cmd("KEYS")
-            .arg(pattern)
-            .query(&mut self.connection)
-            .expect("Redis lists");
-        let bytes = |key: &Vec<u8>| -> u64 {
-            redis::cmd("MEMORY")
-                .arg("USAGE")
-                .arg(key)
-                .arg("SAMPLES")
-                .arg(0)
-                .query(&mut self.connection)
-                .expect("a key")
-        };
-        let sizes: Vec<f64> = keys.iter().map(bytes).map(figure).collect();
+        let key = case.keys[0].to_string();
+        let prefix = key.split(":user").next().unwrap_or_default();
+        let keys: Vec<String> = self.run(&["KEYS", &format!("{prefix}*")]);
+        let sizes: Vec<f64> = keys
+            .iter()
+            .map(|key| figure(self.run(&["MEMORY", "USAGE", key, "SAMPLES", "0"])))
+            .collect();
         median(&sizes)
     }
 }
@@ -448,7 +398,7 @@ impl Drop for Redis {
     }
 }
 
-fn report(redis: &mut Redis, cases: &mut [Case]) {
+fn report(redis: &mut Redis, cases: &[Case]) {
     let version = redis.info("SERVER", "redis_version:");
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = cpu
@@ -462,16 +412,16 @@ fn report(redis: &mut Redis, cases: &mut [Case]) {
         "| | bytes in memory | bytes in Redis | µs in memory | | Redis µs at {BATCH} checks a call | | Redis µs at 1 | |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
-    let base: Vec<f64> = cases[0].costs.iter().map(|costs| median(costs)).collect();
+    let costs = |case: &Case| {
+        let [batched, alone] = [BATCHED, ALONE].map(|calls| median(&case.redis_us[calls]));
+        [median(&case.memory_us), batched, alone]
+    };
+    let base = costs(&cases[0]);
     for case in cases {
-        let costs = case.costs[..=REDIS_ALONE]
-            .iter()
-            .zip(&base)
-            .map(|(costs, base)| {
-                let cost = median(costs);
-                format!("{cost:.2} | {:.1}×", cost / base)
-            });
-        let costs: Vec<String> = costs.collect();
+        let costs = costs(case).into_iter().zip(base);
+        let costs: Vec<String> = costs
+            .map(|(cost, base)| format!("{cost:.2} | {:.1}×", cost / base))
+            .collect();
         println!(
             "| {} | {} | {:.0} | {} |",
             case.label,
@@ -491,13 +441,13 @@ fn report_needs(redis: &mut Redis, cases: &[Case]) {
     let mut example = String::new();
     for case in cases {
         let bytes = redis.bytes_of_memory(case);
-        let cost = |what: usize| median(&case.costs[what]);
-        let costs = [REDIS, REDIS_SMALL, REDIS_ALONE, REDIS_APART]
-            .map(|what| format!("{:.1}", cost(what)))
+        let cost = |calls: usize| median(&case.redis_us[calls]);
+        let costs = [0, 1, 2, 3]
+            .map(|calls| format!("{:.1}", cost(calls)))
             .join(" | ");
         // Two digits: a third would differ from run to run.
-        let rates = [REDIS, REDIS_APART, REDIS_ALONE]
-            .map(|what| format!("{:.0},000", two_digits(1e3 / cost(what))))
+        let rates = [BATCHED, IN_CLUSTER, ALONE]
+            .map(|calls| format!("{:.0},000", two_digits(1e3 / cost(calls))))
             .join(" | ");
         println!(
             "| {} | {} | {costs} | {rates} |",
@@ -505,15 +455,13 @@ fn report_needs(redis: &mut Redis, cases: &[Case]) {
             two_digits(bytes)
         );
         if case.limit.algorithm() == Algorithm::TokenBucket {
-            let core = |what| 100.0 * DECISIONS_PER_SECOND * cost(what) / 1e6;
+            let [batched, small, alone, _] =
+                [0, 1, 2, 3].map(|calls| 100.0 * DECISIONS_PER_SECOND * cost(calls) / 1e6);
             example = format!(
-                "{CLIENTS:.0} clients with a {} each, asked {DECISIONS_PER_SECOND:.0} times a second in all: {:.0} MB, and {:.0} % of a core in calls of \
-                 {BATCH}, {:.0} % in calls of {SMALL_BATCH}, {:.0} % in calls of one.",
+                "{CLIENTS:.0} clients with a {} each, asked {DECISIONS_PER_SECOND:.0} times a second in all: {:.0} MB, and {batched:.0} % of a core in calls of \
+                 {BATCH}, {small:.0} % in calls of {SMALL_BATCH}, {alone:.0} % in calls of one.",
                 case.label,
-                CLIENTS * bytes / 1e6,
-                core(REDIS),
-                core(REDIS_SMALL),
-                core(REDIS_ALONE)
+                CLIENTS * bytes / 1e6
             );
         }
     }
@@ -529,10 +477,6 @@ fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-fn micros(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure to print")]

@@ -22,13 +22,13 @@ pub struct Args {
     pub target: String,
 
     /// Connections, opened before the warm-up and reopened when lost.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = at_least_one)]
-    pub connections: usize,
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub connections: u32,
 
     /// Requests under way at once over all connections: exactly that many in a closed loop
     /// [default: 64], at most with --rate [default: 1024].
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
-    pub in_flight: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub in_flight: Option<u32>,
 
     /// Open loop: requests due per second, evenly spaced.
     #[arg(long, value_name = "R", value_parser = positive)]
@@ -84,8 +84,8 @@ pub struct Args {
     pub seed: u64,
 
     /// Descriptors per request, each with a value of its own.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one)]
-    pub descriptors: usize,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub descriptors: u32,
 
     /// hits_addend of every request; without it none is sent, which means 1.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -129,12 +129,6 @@ pub enum Pick {
     One,
 }
 
-/// For closed loops: enough to keep two cores busy, and what the figures in the documentation were
-/// measured with.
-const IN_FLIGHT_CLOSED: usize = 64;
-/// For open loops a bound, not an aim: 100 ms of 10 000 requests per second.
-const IN_FLIGHT_OPEN_MAX: usize = 1024;
-
 impl Args {
     /// Refuses what the options cannot refuse one by one.
     pub fn validate(&self) -> anyhow::Result<()> {
@@ -147,21 +141,11 @@ impl Args {
         Ok(())
     }
 
-    /// Places for requests under way.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight.unwrap_or(if self.rate.is_some() {
-            IN_FLIGHT_OPEN_MAX
-        } else {
-            IN_FLIGHT_CLOSED
-        })
-    }
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("must be at least 1".to_owned()),
-        Ok(number) => Ok(number),
-        Err(error) => Err(error.to_string()),
+    /// Places for requests under way. In an open loop a bound, not an aim: 100 ms of 10 000 requests
+    /// per second.
+    pub fn in_flight(&self) -> u32 {
+        let default = if self.rate.is_some() { 1024 } else { 64 };
+        self.in_flight.unwrap_or(default)
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time;
 
-use crate::load::clock::now;
+use crate::load::schedule::now;
 
 /// So that a server that is away, or that hangs up at once, is not asked in a tight loop.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
@@ -58,7 +58,7 @@ pub struct Connections {
     pub failed: Cell<u64>,
 }
 
-/// A connection nobody drives yet.
+/// A connection that nothing drives yet.
 type Opened = (SendRequest<Bytes>, Connection<TcpStream, Bytes>);
 
 impl Link {

@@ -1,90 +1,118 @@
 //! Prints what a run came to: a table to read, or one JSON object for scripts.
 
-use anyhow::Context as _;
+use std::collections::BTreeMap;
+
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
 use crate::load::args::{Args, Pick};
-use crate::load::run::{Outcome, ProcessCost};
+use crate::load::run::Outcome;
 use crate::load::tally::{Second, Tally};
 
 /// The quantiles that are shown, by the name each has in JSON.
-const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
+const QUANTILES: [(&str, f64); 5] = [
+    ("p50", 0.5),
+    ("p90", 0.9),
+    ("p99", 0.99),
+    ("p99.9", 0.999),
+    ("max", 1.0),
+];
 
 /// More of them are no news, and make a long line.
 const LATE_SHOWN_MAX: usize = 100;
 
 /// Prints the outcome in the form that was asked for.
-pub fn print(args: &Args, outcome: &Outcome) -> anyhow::Result<()> {
+pub fn print(args: &Args, outcome: &Outcome) {
     if args.json {
-        println!(
-            "{}",
-            serde_json::to_string(&in_json(args, outcome)).context("write JSON")?
-        );
+        println!("{}", in_json(args, outcome));
     } else {
         print_table(args, outcome);
     }
-    Ok(())
 }
 
 fn print_table(args: &Args, outcome: &Outcome) {
-    let Outcome {
-        warmup,
-        measured,
-        connections,
-        ..
-    } = outcome;
-    let looped = match args.rate {
-        Some(rate) => format!(
-            "open loop, {rate} due per second, at most {} in flight",
-            args.in_flight()
-        ),
-        None => format!("closed loop, {} in flight", args.in_flight()),
-    };
+    let line = |title: &str, text: String| println!("{title:<12}{text}");
+    let (connections, places) = (&outcome.connections, args.in_flight());
+    let looped = args.rate.map_or_else(
+        || format!("closed loop, {places} in flight"),
+        |rate| format!("open loop, {rate} due per second, at most {places} in flight"),
+    );
     let picked = match args.pick {
         Pick::Uniform => format!("{} values, uniform", args.keys),
         Pick::Zipf => format!("{} values, zipf {}", args.keys, args.zipf_exponent),
         Pick::One => "one value".to_owned(),
     };
-    let span_s = outcome.span.as_secs_f64();
-    println!(
-        "{:<12}{} on {} connections: {looped}",
-        "target", args.target, args.connections
+    let plural = if args.descriptors == 1 { "" } else { "s" };
+    line(
+        "target",
+        format!(
+            "{} on {} connections: {looped}",
+            args.target, args.connections
+        ),
     );
-    println!(
-        "{:<12}domain {}, key {}, {picked}, {} per request",
+    line(
         "asked for",
-        args.domain,
-        args.key.join(" and "),
-        counted(args.descriptors, "descriptor")
+        format!(
+            "domain {}, key {}, {picked}, {} descriptor{plural} per request",
+            args.domain,
+            args.key.join(" and "),
+            args.descriptors
+        ),
     );
-    println!(
-        "{:<12}{span_s:.1} s after {:.1} s of warm-up",
+    let [duration, warmup] = [args.duration, args.warmup].map(|span| span.as_secs_f64());
+    line(
         "measured",
-        args.warmup.as_secs_f64()
+        format!("{duration:.1} s after {warmup:.1} s of warm-up"),
     );
-    print_account("requests", measured);
-    if !warmup.is_clean() && warmup.sent + warmup.unsent > 0 {
-        print_account("  warm-up", warmup);
+    print_account("requests", &outcome.measured);
+    if !outcome.warmup.is_clean() && outcome.warmup.sent + outcome.warmup.unsent > 0 {
+        print_account("  warm-up", &outcome.warmup);
     }
-    println!("{:<12}{:.0}", "per second", outcome.per_second());
-    println!("{:<12}{}", "latency ms", in_words(&measured.latency));
+    line("per second", format!("{:.0}", outcome.per_second(args)));
+    line("latency ms", in_words(&outcome.measured.latency));
     if args.rate.is_some() {
-        println!("{:<12}{}", "late ms", in_words(&measured.lateness));
+        line("late ms", in_words(&outcome.measured.lateness));
     }
-    println!(
-        "{:<12}{} opened, {} ended by GOAWAY, {} lost, {} attempts failed",
+    line(
         "connections",
-        connections.opened.get(),
-        connections.goaways.get(),
-        connections.lost.get(),
-        connections.failed.get()
+        format!(
+            "{} opened, {} ended by GOAWAY, {} lost, {} attempts failed",
+            connections.opened.get(),
+            connections.goaways.get(),
+            connections.lost.get(),
+            connections.failed.get()
+        ),
     );
-    print_cost(outcome);
-    if let Some(check) = &outcome.limit_check {
-        println!(
-            "{:<12}{} values asked for: {} let through too often, {} refused too early",
-            "limit check", check.values_asked, check.over_granted, check.under_granted
+    for (pid, process) in &outcome.processes {
+        let cost = process.as_ref().map_or_else(
+            || format!("ended ({pid})"),
+            |process| {
+                let mib = |kib: u64| kib as f64 / 1024.0;
+                format!(
+                    "{:.2} µs per request by {} ({pid}), {:.1} MiB resident, {:.1} at most",
+                    outcome.per_request(process.cpu_us),
+                    process.name,
+                    mib(process.resident_kib),
+                    mib(process.resident_peak_kib)
+                )
+            },
+        );
+        line("cpu", cost);
+    }
+    if let Some(sum) = outcome.cpu_sum_us()
+        && outcome.processes.len() > 1
+    {
+        let cost = outcome.per_request(sum);
+        line("cpu", format!("{cost:.2} µs per request in all"));
+    }
+    let own = outcome.per_request(outcome.own_cpu_us);
+    line("cpu", format!("{own:.2} µs per request by this generator"));
+    if let Some([asked, over, under]) = outcome.limit_check {
+        line(
+            "limit check",
+            format!(
+                "{asked} values asked for: {over} let through too often, {under} refused too early"
+            ),
         );
     }
 }
@@ -101,100 +129,62 @@ fn print_account(title: &str, tally: &Tally) {
     for (error, count) in &tally.errors {
         println!("{:<12}{count} {error}", "");
     }
-    for (loss, count) in &tally.unanswered {
-        println!("{:<12}{count} unanswered: {loss}", "");
+    for (why, count) in &tally.unanswered {
+        println!("{:<12}{count} unanswered: {why}", "");
     }
-    if tally.unsent > 0 {
-        println!(
-            "{:<12}{} more were due, but not sent in time",
-            "", tally.unsent
-        );
+    for (count, what) in [
+        (tally.unsent, "more were due, but not sent in time"),
+        (
+            tally.overdue.len() as u64,
+            "of the answers came after the deadline",
+        ),
+        (
+            tally.resent,
+            "attempts were refused unprocessed, and repeated",
+        ),
+    ] {
+        if count > 0 {
+            println!("{:<12}{count} {what}", "");
+        }
     }
-    if !tally.overdue.is_empty() {
-        println!(
-            "{:<12}{} of the answers came after the deadline",
-            "",
-            tally.overdue.len()
-        );
-    }
-    if tally.resent > 0 {
-        println!(
-            "{:<12}{} attempts were refused unprocessed, and repeated",
-            "", tally.resent
-        );
-    }
-}
-
-fn print_cost(outcome: &Outcome) {
-    for process in &outcome.processes {
-        let cpu = match process.cpu_us {
-            Some(us) => format!("{:.2} µs per request", outcome.per_request(us)),
-            None => "ended".to_owned(),
-        };
-        let memory = process.memory.as_ref().map_or(String::new(), |memory| {
-            format!(
-                ", {:.1} MiB resident, {:.1} at most",
-                in_mib(memory.resident_kib),
-                in_mib(memory.peak_kib)
-            )
-        });
-        println!(
-            "{:<12}{cpu} by {} ({}){memory}",
-            "cpu", process.name, process.pid
-        );
-    }
-    if let Some(sum) = outcome.cpu_sum_us()
-        && outcome.processes.len() > 1
-    {
-        println!(
-            "{:<12}{:.2} µs per request in all",
-            "cpu",
-            outcome.per_request(sum)
-        );
-    }
-    println!(
-        "{:<12}{:.2} µs per request by this generator",
-        "cpu",
-        outcome.per_request(outcome.own_cpu_us)
-    );
 }
 
 fn in_json(args: &Args, outcome: &Outcome) -> Value {
     let connections = &outcome.connections;
-    let per_request = |us: Option<u64>| us.map(|us| outcome.per_request(us));
-    let process = |process: &ProcessCost| {
+    let processes = outcome.processes.iter().map(|(pid, process)| {
+        let process = process.as_ref();
         json!({
-            "pid": process.pid,
-            "name": process.name,
-            "cpu_us_per_request": per_request(process.cpu_us),
-            "resident_kib": process.memory.as_ref().map(|memory| memory.resident_kib),
-            "resident_peak_kib": process.memory.as_ref().map(|memory| memory.peak_kib),
+            "pid": pid,
+            "name": process.map(|process| &process.name),
+            "cpu_us_per_request": process.map(|process| outcome.per_request(process.cpu_us)),
+            "resident_kib": process.map(|process| process.resident_kib),
+            "resident_peak_kib": process.map(|process| process.resident_peak_kib),
         })
-    };
+    });
     json!({
         "target": args.target,
         "connections": args.connections,
         "in_flight": args.in_flight(),
         "rate": args.rate,
-        "seconds": outcome.span.as_secs_f64(),
+        "seconds": args.duration.as_secs_f64(),
         "requests": account(&outcome.measured),
         "warmup": account(&outcome.warmup),
-        "per_second": outcome.per_second(),
+        "per_second": outcome.per_second(args),
         "latency_ms": quantiles(&outcome.measured.latency),
         "sent_late_ms": args.rate.map(|_| quantiles(&outcome.measured.lateness)),
         "connections_opened": connections.opened.get(),
         "connections_ended_by_goaway": connections.goaways.get(),
         "connections_lost": connections.lost.get(),
         "connection_attempts_failed": connections.failed.get(),
-        "processes": outcome.processes.iter().map(process).collect::<Vec<_>>(),
-        "cpu_us_per_request": per_request(outcome.cpu_sum_us()),
+        "processes": processes.collect::<Vec<_>>(),
+        "cpu_us_per_request": outcome.cpu_sum_us().map(|us| outcome.per_request(us)),
         "generator_cpu_us_per_request": outcome.per_request(outcome.own_cpu_us),
-        "limit_check": outcome.limit_check.as_ref().map(|check| json!({
-            "values_asked": check.values_asked,
-            "over_granted": check.over_granted,
-            "under_granted": check.under_granted,
+        "limit_check": outcome.limit_check.map(|[asked, over, under]| json!({
+            "values_asked": asked,
+            "over_granted": over,
+            "under_granted": under,
         })),
-        "timeline": outcome.timeline.as_ref().map(|timeline| timeline.seconds().iter().map(second).collect::<Vec<_>>()),
+        "timeline": outcome.timeline.as_ref().map(|timeline| timeline.over.iter().map(second).collect::<Vec<_>>()),
         "late": args.deadline.map(|_| late(outcome)),
         "clean": outcome.is_clean(),
     })
@@ -225,22 +215,18 @@ fn late(outcome: &Outcome) -> Value {
 }
 
 fn account(tally: &Tally) -> Value {
-    let errors: Map<String, Value> = tally
-        .errors
-        .iter()
-        .map(|(error, &count)| (error.to_string(), count.into()))
-        .collect();
-    let unanswered: Map<String, Value> = tally
-        .unanswered
-        .iter()
-        .map(|(loss, &count)| (loss.to_string(), count.into()))
-        .collect();
+    let counts = |counts: &BTreeMap<String, u64>| -> Map<String, Value> {
+        let pairs = counts.iter();
+        pairs
+            .map(|(name, &count)| (name.clone(), count.into()))
+            .collect()
+    };
     json!({
         "sent": tally.sent,
         "ok": tally.ok,
         "over_limit": tally.over_limit,
-        "errors": errors,
-        "unanswered": unanswered,
+        "errors": counts(&tally.errors),
+        "unanswered": counts(&tally.unanswered),
         "unsent": tally.unsent,
         "overdue": tally.overdue.len(),
         "resent": tally.resent,
@@ -248,8 +234,8 @@ fn account(tally: &Tally) -> Value {
 }
 
 impl Outcome {
-    fn per_second(&self) -> f64 {
-        self.answered as f64 / self.span.as_secs_f64()
+    fn per_second(&self, args: &Args) -> f64 {
+        self.answered as f64 / args.duration.as_secs_f64()
     }
 
     fn per_request(&self, us: u64) -> f64 {
@@ -258,52 +244,30 @@ impl Outcome {
 
     /// CPU time of all processes that were asked about; nothing if none were, or one of them ended.
     fn cpu_sum_us(&self) -> Option<u64> {
-        let sum = self
-            .processes
-            .iter()
-            .map(|process| process.cpu_us)
+        let costs = self.processes.iter();
+        let sum = costs
+            .map(|(_, process)| Some(process.as_ref()?.cpu_us))
             .sum::<Option<u64>>();
         sum.filter(|_| !self.processes.is_empty())
     }
 }
 
 fn quantiles(histogram: &Histogram<u64>) -> Value {
-    let mut named: Map<String, Value> = QUANTILES
-        .iter()
-        .map(|&(name, quantile)| {
-            (
-                name.to_owned(),
-                in_ms(histogram.value_at_quantile(quantile)).into(),
-            )
-        })
-        .collect();
-    named.insert("max".to_owned(), in_ms(histogram.max()).into());
-    named.into()
+    let quantile = |(name, quantile): (&str, f64)| {
+        let ms = in_ms(histogram.value_at_quantile(quantile));
+        (name.to_owned(), ms.into())
+    };
+    Value::Object(QUANTILES.map(quantile).into_iter().collect())
 }
 
 fn in_words(histogram: &Histogram<u64>) -> String {
-    let mut words = String::new();
-    for (name, quantile) in QUANTILES {
-        words += &format!(
-            "{name} {:.3}  ",
-            in_ms(histogram.value_at_quantile(quantile))
-        );
-    }
-    words + &format!("max {:.3}", in_ms(histogram.max()))
+    QUANTILES
+        .map(|(name, quantile)| {
+            format!("{name} {:.3}", in_ms(histogram.value_at_quantile(quantile)))
+        })
+        .join("  ")
 }
 
 fn in_ms(ns: u64) -> f64 {
     ns as f64 / 1e6
-}
-
-fn in_mib(kib: u64) -> f64 {
-    kib as f64 / 1024.0
-}
-
-fn counted(count: usize, noun: &str) -> String {
-    if count == 1 {
-        format!("1 {noun}")
-    } else {
-        format!("{count} {noun}s")
-    }
 }

@@ -1,165 +1,201 @@
-//! Writes requests: one template per run, into which each request's values are patched.
-//!
-//! Values have a fixed width (`u00042`), so that every request is as long as the template and no
-//! length in it ever changes.
+//! Writes requests and reads answers, as gRPC frames them.
 
 use anyhow::Context as _;
-use bytes::Bytes;
-use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use fastrand::Rng;
+use h2::RecvStream;
+use http::{HeaderMap, Request, StatusCode, Version};
 use prost::Message as _;
 
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
 use crate::load::args::{Args, Pick};
-use crate::load::draw::{Draw, Random};
+use crate::load::tally::Fate;
 
 /// gRPC puts one byte for compression and four for the length before a message.
-pub const FRAME_HEADER_LEN: usize = 5;
-
+const FRAME_HEADER_LEN: usize = 5;
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const GRPC_STATUS: &str = "grpc-status";
 
-/// The head that all requests share.
-pub struct Head {
-    uri: Uri,
-    headers: HeaderMap,
-}
-
-/// Bodies, each for other values.
-pub struct Bodies {
-    template: Vec<u8>,
-    /// Where the digits of each descriptor's value begin.
-    digits_at: Vec<usize>,
+/// The requests of a run, one after the other.
+pub struct Requests {
+    keys: Vec<String>,
+    value_prefix: String,
+    /// Values have so many, so that all requests are equally long.
     digits: usize,
+    descriptors: u32,
+    domain: String,
+    hits: u32,
     draw: Draw,
-    random: Random,
+    random: Rng,
 }
 
-/// One request's body, and whose counter it asks about.
-#[derive(Clone)]
-pub struct Body {
-    pub bytes: Bytes,
-    /// The number of the first descriptor's value.
-    pub value: u32,
+/// How a value's number is picked.
+enum Draw {
+    /// Any of so many.
+    Uniform(u32),
+    /// The first ones most: the sums of the weights up to each.
+    Zipf(Vec<f64>),
+    /// The place of the descriptor in its request.
+    One,
 }
 
-impl Head {
-    pub fn new(args: &Args) -> anyhow::Result<Self> {
-        let uri = Uri::builder()
-            .scheme(Scheme::HTTP)
-            .authority(
-                args.target
-                    .parse::<Authority>()
-                    .with_context(|| format!("read {:?} as an authority", args.target))?,
-            )
-            .path_and_query(PathAndQuery::from_static(PATH))
-            .build()
-            .context("put the address together")?;
-        let mut headers = HeaderMap::new();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/grpc"),
-        );
-        headers.insert(header::TE, HeaderValue::from_static("trailers"));
-        if let Some(deadline) = args.deadline {
-            // At most eight digits, says gRPC; milliseconds are what Envoy sends.
-            let ms = deadline.as_millis().clamp(1, 99_999_999);
-            headers.insert(
-                "grpc-timeout",
-                HeaderValue::from_str(&format!("{ms}m")).context("write grpc-timeout")?,
-            );
+impl Requests {
+    pub fn new(args: &Args) -> Self {
+        let values = match args.pick {
+            Pick::One => args.descriptors,
+            _ => args.keys,
+        };
+        let draw = match args.pick {
+            Pick::Uniform => Draw::Uniform(args.keys),
+            Pick::One => Draw::One,
+            Pick::Zipf => Draw::Zipf(
+                (1..=args.keys)
+                    .scan(0.0, |sum, rank| {
+                        *sum += f64::from(rank).powf(-args.zipf_exponent);
+                        Some(*sum)
+                    })
+                    .collect(),
+            ),
+        };
+        Self {
+            keys: args.key.clone(),
+            value_prefix: args.value_prefix.clone(),
+            digits: (values - 1).max(1).ilog10() as usize + 1,
+            descriptors: args.descriptors,
+            domain: args.domain.clone(),
+            hits: args.hits.unwrap_or(0),
+            draw,
+            random: Rng::with_seed(args.seed),
         }
-        Ok(Self { uri, headers })
     }
 
-    pub fn request(&self) -> Request<()> {
-        let mut request = Request::new(());
-        *request.method_mut() = Method::POST;
-        *request.version_mut() = Version::HTTP_2;
-        *request.uri_mut() = self.uri.clone();
-        *request.headers_mut() = self.headers.clone();
-        request
-    }
-}
-
-impl Bodies {
-    pub fn new(args: &Args) -> anyhow::Result<Self> {
-        let descriptors = u32::try_from(args.descriptors).context("count the descriptors")?;
-        let values = if args.pick == Pick::One {
-            descriptors
-        } else {
-            args.keys
-        };
-        let digits = (values - 1).max(1).ilog10() as usize + 1;
-        let mut template = vec![0; FRAME_HEADER_LEN];
-        let mut digits_at = Vec::new();
-
-        // Protobuf messages can be written in pieces. A descriptor's value is the last thing in it,
-        // so its digits end the piece.
-        let domain = RateLimitRequest {
-            domain: args.domain.clone().into(),
-            ..RateLimitRequest::default()
-        };
-        template.extend(domain.encode_to_vec());
-        for key in args.key.iter().cycle().take(args.descriptors) {
-            let value = format!("{}{:0digits$}", args.value_prefix, 0);
-            let entry = Entry {
+    /// The next request's body, and the number of its first descriptor's value.
+    pub fn next(&mut self) -> (u32, Bytes) {
+        let numbers: Vec<u32> = (0..self.descriptors)
+            .map(|place| self.draw(place))
+            .collect();
+        let descriptor = |(key, number): (&String, &u32)| RateLimitDescriptor {
+            entries: vec![Entry {
                 key: key.clone().into(),
-                value: value.into(),
-            };
-            let descriptor = RateLimitDescriptor {
-                entries: vec![entry],
-                ..RateLimitDescriptor::default()
-            };
-            let piece = RateLimitRequest {
-                descriptors: vec![descriptor],
-                ..RateLimitRequest::default()
-            };
-            template.extend(piece.encode_to_vec());
-            digits_at.push(template.len() - digits);
-        }
-        let hits = RateLimitRequest {
-            hits_addend: args.hits.unwrap_or(0),
-            ..RateLimitRequest::default()
+                value: format!(
+                    "{}{number:0digits$}",
+                    self.value_prefix,
+                    digits = self.digits
+                )
+                .into(),
+            }],
+            ..RateLimitDescriptor::default()
         };
-        template.extend(hits.encode_to_vec());
-
-        let length = u32::try_from(template.len() - FRAME_HEADER_LEN)
-            .context("fit the request into one gRPC message")?;
-        template[1..FRAME_HEADER_LEN].copy_from_slice(&length.to_be_bytes());
-        Ok(Self {
-            template,
-            digits_at,
-            digits,
-            draw: Draw::new(args),
-            random: Random::new(args.seed),
-        })
+        let request = RateLimitRequest {
+            domain: self.domain.clone().into(),
+            descriptors: self
+                .keys
+                .iter()
+                .cycle()
+                .zip(&numbers)
+                .map(descriptor)
+                .collect(),
+            hits_addend: self.hits,
+        };
+        let length = request.encoded_len();
+        let mut bytes = BytesMut::with_capacity(FRAME_HEADER_LEN + length);
+        bytes.put_u8(0);
+        bytes.put_u32(length as u32);
+        bytes.put(&*request.encode_to_vec());
+        (numbers[0], bytes.freeze())
     }
 
-    /// The next request's body, framed for gRPC.
-    pub fn next(&mut self) -> Body {
-        let mut bytes = self.template.clone();
-        let mut first = 0;
-        for (place, &at) in (0..).zip(&self.digits_at) {
-            let number = self.draw.pick(&mut self.random, place);
-            if place == 0 {
-                first = number;
+    fn draw(&mut self, place: u32) -> u32 {
+        match &self.draw {
+            Draw::Uniform(values) => self.random.u32(..values),
+            Draw::One => place,
+            Draw::Zipf(sums) => {
+                let at = self.random.f64() * sums[sums.len() - 1];
+                sums.partition_point(|sum| *sum <= at).min(sums.len() - 1) as u32
             }
-            write_digits(&mut bytes[at..at + self.digits], number);
-        }
-        Body {
-            bytes: bytes.into(),
-            value: first,
         }
     }
 }
 
-/// Fills the place with the number in decimal, zeros in front.
-fn write_digits(place: &mut [u8], mut number: u32) {
-    for digit in place.iter_mut().rev() {
-        *digit = b'0' + (number % 10) as u8;
-        number /= 10;
+/// The head of every request.
+pub fn head(args: &Args) -> anyhow::Result<Request<()>> {
+    let mut head = Request::post(format!("http://{}{PATH}", args.target))
+        .version(Version::HTTP_2)
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    if let Some(deadline) = args.deadline {
+        // At most eight digits, says gRPC; milliseconds are what Envoy sends.
+        let ms = deadline.as_millis().clamp(1, 99_999_999);
+        head = head.header("grpc-timeout", format!("{ms}m"));
+    }
+    head.body(())
+        .with_context(|| format!("read {:?} as an address", args.target))
+}
+
+/// Reads an answer to the end.
+pub async fn read_answer(
+    response: http::Response<RecvStream>,
+    descriptors: u32,
+) -> Result<Fate, h2::Error> {
+    let (head, mut body) = response.into_parts();
+    if let Some(failure) = failure(&head.headers) {
+        return Ok(failure);
+    }
+    if head.status != StatusCode::OK {
+        return Ok(Fate::Error(format!("http {}", head.status.as_u16())));
+    }
+    // h2 gives the bytes back to the connection's window when the stream is dropped, and no answer
+    // fills a stream's own window.
+    let mut whole = BytesMut::new();
+    while let Some(bytes) = body.data().await {
+        whole.extend_from_slice(&bytes?);
+    }
+    Ok(match body.trailers().await? {
+        Some(trailers) if trailers.contains_key(GRPC_STATUS) => {
+            failure(&trailers).unwrap_or_else(|| read_message(&whole, descriptors))
+        }
+        _ => Fate::Error("malformed: no grpc-status".to_owned()),
+    })
+}
+
+/// The gRPC status, if there is one and it is not OK.
+fn failure(headers: &HeaderMap) -> Option<Fate> {
+    let code = tonic::Code::from_bytes(headers.get(GRPC_STATUS)?.as_bytes());
+    let name = || {
+        let name = format!("{code:?}")
+            .chars()
+            .fold(String::new(), |name, letter| {
+                let is_next_word = letter.is_uppercase() && !name.is_empty();
+                name + if is_next_word { "_" } else { "" } + &letter.to_uppercase().to_string()
+            });
+        Fate::Error(name)
+    };
+    (code != tonic::Code::Ok).then(name)
+}
+
+/// One framed `RateLimitResponse`, uncompressed, with a status per descriptor.
+fn read_message(body: &[u8], descriptors: u32) -> Fate {
+    let malformed = |why: &str| Fate::Error(format!("malformed: {why}"));
+    let Some((header, message)) = body.split_first_chunk::<FRAME_HEADER_LEN>() else {
+        return malformed("no message");
+    };
+    let [compressed, length @ ..] = *header;
+    if compressed != 0 || u32::from_be_bytes(length) as usize != message.len() {
+        return malformed("not exactly one plain message");
+    }
+    match RateLimitResponse::decode(message) {
+        Err(_) => malformed("not protobuf"),
+        Ok(response) if response.statuses.len() != descriptors as usize => {
+            malformed("statuses do not match descriptors")
+        }
+        Ok(response) => match response.overall_code() {
+            Code::Ok => Fate::Ok,
+            Code::OverLimit => Fate::OverLimit,
+            Code::Unknown => malformed("overall_code is neither OK nor OVER_LIMIT"),
+        },
     }
 }

@@ -13,14 +13,13 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 
-use crate::load::clock::now;
+use crate::load::args::Args;
 
 /// The parts of a run.
 #[derive(Clone, Copy, PartialEq)]
@@ -29,154 +28,124 @@ pub enum Part {
     Measured,
 }
 
-/// A request that is due.
-pub struct Turn {
-    pub part: Part,
-    pub due_at: Instant,
-}
-
-/// Gives out turns.
-pub enum Turns {
-    /// Whoever asks has a turn, until the run is over.
-    Closed(Rc<Cell<Option<Part>>>),
-    /// By the clock.
-    Open(Schedule),
-}
-
-/// The turns of an open loop.
+/// The times of a run, and in an open loop its requests.
 pub struct Schedule {
+    pub origin: Instant,
+    pub measured_from: Instant,
+    pub ends_at: Instant,
+    open: Option<Open>,
+}
+
+/// The requests of an open loop.
+struct Open {
     pace: Pace,
-    warmup_turns: u64,
-    /// A permit per turn that is due and not taken.
-    due: Semaphore,
+    /// A permit per request that is due and not taken.
+    due: Arc<Semaphore>,
     taken: Cell<u64>,
 }
 
-/// When which turn is due.
 #[derive(Clone, Copy)]
 struct Pace {
     origin: Instant,
     per_second: f64,
-    turns: u64,
+    requests: u64,
 }
 
-/// Turns closer together than this are announced together: at 9 000 per second a wake-up each,
+/// Requests closer together than this are announced together: at 9 000 per second a wake-up each,
 /// beyond 20 000 not, as a wake-up costs about as much as a request.
 const ANNOUNCE_INTERVAL_MIN: Duration = Duration::from_micros(50);
 
-impl Turns {
-    /// The next turn, once there is one; nothing when the run is over.
-    pub async fn next(&self) -> Option<Turn> {
-        match self {
-            Self::Closed(part) => part.get().map(|part| Turn {
-                part,
-                due_at: now(),
-            }),
-            Self::Open(schedule) => schedule.next().await,
-        }
-    }
-
-    /// Ends the run for those who wait for a turn, and says how many of the measured part nobody
-    /// took.
-    pub fn close(&self) -> u64 {
-        match self {
-            Self::Closed(_) => 0,
-            Self::Open(schedule) => schedule.close(),
-        }
-    }
+/// Now, on the monotonic clock.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the library's clock is for decisions; a stopwatch needs the real one"
+)]
+pub fn now() -> Instant {
+    Instant::now()
 }
 
 impl Schedule {
-    pub fn new(origin: Instant, per_second: f64, warmup: Duration, duration: Duration) -> Self {
-        let turns_in = |span: Duration| (span.as_secs_f64() * per_second).round() as u64;
-        let warmup_turns = turns_in(warmup);
-        let pace = Pace {
-            origin,
-            per_second,
-            turns: warmup_turns + turns_in(duration),
-        };
+    /// Begins now.
+    pub fn begin(args: &Args) -> Self {
+        let origin = now();
+        let open = args.rate.map(|per_second| {
+            let span = args.warmup + args.duration;
+            let pace = Pace {
+                origin,
+                per_second,
+                requests: (span.as_secs_f64() * per_second).ceil() as u64,
+            };
+            let due = Arc::new(Semaphore::new(0));
+            let announced = due.clone();
+            // A thread does the sleeping, because tokio's timers count in milliseconds. It ends
+            // with the last request.
+            thread::spawn(move || pace.announce(&announced));
+            let taken = Cell::new(0);
+            Open { pace, due, taken }
+        });
+        let measured_from = origin + args.warmup;
         Self {
-            pace,
-            warmup_turns,
-            due: Semaphore::new(0),
-            taken: Cell::new(0),
+            origin,
+            measured_from,
+            ends_at: measured_from + args.duration,
+            open,
         }
     }
 
-    async fn next(&self) -> Option<Turn> {
-        self.due.acquire().await.ok()?.forget();
-        let turn = self.taken.get();
-        self.taken.set(turn + 1);
-        if turn + 1 == self.pace.turns {
-            self.due.close();
-        }
-        let part = if turn < self.warmup_turns {
-            Part::WarmUp
-        } else {
-            Part::Measured
+    /// When the next request is due, once it is; nothing when the run is over.
+    pub async fn next(&self) -> Option<Instant> {
+        let Some(open) = &self.open else {
+            return Some(now()).filter(|now| *now < self.ends_at);
         };
-        Some(Turn {
-            part,
-            due_at: self.pace.due_at(turn),
-        })
-    }
-
-    /// Makes turns available as they fall due; ends after the last.
-    ///
-    /// A thread does the sleeping, because tokio's timers count in milliseconds, and a millisecond
-    /// is what is to be measured.
-    pub async fn announce(&self) {
-        let tick = Arc::new(Notify::new());
-        let (pace, ticking) = (self.pace, Arc::clone(&tick));
-        let sleeper = thread::spawn(move || pace.tick(&ticking));
-        let mut announced = 0;
-        while announced < self.pace.turns {
-            tick.notified().await;
-            let due = self.pace.due_by(now());
-            self.due.add_permits((due - announced) as usize);
-            announced = due;
+        open.due.acquire().await.ok()?.forget();
+        let number = open.taken.get();
+        open.taken.set(number + 1);
+        if number + 1 == open.pace.requests {
+            open.due.close();
         }
-        sleeper
-            .join()
-            .expect("the sleeper does not panic, and sleeps no longer than the schedule");
+        Some(open.pace.due_at(number))
     }
 
-    fn close(&self) -> u64 {
-        self.due.close();
-        self.pace.turns - self.taken.get().max(self.warmup_turns)
+    /// The part that a time belongs to; nothing after the end.
+    pub fn part(&self, time: Instant) -> Option<Part> {
+        if time < self.measured_from {
+            Some(Part::WarmUp)
+        } else {
+            (time < self.ends_at).then_some(Part::Measured)
+        }
+    }
+
+    /// How many requests of the measured part were not taken.
+    pub fn untaken(&self) -> u64 {
+        self.open.as_ref().map_or(0, |open| {
+            let untaken = open.taken.get()..open.pace.requests;
+            let is_measured = |number: &u64| open.pace.due_at(*number) >= self.measured_from;
+            untaken.filter(is_measured).count() as u64
+        })
     }
 }
 
 impl Pace {
-    fn due_at(self, turn: u64) -> Instant {
-        self.origin + Duration::from_secs_f64(turn as f64 / self.per_second)
+    fn due_at(self, number: u64) -> Instant {
+        self.origin + Duration::from_secs_f64(number as f64 / self.per_second)
     }
 
-    /// How many turns are due by then.
-    fn due_by(self, time: Instant) -> u64 {
-        let since = time.saturating_duration_since(self.origin).as_secs_f64();
-        ((since * self.per_second) as u64 + 1).min(self.turns)
-    }
-
-    fn tick(self, tick: &Notify) {
+    fn announce(self, due: &Semaphore) {
         sleep_precisely();
-        loop {
-            let due = self.due_by(now());
-            tick.notify_one();
-            if due == self.turns {
-                return;
-            }
-            thread::sleep(
-                self.due_at(due)
-                    .saturating_duration_since(now())
-                    .max(ANNOUNCE_INTERVAL_MIN),
-            );
+        let mut announced = 0;
+        while announced < self.requests {
+            let since = now().saturating_duration_since(self.origin).as_secs_f64();
+            let due_by_now = ((since * self.per_second) as u64 + 1).min(self.requests);
+            due.add_permits((due_by_now - announced) as usize);
+            announced = due_by_now;
+            let next = self.due_at(announced).saturating_duration_since(now());
+            thread::sleep(next.max(ANNOUNCE_INTERVAL_MIN));
         }
     }
 }
 
-/// Asks Linux to wake this thread when it said, not up to 50 µs later. Where that is refused turns
-/// are that much later, and the report's "late ms" shows it.
+/// Asks Linux to wake this thread when it said, not up to 50 µs later. Where that is refused,
+/// requests are that much later, and the report's "late ms" shows it.
 fn sleep_precisely() {
     if let Ok(task) = fs::read_link("/proc/thread-self")
         && let Some(tid) = task.file_name()

@@ -1,37 +1,30 @@
 //! Accounts for requests: every one that was sent has exactly one fate, and the sum shows it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::mem;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use h2::Reason;
 use hdrhistogram::Histogram;
-
-use crate::load::answer::Answer;
 
 /// What became of a request.
 pub enum Fate {
-    Answered(Answer),
-    /// Sent, and never answered.
-    Unanswered(Loss),
+    Ok,
+    OverLimit,
+    /// Answered with anything else.
+    Error(String),
+    /// Sent, and not answered, and why.
+    Unanswered(String),
     /// Due, and given up before it was sent: no place or no connection was free in time.
     Unsent,
 }
 
-/// Why there was no answer.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Loss {
-    Timeout,
-    /// By a GOAWAY or REFUSED_STREAM that promises it was not processed, twice.
-    Refused,
-    /// By RST_STREAM, and its code.
-    Reset(u32),
-    /// The connection ended first, by a GOAWAY with this error code.
-    GoAway(u32),
-    /// The connection ended first.
-    Disconnected,
+/// When a request was due, sent, and answered or given up.
+#[derive(Clone, Copy)]
+pub struct Times {
+    pub due_at: Instant,
+    pub sent_at: Instant,
+    pub ended_at: Instant,
 }
 
 /// The account of one part of a run.
@@ -40,8 +33,8 @@ pub struct Tally {
     pub sent: u64,
     pub ok: u64,
     pub over_limit: u64,
-    pub errors: BTreeMap<Answer, u64>,
-    pub unanswered: BTreeMap<Loss, u64>,
+    pub errors: BTreeMap<String, u64>,
+    pub unanswered: BTreeMap<String, u64>,
     pub unsent: u64,
     /// From when to when a request was under way whose answer, counted above, took longer than the
     /// deadline.
@@ -53,21 +46,21 @@ pub struct Tally {
     pub latency: Histogram<u64>,
     /// From due to sent, in ns: the generator's own lateness, and waiting for a free place.
     pub lateness: Histogram<u64>,
-    /// For an answer, counted from when its request was sent.
+    /// For an answer, counted from when its request was sent: to be sent late is this generator's
+    /// doing, or that of the answers before it.
     deadline: Option<Duration>,
 }
 
-/// What came in each second of a run.
+/// What came in each second of a run, counted from its beginning.
 pub struct Timeline {
     origin: Instant,
-    /// The second that is not over: its number, and how long its answers took.
-    second: u64,
     took: Histogram<u64>,
     current: Second,
-    over: Vec<Second>,
+    /// Without the second in which the run ended.
+    pub over: Vec<Second>,
 }
 
-/// A second, counted from the run's beginning. An answer belongs to the one in which it came.
+/// An answer belongs to the second in which it came.
 #[derive(Default)]
 pub struct Second {
     /// OK and OVER_LIMIT.
@@ -82,12 +75,13 @@ pub struct Second {
     pub late_max: u64,
 }
 
-/// Below this a histogram does not tell times apart.
-const RESOLUTION_NS: u64 = 1_000;
-/// A longer time counts as this; --timeout is rarely above a second.
-const LATENCY_MAX_NS: u64 = 600_000_000_000;
-/// 0.1 % of the value.
-const SIGNIFICANT_DIGITS: u8 = 3;
+/// What each value was granted, for `--check-limit`.
+pub struct LimitCheck {
+    limit: u64,
+    hits: u64,
+    /// OK, over limit, and errors and lost answers, which the service may have counted.
+    values: BTreeMap<u32, [u64; 3]>,
+}
 
 impl Tally {
     pub fn new(deadline: Option<Duration>) -> Self {
@@ -106,30 +100,24 @@ impl Tally {
         }
     }
 
-    pub fn record(&mut self, fate: Fate, due_at: Instant, sent_at: Instant, ended_at: Instant) {
+    pub fn record(&mut self, fate: Fate, times: Times) {
+        if let Fate::Ok | Fate::OverLimit | Fate::Error(_) = fate {
+            self.latency
+                .saturating_record(nanos(times.ended_at - times.due_at));
+            let took = times.ended_at - times.sent_at;
+            if self.deadline.is_some_and(|deadline| took > deadline) {
+                self.overdue.push(times.sent_at..times.ended_at);
+            }
+        }
         if !matches!(fate, Fate::Unsent) {
             self.lateness
-                .saturating_record(nanoseconds(sent_at - due_at));
+                .saturating_record(nanos(times.sent_at - times.due_at));
         }
         match fate {
-            Fate::Answered(answer) => {
-                self.latency
-                    .saturating_record(nanoseconds(ended_at - due_at));
-                // Not from when it was due: to be sent late is this generator's doing, or that of
-                // the answers before it.
-                if self
-                    .deadline
-                    .is_some_and(|deadline| ended_at - sent_at > deadline)
-                {
-                    self.overdue.push(sent_at..ended_at);
-                }
-                match answer {
-                    Answer::Ok => self.ok += 1,
-                    Answer::OverLimit => self.over_limit += 1,
-                    error => *self.errors.entry(error).or_default() += 1,
-                }
-            }
-            Fate::Unanswered(loss) => *self.unanswered.entry(loss).or_default() += 1,
+            Fate::Ok => self.ok += 1,
+            Fate::OverLimit => self.over_limit += 1,
+            Fate::Error(error) => *self.errors.entry(error).or_default() += 1,
+            Fate::Unanswered(why) => *self.unanswered.entry(why).or_default() += 1,
             Fate::Unsent => self.unsent += 1,
         }
     }
@@ -142,7 +130,7 @@ impl Tally {
         self.unanswered.values().sum()
     }
 
-    /// Requests whose fate is known.
+    /// Requests that were sent and whose fate is known.
     pub fn accounted(&self) -> u64 {
         self.ok + self.over_limit + self.error_count() + self.unanswered_count()
     }
@@ -160,64 +148,73 @@ impl Timeline {
     pub fn new(origin: Instant) -> Self {
         Self {
             origin,
-            second: 0,
             took: histogram(),
             current: Second::default(),
             over: Vec::new(),
         }
     }
 
-    pub fn record(&mut self, fate: &Fate, due_at: Instant, sent_at: Instant, ended_at: Instant) {
-        let second = (ended_at - self.origin).as_secs();
-        while self.second < second {
-            self.turn();
+    pub fn record(&mut self, fate: &Fate, times: Times) {
+        while (self.over.len() as u64) < (times.ended_at - self.origin).as_secs() {
+            self.over.push(Second {
+                p50: self.took.value_at_quantile(0.5),
+                p99: self.took.value_at_quantile(0.99),
+                max: self.took.max(),
+                ..mem::take(&mut self.current)
+            });
+            self.took.reset();
         }
         match fate {
-            Fate::Answered(Answer::Ok | Answer::OverLimit) => self.current.answered += 1,
+            Fate::Ok | Fate::OverLimit => self.current.answered += 1,
             _ => self.current.failed += 1,
         }
-        self.took.saturating_record(nanoseconds(ended_at - sent_at));
-        self.current.late_max = self.current.late_max.max(nanoseconds(sent_at - due_at));
-    }
-
-    /// All seconds that are over, without the one in which the run ended.
-    pub fn seconds(&self) -> &[Second] {
-        &self.over
-    }
-
-    fn turn(&mut self) {
-        let quantile = |quantile| self.took.value_at_quantile(quantile);
-        let (p50, p99, max) = (quantile(0.5), quantile(0.99), self.took.max());
-        self.over.push(Second {
-            p50,
-            p99,
-            max,
-            ..mem::take(&mut self.current)
-        });
-        self.took.reset();
-        self.second += 1;
+        self.took
+            .saturating_record(nanos(times.ended_at - times.sent_at));
+        let late = nanos(times.sent_at - times.due_at);
+        self.current.late_max = self.current.late_max.max(late);
     }
 }
 
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Timeout => f.write_str("timeout"),
-            Self::Refused => f.write_str("refused unprocessed"),
-            Self::Reset(code) => write!(f, "stream reset: {:?}", Reason::from(*code)),
-            Self::GoAway(code) => {
-                write!(f, "connection ended by GOAWAY: {:?}", Reason::from(*code))
-            }
-            Self::Disconnected => f.write_str("connection lost"),
+impl LimitCheck {
+    pub fn new(limit: u64, hits: u64) -> Self {
+        let values = BTreeMap::new();
+        Self {
+            limit,
+            hits,
+            values,
         }
     }
+
+    pub fn record(&mut self, value: u32, fate: &Fate) {
+        let which = match fate {
+            Fate::Ok => 0,
+            Fate::OverLimit => 1,
+            Fate::Error(_) | Fate::Unanswered(_) => 2,
+            Fate::Unsent => return,
+        };
+        self.values.entry(value).or_default()[which] += 1;
+    }
+
+    /// How many values were asked for, how many of them were let through for more hits than the
+    /// limit, and how many were over limit although one more request would have fitted.
+    pub fn verdict(&self) -> [usize; 3] {
+        let count =
+            |is: &dyn Fn(&[u64; 3]) -> bool| self.values.values().filter(|&v| is(v)).count();
+        let (limit, hits) = (self.limit, self.hits);
+        [
+            self.values.len(),
+            count(&|[ok, ..]| ok * hits > limit),
+            count(&|[ok, over, unknown]| *over > 0 && (ok + unknown + 1) * hits <= limit),
+        ]
+    }
 }
 
+/// From a microsecond to ten minutes, to 0.1 % of the value.
 fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(RESOLUTION_NS, LATENCY_MAX_NS, SIGNIFICANT_DIGITS)
+    Histogram::new_with_bounds(1_000, 600_000_000_000, 3)
         .expect("the bounds are in order and three digits are allowed")
 }
 
-fn nanoseconds(span: Duration) -> u64 {
+fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
