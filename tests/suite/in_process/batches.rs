@@ -14,9 +14,9 @@ use tollgate::telemetry::metric::Metrics;
 use tollgate::time::Clock;
 
 use crate::support::counted;
-use crate::support::in_process::{ADDRESS, START, STORE_TIMEOUT, millis, redis, settle, single};
+use crate::support::in_process::{ADDRESS, millis, network, redis, settle, single};
 use crate::support::remote::request_of;
-use crate::support::scripted_redis::{Fault, Network, Reply, ScriptedRedis};
+use crate::support::scripted_redis::{Fault, Reply, ScriptedRedis};
 
 /// How long a call is in flight.
 const ROUND_TRIP: Duration = millis(10);
@@ -42,15 +42,12 @@ fn check(name: &str) -> Check {
 
 /// One that is connected, and whose Redis knows the script.
 async fn world() -> World {
-    let (clock, metrics) = (Clock::starting_at(START), Metrics::new());
-    let network = Network::new(clock.clone());
-    let server = network.server(ADDRESS);
-    let remote = redis(&network, single(), clock.clone(), &metrics).open();
+    let (network, metrics) = (network(), Metrics::new());
     let world = World {
-        server,
-        remote,
+        server: network.server(ADDRESS),
+        remote: redis(&network, single(), &metrics, 0).open(),
         metrics,
-        clock,
+        clock: network.clock,
     };
     assert!(world.decide([check("start")]).await[0].is_ok());
     world.server.forget_received();
@@ -67,6 +64,20 @@ impl World {
     fn metric(&self, name: &str) -> u64 {
         counted(&self.metrics, name)
     }
+
+    /// How many requests were withdrawn before they were sent, and have an unknown outcome.
+    fn withdrawn_and_unknown(&self) -> (u64, u64) {
+        let withdrawn = self.metric("tollgate_store_abandoned_total");
+        (withdrawn, self.metric("tollgate_store_ambiguous_total"))
+    }
+
+    /// How often the script was called by its hash, and by its text.
+    fn scripts(&self) -> (usize, usize) {
+        (
+            self.server.received("EVALSHA"),
+            self.server.received("EVAL"),
+        )
+    }
 }
 
 impl Callers {
@@ -75,6 +86,15 @@ impl Callers {
             asking: JoinSet::new(),
             began: Instant::now(),
         }
+    }
+
+    /// One whose only call is in flight on a slow connection.
+    async fn behind_a_call(world: &World) -> Self {
+        world.server.fail(Fault::Delay(ROUND_TRIP));
+        let mut callers = Self::new();
+        callers.ask(world, request_of([check("first")]));
+        settle().await;
+        callers
     }
 
     fn ask(&mut self, world: &World, request: CheckRequest) -> AbortHandle {
@@ -159,71 +179,28 @@ async fn requests_behind_a_call_in_flight_share_the_next_one() {
     }
 }
 
+/// Those that were sent stay in their batch.
 #[tokio::test(start_paused = true)]
-async fn canceled_requests_that_were_not_sent_are_not_counted() {
-    let world = world().await;
-    world.server.fail(Fault::Delay(ROUND_TRIP));
-    let mut callers = Callers::new();
-    callers.ask(&world, request_of([check("first")]));
-    settle().await;
-    let handles: Vec<_> = (0..9)
-        .map(|call| callers.ask(&world, request_of([check(&format!("waiting {call}"))])))
-        .collect();
-    settle().await;
-    handles.iter().step_by(2).for_each(AbortHandle::abort);
-    let answers = callers.answers().await;
-    assert_eq!(
-        answers,
-        [
-            [(Ok(()), ROUND_TRIP)].as_slice(),
-            &[(Ok(()), ROUND_TRIP * 2); 4]
-        ]
-        .concat()
-    );
-    assert_eq!(world.server.hits("waiting "), 4);
-    assert_eq!(
-        (
-            world.metric("tollgate_store_abandoned_total"),
-            world.metric("tollgate_store_ambiguous_total")
-        ),
-        (5, 0)
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn canceling_one_caller_does_not_affect_its_batch() {
-    let world = world().await;
-    world.server.fail(Fault::Delay(ROUND_TRIP));
-    let mut callers = Callers::new();
-    callers.ask(&world, request_of([check("first")]));
-    settle().await;
-    let handles: Vec<_> = (0..9)
-        .map(|call| callers.ask(&world, request_of([check(&format!("waiting {call}"))])))
-        .collect();
-    tokio::time::sleep(ROUND_TRIP + millis(5)).await;
-    handles.iter().step_by(2).for_each(AbortHandle::abort);
-    let answers = callers.answers().await;
-    assert_eq!(
-        answers,
-        [
-            [(Ok(()), ROUND_TRIP)].as_slice(),
-            &[(Ok(()), ROUND_TRIP * 2); 4]
-        ]
-        .concat()
-    );
-    settle().await;
-    assert_eq!(
-        world.server.hits("waiting "),
-        9,
-        "those that were sent are counted"
-    );
-    assert_eq!(
-        (
-            world.metric("tollgate_store_abandoned_total"),
-            world.metric("tollgate_store_ambiguous_total")
-        ),
-        (0, 5)
-    );
+async fn canceled_requests_are_not_counted_unless_they_were_sent() {
+    for (canceled_after, counted, outcomes) in [
+        (Duration::ZERO, 4, (5, 0)),
+        (ROUND_TRIP + millis(5), 9, (0, 5)),
+    ] {
+        let world = world().await;
+        let mut callers = Callers::behind_a_call(&world).await;
+        let handles: Vec<_> = (0..9)
+            .map(|call| callers.ask(&world, request_of([check(&format!("waiting {call}"))])))
+            .collect();
+        settle().await;
+        tokio::time::sleep(canceled_after).await;
+        handles.iter().step_by(2).for_each(AbortHandle::abort);
+        let mut expected = vec![(Ok(()), ROUND_TRIP * 2); 5];
+        expected[0].1 = ROUND_TRIP;
+        assert_eq!(callers.answers().await, expected);
+        settle().await;
+        assert_eq!(world.server.hits("waiting "), counted);
+        assert_eq!(world.withdrawn_and_unknown(), outcomes);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,21 +216,9 @@ async fn noscript_is_answered_with_the_script_once() {
             .all(|decision| decision.is_ok_and(|verdict| verdict.used == 1)),
         "{decisions:?}"
     );
-    assert_eq!(
-        (
-            world.server.received("EVALSHA"),
-            world.server.received("EVAL")
-        ),
-        (1, 1)
-    );
+    assert_eq!(world.scripts(), (1, 1));
     assert!(world.decide([check("next")]).await[0].is_ok());
-    assert_eq!(
-        (
-            world.server.received("EVALSHA"),
-            world.server.received("EVAL")
-        ),
-        (2, 1)
-    );
+    assert_eq!(world.scripts(), (2, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -268,37 +233,7 @@ async fn noscript_retries_are_bounded() {
         world.decide([check("v")]).await[0],
         Err(StoreError::Rejected.not_counted())
     );
-    assert_eq!(
-        (
-            world.server.received("EVALSHA"),
-            world.server.received("EVAL")
-        ),
-        (1, 2)
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn sent_requests_are_not_retried_on_a_broken_connection() {
-    for (fault, counted) in [
-        (Fault::CloseInReply, 1),
-        (Fault::HalfReply, 1),
-        (Fault::NoReply, 1),
-        (Fault::CloseBeforeRunning, 0),
-    ] {
-        let world = world().await;
-        world.server.fail_next(1, fault);
-        assert!(world.decide([check("v")]).await[0].is_err(), "{fault:?}");
-        tokio::time::sleep(STORE_TIMEOUT * 3).await;
-        assert_eq!(world.server.hits("v:"), counted, "{fault:?}");
-        assert_eq!(
-            world.metric("tollgate_store_ambiguous_total"),
-            1,
-            "{fault:?}"
-        );
-        // The next call has a new connection.
-        assert!(world.decide([check("next")]).await[0].is_ok(), "{fault:?}");
-        assert_eq!(world.server.hits("v:"), counted, "{fault:?}");
-    }
+    assert_eq!(world.scripts(), (1, 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -324,10 +259,7 @@ async fn check_errors_do_not_affect_neighbors() {
         );
     }
     // And if they are calls of their own.
-    world.server.fail(Fault::Delay(ROUND_TRIP));
-    let mut callers = Callers::new();
-    callers.ask(&world, request_of([check("first")]));
-    settle().await;
+    let mut callers = Callers::behind_a_call(&world).await;
     for check in checks {
         callers.ask(&world, request_of([check]));
     }
@@ -377,10 +309,7 @@ async fn waiting_requests_are_bounded_in_number() {
 async fn waiting_requests_are_bounded_in_bytes() {
     const KEY_BYTES: usize = 1 << 20;
     let world = world().await;
-    world.server.fail(Fault::Delay(ROUND_TRIP));
-    let mut callers = Callers::new();
-    callers.ask(&world, request_of([check("first")]));
-    settle().await;
+    let mut callers = Callers::behind_a_call(&world).await;
     let room = WAITERS_BYTES_MAX / KEY_BYTES;
     for call in 0..2 * room {
         callers.ask(

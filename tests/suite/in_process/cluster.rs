@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tollgate::check::StoreError;
 use tollgate::store::redis::topology::cluster::slot;
-use tollgate::time::Clock;
 
 use crate::support::fault_log::{DISCOVERY_FAILED, UNREACHABLE};
 use crate::support::in_process::{
-    Called, GRPC_TIMEOUT, Log, START, Service, Verdict, WITHIN, cluster, millis, pass, settle,
+    Called, GRPC_TIMEOUT, Log, RECOVERY_MAX, START, Service, Verdict, WITHIN, called, cluster,
+    millis, network, pass, settle,
 };
 use crate::support::scripted_redis::{Fault, Network, Redirect, Reply, ScriptedRedis};
 
@@ -28,7 +28,10 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 const DEBOUNCE: Duration = millis(50);
 /// Two look-ups are never closer than this at first.
 const SETTLED: Duration = millis(200);
-const RECOVERY_MAX: Duration = Duration::from_secs(1);
+const OK: Called = Called::OK;
+const LATE: Called = called(Verdict::Error(StoreError::TimedOut), WITHIN);
+/// How a node can be away.
+const AWAY: [Fault; 3] = [Fault::RefuseConnections, Fault::Stopped, Fault::Unreachable];
 
 struct World {
     network: Network,
@@ -41,13 +44,12 @@ async fn world() -> World {
 
 /// One whose second node has this fault from the start.
 async fn world_where(fault: Option<Fault>) -> World {
-    let clock = Clock::starting_at(START);
-    let network = Network::new(clock.clone());
+    let network = network();
     say(&network, &RANGES);
     if let Some(fault) = fault {
         network.server(NODES[1]).fail(fault);
     }
-    let mut service = Service::new(&network, cluster(&NODES), clock);
+    let mut service = Service::new(&network, cluster(&NODES));
     service.start().await;
     World { network, service }
 }
@@ -55,25 +57,15 @@ async fn world_where(fault: Option<Fault>) -> World {
 /// All nodes say that these are the slots.
 fn say(network: &Network, ranges: &[(u16, u16, &str)]) {
     for node in NODES.iter().chain(ranges.iter().map(|(_, _, node)| node)) {
-        network
-            .server(node)
-            .reply(SLOTS, Reply::cluster_slots(ranges));
-        network
-            .server(node)
-            .reply("CLUSTER INFO", Reply::text("cluster_state:ok\r\n"));
+        network.server(node).serve_slots(ranges);
     }
 }
 
 /// The slot of the counter of a value, by the key that it has in Redis.
 fn slot_of(value: &str) -> u16 {
     let year = 365 * 86_400;
-    slot(
-        format!(
-            "d_error_{value}_{}",
-            START.as_micros() / 1_000_000 / year * year
-        )
-        .as_bytes(),
-    )
+    let window = START.as_micros() / 1_000_000 / year * year;
+    slot(format!("d_error_{value}_{window}").as_bytes())
 }
 
 fn node_of(value: &str) -> &'static str {
@@ -105,6 +97,24 @@ impl World {
         self.service.ask("error", value).await
     }
 
+    /// The same with Envoy's deadline.
+    async fn ask_in_time(&self, value: &str) -> Called {
+        let service = &self.service;
+        service.ask_within("error", value, Some(GRPC_TIMEOUT)).await
+    }
+
+    /// Redirects the keys of a slot from one node to another.
+    fn redirect(&self, from: usize, slot: u16, redirect: fn(String) -> Redirect, to: usize) {
+        let redirect = redirect(NODES[to].to_owned());
+        self.node(from).redirect(slot, Some(redirect));
+    }
+
+    /// How many commands that count a node has received.
+    fn asked(&self, node: usize) -> usize {
+        let node = self.node(node);
+        node.received("EVALSHA") + node.received("INCRBY")
+    }
+
     /// How often any node was asked for its slots.
     fn refreshes(&self) -> usize {
         NODES
@@ -118,15 +128,8 @@ impl World {
     }
 }
 
-const OK: Called = Called {
-    verdict: Verdict::Ok,
-    took: Duration::ZERO,
-};
 const fn error(error: StoreError) -> Called {
-    Called {
-        verdict: Verdict::Error(error),
-        took: Duration::ZERO,
-    }
+    called(Verdict::Error(error), Duration::ZERO)
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,9 +169,7 @@ async fn moved_is_followed_at_once_and_refreshes_the_slots_once() {
     pass(SETTLED).await;
     let values: Vec<String> = values_on(NODES[0]).take(20).collect();
     for value in &values {
-        world
-            .node(0)
-            .redirect(slot_of(value), Some(Redirect::Moved(NODES[1].to_owned())));
+        world.redirect(0, slot_of(value), Redirect::Moved, 1);
     }
     let before = world.refreshes();
     for value in &values {
@@ -191,27 +192,15 @@ async fn moved_is_followed_at_once_and_refreshes_the_slots_once() {
     for value in &values {
         assert_eq!(world.ask(value).await, OK);
     }
-    assert_eq!(
-        (
-            world.node(0).received("EVALSHA"),
-            world.node(0).received("INCRBY")
-        ),
-        (0, 0),
-        "no detour any more"
-    );
+    assert_eq!(world.asked(0), 0, "no detour any more");
 }
 
 #[tokio::test(start_paused = true)]
 async fn ask_is_followed_and_changes_no_slot() {
     let world = world().await;
     let value = value_on(NODES[0]);
-    world
-        .node(0)
-        .redirect(slot_of(&value), Some(Redirect::Ask(NODES[1].to_owned())));
-    world.node(1).redirect(
-        slot_of(&value),
-        Some(Redirect::Importing(NODES[0].to_owned())),
-    );
+    world.redirect(0, slot_of(&value), Redirect::Ask, 1);
+    world.redirect(1, slot_of(&value), Redirect::Importing, 0);
     let before = world.refreshes();
     for hits in 1..4 {
         let asked = world.node(0).received("INCRBY");
@@ -234,31 +223,15 @@ async fn nodes_that_send_a_check_round_and_round_are_asked_six_times_and_no_long
     let value = value_on(NODES[0]);
     assert_eq!(world.ask(&value).await, OK);
     for (node, other) in [(0, 1), (1, 0)] {
-        world.node(node).redirect(
-            slot_of(&value),
-            Some(Redirect::Moved(NODES[other].to_owned())),
-        );
+        world.redirect(node, slot_of(&value), Redirect::Moved, other);
         world.node(node).forget_received();
     }
     assert_eq!(world.ask(&value).await, error(StoreError::Rejected));
-    assert_eq!(
-        world.node(0).received("INCRBY") + world.node(1).received("INCRBY"),
-        6
-    );
+    assert_eq!(world.asked(0) + world.asked(1), 6);
     for node in [0, 1] {
         world.node(node).fail(Fault::Delay(millis(5)));
     }
-    let called = world
-        .service
-        .ask_within("error", &value, Some(GRPC_TIMEOUT))
-        .await;
-    assert_eq!(
-        called,
-        Called {
-            verdict: Verdict::Error(StoreError::TimedOut),
-            took: WITHIN
-        }
-    );
+    assert_eq!(world.ask_in_time(&value).await, LATE);
 }
 
 #[tokio::test(start_paused = true)]
@@ -270,17 +243,7 @@ async fn a_node_that_says_try_again_is_asked_again_no_longer_than_the_deadline()
         "INCRBY",
         Reply::error("TRYAGAIN Multiple keys request during rehashing of slot"),
     );
-    let called = world
-        .service
-        .ask_within("error", &value, Some(GRPC_TIMEOUT))
-        .await;
-    assert_eq!(
-        called,
-        Called {
-            verdict: Verdict::Error(StoreError::TimedOut),
-            took: WITHIN
-        }
-    );
+    assert_eq!(world.ask_in_time(&value).await, LATE);
 }
 
 #[tokio::test(start_paused = true)]
@@ -298,12 +261,10 @@ async fn slots_that_no_node_serves_go_by_policy_at_once_and_others_are_counted()
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_leaves_out_its_host_is_where_it_was_asked() {
-    let clock = Clock::starting_at(START);
-    let network = Network::new(clock.clone());
+    let network = network();
     let node = network.server(NODES[2]);
-    node.reply(SLOTS, Reply::cluster_slots(&[(0, 16_383, ":6379")]));
-    node.reply("CLUSTER INFO", Reply::text("cluster_state:ok\r\n"));
-    let mut service = Service::new(&network, cluster(&[NODES[2]]), clock);
+    node.serve_slots(&[(0, 16_383, ":6379")]);
+    let mut service = Service::new(&network, cluster(&[NODES[2]]));
     service.start().await;
     assert_eq!(service.ask("error", "v").await, OK);
     assert_eq!(node.hits("d_error_v_"), 1);
@@ -332,7 +293,7 @@ async fn a_breaker_that_opens_refreshes_the_slots() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_fails_over_is_logged_once_and_its_slots_are_counted_as_soon_as_the_topology_says_so()
  {
-    for fault in [Fault::RefuseConnections, Fault::Stopped, Fault::Unreachable] {
+    for fault in AWAY {
         let log = Log::capture();
         let world = world().await;
         let traffic = world.service.traffic();
@@ -367,7 +328,7 @@ async fn a_node_that_fails_over_is_logged_once_and_its_slots_are_counted_as_soon
 
 #[tokio::test(start_paused = true)]
 async fn the_slots_of_a_node_that_was_never_reached_are_counted_as_soon_as_the_topology_says_so() {
-    for fault in [Fault::RefuseConnections, Fault::Stopped, Fault::Unreachable] {
+    for fault in AWAY {
         let world = world_where(Some(fault)).await;
         pass(millis(3_000)).await;
         say(
@@ -381,7 +342,7 @@ async fn the_slots_of_a_node_that_was_never_reached_are_counted_as_soon_as_the_t
 
 #[tokio::test(start_paused = true)]
 async fn while_one_node_is_away_the_others_count_without_waiting() {
-    for fault in [Fault::RefuseConnections, Fault::Stopped, Fault::Unreachable] {
+    for fault in AWAY {
         let log = Log::capture();
         let world = world().await;
         world.node(1).fail(fault);
@@ -437,9 +398,7 @@ async fn slots_that_move_back_and_forth_are_no_fault() {
     for round in 0..20 {
         let (from, to) = (round % 2, (round + 1) % 2);
         for slot in 0..5_461 {
-            world
-                .node(from)
-                .redirect(slot, Some(Redirect::Moved(NODES[to].to_owned())));
+            world.redirect(from, slot, Redirect::Moved, to);
             world.node(to).redirect(slot, None);
         }
         let owner = NODES[to];

@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tollgate::check::StoreError;
-use tollgate::time::Clock;
 
 use crate::support::in_process::{
-    ADDRESS, Called, GRPC_TIMEOUT, POLICIES, START, STORE_TIMEOUT, Service, Verdict, WITHIN,
-    millis, settle, single,
+    GRPC_TIMEOUT, POLICIES, STORE_TIMEOUT, Service, Verdict, WITHIN, called, millis, network,
+    settle, single,
 };
-use crate::support::scripted_redis::{Fault, Network};
+use crate::support::scripted_redis::{Fault, LOADING, OOM, READ_ONLY};
 
 const SOON: Duration = Duration::ZERO;
 
@@ -45,31 +44,11 @@ const CASES: [Case; 16] = {
         (Fault::CloseBeforeRunning, Connected, LOST),
         (Fault::RefuseConnections, Connected, LOST),
         (Fault::RefuseConnections, NotConnected, LOST),
-        (
-            Fault::Error("LOADING Redis is loading the dataset in memory"),
-            Connected,
-            ERROR,
-        ),
-        (
-            Fault::Error("READONLY You can't write against a read only replica."),
-            Connected,
-            ERROR,
-        ),
-        (
-            Fault::Error("OOM command not allowed when used memory > 'maxmemory'."),
-            Connected,
-            ERROR,
-        ),
-        (
-            Fault::Error("NOAUTH Authentication required."),
-            Connected,
-            ERROR,
-        ),
-        (
-            Fault::Error("NOAUTH Authentication required."),
-            NotConnected,
-            ERROR,
-        ),
+        (Fault::Error(LOADING), Connected, ERROR),
+        (Fault::Error(READ_ONLY), Connected, ERROR),
+        (Fault::Error(OOM), Connected, ERROR),
+        (Fault::Error("NOAUTH"), Connected, ERROR),
+        (Fault::Error("NOAUTH"), NotConnected, ERROR),
     ]
 };
 
@@ -82,15 +61,12 @@ fn verdict_by(policy: &str, cause: StoreError) -> Verdict {
     }
 }
 
-async fn service(before: Before) -> (Network, Service) {
-    let clock = Clock::starting_at(START);
-    let network = Network::new(clock.clone());
-    network.server(ADDRESS);
-    let service = Service::new(&network, single(), clock);
+async fn service(before: Before) -> Service {
+    let service = Service::new(&network(), single());
     if before == Before::Connected {
         assert_eq!(service.ask("error", "before").await.verdict, Verdict::Ok);
     }
-    (network, service)
+    service
 }
 
 #[tokio::test(start_paused = true)]
@@ -100,20 +76,12 @@ async fn every_fault_is_decided_in_time_by_the_policy() {
         for (grpc_timeout, (took, cause)) in [Some(GRPC_TIMEOUT), None].into_iter().zip(expected) {
             for policy in POLICIES {
                 let case = format!("{fault:?}, {before:?}, {grpc_timeout:?}, {policy}");
-                let (network, service) = service(before).await;
-                network.server(ADDRESS).fail(fault);
-                let called = service.ask_within(policy, "v", grpc_timeout).await;
+                let service = service(before).await;
+                service.server.fail(fault);
+                let answer = service.ask_within(policy, "v", grpc_timeout).await;
                 let fallbacks = BTreeMap::from([((policy.to_owned(), cause.name().to_owned()), 1)]);
-                let (seen, expected) = (
-                    (called, service.fallbacks()),
-                    (
-                        Called {
-                            verdict: verdict_by(policy, cause),
-                            took,
-                        },
-                        fallbacks,
-                    ),
-                );
+                let expected = (called(verdict_by(policy, cause), took), fallbacks);
+                let seen = (answer, service.fallbacks());
                 if seen != expected {
                     wrong.push(format!("{case}: {seen:?} instead of {expected:?}"));
                 }
@@ -126,24 +94,15 @@ async fn every_fault_is_decided_in_time_by_the_policy() {
 #[tokio::test(start_paused = true)]
 async fn noscript_retries_stay_within_the_deadline() {
     for (round_trip, expected) in [
-        (
-            millis(5),
-            Called {
-                verdict: Verdict::Ok,
-                took: millis(10),
-            },
-        ),
+        (millis(5), called(Verdict::Ok, millis(10))),
         (
             millis(7),
-            Called {
-                verdict: Verdict::Error(StoreError::TimedOut),
-                took: WITHIN,
-            },
+            called(Verdict::Error(StoreError::TimedOut), WITHIN),
         ),
     ] {
-        let (network, service) = service(Before::Connected).await;
-        network.server(ADDRESS).forget_script();
-        network.server(ADDRESS).fail(Fault::Delay(round_trip));
+        let service = service(Before::Connected).await;
+        service.server.forget_script();
+        service.server.fail(Fault::Delay(round_trip));
         assert_eq!(
             service.ask_within("error", "v", Some(GRPC_TIMEOUT)).await,
             expected
@@ -153,8 +112,8 @@ async fn noscript_retries_stay_within_the_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn time_behind_a_call_in_flight_counts_towards_the_deadline() {
-    let (network, service) = service(Before::Connected).await;
-    network.server(ADDRESS).fail(Fault::Delay(millis(8)));
+    let service = service(Before::Connected).await;
+    service.server.fail(Fault::Delay(millis(8)));
     let ask = |value| service.ask_within("error", value, Some(GRPC_TIMEOUT));
     let (first, second) = tokio::join!(ask("first"), async {
         // It goes out when the first reply is there, at 8 ms, and has 5 ms left then.
@@ -162,18 +121,6 @@ async fn time_behind_a_call_in_flight_counts_towards_the_deadline() {
         tokio::time::sleep(millis(1)).await;
         ask("second").await
     });
-    assert_eq!(
-        first,
-        Called {
-            verdict: Verdict::Ok,
-            took: millis(8)
-        }
-    );
-    assert_eq!(
-        second,
-        Called {
-            verdict: Verdict::Error(StoreError::TimedOut),
-            took: WITHIN
-        }
-    );
+    assert_eq!(first, called(Verdict::Ok, millis(8)));
+    assert_eq!(second, called(Verdict::Error(StoreError::TimedOut), WITHIN));
 }

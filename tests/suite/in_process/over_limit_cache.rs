@@ -3,17 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::task::JoinSet;
-use tollgate::check::{Check, CheckRequest, Hits, Key};
+use tollgate::check::{Check, Hits, Key};
 use tollgate::limit::{Algorithm, Limit, Terms, Unit};
 use tollgate::store::redis::over_limit_cache::AGE_MAX;
 use tollgate::store::redis::{Redis, RedisClient};
 use tollgate::telemetry::metric::Metrics;
 use tollgate::time::Clock;
 
-use crate::support::in_process::{ADDRESS, START, millis, pass, redis_with_cache, settle, single};
-use crate::support::scripted_redis::{Fault, Network, ScriptedRedis};
+use crate::support::in_process::{ADDRESS, millis, network, pass, redis, settle, single};
+use crate::support::remote::request_of;
+use crate::support::scripted_redis::{Fault, ScriptedRedis};
+
+/// For a few thousand counters.
+const CACHE_BYTES: u64 = 100_000;
 
 fn limit(requests: u32) -> Limit {
     Limit::new(&Terms::new(requests, Unit::Year, Algorithm::FixedWindow)).expect("a limit")
@@ -21,29 +24,18 @@ fn limit(requests: u32) -> Limit {
 
 /// Whether hits on the only counter are over their limit.
 async fn is_over(remote: &RedisClient, clock: &Clock, requests: u32, hits: Hits) -> bool {
-    let checks = SmallVec::from_iter([Check::new(Key::from("k"), limit(requests), hits)]);
-    let decisions = remote
-        .decide(
-            &CheckRequest {
-                checks,
-                all_or_nothing: false,
-                deadline: None,
-            },
-            clock.now(),
-        )
-        .await;
+    let request = request_of([Check::new(Key::from("k"), limit(requests), hits)]);
+    let decisions = remote.decide(&request, clock.now()).await;
     decisions[0].as_ref().expect("a verdict").over
 }
 
 /// Processes with one worker each, on one Redis.
 fn processes<const N: usize>() -> ([Arc<Redis>; N], Arc<ScriptedRedis>, Clock) {
-    let clock = Clock::starting_at(START);
-    let network = Network::new(clock.clone());
+    let network = network();
     let server = network.server(ADDRESS);
-    let processes = std::array::from_fn(|_| {
-        redis_with_cache(&network, single(), clock.clone(), &Metrics::new())
-    });
-    (processes, server, clock)
+    let processes =
+        std::array::from_fn(|_| redis(&network, single(), &Metrics::new(), CACHE_BYTES));
+    (processes, server, network.clock)
 }
 
 /// A worker of each process, connected.

@@ -1,40 +1,23 @@
 //! A password of Redis that is rotated, or changed on one side first.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use tollgate::settings::parse::Secret;
 use tollgate::store::redis::connect::credentials::Reloadable;
 use tollgate::store::redis::topology::deployment::Deployment;
-use tollgate::time::Clock;
 
 use crate::support::fault_log::UNREACHABLE;
-use crate::support::in_process::{ADDRESS, Log, START, Service, address, millis, pass, settle};
-use crate::support::scripted_redis::{Fault, Network, ScriptedRedis};
+use crate::support::in_process::{
+    ADDRESS, Log, RECOVERY_MAX, Service, address, millis, network, pass, settle,
+};
+use crate::support::scripted_redis::{Fault, ScriptedRedis};
 
-const RECOVERY_MAX: Duration = Duration::from_secs(1);
-
-struct World {
-    server: Arc<ScriptedRedis>,
-    service: Service,
-    /// The password that the service uses for new connections.
-    password: Reloadable<Secret>,
-}
-
-async fn world() -> World {
-    let clock = Clock::starting_at(START);
-    let network = Network::new(clock.clone());
-    let server = network.server(ADDRESS);
-    server.set_passwords(&["first"]);
+/// A service, and the password that it uses for new connections.
+async fn start() -> (Service, Reloadable<Secret>) {
     let password = Reloadable::new(Secret::new("first"));
     let deployment = Deployment::Single(address(ADDRESS).with_credentials(password.clone()));
-    let mut service = Service::new(&network, deployment, clock);
+    let mut service = Service::new(&network(), deployment);
+    service.server.set_passwords(&["first"]);
     service.start().await;
-    World {
-        server,
-        service,
-        password,
-    }
+    (service, password)
 }
 
 /// Closes all connections.
@@ -47,36 +30,36 @@ async fn disconnect(server: &ScriptedRedis) {
 #[tokio::test(start_paused = true)]
 async fn rotating_a_password_that_both_sides_know_meanwhile_is_no_fault() {
     let log = Log::capture();
-    let world = world().await;
-    let traffic = world.service.traffic();
+    let (service, password) = start().await;
+    let traffic = service.traffic();
     pass(millis(500)).await;
-    world.server.set_passwords(&["first", "second"]);
-    world.password.store(Secret::new("second"));
+    service.server.set_passwords(&["first", "second"]);
+    password.store(Secret::new("second"));
     pass(millis(500)).await;
-    world.server.set_passwords(&["second"]);
-    world.server.fail_next(1, Fault::CloseBeforeRunning);
+    service.server.set_passwords(&["second"]);
+    service.server.fail_next(1, Fault::CloseBeforeRunning);
     pass(millis(2_000)).await;
     traffic.finish().await;
     assert_eq!(log.faults(), [""; 0]);
     // Four callers call at the same time, so the connection that was closed carried four calls at
     // most.
-    let by_policy: u64 = world.service.fallbacks().values().sum();
+    let by_policy: u64 = service.fallbacks().values().sum();
     assert!((1..=4).contains(&by_policy), "{by_policy}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_password_that_only_redis_knows_is_one_outage_until_the_service_knows_it() {
     let log = Log::capture();
-    let world = world().await;
-    let traffic = world.service.traffic();
+    let (service, password) = start().await;
+    let traffic = service.traffic();
     pass(millis(500)).await;
-    world.server.set_passwords(&["second"]);
-    disconnect(&world.server).await;
+    service.server.set_passwords(&["second"]);
+    disconnect(&service.server).await;
     pass(millis(5_000)).await;
     log.assert_logged_once(UNREACHABLE, false);
     assert!(log.faults()[0].contains("WRONGPASS"), "{:?}", log.faults());
-    world.password.store(Secret::new("second"));
-    let recovery = world.service.recovery().await;
+    password.store(Secret::new("second"));
+    let recovery = service.recovery().await;
     assert!(recovery <= RECOVERY_MAX, "{recovery:?}");
     pass(millis(3_000)).await;
     traffic.finish().await;
@@ -90,13 +73,13 @@ async fn a_password_that_only_redis_knows_is_one_outage_until_the_service_knows_
 #[tokio::test(start_paused = true)]
 async fn a_password_that_redis_takes_back_is_one_outage_until_it_is_valid_again() {
     let log = Log::capture();
-    let world = world().await;
-    let traffic = world.service.traffic();
-    world.server.set_passwords(&["other"]);
-    disconnect(&world.server).await;
+    let (service, _password) = start().await;
+    let traffic = service.traffic();
+    service.server.set_passwords(&["other"]);
+    disconnect(&service.server).await;
     pass(millis(5_000)).await;
-    world.server.set_passwords(&["first"]);
-    let recovery = world.service.recovery().await;
+    service.server.set_passwords(&["first"]);
+    let recovery = service.recovery().await;
     assert!(recovery <= RECOVERY_MAX, "{recovery:?}");
     pass(millis(3_000)).await;
     traffic.finish().await;

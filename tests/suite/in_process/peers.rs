@@ -1,22 +1,22 @@
 //! How Tollgate replicas learn of each other from heartbeats through Redis, and how soon.
 
 use tollgate::shutdown::Phase;
-use tollgate::time::Clock;
 
-use crate::support::in_process::{ADDRESS, START, Service, millis, pass, single};
+use crate::support::in_process::{ADDRESS, Service, millis, network, pass, single};
 use crate::support::scripted_redis::{Fault, Network};
 
 async fn replicas(count: u32) -> (Network, Vec<Service>) {
-    let clock = Clock::starting_at(START);
-    let network = Network::new(clock.clone());
-    network.server(ADDRESS);
-    let mut replicas = Vec::new();
+    let (network, mut replicas) = (network(), Vec::new());
     for _ in 0..count {
-        let mut replica = Service::new(&network, single(), clock.clone());
-        replica.start().await;
-        replicas.push(replica);
+        add(&network, &mut replicas).await;
     }
     (network, replicas)
+}
+
+async fn add(network: &Network, replicas: &mut Vec<Service>) {
+    let mut replica = Service::new(network, single());
+    replica.start().await;
+    replicas.push(replica);
 }
 
 fn known(replicas: &[Service]) -> Vec<u64> {
@@ -31,9 +31,7 @@ async fn replicas_know_each_other_after_three_seconds() {
     let (network, mut replicas) = replicas(3).await;
     pass(millis(3_000)).await;
     assert_eq!(known(&replicas), [3, 3, 3]);
-    let mut fourth = Service::new(&network, single(), replicas[0].clock.clone());
-    fourth.start().await;
-    replicas.push(fourth);
+    add(&network, &mut replicas).await;
     pass(millis(3_000)).await;
     assert_eq!(known(&replicas), [4, 4, 4, 4]);
 }

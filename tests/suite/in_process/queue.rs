@@ -1,17 +1,12 @@
 //! `on_limit: queue` on Redis: a request waits until its slot begins, however long Redis takes to
 //! book it. See also `over_limit.rs`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
-use tollgate::time::Clock;
 
-use crate::support::counted;
-use crate::support::in_process::{
-    ADDRESS, Called, START, Service, Verdict, ask, millis, settle, single,
-};
-use crate::support::scripted_redis::{Fault, Network, ScriptedRedis};
+use crate::support::in_process::{Called, Service, Verdict, ask, millis, network, settle, single};
+use crate::support::scripted_redis::Fault;
 
 /// A slot each 100 ms. Five requests may wait.
 const RULES: &str = "
@@ -23,22 +18,15 @@ descriptors:
 ";
 
 struct World {
-    server: Arc<ScriptedRedis>,
     service: Service,
     callers: JoinSet<(usize, Called)>,
 }
 
 async fn world() -> World {
-    let clock = Clock::starting_at(START);
-    let network = Network::new(clock.clone());
-    let server = network.server(ADDRESS);
-    let service = Service::with_rules(&network, single(), clock, RULES);
+    let service = Service::with_rules(&network(), single(), RULES);
     ask(&service.limiter, "turn", "start", None).await;
-    World {
-        server,
-        service,
-        callers: JoinSet::new(),
-    }
+    let callers = JoinSet::new();
+    World { service, callers }
 }
 
 impl World {
@@ -50,6 +38,11 @@ impl World {
         // The next one comes later.
         settle().await;
         handle
+    }
+
+    fn wasted_slots(&self, cause: &str) -> u64 {
+        let series = format!("tollgate_queue_wasted_slots_total{{cause=\"{cause}\"}}");
+        self.service.metric(&series)
     }
 
     /// What callers saw, in the order in which they came, without those that were canceled.
@@ -91,7 +84,7 @@ async fn requests_wait_for_their_slot_up_to_max_wait() {
 async fn latency_of_redis_is_part_of_the_wait() {
     let mut world = world().await;
     world.ask(None).await;
-    world.server.fail(Fault::Delay(millis(30)));
+    world.service.server.fail(Fault::Delay(millis(30)));
     // Booked at once, known after 30 ms.
     world.ask(None).await;
     // Booked when the call before it was answered, known after 60 ms.
@@ -103,14 +96,8 @@ async fn latency_of_redis_is_part_of_the_wait() {
 async fn slots_after_the_deadline_are_not_booked() {
     let mut world = world().await;
     // 400 ms leave 320 ms for the answer.
-    for grpc_timeout in [
-        None,
-        Some("400m"),
-        Some("400m"),
-        Some("400m"),
-        Some("400m"),
-        None,
-    ] {
+    let in_time = Some("400m");
+    for grpc_timeout in [None, in_time, in_time, in_time, in_time, None] {
         world.ask(grpc_timeout).await;
     }
     let answers = world.answers().await;
@@ -119,13 +106,7 @@ async fn slots_after_the_deadline_are_not_booked() {
         [&answers[..4], &answers[5..]].concat(),
         served(&[0, 100, 200, 300, 400])
     );
-    assert_eq!(
-        counted(
-            &world.service.metrics,
-            "tollgate_queue_wasted_slots_total{cause=\"late\"}"
-        ),
-        0
-    );
+    assert_eq!(world.wasted_slots("late"), 0);
 }
 
 /// ```text
@@ -139,10 +120,10 @@ async fn slots_booked_too_late_are_rejected_and_lost() {
     for _ in 0..3 {
         world.ask(None).await;
     }
-    world.server.fail(Fault::Stopped);
+    world.service.server.fail(Fault::Stopped);
     world.ask(Some("300m")).await;
     tokio::time::sleep(millis(70)).await;
-    world.server.recover();
+    world.service.server.recover();
     settle().await;
     world.ask(None).await;
     let late = vec![(Verdict::OverLimit, millis(70))];
@@ -151,13 +132,7 @@ async fn slots_booked_too_late_are_rejected_and_lost() {
         world.answers().await,
         [served(&[0, 100, 200]), late, served(&[330])].concat()
     );
-    assert_eq!(
-        counted(
-            &world.service.metrics,
-            "tollgate_queue_wasted_slots_total{cause=\"late\"}"
-        ),
-        1
-    );
+    assert_eq!(world.wasted_slots("late"), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,11 +144,5 @@ async fn canceled_requests_keep_their_slot() {
     canceled.abort();
     world.ask(None).await;
     assert_eq!(world.answers().await, served(&[0, 200, 300]));
-    assert_eq!(
-        counted(
-            &world.service.metrics,
-            "tollgate_queue_wasted_slots_total{cause=\"gone\"}"
-        ),
-        1
-    );
+    assert_eq!(world.wasted_slots("gone"), 1);
 }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::check::StoreError;
-use tollgate::time::Clock;
 
 use crate::support::fault_log::{DISCOVERY_FAILED, UNREACHABLE};
-use crate::support::in_process::{Called, Log, START, Service, Verdict, millis, pass, sentinel};
+use crate::support::in_process::{
+    Called, Log, RECOVERY_MAX, Service, Verdict, called, millis, network, pass, sentinel,
+};
 use crate::support::scripted_redis::{Fault, Network, Reply, ScriptedRedis};
 
 const SENTINELS: [&str; 3] = ["10.0.1.1:26379", "10.0.1.2:26379", "10.0.1.3:26379"];
@@ -16,15 +17,7 @@ const SECOND: &str = "10.0.0.2:6379";
 const MASTER: &str = "SENTINEL GET-MASTER-ADDR-BY-NAME";
 /// How often sentinels are asked while all is well.
 const INTERVAL: Duration = Duration::from_secs(1);
-const RECOVERY_MAX: Duration = Duration::from_secs(1);
-const OK: Called = Called {
-    verdict: Verdict::Ok,
-    took: Duration::ZERO,
-};
-const UNAVAILABLE: Called = Called {
-    verdict: Verdict::Error(StoreError::Unreachable),
-    took: Duration::ZERO,
-};
+const OK: Called = Called::OK;
 
 struct World {
     network: Network,
@@ -39,9 +32,8 @@ async fn world() -> World {
 }
 
 async fn world_of(named: [&str; 3]) -> World {
-    let clock = Clock::starting_at(START);
-    let network = Network::new(clock.clone());
-    let service = Service::new(&network, sentinel(&SENTINELS), clock);
+    let network = network();
+    let service = Service::new(&network, sentinel(&SENTINELS));
     let mut world = World { network, service };
     world.promote(FIRST);
     world.name(named);
@@ -75,17 +67,22 @@ impl World {
         self.service.ask("error", value).await
     }
 
-    fn hits(&self, server: &str) -> i64 {
-        self.server(server).hits("d_error_v_")
+    /// How many hits each server has counted.
+    fn hits(&self) -> [i64; 2] {
+        [FIRST, SECOND].map(|server| self.server(server).hits("d_error_v_"))
+    }
+
+    fn topology_changes(&self) -> u64 {
+        self.service.metric("tollgate_store_topology_changes_total")
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_server_that_most_sentinels_name_is_asked() {
-    for (named, promoted) in [
-        ([FIRST; 3], FIRST),
-        ([SECOND, FIRST, FIRST], FIRST),
-        ([SECOND, FIRST, SECOND], SECOND),
+    for (named, hits) in [
+        ([FIRST; 3], [1, 0]),
+        ([SECOND, FIRST, FIRST], [1, 0]),
+        ([SECOND, FIRST, SECOND], [0, 1]),
     ] {
         let world = world_of(["10.0.0.9:6379"; 3]).await;
         // Both say that they are masters: the old one does not know better yet.
@@ -95,7 +92,7 @@ async fn the_server_that_most_sentinels_name_is_asked() {
         world.name(named);
         pass(INTERVAL).await;
         assert_eq!(world.ask("v").await, OK, "{named:?}");
-        assert_eq!(world.hits(promoted), 1, "{named:?}");
+        assert_eq!(world.hits(), hits, "{named:?}");
     }
 }
 
@@ -116,20 +113,15 @@ async fn a_replica_that_a_stale_sentinel_names_is_not_asked() {
     world.name([SECOND; 3]);
     pass(INTERVAL * 5).await;
     assert_eq!(world.ask("v").await, OK);
-    assert_eq!((world.hits(FIRST), world.hits(SECOND)), (1, 0));
-    assert_eq!(
-        world
-            .service
-            .metric("tollgate_store_topology_changes_total"),
-        0
-    );
+    assert_eq!(world.hits(), [1, 0]);
+    assert_eq!(world.topology_changes(), 0);
 
     // One that is alone in it is outvoted even if the server agrees with it.
     world.server(SECOND).reply("ROLE", Reply::role("master"));
     world.name([FIRST, FIRST, SECOND]);
     pass(INTERVAL * 5).await;
     assert_eq!(world.ask("v").await, OK);
-    assert_eq!((world.hits(FIRST), world.hits(SECOND)), (2, 0));
+    assert_eq!(world.hits(), [2, 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,7 +145,7 @@ async fn after_a_failover_the_new_master_is_asked_within_a_second() {
         world.name([SECOND; 3]);
         pass(RECOVERY_MAX).await;
         assert_eq!(world.ask("v").await, OK, "{fault:?}");
-        assert_eq!((world.hits(FIRST), world.hits(SECOND)), (0, 1), "{fault:?}");
+        assert_eq!(world.hits(), [0, 1], "{fault:?}");
         pass(millis(3_000)).await;
         traffic.finish().await;
         let lines = log.faults();
@@ -168,12 +160,7 @@ async fn after_a_failover_the_new_master_is_asked_within_a_second() {
                 .is_none_or(|line| line.contains("fault cleared: ")),
             "{fault:?}: {lines:?}"
         );
-        assert_eq!(
-            world
-                .service
-                .metric("tollgate_store_topology_changes_total"),
-            1
-        );
+        assert_eq!(world.topology_changes(), 1);
     }
 }
 
@@ -221,22 +208,24 @@ async fn one_sentinel_is_enough() {
     world.name([SECOND; 3]);
     pass(INTERVAL + millis(500)).await;
     assert_eq!(world.ask("v").await, OK);
-    assert_eq!(world.hits(SECOND), 1);
+    assert_eq!(world.hits()[1], 1);
     assert_eq!(log.lines(&[DISCOVERY_FAILED]), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_master_that_no_sentinel_knows_is_logged_and_calls_go_by_policy_at_once() {
     let log = Log::capture();
-    let clock = Clock::starting_at(START);
-    let network = Network::new(clock.clone());
+    let network = network();
     for sentinel in SENTINELS {
         network.server(sentinel).reply(MASTER, Reply::Nil);
     }
-    let mut service = Service::new(&network, sentinel(&SENTINELS), clock);
+    let mut service = Service::new(&network, sentinel(&SENTINELS));
     service.start().await;
     pass(millis(5_000)).await;
-    assert_eq!(service.ask("error", "v").await, UNAVAILABLE);
+    assert_eq!(
+        service.ask("error", "v").await,
+        called(Verdict::Error(StoreError::Unreachable), Duration::ZERO)
+    );
     let lines = log.lines(&[DISCOVERY_FAILED]);
     assert!(
         lines.len() == 1 && lines[0].contains("knows no master named m"),

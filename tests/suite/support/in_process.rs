@@ -7,7 +7,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -27,13 +26,14 @@ use tollgate::shutdown::Lifecycle;
 use tollgate::store::Backend;
 use tollgate::store::redis::connect::address::Address;
 use tollgate::store::redis::connect::parse;
-use tollgate::store::redis::topology::deployment::{Deployment, PoolOptions, SentinelConfig};
+use tollgate::store::redis::topology::deployment::{Deployment, SentinelConfig};
 use tollgate::store::redis::{Options, Redis};
 use tollgate::telemetry::metric::Metrics;
-use tollgate::time::{Clock, Span, Time};
+use tollgate::time::{Clock, Time};
 
 use super::fault_log::{self, FAULTS};
-use super::scripted_redis::Network;
+use super::remote::options;
+use super::scripted_redis::{Network, ScriptedRedis};
 use super::{counted, request};
 
 /// When every test starts: on no edge of any unit.
@@ -50,17 +50,21 @@ const CALL_INTERVAL: Duration = millis(50);
 /// How often to look whether Redis counts again.
 const LOOK_INTERVAL: Duration = millis(10);
 /// The default of REDIS_TIMEOUT.
-const CONNECT_TIMEOUT: Span = Span::from_secs(10);
-/// For a few thousand counters.
-const CACHE_BYTES: u64 = 100_000;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// From when Redis answers until it is asked again.
+pub(crate) const RECOVERY_MAX: Duration = Duration::from_secs(1);
 /// Where a single Redis is.
 pub(crate) const ADDRESS: &str = "10.0.0.1:6379";
 /// What is answered where Redis gives no verdict, each the key of a rule that says so.
 pub(crate) const POLICIES: [&str; 4] = ["local", "allow", "deny", "error"];
 /// The limit of those rules, in a year.
 pub(crate) const LIMIT: u64 = 6;
+
 /// The service.
 pub(crate) struct Service {
+    pub(crate) network: Network,
+    /// At [`ADDRESS`].
+    pub(crate) server: Arc<ScriptedRedis>,
     pub(crate) redis: Arc<Redis>,
     pub(crate) limiter: Limiter,
     pub(crate) metrics: Metrics,
@@ -132,47 +136,24 @@ pub(crate) fn address(place: &str) -> Address {
     parse::server_address(place).expect("an address").address
 }
 
-/// Redis as a process knows it, with the default time-outs.
+/// A network without servers.
+pub(crate) fn network() -> Network {
+    Network::new(Clock::starting_at(START))
+}
+
+/// Redis as a process knows it, with the default time-outs, and an over-limit cache of this size.
 pub(crate) fn redis(
     network: &Network,
     deployment: Deployment,
-    clock: Clock,
-    metrics: &Metrics,
-) -> Arc<Redis> {
-    redis_of(network, deployment, clock, metrics, 0)
-}
-
-/// The same with an over-limit cache.
-pub(crate) fn redis_with_cache(
-    network: &Network,
-    deployment: Deployment,
-    clock: Clock,
-    metrics: &Metrics,
-) -> Arc<Redis> {
-    redis_of(network, deployment, clock, metrics, CACHE_BYTES)
-}
-
-fn redis_of(
-    network: &Network,
-    deployment: Deployment,
-    clock: Clock,
     metrics: &Metrics,
     over_limit_cache_bytes: u64,
 ) -> Arc<Redis> {
     let options = Options {
-        main: PoolOptions {
-            deployment,
-            connect_timeout: CONNECT_TIMEOUT,
-        },
-        per_second: None,
-        store_timeout: STORE_TIMEOUT.into(),
-        required: false,
-        expiration_jitter_max: Span::ZERO,
         over_limit_cache_bytes,
-        replicas: NonZeroU32::MIN,
-        key_prefix: Box::default(),
         dialer: network.dialer(),
+        ..options(deployment, CONNECT_TIMEOUT, STORE_TIMEOUT)
     };
+    let clock = network.clock.clone();
     Arc::new(Redis::new(options, clock, metrics).expect("an address"))
 }
 
@@ -209,19 +190,14 @@ impl Rules {
 impl Service {
     /// One that has connected to nothing yet, and has no background tasks: no probes, no discovery,
     /// no heartbeats.
-    pub(crate) fn new(network: &Network, deployment: Deployment, clock: Clock) -> Self {
-        Self::with_rules(network, deployment, clock, &rules())
+    pub(crate) fn new(network: &Network, deployment: Deployment) -> Self {
+        Self::with_rules(network, deployment, &rules())
     }
 
-    pub(crate) fn with_rules(
-        network: &Network,
-        deployment: Deployment,
-        clock: Clock,
-        rules: &str,
-    ) -> Self {
+    pub(crate) fn with_rules(network: &Network, deployment: Deployment, rules: &str) -> Self {
         let metrics = Metrics::new();
         let rules = Rules::load(&[rules.to_owned()], &metrics);
-        Self::with_loaded(network, deployment, clock, &rules, metrics)
+        Self::with_loaded(network, deployment, network.clock.clone(), &rules, metrics)
     }
 
     /// The same with rules that other services may have, too.
@@ -232,7 +208,7 @@ impl Service {
         rules: &Rules,
         metrics: Metrics,
     ) -> Self {
-        let redis = redis(network, deployment, clock.clone(), &metrics);
+        let redis = redis(network, deployment, &metrics, 0);
         let Rules { live, stats } = rules.clone();
         let fallback = Fallback::new(OnStoreError::Local, &metrics);
         let backend = Backend::Redis(redis.clone());
@@ -246,6 +222,8 @@ impl Service {
         };
         let limiter = Arc::new(limiter::Shared::new(parts, &metrics)).open();
         Self {
+            network: network.clone(),
+            server: network.server(ADDRESS),
             redis,
             limiter,
             metrics,
@@ -255,10 +233,9 @@ impl Service {
         }
     }
 
-    /// One on the server at [`ADDRESS`], with its background tasks, which has seen that Redis
-    /// counts.
-    pub(crate) async fn started(network: &Network, clock: Clock) -> Self {
-        let mut service = Self::new(network, single(), clock);
+    /// One on a single server, with its background tasks, which has seen that Redis counts.
+    pub(crate) async fn started() -> Self {
+        let mut service = Self::new(&network(), single());
         service.start().await;
         assert_eq!(
             service.ask("error", "start").await.verdict,
@@ -291,6 +268,16 @@ impl Service {
         ask(&self.limiter, key, value, grpc_timeout).await
     }
 
+    /// Whether the breaker of a server is open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.metric("tollgate_store_breaker_open") > 0
+    }
+
+    /// How often breakers have opened.
+    pub(crate) fn openings(&self) -> u64 {
+        self.metric("tollgate_store_breaker_opened_total")
+    }
+
     /// Calls with Envoy's deadline, for each policy one every 50 ms, until it is dropped or
     /// finished.
     pub(crate) fn traffic(&self) -> Traffic {
@@ -314,20 +301,18 @@ impl Service {
     /// Calls until Redis gives a verdict, and returns how long that took.
     pub(crate) async fn recovery(&self) -> Duration {
         let began = Instant::now();
-        for number in 0.. {
-            if self
-                .ask_within("error", &format!("recovery {number}"), Some(GRPC_TIMEOUT))
-                .await
-                .verdict
-                == Verdict::Ok
-            {
-                break;
-            }
+        let mut number = 0;
+        while {
+            let value = format!("recovery {number}");
+            let called = self.ask_within("error", &value, Some(GRPC_TIMEOUT)).await;
+            called.verdict != Verdict::Ok
+        } {
             assert!(
-                began.elapsed() < Duration::from_secs(60),
+                began.elapsed() < millis(60_000),
                 "Redis does not count again"
             );
             tokio::time::sleep(LOOK_INTERVAL).await;
+            number += 1;
         }
         began.elapsed()
     }
@@ -361,6 +346,14 @@ impl Service {
         });
         counts.filter(|(_, count)| *count > 0).collect()
     }
+}
+
+impl Called {
+    pub(crate) const OK: Self = called(Verdict::Ok, Duration::ZERO);
+}
+
+pub(crate) const fn called(verdict: Verdict, took: Duration) -> Called {
+    Called { verdict, took }
 }
 
 impl Traffic {
@@ -409,10 +402,7 @@ pub(crate) async fn ask(
         Err(LimiterError::Store(error)) => Verdict::Error(error),
         Err(refusal) => panic!("{refusal}"),
     };
-    Called {
-        verdict,
-        took: began.elapsed(),
-    }
+    called(verdict, began.elapsed())
 }
 
 /// Lets all tasks do what takes no time.

@@ -3,6 +3,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tollgate::check::{Check, CheckError, CheckRequest, Decisions, Verdict};
@@ -97,21 +98,30 @@ pub(crate) fn redis_at(url: &str, clock: Clock, metrics: &Metrics) -> Arc<Redis>
     let address = parse::server_address(url)
         .expect("it is an address")
         .address;
-    let options = Options {
+    let options = options(Deployment::Single(address), PATIENCE, PATIENCE);
+    Arc::new(Redis::new(options, clock, metrics).expect("it is an address"))
+}
+
+/// Options without a cache, a jitter, and a second Redis.
+pub(crate) fn options(
+    deployment: Deployment,
+    connect_timeout: Duration,
+    store_timeout: Duration,
+) -> Options {
+    Options {
         main: PoolOptions {
-            deployment: Deployment::Single(address),
-            connect_timeout: PATIENCE.into(),
+            deployment,
+            connect_timeout: connect_timeout.into(),
         },
         per_second: None,
-        store_timeout: PATIENCE.into(),
+        store_timeout: store_timeout.into(),
         required: false,
         expiration_jitter_max: Span::ZERO,
         over_limit_cache_bytes: 0,
         replicas: NonZeroU32::MIN,
         key_prefix: Box::default(),
         dialer: Dialer::default(),
-    };
-    Arc::new(Redis::new(options, clock, metrics).expect("it is an address"))
+    }
 }
 
 /// A request of these checks, one by one.

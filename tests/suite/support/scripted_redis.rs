@@ -38,11 +38,17 @@ const STREAM_BYTES_MAX: usize = 1 << 18;
 /// When a lost packet that opens a TCP connection is sent again; the wait doubles each time.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
+/// Error replies.
+pub(crate) const LOADING: &str = "LOADING Redis is loading the dataset in memory";
+pub(crate) const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+pub(crate) const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
+pub(crate) const MASTER_DOWN: &str = "MASTERDOWN Link with MASTER is down";
+
 /// Servers by their address. Clones are the same network.
 #[derive(Clone)]
 pub(crate) struct Network {
     servers: Arc<Mutex<BTreeMap<String, Arc<ScriptedRedis>>>>,
-    clock: Clock,
+    pub(crate) clock: Clock,
 }
 
 /// One server.
@@ -163,39 +169,42 @@ impl ScriptedRedis {
 
     /// From now on there is this fault.
     pub(crate) fn fail(&self, fault: Fault) {
-        self.plan.send_replace(Plan {
-            fault: Some(fault),
-            ..Plan::default()
-        });
+        self.follow(Some(fault), None, None);
     }
 
     /// The same for every other connection: those whose number leaves this remainder when it is
     /// divided by two.
     pub(crate) fn fail_half(&self, remainder: usize, fault: Fault) {
-        self.plan.send_replace(Plan {
-            fault: Some(fault),
-            half: Some(remainder),
-            ..Plan::default()
-        });
+        self.follow(Some(fault), Some(remainder), None);
     }
 
     /// The same for so many batches of commands that count hits.
     pub(crate) fn fail_next(&self, batches: u32, fault: Fault) {
-        self.plan.send_replace(Plan {
-            fault: Some(fault),
-            batches: Some(batches),
-            ..Plan::default()
-        });
+        self.follow(Some(fault), None, Some(batches));
     }
 
     /// From now on there is no fault.
     pub(crate) fn recover(&self) {
-        self.plan.send_replace(Plan::default());
+        self.follow(None, None, None);
+    }
+
+    fn follow(&self, fault: Option<Fault>, half: Option<usize>, batches: Option<u32>) {
+        self.plan.send_replace(Plan {
+            fault,
+            half,
+            batches,
+        });
     }
 
     /// Replies this to a command, such as `CLUSTER SLOTS`.
     pub(crate) fn reply(&self, command: &str, reply: Reply) {
         self.database().canned.insert(command.to_owned(), reply);
+    }
+
+    /// Says that these are the masters of the slots of a cluster, which is well.
+    pub(crate) fn serve_slots(&self, ranges: &[(u16, u16, &str)]) {
+        self.reply("CLUSTER SLOTS", Reply::cluster_slots(ranges));
+        self.reply("CLUSTER INFO", Reply::text("cluster_state:ok\r\n"));
     }
 
     /// Accepts only connections that authenticate with one of these. Open connections stay
