@@ -3,9 +3,9 @@
 use std::iter;
 use std::time::Duration;
 
-use crate::env::http::Request;
+use crate::env::http::{Headers as _, Request};
 use crate::env::upstream::Answer;
-use crate::env::{Builder, Counts, Env, Outcome, Pending, Store, Timed, eventually};
+use crate::env::{Builder, Env, Outcome, Pending, Store, Timed, look_for, look_until};
 
 const SLOTS: usize = 5;
 /// For tests that wait until a lease is over. It may be over sooner than the test expects, so they
@@ -28,11 +28,7 @@ fn three_of_eight_concurrent_requests_are_over_limit() {
                 .count(),
             3
         );
-        env.assert_counts(Counts {
-            ok: 5,
-            over_limit: 3,
-            ..Counts::default()
-        });
+        env.assert_verdicts(5, 3);
     }
 }
 
@@ -59,11 +55,7 @@ fn five_of_fifty_clients_are_admitted() {
         has_been_asked(&env, 100);
         assert_eq!(free_slots(&env), SLOTS);
         assert_eq!(env.upstream().inside_max(), SLOTS);
-        env.assert_counts(Counts {
-            ok: 10,
-            over_limit: 46,
-            ..Counts::default()
-        });
+        env.assert_verdicts(10, 46);
     }
 }
 
@@ -75,9 +67,7 @@ fn retrying_clients_get_released_slots() {
             for served in 1..=100 {
                 is_inside(&env, SLOTS);
                 env.upstream().release(1);
-                eventually("one is served", || {
-                    (env.seen(Outcome::Passed) == served).then_some(())
-                });
+                look_until("one is served", || env.seen(Outcome::Passed) == served);
             }
             // No request waits for the backend.
             is_inside(&env, SLOTS);
@@ -117,11 +107,8 @@ fn client_cannot_choose_its_holder_name() {
         let env = env.start();
         let named = || env.begin(Request::get("/reports").with(&[("x-request-id", "mine")]));
         let requests: Vec<Pending> = (0..=SLOTS).map(|_| named()).collect();
-        eventually("one of them is over limit", || {
-            requests
-                .iter()
-                .any(|request| request.has_received("429"))
-                .then_some(())
+        look_until("one of them is over limit", || {
+            requests.iter().any(|request| request.has_received("429"))
         });
         is_inside(&env, SLOTS);
     }
@@ -134,7 +121,7 @@ fn disconnecting_client_releases_its_slot() {
         let env = env.start();
         for _ in 0..4 {
             let inside: Vec<Pending> = (0..SLOTS)
-                .map(|_| eventually("there is a place", || enter(&env).ok()))
+                .map(|_| look_for("there is a place", || enter(&env).ok()))
                 .collect();
             inside.into_iter().for_each(Pending::hang_up);
             is_inside(&env, 0);
@@ -166,12 +153,12 @@ fn disconnect_before_the_verdict_holds_the_slot_until_its_lease_expires() {
 
     env.redis().stop();
     let request = report(&env);
-    eventually("Redis is asked", || {
-        (env.tollgate.metric("tollgate_store_calls_in_flight") == 1).then_some(())
+    look_until("Redis is asked", || {
+        env.tollgate.metric("tollgate_store_calls_in_flight") == 1
     });
     request.hang_up();
-    eventually("Envoy has given up its question", || {
-        (env.envoy.stats()["cluster.tollgate.upstream_rq_tx_reset"] == 1).then_some(())
+    look_until("Envoy has given up its question", || {
+        env.envoy.stats()["cluster.tollgate.upstream_rq_tx_reset"] == 1
     });
     env.redis().cont();
     assert_eq!(free_slots(&env), SLOTS - 1, "the slot is not released");
@@ -189,7 +176,7 @@ fn holders_without_release_expire_with_their_leases() {
             );
             assert_eq!(env.tollgate.json(&holder).status, 200);
         }
-        let inside = eventually("there is a place", || enter(&env).ok());
+        let inside = look_for("there is a place", || enter(&env).ok());
         assert!(
             env.clock.now() > begin.plus(SHORT_LEASE.into()),
             "a place was given away before its lease was over"
@@ -206,11 +193,11 @@ fn redis_restarted_empty_loses_holders_only() {
         .map(|_| enter(&env).expect("there is a place"))
         .collect();
     env.redis().kill();
-    env.redis().start_again();
+    env.redis().restart();
     let mut after = vec![enter_when_redis_counts(&env).expect("it has forgotten the others")];
     after.extend((1..SLOTS).map(|_| enter(&env).expect("there is a place")));
     // What those of before give back they do not have.
-    let asked = asked(&env);
+    let asked = env.asked();
     before.into_iter().for_each(Pending::hang_up);
     has_been_asked(&env, asked + SLOTS as u64);
     enter(&env).expect_err("there is no place").was_over_limit();
@@ -224,9 +211,9 @@ fn redis_restarted_with_its_data_keeps_holders() {
     let inside: Vec<Pending> = (0..SLOTS)
         .map(|_| enter(&env).expect("there is a place"))
         .collect();
-    env.redis().save();
+    env.redis().text(&["SAVE"]);
     env.redis().kill();
-    env.redis().start_again();
+    env.redis().restart();
     enter_when_redis_counts(&env)
         .expect_err("there is no place")
         .was_over_limit();
@@ -279,8 +266,8 @@ fn crowd(env: &Env, requests: usize) -> (Vec<Pending<'_>>, Vec<Timed>) {
             .filter(|request| request.has_received("HTTP"))
             .count()
     };
-    eventually("each is admitted or over limit", || {
-        (env.upstream().inside() - before + answered() == requests.len()).then_some(())
+    look_until("each is admitted or over limit", || {
+        env.upstream().inside() - before + answered() == requests.len()
     });
     let (answered, inside): (Vec<_>, Vec<_>) = requests
         .into_iter()
@@ -298,7 +285,7 @@ fn enter(env: &Env) -> Result<Pending<'_>, Timed> {
 
 /// The same as soon as Redis is asked again.
 fn enter_when_redis_counts(env: &Env) -> Result<Pending<'_>, Timed> {
-    eventually("Redis counts", || {
+    look_for("Redis counts", || {
         Some(enter(env)).filter(|entered| {
             !entered
                 .as_ref()
@@ -326,25 +313,19 @@ fn free_slots(env: &Env) -> usize {
 /// The same once all released slots are free again, at least.
 fn settled_free_slots(env: &Env) -> usize {
     is_inside(env, 0);
-    eventually("all slots are free again", || {
+    look_for("all slots are free again", || {
         Some(free_slots(env)).filter(|free_slots| *free_slots >= SLOTS)
     })
 }
 
 fn is_inside(env: &Env, requests: usize) {
-    eventually(&format!("{requests} are inside"), || {
-        (env.upstream().inside() == requests).then_some(())
+    look_until(&format!("{requests} are inside"), || {
+        env.upstream().inside() == requests
     });
 }
 
-/// How often Envoy has asked.
-fn asked(env: &Env) -> u64 {
-    env.tollgate
-        .stat("ratelimit_server.ShouldRateLimit.total_requests")
-}
-
 fn has_been_asked(env: &Env, times: u64) {
-    eventually(&format!("Tollgate is asked {times} times"), || {
-        (asked(env) == times).then_some(())
+    look_until(&format!("Tollgate is asked {times} times"), || {
+        env.asked() == times
     });
 }

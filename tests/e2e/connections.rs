@@ -11,11 +11,11 @@ fn three_connections_are_admitted_and_others_closed() {
         let env = env.start();
         let try_one = || {
             let mut connection = env.connect();
-            match connection.send(Request::get("/")) {
+            match Request::get("/").send(&mut connection) {
                 Ok(reply) => {
                     assert_eq!((reply.status, &*reply.body), (200, "ok\n"));
                     // The connection was admitted as a whole: its requests are not checked.
-                    let again = connection.send(Request::get("/"));
+                    let again = Request::get("/").send(&mut connection);
                     assert_eq!(again.expect("the connection is open").status, 200);
                     true
                 }
@@ -32,16 +32,8 @@ fn three_connections_are_admitted_and_others_closed() {
         };
         let let_in: Vec<bool> = (0..7).map(|_| try_one()).collect();
         assert_eq!(let_in, [true, true, true, false, false, false, false]);
-        assert_eq!(
-            env.tollgate
-                .stat("ratelimit.service.rate_limit.tcp.listener_ingress.total_hits"),
-            7
-        );
-        assert_eq!(
-            env.tollgate
-                .stat("ratelimit.service.rate_limit.tcp.listener_ingress.over_limit"),
-            4
-        );
+        assert_eq!(env.rule_stat("tcp.listener_ingress.total_hits"), 7);
+        assert_eq!(env.rule_stat("tcp.listener_ingress.over_limit"), 4);
 
         // While Tollgate is away, all of them pass.
         env.tollgate.stop();

@@ -3,7 +3,8 @@
 
 use tollgate::time::Span;
 
-use crate::env::{Counts, Env, Outcome, eventually};
+use crate::env::http::Headers as _;
+use crate::env::{Env, Outcome, look_until};
 
 const DAY: Span = Span::from_secs(86_400);
 
@@ -22,26 +23,13 @@ fn order_consumes_five_and_a_peek_nothing() {
         env.get_as("ann", "/balance").passed_with(0);
         // Everybody has credits of their own.
         env.get_as("bob", "/order").passed_with(5);
+        assert_eq!(env.rule_stat("costs.meter_credits.api_key.total_hits"), 20);
         assert_eq!(
-            env.tollgate
-                .stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.total_hits"),
-            20
-        );
-        assert_eq!(
-            env.tollgate
-                .stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.within_limit"),
+            env.rule_stat("costs.meter_credits.api_key.within_limit"),
             15
         );
-        assert_eq!(
-            env.tollgate
-                .stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.over_limit"),
-            5
-        );
-        env.assert_counts(Counts {
-            ok: 8,
-            over_limit: 1,
-            ..Counts::default()
-        });
+        assert_eq!(env.rule_stat("costs.meter_credits.api_key.over_limit"), 5);
+        env.assert_verdicts(8, 1);
     }
 }
 
@@ -59,16 +47,11 @@ fn refund_is_available_again_and_never_exceeds_what_was_consumed() {
         }
         env.get_as("ann", "/balance").passed_with(10);
         assert_eq!(
-            env.tollgate
-                .stat("ratelimit.service.rate_limit.costs.meter_credits.api_key.total_hits"),
+            env.rule_stat("costs.meter_credits.api_key.total_hits"),
             20,
             "orders, and nothing else"
         );
-        env.assert_counts(Counts {
-            ok: 8,
-            over_limit: 1,
-            ..Counts::default()
-        });
+        env.assert_verdicts(8, 1);
     }
 }
 
@@ -81,30 +64,19 @@ fn response_size_is_charged_after_it_is_sent() {
         for (remaining, charged) in [(100, 50), (50, 100), (0, 150)] {
             let downloaded = env.get_as("ann", "/download").passed_with(remaining);
             assert_eq!(downloaded.reply.body.len(), 50);
-            eventually(&format!("{charged} bytes are charged"), || {
-                (env.tollgate.stat(TOTAL_HITS) == charged).then_some(())
+            look_until(&format!("{charged} bytes are charged"), || {
+                env.tollgate.stat(TOTAL_HITS) == charged
             });
         }
         let over_limit = env.get_as("ann", "/download").was_over_limit();
         over_limit.counts_down("x-ratelimit-reset", over_limit.end_of_window(DAY));
         env.get_as("bob", "/download").passed_with(100);
-        eventually("bob is charged", || {
-            (env.tollgate.stat(TOTAL_HITS) == 200).then_some(())
-        });
+        look_until("bob is charged", || env.tollgate.stat(TOTAL_HITS) == 200);
         // Envoy checks each request before and after it, over-limit ones (of 0 bytes) too, and counts
         // the first check only.
-        eventually("everything is asked twice", || {
-            (env.tollgate
-                .stat("ratelimit_server.ShouldRateLimit.total_requests")
-                == 10)
-                .then_some(())
-        });
+        look_until("everything is asked twice", || env.asked() == 10);
         env.get_as("ann", "/download").was_over_limit();
-        env.assert_counts(Counts {
-            ok: 4,
-            over_limit: 2,
-            ..Counts::default()
-        });
+        env.assert_verdicts(4, 2);
     }
 }
 
@@ -126,11 +98,7 @@ fn limit_in_the_request_overrides_the_rule() {
             env.get_as("ann", path).was_over_limit();
             env.get_as("bob", path).passed_with(limit - 1);
         }
-        env.assert_counts(Counts {
-            ok: 5,
-            over_limit: 2,
-            ..Counts::default()
-        });
+        env.assert_verdicts(5, 2);
     }
 }
 
@@ -142,10 +110,6 @@ fn request_without_a_key_is_not_checked() {
         for _ in 0..3 {
             assert_eq!(env.get("/order").outcome(), Outcome::Passed);
         }
-        assert_eq!(
-            env.tollgate
-                .stat("ratelimit_server.ShouldRateLimit.total_requests"),
-            0
-        );
+        assert_eq!(env.asked(), 0);
     }
 }

@@ -6,25 +6,24 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 
+use parking_lot::{Mutex, MutexGuard};
 use tempfile::TempDir;
 use tollgate::time::{Clock, Time};
 
 use crate::env::envoy::Envoy;
-use crate::env::http::{Connection, Reply, Request};
+use crate::env::http::{Connection, Headers as _, Reply, Request};
 use crate::env::ports::Ports;
-use crate::env::redis::RedisServer;
 use crate::env::reply::Tally;
 use crate::env::service::Service;
 use crate::env::upstream::Upstream;
+use crate::suite::redis::RedisProcess;
 
-pub(crate) use crate::env::process::eventually;
 pub(crate) use crate::env::reply::{Outcome, Timed};
+pub(crate) use crate::suite::process::{look_for, look_until};
 
 pub(crate) mod envoy;
 pub(crate) mod http;
 pub(crate) mod ports;
-pub(crate) mod process;
-pub(crate) mod redis;
 pub(crate) mod reply;
 pub(crate) mod service;
 pub(crate) mod upstream;
@@ -38,7 +37,7 @@ const PATIENCE: &str = "10s";
 pub(crate) struct Env {
     pub(crate) envoy: Envoy,
     pub(crate) tollgate: Service,
-    redis: Option<RedisServer>,
+    redis: Option<Mutex<RedisProcess>>,
     upstream: Option<Upstream>,
     pub(crate) clock: Clock,
     ports: Ports,
@@ -141,8 +140,9 @@ impl Env {
     }
 
     /// The Redis of an env that has one.
-    pub(crate) fn redis(&self) -> &RedisServer {
-        self.redis.as_ref().expect("this env counts in Redis")
+    pub(crate) fn redis(&self) -> MutexGuard<'_, RedisProcess> {
+        let redis = self.redis.as_ref().expect("this env counts in Redis");
+        redis.lock()
     }
 
     /// The backend of an env that has one that the test controls.
@@ -182,8 +182,8 @@ impl Env {
         let mut connection = self.connect();
         self.tally.sent.fetch_add(1, Relaxed);
         let sent_at = self.clock.now();
-        connection
-            .begin(request)
+        request
+            .begin(&mut connection)
             .unwrap_or_else(|error| panic!("{request:?} cannot be sent: {error}"));
         Pending {
             env: self,
@@ -194,7 +194,7 @@ impl Env {
 
     /// A connection to Envoy.
     pub(crate) fn connect(&self) -> Connection {
-        Connection::open(self.ports.ingress()).expect("Envoy listens")
+        Connection::open(self.ports.ingress())
     }
 
     /// Runs clients that GET a path as fast as they can while `act` runs. Returns the replies of each,
@@ -231,6 +231,28 @@ impl Env {
     /// Requests with this outcome so far.
     pub(crate) fn seen(&self, outcome: Outcome) -> u64 {
         self.tally.of(outcome).load(Relaxed)
+    }
+
+    /// Fails unless Envoy got so many verdicts of either kind and no error, and every request its
+    /// reply.
+    pub(crate) fn assert_verdicts(&self, ok: u64, over_limit: u64) {
+        self.assert_counts(Counts {
+            ok,
+            over_limit,
+            ..Counts::default()
+        });
+    }
+
+    /// How often Envoy has asked.
+    pub(crate) fn asked(&self) -> u64 {
+        self.tollgate
+            .stat("ratelimit_server.ShouldRateLimit.total_requests")
+    }
+
+    /// A counter of a rule, by its statsd name behind the domain.
+    pub(crate) fn rule_stat(&self, name: &str) -> u64 {
+        self.tollgate
+            .stat(&format!("ratelimit.service.rate_limit.{name}"))
     }
 
     /// Fails unless every request got its reply through this Envoy, with these counters.
@@ -277,8 +299,8 @@ impl Env {
     fn send_on(&self, connection: &mut Connection, request: Request<'_>) -> Timed {
         self.tally.sent.fetch_add(1, Relaxed);
         let sent_at = self.clock.now();
-        let reply = connection
-            .send(request)
+        let reply = request
+            .send(connection)
             .unwrap_or_else(|error| panic!("no reply to {request:?}: {error}"));
         self.received(reply, sent_at)
     }
@@ -372,7 +394,7 @@ impl Builder {
             rules,
             home,
         } = self;
-        let redis = (store == Store::Redis).then(|| RedisServer::start(&ports, home.path()));
+        let redis = (store == Store::Redis).then(RedisProcess::start);
         variables.extend(redis.iter().map(|redis| ("REDIS_URL", redis.url())));
         if is_patient && redis.is_some() {
             variables.push(("STORE_TIMEOUT", PATIENCE.to_owned()));
@@ -382,7 +404,7 @@ impl Builder {
         Env {
             envoy,
             tollgate,
-            redis,
+            redis: redis.map(Mutex::new),
             upstream,
             clock: Clock::system(),
             ports,
@@ -403,14 +425,14 @@ impl Pending<'_> {
     pub(crate) fn finish(mut self) -> Timed {
         let reply = self
             .connection
-            .finish()
+            .read("GET")
             .unwrap_or_else(|error| panic!("no reply: {error}"));
         self.env.received(reply, self.sent_at)
     }
 
     /// Whether this is in what has come of the reply so far.
     pub(crate) fn has_received(&self, text: &str) -> bool {
-        self.connection.peek().contains(text)
+        http::peek(&self.connection).contains(text)
     }
 
     /// Hangs up.

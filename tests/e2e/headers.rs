@@ -3,7 +3,8 @@
 
 use tollgate::time::Span;
 
-use crate::env::{Counts, Env};
+use crate::env::Env;
+use crate::env::http::Headers as _;
 
 const DAY: Span = Span::from_secs(86_400);
 
@@ -33,11 +34,7 @@ fn retry_after_is_sent_by_tollgate() {
             over_limit.reply.number("retry-after"),
             over_limit.reply.number("x-ratelimit-reset")
         );
-        env.assert_counts(Counts {
-            ok: 3,
-            over_limit: 1,
-            ..Counts::default()
-        });
+        env.assert_verdicts(3, 1);
     }
 }
 
@@ -50,11 +47,7 @@ fn retry_after_is_sent_once_if_both_are_configured() {
         }
         let over_limit = env.get("/search").was_over_limit();
         over_limit.counts_down("retry-after", over_limit.end_of_window(DAY));
-        env.assert_counts(Counts {
-            ok: 4,
-            over_limit: 1,
-            ..Counts::default()
-        });
+        env.assert_verdicts(4, 1);
     }
 }
 
@@ -86,10 +79,6 @@ fn responses_have_the_references_and_ietf_headers() {
                 Some(&*format!(r#""search";r={remaining};t={reset}"#))
             );
         }
-        env.assert_counts(Counts {
-            ok: 4,
-            over_limit: 1,
-            ..Counts::default()
-        });
+        env.assert_verdicts(4, 1);
     }
 }

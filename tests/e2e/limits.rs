@@ -2,8 +2,8 @@
 
 use tollgate::time::Span;
 
-use crate::env::http::Request;
-use crate::env::{Counts, Env, Outcome};
+use crate::env::http::{Headers as _, Request};
+use crate::env::{Env, Outcome};
 
 const DAY: Span = Span::from_secs(86_400);
 
@@ -33,20 +33,14 @@ fn client_is_served_up_to_its_limit_and_gets_retry_after() {
             assert_eq!(over_limit.reply.body, "");
         }
         assert_eq!(
-            env.tollgate
-                .stat("ratelimit.service.rate_limit.web.path_/search.remote_address.total_hits"),
+            env.rule_stat("web.path_/search.remote_address.total_hits"),
             6
         );
         assert_eq!(
-            env.tollgate
-                .stat("ratelimit.service.rate_limit.web.path_/search.remote_address.over_limit"),
+            env.rule_stat("web.path_/search.remote_address.over_limit"),
             2
         );
-        env.assert_counts(Counts {
-            ok: 4,
-            over_limit: 2,
-            ..Counts::default()
-        });
+        env.assert_verdicts(4, 2);
     }
 }
 
@@ -71,11 +65,7 @@ fn fourth_request_within_a_minute_is_over_limit_for_twenty_seconds() {
         let fourth = env.get("/").was_over_limit();
         fourth.counts_down("retry-after", first.after(Span::from_secs(20)));
         fourth.counts_down("x-ratelimit-reset", first.after(Span::from_secs(20)));
-        env.assert_counts(Counts {
-            ok: 3,
-            over_limit: 1,
-            ..Counts::default()
-        });
+        env.assert_verdicts(3, 1);
     }
 }
 
@@ -118,11 +108,7 @@ descriptors:
             "served more than a second before {wait} were over"
         );
         let (passed, over_limit) = (env.seen(Outcome::Passed), env.seen(Outcome::OverLimit));
-        env.assert_counts(Counts {
-            ok: passed,
-            over_limit,
-            ..Counts::default()
-        });
+        env.assert_verdicts(passed, over_limit);
     }
 }
 
@@ -153,11 +139,7 @@ descriptors:
         get(b"a\xff").was_over_limit();
         get(b"a\xfe").passed_with(2);
         get("a\u{fffd}".as_bytes()).passed_with(2);
-        env.assert_counts(Counts {
-            ok: 5,
-            over_limit: 1,
-            ..Counts::default()
-        });
+        env.assert_verdicts(5, 1);
     }
 }
 
@@ -174,11 +156,7 @@ fn limit_of_an_unnamed_period_has_no_window() {
         let over_limit = env.get("/report").was_over_limit();
         assert_eq!(over_limit.reply.header("x-ratelimit-limit"), Some("2"));
         over_limit.counts_down("retry-after", over_limit.end_of_window(half_day));
-        env.assert_counts(Counts {
-            ok: 2,
-            over_limit: 1,
-            ..Counts::default()
-        });
+        env.assert_verdicts(2, 1);
     }
 }
 
@@ -186,13 +164,7 @@ fn limit_of_an_unnamed_period_has_no_window() {
 fn over_limit_grpc_call_gets_resource_exhausted() {
     for env in Env::with_every_store("envoy.yaml") {
         let env = env.start();
-        let call = || {
-            env.send(
-                Request::get("/report")
-                    .post("")
-                    .with(&[("content-type", "application/grpc"), ("te", "trailers")]),
-            )
-        };
+        let call = || env.send(Request::grpc("/report"));
         for remaining in [1, 0] {
             call().passed_with(remaining);
         }
@@ -208,11 +180,7 @@ fn over_limit_grpc_call_gets_resource_exhausted() {
             "retry-after",
             over_limit.end_of_window(Span::from_secs(12 * 3_600)),
         );
-        env.assert_counts(Counts {
-            ok: 2,
-            over_limit: 1,
-            ..Counts::default()
-        });
+        env.assert_verdicts(2, 1);
     }
 }
 
@@ -233,25 +201,13 @@ fn unlimited_and_shadow_rules_admit_every_request() {
             );
             assert_eq!(shadowed.reply.header("retry-after"), None);
         }
+        assert_eq!(env.rule_stat("web.path_/beta.remote_address.total_hits"), 5);
         assert_eq!(
-            env.tollgate
-                .stat("ratelimit.service.rate_limit.web.path_/beta.remote_address.total_hits"),
-            5
-        );
-        assert_eq!(
-            env.tollgate
-                .stat("ratelimit.service.rate_limit.web.path_/beta.remote_address.shadow_mode"),
+            env.rule_stat("web.path_/beta.remote_address.shadow_mode"),
             4
         );
         // A rule without a limit has no counters, but its requests are asked about all the same.
-        assert_eq!(
-            env.tollgate
-                .stat("ratelimit_server.ShouldRateLimit.total_requests"),
-            10
-        );
-        env.assert_counts(Counts {
-            ok: 10,
-            ..Counts::default()
-        });
+        assert_eq!(env.asked(), 10);
+        env.assert_verdicts(10, 0);
     }
 }

@@ -3,9 +3,9 @@
 
 use tollgate::time::Span;
 
-use crate::env::http::Request;
+use crate::env::http::{Headers as _, Request};
 use crate::env::upstream::Answer;
-use crate::env::{Counts, Env, Outcome, Pending, eventually};
+use crate::env::{Env, Outcome, Pending, look_until};
 
 const DAY: Span = Span::from_secs(86_400);
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
@@ -39,10 +39,7 @@ fn unused_part_of_an_estimate_is_refunded() {
         has_left(&env, "bob", 1_000);
         assert_eq!(overdrawn(&env), 0);
         let looks = env.seen(Outcome::Passed);
-        env.assert_counts(Counts {
-            ok: looks,
-            ..Counts::default()
-        });
+        env.assert_verdicts(looks, 0);
     }
 }
 
@@ -58,9 +55,7 @@ fn streamed_response_is_settled_by_its_last_chunk() {
             ),
         );
         let call = ask(&env, "ann", "100");
-        eventually("the first piece comes", || {
-            call.has_received("Fo").then_some(())
-        });
+        look_until("the first piece comes", || call.has_received("Fo"));
         assert!(!call.has_received("ur."));
         has_left(&env, "ann", 900);
         env.upstream().release(1);
@@ -81,18 +76,14 @@ fn usage_beyond_the_estimate_is_charged() {
         // not.
         for too_many in [510, 1_020] {
             assert_eq!(ask(&env, "ann", "100").finish().outcome(), Outcome::Passed);
-            eventually("it is charged", || {
-                (overdrawn(&env) == too_many).then_some(())
-            });
+            look_until("it is charged", || overdrawn(&env) == too_many);
         }
         let over_limit = ask(&env, "ann", "100").finish().was_over_limit();
         over_limit.counts_down("retry-after", over_limit.end_of_window(DAY));
         // Nothing was reserved for it with the other rule.
         has_left(&env, "ann", 800);
         ask(&env, "bob", "100").finish().passed_with(900);
-        eventually("bob is charged", || {
-            (overdrawn(&env) == 1_530).then_some(())
-        });
+        look_until("bob is charged", || overdrawn(&env) == 1_530);
     }
 }
 
@@ -115,17 +106,13 @@ fn over_limit_call_neither_consumes_nor_refunds() {
         env.upstream().release(2);
         call.finish().passed_with(300);
         last.finish().passed_with(0);
-        eventually("the last one is charged for more", || {
-            (overdrawn(&env) == 400).then_some(())
+        look_until("the last one is charged for more", || {
+            overdrawn(&env) == 400
         });
         has_left(&env, "ann", 0);
         // Five calls and two peeks; and two settlements, one of which is zero.
-        assert_eq!(asked(&env), 5 + 2 + 2);
-        env.assert_counts(Counts {
-            ok: 4,
-            over_limit: 3,
-            ..Counts::default()
-        });
+        assert_eq!(env.asked(), 5 + 2 + 2);
+        env.assert_verdicts(4, 3);
     }
 }
 
@@ -140,9 +127,7 @@ fn disconnected_call_is_charged_known_usage_or_its_estimate() {
                 .then("data: {\"usage\": {\"total_tokens\": 60}}\n\n"),
         );
         let early = ask(&env, "ann", "400");
-        eventually("the first piece comes", || {
-            early.has_received("Fo").then_some(())
-        });
+        look_until("the first piece comes", || early.has_received("Fo"));
         early.hang_up();
         is_inside(&env, 0);
         upstream.answers(
@@ -151,9 +136,7 @@ fn disconnected_call_is_charged_known_usage_or_its_estimate() {
                 .then("data: [DONE]\n\n"),
         );
         let late = ask(&env, "ann", "100");
-        eventually("it says what was used", || {
-            late.has_received("usage").then_some(())
-        });
+        look_until("it says what was used", || late.has_received("usage"));
         late.hang_up();
         is_inside(&env, 0);
         settles(&env, "ann", 1_000 - 400 - 60);
@@ -166,10 +149,9 @@ fn call_without_a_valid_estimate_is_rejected() {
     for env in Env::with_every_store("llm.yaml") {
         let env = env.with_upstream().start();
         let asks = |headers: &[(&str, &str)]| {
-            env.connect()
-                .send(Request::get("/v1/chat").with(headers))
-                .expect("Envoy answers")
-                .status
+            let request = Request::get("/v1/chat").with(headers);
+            let reply = request.send(&mut env.connect());
+            reply.expect("Envoy answers").status
         };
         assert_eq!(asks(&[("x-api-key", "ann")]), 400);
         assert_eq!(asks(&[("x-estimated-tokens", "5")]), 400);
@@ -180,7 +162,7 @@ fn call_without_a_valid_estimate_is_rejected() {
                 "{estimate:?}"
             );
         }
-        assert_eq!((asked(&env), env.upstream().inside_max()), (0, 0));
+        assert_eq!((env.asked(), env.upstream().inside_max()), (0, 0));
         assert_eq!(
             asks(&[("x-api-key", "ann"), ("x-estimated-tokens", "5")]),
             200
@@ -215,8 +197,8 @@ fn ask<'s>(env: &'s Env, api_key: &str, estimate: &str) -> Pending<'s> {
 }
 
 fn is_inside(env: &Env, calls: usize) {
-    eventually(&format!("the model has {calls} calls"), || {
-        (env.upstream().inside() == calls).then_some(())
+    look_until(&format!("the model has {calls} calls"), || {
+        env.upstream().inside() == calls
     });
 }
 
@@ -231,19 +213,10 @@ fn settles(env: &Env, api_key: &str, tokens: u64) {
             .reply
             .number("x-ratelimit-remaining")
     };
-    eventually(&format!("{tokens} tokens are left"), || {
-        (left() == tokens).then_some(())
-    });
+    look_until(&format!("{tokens} tokens are left"), || left() == tokens);
 }
 
 /// How many tokens were charged beyond the estimates.
 fn overdrawn(env: &Env) -> u64 {
-    env.tollgate
-        .stat("ratelimit.service.rate_limit.llm.meter_overdraft.api_key.total_hits")
-}
-
-/// How often Envoy has asked.
-fn asked(env: &Env) -> u64 {
-    env.tollgate
-        .stat("ratelimit_server.ShouldRateLimit.total_requests")
+    env.rule_stat("llm.meter_overdraft.api_key.total_hits")
 }

@@ -22,14 +22,14 @@ mod system;
 #[path = "../suite/support"]
 #[expect(dead_code, reason = "the suite needs more of it")]
 mod suite {
-    use std::time::Duration;
-
     pub(crate) mod certificates;
+    pub(crate) mod faketime;
     pub(crate) mod http;
+    pub(crate) mod process;
+    pub(crate) mod redis;
     pub(crate) mod tools;
     pub(crate) mod versions;
     pub(crate) mod xds;
 
-    /// How long to wait for something that is immediate on an idle machine.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    pub(crate) use process::PATIENCE;
 }

@@ -5,8 +5,8 @@ use std::thread;
 
 use tollgate::time::Span;
 
-use crate::env::http::Request;
-use crate::env::{Counts, Env, Outcome, Pending, Timed, eventually};
+use crate::env::http::{Headers as _, Request};
+use crate::env::{Env, Outcome, Pending, Timed, look_until};
 
 const DAY: Span = Span::from_secs(86_400);
 /// How long Envoy waits for a verdict in the sample, and where a test does not care.
@@ -56,16 +56,12 @@ fn requests_over_the_limit_are_queued_or_rejected() {
             );
             turn = turn.plus(INTERVAL);
         }
-        let counts = Counts {
-            ok: served.len() as u64,
-            over_limit: over_limit.len() as u64,
-            ..Counts::default()
-        };
+        let [ok, over] = [&served, &over_limit].map(|replies| replies.len() as u64);
         for reply in over_limit {
             // The queue is two seconds long, and moves on every second.
             assert_eq!(reply.was_over_limit().reply.number("retry-after"), 1);
         }
-        env.assert_counts(counts);
+        env.assert_verdicts(ok, over);
     }
 }
 
@@ -92,11 +88,7 @@ fn request_whose_slot_is_after_the_deadline_is_rejected() {
                 .count(),
             1
         );
-        env.assert_counts(Counts {
-            ok: 1,
-            over_limit: REQUESTS - 1,
-            ..Counts::default()
-        });
+        env.assert_verdicts(1, REQUESTS - 1);
     }
 }
 
@@ -113,8 +105,8 @@ fn client_that_disconnects_in_the_queue_consumes_its_slot() {
             )
             .start();
         let waits = |count| {
-            eventually(&format!("{count} wait"), || {
-                (env.tollgate.metric("tollgate_queue_waiters") == count).then_some(())
+            look_until(&format!("{count} wait"), || {
+                env.tollgate.metric("tollgate_queue_waiters") == count
             });
         };
         assert_eq!(env.get("/checkout").outcome(), Outcome::Passed);
@@ -157,10 +149,7 @@ fn degraded_request_is_marked_for_the_backend() {
                 Some("true")
             );
         }
-        env.assert_counts(Counts {
-            ok: 4,
-            ..Counts::default()
-        });
+        env.assert_verdicts(4, 0);
     }
 }
 
@@ -185,9 +174,7 @@ fn rejection_has_the_rules_response_body() {
         );
         assert_eq!(over_limit.reply.header("content-type"), Some("text/plain"));
         over_limit.counts_down("retry-after", over_limit.end_of_window(DAY));
-        let call = Request::get("/export")
-            .post("")
-            .with(&[("content-type", "application/grpc"), ("te", "trailers")]);
-        assert_eq!(env.send(call).outcome(), Outcome::OverLimit);
+        let call = env.send(Request::grpc("/export"));
+        assert_eq!(call.outcome(), Outcome::OverLimit);
     }
 }

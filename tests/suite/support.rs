@@ -7,9 +7,7 @@
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 use tollgate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -35,6 +33,7 @@ pub(crate) mod http;
 pub(crate) mod in_process;
 pub(crate) mod kept;
 pub(crate) mod otlp;
+pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod raw_grpc;
 pub(crate) mod redis;
@@ -49,18 +48,18 @@ pub(crate) mod twins;
 pub(crate) mod versions;
 pub(crate) mod xds;
 
-/// How long anything may take that should happen at once. It only bounds a hang: the machine may be
-/// busy with anything else.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+use process::{LOOK_INTERVAL, Process};
+pub(crate) use process::{PATIENCE, look_until};
+
 const STORE_TIMEOUT: &str = "STORE_TIMEOUT";
-/// The file in a process' home with what it printed.
+/// The files in a process' home with what it printed and logged.
 const STDOUT: &str = "stdout";
-/// How often to look meanwhile.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+const STDERR: &str = "stderr";
 
 /// A running server. Dropped, it is killed; in a test that fails, its log is shown.
 pub(crate) struct TestServer {
     process: Process,
+    home: TempDir,
     announcement: String,
     rules: PathBuf,
     /// Port 0 where gRPC is on a Unix socket.
@@ -79,12 +78,6 @@ pub(crate) struct Builder {
     /// `None` for a file.
     stdout: Option<Stdio>,
     log: Stdio,
-}
-
-/// A process with its output in files, in a directory of its own.
-struct Process {
-    child: Child,
-    home: TempDir,
 }
 
 /// What a command said, and how it ended.
@@ -187,7 +180,7 @@ impl TestServer {
 
     /// What was logged so far.
     pub(crate) fn log(&self) -> String {
-        self.process.stderr()
+        read(&self.home, STDERR)
     }
 
     /// Where a rules file is, or would be.
@@ -197,7 +190,7 @@ impl TestServer {
 
     /// Writes a rules file as most editors do: a new one beside it, which then takes its place.
     pub(crate) fn write(&self, name: &str, text: &str) {
-        let (path, new) = (self.path(name), self.process.home.path().join("new"));
+        let (path, new) = (self.path(name), self.home.path().join("new"));
         fs::write(&new, text).expect("a file can be written");
         fs::rename(new, path).expect("both are on one disk");
     }
@@ -209,22 +202,18 @@ impl TestServer {
 
     /// Its number.
     pub(crate) fn pid(&self) -> u32 {
-        self.process.child.id()
+        self.process.pid()
     }
 
     /// Whether it is still there.
     pub(crate) fn is_running(&mut self) -> bool {
-        self.process
-            .child
-            .try_wait()
-            .expect("it is our child")
-            .is_none()
+        self.process.ended().is_none()
     }
 
     /// Waits until it has ended, and gives its exit code; `None` if a signal ended it.
     pub(crate) async fn exit_code(&mut self) -> Option<i32> {
         eventually("the server ends", async || !self.is_running()).await;
-        self.process.child.wait().expect("it is our child").code()
+        self.process.wait_until_ended().code()
     }
 }
 
@@ -236,9 +225,7 @@ impl Builder {
                 .to_str()
                 .expect("temporary directories have plain names"),
         ]);
-        let log = File::create(home.path().join("stderr"))
-            .expect("a file can be made")
-            .into();
+        let log = create(&home, STDERR);
         Self {
             home,
             rules,
@@ -304,13 +291,10 @@ impl Builder {
     /// Starts it, and waits until its ports are bound and its rules were looked at.
     pub(crate) fn start(mut self) -> TestServer {
         self.set_defaults();
-        let mut process = Process::start(self.command, self.home, self.stdout, self.log);
-        look_until("the server says where it is", || {
-            let has_ended = process.child.try_wait().expect("it is our child").is_some();
-            assert!(!has_ended, "the server ended: {}", process.stderr());
-            process.stdout().ends_with("\n\n")
-        });
-        let announcement = process.stdout();
+        let home = self.home;
+        let mut process = spawn(self.command, &home, self.stdout, self.log);
+        process.wait_until_ready(|| read(&home, STDOUT).ends_with("\n\n"));
+        let announcement = read(&home, STDOUT);
         let address = |name: &str| {
             let line = announcement
                 .lines()
@@ -329,6 +313,7 @@ impl Builder {
         let (http, admin, prometheus) = (bound("HTTP "), bound("admin "), address("metrics "));
         TestServer {
             process,
+            home,
             rules: self.rules,
             grpc,
             http,
@@ -341,7 +326,7 @@ impl Builder {
     /// Starts what is not going to serve, and waits for its end.
     pub(crate) fn start_and_fail(mut self) -> Ran {
         self.set_defaults();
-        finish(self.command, self.home, self.log)
+        finish(self.command, &self.home, self.log)
     }
 
     fn set_defaults(&mut self) {
@@ -365,51 +350,25 @@ impl Builder {
     }
 }
 
-impl Process {
-    fn start(mut command: Command, home: TempDir, stdout: Option<Stdio>, stderr: Stdio) -> Self {
-        let stdout = stdout.unwrap_or_else(|| {
-            File::create(home.path().join(STDOUT))
-                .expect("a file can be made")
-                .into()
-        });
-        command.stdout(stdout).stderr(stderr);
-        // Elsewhere than the repository, whose ./config would be found.
-        let child = command
-            .current_dir(home.path())
-            .spawn()
-            .expect("cargo has built it");
-        Self { child, home }
-    }
-
-    fn stdout(&self) -> String {
-        fs::read_to_string(self.home.path().join(STDOUT)).expect("what it prints is text")
-    }
-
-    fn stderr(&self) -> String {
-        fs::read_to_string(self.home.path().join("stderr")).expect("what it logs is text")
-    }
-
-    fn signal(&self, name: &str) {
-        // It was not waited for, so its id is not reused.
-        let sent = Command::new("sh")
-            .args(["-c", &format!("kill -{name} {}", self.child.id())])
-            .status();
-        assert!(sent.expect("there is a shell").success(), "send SIG{name}");
-    }
+/// Starts a process in a directory of its own, which has its output.
+fn spawn(mut command: Command, home: &TempDir, stdout: Option<Stdio>, stderr: Stdio) -> Process {
+    let stdout = stdout.unwrap_or_else(|| create(home, STDOUT));
+    command.stdout(stdout).stderr(stderr);
+    // Elsewhere than the repository, whose ./config would be found.
+    let child = command
+        .current_dir(home.path())
+        .spawn()
+        .expect("cargo has built it");
+    Process::of("tollgate", child, home.path().join(STDERR))
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Either fails only if it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if thread::panicking() {
-            eprintln!(
-                "the server's log:\n{}",
-                fs::read_to_string(self.home.path().join("stderr")).unwrap_or_default()
-            );
-        }
-    }
+fn create(home: &TempDir, file: &str) -> Stdio {
+    let file = File::create(home.path().join(file));
+    file.expect("a file can be made").into()
+}
+
+fn read(home: &TempDir, file: &str) -> String {
+    fs::read_to_string(home.path().join(file)).expect("what it prints is text")
 }
 
 /// Asserts of each line, such as `PORT=http; HOST=x => a text`, that the process exits with 78 and
@@ -439,10 +398,8 @@ pub(crate) fn tollgate_with_env(arguments: &[&str], variables: &[(&str, &str)]) 
     let mut command = command(arguments);
     command.envs(variables.iter().copied());
     let home = TempDir::new().expect("a temporary directory can be made");
-    let stderr = File::create(home.path().join("stderr"))
-        .expect("a file can be made")
-        .into();
-    finish(command, home, stderr)
+    let stderr = create(&home, STDERR);
+    finish(command, &home, stderr)
 }
 
 /// Runs `tollgate` with a text on stdin until it ends.
@@ -450,12 +407,10 @@ pub(crate) fn tollgate_with_stdin(arguments: &[&str], text: &str) -> Ran {
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("stdin");
     write(&path, text);
-    let stderr = File::create(home.path().join("stderr"))
-        .expect("a file can be made")
-        .into();
     let mut command = command(arguments);
     command.stdin(File::open(path).expect("it was written"));
-    finish(command, home, stderr)
+    let stderr = create(&home, STDERR);
+    finish(command, &home, stderr)
 }
 
 /// The binary, in an environment with nothing in it.
@@ -469,16 +424,12 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-fn finish(command: Command, home: TempDir, stderr: Stdio) -> Ran {
-    let mut process = Process::start(command, home, None, stderr);
-    look_until("the command ends", || {
-        process.child.try_wait().expect("it is our child").is_some()
-    });
-    let code = process.child.wait().expect("it is our child").code();
+fn finish(command: Command, home: &TempDir, stderr: Stdio) -> Ran {
+    let code = spawn(command, home, None, stderr).wait_until_ended().code();
     Ran {
         code,
-        stdout: process.stdout(),
-        stderr: process.stderr(),
+        stdout: read(home, STDOUT),
+        stderr: read(home, STDERR),
     }
 }
 
@@ -622,18 +573,6 @@ pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool)
         tokio::time::timeout(PATIENCE, looking).await.is_ok(),
         "in {PATIENCE:?} it did not happen that {what}"
     );
-}
-
-/// The same for what needs no runtime.
-pub(crate) fn look_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let looks = PATIENCE.as_millis() / LOOK_INTERVAL.as_millis();
-    for _ in 0..looks {
-        if is_so() {
-            return;
-        }
-        thread::sleep(LOOK_INTERVAL);
-    }
-    panic!("in {PATIENCE:?} it did not happen that {what}");
 }
 
 /// The text of a file with tests, as `docs/compatibility.md` names it: below `src/`, or below

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::env::http;
 use crate::env::ports::Ports;
-use crate::env::process::Process;
+use crate::suite::process::Process;
 use crate::suite::tools::tool;
 
 /// Of an answer and of a connection, in the files. over-limit.yaml has another one for answers.
@@ -44,8 +44,9 @@ impl Envoy {
         // each other's way.
         command.arg("--disable-hot-restart");
         let mut process = Process::start("envoy", command, home.join("envoy.log"));
-        process
-            .wait_until_ready(|| http::get(admin, "/ready").is_ok_and(|reply| reply.status == 200));
+        process.wait_until_ready(|| {
+            http::try_get(admin, "/ready").is_ok_and(|reply| reply.status == 200)
+        });
         Self {
             _process: process,
             admin,
@@ -54,7 +55,7 @@ impl Envoy {
 
     /// Its counters. One that never counted is not there.
     pub(crate) fn stats(&self) -> HashMap<String, u64> {
-        let page = http::get(self.admin, "/stats").expect("Envoy's admin page answers");
+        let page = http::get(self.admin, "/stats");
         let lines = page.body.lines().filter_map(|line| line.split_once(": "));
         lines
             .filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-/// Ports from 10,400 on: below those that Linux gives to clients (from 32,768), so that none is
+/// Ports from 10,500 on: below those that Linux gives to clients (from 32,768), so that none is
 /// taken between its release and its use.
-const BLOCKS: std::ops::Range<u16> = 1_300..2_000;
-const BLOCK_SIZE: u16 = 8;
+const BLOCKS: std::ops::Range<u16> = 1_500..2_300;
+const BLOCK_SIZE: u16 = 7;
 
 /// A block of ports.
 #[derive(Debug)]
@@ -87,11 +87,6 @@ impl Ports {
     /// Tollgate's admin page.
     pub(crate) fn admin(&self) -> SocketAddr {
         self.nth(6)
-    }
-
-    /// Redis.
-    pub(crate) fn redis(&self) -> SocketAddr {
-        self.nth(7)
     }
 
     fn nth(&self, number: u16) -> SocketAddr {

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::env::http::{self, Reply};
 use crate::env::ports::Ports;
-use crate::env::process::Process;
+use crate::suite::process::Process;
 
 /// A Tollgate, which can be stopped and started again.
 #[derive(Debug)]
@@ -72,8 +72,9 @@ impl Service {
             self.home.join("tollgate.log"),
         ));
         let http = self.http;
-        process
-            .wait_until_ready(|| http::get(http, "/ready").is_ok_and(|reply| reply.status == 200));
+        process.wait_until_ready(|| {
+            http::try_get(http, "/ready").is_ok_and(|reply| reply.status == 200)
+        });
     }
 
     /// Sends SIGTERM, and waits until it has drained and ended.
@@ -86,48 +87,41 @@ impl Service {
 
     /// One of its counters, by its statsd name. One that never counted is not there.
     pub(crate) fn stat(&self, name: &str) -> u64 {
-        let page = http::get(self.admin, "/stats").expect("Tollgate's admin page answers");
-        let value = page
-            .body
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-        value.map_or(0, |value| value.parse().expect("a counter is a number"))
+        let name = format!("{name}:");
+        sum(&http::get(self.admin, "/stats").body, |line| line == name)
     }
 
     /// One of its metrics without labels, by its Prometheus name.
     pub(crate) fn metric(&self, name: &str) -> u64 {
-        let page = http::get(self.admin, "/metrics").expect("Tollgate's admin page answers");
-        let value = page
-            .body
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value
-            .unwrap_or_else(|| panic!("there is no {name}"))
-            .parse()
-            .expect("it is a whole number")
+        let page = http::get(self.admin, "/metrics").body;
+        assert!(page.contains(&format!("\n{name} ")), "there is no {name}");
+        sum(&page, |series| series == name)
     }
 
     /// Verdicts that this `on_store_error` gave so far.
     pub(crate) fn fallbacks(&self, policy: &str) -> u64 {
-        let page = http::get(self.admin, "/metrics")
-            .expect("Tollgate's admin page answers")
-            .body;
-        let series = page.lines().filter_map(|line| {
-            line.strip_prefix("tollgate_store_fallbacks_total")?
-                .rsplit_once(' ')
-        });
-        let series = series.filter(|(labels, _)| labels.contains(&format!("policy=\"{policy}\"")));
-        series
-            .map(|(_, count)| count.parse::<u64>().expect("a counter is a whole number"))
-            .sum()
+        let page = http::get(self.admin, "/metrics").body;
+        let policy = format!("policy=\"{policy}\"");
+        sum(&page, |series| {
+            series.starts_with("tollgate_store_fallbacks_total{") && series.contains(&policy)
+        })
     }
 
     /// Asks it without Envoy.
     pub(crate) fn json(&self, body: &str) -> Reply {
-        http::post(self.http, "/json", body).expect("Tollgate answers")
+        http::post(self.http, "/json", body)
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<Process>> {
         self.process.lock()
     }
+}
+
+/// The sum of the values behind these names.
+fn sum(page: &str, is_it: impl Fn(&str) -> bool) -> u64 {
+    let lines = page.lines().filter_map(|line| line.rsplit_once(' '));
+    let values = lines.filter(|(name, _)| is_it(name));
+    values
+        .map(|(_, value)| value.parse::<u64>().expect("a whole number"))
+        .sum()
 }

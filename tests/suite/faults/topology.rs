@@ -78,8 +78,7 @@ fn node_with_a_replica_stopped() {
 fn node_without_a_replica_killed_and_restarted() {
     on_cluster_without_full_coverage().run(|scenario| {
         scenario.servers.server_mut(NODE).kill();
-        scenario.wait_until_policies_answer();
-        scenario.wait_until_logged(UNREACHABLE);
+        scenario.wait_until_policies_answer_to(UNREACHABLE);
         scenario.servers.server_mut(NODE).restart();
         scenario.servers.wait_until_whole();
     });
@@ -89,8 +88,7 @@ fn node_without_a_replica_killed_and_restarted() {
 fn node_without_a_replica_stopped() {
     on_cluster_without_full_coverage().run(|scenario| {
         scenario.servers.server(NODE).stop();
-        scenario.wait_until_policies_answer();
-        scenario.wait_until_logged(UNREACHABLE);
+        scenario.wait_until_policies_answer_to(UNREACHABLE);
         scenario.servers.server(NODE).cont();
         scenario.servers.wait_until_whole();
     });
@@ -101,8 +99,7 @@ fn node_without_a_replica_stopped() {
 fn partition_between_the_service_and_one_node() {
     on_cluster_behind_proxies().run(|scenario| {
         scenario.servers.proxy(NODE).set(Fault::Stall);
-        scenario.wait_until_policies_answer();
-        scenario.wait_until_logged(UNREACHABLE);
+        scenario.wait_until_policies_answer_to(UNREACHABLE);
         scenario.servers.proxy(NODE).set(Fault::None);
     });
 }

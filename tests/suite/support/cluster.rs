@@ -171,12 +171,6 @@ impl ClusterProcess {
             .collect()
     }
 
-    /// The value of a key on its node.
-    pub(crate) fn get(&self, key: &str) -> Option<i64> {
-        self.server(self.owner_of(self.slot_of(key)))
-            .command(&["GET", key])
-    }
-
     /// Sets a slot on its way to the next master: the one who has it asks for keys that have gone
     /// to be asked for elsewhere (ASK), the other one takes them.
     pub(crate) fn begin_to_migrate(&self, slot: u16) -> Migration<'_> {
@@ -529,93 +523,5 @@ impl Migration<'_> {
                 server.command::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", id]);
             }
         }
-    }
-}
-
-/// That it does what the tests of other things rely on.
-mod tests {
-    use ::redis::{ErrorKind, RedisResult, ServerErrorKind};
-
-    use super::*;
-    use crate::support::versions::{DEFAULT, VALKEY_9_1};
-
-    /// What a node says to a client who knows nothing of clusters.
-    fn incr(server: &RedisProcess, key: &str) -> RedisResult<i64> {
-        ::redis::cmd("INCR")
-            .arg(key)
-            .query(&mut server.connection())
-    }
-
-    fn kind(answer: RedisResult<i64>) -> ErrorKind {
-        answer.expect_err("it is not there").kind()
-    }
-
-    #[test]
-    fn a_slot_on_its_way_is_asked_for_at_both_ends() {
-        for version in [DEFAULT, VALKEY_9_1] {
-            let cluster = ClusterProcess::builder().of(version).start();
-            let slot = cluster.slot_of("k");
-            let from = cluster.owner_of(slot);
-            let to = (from + 1) % 3;
-            assert_eq!(incr(cluster.server(from), "k"), Ok(1));
-            assert_eq!(
-                kind(incr(cluster.server(to), "k")),
-                ErrorKind::Server(ServerErrorKind::Moved)
-            );
-            let migration = cluster.begin_to_migrate(slot);
-            assert_eq!(incr(cluster.server(from), "k"), Ok(2), "it is still there");
-            assert_eq!(migration.move_some_keys(10), 1);
-            assert_eq!(
-                kind(incr(cluster.server(from), "k")),
-                ErrorKind::Server(ServerErrorKind::Ask)
-            );
-            assert_eq!(
-                kind(incr(cluster.server(from), "{k}")),
-                ErrorKind::Server(ServerErrorKind::Ask),
-                "new keys go there, too"
-            );
-            migration.finish();
-            assert_eq!(incr(cluster.server(to), "k"), Ok(3));
-            assert_eq!(
-                kind(incr(cluster.server(from), "k")),
-                ErrorKind::Server(ServerErrorKind::Moved)
-            );
-            cluster.wait_until_whole();
-            assert_eq!(
-                (
-                    cluster.owner_of(slot),
-                    cluster.get("k"),
-                    cluster.keys("*").len()
-                ),
-                (to, Some(3), 1)
-            );
-        }
-    }
-
-    #[test]
-    fn a_replica_takes_the_place_of_a_master_that_is_killed() {
-        let mut cluster = ClusterProcess::builder()
-            .with_replicas(1)
-            .behind_proxies()
-            .start();
-        let slot = cluster.slot_of("k");
-        let master = cluster.owner_of(slot);
-        assert_eq!(incr(cluster.server(master), "k"), Ok(1));
-        let replica = cluster.server(master + 3);
-        look_until("the replica has it", || {
-            replica.command::<usize>(&["DBSIZE"]) == 1
-        });
-        cluster.server_mut(master).kill();
-        cluster.wait_until_replaced(master);
-        assert_eq!(
-            (cluster.owner_of(slot), cluster.get("k")),
-            (master + 3, Some(1))
-        );
-        let nodes: String = cluster.server(master + 3).text(&["CLUSTER", "NODES"]);
-        let proxy = cluster.proxy(master + 3).addr().to_string();
-        assert!(
-            nodes.contains(&format!("{proxy}@")),
-            "the proxies are announced: {nodes}"
-        );
     }
 }

@@ -16,6 +16,7 @@ const PLACES: [&str; 4] = [
 ];
 
 /// A server's clock.
+#[derive(Debug)]
 pub(crate) struct FakeTime {
     file: PathBuf,
 }

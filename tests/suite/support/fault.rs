@@ -79,6 +79,10 @@ impl FaultScenario<Single> {
     pub(crate) fn proxy(&self) -> &Proxy {
         self.servers.proxy()
     }
+
+    pub(crate) fn redis(&mut self) -> &mut RedisProcess {
+        &mut self.servers.redis
+    }
 }
 
 impl<S: Servers> FaultScenario<S> {
@@ -186,6 +190,12 @@ impl<S: Servers> FaultScenario<S> {
                 .zip(before.fallbacks)
                 .all(|(now, before)| *now >= before + VALUES as u64)
         });
+    }
+
+    /// The same, until this fault is in the log as well.
+    pub(crate) fn wait_until_policies_answer_to(&self, fault: &str) {
+        self.wait_until_policies_answer();
+        self.wait_until_logged(fault);
     }
 
     /// Waits until this fault is in the log, and not over.

@@ -1,13 +1,14 @@
-//! HTTP/1 as a curl sends it, over a plain socket: small enough that a test can also send half of
-//! it.
+//! HTTP/1 as curl sends it and as Envoy and Tollgate answer, over a plain socket: small enough that
+//! a test can also send half of it.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
-use super::PATIENCE;
+use super::process::PATIENCE;
 
 /// A connection that stays open from request to request.
-pub(crate) struct Connection(BufReader<TcpStream>);
+#[derive(Debug)]
+pub(crate) struct Connection(pub(crate) BufReader<TcpStream>);
 
 /// A response.
 #[derive(Debug)]
@@ -43,6 +44,7 @@ impl Connection {
         let stream = TcpStream::connect(addr)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
         Ok(Self(BufReader::new(stream)))
     }
 
@@ -94,11 +96,24 @@ impl Connection {
         let length = headers
             .iter()
             .find_map(|header| header.strip_prefix("content-length: "));
-        let length = length
-            .filter(|_| method != "HEAD")
-            .map_or(0, |length| length.parse().expect("a length is a number"));
-        let mut body = vec![0; length];
+        let length = length.filter(|_| method != "HEAD");
+        let mut body = vec![0; length.map_or(0, |length| length.parse().expect("a number"))];
         self.0.read_exact(&mut body)?;
+        // Each chunk is preceded by its length.
+        let is_chunked = method != "HEAD"
+            && headers
+                .iter()
+                .any(|header| header == "transfer-encoding: chunked");
+        while is_chunked {
+            let length = usize::from_str_radix(&self.line()?, 16).expect("a length");
+            let begin = body.len();
+            body.resize(begin + length, 0);
+            self.0.read_exact(&mut body[begin..])?;
+            self.line()?;
+            if length == 0 {
+                break;
+            }
+        }
         Ok(Reply {
             status,
             headers,

@@ -4,18 +4,18 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::certificates::Identity;
-use super::look_until;
+use super::process::{Process, look_until};
 use super::tools::tool;
 
 /// A running collector. Dropped, it is killed.
 pub(crate) struct Collector {
-    child: Child,
+    _process: Process,
     home: TempDir,
     pub(crate) http: SocketAddr,
     pub(crate) grpc: SocketAddr,
@@ -89,8 +89,9 @@ impl Collector {
         let [http, grpc] = ["http", "grpc"].map(|protocol| {
             address(protocol).unwrap_or_else(|| panic!("no {protocol} in {output}"))
         });
+        let log = home.path().join("stderr");
         Self {
-            child,
+            _process: Process::of("otel-collector", child, log),
             home,
             http,
             grpc,
@@ -123,14 +124,6 @@ impl Collector {
     pub(crate) fn wait_for(&self, what: &str, is_it: impl Fn(&Span) -> bool) -> Span {
         look_until(what, || self.spans().iter().any(&is_it));
         self.spans().into_iter().find(is_it).expect("it was there")
-    }
-}
-
-impl Drop for Collector {
-    fn drop(&mut self) {
-        // Either fails only if it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

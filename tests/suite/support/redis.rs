@@ -9,9 +9,8 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::{self, Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
-use std::thread;
 
 use ::redis::{
     Client, Connection, ConnectionAddr, FromRedisValue, IntoConnectionInfo as _, RedisResult,
@@ -20,8 +19,8 @@ use tempfile::TempDir;
 
 use super::certificates::Identity;
 use super::faketime::FakeTime;
+use super::process::{PATIENCE, Process, look_until};
 use super::versions::{DEFAULT, ON_PATH, Version};
-use super::{PATIENCE, look_until};
 
 /// Below those that Linux gives to clients (from 32,768): none is taken by somebody's connection
 /// while the server is away, and no client that tries again and again to reach a server that is
@@ -34,15 +33,17 @@ pub(crate) const BUS_PORT_OFFSET: u16 = 10_000;
 
 /// A running server, by default without persistence. Dropped, it is killed; in a
 /// test that fails, its log is shown.
+#[derive(Debug)]
 pub(crate) struct RedisProcess {
     /// `None` while it is killed.
-    child: Option<Child>,
+    process: Option<Process>,
     /// As it was started, and will be again.
     options: Builder,
     port: u16,
 }
 
 /// Options of a server; by default it listens on TCP.
+#[derive(Debug)]
 pub(crate) struct Builder {
     home: Home,
     transport: Transport,
@@ -56,12 +57,13 @@ pub(crate) struct Builder {
 }
 
 /// Its directory, and how the test itself is let in.
+#[derive(Debug)]
 struct Home {
     directory: TempDir,
     password: Option<String>,
 }
 
-#[derive(PartialEq)]
+#[derive(Debug, PartialEq)]
 enum Transport {
     Tcp,
     Tls,
@@ -121,7 +123,7 @@ impl RedisProcess {
 
     /// The number of its process.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.as_ref().expect("it runs").id()
+        self.process.as_ref().expect("it runs").pid()
     }
 
     /// An administrative connection, as a user with all permissions.
@@ -228,35 +230,28 @@ impl RedisProcess {
 
     /// Sends SIGKILL, and waits until it has ended.
     pub(crate) fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // Either fails only if it has ended already.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.process = None;
     }
 
     /// Has it keep what it knows, and end. It has it again when it is restarted.
     pub(crate) fn shut_down(&mut self) {
         // It hangs up instead of an answer.
         let _ = self.options.home.command::<()>(&["SHUTDOWN", "SAVE"]);
-        let mut child = self.child.take().expect("it runs");
-        look_until("redis-server has ended", || {
-            child.try_wait().expect("it is our child").is_some()
-        });
+        self.process.take().expect("it runs").wait_until_ended();
     }
 
     /// Whether it runs, as far as the test has not killed it.
     pub(crate) fn runs(&self) -> bool {
-        self.child.is_some()
+        self.process.is_some()
     }
 
     /// Kills it if it runs, starts it where it was, with what it kept, which is nothing unless it
     /// was shut down, and waits until it answers.
     pub(crate) fn restart(&mut self) {
         self.kill();
-        self.child = self.options.try_start(self.port);
+        self.process = self.options.try_start(self.port);
         assert!(
-            self.child.is_some(),
+            self.process.is_some(),
             "another process has taken port {}",
             self.port
         );
@@ -264,15 +259,11 @@ impl RedisProcess {
 
     /// Starts it where it was, with what it kept, and does not wait until it answers.
     pub(crate) fn begin_restart(&mut self) {
-        self.child = Some(self.options.spawn(self.port));
+        self.process = Some(self.options.spawn(self.port));
     }
 
     fn signal(&self, name: &str) {
-        // It was not waited for, so its pid is not reused.
-        let sent = Command::new("sh")
-            .args(["-c", &format!("kill -{name} {}", self.pid())])
-            .status();
-        assert!(sent.expect("there is a shell").success(), "send SIG{name}");
+        self.process.as_ref().expect("it runs").signal(name);
     }
 }
 
@@ -359,16 +350,16 @@ impl Builder {
         loop {
             // Free now; if another process takes it, there are others.
             let port = self.free_port();
-            if let Some(child) = self.try_start(port) {
-                return self.started(child, port);
+            if let Some(process) = self.try_start(port) {
+                return self.started(process, port);
             }
         }
     }
 
     /// The same on this port; `None` if it is taken.
     pub(crate) fn start_at(self, port: u16) -> Option<RedisProcess> {
-        let child = self.try_start(port)?;
-        Some(self.started(child, port))
+        let process = self.try_start(port)?;
+        Some(self.started(process, port))
     }
 
     /// A free port that no other test of this process gets.
@@ -380,20 +371,20 @@ impl Builder {
         }
     }
 
-    fn started(self, child: Child, port: u16) -> RedisProcess {
+    fn started(self, process: Process, port: u16) -> RedisProcess {
         RedisProcess {
-            child: Some(child),
+            process: Some(process),
             options: self,
             port,
         }
     }
 
     /// `None` if the port is taken.
-    fn try_start(&self, port: u16) -> Option<Child> {
-        let mut child = self.spawn(port);
+    fn try_start(&self, port: u16) -> Option<Process> {
+        let mut process = self.spawn(port);
         let mut has_ended = false;
         look_until("redis-server answers", || {
-            has_ended = child.try_wait().expect("it is our child").is_some();
+            has_ended = process.ended().is_some();
             has_ended || self.home.command::<String>(&["PING"]).is_ok()
         });
         let log = fs::read_to_string(self.home.log()).unwrap_or_default();
@@ -401,10 +392,10 @@ impl Builder {
             !has_ended || log.contains("Address already in use"),
             "redis-server ended: {log}"
         );
-        (!has_ended).then_some(child)
+        (!has_ended).then_some(process)
     }
 
-    fn spawn(&self, port: u16) -> Child {
+    fn spawn(&self, port: u16) -> Process {
         let mut command = Command::new(self.version.program());
         if self.is_sentinel {
             command.arg(self.home.configuration()).arg("--sentinel");
@@ -420,28 +411,13 @@ impl Builder {
         };
         // The minus is for machines without IPv6.
         command.args(["--bind", "127.0.0.1", "-::1"]);
-        command
-            .arg("--dir")
-            .arg(self.home.directory.path())
-            .arg("--logfile")
-            .arg(self.home.log());
+        command.arg("--dir").arg(self.home.directory.path());
         command
             .arg("--unixsocket")
             .arg(self.home.socket())
             .args(&self.arguments);
         command.envs(self.clock.iter().flat_map(FakeTime::environment));
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let child = command.spawn();
-        child.unwrap_or_else(|error| {
-            panic!(
-                "{}: {error}; {}",
-                self.version.name,
-                self.version.how_to_get_it()
-            )
-        })
+        Process::start(self.version.name, command, self.home.log())
     }
 }
 
@@ -478,25 +454,13 @@ impl Home {
     }
 }
 
-impl Drop for RedisProcess {
-    fn drop(&mut self) {
-        self.kill();
-        if thread::panicking() {
-            eprintln!(
-                "redis-server's log:\n{}",
-                fs::read_to_string(self.options.home.log()).unwrap_or_default()
-            );
-        }
-    }
-}
-
 /// A port of these that nobody has, nor those so much higher up, and that no other test of this
 /// process is given.
 fn free_port(range: &Range<u16>, offsets: &[u16]) -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let ports = range.end - range.start;
     // Runs side by side begin in different places.
-    let begin = u16::try_from(process::id().wrapping_mul(64) % u32::from(ports))
+    let begin = u16::try_from(std::process::id().wrapping_mul(64) % u32::from(ports))
         .expect("it is below ports");
     let candidates =
         (0..ports).map(|_| range.start + (begin + TAKEN.fetch_add(1, Relaxed) % ports) % ports);

@@ -232,50 +232,18 @@ async fn run_client(
     answers
 }
 
-mod tests {
-    use super::*;
-    use crate::support::limit_of;
-
-    fn calls(values: usize) -> Calls {
-        Calls {
-            key: "k",
-            values,
-            deadline: None,
-        }
-    }
-
-    #[test]
-    fn every_answer_is_recorded_once() {
-        let server = TestServer::with_rules(&limit_of(3)).start();
-        let traffic = Traffic::start(&server, [calls(4)]);
-        traffic.wait_for_answers(20);
-        let [answers] = traffic.finish();
-        assert!(
-            answers.errors.is_empty() && answers.values.iter().all(|value| value.ok == 3),
-            "{answers:?}"
-        );
-        let total = server
-            .metric(r#"ratelimit_service_rate_limit_total_hits{domain="d",key1="k"}"#)
-            .expect("it has counted");
-        assert_eq!(
-            total.to_string(),
-            (answers.ok() + answers.over_limit()).to_string()
-        );
-    }
-
-    #[test]
-    fn a_lost_connection_fails_the_test() {
-        let server = TestServer::with_rules(&limit_of(3)).start();
-        let traffic = Traffic::start(&server, [calls(4)]);
-        traffic.wait_for_answers(1);
-        drop(server);
-        look_until("the clients notice", || {
-            traffic
-                .thread
-                .as_ref()
-                .expect("it is running")
-                .is_finished()
-        });
-        assert!(panic::catch_unwind(panic::AssertUnwindSafe(|| traffic.finish())).is_err());
-    }
+#[test]
+fn a_lost_connection_fails_the_test() {
+    let server = TestServer::with_rules(&super::limit_of(3)).start();
+    let calls = Calls {
+        key: "k",
+        values: 4,
+        deadline: None,
+    };
+    let traffic = Traffic::start(&server, [calls]);
+    traffic.wait_for_answers(1);
+    drop(server);
+    let thread = traffic.thread.as_ref().expect("it is running");
+    look_until("the clients notice", || thread.is_finished());
+    assert!(panic::catch_unwind(panic::AssertUnwindSafe(|| traffic.finish())).is_err());
 }

@@ -55,12 +55,4 @@ impl Version {
             Program::OnPath => PathBuf::from("redis-server"),
         }
     }
-
-    /// How to get it where it does not start.
-    pub(crate) fn how_to_get_it(&self) -> &'static str {
-        match self.program {
-            Program::Installed(_) => "install it with `make tools`",
-            Program::OnPath => "install it with `apt-get install redis-server`",
-        }
-    }
 }

@@ -16,8 +16,7 @@ const LONG: Duration = Duration::from_secs(30);
 fn redis_stopped_for_half_a_minute() {
     FaultScenario::direct().run(|scenario| {
         scenario.servers.redis.stop();
-        scenario.wait_until_policies_answer();
-        scenario.wait_until_logged(UNREACHABLE);
+        scenario.wait_until_policies_answer_to(UNREACHABLE);
         thread::sleep(LONG);
         scenario.wait_until_policies_answer();
         scenario.servers.redis.cont();

@@ -22,21 +22,40 @@ use crate::support::certificates::{Authority, Identity, KeyForm};
 use crate::support::cluster::ClusterProcess;
 use crate::support::counting::{Counting, service};
 use crate::support::fault::Servers as _;
-use crate::support::redis::RedisProcess;
+use crate::support::redis::{Builder, RedisProcess};
 use crate::support::sentinel::SentinelProcess;
 use crate::support::{TestServer, limit_of, look_until, write};
 
 const LIMIT: u32 = 4;
 
+/// A server whose certificate of this authority is for these names, and whether its clients must
+/// show one.
+fn with_tls(authority: &Authority, names: &str, auth_clients: &str) -> Builder {
+    let identity = authority.sign("server", names, KeyForm::Pkcs8);
+    RedisProcess::builder().with_tls(&identity, auth_clients)
+}
+
+/// Has the server trust clients of another authority.
+fn trust(redis: &RedisProcess, authority: &Authority) {
+    let ca = authority.cacert();
+    redis.command::<()>(&["CONFIG", "SET", "tls-ca-cert-file", text(&ca)]);
+}
+
+/// The settings of a client with this identity.
+fn client_settings(identity: &Identity) -> Vec<(&'static str, String)> {
+    let path = |path: &Path| path.display().to_string();
+    vec![
+        ("REDIS_TLS", "true".to_owned()),
+        ("REDIS_TLS_CACERT", path(&identity.ca)),
+        ("REDIS_TLS_CLIENT_CERT", path(&identity.cert)),
+        ("REDIS_TLS_CLIENT_KEY", path(&identity.key)),
+    ]
+}
+
 #[tokio::test]
 async fn tls_trusts_the_authority_that_is_named() {
     let authority = Authority::new();
-    let server = RedisProcess::builder()
-        .with_tls(
-            &authority.sign("server", "DNS:localhost,IP:127.0.0.1", KeyForm::Pkcs8),
-            "no",
-        )
-        .start();
+    let server = with_tls(&authority, "DNS:localhost,IP:127.0.0.1", "no").start();
     let ca = authority.cacert();
     let ca = ("REDIS_TLS_CACERT", text(&ca));
     reach(&server, &[("REDIS_URL", &server.url()), ca]).await;
@@ -62,9 +81,7 @@ async fn tls_trusts_the_authority_that_is_named() {
 #[tokio::test]
 async fn a_server_of_another_authority_is_refused() {
     let (one, other) = (Authority::new(), Authority::new());
-    let server = RedisProcess::builder()
-        .with_tls(&one.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8), "no")
-        .start();
+    let server = with_tls(&one, "IP:127.0.0.1", "no").start();
     let ca = other.cacert();
     for skip in ["false", "true"] {
         let error = connect_error(&[
@@ -80,12 +97,7 @@ async fn a_server_of_another_authority_is_refused() {
 #[tokio::test]
 async fn a_server_of_another_name_is_refused_unless_names_do_not_matter() {
     let authority = Authority::new();
-    let server = RedisProcess::builder()
-        .with_tls(
-            &authority.sign("server", "DNS:redis.example", KeyForm::Pkcs8),
-            "no",
-        )
-        .start();
+    let server = with_tls(&authority, "DNS:redis.example", "no").start();
     let (url, ca) = (server.url(), authority.cacert());
     let settings = [
         ("REDIS_URL", url.as_str()),
@@ -111,12 +123,7 @@ async fn a_server_of_another_name_is_refused_unless_names_do_not_matter() {
 #[tokio::test]
 async fn a_client_certificate_is_shown_where_it_is_asked_for() {
     let authority = Authority::new();
-    let server = RedisProcess::builder()
-        .with_tls(
-            &authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8),
-            "yes",
-        )
-        .start();
+    let server = with_tls(&authority, "IP:127.0.0.1", "yes").start();
     let (url, ca) = (server.url(), authority.cacert());
     let settings = [("REDIS_URL", url.as_str()), ("REDIS_TLS_CACERT", text(&ca))];
     connect_error(&settings).await;
@@ -147,14 +154,7 @@ async fn a_client_certificate_is_shown_where_it_is_asked_for() {
 #[tokio::test]
 async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watched_once() {
     let authority = Authority::new();
-    let start = || {
-        RedisProcess::builder()
-            .with_tls(
-                &authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8),
-                "yes",
-            )
-            .start()
-    };
+    let start = || with_tls(&authority, "IP:127.0.0.1", "yes").start();
     let (main, per_second) = (start(), start());
     let Identity { cert, key, .. } = authority.sign("client", "DNS:tollgate", KeyForm::Pkcs8);
     let (ca, main_url, per_second_url) = (authority.cacert(), main.url(), per_second.address());
@@ -194,20 +194,12 @@ async fn both_redises_are_reached_with_the_same_files_of_tls_and_these_are_watch
 async fn what_is_exchanged_is_for_connections_that_begin_later() {
     let authority = Authority::new();
     let [before, after] = ["before", "after"].map(|_| Authority::new());
-    let redis = RedisProcess::builder().with_tls(
-        &authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8),
-        "yes",
-    );
+    let redis = with_tls(&authority, "IP:127.0.0.1", "yes");
     let redis = redis.with_user("user app on >1st ~* +@all").start();
     let home = TempDir::new().expect("a temporary directory can be made");
     let [password, cert, key] = ["password", "cert", "key"].map(|name| home.path().join(name));
     let exchange = |content: &str, authority: &Authority, form: KeyForm| {
-        redis.command::<()>(&[
-            "CONFIG",
-            "SET",
-            "tls-ca-cert-file",
-            text(&authority.cacert()),
-        ]);
+        trust(&redis, authority);
         let identity = authority.sign("client", "DNS:tollgate", form);
         fs::write(&password, content).expect("a file can be written");
         fs::copy(identity.cert, &cert).expect("a file can be copied");
@@ -305,21 +297,11 @@ fn redis_is_reached_only_with_what_it_asks_for() {
 #[test]
 fn a_client_certificate_is_exchanged_without_a_restart() {
     let authority = Authority::new();
-    let redis = RedisProcess::builder()
-        .with_tls(
-            &authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8),
-            "yes",
-        )
-        .start();
+    let redis = with_tls(&authority, "IP:127.0.0.1", "yes").start();
     let home = TempDir::new().expect("a temporary directory can be made");
     let [cert, key] = ["cert", "key"].map(|name| home.path().join(name));
     let exchange = |authority: &Authority| {
-        redis.command::<()>(&[
-            "CONFIG",
-            "SET",
-            "tls-ca-cert-file",
-            &authority.cacert().display().to_string(),
-        ]);
+        trust(&redis, authority);
         let identity = authority.sign("client", "DNS:tollgate", KeyForm::Pkcs8);
         fs::copy(identity.cert, &cert).expect("a file can be copied");
         fs::copy(identity.key, &key).expect("a file can be copied");
@@ -348,10 +330,7 @@ fn a_client_certificate_is_exchanged_without_a_restart() {
 fn the_second_redis_is_reached_only_with_what_it_asks_for() {
     let authority = Authority::new();
     let main = RedisProcess::start();
-    let second = RedisProcess::builder().with_tls(
-        &authority.sign("server", "IP:127.0.0.1", KeyForm::Pkcs8),
-        "no",
-    );
+    let second = with_tls(&authority, "IP:127.0.0.1", "no");
     let second = second.with_password("s3cret").start();
     let home = TempDir::new().expect("a temporary directory can be made");
     let path = home.path().join("password");
@@ -399,32 +378,18 @@ fn the_second_redis_is_reached_only_with_what_it_asks_for() {
 async fn a_cluster_is_reached_with_client_certificates_and_a_password() {
     let authority = Authority::new();
     let identity = authority.sign("redis", "IP:127.0.0.1", KeyForm::Pkcs8);
-    let path = |path: &Path| path.display().to_string();
     let cluster = ClusterProcess::builder()
         .with_tls(&identity, "yes")
         .with_password("s3cret")
         .start();
     for server in cluster.living() {
-        server.command::<()>(&[
-            "ACL",
-            "SETUSER",
-            "app",
-            "on",
-            ">also-s3cret",
-            "~*",
-            "&*",
-            "+@all",
-        ]);
+        let user = ["app", "on", ">also-s3cret", "~*", "&*", "+@all"];
+        server.command::<()>(&[&["ACL", "SETUSER"], &user[..]].concat());
     }
     for auth in ["s3cret", "app:also-s3cret"] {
-        let settings = [
-            ("REDIS_AUTH", auth.to_owned()),
-            ("REDIS_TLS", "true".to_owned()),
-            ("REDIS_TLS_CACERT", path(&identity.ca)),
-            ("REDIS_TLS_CLIENT_CERT", path(&identity.cert)),
-            ("REDIS_TLS_CLIENT_KEY", path(&identity.key)),
-        ];
-        let server = service(LIMIT, &[cluster.settings(), settings.to_vec()].concat());
+        let mut settings = [cluster.settings(), client_settings(&identity)].concat();
+        settings.push(("REDIS_AUTH", auth.to_owned()));
+        let server = service(LIMIT, &settings);
         let mut counting = ready(&server).await;
         counting.admits_exactly(LIMIT, [auth]).await;
         // Where a slot goes, credentials go as well.
@@ -439,17 +404,11 @@ async fn a_cluster_is_reached_with_client_certificates_and_a_password() {
 async fn sentinels_and_their_servers_are_reached_with_client_certificates() {
     let authority = Authority::new();
     let identity = authority.sign("redis", "IP:127.0.0.1", KeyForm::Pkcs8);
-    let path = |path: &Path| path.display().to_string();
     let deployment = SentinelProcess::builder()
         .with_tls(&identity, "yes")
         .start();
-    let tls = [
-        ("REDIS_TLS", "true".to_owned()),
-        ("REDIS_TLS_CACERT", path(&identity.ca)),
-        ("REDIS_TLS_CLIENT_CERT", path(&identity.cert)),
-        ("REDIS_TLS_CLIENT_KEY", path(&identity.key)),
-    ];
-    let server = service(LIMIT, &[deployment.settings(), tls.to_vec()].concat());
+    let settings = [deployment.settings(), client_settings(&identity)].concat();
+    let server = service(LIMIT, &settings);
     let mut counting = Counting::at(&server).await;
     counting.wait_for_verdicts(&[("token", "anything")]).await;
     counting.admits_exactly(LIMIT, ["v"]).await;

@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use crate::env::envoy::{self, Envoy};
-use crate::env::eventually;
-use crate::env::http::{Connection, Reply, Request};
-use crate::env::redis::RedisServer;
+use crate::env::http::{Connection, Headers as _, Reply, Request};
 use crate::suite::certificates::{Authority, Identity, KeyForm};
+use crate::suite::process::look_until;
+use crate::suite::redis::RedisProcess;
 use crate::suite::xds::{ControlPlane, NODE};
 use crate::system::deployments::machine::{self, Machine};
 use crate::system::deployments::pod::{Pod, at, get};
@@ -136,8 +136,8 @@ fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
             200,
             "five bytes a year: the first request has not sent any yet"
         );
-        eventually("three bytes, and three more, are more than five", || {
-            (env.get("/tokens").status == 429).then_some(())
+        look_until("three bytes, and three more, are more than five", || {
+            env.get("/tokens").status == 429
         });
         assert_eq!(
             env.statuses("/own", 3),
@@ -260,7 +260,7 @@ struct Env {
     control_plane: ControlPlane,
     envoy: Envoy,
     ingress: SocketAddr,
-    _redis: RedisServer,
+    _redis: Option<RedisProcess>,
     _authority: Authority,
 }
 
@@ -300,7 +300,7 @@ impl Env {
         let envoy = authority.sign("envoy", "DNS:*.envoy-gateway-system", KeyForm::Pkcs1);
 
         let control_plane = ControlPlane::start_with_tls_at(at(Self::CONTROL_PLANE), &gateway);
-        let redis = RedisServer::start_at(at(6379), &machine.home);
+        let redis = RedisProcess::builder().start_at(6379);
         // That ConfigMap is optional: where there is none, an empty directory is mounted.
         let [certs, mapping] = [
             secret(machine, "rate-limit-certs", &service),
@@ -337,8 +337,8 @@ impl Env {
     /// Gives out rules, and waits until they are taken.
     fn serve(&self, rules: &Value) {
         self.control_plane.serve("1", rules);
-        eventually("the rules are taken", || {
-            (self.control_plane.newest()["version"] == "1").then_some(())
+        look_until("the rules are taken", || {
+            self.control_plane.newest()["version"] == "1"
         });
         assert_eq!(self.control_plane.newest()["error"], "");
     }
@@ -350,8 +350,8 @@ impl Env {
 
     /// Any request of a client's.
     fn send(&self, request: Request<'_>) -> Reply {
-        let mut connection = Connection::open(self.ingress).expect("Envoy listens");
-        connection.send(request).expect("Envoy answers")
+        let mut connection = Connection::open(self.ingress);
+        request.send(&mut connection).expect("Envoy answers")
     }
 
     /// What so many requests, one after the other, are answered with.
@@ -364,9 +364,7 @@ impl Env {
     /// request.
     fn ends_in_order(&mut self) {
         self.pod.terminate();
-        eventually("the probes say so", || {
-            (self.pod.health() == Some(500)).then_some(())
-        });
+        look_until("the probes say so", || self.pod.health() == Some(500));
         assert_eq!(self.get("/elsewhere").status, 429, "Envoys still ask");
         assert!(self.pod.wait_until_ended().success());
         let errors = self

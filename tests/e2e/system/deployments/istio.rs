@@ -4,9 +4,9 @@
 use std::net::SocketAddr;
 
 use crate::env::envoy::{self, Envoy};
-use crate::env::eventually;
 use crate::env::http::{self, Reply};
-use crate::env::redis::RedisServer;
+use crate::suite::process::look_until;
+use crate::suite::redis::RedisProcess;
 use crate::system::deployments::machine::{self, Machine};
 use crate::system::deployments::pod::{Pod, at, get};
 use crate::system::deployments::sample::{Sample, indented};
@@ -55,7 +55,7 @@ fn the_sample_that_users_apply_is_istios() {
 #[test]
 fn a_gateway_is_limited_by_the_sample_with_another_image() {
     machine::on_its_own(&NAMES, |machine| {
-        let _redis = RedisServer::start_at(at(6379), &machine.home);
+        let _redis = RedisProcess::builder().start_at(6379);
         let rules = Sample::read("istio/rate-limit-service.yaml").below("data:", "config.yaml: |");
         let config = Volume::new(machine, "config", &[(RULES_FILE, &rules)]);
         let mut pod = Pod::start(machine, &ENVIRONMENT, &[(RULES_DIRECTORY, &config)]);
@@ -92,8 +92,8 @@ fn a_gateway_is_limited_by_the_sample_with_another_image() {
             RULES_FILE,
             &rules.replace("requests_per_unit: 1\n", "requests_per_unit: 1000\n"),
         )]);
-        eventually("the new ConfigMap is in force", || {
-            limits()[1].ends_with("=1000").then_some(())
+        look_until("the new ConfigMap is in force", || {
+            limits()[1].ends_with("=1000")
         });
         assert_eq!(gateway.get("/").status, 200, "a thousand a minute");
 
@@ -151,7 +151,7 @@ impl Gateway {
 
     /// A request from outside of the mesh.
     fn get(&self, path: &str) -> Reply {
-        http::get(self.ingress, path).expect("Envoy answers")
+        http::get(self.ingress, path)
     }
 }
 

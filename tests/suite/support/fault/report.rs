@@ -189,34 +189,3 @@ fn sum(page: &str, name: &str, label: &str) -> u64 {
         .map(|(_, count)| count.parse::<u64>().expect("a counter is a number"))
         .sum()
 }
-
-mod tests {
-    use super::*;
-    use crate::support::fault_log::{SLOW, UNREACHABLE};
-
-    fn history(lines: &[&str]) -> History {
-        History {
-            log: lines.iter().map(|line| (*line).to_owned()).collect(),
-            ..History::default()
-        }
-    }
-
-    #[test]
-    fn a_fault_is_over_when_each_address_has_both_lines() {
-        let (a, b) = (
-            "Redis unreachable; … address=a cause=x",
-            "Redis unreachable; … address=b",
-        );
-        let (a_over, b_over) = (
-            "recovered: … address=a fault=\"Redis unreachable\"",
-            "fault cleared: … address=b fault=\"Redis unreachable\"",
-        );
-        assert!(history(&[]).is_over() && history(&[a, a_over, b, b_over]).is_over());
-        assert!(!history(&[a]).is_over() && !history(&[a, b, a_over, a_over]).is_over());
-        assert!(
-            history(&[a]).has_open(UNREACHABLE)
-                && !history(&[a]).has_open(SLOW)
-                && !history(&[a, a_over]).has_open(UNREACHABLE)
-        );
-    }
-}
