@@ -9,7 +9,6 @@ use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::thread::{self, JoinHandle};
 
 use axum::body::{Body, Bytes};
 use http::{Request, Response};
@@ -19,8 +18,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::runtime::Builder;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
 
@@ -29,8 +28,7 @@ use tokio_stream::StreamExt as _;
 pub(crate) struct Upstream {
     addr: SocketAddr,
     state: Arc<BackendState>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _runtime: Runtime,
 }
 
 /// What it does with a request, step by step; it is inside until the last one is done or its client
@@ -67,9 +65,14 @@ struct InFlight(Arc<BackendState>);
 impl Upstream {
     /// Starts it. To what it knows no other answer to it says "ok".
     pub(crate) fn start() -> Self {
-        let listener =
-            std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a port");
-        listener.set_nonblocking(true).expect("the option is valid");
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_io()
+            .build()
+            .expect("a runtime can be built");
+        let listener = runtime
+            .block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
+            .expect("there is a port");
         let addr = listener.local_addr().expect("it is bound");
         let state = Arc::new(BackendState {
             answers: Mutex::default(),
@@ -78,26 +81,11 @@ impl Upstream {
             inside: AtomicUsize::new(0),
             inside_max: AtomicUsize::new(0),
         });
-        let (stop, stopped) = oneshot::channel();
-        let serving = state.clone();
-        let thread = thread::spawn(move || {
-            let runtime = Builder::new_current_thread()
-                .enable_io()
-                .build()
-                .expect("a runtime can be built");
-            runtime.block_on(async {
-                let listener = TcpListener::from_std(listener).expect("it listens");
-                tokio::select! {
-                    _ = stopped => {}
-                    never = serve(listener, serving) => match never {},
-                }
-            });
-        });
+        runtime.spawn(serve(listener, state.clone()));
         Self {
             addr,
             state,
-            stop: Some(stop),
-            thread: Some(thread),
+            _runtime: runtime,
         }
     }
 
@@ -225,14 +213,6 @@ impl Drop for InFlight {
     }
 }
 
-impl Drop for Upstream {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        // It panicked only if the test has failed by now, and says so itself.
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
 /// Serves every connection, for ever.
 async fn serve(listener: TcpListener, state: Arc<BackendState>) -> Infallible {
     let mut connections = JoinSet::new();
@@ -250,58 +230,5 @@ async fn serve(listener: TcpListener, state: Arc<BackendState>) -> Infallible {
                 connections.spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             }
         }
-    }
-}
-
-/// The backend itself, behind an Envoy.
-mod tests {
-    use super::*;
-    use crate::env::http::Request;
-    use crate::env::{Env, eventually};
-
-    #[test]
-    fn it_answers_when_it_is_told_to_and_knows_who_is_inside() {
-        let env = Env::with("envoy.yaml").with_upstream().start();
-        let upstream = env.upstream();
-        let inside = |count: usize| {
-            eventually(&format!("{count} are inside"), || {
-                (upstream.inside() == count).then_some(())
-            });
-        };
-        assert_eq!(env.get("/health").reply.body, "ok\n");
-        assert_eq!(
-            upstream
-                .was_told("x-envoy-expected-rq-timeout-ms")
-                .as_deref(),
-            Some("15000"),
-            "a header that Envoy adds"
-        );
-
-        upstream.answers(
-            "/health",
-            Answer::of(&[("x-kind", "slow")], "first ")
-                .then("second")
-                .later(),
-        );
-        let [first, second, third] = [0; 3].map(|_| env.begin(Request::get("/health")));
-        inside(3);
-        second.hang_up();
-        inside(2);
-        assert!(!first.has_received("HTTP") && !third.has_received("HTTP"));
-        upstream.release(2);
-        eventually("both begin", || {
-            (first.has_received("first") && third.has_received("first")).then_some(())
-        });
-        assert_eq!(upstream.inside(), 2, "the rest is still to come");
-        upstream.release(2);
-        for answered in [first, third] {
-            let reply = answered.finish().reply;
-            assert_eq!(
-                (reply.header("x-kind"), &*reply.body),
-                (Some("slow"), "first second")
-            );
-        }
-        inside(0);
-        assert_eq!(upstream.inside_max(), 3);
     }
 }

@@ -8,18 +8,17 @@
 //! The soak of benches/ uses it, too, which is why it knows nothing of this suite, and its own
 //! tests are in another file.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{self, Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::SeqCst};
-use std::thread;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::runtime::{self, Runtime};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
@@ -33,9 +32,8 @@ const LOSSES_MAX: u32 = 5;
 pub(crate) struct Proxy {
     addr: SocketAddr,
     shared: Arc<Shared>,
-    /// Its thread ends when this is dropped.
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
+    /// Its thread; `None` when it is dropped.
+    runtime: Option<Runtime>,
 }
 
 /// What happens to those who pass.
@@ -111,32 +109,24 @@ impl Proxy {
             opened: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
         });
-        let (stop, stopped) = oneshot::channel();
-        let (listening, addr) = std::sync::mpsc::channel();
+        let listener =
+            net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port");
+        let addr = listener.local_addr().expect("it is bound");
+        listener.set_nonblocking(true).expect("the option is valid");
+        let runtime = runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime can be built");
         let serving = shared.clone();
-        let thread = thread::spawn(move || {
-            let runtime = runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime can be built");
-            runtime.block_on(async {
-                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-                    .await
-                    .expect("there is a free port");
-                listening
-                    .send(listener.local_addr().expect("it is bound"))
-                    .expect("the test waits");
-                tokio::select! {
-                    () = serve(&listener, &serving) => {}
-                    _ = stopped => {}
-                }
-            });
+        runtime.spawn(async move {
+            let listener = TcpListener::from_std(listener).expect("it listens");
+            serve(&listener, &serving).await;
         });
         Self {
-            addr: addr.recv().expect("the proxy starts"),
+            addr,
             shared,
-            stop: Some(stop),
-            thread: Some(thread),
+            runtime: Some(runtime),
         }
     }
 
@@ -174,13 +164,8 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        let ended = self.thread.take().map(thread::JoinHandle::join);
-        if !thread::panicking() {
-            ended
-                .expect("it was started")
-                .expect("the proxy does not panic");
-        }
+        // Without waiting, which a test with a runtime of its own must not.
+        self.runtime.take().map(Runtime::shutdown_background);
     }
 }
 
