@@ -136,13 +136,6 @@ impl ClusterProcess {
             .command(&["CLUSTER", "KEYSLOT", key])
     }
 
-    /// The node that serves a slot, as the first node says that runs.
-    pub(crate) fn owner_of(&self, slot: u16) -> usize {
-        let view = self.view(self.living().next().expect("some node runs"));
-        view.owner_of(slot)
-            .unwrap_or_else(|| panic!("slot {slot} has no node: {view:?}"))
-    }
-
     /// The node that serves a slot, once all masters that run name the same one. Until a new
     /// owner's configuration epoch has reached a node, a late heartbeat of the old owner makes
     /// that node name the old one again.

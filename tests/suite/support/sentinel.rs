@@ -29,8 +29,6 @@ pub(crate) struct Builder<'i> {
     /// Of the sentinels.
     sentinel_password: Option<&'static str>,
     sentinel_user: Option<&'static str>,
-    /// Whether there is one more sentinel, which is wrong.
-    has_a_liar: bool,
 }
 
 impl SentinelProcess {
@@ -48,7 +46,6 @@ impl SentinelProcess {
             password: None,
             sentinel_password: None,
             sentinel_user: None,
-            has_a_liar: false,
         }
     }
 
@@ -62,9 +59,9 @@ impl SentinelProcess {
             .join(",")
     }
 
-    /// The server that the honest sentinels call the master, if they agree.
+    /// The server that the sentinels call the master, if they agree.
     pub(crate) fn master_by_name(&self) -> Option<usize> {
-        let mut named = self.honest().map(named_by);
+        let mut named = self.living().map(named_by);
         let first = named.next()?;
         let number = self
             .servers
@@ -87,7 +84,7 @@ impl SentinelProcess {
     /// Has a replica take over from a master that is well, and waits until it has.
     pub(crate) fn fail_over(&self) {
         let before = self.master_by_name().expect("they agree");
-        let sentinel = self.honest().next().expect("a sentinel runs");
+        let sentinel = self.living().next().expect("a sentinel runs");
         // A sentinel rejects this after a recent failover, or without a recent reply of a replica.
         look_until("a sentinel begins to fail over", || {
             sentinel.tries(&["SENTINEL", "FAILOVER", MASTER])
@@ -107,11 +104,8 @@ impl SentinelProcess {
         });
     }
 
-    /// Those who run and say what is so. The liar is the first one.
-    fn honest(&self) -> impl Iterator<Item = &RedisProcess> {
-        self.sentinels[self.sentinels.len() - SENTINELS..]
-            .iter()
-            .filter(|sentinel| sentinel.runs())
+    fn living(&self) -> impl Iterator<Item = &RedisProcess> {
+        self.sentinels.iter().filter(|sentinel| sentinel.runs())
     }
 
     fn wait_until_known(&self) {
@@ -124,7 +118,7 @@ impl SentinelProcess {
         });
         look_until("the sentinels know each other, and the replicas", || {
             let number = |sentinel, name| state(sentinel, name).parse::<usize>().expect("a number");
-            self.honest().all(|sentinel| {
+            self.living().all(|sentinel| {
                 number(sentinel, "num-slaves") == self.servers.len() - 1
                     && number(sentinel, "num-other-sentinels") >= SENTINELS - 1
             })
@@ -176,14 +170,6 @@ impl<'i> Builder<'i> {
         }
     }
 
-    /// One more sentinel, the first that an operator would name: it takes a replica for the master.
-    pub(crate) fn with_a_liar(self) -> Self {
-        Self {
-            has_a_liar: true,
-            ..self
-        }
-    }
-
     /// Starts everything, and waits until everybody knows everybody.
     pub(crate) fn start(self) -> SentinelProcess {
         let master = self.server().start();
@@ -191,16 +177,12 @@ impl<'i> Builder<'i> {
         let of = of.each_ref().map(String::as_str);
         let replicas = (0..self.replicas).map(|_| self.server().with_arguments(&of).start());
         let servers: Vec<RedisProcess> = [master].into_iter().chain(replicas).collect();
-        let honest = (0..SENTINELS).map(|_| self.sentinel(servers[0].port()));
-        let mut deployment = SentinelProcess {
-            sentinels: honest.collect(),
+        let sentinels = (0..SENTINELS).map(|_| self.sentinel(servers[0].port()));
+        let deployment = SentinelProcess {
+            sentinels: sentinels.collect(),
             servers,
         };
         deployment.wait_until_known();
-        if self.has_a_liar {
-            let liar = self.sentinel(deployment.servers[1].port());
-            deployment.sentinels.insert(0, liar);
-        }
         deployment
     }
 

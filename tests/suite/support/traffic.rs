@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use prost::Message as _;
 use tokio::runtime;
-use tokio::task::JoinSet;
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitResponse;
 
 use super::raw_grpc::{Connection, Ended, frame};
@@ -23,10 +22,17 @@ pub(crate) const CLIENTS: usize = 2;
 /// Between two calls of a client, so that the machine has time for everything else.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Running clients. They stop when this is dropped.
+/// Running clients, a thread each. They stop when this is dropped.
 pub(crate) struct Traffic<const N: usize> {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<[Answers; N]>>,
+    stopped: Arc<AtomicBool>,
+    /// By group.
+    clients: [Vec<Client>; N],
+}
+
+struct Client {
+    /// Calls answered so far.
+    answered: Arc<AtomicUsize>,
+    thread: JoinHandle<Answers>,
 }
 
 /// What a group of clients asks for, in domain `d`.
@@ -56,69 +62,57 @@ pub(crate) struct ValueAnswers {
     pub(crate) errors: u64,
 }
 
-struct Shared {
-    stopped: AtomicBool,
-    /// Calls answered so far, by client.
-    answered: Vec<AtomicUsize>,
-}
-
 impl<const N: usize> Traffic<N> {
     /// Starts [`CLIENTS`] clients for each group.
     pub(crate) fn start(server: &TestServer, groups: [Calls; N]) -> Self {
-        let answered = (0..N * CLIENTS).map(|_| AtomicUsize::new(0)).collect();
-        let shared = Arc::new(Shared {
-            stopped: AtomicBool::new(false),
-            answered,
-        });
-        let (addr, running) = (server.grpc, shared.clone());
-        let thread = thread::spawn(move || {
-            let runtime = runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime can be built");
-            runtime.block_on(call_until_stopped(addr, groups, running))
-        });
-        Self {
-            shared,
-            thread: Some(thread),
-        }
+        let stopped = Arc::new(AtomicBool::new(false));
+        let client = |calls: &Calls, number| {
+            let (addr, calls, stopped) = (server.grpc, calls.clone(), stopped.clone());
+            let answered = Arc::new(AtomicUsize::new(0));
+            let counted = answered.clone();
+            let thread = thread::spawn(move || {
+                let runtime = runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .expect("a runtime can be built");
+                runtime.block_on(run_client(addr, &calls, number, &stopped, &counted))
+            });
+            Client { answered, thread }
+        };
+        let clients =
+            groups.map(|calls| (0..CLIENTS).map(|number| client(&calls, number)).collect());
+        Self { stopped, clients }
     }
 
     /// Waits until every client has received this many more responses.
     pub(crate) fn wait_for_answers(&self, each: usize) {
-        let before: Vec<usize> = self.answered();
+        let clients: Vec<&Client> = self.clients.iter().flatten().collect();
+        let answered = |client: &&Client| client.answered.load(Relaxed);
+        let before: Vec<usize> = clients.iter().map(answered).collect();
         look_until("every client has its answers", || {
-            assert!(
-                !self.thread.as_ref().expect("it is running").is_finished(),
-                "a client failed, see above"
-            );
-            self.answered()
-                .iter()
-                .zip(&before)
-                .all(|(now, before)| now - before >= each)
+            let has_failed = clients.iter().any(|client| client.thread.is_finished());
+            assert!(!has_failed, "a client failed, see above");
+            let mut now = clients.iter().map(answered).zip(&before);
+            now.all(|(now, before)| now - before >= each)
         });
     }
 
     /// Stops all clients after their current call.
     pub(crate) fn finish(mut self) -> [Answers; N] {
-        self.shared.stopped.store(true, Relaxed);
-        let ended = self.thread.take().expect("it is running").join();
-        ended.unwrap_or_else(|panic| panic::resume_unwind(panic))
-    }
-
-    fn answered(&self) -> Vec<usize> {
-        self.shared
-            .answered
-            .iter()
-            .map(|answered| answered.load(Relaxed))
-            .collect()
+        self.stopped.store(true, Relaxed);
+        self.clients.each_mut().map(|group| {
+            let ended = group.drain(..).map(|client| client.thread.join());
+            let answers =
+                ended.map(|ended| ended.unwrap_or_else(|panic| panic::resume_unwind(panic)));
+            answers.reduce(Answers::plus).expect("there are clients")
+        })
     }
 }
 
 impl<const N: usize> Drop for Traffic<N> {
     fn drop(&mut self) {
         // Also when a test fails: its clients would go on forever.
-        self.shared.stopped.store(true, Relaxed);
+        self.stopped.store(true, Relaxed);
     }
 }
 
@@ -154,79 +148,43 @@ impl Answers {
         }
     }
 
-    fn add(&mut self, other: Self) {
+    fn plus(mut self, other: Self) -> Self {
         for (sum, value) in self.values.iter_mut().zip(other.values) {
             sum.ok += value.ok;
             sum.over_limit += value.over_limit;
             sum.errors += value.errors;
         }
         self.errors.extend(other.errors);
+        self
     }
-}
-
-async fn call_until_stopped<const N: usize>(
-    addr: SocketAddr,
-    groups: [Calls; N],
-    shared: Arc<Shared>,
-) -> [Answers; N] {
-    let mut answers = groups.each_ref().map(|calls| Answers {
-        values: vec![ValueAnswers::default(); calls.values],
-        errors: Vec::new(),
-    });
-    let mut clients = JoinSet::new();
-    for (group, calls) in groups.into_iter().enumerate() {
-        for client in 0..CLIENTS {
-            let (calls, shared, answers) = (calls.clone(), shared.clone(), answers[group].clone());
-            clients.spawn(async move {
-                (
-                    group,
-                    run_client(
-                        addr,
-                        calls,
-                        client,
-                        shared,
-                        group * CLIENTS + client,
-                        answers,
-                    )
-                    .await,
-                )
-            });
-        }
-    }
-    while let Some(ended) = clients.join_next().await {
-        let (group, seen) = ended.unwrap_or_else(|error| panic::resume_unwind(error.into_panic()));
-        answers[group].add(seen);
-    }
-    answers
 }
 
 /// Calls on one connection, which must stay open.
 async fn run_client(
     addr: SocketAddr,
-    calls: Calls,
-    client: usize,
-    shared: Arc<Shared>,
+    calls: &Calls,
     number: usize,
-    mut answers: Answers,
+    stopped: &AtomicBool,
+    answered: &AtomicUsize,
 ) -> Answers {
     let mut connection = Connection::open(addr).await;
-    let values = if client == 0 {
+    let mut answers = Answers {
+        values: vec![ValueAnswers::default(); calls.values],
+        errors: Vec::new(),
+    };
+    let values = if number == 0 {
         calls.values
     } else {
         calls.values.div_ceil(2)
     };
     for value in (0..values).cycle() {
-        if shared.stopped.load(Relaxed) {
+        if stopped.load(Relaxed) {
             break;
         }
         let message = frame(&request("d", &[&[(calls.key, &value.to_string())]]));
-        let ended = connection
-            .begin_within(calls.deadline)
-            .await
-            .finish(&message)
-            .await;
-        answers.record(value, &ended);
-        shared.answered[number].fetch_add(1, Relaxed);
+        let call = connection.begin_within(calls.deadline).await;
+        answers.record(value, &call.finish(&message).await);
+        answered.fetch_add(1, Relaxed);
         tokio::time::sleep(PAUSE).await;
     }
     answers
@@ -243,7 +201,9 @@ fn a_lost_connection_fails_the_test() {
     let traffic = Traffic::start(&server, [calls]);
     traffic.wait_for_answers(1);
     drop(server);
-    let thread = traffic.thread.as_ref().expect("it is running");
-    look_until("the clients notice", || thread.is_finished());
+    let [clients] = &traffic.clients;
+    look_until("the clients notice", || {
+        clients.iter().all(|client| client.thread.is_finished())
+    });
     assert!(panic::catch_unwind(panic::AssertUnwindSafe(|| traffic.finish())).is_err());
 }

@@ -96,41 +96,27 @@ fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
             (429, None)
         );
         assert_eq!(refused.header("x-ratelimit-limit"), Some("3, 3;w=31536000"));
-        assert_eq!(
-            env.statuses("/elsewhere", 3),
-            [200, 200, 429],
-            "all but 192.0.2.0/24"
-        );
+        for (path, statuses, why) in [
+            ("/elsewhere", [200, 200, 429], "all but 192.0.2.0/24"),
+            ("/shadow", [200; 3], "one a year, in shadow mode"),
+            ("/cost", [200, 200, 429], "twelve a year, at five each"),
+            (
+                "/own",
+                [200, 200, 429],
+                "the client's own limit stands for the rule's hundred",
+            ),
+        ] {
+            assert_eq!(env.statuses(path, 3), statuses, "{path}: {why}");
+        }
 
         let as_user = |user, organization| {
-            env.send(
-                Request::get("/headers").with(&[("x-user-id", user), ("x-org-id", organization)]),
-            )
+            let headers = [("x-user-id", user), ("x-org-id", organization)];
+            env.send(Request::get("/headers").with(&headers)).status
         };
-        assert_eq!(
-            [
-                as_user("one", "a").status,
-                as_user("one", "b").status,
-                as_user("one", "a").status
-            ],
-            [200, 200, 429]
-        );
-        assert_eq!(
-            [as_user("two", "a").status; 3],
-            [200; 3],
-            "nobody else is meant"
-        );
-        assert_eq!(
-            env.statuses("/shadow", 3),
-            [200; 3],
-            "one a year, in shadow mode"
-        );
-
-        assert_eq!(
-            env.statuses("/cost", 3),
-            [200, 200, 429],
-            "twelve a year, at five each"
-        );
+        let statuses = ["a", "b", "a"].map(|organization| as_user("one", organization));
+        assert_eq!(statuses, [200, 200, 429]);
+        let statuses = ["a"; 3].map(|organization| as_user("two", organization));
+        assert_eq!(statuses, [200; 3], "nobody else is meant");
         assert_eq!(
             env.get("/tokens").status,
             200,
@@ -139,23 +125,18 @@ fn a_gateway_is_limited_as_its_policies_say_with_the_image_changed() {
         look_until("three bytes, and three more, are more than five", || {
             env.get("/tokens").status == 429
         });
-        assert_eq!(
-            env.statuses("/own", 3),
-            [200, 200, 429],
-            "the client's own limit stands for the rule's hundred"
-        );
 
         // One limit for two routes, and for each user; the second route has one of its own besides,
         // and its filter asks first.
-        assert_eq!(env.get("/shared?user=ann").status, 200);
-        assert_eq!(env.get("/shared/too?user=ann").status, 200);
-        assert_eq!(env.get("/shared?user=ann").status, 429);
-        assert_eq!(env.get("/shared?user=bob").status, 200);
-        assert_eq!(
-            env.get("/shared/too?user=bob").status,
-            429,
-            "one a year there"
-        );
+        for (path, status) in [
+            ("/shared?user=ann", 200),
+            ("/shared/too?user=ann", 200),
+            ("/shared?user=ann", 429),
+            ("/shared?user=bob", 200),
+            ("/shared/too?user=bob", 429),
+        ] {
+            assert_eq!(env.get(path).status, status, "{path}");
+        }
 
         for key2 in [
             "masked_remote_address_0_0_0_0/0",
