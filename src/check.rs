@@ -5,7 +5,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::limit::Limit;
-use crate::text::Text;
+use crate::text::{Text, named_enum};
 use crate::time::{Span, Time};
 
 /// Hits of one call that windows and metrics count. More is a mistake or an attack. It is one more than
@@ -113,21 +113,23 @@ pub enum Effect {
     Unknown,
 }
 
-/// Why a store gave no verdict. Details are logged where they are known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum StoreError {
-    /// No reply in time.
-    #[error("the store did not reply in time")]
-    TimedOut,
-    /// It cannot be reached.
-    #[error("the store is unreachable")]
-    Unreachable,
-    /// It replied with an error: out of memory, read-only, or another type at the key.
-    #[error("the store rejected the check")]
-    Rejected,
-    /// Too many requests wait for it.
-    #[error("too many requests wait for the store")]
-    QueueFull,
+named_enum! {
+    /// Why a store gave no verdict, by its label in metrics. Details are logged where they are known.
+    #[derive(thiserror::Error)]
+    pub enum StoreError {
+        /// No reply in time.
+        #[error("the store did not reply in time")]
+        TimedOut = "late",
+        /// It cannot be reached.
+        #[error("the store is unreachable")]
+        Unreachable = "unreachable",
+        /// It replied with an error: out of memory, read-only, or another type at the key.
+        #[error("the store rejected the check")]
+        Rejected = "refused",
+        /// Too many requests wait for it.
+        #[error("too many requests wait for the store")]
+        QueueFull = "crowded",
+    }
 }
 
 impl CheckRequest {
@@ -260,24 +262,6 @@ impl StoreError {
         CheckError {
             error: self,
             effect: Effect::Unknown,
-        }
-    }
-
-    /// All causes.
-    pub const ALL: [Self; 4] = [
-        Self::TimedOut,
-        Self::Unreachable,
-        Self::Rejected,
-        Self::QueueFull,
-    ];
-
-    /// Its label in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::TimedOut => "late",
-            Self::Unreachable => "unreachable",
-            Self::Rejected => "refused",
-            Self::QueueFull => "crowded",
         }
     }
 }

@@ -1,16 +1,13 @@
 //! Limits: requests per period, burst and algorithm.
 
 pub use algorithm::{Algorithm, OverLimitHits};
-pub use error::LimitError;
 pub use share::Share;
-pub use terms::{BUCKETS_MAX, HOLDERS_MAX, Terms};
+pub use terms::{BUCKETS_MAX, HOLDERS_MAX, LimitError, Terms};
 pub use unit::{Months, Tick, Unit};
 pub use validated::{EXACT_MAX, LOG_ENTRIES_MAX, Limit, Window};
 
 mod algorithm;
 mod calendar;
-mod error;
-mod rate;
 mod share;
 mod terms;
 mod unit;

@@ -5,7 +5,6 @@
 
 pub use key::KeyFormat;
 pub use live::LiveRules;
-pub use lookup::lookup;
 pub use plan::{Plan, Step, plan};
 pub use query::{Descriptor, Entry, Override, Query};
 pub use rule::{
@@ -13,16 +12,15 @@ pub use rule::{
 };
 pub use tree::RuleSet;
 
-pub mod dump;
+mod dump;
 pub mod explain;
 pub mod key;
-pub mod live;
-pub mod lookup;
-pub mod metric_name;
-pub mod overrides;
+mod live;
+mod lookup;
+pub(crate) mod metric_name;
 pub mod plan;
 pub mod query;
 mod rule;
 pub mod stats;
 pub mod tree;
-pub mod wildcard;
+pub(crate) mod wildcard;

@@ -1,4 +1,4 @@
-//! Shows bytes that others send as text.
+//! Shows bytes that others send as text, and declares enums with names.
 //!
 //! Text in UTF-8 is shown as it is. In bytes that are not UTF-8, those that are no part of a
 //! character are percent-encoded, and so is each `%`: `a%\xff` is shown as `a%25%FF`. So two
@@ -47,6 +47,37 @@ impl fmt::Debug for Text<'_> {
         fmt::Debug::fmt(&*self.shown(), formatter)
     }
 }
+
+/// Declares an enum whose variants have names in rules, settings, keys or metrics.
+macro_rules! named_enum {
+    ($(#[$meta:meta])* pub enum $type:ident {
+        $($(#[$about:meta])* $variant:ident = $name:literal,)+
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $type {
+            $($(#[$about])* $variant,)+
+        }
+
+        impl $type {
+            /// All variants, in order.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            /// The name of the variant.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+
+            /// The variant of this name.
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.into_iter().find(|variant| variant.name() == name)
+            }
+        }
+    };
+}
+pub(crate) use named_enum;
 
 #[cfg(test)]
 mod tests {

@@ -274,7 +274,7 @@ fn note(runs: &[Run], lasted: Span, period: Span) -> Option<String> {
 }
 
 fn unit(name: &str) -> Result<Unit, String> {
-    Unit::from_name(name)
+    Unit::from_name(&name.to_ascii_lowercase())
         .ok_or_else(|| format!("write one of {}", Unit::ALL.map(Unit::name).join(", ")))
 }
 

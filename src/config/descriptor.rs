@@ -170,7 +170,7 @@ impl Context<'_> {
 
     /// `None` without a valid unit.
     fn terms(self, rate_limit: &RateLimitSpec, options: &ResolvedOptions<'_>) -> Option<Terms> {
-        let unit = Unit::from_name(&rate_limit.unit.value)?;
+        let unit = Unit::from_name(&rate_limit.unit.value.to_ascii_lowercase())?;
         let rate = Terms::new(rate_limit.requests_per_unit, unit, Algorithm::FixedWindow);
         Some(options.terms(Terms {
             months: self.options.months,

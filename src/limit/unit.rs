@@ -2,26 +2,41 @@
 
 use std::fmt;
 
+use crate::text::named_enum;
 use crate::time::{MICROS_PER_SECOND, Span, Time};
 
-/// The unit of a period. A month has 30 days and a year 365, and weeks begin on Thursdays, because
-/// windows are aligned to the epoch as in envoyproxy/ratelimit; see also [`Months::Calendar`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Unit {
-    /// 1 s
-    Second,
-    /// 60 s
-    Minute,
-    /// 3,600 s
-    Hour,
-    /// 86,400 s
-    Day,
-    /// 7 days
-    Week,
-    /// 30 days; see [`Months`]
-    Month,
-    /// 365 days
-    Year,
+named_enum! {
+    /// The unit of a period, shortest first. A month has 30 days and a year 365, and weeks begin on
+    /// Thursdays, because windows are aligned to the epoch as in envoyproxy/ratelimit; see also
+    /// [`Months::Calendar`].
+    pub enum Unit {
+        /// 1 s
+        Second = "second",
+        /// 60 s
+        Minute = "minute",
+        /// 3,600 s
+        Hour = "hour",
+        /// 86,400 s
+        Day = "day",
+        /// 7 days
+        Week = "week",
+        /// 30 days; see [`Months`]
+        Month = "month",
+        /// 365 days
+        Year = "year",
+    }
+}
+
+named_enum! {
+    /// The resolution of the time in a counter's state: the finest with which its numbers stay exact.
+    pub enum Tick {
+        /// 1 µs
+        Micro = "us",
+        /// 1,000 µs
+        Milli = "ms",
+        /// 1,000,000 µs
+        Second = "s",
+    }
 }
 
 /// The month of a fixed window whose period is one [`Unit::Month`]. For every other limit a month is
@@ -36,30 +51,8 @@ pub enum Months {
     Calendar,
 }
 
-/// The resolution of the time in a counter's state: the finest with which its numbers stay exact.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Tick {
-    /// 1 µs
-    Micro,
-    /// 1,000 µs
-    Milli,
-    /// 1,000,000 µs
-    Second,
-}
-
 impl Unit {
-    /// Shortest first.
-    pub const ALL: [Self; 7] = [
-        Self::Second,
-        Self::Minute,
-        Self::Hour,
-        Self::Day,
-        Self::Week,
-        Self::Month,
-        Self::Year,
-    ];
-
-    /// Length.
+    /// Its length.
     pub const fn span(self) -> Span {
         Span::from_secs(match self {
             Self::Second => 1,
@@ -72,28 +65,8 @@ impl Unit {
         })
     }
 
-    /// As rules write it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Second => "second",
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-            Self::Year => "year",
-        }
-    }
-
-    /// Case-insensitive.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|unit| unit.name().eq_ignore_ascii_case(name))
-    }
-
     /// The unit of exactly this length.
-    pub fn of(period: Span) -> Option<Self> {
+    pub(crate) fn of(period: Span) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.span() == period)
     }
 }
@@ -105,25 +78,13 @@ impl fmt::Display for Unit {
 }
 
 impl Tick {
-    /// Finest first.
-    pub(super) const ALL: [Self; 3] = [Self::Micro, Self::Milli, Self::Second];
-
-    /// Length.
+    /// Its length.
     pub const fn span(self) -> Span {
         Span::from_micros(match self {
             Self::Micro => 1,
             Self::Milli => 1_000,
             Self::Second => MICROS_PER_SECOND,
         })
-    }
-
-    /// As counter keys write it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Micro => "us",
-            Self::Milli => "ms",
-            Self::Second => "s",
-        }
     }
 
     /// Whole ticks since the epoch.

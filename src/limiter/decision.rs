@@ -8,7 +8,7 @@ use crate::check::{Check, Hits, StoreError, Verdict, Verdicts};
 use crate::limiter::queue::is_booked;
 use crate::limiter::response::Response;
 use crate::rules::query::Query;
-use crate::rules::stats::{Disposition, Outcome, RuleStats, StatsTable};
+use crate::rules::stats::{Disposition, RuleStats, StatsTable};
 use crate::rules::{Plan, Step};
 use crate::text::Text;
 
@@ -56,15 +56,10 @@ impl<'q, 'r> Decision<'_, 'q, 'r> {
             let Some((check, verdict)) = self.counted(step) else {
                 continue;
             };
-            let outcome = Outcome {
-                limit: &check.limit,
-                hits: check.hits,
-                verdict,
-                not_consumed: self.blocked && !verdict.over,
-                disposition: disposition(step, verdict, response),
-                near_ratio,
-            };
-            self.with_stats(step, stats, |stats| stats.record(&outcome));
+            let disposition = self.disposition(step, verdict, response);
+            self.with_stats(step, stats, |stats| {
+                stats.record(check, verdict, disposition, near_ratio);
+            });
         }
     }
 
@@ -87,14 +82,14 @@ impl<'q, 'r> Decision<'_, 'q, 'r> {
             Step::NoRule | Step::Unlimited(_) | Step::Replaced(_) => {}
         }
     }
-}
 
-/// What happened to hits that there was no room for, unless they were rejected.
-fn disposition(step: &Step<'_>, verdict: &Verdict, response: &Response) -> Disposition {
-    match step.rule() {
-        _ if step.in_shadow() => Disposition::Shadowed,
-        Some(rule) if response.degraded && rule.degrades() => Disposition::Degraded,
-        _ if is_booked(verdict) && !response.over_limit => Disposition::Queued,
-        _ => Disposition::Nothing,
+    fn disposition(&self, step: &Step<'_>, verdict: &Verdict, response: &Response) -> Disposition {
+        match step.rule() {
+            _ if self.blocked && !verdict.over => Disposition::NotConsumed,
+            _ if step.in_shadow() => Disposition::Shadowed,
+            Some(rule) if response.degraded && rule.degrades() => Disposition::Degraded,
+            _ if is_booked(verdict) && !response.over_limit => Disposition::Queued,
+            _ => Disposition::Nothing,
+        }
     }
 }

@@ -4,12 +4,11 @@
 //! it. Any other rule has the same line with every option in force behind it. The JSON is a stable
 //! interface for tools; `docs/rlconfig.md` describes it.
 
-use serde::ser::{Serialize, SerializeMap as _, SerializeSeq, Serializer};
 use serde_json::{Value, json};
 
 use crate::limit::{Algorithm, Limit, OverLimitHits, Unit};
 use crate::rules::rule::{Allowance, Naming, OnLimit, OnStoreError, Origin, Rule};
-use crate::rules::tree::{Domain, Level, Node, RuleSet};
+use crate::rules::tree::{Domain, Node, RuleSet};
 use crate::time::Span;
 
 /// Units for a period that is no single unit. Months and years are left out: 60 days are 60 days,
@@ -30,29 +29,17 @@ const DURATION_UNITS: [(u64, &str); 5] = [
     (1, "us"),
 ];
 
-/// The JSON of a rule set.
-struct RuleSetJson<'r> {
-    rules: &'r RuleSet,
-    on_store_error: OnStoreError,
-}
-
-struct DomainJson<'r> {
-    domain: &'r Domain,
-    on_store_error: OnStoreError,
-}
-
-/// The descriptors of a domain, depth first, in the order of the file.
-struct DescriptorsJson<'r> {
-    domain: &'r Domain,
-    on_store_error: OnStoreError,
-}
-
 impl RuleSet {
     /// One line per limit, sorted by path.
     pub fn dump(&self) -> String {
-        let mut lines = Vec::with_capacity(self.rule_count());
+        let mut lines = Vec::new();
         for domain in self.domains() {
-            collect_lines(domain, &domain.root, &mut lines);
+            domain.visit(&mut |nodes| {
+                let rule = nodes
+                    .last()
+                    .and_then(|node| Some((node, node.rule.as_ref()?)));
+                lines.extend(rule.map(|(node, rule)| (&rule.path, line(domain, node, rule))));
+            });
         }
         lines.sort_unstable();
         lines.into_iter().map(|(_, line)| line).collect()
@@ -60,22 +47,30 @@ impl RuleSet {
 
     /// The rules as JSON. `on_store_error` is the policy of rules without one.
     pub fn dump_json(&self, on_store_error: OnStoreError) -> String {
-        serde_json::to_string(&RuleSetJson {
-            rules: self,
-            on_store_error,
-        })
-        .expect("every key is a string, and a String takes any text")
+        // Written piece by piece, because a tree of JSON values for all rules takes several times the
+        // memory of the text.
+        let mut text = r#"{"domains":["#.to_owned();
+        for domain in self.domains() {
+            separate(&mut text);
+            text += &format!(
+                r#"{{"domain":{},"all_or_nothing":{},"descriptors":["#,
+                json!(domain.name),
+                domain.all_or_nothing
+            );
+            domain.visit(&mut |nodes| {
+                separate(&mut text);
+                text += &descriptor(domain, nodes, on_store_error).to_string();
+            });
+            text += "]}";
+        }
+        text + "]}"
     }
 }
 
-fn collect_lines<'r>(domain: &Domain, level: &'r Level, lines: &mut Vec<(&'r str, String)>) {
-    for node in level.nodes() {
-        if let Some(rule) = &node.rule {
-            lines.push((&rule.path, line(domain, node, rule)));
-        }
-        if let Some(below) = &node.below {
-            collect_lines(domain, below, lines);
-        }
+/// Writes a comma unless a list begins here.
+fn separate(text: &mut String) {
+    if !text.ends_with('[') {
+        text.push(',');
     }
 }
 
@@ -108,20 +103,15 @@ fn line(domain: &Domain, node: &Node, rule: &Rule) -> String {
 }
 
 fn amount(limit: &Limit) -> String {
-    let requests = limit.requests();
-    match period_in_units(limit) {
-        None => format!("requests_per_unit={requests}"),
-        Some((unit, 1)) => format!(
-            "unit={} requests_per_unit={requests}",
-            unit.name().to_uppercase()
-        ),
+    let period = match period_in_units(limit) {
+        None => String::new(),
+        Some((unit, 1)) => format!("unit={} ", unit.name().to_uppercase()),
         Some((unit, multiplier)) => {
-            format!(
-                "unit={} unit_multiplier={multiplier} requests_per_unit={requests}",
-                unit.name().to_uppercase()
-            )
+            let unit = unit.name().to_uppercase();
+            format!("unit={unit} unit_multiplier={multiplier} ")
         }
-    }
+    };
+    format!("{period}requests_per_unit={}", limit.requests())
 }
 
 /// Whether envoyproxy/ratelimit has the same limit: a fixed window of one unit and no option of a
@@ -216,122 +206,55 @@ fn in_line(value: &Value) -> String {
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-impl Serialize for RuleSetJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let domains = self
-            .rules
-            .domain_names()
-            .into_iter()
-            .filter_map(|name| self.rules.domain(name.as_bytes()));
-        let domains: Vec<_> = domains
-            .map(|domain| DomainJson {
-                domain,
-                on_store_error: self.on_store_error,
-            })
-            .collect();
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("domains", &domains)?;
-        map.end()
-    }
+/// The last of `nodes`, behind those around it.
+fn descriptor(domain: &Domain, nodes: &[&Node], on_store_error: OnStoreError) -> Value {
+    let labels = nodes.iter().map(|node| &*node.label);
+    let path: Vec<&str> = std::iter::once(&*domain.name).chain(labels).collect();
+    let entries = nodes.iter().map(|node| {
+        if node.value.is_empty() {
+            json!({"key": node.key})
+        } else {
+            json!({"key": node.key, "value": node.value})
+        }
+    });
+    let entries: Vec<Value> = entries.collect();
+    let node = nodes[nodes.len() - 1];
+    json!({
+        "path": path.join("."),
+        "entries": entries,
+        "share_threshold": node.share_threshold,
+        "value_to_metric": node.value_to_metric,
+        "limit": node.rule.as_ref().map(|rule| limit_json(node, rule, on_store_error)),
+    })
 }
 
-impl Serialize for DomainJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let &Self {
-            domain,
-            on_store_error,
-        } = self;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("domain", &domain.name)?;
-        map.serialize_entry("all_or_nothing", &domain.all_or_nothing)?;
-        map.serialize_entry(
-            "descriptors",
-            &DescriptorsJson {
-                domain,
-                on_store_error,
-            },
-        )?;
-        map.end()
+fn limit_json(node: &Node, rule: &Rule, on_store_error: OnStoreError) -> Value {
+    let mut json = json!({
+        "source": source(&rule.origin),
+        "name": rule.name,
+        "replaces": rule.replaces,
+        "unlimited": rule.limit().is_none(),
+        "shadow_mode": rule.shadow_mode,
+        "quota_mode": rule.quota_mode,
+        "detailed_metric": rule.naming == Naming::Detailed,
+    });
+    if let Some(metadata) = &rule.metadata {
+        json["metadata"] = Value::Object(metadata.clone());
     }
-}
-
-impl Serialize for DescriptorsJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut descriptors = serializer.serialize_seq(None)?;
-        self.write(&self.domain.root, &mut Vec::new(), &mut descriptors)?;
-        descriptors.end()
+    let Allowance::Limited(limit) = &rule.allowance else {
+        return json;
+    };
+    json["requests_per_unit"] = limit.requests().into();
+    if let Some((unit, multiplier)) = period_in_units(limit) {
+        json["unit"] = unit.name().into();
+        json["unit_multiplier"] = multiplier.into();
+        json["period_seconds"] = limit.period().ceil_secs().into();
     }
-}
-
-impl<'r> DescriptorsJson<'r> {
-    /// One by one, because a tree of JSON values for all rules takes several times the memory of
-    /// the text.
-    fn write<S: SerializeSeq>(
-        &self,
-        level: &'r Level,
-        nodes: &mut Vec<&'r Node>,
-        descriptors: &mut S,
-    ) -> Result<(), S::Error> {
-        for node in level.nodes() {
-            nodes.push(node);
-            descriptors.serialize_element(&self.descriptor(node, nodes))?;
-            if let Some(below) = &node.below {
-                self.write(below, nodes, descriptors)?;
-            }
-            nodes.pop();
-        }
-        Ok(())
+    json["on_store_error"] = on_store_error.name().into();
+    for (key, value) in options(node, rule, limit) {
+        json[key] = value;
     }
-
-    /// `nodes` are the descriptor and those around it, from the outermost on.
-    fn descriptor(&self, node: &Node, nodes: &[&Node]) -> Value {
-        let labels: Vec<&str> = std::iter::once(&*self.domain.name)
-            .chain(nodes.iter().map(|node| &*node.label))
-            .collect();
-        let entries = nodes.iter().map(|node| {
-            if node.value.is_empty() {
-                json!({"key": node.key})
-            } else {
-                json!({"key": node.key, "value": node.value})
-            }
-        });
-        json!({
-            "path": labels.join("."),
-            "entries": entries.collect::<Vec<_>>(),
-            "share_threshold": node.share_threshold,
-            "value_to_metric": node.value_to_metric,
-            "limit": node.rule.as_ref().map(|rule| self.limit(node, rule)),
-        })
-    }
-
-    fn limit(&self, node: &Node, rule: &Rule) -> Value {
-        let mut json = json!({
-            "source": source(&rule.origin),
-            "name": rule.name,
-            "replaces": rule.replaces,
-            "unlimited": rule.limit().is_none(),
-            "shadow_mode": rule.shadow_mode,
-            "quota_mode": rule.quota_mode,
-            "detailed_metric": rule.naming == Naming::Detailed,
-        });
-        if let Some(metadata) = &rule.metadata {
-            json["metadata"] = Value::Object(metadata.clone());
-        }
-        let Allowance::Limited(limit) = &rule.allowance else {
-            return json;
-        };
-        json["requests_per_unit"] = limit.requests().into();
-        if let Some((unit, multiplier)) = period_in_units(limit) {
-            json["unit"] = unit.name().into();
-            json["unit_multiplier"] = multiplier.into();
-            json["period_seconds"] = limit.period().ceil_secs().into();
-        }
-        json["on_store_error"] = self.on_store_error.name().into();
-        for (key, value) in options(node, rule, limit) {
-            json[key] = value;
-        }
-        json
-    }
+    json
 }
 
 /// Where a rule is defined. A resource of a control plane has no lines.

@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 
 use crate::check::Hits;
 use crate::limit::{Algorithm, Limit};
-use crate::rules::key::KeyFormat;
-use crate::rules::lookup::{End, Hop, Observer, lookup};
-use crate::rules::overrides;
+use crate::rules::key::{KeyFormat, KeyTail};
+use crate::rules::lookup::{End, lookup};
 use crate::rules::plan::{Modes, Plan, Step, plan};
-use crate::rules::query::{Entry, Query};
+use crate::rules::query::{Descriptor, Entry, Query};
 use crate::rules::rule::{OnLimit, Rule};
 use crate::rules::tree::{Domain, Found, RuleSet};
 use crate::text::Text;
@@ -36,76 +35,24 @@ pub enum Outcome {
     Invalid,
 }
 
-#[derive(Debug, Default)]
-struct Notes(String);
-
-impl Observer for Notes {
-    fn hop(&mut self, entry: Entry<'_>, hop: Hop<'_>) {
-        let how = match hop.found {
-            Found::Exact => "its key and value",
-            Found::Pattern => "a pattern",
-            Found::Default => "its key, for any value",
-        };
-        self.line(&format!(
-            "{}={} -> {} ({how})",
-            Text(entry.key),
-            Text(entry.value),
-            hop.node.label
-        ));
-        if let Some(pattern) = hop.shared_value(entry) {
-            self.line(&format!(
-                "    share_threshold: all values of {} share one counter",
-                Text(pattern)
-            ));
-        }
-    }
-
-    fn end(&mut self, end: End<'_>) {
-        match end {
-            End::Rule(rule) => self.line(&format!("rule {} at {}", rule.path, rule.origin)),
-            End::NoEntries => self.line("no entries: nothing can match"),
-            End::NoChild(entry) => {
-                self.line(&format!(
-                    "{}={} -> nothing: no such value, no pattern, no default",
-                    Text(entry.key),
-                    Text(entry.value)
-                ));
-            }
-            End::TooDeep => {
-                self.line("the rules end here, and the descriptor goes on: too deep to match");
-            }
-            End::NoLimit => self.line("no rate_limit here: not limited"),
-        }
-    }
-}
-
-impl Notes {
-    fn line(&mut self, text: &str) {
-        self.0 += &format!("  {text}\n");
-    }
-}
-
 /// Explains the match of every descriptor, its rule, its counter's key and its limit, line by line.
 pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation {
+    let explanation = |outcome, text| Explanation { text, outcome };
     let Some(domain) = rules.domain(query.domain) else {
-        let known = rules.domain_names().join(", ");
+        let known: Vec<&str> = rules.domains().iter().map(|known| &*known.name).collect();
         let text = format!(
-            "domain {}: unknown, so nothing is limited\nknown domains: {known}\n",
-            Text(query.domain)
+            "domain {}: unknown, so nothing is limited\nknown domains: {}\n",
+            Text(query.domain),
+            known.join(", ")
         );
-        return Explanation {
-            text,
-            outcome: Outcome::UnknownDomain,
-        };
+        return explanation(Outcome::UnknownDomain, text);
     };
     // No caller waits for an answer, so the time does not matter.
     let plan = match plan(rules, query, modes, Time::default()) {
         Ok(plan) => plan,
         Err(error) => {
-            return Explanation {
-                text: format!("rejected with INVALID_ARGUMENT: {error}\n"),
-                outcome: Outcome::Invalid,
-            };
+            let text = format!("rejected with INVALID_ARGUMENT: {error}\n");
+            return explanation(Outcome::Invalid, text);
         }
     };
     let mut text = format!("domain {}\n", domain.name);
@@ -114,33 +61,57 @@ pub fn explain(rules: &RuleSet, query: &Query<'_>, modes: Modes) -> Explanation 
             "all or nothing: a request that one limit rejects consumes nothing from the others\n";
     }
     for (descriptor, step) in query.descriptors.iter().zip(&plan.steps) {
-        let mut notes = Notes::default();
-        lookup(domain, descriptor, &mut notes);
-        if let Some(source) = override_source(step, domain) {
-            notes.line(&source);
+        let entries: Vec<String> = descriptor.entries.iter().map(shown).collect();
+        let mut notes = matched(domain, descriptor);
+        notes.extend(override_source(step, domain));
+        let _ = writeln!(text, "descriptor {}", entries.join(","));
+        for note in notes {
+            let _ = writeln!(text, "  {note}");
         }
-        let words: Vec<String> = descriptor
-            .entries
-            .iter()
-            .map(|entry| format!("{}={}", Text(entry.key), Text(entry.value)))
-            .collect();
-        let _ = writeln!(
-            text,
-            "descriptor {}\n{}  {}",
-            words.join(","),
-            notes.0,
-            outcome(step, &plan, domain)
-        );
+        let _ = writeln!(text, "  {}", outcome(step, &plan, domain));
     }
     let is_unmatched = plan.steps.iter().any(|step| matches!(step, Step::NoRule));
-    Explanation {
-        text,
-        outcome: if is_unmatched {
-            Outcome::NoRule
-        } else {
-            Outcome::Matched
-        },
+    let outcome = if is_unmatched {
+        Outcome::NoRule
+    } else {
+        Outcome::Matched
+    };
+    explanation(outcome, text)
+}
+
+fn shown(entry: &Entry<'_>) -> String {
+    format!("{}={}", Text(entry.key), Text(entry.value))
+}
+
+/// The nodes that the entries of a descriptor match, and how its lookup ends.
+fn matched(domain: &Domain, descriptor: &Descriptor<'_>) -> Vec<String> {
+    let (hops, end) = lookup(domain, &descriptor.entries);
+    let mut notes = Vec::new();
+    for (entry, hop) in descriptor.entries.iter().zip(&hops) {
+        let how = match hop.found {
+            Found::Exact => "its key and value",
+            Found::Pattern => "a pattern",
+            Found::Default => "its key, for any value",
+        };
+        notes.push(format!("{} -> {} ({how})", shown(entry), hop.node.label));
+        notes.extend(hop.shared_value(*entry).map(|pattern| {
+            let pattern = Text(pattern);
+            format!("    share_threshold: all values of {pattern} share one counter")
+        }));
     }
+    notes.push(match end {
+        End::Rule(rule) => format!("rule {} at {}", rule.path, rule.origin),
+        End::NoEntries => "no entries: nothing can match".to_owned(),
+        End::NoChild => {
+            let entry = shown(&descriptor.entries[hops.len()]);
+            format!("{entry} -> nothing: no such value, no pattern, no default")
+        }
+        End::TooDeep => {
+            "the rules end here, and the descriptor goes on: too deep to match".to_owned()
+        }
+        End::NoLimit => "no rate_limit here: not limited".to_owned(),
+    });
+    notes
 }
 
 fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
@@ -156,7 +127,7 @@ fn outcome(step: &Step<'_>, plan: &Plan<'_>, domain: &Domain) -> String {
             let rule = step.rule();
             let format = match step {
                 Step::Counted { rule, .. } => rule.key_tail.format(),
-                _ => overrides::key_tail(domain, &check.limit).format(),
+                _ => KeyTail::new(domain.key_head.format(), &check.limit, 1).format(),
             };
             let mut text = format!(
                 "=> limit {}\n     key   {} ({})",

@@ -7,12 +7,13 @@
 //! counters can have the same key whatever clients send. Both forms have bytes that are not UTF-8
 //! unchanged.
 
+use percent_encoding::percent_encode_byte;
 use sha2::{Digest as _, Sha256};
-use smallvec::SmallVec;
 
 use crate::check::Key;
 use crate::limit::{Algorithm, Limit, Months, OverLimitHits};
 use crate::rules::query::Entry;
+use crate::text::named_enum;
 
 /// Names of holders that are longer than this are hashed instead, for the same reason. No id of a
 /// request or of a session comes near it.
@@ -22,14 +23,15 @@ pub const HOLDER_BYTES_MAX: usize = 128;
 /// and every store has to keep them.
 pub const KEY_BYTES_MAX: usize = 512;
 
-/// How the keys of counters are written that the reference has, too. All others always have the
-/// safe form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyFormat {
-    /// As the reference writes them.
-    Reference,
-    /// So that no two counters can have the same.
-    Safe,
+named_enum! {
+    /// How the keys of counters are written that the reference has, too: CACHE_KEY_FORMAT. All others
+    /// always have the safe form.
+    pub enum KeyFormat {
+        /// As the reference writes them.
+        Reference = "reference",
+        /// So that no two counters can have the same.
+        Safe = "safe",
+    }
 }
 
 /// What the keys of a domain begin with.
@@ -50,24 +52,6 @@ pub enum KeyTail {
     Reference,
     /// `:key:value:key:value`, and this.
     Safe(Box<str>),
-}
-
-impl KeyFormat {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Reference, Self::Safe];
-
-    /// Its name as CACHE_KEY_FORMAT has it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Reference => "reference",
-            Self::Safe => "safe",
-        }
-    }
-
-    /// The form of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|format| format.name() == name)
-    }
 }
 
 impl KeyHead {
@@ -115,24 +99,17 @@ impl KeyTail {
             return Self::Reference;
         }
         let end = if is_window { ":" } else { "" };
-        let cut = if limit.buckets() > 0 {
-            format!("-{}", limit.buckets())
-        } else {
-            String::new()
+        let buckets = match limit.buckets() {
+            0 => String::new(),
+            buckets => format!("-{buckets}"),
         };
         let period = match (limit.algorithm(), limit.months()) {
             (Algorithm::Concurrency, _) => "0".to_owned(),
             (_, Months::Calendar) => "month".to_owned(),
             (_, Months::ThirtyDays) => limit.period_ticks().to_string(),
         };
-        Self::Safe(
-            format!(
-                ":{}{cut}:{period}:{}{end}",
-                limit.algorithm(),
-                limit.tick().name()
-            )
-            .into(),
-        )
+        let (algorithm, tick) = (limit.algorithm(), limit.tick().name());
+        Self::Safe(format!(":{algorithm}{buckets}:{period}:{tick}{end}").into())
     }
 
     /// Of a rule that counts nothing.
@@ -150,51 +127,45 @@ impl KeyTail {
 }
 
 /// The key of a counter, of entries whose values are those it is counted by.
+///
+/// The reference form has no escapes and no bound: the reference finds only what is written as it
+/// writes it.
 pub fn counter_key<'e>(
     head: &KeyHead,
     entries: impl Iterator<Item = Entry<'e>>,
     tail: &KeyTail,
 ) -> Key {
-    match tail {
-        KeyTail::Reference => reference_key(&head.reference, entries),
-        KeyTail::Safe(tail) => safe_key(&head.safe, entries, tail),
-    }
-}
-
-/// The name of a holder, from a value of the request.
-pub fn holder(value: &[u8]) -> Box<[u8]> {
-    if value.len() > HOLDER_BYTES_MAX {
-        hashed(value).into_boxed_slice()
-    } else {
-        value.into()
-    }
-}
-
-/// No escapes and no bound: the reference has none, and finds only what is written as it writes it.
-fn reference_key<'e>(head: &str, entries: impl Iterator<Item = Entry<'e>>) -> Key {
-    let mut key = Key::from(head);
-    for entry in entries {
-        for part in [entry.key, entry.value] {
+    let KeyTail::Safe(tail) = tail else {
+        let mut key = Key::from(&*head.reference);
+        for part in entries.flat_map(|entry| [entry.key, entry.value]) {
             key.push(part);
             key.push(b"_");
         }
-    }
-    key
-}
-
-fn safe_key<'e>(head: &str, entries: impl Iterator<Item = Entry<'e>>, tail: &str) -> Key {
-    let mut key = Key::from(head);
-    for entry in entries {
-        for part in [entry.key, entry.value] {
-            key.push(b":");
-            push_encoded(&mut key, part);
-        }
+        return key;
+    };
+    let mut key = Key::from(&*head.safe);
+    for part in entries.flat_map(|entry| [entry.key, entry.value]) {
+        key.push(b":");
+        push_encoded(&mut key, part);
     }
     if key.len() + tail.len() > KEY_BYTES_MAX {
-        hash_entries(&mut key, head.len());
+        // Entries come in pairs, so no key of entries looks like this.
+        let hash = hashed(&key.as_bytes()[head.safe.len()..]);
+        key.truncate(head.safe.len());
+        key.push(b":");
+        key.push(hash.as_bytes());
     }
     key.push(tail.as_bytes());
     key
+}
+
+/// The name of a holder, from a value of the request.
+pub(crate) fn holder(value: &[u8]) -> Box<[u8]> {
+    if value.len() > HOLDER_BYTES_MAX {
+        hashed(value).into_bytes().into()
+    } else {
+        value.into()
+    }
 }
 
 fn push_encoded(key: &mut Key, bytes: &[u8]) {
@@ -202,31 +173,18 @@ fn push_encoded(key: &mut Key, bytes: &[u8]) {
     for (at, &byte) in bytes.iter().enumerate() {
         if byte <= b' ' || matches!(byte, b'%' | b':' | b'{' | b'}' | 0x7f) {
             key.push(&bytes[plain_from..at]);
-            key.push(&[b'%', hex(byte >> 4), hex(byte & 15)]);
+            key.push(percent_encode_byte(byte).as_bytes());
             plain_from = at + 1;
         }
     }
     key.push(&bytes[plain_from..]);
 }
 
-/// Puts a colon and a hash in the place of all entries. Entries come in pairs, so no key of entries
-/// looks like this.
-fn hash_entries(key: &mut Key, head_len: usize) {
-    let text = hashed(&key.as_bytes()[head_len..]);
-    key.truncate(head_len);
-    key.push(b":");
-    key.push(&text);
-}
-
 /// `#` and 128 bits of SHA-256.
-fn hashed(bytes: &[u8]) -> SmallVec<[u8; 33]> {
-    let mut text: SmallVec<[u8; 33]> = SmallVec::from_slice(b"#");
+fn hashed(bytes: &[u8]) -> String {
+    let mut text = "#".to_owned();
     for byte in Sha256::digest(bytes).iter().take(16) {
-        text.extend([hex(byte >> 4), hex(byte & 15)]);
+        text += &format!("{byte:02X}");
     }
     text
-}
-
-fn hex(nibble: u8) -> u8 {
-    b"0123456789ABCDEF"[nibble as usize]
 }

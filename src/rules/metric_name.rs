@@ -9,39 +9,43 @@ use crate::text::Text;
 
 /// The name of a rule's metrics for this request: `domain.key_value.key_value…`. Holders are left
 /// out, as they are of what is counted: each would be a name of its own.
-pub fn of_rule(domain: &Domain, entries: &[Entry<'_>], hops: &Hops<'_>, rule: &Rule) -> String {
+pub(crate) fn of_rule(
+    domain: &Domain,
+    entries: &[Entry<'_>],
+    hops: &Hops<'_>,
+    rule: &Rule,
+) -> String {
     let holder = rule.names_holders().then(|| hops.len() - 1);
-    let any_shared = entries
-        .iter()
-        .zip(hops)
-        .any(|(&entry, hop)| hop.shared_value(entry).is_some());
+    let mut matched = entries.iter().zip(hops);
+    let any_shared = matched.any(|(&entry, hop)| hop.shared_value(entry).is_some());
+    let dots = domain.metric_dots;
     let mut name = domain.name.to_string();
-    let push_pair = |name: &mut String, key: &[u8], value: &[u8]| {
-        push_pair(name, key, value, domain.metric_dots);
-    };
-    let push_part = |name: &mut String, text: &str| name.push_str(&domain.metric_dots.part(text));
     for (index, (&entry, hop)) in entries.iter().zip(hops).enumerate() {
         name.push('.');
-        match (hop.shared_value(entry), rule.naming) {
-            _ if holder == Some(index) => push_part(&mut name, &hop.node.label),
-            (Some(pattern), _) => push_pair(&mut name, entry.key, pattern),
-            (None, Naming::Detailed) if entry.value.is_empty() && !any_shared => {
-                push_part(&mut name, &Text(entry.key).shown());
-                name.push('_');
+        let shows_value = match rule.naming {
+            Naming::Detailed => true,
+            Naming::ByValue => hop.node.value_to_metric && hop.found != Found::Exact,
+            Naming::Fixed => false,
+        };
+        match hop.shared_value(entry) {
+            _ if holder == Some(index) => name.push_str(&dots.part(&hop.node.label)),
+            Some(pattern) => push_pair(&mut name, entry.key, pattern, dots),
+            None if !shows_value => name.push_str(&dots.part(&hop.node.label)),
+            None => {
+                push_pair(&mut name, entry.key, entry.value, dots);
+                // As in the reference.
+                if rule.naming == Naming::Detailed && entry.value.is_empty() && !any_shared {
+                    name.push('_');
+                }
             }
-            (None, Naming::Detailed) => push_pair(&mut name, entry.key, entry.value),
-            (None, Naming::ByValue) if hop.node.value_to_metric && hop.found != Found::Exact => {
-                push_pair(&mut name, entry.key, entry.value);
-            }
-            (None, Naming::ByValue | Naming::Fixed) => push_part(&mut name, &hop.node.label),
         }
     }
     sanitized(name)
 }
 
-/// The name of the metrics of a limit that came with the request, by the entries of
-/// [`overrides::named_by`](super::overrides::named_by).
-pub fn of_override<'e>(domain: &Domain, entries: impl Iterator<Item = Entry<'e>>) -> String {
+/// The name of the metrics of a limit that came with the request, by the entries that name its
+/// counter.
+pub(crate) fn of_override<'e>(domain: &Domain, entries: impl Iterator<Item = Entry<'e>>) -> String {
     let mut name = format!("{}.", domain.name);
     for (index, entry) in entries.enumerate() {
         if index > 0 {
@@ -73,20 +77,13 @@ fn find_address(text: &[u8], from: usize) -> Option<(usize, usize)> {
         let mut at = start;
         for group in 0..4 {
             if group > 0 {
-                if text.get(at) != Some(&b'.') {
-                    return None;
-                }
-                at += 1;
+                at += text[at..].starts_with(b".").then_some(1)?;
             }
-            let digits = text[at..]
-                .iter()
-                .take(3)
-                .take_while(|byte| byte.is_ascii_digit())
-                .count();
-            if digits == 0 {
-                return None;
+            let digits = text[at..].iter().take(3);
+            match digits.take_while(|byte| byte.is_ascii_digit()).count() {
+                0 => return None,
+                digits => at += digits,
             }
-            at += digits;
         }
         Some((start, at))
     })

@@ -5,14 +5,13 @@ use std::collections::HashSet;
 use smallvec::SmallVec;
 
 use crate::check::{Check, CheckRequest, Hits};
-use crate::limit::{Limit, LimitError};
-use crate::rules::key;
-use crate::rules::lookup::{Hops, Match, counted_by, lookup};
+use crate::limit::{Limit, Terms};
+use crate::rules::key::{self, KeyTail};
+use crate::rules::lookup::{End, Hops, counted_by, lookup};
 use crate::rules::metric_name;
-use crate::rules::overrides::{self, OverrideError, Resolved};
-use crate::rules::query::{Descriptor, Query};
+use crate::rules::query::{Descriptor, Override, Query};
 use crate::rules::rule::{Allowance, Naming, Rule};
-use crate::rules::tree::{Domain, RuleSet};
+use crate::rules::tree::{Domain, OverrideDefaults, RuleSet};
 use crate::text::Text;
 use crate::time::{Span, Time};
 
@@ -67,57 +66,37 @@ pub struct Modes {
     pub all_or_nothing: bool,
 }
 
-/// A request that cannot be counted.
+/// A request that cannot be counted, as text: a limit with an unknown unit or that the algorithm of
+/// its rule cannot count exactly, or a holder without a name, which could never release its slot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidRequest {
-    /// A limit in the request whose unit is no unit.
-    #[error(
-        "descriptors[{descriptor}].limit.unit {wire_unit} is no unit; send SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR"
-    )]
-    UnknownUnit {
-        /// Which descriptor.
-        descriptor: usize,
-        /// What was sent.
-        wire_unit: i32,
-    },
-    /// A limit in the request that the algorithm of its rule cannot count exactly.
-    #[error("descriptors[{descriptor}].limit: {error}")]
-    UncountableLimit {
-        /// Which descriptor.
-        descriptor: usize,
-        /// Why.
-        error: LimitError,
-    },
-    /// A holder without a name, which could never release its slot.
-    #[error(
-        "descriptors[{descriptor}] has no value for {lease_by}, which names the holder of a slot; send one that no other request has"
-    )]
-    NoHolder {
-        /// Which descriptor.
-        descriptor: usize,
-        /// The key of the entry.
-        lease_by: Box<str>,
-    },
+#[error("{0}")]
+pub struct InvalidRequest(String);
+
+/// What applies to one descriptor, before rules of the same request replace each other.
+struct Matched<'r> {
+    /// `None` for a limit in the request that takes nothing over from a rule.
+    rule: Option<&'r Rule>,
+    /// `None` if nothing is counted.
+    limit: Option<Limit>,
+    /// The descriptor states the limit.
+    is_override: bool,
+    /// Empty for a limit in the request: no values share its counter.
+    hops: Hops<'r>,
 }
 
-/// What the rules say of one descriptor, before rules of the same request replace each other.
-enum MatchOutcome<'r> {
-    Nothing,
-    Unlimited(&'r Rule),
-    Limited {
-        rule: &'r Rule,
-        limit: Limit,
-        hops: Hops<'r>,
-    },
-    /// The descriptor states its own.
-    Override(Resolved<'r>),
+/// Makes the checks of one request.
+struct Planner<'a, 'q> {
+    domain: &'a Domain,
+    query: &'a Query<'q>,
+    modes: Modes,
+    now: Time,
 }
 
 /// Plans a request that came `now`.
 ///
 /// # Errors
 /// [`InvalidRequest`], for what cannot be counted. In an unknown domain nothing is counted, so
-/// nothing is wrong.
+/// nothing is invalid.
 pub fn plan<'r>(
     rules: &'r RuleSet,
     query: &Query<'_>,
@@ -125,57 +104,42 @@ pub fn plan<'r>(
     now: Time,
 ) -> Result<Plan<'r>, InvalidRequest> {
     let Some(domain) = rules.domain(query.domain) else {
-        return Ok(Plan::without_rules(query));
+        return Ok(Plan {
+            domain_known: false,
+            steps: query.descriptors.iter().map(|_| Step::NoRule).collect(),
+            request: CheckRequest::default(),
+        });
     };
-    let met = query
-        .descriptors
+    let descriptors = query.descriptors.iter().enumerate();
+    let matches: SmallVec<[Matched<'r>; 2]> = descriptors
+        .map(|(index, descriptor)| match_descriptor(domain, descriptor, index))
+        .collect::<Result<_, _>>()?;
+    // The order does not matter: two rules that replace each other are both out, and one that is
+    // replaced still replaces.
+    let replaced: HashSet<&str> = matches
         .iter()
-        .enumerate()
-        .map(|(index, descriptor)| match_descriptor(domain, descriptor, index));
-    let met: SmallVec<[MatchOutcome<'r>; 2]> = met.collect::<Result<_, _>>()?;
-    let replaced = replaced_names(&met);
-
-    let mut request = CheckRequest {
-        all_or_nothing: modes.all_or_nothing || domain.all_or_nothing,
-        deadline: query.deadline,
-        ..CheckRequest::default()
-    };
-    let mut count = |check: Check| {
-        // A slot must not be booked for a request that another limit rejects.
-        request.all_or_nothing |=
-            check.book_ahead > Span::ZERO && matches!(check.hits, Hits::Add(_));
-        request.checks.push(check);
-        request.checks.len() - 1
-    };
-    let checks = Checks {
+        .filter(|matched| !matched.is_override)
+        .flat_map(|matched| matched.rule.map_or(&[][..], |rule| &rule.replaces))
+        .map(|name| &**name)
+        .collect();
+    let planner = Planner {
         domain,
         query,
         modes,
         now,
     };
-    let steps = met.into_iter().enumerate().map(|(index, met)| {
-        Ok(match met {
-            MatchOutcome::Nothing => Step::NoRule,
-            MatchOutcome::Unlimited(rule) => Step::Unlimited(rule),
-            MatchOutcome::Limited { rule, .. } if replaced.contains(&*rule.name) => {
-                Step::Replaced(rule)
-            }
-            MatchOutcome::Limited { rule, limit, hops } => {
-                let (check, metric_name) = checks.of_rule(index, rule, limit, &hops)?;
-                Step::Counted {
-                    rule,
-                    check: count(check),
-                    metric_name,
-                }
-            }
-            MatchOutcome::Override(Resolved { limit, rule }) => {
-                let (check, metric_name) = checks.of_override(index, limit, rule)?;
-                Step::Override {
-                    rule,
-                    check: count(check),
-                    metric_name,
-                }
-            }
+    let mut request = CheckRequest {
+        all_or_nothing: modes.all_or_nothing || domain.all_or_nothing,
+        deadline: query.deadline,
+        ..CheckRequest::default()
+    };
+    let steps = matches.into_iter().enumerate().map(|(index, matched)| {
+        let is_replaced = |rule: &Rule| !matched.is_override && replaced.contains(&*rule.name);
+        Ok(match (matched.rule, matched.limit) {
+            (None, None) => Step::NoRule,
+            (Some(rule), None) => Step::Unlimited(rule),
+            (Some(rule), Some(_)) if is_replaced(rule) => Step::Replaced(rule),
+            (_, Some(limit)) => planner.count(index, &matched, limit, &mut request)?,
         })
     });
     let steps = steps.collect::<Result<_, _>>()?;
@@ -186,75 +150,71 @@ pub fn plan<'r>(
     })
 }
 
-/// Makes the checks of one request, each with the name of its metrics.
-struct Checks<'a, 'q> {
-    domain: &'a Domain,
-    query: &'a Query<'q>,
-    modes: Modes,
-    now: Time,
-}
-
-impl Checks<'_, '_> {
-    /// The check of a rule. The name is `None` where it does not depend on the request.
-    fn of_rule(
+impl Planner<'_, '_> {
+    /// Adds the check of a descriptor.
+    fn count<'r>(
         &self,
         index: usize,
-        rule: &Rule,
+        matched: &Matched<'r>,
         limit: Limit,
-        hops: &Hops<'_>,
-    ) -> Result<(Check, Option<String>), InvalidRequest> {
+        request: &mut CheckRequest,
+    ) -> Result<Step<'r>, InvalidRequest> {
+        let Matched { rule, hops, .. } = matched;
+        // Whose shadow_mode, quota_mode, names and keys apply: no rule's to a limit in a request, as
+        // in envoyproxy/ratelimit.
+        let own = rule.filter(|_| !matched.is_override);
         let descriptor = &self.query.descriptors[index];
-        let key = key::counter_key(
-            &self.domain.key_head,
-            counted_by(&descriptor.entries, hops, rule),
-            &rule.key_tail,
-        );
+        let entries = &descriptor.entries;
+        let tail = match own {
+            Some(rule) => &rule.key_tail,
+            None => &KeyTail::new(self.domain.key_head.format(), &limit, 1),
+        };
+        let key_entries = counted_by(entries, hops, *rule);
+        let key = key::counter_key(&self.domain.key_head, key_entries, tail);
         let mut check = Check::new(key, limit, descriptor.hits);
-        hold(&mut check, rule, descriptor, index)?;
-        if !rule.shadow_mode {
+        if rule.is_some_and(Rule::names_holders) {
+            check.holder = Some(holder(descriptor, index)?);
+            check.hits = match check.hits {
+                Hits::Add(_) => Hits::Add(1),
+                Hits::Refund(_) => Hits::Refund(1),
+                Hits::Peek => Hits::Peek,
+            };
+        }
+        let in_shadow = self.modes.shadow || own.is_some_and(|rule| rule.shadow_mode);
+        let is_quota = self.modes.quota || own.is_some_and(|rule| rule.quota_mode);
+        check.enforcing = !in_shadow
+            && !is_quota
+            && !rule.is_some_and(Rule::degrades)
+            && !matches!(descriptor.hits, Hits::Refund(_));
+        if !in_shadow {
             check.book_ahead = self.book_ahead(&limit);
         }
-        check.enforcing = self.can_reject(descriptor)
-            && !rule.shadow_mode
-            && !rule.quota_mode
-            && !rule.degrades();
-        let metric_name = (rule.naming != Naming::Fixed)
-            .then(|| metric_name::of_rule(self.domain, &descriptor.entries, hops, rule));
-        Ok((check, metric_name))
+        // A slot must not be booked for a request that another limit rejects.
+        request.all_or_nothing |=
+            check.book_ahead > Span::ZERO && matches!(check.hits, Hits::Add(_));
+        request.checks.push(check);
+        let check = request.checks.len() - 1;
+        Ok(match own {
+            Some(rule) => Step::Counted {
+                rule,
+                check,
+                metric_name: (rule.naming != Naming::Fixed)
+                    .then(|| metric_name::of_rule(self.domain, entries, hops, rule)),
+            },
+            None => Step::Override {
+                rule: *rule,
+                check,
+                metric_name: metric_name::of_override(
+                    self.domain,
+                    counted_by(entries, hops, *rule),
+                ),
+            },
+        })
     }
 
-    /// The check of a limit that a descriptor states, with what `rule` adds to it.
-    fn of_override(
-        &self,
-        index: usize,
-        limit: Limit,
-        rule: Option<&Rule>,
-    ) -> Result<(Check, String), InvalidRequest> {
-        let descriptor = &self.query.descriptors[index];
-        let entries = overrides::named_by(&descriptor.entries, rule);
-        let tail = overrides::key_tail(self.domain, &limit);
-        let key = key::counter_key(&self.domain.key_head, entries, &tail);
-        let mut check = Check::new(key, limit, descriptor.hits);
-        if let Some(rule) = rule {
-            hold(&mut check, rule, descriptor, index)?;
-        }
-        check.book_ahead = self.book_ahead(&limit);
-        check.enforcing = self.can_reject(descriptor) && !rule.is_some_and(Rule::degrades);
-        let entries = overrides::named_by(&descriptor.entries, rule);
-        Ok((check, metric_name::of_override(self.domain, entries)))
-    }
-
-    /// Whether the modes of the process let a check reject. A refund is never rejected.
-    fn can_reject(&self, descriptor: &Descriptor<'_>) -> bool {
-        !self.modes.shadow && !self.modes.quota && !matches!(descriptor.hits, Hits::Refund(_))
-    }
-
-    /// How long the call may be held back: as the limit says, but not beyond the caller's deadline;
-    /// in shadow mode not at all. A peek books nothing; its verdict says whether hits would be held back.
+    /// How long the call may be held back: as the limit says, but not beyond the caller's deadline. A
+    /// peek books nothing; its verdict says whether hits would be held back.
     fn book_ahead(&self, limit: &Limit) -> Span {
-        if self.modes.shadow {
-            return Span::ZERO;
-        }
         let max_wait = limit.max_wait();
         self.query
             .deadline
@@ -262,33 +222,17 @@ impl Checks<'_, '_> {
     }
 }
 
-/// Puts the holder into a check of what is held at once.
-fn hold(
-    check: &mut Check,
-    rule: &Rule,
-    descriptor: &Descriptor<'_>,
-    index: usize,
-) -> Result<(), InvalidRequest> {
-    if rule.names_holders() {
-        (check.hits, check.holder) = (
-            descriptor.hits.at_most_one(),
-            Some(holder_of(descriptor, index)?),
-        );
-    }
-    Ok(())
-}
-
-/// The name of who takes a place or gives it back: the value of the last entry.
-fn holder_of(descriptor: &Descriptor<'_>, index: usize) -> Result<Box<[u8]>, InvalidRequest> {
+/// The name of the holder who takes a slot or gives it back: the value of the last entry.
+fn holder(descriptor: &Descriptor<'_>, index: usize) -> Result<Box<[u8]>, InvalidRequest> {
     let last = descriptor
         .entries
         .last()
         .expect("a rule was met by its last entry");
     if last.value.is_empty() {
-        return Err(InvalidRequest::NoHolder {
-            descriptor: index,
-            lease_by: Text(last.key).shown().into(),
-        });
+        return Err(InvalidRequest(format!(
+            "descriptors[{index}] has no value for {}, which names the holder of a slot; send one that no other request has",
+            Text(last.key)
+        )));
     }
     Ok(key::holder(last.value))
 }
@@ -297,51 +241,65 @@ fn match_descriptor<'r>(
     domain: &'r Domain,
     descriptor: &Descriptor<'_>,
     index: usize,
-) -> Result<MatchOutcome<'r>, InvalidRequest> {
-    if let Some(stated) = descriptor.limit {
-        return overrides::resolve(domain, descriptor, stated)
-            .map(MatchOutcome::Override)
-            .map_err(|error| match error {
-                OverrideError::UnknownUnit(wire_unit) => InvalidRequest::UnknownUnit {
-                    descriptor: index,
-                    wire_unit,
-                },
-                OverrideError::Uncountable(error) => InvalidRequest::UncountableLimit {
-                    descriptor: index,
-                    error,
-                },
-            });
-    }
-    let Some(Match { rule, hops }) = lookup(domain, descriptor, &mut ()) else {
-        return Ok(MatchOutcome::Nothing);
+) -> Result<Matched<'r>, InvalidRequest> {
+    let (hops, end) = lookup(domain, &descriptor.entries);
+    let rule = match end {
+        End::Rule(rule) => Some(rule),
+        End::NoEntries | End::NoChild | End::TooDeep | End::NoLimit => None,
     };
-    Ok(match rule.allowance {
-        Allowance::Unlimited { .. } => MatchOutcome::Unlimited(rule),
-        Allowance::Limited(limit) => MatchOutcome::Limited { rule, limit, hops },
+    if let Some(stated) = descriptor.limit {
+        return match_override(domain, rule, stated, index);
+    }
+    Ok(Matched {
+        rule,
+        limit: rule.and_then(|rule| match rule.allowance {
+            Allowance::Unlimited { .. } => None,
+            Allowance::Limited(limit) => Some(limit),
+        }),
+        is_override: false,
+        hops,
     })
 }
 
-/// The names of the rules that are out of force for this request. The order does not matter: two
-/// that replace each other are both out, and one that is replaced still replaces.
-fn replaced_names<'r>(met: &[MatchOutcome<'r>]) -> HashSet<&'r str> {
-    let rules = met.iter().filter_map(|met| match met {
-        MatchOutcome::Limited { rule, .. } | MatchOutcome::Unlimited(rule) => Some(*rule),
-        MatchOutcome::Nothing | MatchOutcome::Override(_) => None,
-    });
-    rules
-        .flat_map(|rule| rule.replaces.iter().map(|name| &**name))
-        .collect()
-}
-
-impl Plan<'_> {
-    /// For a domain that has no rules.
-    fn without_rules(query: &Query<'_>) -> Self {
-        Self {
-            domain_known: false,
-            steps: query.descriptors.iter().map(|_| Step::NoRule).collect(),
-            request: CheckRequest::default(),
+/// A limit in a request. Everything but number and unit comes from the rule that matches the
+/// descriptor if a `tollgate` block or DEFAULT_ALGORITHM says something about that rule, else from
+/// DEFAULT_ALGORITHM. With neither it is what it is in envoyproxy/ratelimit: a fixed window.
+///
+/// As there, `shadow_mode`, `quota_mode`, `replaces`, `share_threshold`, `metadata` and the names of
+/// metrics are never taken over.
+fn match_override<'r>(
+    domain: &Domain,
+    rule: Option<&'r Rule>,
+    stated: Override,
+    index: usize,
+) -> Result<Matched<'r>, InvalidRequest> {
+    let requests = stated.requests_per_unit;
+    let unit = stated.unit.ok_or_else(|| {
+        InvalidRequest(format!(
+            "descriptors[{index}].limit.unit {} is no unit; send SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR",
+            stated.wire_unit
+        ))
+    })?;
+    let rule = rule.filter(|rule| rule.override_terms.is_some());
+    let terms = match rule.and_then(|rule| rule.override_terms.as_deref()) {
+        Some(terms) => *terms,
+        None => {
+            let OverrideDefaults { algorithm, months } = domain.override_defaults;
+            Terms {
+                months,
+                ..Terms::new(requests, unit, algorithm)
+            }
         }
-    }
+    };
+    let limit = terms
+        .with_rate(requests, unit)
+        .map_err(|error| InvalidRequest(format!("descriptors[{index}].limit: {error}")))?;
+    Ok(Matched {
+        rule,
+        limit: Some(limit),
+        is_override: true,
+        hops: Hops::new(),
+    })
 }
 
 impl<'r> Step<'r> {
@@ -364,17 +322,6 @@ impl<'r> Step<'r> {
         match self {
             Self::Override { check, .. } | Self::Counted { check, .. } => Some(*check),
             Self::NoRule | Self::Unlimited(_) | Self::Replaced(_) => None,
-        }
-    }
-}
-
-impl Hits {
-    /// What a call does to places that are held, of which it has one whatever it costs.
-    fn at_most_one(self) -> Self {
-        match self {
-            Self::Add(_) => Self::Add(1),
-            Self::Refund(_) => Self::Refund(1),
-            Self::Peek => Self::Peek,
         }
     }
 }

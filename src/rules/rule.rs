@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::limit::{Algorithm, Limit, Terms};
 use crate::rules::key::KeyTail;
 use crate::rules::stats::RuleStats;
+use crate::text::named_enum;
 
 /// The `metadata` of a rule, any JSON, without the `tollgate` block.
 pub type Metadata = serde_json::Map<String, serde_json::Value>;
@@ -104,17 +105,18 @@ pub enum OnLimit {
     },
 }
 
-/// The fallback while the store does not answer in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum OnStoreError {
-    /// Counted in this process.
-    Local,
-    /// Every request passes.
-    Allow,
-    /// No request passes.
-    Deny,
-    /// An error, so that the caller's own policy applies.
-    Error,
+named_enum! {
+    /// The fallback while the store does not answer in time.
+    pub enum OnStoreError {
+        /// Counted in this process.
+        Local = "local",
+        /// Every request passes.
+        Allow = "allow",
+        /// No request passes.
+        Deny = "deny",
+        /// An error, so that the caller's own policy applies.
+        Error = "error",
+    }
 }
 
 /// What the names of a rule's metrics are made of.
@@ -177,26 +179,6 @@ impl fmt::Display for Provenance {
             Self::OverlayOfDomain => "the overlay's defaults",
             Self::Setting => "the setting",
         })
-    }
-}
-
-impl OnStoreError {
-    /// All policies.
-    pub const ALL: [Self; 4] = [Self::Local, Self::Allow, Self::Deny, Self::Error];
-
-    /// As rules write it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-            Self::Error => "error",
-        }
-    }
-
-    /// The policy of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|policy| policy.name() == name)
     }
 }
 

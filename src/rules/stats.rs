@@ -1,125 +1,284 @@
-//! The counters of rules. They outlive reloads, so that they only grow.
+//! The counters of rules by name, and their exposition. They outlive reloads, so that they only grow.
+//!
+//! Rules hold their counters, so most requests look nothing up. The table is used where a name
+//! depends on the request (`detailed_metric`, `value_to_metric`, limits in requests, unknown
+//! domains), and keeps a bounded number of those names, because clients choose them.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::check::{HITS_MAX, Hits, Verdict};
-use crate::limit::{Algorithm, Limit, OverLimitHits};
+use parking_lot::RwLock;
 
-pub use table::{METRIC_SERIES_MAX, SERIES_NAMES_BYTES_MAX, StatsTable};
+use crate::rules::metric_name;
+use crate::telemetry::mapper::escaped;
+use crate::telemetry::metric::{self, Metrics, Series, Source};
 
-mod exposition;
-mod table;
+pub use counts::RuleStats;
+pub(crate) use counts::{Count, Disposition};
+
+mod counts;
 #[cfg(test)]
 mod tests;
 
-/// The counters of one rule: those of envoyproxy/ratelimit, and refunded, queued and degraded hits.
+/// The most client-supplied names with counters of their own. The rest is counted together.
+pub const METRIC_SERIES_MAX: usize = 10_000;
+/// The longest such name in bytes: what fits into a statsd packet of one Ethernet frame.
+const SERIES_NAME_BYTES_MAX: usize = 1_024;
+/// The most bytes of all such names: each is on the metrics page up to ten times, and in every
+/// packet to statsd.
+pub const SERIES_NAMES_BYTES_MAX: usize = 1 << 20;
+/// The name for the rest.
+const OTHER: &str = "__other__";
+const DOMAIN_HELP: &str = "Descriptors of requests for an unknown domain.";
+
+/// Under which name a counter is exposed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Family {
+    /// That of envoyproxy/ratelimit, whose default mapping makes labels of the keys.
+    Mapped,
+    /// That of envoyproxy/ratelimit, without labels: its default mapping does not know the counter,
+    /// takes `over_limit_with_local_cache` for `over_limit` if there are two keys, and would count
+    /// it twice.
+    Unmapped,
+    /// One of Tollgate.
+    Own,
+}
+
+/// The exposed counters, with name and help.
+const EXPOSED: [(Count, Family, &str, &str); 10] = [
+    (
+        Count::TotalHits,
+        Family::Mapped,
+        "total_hits",
+        "Hits of a rule.",
+    ),
+    (
+        Count::OverLimit,
+        Family::Mapped,
+        "over_limit",
+        "Hits over the limit of a rule.",
+    ),
+    (
+        Count::NearLimit,
+        Family::Mapped,
+        "near_limit",
+        "Hits within the limit of a rule, but above NEAR_LIMIT_RATIO of it.",
+    ),
+    (
+        Count::WithinLimit,
+        Family::Mapped,
+        "within_limit",
+        "Hits within the limit of a rule.",
+    ),
+    (
+        Count::ShadowMode,
+        Family::Mapped,
+        "shadow_mode",
+        "Hits over the limit of a rule in shadow mode, which were admitted.",
+    ),
+    (
+        Count::OverLimitWithLocalCache,
+        Family::Unmapped,
+        "over_limit_with_local_cache",
+        "Hits over the limit of a rule that were answered from the over-limit cache.",
+    ),
+    (
+        Count::Refunded,
+        Family::Unmapped,
+        "total_negative_hits",
+        "Refunded hits of a rule.",
+    ),
+    (
+        Count::Refunded,
+        Family::Own,
+        "tollgate_rule_refunded_hits_total",
+        "Refunded hits.",
+    ),
+    (
+        Count::Queued,
+        Family::Own,
+        "tollgate_rule_queued_hits_total",
+        "Hits that waited for their slot.",
+    ),
+    (
+        Count::Degraded,
+        Family::Own,
+        "tollgate_rule_degraded_hits_total",
+        "Hits over the limit of a rule with on_limit: degrade, which were admitted.",
+    ),
+];
+
+/// The counters of all rules by name.
+#[derive(Debug)]
+pub struct StatsTable {
+    names: RwLock<Names>,
+    series_max: usize,
+    overflows: metric::Counter,
+}
+
 #[derive(Debug, Default)]
-pub struct RuleStats {
-    pub(super) total_hits: AtomicU64,
-    pub(super) over_limit: AtomicU64,
-    pub(super) near_limit: AtomicU64,
-    pub(super) within_limit: AtomicU64,
-    pub(super) shadow_mode: AtomicU64,
-    pub(super) over_limit_with_local_cache: AtomicU64,
-    pub(super) given_back: AtomicU64,
-    pub(super) queued: AtomicU64,
-    pub(super) degraded: AtomicU64,
+struct Names {
+    of_rules: HashMap<Box<str>, Arc<RuleStats>>,
+    of_clients: HashMap<Box<str>, Arc<RuleStats>>,
+    unknown_domains: HashMap<Box<str>, AtomicU64>,
+    /// Of the names in `of_clients` and `unknown_domains`.
+    client_bytes: usize,
 }
 
-/// The outcome of one check, for [`RuleStats::record`].
-#[derive(Debug, Clone, Copy)]
-pub struct Outcome<'o> {
-    /// See [`Limit`].
-    pub limit: &'o Limit,
-    /// Of the request.
-    pub hits: Hits,
-    /// Of the store or its fallback.
-    pub verdict: &'o Verdict,
-    /// Nothing was consumed because another check of the request was over limit.
-    pub not_consumed: bool,
-    /// What happened to hits over the limit.
-    pub disposition: Disposition,
-    /// NEAR_LIMIT_RATIO.
-    pub near_ratio: f32,
-}
+impl StatsTable {
+    /// An empty table, exposed in `metrics`.
+    pub fn new(series_max: usize, metrics: &Metrics) -> Arc<Self> {
+        let table = Arc::new(Self {
+            names: RwLock::default(),
+            series_max,
+            overflows: metrics.counter(
+                "tollgate_metric_series_overflow_total",
+                "Calls counted under __other__ because metric_series_max or its bound in bytes was reached.",
+            ),
+        });
+        metrics.add_source(table.clone());
+        table
+    }
 
-/// What happens to hits over the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Disposition {
-    /// They are rejected.
-    Nothing,
-    /// The rule is in shadow mode.
-    Shadowed,
-    /// They pass, with headers for the upstream.
-    Degraded,
-    /// They wait for their slot.
-    Queued,
-}
+    /// The counters of a rule. The number of rules is bounded by their files.
+    pub(crate) fn of_rule(&self, name: &str) -> Arc<RuleStats> {
+        let mut names = self.names.write();
+        if let Some(known) = names.of_rules.get(name) {
+            return known.clone();
+        }
+        // A name that clients used before keeps its counters.
+        let of_client = names.of_clients.remove(name);
+        if of_client.is_some() {
+            names.client_bytes -= name.len();
+        }
+        let stats = of_client.unwrap_or_default();
+        names.of_rules.insert(name.into(), stats.clone());
+        stats
+    }
 
-impl RuleStats {
-    /// Adds one call, by the reference's arithmetic.
-    pub fn record(&self, outcome: &Outcome<'_>) {
-        let hits = match outcome.hits {
-            Hits::Peek => return,
-            Hits::Refund(hits) => {
-                self.given_back.fetch_add(hits.min(HITS_MAX), Relaxed);
-                return;
-            }
-            Hits::Add(hits) => hits.min(HITS_MAX),
+    /// The counters of a client-supplied name.
+    pub(crate) fn of_client(&self, domain: &str, name: &str) -> Arc<RuleStats> {
+        let known = |names: &Names| {
+            let known = names.of_rules.get(name).or(names.of_clients.get(name));
+            known.cloned()
         };
-        self.total_hits.fetch_add(hits, Relaxed);
-        if outcome.not_consumed {
+        if let Some(known) = known(&self.names.read()) {
+            return known;
+        }
+        let mut names = self.names.write();
+        if let Some(known) = known(&names) {
+            return known;
+        }
+        if self.admits(&mut names, name) {
+            return names.of_clients.entry(name.into()).or_default().clone();
+        }
+        // One for each domain of the rules, of which there are few.
+        let other = format!("{domain}.{OTHER}");
+        names.of_rules.entry(other.into()).or_default().clone()
+    }
+
+    /// Counts the descriptors of a request for an unknown domain, as envoyproxy/ratelimit does.
+    pub(crate) fn domain_not_found(&self, domain: &str, descriptors: u64) {
+        if let Some(known) = self.names.read().unknown_domains.get(domain) {
+            known.fetch_add(descriptors, Relaxed);
             return;
         }
-        let limit = u64::from(outcome.limit.capacity());
-        let near = near_threshold(outcome.limit.capacity(), outcome.near_ratio);
-        let after = outcome.verdict.used;
-        let before = after.saturating_sub(hits);
-        if !outcome.verdict.over {
-            if outcome.disposition == Disposition::Queued {
-                self.queued.fetch_add(hits, Relaxed);
-            }
-            self.within_limit.fetch_add(hits, Relaxed);
-            if after > near {
-                self.near_limit
-                    .fetch_add(if before >= near { hits } else { after - near }, Relaxed);
-            }
-            return;
-        }
-        // Of a call over a fixed window that counts over-limit hits, the first hits count as within
-        // the limit. Other calls are over limit as a whole, and so are verdicts below the limit: by
-        // policy, or against one replica's share.
-        let counts = outcome.limit.algorithm() == Algorithm::FixedWindow
-            && outcome.limit.over_limit_hits() == OverLimitHits::Count;
-        let splits = counts && after > limit;
-        let rejected = if splits && before < limit {
-            after - limit
+        let mut names = self.names.write();
+        let is_known = names.unknown_domains.contains_key(domain);
+        let name = if is_known || self.admits(&mut names, domain) {
+            domain
         } else {
-            hits
+            OTHER
         };
-        self.over_limit.fetch_add(rejected, Relaxed);
-        if outcome.verdict.from_cache {
-            self.over_limit_with_local_cache.fetch_add(hits, Relaxed);
+        let count = names.unknown_domains.entry(name.into()).or_default();
+        count.fetch_add(descriptors, Relaxed);
+    }
+
+    /// Whether there is room for one more client-supplied name, which is counted in any case.
+    fn admits(&self, names: &mut Names, name: &str) -> bool {
+        let bytes = names.client_bytes + name.len();
+        let fits = names.of_clients.len() + names.unknown_domains.len() < self.series_max
+            && name.len() <= SERIES_NAME_BYTES_MAX
+            && bytes <= SERIES_NAMES_BYTES_MAX;
+        if fits {
+            names.client_bytes = bytes;
+        } else {
+            self.overflows.inc();
         }
-        if splits && before < limit {
-            self.near_limit
-                .fetch_add(limit.saturating_sub(near.max(before)), Relaxed);
-        }
-        match outcome.disposition {
-            Disposition::Shadowed => self.shadow_mode.fetch_add(rejected, Relaxed),
-            Disposition::Degraded => self.degraded.fetch_add(rejected, Relaxed),
-            Disposition::Nothing | Disposition::Queued => return,
-        };
+        fits
+    }
+
+    /// Removes the names of rules that are not in use and never counted, and of the other unused
+    /// ones those beyond `series_max`: reloads under new names must not accumulate.
+    pub(crate) fn forget_retired(&self) {
+        let mut retired = 0;
+        self.names.write().of_rules.retain(|_, stats| {
+            if Arc::strong_count(stats) > 1 {
+                return true;
+            }
+            retired += 1;
+            retired <= self.series_max && !stats.is_zero()
+        });
     }
 }
 
-/// In 32-bit floats, as in envoyproxy/ratelimit.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "the arithmetic of envoyproxy/ratelimit"
-)]
-fn near_threshold(limit: u32, ratio: f32) -> u64 {
-    (limit as f32 * ratio).floor() as u64
+impl Source for StatsTable {
+    fn collect(&self, series: &mut Vec<Series>) {
+        let names = self.names.read();
+        let of_rules = names.of_rules.iter().map(|named| (named, false));
+        let of_clients = names.of_clients.iter().map(|named| (named, true));
+        for ((name, stats), of_client) in of_rules.chain(of_clients) {
+            for (count, family, metric, help) in EXPOSED {
+                // As in envoyproxy/ratelimit, counters at zero are not sent: rules may be many and
+                // idle.
+                let count = stats.get(count);
+                if count > 0 {
+                    series.push(rule_series(family, metric, help, name, count, of_client));
+                }
+            }
+        }
+        for (domain, count) in &names.unknown_domains {
+            let shown = metric_name::sanitized(domain.to_string());
+            let statsd = format!("ratelimit.service.rate_limit.{shown}.domain_not_found");
+            let labels = vec![("domain", domain.to_string())];
+            let name = "ratelimit_service_rate_limit_domain_not_found";
+            let count = count.load(Relaxed);
+            series.push(Series {
+                of_client: true,
+                ..Series::counter(name, DOMAIN_HELP, labels, count, Some(statsd))
+            });
+        }
+    }
+}
+
+/// One counter of a rule. Client-supplied names are only label values.
+fn rule_series(
+    family: Family,
+    metric: &str,
+    help: &'static str,
+    name: &str,
+    count: u64,
+    of_client: bool,
+) -> Series {
+    // As in the default mapping, the part before the first dot is the domain, then two keys. Series
+    // that differ in further keys are added up.
+    let labels: Vec<_> = ["domain", "key1", "key2"]
+        .into_iter()
+        .zip(name.split('.').map(str::to_owned))
+        .collect();
+    if family == Family::Own {
+        return Series::counter(metric, help, labels, count, None);
+    }
+    let statsd = format!("ratelimit.service.rate_limit.{name}.{metric}");
+    let mapped = format!("ratelimit_service_rate_limit_{metric}");
+    // The mapping knows no names without a label for a key either.
+    if of_client || family == Family::Mapped && labels.len() >= 2 {
+        Series {
+            of_client,
+            ..Series::counter(&mapped, help, labels, count, Some(statsd))
+        }
+    } else {
+        Series::counter(&escaped(&statsd), help, Vec::new(), count, Some(statsd))
+    }
 }

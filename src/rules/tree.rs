@@ -2,9 +2,8 @@
 //! looking at its siblings.
 
 use std::borrow::Cow;
-use std::hash::{Hash, Hasher};
 
-use hashbrown::{Equivalent, HashMap};
+use hashbrown::HashMap;
 
 use crate::limit::{Algorithm, Limit, Months};
 use crate::rules::key::KeyHead;
@@ -68,14 +67,20 @@ pub enum Dots {
 #[derive(Debug, Default)]
 pub struct Level {
     nodes: Vec<Node>,
-    /// By key and value, as written: a star is only a character here.
-    exact: HashMap<Pair, u32>,
-    /// By key, those without a value.
-    defaults: HashMap<Box<[u8]>, u32>,
-    /// By key, those whose value has a star, in the order of the file.
-    patterns: HashMap<Box<[u8]>, Vec<(Pattern, u32)>>,
+    by_key: HashMap<Box<[u8]>, Siblings>,
     /// Those whose key has a star, in file order: an undocumented feature of envoyproxy/ratelimit.
     starred_keys: Vec<(Pattern, u32)>,
+}
+
+/// The indices of the nodes of one key.
+#[derive(Debug, Default)]
+struct Siblings {
+    /// By value, as written: a star is only a character here.
+    exact: HashMap<Box<[u8]>, u32>,
+    /// Those whose value has a star, in file order.
+    patterns: Vec<(Pattern, u32)>,
+    /// The one without a value.
+    default: Option<u32>,
 }
 
 /// A descriptor of the rules.
@@ -108,12 +113,6 @@ pub enum Found {
     Default,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Pair {
-    key: Box<[u8]>,
-    value: Box<[u8]>,
-}
-
 impl RuleSet {
     /// Puts domains together. Their names are distinct.
     pub fn new(domains: impl IntoIterator<Item = Domain>) -> Self {
@@ -130,9 +129,11 @@ impl RuleSet {
         self.domains.get(name)
     }
 
-    /// All domains, in no order.
-    pub fn domains(&self) -> impl Iterator<Item = &Domain> {
-        self.domains.values()
+    /// All domains, sorted by name.
+    pub fn domains(&self) -> Vec<&Domain> {
+        let mut domains: Vec<&Domain> = self.domains.values().collect();
+        domains.sort_unstable_by_key(|domain| &domain.name);
+        domains
     }
 
     /// How many domains.
@@ -148,48 +149,47 @@ impl RuleSet {
     /// Every rule, sorted by path.
     pub fn rules(&self) -> Vec<&Rule> {
         let mut rules = Vec::new();
-        for domain in self.domains.values() {
-            domain.root.collect(&mut rules);
+        for domain in self.domains() {
+            domain.visit(&mut |nodes| rules.extend(rule_of(nodes)));
         }
         rules.sort_by(|a, b| a.path.cmp(&b.path));
         rules
-    }
-
-    /// The names of all domains, sorted.
-    pub fn domain_names(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.domains().map(|domain| &*domain.name).collect();
-        names.sort_unstable();
-        names
     }
 
     /// A request for a first try: the first that matches the smallest limit. Repeated, it is
     /// rejected.
     pub fn example(&self) -> Option<Example> {
         let mut best: Option<(u32, Example)> = None;
-        for name in self.domain_names() {
-            let Some(domain) = self.domain(name.as_bytes()) else {
-                continue;
-            };
-            domain
-                .root
-                .each_rule(&mut Vec::new(), &mut |entries, rule| {
-                    let capacity = if rejects_when_repeated(rule) {
-                        rule.limit().map_or(0, Limit::capacity)
-                    } else {
-                        0
+        for domain in self.domains() {
+            domain.visit(&mut |nodes| {
+                let rule = rule_of(nodes).filter(|rule| rejects_when_repeated(rule));
+                let capacity = rule.and_then(Rule::limit).map_or(0, Limit::capacity);
+                if capacity > 0 && best.as_ref().is_none_or(|(least, _)| capacity < *least) {
+                    let entries = nodes.iter().map(|node| {
+                        let value = if node.value.is_empty() {
+                            "1".to_owned()
+                        } else {
+                            node.value.replace('*', "1")
+                        };
+                        (node.key.to_string(), value)
+                    });
+                    let example = Example {
+                        domain: domain.name.to_string(),
+                        entries: entries.collect(),
                     };
-                    if capacity > 0 && best.as_ref().is_none_or(|(least, _)| capacity < *least) {
-                        best = Some((
-                            capacity,
-                            Example {
-                                domain: name.to_owned(),
-                                entries: entries.to_vec(),
-                            },
-                        ));
-                    }
-                });
+                    best = Some((capacity, example));
+                }
+            });
         }
         best.map(|(_, example)| example)
+    }
+}
+
+impl Domain {
+    /// Shows every descriptor behind those around it, the outermost first: depth first, in the
+    /// order of the file.
+    pub(crate) fn visit<'r>(&'r self, show: &mut impl FnMut(&[&'r Node])) {
+        self.root.visit(&mut Vec::new(), show);
     }
 }
 
@@ -206,28 +206,20 @@ impl Dots {
 
 impl Level {
     /// Adds a descriptor. Its key and value were checked not to be here already.
-    pub fn insert(&mut self, node: Node) {
+    pub(crate) fn insert(&mut self, node: Node) {
         let (key, value) = (node.key.as_bytes(), node.value.as_bytes());
         let index =
             u32::try_from(self.nodes.len()).expect("a rules file is bounded far below 2^32 nodes");
+        let siblings = self.by_key.entry(key.into()).or_default();
         if value.is_empty() {
-            self.defaults.insert(key.into(), index);
+            siblings.default = Some(index);
         } else {
-            self.exact.insert(
-                Pair {
-                    key: key.into(),
-                    value: value.into(),
-                },
-                index,
-            );
+            siblings.exact.insert(value.into(), index);
         }
         if let Some(pattern) = Pattern::new(&node.label).filter(|_| node.key.contains('*')) {
             self.starred_keys.push((pattern, index));
         } else if let Some(pattern) = Pattern::new(&node.value) {
-            self.patterns
-                .entry(key.into())
-                .or_default()
-                .push((pattern, index));
+            siblings.patterns.push((pattern, index));
         }
         self.nodes.push(node);
     }
@@ -239,102 +231,53 @@ impl Level {
 
     /// The child for an entry: exactly it, else the first pattern that takes it, else the default
     /// of its key.
-    pub fn find(&self, entry: Entry<'_>) -> Option<(&Node, Found)> {
-        let (index, found) = if let Some(&index) = self.exact.get(&entry) {
+    pub(crate) fn find(&self, entry: Entry<'_>) -> Option<(&Node, Found)> {
+        let siblings = self.by_key.get(entry.key);
+        let exact = siblings.and_then(|siblings| siblings.exact.get(entry.value));
+        let (index, found) = if let Some(&index) = exact {
             (index, Found::Exact)
-        } else if let Some(index) = self.first_pattern(entry) {
+        } else if let Some(index) = self.first_pattern(siblings, entry) {
             (index, Found::Pattern)
         } else {
-            (*self.defaults.get(entry.key)?, Found::Default)
+            (siblings?.default?, Found::Default)
         };
         Some((&self.nodes[index as usize], found))
     }
 
-    fn first_pattern(&self, entry: Entry<'_>) -> Option<u32> {
-        let of_key = || {
-            self.patterns
-                .get(entry.key)?
-                .iter()
-                .find(|(pattern, _)| pattern.matches(entry.value))
+    fn first_pattern(&self, siblings: Option<&Siblings>, entry: Entry<'_>) -> Option<u32> {
+        let first = |patterns: &[(Pattern, u32)], text: &[u8]| {
+            let mut patterns = patterns.iter();
+            let matched = patterns.find(|(pattern, _)| pattern.matches(text));
+            matched.map(|&(_, index)| index)
         };
-        let by_value = if self.patterns.is_empty() {
-            None
-        } else {
-            of_key().map(|&(_, index)| index)
-        };
+        let by_value = siblings.and_then(|siblings| first(&siblings.patterns, entry.value));
         if self.starred_keys.is_empty() {
             return by_value;
         }
-        let joined = [entry.key, b"_", entry.value].concat();
-        let by_key = self
-            .starred_keys
-            .iter()
-            .find(|(pattern, _)| pattern.matches(&joined))
-            .map(|&(_, index)| index);
+        let by_key = first(&self.starred_keys, &[entry.key, b"_", entry.value].concat());
         // The lower index is earlier in the file.
         by_value.into_iter().chain(by_key).min()
     }
 
-    /// Shows every rule from here down, with entries that lead to it.
-    fn each_rule(
-        &self,
-        entries: &mut Vec<(String, String)>,
-        show: &mut impl FnMut(&[(String, String)], &Rule),
-    ) {
+    fn visit<'r>(&'r self, nodes: &mut Vec<&'r Node>, show: &mut impl FnMut(&[&'r Node])) {
         for node in &self.nodes {
-            let value = if node.value.is_empty() {
-                "1".to_owned()
-            } else {
-                node.value.replace('*', "1")
-            };
-            entries.push((node.key.to_string(), value));
-            if let Some(rule) = &node.rule {
-                show(entries, rule);
-            }
+            nodes.push(node);
+            show(nodes);
             if let Some(below) = &node.below {
-                below.each_rule(entries, show);
+                below.visit(nodes, show);
             }
-            entries.pop();
+            nodes.pop();
         }
     }
+}
 
-    fn collect<'r>(&'r self, rules: &mut Vec<&'r Rule>) {
-        for node in &self.nodes {
-            rules.extend(node.rule.as_deref());
-            if let Some(below) = &node.below {
-                below.collect(rules);
-            }
-        }
-    }
+fn rule_of<'r>(nodes: &[&'r Node]) -> Option<&'r Rule> {
+    nodes.last()?.rule.as_deref()
 }
 
 /// Whether one request is rejected when repeated. A holder keeps its slot.
 fn rejects_when_repeated(rule: &Rule) -> bool {
     matches!(rule.on_limit, OnLimit::Reject { .. }) && !rule.shadow_mode && !rule.names_holders()
-}
-
-impl Hash for Pair {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Entry {
-            key: &self.key,
-            value: &self.value,
-        }
-        .hash(state);
-    }
-}
-
-impl Hash for Entry<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        // A slice begins its hash with its length, so ("ab", "c") and ("a", "bc") differ.
-        self.key.hash(state);
-        self.value.hash(state);
-    }
-}
-
-impl Equivalent<Pair> for Entry<'_> {
-    fn equivalent(&self, pair: &Pair) -> bool {
-        self.key == &*pair.key && self.value == &*pair.value
-    }
 }
 
 #[cfg(test)]

@@ -137,9 +137,10 @@ impl Compared {
         };
         let (rule, check) = match (planned.domain_known, planned.steps.first()) {
             (false, _) => {
+                let known: Vec<&str> = rules.domains().iter().map(|known| &*known.name).collect();
                 return Err(format!(
                     "there is no domain {domain}; there are {}",
-                    rules.domain_names().join(", ")
+                    known.join(", ")
                 ));
             }
             (_, Some(&Step::Counted { rule, check, .. })) => (rule, &planned.request.checks[check]),

@@ -1,10 +1,8 @@
-use std::sync::atomic::Ordering::Relaxed;
-
-use crate::check::{Hits, Verdict};
+use crate::check::{Check, Hits, Key, Verdict};
 use crate::limit::{Algorithm, Limit, Terms, Unit};
-use crate::rules::stats::table::{OTHER, SERIES_NAME_BYTES_MAX};
 use crate::rules::stats::{
-    Disposition, METRIC_SERIES_MAX, Outcome, RuleStats, SERIES_NAMES_BYTES_MAX, StatsTable,
+    Count, Disposition, METRIC_SERIES_MAX, OTHER, RuleStats, SERIES_NAME_BYTES_MAX,
+    SERIES_NAMES_BYTES_MAX, StatsTable,
 };
 use crate::telemetry::metric::Metrics;
 use crate::time::Span;
@@ -52,22 +50,15 @@ fn counts_of(requests: u32, hits: u64, used: u64, over: bool) -> [u64; 4] {
         reset_after: Span::ZERO,
         from_cache: false,
     };
-    let hits = Hits::Add(hits);
-    stats.record(&Outcome {
-        limit: &limit,
-        hits,
-        verdict: &verdict,
-        not_consumed: false,
-        disposition: Disposition::Nothing,
-        near_ratio: 0.8,
-    });
+    let check = Check::new(Key::default(), limit, Hits::Add(hits));
+    stats.record(&check, &verdict, Disposition::Nothing, 0.8);
     [
-        &stats.total_hits,
-        &stats.over_limit,
-        &stats.near_limit,
-        &stats.within_limit,
+        Count::TotalHits,
+        Count::OverLimit,
+        Count::NearLimit,
+        Count::WithinLimit,
     ]
-    .map(|count| count.load(Relaxed))
+    .map(|count| stats.get(count))
 }
 
 #[test]
@@ -129,9 +120,9 @@ fn names_from_clients_are_values_of_labels() {
         table.of_client("d", &format!("d.{mine}")),
         table.of_rule("d.key"),
     ] {
-        stats.total_hits.fetch_add(1, Relaxed);
-        stats.over_limit_with_local_cache.fetch_add(1, Relaxed);
-        stats.given_back.fetch_add(1, Relaxed);
+        stats.add(Count::TotalHits, 1);
+        stats.add(Count::OverLimitWithLocalCache, 1);
+        stats.add(Count::Refunded, 1);
     }
     let page = metrics.page();
     for line in [

@@ -1,0 +1,117 @@
+//! The counters of one rule, and the reference's arithmetic.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::check::{Check, HITS_MAX, Hits, Verdict};
+use crate::limit::{Algorithm, OverLimitHits};
+
+/// The counters of one rule, by [`Count`].
+#[derive(Debug, Default)]
+pub struct RuleStats([AtomicU64; 9]);
+
+/// What is counted of a rule: the counters of envoyproxy/ratelimit, then those of Tollgate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Count {
+    TotalHits,
+    OverLimit,
+    NearLimit,
+    WithinLimit,
+    ShadowMode,
+    OverLimitWithLocalCache,
+    Refunded,
+    Queued,
+    Degraded,
+}
+
+/// What happened to the hits of a check, other than being admitted or rejected at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Disposition {
+    Nothing,
+    /// Nothing was consumed because another check of the request was over limit.
+    NotConsumed,
+    /// Admitted over the limit: the rule is in shadow mode.
+    Shadowed,
+    /// Admitted over the limit, with headers for the upstream.
+    Degraded,
+    /// They wait for their slot.
+    Queued,
+}
+
+impl RuleStats {
+    /// Adds one check. Hits above `near_ratio` of the limit count as near it.
+    pub(crate) fn record(
+        &self,
+        check: &Check,
+        verdict: &Verdict,
+        disposition: Disposition,
+        near_ratio: f32,
+    ) {
+        let hits = check.hits.count().min(HITS_MAX);
+        match check.hits {
+            Hits::Peek => return,
+            Hits::Refund(_) => return self.add(Count::Refunded, hits),
+            Hits::Add(_) => self.add(Count::TotalHits, hits),
+        }
+        if disposition == Disposition::NotConsumed {
+            return;
+        }
+        let limit = u64::from(check.limit.capacity());
+        let near = near_threshold(check.limit.capacity(), near_ratio);
+        let after = verdict.used;
+        let before = after.saturating_sub(hits);
+        if !verdict.over {
+            if disposition == Disposition::Queued {
+                self.add(Count::Queued, hits);
+            }
+            self.add(Count::WithinLimit, hits);
+            if after > near {
+                let near_hits = if before >= near { hits } else { after - near };
+                self.add(Count::NearLimit, near_hits);
+            }
+            return;
+        }
+        // Of a call over a fixed window that counts over-limit hits, the first hits count as within
+        // the limit. Other calls are over limit as a whole, and so are verdicts below the limit: by
+        // policy, or against one replica's share.
+        let splits = check.limit.algorithm() == Algorithm::FixedWindow
+            && check.limit.over_limit_hits() == OverLimitHits::Count
+            && before < limit
+            && limit < after;
+        let rejected = if splits { after - limit } else { hits };
+        self.add(Count::OverLimit, rejected);
+        if verdict.from_cache {
+            self.add(Count::OverLimitWithLocalCache, hits);
+        }
+        if splits {
+            self.add(Count::NearLimit, limit.saturating_sub(near.max(before)));
+        }
+        match disposition {
+            Disposition::Shadowed => self.add(Count::ShadowMode, rejected),
+            Disposition::Degraded => self.add(Count::Degraded, rejected),
+            Disposition::Nothing | Disposition::NotConsumed | Disposition::Queued => {}
+        }
+    }
+
+    pub(super) fn add(&self, count: Count, hits: u64) {
+        self.0[count as usize].fetch_add(hits, Relaxed);
+    }
+
+    pub(super) fn get(&self, count: Count) -> u64 {
+        self.0[count as usize].load(Relaxed)
+    }
+
+    pub(super) fn is_zero(&self) -> bool {
+        self.0.iter().all(|count| count.load(Relaxed) == 0)
+    }
+}
+
+/// In 32-bit floats, as in envoyproxy/ratelimit.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "the arithmetic of envoyproxy/ratelimit"
+)]
+fn near_threshold(limit: u32, ratio: f32) -> u64 {
+    (limit as f32 * ratio).floor() as u64
+}
