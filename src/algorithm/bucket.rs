@@ -55,28 +55,22 @@ impl Decide for Bucket {
 
     /// A state from the future means that the clock went back. It is taken as of now, so that calls
     /// are neither admitted sooner nor wait longer than the bucket takes to refill.
-    fn at(self, limit: &Limit, now: Time) -> Self {
+    fn advance(&mut self, limit: &Limit, now: Time) {
         let at = limit.tick().since_epoch(now);
-        // Rules that lowered the burst meanwhile may find it deeper in debt than they allow.
-        let spent = self.spent.min(deepest(limit));
         let returned = at
             .saturating_sub(self.at)
             .saturating_mul(limit.requests().into());
-        Self {
-            spent: spent.saturating_sub(returned),
-            at,
-        }
+        // Rules that lowered the burst meanwhile may find it deeper in debt than they allow.
+        self.spent = self.spent.min(deepest(limit)).saturating_sub(returned);
+        self.at = at;
     }
 
     fn spent(&self, _: &Limit, _: Time) -> u64 {
         self.spent
     }
 
-    fn charged(self, _: &Limit, _: Time, _: Call<'_>, charge: Charge) -> Self {
-        Self {
-            spent: charge.charged(self.spent),
-            ..self
-        }
+    fn apply(&mut self, _: &Limit, _: Time, _: Call<'_>, charge: Charge) {
+        self.spent = charge.charged(self.spent);
     }
 
     fn is_new(&self) -> bool {

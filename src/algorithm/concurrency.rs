@@ -68,7 +68,7 @@ impl Decide for Concurrency {
 
     /// A lease that ends later than one that begins now means that the clock went back, or that
     /// leases were longer: it ends as if it began now.
-    fn at(mut self, limit: &Limit, now: Time) -> Self {
+    fn advance(&mut self, limit: &Limit, now: Time) {
         while let Some((_, name)) = self
             .order
             .first()
@@ -86,33 +86,29 @@ impl Decide for Concurrency {
         {
             self.insert(name, latest);
         }
-        self
     }
 
     fn spent(&self, _: &Limit, _: Time) -> u64 {
         self.leases.len() as u64
     }
 
-    fn charged(mut self, limit: &Limit, now: Time, call: Call<'_>, _: Charge) -> Self {
+    fn apply(&mut self, limit: &Limit, now: Time, call: Call<'_>, _: Charge) {
         match call.hits {
             Hits::Peek => {}
             Hits::Add(_) => self.insert(name(call.holder), now.plus(limit.period())),
             Hits::Refund(_) => self.remove(name(call.holder)),
         }
-        self
     }
 
     /// Empty: a number has no names that could be released.
-    fn of(_: &Limit, _: Time, _: u64) -> Self {
-        Self::default()
-    }
+    fn fill(&mut self, _: &Limit, _: Time, _: u64) {}
 
     fn is_new(&self) -> bool {
         self.leases.is_empty()
     }
 
     fn heap_bytes(&self) -> usize {
-        self.leases.len() * HOLDER_BYTES
+        size_of::<Self>() + self.leases.len() * HOLDER_BYTES
     }
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {

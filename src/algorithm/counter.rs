@@ -2,7 +2,7 @@
 
 use crate::algorithm::bucket::Bucket;
 use crate::algorithm::charge::Charge;
-use crate::algorithm::concurrency::{self, Concurrency};
+use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::decide::Decide;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_log::SlidingLog;
@@ -52,7 +52,7 @@ pub enum Counter {
 
 /// Runs the same expression for every kind of counter.
 macro_rules! with_each {
-    ($counter:expr, $state:ident => $run:expr) => {
+    ($counter:expr, $state:pat => $run:expr) => {
         match $counter {
             Counter::FixedWindow($state) => $run,
             Counter::Bucket($state) => $run,
@@ -60,38 +60,6 @@ macro_rules! with_each {
             Counter::SubWindows($state) => $run,
             Counter::SlidingLog($state) => $run,
             Counter::Concurrency($state) => $run,
-        }
-    };
-}
-
-/// Runs the same expression with the kind of counter of a limit.
-macro_rules! of_kind {
-    ($limit:expr, $state:ident => $run:expr) => {
-        match Kind::of($limit) {
-            Kind::FixedWindow => {
-                type $state = FixedWindow;
-                $run
-            }
-            Kind::Bucket => {
-                type $state = Bucket;
-                $run
-            }
-            Kind::SlidingWindow => {
-                type $state = SlidingWindow;
-                $run
-            }
-            Kind::SubWindows => {
-                type $state = Box<SubWindows>;
-                $run
-            }
-            Kind::SlidingLog => {
-                type $state = Box<SlidingLog>;
-                $run
-            }
-            Kind::Concurrency => {
-                type $state = Box<Concurrency>;
-                $run
-            }
         }
     };
 }
@@ -130,18 +98,30 @@ impl Kind {
 impl Counter {
     /// A new counter.
     pub fn new(limit: &Limit) -> Self {
-        of_kind!(limit, State => State::default().into())
+        match Kind::of(limit) {
+            Kind::FixedWindow => Self::FixedWindow(FixedWindow::default()),
+            Kind::Bucket => Self::Bucket(Bucket::default()),
+            Kind::SlidingWindow => Self::SlidingWindow(SlidingWindow::default()),
+            Kind::SubWindows => Self::SubWindows(Box::default()),
+            Kind::SlidingLog => Self::SlidingLog(Box::default()),
+            Kind::Concurrency => Self::Concurrency(Box::default()),
+        }
     }
 
     /// A counter with `spent` of its units at `now`. For concurrency it is empty, because there are
     /// no names.
     pub fn of(limit: &Limit, now: Time, spent: u64) -> Self {
-        of_kind!(limit, State => State::of(limit, now, spent).into())
+        let mut counter = Self::new(limit);
+        with_each!(&mut counter, state => state.fill(limit, now, spent));
+        counter
     }
 
     /// What is spent as of `now`, in its units.
     pub fn spent_at(&self, limit: &Limit, now: Time) -> u64 {
-        with_each!(self, state => state.spent_at(limit, now))
+        with_each!(self.clone(), mut state => {
+            state.advance(limit, now);
+            state.spent(limit, now)
+        })
     }
 
     /// Whether it equals a new counter, and need not be kept.
@@ -162,24 +142,24 @@ impl Counter {
     /// The charge of a call, in the counter's units.
     pub fn charge<'c>(limit: &Limit, call: impl Into<Call<'c>>) -> Charge {
         let call = call.into();
-        of_kind!(limit, State => State::charge(limit, call))
+        match Kind::of(limit) {
+            Kind::FixedWindow => FixedWindow::charge(limit, call),
+            Kind::Bucket => Bucket::charge(limit, call),
+            Kind::SlidingWindow => SlidingWindow::charge(limit, call),
+            Kind::SubWindows => SubWindows::charge(limit, call),
+            Kind::SlidingLog => SlidingLog::charge(limit, call),
+            Kind::Concurrency => Concurrency::charge(limit, call),
+        }
     }
 
     /// The verdict of the call that left the counter in this state, which is as of now.
-    pub fn verdict<'c>(
-        &self,
-        limit: &Limit,
-        now: Time,
-        call: impl Into<Call<'c>>,
-        over: bool,
-    ) -> Verdict {
-        let call = call.into();
+    pub(crate) fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {
         with_each!(self, state => state.verdict(limit, now, call, over))
     }
 
     /// Builds the verdict as of `now` from the twin's reply: `spent` as of `at`, plus the
     /// algorithm's `extra` values.
-    pub fn verdict_of_reply(
+    pub(crate) fn verdict_of_reply(
         limit: &Limit,
         (at, now): (Time, Time),
         call: Call<'_>,
@@ -187,41 +167,29 @@ impl Counter {
         spent: u64,
         extra: &[u64],
     ) -> Verdict {
-        if Kind::of(limit) == Kind::Concurrency {
-            return concurrency::verdict_of_reply(limit, now, over, spent, extra);
-        }
-        of_kind!(limit, State => State::from_reply(limit, at, spent, extra).verdict(limit, now, call, over))
+        with_each!(Self::new(limit), mut state => {
+            state.fill_from_reply(limit, at, spent, extra);
+            state.verdict(limit, now, call, over)
+        })
     }
 
-    /// Decides one call. A state of another kind than the limit's counts as new; keys contain the
-    /// algorithm, so there should be none.
+    /// Charges the counter as of `now`, whatever its limit is.
+    pub fn apply(&mut self, limit: &Limit, now: Time, call: Call<'_>, charge: Charge) {
+        with_each!(self, state => {
+            state.advance(limit, now);
+            state.apply(limit, now, call, charge);
+        });
+    }
+
+    /// Decides one call. The limit is one of the counter's kind: keys contain the algorithm.
     pub fn decide<'c>(
-        self,
+        mut self,
         limit: &Limit,
         now: Time,
         call: impl Into<Call<'c>>,
     ) -> (Self, Verdict) {
-        let call = call.into();
-        let counter = if self.kind() == Kind::of(limit) {
-            self
-        } else {
-            Self::new(limit)
-        };
-        with_each!(counter, state => {
-            let (state, verdict) = state.decide(limit, now, call);
-            (state.into(), verdict)
-        })
-    }
-
-    const fn kind(&self) -> Kind {
-        match self {
-            Self::FixedWindow(_) => Kind::FixedWindow,
-            Self::Bucket(_) => Kind::Bucket,
-            Self::SlidingWindow(_) => Kind::SlidingWindow,
-            Self::SubWindows(_) => Kind::SubWindows,
-            Self::SlidingLog(_) => Kind::SlidingLog,
-            Self::Concurrency(_) => Kind::Concurrency,
-        }
+        let verdict = with_each!(&mut self, state => state.decide(limit, now, call.into()));
+        (self, verdict)
     }
 }
 
@@ -229,41 +197,5 @@ impl Counter {
 impl Default for Counter {
     fn default() -> Self {
         Self::FixedWindow(FixedWindow::default())
-    }
-}
-
-impl From<FixedWindow> for Counter {
-    fn from(state: FixedWindow) -> Self {
-        Self::FixedWindow(state)
-    }
-}
-
-impl From<Bucket> for Counter {
-    fn from(state: Bucket) -> Self {
-        Self::Bucket(state)
-    }
-}
-
-impl From<SlidingWindow> for Counter {
-    fn from(state: SlidingWindow) -> Self {
-        Self::SlidingWindow(state)
-    }
-}
-
-impl From<Box<SubWindows>> for Counter {
-    fn from(state: Box<SubWindows>) -> Self {
-        Self::SubWindows(state)
-    }
-}
-
-impl From<Box<SlidingLog>> for Counter {
-    fn from(state: Box<SlidingLog>) -> Self {
-        Self::SlidingLog(state)
-    }
-}
-
-impl From<Box<Concurrency>> for Counter {
-    fn from(state: Box<Concurrency>) -> Self {
-        Self::Concurrency(state)
     }
 }

@@ -26,23 +26,20 @@ impl Decide for FixedWindow {
 
     /// A window in the future means that the clock went back. Its count is kept until the end of the
     /// present window, so calls are neither admitted sooner nor wait longer than one period.
-    fn at(self, limit: &Limit, now: Time) -> Self {
+    fn advance(&mut self, limit: &Limit, now: Time) {
         let start = limit.window(now).start;
-        Self {
-            start,
-            used: if self.start < start { 0 } else { self.used },
+        if self.start < start {
+            self.used = 0;
         }
+        self.start = start;
     }
 
     fn spent(&self, _: &Limit, _: Time) -> u64 {
         self.used
     }
 
-    fn charged(self, _: &Limit, _: Time, _: Call<'_>, charge: Charge) -> Self {
-        Self {
-            used: charge.charged(self.used),
-            ..self
-        }
+    fn apply(&mut self, _: &Limit, _: Time, _: Call<'_>, charge: Charge) {
+        self.used = charge.charged(self.used);
     }
 
     fn is_new(&self) -> bool {

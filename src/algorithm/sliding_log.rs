@@ -38,7 +38,7 @@ impl Decide for SlidingLog {
 
     /// Calls in the future mean that the clock went back. They are kept as if they were made now, so
     /// calls are neither admitted sooner nor wait longer than one period.
-    fn at(mut self, limit: &Limit, now: Time) -> Self {
+    fn advance(&mut self, limit: &Limit, now: Time) {
         while let Some(oldest) = self
             .entries
             .front()
@@ -54,7 +54,6 @@ impl Decide for SlidingLog {
         }
         self.used -= later;
         self.add(now, later);
-        self
     }
 
     fn spent(&self, _: &Limit, _: Time) -> u64 {
@@ -62,23 +61,20 @@ impl Decide for SlidingLog {
     }
 
     /// A refund is taken from the newest entries.
-    fn charged(mut self, _: &Limit, now: Time, _: Call<'_>, charge: Charge) -> Self {
+    fn apply(&mut self, _: &Limit, now: Time, _: Call<'_>, charge: Charge) {
         let (added, given_back) = charge.change(self.used);
         self.give_back(given_back);
         self.add(now, added);
-        self
     }
 
     /// `extra`: the hits that have to expire for the call to pass, when the last of them came, when
     /// the newest came, and the number of entries.
-    fn from_reply(_: &Limit, _: Time, spent: u64, extra: &[u64]) -> Self {
-        let mut log = Self::default();
+    fn fill_from_reply(&mut self, _: &Limit, _: Time, spent: u64, extra: &[u64]) {
         if let &[leaving, left, newest, _] = extra {
             let leaving = leaving.min(spent);
-            log.add(Time::from_micros(left), leaving);
-            log.add(Time::from_micros(newest), spent - leaving);
+            self.add(Time::from_micros(left), leaving);
+            self.add(Time::from_micros(newest), spent - leaving);
         }
-        log
     }
 
     fn is_new(&self) -> bool {
@@ -86,7 +82,7 @@ impl Decide for SlidingLog {
     }
 
     fn heap_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        size_of::<Self>() + self.entries.capacity() * size_of::<Entry>()
     }
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {

@@ -42,7 +42,7 @@ impl Decide for SlidingWindow {
 
     /// A window in the future means that the clock went back. All hits are kept as those of the
     /// present window, so calls are neither admitted sooner nor wait longer than two periods.
-    fn at(self, limit: &Limit, now: Time) -> Self {
+    fn advance(&mut self, limit: &Limit, now: Time) {
         let window = limit.tick().since_epoch(now) / limit.period_ticks();
         let (used, before) = match window.checked_sub(self.window) {
             None => (self.used + u64::from(self.before), 0),
@@ -50,11 +50,11 @@ impl Decide for SlidingWindow {
             Some(1) => (0, u32::try_from(self.used).unwrap_or(u32::MAX)),
             Some(_) => (0, 0),
         };
-        Self {
+        *self = Self {
             window,
             used,
             before,
-        }
+        };
     }
 
     fn spent(&self, limit: &Limit, now: Time) -> u64 {
@@ -64,28 +64,18 @@ impl Decide for SlidingWindow {
     }
 
     /// A refund is taken from the present window first, then from the one before.
-    fn charged(self, _: &Limit, _: Time, _: Call<'_>, charge: Charge) -> Self {
+    fn apply(&mut self, _: &Limit, _: Time, _: Call<'_>, charge: Charge) {
         let given_back = charge.cost.min(0).unsigned_abs();
         let older = u32::try_from(given_back.saturating_sub(self.used)).unwrap_or(u32::MAX);
-        Self {
-            used: charge.charged(self.used),
-            before: self.before.saturating_sub(older),
-            ..self
-        }
+        self.used = charge.charged(self.used);
+        self.before = self.before.saturating_sub(older);
     }
 
-    fn from_reply(limit: &Limit, now: Time, spent: u64, extra: &[u64]) -> Self {
-        let before = extra
-            .first()
-            .map_or(0, |&before| u32::try_from(before).unwrap_or(u32::MAX));
-        let faded = Self {
-            before,
-            ..Self::default().at(limit, now)
-        };
-        Self {
-            used: spent.saturating_sub(faded.spent(limit, now)),
-            ..faded
-        }
+    fn fill_from_reply(&mut self, limit: &Limit, now: Time, spent: u64, extra: &[u64]) {
+        self.advance(limit, now);
+        let before = extra.first().copied().unwrap_or(0);
+        self.before = u32::try_from(before).unwrap_or(u32::MAX);
+        self.used = spent.saturating_sub(self.spent(limit, now));
     }
 
     fn is_new(&self) -> bool {

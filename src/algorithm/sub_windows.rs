@@ -35,7 +35,7 @@ impl Decide for SubWindows {
 
     /// A sub-window in the future means that the clock went back. Its hits are kept as those of the
     /// present one, so calls are neither admitted sooner nor wait longer than all of them take.
-    fn at(mut self, limit: &Limit, now: Time) -> Self {
+    fn advance(&mut self, limit: &Limit, now: Time) {
         let newest = now.as_micros() / width(limit).as_micros();
         let kept = limit.buckets() as usize + 1;
         if self.counts.len() != kept {
@@ -45,7 +45,7 @@ impl Decide for SubWindows {
             .map_or(kept, |passed| passed.min(kept));
         self.counts.rotate_left(passed);
         self.counts[kept - passed..].fill(0);
-        Self { newest, ..self }
+        self.newest = newest;
     }
 
     fn spent(&self, _: &Limit, _: Time) -> u64 {
@@ -56,7 +56,7 @@ impl Decide for SubWindows {
     }
 
     /// A refund is taken from the newest sub-windows.
-    fn charged(mut self, limit: &Limit, now: Time, _: Call<'_>, charge: Charge) -> Self {
+    fn apply(&mut self, limit: &Limit, now: Time, _: Call<'_>, charge: Charge) {
         let (added, mut given_back) = charge.change(self.spent(limit, now));
         for count in self.counts.iter_mut().rev() {
             let taken = given_back.min(*count);
@@ -66,18 +66,12 @@ impl Decide for SubWindows {
         if let Some(newest) = self.counts.last_mut() {
             *newest += added;
         }
-        self
     }
 
-    fn from_reply(limit: &Limit, now: Time, _: u64, extra: &[u64]) -> Self {
-        let counters = Self::default().at(limit, now);
-        if extra.len() == counters.counts.len() {
-            Self {
-                counts: extra.into(),
-                ..counters
-            }
-        } else {
-            counters
+    fn fill_from_reply(&mut self, limit: &Limit, now: Time, _: u64, extra: &[u64]) {
+        self.advance(limit, now);
+        if extra.len() == self.counts.len() {
+            self.counts.copy_from_slice(extra);
         }
     }
 
@@ -86,7 +80,7 @@ impl Decide for SubWindows {
     }
 
     fn heap_bytes(&self) -> usize {
-        size_of_val(&*self.counts)
+        size_of::<Self>() + size_of_val(&*self.counts)
     }
 
     fn verdict(&self, limit: &Limit, now: Time, call: Call<'_>, over: bool) -> Verdict {

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 
 use proptest::prelude::*;
 use tokio::runtime;
+use tollgate::algorithm::Counter;
 use tollgate::algorithm::charge::Charge;
-use tollgate::algorithm::{Counter, Decide};
 use tollgate::check::{Call, Check, Effect, Hits, Key, Verdict};
 use tollgate::limit::{Algorithm, Limit, Months, OverLimitHits, Share, Terms, Unit};
 use tollgate::store::redis::fallback::local::{
@@ -83,27 +83,7 @@ impl Server {
 
     /// As the script does it.
     fn charge(&mut self, call: Call<'_>, charge: Charge, now: Time) {
-        fn charged<D: Decide + Into<Counter>>(
-            state: D,
-            limit: &Limit,
-            now: Time,
-            call: Call<'_>,
-            charge: Charge,
-        ) -> Counter {
-            state
-                .at(limit, now)
-                .charged(limit, now, call, charge)
-                .into()
-        }
-        let limit = &self.limit;
-        self.counter = match std::mem::take(&mut self.counter) {
-            Counter::FixedWindow(state) => charged(state, limit, now, call, charge),
-            Counter::Bucket(state) => charged(state, limit, now, call, charge),
-            Counter::SlidingWindow(state) => charged(state, limit, now, call, charge),
-            Counter::SubWindows(state) => charged(state, limit, now, call, charge),
-            Counter::SlidingLog(state) => charged(state, limit, now, call, charge),
-            Counter::Concurrency(state) => charged(state, limit, now, call, charge),
-        };
+        self.counter.apply(&self.limit, now, call, charge);
     }
 }
 

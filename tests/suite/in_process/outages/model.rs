@@ -283,7 +283,10 @@ impl Model {
             // Refunds of the window before may change nothing, where that is weighted by no more
             // than the limit.
             let held = match self.least {
-                Counter::SlidingWindow(state) => state.at(&self.limit, now).parts().1,
+                Counter::SlidingWindow(mut state) => {
+                    state.advance(&self.limit, now);
+                    state.parts().1
+                }
                 _ => self.least.spent_at(&self.limit, now),
             };
             self.early += cost.unsigned_abs().saturating_sub(held);
@@ -498,30 +501,13 @@ pub(super) fn charged(
     cost: i64,
     now: Time,
 ) -> Counter {
-    fn one<D: Decide + Into<Counter>>(
-        state: D,
-        limit: &Limit,
-        call: Call<'_>,
-        charge: Charge,
-        now: Time,
-    ) -> Counter {
-        state
-            .at(limit, now)
-            .charged(limit, now, call, charge)
-            .into()
-    }
     let charge = Charge {
         cost,
         drops: false,
         full: u64::MAX,
         ..Counter::charge(limit, Hits::Add(1))
     };
-    match counter.clone() {
-        Counter::FixedWindow(state) => one(state, limit, call, charge, now),
-        Counter::Bucket(state) => one(state, limit, call, charge, now),
-        Counter::SlidingWindow(state) => one(state, limit, call, charge, now),
-        Counter::SubWindows(state) => one(state, limit, call, charge, now),
-        Counter::SlidingLog(state) => one(state, limit, call, charge, now),
-        Counter::Concurrency(state) => one(state, limit, call, charge, now),
-    }
+    let mut counter = counter.clone();
+    counter.apply(limit, now, call, charge);
+    counter
 }

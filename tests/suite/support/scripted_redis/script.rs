@@ -178,31 +178,21 @@ impl<'a> Wanted<'a> {
                 (state.with_spent(after), over, after != spent)
             }
             State::Counter(limit, counter) => {
-                let (call, before) = (self.call(), counter.clone());
-                let (after, over) = match counter {
-                    Counter::SlidingWindow(state) => charged(state, &limit, now, call, self.charge),
-                    Counter::SubWindows(state) => charged(state, &limit, now, call, self.charge),
-                    Counter::SlidingLog(state) => charged(state, &limit, now, call, self.charge),
-                    Counter::Concurrency(state) => {
-                        let Charge { cost, full, .. } = state.charge_here(&limit, call);
-                        charged(
-                            state,
-                            &limit,
-                            now,
-                            call,
-                            Charge {
-                                cost,
-                                full,
-                                ..self.charge
-                            },
-                        )
-                    }
-                    Counter::FixedWindow(_) | Counter::Bucket(_) => {
-                        unreachable!("they have states of their own")
-                    }
-                };
+                let (call, mut charge) = (self.call(), self.charge);
+                if let Counter::Concurrency(state) = &counter {
+                    Charge {
+                        cost: charge.cost,
+                        full: charge.full,
+                        ..
+                    } = state.charge_here(&limit, call);
+                }
+                let over = charge.is_over(spent);
+                let mut after = counter.clone();
+                if !over || !charge.drops {
+                    after.apply(&limit, now, call, charge);
+                }
                 let changed =
-                    after != before || (self.code == CONCURRENCY && self.charge.cost > 0 && !over);
+                    after != counter || (self.code == CONCURRENCY && self.charge.cost > 0 && !over);
                 (State::Counter(limit, after), over, changed)
             }
         }
@@ -371,23 +361,6 @@ pub(super) fn decide_all_or_nothing(
         database.keep(key, slot.state, slot.life, now);
     }
     Ok(decided.into_iter().map(|(_, reply)| reply).collect())
-}
-
-/// A counter, which is as of now, after a check, and whether that was over.
-fn charged<D: Decide + Into<Counter>>(
-    state: D,
-    limit: &Limit,
-    now: Time,
-    call: Call<'_>,
-    charge: Charge,
-) -> (Counter, bool) {
-    let over = charge.is_over(state.spent(limit, now));
-    let after = if over && charge.drops {
-        state
-    } else {
-        state.charged(limit, now, call, charge)
-    };
-    (after.into(), over)
 }
 
 fn micros(time: Time) -> i64 {
