@@ -65,7 +65,7 @@ pub struct Api {
     lifecycle: Lifecycle,
     limiter: Arc<limiter::Shared>,
     connections: Connections,
-    budget: Budget,
+    budget: Arc<Budget>,
     rls_metrics: CallMetrics,
     health: health::Health,
     messages: Messages,
@@ -123,7 +123,7 @@ impl Api {
         workers: usize,
         metrics: &Metrics,
     ) -> anyhow::Result<Running> {
-        let socket_file = listeners.take_socket_file();
+        let socket_file = listeners.socket_file.take();
         let stopping = self.lifecycle.stopping().clone();
         let mut threads = Vec::new();
         let mut queues = Vec::new();
@@ -150,12 +150,17 @@ impl Api {
     /// have ended. Fuzz targets call it without a port.
     pub async fn serve(self, grpc: mpsc::Receiver<Accepted>, http: mpsc::Receiver<Accepted>) {
         let limiter = self.limiter.clone().open();
-        let admission = match self.grpc_routes(limiter.clone()) {
-            Ok(routes) => Admission::new(routes, self.budget.clone(), self.oversized.clone()),
+        let routes = match self.grpc_routes(limiter.clone()) {
+            Ok(routes) => routes,
             Err(error) => {
                 let error = format!("{error:#}");
                 return tracing::error!(error, "cannot start the gRPC server");
             }
+        };
+        let admission = || Admission {
+            routes: routes.clone(),
+            budget: self.budget.connection(),
+            oversized: self.oversized.clone(),
         };
         let stopping = self.lifecycle.stopping();
         let http_incoming = ReceiverStream::new(http)
@@ -165,7 +170,7 @@ impl Api {
                 (stream, peer)
             });
         tokio::join!(
-            self.connections.serve(grpc, &admission, stopping),
+            self.connections.serve(grpc, admission, stopping),
             crate::http::serve(
                 http_incoming,
                 self.http_routes(limiter),
@@ -200,13 +205,13 @@ impl Api {
     }
 
     fn http_routes(&self, limiter: Limiter) -> Router {
-        let json = JsonHandler::new(
+        let json = JsonHandler {
             limiter,
-            self.messages.clone(),
-            self.budget.clone(),
-            self.oversized.clone(),
-            self.traces.clone(),
-        );
+            messages: self.messages.clone(),
+            budget: self.budget.clone(),
+            oversized: self.oversized.clone(),
+            traces: self.traces.clone(),
+        };
         Router::new()
             .route("/json", any(json::answer).with_state(json))
             .route(

@@ -21,7 +21,7 @@ use crate::time::{Clock, Span};
 
 pub use crate::rules::plan::{InvalidRequest, Modes};
 pub use error::{DESCRIPTORS_MAX, ENTRIES_MAX, LimiterError, validate};
-pub use policy::{HeaderNames, Policy};
+pub use settings::Policy;
 
 mod combine;
 mod decision;
@@ -30,8 +30,7 @@ pub mod fallback;
 mod headers;
 mod metadata;
 mod observe;
-pub mod over_limit_log;
-mod policy;
+mod over_limit_log;
 pub mod queue;
 pub mod response;
 pub mod settings;
@@ -84,7 +83,11 @@ impl Shared {
     /// Builds what the limiters of all workers share.
     pub fn new(parts: Parts, metrics: &Metrics) -> Self {
         Self {
-            over_limit_log: OverLimitLog::new(parts.policy.over_limit_log, metrics),
+            over_limit_log: OverLimitLog::new(
+                parts.policy.over_limit_log_rate,
+                parts.policy.over_limit_log_lines_per_second_max,
+                metrics,
+            ),
             metrics: LimiterMetrics::new(metrics),
             parts,
         }

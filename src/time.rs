@@ -26,17 +26,14 @@ pub struct Span(u64);
 #[derive(Debug, Clone)]
 pub enum Clock {
     /// The monotonic clock from a start time: never steps back.
-    System(SystemClock),
+    System {
+        /// Tokio's, which follows the paused clock of a test.
+        started: Instant,
+        /// The time then.
+        at: Time,
+    },
     /// Set by a test.
     Manual(ManualClock),
-}
-
-/// See [`Clock::System`].
-#[derive(Debug, Clone, Copy)]
-pub struct SystemClock {
-    /// Tokio's, which follows the paused clock of a test.
-    started: Instant,
-    started_at: Time,
 }
 
 /// See [`Clock::Manual`]. Clones share the time.
@@ -135,13 +132,22 @@ impl fmt::Display for Span {
 
 impl Clock {
     /// The system's clock.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the only file that reads the system clock"
+    )]
     pub fn system() -> Self {
-        Self::System(SystemClock::start())
+        // A clock before 1970 starts at zero; windows are then aligned to the start.
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Self::starting_at(Time(Span::from(since_epoch).0))
     }
 
-    /// A clock that starts at `time`. Exact under tokio's paused clock.
-    pub fn starting_at(time: Time) -> Self {
-        Self::System(SystemClock::starting_at(time))
+    /// A clock that starts at `at`. Exact under tokio's paused clock.
+    pub fn starting_at(at: Time) -> Self {
+        let started = Instant::now();
+        Self::System { started, at }
     }
 
     /// A clock that only its handle moves.
@@ -158,29 +164,8 @@ impl Clock {
     /// The current time.
     pub fn now(&self) -> Time {
         match self {
-            Self::System(clock) => clock.started_at.plus(clock.started.elapsed().into()),
+            Self::System { started, at } => at.plus(started.elapsed().into()),
             Self::Manual(clock) => Time(clock.0.load(Ordering::Relaxed)),
-        }
-    }
-}
-
-impl SystemClock {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the only file that reads the system clock"
-    )]
-    fn start() -> Self {
-        // A clock before 1970 starts at zero; windows are then aligned to the start.
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        Self::starting_at(Time(Span::from(since_epoch).0))
-    }
-
-    fn starting_at(time: Time) -> Self {
-        Self {
-            started: Instant::now(),
-            started_at: time,
         }
     }
 }

@@ -13,7 +13,7 @@ use libfuzzer_sys::fuzz_target;
 use tokio::sync::mpsc;
 use tollgate::api::Api;
 use tollgate::api::connection::{ConnectionLimits, Connections};
-use tollgate::api::socket::{Accepted, OpenGuard, Socket};
+use tollgate::api::socket::{Accepted, OpenGuard};
 use tollgate::http::budget::HttpMetrics;
 use tollgate::shutdown::Lifecycle;
 use tollgate::telemetry::metric::{Gauge, Metrics};
@@ -70,10 +70,11 @@ fuzz_target!(|bytes: &[u8]| {
     WORKER.with(|worker| {
         let (mut here, there) = UnixStream::pair().expect("there are sockets");
         there.set_nonblocking(true).expect("it is a socket");
-        let accepted = Accepted::new(
-            Socket::Unix(there),
-            OpenGuard::new(Default::default(), worker.open.clone()),
-        );
+        let accepted = Accepted {
+            socket: there.into(),
+            peer: None,
+            open: OpenGuard::new(Default::default(), worker.open.clone()),
+        };
         worker
             .connections
             .blocking_send(accepted)

@@ -31,13 +31,13 @@ fn handler() -> Handler {
     let counter = metrics.counter("oversized", "Oversized bodies.");
     let messages = Messages::new().expect("they were compiled in");
     Handler {
-        handler: JsonHandler::new(
+        handler: JsonHandler {
             limiter,
             messages,
-            Budget::new(&metrics),
-            counter,
-            Traces::default(),
-        ),
+            budget: Budget::new(&metrics),
+            oversized: counter,
+            traces: Traces::default(),
+        },
         runtime,
     }
 }

@@ -19,7 +19,7 @@ use tonic::body::Body;
 use tonic::service::Routes;
 use tower::Service as _;
 
-use crate::api::budget::{Budget, Call, ConnectionBudget};
+use crate::api::budget::{Call, ConnectionBudget};
 use crate::telemetry::metric::Counter;
 
 /// Time for a request to arrive, from its head to the end of its stream. Envoy sends a call at once,
@@ -34,19 +34,13 @@ const GRPC_STATUS: &str = "grpc-status";
 const OUT_OF_RANGE: HeaderValue = HeaderValue::from_static("11");
 const RESOURCE_EXHAUSTED: HeaderValue = HeaderValue::from_static("8");
 
-/// The gRPC services of a worker, behind the bounds.
-pub(crate) struct Admission {
-    routes: Routes,
-    budget: Budget,
-    oversized: Counter,
-}
-
-/// The same for the calls of one connection.
+/// The gRPC services of a worker, behind the bounds of one connection.
 #[derive(Clone)]
-pub(crate) struct ConnectionAdmission {
-    routes: Routes,
-    budget: ConnectionBudget,
-    oversized: Counter,
+pub(crate) struct Admission {
+    pub(crate) routes: Routes,
+    pub(crate) budget: Arc<ConnectionBudget>,
+    /// Counts messages that are too large.
+    pub(crate) oversized: Counter,
 }
 
 /// The body of a request: charges its bytes as they arrive, and fails when they are late.
@@ -64,26 +58,6 @@ pub(crate) struct ResponseBody {
 }
 
 impl Admission {
-    /// `oversized` counts messages that are too large.
-    pub(crate) fn new(routes: Routes, budget: Budget, oversized: Counter) -> Self {
-        Self {
-            routes,
-            budget,
-            oversized,
-        }
-    }
-
-    /// For the calls of a new connection.
-    pub(crate) fn connection(&self) -> ConnectionAdmission {
-        ConnectionAdmission {
-            routes: self.routes.clone(),
-            budget: self.budget.connection(),
-            oversized: self.oversized.clone(),
-        }
-    }
-}
-
-impl ConnectionAdmission {
     /// Serves a call, or rejects it.
     pub(crate) async fn call(
         mut self,

@@ -30,23 +30,9 @@ pub(crate) const MESSAGE_BYTES_IN_FLIGHT_MAX: usize = 32 << 20;
 /// Bytes of a call that are not charged. Calls of Envoy have fewer, so their bytes cost nothing.
 pub(crate) const BYTES_FREE: usize = 4 << 10;
 
-/// The budget of all connections. Clones share it.
-#[derive(Debug, Clone)]
-pub struct Budget(Arc<Shared>);
-
-/// The budget of one connection. Clones share it.
-#[derive(Debug, Clone)]
-pub(crate) struct ConnectionBudget(Arc<Connection>);
-
-/// A call in flight. Returns its stream and bytes to the budget when it is dropped.
+/// The budget of all connections.
 #[derive(Debug)]
-pub(crate) struct Call {
-    connection: Arc<Connection>,
-    bytes: AtomicUsize,
-}
-
-#[derive(Debug)]
-struct Shared {
+pub struct Budget {
     streams: Gauge,
     bytes: Gauge,
     connection_full: Counter,
@@ -55,21 +41,29 @@ struct Shared {
     late: Counter,
 }
 
+/// The budget of one connection.
 #[derive(Debug)]
-struct Connection {
-    shared: Budget,
+pub(crate) struct ConnectionBudget {
+    shared: Arc<Budget>,
     streams: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+/// A call in flight. Returns its stream and bytes to the budget when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Call {
+    connection: Arc<ConnectionBudget>,
     bytes: AtomicUsize,
 }
 
 impl Budget {
     /// Registers the metrics.
-    pub fn new(metrics: &Metrics) -> Self {
+    pub fn new(metrics: &Metrics) -> Arc<Self> {
         let rejected = |cause| {
             let help = "gRPC and /json calls rejected before they were read, by the bound that was reached.";
             metrics.counter_with("tollgate_calls_rejected_total", help, &[("cause", cause)])
         };
-        Self(Arc::new(Shared {
+        Arc::new(Self {
             streams: metrics.gauge("tollgate_streams", "Calls in flight, gRPC and /json."),
             bytes: metrics.gauge(
                 "tollgate_message_bytes",
@@ -82,30 +76,29 @@ impl Budget {
             streams_full: rejected("streams"),
             bytes_full: rejected("message_bytes"),
             late: rejected("message_timeout"),
-        }))
+        })
     }
 
     /// The budget of a new connection.
-    pub(crate) fn connection(&self) -> ConnectionBudget {
-        ConnectionBudget(Arc::new(Connection {
+    pub(crate) fn connection(self: &Arc<Self>) -> Arc<ConnectionBudget> {
+        Arc::new(ConnectionBudget {
             shared: self.clone(),
             streams: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
-        }))
+        })
     }
 }
 
 impl ConnectionBudget {
     /// Begins a call; `None`, which is counted, if too many are in flight.
-    pub(crate) fn begin(&self) -> Option<Call> {
-        let connection = &self.0;
-        let shared = &connection.shared.0;
-        let of_connection = connection.streams.fetch_add(1, Relaxed);
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<Call> {
+        let shared = &self.shared;
+        let of_connection = self.streams.fetch_add(1, Relaxed);
         let of_all = count(&shared.streams);
         shared.streams.inc();
         // From here on its drop undoes the additions.
         let call = Call {
-            connection: connection.clone(),
+            connection: self.clone(),
             bytes: AtomicUsize::new(0),
         };
         let share = (STREAMS_MAX.saturating_sub(of_all) / SHARE).max(STREAMS_RESERVED);
@@ -129,7 +122,7 @@ impl Call {
         if charge == 0 {
             return true;
         }
-        let shared = &self.connection.shared.0;
+        let shared = &self.connection.shared;
         let of_connection = self.connection.bytes.fetch_add(charge, Relaxed) + charge;
         let share = MESSAGE_BYTES_IN_FLIGHT_MAX.saturating_sub(count(&shared.bytes)) / SHARE;
         shared.bytes.add(signed(charge));
@@ -142,13 +135,13 @@ impl Call {
 
     /// Counts a message that did not arrive in time.
     pub(crate) fn count_late(&self) {
-        self.connection.shared.0.late.inc();
+        self.connection.shared.late.inc();
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let shared = &self.connection.shared.0;
+        let shared = &self.connection.shared;
         self.connection.streams.fetch_sub(1, Relaxed);
         shared.streams.dec();
         let charge = charged(*self.bytes.get_mut());
@@ -177,7 +170,7 @@ mod tests {
     use super::*;
 
     /// Begins calls until the connection gets no more.
-    fn all_of(connection: &ConnectionBudget) -> Vec<Call> {
+    fn all_of(connection: &Arc<ConnectionBudget>) -> Vec<Call> {
         std::iter::from_fn(|| connection.begin())
             .take(STREAMS_PER_CONNECTION_MAX as usize)
             .collect()
@@ -206,7 +199,7 @@ mod tests {
             calls.len()
         );
         drop(calls);
-        assert_eq!(budget.0.streams.get(), 0);
+        assert_eq!(budget.streams.get(), 0);
     }
 
     #[test]
@@ -216,7 +209,7 @@ mod tests {
         let (first, second) = (budget.connection(), budget.connection());
         let call = first.begin().expect("below the bound");
         assert!(call.hold(BYTES_FREE));
-        assert_eq!(budget.0.bytes.get(), 0, "not charged");
+        assert_eq!(budget.bytes.get(), 0, "not charged");
         assert!(call.hold(BYTES));
         assert!(!call.hold(BYTES), "beyond the bound of the connection");
         assert!(
@@ -224,7 +217,7 @@ mod tests {
             "within the bound of another one"
         );
         drop(call);
-        assert_eq!(budget.0.bytes.get(), 0);
+        assert_eq!(budget.bytes.get(), 0);
         assert!(first.begin().expect("below the bound").hold(BYTES));
     }
 
@@ -237,7 +230,7 @@ mod tests {
             while call.hold(64 << 10) {}
             held.push(call);
         }
-        let bytes = count(&budget.0.bytes);
+        let bytes = count(&budget.bytes);
         // Each was also charged for the bytes that were rejected.
         assert!(
             bytes <= MESSAGE_BYTES_IN_FLIGHT_MAX + 100 * (64 << 10),

@@ -57,11 +57,7 @@ pub(crate) struct CertificateSource {
 }
 
 /// A configuration, and when its first certificate expires, in seconds since the epoch.
-#[derive(Debug)]
-struct Loaded {
-    config: ServerConfig,
-    expires_at: Option<u64>,
-}
+type Loaded = (ServerConfig, Option<u64>);
 
 /// Accepts client certificates of an authority with a name.
 #[derive(Debug)]
@@ -71,14 +67,6 @@ struct NamedClients {
 }
 
 impl Files {
-    /// Loads the files without using them.
-    ///
-    /// # Errors
-    /// One of them is invalid.
-    pub(crate) fn check(&self) -> Result<(), PemError> {
-        self.load().map(|_| ())
-    }
-
     fn load(&self) -> Result<Loaded, PemError> {
         let identity = self.identity.load()?;
         let expires_at = tls::chain_expires_at(&identity.cert);
@@ -95,7 +83,7 @@ impl Files {
         // and gain little by it.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Loaded { config, expires_at })
+        Ok((config, expires_at))
     }
 
     fn all(&self) -> impl Iterator<Item = &PemFile> {
@@ -169,7 +157,7 @@ impl CertificateSource {
     /// One of them is invalid.
     pub(crate) fn new(files: Files, metrics: &Metrics) -> anyhow::Result<Self> {
         let watched = FileSet::new(files.all().map(|file| file.path.clone()).collect());
-        let Loaded { config, expires_at } = files
+        let (config, expires_at) = files
             .load()
             .context("load the certificates of the gRPC port")?;
         let loads = |result| {
@@ -237,7 +225,7 @@ impl Watched for CertificateSource {
             .load(|| self.files.load().map_err(|error| error.to_string()));
         match loaded {
             None => {}
-            Some(Ok(Loaded { config, expires_at })) => {
+            Some(Ok((config, expires_at))) => {
                 self.live.store(Arc::new(config));
                 let event = if self.is_rejected {
                     "valid again"

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::admission::{Admission, ConnectionAdmission};
+use crate::api::admission::Admission;
 use crate::api::budget::STREAMS_PER_CONNECTION_MAX;
 use crate::api::handshakes::{HandshakeSlot, Handshakes};
 use crate::api::socket::{Accepted, ConnectionStream};
@@ -100,7 +100,7 @@ impl Connections {
     pub(crate) async fn serve(
         &self,
         mut incoming: mpsc::Receiver<Accepted>,
-        admission: &Admission,
+        admission: impl Fn() -> Admission,
         stopping: &CancellationToken,
     ) {
         let mut handshakes = self
@@ -115,7 +115,7 @@ impl Connections {
                     None => None,
                 };
                 let hello = slot.as_ref().map(HandshakeSlot::hello);
-                let (common, admission) = (self.clone(), admission.connection());
+                let (common, admission) = (self.clone(), admission());
                 let stopping = stopping.clone();
                 let task = connections.spawn(async move {
                     let opened = stopping.run_until_cancelled(common.open(accepted, slot));
@@ -157,7 +157,7 @@ impl Connections {
     async fn serve_connection(
         &self,
         stream: ConnectionStream,
-        admission: ConnectionAdmission,
+        admission: Admission,
         stopping: &CancellationToken,
     ) {
         let service = service_fn(move |request| admission.clone().call(request));

@@ -37,6 +37,16 @@ const SENDING: Span = Span::from_micros(2_000);
 /// its 20 ms were seen to be over after less than 17.
 const MARGIN_MIN: Span = Span::from_micros(8_000);
 
+const UNITS: [(Unit, WireUnit); 7] = [
+    (Unit::Second, WireUnit::Second),
+    (Unit::Minute, WireUnit::Minute),
+    (Unit::Hour, WireUnit::Hour),
+    (Unit::Day, WireUnit::Day),
+    (Unit::Week, WireUnit::Week),
+    (Unit::Month, WireUnit::Month),
+    (Unit::Year, WireUnit::Year),
+];
+
 /// A request as the limiter takes it, borrowed.
 pub fn query(request: &RateLimitRequest) -> Query<'_> {
     let descriptors = request
@@ -100,18 +110,8 @@ fn descriptor(wire: &RateLimitDescriptor, hits_of_request: u32) -> Descriptor<'_
 /// The enum of an override's unit has no week, but 7 is a week in responses, and the reference
 /// accepts it.
 fn override_limit(wire: &RateLimitOverride) -> Override {
-    let unit = WireUnit::try_from(wire.unit)
-        .ok()
-        .and_then(|unit| match unit {
-            WireUnit::Unknown => None,
-            WireUnit::Second => Some(Unit::Second),
-            WireUnit::Minute => Some(Unit::Minute),
-            WireUnit::Hour => Some(Unit::Hour),
-            WireUnit::Day => Some(Unit::Day),
-            WireUnit::Week => Some(Unit::Week),
-            WireUnit::Month => Some(Unit::Month),
-            WireUnit::Year => Some(Unit::Year),
-        });
+    let is_sent = |(_, of_wire): &&(Unit, WireUnit)| *of_wire as i32 == wire.unit;
+    let unit = UNITS.iter().find(is_sent).map(|(unit, _)| *unit);
     Override {
         requests_per_unit: wire.requests_per_unit,
         wire_unit: wire.unit,
@@ -171,18 +171,13 @@ fn descriptor_status(status: OurStatus) -> DescriptorStatus {
 }
 
 fn limit(limit: StatusLimit) -> RateLimit {
-    let unit = match limit.unit {
-        // Envoy then writes the limit without a window, which is correct for a period without a
-        // unit.
-        None => WireUnit::Unknown,
-        Some(Unit::Second) => WireUnit::Second,
-        Some(Unit::Minute) => WireUnit::Minute,
-        Some(Unit::Hour) => WireUnit::Hour,
-        Some(Unit::Day) => WireUnit::Day,
-        Some(Unit::Week) => WireUnit::Week,
-        Some(Unit::Month) => WireUnit::Month,
-        Some(Unit::Year) => WireUnit::Year,
-    };
+    // Without a unit Envoy writes the limit without a window, which is correct for a period that is
+    // not one unit.
+    let is_of = |(unit, _): &&(Unit, WireUnit)| Some(*unit) == limit.unit;
+    let unit = UNITS
+        .iter()
+        .find(is_of)
+        .map_or(WireUnit::Unknown, |(_, of_wire)| *of_wire);
     RateLimit {
         requests_per_unit: limit.requests,
         unit: unit.into(),

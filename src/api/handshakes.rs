@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
-use crate::api::tls::{HELLO_TIMEOUT, HandshakeFailure, Tls};
+use crate::api::tls::{EVICTED, HELLO_TIMEOUT, Tls};
 use crate::telemetry::metric::Counter;
 
 /// TLS handshakes in progress on one worker.
@@ -117,7 +117,7 @@ impl Handshakes {
             return false;
         };
         closed.task.abort();
-        self.tls.count(HandshakeFailure::Evicted);
+        self.tls.count(EVICTED);
         true
     }
 }

@@ -1,5 +1,7 @@
 //! `POST /json`: ShouldRateLimit in protobuf's JSON, with the reference's status codes.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -22,31 +24,19 @@ const SPAN_STATUS: &str = "http.status_code";
 /// Serves `/json` with the decisions of a limiter.
 #[derive(Debug, Clone)]
 pub struct JsonHandler {
-    limiter: Limiter,
-    messages: Messages,
-    budget: Budget,
-    oversized: Counter,
-    traces: Traces,
+    /// Decides.
+    pub limiter: Limiter,
+    /// Reads and writes the messages.
+    pub messages: Messages,
+    /// Bounds the calls in flight, and their bytes.
+    pub budget: Arc<Budget>,
+    /// Counts bodies that are too large.
+    pub oversized: Counter,
+    /// Spans of the calls.
+    pub traces: Traces,
 }
 
 impl JsonHandler {
-    /// `oversized` counts bodies that are too large.
-    pub fn new(
-        limiter: Limiter,
-        messages: Messages,
-        budget: Budget,
-        oversized: Counter,
-        traces: Traces,
-    ) -> Self {
-        Self {
-            limiter,
-            messages,
-            budget,
-            oversized,
-            traces,
-        }
-    }
-
     /// Reads a request, and charges what it takes to its call.
     async fn read(&self, body: Body, call: &Call) -> Result<RateLimitRequest, Response> {
         let body = read_body(body, MESSAGE_BYTES_MAX, |bytes| call.hold(bytes))

@@ -5,17 +5,19 @@
 //! (SO_REUSEPORT), some cores would have most of the work and others none; and a second instance on
 //! the same port would share the traffic unnoticed.
 
-use std::net::{SocketAddr, TcpListener};
-use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::{fmt, io};
 
+use socket2::Socket;
+use tokio::net;
 use tokio::sync::mpsc;
 
 use crate::api::bind::{self, SocketFile};
-use crate::api::socket::{Accepted, OpenGuard, Socket};
+use crate::api::settings::Settings;
+use crate::api::socket::{Accepted, OpenGuard};
 use crate::http::accept::AcceptErrors;
 use crate::telemetry::metric::{Counter, Gauge, Metrics};
 
@@ -26,36 +28,23 @@ const GRPC_CONNECTIONS_MAX: usize = 16_384;
 /// The listeners for Envoy, bound.
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    grpc: Listener<TcpListener, UnixListener>,
+    /// TCP, or a Unix socket.
+    grpc: Socket,
     http: TcpListener,
-    socket_file: Option<SocketFile>,
+    /// The file of the Unix socket, if there is one. It is removed when it is dropped.
+    pub(crate) socket_file: Option<SocketFile>,
     errors: AcceptErrors,
 }
 
-/// Where to bind gRPC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum GrpcBind<'s> {
-    /// A host and a port.
-    Port(&'s str, u16),
-    /// The path of a Unix socket.
-    Path(&'s Path),
+/// A listener on the runtime of the thread that accepts.
+enum Listener {
+    Tcp(net::TcpListener),
+    Unix(net::UnixListener),
 }
 
-/// Where gRPC is bound.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GrpcAddr {
-    /// An address and a port.
-    Tcp(SocketAddr),
-    /// The path of a Unix socket.
-    Unix(PathBuf),
-}
-
-/// The queues of a worker, by protocol.
+/// The queues of a worker, by [`Protocol`].
 #[derive(Debug)]
-pub(crate) struct Worker {
-    grpc: Queue,
-    http: Queue,
-}
+pub(crate) struct Worker([Queue; 2]);
 
 /// Connections of one protocol on their way to a worker.
 #[derive(Debug)]
@@ -80,52 +69,43 @@ pub(crate) struct Acceptor {
     rejected: Counter,
 }
 
-/// A listener of TCP or of a Unix socket, on the runtime or not.
-#[derive(Debug)]
-enum Listener<T, U> {
-    Tcp(T),
-    Unix(U),
-}
-
 impl Listeners {
     /// Binds gRPC and HTTP.
     ///
     /// # Errors
     /// One of them cannot be bound, such as when another process has the port.
-    pub(crate) fn bind(
-        grpc: GrpcBind<'_>,
-        http: (&str, u16),
-        errors: AcceptErrors,
-    ) -> anyhow::Result<Self> {
-        let (grpc, socket_file) = match grpc {
-            GrpcBind::Port(host, port) => (
-                Listener::Tcp(bind::tcp((host, port), "GRPC_HOST and GRPC_PORT")?),
-                None,
-            ),
-            GrpcBind::Path(path) => {
-                let (listener, file) = bind::unix(path, "GRPC_UDS")?;
-                (Listener::Unix(listener), Some(file))
+    pub(crate) fn bind(settings: &Settings, errors: AcceptErrors) -> anyhow::Result<Self> {
+        let (grpc, socket_file) = match &settings.grpc_uds {
+            None => {
+                let addr = (&*settings.grpc_host, settings.grpc_port);
+                (bind::tcp(addr, "GRPC_HOST and GRPC_PORT")?.into(), None)
+            }
+            Some(path) => {
+                let (listener, file) = bind::unix(Path::new(path), "GRPC_UDS")?;
+                (listener.into(), Some(file))
             }
         };
         Ok(Self {
             grpc,
-            http: bind::tcp(http, "HOST and PORT")?,
+            http: bind::tcp((&settings.host, settings.port), "HOST and PORT")?,
             socket_file,
             errors,
         })
     }
 
-    /// Where gRPC is bound.
+    /// Where gRPC is bound, as gRPC clients take it.
     ///
     /// # Errors
     /// The kernel does not return the address.
-    pub(crate) fn grpc_addr(&self) -> io::Result<GrpcAddr> {
-        match &self.grpc {
-            Listener::Tcp(listener) => listener.local_addr().map(GrpcAddr::Tcp),
-            Listener::Unix(listener) => listener
-                .local_addr()
-                .map(|addr| GrpcAddr::Unix(addr.as_pathname().unwrap_or(Path::new("")).to_owned())),
-        }
+    pub(crate) fn grpc_addr(&self) -> io::Result<String> {
+        let addr = self.grpc.local_addr()?;
+        Ok(match addr.as_socket() {
+            Some(addr) => addr.to_string(),
+            None => {
+                let path = addr.as_pathname().unwrap_or(Path::new(""));
+                format!("unix:{}", path.display())
+            }
+        })
     }
 
     /// Where HTTP is bound.
@@ -135,68 +115,46 @@ impl Listeners {
     pub(crate) fn http_addr(&self) -> io::Result<SocketAddr> {
         self.http.local_addr()
     }
-
-    /// The file of the Unix socket, if there is one. It is removed when it is dropped.
-    pub(crate) fn take_socket_file(&mut self) -> Option<SocketFile> {
-        self.socket_file.take()
-    }
 }
 
-impl fmt::Display for GrpcAddr {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(addr) => addr.fmt(formatter),
-            // The form that gRPC clients take.
-            Self::Unix(path) => write!(formatter, "unix:{}", path.display()),
-        }
-    }
-}
-
-impl Listener<TcpListener, UnixListener> {
-    /// Registers the listener with the runtime of this thread.
-    fn register(self) -> io::Result<Listener<tokio::net::TcpListener, tokio::net::UnixListener>> {
-        Ok(match self {
-            Self::Tcp(listener) => Listener::Tcp(tokio::net::TcpListener::from_std(listener)?),
-            Self::Unix(listener) => Listener::Unix(tokio::net::UnixListener::from_std(listener)?),
+impl Listener {
+    /// Registers a listener with the runtime of this thread.
+    fn register(socket: Socket) -> io::Result<Self> {
+        Ok(if socket.local_addr()?.is_unix() {
+            Self::Unix(net::UnixListener::from_std(socket.into())?)
+        } else {
+            Self::Tcp(net::TcpListener::from_std(socket.into())?)
         })
     }
-}
 
-impl Listener<tokio::net::TcpListener, tokio::net::UnixListener> {
-    async fn accept(&self) -> io::Result<Socket> {
-        match self {
+    /// A connection, and the address of its client; `None` on a Unix socket.
+    async fn accept(&self) -> io::Result<(Socket, Option<IpAddr>)> {
+        Ok(match self {
             Self::Tcp(listener) => {
                 let (stream, addr) = listener.accept().await?;
-                Ok(Socket::Tcp(stream.into_std()?, addr.ip()))
+                (stream.into_std()?.into(), Some(addr.ip()))
             }
-            Self::Unix(listener) => listener.accept().await?.0.into_std().map(Socket::Unix),
-        }
+            Self::Unix(listener) => (listener.accept().await?.0.into_std()?.into(), None),
+        })
     }
 }
 
 impl Worker {
     /// A worker that receives its connections from these channels.
     pub(crate) fn new(grpc: mpsc::Sender<Accepted>, http: mpsc::Sender<Accepted>) -> Self {
-        let queue = |connections| Queue {
+        Self([grpc, http].map(|connections| Queue {
             connections,
             open: Arc::default(),
-        };
-        Self {
-            grpc: queue(grpc),
-            http: queue(http),
-        }
+        }))
     }
 
     fn queue(&self, protocol: Protocol) -> &Queue {
-        match protocol {
-            Protocol::Grpc => &self.grpc,
-            Protocol::Http => &self.http,
-        }
+        &self.0[protocol as usize]
     }
 
     /// Open connections of both protocols.
     fn open(&self) -> usize {
-        self.grpc.open.load(Relaxed) + self.http.open.load(Relaxed)
+        self.0.iter().map(|queue| queue.open.load(Relaxed)).sum()
     }
 }
 
@@ -219,35 +177,30 @@ impl Acceptor {
 
     /// Accepts until it is dropped, which closes the ports.
     pub(crate) async fn run(&self, listeners: Listeners) {
-        let http = Listener::Tcp(listeners.http).register();
-        let (grpc, http) = match (listeners.grpc.register(), http) {
-            (Ok(grpc), Ok(http)) => (grpc, http),
-            (Err(error), _) | (_, Err(error)) => {
-                return tracing::error!(%error, "cannot accept connections");
-            }
-        };
+        let Listeners {
+            grpc, http, errors, ..
+        } = listeners;
         tokio::join!(
-            self.accept(&grpc, Protocol::Grpc, listeners.errors.clone()),
-            self.accept(&http, Protocol::Http, listeners.errors)
+            self.accept(grpc, Protocol::Grpc, errors.clone()),
+            self.accept(http.into(), Protocol::Http, errors)
         );
     }
 
-    async fn accept(
-        &self,
-        listener: &Listener<tokio::net::TcpListener, tokio::net::UnixListener>,
-        protocol: Protocol,
-        mut errors: AcceptErrors,
-    ) {
+    async fn accept(&self, listener: Socket, protocol: Protocol, mut errors: AcceptErrors) {
+        let listener = match Listener::register(listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!(%error, "cannot accept connections"),
+        };
         loop {
             match listener.accept().await {
-                Ok(socket) => self.assign(socket, protocol).await,
+                Ok((socket, peer)) => self.assign(socket, peer, protocol).await,
                 Err(error) => errors.pause(&error).await,
             }
         }
     }
 
     /// Sends a connection to the worker with the fewest, or closes it.
-    async fn assign(&self, socket: Socket, protocol: Protocol) {
+    async fn assign(&self, socket: Socket, peer: Option<IpAddr>, protocol: Protocol) {
         self.accepted.inc();
         let open = self
             .workers
@@ -263,7 +216,8 @@ impl Acceptor {
             return self.rejected.inc();
         };
         let Queue { connections, open } = worker.queue(protocol);
-        let accepted = Accepted::new(socket, OpenGuard::new(open.clone(), self.open.clone()));
+        let open = OpenGuard::new(open.clone(), self.open.clone());
+        let accepted = Accepted { socket, peer, open };
         let is_taken = match protocol {
             Protocol::Grpc => connections.try_send(accepted).is_ok(),
             // A worker makes room for every HTTP connection, if not at once: until then probes wait
@@ -288,7 +242,7 @@ mod tests {
         let assign = |protocol| {
             let (here, _there) =
                 std::os::unix::net::UnixStream::pair().expect("sockets can be made");
-            acceptor.assign(Socket::Unix(here), protocol)
+            acceptor.assign(here.into(), None, protocol)
         };
         let open = |protocol| &acceptor.workers[0].queue(protocol).open;
         open(Protocol::Grpc).store(GRPC_CONNECTIONS_MAX, Relaxed);

@@ -79,20 +79,14 @@ impl RequestSize {
 
     fn add_descriptor(&mut self) -> Result<(), LimiterError> {
         self.descriptors += 1;
-        if self.descriptors <= DESCRIPTORS_MAX {
-            Ok(())
-        } else {
-            Err(LimiterError::TooManyDescriptors)
-        }
+        let fits = self.descriptors <= DESCRIPTORS_MAX;
+        fits.then_some(()).ok_or(LimiterError::TooManyDescriptors)
     }
 
     fn add_entry(&mut self) -> Result<(), LimiterError> {
         self.entries += 1;
-        if self.entries <= ENTRIES_MAX {
-            Ok(())
-        } else {
-            Err(LimiterError::TooManyEntries)
-        }
+        let fits = self.entries <= ENTRIES_MAX;
+        fits.then_some(()).ok_or(LimiterError::TooManyEntries)
     }
 
     /// Memory of the decoded request besides its strings.

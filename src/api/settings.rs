@@ -1,7 +1,6 @@
 //! Settings of the listeners for Envoy.
 
 use std::num::NonZeroUsize;
-use std::path::Path;
 use std::thread;
 
 use clap::Args;
@@ -9,7 +8,6 @@ use rustls::pki_types::ServerName;
 
 use crate::api::certificates::{Clients, Files};
 use crate::api::connection::ConnectionLimits;
-use crate::api::listener::GrpcBind;
 use crate::settings::parse;
 use crate::time::Span;
 use crate::tls::{Identity, PemFile};
@@ -83,17 +81,6 @@ impl Settings {
             .map_or(cores.min(WORKERS_MAX), NonZeroUsize::get)
     }
 
-    pub(crate) fn http(&self) -> (&str, u16) {
-        (&self.host, self.port)
-    }
-
-    pub(crate) fn grpc(&self) -> GrpcBind<'_> {
-        match &self.grpc_uds {
-            Some(path) => GrpcBind::Path(Path::new(path)),
-            None => GrpcBind::Port(&self.grpc_host, self.grpc_port),
-        }
-    }
-
     pub(crate) fn connection_limits(&self) -> ConnectionLimits {
         let unless_zero = |span| Some(span).filter(|span| *span > Span::ZERO);
         ConnectionLimits {
@@ -105,7 +92,7 @@ impl Settings {
     /// The files of gRPC's TLS; `None` for plain text.
     ///
     /// # Errors
-    /// Settings that contradict each other, or files that cannot be used.
+    /// Settings that contradict each other.
     pub(crate) fn tls(&self) -> Result<Option<Files>, String> {
         if !self.grpc_server_use_tls {
             // Authentication that is configured must not be off.
@@ -130,12 +117,10 @@ impl Settings {
             cert: file("GRPC_SERVER_TLS_CERT", &self.grpc_server_tls_cert)?,
             key: file("GRPC_SERVER_TLS_KEY", &self.grpc_server_tls_key)?,
         };
-        let files = Files {
+        Ok(Some(Files {
             identity,
             clients: self.clients()?,
-        };
-        files.check().map_err(|error| error.to_string())?;
-        Ok(Some(files))
+        }))
     }
 
     /// Settings that are set and have no effect.

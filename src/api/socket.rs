@@ -7,14 +7,13 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::net;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Socket, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::coop;
@@ -38,17 +37,12 @@ const TCP_KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
 /// An accepted connection on its way to a worker.
 #[derive(Debug)]
 pub struct Accepted {
-    socket: Socket,
-    open: OpenGuard,
-}
-
-/// An accepted socket.
-#[derive(Debug)]
-pub enum Socket {
-    /// A TCP connection, and the address of its client.
-    Tcp(std::net::TcpStream, IpAddr),
-    /// A connection to a Unix socket.
-    Unix(net::UnixStream),
+    /// Nonblocking.
+    pub socket: Socket,
+    /// The address of its client; `None` on a Unix socket.
+    pub peer: Option<IpAddr>,
+    /// Counts it.
+    pub open: OpenGuard,
 }
 
 /// Counts an open connection while it exists.
@@ -74,13 +68,6 @@ trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
-impl Accepted {
-    /// A connection that `open` counts.
-    pub fn new(socket: Socket, open: OpenGuard) -> Self {
-        Self { socket, open }
-    }
-}
-
 impl OpenGuard {
     /// Counts one more connection, of a worker and of the process.
     pub fn new(of_worker: Arc<AtomicUsize>, all: Gauge) -> Self {
@@ -100,30 +87,27 @@ impl Drop for OpenGuard {
 impl ConnectionStream {
     /// Registers a socket with the runtime of this thread; `None` if it was closed meanwhile.
     pub(crate) fn open(accepted: Accepted) -> Option<Self> {
-        let (bytes, peer): (Box<dyn Duplex>, _) = match accepted.socket {
-            Socket::Tcp(stream, peer) => {
-                let stream = TcpStream::from_std(stream).ok()?;
-                // Responses are small, and none of them waits for another.
-                stream.set_nodelay(true).ok()?;
-                SockRef::from(&stream)
-                    .set_tcp_keepalive(&TCP_KEEPALIVE)
-                    .ok()?;
-                (Box::new(stream), Some(peer))
-            }
-            Socket::Unix(stream) => (Box::new(UnixStream::from_std(stream).ok()?), None),
+        let Accepted { socket, peer, open } = accepted;
+        let bytes: Box<dyn Duplex> = if peer.is_some() {
+            // Responses are small, and none of them waits for another.
+            socket.set_tcp_nodelay(true).ok()?;
+            socket.set_tcp_keepalive(&TCP_KEEPALIVE).ok()?;
+            Box::new(TcpStream::from_std(socket.into()).ok()?)
+        } else {
+            Box::new(UnixStream::from_std(socket.into()).ok()?)
         };
         Some(Self {
             bytes,
             peer,
             unread: Vec::new(),
-            _open: accepted.open,
+            _open: open,
         })
     }
 
     /// Makes the TLS handshake; `None` if it fails. `on_hello` is called when the client has begun it.
     pub(crate) async fn encrypt(self, tls: &Tls, on_hello: impl FnOnce()) -> Option<Self> {
         Some(Self {
-            bytes: Box::new(tls.accept(self.bytes, on_hello).await.ok()?),
+            bytes: Box::new(tls.accept(self.bytes, on_hello).await?),
             ..self
         })
     }
@@ -226,7 +210,8 @@ mod tests {
 
     #[tokio::test]
     async fn one_turn_reads_a_bounded_number_of_bytes_and_can_write() {
-        let (mut client, server) = net::UnixStream::pair().expect("there are sockets");
+        let (mut client, server) =
+            std::os::unix::net::UnixStream::pair().expect("there are sockets");
         client
             .write_all(&vec![0; 4 * TURN_BYTES])
             .expect("the kernel holds them");
@@ -235,7 +220,11 @@ mod tests {
             Arc::default(),
             Metrics::new().gauge("open", "Open connections."),
         );
-        let accepted = Accepted::new(Socket::Unix(server), open);
+        let accepted = Accepted {
+            socket: server.into(),
+            peer: None,
+            open,
+        };
         let mut stream = ConnectionStream::open(accepted).expect("it is open");
         // The runtime learns here that it can be read and written.
         stream.write_all(b"hello").await.expect("it is open");

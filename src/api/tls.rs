@@ -1,5 +1,6 @@
 //! TLS handshakes of the gRPC port, and why they fail.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,6 @@ use arc_swap::ArcSwap;
 use rustls::server::Acceptor;
 use rustls::{CertificateError, Error, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -24,47 +24,29 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct Tls {
     live: Arc<ArcSwap<ServerConfig>>,
-    failed: Arc<[Counter; REASONS.len()]>,
+    failed: Arc<HashMap<&'static str, Counter>>,
 }
 
-/// Why a handshake failed, in the order of [`REASONS`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HandshakeFailure {
-    /// The client was too slow.
-    Timeout,
-    /// It was closed for another handshake.
-    Evicted,
-    /// The client disconnected.
-    HungUp,
-    /// The client does not speak TLS.
-    NotTls,
-    /// There is no common version or cipher.
-    Incompatible,
-    /// The client does not trust the server, or sent another alert.
-    RejectedByClient,
-    /// The client sent no certificate.
-    NoCertificate,
-    /// The client's certificate has expired, or is not yet valid.
-    Expired,
-    /// The client's certificate has another name.
-    WrongName,
-    /// The client's certificate is of another authority, or invalid.
-    Untrusted,
-    /// Any other error.
-    Other,
-}
-
-/// The labels of the metric.
+/// A handshake that was closed for another one.
+pub(crate) const EVICTED: &str = "evicted";
+/// Why handshakes fail: the labels of the metric.
 const REASONS: [&str; 11] = [
+    // The client was too slow.
     "timeout",
-    "evicted",
+    EVICTED,
+    // The client disconnected.
     "hung_up",
     "not_tls",
+    // There is no common version or cipher.
     "incompatible",
+    // The client does not trust the server, or sent another alert.
     "refused_by_client",
     "no_certificate",
+    // The client's certificate has expired, or is not yet valid.
     "expired",
+    // The client's certificate has another name.
     "wrong_name",
+    // The client's certificate is of another authority, or invalid.
     "untrusted",
     "other",
 ];
@@ -73,93 +55,75 @@ impl Tls {
     /// Registers the metrics.
     pub(crate) fn new(live: Arc<ArcSwap<ServerConfig>>, metrics: &Metrics) -> Self {
         let counter = |reason| {
-            metrics.counter_with(
-                "tollgate_tls_handshakes_failed_total",
-                "Failed TLS handshakes on the gRPC port, by reason.",
-                &[("reason", reason)],
+            let help = "Failed TLS handshakes on the gRPC port, by reason.";
+            let name = "tollgate_tls_handshakes_failed_total";
+            (
+                reason,
+                metrics.counter_with(name, help, &[("reason", reason)]),
             )
         };
         Self {
             live,
-            failed: Arc::new(REASONS.map(counter)),
+            failed: Arc::new(REASONS.map(counter).into()),
         }
     }
 
     /// Makes the server's part of the handshake. `on_hello` is called when the ClientHello was
-    /// received.
-    ///
-    /// # Errors
-    /// Why it failed, which is counted. The client got an alert, if it speaks TLS.
+    /// received. `None` if it fails, which is counted; the client got an alert, if it speaks TLS.
     pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,
         on_hello: impl FnOnce(),
-    ) -> Result<TlsStream<S>, HandshakeFailure> {
-        let error = match self.handshake(stream, on_hello).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => Some(error),
-            Err(_) => None,
+    ) -> Option<TlsStream<S>> {
+        let handshake = async {
+            let acceptor = LazyConfigAcceptor::new(Acceptor::default(), stream);
+            let begun = timeout(HELLO_TIMEOUT, acceptor).await??;
+            on_hello();
+            let config = self.live.load_full();
+            Ok::<_, io::Error>(timeout(HANDSHAKE_TIMEOUT, begun.into_stream(config)).await??)
         };
-        let failure = error
-            .as_ref()
-            .map_or(HandshakeFailure::Timeout, HandshakeFailure::of);
-        self.count(failure);
-        let error = error.map(|error| error.to_string());
-        tracing::debug!(
-            reason = REASONS[failure as usize],
-            error,
-            "a TLS handshake failed"
-        );
-        Err(failure)
+        let error = match handshake.await {
+            Ok(stream) => return Some(stream),
+            Err(error) => error,
+        };
+        let reason = reason_of(&error);
+        self.count(reason);
+        tracing::debug!(reason, %error, "a TLS handshake failed");
+        None
     }
 
-    async fn handshake<S>(
-        &self,
-        stream: S,
-        on_hello: impl FnOnce(),
-    ) -> Result<io::Result<TlsStream<S>>, Elapsed>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        let acceptor = LazyConfigAcceptor::new(Acceptor::default(), stream);
-        let begun = match timeout(HELLO_TIMEOUT, acceptor).await? {
-            Ok(begun) => begun,
-            Err(error) => return Ok(Err(error)),
-        };
-        on_hello();
-        timeout(HANDSHAKE_TIMEOUT, begun.into_stream(self.live.load_full())).await
-    }
-
-    /// Counts a failed handshake.
-    pub(crate) fn count(&self, failure: HandshakeFailure) {
-        self.failed[failure as usize].inc();
+    /// Counts a failed handshake by one of [`REASONS`].
+    pub(crate) fn count(&self, reason: &str) {
+        self.failed[reason].inc();
     }
 }
 
-impl HandshakeFailure {
-    fn of(error: &io::Error) -> Self {
-        let Some(error) = error
-            .get_ref()
-            .and_then(|error| error.downcast_ref::<Error>())
-        else {
-            return Self::HungUp;
+fn reason_of(error: &io::Error) -> &'static str {
+    let source = error.get_ref().and_then(|error| error.downcast_ref());
+    let Some(error) = source else {
+        // rustls reports its own errors, and so does a timeout.
+        return if error.kind() == io::ErrorKind::TimedOut {
+            "timeout"
+        } else {
+            "hung_up"
         };
-        match error {
-            Error::InvalidMessage(_) => Self::NotTls,
-            Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Self::Incompatible,
-            Error::AlertReceived(_) => Self::RejectedByClient,
-            Error::NoCertificatesPresented => Self::NoCertificate,
-            Error::InvalidCertificate(error) => match error {
-                CertificateError::Expired
-                | CertificateError::ExpiredContext { .. }
-                | CertificateError::NotValidYet
-                | CertificateError::NotValidYetContext { .. } => Self::Expired,
-                CertificateError::NotValidForName
-                | CertificateError::NotValidForNameContext { .. } => Self::WrongName,
-                _ => Self::Untrusted,
-            },
-            _ => Self::Other,
-        }
+    };
+    match error {
+        Error::InvalidMessage(_) => "not_tls",
+        Error::PeerIncompatible(_) | Error::NoApplicationProtocol => "incompatible",
+        Error::AlertReceived(_) => "refused_by_client",
+        Error::NoCertificatesPresented => "no_certificate",
+        Error::InvalidCertificate(error) => match error {
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. } => "expired",
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                "wrong_name"
+            }
+            _ => "untrusted",
+        },
+        _ => "other",
     }
 }
 
@@ -183,15 +147,13 @@ mod tests {
 
         let (_silent, here) = tokio::io::duplex(64);
         let began = tokio::time::Instant::now();
-        let failure = tls.accept(here, || ()).await.expect_err("nothing is sent");
-        assert_eq!(failure, HandshakeFailure::Timeout);
+        assert!(tls.accept(here, || ()).await.is_none(), "nothing is sent");
         assert_eq!(began.elapsed(), HELLO_TIMEOUT);
-        let line = "tollgate_tls_handshakes_failed_total{reason=\"timeout\"} 1";
-        assert!(metrics.page().contains(line), "{}", metrics.page());
+        assert_eq!(tls.failed["timeout"].get(), 1);
 
         let (gone, here) = tokio::io::duplex(64);
         drop(gone);
-        let failure = tls.accept(here, || ()).await.expect_err("it is closed");
-        assert_eq!(failure, HandshakeFailure::HungUp);
+        assert!(tls.accept(here, || ()).await.is_none(), "it is closed");
+        assert_eq!(tls.failed["hung_up"].get(), 1);
     }
 }

@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde_json::json;
 
-use crate::api::listener::GrpcAddr;
 use crate::rules::tree::Example;
 
 #[derive(Debug, Clone)]
@@ -13,7 +12,7 @@ pub(crate) struct Summary {
     pub(crate) store: String,
     /// Whether counts are shared with no other process.
     pub(crate) store_is_local: bool,
-    pub(crate) grpc: GrpcAddr,
+    pub(crate) grpc: String,
     pub(crate) grpc_security: Security,
     pub(crate) http: SocketAddr,
     pub(crate) admin: SocketAddr,
@@ -55,7 +54,7 @@ impl Summary {
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             store = self.store,
-            grpc = %self.grpc,
+            grpc = self.grpc,
             http = %self.http,
             admin = %self.admin,
             prometheus = self.prometheus.map(|addr| addr.to_string()),

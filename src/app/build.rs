@@ -149,10 +149,9 @@ impl App {
 
 impl Ports {
     fn bind(settings: &Settings, errors: &AcceptErrors) -> anyhow::Result<Self> {
-        let api = &settings.api;
         let prometheus = settings.telemetry.prometheus_addr();
         Ok(Self {
-            listeners: Listeners::bind(api.grpc(), api.http(), errors.clone())?,
+            listeners: Listeners::bind(&settings.api, errors.clone())?,
             admin: bind::tcp(settings.admin.address(), "DEBUG_HOST and DEBUG_PORT")?,
             prometheus: prometheus.map(bind_prometheus).transpose()?,
         })

@@ -61,40 +61,43 @@ impl Fallback {
             ));
         }
         self.store_errors.inc();
-        let policies = self.policies(plan);
-        let errors: StoreErrors = decisions
-            .iter()
-            .map(|decision| decision.err().map(|failed| failed.error))
-            .collect();
+        let checks = &plan.request.checks;
+        let mut policies: SmallVec<[OnStoreError; 4]> =
+            SmallVec::from_elem(self.policy, checks.len());
+        for step in &plan.steps {
+            if let Some(check) = step.check() {
+                policies[check] = self.policy(step);
+            }
+        }
         let mut returned = None;
-        for (&error, &policy) in errors.iter().zip(&policies) {
-            let Some(error) = error else { continue };
-            self.verdicts[policy as usize][error as usize].inc();
-            returned = returned.or((policy == OnStoreError::Error).then_some(error));
+        let mut local: SmallVec<[(&Check, CheckError); 2]> = SmallVec::new();
+        for ((decision, policy), check) in decisions.iter().zip(&policies).zip(checks) {
+            let &Err(failed) = decision else { continue };
+            self.verdicts[*policy as usize][failed.error as usize].inc();
+            match policy {
+                OnStoreError::Error => returned = returned.or(Some(failed.error)),
+                OnStoreError::Local => local.push((check, failed)),
+                OnStoreError::Allow | OnStoreError::Deny => {}
+            }
         }
         if let Some(error) = returned {
             return Err(error);
         }
-        let checks = &plan.request.checks;
-        let local: SmallVec<[(&Check, CheckError); 2]> = checks
-            .iter()
-            .zip(&decisions)
-            .zip(&policies)
-            .filter(|(_, policy)| **policy == OnStoreError::Local)
-            .filter_map(|((check, decision), _)| Some((check, decision.err()?)))
-            .collect();
         let mut local = store
             .decide_locally(&local, plan.request.all_or_nothing, clock.now())
             .into_iter();
-        let verdict = |((decision, policy), check): ((Result<_, _>, &OnStoreError), &Check)| {
-            decision.unwrap_or_else(|CheckError { .. }| match policy {
+        let verdicts = decisions.iter().zip(&policies).zip(checks);
+        let verdicts = verdicts.map(|((decision, policy), check)| {
+            decision.unwrap_or_else(|_| match policy {
                 OnStoreError::Local => local.next().expect("one verdict for each local check"),
                 OnStoreError::Deny => denied(check),
                 OnStoreError::Allow | OnStoreError::Error => allowed(check),
             })
-        };
-        let verdicts = decisions.into_iter().zip(&policies).zip(checks);
-        Ok((verdicts.map(verdict).collect(), errors))
+        });
+        let errors = decisions
+            .iter()
+            .map(|decision| decision.err().map(|failed| failed.error));
+        Ok((verdicts.collect(), errors.collect()))
     }
 
     /// The policy of a step's rule.
@@ -102,17 +105,6 @@ impl Fallback {
         step.rule()
             .and_then(|rule| rule.on_store_error)
             .unwrap_or(self.policy)
-    }
-
-    /// The policy of each check.
-    fn policies(&self, plan: &Plan<'_>) -> SmallVec<[OnStoreError; 4]> {
-        let mut policies = SmallVec::from_elem(self.policy, plan.request.checks.len());
-        for step in &plan.steps {
-            if let Some(check) = step.check() {
-                policies[check] = self.policy(step);
-            }
-        }
-        policies
     }
 }
 

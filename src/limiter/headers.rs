@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
-use crate::limiter::policy::{HeaderNames, Policy};
 use crate::limiter::response::{Header, Status};
+use crate::limiter::settings::{HeaderNames, Policy};
 use crate::rules::{OnLimit, Rule};
 use crate::time::Span;
 
@@ -74,13 +74,13 @@ fn reference(
     names: Option<&HeaderNames>,
 ) -> Vec<Header> {
     let headers = || {
-        let names = names?;
+        let [limit_name, remaining, reset] = names?;
         let status = nearest(statuses, hard_over)?;
         let limit = status.limit.as_ref()?;
         Some(vec![
-            header(&names.limit, limit.requests.to_string()),
-            header(&names.remaining, status.remaining.to_string()),
-            header(&names.reset, status.reset_secs.to_string()),
+            header(limit_name, limit.requests.to_string()),
+            header(remaining, status.remaining.to_string()),
+            header(reset, status.reset_secs.to_string()),
         ])
     };
     headers().unwrap_or_default()
@@ -183,14 +183,9 @@ mod tests {
 
     #[test]
     fn without_a_limit_there_are_no_headers() {
-        let names = HeaderNames {
-            limit: "L".into(),
-            remaining: "R".into(),
-            reset: "T".into(),
-        };
         let policy = Policy {
             ietf_headers: true,
-            reference_headers: Some(names),
+            reference_headers: Some(["L", "R", "T"].map(Into::into)),
             ..Policy::default()
         };
         let statuses = [Status::default()];

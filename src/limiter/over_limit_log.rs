@@ -8,18 +8,11 @@ use crate::sampling::SampleRate;
 use crate::telemetry::metric::{Counter, Metrics};
 use crate::time::{MICROS_PER_SECOND, Time};
 
-/// Settings of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Options {
-    /// The part of responses that is logged; `None` disables the log.
-    pub rate: Option<SampleRate>,
-    /// Maximum lines per second.
-    pub lines_per_second_max: u32,
-}
-
 #[derive(Debug)]
 pub(crate) struct OverLimitLog {
-    options: Options,
+    /// The part of responses that is logged.
+    rate: SampleRate,
+    lines_per_second_max: u32,
     second: Mutex<Second>,
     dropped: Counter,
 }
@@ -34,9 +27,10 @@ struct Second {
 }
 
 impl OverLimitLog {
-    pub(crate) fn new(options: Options, metrics: &Metrics) -> Self {
+    pub(crate) fn new(rate: SampleRate, lines_per_second_max: u32, metrics: &Metrics) -> Self {
         Self {
-            options,
+            rate,
+            lines_per_second_max,
             second: Mutex::default(),
             dropped: metrics.counter(
                 "tollgate_over_limit_log_dropped_total",
@@ -47,11 +41,10 @@ impl OverLimitLog {
 
     /// Whether to log this response; if so, how many lines were dropped since the last one.
     pub(crate) fn admit(&self, now: Time) -> Option<u64> {
-        self.options
-            .rate
-            .filter(|rate| rate.includes(fastrand::u64(..)))?;
-        let mut second = self.second.lock();
-        let admitted = second.admit(now, self.options.lines_per_second_max);
+        if self.rate.is_never() || !self.rate.includes(fastrand::u64(..)) {
+            return None;
+        }
+        let admitted = self.second.lock().admit(now, self.lines_per_second_max);
         if admitted.is_none() {
             self.dropped.inc();
         }
