@@ -70,7 +70,7 @@ pub enum Hits {
 }
 
 /// The result of one [`Check`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Verdict {
     /// Whether the hits were over limit; for a peek or a refund, whether the counter is.
     pub over: bool,
@@ -198,10 +198,9 @@ impl Verdict {
             over,
             used,
             remaining,
-            start_after: Span::ZERO,
             retry_after,
             reset_after,
-            from_cache: false,
+            ..Self::default()
         }
     }
 }

@@ -48,7 +48,10 @@ pub struct Limiter {
 pub struct Shared {
     parts: Parts,
     over_limit_log: OverLimitLog,
-    metrics: LimiterMetrics,
+    service_error: Counter,
+    invalid: Counter,
+    global_shadow_mode: Counter,
+    queue: QueueMetrics,
 }
 
 /// The components that a limiter uses.
@@ -68,14 +71,6 @@ pub struct Parts {
     pub policy: Policy,
 }
 
-#[derive(Debug)]
-struct LimiterMetrics {
-    service_error: Counter,
-    invalid: Counter,
-    global_shadow_mode: Counter,
-    queue: QueueMetrics,
-}
-
 /// The right to wait for a booked slot, and how long that is.
 type Wait<'q> = Option<(QueuePermit<'q>, Span)>;
 
@@ -88,7 +83,19 @@ impl Shared {
                 parts.policy.over_limit_log_lines_per_second_max,
                 metrics,
             ),
-            metrics: LimiterMetrics::new(metrics),
+            service_error: fallback::failed_calls("service_error", metrics),
+            invalid: metrics.counter(
+                "tollgate_invalid_requests_total",
+                "Requests rejected with INVALID_ARGUMENT: more than descriptors_max descriptors or entries_max entries, \
+                 a limit that cannot be counted, or a holder without a name.",
+            ),
+            global_shadow_mode: metrics.reference_counter(
+                "ratelimit.service.global_shadow_mode",
+                "ratelimit_service_global_shadow_mode",
+                "Requests over their limit that SHADOW_MODE admitted.",
+                &[],
+            ),
+            queue: QueueMetrics::new(metrics),
             parts,
         }
     }
@@ -97,7 +104,7 @@ impl Shared {
     pub fn open(self: Arc<Self>) -> Limiter {
         Limiter {
             store: self.parts.backend.open(),
-            queue: Queue::new(self.metrics.queue.clone()),
+            queue: Queue::new(self.queue.clone()),
             shared: self,
         }
     }
@@ -186,7 +193,7 @@ impl Limiter {
 
     /// Adds a decision to the metrics.
     fn record(&self, decision: &Decision<'_, '_, '_>, response: &Response) {
-        let Shared { parts, metrics, .. } = &*self.shared;
+        let parts = &self.shared.parts;
         if !decision.plan.domain_known {
             let descriptors = decision.query.descriptors.len() as u64;
             parts
@@ -194,21 +201,20 @@ impl Limiter {
                 .domain_not_found(&decision.domain(), descriptors);
         }
         if response.shadowed {
-            metrics.global_shadow_mode.inc();
+            self.shared.global_shadow_mode.inc();
         }
         decision.record(response, &parts.stats, parts.policy.near_limit_ratio);
     }
 
     /// Counts why a request has no response. [`Self::decide`] calls it itself.
     pub(crate) fn count(&self, error: &LimiterError) {
-        let metrics = &self.shared.metrics;
         match error {
             LimiterError::NoDomain | LimiterError::NoDescriptors | LimiterError::NoRules => {
-                metrics.service_error.inc();
+                self.shared.service_error.inc();
             }
             LimiterError::TooManyDescriptors
             | LimiterError::TooManyEntries
-            | LimiterError::Invalid(_) => metrics.invalid.inc(),
+            | LimiterError::Invalid(_) => self.shared.invalid.inc(),
             // Counted by the fallback.
             LimiterError::Store(_) => {}
         }
@@ -217,25 +223,5 @@ impl Limiter {
     /// The clock of every decision.
     pub fn clock(&self) -> &Clock {
         self.shared.clock()
-    }
-}
-
-impl LimiterMetrics {
-    fn new(metrics: &Metrics) -> Self {
-        Self {
-            service_error: fallback::failed_calls("service_error", metrics),
-            invalid: metrics.counter(
-                "tollgate_invalid_requests_total",
-                "Requests rejected with INVALID_ARGUMENT: more than descriptors_max descriptors or entries_max entries, \
-                 a limit that cannot be counted, or a holder without a name.",
-            ),
-            global_shadow_mode: metrics.reference_counter(
-                "ratelimit.service.global_shadow_mode",
-                "ratelimit_service_global_shadow_mode",
-                "Requests over their limit that SHADOW_MODE admitted.",
-                &[],
-            ),
-            queue: QueueMetrics::new(metrics),
-        }
     }
 }

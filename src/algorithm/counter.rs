@@ -2,7 +2,7 @@
 
 use crate::algorithm::bucket::Bucket;
 use crate::algorithm::charge::Charge;
-use crate::algorithm::concurrency::Concurrency;
+use crate::algorithm::concurrency::{self, Concurrency};
 use crate::algorithm::decide::Decide;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::sliding_log::SlidingLog;
@@ -167,6 +167,9 @@ impl Counter {
         spent: u64,
         extra: &[u64],
     ) -> Verdict {
+        if Kind::of(limit) == Kind::Concurrency {
+            return concurrency::verdict_of_reply(limit, now, over, spent, extra);
+        }
         with_each!(Self::new(limit), mut state => {
             state.fill_from_reply(limit, at, spent, extra);
             state.verdict(limit, now, call, over)

@@ -57,7 +57,7 @@ pub(crate) struct CertificateSource {
 }
 
 /// A configuration, and when its first certificate expires, in seconds since the epoch.
-type Loaded = (ServerConfig, Option<u64>);
+pub(crate) type Loaded = (ServerConfig, Option<u64>);
 
 /// Accepts client certificates of an authority with a name.
 #[derive(Debug)]
@@ -67,7 +67,11 @@ struct NamedClients {
 }
 
 impl Files {
-    fn load(&self) -> Result<Loaded, PemError> {
+    /// Loads the files, at startup also to check them with the other settings.
+    ///
+    /// # Errors
+    /// One of them is invalid.
+    pub(crate) fn load(&self) -> Result<Loaded, PemError> {
         let identity = self.identity.load()?;
         let expires_at = tls::chain_expires_at(&identity.cert);
         let versions = ServerConfig::builder_with_provider(tls::provider())

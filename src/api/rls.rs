@@ -51,7 +51,7 @@ pub struct Rls {
     traces: Traces,
 }
 
-/// The gRPC server of [`Rls`].
+/// The gRPC server of [`Rls`], and its only method as [`Grpc`] needs it.
 #[derive(Debug, Clone)]
 pub(crate) struct RlsServer(Arc<Rls>);
 
@@ -60,12 +60,6 @@ type Received = Result<RateLimitRequest, LimiterError>;
 
 /// Decodes requests within the bounds, and charges their memory to the call.
 struct RequestCodec(Option<Arc<Call>>);
-
-/// The decoder of [`RequestCodec`].
-struct RequestDecoder(Option<Arc<Call>>);
-
-/// The method, as [`Grpc`] needs it.
-struct ShouldRateLimit(Arc<Rls>);
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -150,14 +144,14 @@ impl Service<http::Request<Body>> for RlsServer {
         if request.uri().path() != PATH {
             return Box::pin(async { Ok(Status::unimplemented("").into_http()) });
         }
-        let method = ShouldRateLimit(self.0.clone());
+        let method = self.clone();
         let codec = RequestCodec(request.extensions_mut().remove::<Arc<Call>>());
         let mut grpc = Grpc::new(codec).max_decoding_message_size(MESSAGE_BYTES_MAX);
         Box::pin(async move { Ok(grpc.unary(method, request).await) })
     }
 }
 
-impl UnaryService<Received> for ShouldRateLimit {
+impl UnaryService<Received> for RlsServer {
     type Response = RateLimitResponse;
     type Future = BoxFuture<Result<Response<RateLimitResponse>, Status>>;
 
@@ -180,18 +174,18 @@ impl Codec for RequestCodec {
     type Encode = RateLimitResponse;
     type Decode = Received;
     type Encoder = ProstEncoder<RateLimitResponse>;
-    type Decoder = RequestDecoder;
+    type Decoder = Self;
 
     fn encoder(&mut self) -> Self::Encoder {
         ProstEncoder::new(buffers())
     }
 
-    fn decoder(&mut self) -> RequestDecoder {
-        RequestDecoder(self.0.take())
+    fn decoder(&mut self) -> Self {
+        Self(self.0.take())
     }
 }
 
-impl Decoder for RequestDecoder {
+impl Decoder for RequestCodec {
     type Item = Received;
     type Error = Status;
 

@@ -92,7 +92,7 @@ impl Settings {
     /// The files of gRPC's TLS; `None` for plain text.
     ///
     /// # Errors
-    /// Settings that contradict each other.
+    /// Settings that contradict each other, or files that cannot be used.
     pub(crate) fn tls(&self) -> Result<Option<Files>, String> {
         if !self.grpc_server_use_tls {
             // Authentication that is configured must not be off.
@@ -117,10 +117,12 @@ impl Settings {
             cert: file("GRPC_SERVER_TLS_CERT", &self.grpc_server_tls_cert)?,
             key: file("GRPC_SERVER_TLS_KEY", &self.grpc_server_tls_key)?,
         };
-        Ok(Some(Files {
+        let files = Files {
             identity,
             clients: self.clients()?,
-        }))
+        };
+        files.load().map_err(|error| error.to_string())?;
+        Ok(Some(files))
     }
 
     /// Settings that are set and have no effect.

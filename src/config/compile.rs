@@ -13,9 +13,9 @@ use crate::config::source::{Located, Source};
 use crate::config::spec::RulesFile;
 use crate::config::tollgate::Block;
 use crate::config::yaml::Location;
-use crate::limit::Algorithm;
+use crate::limit::{Algorithm, Terms, Unit};
 use crate::rules::key::KeyHead;
-use crate::rules::tree::{Domain, Level, OverrideDefaults, RuleSet};
+use crate::rules::tree::{Domain, Level, RuleSet};
 
 /// Compiles files one after the other into one rule set.
 #[derive(Debug)]
@@ -135,9 +135,13 @@ impl Building {
                 key_head: KeyHead::new(options.key_format, &options.key_prefix, name),
                 all_or_nothing: false,
                 metric_dots: options.metric_dots,
-                override_defaults: OverrideDefaults {
-                    algorithm: options.default_algorithm.unwrap_or(Algorithm::FixedWindow),
+                override_terms: Terms {
                     months: options.months,
+                    ..Terms::new(
+                        0,
+                        Unit::Second,
+                        options.default_algorithm.unwrap_or(Algorithm::FixedWindow),
+                    )
                 },
                 root: Level::default(),
             },

@@ -8,7 +8,8 @@ use crate::check::{Check, Hits, StoreError, Verdict, Verdicts};
 use crate::limiter::queue::is_booked;
 use crate::limiter::response::Response;
 use crate::rules::query::Query;
-use crate::rules::stats::{Disposition, RuleStats, StatsTable};
+use crate::rules::stats::StatsTable;
+use crate::rules::stats::counts::{Disposition, RuleStats};
 use crate::rules::{Plan, Step};
 use crate::text::Text;
 

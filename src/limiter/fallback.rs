@@ -121,13 +121,9 @@ pub fn failed_calls(kind: &'static str, metrics: &Metrics) -> metric::Counter {
 
 fn allowed(check: &Check) -> Verdict {
     Verdict {
-        over: false,
-        used: 0,
         remaining: check.limit.capacity(),
-        start_after: Span::ZERO,
-        retry_after: None,
         reset_after: DENIED_FOR,
-        from_cache: false,
+        ..Verdict::default()
     }
 }
 

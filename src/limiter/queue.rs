@@ -196,15 +196,11 @@ mod tests {
     const MILLI: Span = Span::from_micros(1_000);
 
     fn booked(start_after: Span) -> Verdict {
-        let reset_after = Span::from_secs(1);
         Verdict {
-            over: false,
             used: 1,
-            remaining: 0,
             start_after,
-            retry_after: None,
-            reset_after,
-            from_cache: false,
+            reset_after: Span::from_secs(1),
+            ..Verdict::default()
         }
     }
 

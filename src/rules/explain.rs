@@ -158,7 +158,7 @@ fn override_source(step: &Step<'_>, domain: &Domain) -> Option<String> {
     let Step::Override { rule, .. } = step else {
         return None;
     };
-    Some(match (rule, domain.override_defaults.algorithm) {
+    Some(match (rule, domain.override_terms.algorithm) {
         (Some(rule), _) => format!("number and unit are stated by the request, everything else by rule {}", rule.path),
         (None, Algorithm::FixedWindow) => {
             "the limit is stated by the request, and no tollgate block applies: a fixed window, as in envoyproxy/ratelimit".to_owned()

@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use smallvec::SmallVec;
 
 use crate::check::{Check, CheckRequest, Hits};
-use crate::limit::{Limit, Terms};
+use crate::limit::Limit;
 use crate::rules::key::{self, KeyTail};
 use crate::rules::lookup::{End, Hops, counted_by, lookup};
 use crate::rules::metric_name;
 use crate::rules::query::{Descriptor, Override, Query};
 use crate::rules::rule::{Allowance, Naming, Rule};
-use crate::rules::tree::{Domain, OverrideDefaults, RuleSet};
+use crate::rules::tree::{Domain, RuleSet};
 use crate::text::Text;
 use crate::time::{Span, Time};
 
@@ -281,16 +281,9 @@ fn match_override<'r>(
         ))
     })?;
     let rule = rule.filter(|rule| rule.override_terms.is_some());
-    let terms = match rule.and_then(|rule| rule.override_terms.as_deref()) {
-        Some(terms) => *terms,
-        None => {
-            let OverrideDefaults { algorithm, months } = domain.override_defaults;
-            Terms {
-                months,
-                ..Terms::new(requests, unit, algorithm)
-            }
-        }
-    };
+    let terms = rule
+        .and_then(|rule| rule.override_terms.as_deref())
+        .unwrap_or(&domain.override_terms);
     let limit = terms
         .with_rate(requests, unit)
         .map_err(|error| InvalidRequest(format!("descriptors[{index}].limit: {error}")))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::limit::{Algorithm, Limit, Terms};
 use crate::rules::key::KeyTail;
-use crate::rules::stats::RuleStats;
+use crate::rules::stats::counts::RuleStats;
 use crate::text::named_enum;
 
 /// The `metadata` of a rule, any JSON, without the `tollgate` block.

@@ -14,10 +14,9 @@ use crate::rules::metric_name;
 use crate::telemetry::mapper::escaped;
 use crate::telemetry::metric::{self, Metrics, Series, Source};
 
-pub use counts::RuleStats;
-pub(crate) use counts::{Count, Disposition};
+use counts::{Count, RuleStats};
 
-mod counts;
+pub(crate) mod counts;
 #[cfg(test)]
 mod tests;
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use hashbrown::HashMap;
 
-use crate::limit::{Algorithm, Limit, Months};
+use crate::limit::{Limit, Terms};
 use crate::rules::key::KeyHead;
 use crate::rules::query::Entry;
 use crate::rules::rule::{OnLimit, Rule};
@@ -37,19 +37,10 @@ pub struct Domain {
     pub all_or_nothing: bool,
     /// What becomes of dots in the names of its metrics.
     pub metric_dots: Dots,
-    /// What limits in requests take over where no rule applies.
-    pub override_defaults: OverrideDefaults,
+    /// The terms of limits in requests where no rule applies, except for number and unit.
+    pub override_terms: Terms,
     /// Its outermost descriptors.
     pub root: Level,
-}
-
-/// What limits in requests take over where no rule applies.
-#[derive(Debug, Clone, Copy)]
-pub struct OverrideDefaults {
-    /// DEFAULT_ALGORITHM, else fixed windows.
-    pub algorithm: Algorithm,
-    /// USE_CALENDAR_MONTH_RATE_LIMIT.
-    pub months: Months,
 }
 
 /// What becomes of dots in the keys and values of a name, where dots part the levels:
@@ -281,7 +272,7 @@ fn rejects_when_repeated(rule: &Rule) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::config::{self, CompileOptions, Source};
     use crate::rules::KeyFormat;
@@ -300,21 +291,26 @@ descriptors:
   - {key: few, value: f*, rate_limit: {unit: day, requests_per_unit: 2}}
 ";
 
-    #[test]
-    fn the_example_matches_the_smallest_limit_that_rejects() {
+    /// The rules of one file.
+    pub(crate) fn rules_of(text: &str) -> RuleSet {
         let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
         let options = CompileOptions {
             key_format: KeyFormat::Safe,
             ..CompileOptions::new(stats)
         };
         let source = Source {
-            name: "d".into(),
-            path: "d".into(),
-            text: RULES.into(),
+            name: "rules.yaml".into(),
+            path: "rules.yaml".into(),
+            text: text.into(),
         };
-        let rules = config::load(&[source], &options)
-            .expect("these rules are right")
-            .rules;
+        config::load(&[source], &options)
+            .expect("the rules are valid")
+            .rules
+    }
+
+    #[test]
+    fn the_example_matches_the_smallest_limit_that_rejects() {
+        let rules = rules_of(RULES);
         let expected = Example {
             domain: "d".to_owned(),
             entries: vec![("few".to_owned(), "f1".to_owned())],

@@ -1,8 +1,5 @@
 use super::*;
-use crate::config::{self, CompileOptions, Source};
-use crate::rules::KeyFormat;
-use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
-use crate::telemetry::metric::Metrics;
+use crate::rules::tree::tests::rules_of;
 
 const EVERYTHING: &str = r#"
 domain: d
@@ -48,12 +45,12 @@ d.queue: unit=SECOND requests_per_unit=10, shadow_mode: false, quota_mode: false
 
 #[test]
 fn rules_of_the_reference_have_its_line_and_all_others_a_complete_one() {
-    assert_eq!(rules(EVERYTHING).dump(), LINES.trim_start());
+    assert_eq!(rules_of(EVERYTHING).dump(), LINES.trim_start());
 }
 
 #[test]
 fn a_line_names_the_domains_all_or_nothing() {
-    let lines = rules(
+    let lines = rules_of(
             "domain: d\nmetadata: {tollgate: {all_or_nothing: true}}\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]",
         )
         .dump();
@@ -69,7 +66,7 @@ fn a_line_names_the_domains_all_or_nothing() {
 
 #[test]
 fn json_has_every_descriptor_in_file_order_and_the_complete_limit() {
-    let json: Value = serde_json::from_str(&rules(EVERYTHING).dump_json(OnStoreError::Allow))
+    let json: Value = serde_json::from_str(&rules_of(EVERYTHING).dump_json(OnStoreError::Allow))
         .expect("it is JSON");
     let domain = &json["domains"][0];
     assert_eq!(
@@ -152,20 +149,4 @@ fn json_has_every_descriptor_in_file_order_and_the_complete_limit() {
         within["entries"],
         json!([{"key": "path", "value": "/a/*"}, {"key": "id"}])
     );
-}
-
-fn rules(text: &str) -> RuleSet {
-    let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-    let options = CompileOptions {
-        key_format: KeyFormat::Safe,
-        ..CompileOptions::new(stats)
-    };
-    let source = Source {
-        name: "rules.yaml".into(),
-        path: "rules.yaml".into(),
-        text: text.into(),
-    };
-    config::load(&[source], &options)
-        .expect("the rules are valid")
-        .rules
 }

@@ -1,9 +1,6 @@
 use super::*;
-use crate::config::{self, CompileOptions, Source};
-use crate::rules::KeyFormat;
 use crate::rules::query::Entry;
-use crate::rules::stats::{METRIC_SERIES_MAX, StatsTable};
-use crate::telemetry::metric::Metrics;
+use crate::rules::tree::tests::rules_of;
 
 const RULES: &str = "
 domain: d
@@ -30,22 +27,6 @@ descriptors:
 const NOW: Time = Time::from_micros(1_000_000);
 const MAX_WAIT: Span = Span::from_micros(200_000);
 
-fn rules() -> RuleSet {
-    let stats = StatsTable::new(METRIC_SERIES_MAX, &Metrics::new());
-    let options = CompileOptions {
-        key_format: KeyFormat::Safe,
-        ..CompileOptions::new(stats)
-    };
-    let source = Source {
-        name: "d".into(),
-        path: "d".into(),
-        text: RULES.into(),
-    };
-    config::load(&[source], &options)
-        .expect("these rules are right")
-        .rules
-}
-
 /// Plans a request, which may be changed before.
 fn planned<T>(
     descriptors: &[&str],
@@ -65,7 +46,7 @@ fn planned<T>(
         ..Query::default()
     };
     change(&mut query);
-    look(plan(&rules(), &query, modes, NOW))
+    look(plan(&rules_of(RULES), &query, modes, NOW))
 }
 
 /// The ask of a plan.

@@ -1,11 +1,11 @@
 use crate::check::{Check, Hits, Key, Verdict};
 use crate::limit::{Algorithm, Limit, Terms, Unit};
+use crate::rules::stats::counts::Disposition;
 use crate::rules::stats::{
-    Count, Disposition, METRIC_SERIES_MAX, OTHER, RuleStats, SERIES_NAME_BYTES_MAX,
-    SERIES_NAMES_BYTES_MAX, StatsTable,
+    Count, METRIC_SERIES_MAX, OTHER, RuleStats, SERIES_NAME_BYTES_MAX, SERIES_NAMES_BYTES_MAX,
+    StatsTable,
 };
 use crate::telemetry::metric::Metrics;
-use crate::time::Span;
 
 /// limit, hits before, hits asked, then total, over, near, within.
 const ARITHMETIC: &[(u32, u64, u64, [u64; 4])] = &[
@@ -44,11 +44,7 @@ fn counts_of(requests: u32, hits: u64, used: u64, over: bool) -> [u64; 4] {
     let verdict = Verdict {
         over,
         used,
-        remaining: 0,
-        start_after: Span::ZERO,
-        retry_after: None,
-        reset_after: Span::ZERO,
-        from_cache: false,
+        ..Verdict::default()
     };
     let check = Check::new(Key::default(), limit, Hits::Add(hits));
     stats.record(&check, &verdict, Disposition::Nothing, 0.8);
